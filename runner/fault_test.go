@@ -244,9 +244,9 @@ func TestFaultsAtRandom(t *testing.T) {
 			if more, err = r.Step(context.Background()); err != nil && !errors.Is(err, device.ErrIndex) {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
-			if r.flying != nil {
-				for _, h := range r.flying.shares {
-					for _, other := range r.flying.shares {
+			if r.inFlight != nil {
+				for _, h := range r.inFlight.chunks {
+					for _, other := range r.inFlight.chunks {
 						at[h.seq].with[other.seq] = true
 					}
 				}
@@ -352,7 +352,7 @@ func TestRunReportsFaults(t *testing.T) {
 func TestRecompute(t *testing.T) {
 	for _, at := range []place{inRunning, inWaiting, inFlight} {
 		q := &Sequence{place: at, computed: 5, pending: 1, arrival: 2, ids: make([]int32, 5), blocks: []int32{1, 0}}
-		r := &Runner{lm: &language{blockSize: 4}, blocks: newBlocks(4), flying: &step{shares: []share{{seq: &Sequence{}}, {seq: q}}}}
+		r := &Runner{lm: &language{blockSize: 4}, blocks: newBlocks(4), inFlight: &step{chunks: []chunk{{seq: &Sequence{}}, {seq: q}}}}
 		older, younger := &Sequence{arrival: 1}, &Sequence{arrival: 3}
 		r.waiting = []*Sequence{older, younger}
 		switch at {
@@ -369,8 +369,8 @@ func TestRecompute(t *testing.T) {
 		if !slices.Equal(r.waiting, []*Sequence{older, q, younger}) || slices.Contains(r.running, q) || q.place != inWaiting {
 			t.Errorf("place %d: it is at %d, %d wait", at, q.place, len(r.waiting))
 		}
-		if q.pending != 0 || q.computed != 0 || len(q.blocks) != 0 || r.blocks.used() != 0 || r.flying.shares[1].sample != -1 || r.flying.shares[0].sample != 0 {
-			t.Errorf("place %d: %d tokens in flight, %d computed, %d blocks in use, samples %s", at, q.pending, q.computed, r.blocks.used(), fmt.Sprint(r.flying.shares[0].sample, r.flying.shares[1].sample))
+		if q.pending != 0 || q.computed != 0 || len(q.blocks) != 0 || r.blocks.used() != 0 || r.inFlight.chunks[1].sample != -1 || r.inFlight.chunks[0].sample != 0 {
+			t.Errorf("place %d: %d tokens in flight, %d computed, %d blocks in use, samples %s", at, q.pending, q.computed, r.blocks.used(), fmt.Sprint(r.inFlight.chunks[0].sample, r.inFlight.chunks[1].sample))
 		}
 	}
 }

@@ -82,7 +82,7 @@ func serve(b *testing.B, r *Runner, requests, tokens, length int) {
 	for _, kind := range []struct {
 		name string
 		Sampling
-	}{{name: "greedy"}, {"random", Sampling{Temperature: 1}}, {"nucleus", Sampling{Temperature: 1, TopP: 0.9}}, {"limited", Sampling{Temperature: 1, TopK: 50, TopP: 0.9}}} {
+	}{{name: "greedy"}, {"random", Sampling{Temperature: 1}}, {"nucleus", Sampling{Temperature: 1, TopP: 0.9}}, {"top-k", Sampling{Temperature: 1, TopK: 50, TopP: 0.9}}} {
 		for i, q := range r.running {
 			kind.Seed = uint64(i)
 			q.sample(kind.Sampling)

@@ -166,8 +166,8 @@ func BenchmarkIssue(b *testing.B) {
 				MaxSequences: requests, MaxTokens: requests, MaxLength: length, Blocks: requests * length / blockSize})
 			return r
 		}
-		b.Run(chooserFuncs[sampling.chooser()], func(b *testing.B) { steady(b, open(b), requests, length, sampling, func() {}) })
-		b.Run(chooserFuncs[sampling.chooser()]+"/cold", func(b *testing.B) {
+		b.Run(variantFuncs[sampling.variant()], func(b *testing.B) { steady(b, open(b), requests, length, sampling, func() {}) })
+		b.Run(variantFuncs[sampling.variant()]+"/cold", func(b *testing.B) {
 			lines := make([]byte, 256<<20) // more than any cache holds
 			steady(b, open(b), requests, length, sampling, func() {
 				for i := 0; i < len(lines); i += 64 {

@@ -105,8 +105,8 @@ func (s *Sequence) masksChange() bool {
 // runAdjust adjusts the logits of a step's rows where they lie.
 func (r *Runner) runAdjust(s *step, logits piecewise.Result) (piecewise.Result, error) {
 	none := piecewise.Result{}
-	for i := range s.shares {
-		if h := &s.shares[i]; h.sample >= 0 && h.seq.slot >= 0 && h.seq.stale {
+	for i := range s.chunks {
+		if h := &s.chunks[i]; h.sample >= 0 && h.seq.slot >= 0 && h.seq.stale {
 			if err := r.renew(h.seq); err != nil {
 				return none, err
 			}
@@ -165,8 +165,8 @@ func (s *step) fillAdjust(in piecewise.Inputs) error {
 	if err != nil {
 		return err
 	}
-	for i := range s.shares {
-		h := &s.shares[i]
+	for i := range s.chunks {
+		h := &s.chunks[i]
 		if h.sample < 0 {
 			continue
 		}
@@ -183,8 +183,8 @@ func (s *step) fillAdjust(in piecewise.Inputs) error {
 // calls processors, once for all ranks.
 func (r *Runner) fillMasks(s *step) {
 	s.sameMasks = s.again
-	for i := range s.shares {
-		s.sameMasks = s.sameMasks && !s.shares[i].seq.masksChange()
+	for i := range s.chunks {
+		s.sameMasks = s.sameMasks && !s.chunks[i].seq.masksChange()
 	}
 	n := int(maskWords(r.lm.vocabulary))
 	if r.masks == nil {
@@ -193,8 +193,8 @@ func (r *Runner) fillMasks(s *step) {
 	if s.masks = r.masks; s.sameMasks {
 		return
 	}
-	for i := range s.shares {
-		if h := &s.shares[i]; h.sample >= 0 {
+	for i := range s.chunks {
+		if h := &s.chunks[i]; h.sample >= 0 {
 			Mask{s.masks[h.sample*n:][:n], int(r.lm.vocabulary)}.fill(h.seq)
 		}
 	}
@@ -236,8 +236,8 @@ func (r *Runner) runCount(s *step) error {
 		if err != nil {
 			return err
 		}
-		for i := range s.shares {
-			if h := &s.shares[i]; h.sample >= 0 {
+		for i := range s.chunks {
+			if h := &s.chunks[i]; h.sample >= 0 {
 				slot[h.sample] = int64(h.seq.slot)
 			}
 		}

@@ -130,7 +130,7 @@ func (f *follower) mirror(leader *Runner, s, before *step) error {
 			return err
 		}
 	}
-	own.shares, own.rows, own.samples, own.uniform, own.chooser = s.shares, s.rows, s.samples, s.uniform, s.chooser
+	own.chunks, own.rows, own.samples, own.uniform, own.variant = s.chunks, s.rows, s.samples, s.uniform, s.variant
 	own.adjusts, own.masks = s.adjusts, s.masks
 	var previous *step
 	if before != nil {

@@ -112,7 +112,7 @@ func TestRanksSampleTheSame(t *testing.T) {
 		if more, err = r.Step(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if s := r.flying; s != nil {
+		if s := r.inFlight; s != nil {
 			f := r.followers[0]
 			i := slices.Index(r.steps[:], s)
 			if err := errors.Join(s.done.Synchronize(), f.steps[i].done.Synchronize()); err != nil {

@@ -88,7 +88,7 @@ type Sequence struct {
 	// begins.
 	place    place
 	reason   Reason
-	chooser  chooser      // that sampling asks for
+	variant  variant      // that sampling asks for
 	adjusts  bool         // its logits are adjusted
 	heard    atomic.Bool  // there are ids that end the answer, or somebody is told of each
 	from     int32        // the row where the last token is sampled
@@ -212,7 +212,7 @@ func (r *Runner) Submit(ctx context.Context, q Request) (*Sequence, error) {
 
 // sample says how the tokens of a sequence are chosen.
 func (s *Sequence) sample(how Sampling) {
-	s.sampling, s.chooser, s.slot = how, how.chooser(), -1
+	s.sampling, s.variant, s.slot = how, how.variant(), -1
 	s.counted = how.counted()
 	s.adjusts = s.counted || how.Allowed != nil || s.request.Processor != nil || s.request.MinNew > 0 && len(s.stop) > 0
 }

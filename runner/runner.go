@@ -30,30 +30,30 @@ type Runner struct {
 
 	forward, logits, ids *piecewise.Func
 	adjust, raise, mark  *piecewise.Func
-	choosers             [choosers]*piecewise.Func
+	samplers             [variants]*piecewise.Func
 
 	runs   context.Context // that of Step where runs end with it
 	prompt bool            // they do: the stream works while it is called
 	log    *slog.Logger
 
-	turn    sync.Mutex // held by whoever steps; guards what follows
-	placed  bool       // weights and memory are there
-	loaded  bool       // all of Load is done
-	lost    error      // what ended the runner
-	steps   [2]*step
-	flying  *step // issued, not read
-	waiting []*Sequence
-	running []*Sequence
-	changes uint64 // of who runs
-	turns   uint64 // steps that were issued
-	blocks  blocks
-	slots   slots
-	masks   []int32           // of the last step that adjusted logits; nil before it
-	names   uint64            // of the blocks that sequences were given
-	chosen  piecewise.Results // of the last step that sampled
-	rows    int               // of them
-	busy    time.Duration     // in the backend, since the step began
-	waited  time.Duration     // of that for the device
+	turn     sync.Mutex // held by whoever steps; guards what follows
+	placed   bool       // weights and memory are there
+	loaded   bool       // all of Load is done
+	lost     error      // what ended the runner
+	steps    [2]*step
+	inFlight *step // issued, not read
+	waiting  []*Sequence
+	running  []*Sequence
+	changes  uint64 // of who runs
+	turns    uint64 // steps that were issued
+	blocks   blocks
+	slots    slots
+	masks    []int32           // of the last step that adjusted logits; nil before it
+	names    uint64            // of the blocks that sequences were given
+	chosen   piecewise.Results // of the last step that sampled
+	rows     int               // of them
+	busy     time.Duration     // in the backend, since the step began
+	waited   time.Duration     // of that for the device
 
 	deadline  time.Time       // the earliest of those that wait or run; zero: none
 	firsts    []time.Duration // of the step's first tokens, since they were queued
@@ -119,8 +119,8 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Runner, error) {
 func (r *Runner) find() {
 	r.forward, r.logits, r.ids = r.backend.Func(forwardFunc), r.backend.Func(logitsFunc), r.backend.Func(idsFunc)
 	r.adjust, r.raise, r.mark = r.backend.Func(adjustFunc), r.backend.Func(countFunc), r.backend.Func(markFunc)
-	for c, name := range chooserFuncs {
-		r.choosers[c] = r.backend.Func(name)
+	for c, name := range variantFuncs {
+		r.samplers[c] = r.backend.Func(name)
 	}
 }
 
@@ -146,10 +146,10 @@ func (r *Runner) compile(ctx context.Context) error {
 	// What a step samples lies where @forward reads the ids of the next one, and where
 	// these are made of it. What @runner_greedy samples is there by itself.
 	o.Memory.Aliases = []piecewise.Alias{{From: idsFunc, To: forwardFunc, Param: r.lm.params[0]}}
-	for c := range choosers {
-		o.Memory.Aliases = append(o.Memory.Aliases, piecewise.Alias{From: chooserFuncs[c], Result: next, To: forwardFunc, Param: r.lm.params[0]})
+	for c := range variants {
+		o.Memory.Aliases = append(o.Memory.Aliases, piecewise.Alias{From: variantFuncs[c], Result: next, To: forwardFunc, Param: r.lm.params[0]})
 		if c != greedy {
-			o.Memory.Aliases = append(o.Memory.Aliases, piecewise.Alias{From: chooserFuncs[c], Result: sampled, To: idsFunc, Param: "sampled"})
+			o.Memory.Aliases = append(o.Memory.Aliases, piecewise.Alias{From: variantFuncs[c], Result: sampled, To: idsFunc, Param: "sampled"})
 		}
 	}
 	blocks := max(1, int64(r.opts.Blocks))
@@ -262,11 +262,11 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 	}
 	r.dropExpired(start)
 	var fault, unread error
-	s, before := r.steps[0], r.flying
+	s, before := r.steps[0], r.inFlight
 	if s == before {
 		s = r.steps[1]
 	}
-	r.flying = nil
+	r.inFlight = nil
 	if before != nil && before.processed { // the masks of the next step follow from its tokens
 		if fault, unread = r.collect(before); unread != nil {
 			r.fail(before, unread)
@@ -286,7 +286,7 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 		}
 		if err = r.issueAll(s, before); err == nil {
 			r.issued(s)
-			r.flying = s
+			r.inFlight = s
 		} else {
 			abandoned = r.prompt && ctx.Err() != nil
 			s.distrustCounts()
@@ -296,7 +296,7 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 	if before != nil {
 		fault, unread = r.collect(before)
 	}
-	if unread == nil && r.flying == nil {
+	if unread == nil && r.inFlight == nil {
 		unread = r.forgetFaultsOfAll(err != nil)
 	}
 	// What could not be issued ends with its own step; what could not be read with the
@@ -313,7 +313,7 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 		r.end(err)
 	}
 	r.publish(s, time.Since(start), err)
-	return r.flying != nil || len(r.running) > 0 || len(r.waiting) > 0 || r.hasInbox(), err
+	return r.inFlight != nil || len(r.running) > 0 || len(r.waiting) > 0 || r.hasInbox(), err
 }
 
 // fail ends the requests of a step.
@@ -321,8 +321,8 @@ func (r *Runner) fail(s *step, err error) {
 	if s == nil {
 		return
 	}
-	for i := range s.shares {
-		r.finish(s.shares[i].seq, Failed, err)
+	for i := range s.chunks {
+		r.finish(s.chunks[i].seq, Failed, err)
 	}
 }
 
@@ -333,8 +333,8 @@ func (r *Runner) end(err error) {
 	r.closed = true
 	r.mu.Unlock()
 	r.takeInbox()
-	r.fail(r.flying, err)
-	r.flying = nil
+	r.fail(r.inFlight, err)
+	r.inFlight = nil
 	for len(r.running) > 0 {
 		r.finish(r.running[0], Failed, err)
 	}

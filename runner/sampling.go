@@ -100,29 +100,29 @@ func (s *Sampling) counted() bool {
 	return s.RepetitionPenalty != 0 && s.RepetitionPenalty != 1 || s.FrequencyPenalty != 0 || s.PresencePenalty != 0 || len(s.LogitBias) > 0
 }
 
-// chooser is a function that chooses tokens. One does all that those before it
-// do, and more slowly.
-type chooser uint8
+// variant is a sampler variant: a function that chooses tokens. Each does all that those before
+// it do, and is slower.
+type variant uint8
 
 const (
-	greedy  chooser = iota
-	random          // by temperature
-	nucleus         // and with top-p
-	limited         // and with top-k
-	minimal         // and with min-p
-	choosers
+	greedy   variant = iota
+	random           // by temperature
+	nucleus          // and with top-p
+	withTopK         // and with top-k
+	withMinP         // and with min-p
+	variants
 )
 
-// chooser returns the fastest that will do. Top-k 1 leaves one token whatever
+// variant returns the fastest sampler variant that serves the request. Top-k 1 leaves one token whatever
 // the temperature is.
-func (s *Sampling) chooser() chooser {
+func (s *Sampling) variant() variant {
 	switch {
 	case s.Temperature == 0 || s.TopK == 1:
 		return greedy
 	case s.MinP > 0:
-		return minimal
+		return withMinP
 	case s.TopK > 0:
-		return limited
+		return withTopK
 	case s.TopP == 0 || s.TopP == 1:
 		return random
 	}
@@ -141,10 +141,10 @@ const (
 	idsFunc     = "runner_ids"
 )
 
-// chooserFuncs is the choosers' names. It is never written.
-var chooserFuncs = [choosers]string{greedy: greedyFunc, random: randomFunc, nucleus: nucleusFunc, limited: sampleFunc, minimal: minPFunc}
+// variantFuncs is the function of each sampler variant. It is never written.
+var variantFuncs = [variants]string{greedy: greedyFunc, random: randomFunc, nucleus: nucleusFunc, withTopK: sampleFunc, withMinP: minPFunc}
 
-// The results of a chooser.
+// The results of a sampler variant.
 const (
 	sampled = iota // the ids, notANumber included
 	next           // as @forward takes them
@@ -234,7 +234,7 @@ func addSampling(m *ir.Module, lm *language) (*ir.Module, error) {
 		b.AddState(&ir.State{Name: st.Name, Type: st.Type})
 	}
 	s.greedy()
-	for _, c := range []chooser{random, nucleus, limited, minimal} {
+	for _, c := range []variant{random, nucleus, withTopK, withMinP} {
 		s.random(c)
 	}
 	s.ids(tokens)
@@ -327,8 +327,8 @@ func (f *sampleBuilder) column(s *sampler, name string, dt dtype.DType) ir.Value
 // that may be chosen summed up in the order of their ids, the token at which the
 // sum passes a random part of the whole. There is one random number for a row,
 // so that it costs nothing beside the passes over the logits.
-func (s *sampler) random(c chooser) {
-	f := s.start(chooserFuncs[c])
+func (s *sampler) random(c variant) {
+	f := s.start(variantFuncs[c])
 	temperature := f.column(s, "temperature", dtype.F32)
 	seed := f.column(s, "seed", dtype.I64)
 	position := f.column(s, "position", dtype.I64)
@@ -359,18 +359,18 @@ func (s *sampler) random(c chooser) {
 	f.choose(s, f.first(f.where(passed, f.float(2), f.number(f.is(weight, "ge", f.float(1))))), top)
 }
 
-// threshold adds the parameters of top-p and, if the chooser has them, top-k and min-p, and
+// threshold adds the parameters of top-p and, if the variant has them, top-k and min-p, and
 // returns what the weights of each row's tokens must reach.
-func (f *sampleBuilder) threshold(s *sampler, weight ir.Value, c chooser) ir.Value {
+func (f *sampleBuilder) threshold(s *sampler, weight ir.Value, c variant) ir.Value {
 	p := f.column(s, "top_p", dtype.F32)
 	constant := func(v float64, columns int64) ir.Value {
 		return f.f.Op1("full", []ir.Value{f.float(v)}, ir.DimsAttr("shape", s.rows, dim.Const(columns)), ir.DTypeAttr(dtype.F32))
 	}
 	t := constant(least, 1)
-	if c >= minimal { // the weight of the most probable token is 1
+	if c >= withMinP { // the weight of the most probable token is 1
 		t = f.op("maximum", t, f.column(s, "min_p", dtype.F32))
 	}
-	if c >= limited { // that of top-k is the largest that so many tokens reach
+	if c >= withTopK { // that of top-k is the largest that so many tokens reach
 		k := f.column(s, "top_k", dtype.I64)
 		wanted := f.f.Op1("cast", []ir.Value{k}, ir.DTypeAttr(dtype.F32))
 		t = f.where(f.is(k, "le", f.int(0)), t, f.search(weight, constant(1, s.vocabulary), t, wanted))

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// share is a sequence's part of a step: n of its tokens, in rows from row on.
-type share struct {
+// chunk is a sequence's part of a step: n of its tokens, in rows from row on.
+type chunk struct {
 	seq    *Sequence
 	row, n int
 	sample int // row of the sampled ids; -1: nothing is sampled yet
@@ -23,14 +23,14 @@ func (r *Runner) blocksFor(tokens int) int {
 // schedule fills a step: every request that decodes, then prompts whose
 // computation has begun, then those that wait, each in the order of priority and arrival.
 func (r *Runner) schedule(s *step) {
-	if s.again = r.goesOn(s); s.again {
+	if s.again = r.steadyDecode(s); s.again {
 		return
 	}
 	s.reset()
 	budget := r.opts.MaxTokens
 	preempted := false
 	// Decoding needs a block now and then, and the last in the order gives it. Those
-	// behind i have no share in the step yet.
+	// behind i have no chunk in the step yet.
 	for i := 0; i < len(r.running); i++ {
 		q := r.running[i]
 		if q.rest() != 1 {
@@ -73,14 +73,14 @@ func (r *Runner) schedule(s *step) {
 // the step after it. A request that joined, or whose prompt ended, may come before others by
 // its priority, but comes after them in its first step.
 func (s *step) inOrder(running []*Sequence) bool {
-	return slices.EqualFunc(s.shares, running, func(h share, q *Sequence) bool { return h.seq == q })
+	return slices.EqualFunc(s.chunks, running, func(h chunk, q *Sequence) bool { return h.seq == q })
 }
 
-// goesOn makes a step of what it was two turns before, if that was everyone who runs,
-// decoding, nobody came or left since or could come now, and there are blocks enough. It
-// looks at no request but those that need a block: with some hundreds of them, what it
-// would read of each is in no cache of the processor when a step begins.
-func (r *Runner) goesOn(s *step) bool {
+// steadyDecode advances the step that this one was two turns before. It does so if all running
+// requests decoded there, none joined or left since or can join now, and there are enough
+// blocks. It reads only the requests that need a block: with some hundreds of requests, each
+// read would miss the processor's caches.
+func (r *Runner) steadyDecode(s *step) bool {
 	if !s.decodes || s.changes != r.changes || len(r.waiting) > 0 && len(r.running) < r.opts.MaxSequences {
 		return false
 	}
@@ -129,9 +129,9 @@ func (r *Runner) recompute(q *Sequence) {
 		return
 	}
 	q.pending = 0
-	if r.flying != nil {
-		for i := range r.flying.shares {
-			if h := &r.flying.shares[i]; h.seq == q {
+	if r.inFlight != nil {
+		for i := range r.inFlight.chunks {
+			if h := &r.inFlight.chunks[i]; h.seq == q {
 				h.sample = -1
 			}
 		}
@@ -163,11 +163,11 @@ func (r *Runner) grow(q *Sequence, tokens int) (ok bool) {
 // giveBlocks takes the blocks of a sequence back.
 func (r *Runner) giveBlocks(q *Sequence) { q.blocks, q.room = r.blocks.give(q.blocks), 0 }
 
-// number gives the shares their rows, and rows of samples to those that have no
+// number gives the chunks their rows, and rows of samples to those that have no
 // token left to compute.
 func (s *step) number() {
-	for i := range s.shares {
-		h := &s.shares[i]
+	for i := range s.chunks {
+		h := &s.chunks[i]
 		q := h.seq
 		h.row = s.rows
 		s.rows += h.n
@@ -176,7 +176,7 @@ func (s *step) number() {
 		if h.n == q.rest() {
 			h.sample = s.samples
 			s.samples++
-			s.chooser = max(s.chooser, q.chooser)
+			s.variant = max(s.variant, q.variant)
 			s.adjusts = s.adjusts || q.adjusts
 			s.processed = s.processed || q.request.Processor != nil
 		}
@@ -192,8 +192,8 @@ func (r *Runner) issued(s *step) {
 	}
 	s.turn = r.turns
 	r.turns++
-	for i := range s.shares {
-		h := &s.shares[i]
+	for i := range s.chunks {
+		h := &s.chunks[i]
 		q := h.seq
 		q.computed += h.n
 		if h.sample < 0 {

@@ -131,8 +131,8 @@ func (r *Runner) marks(n int64) (piecewise.Inputs, error) {
 
 // trustCounts says that the slots of the sequences that a step samples are written.
 func (s *step) trustCounts() {
-	for i := range s.shares {
-		if h := &s.shares[i]; h.sample >= 0 {
+	for i := range s.chunks {
+		if h := &s.chunks[i]; h.sample >= 0 {
 			h.seq.stale = false
 		}
 	}
@@ -141,7 +141,7 @@ func (s *step) trustCounts() {
 // distrustCounts has the slots of a step's sequences written anew: how far the step came is
 // unknown.
 func (s *step) distrustCounts() {
-	for i := range s.shares {
-		s.shares[i].seq.stale = true
+	for i := range s.chunks {
+		s.chunks[i].seq.stale = true
 	}
 }

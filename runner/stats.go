@@ -103,7 +103,7 @@ func (r *Runner) publish(s *step, took time.Duration, err error) {
 		c.failed++
 	}
 	c.took, c.backend, c.waited = c.took+took, c.backend+r.busy, c.waited+r.waited
-	report := Step{Rows: s.rows, Requests: len(s.shares), Sampled: s.samples, Uniform: s.uniform, Took: took, Backend: r.busy, Waited: r.waited,
+	report := Step{Rows: s.rows, Requests: len(s.chunks), Sampled: s.samples, Uniform: s.uniform, Took: took, Backend: r.busy, Waited: r.waited,
 		Running: len(r.running), Waiting: len(r.waiting), UsedBlocks: r.blocks.used(), Blocks: r.blocks.total,
 		FirstTokens: r.firsts, Intervals: r.intervals, Preempted: c.preemptions, Err: err}
 	r.mu.Lock()

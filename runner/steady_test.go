@@ -91,7 +91,7 @@ func TestEveryoneIsInEveryStep(t *testing.T) {
 		if _, err := r.Step(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		s := r.flying
+		s := r.inFlight
 		if joins && first[0].place == inWaiting && (s == nil || s.rows < budget) {
 			t.Fatalf("a request waits where %d run and %d of %d blocks are free", len(r.running), len(r.blocks.free), r.blocks.total)
 		}
@@ -105,11 +105,11 @@ func TestEveryoneIsInEveryStep(t *testing.T) {
 			}
 		}
 		var there []*Sequence
-		for i := range s.shares {
-			q := s.shares[i].seq
+		for i := range s.chunks {
+			q := s.chunks[i].seq
 			there = append(there, q)
-			if q.place == inWaiting || int(s.batch.SeqLens[i]) != q.computed || int(s.batch.QueryStart[i+1]) != s.shares[i].row+s.shares[i].n {
-				t.Fatalf("share %d, %+v, is %+v; the step has %+v", i, s.shares[i], q, s.batch)
+			if q.place == inWaiting || int(s.batch.SeqLens[i]) != q.computed || int(s.batch.QueryStart[i+1]) != s.chunks[i].row+s.chunks[i].n {
+				t.Fatalf("chunk %d, %+v, is %+v; the step has %+v", i, s.chunks[i], q, s.batch)
 			}
 			if slot := s.batch.Slots[s.batch.QueryStart[i+1]-1]; q.place == inRunning && slot != q.blocks[(q.computed-1)/blockSize]*blockSize+int32(q.computed-1)%blockSize {
 				t.Fatalf("the last of %d tokens is in slot %d, the blocks are %v", q.computed, slot, q.blocks)

@@ -15,11 +15,11 @@ import (
 // step is one step from its schedule until its ids are read. There are two: one
 // is built and issued while the device works on the other.
 type step struct {
-	shares  []share
+	chunks  []chunk
 	rows    int
 	samples int
 	uniform bool    // every request has one row
-	chooser chooser // does what the requests that are sampled ask for
+	variant variant // does what the requests that are sampled ask for
 
 	adjusts   bool    // logits of some are adjusted
 	processed bool    // by a LogitsProcessor
@@ -48,7 +48,7 @@ type step struct {
 
 func (r *Runner) newStep() (*step, error) {
 	n := r.opts.MaxSequences
-	s := &step{shares: make([]share, 0, n), batch: attention.NewBatch(n, r.opts.MaxTokens, r.blocksFor(r.plan.MaxLength))}
+	s := &step{chunks: make([]chunk, 0, n), batch: attention.NewBatch(n, r.opts.MaxTokens, r.blocksFor(r.plan.MaxLength))}
 	var err error
 	if s.ids, err = r.device.AllocHost(4 * int64(n)); err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (r *Runner) newStep() (*step, error) {
 		return nil, errors.Join(err, s.ids.Free(), s.done.Close())
 	}
 	s.more = func(request int) []int32 {
-		q := s.shares[request].seq
+		q := s.chunks[request].seq
 		r.grow(q, q.computed+1)
 		return q.blocks
 	}
@@ -68,19 +68,19 @@ func (r *Runner) newStep() (*step, error) {
 }
 
 func (s *step) reset() {
-	clear(s.shares) // so that ended sequences can be collected
-	s.shares, s.rows, s.samples, s.uniform, s.chooser = s.shares[:0], 0, 0, true, greedy
+	clear(s.chunks) // so that ended sequences can be collected
+	s.chunks, s.rows, s.samples, s.uniform, s.variant = s.chunks[:0], 0, 0, true, greedy
 	s.adjusts, s.processed = false, false
 }
 
-func (s *step) add(q *Sequence, n int) { s.shares = append(s.shares, share{seq: q, n: n}) }
+func (s *step) add(q *Sequence, n int) { s.chunks = append(s.chunks, chunk{seq: q, n: n}) }
 
 // sameRequests reports whether two steps, one after the other, have the same requests.
 func (s *step) sameRequests(before *step) bool {
 	if s.again { // everyone who runs, in both
 		return true
 	}
-	return slices.EqualFunc(s.shares, before.shares, func(a, b share) bool { return a.seq == b.seq })
+	return slices.EqualFunc(s.chunks, before.chunks, func(a, b chunk) bool { return a.seq == b.seq })
 }
 
 // separate moves the fault flags of a step that is in flight to its snapshot, so that
@@ -132,13 +132,13 @@ func (r *Runner) describe(s *step) error {
 	b := s.batch
 	b.Reset()
 	longest := 0
-	for i := range s.shares {
-		longest = max(longest, s.shares[i].seq.computed+s.shares[i].n)
+	for i := range s.chunks {
+		longest = max(longest, s.chunks[i].seq.computed+s.chunks[i].n)
 	}
 	// Little wider than the step needs: the table is copied at every step.
 	b.Stride = min((r.blocksFor(longest)+wider-1)/wider*wider, r.blocksFor(r.plan.MaxLength))
-	for i := range s.shares {
-		h := &s.shares[i]
+	for i := range s.chunks {
+		h := &s.chunks[i]
 		if err := b.AddSequence(h.seq.name, h.seq.computed, h.n, h.seq.blocks, int(r.lm.blockSize)); err != nil {
 			return err
 		}
@@ -168,8 +168,8 @@ func (r *Runner) runForward(s *step) (piecewise.Results, error) {
 			pos[i] = length - 1
 		}
 	} else {
-		for i := range s.shares {
-			h := &s.shares[i]
+		for i := range s.chunks {
+			h := &s.chunks[i]
 			for j := range h.n {
 				pos[h.row+j] = int32(h.seq.computed + j)
 			}
@@ -183,8 +183,8 @@ func (r *Runner) runForward(s *step) (piecewise.Results, error) {
 		if err != nil {
 			return fail(err)
 		}
-		for i := range s.shares {
-			h := &s.shares[i]
+		for i := range s.chunks {
+			h := &s.chunks[i]
 			copy(ids[h.row:], h.seq.ids[h.seq.computed:][:h.n])
 		}
 	case same:
@@ -221,8 +221,8 @@ func (r *Runner) runIDs(s *step) (piecewise.Results, error) {
 	if err != nil {
 		return fail(err)
 	}
-	for i := range s.shares {
-		h := &s.shares[i]
+	for i := range s.chunks {
+		h := &s.chunks[i]
 		known := copy(ids[h.row:h.row+h.n], h.seq.ids[h.seq.computed:])
 		for j := range h.n {
 			from[h.row+j] = -1
@@ -249,8 +249,8 @@ func (r *Runner) runSampling(s *step, hidden piecewise.Results) error {
 	if err != nil {
 		return err
 	}
-	for i := range s.shares {
-		if h := &s.shares[i]; h.sample >= 0 {
+	for i := range s.chunks {
+		if h := &s.chunks[i]; h.sample >= 0 {
 			rows[h.sample] = int32(h.row + h.n - 1)
 		}
 	}
@@ -264,7 +264,7 @@ func (r *Runner) runSampling(s *step, hidden piecewise.Results) error {
 			return err
 		}
 	}
-	choose := r.choosers[s.chooser]
+	choose := r.samplers[s.variant]
 	if in, err = choose.Inputs(int64(s.samples)); err != nil {
 		return err
 	}
@@ -272,7 +272,7 @@ func (r *Runner) runSampling(s *step, hidden piecewise.Results) error {
 	if err := in.SetResult("logits", chosenFrom); err != nil {
 		return err
 	}
-	if s.chooser != greedy {
+	if s.variant != greedy {
 		if err := s.fillSampling(in); err != nil {
 			return err
 		}
@@ -289,15 +289,15 @@ func (r *Runner) runSampling(s *step, hidden piecewise.Results) error {
 	return r.chosen.At(sampled).StartCopy(s.ids.Bytes()[:4*s.samples])
 }
 
-// fillSampling fills the parameters of a chooser that is not greedy. Only positions
+// fillSampling fills the parameters of a sampler variant that is not greedy. Only positions
 // change from step to step of the same requests.
 func (s *step) fillSampling(in piecewise.Inputs) error {
 	position, err := in.Int64s("position")
 	if err != nil {
 		return err
 	}
-	for i := range s.shares {
-		if h := &s.shares[i]; h.sample >= 0 {
+	for i := range s.chunks {
+		if h := &s.chunks[i]; h.sample >= 0 {
 			position[h.sample] = int64(h.seq.length())
 		}
 	}
@@ -313,31 +313,31 @@ func (s *step) fillSampling(in piecewise.Inputs) error {
 		return err
 	}
 	var topP []float32
-	if s.chooser >= nucleus {
+	if s.variant >= nucleus {
 		if topP, err = in.Float32s("top_p"); err != nil {
 			return err
 		}
 	}
 	var topK []int64
-	if s.chooser >= limited {
+	if s.variant >= withTopK {
 		if topK, err = in.Int64s("top_k"); err != nil {
 			return err
 		}
 	}
 	var minP []float32
-	if s.chooser >= minimal {
+	if s.variant >= withMinP {
 		if minP, err = in.Float32s("min_p"); err != nil {
 			return err
 		}
 	}
-	for i := range s.shares {
-		h := &s.shares[i]
+	for i := range s.chunks {
+		h := &s.chunks[i]
 		if h.sample < 0 {
 			continue
 		}
 		p := &h.seq.sampling
 		temperature[h.sample] = float32(p.Temperature)
-		if h.seq.chooser == greedy {
+		if h.seq.variant == greedy {
 			temperature[h.sample] = 0
 		}
 		seed[h.sample] = int64(p.Seed)
@@ -357,12 +357,12 @@ func (s *step) fillSampling(in piecewise.Inputs) error {
 	return nil
 }
 
-// keepSampling leaves what a chooser is given of the requests' wishes as the step before
-// gave it, if that had the same requests, and reports whether all of it is there.
+// keepSampling keeps the sampling parameters of the step before on the device, if that step
+// had the same requests, and reports whether all of them are there.
 func (s *step) keepSampling(in piecewise.Inputs) (bool, error) {
-	names := [...]string{"temperature", "seed", "top_p", "top_k", "min_p"} // a chooser has one more than that before it
+	names := [...]string{"temperature", "seed", "top_p", "top_k", "min_p"} // each variant has one more than the one before
 	same := s.again
-	for i := 0; same && i <= int(s.chooser); i++ {
+	for i := 0; same && i <= int(s.variant); i++ {
 		var err error
 		if same, err = in.Keep(names[i]); err != nil {
 			return false, err
@@ -396,14 +396,14 @@ func (r *Runner) flagged(s *step) error {
 	if err == nil {
 		return nil
 	}
-	if slices.ContainsFunc(s.shares, func(h share) bool { return h.seq.place == ended && errors.Is(h.seq.err, device.ErrIndex) }) {
-		for i := range s.shares {
-			s.shares[i].sample = -1
-			r.recompute(s.shares[i].seq)
+	if slices.ContainsFunc(s.chunks, func(h chunk) bool { return h.seq.place == ended && errors.Is(h.seq.err, device.ErrIndex) }) {
+		for i := range s.chunks {
+			s.chunks[i].sample = -1
+			r.recompute(s.chunks[i].seq)
 		}
 		return nil
 	}
-	err = fmt.Errorf("runner: a step of %d rows and %d requests: %w", s.rows, len(s.shares), err)
+	err = fmt.Errorf("runner: a step of %d rows and %d requests: %w", s.rows, len(s.chunks), err)
 	r.fail(s, err)
 	return err
 }
@@ -427,7 +427,7 @@ func (r *Runner) forgetFaults(inPart bool) error {
 func (r *Runner) collect(s *step) (fault, err error) {
 	start := time.Now()
 	err = s.done.Synchronize()
-	if err == nil && s.moved && r.flying == nil { // what should follow it failed, perhaps the record of done
+	if err == nil && s.moved && r.inFlight == nil { // what should follow it failed, perhaps the record of done
 		err = r.pool.Stream().Synchronize()
 	}
 	now := time.Now()
@@ -440,8 +440,8 @@ func (r *Runner) collect(s *step) (fault, err error) {
 		return fault, nil
 	}
 	ids := unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(s.ids.Bytes()))), r.opts.MaxSequences)
-	for i := range s.shares {
-		h := &s.shares[i]
+	for i := range s.chunks {
+		h := &s.chunks[i]
 		q := h.seq
 		if h.sample < 0 || q.place == ended {
 			continue

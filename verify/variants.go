@@ -16,46 +16,46 @@ func Variants(b compile.Backend, c Config) compile.Backend {
 	if b == nil || c.Seen == nil && len(c.Avoid) == 0 {
 		return b
 	}
-	return &chooser{b, c}
+	return &variantFilter{b, c}
 }
 
-// chooser lowers kernels and leaves variants out.
-type chooser struct {
+// variantFilter is a backend without the kernel variants that a Config avoids.
+type variantFilter struct {
 	compile.Backend
 	c Config
 }
 
 // Lower implements compile.Backend.
-func (b *chooser) Lower(k *loop.Kernel) (compile.Code, error) {
+func (b *variantFilter) Lower(k *loop.Kernel) (compile.Code, error) {
 	code, err := b.Backend.Lower(k)
-	return b.choose(code), err
+	return b.filter(code), err
 }
 
 // FusesVertically implements compile.VerticalFuser: nothing is fused where the backend has none.
-func (b *chooser) FusesVertically(c *compile.Chain) bool {
+func (b *variantFilter) FusesVertically(c *compile.Chain) bool {
 	inner, ok := b.Backend.(compile.VerticalFuser)
 	return ok && inner.FusesVertically(c)
 }
 
 // LowerVertical implements compile.VerticalFuser.
-func (b *chooser) LowerVertical(c *compile.Chain) (compile.Code, error) {
+func (b *variantFilter) LowerVertical(c *compile.Chain) (compile.Code, error) {
 	code, err := b.Backend.(compile.VerticalFuser).LowerVertical(c)
-	return b.choose(code), err
+	return b.filter(code), err
 }
 
 // FusesHorizontally implements compile.HorizontalFuser: nothing runs side by side where the backend has none.
-func (b *chooser) FusesHorizontally(ks []*loop.Kernel) bool {
+func (b *variantFilter) FusesHorizontally(ks []*loop.Kernel) bool {
 	inner, ok := b.Backend.(compile.HorizontalFuser)
 	return ok && inner.FusesHorizontally(ks)
 }
 
 // LowerHorizontal implements compile.HorizontalFuser.
-func (b *chooser) LowerHorizontal(ks []*loop.Kernel) (compile.Code, error) {
+func (b *variantFilter) LowerHorizontal(ks []*loop.Kernel) (compile.Code, error) {
 	code, err := b.Backend.(compile.HorizontalFuser).LowerHorizontal(ks)
-	return b.choose(code), err
+	return b.filter(code), err
 }
 
-func (b *chooser) choose(code compile.Code) compile.Code {
+func (b *variantFilter) filter(code compile.Code) compile.Code {
 	if len(code.Variants) < 2 {
 		return code
 	}

@@ -17,7 +17,7 @@
 // # Where things are
 //
 // This package is the [Backend]: which variants a kernel or a chain has and in which order
-// (lowerfused.go, lowerhead.go, lowerlibrary.go, variants.go), and what is compiled together
+// (lowerfused.go, lowergemmchain.go, lowerlibrary.go, variants.go), and what is compiled together
 // (translationunit.go). The rest is in rooms of its own:
 //
 //   - internal/nest answers what a kernel is; internal/cgen writes CUDA C: expressions, loads and

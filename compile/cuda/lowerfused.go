@@ -22,8 +22,8 @@ func (b *Backend) FusesVertically(c *compile.Chain) bool { return fusion.Match(c
 // launch; for more the prologue has its own; for many each kernel has.
 func (b *Backend) LowerVertical(c *compile.Chain) (compile.Code, error) {
 	p := fusion.Match(c)
-	if p.Head != nil {
-		return b.lowerHead(p)
+	if p.GEMMChain != nil {
+		return b.lowerGEMMChain(p)
 	}
 	return b.lowerFused(p)
 }

@@ -13,7 +13,7 @@ import (
 	"pwc/compile"
 )
 
-// Plan says how the kernels of a chain run together. It has Fused or Head, and not both.
+// Plan says how the kernels of a chain run together. It has Fused or GEMMChain, and not both.
 type Plan struct {
 	Chain *compile.Chain
 	GEMM  int // which of the chain's kernels is the GEMM
@@ -25,7 +25,7 @@ type Plan struct {
 	// is no prologue.
 	Unprologued *Fused
 
-	Head *Head
+	GEMMChain *GEMMChain
 }
 
 // Match returns the plan of a chain, or nil if its kernels do not run together.
@@ -33,8 +33,8 @@ func Match(c *compile.Chain) *Plan {
 	if p := matchFused(c); p != nil {
 		return p
 	}
-	if h := matchHead(c); h != nil {
-		return &Plan{Chain: c, Head: h}
+	if h := matchGEMMChain(c); h != nil {
+		return &Plan{Chain: c, GEMMChain: h}
 	}
 	return nil
 }

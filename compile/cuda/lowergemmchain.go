@@ -12,18 +12,17 @@ import (
 	"pwc/program"
 )
 
-// lowerHead makes code of a GEMM, a norm and a GEMM. Either GEMM may be the routine's: it takes each
-// call or does not. The first of the variants that holds is the one that would be taken of each part
-// alone.
-func (b *Backend) lowerHead(p *fusion.Plan) (compile.Code, error) {
-	c, h := p.Chain, headed{p.Head, compile.Step{}}
-	var head, rest, norms compile.Code
+// lowerGEMMChain makes code of a GEMM→norm→GEMM chain. The routine may take either GEMM, or both.
+// The first variant that holds combines the variants that would be taken of each part alone.
+func (b *Backend) lowerGEMMChain(p *fusion.Plan) (compile.Code, error) {
+	c, h := p.Chain, loweredChain{p.GEMMChain, compile.Step{}}
+	var gemm, rest, norms compile.Code
 	var g errgroup.Group
 	for _, part := range []struct {
 		to    *compile.Code
 		lower func() (compile.Code, error)
 	}{
-		{&head, func() (compile.Code, error) { return b.lower(h.GEMM) }},
+		{&gemm, func() (compile.Code, error) { return b.lower(h.GEMM) }},
 		{&rest, func() (compile.Code, error) { return b.lowerFused(h.Rest) }},
 		{&norms, func() (compile.Code, error) { return b.lower(h.Norm) }},
 	} {
@@ -37,21 +36,21 @@ func (b *Backend) lowerHead(p *fusion.Plan) (compile.Code, error) {
 	}
 	h.norm = norms.Variants[0].Steps[0]
 	h.norm.Args = h.Args
-	for _, v := range head.Variants {
+	for _, v := range gemm.Variants {
 		if preferenceOf(v) == byLibrary { // its epilogue costs next to nothing here
 			v.Steps[0].Attrs = library.ServesFrom(v.Steps[0].Attrs, library.From(h.GEMM))
 		}
 	}
-	first, all, temps := int32(len(h.GEMM.Args)), int32(len(c.Same)), int32(len(head.Temps))
-	for i := range head.Variants {
-		moveArgs(head.Variants[i].Steps, first, 0, all)
+	first, all, temps := int32(len(h.GEMM.Args)), int32(len(c.Same)), int32(len(gemm.Temps))
+	for i := range gemm.Variants {
+		moveArgs(gemm.Variants[i].Steps, first, 0, all)
 	}
 	for i := range rest.Variants {
 		moveArgs(rest.Variants[i].Steps, all-first, first, all+temps)
 	}
 	rows := h.GEMM.Rows[len(h.GEMM.Rows)-1]
-	firsts, seconds := byPreference(rowsOfLast(head.Variants, rows)), byPreference(rowsOfLast(rest.Variants, rows))
-	out := compile.Code{Temps: slices.Concat(head.Temps, rest.Temps)}
+	firsts, seconds := byPreference(rowsOfLast(gemm.Variants, rows)), byPreference(rowsOfLast(rest.Variants, rows))
+	out := compile.Code{Temps: slices.Concat(gemm.Temps, rest.Temps)}
 	// In the order of preference of the second GEMM, then of the first.
 	for to := byTuned; to <= byOthers; to++ {
 		for from := byTuned; from <= byOthers; from++ {
@@ -64,16 +63,16 @@ func (b *Backend) lowerHead(p *fusion.Plan) (compile.Code, error) {
 	return out, nil
 }
 
-// headed is the head of a chain with the code of its norm.
-type headed struct {
-	*fusion.Head
+// loweredChain is a GEMM→norm→GEMM chain with the code of its norm.
+type loweredChain struct {
+	*fusion.GEMMChain
 	norm compile.Step // with the epilogue of the first GEMM before it
 }
 
 // join returns the variants that are one of the first GEMM and one of the rest. Where the routine
 // computes the first GEMM, and the second variant begins with the norm, its epilogue runs in the
 // norm's launch.
-func (h headed) join(first compile.Variant, rest []compile.Variant) []compile.Variant {
+func (h loweredChain) join(first compile.Variant, rest []compile.Variant) []compile.Variant {
 	var out []compile.Variant
 	merges := preferenceOf(first) == byTuned || preferenceOf(first) == byLibrary
 	for _, second := range rest {

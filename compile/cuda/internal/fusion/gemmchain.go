@@ -7,10 +7,9 @@ import (
 	"pwc/compile/loop"
 )
 
-// Head is a chain that begins with a GEMM whose result the norm of another chain reads. Where the
-// routine computes the first GEMM, its epilogue (a residual is added) runs in the launch of the
-// norm.
-type Head struct {
+// GEMMChain is a fused GEMM→norm→GEMM chain. Where the device's routine computes the first GEMM,
+// its epilogue, which adds a residual, runs in the launch of the norm.
+type GEMMChain struct {
 	GEMM *loop.Kernel  // the first
 	Call *library.Call // of it
 	Rest *Plan         // from the norm on
@@ -18,29 +17,29 @@ type Head struct {
 	Args []int32       // of Norm, in the chain; the last of them is the routine's temp
 }
 
-// matchHead returns the chain's head, nil if it has none.
-func matchHead(c *compile.Chain) *Head {
-	head := c.Kernels[0]
-	if head.MatMul == nil || len(c.Kernels) < 3 {
+// matchGEMMChain returns the GEMM→norm→GEMM chain that c is, or nil.
+func matchGEMMChain(c *compile.Chain) *GEMMChain {
+	first := c.Kernels[0]
+	if first.MatMul == nil || len(c.Kernels) < 3 {
 		return nil
 	}
-	h := &Head{GEMM: head, Rest: matchFused(afterFirst(c))}
-	if h.Rest == nil || h.Rest.Fused.Prologue == nil || !head.Rows[len(head.Rows)-1].Equal(h.Rest.Fused.GEMM.Rows[0]) {
+	h := &GEMMChain{GEMM: first, Rest: matchFused(afterFirst(c))}
+	if h.Rest == nil || h.Rest.Fused.Prologue == nil || !first.Rows[len(first.Rows)-1].Equal(h.Rest.Fused.GEMM.Rows[0]) {
 		return nil
 	}
 	var ok bool
-	if h.Call, ok = library.Match(head); !ok || h.Call.Epilogue == nil {
+	if h.Call, ok = library.Match(first); !ok || h.Call.Epilogue == nil {
 		return nil
 	}
 	store := nest.OnlyStore(h.Call.Epilogue)
 	if store == nil {
 		return nil
 	}
-	first, out := int32(len(head.Args)), store.Access.Arg
+	firstArgs, out := int32(len(first.Args)), store.Access.Arg
 	norm := c.Kernels[1]
 	x := -1
 	for a := range norm.Args {
-		if c.Same[first+int32(a)] == c.Same[h.Call.From[out]] {
+		if c.Same[firstArgs+int32(a)] == c.Same[h.Call.From[out]] {
 			x = a
 		}
 	}
@@ -52,7 +51,7 @@ func matchHead(c *compile.Chain) *Head {
 		return nil
 	}
 	for a := range norm.Args {
-		h.Args = append(h.Args, first+int32(a))
+		h.Args = append(h.Args, firstArgs+int32(a))
 	}
 	for _, a := range more[:len(more)-1] { // the last is the temp
 		h.Args = append(h.Args, h.Call.From[a])
@@ -64,8 +63,9 @@ func matchHead(c *compile.Chain) *Head {
 	return h
 }
 
-// overlaps reports whether an argument of the norm is written that another one is, too.
-func (h *Head) overlaps(c *compile.Chain) bool {
+// overlaps reports whether the norm writes an argument that is the memory of another of its
+// arguments.
+func (h *GEMMChain) overlaps(c *compile.Chain) bool {
 	temp := int32(len(c.Same))
 	for a, arg := range h.Norm.Args {
 		for o, other := range h.Norm.Args[:a] {

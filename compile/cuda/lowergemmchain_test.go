@@ -36,12 +36,12 @@ func (r routine) ScratchBytes(_ []device.Tensor, attrs []program.Attr) (int64, e
 	return 0, nil
 }
 
-// TestHead pins what runs of two products with a norm between, for numbers of rows
+// TestGEMMChain pins what runs of two products with a norm between, for numbers of rows
 // and whatever of them a library takes.
-func TestHead(t *testing.T) {
-	p := headedProgram(t, shape8B, &fakeCompiler{})
+func TestGEMMChain(t *testing.T) {
+	p := chainProgram(t, shape8B, &fakeCompiler{})
 	const never = 1 << 40
-	for _, c := range []headedCase{
+	for _, c := range []chainCase{
 		{1, nil, "linear_add_rows1 rms_norm_linear_silu_mul_rows1"},
 		{8, nil, "linear_add_rows8 rms_norm linear_silu_mul_rows8"},
 		{64, nil, "linear_add_rows64 rms_norm linear_silu_mul_rows64"},
@@ -59,12 +59,12 @@ func TestHead(t *testing.T) {
 	}
 }
 
-// TestHeadArchSpecific pins the same where there are kernels for one architecture alone: of both
+// TestGEMMChainArchSpecific pins the same where there are kernels for one architecture alone: of both
 // products, or up to 32 rows of the first alone, whose sums are the longer ones.
-func TestHeadArchSpecific(t *testing.T) {
+func TestGEMMChainArchSpecific(t *testing.T) {
 	c := &fakeCompiler{alone: true}
-	large, small := headedProgram(t, shape8B, c), headedProgram(t, shape1B, c)
-	for _, c := range []headedCase{
+	large, small := chainProgram(t, shape8B, c), chainProgram(t, shape1B, c)
+	for _, c := range []chainCase{
 		{8, nil, "linear_add_rows8 rms_norm linear_silu_mul_rows8"},
 		{40, nil, "linear_add_rows64_warpgroups rms_norm linear_silu_mul_rows64_warpgroups"},
 		{40, map[int64]int64{}, "linear_add_rows64_warpgroups rms_norm linear_silu_mul_rows64_warpgroups"},
@@ -77,12 +77,12 @@ func TestHeadArchSpecific(t *testing.T) {
 	} {
 		c.check(t, large, 0, 9)
 	}
-	headedCase{24, nil, "linear_add_rows32_warpgroups rms_norm linear_rope_rope_reshape_rows32"}.check(t, large, 1, 9)
-	headedCase{24, map[int64]int64{6144: 0}, "linear_add_rows32_warpgroups rms_norm LIBRARY rope_rope_reshape"}.check(t, large, 1, 9)
-	headedCase{65, map[int64]int64{}, "LIBRARY linear_add_after_rms_norm LIBRARY silu_mul"}.check(t, large, 0, 10)
-	headedCase{40, nil, "linear_add_rows64 rms_norm linear_silu_mul_rows64"}.check(t, large, 0, 10)
-	headedCase{40, map[int64]int64{4096: 0, 28672: 0}, "LIBRARY linear_add_after_rms_norm LIBRARY silu_mul"}.check(t, large, 0, 10)
-	for _, c := range []headedCase{
+	chainCase{24, nil, "linear_add_rows32_warpgroups rms_norm linear_rope_rope_reshape_rows32"}.check(t, large, 1, 9)
+	chainCase{24, map[int64]int64{6144: 0}, "linear_add_rows32_warpgroups rms_norm LIBRARY rope_rope_reshape"}.check(t, large, 1, 9)
+	chainCase{65, map[int64]int64{}, "LIBRARY linear_add_after_rms_norm LIBRARY silu_mul"}.check(t, large, 0, 10)
+	chainCase{40, nil, "linear_add_rows64 rms_norm linear_silu_mul_rows64"}.check(t, large, 0, 10)
+	chainCase{40, map[int64]int64{4096: 0, 28672: 0}, "LIBRARY linear_add_after_rms_norm LIBRARY silu_mul"}.check(t, large, 0, 10)
+	for _, c := range []chainCase{
 		{40, nil, "linear_add_rows64_warpgroups rms_norm linear_rope_rope_reshape_rows64_warpgroups"},
 		{40, map[int64]int64{3072: 0}, "linear_add_rows64_warpgroups rms_norm LIBRARY rope_rope_reshape"},
 		{80, map[int64]int64{}, "linear_add_rows96_warpgroups rms_norm linear_rope_rope_reshape_rows96_warpgroups"},
@@ -93,9 +93,9 @@ func TestHeadArchSpecific(t *testing.T) {
 	}
 }
 
-// headedProgram is what a layer of a shape runs beside its attention: two steps, each of
+// chainProgram is what a layer of a shape runs beside its attention: two steps, each of
 // two products.
-func headedProgram(t *testing.T, shape string, c *fakeCompiler) *program.Program {
+func chainProgram(t *testing.T, shape string, c *fakeCompiler) *program.Program {
 	t.Helper()
 	b, err := cuda.New("cuda:sm_90", c)
 	if err != nil {
@@ -111,15 +111,15 @@ func headedProgram(t *testing.T, shape string, c *fakeCompiler) *program.Program
 	return p
 }
 
-// headedCase is what runs for so many rows.
-type headedCase struct {
+// chainCase is what runs for so many rows.
+type chainCase struct {
 	n    int64
 	rows map[int64]int64 // from which on a library takes products, by columns; nil: there is none
 	want string
 }
 
 // check holds a step of a program to what is wanted, on a device of a major version.
-func (c headedCase) check(t *testing.T, p *program.Program, step int, major int64) {
+func (c chainCase) check(t *testing.T, p *program.Program, step int, major int64) {
 	t.Helper()
 	env, err := device.Env(p, []int64{c.n}, map[string]int64{"device.major": major, "device.minor": 0})
 	if err != nil {
