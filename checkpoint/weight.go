@@ -96,16 +96,21 @@ func evalExpr(src safetensors.Source, e *ir.WeightExpr) (tensor, error) {
 		}
 		return tensor{dt: x.dt, shape: shape, data: x.data}, nil
 	case ir.WeightCast:
-		name := ""
-		for _, a := range e.Attrs {
-			if a.Name == "dtype" {
-				name = a.Str
-			}
-		}
-		dt, _ := dtype.Parse(name)
-		return castHost(x, dt)
+		return castHost(x, castTo(e))
 	}
 	return x, fmt.Errorf("unknown weight expression %s", e.Op)
+}
+
+// castTo returns the dtype that a cast gives.
+func castTo(e *ir.WeightExpr) dtype.DType {
+	name := ""
+	for _, a := range e.Attrs {
+		if a.Name == "dtype" {
+			name = a.Str
+		}
+	}
+	dt, _ := dtype.Parse(name)
+	return dt
 }
 
 func exprInt(e *ir.WeightExpr, name string, def int64) int64 {

@@ -46,6 +46,8 @@ type buildFlags struct {
 	unrecorded   bool // artifacts are kept, as part of what else is compiled
 	local        bool // what is not in the directories is not looked for elsewhere
 
+	copyWeights bool // none stays in a mapped file
+
 	traceOut string // file for a trace of the run; "": none
 
 	partOf *pieces.Result // of a module that this one is a part of
@@ -65,6 +67,11 @@ func (f *buildFlags) add(cmd *cobra.Command) {
 	fl.StringSliceVar(&f.disable, "disable-pass", nil, "`PASS`es of the compiler to leave out")
 	fl.Var(&f.products, "matmul-precision", "how matrix products of f32 are computed, a `PRECISION`: ordered, whose sums do not depend on the number of rows, f32, or tf32, with operands rounded to 10 bits where tensor cores take them (default: ordered, in training f32)")
 	fl.StringVar(&f.dump, "dump-passes", "", "write every piece after each pass below `DIR`; what the cache has is compiled again")
+}
+
+// addLoading adds the flags of commands that load weights.
+func (f *buildFlags) addLoading(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.copyWeights, "copy-weights", false, "copy all weights, so that files of the checkpoint may change while this runs; else the host reads them where they lie")
 }
 
 // options returns what the flags say of the pipeline.
@@ -326,7 +333,7 @@ func (a *app) backendOptions(m *ir.Module, t *target, f *buildFlags, mode piecew
 	}
 	o = piecewise.Options{
 		Device: t.dev, Compile: piecewise.CompileOptions{Compiler: t.compiler, SplitOn: f.splitOn, Sizes: f.compileSizes, Endpoints: f.ranges, Jobs: f.jobs, Extras: extras, Unrecorded: f.unrecorded, PartOf: f.partOf}, Ops: ops, Capture: piecewise.CaptureOptions{PaddedSlots: f.paddedSlots, Mode: mode,
-			Sizes: sizes}, Frozen: f.frozen, Observe: piecewise.ObserveOptions{Logger: a.logger()},
+			Sizes: sizes}, Memory: piecewise.MemoryOptions{CopyWeights: f.copyWeights}, Frozen: f.frozen, Observe: piecewise.ObserveOptions{Logger: a.logger()},
 	}
 	var store *cache.Store
 	closeRemote := func() {}

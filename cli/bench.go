@@ -105,6 +105,7 @@ same precision, measured first.`,
 	f.addMax(cmd)
 	f.addWeights(cmd)
 	b.add(cmd)
+	b.addLoading(cmd)
 	b.addTraceOut(cmd)
 	fl := cmd.Flags()
 	f.common = []string{"context"}

@@ -103,6 +103,7 @@ and what they had is printed.`,
 	f.addImport(cmd, "auto")
 	f.addWeights(cmd)
 	b.add(cmd)
+	b.addLoading(cmd)
 	b.addFrozen(cmd)
 	b.addTraceOut(cmd)
 	fl := cmd.Flags()

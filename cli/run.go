@@ -80,6 +80,7 @@ that differs. Both compare by ‖a−b‖/‖b‖.`,
 	f.addImport(cmd, "f32")
 	f.addWeights(cmd)
 	b.add(cmd)
+	b.addLoading(cmd)
 	b.addFrozen(cmd)
 	b.addSymbols(cmd)
 	b.addTraceOut(cmd)

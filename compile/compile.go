@@ -56,6 +56,16 @@ type VerticalFuser interface {
 	LowerVertical(c *Chain) (Code, error)
 }
 
+// WeightReader is a Backend whose code reads weights of any alignment that their elements
+// have, so that they can stay where a checkpoint has them. Weights of others are aligned as
+// all buffers are.
+type WeightReader interface {
+	Backend
+
+	// ReadsUnalignedWeights reports that it does.
+	ReadsUnalignedWeights() bool
+}
+
 // Chain is kernels that run one after the other, each of which reads what one
 // before it wrote. Their arguments are counted through: those of the first, then
 // those of the second, and so on.

@@ -129,6 +129,9 @@ func (e *emitter) buffer(m *memory) int32 {
 	switch {
 	case m.kind == paramMemory:
 		b.Kind, b.Index = program.BufferParam, int32(m.index)
+		if r, ok := e.b.(WeightReader); ok && r.ReadsUnalignedWeights() && e.p.Params[m.index].Kind == program.ParamWeight {
+			b.Align = 0
+		}
 	case m.kind == constMemory:
 		b.Kind, b.Index = program.BufferConst, int32(m.index)
 	case m.result >= 0:

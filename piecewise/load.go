@@ -18,6 +18,11 @@ import (
 // from now on, and their memory from the end of Capture or the first run on, unless pieces
 // touch them or one has an initial value. One that the map has stays the runner's, with what it
 // holds. Cancelling the context stops between weights.
+//
+// On a [device.HostImporter] weights stay in the files of a [safetensors.Mapped] where these have
+// them as the module wants them, unless Memory.CopyWeights says otherwise. The files stay mapped
+// until Close, also after the source is closed: replace them by rename, as [safetensors.Write]
+// does. A run that finds one truncated fails with a [safetensors.FaultError].
 func (b *Backend) Load(ctx context.Context, weights safetensors.Source, states map[string]device.Buffer) (err error) {
 	if err := b.enter(compiled, compiled); err != nil {
 		return err
@@ -30,10 +35,14 @@ func (b *Backend) Load(ctx context.Context, weights safetensors.Source, states m
 			err = b.note(errors.Join(err, b.freeAll()))
 		}
 	}()
-	if err := b.residents.checkRoom(states); err != nil {
+	inPlace, err := b.residents.findInPlace(weights)
+	if err != nil {
 		return err
 	}
-	if err := b.residents.loadWeights(ctx, weights); err != nil {
+	if err := b.residents.checkRoom(states, inPlace.planned()); err != nil {
+		return err
+	}
+	if err := b.residents.loadWeights(ctx, weights, inPlace); err != nil {
 		return err
 	}
 	if err := b.residents.loadStates(states); err != nil {
@@ -57,7 +66,8 @@ func (b *Backend) Load(ctx context.Context, weights safetensors.Source, states m
 	if err := b.pool.settle(b.pool.stream.Synchronize()); err != nil {
 		return err
 	}
-	b.plan.opts.Observe.Logger.Info("loaded", "weight_bytes", b.plan.memory.WeightBytes, "state_bytes", b.plan.memory.StateBytes, "arena_bytes", b.plan.memory.PeakArenaBytes, "seconds", time.Since(start).Seconds())
+	b.stats.inPlace.Store(inPlace.bytes())
+	b.plan.opts.Observe.Logger.Info("loaded", "weight_bytes", b.plan.memory.WeightBytes, "weight_bytes_in_place", inPlace.bytes(), "state_bytes", b.plan.memory.StateBytes, "arena_bytes", b.plan.memory.PeakArenaBytes, "seconds", time.Since(start).Seconds())
 	b.advance(loaded)
 	return nil
 }

@@ -86,6 +86,10 @@ type MemoryOptions struct {
 	Symbols      map[string]int64 // values of load symbols (KV blocks)
 	Aliases      []Alias          // results that are written where parameters are read
 	StagingSlots int              // staging slots of each function; 0: 2
+
+	// CopyWeights has Load copy every weight, so that files of the checkpoint may change
+	// afterwards; see [Backend.Load].
+	CopyWeights bool
 }
 
 // DebugOptions are checks for who writes kernels and ops.

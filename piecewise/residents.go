@@ -25,7 +25,9 @@ type residents struct {
 	places  []device.Buffer // of parameters and results, by place.index, at their largest sizes
 	arena   device.Buffer
 
-	blocks   []mem.Block // of weights, inputs and results
+	blocks   []mem.Block     // of weights, inputs and results
+	inPlace  *inPlaceWeights // nil: none
+	imported []device.Memory // of inPlace
 	canaries []canaryBuffer
 
 	assigned uint64 // addresses that were assigned, by assign
@@ -44,7 +46,7 @@ func (r *residents) free() error {
 	for _, x := range r.executables {
 		errs = append(errs, x.Close())
 	}
-	errs = append(errs, r.states.free(), r.freeCanaries())
+	errs = append(errs, r.states.free(), r.freeCanaries(), r.freeInPlace())
 	for _, blk := range r.blocks {
 		errs = append(errs, r.pool.alloc.Free(blk))
 	}

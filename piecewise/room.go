@@ -10,10 +10,12 @@ import (
 
 // checkRoom holds what Load takes against the limit of the pool, and against the memory
 // that the device can still give out where it knows that ([device.Budgeted]). States that
-// the caller gives are not taken, nor an arena that the pool has already. The error is a
+// the caller gives are not taken, nor an arena that the pool has already, nor inPlace, bytes of
+// weights that stay in files. The error is a
 // [device.MemoryError] with the numbers of the plan; nothing was taken.
-func (r *residents) checkRoom(given map[string]device.Buffer) error {
+func (r *residents) checkRoom(given map[string]device.Buffer, inPlace int64) error {
 	p := r.plan.memory
+	p.WeightBytes -= inPlace
 	own := func(s *ir.State) bool { _, ok := given[s.Name]; return !ok }
 	var err error
 	if _, p.StateBytes, err = r.plan.stateBytes(own); err != nil {

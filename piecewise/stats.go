@@ -17,6 +17,7 @@ type Stats struct {
 	Deduplicated         int64            `json:"deduplicated"`           // asked for again: an identical piece had one
 	Loaded               int64            `json:"loaded"`                 // came from the store
 	ArenaBytesTaken      int64            `json:"arena_bytes_taken"`      // high-water mark of what steps were bound to
+	WeightBytesInPlace   int64            `json:"weight_bytes_in_place"`  // of weights that stay in files of the checkpoint
 	Replays              int64            `json:"replays"`                // runs from graphs, piecewise
 	FullReplays          int64            `json:"full_replays"`           // runs from one graph
 	EagerRuns            int64            `json:"eager_runs"`             // runs without graphs
@@ -66,6 +67,7 @@ type opCounter struct{ calls atomic.Int64 }
 // counters are written by the goroutine that runs and read by any.
 type counters struct {
 	captured, taken      atomic.Int64
+	inPlace              atomic.Int64
 	replays, full, eager atomic.Int64
 	rows, padded         atomic.Int64
 	skipped              [skipCount]atomic.Int64
@@ -84,7 +86,7 @@ func (c *counters) tookArena(end int64) {
 // Stats returns the counters as they are now.
 func (b *Backend) Stats() Stats {
 	c, lib := &b.stats, b.plan.libraries
-	s := Stats{GraphsCaptured: c.captured.Load(), ArenaBytesTaken: c.taken.Load(),
+	s := Stats{GraphsCaptured: c.captured.Load(), ArenaBytesTaken: c.taken.Load(), WeightBytesInPlace: c.inPlace.Load(),
 		Replays: c.replays.Load(), FullReplays: c.full.Load(), EagerRuns: c.eager.Load(), Rows: c.rows.Load(), PaddedRows: c.padded.Load(),
 		OpCalls: map[string]int64{}, Skipped: map[string]int64{}, CompiledAtLoad: maps.Clone(b.plan.atLoad), LibraryCalls: lib.calls, LibraryUntuned: lib.untuned, LibraryMissing: lib.missing}
 	b.buildStats(&s)

@@ -43,10 +43,10 @@ func (b *Backend) warmup(ctx context.Context) (err error) {
 		if err := fn.fill(fn.largest, 0); err != nil {
 			return err
 		}
-		for at, n := range fn.warmSizes() {
+		for _, n := range fn.warmSizes(w.libraries != nil) {
 			e := fn.envFor(n)
 			for i := range fn.units {
-				if err := w.unit(ctx, fn, i, n, &e, at < len(fn.sizes)); err != nil {
+				if err := w.unit(ctx, fn, i, n, &e, slices.Contains(fn.sizes, n)); err != nil {
 					return err
 				}
 			}
@@ -124,12 +124,15 @@ func (w *warming) piece(ctx context.Context, fn *instance, i int, n int64, e *en
 	return nil
 }
 
-// warmSizes returns the sizes that a warm-up runs: those that are captured, the largest
-// first, and then one in the range of every artifact, of which those are run whose
-// program no captured size has.
-func (fn *function) warmSizes() []int64 {
+// warmSizes returns the sizes that a warm-up runs: those that are captured, and then one in
+// the range of every artifact, of which those are run whose program no captured size has.
+// The first size of a program is the one that it is run at. With library routines, which are
+// warmed up for every size, that is the largest; else the smallest, which takes the least time.
+func (fn *function) warmSizes(libraries bool) []int64 {
 	out := slices.Clone(fn.sizes)
-	slices.Reverse(out)
+	if libraries {
+		slices.Reverse(out)
+	}
 	for _, r := range fn.plan.built.Ranges(fn.split) {
 		if n := max(r.Lo, fn.lo, min(1, fn.hi)); n <= min(r.Hi, fn.hi) {
 			out = append(out, n)

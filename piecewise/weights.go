@@ -72,7 +72,8 @@ func (r *residents) fill(buf device.Buffer, t checkpoint.Weight) error {
 	return r.pool.stream.Synchronize()
 }
 
-func (r *residents) loadWeights(ctx context.Context, src safetensors.Source) error {
+// loadWeights puts the weights on the device, those of inPlace aside, which are there.
+func (r *residents) loadWeights(ctx context.Context, src safetensors.Source, inPlace *inPlaceWeights) error {
 	r.weights = make([]device.Buffer, len(r.plan.module.Weights))
 	if len(r.plan.module.Weights) == 0 {
 		return nil
@@ -83,23 +84,36 @@ func (r *residents) loadWeights(ctx context.Context, src safetensors.Source) err
 	if err := checkpoint.Check(r.plan.module, src); err != nil {
 		return fmt.Errorf("%w: %w", ErrNotLoaded, err)
 	}
-	next, err := r.region(r.plan.memory.WeightBytes, "weights")
+	var copied []*ir.Weight
+	var at []int // of copied: which weight of the module
+	for i, w := range r.plan.module.Weights {
+		if b, ok := inPlace.find(i); ok {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			buf, err := r.importWeight(src, w, b)
+			if err != nil {
+				return err
+			}
+			r.assign(&r.weights[i], buf)
+			continue
+		}
+		copied, at = append(copied, r.plan.module.WeightOf(w, r.plan.opts.Rank)), append(at, i)
+	}
+	next, err := r.region(r.plan.memory.WeightBytes-inPlace.planned(), "weights")
 	if err != nil {
 		return err
 	}
 	computing, stop := context.WithCancel(ctx)
-	weights := make([]*ir.Weight, len(r.plan.module.Weights))
-	for i, w := range r.plan.module.Weights {
-		weights[i] = r.plan.module.WeightOf(w, r.plan.opts.Rank)
-	}
-	computed := computeWeights(computing, src, weights)
+	computed := computeWeights(computing, src, copied)
 	defer func() {
 		stop()
 		for range computed {
 		}
 	}()
 	var errs []error
-	for i, w := range r.plan.module.Weights {
+	for k, i := range at {
+		w := copied[k]
 		t, ok := <-computed
 		switch {
 		case !ok:

@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// mapped is a [Source] that knows which file an address is mapped from.
-type mapped interface {
+// locator is a [Source] that knows which file an address is mapped from.
+type locator interface {
 	mappedFrom(addr uintptr) (path string, ok bool)
 }
 
@@ -42,7 +42,7 @@ func Guard(src Source, read func() error) (err error) {
 			return
 		}
 		if fault, ok := r.(faultAddress); ok {
-			if m, ok := src.(mapped); ok {
+			if m, ok := src.(locator); ok {
 				if path, ok := m.mappedFrom(fault.Addr()); ok {
 					err = &FaultError{File: path}
 					return

@@ -10,6 +10,7 @@ import (
 // mapping is a whole file in memory. Where the operating system has no mmap of the Unix kind, the file is read.
 type mapping struct {
 	bytes []byte
+	users
 }
 
 func mapFile(path string) (*mapping, error) {
@@ -25,7 +26,7 @@ func mapFile(path string) (*mapping, error) {
 	return &mapping{bytes: b}, nil
 }
 
-func (m *mapping) close() error {
+func (m *mapping) unmap() error {
 	m.bytes = nil
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 type mapping struct {
 	bytes  []byte
 	mapped bool // bytes must be unmapped; an empty file has no mapping
+	users
 }
 
 func mapFile(path string) (*mapping, error) {
@@ -30,10 +31,9 @@ func mapFile(path string) (*mapping, error) {
 	return &mapping{bytes: b, mapped: true}, nil
 }
 
-func (m *mapping) close() error {
+func (m *mapping) unmap() error {
 	if !m.mapped {
 		return nil
 	}
-	m.mapped = false
 	return unix.Munmap(m.bytes)
 }

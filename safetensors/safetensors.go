@@ -49,6 +49,18 @@ type Source interface {
 	Tensor(name string) (Tensor, error)
 }
 
+// Mapped is a Source whose tensors lie in files that are mapped, for users who keep their bytes longer than the Source is
+// open. [File] and [Set] are, where they come from files.
+type Mapped interface {
+	Source
+	// Retain keeps the files mapped until release is called, whatever Close does in the meantime. The error wraps
+	// [os.ErrClosed] after Close. A second call of release does nothing.
+	Retain() (release func() error, err error)
+	// Contiguous returns parts, the Data of tensors or slices of it, as one slice and the path of their file. ok is false
+	// unless they lie in one file, each where the one before it ends.
+	Contiguous(parts ...[]byte) (all []byte, path string, ok bool)
+}
+
 // ErrNotFound is wrapped by the errors of [Source] methods that are asked for a tensor that is not there.
 var ErrNotFound = errors.New("no such tensor")
 

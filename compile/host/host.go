@@ -22,6 +22,9 @@ func New() compile.Backend { return backend{} }
 // Target returns "host".
 func (backend) Target() string { return Target }
 
+// ReadsUnalignedWeights implements [compile.WeightReader]: weights stay in a mapped checkpoint.
+func (backend) ReadsUnalignedWeights() bool { return true }
+
 // Lower makes a vector program of a kernel.
 func (backend) Lower(k *loop.Kernel) (compile.Code, error) {
 	v, err := Kernel(k)

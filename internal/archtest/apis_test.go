@@ -433,7 +433,7 @@ func TestNothingPanics(t *testing.T) {
 			receivers: []func() any{ptr[train.Data], func() any { return step(0) }, func() any { return step(1) }, func() any { return step(2) }},
 		},
 		"checkpoint": {
-			funcs:     map[string]any{"Check": checkpoint.Check, "Compare": checkpoint.Compare, "Compute": checkpoint.Compute, "Invert": checkpoint.Invert},
+			funcs:     map[string]any{"Check": checkpoint.Check, "Compare": checkpoint.Compare, "Compute": checkpoint.Compute, "InPlace": checkpoint.InPlace, "Invert": checkpoint.Invert},
 			receivers: []func() any{ptr[checkpoint.Error], ptr[checkpoint.NotInvertibleError]},
 		},
 		"compile": {

@@ -69,6 +69,18 @@ type Budgeted interface {
 	FreeBytes() (bytes int64, known bool)
 }
 
+// HostImporter is a [Device] whose programs read memory of the host where it lies.
+type HostImporter interface {
+	Device
+
+	// ImportHost makes a segment of bytes that stay the caller's: nothing is copied, and
+	// copies and fills to the segment are refused. The bytes must stay valid until it is
+	// freed and the work that reads it is done, and must not change. Their alignment is what it is: programs
+	// are refused at Bind that need another. Work that meets a page that is gone, of a mapped
+	// file that was truncated, ends with gone.
+	ImportHost(bytes []byte, gone error) (Memory, error)
+}
+
 // Timer is a [Device] with events that measure its time. Stream.Record of such an event
 // may be captured: the graph then records it anew whenever it is launched, so that the
 // time of a part of a graph can be measured. Wait for the stream of the launch before

@@ -14,6 +14,7 @@ var (
 	ErrFreed         = errors.New("device: memory was freed")
 	ErrForeignBuffer = errors.New("device: buffer belongs to another device")
 	ErrForeignStream = errors.New("device: object belongs to another device")
+	ErrReadOnly      = errors.New("device: memory is read-only")
 	ErrOverlap       = errors.New("device: source and destination overlap")
 	ErrOutOfMemory   = errors.New("device: out of memory")
 	ErrNotCapturable = errors.New("device: the operation cannot be captured")

@@ -113,7 +113,10 @@ func (s *Stream) LaunchOp(op device.Op, c *device.OpCall) error {
 	name := op.Signature().Name
 	on := s.active()
 	if on == nil {
-		return runOp(s, op, name, c)
+		if err := runOp(s, op, name, c); err != nil {
+			return err
+		}
+		return s.until.err()
 	}
 	if !op.Signature().Capture {
 		return fmt.Errorf("host: %s: %s: %w", what, name, device.ErrNotCapturable)
@@ -121,9 +124,10 @@ func (s *Stream) LaunchOp(op device.Op, c *device.OpCall) error {
 	return s.recordOp(on, nil, op, name, c.Origin, c)
 }
 
-// runOp launches an op that is not captured.
+// runOp launches an op that is not captured. Afterwards s.until.err may have an error too.
 func runOp(s *Stream, op device.Op, name string, c *device.OpCall) error {
 	c.Stream, c.Capturing = s, false
+	defer s.lane.caught(protect())
 	if err := op.Launch(c); err != nil {
 		return fmt.Errorf("host: %s: %w", name, err)
 	}

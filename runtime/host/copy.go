@@ -19,6 +19,7 @@ func (s *Stream) copy(dst, src []byte) {
 	n := min(len(dst), len(src))
 	dst, src = dst[:n], src[:n]
 	if n < 2*copyPart || overlap(dst, src) {
+		defer s.lane.caught(protect())
 		copy(dst, src)
 		return
 	}

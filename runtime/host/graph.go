@@ -52,13 +52,19 @@ func (n *node) run(s *Stream) error {
 	case nodeKernel:
 		n.kernel.launch(s)
 	case nodeCall:
-		if err := n.call(); err != nil {
+		if err := s.do(n.call); err != nil {
 			return err
 		}
 	case nodeEvent:
 		n.event.record()
 	}
 	return s.until.err()
+}
+
+// do calls f. Afterwards s.until.err may have an error too.
+func (s *Stream) do(f func() error) error {
+	defer s.lane.caught(protect())
+	return f()
 }
 
 // nodeWork is what an operation counts at least, in the units of lookEvery.
@@ -341,6 +347,11 @@ func (g *Graph) resolve(i int, args []device.Buffer) error {
 			if err := g.dev.aligned(b, o.bound.exec.program.Buffers[o.step.Args[j]].Alignment()); err != nil {
 				return err
 			}
+		}
+	}
+	if n.kind == nodeCopy || n.kind == nodeFill {
+		if err := writable(args[0]); err != nil {
+			return err
 		}
 	}
 	switch n.kind {

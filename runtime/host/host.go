@@ -71,6 +71,7 @@ type Device struct {
 	captures *device.Captures
 	opened   time.Time
 	streams  atomic.Int64 // made so far
+	imports  imports
 
 	capturing atomic.Int32 // captures under way that the device's streams began
 
@@ -96,7 +97,7 @@ func Open(o Options) *Device {
 	if captures == nil {
 		captures = new(device.Captures)
 	}
-	return &Device{
+	d := &Device{
 		captures: captures,
 		opened:   time.Now(),
 		info: device.Info{
@@ -106,9 +107,10 @@ func Open(o Options) *Device {
 			Properties:  map[string]int64{WorkersProperty: int64(workers)},
 		},
 		limit:  limit,
-		pool:   newPool(workers - 1),
 		loaded: map[*Executable]struct{}{},
 	}
+	d.pool = newPool(workers-1, &d.imports)
+	return d
 }
 
 // Info describes the device. The map is shared: it must not be written.
@@ -148,7 +150,7 @@ func (d *Device) NewStream() (device.Stream, error) {
 		return nil, err
 	}
 	s := &Stream{dev: d, name: fmt.Sprintf("stream %d", d.streams.Add(1))}
-	s.lane.stop = &s.until
+	s.lane.imports, s.lane.stop = &d.imports, &s.until
 	return s, nil
 }
 

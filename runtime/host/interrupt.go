@@ -12,12 +12,13 @@ import (
 // instruction on an element, or what takes about as long. It is about a millisecond.
 const lookEvery = 1 << 20
 
-// interrupt is the context that a stream's work ends with. All lanes that work for the stream
-// look at it.
+// interrupt is what a stream's work ends with: a context, or memory that cannot be read. All
+// lanes that work for the stream look at it.
 type interrupt struct {
-	ctx   context.Context
-	done  <-chan struct{} // of ctx; nil: it does not end
-	ended atomic.Bool     // a look found that it has
+	ctx    context.Context
+	done   <-chan struct{}       // of ctx; nil: it does not end
+	ended  atomic.Bool           // a look found that it has
+	failed atomic.Pointer[error] // what one lane found, until the operation returns it
 }
 
 var _ device.Interruptible = (*Stream)(nil)
@@ -46,7 +47,13 @@ func (s *Stream) Context() context.Context {
 	return s.until.ctx
 }
 
+// fail ends the operation under way with an error.
+func (i *interrupt) fail(err error) { i.failed.CompareAndSwap(nil, &err) }
+
 func (i *interrupt) look() bool {
+	if i.failed.Load() != nil {
+		return true
+	}
 	if i.done == nil {
 		return false
 	}
@@ -58,8 +65,12 @@ func (i *interrupt) look() bool {
 	return i.ended.Load()
 }
 
-// err returns why the work ended, nil while it has not.
+// err returns why the work ended, nil while it has not. What a lane failed with is the
+// operation's and not the next one's.
 func (i *interrupt) err() error {
+	if i.failed.Load() != nil {
+		return fmt.Errorf("host: %w", *i.failed.Swap(nil))
+	}
 	if !i.ended.Load() {
 		return nil
 	}

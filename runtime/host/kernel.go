@@ -441,8 +441,9 @@ type lane struct {
 	heap   []candidate
 	attend attentionScratch
 
-	stop *interrupt // of the stream that the lane works for
-	left int64      // work until the next look at it
+	imports *imports   // of the device
+	stop    *interrupt // of the stream that the lane works for
+	left    int64      // work until the next look at it
 }
 
 // frame is a set of register files: of blocks, or of single elements.

@@ -23,6 +23,7 @@ type memory struct {
 	dev  *Device
 	size int64
 	base atomic.Pointer[byte] // nil once freed
+	gone error                // of memory that was imported: what work ends with that cannot read it; else nil
 }
 
 func alignedBytes(n int64) []byte {
@@ -94,6 +95,10 @@ func (m *memory) Free() error {
 	if m.base.Swap(nil) == nil {
 		return fmt.Errorf("host: free: %w", device.ErrFreed)
 	}
+	if m.gone != nil {
+		m.dev.imports.remove(m)
+		return nil
+	}
 	m.dev.drop(m.size)
 	return nil
 }
@@ -114,6 +119,14 @@ func (d *Device) bytes(b device.Buffer) ([]byte, *memory, error) {
 		return nil, nil, device.ErrFreed
 	}
 	return unsafe.Slice(base, m.size)[b.Offset:][:b.Size:b.Size], m, nil
+}
+
+// writable returns an error if the memory of b was imported.
+func writable(b device.Buffer) error {
+	if m, ok := b.Memory.(*memory); ok && m.gone != nil {
+		return device.ErrReadOnly
+	}
+	return nil
 }
 
 // Bytes returns a buffer's memory, for ops that run on the host. The bytes are

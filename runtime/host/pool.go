@@ -27,11 +27,12 @@ type pool struct {
 	ended   sync.WaitGroup
 	closed  bool // guarded by mu
 	unit    *unit
+	imports *imports // of the device
 }
 
 // newPool starts helpers, which run jobs beside the caller.
-func newPool(helpers int) *pool {
-	p := &pool{helpers: helpers, unit: bestUnit(), wake: make(chan struct{}, helpers), done: make(chan struct{}, 1)}
+func newPool(helpers int, m *imports) *pool {
+	p := &pool{helpers: helpers, unit: bestUnit(), imports: m, wake: make(chan struct{}, helpers), done: make(chan struct{}, 1)}
 	p.ended.Add(helpers)
 	for range helpers {
 		go p.work()
@@ -70,7 +71,7 @@ func (p *pool) await() {
 
 func (p *pool) work() {
 	defer p.ended.Done()
-	var l lane
+	l := lane{imports: p.imports}
 	for range p.wake {
 		l.stop = p.stop
 		p.drain(&l)
@@ -82,6 +83,7 @@ func (p *pool) work() {
 }
 
 func (p *pool) drain(l *lane) {
+	defer l.caught(protect())
 	for {
 		part := p.next.Add(1) - 1
 		if part >= p.parts || l.stop.look() {
@@ -136,6 +138,7 @@ func (p *pool) run(j job, parts int64, own *lane) {
 }
 
 func runHere(j job, parts int64, l *lane) {
+	defer l.caught(protect())
 	for part := range parts {
 		if l.stop.look() {
 			return

@@ -99,10 +99,21 @@ func (s *Stream) buffer(what string, b device.Buffer) ([]byte, error) {
 	return data, nil
 }
 
+// target returns the bytes of a buffer of this device that is to be written.
+func (s *Stream) target(what string, b device.Buffer) ([]byte, error) {
+	data, err := s.buffer(what, b)
+	if err == nil {
+		if err = writable(b); err != nil {
+			err = fmt.Errorf("host: %s: %w", what, err)
+		}
+	}
+	return data, err
+}
+
 // CopyToDevice copies src to dst, which are of one size. A captured copy reads
 // src anew at every replay.
 func (s *Stream) CopyToDevice(dst device.Buffer, src []byte) error {
-	data, err := s.buffer("copy to device", dst)
+	data, err := s.target("copy to device", dst)
 	if err != nil {
 		return err
 	}
@@ -133,7 +144,7 @@ func (s *Stream) CopyToHost(dst []byte, src device.Buffer) error {
 
 // Copy copies between buffers of one size that do not overlap.
 func (s *Stream) Copy(dst, src device.Buffer) error {
-	to, err := s.buffer("copy", dst)
+	to, err := s.target("copy", dst)
 	if err != nil {
 		return err
 	}
@@ -155,7 +166,7 @@ func (s *Stream) Copy(dst, src device.Buffer) error {
 
 // Fill sets every byte of dst.
 func (s *Stream) Fill(dst device.Buffer, value byte) error {
-	data, err := s.buffer("fill", dst)
+	data, err := s.target("fill", dst)
 	if err != nil {
 		return err
 	}
@@ -412,6 +423,6 @@ func (s *Stream) Close() error {
 		s.stop(b)
 	}
 	s.closed = true
-	s.lane = lane{stop: &s.until}
+	s.lane = lane{imports: s.lane.imports, stop: &s.until}
 	return nil
 }

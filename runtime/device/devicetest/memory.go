@@ -1,6 +1,7 @@
 package devicetest
 
 import (
+	"bytes"
 	"errors"
 	"testing"
 
@@ -64,6 +65,37 @@ var memoryTests = map[string]func(*env){
 		// Neighbours do not overlap.
 		e.must(e.stream.Copy(a.Slice(0, 64), a.Slice(64, 64)))
 		e.expect("a copy to the neighbour", a.Slice(0, 64), src[64:128])
+	},
+	"Import": func(e *env) {
+		d, ok := e.dev.(device.HostImporter)
+		if !ok {
+			e.Skip("the device does not import memory of the host")
+		}
+		gone := errors.New("gone")
+		src := sequence(4099)
+		kept := bytes.Clone(src)
+		m, err := d.ImportHost(src, gone)
+		e.must(err)
+		all := device.Buffer{Memory: m, Size: m.Size()}
+		e.expect("what was imported", all, kept)
+		b := e.alloc(33)
+		g := e.capture(func() { e.must(e.stream.Copy(b, all.Slice(17, 33))) })
+		e.must(e.stream.LaunchGraph(g))
+		e.must(e.stream.Synchronize())
+		e.expect("a copy of a part", b, kept[17:50])
+
+		s, part := e.stream, all.Slice(0, 33)
+		e.refused("CopyToDevice", s.CopyToDevice(part, make([]byte, 33)), device.ErrReadOnly)
+		e.refused("Copy", s.Copy(part, b), device.ErrReadOnly)
+		e.refused("Fill", s.Fill(part, 0), device.ErrReadOnly)
+		e.expect("afterwards", all, kept)
+		_, err = d.ImportHost(nil, gone)
+		e.refused("an import of nothing", err, nil)
+		_, err = d.ImportHost(src, nil)
+		e.refused("an import without an error", err, nil)
+		e.must(m.Free())
+		e.refused("a second Free", m.Free(), device.ErrFreed)
+		e.refused("a graph that reads it", s.LaunchGraph(g), device.ErrFreed)
 	},
 	"Nothing": func(e *env) {
 		none := device.Buffer{}

@@ -1,0 +1,99 @@
+//go:build unix
+
+package piecewise_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"pwc/piecewise"
+	"pwc/safetensors"
+)
+
+// Weights stay in the checkpoint's file where they can, also after it is closed; a run that
+// finds the file truncated fails with an error that names it. Copied weights need no file.
+func TestWeightsInPlace(t *testing.T) {
+	const elements = 1 << 18
+	text := strings.NewReplacer("[2]", "[262144]", "[N, 2]", "[N, 262144]").Replace(weighted)
+	ones := make([]byte, 4*elements)
+	for i := range elements {
+		ones[4*i+2], ones[4*i+3] = 0x80, 0x3f
+	}
+	// file is a checkpoint whose tensor begins at a multiple of 8 bytes, and some more.
+	file := func(more int) []byte {
+		header := fmt.Appendf(nil, `{"a": {"dtype": "U8", "shape": [%d], "data_offsets": [0, %[1]d]}, "w": {"dtype": "F32", "shape": [%d], "data_offsets": [%[1]d, %[3]d]}}`, more, elements, more+4*elements)
+		header = append(header, bytes.Repeat([]byte(" "), -len(header)&7)...)
+		return slices.Concat(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header, make([]byte, more), ones)
+	}
+	for _, c := range []struct {
+		name    string
+		file    []byte
+		o       piecewise.Options
+		inPlace int64
+	}{
+		{"mapped", file(8), piecewise.Options{}, 4 * elements},
+		{"mapped, at an odd float", file(4), piecewise.Options{}, 4 * elements},
+		{"mapped, in graphs", file(8), piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Full, Sizes: []int64{1}}}, 4 * elements},
+		{"copied", file(8), piecewise.Options{Memory: piecewise.MemoryOptions{CopyWeights: true}}, 0},
+		{"canaries", file(8), piecewise.Options{Debug: piecewise.DebugOptions{Canary: piecewise.CanaryBytes}}, 0},
+		{"not aligned", file(2), piecewise.Options{}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), safetensors.SingleFile)
+			if err := os.WriteFile(path, c.file, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			src, err := safetensors.Open(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := create(t, text, c.o)
+			if err := errors.Join(b.Load(context.Background(), src, nil), b.Capture(context.Background()), src.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if got := b.Stats().WeightBytesInPlace; got != c.inPlace {
+				t.Errorf("%d bytes of weights are in place, want %d", got, c.inPlace)
+			}
+			f := b.Func("forward")
+			y := make([]byte, 4*elements)
+			step := func() error {
+				in, err := f.Inputs(1)
+				if err != nil {
+					return err
+				}
+				x, err := in.Float32s("x")
+				if err != nil {
+					return err
+				}
+				x[0], x[elements-1] = 3, 5
+				r, err := f.Run(context.Background(), in, nil)
+				if err != nil {
+					return err
+				}
+				return r.At(0).CopyTo(y)
+			}
+			if err := step(); err != nil {
+				t.Fatal(err)
+			}
+			if first, last := f32(y, 0), f32(y, elements-1); first != 3 || last != 5 {
+				t.Errorf("x · 1 = %g, …, %g; want 3, …, 5", first, last)
+			}
+			if err := os.Truncate(path, 1<<16); err != nil {
+				t.Fatal(err)
+			}
+			err = step()
+			var fault *safetensors.FaultError
+			if errors.As(err, &fault) != (c.inPlace > 0) || fault != nil && fault.File != path {
+				t.Errorf("a run after the file was truncated: %v", err)
+			}
+		})
+	}
+}
