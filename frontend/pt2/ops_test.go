@@ -5,10 +5,20 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
+	"pwc/compile"
+	"pwc/compile/cuda"
+	"pwc/compile/host"
+	"pwc/internal/cuda/cudatest"
+	"pwc/internal/cuda/fake"
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
+	"pwc/pieces"
+	"pwc/piecewise"
+	"pwc/runtime/device"
+	hostdev "pwc/runtime/host"
 )
 
 // operand is a tensor argument of an op.
@@ -33,6 +43,15 @@ func f32(name string, data []float64, shape ...int64) operand {
 
 func i64s(name string, data []float64, shape ...int64) operand {
 	return operand{name, dtype.I64, shape, data}
+}
+
+func (o operand) tensor(t *testing.T) *interp.Tensor {
+	t.Helper()
+	v, err := interp.FromFloat64s(o.dt, o.shape, o.data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
 }
 
 // wave are n numbers without a pattern.
@@ -107,11 +126,7 @@ func (c *opCase) run(t *testing.T) {
 	}
 	var in []*interp.Tensor
 	for _, o := range c.operands {
-		v, err := interp.FromFloat64s(o.dt, o.shape, o.data)
-		if err != nil {
-			t.Fatal(err)
-		}
-		in = append(in, v)
+		in = append(in, o.tensor(t))
 	}
 	env := &interp.Env{}
 	out, err := interp.Run(context.Background(), m.Module, m.Module.Func(FuncName), env, in)
@@ -119,11 +134,7 @@ func (c *opCase) run(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, o := range c.results {
-		want, err := interp.FromFloat64s(o.dt, o.shape, o.data)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if d := interp.Compare(out[i], want); !d.Within(1e-5) {
+		if d := interp.Compare(out[i], o.tensor(t)); !d.Within(1e-5) {
 			t.Errorf("%s: %s", o.name, d)
 		}
 	}
@@ -134,10 +145,92 @@ func (c *opCase) run(t *testing.T) {
 
 // TestOps holds ops to loops that follow their definitions.
 func TestOps(t *testing.T) {
-	for _, cases := range [][]opCase{foldCases(), sampleCases(), resampleCases(), bagCases(), stridedCases(), pairCases(), lossCases()} {
-		for _, c := range cases {
-			t.Run(c.name, c.run)
+	for _, c := range opCases() {
+		t.Run(c.name, c.run)
+	}
+}
+
+func opCases() []opCase {
+	return slices.Concat(foldCases(), sampleCases(), resampleCases(), bagCases(), stridedCases(), pairCases(), lossCases())
+}
+
+// TestOpsOnHost compiles the same programs for the host.
+func TestOpsOnHost(t *testing.T) {
+	dev := hostdev.Open(hostdev.Options{Workers: 1})
+	defer dev.Close()
+	for _, c := range opCases() {
+		t.Run(c.name, func(t *testing.T) { c.compiled(t, dev, host.New()) })
+	}
+}
+
+// TestOpsOnGPU compiles them for a GPU, or every eighth for an emulated one.
+func TestOpsOnGPU(t *testing.T) {
+	dev := cudatest.Open(t, fake.Options{})
+	backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range opCases() {
+		if dev.Emulated && i%8 != 0 {
+			continue
 		}
+		t.Run(c.name, func(t *testing.T) { c.compiled(t, dev.Device, backend) })
+	}
+}
+
+// compiled runs the program on a device.
+func (c *opCase) compiled(t *testing.T, dev device.Device, backend compile.Backend) {
+	ctx := context.Background()
+	m, err := read(t, c.archive(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := piecewise.New(ctx, m.Module, piecewise.Options{Device: dev, Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: backend}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := b.Load(ctx, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Seal(); err != nil {
+		t.Fatal(err)
+	}
+	in, err := b.Func(FuncName).Inputs(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range c.operands {
+		data, err := in.Bytes(o.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(data, o.tensor(t).Bytes())
+	}
+	r, err := b.Func(FuncName).Run(ctx, in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, o := range c.results {
+		want := o.tensor(t)
+		data := make([]byte, len(want.Bytes()))
+		if err := r.At(i).CopyTo(data); err != nil {
+			t.Fatal(err)
+		}
+		got, err := interp.FromBytes(o.dt, o.shape, data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := interp.Compare(got, want); !d.Within(1e-5) {
+			t.Errorf("%s: %s", o.name, d)
+		}
+	}
+	if err := b.Faults(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -324,7 +417,8 @@ func resampleCases() []opCase {
 				}
 				antialias[i] /= total
 			}
-			for op, y := range map[string][]float64{"aten.upsample_bicubic2d.vec": want, "aten._upsample_bicubic2d_aa.vec": antialias} {
+			for k, y := range [][]float64{want, antialias} {
+				op := []string{"aten.upsample_bicubic2d.vec", "aten._upsample_bicubic2d_aa.vec"}[k]
 				out = append(out, opCase{name: fmt.Sprint(op, " ", size, corners), op: op, operands: []operand{f32("input", x, 1, ch, 1, in)},
 					args:    fmt.Sprintf(`{"output_size": {"as_ints": [1, %d]}}, {"align_corners": {"as_bool": %v}}, {"scale_factors": {"as_none": true}}`, size, corners),
 					results: []operand{f32("y", y, 1, ch, 1, int64(size))}})
