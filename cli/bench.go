@@ -113,7 +113,7 @@ same precision, measured first.`,
 	fl.Lookup("context").Usage = "`TOKENS` of every request, the one that is decoded included (default 512, or the model's positions if these are fewer)"
 	fl.Lookup("weights").Usage = "`DIR` with the checkpoint's tensors (default: made-up ones)"
 	f.weights = "dummy"
-	fl.Var(&g.batches, "batch", "`SIZE`s of steps: rows, and requests (default 1,8,32)")
+	fl.Var(&g.batches, "batch", "`SIZE`s of steps: rows, and requests (default 1,8,32; of a function, as far as it runs them)")
 	fl.StringSliceVar(&g.modes, "mode", []string{"piecewise"}, "`MODE`s to run: piecewise, full, or both; of a function also none")
 	fl.Lookup("mode").DefValue = "piecewise"
 	fl.Var(&g.prompts, "prompt", "`TOKENS` of prompts, each of which is one step (default: none)")
@@ -248,10 +248,10 @@ type benchKernel struct {
 	WeightBytes int64   `json:"weight_bytes,omitempty"`
 }
 
+// benchSizes are the sizes of steps that are measured without --batch.
+var benchSizes = sizeList{1, 8, 32}
+
 func (a *app) runBench(ctx context.Context, path string, f *modelFlags, bf *buildFlags, g *benchFlags) (err error) {
-	if len(g.batches) == 0 {
-		g.batches = sizeList{1, 8, 32}
-	}
 	what, err := a.open(path, f)
 	switch {
 	case err != nil:
@@ -262,6 +262,9 @@ func (a *app) runBench(ctx context.Context, path string, f *modelFlags, bf *buil
 		return a.runBenchFunc(ctx, path, what, f, bf, g)
 	case g.fn != "":
 		return usagef("--func is of models that are no language models, %s is one", path)
+	}
+	if len(g.batches) == 0 {
+		g.batches = benchSizes
 	}
 	mode, err := g.mode()
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pwc/ir"
+	"pwc/ir/padding"
 	"pwc/piecewise"
 )
 
@@ -81,6 +82,9 @@ func (a *app) runBenchFunc(ctx context.Context, path string, m *model, f *modelF
 	}
 	only := *m.module
 	only.Funcs = funcs[:1]
+	if len(g.batches) == 0 {
+		g.batches = sizesOf(&only)
+	}
 	shared, err := a.benchRun(bf)
 	if err != nil {
 		return err
@@ -102,6 +106,22 @@ func (a *app) runBenchFunc(ctx context.Context, path string, m *model, f *modelF
 		return a.printJSON(b.report)
 	}
 	return b.print(path)
+}
+
+// sizesOf returns the default sizes, each once and within the range of the rows of the module's
+// function; one size for a function whose shapes are fixed.
+func sizesOf(m *ir.Module) sizeList {
+	if len(m.Symbols) == 0 {
+		return sizeList{1}
+	}
+	sizes := slices.Clone(benchSizes)
+	if name, ok := padding.SizeSymbol(m, m.Funcs[0]); ok {
+		s := m.Symbol(name)
+		for i, n := range sizes {
+			sizes[i] = min(max(n, s.Lo), s.Hi)
+		}
+	}
+	return slices.Compact(sizes)
 }
 
 // calls makes inputs up for every size, and returns one call for each, the largest first: its

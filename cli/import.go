@@ -75,14 +75,14 @@ type importReport struct {
 
 // importAttn counts the calls of attention of an exported program.
 type importAttn struct {
-	Fused int    `json:"fused"` // causal: without a matrix of scores
+	Fused int    `json:"fused"` // without a matrix of scores
 	Plain int    `json:"plain"` // plain ops
 	Why   string `json:"why,omitempty"`
 }
 
 // text says which calls are which.
 func (c *importAttn) text() string {
-	text := fmt.Sprintf("attention: %d causal, without a matrix of scores; %d as plain ops", c.Fused, c.Plain)
+	text := fmt.Sprintf("attention: %d without a matrix of scores; %d as plain ops", c.Fused, c.Plain)
 	if c.Why != "" {
 		text += ": " + c.Why
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // Dummy returns a stand-in for a checkpoint: tensors with the names, shapes and dtypes of params and random values of
-// their Mean and Std. Each tensor is computed when it is asked for and kept by nobody, so a model of any size can be
+// their Mean and Std; integers and bools are zeros, which are valid as positions. Each tensor is computed when it is asked for and kept by nobody, so a model of any size can be
 // loaded tensor by tensor. The values depend on the tensor's name and shape alone: they are the same on every machine.
 func Dummy(params []Param) safetensors.Source {
 	d := &dummy{byName: make(map[string]Param, len(params))}
@@ -44,7 +44,7 @@ func (d *dummy) Info(name string) (safetensors.Info, error) {
 	return p.Info, nil
 }
 
-// Tensor computes a tensor. Params of other dtypes than f32, f16 and bf16 have no values: they are an error.
+// Tensor computes a tensor. Floats of other dtypes than f32, f16 and bf16 have no values: they are an error.
 func (d *dummy) Tensor(name string) (safetensors.Tensor, error) {
 	info, err := d.Info(name)
 	if err != nil {
@@ -69,6 +69,9 @@ func (d *dummy) Tensor(name string) (safetensors.Tensor, error) {
 	case dtype.F32:
 		set = func(i int64, v float32) { binary.LittleEndian.PutUint32(t.Data[4*i:], math.Float32bits(v)) }
 	default:
+		if info.DType == dtype.Bool || info.DType.Int() {
+			return t, nil
+		}
 		return safetensors.Tensor{}, fmt.Errorf("hf: dummy weights: %s: no values of %s are made", termsafe.Quote(name), info.DType)
 	}
 	inParallel(0, min(n, period), func(from, to int64) {

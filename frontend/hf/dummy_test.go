@@ -18,8 +18,8 @@ func param(name string, d dtype.DType, mean, std float64, shape ...int64) Param 
 
 func TestDummy(t *testing.T) {
 	src := Dummy([]Param{param("w", dtype.F32, 0, 0.02, 300, 500), param("norm", dtype.BF16, 1, 0, 7), param("h", dtype.F16, 0, 1, 3, 1000),
-		param("none", dtype.BF16, 0, 1, 0, 4), param("scalar", dtype.F32, 2, 0)})
-	if got := src.Names(); !slices.Equal(got, []string{"w", "norm", "h", "none", "scalar"}) {
+		param("none", dtype.BF16, 0, 1, 0, 4), param("scalar", dtype.F32, 2, 0), param("ids", dtype.I64, 1, 0.02, 3)})
+	if got := src.Names(); !slices.Equal(got, []string{"w", "norm", "h", "none", "scalar", "ids"}) {
 		t.Errorf("Names() = %q", got)
 	}
 	w, err := src.Tensor("w")
@@ -69,6 +69,9 @@ func TestDummy(t *testing.T) {
 	if s, err := src.Tensor("scalar"); err != nil || !bytes.Equal(s.Data, []byte{0, 0, 0, 0x40}) {
 		t.Errorf("scalar is %x (%v), want 2", s.Data, err)
 	}
+	if ids, err := src.Tensor("ids"); err != nil || !bytes.Equal(ids.Data, make([]byte, 24)) {
+		t.Errorf("ids are %x (%v), want zeros", ids.Data, err)
+	}
 }
 
 // TestDummyValues pins values, worked out from the definition in Python: they must never change, or results that were
@@ -102,14 +105,14 @@ func TestDummyValues(t *testing.T) {
 }
 
 func TestDummyRefuses(t *testing.T) {
-	src := Dummy([]Param{param("i", dtype.I8, 0, 1, 3), param("huge", dtype.F32, 0, 1, 1<<40, 1<<40)})
+	src := Dummy([]Param{param("f8", dtype.F8E4M3, 0, 1, 3), param("huge", dtype.F32, 0, 1, 1<<40, 1<<40)})
 	if _, err := src.Tensor("x"); !errors.Is(err, safetensors.ErrNotFound) {
 		t.Errorf("a tensor that is not there: %v", err)
 	}
 	if _, err := src.Info("x"); !errors.Is(err, safetensors.ErrNotFound) {
 		t.Errorf("a tensor that is not there: %v", err)
 	}
-	for _, name := range []string{"i", "huge"} {
+	for _, name := range []string{"f8", "huge"} {
 		if _, err := src.Tensor(name); err == nil {
 			t.Errorf("%s is made", name)
 		}

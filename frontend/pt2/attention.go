@@ -2,21 +2,21 @@ package pt2
 
 import (
 	"context"
-	"math"
 
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
 )
 
-// maxFused is the most elements of a head that the IR's attention has.
-const maxFused = 256
-
-// fusedAttention makes attention of the IR, which keeps no matrix of scores, where the call is
-// causal over as many keys as queries: by its argument, or by a mask that depends on no input.
-// It reports false where the call is anything else, and notes why.
+// fusedAttention makes attention of the IR, which keeps no matrix of scores, where queries see all
+// keys, or where the call is causal: by its argument, or by a mask that depends on no input. It
+// reports false where the call is anything else, and notes why.
 func (c *call) fusedAttention(q, k, v ir.Value, scale float64) (ir.Value, bool) {
 	why := c.unfused(q, k, v)
+	causal := false
+	if why == "" {
+		causal, why = c.sees(q, k)
+	}
 	if why != "" {
 		c.attentions.Plain++
 		if c.attentions.Why == "" {
@@ -29,11 +29,11 @@ func (c *call) fusedAttention(q, k, v ir.Value, scale float64) (ir.Value, bool) 
 	swap := lead(rank) // heads and positions
 	swap[rank-2], swap[rank-3] = swap[rank-3], swap[rank-2]
 	r := c.ops("attention", []ir.Value{c.transpose(q, swap...), c.transpose(k, swap...), c.transpose(v, swap...)},
-		ir.FloatAttr("scale", scale), ir.BoolAttr("causal", true))
+		ir.FloatAttr("scale", scale), ir.BoolAttr("causal", causal))
 	return c.transpose(r[0], swap...), true
 }
 
-// unfused returns why a call stays plain ops; empty: it need not.
+// unfused returns why the operands are not those of attention of the IR; empty: they are.
 func (c *call) unfused(q, k, v ir.Value) string {
 	rank := c.rank(q)
 	if rank < 4 || c.rank(k) != rank || c.rank(v) != rank {
@@ -44,25 +44,33 @@ func (c *call) unfused(q, k, v ir.Value) string {
 	shared, ok2 := keys[rank-3].Const()
 	width, ok3 := s[rank-1].Const()
 	switch {
-	case !ok1 || !ok2 || !ok3 || shared < 1 || heads%shared != 0 || width > maxFused:
+	case !ok1 || !ok2 || !ok3 || shared < 1 || heads%shared != 0 || width > ir.MaxHead:
 		return "the number or the size of its heads is dynamic or too large"
 	case !sameShape(keys, values) || !s[rank-1].Equal(keys[rank-1]) || !sameShape(s[:rank-3], keys[:rank-3]):
 		return "keys and values have other shapes than queries"
-	case !s[rank-2].Equal(keys[rank-2]):
-		return "there are other numbers of queries and keys"
 	case !castable(c.dtype(q)) || c.dtype(k) != c.dtype(q) || c.dtype(v) != c.dtype(q):
 		return "its operands have several dtypes"
 	}
-	mask := c.maskName()
-	switch {
-	case c.bool("is_causal", false) && !c.has(mask):
-		return ""
-	case !c.has(mask):
-		return "it is not causal"
-	case c.bool("is_causal", false) || !c.causalMask(c.tensor(mask)):
-		return "its mask is not causal, or not known at the import"
-	}
 	return ""
+}
+
+// sees reports whether a query sees the keys up to its own position, or all; why says that it is
+// neither.
+func (c *call) sees(q, k ir.Value) (causal bool, why string) {
+	mask := c.maskName()
+	causal = c.bool("is_causal", false)
+	if c.has(mask) {
+		all, lower := c.maskSees(c.tensor(mask))
+		if causal || !all && !lower {
+			return false, "its mask is not causal, or not known at the import"
+		}
+		causal = !all
+	}
+	at := c.rank(q) - 2
+	if causal && !c.shape(q)[at].Equal(c.shape(k)[at]) {
+		return false, "there are other numbers of queries and keys"
+	}
+	return causal, ""
 }
 
 // maskName is what the op calls its mask.
@@ -76,9 +84,9 @@ func (c *call) maskName() string {
 // maxMask is the most elements of a mask that is evaluated.
 const maxMask = 1 << 22
 
-// causalMask reports whether a mask depends on no input and hides exactly the keys after each
-// query: a matrix of bools, or of zeros and what takes a score to nothing.
-func (c *call) causalMask(mask ir.Value) bool {
+// maskSees reports whether a mask depends on no input and hides nothing, or exactly the keys after
+// each query: a matrix of bools, or of zeros and what takes a score to nothing.
+func (c *call) maskSees(mask ir.Value) (all, lower bool) {
 	f := c.fb.Func()
 	for { // a mask for each sequence and head is one, repeated
 		n := f.Def(mask)
@@ -89,24 +97,22 @@ func (c *call) causalMask(mask ir.Value) bool {
 	}
 	t := constantValue(f, mask)
 	if t == nil || len(t.Shape) < 2 {
-		return false
+		return false, false
 	}
 	rows, cols := t.Shape[len(t.Shape)-2], t.Shape[len(t.Shape)-1]
-	if rows < 1 || rows != cols {
-		return false
-	}
+	all, lower = true, rows > 1 && rows == cols
 	hidden := -dtype.F16.MaxFinite() / 2 // of additive masks: finite ones are the smallest number of a dtype
 	for i := range t.Len() {
-		sees := int64(i)%cols <= int64(i)/cols%rows
 		x := t.At(i)
-		switch {
-		case t.Type == dtype.Bool && (x != 0) != sees,
-			t.Type != dtype.Bool && sees && x != 0,
-			t.Type != dtype.Bool && !sees && !(x <= hidden || math.IsInf(x, -1)):
-			return false
+		open, closed := x == 0, x <= hidden
+		if t.Type == dtype.Bool {
+			open, closed = x != 0, x == 0
 		}
+		before := rows > 0 && int64(i)%cols <= int64(i)/cols%rows
+		all = all && open
+		lower = lower && (before && open || !before && closed)
 	}
-	return true
+	return all, lower
 }
 
 // constantValue computes a value that depends on no input, weight or state; nil for another

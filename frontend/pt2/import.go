@@ -34,9 +34,9 @@ type Model struct {
 
 // Attentions counts the calls of scaled_dot_product_attention.
 type Attentions struct {
-	Fused int    // causal over a prompt: attention of the IR, without a matrix of scores
+	Fused int    // attention of the IR, without a matrix of scores
 	Plain int    // plain ops, with it
-	Why   string // the first of the latter is no causal one
+	Why   string // the first of the latter is not among the former
 }
 
 // Dim is a dynamic dimension of the exported program.
