@@ -68,9 +68,9 @@ func (e *entries) Err() error {
 // that text that has none.
 func TestOwnKernel(t *testing.T) {
 	e := &entries{knows: []string{"sm_90", "sm_90a", "compute_90"}}
-	own := Kernel{Name: "k", Source: "__global__ void k(", Own: "sm_90a"}
+	own := Kernel{Name: "k", Source: "__global__ void k(", ArchSpecific: "sm_90a"}
 	common := own
-	common.Own = ""
+	common.ArchSpecific = ""
 	if own.hash() == common.hash() {
 		t.Error("one hash for both")
 	}
@@ -81,12 +81,12 @@ func TestOwnKernel(t *testing.T) {
 	}{{common, 1}, {own, 2}} {
 		e.asked = 0
 		if p, err := gpu.compileKernel(t.Context(), c.Kernel); err != nil || e.asked != c.asked || len(p.Kernels[0].Code) == 0 || len(p.Kernels[0].PTX) == 0 {
-			t.Errorf("own %q: compiled %d times (%v), want %d", c.Own, e.asked, err, c.asked)
+			t.Errorf("arch-specific %q: compiled %d times (%v), want %d", c.ArchSpecific, e.asked, err, c.asked)
 		}
 	}
 	for _, v := range attentionVariants(t) {
-		if k := kernelOf(v); v.Large != (k.Own == "sm_90a") {
-			t.Errorf("%s has code of its own for %q", v, k.Own)
+		if k := kernelOf(v); v.Large != (k.ArchSpecific == "sm_90a") {
+			t.Errorf("%s has arch-specific code for %q", v, k.ArchSpecific)
 		}
 	}
 }

@@ -17,16 +17,18 @@ import (
 
 // Kernel is a kernel of an extern op for NVIDIA GPUs.
 type Kernel struct {
-	Name   string // for messages
-	Source string // CUDA C, C++17 without headers, textures, and functions and types of the CUDA runtime
-	Own    string // an architecture alone that the source has code of its own for: "sm_90a" (nvrtc.CompileOwn); or ""
+	Name         string // for messages
+	Source       string // CUDA C, C++17 without headers, textures, and functions and types of the CUDA runtime
+	ArchSpecific string // the target of the source's arch-specific code, "sm_90a" (nvrtc.CompileSpecific); or ""
 }
 
 // kernelPipeline names how kernels are compiled, as part of their keys.
 const kernelPipeline = "kernel 1"
 
 // hash names the source, and what it is compiled for.
-func (k *Kernel) hash() [sha256.Size]byte { return sha256.Sum256([]byte(k.Own + "\x00" + k.Source)) }
+func (k *Kernel) hash() [sha256.Size]byte {
+	return sha256.Sum256([]byte(k.ArchSpecific + "\x00" + k.Source))
+}
 
 // kernels are those of extern ops by source, each alone in a program.
 type kernels struct {

@@ -38,7 +38,7 @@ func attentionKernels(target string, calls []device.OpCall) ([]Kernel, error) {
 }
 
 func kernelOf(v attentioncuda.Variant) Kernel {
-	return Kernel{Name: v.String(), Source: v.Source(), Own: v.Own()}
+	return Kernel{Name: v.String(), Source: v.Source(), ArchSpecific: v.ArchSpecific()}
 }
 
 func openAttentionOnGPU(s *Site) (device.Op, error) {

@@ -124,7 +124,7 @@ type gpuCompiler interface {
 type kernelCompiler struct{ gpuCompiler }
 
 func (c kernelCompiler) compileKernel(ctx context.Context, k Kernel, arch string) (cubin, ptx []byte, err error) {
-	return nvrtc.CompileOwn(ctx, c, k.Source, k.Name+".cu", arch, k.Own)
+	return nvrtc.CompileSpecific(ctx, c, k.Source, k.Name+".cu", arch, k.ArchSpecific)
 }
 
 // useLibrary has products chosen by records, and lets them be measured.

@@ -8,13 +8,13 @@ import (
 	"pwc/ir/dtype"
 )
 
-// contract makes a matrix product, whose epilogue later nodes may join. Views
+// contract makes a GEMM, whose epilogue later nodes may join. Views
 // of the operands are addresses; a widening cast is read at its source.
 func (f *fuser) contract(n *ir.Node) {
 	a, b, r := f.narrow(n.Args[0]), f.narrow(n.Args[1]), n.Results[0]
 	for f.err == nil {
 		g := f.open()
-		p, at := f.productAxes(g, n)
+		p, at := f.gemmAxes(g, n)
 		g.frozen = true
 		_, m := f.locate(g, a, at.a, false)
 		if m == nil {
@@ -30,7 +30,7 @@ func (f *fuser) contract(n *ir.Node) {
 			continue
 		}
 		f.push(g)
-		g.product = p
+		g.gemm = p
 		p.a, _ = f.locate(g, a, at.a, true)
 		p.b, _ = f.locate(g, b, at.b, true)
 		p.a.mem.touched, p.b.mem.touched = g.id, g.id
@@ -54,7 +54,7 @@ func (f *fuser) contract(n *ir.Node) {
 // bias evaluates what a linear adds to a column; -1 and no miss: nothing. A bias
 // that is selected is read at the row's position, zero where that is out of
 // range.
-func (f *fuser) bias(g *group, n *ir.Node, at productCoords, emit bool) (int, *miss) {
+func (f *fuser) bias(g *group, n *ir.Node, at gemmCoords, emit bool) (int, *miss) {
 	last := len(n.Args) - 1
 	col := at.out[len(at.out)-1:]
 	switch {
@@ -71,18 +71,18 @@ func (f *fuser) bias(g *group, n *ir.Node, at productCoords, emit bool) (int, *m
 	return f.loadAt(g, n.Args[last], []coord{matrix, col[0]}, emit)
 }
 
-// productCoords is where a product reads its operands and what it computes.
-type productCoords struct {
+// gemmCoords is where a GEMM reads its operands and what it computes.
+type gemmCoords struct {
 	a, b, out []coord
 	index     []coord // of the positions that select B
 }
 
-// productAxes makes the axes of a product and returns its coords. Rows of a
+// gemmAxes makes the axes of a GEMM and returns its coords. Rows of a
 // linear are its leading axes, the last of them that is not 1 being M.
-func (f *fuser) productAxes(g *group, n *ir.Node) (p *product, at productCoords) {
+func (f *fuser) gemmAxes(g *group, n *ir.Node) (p *gemm, at gemmCoords) {
 	as, bs := f.fn.Type(n.Args[0]).Shape, f.fn.Type(n.Args[1]).Shape
 	rs := f.fn.Type(n.Results[0]).Shape
-	p = &product{origin: f.origin}
+	p = &gemm{origin: f.origin}
 	linear := n.Op.ID != ir.OpMatmul
 	lead := len(rs) - 1
 	if !linear {
@@ -133,7 +133,7 @@ func (f *fuser) productAxes(g *group, n *ir.Node) (p *product, at productCoords)
 }
 
 // narrow returns what v widens: reading bf16 or f16 as f32 is exact, and the
-// product does it.
+// GEMM does it.
 func (f *fuser) narrow(v ir.Value) ir.Value {
 	n := f.fn.Def(v)
 	if n == nil || n.Op.ID != ir.OpCast || f.fn.Type(v).DType != dtype.F32 {

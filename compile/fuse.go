@@ -240,7 +240,7 @@ func (f *fuser) pointwise(n *ir.Node) {
 		// An expensive expression is not computed again in every row.
 		st := &f.states[a]
 		if f.lazy(a) && st.expensive && !elements(f.fn.Type(a).Shape).Equal(elements(shape)) {
-			f.anchor(a)
+			f.startGroup(a)
 		}
 	}
 	f.provenance(n)
@@ -334,7 +334,7 @@ func (f *fuser) deferred(n *ir.Node) {
 		}
 		if st.last >= st.dies || st.weight > maxWeight || st.span > maxSpan ||
 			st.uses > 1 && (!st.cheap() || st.weight > 0 && st.sink) || f.separate {
-			f.anchor(r)
+			f.startGroup(r)
 		}
 	}
 }
@@ -365,7 +365,7 @@ func (f *fuser) view(n *ir.Node) {
 			uses = max(uses, f.states[r].uses)
 		}
 		if uses > 1 || n.Op.ID == ir.OpBroadcastTo && xs.expensive {
-			f.anchor(x)
+			f.startGroup(x)
 		}
 	}
 	if xs.home != nil {
@@ -430,8 +430,8 @@ func (f *fuser) provenance(n *ir.Node) {
 	st.remat, st.cost = src, cost
 }
 
-// anchor starts a group that computes v, so that others may join it.
-func (f *fuser) anchor(v ir.Value) {
+// startGroup starts a group that computes v, so that others may join it.
+func (f *fuser) startGroup(v ir.Value) {
 	g, cs := f.fresh(func(g *group) [][]coord { return [][]coord{g.domain(f.fn.Type(v).Shape)} }, v)
 	if f.err == nil {
 		f.computed(v, g, cs[0], f.must(g, v, cs[0]))
@@ -478,13 +478,13 @@ func (f *fuser) materialise(v ir.Value) {
 		return
 	}
 	if !st.done && !f.storedAtHome(v) {
-		if st.anchoring { // nothing computes it: an error, and not a stack that grows without end
+		if st.starting { // nothing computes it: an error, and not a stack that grows without end
 			f.failf(f.origin, "internal error: a value needs itself in memory")
 			return
 		}
-		st.anchoring = true
-		f.anchor(v)
-		st.anchoring = false
+		st.starting = true
+		f.startGroup(v)
+		st.starting = false
 	}
 	if f.err != nil {
 		return
@@ -539,7 +539,7 @@ func (f *fuser) constVector(n *ir.Node) {
 func (f *fuser) source(n *ir.Node) {
 	r := n.Results[0]
 	if f.overwritten(r) != never {
-		f.anchor(r)
+		f.startGroup(r)
 		f.materialise(r)
 		return
 	}

@@ -26,17 +26,17 @@ type group struct {
 	roots  []int // axes of the iteration space, row-major
 	order  []int // the column axes in order, once fixed
 	fixed  bool  // rows and columns are told apart
-	frozen bool  // axes cannot be split (products)
+	frozen bool  // axes cannot be split (GEMMs)
 	serial bool
 	instrs []instr
 	loads  int
 	memo   map[ir.Value][]memoEntry
 	origin int32 // node of the piece
 
-	product *product
-	topk    *selection
-	attend  *attend
-	call    *callStep
+	gemm   *gemm
+	topk   *selection
+	attend *attend
+	call   *callStep
 }
 
 // axis is one loop axis. A split axis is the outer and inner axes that replace
@@ -67,9 +67,9 @@ type instr struct {
 	origin int32
 }
 
-// product is a matrix product: the addresses of A and B over the group's axes,
+// gemm is a GEMM: the addresses of A and B over the group's axes,
 // where k is an axis that is none of its roots.
-type product struct {
+type gemm struct {
 	a, b   operand
 	m, n   int // axes
 	k      int
@@ -77,7 +77,7 @@ type product struct {
 	origin int32
 }
 
-// selector is how a row of a product chooses B: axis, none of the group's roots,
+// selector is how a row of a GEMM chooses B: axis, none of the group's roots,
 // runs over the matrices, and index is the row's position along it.
 type selector struct {
 	axis  int

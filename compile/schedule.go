@@ -71,15 +71,15 @@ func schedule(g *group, ops []string, precision loop.Precision) (*loop.Kernel, [
 	if nodes := s.nodes(); len(nodes) > 0 {
 		s.k.Name, g.origin = kernelName(nodes, ops), nodes[len(nodes)-1]
 	}
-	if g.product != nil {
-		g.origin = g.product.origin
+	if g.gemm != nil {
+		g.origin = g.gemm.origin
 	}
 	s.chooseAxes()
 	s.levels()
 	s.delayScans()
 	s.spill()
 	s.phases()
-	s.product()
+	s.gemm()
 	s.coalesce()
 	return s.k, s.mems
 }
@@ -482,10 +482,10 @@ func (s *scheduler) extents(axes []int) []dim.Dim {
 	return out
 }
 
-// product fills in the operands of a matrix product.
-func (s *scheduler) product() {
+// gemm fills in the operands of a GEMM.
+func (s *scheduler) gemm() {
 	s.k.Rows, s.k.Cols = s.extents(s.rowAxes), s.extents(s.colAxes)
-	p := s.g.product
+	p := s.g.gemm
 	if p == nil {
 		return
 	}

@@ -91,12 +91,12 @@ type valueState struct {
 
 	dies  int  // the first node that overwrites memory which a lazy value reads
 	uses  int  // nodes that use it, and returns
-	sink  bool // one of them needs it in memory: a return, a call, a product, an attention, a topk
+	sink  bool // one of them needs it in memory: a return, a call, a GEMM, an attention, a topk
 	last  int  // index of the last node that uses it; returned: the number of nodes
 	remat ir.Value
 	cost  int // ops from remat to here
 
-	anchoring bool // a group of its own is being made for it
+	starting bool // a group of its own is being made for it
 }
 
 // home is a group and the coords at which it computes a value.

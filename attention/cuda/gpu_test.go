@@ -395,7 +395,7 @@ func TestWithoutWarpgroups(t *testing.T) {
 		r := newRigOn(t, dev, shape{4, 1, dim, 96, 16, dtype.BF16, dtype.BF16})
 		compile, own := attn.Compiled(olderCompiler{dev.Compiler(t)}, dev.Info().Target), false
 		r.code = func(ctx context.Context, v attn.Variant) (*program.Program, error) {
-			own = own || v.Own() != ""
+			own = own || v.ArchSpecific() != ""
 			return compile(ctx, v)
 		}
 		r.newOp()

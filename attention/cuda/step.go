@@ -118,7 +118,7 @@ func (o *Op) Prepare(s device.Stream, meta any, _, rows int64) error {
 }
 
 func (st *step) prepare(stream *cuda.Stream, b *attention.Batch, rows int) error {
-	if err := st.own(stream); err != nil {
+	if err := st.bindTo(stream); err != nil {
 		return err
 	}
 	st.batch = nil // until the copy is enqueued
@@ -145,10 +145,10 @@ func (st *step) prepare(stream *cuda.Stream, b *attention.Batch, rows int) error
 	return nil
 }
 
-// own keeps the memory to one stream, whose order protects it.
-func (st *step) own(stream *cuda.Stream) error {
+// bindTo binds the memory to one stream: the order of its work protects the memory.
+func (st *step) bindTo(stream *cuda.Stream) error {
 	if st.stream != nil && st.stream != stream {
-		return fmt.Errorf("%s: the op is used on two streams; each needs an op of its own", attention.Name)
+		return fmt.Errorf("%s: the op is used on two streams; make an op for each stream", attention.Name)
 	}
 	st.stream = stream
 	return nil
@@ -178,7 +178,7 @@ func (st *step) check(b *attention.Batch, rows int) (named bool, err error) {
 		}
 		return false, nil
 	}
-	alone, err := st.table.take(b, rows, st.caches[0], st.options)
+	distinct, err := st.table.take(b, rows, st.caches[0], st.options)
 	if err != nil {
 		return true, err
 	}
@@ -189,7 +189,7 @@ func (st *step) check(b *attention.Batch, rows int) (named bool, err error) {
 			s.listed = false
 		}
 	}
-	if !alone {
+	if !distinct {
 		err = st.apart(b, st.caches[0], true)
 	}
 	return true, err
@@ -361,7 +361,7 @@ func (st *step) tabulate(to *slot, tables []int32, i, request int) {
 // serve makes sure that the memory holds the step of a call, or will when a
 // graph that records the call is replayed.
 func (st *step) serve(c *device.OpCall, stream *cuda.Stream, s *attention.Shape) error {
-	if err := st.own(stream); err != nil {
+	if err := st.bindTo(stream); err != nil {
 		return err
 	}
 	have := cache{s.Blocks, s.BlockSize}

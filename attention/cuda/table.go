@@ -30,11 +30,11 @@ func (t *table) drop(r int) {
 	t.rows[r] = attention.Known{}
 }
 
-// take holds a batch whose sequences have names against a cache, as
-// [attention.Batch.Validate] does, and learns what is new in it. It reports whether any
-// block is in two places; where none is, no request has what another one appends to. A
-// batch that is refused changes nothing.
-func (t *table) take(b *attention.Batch, rows int, c cache, o *Options) (alone bool, err error) {
+// take validates a batch whose sequences have names against a cache, as
+// [attention.Batch.Validate] does, and records what is new in it. It reports whether every block
+// stands in one place of the block table: then no request reads a block that another one appends
+// to. A batch that is refused changes nothing.
+func (t *table) take(b *attention.Batch, rows int, c cache, o *Options) (distinct bool, err error) {
 	if t.rows == nil {
 		*t = table{stride: o.MaxBlocks, rows: make([]attention.Known, o.MaxRequests), blocks: make([]int32, o.MaxRequests*o.MaxBlocks), uses: make([]int32, c.blocks), fresh: make([]int32, 0, o.MaxRequests)}
 	}

@@ -310,9 +310,8 @@ func (v *Variant) tile() int {
 	return tensorTile
 }
 
-// warpgroups reports whether a warpgroup multiplies large tiles where code for one architecture alone can ask for it: of
-// two operands of its 64 rows, which has registers for the sums if there are two blocks of four warps, and with stages for
-// the queries and for keys beside these.
+// warpgroups reports whether arch-specific code multiplies large tiles by warpgroups (wgmma): tiles of two operands of 64
+// rows, of which two blocks of four warps have registers for the sums, with stages for the queries and for keys.
 func (v *Variant) warpgroups() bool {
 	return v.Large && v.Warps == warpgroup && v.Resident == 2 && v.Stages > 2 && v.tile() == 2*warpgroupRows && v.HeadDim%warpgroupRows == 0
 }
@@ -380,8 +379,8 @@ func (v Variant) Source() string {
 	return b.String()
 }
 
-// Own returns the architecture alone for which the source has code of its own, "sm_90a"; "" if there is none.
-func (v Variant) Own() string {
+// ArchSpecific returns the target of the source's arch-specific code, "sm_90a"; "" if it has none.
+func (v Variant) ArchSpecific() string {
 	if v.warpgroups() {
 		return "sm_90a"
 	}
@@ -398,7 +397,7 @@ func Compile(ctx context.Context, c Compiler, target string, v Variant) (*progra
 	if err != nil {
 		return nil, err
 	}
-	cubin, ptx, err := nvrtc.CompileOwn(ctx, c, v.Source(), v.String()+".cu", name, v.Own())
+	cubin, ptx, err := nvrtc.CompileSpecific(ctx, c, v.Source(), v.String()+".cu", name, v.ArchSpecific())
 	var kernel program.Kernel
 	if err == nil {
 		kernel, err = program.CUDAKernel("paged", cubin, ptx)

@@ -139,9 +139,9 @@ func TestOwn(t *testing.T) {
 	} {
 		var own []string
 		for _, v := range variants(t, c.target, c.shape, plain) {
-			own = append(own, v.Own())
-			if has := strings.Contains(v.Source(), "#define WARPGROUPS 1\n"); has != (v.Own() != "") {
-				t.Errorf("%s: own %q, and warpgroups %v", v, v.Own(), has)
+			own = append(own, v.ArchSpecific())
+			if has := strings.Contains(v.Source(), "#define WARPGROUPS 1\n"); has != (v.ArchSpecific() != "") {
+				t.Errorf("%s: own %q, and warpgroups %v", v, v.ArchSpecific(), has)
 			}
 		}
 		if got := strings.Join(own, ", "); got != c.want {

@@ -99,7 +99,7 @@ func Compile(ctx context.Context, c Compiler, target string, v Variant) (*progra
 	if !ok {
 		return nil, fmt.Errorf("collective: kernels for target %q; want one such as cuda:sm_90", target)
 	}
-	cubin, ptx, err := nvrtc.CompileOwn(ctx, c, v.Source(), v.String()+".cu", arch, "")
+	cubin, ptx, err := nvrtc.CompileSpecific(ctx, c, v.Source(), v.String()+".cu", arch, "")
 	var kernel program.Kernel
 	if err == nil {
 		kernel, err = program.CUDAKernel(entry, cubin, ptx)

@@ -14,7 +14,7 @@ func BenchmarkSources(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		for _, m := range modules {
-			r := recorderOf(b, "cuda:sm_90", &fakeCompiler{alone: true})
+			r := recorderOf(b, "cuda:sm_90", &fakeCompiler{specific: true})
 			if _, err := compile.Compile(context.Background(), m, compile.Shape{}, r, compile.Options{}); err != nil {
 				b.Fatal(err)
 			}

@@ -21,13 +21,13 @@ import (
 
 // fakeCompiler gives back the source, as PTX after a word of its own, and counts.
 type fakeCompiler struct {
-	mu    sync.Mutex
-	calls []string
-	fail  error
-	alone bool // code for an architecture alone is among what it makes
+	mu       sync.Mutex
+	calls    []string
+	fail     error
+	specific bool // it compiles for arch-specific targets, too
 }
 
-func (c *fakeCompiler) Supports(arch string) bool { return c.alone || !strings.HasSuffix(arch, "a") }
+func (c *fakeCompiler) Supports(arch string) bool { return c.specific || !strings.HasSuffix(arch, "a") }
 
 func (c *fakeCompiler) Compile(_ context.Context, source, name, arch string) (cubin, ptx []byte, err error) {
 	c.mu.Lock()

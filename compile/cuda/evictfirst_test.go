@@ -41,7 +41,7 @@ func TestWeightsEvictFirst(t *testing.T) {
 		{"several batches", "cuda:sm_90", parse("weight @w : bf16[6144, 4096]\nfunc @piece(%x: bf16[N, 3, 4096]) -> (bf16[3, N, 6144]) {\n%t = transpose(%x, perm=[1, 0, 2]) : bf16[3, N, 4096]\n%y = linear(%t, @w) : bf16[3, N, 6144]\nreturn %y\n}"), ""},
 		{"experts", "cuda:sm_90", expertModule(t, bf16, 8, 2, 4096, 6144, false), ""},
 	} {
-		b, err := cuda.New(c.target, &fakeCompiler{alone: true})
+		b, err := cuda.New(c.target, &fakeCompiler{specific: true})
 		if err != nil {
 			t.Fatal(err)
 		}

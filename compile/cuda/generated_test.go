@@ -200,14 +200,14 @@ func TestGenerated(t *testing.T) {
 	var b bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(modules)) {
 		for _, c := range []struct {
-			target string
-			alone  bool // the compiler makes code for sm_90a
+			target   string
+			specific bool // the compiler makes code for sm_90a
 		}{{"cuda:sm_80", false}, {"cuda:sm_86", false}, {"cuda:sm_90", false}, {"cuda:sm_90", true}, {"cuda:sm_90a", true}, {"cuda:sm_100", false}} {
-			p, err := compile.Compile(context.Background(), modules[name], compile.Shape{}, recorderOf(t, c.target, &fakeCompiler{alone: c.alone}), compile.Options{})
+			p, err := compile.Compile(context.Background(), modules[name], compile.Shape{}, recorderOf(t, c.target, &fakeCompiler{specific: c.specific}), compile.Options{})
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
-			writeGenerated(t, &b, fmt.Sprintf("%s, %s", name, strings.TrimPrefix(c.target, "cuda:")+map[bool]string{true: "+sm_90a"}[c.alone]), p, counts)
+			writeGenerated(t, &b, fmt.Sprintf("%s, %s", name, strings.TrimPrefix(c.target, "cuda:")+map[bool]string{true: "+sm_90a"}[c.specific]), p, counts)
 		}
 	}
 	for _, kind := range slices.Sorted(maps.Keys(emitted)) {

@@ -39,19 +39,19 @@ func (b *Backend) lowerFused(p *fusion.Plan) (compile.Code, error) {
 	for i, f := range fused {
 		sources[i] = f.Source
 	}
-	var few compile.Code
+	var fewRows compile.Code
 	var apart apart
 	var g errgroup.Group
 	g.Go(func() (err error) {
-		few, err = b.lowerSources(sources)
+		fewRows, err = b.lowerSources(sources)
 		return err
 	})
 	b.lowerApart(&g, p, rest, &apart)
 	if err := g.Wait(); err != nil {
 		return compile.Code{}, err
 	}
-	for i := range few.Variants {
-		v := &few.Variants[i]
+	for i := range fewRows.Variants {
+		v := &fewRows.Variants[i]
 		v.Steps[0].Args = fused[i].Fused.From
 		if p.Fused.Prologue != nil && fused[i].Fused.Prologue == nil {
 			v.Steps = slices.Concat(apart.prologue, v.Steps)
@@ -64,8 +64,8 @@ func (b *Backend) lowerFused(p *fusion.Plan) (compile.Code, error) {
 	}
 	by := byPreference(apart.gemm.Variants)
 	// The routine declines where it is not faster.
-	ours := slices.Concat(few.Variants[:len(specific)], by[bySpecific])
-	out.Variants = slices.Concat(beforeSpecific(ours, by[byLibrary]...), ours, by[byLibrary], few.Variants[len(specific):], by[byOthers])
+	ours := slices.Concat(fewRows.Variants[:len(specific)], by[bySpecific])
+	out.Variants = slices.Concat(beforeSpecific(ours, by[byLibrary]...), ours, by[byLibrary], fewRows.Variants[len(specific):], by[byOthers])
 	return out, nil
 }
 

@@ -59,10 +59,10 @@ func TestGEMMChain(t *testing.T) {
 	}
 }
 
-// TestGEMMChainArchSpecific pins the same where there are kernels for one architecture alone: of both
+// TestGEMMChainArchSpecific pins the same where there are arch-specific kernels: of both
 // products, or up to 32 rows of the first alone, whose sums are the longer ones.
 func TestGEMMChainArchSpecific(t *testing.T) {
-	c := &fakeCompiler{alone: true}
+	c := &fakeCompiler{specific: true}
 	large, small := chainProgram(t, shape8B, c), chainProgram(t, shape1B, c)
 	for _, c := range []chainCase{
 		{8, nil, "linear_add_rows8 rms_norm linear_silu_mul_rows8"},

@@ -16,7 +16,7 @@ import (
 // and that all of their helpers are in the source once.
 func TestCompiledTogether(t *testing.T) {
 	m := productModule(t, dtype.BF16, dtype.BF16, 14336, 4096)
-	f := &fakeCompiler{alone: true}
+	f := &fakeCompiler{specific: true}
 	b, err := cuda.New("cuda:sm_90", f)
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func TestCompiledTogether(t *testing.T) {
 // the same.
 func TestInstructionsOfBoth(t *testing.T) {
 	for cols, want := range map[int64]int{8192: 2, 12288: 1} {
-		f := &fakeCompiler{alone: true}
+		f := &fakeCompiler{specific: true}
 		b, err := cuda.New("cuda:sm_90", f)
 		if err != nil {
 			t.Fatal(err)

@@ -66,7 +66,7 @@ module "largest" {
 // TestWatchedKernels pins what the cases launch: a kind of kernel that is new has to
 // be among them.
 func TestWatchedKernels(t *testing.T) {
-	r := recorderOf(t, "cuda:sm_90", &fakeCompiler{alone: true})
+	r := recorderOf(t, "cuda:sm_90", &fakeCompiler{specific: true})
 	found := map[string]bool{}
 	for _, c := range watchedCases(t) {
 		p, err := compile.Compile(context.Background(), c.m, compile.Shape{}, r, compile.Options{})

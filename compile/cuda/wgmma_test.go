@@ -19,7 +19,7 @@ import (
 	"pwc/program"
 )
 
-// newerCompiler is a compiler that says that it makes code for one architecture alone.
+// newerCompiler is a compiler that supports arch-specific targets.
 type newerCompiler struct{ *library }
 
 func (newerCompiler) Supports(string) bool { return true }
@@ -55,7 +55,7 @@ func TestWGMMA(t *testing.T) {
 		{"cuda:sm_90", true, 33000, 4096, "33-64"}, // of 96 rows there is no room for two stages
 		{"cuda:sm_90", true, 6144, 4096, "33-64"}, {"cuda:sm_90", true, 128256, 4096, ""},
 	} {
-		f := &fakeCompiler{alone: c.makes}
+		f := &fakeCompiler{specific: c.makes}
 		b, err := cuda.New(c.target, f)
 		if err != nil {
 			t.Fatal(err)
@@ -127,7 +127,7 @@ func entryOf(k program.Kernel) string {
 // block is beside them. A thread has registers for its sums, or for where it copies from, and
 // 32 more; a warpgroup's columns are what an instruction may have.
 func TestWGMMAFit(t *testing.T) {
-	b, err := cuda.New("cuda:sm_90", &fakeCompiler{alone: true})
+	b, err := cuda.New("cuda:sm_90", &fakeCompiler{specific: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestWGMMAFit(t *testing.T) {
 
 // TestWGMMAShapes pins the shapes of products of models, which were measured.
 func TestWGMMAShapes(t *testing.T) {
-	b, err := cuda.New("cuda:sm_90", &fakeCompiler{alone: true})
+	b, err := cuda.New("cuda:sm_90", &fakeCompiler{specific: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ var columnsApart = regexp.MustCompile(`gemm_wgmma<[^>]*, true, (\d+), `)
 // apart its addresses are known from one of them. They are not where the last block has
 // fewer, or a block has columns of two heads, or blocks differ.
 func TestWGMMAColumns(t *testing.T) {
-	b, err := cuda.New("cuda:sm_90", &fakeCompiler{alone: true})
+	b, err := cuda.New("cuda:sm_90", &fakeCompiler{specific: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,7 @@ func Kernel(k *loop.Kernel) (*vec.Kernel, error) {
 	if err := l.phases(); err != nil {
 		return nil, err
 	}
-	l.product()
+	l.gemm()
 	l.allocate()
 	for _, n := range []uint16{l.out.Loop.Regs.F, l.out.Loop.Regs.I, l.out.Loop.Regs.SF, l.out.Loop.Regs.SI} {
 		if n > vec.MaxRegs {

@@ -393,7 +393,7 @@ func (l *lowerer) isConstant(v loop.Value) bool {
 	return ok
 }
 
-func (l *lowerer) product() {
+func (l *lowerer) gemm() {
 	m := l.k.MatMul
 	if m == nil {
 		return

@@ -217,7 +217,7 @@ func (s shape) wgmmaKind(rows int) (WGMMA, bool) {
 		if s.depth < size.share*int64(k.Cluster) {
 			return WGMMA{}, false
 		}
-	case !size.alone, n < t.columns && !xFirst(rows):
+	case !size.single, n < t.columns && !xFirst(rows):
 		return WGMMA{}, false
 	case n <= t.columns, n < 2*t.columns && xFirst(rows):
 	case n <= 2*t.columns && (s.depth >= t.longDepth || !xFirst(rows)):

@@ -136,9 +136,9 @@ type wgmmaTuning struct {
 
 // wgmmaSize is a number of rows that there is a kernel for.
 type wgmmaSize struct {
-	rows  int
-	share int64 // of a sum, for a block of a cluster, at least
-	alone bool  // also where blocks do not share columns
+	rows   int
+	share  int64 // of a sum, for a block of a cluster, at least
+	single bool  // also without a cluster, where no blocks share columns
 }
 
 var wgmmaOfH200 = wgmmaTuning{sizes: []wgmmaSize{{32, 2048, false}, {64, 1024, true}, {96, 0, true}}, depth: 2048, longDepth: 4096, most: 256, columns: 64, cluster: 3, k: 128}

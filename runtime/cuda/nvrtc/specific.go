@@ -18,20 +18,19 @@ type Maker interface {
 	Supports(arch string) bool
 }
 
-// CompileOwn compiles a source for an architecture such as "sm_90". own is an architecture
-// alone for which the source has code of its own (under __CUDA_ARCH_FEAT_SM90_ALL for
-// "sm_90a"), or "". If it is that of arch, and the compiler makes it, the cubin is for it;
-// and the PTX still for arch, since no later GPU could compile what is for one alone. The
-// two are made side by side.
-func CompileOwn(ctx context.Context, c Maker, source, name, arch, own string) (cubin, ptx []byte, err error) {
-	if own != arch+"a" || !c.Supports(own) {
+// CompileSpecific compiles a source for an architecture such as "sm_90". specific is the target
+// of the source's arch-specific code (under __CUDA_ARCH_FEAT_SM90_ALL for "sm_90a"), or "". If it
+// belongs to arch and the compiler supports it, the cubin is arch-specific. The PTX is for arch
+// in any case, since no later GPU runs arch-specific PTX. Both are compiled in parallel.
+func CompileSpecific(ctx context.Context, c Maker, source, name, arch, specific string) (cubin, ptx []byte, err error) {
+	if specific != arch+"a" || !c.Supports(specific) {
 		return c.Compile(ctx, source, name, arch)
 	}
-	var beside sync.WaitGroup
+	var parallel sync.WaitGroup
 	var ptxErr error
-	beside.Go(func() { _, ptx, ptxErr = c.Compile(ctx, source, name, strings.Replace(arch, "sm_", "compute_", 1)) })
-	cubin, _, err = c.Compile(ctx, source, name, own)
-	beside.Wait()
+	parallel.Go(func() { _, ptx, ptxErr = c.Compile(ctx, source, name, strings.Replace(arch, "sm_", "compute_", 1)) })
+	cubin, _, err = c.Compile(ctx, source, name, specific)
+	parallel.Wait()
 	if err == nil {
 		err = ptxErr
 	}

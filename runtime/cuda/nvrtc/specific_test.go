@@ -37,9 +37,9 @@ func (r *recorder) Compile(_ context.Context, source, name, arch string) (cubin,
 	return []byte("cubin of " + arch), []byte("ptx of " + arch), nil
 }
 
-// TestCompileOwn: machine code is for an architecture alone where the source has code for that of the target, and the
+// TestCompileSpecific: machine code is for an architecture alone where the source has code for that of the target, and the
 // compiler makes it; PTX never is, unless the target is.
-func TestCompileOwn(t *testing.T) {
+func TestCompileSpecific(t *testing.T) {
 	for _, c := range []struct {
 		arch, own, knows, fails string
 		asked                   []string
@@ -54,7 +54,7 @@ func TestCompileOwn(t *testing.T) {
 		{"sm_90", "sm_90a", "sm_90a", "compute_90", nil, "", ""},
 	} {
 		r := &recorder{knows: c.knows, fails: c.fails}
-		cubin, ptx, err := nvrtc.CompileOwn(t.Context(), r, "source", "name", c.arch, c.own)
+		cubin, ptx, err := nvrtc.CompileSpecific(t.Context(), r, "source", "name", c.arch, c.own)
 		if string(cubin) != c.cubin || string(ptx) != c.ptx || (c.fails != "") != errors.Is(err, errRefused) {
 			t.Errorf("%+v: %q, %q, %v", c, cubin, ptx, err)
 		}
