@@ -28,22 +28,29 @@ func embeddingBag(c *call) []ir.Value {
 	if c.has("per_sample_weights") {
 		rows = c.bin("mul", rows, c.unsqueeze(c.cast(c.tensor("per_sample_weights"), dtype.F32), 1))
 	}
-	// in says which indices are of which bag: [bags, indices].
 	bags, n := t.Shape[0], c.shape(index)[0]
-	starts := c.slice(offsets, 0, dim.Const(0), bags, 1)
-	place := c.along(i64, 2, 1, n)
-	in := c.compare("ge", place, c.unsqueeze(starts, 1))
-	ends := c.unsqueeze(c.bagEnds(offsets, bags, n), 1)
-	in = c.bin("and", in, c.compare("lt", place, ends))
+	// in says which indices are of which bag: [bags, indices], or those of each bag alone.
+	var in ir.Value
+	if width, ok := c.evenBags(offsets, bags, n); ok {
+		rows = c.reshape(rows, bags, width, c.shape(rows)[1])
+		index = c.reshape(index, bags, width)
+		in = c.full(c.i(1), dtype.Bool, bags, width)
+	} else {
+		place := c.along(i64, 2, 1, n)
+		starts := c.slice(offsets, 0, dim.Const(0), bags, 1)
+		ends := c.bagEnds(offsets, bags, n)
+		in = c.bin("and", c.compare("ge", place, c.unsqueeze(starts, 1)), c.compare("lt", place, c.unsqueeze(ends, 1)))
+		rows, index = c.unsqueeze(rows, 0), c.unsqueeze(index, 0)
+	}
 	if pad := c.int("padding_idx", -1); pad >= 0 {
-		in = c.bin("and", in, c.compare("ne", c.unsqueeze(index, 0), c.i(pad)))
+		in = c.bin("and", in, c.compare("ne", index, c.i(pad)))
 	}
 	identity := 0.0
 	op := "sum"
 	if mode == bagMax {
 		identity, op = math.Inf(-1), "max"
 	}
-	y := c.reduce(op, c.where(c.unsqueeze(in, 2), c.unsqueeze(rows, 0), c.f(identity)), []int{1}, false)
+	y := c.reduce(op, c.where(c.unsqueeze(in, 2), rows, c.f(identity)), []int{1}, false)
 	if mode != bagSum {
 		count := c.reduce("sum", c.cast(in, i64), []int{1}, true)
 		if mode == bagMean {
@@ -53,6 +60,19 @@ func embeddingBag(c *call) []ir.Value {
 		}
 	}
 	return one(c.cast(y, t.DType))
+}
+
+// evenBags returns the size of bags that are rows of a matrix: torch.nn.functional.embedding_bag
+// makes their offsets with arange. Each bag reads its own indices then, not all.
+func (c *call) evenBags(offsets ir.Value, bags, n dim.Dim) (width dim.Dim, ok bool) {
+	f := c.fb.Func()
+	steps := f.Def(offsets)
+	if steps == nil || steps.Op.ID != ir.OpMul || f.Values[steps.Args[1]].Kind != ir.LiteralValue {
+		return dim.Dim{}, false
+	}
+	from := f.Def(steps.Args[0])
+	width = dim.Const(int64(f.Values[steps.Args[1]].Literal.Float64()))
+	return width, from != nil && from.Op.ID == ir.OpIota && n.Equal(bags.Mul(width))
 }
 
 // bagEnds returns where each bag ends: where the next one starts. The last ends with the
