@@ -11,9 +11,9 @@ import (
 // expr is an expression over sizes: of sympy's srepr, as sizes are written, or of Python, as
 // guards are.
 type expr struct {
-	op   string // Integer, Symbol, Size, or a function or relation: Add, FloorDiv, Eq, …
+	op   string // Integer, Float, Symbol, Size, or a function or relation: Add, FloorDiv, Eq, …
 	n    int64  // Integer; Size: the axis
-	name string // Symbol; Size: the path of the input, L['x']
+	name string // Symbol; Float: the number; Size: the path of the input, L['x']
 	args []*expr
 }
 
@@ -311,6 +311,9 @@ func (p *exprParser) call(name string) (*expr, error) {
 		}
 		return e, p.want(")")
 	}
+	if name == "Float" {
+		return p.float()
+	}
 	for p.peek() != ')' {
 		if len(e.args) > 0 {
 			if err := p.want(","); err != nil {
@@ -331,6 +334,23 @@ func (p *exprParser) call(name string) (*expr, error) {
 		return integerOf(e.args[0], p)
 	}
 	return e, nil
+}
+
+// float is what follows "Float(": '0.5', precision=53).
+func (p *exprParser) float() (*expr, error) {
+	s, err := p.str()
+	if err != nil {
+		return nil, err
+	}
+	if p.take(",") {
+		if p.word() != "precision" || !p.take("=") {
+			return nil, p.errorf("a precision is expected")
+		}
+		if _, err := p.unary(); err != nil {
+			return nil, err
+		}
+	}
+	return &expr{op: "Float", name: s}, p.want(")")
 }
 
 // integerOf returns the number in Integer(-1), which was parsed as a product.

@@ -282,7 +282,7 @@ func (m *mutator) change() {
 
 // FuzzExpr parses expressions of sizes.
 func FuzzExpr(f *testing.F) {
-	for _, s := range []string{"Mul(Integer(2), Symbol('s0', positive=True, integer=True))", "8*L['x'].size()[1] <= max(1, 2) or s0 % 4 == 0", "FloorDiv(Add(Symbol('s0'), Integer(-1)), Integer(4))", "-(2**3)//s1"} {
+	for _, s := range []string{"Mul(Integer(2), Symbol('s0', positive=True, integer=True))", "8*L['x'].size()[1] <= max(1, 2) or s0 % 4 == 0", "FloorDiv(Add(Symbol('s0'), Integer(-1)), Integer(4))", "-(2**3)//s1", "TruncToInt(Mul(Float('0.5', precision=53), ToFloat(Symbol('s0'))))"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -302,14 +302,21 @@ func TestExpressions(t *testing.T) {
 		return &symbols{lo: map[string]int64{"s0": 2, "s1": 1}, hi: map[string]int64{"s0": 64, "s1": 32}, fixed: map[string]int64{"s2": 5}}
 	}
 	for text, want := range map[string]string{
-		"Mul(Integer(2), Symbol('s0', positive=True, integer=True))":         "2*s0",
-		"Add(Symbol('s0', integer=True), Integer(-1))":                       "s0 - 1",
-		"Pow(Symbol('s0'), Integer(2))":                                      "s0*s0",
-		"FloorDiv(Symbol('s0'), Integer(4))":                                 "s0 / 4",
-		"Mod(Symbol('s0'), Integer(4))":                                      "s0 - 4*(s0 / 4)",
-		"Min(Mul(Integer(8), Symbol('s0')), Mul(Integer(16), Symbol('s0')))": "8*s0",
-		"Max(Symbol('s0'), Integer(1))":                                      "s0",
-		"FloorDiv(Mul(Symbol('s0'), Symbol('s1')), Symbol('s1'))":            "s0",
+		"Mul(Integer(2), Symbol('s0', positive=True, integer=True))":                        "2*s0",
+		"Add(Symbol('s0', integer=True), Integer(-1))":                                      "s0 - 1",
+		"Pow(Symbol('s0'), Integer(2))":                                                     "s0*s0",
+		"FloorDiv(Symbol('s0'), Integer(4))":                                                "s0 / 4",
+		"Mod(Symbol('s0'), Integer(4))":                                                     "s0 - 4*(s0 / 4)",
+		"Min(Mul(Integer(8), Symbol('s0')), Mul(Integer(16), Symbol('s0')))":                "8*s0",
+		"Max(Symbol('s0'), Integer(1))":                                                     "s0",
+		"FloorDiv(Mul(Symbol('s0'), Symbol('s1')), Symbol('s1'))":                           "s0",
+		"TruncToInt(Mul(Float('0.5', precision=53), ToFloat(Symbol('s0'))))":                "s0 / 2",
+		"TruncToInt(Mul(Float('1.5'), ToFloat(Add(Symbol('s0'), Integer(1)))))":             "s0 + (s0 + 1) / 2 + 1",
+		"CeilToInt(IntTrueDiv(Symbol('s0'), Integer(4)))":                                   "(s0 + 3) / 4",
+		"FloorToInt(Add(Float('0.25'), FloatTrueDiv(ToFloat(Symbol('s0')), Float('2.0'))))": "s0 / 2",
+		"TruncToInt(Mul(Float('0.3'), ToFloat(Symbol('s0'))))":                              "error: not exact",
+		"TruncToInt(Mul(Float('-0.5'), ToFloat(Symbol('s0'))))":                             "error: may be negative",
+		"TruncToInt(FloatTrueDiv(Float('1.0'), ToFloat(Symbol('s0'))))":                     "error: division by s0",
 		"Symbol('s2')":                         "5",
 		"2*s0 + s1 - 3":                        "2*s0 + s1 - 3",
 		"Max(Symbol('s0'), Symbol('s1'))":      "error: the ranges do not say which",

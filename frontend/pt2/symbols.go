@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"pwc/internal/termsafe"
@@ -246,6 +247,10 @@ func (s *symbols) dim(e *expr) (dim.Dim, error) {
 			return dim.Dim{}, fmt.Errorf("%s.size()[%d] is of no input", termsafe.Clip(e.name, 60), e.n)
 		}
 		return s.size(m.Sizes[e.n])
+	case "TruncToInt", "FloorToInt", "CeilToInt":
+		if len(e.args) == 1 {
+			return s.rounded(e.op, e.args[0])
+		}
 	}
 	args := make([]dim.Dim, len(e.args))
 	for i, a := range e.args {
@@ -259,6 +264,86 @@ func (s *symbols) dim(e *expr) (dim.Dim, error) {
 		err = d.Err()
 	}
 	return d, err
+}
+
+// rounded returns a quotient of sizes, which torch.export computes in floats, as an integer.
+func (s *symbols) rounded(op string, e *expr) (dim.Dim, error) {
+	q, err := s.quotient(e)
+	if err != nil {
+		return dim.Dim{}, err
+	}
+	if iv, ok := q.num.Bounds(s.bounds); op == "TruncToInt" && (!ok || iv.Lo < 0) {
+		return dim.Dim{}, fmt.Errorf("%s / %d is rounded toward 0 and may be negative", q.num, q.den)
+	}
+	if op == "CeilToInt" {
+		q.num = q.num.Add(dim.Const(q.den - 1))
+	}
+	return q.num.FloorDiv(q.den), nil
+}
+
+// quotient is a number of sizes that need not be an integer: num / den.
+type quotient struct {
+	num dim.Dim
+	den int64
+}
+
+// maxQuotient is the largest divisor: sums and products of floats are exact up to it.
+const maxQuotient = 1 << 20
+
+func (s *symbols) quotient(e *expr) (quotient, error) {
+	switch e.op {
+	case "Float":
+		return floatQuotient(e.name)
+	case "ToFloat":
+		if len(e.args) == 1 {
+			return s.quotient(e.args[0])
+		}
+	case "Mul", "Add", "IntTrueDiv", "FloatTrueDiv":
+		q := quotient{dim.Const(0), 1}
+		for i, a := range e.args {
+			b, err := s.quotient(a)
+			if err != nil {
+				return q, err
+			}
+			if i == 0 {
+				q = b
+				continue
+			}
+			switch e.op {
+			case "Mul":
+				q = quotient{q.num.Mul(b.num), q.den * b.den}
+			case "Add":
+				q = quotient{q.num.Mul(dim.Const(b.den)).Add(b.num.Mul(dim.Const(q.den))), q.den * b.den}
+			default:
+				k, ok := b.num.Const()
+				if !ok || k < 1 || k > maxQuotient {
+					return q, fmt.Errorf("division by %s cannot be expressed, by a positive number it can", b.num)
+				}
+				q = quotient{q.num.Mul(dim.Const(b.den)), q.den * k}
+			}
+			if q.den > maxQuotient {
+				return q, fmt.Errorf("a quotient by more than %d cannot be expressed", maxQuotient)
+			}
+		}
+		return q, nil
+	}
+	d, err := s.dim(e)
+	return quotient{d, 1}, err
+}
+
+// floatQuotient returns a float as a quotient by a power of two.
+func floatQuotient(text string) (quotient, error) {
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil || math.Abs(f) > 1<<32 {
+		return quotient{}, fmt.Errorf("%s is no factor of a size", termsafe.Clip(text, 40))
+	}
+	den := int64(1)
+	for ; f != math.Trunc(f); f *= 2 {
+		if den *= 2; den > maxQuotient {
+			return quotient{}, fmt.Errorf("sizes times %s are not exact; scale by a multiple of a power of two, or fix dimensions (Options.Dims)", termsafe.Clip(text, 40))
+		}
+	}
+	return quotient{dim.Const(int64(f)), den}, nil
 }
 
 // inputName returns the name of the input that a guard calls L['x'], or L['pair'][0]['y'] where
