@@ -57,21 +57,21 @@ func (f *buildFlags) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringSliceVar(&f.splitOn, "split-on", nil, "`OP`s to cut at (default: those that the module declares split)")
 	addPaddedSlots(cmd, &f.paddedSlots)
-	fl.Var(&f.compileSizes, "compile-sizes", "`SIZE`s that get artifacts of their own")
-	fl.Var(&f.ranges, "ranges", "`END`s of the ranges of sizes that get artifacts of their own")
-	fl.StringVar(&f.captureSizes, "capture-sizes", "default", "`SIZE`s to capture, or default, or none, which an empty list is too")
+	fl.Var(&f.compileSizes, "compile-sizes", "`SIZE`s to compile each piece for exactly, besides the ranges")
+	fl.Var(&f.ranges, "ranges", "`END`s of the ranges of sizes; each piece is compiled once for each range")
+	fl.StringVar(&f.captureSizes, "capture-sizes", "default", "`SIZE`s to capture graphs for; or default, or none, which an empty list also means")
 	fl.StringVar(&f.target, "target", host.Target, "`TARGET` to compile for: host, cuda for this machine's GPU, or cuda:sm_90 for GPUs elsewhere; a later GPU runs it too")
-	fl.Var(&wholeNumber[int]{&f.jobs, 0, maxNumber}, "jobs", "`N` pieces compiled at a time (default: one for each processor)")
+	fl.Var(&wholeNumber[int]{&f.jobs, 0, maxNumber}, "jobs", "compile up to `N` pieces in parallel (default: one for each processor)")
 	fromEnv(cmd, "target", "PWC_TARGET")
 	fromEnv(cmd, "jobs", "PWC_JOBS")
-	fl.StringSliceVar(&f.disable, "disable-pass", nil, "`PASS`es of the compiler to leave out")
-	fl.Var(&f.products, "matmul-precision", "how matrix products of f32 are computed, a `PRECISION`: ordered, whose sums do not depend on the number of rows, f32, or tf32, with operands rounded to 10 bits where tensor cores take them (default: ordered, in training f32)")
-	fl.StringVar(&f.dump, "dump-passes", "", "write every piece after each pass below `DIR`; what the cache has is compiled again")
+	fl.StringSliceVar(&f.disable, "disable-pass", nil, "compiler `PASS`es to disable")
+	fl.Var(&f.products, "matmul-precision", "`PRECISION` of f32 matrix products: ordered, whose sums do not depend on the number of rows, f32, or tf32, which rounds the operands of tensor cores to 10 bits (default: ordered, in training f32)")
+	fl.StringVar(&f.dump, "dump-passes", "", "write every piece after each pass to `DIR`; cached pieces are compiled again")
 }
 
 // addLoading adds the flags of commands that load weights.
 func (f *buildFlags) addLoading(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&f.copyWeights, "copy-weights", false, "copy all weights, so that files of the checkpoint may change while this runs; else the host reads them where they lie")
+	cmd.Flags().BoolVar(&f.copyWeights, "copy-weights", false, "copy all weights, so that files of the checkpoint may change while this runs (default: the host maps the files)")
 }
 
 // options returns what the flags say of the pipeline.
@@ -114,8 +114,8 @@ func (f *buildFlags) addFrozen(cmd *cobra.Command) {
 
 // addSymbols adds the flags of the commands that do not choose the sizes of steps and caches themselves.
 func (f *buildFlags) addSymbols(cmd *cobra.Command) {
-	cmd.Flags().Var(&f.max, "max", "`SYMBOL=VALUE`, the largest value of a batch or plain symbol")
-	cmd.Flags().Var(&f.symbols, "symbol", "`SYMBOL=VALUE`, the value of a load symbol (blocks of the KV cache)")
+	cmd.Flags().Var(&f.max, "max", "the largest value of a batch or plain symbol: `SYMBOL=VALUE`")
+	cmd.Flags().Var(&f.symbols, "symbol", "the value of a load symbol, such as the blocks of the KV cache: `SYMBOL=VALUE`")
 }
 
 // checkSymbols refuses values for symbols that the module does not have, or not of the kind.
@@ -185,7 +185,7 @@ func canDisable(name string) error {
 		}
 	}
 	if !slices.Contains(names, name) {
-		return usagef("--disable-pass %s: passes that can be left out are %s", name, strings.Join(names, ", "))
+		return usagef("--disable-pass %s: no pass of that name can be disabled; these can: %s", name, strings.Join(names, ", "))
 	}
 	return nil
 }

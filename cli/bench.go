@@ -50,24 +50,23 @@ row, one row a request, at the end of contexts of the same length. Keys and valu
 are written. --prompt measures prompts, too, each as one step. Weights are made up, so that
 a config.json is enough; --weights DIR takes real ones.
 
-A model that is no language model, as an exported program, is one function: it runs on
-made-up inputs of --batch rows in every --mode, none too, and rows are counted in the place
-of tokens.
+Any other model, such as an exported program, is one function: it runs on made-up inputs
+of --batch rows in each --mode, which may be none, and the rates are of rows instead of tokens.
 
-ms is the median time on the device from the start of a step to its end, each step
-alone, p90 and p99 are percentiles of it; in a row is the time of a step when the next is issued before it ends; to
-issue is the host's part. What had to be read is the weights, without tables of
-which a step reads a few rows, and the contexts' keys and values; it is held against
-the bandwidth at which a plain read of as much memory runs, measured first.
+ms is the median device time of a step that runs alone, p90 and p99 are percentiles of it.
+in a row is the time of a step if the next is issued before it ends; to issue is the host's
+part. The bytes that a step must read are the weights, without embedding tables, and the
+keys and values of the contexts. They are compared with the bandwidth of a plain read of as
+much memory, which is measured first.
 
-Compilation is measured with an empty cache, and with what that left. The default
-sizes are captured, whatever sizes are run. --profile runs steps in which kernels
-wait for one another, and says how long each takes.
+Compilation is measured with an empty cache, and again with the cache that it filled. The
+default sizes are captured, whichever sizes run. --profile runs steps whose kernels do not
+overlap, and prints the time of each.
 
 --train measures training steps instead, forward, backward and optimizer: of a language
 model on --batch-size rows of --length tokens, or of a module that returns a loss, on --data
-or made-up numbers. The products of a step are held against the rate of a large product of the
-same precision, measured first.`,
+or made-up numbers. The matrix products of a step are compared with the rate of a large product
+of the same precision, which is measured first.`,
 		Example: `  pwc bench config.json --target cuda --batch 1,8,32,128,256
   pwc bench config.json --target cuda --batch 1 --mode piecewise,full --profile
   pwc bench models/llama --batch 1,4 --context 64 --prompt 128,512 --json
@@ -110,16 +109,16 @@ same precision, measured first.`,
 	fl := cmd.Flags()
 	f.common = []string{"context"}
 	fl.Lookup("context").Value = &wholeNumber[int64]{&f.context, 1, 1 << 20}
-	fl.Lookup("context").Usage = "`TOKENS` of every request, the one that is decoded included (default 512, or the model's positions if these are fewer)"
-	fl.Lookup("weights").Usage = "`DIR` with the checkpoint's tensors (default: made-up ones)"
+	fl.Lookup("context").Usage = "context of each request in `TOKENS`, with the one that is decoded (default 512, or the model's positions if these are fewer)"
+	fl.Lookup("weights").Usage = "`DIR` with the checkpoint's tensors (default: dummy weights)"
 	f.weights = "dummy"
-	fl.Var(&g.batches, "batch", "`SIZE`s of steps: rows, and requests (default 1,8,32; of a function, as far as it runs them)")
+	fl.Var(&g.batches, "batch", "`SIZE`s of steps to measure, in requests of a language model or rows of a function (default 1,8,32; of a function, those that it supports)")
 	fl.StringSliceVar(&g.modes, "mode", []string{"piecewise"}, "`MODE`s to run: piecewise, full, or both; of a function also none")
 	fl.Lookup("mode").DefValue = "piecewise"
-	fl.Var(&g.prompts, "prompt", "`TOKENS` of prompts, each of which is one step (default: none)")
-	fl.StringVar(&g.fn, "func", "", "the `FUNCTION` of a model that is no language model")
-	fl.Var(&wholeNumber[int]{&g.repeats.runs, 1, 1 << 20}, "repeats", "run everything `N` times (default: some two seconds, from 5 to 50 times)")
-	fl.Var(&wholeNumber[int]{&g.repeats.warmup, 0, 1 << 20}, "warmup", "run everything `N` times first (default 5)")
+	fl.Var(&g.prompts, "prompt", "lengths of the prompts to measure in `TOKENS`; each prompt is one step (default: none)")
+	fl.StringVar(&g.fn, "func", "", "`FUNCTION` to measure, if the model is not a language model")
+	fl.Var(&wholeNumber[int]{&g.repeats.runs, 1, 1 << 20}, "repeats", "measure everything `N` times (default: 5 to 50 times, for about two seconds)")
+	fl.Var(&wholeNumber[int]{&g.repeats.warmup, 0, 1 << 20}, "warmup", "run everything `N` times before it is measured (default 5)")
 	g.repeats.warmup = warmups
 	g.format = asText
 	fl.Var(&g.format, "format", "print figures as text, csv or markdown, a `FORMAT`")
@@ -261,7 +260,7 @@ func (a *app) runBench(ctx context.Context, path string, f *modelFlags, bf *buil
 	case !isLanguageModel(what.module):
 		return a.runBenchFunc(ctx, path, what, f, bf, g)
 	case g.fn != "":
-		return usagef("--func is of models that are no language models, %s is one", path)
+		return usagef("--func is for models that are not language models; %s is one", path)
 	}
 	if len(g.batches) == 0 {
 		g.batches = benchSizes

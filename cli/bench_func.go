@@ -74,7 +74,7 @@ func (a *app) runBenchFunc(ctx context.Context, path string, m *model, f *modelF
 		return err
 	}
 	if g.fn == "" && len(m.module.Funcs) != 1 {
-		return usagef("%s has %d functions and is no language model: --func says which one to measure", path, len(m.module.Funcs))
+		return usagef("%s has %d functions and is not a language model: choose one with --func", path, len(m.module.Funcs))
 	}
 	funcs, err := chooseFuncs(m.module, g.fn)
 	if err != nil {

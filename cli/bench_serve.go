@@ -47,11 +47,11 @@ func (a *app) benchServeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench-serve URL|MODEL",
 		Short: "measure serving under load",
-		Long: `Measure a server of language models under load, by the streams of OpenAI's
-/v1/completions; or a model in this process, without a server, with made-up weights
-unless --weights names others.
+		Long: `Measure a server of language models under load, through streams of OpenAI's
+/v1/completions; or a model in this process, without a server, with dummy weights
+unless --weights is given.
 
-With --rate requests arrive at random (a Poisson process), whatever is still running.
+With --rate requests arrive at random (a Poisson process), however many still run.
 Without it --concurrency clients send one request after the other. Prompts are random
 ids. Arrivals, lengths and ids are a function of --seed.
 
@@ -67,7 +67,7 @@ of the stream that has text.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b.fix(cmd)
 			if cmd.Flags().Changed("rate") && cmd.Flags().Changed("concurrency") {
-				return usagef("--rate and --concurrency exclude each other: requests arrive by themselves, or clients send them")
+				return usagef("--rate and --concurrency exclude each other: give a rate of arrivals, or a number of clients")
 			}
 			if s.load.Rate > 0 {
 				s.clients = 0
@@ -83,7 +83,7 @@ of the stream that has text.`,
 	f.addImport(cmd, "auto")
 	f.addWeights(cmd)
 	f.weights = "dummy"
-	cmd.Flags().Lookup("weights").Usage = "`DIR` with the checkpoint's tensors (default: made-up ones)"
+	cmd.Flags().Lookup("weights").Usage = "`DIR` with the checkpoint's tensors (default: dummy weights)"
 	b.add(cmd)
 	b.addLoading(cmd)
 	b.addTraceOut(cmd)
@@ -244,7 +244,7 @@ func (a *app) benchRunner(ctx context.Context, path string, f *modelFlags, bf *b
 		return nil, err
 	}
 	if !isLanguageModel(m.module) {
-		return nil, fmt.Errorf("%s is no language model: bench-serve takes one with @forward(ids, positions) and @logits(hidden states, rows)", path)
+		return nil, fmt.Errorf("%s is not a language model: bench-serve needs one with @forward(ids, positions) and @logits(hidden states, rows)", path)
 	}
 	r.Model = m.module.Name
 	s.load.Vocabulary = int(vocabulary(m.module))

@@ -24,18 +24,17 @@ func (a *app) cacheCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cache",
 		Short: "list, explain, verify, clean, share and trust the compiled artifacts",
-		Long: `Compiled pieces are kept in a directory and found again by what they were made
-from, so that a model is compiled once. PWC_CACHE_DIR names the directory that
-is written (default: pwc in the user's cache directory), PWC_CACHE_PATH lists
-directories that are only read and searched first, PWC_CACHE_REMOTE is an
-artifact in a registry (oci://REGISTRY/REPO:TAG) that is asked for what is not
-there. PWC_CACHE=off keeps nothing. Code for GPUs is machine code, about which
-nothing can be proven: pwc cache trust says where it may come from.
+		Long: `The cache keeps compiled pieces in a directory and finds them by a hash of
+everything that they depend on, so that a model is compiled once. PWC_CACHE_DIR
+is the directory that is written (default: pwc in the user's cache directory).
+PWC_CACHE_PATH lists read-only directories that are searched first.
+PWC_CACHE_REMOTE is an artifact in a registry (oci://REGISTRY/REPO:TAG) from which
+missing pieces are fetched. PWC_CACHE=off turns the cache off. Code for GPUs is
+machine code, which cannot be checked: pwc cache trust says whose code is accepted.
 
-Models are the roots: what gc removes and pin keeps is a model with all its
-artifacts. A MODEL is a name or the first digits of an id, as ls prints them;
---target chooses among those of one name. What else tells two rows of ls apart is
-printed behind them.`,
+gc removes, and pin keeps, whole models with all their artifacts. A MODEL is a name
+or the first digits of an id, as ls prints them; --target chooses among models of
+one name. ls prints what else two rows differ in behind them.`,
 		Example: `  pwc cache ls
   pwc cache explain model.ir          # why its pieces are found, or not
   pwc cache gc --max-bytes 1GiB
@@ -268,9 +267,9 @@ func (a *app) cacheExplain() *cobra.Command {
 		Use:   "explain FILE",
 		Short: "say for each piece of a model whether it is kept, and if not, what differs",
 		Long: `Split a model and look up every artifact that compiling it with these flags
-would need. For one that is missing, the nearest entry is named, and each factor
-of the key in which it differs. Nothing is compiled, fetched or written: what
-PWC_CACHE_REMOTE has and the directories have not is a miss.`,
+would need. For a missing artifact it prints the nearest entry and each factor of
+the key in which the two differ. Nothing is compiled, fetched or written: an
+artifact that only PWC_CACHE_REMOTE has is a miss.`,
 		Example: "  pwc cache explain model.ir\n  pwc cache explain models/llama --compile-sizes 8",
 		Args:    exactly(1, "one module or checkpoint"),
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
@@ -424,15 +423,15 @@ func (a *app) cacheGC() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gc --max-bytes N",
 		Short: "remove what cannot be used and the models used longest ago",
-		Long: `Remove what cannot be used (bytes of programs are not read: verify does that, and
-the next compilation repairs them), and then models by least recent use, each with the
-artifacts that no other model uses, until the directory is within --max-bytes.
-Pinned models, and layers of PWC_CACHE_PATH, are never touched.`,
+		Long: `Remove entries that cannot be used, and then the least recently used models, each with the
+artifacts that no other model uses, until the directory is within --max-bytes. Pinned
+models and the directories of PWC_CACHE_PATH are not touched. gc does not read the bytes of
+programs: pwc cache verify does, and the next compilation repairs what it finds.`,
 		Example: "  pwc cache gc --max-bytes 500MiB",
 		Args:    none,
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, _ []string) error {
 			if limit < 0 {
-				return usagef("--max-bytes: how many bytes may stay? 1048576, 500MiB or 1.5GB, say")
+				return usagef("--max-bytes needs the number of bytes to keep, as in 1048576, 500MiB or 1.5GB")
 			}
 			r, err := s.GC(ctx, cache.GCOptions{MaxBytes: limit, Grace: grace})
 			if a.json {

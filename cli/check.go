@@ -21,15 +21,15 @@ func (a *app) checkCommand() *cobra.Command {
 		Use:   "check FILE…",
 		Short: "parse and verify models, and say how their functions can be run",
 		Long: `Parse and verify modules or checkpoints. All errors of a file are printed, each
-with its position, line and a caret. For each function the symbol that counts
-its rows is named, and whether runs may be padded over it to a captured size;
-where an op mixes rows, its position tells why not. So is what is bound at each run,
-and how many pieces graphs can hold.
+with its position, line and a caret. For each function check prints the symbol that
+counts its rows, and whether runs can be padded to a captured size; if not, the position
+of the op that mixes rows. It also prints what is bound at each run, and how many pieces
+graphs can hold.
 
-What compile and run refuse in a mode, check refuses in it: all ask the same code.
+check refuses in a mode what compile and run refuse in it.
 
---whole says of each function whether one graph can hold it uncut, or every reason why
-not, with its position.`,
+--whole prints for each function whether one graph can hold all of it, or every reason
+why not, with its position.`,
 		Example: `  pwc check model.ir
   pwc check models/llama --mode full
   pwc check model.ir --whole
@@ -41,7 +41,7 @@ not, with its position.`,
 	f.addMax(cmd)
 	addMode(cmd, &mode)
 	addPaddedSlots(cmd, &slots)
-	cmd.Flags().BoolVar(&uncut, "whole", false, "say what keeps each function from being one graph")
+	cmd.Flags().BoolVar(&uncut, "whole", false, "list what prevents each function from being one graph")
 	return cmd
 }
 

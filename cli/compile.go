@@ -31,12 +31,12 @@ and the device memory that running it takes, size by size, before anything is
 allocated. No weights are read.
 
 --target cuda:sm_90 compiles for GPUs of that architecture on any machine that
-has NVRTC, without a GPU or driver; --target cuda for this machine's GPU.
+has NVRTC, without a GPU or driver. --target cuda compiles for this machine's GPU.
 
 The general artifact of a piece serves all sizes up to the maximum of the batch
 symbol. --ranges cuts that range, --compile-sizes adds artifacts for single
-sizes; capture sizes replay what serves them and never add a compilation. What
---mode captures decides how many graphs there are and which sizes have any use.`,
+sizes. Capture sizes use the artifacts that serve them, and never add a compilation.
+--mode determines the number of graphs and which sizes are used.`,
 		Example: `  pwc compile model.ir
   pwc compile models/llama --target cuda:sm_90 --dtype bf16
   pwc compile models/llama --compile-sizes 1,2 --ranges 64,512 --max N=2048 --symbol B=4096
@@ -51,7 +51,7 @@ sizes; capture sizes replay what serves them and never add a compilation. What
 	b.add(cmd)
 	b.addFrozen(cmd)
 	b.addSymbols(cmd)
-	cmd.Flags().StringVar(&fn, "func", "", "only this `FUNCTION`")
+	cmd.Flags().StringVar(&fn, "func", "", "restrict to this `FUNCTION`")
 	addMode(cmd, &mode)
 	return cmd
 }

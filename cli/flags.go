@@ -47,12 +47,12 @@ func (l *sizeList) Set(text string) error {
 
 // addMode adds the flag that says what is captured.
 func addMode(cmd *cobra.Command, mode *string) {
-	cmd.Flags().StringVar(mode, "mode", "piecewise", "what is captured, a `MODE`: none, piecewise, full, full-decode-only or full-and-piecewise")
+	cmd.Flags().StringVar(mode, "mode", "piecewise", "capture `MODE`: none, piecewise, full, full-decode-only or full-and-piecewise")
 }
 
 // addPaddedSlots adds the flag that says which parameters hold -1 in padded rows.
 func addPaddedSlots(cmd *cobra.Command, names *[]string) {
-	cmd.Flags().StringSliceVar(names, "padded-slots", nil, "`PARAM`eters, or FUNCTION.PARAM, whose padded rows hold -1 in place of 0: scatter writes nothing there")
+	cmd.Flags().StringSliceVar(names, "padded-slots", nil, "`PARAM`eters, or FUNCTION.PARAM, that are padded with -1 instead of 0: scatter writes nothing there")
 }
 
 // parseMode returns the mode that --mode names.

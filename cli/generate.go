@@ -61,24 +61,25 @@ func (a *app) generateCommand() *cobra.Command {
 paged KV cache, and print the ids of their tokens as they come. What the model
 takes of the device is printed before anything is allocated.
 
---ids gives one request, and so does --prompt, whose text the checkpoint's tokenizer
-turns into ids; its answer is text, too, and ends before a string of --stop-text. --chat is a
-conversation: each line of standard input is a message, which the checkpoint's chat
-template makes a prompt of with all that was said before. An interrupt ends the
-answer, the end of the input the conversation. Each line of --ids-file is one, either a list of ids or
-an object: {"ids": [5, 7], "request": "name", "max_new": 8, "stop": [2],
+--ids gives one request. So does --prompt, whose text the checkpoint's tokenizer turns
+into ids; its answer is text, too, and ends before a string of --stop-text. --chat is a
+conversation: each line of standard input is a message, and the checkpoint's chat template
+makes a prompt of it and the messages before. An interrupt ends the answer, the end of the
+input ends the conversation. Each line of --ids-file is a request: a list of ids, or an
+object {"ids": [5, 7], "request": "name", "max_new": 8, "stop": [2],
 "ignore_eos": true, "temperature": 0.8, "top_k": 50, "top_p": 0.9, "seed": 1, "min_new": 4,
 "min_p": 0.05, "repetition_penalty": 1.1, "frequency_penalty": 0.2, "presence_penalty": 0.2,
-"logit_bias": {"7": -2}, "allowed": [5, 7], "priority": 1}. What it leaves out is what the flags say, and the name is its number, from 0. An answer
-ends with one of the model's eos, which its checkpoint gives (eos_token_id of
-generation_config.json, else of config.json), unless --ignore-eos is given.
+"logit_bias": {"7": -2}, "allowed": [5, 7], "priority": 1}. Missing fields take the values
+of the flags; the name defaults to the number of the line, from 0. An answer ends at one of
+the model's end-of-sequence ids (eos_token_id of generation_config.json, else of
+config.json), unless --ignore-eos is given.
 
-Answers come in the order of the requests: each on a line behind its name; a
-single one token by token. With --json each is a line {"request", "ids",
+Answers are printed in the order of the requests, each on a line after its name; the answer
+of a single request is printed token by token. With --json each is a line {"request", "ids",
 "prompt_tokens", "finish_reason"}, where ids holds the prompt too, and --stats adds a line {"stats"}.
 finish_reason is stop, length, max_position, canceled, deadline, failed or refused. A
-request that cannot be served, or fails, does so alone; the exit code is then 1. An interrupt ends all,
-and what they had is printed.`,
+request that is refused or fails does not affect the others; the exit code is then 1. An
+interrupt ends all requests, and prints the tokens that they have.`,
 		Example: `  pwc generate models/llama --ids 5,7,9 --max-new 24
   pwc generate models/llama --prompt "The capital of France is"
   pwc generate models/llama --chat --system "Answer in one sentence."
@@ -118,7 +119,7 @@ and what they had is printed.`,
 	fl.Var(&wholeNumber[int]{&g.maxNew, 0, maxNumber}, "max-new", "generate at most `N` tokens for a request; 0: until its sequence is as long as the model and the cache allow, as in --chat unless this is given")
 	fl.Var(&g.stop, "stop", "`ID`s that end an answer, in addition to the model's own (eos)")
 	fl.StringArrayVar(&g.stopText, "stop-text", nil, "`TEXT` that ends an answer of --prompt or --chat, and is no part of it; may be repeated")
-	fl.BoolVar(&g.noEOS, "ignore-eos", false, "go on after the ids that end the model's sequences (eos)")
+	fl.BoolVar(&g.noEOS, "ignore-eos", false, "do not end answers at the model's end-of-sequence ids (eos)")
 	fl.Float64Var(&g.sampling.Temperature, "temperature", 0, "divide the logits by `T` and sample; 0: take the most probable token, whatever --top-k, --top-p and --seed are")
 	fl.Var(&wholeNumber[int]{&g.sampling.TopK, 0, maxNumber}, "top-k", "sample among the `K` most probable tokens; 0: all")
 	fl.Float64Var(&g.sampling.TopP, "top-p", 1, "sample among the most probable tokens that sum to `P`, above 0; 1: all")
@@ -127,7 +128,7 @@ and what they had is printed.`,
 	fl.Float64Var(&g.sampling.RepetitionPenalty, "repetition-penalty", 1, "divide the positive logits of tokens of prompt and answer by `R`, and multiply the negative ones; 1: none")
 	fl.Float64Var(&g.sampling.FrequencyPenalty, "frequency-penalty", 0, "subtract `F` from a token's logit for each time that the answer has it")
 	fl.Float64Var(&g.sampling.PresencePenalty, "presence-penalty", 0, "subtract `F` from the logits of tokens that the answer has")
-	fl.Var(&g.bias, "logit-bias", "add to logits, `ID=BIAS` with commas between several, as in 7=-2,9=1.5")
+	fl.Var(&g.bias, "logit-bias", "add BIAS to the logit of ID: `ID=BIAS`, as in 7=-2,9=1.5")
 	fl.Var((*idList)(&g.sampling.Allowed), "allowed", "choose only among these `ID`s")
 	fl.Var(&wholeNumber[int]{&g.minNew, 0, maxNumber}, "min-new", "generate at least `N` tokens before one that ends the answer")
 	fl.BoolVar(&g.stats, "stats", false, "print steps by mode and size, padding, and where time went")
@@ -168,12 +169,12 @@ func (g *generateFlags) check() error {
 // addRunner adds the flags of a runner: what is captured, and how large it is.
 func (g *generateFlags) addRunner(cmd *cobra.Command) {
 	fl := cmd.Flags()
-	fl.StringVar(&g.mode, "mode", autoMode, "what is captured, a `MODE`: auto, none, piecewise, full, full-decode-only or full-and-piecewise; auto: the last where the ops allow it, else piecewise")
+	fl.StringVar(&g.mode, "mode", autoMode, "capture `MODE`: auto, none, piecewise, full, full-decode-only or full-and-piecewise; auto is full-and-piecewise if the ops allow it, else piecewise")
 	fl.Var(&wholeNumber[int]{&g.sequences, 1, maxNumber}, "max-sequences", "at most `N` requests in a step (default 64)")
 	fl.Var(&wholeNumber[int]{&g.tokens, 1, maxNumber}, "max-tokens", "at most `N` rows in a step: longer prompts run in chunks (default 512)")
 	fl.Var(&wholeNumber[int]{&g.blocks, 1, maxNumber}, "blocks", "`N` blocks of the KV cache (default: what fits; on the host what the requests need)")
-	fl.Var(byteFlag{&g.memory}, "memory", "take at most so many `BYTES` of the device, as in 40GiB or 40GB")
-	fl.Float64Var(&g.fraction, "memory-fraction", 0.9, "take at most this `PART` of the device's memory")
+	fl.Var(byteFlag{&g.memory}, "memory", "use at most `BYTES` of the device's memory, as in 40GiB or 40GB")
+	fl.Float64Var(&g.fraction, "memory-fraction", 0.9, "use at most this `PART` of the device's memory")
 }
 
 func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *buildFlags, g *generateFlags) (err error) {

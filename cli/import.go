@@ -50,7 +50,7 @@ Architectures: ` + strings.Join(fold(strings.Join(hf.Builtin().Architectures(), 
 	f.addImport(cmd, "auto")
 	f.addMax(cmd)
 	out.add(cmd, "the module")
-	cmd.Flags().BoolVar(&check, "check", false, "hold the checkpoint against its config and write nothing")
+	cmd.Flags().BoolVar(&check, "check", false, "check the checkpoint against its config, and write nothing")
 	return cmd
 }
 

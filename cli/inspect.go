@@ -57,11 +57,11 @@ launch shape, registers and shared memory, and the memory of a step.
 	b.addSymbols(cmd)
 	addMode(cmd, &mode)
 	fl := cmd.Flags()
-	fl.Var(&sizes, "sizes", "`ROWS` of a step for which the report has numbers (default: 1, 8, 64, and 512, as far as the model takes them)")
+	fl.Var(&sizes, "sizes", "`ROWS` of the steps that the report describes (default: those of 1, 8, 64 and 512 that the model supports)")
 	fl.StringVarP(&out, "output", "o", "", "`FILE` for the report")
 	fl.StringVar(&profile, "profile", "", "`FILE` with what pwc bench --profile --json printed")
-	fl.Float64Var(&peak, "peak", 0, "the device's peak in `TFLOP/s`, for the roof of the roofline of --profile (an H100 SXM has 989 in bf16, by its datasheet)")
-	fl.BoolVar(&force, "force", false, "write over a file that is there")
+	fl.Float64Var(&peak, "peak", 0, "peak of the device in `TFLOP/s`, for the roofline of --profile (989 in bf16 for an H100 SXM, by its datasheet)")
+	fl.BoolVar(&force, "force", false, "overwrite an existing file")
 	return cmd
 }
 

@@ -49,21 +49,21 @@ func (f *modelFlags) addImport(cmd *cobra.Command, dtype string) {
 		fromEnv(cmd, "dtype", "PWC_DTYPE")
 	}
 	fl.StringVar(&f.arch, "architecture", "", "import a checkpoint as this `NAME` instead of the one in its config")
-	fl.Var(&wholeNumber[int64]{&f.context, 1, maxNumber}, "context", "the longest sequence that will be served, in `TOKENS`: some checkpoints compute positions by it (default: what the checkpoint was trained on)")
-	fl.StringSliceVar(&f.ignore, "ignore-key", nil, "`KEY`s of the config that have no effect on the model")
-	fl.StringSliceVar(&f.unread, "ignore-tensor", nil, "names of tensors that have no effect on the model; in a `PATTERN` a part between dots that is * stands for any one")
+	fl.Var(&wholeNumber[int64]{&f.context, 1, maxNumber}, "context", "the longest sequence to serve, in `TOKENS`; some checkpoints scale their positions by it (default: the length that the checkpoint was trained on)")
+	fl.StringSliceVar(&f.ignore, "ignore-key", nil, "config `KEY`s to ignore, as they have no effect on the model")
+	fl.StringSliceVar(&f.unread, "ignore-tensor", nil, "`PATTERN`s of tensors to ignore, as they have no effect on the model; * matches one part of a name between dots")
 	fl.Var(&wholeNumber[int64]{&f.ranks, 1, ir.MaxGroupSize}, "tp", "divide a checkpoint among `N` devices that run it together (tensor parallelism)")
-	fl.BoolVar(&f.expertParallel, "expert-parallel", false, "with --tp: each device has some of the experts, in place of its part of each")
+	fl.BoolVar(&f.expertParallel, "expert-parallel", false, "with --tp: divide the experts among the devices, instead of dividing each expert")
 	fl.StringVar(&f.batchDim, "batch-dim", "", "the dynamic `DIM`ension of an exported program that counts rows (default: the leading one that all inputs share)")
-	fl.Var(&f.dims, "dim", "`DIM=VALUE`, a dynamic dimension of an exported program that is fixed")
-	fl.StringSliceVar(&f.externs, "extern", nil, "`OP`s of an exported program that stay ops of the runner: ns::op or ns::op.overload")
+	fl.Var(&f.dims, "dim", "fix a dynamic dimension of an exported program: `DIM=VALUE`")
+	fl.StringSliceVar(&f.externs, "extern", nil, "`OP`s of an exported program to import as extern ops, which a runner implements: ns::op or ns::op.overload")
 	f.set = fl
 }
 
 // addMax adds the flag that bounds dynamic dimensions, to a command that does not compile:
 // others have it from buildFlags.
 func (f *modelFlags) addMax(cmd *cobra.Command) {
-	cmd.Flags().Var(&assignments{}, "max", "`DIM=VALUE`, the largest size of a dynamic dimension of an exported program")
+	cmd.Flags().Var(&assignments{}, "max", "the largest size of a dynamic dimension of an exported program: `DIM=VALUE`")
 }
 
 // limits returns what --max says.
@@ -77,7 +77,7 @@ func (f *modelFlags) limits() map[string]int64 {
 }
 
 func (f *modelFlags) addWeights(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.weights, "weights", "", "`DIR` or safetensors file with the checkpoint's tensors, or dummy for made-up ones (default: where the module says)")
+	cmd.Flags().StringVar(&f.weights, "weights", "", "`DIR` or safetensors file with the checkpoint's tensors, or dummy for made-up values (default: where the module says)")
 }
 
 // model is what a FILE argument names.

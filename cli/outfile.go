@@ -17,7 +17,7 @@ type outputFile struct {
 
 func (o *outputFile) add(cmd *cobra.Command, what string) {
 	cmd.Flags().StringVarP(&o.path, "output", "o", "", "`FILE` for "+what+"; - is standard output (default: standard output)")
-	cmd.Flags().BoolVar(&o.force, "force", false, "write over a file that is there")
+	cmd.Flags().BoolVar(&o.force, "force", false, "overwrite an existing file")
 }
 
 // check returns an error where the file cannot be written, or is there already: what is found before the work is done.

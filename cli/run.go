@@ -40,16 +40,16 @@ func (a *app) runCommand() *cobra.Command {
 		Use:   "run FILE",
 		Short: "compile, capture and run a model",
 		Long: `Compile a model, capture it, and run it on tensors of a safetensors file: each
-parameter takes the tensor of its name, others are ignored. --rows makes inputs
-up instead.
+parameter takes the tensor of its name, other tensors are ignored. --rows makes up
+inputs instead.
 
 A language model (@forward of ids and positions, and @logits) takes input_ids,
 one sequence, and gives logits for every row. It runs through a paged KV cache;
 a sequence longer than --max N runs in chunks of that many tokens.
 
---against holds a result to a tensor of the input file, --check to what the
-reference interpreter makes of the same inputs, and then names the first value
-that differs. Both compare by ‖a−b‖/‖b‖.`,
+--against compares a result with a tensor of the input file. --check compares all
+results with the reference interpreter, and names the first value that differs. Both
+compare by ‖a−b‖/‖b‖.`,
 		Example: `  pwc run model.ir --in x.safetensors --out y.safetensors
   pwc run models/llama --in prompt.safetensors --against logits
   pwc run models/llama --weights dummy --rows 64 --mode full --json
@@ -87,12 +87,12 @@ that differs. Both compare by ‖a−b‖/‖b‖.`,
 	fl := cmd.Flags()
 	fl.StringVar(&r.in, "in", "", "safetensors `FILE` with the inputs")
 	fl.StringVar(&r.out, "out", "", "safetensors `FILE` for the results")
-	fl.Var(&wholeNumber[int64]{&r.rows, 1, maxRows}, "rows", "make inputs of `N` rows up: floats within ±1, other numbers 0, ids in order")
+	fl.Var(&wholeNumber[int64]{&r.rows, 1, maxRows}, "rows", "make up inputs of `N` rows: floats within ±1, other numbers 0, ids in order")
 	addMode(cmd, &r.mode)
-	fl.Lookup("mode").Usage += "; or trees: graph trees find out what follows what, in " + fmt.Sprint(treeRounds) + " runs"
+	fl.Lookup("mode").Usage += "; or trees: graph trees, which record which function follows which, in " + fmt.Sprint(treeRounds) + " runs"
 	fl.StringVar(&r.against, "against", "", "compare a result with this `TENSOR` of the input file")
 	fl.BoolVar(&r.check, "check", false, "compare with the reference interpreter, which is slow")
-	fl.Float64Var(&r.tol, "tol", 1e-4, "the largest `ERROR` that is allowed, relative, in --against and --check; where values are f16 5e-3, where they are bf16 2e-2")
+	fl.Float64Var(&r.tol, "tol", 1e-4, "the largest relative `ERROR` that --against and --check allow; for f16 values 5e-3, for bf16 2e-2")
 	fl.StringVar(&r.fn, "func", "", "run this `FUNCTION` alone")
 	return cmd
 }

@@ -52,13 +52,13 @@ server-sent events, GET /v1/models, POST /tokenize and /detokenize, GET /health/
 engine. A field that the server does not know or cannot do is refused by its name.
 
 The tokenizer is the checkpoint's, or --tokenizer; the chat template is the
-checkpoint's (chat_template.jinja, else tokenizer_config.json), or --template. Without
-one /v1/completions serves alone.
+checkpoint's (chat_template.jinja, else tokenizer_config.json), or --template. Without a
+template /v1/chat/completions is refused.
 
-It listens on the loopback address unless --listen says otherwise. --key-file has the
+The server listens on the loopback address unless --listen is given. --key-file has the
 key that clients must send; --tls-cert and --tls-key turn TLS on. On SIGTERM or an
-interrupt /health/ready is 503, new requests are refused, and those that are answered
-have --drain to end; a second signal ends at once.`,
+interrupt /health/ready returns 503, new requests are refused, and running requests have
+the time of --drain to end; a second signal ends the server at once.`,
 		Example: `  pwc serve testdata/hf/llama --tokenizer testdata/tokenizers/bytes --template testdata/chat/plain.jinja
   pwc serve models/llama --listen 0.0.0.0:8000 --key-file key.txt --tls-cert cert.pem --tls-key key.pem
   pwc serve models/llama --max-sequences 256 --max-tokens 2048 --name my-model`,
@@ -82,17 +82,17 @@ have --drain to end; a second signal ends at once.`,
 	fl := cmd.Flags()
 	fl.StringVar(&s.listen, "listen", "127.0.0.1:8000", "`ADDRESS` to listen on; port 0: any that is free")
 	fl.StringVar(&s.name, "name", "", "`NAME` of the model in requests and answers (default: that of its directory)")
-	fl.StringVar(&s.tokenizer, "tokenizer", "", "`FILE` or directory of the tokenizer (default: beside the weights)")
-	fl.StringVar(&s.template, "template", "", "`FILE` or directory of the chat template (default: beside the weights)")
+	fl.StringVar(&s.tokenizer, "tokenizer", "", "`FILE` or directory of the tokenizer (default: the one next to the weights)")
+	fl.StringVar(&s.template, "template", "", "`FILE` or directory of the chat template (default: the one next to the weights)")
 	fl.StringVar(&s.keyFile, "key-file", "", "`FILE` with the key that clients send as Authorization: Bearer KEY")
 	fl.StringVar(&s.cert, "tls-cert", "", "`FILE` with the certificates of TLS, in PEM")
 	fl.StringVar(&s.key, "tls-key", "", "`FILE` with the private key of TLS, in PEM")
 	s.run.addRunner(cmd)
 	fl.Var(&wholeNumber[int]{&s.length, 1, maxNumber}, "max-length", "at most `N` tokens of a prompt and its answer (default: what the model and the cache allow, at most 4096)")
 	fl.Var(&wholeNumber[int]{&s.requests, 1, maxNumber}, "max-requests", "answer at most `N` requests at once, and refuse more with 429 (default 1024)")
-	fl.Var(byteFlag{&s.body}, "max-body", "refuse bodies of more `BYTES` (default 4MiB)")
-	fl.DurationVar(&s.timeout, "timeout", 10*time.Minute, "end requests that take longer, a `DURATION`")
-	fl.DurationVar(&s.drain, "drain", 30*time.Second, "wait so long for answers when it ends, a `DURATION`")
+	fl.Var(byteFlag{&s.body}, "max-body", "refuse request bodies of more than `BYTES` (default 4MiB)")
+	fl.DurationVar(&s.timeout, "timeout", 10*time.Minute, "`DURATION` after which a request is ended")
+	fl.DurationVar(&s.drain, "drain", 30*time.Second, "`DURATION` to wait for running requests at shutdown")
 	return cmd
 }
 

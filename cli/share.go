@@ -156,11 +156,11 @@ func (a *app) cachePush() *cobra.Command {
 		Use:   "push REGISTRY/REPO:TAG [MODEL…]",
 		Short: "send models to a registry",
 		Long: `Send models with all their artifacts to a registry, as one OCI artifact. Without
-MODELs, all of them. What the registry has is not sent again. Credentials are
-those of the Docker config, HTTPS_PROXY and NO_PROXY are honoured.
+MODELs, all of them. Blobs that the registry has are not sent again. Credentials
+come from the Docker config; HTTPS_PROXY and NO_PROXY are honoured.
 
-A signature is cosign's, and cosign verify --key takes it; pwc cache pull takes
-cosign's own. It is there before the tag is.`,
+Signatures are in cosign's format: cosign verify --key accepts them, and pwc cache
+pull accepts cosign's. The signature is pushed before the tag.`,
 		Example: "  pwc cache push registry.example/models/llama:sm90 llama --target cuda:sm_90\n  pwc cache push registry.example/models/llama:sm90 llama --sign-key key.pem",
 		Args:    atLeastOne("a reference"),
 
@@ -168,7 +168,7 @@ cosign's own. It is there before the tag is.`,
 		RunE:              a.sendModels(&f, &choice, oci.Push, "pushed"),
 	}
 	choice.add(cmd)
-	cmd.Flags().BoolVar(&f.plainHTTP, "plain-http", false, "HTTP: without encryption, or proof of who answers")
+	cmd.Flags().BoolVar(&f.plainHTTP, "plain-http", false, "use HTTP, without encryption or authentication of the registry")
 	f.addSign(cmd)
 	return cmd
 }
@@ -265,7 +265,7 @@ not.`,
 		}),
 	}
 	f.addTake(cmd)
-	cmd.Flags().BoolVar(&f.plainHTTP, "plain-http", false, "HTTP: without encryption, or proof of who answers")
+	cmd.Flags().BoolVar(&f.plainHTTP, "plain-http", false, "use HTTP, without encryption or authentication of the registry")
 	return cmd
 }
 

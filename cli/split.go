@@ -27,9 +27,8 @@ be captured into graphs. Pieces with the same hash are compiled once.
 Without --split-on the cuts are at the ops that the module declares split; an
 empty list cuts nowhere. ns::op.default matches an op that is declared as ns::op.
 
-The column graph says what holds a piece in the mode: a graph of its own, that of the
-whole function, both, or none. Where the mode is refused, as by compile and run, the
-reason follows.`,
+The column graph says which graphs hold a piece in the mode: its own, the graph of the
+whole function, both, or none. If compile and run refuse the mode, the reason follows.`,
 		Example: `  pwc split model.ir
   pwc split models/llama --split-on attention::paged,linear
   pwc split models/llama --func logits --json
@@ -47,10 +46,10 @@ reason follows.`,
 	f.addImport(cmd, "auto")
 	f.addMax(cmd)
 	cmd.Flags().StringSliceVar(&on, "split-on", nil, "`OP`s to cut at: ns::op, ns::op.overload, or an op of the table")
-	cmd.Flags().StringVar(&fn, "func", "", "only this `FUNCTION`")
+	cmd.Flags().StringVar(&fn, "func", "", "restrict to this `FUNCTION`")
 	addMode(cmd, &mode)
 	cmd.Flags().BoolVar(&dot, "dot", false, "print the pieces as a graph in the DOT language of Graphviz, identical ones once")
-	cmd.Flags().BoolVar(&long, "long", false, "print what each piece takes and gives, and how long memory between pieces lives")
+	cmd.Flags().BoolVar(&long, "long", false, "print the inputs and results of each piece, and the lifetimes of memory between pieces")
 	return cmd
 }
 

@@ -53,8 +53,8 @@ given. Control tokens have no text unless --control is given.`,
 	}
 	cmd.Flags().StringVar(&text, "text", "", "`TEXT` to turn into ids (default: standard input)")
 	cmd.Flags().Var(&ids, "ids", "`ID`s to turn into text")
-	cmd.Flags().BoolVar(&bare, "bare", false, "add nothing around the sequence")
-	cmd.Flags().BoolVar(&control, "control", false, "give control tokens as they are written in the vocabulary")
+	cmd.Flags().BoolVar(&bare, "bare", false, "do not add special tokens, such as the one that begins a sequence")
+	cmd.Flags().BoolVar(&control, "control", false, "print control tokens as the vocabulary spells them")
 	return cmd
 }
 

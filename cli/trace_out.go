@@ -12,7 +12,7 @@ import (
 
 // addTraceOut adds --trace-out to a command that runs a model.
 func (f *buildFlags) addTraceOut(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.traceOut, "trace-out", "", "write what the host does, captures, and kernels where they are timed to `FILE`, for Perfetto or chrome://tracing")
+	cmd.Flags().StringVar(&f.traceOut, "trace-out", "", "write a trace of the host, captures and timed kernels to `FILE`, for Perfetto or chrome://tracing")
 }
 
 // traceFile is a trace that is written when the target is closed.

@@ -54,19 +54,20 @@ func (a *app) trainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "train FILE",
 		Short: "train a model: a module with a loss, or a language model",
-		Long: `Train a language model, a checkpoint directory or its config.json, on the tensor input_ids
-of the file --data, i32[rows, tokens]; or a module that has a function which returns a
-loss, f32[]: its parameters are the batch, the f32 weights that it reads are trained. Forward,
-backward and optimizer are one function, which --mode captures into graphs.
+		Long: `Train a language model (a checkpoint directory or its config.json) on tensor input_ids,
+i32[rows, tokens], of the file --data. Or train a module with a function that returns a
+loss, f32[]: its parameters are the batch, and the f32 weights that it reads are trained.
+Forward, backward and optimizer are one function, which --mode captures into graphs.
 
-A parameter of a module takes the tensor of its name: per step, of extents [steps, …], or
-rows one after the other; after the last batch comes the first again. Of several losses,
-@loss.a and @loss.b, @choose says which one a step trains.
+A parameter of a module takes the tensor of its name, which holds a batch for each step,
+[steps, …], or the rows of all batches in order. After the last batch the first one
+follows. If there are several losses, @loss.a and @loss.b, @choose selects the one that a
+step trains.
 
 --out DIR gets model.safetensors with the weights, loss.csv, loss.svg, and
-checkpoint-N directories with the state of the optimizer beside the weights; --out
-FILE.safetensors gets the weights alone. An interrupt leaves a checkpoint, from which
---resume goes on to the bit.`,
+checkpoint-N directories with the weights and the optimizer's state. --out
+FILE.safetensors gets the weights alone. An interrupt writes a checkpoint; --resume
+continues from it bit for bit.`,
 		Example: `  pwc train model.ir --weights initial.safetensors --data data.safetensors --optimizer sgd --lr 0.1 --momentum 0.9 --steps 100
   pwc train model.ir --weights initial.safetensors --data data.safetensors --optimizer adamw --lr 3e-4 --betas 0.9,0.95 --clip-norm 1 --steps 1000 --out run
   pwc train model.ir --weights initial.safetensors --data data.safetensors --optimizer adamw --lr 3e-4 --steps 2000 --out run --resume
@@ -85,7 +86,7 @@ FILE.safetensors gets the weights alone. An interrupt leaves a checkpoint, from 
 	}
 	f.addImport(cmd, "f32")
 	f.addWeights(cmd)
-	cmd.Flags().Lookup("weights").Usage = "safetensors `FILE` or directory with the weights to start from, or dummy for made-up ones (default: where the module says)"
+	cmd.Flags().Lookup("weights").Usage = "safetensors `FILE` or directory with the weights to start from, or dummy for made-up values (default: where the module says)"
 	b.add(cmd)
 	b.addFrozen(cmd)
 	b.addSymbols(cmd)
@@ -106,23 +107,23 @@ func (t *trainFlags) add(cmd *cobra.Command, only ...string) {
 	fl.Float64SliceVar(&t.betas, "betas", []float64{0.9, 0.999}, "`BETA1,BETA2` of adam and adamw")
 	fl.Float64Var(&t.eps, "eps", 1e-8, "what adam and adamw add to the root of the second moment")
 	fl.Float64Var(&t.clip, "clip-norm", 0, "the largest `NORM` of all gradients together; larger ones are scaled down to it (default: no limit)")
-	fl.StringVar(&t.schedule, "schedule", "constant", "how the learning rate goes on after the warm-up until --steps: constant, linear or cosine, both down to 0")
+	fl.StringVar(&t.schedule, "schedule", "constant", "the learning rate after the warm-up until --steps: constant, or a linear or cosine decay to 0")
 	fl.Var(&wholeNumber[int64]{&t.warmup, 0, 1 << 24}, "warmup", "steps in which the learning rate rises from 0")
 	fl.Var(&wholeNumber[int64]{&t.rows, 1, maxNumber}, "batch-size", "`ROWS` of a batch of a language model (default: 8)")
 	fl.Var(&wholeNumber[int64]{&t.length, 2, maxNumber}, "length", "`TOKENS` of a row of a language model (default: those of a row of the data)")
-	fl.Var(&wholeNumber[int64]{&t.steps, 1, 1 << 40}, "steps", "`N` steps to train, those before a resumption included")
-	fl.Var(&wholeNumber[int]{&t.micro, 1, 1 << 20}, "micro-batches", "`N` runs of a step, whose gradients are added up")
+	fl.Var(&wholeNumber[int64]{&t.steps, 1, 1 << 40}, "steps", "train until step `N`; a resumed run counts the steps before it")
+	fl.Var(&wholeNumber[int]{&t.micro, 1, 1 << 20}, "micro-batches", "accumulate the gradients of `N` micro-batches in each step")
 	fl.StringSliceVar(&t.fn, "func", nil, "`FUNCTION`s that return the loss (default: the only one, or @loss, or those named @loss.…)")
-	fl.StringVar(&t.mode, "mode", "full", "what is captured, a `MODE`: none, piecewise or full")
+	fl.StringVar(&t.mode, "mode", "full", "capture `MODE`: none, piecewise or full")
 	fl.StringVar(&t.precision, "precision", "f32", "`DTYPE` of matrix products and what follows them: f32, or bf16 or f16 with weights and optimizer in f32")
-	fl.Float64Var(&t.scaler.Initial, "loss-scale", t.scaler.Initial, "the first `SCALE` of the loss; f16 scales it always, others where one of these flags is given")
+	fl.Float64Var(&t.scaler.Initial, "loss-scale", t.scaler.Initial, "the initial loss `SCALE`; f16 always scales the loss, other dtypes if one of the --loss-scale flags is given")
 	fl.Float64Var(&t.scaler.Growth, "loss-scale-growth", t.scaler.Growth, "`FACTOR` by which the scale grows")
-	fl.Float64Var(&t.scaler.Backoff, "loss-scale-backoff", t.scaler.Backoff, "`FACTOR` by which it falls where a gradient is not finite; that step is skipped")
-	fl.Var(&wholeNumber[int64]{&t.scaler.Interval, 1, math.MaxInt32}, "loss-scale-interval", "`STEPS` with finite gradients after which it grows")
+	fl.Float64Var(&t.scaler.Backoff, "loss-scale-backoff", t.scaler.Backoff, "`FACTOR` by which the scale falls if a gradient is not finite; that step is skipped")
+	fl.Var(&wholeNumber[int64]{&t.scaler.Interval, 1, math.MaxInt32}, "loss-scale-interval", "`STEPS` with finite gradients after which the scale grows")
 	fl.Int64Var(&t.seed, "seed", 0, "`SEED` of dropout and other random numbers")
 	fl.StringVar(&t.out, "out", "", "`DIR` for weights, checkpoints and the curve of the loss, or FILE.safetensors for the weights alone")
-	fl.Var(&wholeNumber[int64]{&t.every, 1, 1 << 40}, "save-every", "`N` steps after which a checkpoint is written (default: at the end and at an interrupt)")
-	fl.BoolVar(&t.resume, "resume", false, "go on from the latest checkpoint in --out")
+	fl.Var(&wholeNumber[int64]{&t.every, 1, 1 << 40}, "save-every", "write a checkpoint every `N` steps (default: at the end and at an interrupt)")
+	fl.BoolVar(&t.resume, "resume", false, "resume from the latest checkpoint in --out")
 	fl.VisitAll(func(f *pflag.Flag) {
 		if len(only) == 0 || slices.Contains(only, f.Name) {
 			cmd.Flags().AddFlag(f)
@@ -151,7 +152,7 @@ func (t *trainFlags) check(cmd *cobra.Command) error {
 	case len(t.betas) != 2:
 		return usagef("--betas takes two numbers, as in 0.9,0.95")
 	case t.resume && (t.out == "" || t.single()):
-		return usagef("--resume goes on from a checkpoint in the directory that --out names")
+		return usagef("--resume needs --out DIR, the directory with the checkpoint to resume from")
 	case t.every > 0 && (t.out == "" || t.single()):
 		return usagef("--save-every writes checkpoints to the directory that --out names")
 	}

@@ -293,7 +293,7 @@ func (r *training) finish(ctx context.Context, trained error) error {
 	}
 	if interrupted {
 		if r.flags.out != "" && !r.flags.single() {
-			fmt.Fprintf(r.app.err, "pwc: interrupted after step %d; --resume goes on from %s\n", r.report.Steps, checkpointDir(r.flags.out, r.report.Steps))
+			fmt.Fprintf(r.app.err, "pwc: interrupted after step %d; --resume continues from %s\n", r.report.Steps, checkpointDir(r.flags.out, r.report.Steps))
 		}
 		return nil
 	}
@@ -351,7 +351,7 @@ func latestCheckpoint(dir string) (string, error) {
 		return "", err
 	}
 	if len(steps) == 0 {
-		return "", fmt.Errorf("%s holds no checkpoint to go on from; without --resume training begins", dir)
+		return "", fmt.Errorf("%s holds no checkpoint to resume from; leave out --resume to begin a new run", dir)
 	}
 	return checkpointDir(dir, slices.Max(steps)), nil
 }
@@ -397,7 +397,7 @@ func (r *training) openOut() error {
 		return err
 	}
 	if len(steps) > 0 {
-		return usagef("--out %s holds a run of %s already: --resume goes on with it, another directory begins a new one", out, plural(slices.Max(steps), "step"))
+		return usagef("--out %s already holds a run of %s: add --resume to continue it, or give another directory", out, plural(slices.Max(steps), "step"))
 	}
 	return os.MkdirAll(out, 0o755)
 }

@@ -56,14 +56,14 @@ func (a *app) tuneCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tune MODEL",
 		Short: "measure on this GPU how each product of a model is computed best",
-		Long: `Measure the matrix products of a model on this machine's GPU, at every size that is
-captured, between the kernels around it and on memory that no cache holds: by the
-kernels that pwc makes, and by algorithms of cuBLASLt. What is fastest is kept in the
-cache as records about this GPU and this version of the library, which whatever runs
-there looks up. No weights are read, and what was compiled does not change.
+		Long: `Measure the matrix products of a model on this machine's GPU, with pwc's kernels and with
+algorithms of cuBLASLt, at every capture size. Each product runs between its neighbouring
+kernels, on memory that no cache holds. The fastest choice is written to the cache as a
+record for this GPU and this version of the library; every later run there reads it. No
+weights are read, and compiled programs do not change.
 
-Without records the library's own heuristic chooses, from a number of rows on that
-was measured on another GPU.`,
+Without a record pwc's kernels compute small numbers of rows, up to a bound that was
+measured on another GPU; above it cuBLASLt does, with the algorithm of its own heuristic.`,
 		Example: `  pwc tune models/llama --target cuda
   pwc tune config.json --target cuda --dtype bf16 --capture-sizes 1,8,32,128,256 --json`,
 		Args: exactly(1, "one checkpoint, config.json or module"),

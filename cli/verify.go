@@ -36,17 +36,17 @@ func (a *app) verifyCommand() *cobra.Command {
 		Long: `Run a model and compare values inside it, layer by layer.
 
 --trace compares with a file of module outputs, as forward hooks of PyTorch see them:
-tensors named by module path (model.layers.3.mlp), and the inputs by the names of the
-parameters (input_ids for a language model). --write-script prints the lines of Python that
-record one. Without a trace the reference interpreter computes what is right, or what
---versus names: another target (host), or another mode (mode=none).
+tensors named by module path (model.layers.3.mlp), and inputs named by parameter
+(input_ids for a language model). --write-script prints a Python script that records one.
+Without a trace the expected values come from the reference interpreter, or from another
+target (--versus host) or another mode (--versus mode=none).
 
-A value departs where its relative error ‖a−b‖/‖b‖ exceeds what rounding explains: the bound
-of each value follows from the dtypes and sums on the way to it (docs/verify.md).
+A value departs if its relative error ‖a−b‖/‖b‖ exceeds a bound for rounding, which follows
+from the dtypes and sums that lead to the value (docs/verify.md).
 
---bisect searches for the smallest cause: the piece, fed with right values so that errors do
-not travel; the pass or the kernel variant without which it is right; and the fewest nodes.
-It writes them to --dir as a module and its inputs, with the command that reproduces them.
+--bisect searches for the smallest cause: the piece that departs on correct inputs; the pass
+or the kernel variant without which it is correct; and the fewest nodes. It writes them to
+--dir as a module and its inputs, with the command that reproduces the departure.
 
 Exit code 1: a value departs, is NaN or has another shape; nothing was compared; or a name of
 the trace is no value of the model, unless --allow-unmapped.`,
@@ -81,8 +81,8 @@ the trace is no value of the model, unless --allow-unmapped.`,
 	fl := cmd.Flags()
 	fl.StringVar(&v.trace, "trace", "", "safetensors `FILE` with outputs of modules and the inputs")
 	fl.StringVar(&v.versus, "versus", "", "compare with `WHAT` instead of the interpreter: host, or mode=MODE")
-	fl.StringVar(&v.run.in, "in", "", "safetensors `FILE` with the inputs, where there is no trace")
-	fl.Var(&wholeNumber[int64]{&v.run.rows, 1, maxRows}, "rows", "make inputs of `N` rows up, where there is no trace")
+	fl.StringVar(&v.run.in, "in", "", "safetensors `FILE` with the inputs, if there is no trace")
+	fl.Var(&wholeNumber[int64]{&v.run.rows, 1, maxRows}, "rows", "make up inputs of `N` rows, if there is no trace")
 	fl.StringVar(&v.run.fn, "func", "", "run this `FUNCTION` alone")
 	addMode(cmd, &v.run.mode)
 	fl.BoolVar(&v.bisect, "bisect", false, "find the smallest cause of a departure")

@@ -53,7 +53,7 @@ func newWorkload(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFl
 		for _, f := range m.Funcs {
 			names = append(names, f.Name)
 		}
-		return nil, usagef("the module has the functions %s and is no language model: --func says which one to run", strings.Join(names, ", "))
+		return nil, usagef("the module has the functions %s and is not a language model: choose one with --func", strings.Join(names, ", "))
 	}
 	funcs, err := chooseFuncs(m, rf.fn)
 	if err != nil {

@@ -31,7 +31,7 @@ func inspect(m *ir.Module) (*language, error) {
 	}
 	fwd, lg := m.Func(forwardFunc), m.Func(logitsFunc)
 	if fwd == nil || lg == nil {
-		return nil, fmt.Errorf("runner: module %q is no language model: it needs @forward(ids, positions) and @logits(hidden states, rows)", m.Name)
+		return nil, fmt.Errorf("runner: module %q is not a language model: it needs @forward(ids, positions) and @logits(hidden states, rows)", m.Name)
 	}
 	lm := &language{}
 	var ok, ok2 bool

@@ -692,7 +692,7 @@ func TestOptions(t *testing.T) {
 		}
 	}
 	for name, text := range map[string]string{
-		"is no language model": "pwc 1\nmodule \"m\" {\n  sym N in [1, 4] batch\n  func @f(%x: f32[N]) -> (f32[N]) {\n    return %x\n  }\n}\n",
+		"is not a language model": "pwc 1\nmodule \"m\" {\n  sym N in [1, 4] batch\n  func @f(%x: f32[N]) -> (f32[N]) {\n    return %x\n  }\n}\n",
 		"must take ids":        "pwc 1\nmodule \"m\" {\n  sym N in [1, 4] batch\n  func @forward(%x: f32[N]) -> (f32[N]) {\n    return %x\n  }\n  func @logits(%x: f32[N]) -> (f32[N]) {\n    return %x\n  }\n}\n",
 	} {
 		mod, err := ir.Parse("m.ir", []byte(text))
