@@ -38,7 +38,7 @@ var optionsOf = map[string]Options{
 func refused(name string) bool { return strings.HasPrefix(name, "refused-") }
 
 // files are the archives of the tests and what PyTorch computed with them, by path: those in
-// folders, and those of ops.tar.gz and more.tar.gz.
+// folders, and those in tar files.
 var files = sync.OnceValues(func() (map[string][]byte, error) {
 	out := map[string][]byte{}
 	paths, err := filepath.Glob(filepath.Join(archives, "*", "*"))
@@ -52,8 +52,12 @@ var files = sync.OnceValues(func() (map[string][]byte, error) {
 		}
 		out[path.Join(filepath.Base(filepath.Dir(p)), filepath.Base(p))] = data
 	}
-	for _, name := range []string{"ops.tar.gz", "more.tar.gz"} {
-		if err := untar(filepath.Join(archives, name), out); err != nil {
+	tars, err := filepath.Glob(filepath.Join(archives, "*.tar.gz"))
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range tars {
+		if err := untar(name, out); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}

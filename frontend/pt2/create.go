@@ -15,7 +15,7 @@ var createRules = map[string]opRule{
 	"aten.empty": filled(0), "aten.empty_like": filled(0), "aten.new_empty": filled(0), "aten.empty_strided": filled(0), "aten.new_empty_strided": filled(0), "aten.empty_permuted": filled(0),
 	"aten.full": fill, "aten.full_like": fill, "aten.new_full": fill, "aten.scalar_tensor": fill,
 	"aten.zero": filled(0), "aten.fill": fill,
-	"aten.arange": arange, "aten.linspace": linspace, "aten.eye": eye,
+	"aten.arange": arange, "aten.linspace": linspace, "aten.tril_indices": triangleIndices, "aten.triu_indices": triangleIndices, "aten.eye": eye,
 	"aten.clone": copied, "aten.lift_fresh_copy": copied, "aten._to_copy": copied, "aten.detach_copy": copied, "aten.alias_copy": copied,
 	"aten.copy": func(c *call) []ir.Value {
 		t := c.out(0)
@@ -118,6 +118,27 @@ func linspace(c *call) []ir.Value {
 		}
 	}
 	return one(c.constants(t.DType, values))
+}
+
+// triangleIndices are rows and columns of the elements of a triangle, in the order of rows.
+func triangleIndices(c *call) []ir.Value {
+	t := c.out(0)
+	rows, cols, offset := c.int("row", 0), c.int("col", 0), c.int("offset", 0)
+	if rows < 0 || cols < 0 || rows > 1<<10 || cols > 1<<10 {
+		c.fail("it takes at most %d rows and columns", 1<<10)
+	}
+	var row, col []float64
+	for i := range rows {
+		for j := range cols {
+			if lower := c.base == "aten.tril_indices"; lower && j <= i+offset || !lower && j >= i+offset {
+				row, col = append(row, float64(i)), append(col, float64(j))
+			}
+		}
+	}
+	if len(row) == 0 {
+		return one(c.full(c.i(0), t.DType, t.Shape...))
+	}
+	return one(c.concat(0, c.unsqueeze(c.constants(t.DType, row), 0), c.unsqueeze(c.constants(t.DType, col), 0)))
 }
 
 func (e *emitter) constants(dt dtype.DType, values []float64) ir.Value {

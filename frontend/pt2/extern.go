@@ -12,7 +12,7 @@ import (
 // externName returns the name by which the op could be kept: "toy::attention". An overload
 // that is not the default one is part of it.
 func (c *call) externName() string {
-	ns, op, ok := strings.Cut(c.base, ".")
+	ns, op, ok := strings.Cut(c.name, ".")
 	if !ok {
 		return ""
 	}

@@ -12,7 +12,7 @@ var indexRules = map[string]opRule{
 	"aten.index":     indexed, "aten._unsafe_index": indexed, "aten.index_select": indexSelect,
 	"aten.gather": gathered, "aten.take_along_dim": takeAlong,
 	"aten.scatter": scattered, "aten.index_put": indexPut, "aten._unsafe_index_put": indexPut,
-	"aten.index_copy": indexCopy, "aten.index_fill": indexFill, "aten.masked_scatter": maskedScatter, "aten.searchsorted": searchSorted, "aten.one_hot": oneHot, "aten.bucketize": bucketize, "aten.isin": isIn,
+	"aten.index_copy": indexCopy, "aten.index_fill": indexFill, "aten.masked_scatter": maskedScatter, "aten.searchsorted": searchSorted, "aten.one_hot": oneHot, "aten.bucketize": bucketize, "aten.isin": isIn, "aten.take": take,
 }
 
 // wrapped makes positions from the end positions from the start.
@@ -148,6 +148,13 @@ func (c *call) gatherElements(x, index ir.Value, axis int) ir.Value {
 func gathered(c *call) []ir.Value {
 	x, index := c.tensor("self"), c.tensor("index")
 	return one(c.gatherElements(x, index, c.axis("dim", 0, c.rank(x))))
+}
+
+// take reads elements at positions in the flat tensor.
+func take(c *call) []ir.Value {
+	x := c.tensor("self")
+	n := product(c.shape(x))
+	return one(c.gather(c.reshape(x, n), c.wrapped(c.tensor("index"), n), 0))
 }
 
 // takeAlong is gather after its operands broadcast in the other axes.

@@ -15,7 +15,7 @@ var layoutRules = map[string]opRule{
 		x := c.cast(c.tensor("self"), c.out(0).DType)
 		return one(c.over("sum", c.diagonalOf(x, 0, 1, 0), []int{0}, false))
 	},
-	"aten.cat": joined, "aten.concat": joined, "aten.concatenate": joined, "aten.stack": stacked, "aten.hstack": joined1, "aten.vstack": joined,
+	"aten.cat": joined, "aten.stack": stacked, "aten.hstack": joined1, "aten.vstack": joined,
 	"aten.repeat": repeated, "aten.tile": repeated, "aten.repeat_interleave": interleaved,
 	"aten.flip": flipped, "aten.roll": rolled, "aten.constant_pad_nd": padded, "aten.pad": padded,
 	"aten.reflection_pad1d": padded, "aten.reflection_pad2d": padded, "aten.reflection_pad3d": padded, "aten.replication_pad1d": padded, "aten.replication_pad2d": padded, "aten.replication_pad3d": padded,

@@ -14,7 +14,8 @@ import (
 type call struct {
 	*importer
 	n        *node
-	base     string // "aten.add"
+	name     string // "aten.add", as the archive has it
+	base     string // the same as the rules have it
 	overload string // "Tensor"
 	in       map[string]*argument
 	outs     []string // names of the results; empty: not a tensor
@@ -32,7 +33,7 @@ func (im *importer) node(n *node) error {
 	if i := strings.LastIndexByte(target, '.'); i > strings.IndexByte(target, '.') {
 		base, overload = target[:i], target[i+1:]
 	}
-	c := &call{importer: im, n: n, base: base, overload: overload, in: map[string]*argument{}}
+	c := &call{importer: im, n: n, name: base, base: canonical(base), overload: overload, in: map[string]*argument{}}
 	for i := range n.Inputs {
 		in := &n.Inputs[i]
 		if c.in[in.Name] != nil && in.Name != "" { // operands of higher-order ops have no names
@@ -85,6 +86,9 @@ func (im *importer) otherNode(n *node) error {
 
 // results runs the rule of the op.
 func (c *call) results() []*tensor {
+	if c.external() { // what the options name is kept, also where there is a rule
+		return c.extern()
+	}
 	if rule, ok := viewRules[c.base]; ok {
 		return rule(c)
 	}
@@ -99,9 +103,6 @@ func (c *call) results() []*tensor {
 		if rule, ok := opRules[name]; ok && c.overload != "out" {
 			return c.inPlace(rule)
 		}
-	}
-	if c.external() {
-		return c.extern()
 	}
 	if strings.HasPrefix(c.base, "higher_order.") {
 		c.fail("a higher-order op, whose operands are graphs")

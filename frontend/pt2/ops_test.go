@@ -151,7 +151,7 @@ func TestOps(t *testing.T) {
 }
 
 func opCases() []opCase {
-	return slices.Concat(foldCases(), sampleCases(), resampleCases(), bagCases(), stridedCases(), pairCases(), lossCases())
+	return slices.Concat(foldCases(), sampleCases(), resampleCases(), bagCases(), stridedCases(), pairCases(), productCases(), lossCases())
 }
 
 // TestOpsOnHost compiles the same programs for the host.
@@ -529,6 +529,35 @@ func pairCases() []opCase {
 		{name: "pdist inf", op: "aten._pdist_forward.default", operands: []operand{f32("self", x, n, d)}, args: `{"p": {"as_float": "Infinity"}}`, results: []operand{f32("y", far, n*(n-1)/2)}},
 		{name: "pdist 1", op: "aten._pdist_forward.default", operands: []operand{f32("self", x, n, d)}, args: `{"p": {"as_float": 1.0}}`, results: []operand{f32("y", sum, n*(n-1)/2)}},
 		{name: "median", op: "aten.median.dim", operands: []operand{f32("self", []float64{4, 1, 3, 2, 9, 7, 8, 6}, 2, 4)}, args: `{"dim": {"as_int": 1}}`, results: []operand{f32("y", []float64{2, 7}, 2), i64s("at", []float64{3, 1}, 2)}},
+	}
+}
+
+func productCases() []opCase {
+	a, b := wave(6, 1.3), wave(12, 0.8) // a is [2, 3], b is [4, 3]
+	inner, norm := make([]float64, 8), make([]float64, 6)
+	for i := range 2 {
+		sum := 0.0
+		for k := range 3 {
+			sum += a[3*i+k] * a[3*i+k]
+			for j := range 4 {
+				inner[4*i+j] += a[3*i+k] * b[3*j+k]
+			}
+		}
+		for k := range 3 {
+			norm[3*i+k] = a[3*i+k] * b[i] / math.Sqrt(sum)
+		}
+	}
+	added := make([]float64, 6)
+	for i := range added {
+		added[i] = 2*a[i] + 3*b[i/3]*b[4+i%3]
+	}
+	return []opCase{
+		{name: "inner", op: "aten.inner.default", operands: []operand{f32("self", a, 2, 3), f32("other", b, 4, 3)}, results: []operand{f32("y", inner, 2, 4)}},
+		{name: "_weight_norm", op: "aten._weight_norm.default", operands: []operand{f32("v", a, 2, 3), f32("g", b[:2], 2, 1)}, args: `{"dim": {"as_int": 0}}`, results: []operand{f32("y", norm, 2, 3)}},
+		{name: "addr", op: "aten.addr.default", operands: []operand{f32("self", a, 2, 3), f32("vec1", b[:2], 2), f32("vec2", b[4:7], 3)}, args: `{"beta": {"as_int": 2}}, {"alpha": {"as_int": 3}}`, results: []operand{f32("y", added, 2, 3)}},
+		{name: "take", op: "aten.take.default", operands: []operand{f32("self", a, 2, 3), i64s("index", []float64{5, -1, 2}, 3)}, results: []operand{f32("y", []float64{a[5], a[5], a[2]}, 3)}},
+		{name: "triu_indices", op: "aten.triu_indices.default", operands: []operand{f32("unused", a, 2, 3)}, args: `{"row": {"as_int": 2}}, {"col": {"as_int": 3}}, {"offset": {"as_int": 1}}`, results: []operand{i64s("y", []float64{0, 0, 1, 1, 2, 2}, 2, 3)}},
+		{name: "subtract", op: "aten.subtract.Tensor", operands: []operand{f32("self", a, 6), f32("other", a, 6)}, results: []operand{f32("y", make([]float64, 6), 6)}},
 	}
 }
 

@@ -12,7 +12,7 @@ var pointwiseRules = map[string]opRule{
 	"aten.neg": named("neg"), "aten.abs": named("abs"), "aten.sign": named("sign"), "aten.sgn": named("sign"), "aten.exp": named("exp"),
 	"aten.log": named("log"), "aten.sqrt": named("sqrt"), "aten.rsqrt": named("rsqrt"), "aten.reciprocal": named("reciprocal"),
 	"aten.sin": named("sin"), "aten.cos": named("cos"), "aten.tanh": named("tanh"), "aten.erf": named("erf"),
-	"aten.sigmoid": named("sigmoid"), "aten.special_expit": named("sigmoid"), "aten.silu": named("silu"), "aten.relu": named("relu"),
+	"aten.sigmoid": named("sigmoid"), "aten.silu": named("silu"), "aten.relu": named("relu"),
 	"aten.floor": named("floor"), "aten.ceil": named("ceil"), "aten.bitwise_not": named("not"),
 	"aten.round": func(c *call) []ir.Value {
 		x, scale := c.cast(c.tensor("self"), c.out(0).DType), math.Pow10(int(c.int("decimals", 0)))
@@ -32,7 +32,6 @@ var pointwiseRules = map[string]opRule{
 		return named("gelu")(c)
 	},
 	"aten.trunc":  composed((*emitter).trunc),
-	"aten.fix":    composed((*emitter).trunc),
 	"aten.frac":   composed(func(e *emitter, x ir.Value) ir.Value { return e.bin("sub", x, e.trunc(x)) }),
 	"aten.square": composed(func(e *emitter, x ir.Value) ir.Value { return e.bin("mul", x, x) }),
 	"aten.tan":    composed(func(e *emitter, x ir.Value) ir.Value { return e.bin("div", e.un("sin", x), e.un("cos", x)) }),
@@ -91,10 +90,10 @@ var pointwiseRules = map[string]opRule{
 		return one(c.un("log", c.bin("div", x, c.bin("sub", c.f(1), x))))
 	},
 
-	"aten.add": addition("add"), "aten.sub": addition("sub"), "aten.subtract": addition("sub"), "aten.rsub": reversedSub,
-	"aten.mul": binary("mul"), "aten.multiply": binary("mul"), "aten.maximum": binary("maximum"), "aten.minimum": binary("minimum"),
+	"aten.add": addition("add"), "aten.sub": addition("sub"), "aten.rsub": reversedSub,
+	"aten.mul": binary("mul"), "aten.maximum": binary("maximum"), "aten.minimum": binary("minimum"),
 	"aten.fmod": binary("rem"), "aten.remainder": remainder, "aten.pow": power, "aten.float_power": power,
-	"aten.div": division, "aten.divide": division, "aten.true_divide": division,
+	"aten.div":          division,
 	"aten.floor_divide": func(c *call) []ir.Value { return one(c.quotient("floor")) },
 	"aten.__and__":      logical("and"), "aten.__or__": logical("or"), "aten.__xor__": logical("xor"), "aten.bitwise_and": logical("and"),
 	"aten.bitwise_or": logical("or"), "aten.bitwise_xor": logical("xor"),
@@ -102,7 +101,6 @@ var pointwiseRules = map[string]opRule{
 	"aten.logical_and": truth("and"), "aten.logical_or": truth("or"), "aten.logical_xor": truth("xor"),
 	"aten.bitwise_left_shift": shift, "aten.__lshift__": shift,
 	"aten.eq": relation("eq"), "aten.ne": relation("ne"), "aten.lt": relation("lt"), "aten.le": relation("le"), "aten.gt": relation("gt"), "aten.ge": relation("ge"),
-	"aten.not_equal": relation("ne"), "aten.greater": relation("gt"), "aten.less": relation("lt"), "aten.greater_equal": relation("ge"), "aten.less_equal": relation("le"),
 	"aten.isnan": func(c *call) []ir.Value {
 		x := c.tensor("self")
 		return one(c.compare("ne", x, x))
@@ -110,7 +108,7 @@ var pointwiseRules = map[string]opRule{
 	"aten.isinf":    func(c *call) []ir.Value { return one(c.infinite(c.tensor("self"), "eq")) },
 	"aten.isfinite": func(c *call) []ir.Value { return one(c.infinite(c.tensor("self"), "lt")) },
 
-	"aten.where": where, "aten.clamp": clamp, "aten.clip": clamp, "aten.clamp_min": clamp, "aten.clamp_max": clamp, "aten.hardtanh": hardtanh,
+	"aten.where": where, "aten.clamp": clamp, "aten.clamp_min": clamp, "aten.clamp_max": clamp, "aten.hardtanh": hardtanh,
 	"aten.masked_fill": func(c *call) []ir.Value {
 		t := c.out(0)
 		return one(c.where(c.tensor("mask"), c.operand("value", t.DType), c.tensor("self")))

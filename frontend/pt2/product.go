@@ -15,6 +15,7 @@ var productRules = map[string]opRule{
 	"aten.mm": func(c *call) []ir.Value { return one(c.matmul(c.tensor("self"), c.tensor("mat2"))) }, "aten.bmm": func(c *call) []ir.Value { return one(c.matmul(c.tensor("self"), c.tensor("mat2"))) },
 	"aten.mv": func(c *call) []ir.Value { return one(c.matmul(c.tensor("self"), c.tensor("vec"))) }, "aten.dot": func(c *call) []ir.Value { return one(c.matmul(c.tensor("self"), c.tensor("tensor"))) },
 	"aten.addmm": added("mat1", "mat2"), "aten.baddbmm": added("batch1", "batch2"), "aten.addmv": added("mat", "vec"),
+	"aten.addr": outerAdded, "aten.inner": inner, "aten.vdot": func(c *call) []ir.Value { return one(c.matmul(c.tensor("self"), c.tensor("other"))) },
 	"aten.tensordot": tensordot, "aten.kron": kron, "aten.linalg_multi_dot": func(c *call) []ir.Value {
 		list := c.tensors("tensors")
 		for len(list) > 1 {
@@ -86,6 +87,25 @@ func added(a, b string) opRule {
 		y := c.scaled(c.matmul(c.tensor(a), c.tensor(b)), "alpha", dt)
 		return one(c.bin("add", c.scaled(c.tensor("self"), "beta", dt), y))
 	}
+}
+
+// outerAdded is beta*self + alpha * the outer product of two vectors.
+func outerAdded(c *call) []ir.Value {
+	dt := c.out(0).DType
+	y := c.bin("mul", c.unsqueeze(c.tensor("vec1"), 1), c.unsqueeze(c.tensor("vec2"), 0))
+	return one(c.bin("add", c.scaled(c.tensor("self"), "beta", dt), c.scaled(y, "alpha", dt)))
+}
+
+// inner sums over the last axes of both operands; a scalar multiplies.
+func inner(c *call) []ir.Value {
+	a, b := c.tensor("self"), c.tensor("other")
+	if c.rank(a) == 0 || c.rank(b) == 0 {
+		return one(c.bin("mul", a, b))
+	}
+	n := c.shape(b)[c.rank(b)-1]
+	rows := product(c.shape(b)[:c.rank(b)-1])
+	y := c.matmul(c.reshape(a, product(c.shape(a)[:c.rank(a)-1]), n), c.transpose(c.reshape(b, rows, n), 1, 0))
+	return one(c.reshape(y, c.out(0).Shape...))
 }
 
 // attention is softmax(q @ k^T * scale + mask) @ v: causal, the IR's attention, else plain

@@ -15,7 +15,7 @@ var reduceRules = map[string]opRule{
 	"aten.max": func(c *call) []ir.Value { return extremes(c, "max", "maximum") }, "aten.min": func(c *call) []ir.Value { return extremes(c, "min", "minimum") },
 	"aten.argmax": func(c *call) []ir.Value { return one(c.argExtreme("max")) }, "aten.argmin": func(c *call) []ir.Value { return one(c.argExtreme("min")) },
 	"aten.var": variance, "aten.std": variance, "aten.var_mean": variance, "aten.std_mean": variance,
-	"aten.linalg_vector_norm": vectorNorm, "aten.norm": vectorNorm, "aten.logsumexp": logSumExp,
+	"aten._weight_norm": weightNorm, "aten._weight_norm_interface": weightNorm, "aten.linalg_vector_norm": vectorNorm, "aten.norm": vectorNorm, "aten.logsumexp": logSumExp,
 	"aten.cumsum": func(c *call) []ir.Value {
 		x := c.cast(c.tensor("self"), c.out(0).DType)
 		if c.rank(x) == 0 {
@@ -24,7 +24,7 @@ var reduceRules = map[string]opRule{
 		return one(c.op("cumsum", []ir.Value{x}, ir.IntAttr("axis", int64(c.axis("dim", 0, c.rank(x))))))
 	},
 	"aten.diff": diff, "aten.topk": topk, "aten.sort": sorted, "aten.argsort": func(c *call) []ir.Value { return sorted(c)[1:] },
-	"aten.softmax": softmax, "aten._softmax": softmax, "aten.special_softmax": softmax, "aten._safe_softmax": safeSoftmax,
+	"aten.softmax": softmax, "aten._softmax": softmax, "aten._safe_softmax": safeSoftmax,
 	"aten.log_softmax": logSoftmax, "aten._log_softmax": logSoftmax,
 	"aten.layer_norm": layerNorm, "aten.native_layer_norm": layerNorm, "aten.rms_norm": rmsNorm, "aten._fused_rms_norm": rmsNorm,
 	"aten.group_norm": groupNorm, "aten.native_group_norm": groupNorm, "aten.instance_norm": instanceNorm,
@@ -171,6 +171,21 @@ func vectorNorm(c *call) []ir.Value {
 	x := c.cast(c.tensor("self"), dtype.F32)
 	v := c.normOver(x, c.float("ord", c.float("p", 2)), c.axes("dim", c.rank(x)), c.bool("keepdim", false))
 	return one(c.cast(v, c.out(0).DType))
+}
+
+// weightNorm is v*g / |v|, where the norm is over all axes but dim.
+func weightNorm(c *call) []ir.Value {
+	v := c.tensor("v")
+	axis := c.axis("dim", 0, c.rank(v))
+	var axes []int
+	for i := range c.rank(v) {
+		if i != axis {
+			axes = append(axes, i)
+		}
+	}
+	norm := c.normOver(c.cast(v, dtype.F32), 2, axes, true)
+	y := c.bin("mul", v, c.cast(c.bin("div", c.cast(c.tensor("g"), dtype.F32), norm), c.dtype(v)))
+	return []ir.Value{y, c.reshape(norm, c.shape(c.tensor("g"))...)}
 }
 
 // normOver is the p-norm of axes.

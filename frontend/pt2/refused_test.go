@@ -65,3 +65,17 @@ func TestExternsAreOffered(t *testing.T) {
 		t.Errorf("%+v", op)
 	}
 }
+
+// TestExternsOfATen keeps an op that could be imported: a graph is cut at it, and the runner
+// brings its own kernel. Its operands are queries, keys, values and a mask.
+func TestExternsOfATen(t *testing.T) {
+	const name = "aten::scaled_dot_product_attention"
+	m, err := open(t, "hf-vit").Import(Options{Externs: []string{name}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	op := m.Module.Extern(name)
+	if op == nil || len(op.Mut) != 4 || op.Results != 1 || m.Attentions != (Attentions{}) {
+		t.Errorf("%+v, %+v", op, m.Attentions)
+	}
+}

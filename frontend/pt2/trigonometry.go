@@ -8,10 +8,10 @@ import (
 
 // trigonometryRules are the inverse functions, of ops that the IR has.
 var trigonometryRules = map[string]opRule{
-	"aten.atan": composed((*emitter).atan), "aten.arctan": composed((*emitter).atan),
-	"aten.asin": composed((*emitter).asin), "aten.arcsin": composed((*emitter).asin),
-	"aten.acos": composed((*emitter).acos), "aten.arccos": composed((*emitter).acos),
-	"aten.atan2": atan2, "aten.arctan2": atan2,
+	"aten.atan":  composed((*emitter).atan),
+	"aten.asin":  composed((*emitter).asin),
+	"aten.acos":  composed((*emitter).acos),
+	"aten.atan2": atan2,
 	"aten.acosh": composed((*emitter).acosh), "aten.atanh": composed((*emitter).atanh),
 }
 
