@@ -2,8 +2,10 @@ package pt2
 
 import (
 	"context"
+	"slices"
 
 	"pwc/ir"
+	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
 )
@@ -60,11 +62,11 @@ func (c *call) sees(q, k ir.Value) (causal bool, why string) {
 	mask := c.maskName()
 	causal = c.bool("is_causal", false)
 	if c.has(mask) {
-		all, lower := c.maskSees(c.tensor(mask))
-		if causal || !all && !lower {
+		v := c.maskSees(c.tensor(mask))
+		if causal || !v.all && !v.lower {
 			return false, "its mask is not causal, or not known at the import"
 		}
-		causal = !all
+		causal = !v.all
 	}
 	at := c.rank(q) - 2
 	if causal && !c.shape(q)[at].Equal(c.shape(k)[at]) {
@@ -81,26 +83,45 @@ func (c *call) maskName() string {
 	return "attn_bias"
 }
 
-// maxMask is the most elements of a mask that is evaluated.
-const maxMask = 1 << 22
+// A mask is evaluated at the import, at each size of a dynamic dimension that it has: at most so
+// many, and so many elements in all.
+const (
+	maxMask      = 1 << 22
+	maxMaskSizes = 64
+)
 
-// maskSees reports whether a mask depends on no input and hides nothing, or exactly the keys after
-// each query: a matrix of bools, or of zeros and what takes a score to nothing.
-func (c *call) maskSees(mask ir.Value) (all, lower bool) {
-	f := c.fb.Func()
+// visible says which keys a mask lets queries see.
+type visible struct {
+	all   bool
+	lower bool // exactly those up to the query's own position
+}
+
+// maskSees reports what a mask that depends on no input lets queries see: a matrix of bools, or of
+// zeros and what takes a score to nothing. Neither is reported of another mask.
+func (c *call) maskSees(mask ir.Value) visible {
 	for { // a mask for each sequence and head is one, repeated
-		n := f.Def(mask)
+		n := c.fb.Func().Def(mask)
 		if n == nil || n.Op.ID != ir.OpBroadcastTo || c.rank(n.Args[0]) < 2 {
 			break
 		}
 		mask = n.Args[0]
 	}
-	t := constantValue(f, mask)
-	if t == nil || len(t.Shape) < 2 {
-		return false, false
+	sees, ok := c.masks[mask] // layers share masks
+	if !ok && c.rank(mask) >= 2 {
+		values := c.constantValues(mask)
+		sees = visible{len(values) > 0, len(values) > 0}
+		for _, t := range values {
+			one := seesOf(t)
+			sees.all, sees.lower = sees.all && one.all, sees.lower && one.lower
+		}
+		c.masks[mask] = sees
 	}
+	return sees
+}
+
+func seesOf(t *interp.Tensor) visible {
 	rows, cols := t.Shape[len(t.Shape)-2], t.Shape[len(t.Shape)-1]
-	all, lower = true, rows > 1 && rows == cols
+	sees := visible{true, rows > 1 && rows == cols}
 	hidden := -dtype.F16.MaxFinite() / 2 // of additive masks: finite ones are the smallest number of a dtype
 	for i := range t.Len() {
 		x := t.At(i)
@@ -108,58 +129,110 @@ func (c *call) maskSees(mask ir.Value) (all, lower bool) {
 		if t.Type == dtype.Bool {
 			open, closed = x != 0, x == 0
 		}
-		before := rows > 0 && int64(i)%cols <= int64(i)/cols%rows
-		all = all && open
-		lower = lower && (before && open || !before && closed)
+		before := int64(i)%cols <= int64(i)/cols%rows
+		sees.all = sees.all && open
+		sees.lower = sees.lower && (before && open || !before && closed)
 	}
-	return all, lower
+	return sees
 }
 
-// constantValue computes a value that depends on no input, weight or state; nil for another
-// one, and for one of which a step has dynamic or many elements.
-func constantValue(f *ir.Func, v ir.Value) *interp.Tensor {
+// constantValues computes a value that depends on no input, weight or state, at every size of the
+// dynamic dimension that it has; nil of another value, and of one with several dimensions or
+// too many elements.
+func (c *call) constantValues(v ir.Value) []*interp.Tensor {
 	b := ir.NewBuilder("mask")
-	fb := b.Func("mask")
-	made := map[ir.Value]ir.Value{}
-	var take func(v ir.Value) bool
-	take = func(v ir.Value) bool {
-		if _, ok := made[v]; ok {
-			return true
+	m := maskBuilder{from: c.fb.Func(), to: b.Func("mask"), made: map[ir.Value]ir.Value{}}
+	declare := func(name string) { b.Symbol(name, c.syms.lo[name], c.syms.hi[name], c.syms.kind[name]) }
+	if !m.take(v, declare) || len(m.symbols) > 1 {
+		return nil
+	}
+	lo, hi := int64(0), int64(0)
+	for _, name := range m.symbols {
+		lo, hi = c.syms.lo[name], c.syms.hi[name]
+	}
+	if hi-lo >= maxMaskSizes {
+		return nil
+	}
+	m.to.Return(m.made[v])
+	module, err := b.Build()
+	if err != nil {
+		return nil
+	}
+	var out []*interp.Tensor
+	elements := int64(0)
+	for n := lo; n <= hi; n++ {
+		most := m.most(func(string) (int64, bool) { return n, true })
+		if elements += most; most < 0 || elements > maxMask {
+			return nil
 		}
-		info := f.Values[v]
-		if info.Kind == ir.LiteralValue {
-			made[v] = fb.Literal(info.Literal)
-			return true
+		env := &interp.Env{Symbols: map[string]int64{}}
+		for _, name := range m.symbols {
+			env.Symbols[name] = n
 		}
-		n := f.Def(v)
-		count, ok := info.Type.Elements().Const()
-		if n == nil || info.Kind != ir.ResultValue || n.Extern != nil || n.Op.Effects&^ir.Alias != 0 || !ok || count > maxMask {
-			return false
+		r, err := interp.Run(context.Background(), module, module.Func("mask"), env, nil)
+		if err != nil {
+			return nil
 		}
-		args := make([]ir.Value, len(n.Args))
-		for i, a := range n.Args {
-			if !take(a) {
-				return false
-			}
-			args[i] = made[a]
+		out = append(out, r[0])
+	}
+	return out
+}
+
+// maskBuilder copies the nodes of which a value is made.
+type maskBuilder struct {
+	from    *ir.Func
+	to      *ir.FuncBuilder
+	made    map[ir.Value]ir.Value
+	symbols []string  // of the values' sizes
+	sizes   []dim.Dim // the values' elements
+}
+
+// most returns the elements of the largest value at sizes of dimensions; -1: they are not known.
+func (m *maskBuilder) most(at func(string) (int64, bool)) int64 {
+	most := int64(0)
+	for _, d := range m.sizes {
+		n, err := d.Eval(at)
+		if err != nil || n < 0 {
+			return -1
 		}
-		results := fb.Op(n.Op.Name, args, n.Attrs...)
-		for i, r := range n.Results {
-			made[r] = results[i]
-		}
+		most = max(most, n)
+	}
+	return most
+}
+
+// take copies a value, whose symbols it declares; false: it depends on an input, a weight or a state.
+func (m *maskBuilder) take(v ir.Value, declare func(symbol string)) bool {
+	if _, ok := m.made[v]; ok {
 		return true
 	}
-	if !take(v) {
-		return nil
+	info := m.from.Values[v]
+	if info.Kind == ir.LiteralValue {
+		m.made[v] = m.to.Literal(info.Literal)
+		return true
 	}
-	fb.Return(made[v])
-	m, err := b.Build()
-	if err != nil {
-		return nil
+	n := m.from.Def(v)
+	if n == nil || info.Kind != ir.ResultValue || n.Extern != nil || n.Op.Effects&^ir.Alias != 0 {
+		return false
 	}
-	out, err := interp.Run(context.Background(), m, m.Func("mask"), &interp.Env{}, nil)
-	if err != nil {
-		return nil
+	args := make([]ir.Value, len(n.Args))
+	for i, a := range n.Args {
+		if !m.take(a, declare) {
+			return false
+		}
+		args[i] = m.made[a]
 	}
-	return out[0]
+	count := info.Type.Elements()
+	m.sizes = append(m.sizes, count)
+	for _, d := range info.Type.Shape {
+		for _, name := range d.Symbols() {
+			if !slices.Contains(m.symbols, name) {
+				m.symbols = append(m.symbols, name)
+				declare(name)
+			}
+		}
+	}
+	for i, r := range m.to.Op(n.Op.Name, args, n.Attrs...) {
+		m.made[n.Results[i]] = r
+	}
+	return true
 }

@@ -99,14 +99,15 @@ type importer struct {
 	notes   []string
 
 	attentions Attentions
-	bandBytes  int64 // of patches of a convolution, about
-	autocast   bool  // the nodes are in a region in which operands take the dtype of the result
+	masks      map[ir.Value]visible // of attention, that were evaluated
+	bandBytes  int64                // of patches of a convolution, about
+	autocast   bool                 // the nodes are in a region in which operands take the dtype of the result
 }
 
 func newImporter(a *Archive, o *Options, states map[string]bool) *importer {
 	b := ir.NewBuilder(o.Name)
 	im := &importer{a: a, options: o, b: b, graph: &a.program.GraphModule.Graph, sig: &a.program.GraphModule.Signature,
-		values: map[string]*tensor{}, weights: map[string]string{}, states: states, mutated: map[string]bool{},
+		values: map[string]*tensor{}, weights: map[string]string{}, states: states, mutated: map[string]bool{}, masks: map[ir.Value]visible{},
 		bandBytes: bandBytes, written: map[string]bool{}, externs: map[string]*ir.Extern{}, index: map[[2]string]int{}}
 	return im
 }
