@@ -137,7 +137,7 @@ func (b *Batch) Add(computed, tokens int, blocks []int32, blockSize int) error {
 // else may change its table.
 func (b *Batch) AddSequence(name uint64, computed, tokens int, blocks []int32, blockSize int) error {
 	if name == 0 || len(b.Sequences) != len(b.SeqLens) {
-		return fmt.Errorf("attention: request %d is named %d, where %d of those before it have names", len(b.SeqLens), name, len(b.Sequences))
+		return fmt.Errorf("attention: request %d has name %d, but %d of the requests before it have names: name all requests or none", len(b.SeqLens), name, len(b.Sequences))
 	}
 	if err := b.add(name, computed, tokens, blocks, blockSize); err != nil {
 		return err

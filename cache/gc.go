@@ -251,7 +251,7 @@ func (c *collector) scanModules(ctx context.Context, pinned map[ID]bool, damaged
 		m, err := c.t.module(id)
 		if err != nil {
 			if g.pinned && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("a pinned module is damaged, so what it keeps is unknown; compile it again, or unpin it: %w", err)
+				return fmt.Errorf("a pinned module is damaged, and its artifacts are unknown; compile it again, or unpin it: %w", err)
 			}
 			if !errors.Is(err, fs.ErrNotExist) {
 				damaged(err)

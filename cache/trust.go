@@ -370,7 +370,7 @@ func ReadTrust(name string) (*Trust, error) {
 	}
 	defer f.Close()
 	if why := foreign(info, othersWrite|groupWrites, true); why != "" {
-		return nil, fmt.Errorf("%s says what to trust, and %s; make it yours: chown and chmod go-w", name, why)
+		return nil, fmt.Errorf("%s says whose code is trusted, and %s; make it your file that only you can write: chown and chmod go-w", name, why)
 	}
 	text, err := openfile.ReadAll(f, maxTrust)
 	if err != nil {

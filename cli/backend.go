@@ -170,7 +170,7 @@ func (f *buildFlags) sizes() ([]int64, error) {
 	}
 	out := sizeList{}
 	if err := out.Set(f.captureSizes); err != nil {
-		return nil, usagef("--capture-sizes %s: %w; it takes sizes with commas between them, default, or none", f.captureSizes, err)
+		return nil, usagef("--capture-sizes %s: %w; give sizes separated by commas, default, or none", f.captureSizes, err)
 	}
 	return out, nil
 }

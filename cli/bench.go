@@ -90,7 +90,7 @@ of the same precision, which is measured first.`,
 				return a.runBenchTrain(cmd.Context(), args[0], &f, &b, &t, &g)
 			}
 			if given := changedOf(cmd, trainOnly); len(given) > 0 {
-				return usagef("--%s is of --train", strings.Join(given, " and --"))
+				return usagef("--%s needs --train", strings.Join(given, " and --"))
 			}
 			if g.anyContext = f.context == 0; g.anyContext {
 				f.context = benchContext

@@ -122,7 +122,7 @@ func (b *trainBench) prepare(m *model, o train.Options) (closeData func() error,
 			return closeData, err
 		}
 	} else if tf.rows > 0 || tf.length > 0 {
-		return closeData, usagef("%s is a module, which says itself what a batch is: --batch-size and --length have no effect", m.path)
+		return closeData, usagef("%s is a module, whose parameters determine the batch: --batch-size and --length have no effect", m.path)
 	}
 	if b.program, err = train.Build(loss, o); err != nil {
 		return closeData, explainTrain(err)

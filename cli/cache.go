@@ -96,7 +96,7 @@ func (a *app) withStore(run func(ctx context.Context, s *cache.Store, args []str
 			return err
 		}
 		if s == nil {
-			return usagef("PWC_CACHE=off: there is no cache")
+			return usagef("the cache is turned off (PWC_CACHE=off)")
 		}
 		if info, err := os.Stat(s.Dir()); err == nil && !info.IsDir() {
 			return fmt.Errorf("%s, where the cache should be, is no directory", s.Dir())

@@ -73,15 +73,15 @@ func (c *modelChoice) all(ctx context.Context, s *cache.Store, refs []string) ([
 		if found {
 			return nil
 		}
-		what := "nothing is kept"
+		what := "the cache has nothing"
 		if ref != "" {
-			what = "no model " + termsafe.Quote(ref) + " is kept"
+			what = "the cache has no model " + termsafe.Quote(ref)
 		}
 		slices.Sort(others)
 		if others = slices.Compact(others); len(others) > 0 {
-			return fmt.Errorf("--target %s: %s for it, but for %s", c.target, what, strings.Join(others, ", "))
+			return fmt.Errorf("--target %s: %s for this target; it has some for %s", c.target, what, strings.Join(others, ", "))
 		}
-		return fmt.Errorf("--target %s: %s for it: %w", c.target, what, cache.ErrNotFound)
+		return fmt.Errorf("--target %s: %s for this target: %w", c.target, what, cache.ErrNotFound)
 	}
 	if len(refs) == 0 {
 		refs = []string{""}

@@ -327,7 +327,7 @@ func helpCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			about, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {
-				return usagef("there is no command %q", strings.Join(args, " "))
+				return usagef("unknown command %q", strings.Join(args, " "))
 			}
 			about.InitDefaultHelpFlag()
 			return about.Help()

@@ -59,7 +59,7 @@ func (a *app) runExample(name, out string) error {
 		for _, e := range exampleTexts {
 			names = append(names, e[0])
 		}
-		return usagef("there is no example %q; there are %s", name, strings.Join(names, " and "))
+		return usagef("unknown example %q; the examples are %s", name, strings.Join(names, " and "))
 	}
 	if out == "" {
 		if a.json {

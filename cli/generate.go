@@ -463,7 +463,7 @@ func (g *generation) bound(positions int64, hint string) {
 			q.refused = errors.New("max_new is 0, but the model does not say its largest position: give the number of new tokens, in the request or with --max-new")
 		case positions == 0:
 		case q.MaxNew == 0 && int64(len(q.Prompt)) >= positions:
-			q.refused = fmt.Errorf("%d tokens of prompt leave none of the %d positions that the model is for%s", len(q.Prompt), positions, hint)
+			q.refused = fmt.Errorf("the prompt has %d tokens, and the model has %d positions, which leaves no room for an answer%s", len(q.Prompt), positions, hint)
 		case q.MaxNew == 0:
 			q.atMost = int(positions)
 		case int64(q.length()) > positions:

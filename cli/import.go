@@ -260,7 +260,7 @@ func canWrite(path string) error {
 	info, err := os.Stat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir():
-		return fmt.Errorf("%s cannot be written: there is no directory %s", path, dir)
+		return fmt.Errorf("cannot write %s: directory %s does not exist", path, dir)
 	case err != nil:
 		return fmt.Errorf("%s cannot be written: %w", path, err)
 	}

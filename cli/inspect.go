@@ -84,7 +84,7 @@ func (a *app) runInspect(ctx context.Context, path string, f *modelFlags, bf *bu
 			return err
 		}
 		if _, err := os.Stat(g.out); err == nil && !g.force {
-			return fmt.Errorf("%s is there already; --force writes over it", g.out)
+			return fmt.Errorf("%s already exists; --force overwrites it", g.out)
 		}
 	}
 	var measured *inspect.Measured
@@ -208,7 +208,7 @@ func readProfile(path string) (*inspect.Measured, error) {
 	}
 	var b benchReport
 	if err := json.Unmarshal(text, &b); err != nil {
-		return nil, fmt.Errorf("%s: %w; --profile takes what pwc bench --profile --json prints", path, err)
+		return nil, fmt.Errorf("%s: %w; --profile needs the output of pwc bench --profile --json", path, err)
 	}
 	if len(b.Profiles) == 0 {
 		return nil, fmt.Errorf("%s has no profiles: pwc bench --profile --json writes them", path)

@@ -32,7 +32,7 @@ func (t *target) newGPUMeter(s device.Stream) (meter, error) {
 	dev, isGPU := t.dev.(*cuda.Device)
 	stream, isStream := s.(*cuda.Stream)
 	if !isGPU || !isStream {
-		return nil, fmt.Errorf("%s is measured as a GPU and is none", t.name)
+		return nil, fmt.Errorf("%s cannot be measured as a GPU: it is another device", t.name)
 	}
 	code, err := t.compileKernel(context.Background(), Kernel{Name: "meter", Source: meterSource})
 	if err != nil {

@@ -32,7 +32,7 @@ func (o *outputFile) check() error {
 		return err
 	}
 	if _, err := os.Stat(o.path); !o.force && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s is there already; --force writes over it", o.path)
+		return fmt.Errorf("%s already exists; --force overwrites it", o.path)
 	}
 	return nil
 }

@@ -72,7 +72,7 @@ compare by ‖a−b‖/‖b‖.`,
 			case !cmd.Flags().Changed("tol"):
 				r.tol = 0
 			case r.against == "" && !r.check:
-				return usagef("--tol is of --against and --check, which compare")
+				return usagef("--tol needs --against or --check")
 			}
 			return a.runRun(cmd.Context(), args[0], &f, &b, &r)
 		},

@@ -86,7 +86,7 @@ func openTargetOn(ordinal int, f *buildFlags, run bool) (*target, error) {
 		}
 	}
 	if f.dump != "" && f.frozen {
-		return nil, usagef("--dump-passes shows what compiling does, which --frozen refuses")
+		return nil, usagef("--dump-passes and --frozen exclude each other: dumping compiles pieces, which --frozen refuses")
 	}
 	kind, _, _ := strings.Cut(f.target, ":")
 	all := platforms()

@@ -121,7 +121,7 @@ func (r *training) language(m *model, data *safetensors.File) (*ir.Module, error
 	t := r.flags
 	if m.params == nil {
 		if t.rows > 0 || t.length > 0 {
-			return nil, usagef("%s is a module, which says itself what a batch is: --batch-size and --length have no effect", m.path)
+			return nil, usagef("%s is a module, whose parameters determine the batch: --batch-size and --length have no effect", m.path)
 		}
 		return m.module, nil
 	}
@@ -135,7 +135,7 @@ func (r *training) language(m *model, data *safetensors.File) (*ir.Module, error
 			return nil, fmt.Errorf("%w; the data of a language model is %s, i32[rows, tokens]", err, train.InputIDs)
 		}
 		if len(info.Shape) < 2 {
-			return nil, usagef("%s of %s is one text: --length says how many tokens a row has", train.InputIDs, t.data)
+			return nil, usagef("%s of %s is one text: give the tokens of a row with --length", train.InputIDs, t.data)
 		}
 		length = info.Shape[len(info.Shape)-1]
 	}

@@ -67,7 +67,7 @@ func (a *app) trustAdd() *cobra.Command {
 		Args: none,
 		RunE: func(*cobra.Command, []string) error {
 			if len(keys)+len(dirs)+len(repositories)+len(artifacts) == 0 {
-				return usagef("what is to be trusted? --key, --dir, --repository or --artifact says it")
+				return usagef("give what to trust: --key, --dir, --repository or --artifact")
 			}
 			err := changeTrust(func(t *cache.Trust) error {
 				for _, name := range keys {

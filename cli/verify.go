@@ -105,7 +105,7 @@ func (v *verifyFlags) check() error {
 	case given > 1:
 		return usagef("--trace, --in and --rows exclude each other: a trace has the inputs")
 	case v.trace != "" && v.versus != "":
-		return usagef("--trace and --versus exclude each other: both say what is right")
+		return usagef("--trace and --versus exclude each other: each gives the expected values")
 	}
 	return nil
 }

@@ -68,7 +68,7 @@ func (c *client) introduce(ctx context.Context, shown hello) error {
 	case frameEnd:
 		return decodeEnding(c.me.name, c.me.size, f.payload)
 	}
-	return fmt.Errorf("%w: kind %d in place of a welcome", errFrame, f.kind)
+	return fmt.Errorf("%w: message of kind %d, want a welcome", errFrame, f.kind)
 }
 
 // read takes what rank 0 sends, until the connection ends.

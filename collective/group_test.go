@@ -221,7 +221,7 @@ func TestRefused(t *testing.T) {
 		token      string
 		want       string
 	}{
-		{"tp", 1, 2, "other", "the token is another"},
+		{"tp", 1, 2, "other", "the token differs"},
 		{"tp", 1, 3, "secret", `gathers group "tp" of 2 ranks, not "tp" of 3`},
 		{"dp", 1, 2, "secret", `not "dp"`},
 	} {

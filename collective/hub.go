@@ -130,7 +130,7 @@ func (h *hub) arrive(rank int, what string, mine []byte) (*round, error) {
 	case h.err != nil:
 		return nil, h.err
 	case r.here[rank]:
-		return nil, fmt.Errorf("collective: group %q: rank %d calls %s while it is in %s: one goroutine at a time uses a rank", h.name, rank, what, r.what[rank])
+		return nil, fmt.Errorf("collective: group %q: rank %d calls %s during a call of %s: a rank is used by one goroutine", h.name, rank, what, r.what[rank])
 	}
 	r.what[rank], r.given[rank], r.here[rank] = what, mine, true
 	if r.arrived++; r.arrived == len(r.here) {

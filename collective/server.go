@@ -144,7 +144,7 @@ func hear(k *link) (hello, error) {
 		return hello{}, err
 	}
 	if f.kind != frameHello {
-		return hello{}, fmt.Errorf("%w: kind %d in place of a hello", errFrame, f.kind)
+		return hello{}, fmt.Errorf("%w: message of kind %d, want a hello", errFrame, f.kind)
 	}
 	return decodeHello(f.payload)
 }
@@ -153,7 +153,7 @@ func hear(k *link) (hello, error) {
 func (h hello) admits(o hello) error {
 	switch {
 	case subtle.ConstantTimeCompare([]byte(h.token), []byte(o.token)) == 0:
-		return errors.New("the token is another: Options.Token is the same on all ranks, and a file is of this run")
+		return errors.New("the token differs: set the same Options.Token on all ranks, and remove rendezvous files of earlier runs")
 	case o.name != h.name || o.size != h.size:
 		return fmt.Errorf("rank 0 gathers group %q of %d ranks, not %q of %d", h.name, h.size, o.name, o.size)
 	case o.rank == 0:

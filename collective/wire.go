@@ -172,7 +172,7 @@ func encodeAll(all [][]byte) []byte {
 
 func decodeAll(b []byte, size int) ([][]byte, error) {
 	if len(b) < 8*size {
-		return nil, fmt.Errorf("%w: %d bytes of what %d ranks gave", errFrame, len(b), size)
+		return nil, fmt.Errorf("%w: %d bytes from %d ranks", errFrame, len(b), size)
 	}
 	all, rest := make([][]byte, size), b[8*size:]
 	for i := range all {
@@ -183,7 +183,7 @@ func decodeAll(b []byte, size int) ([][]byte, error) {
 		all[i], rest = rest[:n:n], rest[(n+7)&^7:]
 	}
 	if len(rest) > 0 {
-		return nil, fmt.Errorf("%w: %d bytes behind what ranks gave", errFrame, len(rest))
+		return nil, fmt.Errorf("%w: %d bytes after the data of the ranks", errFrame, len(rest))
 	}
 	return all, nil
 }

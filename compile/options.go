@@ -72,7 +72,7 @@ func (o Options) rows() ([]pass, error) {
 		i := slices.IndexFunc(table, func(p pass) bool { return p.Name == name })
 		switch {
 		case i < 0:
-			return nil, fmt.Errorf("compile: there is no pass %q to switch off", name)
+			return nil, fmt.Errorf("compile: unknown pass %q in Options.Disable", name)
 		case table[i].Required:
 			return nil, fmt.Errorf("compile: pass %s cannot be switched off", name)
 		}

@@ -99,7 +99,7 @@ func TestDriver(t *testing.T) {
 // TestDisable refuses what cannot be switched off.
 func TestDisable(t *testing.T) {
 	m := testkit.Parse(t, module("  func @piece(%x: f32[N]) -> (f32[N]) {\n    return %x\n  }\n"))
-	for name, want := range map[string]string{"lower": "cannot be switched off", "emit": "cannot be switched off", "vectorize": "there is no pass"} {
+	for name, want := range map[string]string{"lower": "cannot be switched off", "emit": "cannot be switched off", "vectorize": "unknown pass"} {
 		_, err := compile.Compile(context.Background(), m, compile.Shape{}, hostbackend.New(), compile.Options{Disable: []string{name}})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", name, err, want)

@@ -106,7 +106,7 @@ const (
 // both launches are given the tensor in place of the generator.
 func (r *Recorder) Draw(g *Generator, by uint64) (Tensor, error) {
 	if g.s != r.s {
-		return Tensor{}, fmt.Errorf("%w: it is of another session", ErrGenerator)
+		return Tensor{}, fmt.Errorf("%w: it belongs to another session", ErrGenerator)
 	}
 	if !r.Capturing() {
 		return r.drawNow(g, by)
@@ -121,7 +121,7 @@ func (r *Recorder) Draw(g *Generator, by uint64) (Tensor, error) {
 // draw returns the state of g for parameter i of p.
 func (r *Recorder) draw(g *Generator, p *Program, i int) (Tensor, error) {
 	if g.s != r.s {
-		return Tensor{}, fmt.Errorf("%w: it is of another session", ErrGenerator)
+		return Tensor{}, fmt.Errorf("%w: it belongs to another session", ErrGenerator)
 	}
 	if !p.prog.Params[i].Generator {
 		return Tensor{}, fmt.Errorf("%w: parameter %d of @%s is not the state of a generator", ErrArguments, i, p.name)

@@ -109,7 +109,7 @@ func (b *Builder) eos(ids []int32, pos Pos) {
 		case id < 0:
 			b.Errorf(pos, "eos: id %d is negative", id)
 		case slices.Contains(ids[:i], id):
-			b.Errorf(pos, "eos: id %d is there twice", id)
+			b.Errorf(pos, "eos: id %d occurs twice", id)
 		}
 	}
 	b.m.EOS = ids

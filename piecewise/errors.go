@@ -11,7 +11,7 @@ var (
 
 	ErrOrder     = errors.New("piecewise: called out of order") // New → Load → Warmup → Capture → Seal → Run
 	ErrClosed    = errors.New("piecewise: the backend is closed")
-	ErrNoDevice  = errors.New("piecewise: the backend was made without a device, to be planned alone")
+	ErrNoDevice  = errors.New("piecewise: the backend has no device and can only be planned: set Options.Device")
 	ErrBusy      = errors.New("piecewise: another run is using the pool")
 	ErrSlotBusy  = errors.New("piecewise: every staging slot is still being copied from")
 	ErrSlotUsed  = errors.New("piecewise: inputs were already run; take new ones")

@@ -134,7 +134,7 @@ func (fn *function) linkedRows() error {
 	}
 	for _, c := range fn.checks {
 		if pos, in := &fn.inputs[c.indices], &fn.inputs[c.table]; fn.holdsMore(in) && !maskable(pos.typ.DType) {
-			return fmt.Errorf("%s: those that %%%s picks cannot be masked, as %s is unsigned, so every index is valid", what(in), pos.name, pos.typ.DType)
+			return fmt.Errorf("%s: the positions in %%%s cannot be masked: %s is unsigned, so every index is valid", what(in), pos.name, pos.typ.DType)
 		}
 	}
 	return nil

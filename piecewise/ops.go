@@ -88,7 +88,7 @@ func (pl *plan) checkPieceCapture(fn *function, u *unit) error {
 		if uncapturable != nil && uncapturable.Node == node {
 			why = "which may not be captured: it is " + split.WhyUncapturable(fn.ir.Nodes[node].Extern)
 		}
-		errs = append(errs, pl.refuseCapture(fn, node, why, "split at it (Options.Compile.SplitOn), or take mode none"))
+		errs = append(errs, pl.refuseCapture(fn, node, why, "split at it (Options.Compile.SplitOn), or use mode none"))
 	}
 	return errors.Join(errs...)
 }

@@ -168,11 +168,11 @@ func decodeKernels(r *wire.Reader) []Kernel {
 			k.Format, k.Code, k.PTX = KernelFormat(r.U8()), r.Bytes(), r.Bytes()
 			of := k.compiled()
 			if first[of] > 0 {
-				r.Fail(fmt.Errorf("kernel %d has code of its own, which is that of kernel %d", len(ks), first[of]-1))
+				r.Fail(fmt.Errorf("kernel %d repeats the code of kernel %d, and does not refer to it", len(ks), first[of]-1))
 			}
 			first[of] = len(ks) + 1
 		case like > int64(len(ks)) || !own[like-1]:
-			r.Fail(fmt.Errorf("kernel %d has the code of kernel %d, which is none before it with code of its own", len(ks), like-1))
+			r.Fail(fmt.Errorf("kernel %d refers to the code of kernel %d, which is not an earlier kernel with code", len(ks), like-1))
 		default:
 			same := &ks[like-1]
 			k.Format, k.Code, k.PTX = same.Format, same.Code, same.PTX

@@ -134,9 +134,9 @@ func TestOneCompilation(t *testing.T) {
 		like byte
 		want string
 	}{
-		{"c", 3, "kernel 2 has the code of kernel 2, which is none before it"},
-		{"c", 4, "kernel 2 has the code of kernel 3, which is none before it"},
-		{"d", 3, "kernel 3 has the code of kernel 2, which is none before it with code of its own"},
+		{"c", 3, "kernel 2 refers to the code of kernel 2, which is not an earlier kernel"},
+		{"c", 4, "kernel 2 refers to the code of kernel 3, which is not an earlier kernel"},
+		{"d", 3, "kernel 3 refers to the code of kernel 2, which is not an earlier kernel with code"},
 	} {
 		body := bytes.Clone(b[:len(b)-sha256.Size])
 		body[at(c.name)] = c.like
@@ -148,7 +148,7 @@ func TestOneCompilation(t *testing.T) {
 	own = append(append(own, code...), 0, 0, 0, 0)
 	body := b[:len(b)-sha256.Size]
 	body = slices.Concat(body[:at("c")], own, body[at("c")+4:])
-	if _, err := program.Decode(signed(body)); !errors.Is(err, program.ErrCorrupt) || !strings.Contains(err.Error(), "kernel 2 has code of its own, which is that of kernel 0") {
+	if _, err := program.Decode(signed(body)); !errors.Is(err, program.ErrCorrupt) || !strings.Contains(err.Error(), "kernel 2 repeats the code of kernel 0") {
 		t.Errorf("code twice: %v", err)
 	}
 }

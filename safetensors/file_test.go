@@ -176,7 +176,7 @@ func TestOpenDirRefuses(t *testing.T) {
 		{"map twice", `{"weight_map": {"a": "model-1.safetensors"}, "weight_map": {}}`, "appears twice"},
 		{"tensor twice", `{"weight_map": {"a": "model-1.safetensors", "a": "model-2.safetensors"}}`, `tensor "a": appears twice`},
 		{"number", `{"weight_map": {"a": 1}}`, `tensor "a"`},
-		{"missing shard", `{"weight_map": {"a": "model-3.safetensors", "b": "model-2.safetensors"}}`, `1 of the 2 files that model.safetensors.index.json names are not there: "model-3.safetensors"`},
+		{"missing shard", `{"weight_map": {"a": "model-3.safetensors", "b": "model-2.safetensors"}}`, `1 of the 2 files that model.safetensors.index.json names are missing: "model-3.safetensors"`},
 		{"shard lacks the tensor", `{"weight_map": {"b": "model-1.safetensors"}}`, `tensor "b": weight_map places it in model-1.safetensors`},
 		{"deep nesting", `{"metadata": ` + strings.Repeat("[", 100_000), "not JSON"},
 		{"up", `{"weight_map": {"a": "../model-1.safetensors"}}`, "not a plain file name"},

@@ -153,7 +153,7 @@ func layoutOf(dir string) (*layout, error) {
 	}
 	switch {
 	case !single && len(placed) == 0:
-		return nil, fmt.Errorf("safetensors: %s: %w: neither %s nor %s is there", dir, ErrNoCheckpoint, SingleFile, IndexFile)
+		return nil, fmt.Errorf("safetensors: %s: %w: it has neither %s nor %s", dir, ErrNoCheckpoint, SingleFile, IndexFile)
 	case single && len(placed) == 0:
 		l.shards = []string{SingleFile}
 	case slices.Equal(l.shards, []string{SingleFile}):
@@ -169,7 +169,7 @@ func layoutOf(dir string) (*layout, error) {
 		if n := len(missing) - shown; n > 0 {
 			more = fmt.Sprintf(" and %d more", n)
 		}
-		return nil, fmt.Errorf("safetensors: %s: %d of the %d files that %s names are not there: %s%s: %w",
+		return nil, fmt.Errorf("safetensors: %s: %d of the %d files that %s names are missing: %s%s: %w",
 			dir, len(missing), len(l.shards), IndexFile, strings.Join(missing[:min(shown, len(missing))], ", "), more, fs.ErrNotExist)
 	}
 	return l, l.noteOthers(dir)

@@ -31,7 +31,7 @@ func TestOpenDirChooses(t *testing.T) {
 		{"both, some shards", true, both, []string{"model-1.safetensors"}, nil, "two checkpoints lie here: model.safetensors, and 1 of the 2 files"},
 		{"an index without its shards", true, both, []string{"model-1.safetensors", "model-2.safetensors"}, []string{"s"}, "model.safetensors is read; of the 2 files that model.safetensors.index.json names none is there"},
 		{"the index", false, both, nil, []string{"a", "b", "extra"}, ""},
-		{"an index without a shard", false, both, []string{"model-2.safetensors"}, nil, `1 of the 2 files that model.safetensors.index.json names are not there: "model-2.safetensors"`},
+		{"an index without a shard", false, both, []string{"model-2.safetensors"}, nil, `1 of the 2 files that model.safetensors.index.json names are missing: "model-2.safetensors"`},
 		{"a shard too many", false, `{"weight_map": {"a": "model-1.safetensors"}}`, nil, []string{"a", "extra"}, `"model-2.safetensors" is not read`},
 		{"a pointer for an index", false, "version https://git-lfs.github.com/spec/v1\n", nil, nil, "model.safetensors.index.json: it is a Git LFS pointer"},
 	} {

@@ -408,7 +408,7 @@ func parseBehavior(name string) (behavior, error) {
 			return behavior(b), nil
 		}
 	}
-	return 0, fmt.Errorf("behavior %q is none of Isolated, Removed, MergedWithPrevious, MergedWithNext, Contiguous", name)
+	return 0, fmt.Errorf("behavior %q is not one of Isolated, Removed, MergedWithPrevious, MergedWithNext, Contiguous", name)
 }
 
 func parseTemplate(p *jsonPart, depth int) (template, error) {
@@ -514,7 +514,7 @@ func parseDecoder(p *jsonPart, depth int) (decoder, error) {
 var errDepth = fmt.Errorf("components are nested deeper than %d", maxDepth)
 
 func unknownPart(what, name, known string) error {
-	return fmt.Errorf("%s of type %q is not known; those that are: %s", what, name, known)
+	return fmt.Errorf("%s of type %q is not supported; supported types: %s", what, name, known)
 }
 
 func boolOr(b *bool, otherwise bool) bool {

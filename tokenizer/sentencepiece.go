@@ -188,7 +188,7 @@ func (m *spModel) tokenizer() (*Tokenizer, error) {
 	case modelBPE:
 		t.model = &spBPE{scores: scores, user: &normal.user, unknown: unknown, byteFallback: m.byteFallback, bytes: byteTokens(all)}
 	default:
-		return nil, fmt.Errorf("models of type %d are not known; those that are: unigram (%d), BPE (%d)", m.kind, modelUnigram, modelBPE)
+		return nil, fmt.Errorf("models of type %d are not supported; supported types: unigram (%d), BPE (%d)", m.kind, modelUnigram, modelBPE)
 	}
 	t.added = newAddedTokens(added, nil)
 	return t, t.setVocabulary(all)

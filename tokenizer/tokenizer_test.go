@@ -34,7 +34,7 @@ func TestErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		`{`:  "no tokenizer.json",
 		`{}`: "it has no model",
-		`{"model": {"type": "Other", "vocab": {}}}`:                                                                                                          `model of type "Other" is not known; those that are: BPE`,
+		`{"model": {"type": "Other", "vocab": {}}}`:                                                                                                          `model of type "Other" is not supported; supported types: BPE`,
 		`{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}`:                                                                                   "model.merges[0]",
 		`{"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}`:                                                                                       `token "a" has id -1`,
 		`{"model": {"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "b"}}`:                                                                              "model.unk_token",

@@ -266,7 +266,7 @@ func (s *Step) keepLoss() error {
 func (s *Step) Loss(step int64) (float32, error) {
 	slot := &s.slots[max(step, 0)%int64(len(s.slots))]
 	if step < 1 || slot.step != step {
-		return 0, fmt.Errorf("train: the loss of step %d is not kept: %d steps were run, and those of the latest two are", step, s.taken)
+		return 0, fmt.Errorf("train: the loss of step %d is gone: %d steps ran, and only the losses of the last two are kept", step, s.taken)
 	}
 	if err := slot.copied.Wait(); err != nil {
 		return 0, err

@@ -227,7 +227,7 @@ func (c *Config) validate() error {
 		last, graphs[m.Graph.Digest] = id, true
 	}
 	if i := slices.Index(used, false); i >= 0 {
-		return fmt.Errorf("entry %d is of no module", i)
+		return fmt.Errorf("entry %d belongs to no module", i)
 	}
 	for i := range c.Entries {
 		if graphs[c.Entries[i].Blob.Digest] {
@@ -278,10 +278,10 @@ func parseConfig(text []byte) (*Config, error) {
 		return nil, fmt.Errorf("not JSON of a config: %w", err)
 	}
 	if version.Version != ConfigVersion {
-		return nil, fmt.Errorf("it is of version %d; this program knows version %d", version.Version, ConfigVersion)
+		return nil, fmt.Errorf("it has version %d; this program supports version %d", version.Version, ConfigVersion)
 	}
 	if version.CacheFormat != cache.FormatVersion {
-		return nil, fmt.Errorf("it is of cache format %d; this program knows format %d", version.CacheFormat, cache.FormatVersion)
+		return nil, fmt.Errorf("it has cache format %d; this program supports format %d", version.CacheFormat, cache.FormatVersion)
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()

@@ -154,7 +154,7 @@ func choose(list []descriptor, ref string) (*descriptor, error) {
 	case len(found) == 0:
 		return nil, errors.New("the layout has no cache in it")
 	case len(found) > 1 && !slices.Contains(have, defaultTag):
-		return nil, fmt.Errorf("the layout has several artifacts, and none was named: %q", have)
+		return nil, fmt.Errorf("the layout has several artifacts; name one of %q", have)
 	}
 	return found[max(0, slices.Index(have, defaultTag))], nil
 }

@@ -102,8 +102,8 @@ func TestForged(t *testing.T) {
 		manifest func(m *ocispec.Manifest)
 		want     string
 	}{
-		"a later version":      {replace(`"version":1`, `"version":2`), nil, "it is of version 2; this program knows version 1"},
-		"another cache format": {replace(`"cache_format":1`, `"cache_format":9`), nil, "it is of cache format 9"},
+		"a later version":      {replace(`"version":1`, `"version":2`), nil, "it has version 2; this program supports version 1"},
+		"another cache format": {replace(`"cache_format":1`, `"cache_format":9`), nil, "it has cache format 9"},
 		"not JSON":             {func(s string) string { return s[:len(s)/2] }, nil, "not JSON"},
 		"an unknown field":     {replace(`"version":1`, `"version":1,"then":"run this"`), nil, "unknown field"},
 		"a field twice":        {replace(`"version":1`, `"version":1,"version":1`), nil, `key "version" twice`},
@@ -128,7 +128,7 @@ func TestForged(t *testing.T) {
 		"an entry out of range":       {replace(`"entries":[0,1]`, `"entries":[0,7]`), nil, "out of range"},
 		"a negative entry":            {replace(`"entries":[0,1]`, `"entries":[-1,1]`), nil, "out of range"},
 		"an entry twice":              {replace(`"entries":[0,1]`, `"entries":[0,0]`), nil, "out of order"},
-		"an entry of no module":       {replace(`"entries":[0,1]`, `"entries":[0]`), nil, "is of no module"},
+		"an entry of no module":       {replace(`"entries":[0,1]`, `"entries":[0]`), nil, "belongs to no module"},
 		"a key without a target":      {replace(`"target":"host","pipeline"`, `"target":"","pipeline"`), nil, "key without a target"},
 		"a driver that is none":       {replace(`"min_driver":""`, `"min_driver":"rm -rf"`), nil, "is not numbers separated by dots"},
 		"an entry of a negative size": {replace(fmt.Sprintf(`"digest":"%s","size":`, blob), fmt.Sprintf(`"digest":"%s","size":-`, blob)), nil, "are possible"},

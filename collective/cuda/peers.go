@@ -88,7 +88,7 @@ func share(ctx context.Context, g *collective.Group, what string, o offer) ([]of
 	err = g.Exchange(ctx, what, mine, func(given [][]byte) error {
 		for i, b := range given {
 			if err := json.Unmarshal(b, &all[i]); err != nil {
-				return fmt.Errorf("what rank %d says: %w", i, err)
+				return fmt.Errorf("message of rank %d: %w", i, err)
 			}
 		}
 		return nil
@@ -133,7 +133,7 @@ func (b *inboxes) open(dev *cuda.Device, g *collective.Group, all []offer) error
 			return fmt.Errorf("rank %d is on another host: its memory cannot be reached", rank)
 		case o.Process == me.Process:
 			if o.Ordinal == me.Ordinal {
-				return fmt.Errorf("ranks %d and %d both use GPU %d; each rank has one of its own", g.Rank(), rank, o.Ordinal)
+				return fmt.Errorf("ranks %d and %d both use GPU %d; give each rank another GPU", g.Rank(), rank, o.Ordinal)
 			}
 			if err := dev.EnablePeerAccess(o.Ordinal); err != nil {
 				return err

@@ -135,7 +135,7 @@ func TestIgnoreTensors(t *testing.T) {
 		"model.layers.*.extra.cos": "",
 		"model.layers.0.extra.cos": `unexpected: "model.layers.1.extra.cos"`,
 		"model.layers.*.extra.sin": `has no tensor "model.layers.*.extra.sin"`,
-		"model.norm.weight":        `is of tensor "model.norm.weight", which the model reads`,
+		"model.norm.weight":        `matches tensor "model.norm.weight", which the model reads`,
 	} {
 		m, err := Builtin().Import(config.json(t), Options{Source: src, IgnoreTensors: []string{pattern}})
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {

@@ -174,7 +174,7 @@ func (c *Config) ignore(keys []string) {
 	for _, key := range keys {
 		c.report.ignored[key] = true
 		if !holds(c.values, key) {
-			c.Errorf(key, "is to be ignored (Options.IgnoreKeys), and is not there")
+			c.Errorf(key, "is in Options.IgnoreKeys, but the config has no such key")
 		}
 	}
 }

@@ -275,7 +275,7 @@ func (m *Model) ignore(patterns []string, src safetensors.Source) error {
 		u := ir.Unread{Name: pattern}
 		for _, p := range m.Params {
 			if u.Matches(p.Name) {
-				return fmt.Errorf("hf: IgnoreTensors: %s is of tensor %s, which the model reads", termsafe.Quote(pattern), termsafe.Quote(p.Name))
+				return fmt.Errorf("hf: IgnoreTensors: %s matches tensor %s, which the model reads", termsafe.Quote(pattern), termsafe.Quote(p.Name))
 			}
 		}
 		found := src == nil

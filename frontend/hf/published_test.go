@@ -82,7 +82,7 @@ func TestNestedIgnoreKeys(t *testing.T) {
 	for _, key := range []string{"finetuned", "rope_scaling.fine", "rope_scaling.type.x", "", "dotted", ".", "Dotted.key"} {
 		_, err := Builtin().Import(config, Options{IgnoreKeys: append([]string{key}, all...)})
 		var ce *ConfigError
-		if !errors.As(err, &ce) || len(ce.Problems) != 1 || ce.Problems[0].Key != key || !strings.Contains(err.Error(), "is not there") {
+		if !errors.As(err, &ce) || len(ce.Problems) != 1 || ce.Problems[0].Key != key || !strings.Contains(err.Error(), "the config has no such key") {
 			t.Errorf("%q: %v", key, err)
 		}
 	}

@@ -92,10 +92,10 @@ func readRope(c *Config, headSize int64, keys RopeKeys, objects ...*Config) Rope
 		found = &Rope{InvFreq: freq, Scale: 1, Unscaled: freq}
 	}
 	if !finite(found.Scale) {
-		c.Errorf(keys.Base, "what multiplies cosines and sines is beyond the range of f32")
+		c.Errorf(keys.Base, "the factor of cosines and sines is outside the range of f32")
 	}
 	if i := slices.IndexFunc(found.InvFreq, func(f float64) bool { return !finite(f) }); i >= 0 {
-		c.Errorf(keys.Base, "frequency %d is beyond the range of f32", i)
+		c.Errorf(keys.Base, "frequency %d is outside the range of f32", i)
 	}
 	return *found
 }

@@ -186,13 +186,13 @@ func TestScalingRefusals(t *testing.T) {
 		{settings{"rope_scaling": yarn.with(settings{"finetuned": true})}, `"rope_scaling.finetuned"`},
 		{settings{"rope_scaling": yarn.with(settings{"attention_factor": -1})}, "-1 is not above 0"},
 		{settings{"rope_scaling": yarn, "original_max_position_embeddings": 32}, "16 contradicts original_max_position_embeddings of the file, 32"},
-		{settings{"rope_scaling": yarn.with(settings{"mscale": 1e300, "mscale_all_dim": 1e-300})}, "beyond the range of f32"},
+		{settings{"rope_scaling": yarn.with(settings{"mscale": 1e300, "mscale_all_dim": 1e-300})}, "outside the range of f32"},
 		{settings{"rope_scaling": long.with(settings{"long_factor": absent{}})}, "short_factor has 2 factors and long_factor 0, for 2 pairs"},
 		{settings{"rope_scaling": long.with(settings{"short_factor": []float64{1}})}, "short_factor has 1 factors"},
 		{settings{"rope_scaling": long.with(settings{"long_factor": []float64{1, 0}})}, `"rope_scaling.long_factor": 0 is not above 0`},
 		{settings{"rope_scaling": long.with(settings{"long_factor": "x"})}, "is not a list of numbers"},
 		{settings{"rope_scaling": long.with(settings{"original_max_position_embeddings": 1})}, "too short to be scaled from"},
-		{settings{"rope_scaling": yarn, "rope_theta": 1e-200}, "is beyond the range of f32"},
+		{settings{"rope_scaling": yarn, "rope_theta": 1e-200}, "is outside the range of f32"},
 		{settings{"rope_parameters": yarn, "rope_scaling": yarn.with(settings{"attention_factor": 2})}, `"rope_scaling": contradicts rope_parameters`},
 	} {
 		_, err := Builtin().Import(base("LlamaForCausalLM").with(c.edits).json(t), Options{Context: 64})

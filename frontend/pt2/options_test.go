@@ -28,7 +28,7 @@ func TestDims(t *testing.T) {
 		{what: "fixed outside", archive: "mlp", options: Options{Dims: map[string]int64{"s77": 513}}, err: "s77 = 513 is not in the exported range [1, 512]"},
 		{what: "above the export", archive: "mlp", options: Options{Max: map[string]int64{"s77": 513}}, err: "s77 = 513 is not in the exported range [1, 512]"},
 		{what: "of no input", archive: "mlp", options: Options{Dims: map[string]int64{"s1": 3}}, err: "no input has a dimension s1; the dynamic dimensions are s77"},
-		{what: "no batch", archive: "mlp", options: Options{BatchDim: "n"}, err: "Options.BatchDim: n is no dynamic dimension of an input; those are s77"},
+		{what: "no batch", archive: "mlp", options: Options{BatchDim: "n"}, err: "Options.BatchDim: n is not a dynamic dimension of an input; the inputs have s77"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			m, err := open(t, c.archive).Import(c.options)

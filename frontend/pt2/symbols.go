@@ -65,7 +65,7 @@ func newSymbols(p *exportedProgram, o *Options) (*symbols, error) {
 	}
 	if o.BatchDim != "" {
 		if _, ok := s.lo[o.BatchDim]; !ok {
-			return nil, fmt.Errorf("Options.BatchDim: %s is no dynamic dimension of an input; those are %s", termsafe.Clip(o.BatchDim, 40), listed(s.lo))
+			return nil, fmt.Errorf("Options.BatchDim: %s is not a dynamic dimension of an input; the inputs have %s", termsafe.Clip(o.BatchDim, 40), listed(s.lo))
 		}
 		s.kind[o.BatchDim] = ir.Batch
 	}
@@ -244,7 +244,7 @@ func (s *symbols) dim(e *expr) (dim.Dim, error) {
 	case "Size":
 		m := s.inputs[inputName(e.name)]
 		if m == nil || e.n < 0 || e.n >= int64(len(m.Sizes)) {
-			return dim.Dim{}, fmt.Errorf("%s.size()[%d] is of no input", termsafe.Clip(e.name, 60), e.n)
+			return dim.Dim{}, fmt.Errorf("%s.size()[%d] belongs to no input", termsafe.Clip(e.name, 60), e.n)
 		}
 		return s.size(m.Sizes[e.n])
 	case "TruncToInt", "FloorToInt", "CeilToInt":

@@ -361,7 +361,7 @@ func (f *Graphed) CallWith(in []tree.Input, meta any, keys ...int64) (results []
 		}
 		if !f.b.s.Owns(in[i].Tensor) {
 			s := &Skip{Reason: MultipleDevices, Func: f.fn.Name}
-			return nil, errors.Join(f.b.warn(s), fmt.Errorf("%w: input %d of @%s is of another session", device.ErrForeignBuffer, i, f.fn.Name))
+			return nil, errors.Join(f.b.warn(s), fmt.Errorf("%w: input %d of @%s belongs to another session", device.ErrForeignBuffer, i, f.fn.Name))
 		}
 	}
 	defer func() {

@@ -17,7 +17,7 @@ func RunRanks(ctx context.Context, m *ir.Module, f *ir.Func, envs []*Env, inputs
 		return nil, fmt.Errorf("interp: %w", ir.ErrNoModule)
 	}
 	if len(envs) != m.World() || len(inputs) != m.World() {
-		return nil, fmt.Errorf("interp: the module is run by %d devices, got what %d and the inputs of %d take", m.World(), len(envs), len(inputs))
+		return nil, fmt.Errorf("interp: the module runs on %d devices, got environments of %d and inputs of %d", m.World(), len(envs), len(inputs))
 	}
 	runs := make([]*run, len(envs))
 	for d := range envs {

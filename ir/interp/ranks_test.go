@@ -80,11 +80,11 @@ func TestRanksAreNeeded(t *testing.T) {
 		}
 	}
 	_, err = RunRanks(t.Context(), m, m.Funcs[0], []*Env{env}, [][]*Tensor{inputs})
-	check(err, "run by 4 devices")
+	check(err, "runs on 4 devices")
 	_, err = Run(t.Context(), m, m.Funcs[0], env, inputs)
 	check(err, "all_reduce needs all ranks")
 	_, err = EvalWeight(t.Context(), m, m.Weights[0], func(string) (*Tensor, error) { return f32(1, 2, 3, 4), nil })
-	check(err, "a rank of group tp picks the part")
+	check(err, "the part depends on the rank in group tp")
 	_, err = EvalWeight(t.Context(), m, m.WeightOf(m.Weights[0], 0), func(string) (*Tensor, error) { return f32(1, 2, 3), nil })
 	check(err, "no 2 equal parts")
 }

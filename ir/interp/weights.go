@@ -75,7 +75,7 @@ func EvalWeight(ctx context.Context, m *ir.Module, w *ir.Weight, get func(name s
 // part adds the slice that a shard is.
 func part(fb *ir.FuncBuilder, x ir.Value, s ir.Shard) (ir.Value, error) {
 	if s.Part < 0 {
-		return ir.NoValue, fmt.Errorf("interp: a rank of group %s picks the part: evaluate what Module.WeightOf gives for it", s.Group)
+		return ir.NoValue, fmt.Errorf("interp: the part depends on the rank in group %s: evaluate the expression that Module.WeightOf returns for the rank", s.Group)
 	}
 	shape := fb.Type(x).Shape
 	axis := s.Axis

@@ -166,7 +166,7 @@ func (v *validator) matMul(m *MatMul) {
 		v.failf("a product over %d outer and %d inner axes, want at least 1 and 1", len(l.Outer), len(l.Inner))
 	}
 	if len(l.Phases) != 1 {
-		v.failf("a product with %d phases, want its epilogue alone", len(l.Phases))
+		v.failf("a GEMM with %d phases, want only its epilogue", len(l.Phases))
 	}
 	if l.Serial {
 		v.failf("a serial product")

@@ -407,7 +407,7 @@ func TestValidate(t *testing.T) {
 		{productExample, "operand A: stride: dim: overflows", func(k *K) { k.MatMul.A.Offset = overflow }},
 		{productExample, "operand B: stride: dim: overflows", func(k *K) { k.MatMul.B.Row = overflow }},
 		{productExample, "operand B: stride: dim: overflows", func(k *K) { k.MatMul.B.Batch[0] = overflow }},
-		{productExample, "a product with 2 phases", func(k *K) { k.Loop.Phases = append(k.Loop.Phases, vec.Phase{}) }},
+		{productExample, "a GEMM with 2 phases", func(k *K) { k.Loop.Phases = append(k.Loop.Phases, vec.Phase{}) }},
 		{productExample, "a serial product", func(k *K) { k.Loop.Serial = true }},
 		{productExample, "operand A: argument 5 of 3", func(k *K) { k.MatMul.A.Arg = 5 }},
 		{productExample, "operand B: a product of i8", func(k *K) { k.MatMul.B.DType = dtype.I8 }},

@@ -87,7 +87,7 @@ func (d *Device) imageOf(a arch, k *program.Kernel) (image, error) {
 	case len(k.PTX) > 0 && d.ptxRuns(a):
 		return imagePTX, nil
 	case d.ptxRuns(a):
-		return 0, fmt.Errorf("%w, and there is no PTX of it", d.notFor(a))
+		return 0, fmt.Errorf("%w, and the kernel has no PTX", d.notFor(a))
 	}
 	return 0, d.notFor(a)
 }

@@ -117,7 +117,7 @@ func (d *Device) LoadModule(p *program.Program) (*Module, error) {
 		return nil, refuse(what, err)
 	}
 	if len(p.Kernels) != 1 || len(p.Steps) > 0 {
-		return nil, refuse(what, fmt.Errorf("%d kernels and %d steps, not one kernel alone", len(p.Kernels), len(p.Steps)))
+		return nil, refuse(what, fmt.Errorf("%d kernels and %d steps, want one kernel", len(p.Kernels), len(p.Steps)))
 	}
 	a, err := d.archOf(p.Target)
 	if err != nil {

@@ -68,7 +68,7 @@ func (l *Library) supports(arch string) error {
 	_, number, _ := strings.Cut(arch, "_")
 	n, err := strconv.Atoi(strings.TrimRight(number, "af"))
 	if err == nil && number != strconv.Itoa(n) && (!l.atLeast(aloneMajor, aloneMinor) || n < aloneArch) {
-		return fmt.Errorf("nvrtc: NVRTC %d.%d (%s) does not compile for %s: code for one architecture alone is made from sm_%da on, and takes NVRTC %d.%d", l.major, l.minor, l.path, arch, aloneArch, aloneMajor, aloneMinor)
+		return fmt.Errorf("nvrtc: NVRTC %d.%d (%s) does not compile for %s: arch-specific code is supported from sm_%da on, and needs NVRTC %d.%d", l.major, l.minor, l.path, arch, aloneArch, aloneMajor, aloneMinor)
 	}
 	if err != nil || len(l.archs) == 0 || slices.Contains(l.archs, n) {
 		return nil // the compiler says what is wrong with a name that is none

@@ -247,7 +247,7 @@ func TestArchitectureAlone(t *testing.T) {
 		t.Errorf("%s: sm_90 %v, sm_999 %v, sm_89a %v, sm_90a %v", c.Version(), c.Supports("sm_90"), c.Supports("sm_999"), c.Supports("sm_89a"), c.Supports("sm_90a"))
 	}
 	_, _, err := d.Compile(t.Context(), axpy.Text, axpy.Name, "sm_90a")
-	if (err == nil) != makes || err != nil && !strings.Contains(err.Error(), "does not compile for sm_90a: code for one architecture alone is made from sm_90a on, and takes NVRTC 12.1") {
+	if (err == nil) != makes || err != nil && !strings.Contains(err.Error(), "does not compile for sm_90a: arch-specific code is supported from sm_90a on, and needs NVRTC 12.1") {
 		t.Errorf("%s: %v", c.Version(), err)
 	}
 	if nvrtc.Deferred(nvrtc.Options{Path: filepath.Join(t.TempDir(), "none")}).Supports("sm_90") {
