@@ -52,10 +52,10 @@ func (g *guarded) floats(n int, before bool) []float32 {
 // TestGuardPages has operands that end, and begin, where memory does. An access beyond them ends
 // the process.
 func TestGuardPages(t *testing.T) {
-	k := Best()
 	rng := rand.New(rand.NewPCG(1, 2))
-	for _, before := range []bool{false, true} {
-		for range 40 {
+	for _, k := range available() {
+		for i := range 80 {
+			before := i%2 == 1
 			g := newGuarded(t, 5)
 			rows, depth, cols := 1+rng.IntN(7), 1+rng.IntN(20), Width*(1+rng.IntN(3))
 			c, a := g.floats(rows*cols, before), g.floats(rows*depth, before)

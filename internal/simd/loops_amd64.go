@@ -49,6 +49,31 @@ func muladd2x32F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc
 //go:noescape
 func muladd3x32F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
+// wide2x32F32 adds 2 rows of A times k rows of float32 to 32 columns of C.
+//
+//go:noescape
+func wide2x32F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// wide3x32F32 adds 3 rows of A times k rows of float32 to 32 columns of C.
+//
+//go:noescape
+func wide3x32F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// wide4x32F32 adds 4 rows of A times k rows of float32 to 32 columns of C.
+//
+//go:noescape
+func wide4x32F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// wide5x32F32 adds 5 rows of A times k rows of float32 to 32 columns of C.
+//
+//go:noescape
+func wide5x32F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// wide6x32F32 adds 6 rows of A times k rows of float32 to 32 columns of C.
+//
+//go:noescape
+func wide6x32F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
 // turn8F32 writes eight rows of n float32 numbers, stride elements apart, as columns of a panel.
 //
 //go:noescape
@@ -99,6 +124,31 @@ func muladd2x32BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ld
 //go:noescape
 func muladd3x32BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
+// wide2x32BF16 adds 2 rows of A times k rows of bf16 to 32 columns of C.
+//
+//go:noescape
+func wide2x32BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// wide3x32BF16 adds 3 rows of A times k rows of bf16 to 32 columns of C.
+//
+//go:noescape
+func wide3x32BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// wide4x32BF16 adds 4 rows of A times k rows of bf16 to 32 columns of C.
+//
+//go:noescape
+func wide4x32BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// wide5x32BF16 adds 5 rows of A times k rows of bf16 to 32 columns of C.
+//
+//go:noescape
+func wide5x32BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// wide6x32BF16 adds 6 rows of A times k rows of bf16 to 32 columns of C.
+//
+//go:noescape
+func wide6x32BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
 // turn8BF16 writes eight rows of n bf16 numbers, stride elements apart, as columns of a panel.
 //
 //go:noescape
@@ -148,6 +198,31 @@ func muladd2x32F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc
 //
 //go:noescape
 func muladd3x32F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// wide2x32F16 adds 2 rows of A times k rows of f16 to 32 columns of C.
+//
+//go:noescape
+func wide2x32F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// wide3x32F16 adds 3 rows of A times k rows of f16 to 32 columns of C.
+//
+//go:noescape
+func wide3x32F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// wide4x32F16 adds 4 rows of A times k rows of f16 to 32 columns of C.
+//
+//go:noescape
+func wide4x32F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// wide5x32F16 adds 5 rows of A times k rows of f16 to 32 columns of C.
+//
+//go:noescape
+func wide5x32F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// wide6x32F16 adds 6 rows of A times k rows of f16 to 32 columns of C.
+//
+//go:noescape
+func wide6x32F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
 // turn8F16 writes eight rows of n f16 numbers, stride elements apart, as columns of a panel.
 //

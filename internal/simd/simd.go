@@ -39,6 +39,12 @@ type Kernels struct {
 	fewRows, columnsOfFew int // rows that take so many columns together; 0: none do
 }
 
+// Best returns the kernels for this processor.
+func Best() *Kernels {
+	all := available()
+	return all[len(all)-1]
+}
+
 // Name tells which processors the kernels are for.
 func (k *Kernels) Name() string { return k.name }
 

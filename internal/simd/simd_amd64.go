@@ -12,11 +12,87 @@ import (
 
 //go:generate go -C asm run ./simd -out ../loops_amd64.s -stubs ../loops_amd64.go -pkg simd
 
-// Best returns the kernels for this processor.
-func Best() *Kernels {
-	if !cpu.X86.HasAVX2 || !cpu.X86.HasFMA || !cpu.X86.HasF16C {
-		return Portable()
+// available returns the kernels that this processor runs, the fastest last.
+func available() []*Kernels {
+	all := []*Kernels{Portable()}
+	if cpu.X86.HasAVX2 && cpu.X86.HasFMA && cpu.X86.HasF16C {
+		all = append(all, avx2())
+		if cpu.X86.HasAVX512F {
+			all = append(all, avx512())
+		}
 	}
+	return all
+}
+
+// avx512 is avx2 with products of 32 columns in registers of twice the size, of the same bits.
+func avx512() *Kernels {
+	k := avx2()
+	k.name, k.mulAdd, k.fewRows = "avx512", avx512MulAdd, MaxRows
+	return k
+}
+
+func avx512MulAdd(rows, cols, depth int, a *float32, lda int, b Matrix, c *float32, ldc int) {
+	if cols != 32 || rows == 1 {
+		avx2MulAdd(rows, cols, depth, a, lda, b, c, ldc)
+		return
+	}
+	p := (*byte)(b.At)
+	switch b.DType {
+	case dtype.BF16:
+		avx512MulAddBF16(rows, depth, a, lda, p, b.Pitch, c, ldc)
+	case dtype.F16:
+		avx512MulAddF16(rows, depth, a, lda, p, b.Pitch, c, ldc)
+	default:
+		avx512MulAddF32(rows, depth, a, lda, p, b.Pitch, c, ldc)
+	}
+}
+
+func avx512MulAddF32(rows, depth int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int) {
+	switch rows {
+	case 2:
+		wide2x32F32(depth, a, lda, b, ldb, c, ldc)
+	case 3:
+		wide3x32F32(depth, a, lda, b, ldb, c, ldc)
+	case 4:
+		wide4x32F32(depth, a, lda, b, ldb, c, ldc)
+	case 5:
+		wide5x32F32(depth, a, lda, b, ldb, c, ldc)
+	case 6:
+		wide6x32F32(depth, a, lda, b, ldb, c, ldc)
+	}
+}
+
+func avx512MulAddBF16(rows, depth int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int) {
+	switch rows {
+	case 2:
+		wide2x32BF16(depth, a, lda, b, ldb, c, ldc)
+	case 3:
+		wide3x32BF16(depth, a, lda, b, ldb, c, ldc)
+	case 4:
+		wide4x32BF16(depth, a, lda, b, ldb, c, ldc)
+	case 5:
+		wide5x32BF16(depth, a, lda, b, ldb, c, ldc)
+	case 6:
+		wide6x32BF16(depth, a, lda, b, ldb, c, ldc)
+	}
+}
+
+func avx512MulAddF16(rows, depth int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int) {
+	switch rows {
+	case 2:
+		wide2x32F16(depth, a, lda, b, ldb, c, ldc)
+	case 3:
+		wide3x32F16(depth, a, lda, b, ldb, c, ldc)
+	case 4:
+		wide4x32F16(depth, a, lda, b, ldb, c, ldc)
+	case 5:
+		wide5x32F16(depth, a, lda, b, ldb, c, ldc)
+	case 6:
+		wide6x32F16(depth, a, lda, b, ldb, c, ldc)
+	}
+}
+
+func avx2() *Kernels {
 	return &Kernels{name: "avx2", mulAdd: avx2MulAdd, turn: avx2Turn, prefetch: prefetch, widenBF16: avx2WidenBF16, widenF16: avx2WidenF16,
 		scale: avx2Scale, blend: avx2Blend, largest: avx2Largest, weigh: avx2Weigh, fewRows: 3, columnsOfFew: 32}
 }

@@ -2,5 +2,5 @@
 
 package simd
 
-// Best returns the kernels for this processor.
-func Best() *Kernels { return Portable() }
+// available returns the kernels that this processor runs, the fastest last.
+func available() []*Kernels { return []*Kernels{Portable()} }

@@ -49,7 +49,7 @@ func bitsOf(s []float32) []uint32 {
 // TestMulAdd holds products to sums in float64, and a tile of any number of rows and columns, in
 // any number of steps, to the bits of one row.
 func TestMulAdd(t *testing.T) {
-	for _, k := range []*Kernels{Portable(), Best()} {
+	for _, k := range available() {
 		rapid.Check(t, func(t *rapid.T) {
 			rows, cols := rapid.IntRange(1, 20).Draw(t, "rows"), Width*rapid.IntRange(1, 5).Draw(t, "columns")
 			depth := rapid.IntRange(1, 70).Draw(t, "depth")
@@ -93,7 +93,7 @@ func TestMulAdd(t *testing.T) {
 
 // TestTurn holds transposition to its definition.
 func TestTurn(t *testing.T) {
-	for _, k := range []*Kernels{Portable(), Best()} {
+	for _, k := range available() {
 		for _, dt := range float32s {
 			for n := 1; n < 40; n++ {
 				rng := rand.New(rand.NewPCG(1, uint64(n)))
@@ -122,7 +122,7 @@ var special = []float32{float32(math.NaN()), math.Float32frombits(0x7fc12345), f
 
 // TestSameBits holds the loops for this processor to the bits of those in Go.
 func TestSameBits(t *testing.T) {
-	slow, fast := Portable(), Best()
+	slow, fast := Portable(), Best() // kernels of AVX-512 differ in their products alone
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 70).Draw(t, "n")
 		rng := rand.New(rand.NewPCG(1, rapid.Uint64().Draw(t, "seed")))
@@ -185,9 +185,34 @@ func TestWeigh(t *testing.T) {
 	}
 }
 
+// TestMulAddSameBits holds the kernels that fuse to each other's bits.
+func TestMulAddSameBits(t *testing.T) {
+	all := available()
+	if len(all) < 3 {
+		t.Skip("the processor runs one kind of kernels that fuse at most")
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		rows, cols := rapid.IntRange(1, 20).Draw(t, "rows"), Width*rapid.IntRange(1, 5).Draw(t, "columns")
+		depth := rapid.IntRange(1, 70).Draw(t, "depth")
+		rng := rand.New(rand.NewPCG(1, rapid.Uint64().Draw(t, "seed")))
+		_, a := matrix(rng, dtype.F32, rows, depth, depth)
+		b, _ := matrix(rng, rapid.SampledFrom(float32s).Draw(t, "dtype"), depth, cols, cols)
+		var want []uint32
+		for i, k := range all[1:] {
+			c := make([]float32, rows*cols)
+			k.MulAdd(c, cols, a, depth, b, rows, cols, depth)
+			if got := bitsOf(c); i == 0 {
+				want = got
+			} else if !slices.Equal(got, want) {
+				t.Fatalf("%s and %s differ", k.Name(), all[1].Name())
+			}
+		}
+	})
+}
+
 func BenchmarkMulAdd(b *testing.B) {
 	rng := rand.New(rand.NewPCG(1, 1))
-	for _, k := range []*Kernels{Portable(), Best()} {
+	for _, k := range available() {
 		for _, rows := range []int{1, 3, 4, 48} {
 			m, _ := matrix(rng, dtype.F32, 64, 64, 64)
 			_, a := matrix(rng, dtype.F32, rows, 64, 64)

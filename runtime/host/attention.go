@@ -15,7 +15,7 @@ import (
 // over the other sequence in blocks that start at multiples of attendCols, so sums do not
 // depend on which rows share a part.
 const (
-	attendRows = 48 // of a part, at most; a multiple of microRows
+	attendRows = 48 // of a part, at most; a multiple of the rows of every micro kernel
 	attendCols = 64 // of the other sequence at a time; a multiple of lanes and microCols
 )
 

@@ -21,7 +21,7 @@ import (
 const (
 	lanes      = 8
 	chunk      = 1024 // of K; a multiple of lanes
-	tileRows   = 96   // rows of A that meet a panel of B together, at most; a multiple of microRows
+	tileRows   = 96   // rows of A that meet a panel of B together, at most; a multiple of the rows of every micro kernel
 	selectRows = 4096 // rows of a part that are grouped by their B, at most
 	maxColumns = 256  // rows of B in one part, at most
 	minColumns = 64
@@ -29,7 +29,7 @@ const (
 	pitchSkew  = 16  // keeps the rows of converted tiles from sharing cache sets
 	directRows = 24  // with so few rows of A, narrow B is converted on the way, not before
 	flopCost   = 0.1 // nanoseconds of a multiplication and addition, about
-	microRows  = 3   // rows of A that a micro kernel takes at most
+	microRows  = 6   // rows of A that a micro kernel takes at most
 	microCols  = 4   // rows of B that it takes
 	maxPitch   = chunk + pitchSkew
 )
@@ -215,8 +215,8 @@ func (u *unit) products(out *sums, c []float32, pitch int, a, b tile, rows, wide
 		bp := unsafe.Add(b.p, n*b.pitch*b.size)
 		nc := min(microCols, wide-n)
 		ahead := microCols * b.pitch // what the next rows of B are read from, for the first rows of A
-		for m := 0; m < rows; m += microRows {
-			mr := min(microRows, rows-m)
+		for m := 0; m < rows; m += u.rows {
+			mr := min(u.rows, rows-m)
 			micro(mr, kc, (*float32)(unsafe.Add(a.p, m*a.pitch*a.size)), a.pitch, bp, b.pitch, ahead, out)
 			ahead = 0
 			for i := range mr {

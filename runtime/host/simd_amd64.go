@@ -19,6 +19,21 @@ func dots2F32(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *floa
 //go:noescape
 func dots3F32(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
 
+// pairs2F32 computes 2×4 dot products of float32 and float32 rows.
+//
+//go:noescape
+func pairs2F32(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
+
+// pairs4F32 computes 4×4 dot products of float32 and float32 rows.
+//
+//go:noescape
+func pairs4F32(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
+
+// pairs6F32 computes 6×4 dot products of float32 and float32 rows.
+//
+//go:noescape
+func pairs6F32(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
+
 // dots1BF16 computes 1×4 dot products of float32 and bf16 rows.
 //
 //go:noescape
@@ -34,6 +49,21 @@ func dots2BF16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *flo
 //go:noescape
 func dots3BF16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
 
+// pairs2BF16 computes 2×4 dot products of float32 and bf16 rows.
+//
+//go:noescape
+func pairs2BF16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
+
+// pairs4BF16 computes 4×4 dot products of float32 and bf16 rows.
+//
+//go:noescape
+func pairs4BF16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
+
+// pairs6BF16 computes 6×4 dot products of float32 and bf16 rows.
+//
+//go:noescape
+func pairs6BF16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
+
 // dots1F16 computes 1×4 dot products of float32 and f16 rows.
 //
 //go:noescape
@@ -48,6 +78,21 @@ func dots2F16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *floa
 //
 //go:noescape
 func dots3F16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
+
+// pairs2F16 computes 2×4 dot products of float32 and f16 rows.
+//
+//go:noescape
+func pairs2F16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
+
+// pairs4F16 computes 4×4 dot products of float32 and f16 rows.
+//
+//go:noescape
+func pairs4F16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
+
+// pairs6F16 computes 6×4 dot products of float32 and f16 rows.
+//
+//go:noescape
+func pairs6F16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
 
 // widen8BF16 converts n bf16 numbers to float32.
 //

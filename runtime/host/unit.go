@@ -16,9 +16,10 @@ type sums = [microRows * microCols]float32
 type unit struct {
 	name string
 
-	// Dot products: rows×4 of k elements, k a multiple of eight, of row i of A,
+	// Dot products: rows×4, at most so many rows, of k elements, k a multiple of eight, of row i of A,
 	// at a+i*lda, with row j of B, at b+j*ldb, into out[4*i+j]. Strides are in
 	// elements. What is ahead elements behind B's is prefetched, whatever lies there. Those for narrow B may be nil: then B is converted before.
+	rows                       int
 	dotsF32, dotsBF16, dotsF16 func(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, out *sums)
 
 	exp, sigmoid, silu    func(d, a []float32)
@@ -34,10 +35,16 @@ type unit struct {
 	philox func(d []float32, seed, offset, index []int64) // as package philox defines
 }
 
+// bestUnit returns the unit for this processor.
+func bestUnit() *unit {
+	all := units()
+	return all[len(all)-1]
+}
+
 // portable is the unit in Go, for every architecture.
 func portable() *unit {
 	return &unit{
-		name: "portable", dotsF32: dotsF32, exp: exps, sigmoid: sigmoids, silu: silus, add: add, sub: sub, mul: mul, div: div,
+		name: "portable", rows: 3, dotsF32: dotsF32, exp: exps, sigmoid: sigmoids, silu: silus, add: add, sub: sub, mul: mul, div: div,
 		roundBF16: roundBF16s, roundF16: roundF16s, widenBF16: widenBF16, widenF16: widenF16, narrowBF16: narrowBF16, narrowF16: narrowF16, sum: sum, relate: relation, selects: selectF,
 		philox: philox.Uniforms,
 	}

@@ -8,50 +8,124 @@ import (
 	"unsafe"
 
 	"pwc/internal/philox"
+	"pwc/ir/dtype"
 	"pwc/program/vec"
 )
 
-// TestUnitDots compares the best unit's dot products with the portable ones
-// where products and sums are exact, so that fusing makes no difference and
-// every element must be in its place.
+// eachUnit runs f for every unit, and counts as skipped those that this processor has not.
+func eachUnit(t *testing.T, f func(t *testing.T, u *unit)) {
+	for _, name := range []string{"portable", "avx2", "avx512"} {
+		t.Run(name, func(t *testing.T) {
+			for _, u := range units() {
+				if u.name == name {
+					f(t, u)
+					return
+				}
+			}
+			t.Skip("the processor does not run it")
+		})
+	}
+}
+
+// dotOperands are operands of dot products, of microRows and microCols rows.
+type dotOperands struct {
+	a, b           []float32
+	b16, h16       []uint16
+	pitchA, pitchB int
+}
+
+func newDotOperands(k int, number func() float32) *dotOperands {
+	o := &dotOperands{pitchA: k + 3, pitchB: k + 5}
+	for range microRows * o.pitchA {
+		o.a = append(o.a, number())
+	}
+	for range microCols * o.pitchB {
+		x := number()
+		o.b, o.b16, o.h16 = append(o.b, x), append(o.b16, bf16(x)), append(o.h16, f16(x))
+	}
+	return o
+}
+
+// dots returns what a unit computes of rows for each dtype that it takes.
+func (o *dotOperands) dots(u *unit, rows, k int) map[string]sums {
+	out := map[string]sums{}
+	run := func(name string, f func(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, out *sums), b unsafe.Pointer) {
+		if f != nil {
+			var s sums
+			f(rows, k, &o.a[0], o.pitchA, b, o.pitchB, 4*o.pitchB, &s)
+			out[name] = s
+		}
+	}
+	run("f32", u.dotsF32, unsafe.Pointer(&o.b[0]))
+	run("bf16", u.dotsBF16, unsafe.Pointer(&o.b16[0]))
+	run("f16", u.dotsF16, unsafe.Pointer(&o.h16[0]))
+	return out
+}
+
+// TestUnitDots compares every unit's dot products with the portable ones where products and
+// sums are exact, so that fusing makes no difference and every element must be in its place.
 func TestUnitDots(t *testing.T) {
-	best := bestUnit()
 	r := rand.New(rand.NewPCG(5, 6))
 	const most = 9 * lanes // lines of the cache, and what is left
-	a, b := make([]float32, microRows*(most+3)), make([]float32, microCols*(most+5))
-	for i := range a {
-		a[i] = float32(r.IntN(33) - 16)
-	}
-	var b16, h16 []uint16
-	for i := range b {
-		b[i] = float32(r.IntN(33) - 16)
-		b16, h16 = append(b16, bf16(b[i])), append(h16, f16(b[i]))
-	}
-	for rows := 1; rows <= microRows; rows++ {
-		for k := 0; k <= most; k += lanes {
-			var want sums
-			dotsF32(rows, k, &a[0], most+3, unsafe.Pointer(&b[0]), most+5, 4*(most+5), &want)
-			for name, run := range map[string]func(out *sums){
-				"f32": func(out *sums) { best.dotsF32(rows, k, &a[0], most+3, unsafe.Pointer(&b[0]), most+5, 4*(most+5), out) },
-				"bf16": func(out *sums) {
-					if *out = want; best.dotsBF16 != nil {
-						*out = sums{}
-						best.dotsBF16(rows, k, &a[0], most+3, unsafe.Pointer(&b16[0]), most+5, 4*(most+5), out)
+	o := newDotOperands(most, func() float32 { return float32(r.IntN(33) - 16) })
+	eachUnit(t, func(t *testing.T, u *unit) {
+		for rows := 1; rows <= u.rows; rows++ {
+			for k := 0; k <= most; k += lanes {
+				want := o.dots(portable(), rows, k)["f32"]
+				for dt, got := range o.dots(u, rows, k) {
+					if got != want {
+						t.Errorf("%s, %d rows, k=%d: %v, want %v", dt, rows, k, got, want)
 					}
-				},
-				"f16": func(out *sums) {
-					if *out = want; best.dotsF16 != nil {
-						*out = sums{}
-						best.dotsF16(rows, k, &a[0], most+3, unsafe.Pointer(&h16[0]), most+5, 4*(most+5), out)
-					}
-				},
-			} {
-				var got sums
-				if run(&got); got != want {
-					t.Errorf("%s %s, %d rows, k=%d: %v, want %v", best.name, name, rows, k, got, want)
 				}
 			}
 		}
+	})
+}
+
+// TestUnitDotsSameBits holds units that fuse to each other's bits, where sums are rounded: which
+// of them a machine has decides nothing.
+func TestUnitDotsSameBits(t *testing.T) {
+	all := units()
+	if len(all) < 3 {
+		t.Skip("the processor runs one unit that fuses at most")
+	}
+	r := rand.New(rand.NewPCG(7, 8))
+	const most = 40 * lanes
+	o := newDotOperands(most, func() float32 { return float32(r.NormFloat64()) })
+	for _, u := range all[2:] {
+		for rows := 1; rows <= u.rows; rows++ {
+			for k := 0; k <= most; k += lanes {
+				for dt, got := range o.dots(u, rows, k) {
+					for i := range rows { // by itself
+						one := *o
+						one.a = o.a[i*o.pitchA:]
+						want := one.dots(all[1], 1, k)[dt]
+						if !slices.Equal(got[i*microCols:][:microCols], want[:microCols]) {
+							t.Fatalf("%s, %s, row %d of %d, k=%d: %v, want %v", u.name, dt, i, rows, k, got[i*microCols:][:microCols], want[:microCols])
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func BenchmarkUnitProducts(b *testing.B) {
+	r := rand.New(rand.NewPCG(9, 10))
+	const rows, wide, k = 96, 4, chunk
+	a := make([]float32, rows*k)
+	for i := range a {
+		a[i] = float32(r.NormFloat64())
+	}
+	bs, out, c := make([]float32, wide*k), sums{}, make([]float32, rows*wide)
+	copy(bs, a)
+	for _, u := range units() {
+		b.Run(u.name, func(b *testing.B) {
+			for b.Loop() {
+				u.products(&out, c, wide, tile{unsafe.Pointer(&a[0]), k, 4, dtype.F32}, tile{unsafe.Pointer(&bs[0]), k, 4, dtype.F32}, rows, wide, k)
+			}
+			b.ReportMetric(float64(2*rows*wide*k)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+		})
 	}
 }
 

@@ -19,6 +19,9 @@
 // for the processor to notice a stream in each. It goes to the second cache: rows whose distance
 // is a power of two would take each other's place in the first.
 //
+// The functions pairs{R}{T} do the same with the registers of AVX-512: one has the eight
+// accumulators of a row of A and those of the next, so that bits are those of dots.
+//
 // # Blocks
 //
 // The other functions work on blocks of n elements, n a multiple of eight, and
@@ -53,6 +56,9 @@ func main() {
 	for _, e := range kit.Elements {
 		for rows := 1; rows <= 3; rows++ {
 			dots(rows, e)
+		}
+		for rows := 2; rows <= 6; rows += 2 {
+			pairs(rows, e)
 		}
 	}
 	for _, e := range kit.Elements[1:] {
@@ -107,20 +113,80 @@ func displaced(m operand.Mem, bytes int) operand.Mem {
 	return m
 }
 
-func dots(rows int, e kit.Element) {
-	TEXT(fmt.Sprintf("dots%d%s", rows, e.Name), NOSPLIT, "func(k int, a *float32, lda int, b *byte, ldb, ahead int, out *float32)")
-	Pragma("noescape")
-	Doc(fmt.Sprintf("dots%d%s computes %d×4 dot products of float32 and %s rows.", rows, e.Name, rows, e.Doc))
-	k := Load(Param("k"), GP64()).(reg.GPVirtual)
-	a := Load(Param("a"), GP64()).(reg.GPVirtual)
-	lda := Load(Param("lda"), GP64()).(reg.GPVirtual)
-	b := Load(Param("b"), GP64()).(reg.GPVirtual)
-	ldb := Load(Param("ldb"), GP64()).(reg.GPVirtual)
-	kit.BytesOf(4, lda)
-	kit.BytesOf(e.Size, ldb)
-	triple := GP64()
-	LEAQ(operand.Mem{Base: ldb, Index: ldb, Scale: 2}, triple)
+// products are the operands of a function of dot products.
+type products struct {
+	e                          kit.Element
+	k, a, lda, b, ldb, nextRow reg.GPVirtual
+	thrice                     reg.GPVirtual // ldb, three times
+}
 
+func newProducts(name string, rows int, e kit.Element) *products {
+	TEXT(name, NOSPLIT, "func(k int, a *float32, lda int, b *byte, ldb, ahead int, out *float32)")
+	Pragma("noescape")
+	Doc(fmt.Sprintf("%s computes %d×4 dot products of float32 and %s rows.", name, rows, e.Doc))
+	p := &products{e: e, k: kit.Load64("k"), a: kit.Load64("a"), lda: kit.Load64("lda"), b: kit.Load64("b"), ldb: kit.Load64("ldb")}
+	kit.BytesOf(4, p.lda)
+	kit.BytesOf(e.Size, p.ldb)
+	p.thrice = GP64()
+	LEAQ(operand.Mem{Base: p.ldb, Index: p.ldb, Scale: 2}, p.thrice)
+	return p
+}
+
+// rowB is the address of elements of a row of B, from 8·i on.
+func (p *products) rowB(j, i int) operand.Mem {
+	return displaced(rowAt(p.b, p.ldb, p.thrice, j), p.e.Size*kit.Lanes*i)
+}
+
+// loop emits the loop over k, of which step(i) takes the elements from 8·i on. as are what
+// points to rows of A.
+func (p *products) loop(as []reg.GPVirtual, step func(i int)) {
+	p.nextRow = kit.Load64("ahead")
+	kit.BytesOf(p.e.Size, p.nextRow)
+	ADDQ(p.b, p.nextRow)
+	line := lineBytes / (p.e.Size * kit.Lanes) // steps
+	Label("lines")
+	SUBQ(operand.U8(uint8(line*kit.Lanes)), p.k)
+	JLT(operand.LabelRef("rest"))
+	for j := range cols {
+		PREFETCHT1(rowAt(p.nextRow, p.ldb, p.thrice, j))
+	}
+	for i := range line {
+		step(i)
+	}
+	for _, a := range as {
+		ADDQ(operand.U32(uint32(line*kit.Lanes*4)), a)
+	}
+	ADDQ(operand.U8(lineBytes), p.b)
+	ADDQ(operand.U8(lineBytes), p.nextRow)
+	JMP(operand.LabelRef("lines"))
+	Label("rest")
+	ADDQ(operand.U8(uint8(line*kit.Lanes)), p.k)
+	Label("loop")
+	SUBQ(operand.U8(kit.Lanes), p.k)
+	JLT(operand.LabelRef("done"))
+	step(0)
+	for _, a := range as {
+		ADDQ(operand.U8(kit.Lanes*4), a)
+	}
+	ADDQ(operand.U8(kit.Lanes*p.e.Size), p.b)
+	JMP(operand.LabelRef("loop"))
+	Label("done")
+}
+
+// finish adds the eight accumulators of a sum, and stores it.
+func finish(s reg.VecVirtual, out reg.GPVirtual, row, col int) {
+	h, l := XMM(), s.AsX()
+	VEXTRACTF128(operand.U8(1), s.AsY(), h)
+	VADDPS(h, l, l) // s0+s4, s1+s5, s2+s6, s3+s7
+	VMOVHLPS(l, l, h)
+	VADDPS(h, l, l) // (s0+s4)+(s2+s6), (s1+s5)+(s3+s7)
+	VMOVSHDUP(l, h)
+	VADDSS(h, l, l)
+	VMOVSS(l, operand.Mem{Base: out, Disp: 4 * (row*cols + col)})
+}
+
+func dots(rows int, e kit.Element) {
+	p := newProducts(fmt.Sprintf("dots%d%s", rows, e.Name), rows, e)
 	sums := make([][]reg.VecVirtual, rows)
 	for i := range sums {
 		for range cols {
@@ -129,63 +195,70 @@ func dots(rows int, e kit.Element) {
 			sums[i] = append(sums[i], s)
 		}
 	}
-	next := Load(Param("ahead"), GP64()).(reg.GPVirtual)
-	kit.BytesOf(e.Size, next)
-	ADDQ(b, next)
-	step := func(i int) {
+	p.loop([]reg.GPVirtual{p.a}, func(i int) {
 		x := make([]reg.VecVirtual, rows)
 		for r := range x {
 			x[r] = YMM()
-			VMOVUPS(displaced(rowAt(a, lda, nil, r), 4*kit.Lanes*i), x[r])
+			VMOVUPS(displaced(rowAt(p.a, p.lda, nil, r), 4*kit.Lanes*i), x[r])
 		}
 		for j := range cols {
 			y := YMM()
-			e.Load(displaced(rowAt(b, ldb, triple, j), e.Size*kit.Lanes*i), y)
+			e.Load(p.rowB(j, i), y)
 			for r := range x {
 				VFMADD231PS(x[r], y, sums[r][j])
 			}
 		}
-	}
-	line := lineBytes / (e.Size * kit.Lanes) // steps
-	Label("lines")
-	SUBQ(operand.U8(uint8(line*kit.Lanes)), k)
-	JLT(operand.LabelRef("rest"))
-	for j := range cols {
-		PREFETCHT1(rowAt(next, ldb, triple, j))
-	}
-	for i := range line {
-		step(i)
-	}
-	ADDQ(operand.U32(uint32(line*kit.Lanes*4)), a)
-	ADDQ(operand.U8(lineBytes), b)
-	ADDQ(operand.U8(lineBytes), next)
-	JMP(operand.LabelRef("lines"))
-	Label("rest")
-	ADDQ(operand.U8(uint8(line*kit.Lanes)), k)
-	Label("loop")
-	SUBQ(operand.U8(kit.Lanes), k)
-	JLT(operand.LabelRef("done"))
-	step(0)
-	ADDQ(operand.U8(kit.Lanes*4), a)
-	ADDQ(operand.U8(kit.Lanes*e.Size), b)
-	JMP(operand.LabelRef("loop"))
-
-	Label("done")
-	out := Load(Param("out"), GP64()).(reg.GPVirtual)
+	})
+	out := kit.Load64("out")
 	for i := range sums {
 		for j, s := range sums[i] {
-			h, l := XMM(), s.AsX()
-			VEXTRACTF128(operand.U8(1), s, h)
-			VADDPS(h, l, l) // s0+s4, s1+s5, s2+s6, s3+s7
-			VMOVHLPS(l, l, h)
-			VADDPS(h, l, l) // (s0+s4)+(s2+s6), (s1+s5)+(s3+s7)
-			VMOVSHDUP(l, h)
-			VADDSS(h, l, l)
-			VMOVSS(l, operand.Mem{Base: out, Disp: 4 * (i*cols + j)})
+			finish(s, out, i, j)
 		}
 	}
-	VZEROUPPER()
-	RET()
+	kit.End()
+}
+
+func pairs(rows int, e kit.Element) {
+	p := newProducts(fmt.Sprintf("pairs%d%s", rows, e.Name), rows, e)
+	sums := make([][]reg.VecVirtual, rows/2) // in the halves of a register: row 2i, and 2i+1
+	for i := range sums {
+		for range cols {
+			s := ZMM()
+			VPXORD(s, s, s)
+			sums[i] = append(sums[i], s)
+		}
+	}
+	as := []reg.GPVirtual{p.a} // the first row of each pair
+	for len(as) < len(sums) {
+		a := GP64()
+		LEAQ(operand.Mem{Base: as[len(as)-1], Index: p.lda, Scale: 2}, a)
+		as = append(as, a)
+	}
+	p.loop(as, func(i int) {
+		x := make([]reg.VecVirtual, len(sums))
+		for r, a := range as {
+			x[r] = ZMM()
+			VMOVUPS(displaced(rowAt(a, p.lda, nil, 0), 4*kit.Lanes*i), x[r].AsY())
+			VINSERTF64X4(operand.U8(1), displaced(rowAt(a, p.lda, nil, 1), 4*kit.Lanes*i), x[r], x[r])
+		}
+		for j := range cols {
+			y := ZMM()
+			e.LoadTwice(p.rowB(j, i), y)
+			for r := range x {
+				VFMADD231PS(x[r], y, sums[r][j])
+			}
+		}
+	})
+	out := kit.Load64("out")
+	for i := range sums {
+		for j, s := range sums[i] {
+			upper := YMM()
+			VEXTRACTF64X4(operand.U8(1), s, upper)
+			finish(s, out, 2*i, j)
+			finish(upper, out, 2*i+1, j)
+		}
+	}
+	kit.End()
 }
 
 func binary(name string, op func(...operand.Op)) {

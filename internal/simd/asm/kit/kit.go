@@ -18,17 +18,32 @@ type Element struct {
 	Name, Doc string
 	Size      int                                    // bytes
 	Load      func(m operand.Mem, to reg.VecVirtual) // eight elements as float32
+	LoadWide  func(m operand.Mem, to reg.VecVirtual) // sixteen, of AVX-512
+	LoadTwice func(m operand.Mem, to reg.VecVirtual) // eight in both halves of a register of AVX-512
 }
 
 // Elements are the types, float32 first.
 var Elements = []Element{
-	{"F32", "float32", 4, func(m operand.Mem, to reg.VecVirtual) { VMOVUPS(m, to) }},
-	{"BF16", "bf16", 2, func(m operand.Mem, to reg.VecVirtual) {
-		VPMOVZXWD(m, to)
+	{"F32", "float32", 4, loadF32, loadF32, func(m operand.Mem, to reg.VecVirtual) { VBROADCASTF64X4(m, to) }},
+	{"BF16", "bf16", 2, loadBF16, loadBF16, func(m operand.Mem, to reg.VecVirtual) {
+		VBROADCASTI128(m, to.AsY())
+		VPMOVZXWD(to.AsY(), to)
 		VPSLLD(operand.U8(16), to, to)
 	}},
-	{"F16", "f16", 2, func(m operand.Mem, to reg.VecVirtual) { VCVTPH2PS(m, to) }},
+	{"F16", "f16", 2, loadF16, loadF16, func(m operand.Mem, to reg.VecVirtual) {
+		VBROADCASTI128(m, to.AsY())
+		VCVTPH2PS(to.AsY(), to)
+	}},
 }
+
+func loadF32(m operand.Mem, to reg.VecVirtual) { VMOVUPS(m, to) }
+
+func loadBF16(m operand.Mem, to reg.VecVirtual) {
+	VPMOVZXWD(m, to)
+	VPSLLD(operand.U8(16), to, to)
+}
+
+func loadF16(m operand.Mem, to reg.VecVirtual) { VCVTPH2PS(m, to) }
 
 // Load64 loads a parameter of 64 bits.
 func Load64(name string) reg.GPVirtual { return Load(Param(name), GP64()).(reg.GPVirtual) }

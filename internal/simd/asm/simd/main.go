@@ -40,6 +40,9 @@ func main() {
 		for rows := 1; rows <= 3; rows++ {
 			mulAdd(rows, 4, e)
 		}
+		for rows := 2; rows <= 6; rows++ { // one row has too few sums to keep two units busy
+			mulAddWide(rows, e)
+		}
 		turn(e)
 	}
 	for _, e := range kit.Elements[1:] {
@@ -84,17 +87,40 @@ func (r rowsOf) advance(bytes int) {
 	}
 }
 
-func mulAdd(rows, vectors int, e kit.Element) {
-	name := fmt.Sprintf("muladd%dx%d%s", rows, vectors*kit.Lanes, e.Name)
+// tile is the operands of a product.
+type tile struct {
+	k, b, ldb reg.GPVirtual
+	a, c      rowsOf
+}
+
+func newTile(name string, rows, cols int, e kit.Element) *tile {
 	TEXT(name, NOSPLIT, "func(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)")
 	Pragma("noescape")
-	Doc(fmt.Sprintf("%s adds %d rows of A times k rows of %s to %d columns of C.", name, rows, e.Doc, vectors*kit.Lanes))
-	k, b, ldb := kit.Load64("k"), kit.Load64("b"), kit.Load64("ldb")
+	Doc(fmt.Sprintf("%s adds %d rows of A times k rows of %s to %d columns of C.", name, rows, e.Doc, cols))
+	m := &tile{k: kit.Load64("k"), b: kit.Load64("b"), ldb: kit.Load64("ldb")}
 	lda, ldc := kit.Load64("lda"), kit.Load64("ldc")
 	kit.BytesOf(4, lda)
 	kit.BytesOf(4, ldc)
-	kit.BytesOf(e.Size, ldb)
-	a, c := newRows(kit.Load64("a"), lda, rows), newRows(kit.Load64("c"), ldc, rows)
+	kit.BytesOf(e.Size, m.ldb)
+	m.a, m.c = newRows(kit.Load64("a"), lda, rows), newRows(kit.Load64("c"), ldc, rows)
+	return m
+}
+
+// loop emits the loop over k.
+func (m *tile) loop(step func()) {
+	Label("loop")
+	SUBQ(operand.U8(1), m.k)
+	JLT(operand.LabelRef("done"))
+	step()
+	m.a.advance(4)
+	ADDQ(m.ldb, m.b)
+	JMP(operand.LabelRef("loop"))
+	Label("done")
+}
+
+func mulAdd(rows, vectors int, e kit.Element) {
+	m := newTile(fmt.Sprintf("muladd%dx%d%s", rows, vectors*kit.Lanes, e.Name), rows, vectors*kit.Lanes, e)
+	a, b, c := m.a, m.b, m.c
 	acc := make([][]reg.VecVirtual, rows)
 	for i := range acc {
 		for j := range vectors {
@@ -112,21 +138,20 @@ func mulAdd(rows, vectors int, e kit.Element) {
 		VBROADCASTSS(a.at(i, 0), x)
 		return x
 	}
-	Label("loop")
-	SUBQ(operand.U8(1), k)
-	JLT(operand.LabelRef("done"))
-	if rows <= vectors { // sixteen registers hold A and one vector of B, or B and one number of A
-		x := make([]reg.VecVirtual, rows)
-		for i := range x {
-			x[i] = loadA(i)
-		}
-		for j := range vectors {
-			y := loadB(j)
+	m.loop(func() {
+		if rows <= vectors { // sixteen registers hold A and one vector of B, or B and one number of A
+			x := make([]reg.VecVirtual, rows)
 			for i := range x {
-				VFMADD231PS(y, x[i], acc[i][j])
+				x[i] = loadA(i)
 			}
+			for j := range vectors {
+				y := loadB(j)
+				for i := range x {
+					VFMADD231PS(y, x[i], acc[i][j])
+				}
+			}
+			return
 		}
-	} else {
 		y := make([]reg.VecVirtual, vectors)
 		for j := range y {
 			y[j] = loadB(j)
@@ -137,14 +162,43 @@ func mulAdd(rows, vectors int, e kit.Element) {
 				VFMADD231PS(y[j], x, acc[i][j])
 			}
 		}
-	}
-	a.advance(4)
-	ADDQ(ldb, b)
-	JMP(operand.LabelRef("loop"))
-	Label("done")
+	})
 	for i := range acc {
 		for j, s := range acc[i] {
 			VMOVUPS(s, c.at(i, 4*kit.Lanes*j))
+		}
+	}
+	kit.End()
+}
+
+// mulAddWide emits wide{R}x32{T}: muladd{R}x32{T} with the registers of AVX-512.
+func mulAddWide(rows int, e kit.Element) {
+	const vectors, wide = 2, 2 * kit.Lanes
+	m := newTile(fmt.Sprintf("wide%dx%d%s", rows, vectors*wide, e.Name), rows, vectors*wide, e)
+	acc := make([][]reg.VecVirtual, rows)
+	for i := range acc {
+		for j := range vectors {
+			acc[i] = append(acc[i], ZMM())
+			VMOVUPS(m.c.at(i, 4*wide*j), acc[i][j])
+		}
+	}
+	m.loop(func() {
+		y := make([]reg.VecVirtual, vectors)
+		for j := range y {
+			y[j] = ZMM()
+			e.LoadWide(operand.Mem{Base: m.b, Disp: e.Size * wide * j}, y[j])
+		}
+		for i := range rows {
+			x := ZMM()
+			VBROADCASTSS(m.a.at(i, 0), x)
+			for j := range y {
+				VFMADD231PS(y[j], x, acc[i][j])
+			}
+		}
+	})
+	for i := range acc {
+		for j, s := range acc[i] {
+			VMOVUPS(s, m.c.at(i, 4*wide*j))
 		}
 	}
 	kit.End()
