@@ -47,6 +47,7 @@ type buildFlags struct {
 	local        bool // what is not in the directories is not looked for elsewhere
 
 	copyWeights bool // none stays in a mapped file
+	threads     int  // of the host; 0: GOMAXPROCS
 
 	traceOut string // file for a trace of the run; "": none
 
@@ -69,9 +70,16 @@ func (f *buildFlags) add(cmd *cobra.Command) {
 	fl.StringVar(&f.dump, "dump-passes", "", "write every piece after each pass to `DIR`; cached pieces are compiled again")
 }
 
-// addLoading adds the flags of commands that load weights.
-func (f *buildFlags) addLoading(cmd *cobra.Command) {
+// addRunning adds the flags of commands that load weights and run a model.
+func (f *buildFlags) addRunning(cmd *cobra.Command) {
+	f.addThreads(cmd)
 	cmd.Flags().BoolVar(&f.copyWeights, "copy-weights", false, "copy all weights, so that files of the checkpoint may change while this runs (default: the host maps the files)")
+}
+
+// addThreads adds the flag of commands that run something.
+func (f *buildFlags) addThreads(cmd *cobra.Command) {
+	cmd.Flags().Var(&wholeNumber[int]{&f.threads, 0, maxNumber}, "threads", "`N` threads that compute on the host (default: GOMAXPROCS, which is one for each processor that the process may use, and the most that compute at a time)")
+	fromEnv(cmd, "threads", "PWC_THREADS")
 }
 
 // options returns what the flags say of the pipeline.

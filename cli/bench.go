@@ -104,7 +104,7 @@ of the same precision, which is measured first.`,
 	f.addMax(cmd)
 	f.addWeights(cmd)
 	b.add(cmd)
-	b.addLoading(cmd)
+	b.addRunning(cmd)
 	b.addTraceOut(cmd)
 	fl := cmd.Flags()
 	f.common = []string{"context"}

@@ -85,7 +85,7 @@ of the stream that has text.`,
 	f.weights = "dummy"
 	cmd.Flags().Lookup("weights").Usage = "`DIR` with the checkpoint's tensors (default: dummy weights)"
 	b.add(cmd)
-	b.addLoading(cmd)
+	b.addRunning(cmd)
 	b.addTraceOut(cmd)
 	s.run.addRunner(cmd)
 	fl := cmd.Flags()

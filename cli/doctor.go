@@ -60,7 +60,7 @@ func (a *app) runDoctor(ctx context.Context) error {
 	add(processors)
 	add(temporaryFiles())
 	add(checkCache())
-	t, err := openHost(0, host.Target, true)
+	t, err := openHost(0, &buildFlags{target: host.Target}, true)
 	if err != nil {
 		return err
 	}

@@ -114,7 +114,7 @@ func (a *app) checkGPU(ctx context.Context, ordinal int, m cuda.Machine, compile
 		c.Advice = "not tried: that needs NVRTC"
 		return c
 	}
-	t, err := openGPUOf(ordinal, "cuda", true)
+	t, err := openGPUOf(ordinal, &buildFlags{target: "cuda"}, true)
 	if err != nil {
 		c.State, c.Detail = "failed", about+": "+err.Error()
 		if info.Properties["device.major"]*10+info.Properties["device.minor"] < compilecuda.MinArch {

@@ -320,7 +320,7 @@ func TestGenerateOfAnEarlierTarget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	host, err := openHost(0, "host", true)
+	host, err := openHost(0, &buildFlags{target: "host"}, true)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -104,7 +104,7 @@ interrupt ends all requests, and prints the tokens that they have.`,
 	f.addImport(cmd, "auto")
 	f.addWeights(cmd)
 	b.add(cmd)
-	b.addLoading(cmd)
+	b.addRunning(cmd)
 	b.addFrozen(cmd)
 	b.addTraceOut(cmd)
 	fl := cmd.Flags()

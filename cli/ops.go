@@ -91,7 +91,7 @@ func (a *app) op(name string) (Op, bool) {
 func (a *app) checkModule(m *ir.Module, o piecewise.Options) (reports []piecewise.Report, err error) {
 	o.Memory.Symbols = loadSymbols(m)
 	if called := m.Called(); len(called) > 0 && o.Capture.Mode != piecewise.None {
-		t, err := openHost(0, host.Target, false)
+		t, err := openHost(0, &buildFlags{target: host.Target}, false)
 		if err != nil {
 			return nil, err
 		}

@@ -80,7 +80,7 @@ compare by ‖a−b‖/‖b‖.`,
 	f.addImport(cmd, "f32")
 	f.addWeights(cmd)
 	b.add(cmd)
-	b.addLoading(cmd)
+	b.addRunning(cmd)
 	b.addFrozen(cmd)
 	b.addSymbols(cmd)
 	b.addTraceOut(cmd)

@@ -77,7 +77,7 @@ the time of --drain to end; a second signal ends the server at once.`,
 	f.addImport(cmd, "auto")
 	f.addWeights(cmd)
 	b.add(cmd)
-	b.addLoading(cmd)
+	b.addRunning(cmd)
 	b.addFrozen(cmd)
 	fl := cmd.Flags()
 	fl.StringVar(&s.listen, "listen", "127.0.0.1:8000", "`ADDRESS` to listen on; port 0: any that is free")

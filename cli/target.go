@@ -30,7 +30,7 @@ type platform struct {
 	// open opens a target, on the device of that number. Where nothing will run, one that
 	// names an architecture is opened without its device. A *usageError says that there is no
 	// such target.
-	open func(ordinal int, name string, run bool) (*target, error)
+	open func(ordinal int, f *buildFlags, run bool) (*target, error)
 }
 
 // platforms returns what --target can be.
@@ -94,7 +94,7 @@ func openTargetOn(ordinal int, f *buildFlags, run bool) (*target, error) {
 	if i < 0 {
 		return nil, usagef("--target %s is not known; %s", f.target, targetForms(all))
 	}
-	t, err := all[i].open(ordinal, f.target, run)
+	t, err := all[i].open(ordinal, f, run)
 	var wrong *usageError
 	switch {
 	case errors.As(err, &wrong):
@@ -128,11 +128,11 @@ func targetForms(all []platform) string {
 	return "this pwc compiles for " + strings.Join(forms, ", ")
 }
 
-func openHost(_ int, name string, _ bool) (*target, error) {
-	if name != host.Target {
+func openHost(_ int, f *buildFlags, _ bool) (*target, error) {
+	if f.target != host.Target {
 		return nil, usagef("the host has no architectures to choose from")
 	}
-	dev := host.Open(host.Options{})
+	dev := host.Open(host.Options{Workers: f.threads})
 	return &target{name: host.Target, dev: dev, backend: compilehost.New(), meter: newHostMeter,
 		join: func(_ context.Context, groups ...*collective.Group) error { return collectivehost.Add(dev, groups...) }}, nil
 }

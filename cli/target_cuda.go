@@ -39,7 +39,8 @@ func gpus() []platform {
 // an architecture, none. NVRTC is opened when something has to be compiled: with
 // a cache that has everything it need not be there. Nor need cuBLASLt, without which
 // products of many rows are slower: doctor says so.
-func openGPUOf(ordinal int, name string, run bool) (*target, error) {
+func openGPUOf(ordinal int, f *buildFlags, run bool) (*target, error) {
+	name := f.target
 	compiler := &watched{gpuCompiler: nvrtc.Deferred(nvrtc.Options{}, "--std=c++17")}
 	if name != "cuda" {
 		backend, err := compilecuda.New(name, compiler)

@@ -88,6 +88,7 @@ continues from it bit for bit.`,
 	f.addWeights(cmd)
 	cmd.Flags().Lookup("weights").Usage = "safetensors `FILE` or directory with the weights to start from, or dummy for made-up values (default: where the module says)"
 	b.add(cmd)
+	b.addThreads(cmd)
 	b.addFrozen(cmd)
 	b.addSymbols(cmd)
 	b.addTraceOut(cmd)
