@@ -11,6 +11,7 @@ import (
 	"pwc/ir/dtype"
 	"pwc/piecewise"
 	"pwc/runtime/device"
+	hostdev "pwc/runtime/host"
 	"pwc/safetensors"
 )
 
@@ -67,6 +68,39 @@ func TestStatesStartFromTensors(t *testing.T) {
 		}
 		for step := range 2 {
 			wantF32(t, run(t, b.Func("forward"), []float32{1, 2}), []float32{want[0] + float32(step), want[1] + float32(step)})
+		}
+	}
+}
+
+const shardedState = `pwc 1
+module "sharded" {
+  sym N in [1, 64] batch
+  sym r in [0, 1] load
+  group tp in 2 rank r
+  state @part : f32[2] shard 0 over tp = shard("mean", axis=0, group=tp)
+  func @forward(%x: f32[N]) -> (f32[N]) {
+    %m = sum(@part, axes=[0])
+    %s = all_reduce(%m, group=tp)
+    %y = add(%x, %s)
+    return %y
+  }
+}
+`
+
+// A rank's part of a state starts from its part of the tensor: the parts have the sum of all.
+func TestShardedStatesStartFromTensors(t *testing.T) {
+	src := tensors{"mean": {Name: "mean", DType: dtype.F32, Shape: []int64{4}, Data: floats(1, 2, 4, 8)}}
+	for rank, err := range onRanks(t, 2, func(rank int, dev *hostdev.Device) error {
+		b := create(t, shardedState, piecewise.Options{Device: dev, Rank: rank, Capture: piecewise.CaptureOptions{Mode: piecewise.None}, Memory: piecewise.MemoryOptions{Symbols: map[string]int64{"r": int64(rank)}}})
+		defer b.Close()
+		if err := b.Load(t.Context(), src, nil); err != nil {
+			return err
+		}
+		wantF32(t, run(t, b.Func("forward"), []float32{0, 1}), []float32{15, 16})
+		return nil
+	}) {
+		if err != nil {
+			t.Errorf("rank %d: %v", rank, err)
 		}
 	}
 }

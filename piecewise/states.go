@@ -108,7 +108,7 @@ func (r *residents) loadStates(given map[string]device.Buffer) error {
 // the checkpoint as weights are. A state's memory is there from now on then.
 func (r *residents) loadInitial(ctx context.Context, src safetensors.Source, given map[string]device.Buffer) error {
 	for i, s := range r.plan.module.States {
-		w := s.Initial()
+		w := r.plan.module.WeightOf(s.Initial(), r.plan.opts.Rank)
 		if _, theirs := given[s.Name]; w == nil || theirs {
 			continue
 		}
