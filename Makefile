@@ -3,7 +3,7 @@
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GPU_ARCH ?= sm_90
-FUZZTIME ?= 20s
+FUZZTIME ?= 10s
 SOAK ?= 30
 RANDOM_MODULES ?= 2000
 BENCHTIME ?= 1s
