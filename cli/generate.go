@@ -594,7 +594,7 @@ func (g *generation) say(q *namedRequest, id int32) {
 		fmt.Fprint(g.app.out, part)
 	}
 	if g.answer.stopped() {
-		q.seq.Cancel()
+		q.seq.Stop()
 		q.stopped = g.answer.ids
 	}
 }

@@ -246,7 +246,7 @@ func (c *conversation) answer(ctx context.Context, q runner.Request) error {
 		}
 		c.print(out.next(id))
 		if out.stopped() {
-			seq.Cancel()
+			seq.Stop()
 			break
 		}
 	}

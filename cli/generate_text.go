@@ -44,5 +44,5 @@ func (t *textAnswer) add(part string) string {
 }
 
 // stopped reports whether a stop string ended the text. The request goes on unless it is
-// canceled.
+// told to stop.
 func (t *textAnswer) stopped() bool { return t.stop.Found() != "" }

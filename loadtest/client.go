@@ -110,7 +110,8 @@ func (c *Client) send(ctx context.Context, method, address string, body []byte) 
 // chunk is an event of a stream of completions.
 type chunk struct {
 	Choices []struct {
-		Text string `json:"text"`
+		Text         string  `json:"text"`
+		FinishReason *string `json:"finish_reason"`
 	} `json:"choices"`
 	Usage *struct {
 		CompletionTokens int `json:"completion_tokens"`
@@ -120,8 +121,9 @@ type chunk struct {
 	} `json:"error"`
 }
 
-// Complete asks for a completion as a stream. Each event with text counts as a token, unless the
-// server says how many there were: some have no text of their own, or share an event.
+// Complete asks for a completion as a stream. Each event counts as a token, unless it
+// has nothing but the reason of the end, or the server says how many there were: tokens may share an
+// event.
 func (c *Client) Complete(ctx context.Context, q Request, token func()) (tokens int, err error) {
 	fields := map[string]any{"model": c.model, "prompt": q.Prompt, "max_tokens": q.Output, "temperature": 0, "stream": true,
 		"stream_options": map[string]bool{"include_usage": true}}
@@ -162,7 +164,7 @@ func readStream(r io.Reader, token func()) (tokens int, err error) {
 			return tokens, fmt.Errorf("loadtest: the server ended the stream: %s", termsafe.Line(e.Error.Message, maxReason))
 		}
 		for _, choice := range e.Choices {
-			if choice.Text != "" {
+			if choice.Text != "" || choice.FinishReason == nil {
 				token()
 				tokens++
 			}

@@ -41,6 +41,7 @@ func TestClient(t *testing.T) {
 			fmt.Fprintf(w, ": a comment\r\ndata: {\"choices\": [{\"text\": %q}]}\n\n", text)
 			w.(http.Flusher).Flush()
 		}
+		fmt.Fprint(w, "data: {\"choices\": [{\"text\": \"\", \"finish_reason\": \"length\"}]}\n\n") // an end alone is no token
 		fmt.Fprint(w, "data: {\"choices\": [], \"usage\": {\"completion_tokens\": 3}}\n\ndata: [DONE]\n\n")
 	})
 	ctx := context.Background()
@@ -51,7 +52,7 @@ func TestClient(t *testing.T) {
 		}
 		told := 0
 		n, err := c.Complete(ctx, Request{Prompt: []int32{4, 5}, Output: 3}, func() { told++ })
-		if err != nil || n != 3 || told != 2 {
+		if err != nil || n != 3 || told != 3 {
 			t.Errorf("%d tokens, told of %d: %v", n, told, err)
 		}
 	}

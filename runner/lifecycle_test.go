@@ -86,6 +86,36 @@ func TestTokensEndWithErrors(t *testing.T) {
 	}
 }
 
+// A caller that has found a stop string ends the request as one of Request.Stop would: without
+// an error, and counted so. What was asked first is the reason.
+func TestStopAsked(t *testing.T) {
+	for _, canceledFirst := range []bool{false, true} {
+		r := llama(t, lifecycleOptions())
+		s := submit(t, r, Request{Prompt: []int32{5}, MaxNew: 100})
+		waits := submit(t, r, Request{Prompt: []int32{5}, MaxNew: 100})
+		if _, err := r.Step(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if canceledFirst {
+			s.Cancel()
+		}
+		s.Stop()
+		waits.Stop()
+		s.Cancel()
+		drain(t, r)
+		want, name := Stopped, "stop"
+		if canceledFirst {
+			want, name = Canceled, "canceled"
+		}
+		if got := s.Reason(); got != want || (s.Err() == nil) == canceledFirst || len(s.IDs()) > 10 {
+			t.Errorf("%v, %v with %d tokens, want %v", got, s.Err(), len(s.IDs()), want)
+		}
+		if got := waits.Reason(); got != Stopped || r.Stats().Finished[name] == 0 || r.Stats().UsedBlocks != 0 {
+			t.Errorf("%v, %+v", got, r.Stats())
+		}
+	}
+}
+
 // order returns the tags of the requests in the order in which they ended.
 type order struct{ tags []any }
 
@@ -167,7 +197,7 @@ func TestDeadline(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-ctx.Done()
-	for !inContext.cancel.Load() { // contexts tell on a goroutine of their own
+	for inContext.asked.Load() == 0 { // contexts tell on a goroutine of their own
 		time.Sleep(time.Millisecond)
 	}
 	drain(t, r)

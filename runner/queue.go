@@ -122,9 +122,12 @@ func (r *Runner) dropExpired(now time.Time) {
 	}, func(*Sequence) (Reason, error) { return DeadlineExceeded, context.DeadlineExceeded })
 }
 
-// dropCanceled ends those that were canceled, or whose contexts have ended.
+// dropCanceled ends those that were canceled or stopped, or whose contexts have ended.
 func (r *Runner) dropCanceled() {
-	r.drop(func(q *Sequence) bool { return q.cancel.Load() }, func(q *Sequence) (Reason, error) {
+	r.drop(func(q *Sequence) bool { return q.asked.Load() != 0 }, func(q *Sequence) (Reason, error) {
+		if q.asked.Load() == askedToStop {
+			return Stopped, nil
+		}
 		err := cmp.Or(context.Cause(q.ctx), context.Canceled)
 		if errors.Is(err, context.DeadlineExceeded) {
 			return DeadlineExceeded, err

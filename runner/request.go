@@ -43,7 +43,7 @@ type Reason uint8
 
 const (
 	Unfinished       Reason = iota // the request has not ended
-	Stopped                        // one of Request.Stop was sampled
+	Stopped                        // one of Request.Stop was sampled, or Stop was called
 	Exhausted                      // Request.MaxNew tokens were generated
 	Canceled                       // the request's context ended, or Cancel was called
 	Failed                         // Sequence.Err says why
@@ -105,13 +105,13 @@ type Sequence struct {
 
 	runner  *Runner
 	ctx     context.Context
-	unwatch func() bool // ends what was asked of ctx
-	cancel  atomic.Bool
-	full    bool  // Request.MaxNew is 0
-	begun   bool  // it was scheduled once
-	counted bool  // its adjustments need a slot
-	stale   bool  // its slot is to be written anew
-	slot    int32 // -1: none
+	unwatch func() bool   // ends what was asked of ctx
+	asked   atomic.Uint32 // to end: one of the constants of asked
+	full    bool          // Request.MaxNew is 0
+	begun   bool          // it was scheduled once
+	counted bool          // its adjustments need a slot
+	stale   bool          // its slot is to be written anew
+	slot    int32         // -1: none
 	request Request
 	prompt  []int32
 	stop    []int32
@@ -197,7 +197,7 @@ func (r *Runner) Submit(ctx context.Context, q Request) (*Sequence, error) {
 	}
 	s.times.queued = time.Now()
 	if ctx.Err() != nil { // AfterFunc would say so from a goroutine of its own, some time later
-		s.cancel.Store(true)
+		s.asked.Store(askedToCancel)
 		r.canceled.Store(true)
 	}
 	s.unwatch = context.AfterFunc(ctx, s.Cancel)
@@ -217,9 +217,23 @@ func (s *Sequence) sample(how Sampling) {
 	s.adjusts = s.counted || how.Allowed != nil || s.request.Processor != nil || s.request.MinNew > 0 && len(s.stop) > 0
 }
 
-// Cancel ends the request at the next step. It may have ended before.
-func (s *Sequence) Cancel() {
-	s.cancel.Store(true)
+// What a caller asked of a sequence. The first request to end it counts.
+const (
+	askedToCancel uint32 = 1 + iota
+	askedToStop
+)
+
+// Cancel ends the request at the next step, with the reason [Canceled]. It may have ended
+// before.
+func (s *Sequence) Cancel() { s.ask(askedToCancel) }
+
+// Stop ends the request at the next step, with the reason [Stopped] and no error: the caller
+// found a stop string, or whatever else completes an answer, in its tokens. Tokens of a step
+// in flight may follow those that the caller knows. The request may have ended before.
+func (s *Sequence) Stop() { s.ask(askedToStop) }
+
+func (s *Sequence) ask(what uint32) {
+	s.asked.CompareAndSwap(0, what)
 	s.runner.canceled.Store(true)
 	s.runner.wakeUp()
 }

@@ -378,7 +378,7 @@ func TestCancel(t *testing.T) {
 		t.Errorf("one that waits for others to end, a step after Cancel: %s, %v", waits.Reason(), err)
 	}
 	cancel(why)
-	for !running.cancel.Load() { // contexts tell on a goroutine of their own
+	for running.asked.Load() == 0 { // contexts tell on a goroutine of their own
 		time.Sleep(time.Millisecond)
 	}
 	drain(t, r)
@@ -509,7 +509,7 @@ func TestCancelInTheQueue(t *testing.T) {
 	}
 	cancel()
 	for _, s := range dropped { // AfterFunc cancels on goroutines of its own
-		for !s.cancel.Load() {
+		for s.asked.Load() == 0 {
 			time.Sleep(time.Millisecond)
 		}
 	}

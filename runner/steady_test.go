@@ -87,7 +87,7 @@ func TestEveryoneIsInEveryStep(t *testing.T) {
 			}
 		}
 		first := append(slices.Clone(r.waiting), r.inbox...)
-		joins := len(first) > 0 && !first[0].cancel.Load() && len(r.running) < most && len(r.blocks.free) > r.blocks.total/2
+		joins := len(first) > 0 && first[0].asked.Load() == 0 && len(r.running) < most && len(r.blocks.free) > r.blocks.total/2
 		if _, err := r.Step(context.Background()); err != nil {
 			t.Fatal(err)
 		}
@@ -693,7 +693,7 @@ func TestOptions(t *testing.T) {
 	}
 	for name, text := range map[string]string{
 		"is not a language model": "pwc 1\nmodule \"m\" {\n  sym N in [1, 4] batch\n  func @f(%x: f32[N]) -> (f32[N]) {\n    return %x\n  }\n}\n",
-		"must take ids":        "pwc 1\nmodule \"m\" {\n  sym N in [1, 4] batch\n  func @forward(%x: f32[N]) -> (f32[N]) {\n    return %x\n  }\n  func @logits(%x: f32[N]) -> (f32[N]) {\n    return %x\n  }\n}\n",
+		"must take ids":           "pwc 1\nmodule \"m\" {\n  sym N in [1, 4] batch\n  func @forward(%x: f32[N]) -> (f32[N]) {\n    return %x\n  }\n  func @logits(%x: f32[N]) -> (f32[N]) {\n    return %x\n  }\n}\n",
 	} {
 		mod, err := ir.Parse("m.ir", []byte(text))
 		if err != nil {

@@ -290,7 +290,7 @@ func (a *chatWriter) open(choice int) any {
 func (a *chatWriter) event(p part) []any {
 	text, calls, finish := a.read(p)
 	var out []any
-	if text != "" {
+	if text != "" || p.finish == "" {
 		out = append(out, a.delta(p.choice, message{Content: &text}, ""))
 	}
 	if calls != nil {

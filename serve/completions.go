@@ -84,9 +84,6 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 		c.open = func(i int) any { return answer(completionChoice{Index: i, Text: texts[i/c.n]}) }
 	}
 	c.event = func(p part) []any {
-		if p.text == "" && p.finish == "" {
-			return nil
-		}
 		return []any{answer(completionChoice{Index: p.choice, Text: p.text, Finish: orNull(p.finish)})}
 	}
 	c.total = func(u usage) any {

@@ -9,7 +9,8 @@ import (
 	"pwc/tokenizer"
 )
 
-// part is a piece of a choice's text, and at its end why it ended.
+// part is a token of a choice as text, which may be empty, and at the end the text that was
+// held back and why the choice ended.
 type part struct {
 	choice int
 	text   string
@@ -54,11 +55,12 @@ func (s *Server) follow(ctx context.Context, index int, seq *runner.Sequence, en
 			send(part{err: err})
 			return
 		}
-		if text := c.next(id); text != "" && !send(part{text: text}) {
+		// A token without text of its own is a part, too: clients time tokens by events.
+		if text := c.next(id); !slices.Contains(ends, id) && !send(part{text: text}) {
 			return // the context ends the sequence, too
 		}
 		if c.stopped() {
-			seq.Cancel()
+			seq.Stop()
 			break
 		}
 	}

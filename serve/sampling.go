@@ -152,8 +152,8 @@ func choice(q runner.Request, i int) runner.Request {
 	return q
 }
 
-// finishReason returns the API's word for why a choice ended that did not fail: a stop string,
-// an id that ends answers, or the most tokens.
+// finishReason returns the API's word for why a choice ended that did not fail. A stop string
+// may be found in the last token that was allowed: the answer ends at the string.
 func finishReason(r runner.Reason, stopped bool) string {
 	if stopped || r == runner.Stopped {
 		return "stop"

@@ -266,8 +266,52 @@ func TestStopStrings(t *testing.T) {
 			t.Errorf("stream %s: %d, %q ends with %s, want %q", stream, status, got, finish, want)
 		}
 	}
+	if ends := s.o.Runner.Stats().Finished; ends["stop"] != 2 || ends["canceled"] != 0 {
+		t.Errorf("the runner counts ends %v, want 2 by stop", ends)
+	}
 	if n := s.o.Runner.Stats().Generated; n > 40+2*60 {
 		t.Errorf("%d tokens were generated behind stop strings", n)
+	}
+}
+
+// A stream has an event for each token, also for those that have no text of their own: parts of
+// characters, what may become a stop string, what may become a call of a tool.
+func TestEventForEachToken(t *testing.T) {
+	_, h := newServer(t, nil)
+	const greedily = `"max_tokens": 40, "temperature": 0, "ignore_eos": true, "stream": true, "stream_options": {"include_usage": true}`
+	for path, body := range map[string]string{
+		"/v1/completions":      `{"prompt": "abc", "stop": ["never there"], `,
+		"/v1/chat/completions": `{"messages": [{"role": "user", "content": "abc"}], "allowed_token_ids": [60, 226, 97], "tools": [{}], `,
+	} {
+		status, answer := post(t, h, path, body+greedily+"}")
+		tokens, said, ends := 0, 0, 0
+		for line := range strings.Lines(answer) {
+			data, ok := strings.CutPrefix(line, "data: ")
+			var a struct {
+				Choices []struct {
+					Delta struct{ Role string }
+					End   *string `json:"finish_reason"`
+				}
+				Usage *usage
+			}
+			if !ok || json.Unmarshal([]byte(data), &a) != nil {
+				continue
+			}
+			if a.Usage != nil {
+				said = a.Usage.Completion
+			}
+			for _, c := range a.Choices {
+				switch {
+				case c.End != nil:
+					ends++
+				case c.Delta.Role == "":
+					tokens++
+				}
+			}
+		}
+		if status != http.StatusOK || said != 40 || ends != 1 || tokens < 40 || tokens > 41 { // the end may bring text that was held back
+			t.Errorf("%s: %d: %d events for %d tokens and %d ends\n%s", path, status, tokens, said, ends, answer)
+		}
 	}
 }
 
