@@ -396,7 +396,7 @@ func (s *Search) trial(at *suspect, nodes []int, results []ir.Value) (*trial, er
 	return t, nil
 }
 
-// keep puts a trial into a finding, with what is right.
+// keep puts a trial into a finding, with the expected values.
 func (s *Search) keep(ctx context.Context, out *Finding, t *trial) error {
 	i, d, err := s.run(ctx, *t, Config{})
 	if err != nil {
@@ -415,9 +415,9 @@ func (s *Search) keep(ctx context.Context, out *Finding, t *trial) error {
 	return err
 }
 
-// blame finds the pass or the kernel variant without which bad does not hold: each by itself
-// first, then the fewest passes together. Else the kernels' code is wrong whatever is
-// switched off.
+// blame finds the pass or the kernel variant without which bad does not hold: first each pass and
+// variant alone, then the fewest passes together. If there is none, the code of the kernels is
+// wrong whatever is disabled.
 func (s *Search) blame(ctx context.Context, out *Finding, bad func(Config) (bool, error)) error {
 	for _, p := range s.Passes {
 		if b, err := bad(Config{Disable: []string{p}}); err != nil || !b {

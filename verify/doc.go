@@ -17,7 +17,7 @@ import (
 	"pwc/ir/interp"
 )
 
-// Call is one call of a function in a run, with copies of what went in and came out.
+// Call is one call of a function in a run, with copies of its arguments and results.
 type Call struct {
 	Func    string
 	Args    []*interp.Tensor // in the order of the parameters

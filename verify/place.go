@@ -56,7 +56,7 @@ func NewIndex(m *ir.Module) *Index {
 	return x
 }
 
-// outputOf returns what a node gives: its first result, or the fresh storage that it wrote last.
+// outputOf returns a node's output: its first result, or the fresh storage that it wrote last.
 func outputOf(f *ir.Func, n *ir.Node) (ir.Value, bool) {
 	for _, w := range slices.Backward(n.Versions) {
 		// Not a state: attention appends to its cache and writes its output.

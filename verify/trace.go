@@ -12,7 +12,7 @@ import (
 	"pwc/split"
 )
 
-// Wanted is a tensor of a trace: what a module gave elsewhere.
+// Wanted is a tensor of a trace: the output of a module in other software.
 type Wanted struct {
 	Name   string // path of the module, or of a result of the workload
 	Tensor *interp.Tensor

@@ -1,20 +1,20 @@
 // Package cuda runs "attention::paged" (package attention) on NVIDIA GPUs, from
 // sm_80 on.
 //
-// A call is a launch for prefills and chunks or one for decodes, or both, beside each
-// other, where a step has both: the step's keys and values go into the cache, contexts are
-// split over blocks and the last block to finish combines the parts, in their order. A
-// call that is captured is one launch, which depends on the shapes of the operands alone and
-// reads the step's metadata from device memory that stays where it is; it computes any
-// step, but is made for decodes. The products of 16-bit operands run on tensor cores where
-// the size of a head is a multiple of 16; others are plain float32.
+// An eager call launches one kernel for prefills and chunks, one for decodes, or both in
+// parallel, as the step has them. A launch appends the step's keys and values to the cache and
+// splits contexts over blocks; the last block to finish combines the parts, in their order. A
+// captured call is one launch, which depends only on the shapes of the operands and reads the
+// step's metadata from device memory at a fixed address. It computes any step, and is tuned for
+// decodes. Products of 16-bit operands run on tensor cores if the head size is a multiple of
+// 16; others are computed in float32.
 //
-// Sums have an order that the shapes decide: not the scheduling of blocks, and no
-// float atomics. A row's result is the same bits whatever is beside it in a step
-// of the same size.
+// The order of sums depends on the shapes, not on the scheduling of blocks, and there are no
+// float atomics. A row's result has the same bits whatever other rows are in a step of the same
+// size.
 //
-// Before the launches of a step its owner calls [Op.Prepare], which the op needs
-// to be told of new metadata in the same *attention.Batch.
+// The owner of a step calls [Op.Prepare] before its launches: only this tells the op that an
+// *attention.Batch has new metadata.
 package cuda
 
 import (
@@ -37,9 +37,8 @@ type Options struct {
 	MaxRequests int // requests of a step; 0: MaxRows
 	MaxBlocks   int // blocks of a request: the largest Stride of a Batch
 
-	// Code gives the kernels, when a call with new shapes is planned. Target is what
-	// they are made for, which decides about their variants: "" for the device's own,
-	// or an earlier one whose programs the device takes.
+	// Code returns the kernels when a call with new shapes is planned. Target is the target of
+	// their variants: "" for the device's, or an earlier one whose programs the device runs.
 	Code   Code
 	Target string
 }
@@ -61,7 +60,7 @@ type Op struct {
 	closed   bool
 }
 
-// kernel is a variant, loaded. The call's arguments are set anew at each launch.
+// kernel is a loaded variant. Each launch sets its arguments.
 type kernel struct {
 	variant Variant
 	call    *cuda.KernelCall
@@ -245,8 +244,8 @@ func (o *Op) kernel(v Variant) (*kernel, error) {
 // prepared now.
 func (o *Op) Launch(c *device.OpCall) error { return o.enqueue(c, false) }
 
-// enqueue enqueues or records the call; to warm up, by all kernels that eager steps of its size
-// may have.
+// enqueue enqueues or records the call; in a warm-up it launches every kernel that an eager step
+// of its size can need.
 func (o *Op) enqueue(c *device.OpCall, warm bool) error {
 	s, err := attention.ParseArgs(c.Args)
 	if err != nil {

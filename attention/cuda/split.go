@@ -35,11 +35,10 @@ type launch struct {
 	tiles, parts int // of the grid
 }
 
-// launches returns how a call is computed, in order: requests that have more pairs than a small
-// tile by a launch of their own, and the others by a second one, whose blocks come where those of
-// the first have ended or leave room. What is recorded is one launch with a grid for any step:
-// most replays decode, and would start the blocks of another for nothing. To warm up there are
-// both, one after the other.
+// launches returns the launches of a call, in order: one for requests with more pairs than a small
+// tile, and a second one for the others, whose blocks start where those of the first have ended or
+// leave room. A captured call has one launch, with a grid for any step: most replays decode, and
+// would start the blocks of a second launch for nothing. A warm-up runs both in turn.
 func (o *Op) launches(s *attention.Shape, k *kinds, recorded, warm bool) (of [2]launch, n int) {
 	small, resident := o.small(s, k)
 	of[0], n = launch{variant: small, resident: resident, least: 1, most: math.MaxInt32}, 1
@@ -71,15 +70,14 @@ func (o *Op) launches(s *attention.Shape, k *kinds, recorded, warm bool) (of [2]
 	return of, n
 }
 
-// small returns the variant of the steps of a shape that computes small tiles, whatever
-// their requests, and how many of its blocks each multiprocessor holds at once. All steps
-// of a size have small tiles of one: what is beside a row does not change the bits of its
-// sums.
+// small returns the variant that computes small tiles, and how many of its blocks each
+// multiprocessor holds at once. It depends only on the size of the step, not on its requests, so
+// that other rows of a step do not change the bits of a row's sums.
 //
-// A step ends when the multiprocessor with the most blocks does, which has all that it
-// can hold in each turn: the fewest of them are best, and of these more at once; and one
-// turn of blocks that were made for it before two of others. It matters that there is no
-// room for more: blocks of the next launch would take it, and come to lie unevenly.
+// A step ends when the multiprocessor with the most blocks ends. So the fewest waves of blocks
+// are best, and of these the ones with more blocks at once; a single wave of dense blocks is
+// better than two of others. A multiprocessor must have no room for more blocks: those of the
+// next launch would take it, and be spread unevenly.
 func (o *Op) small(s *attention.Shape, k *kinds) (v *Variant, resident int) {
 	blocks := s.Rows * k.few.rowTiles() * s.KVHeads
 	if blocks <= k.few.Resident*o.sms {
@@ -133,7 +131,7 @@ func (o *Op) split(s *attention.Shape, v *Variant, resident int) split {
 	return p
 }
 
-// grid returns for how many tiles and parts a launch needs blocks in this step.
+// grid returns the numbers of tiles and parts that a launch has blocks for in this step.
 func (st *step) grid(l *launch) (tiles, parts int) {
 	units := max(1, (st.longest+unit-1)/unit)
 	switch {
@@ -151,8 +149,8 @@ func (st *step) grid(l *launch) (tiles, parts int) {
 }
 
 // scratch bounds what calls of up to so many rows need: it never shrinks with
-// more. What a call needs is in proportion to its rows and its parts, and parts
-// are fewer the more rows there are, each kind in its own way.
+// more. The need of a call is proportional to its rows and its parts, and the number of parts
+// falls with the number of rows, for each kind of launch differently.
 func (o *Op) scratch(s *attention.Shape, k *kinds) int64 {
 	most := 0
 	for _, v := range k.each() {

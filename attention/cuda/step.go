@@ -11,8 +11,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// slots is how many steps the host may be ahead of the device before Prepare
-// waits.
+// slots is the number of steps that the host can be ahead of the device; then Prepare waits.
 const slots = 4
 
 // step is the metadata of the step that is next on the stream: a ring of pinned
@@ -37,7 +36,7 @@ type step struct {
 // cache is what a batch is valid for.
 type cache struct{ blocks, blockSize int }
 
-// slot is pinned memory, with what tells that it was copied.
+// slot is pinned memory, with a fence that tells when its copy is done.
 type slot struct {
 	memory device.HostMemory
 	copied device.Fence
@@ -97,9 +96,9 @@ func (st *step) free() error {
 // allocates nothing in steady state, and waits only when the host is several
 // steps ahead. The batch may change once Prepare has returned.
 //
-// Beside what [attention.Batch.Validate] refuses, a request may not have a block
-// in its sequence that another one appends to in the same step: nothing orders
-// the two in one launch. One without rows is left out, and reads nothing.
+// In addition to [attention.Batch.Validate], Prepare refuses a request whose sequence has a
+// block that another request appends to in the same step: nothing orders the two in one launch.
+// A request without rows is left out, and reads nothing.
 func (o *Op) Prepare(s device.Stream, meta any, _, rows int64) error {
 	b, err := attention.BatchOf(meta)
 	if err != nil {
@@ -154,7 +153,7 @@ func (st *step) bindTo(stream *cuda.Stream) error {
 	return nil
 }
 
-// fits holds a batch to the memory there is for it.
+// fits returns an error if the metadata of a batch exceeds the op's memory.
 func (st *step) fits(b *attention.Batch, rows int) error {
 	o := st.options
 	if rows < 0 || rows > o.MaxRows || b.Requests() > o.MaxRequests || b.Stride > o.MaxBlocks {
@@ -195,7 +194,7 @@ func (st *step) check(b *attention.Batch, rows int) (named bool, err error) {
 	return true, err
 }
 
-// valid holds a batch to a cache.
+// valid validates a batch against a cache.
 func (st *step) valid(b *attention.Batch, rows int, c cache) error {
 	if err := b.Validate(rows, c.blocks, c.blockSize); err != nil {
 		return err
@@ -203,7 +202,7 @@ func (st *step) valid(b *attention.Batch, rows int, c cache) error {
 	return st.apart(b, c, false)
 }
 
-// apart returns an error if a request has what another one appends to, in a valid batch.
+// apart returns an error if a request of a valid batch has a block that another one appends to.
 // Blocks are looked up in a set that stays in the processor's first-level cache.
 func (st *step) apart(b *attention.Batch, c cache, named bool) error {
 	if words := (c.blocks + 63) / 64; len(st.written) < words {
@@ -211,8 +210,8 @@ func (st *step) apart(b *attention.Batch, c cache, named bool) error {
 	}
 	written, met := st.written, false
 	clear(written)
-	// Requests append to the ends of their sequences: a block that several append to is
-	// met when it is marked, one that another reads in what comes before the end.
+	// Requests append to the ends of their sequences. A block that two requests append to is found
+	// when the second one marks it, a block that another request reads among its earlier blocks.
 	for r := range b.SeqLens {
 		last := ^uint32(0)
 		for _, s := range b.Slots[b.QueryStart[r]:b.QueryStart[r+1]] {
@@ -253,8 +252,8 @@ func (st *step) blocks(b *attention.Batch, r int, named bool) []int32 {
 	return b.BlockTable[r*b.Stride:]
 }
 
-// shared says which request reads what another one appends to; nil if a request only
-// has a block twice.
+// shared returns an error that names the request which reads a block that another one appends
+// to; nil if a request only has a block twice.
 func (st *step) shared(b *attention.Batch, c cache, named bool) error {
 	writer := map[int32]int{}
 	for r := range b.Requests() {

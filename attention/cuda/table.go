@@ -2,11 +2,10 @@ package cuda
 
 import "pwc/attention"
 
-// table is what the op knows of the blocks of sequences that have names
-// (attention.Batch.Sequences): so that a step costs what is new in it, and not what all
-// of its contexts hold. Where several hundred requests decode, their blocks are most of
-// what the host would read and write, and none of it is in the processor's caches when
-// a step begins.
+// table has the known blocks of sequences with names (attention.Batch.Sequences), so that the
+// cost of a step depends on its new blocks and not on the lengths of its contexts. If several
+// hundred requests decode, the host would otherwise read and write mostly their block tables,
+// which are in no cache of the processor when a step begins.
 type table struct {
 	stride int               // of blocks
 	rows   []attention.Known // by request
@@ -17,7 +16,7 @@ type table struct {
 	fresh  []int32           // of these, those of which it had something new
 }
 
-// row returns the blocks that are known of a request.
+// row returns the known blocks of a request.
 func (t *table) row(r int) []int32 { return t.blocks[r*t.stride:][:t.rows[r].Blocks] }
 
 // drop takes a row out.

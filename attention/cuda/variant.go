@@ -31,8 +31,8 @@ var (
 	pagedSource string
 )
 
-// Variant is what a kernel is made for: what its code depends on of a call's shapes
-// and attributes. Layers alike share one.
+// Variant is what the code of a kernel depends on: a part of the call's shapes and attributes.
+// Equal layers share one.
 type Variant struct {
 	HeadDim   int
 	Group     int // query heads of a key-value head
@@ -54,8 +54,8 @@ type Variant struct {
 // shared memory for on every architecture.
 const maxHeadDim = 512
 
-// maxBlock is the most elements that keys have in a block of the cache which tensor cores work with: the bytes from one block
-// to the next, with values, are a factor of 32 bits.
+// maxBlock is the largest number of elements of the keys in a cache block that tensor-core kernels support: they hold the
+// distance between blocks in bytes, keys and values together, in 32 bits.
 const maxBlock = math.MaxInt32 / 4
 
 // shortHead is the largest head whose small steps have wider blocks, longHead the largest
@@ -134,22 +134,21 @@ func VariantsOf(s *attention.Shape, p *attention.Params, target string) ([]Varia
 	return k.each(), nil
 }
 
-// kinds are the kernels of a shape. Requests of at most as many pairs as a small tile has are
-// computed by one that a step's size decides on; others by the one of large tiles. Both are
-// launched where a step has both kinds of requests. What is recorded is the first, for any
-// step.
+// kinds are the kernels of a shape. Requests with at most as many pairs as a small tile are
+// computed by a kernel that depends on the size of the step, others by the kernel of large tiles.
+// A step with both kinds of requests launches both. A captured call records the first, which
+// computes any step.
 //
-// Small steps, whose blocks all run at once, have the most memory for each block: what is
-// fetched ahead. In larger ones there may be one block more beside the others, with less
-// memory, where that spreads them more evenly.
+// In small steps all blocks run at once, and each has the most shared memory for prefetched keys.
+// In larger steps a multiprocessor may hold one block more, with less memory each, if that
+// spreads the blocks more evenly.
 //
-// Where heads are short a stage of four warps has few bytes, and what blocks do at their
-// beginning and end takes long beside the keys: small steps have blocks of eight, which
-// begin and end half as often, larger ones more blocks of four, which do so at different
-// times.
+// With short heads a stage of four warps has few bytes, and the beginning and end of a block take
+// long compared with its keys. Small steps then have blocks of eight warps, which begin and end
+// half as often; larger ones have more blocks of four warps, which do so at different times.
 //
-// A step that is a little too large for that is dense: blocks with still less memory, or
-// half the warps, of which all run at once, instead of a second turn of few.
+// A step that is a little too large for one wave of such blocks is dense: its blocks have still
+// less memory, or half the warps, so that all of them run at once.
 type kinds struct {
 	few   Variant // small steps
 	many  Variant // larger steps, with as many blocks of a multiprocessor as there may be
@@ -157,7 +156,7 @@ type kinds struct {
 	large Variant // large tiles; the zero Variant where the others compute all
 }
 
-// dense is the kernels of dense steps, by rising number of blocks, the rest of it zero.
+// dense has the kernels of dense steps, by rising number of blocks; unused entries are zero.
 type dense [maxDense - 1]Variant
 
 // each returns the variants that differ.
@@ -259,7 +258,7 @@ func (v Variant) staged(shared, stages, resident int) Variant {
 	return v
 }
 
-// fit is how many blocks have room in so much shared memory, up to most.
+// fit returns how many blocks fit into so much shared memory, up to most.
 func (v *Variant) fit(shared, most int) int {
 	return max(1, min((shared+1024)/(v.shared()+reserved), most))
 }
@@ -327,8 +326,8 @@ func (v *Variant) tiles(rows, requests int) int {
 	return rows*v.Group/v.tile() + requests
 }
 
-// String names the variant: "paged_bf16_d128_g4_b16_tensor", of a causal call without
-// more.
+// String names the variant: "paged_bf16_d128_g4_b16_tensor" for a causal call without window
+// or softcap.
 func (v Variant) String() string {
 	s := "paged_" + v.DType.String()
 	if v.KVDType != v.DType {
@@ -390,8 +389,8 @@ func (v Variant) ArchSpecific() string {
 // Compiler compiles CUDA C; the one that compile/cuda takes is one.
 type Compiler = nvrtc.Maker
 
-// Compile returns the kernel of a variant for a target such as "cuda:sm_90", alone
-// in a program. No GPU is needed.
+// Compile returns a program with the kernel of a variant for a target such as "cuda:sm_90". No
+// GPU is needed.
 func Compile(ctx context.Context, c Compiler, target string, v Variant) (*program.Program, error) {
 	name, _, err := arch(target)
 	if err != nil {
@@ -408,7 +407,7 @@ func Compile(ctx context.Context, c Compiler, target string, v Variant) (*progra
 	return program.Alone(target, kernel), nil
 }
 
-// Code gives the kernel of a variant, alone in a program.
+// Code returns a program with the kernel of a variant.
 type Code func(ctx context.Context, v Variant) (*program.Program, error)
 
 // Compiled is a Code that compiles for a target when asked.

@@ -81,16 +81,17 @@ func (b *Backend) Target() string { return b.target }
 // Version names the compiler behind the backend, for provenance.
 func (b *Backend) Version() string { return b.compiler.Version() }
 
-// FusesHorizontally reports whether the kernels may run as one launch (horizontal fusion): pointwise nests, a
-// few of them. A launch costs about a microsecond on the device however little it does, and such
-// nests are small compared with the GEMMs around them.
+// FusesHorizontally reports whether the kernels may run as one launch (horizontal fusion): they are
+// a few pointwise nests. Each launch costs about a microsecond on the device, and such nests are
+// small compared with the GEMMs around them.
 func (b *Backend) FusesHorizontally(ks []*loop.Kernel) bool { return loopgen.FusesHorizontally(ks) }
 
-// sources returns the sources of a kernel: arch-specific ones, which where they serve are faster
-// than all else, libraries too; those for some sizes in the order in which their guards are tried;
-// then the one for all others. With more kernels, which [Backend.FusesHorizontally] accepts, it returns the
-// source of the one that they become. The same kernels give the same text everywhere, except that
-// arch-specific ones are there only if the compiler supports them.
+// sources returns the sources of a kernel: arch-specific ones first, which are the fastest where
+// they serve, faster than libraries too; then those for some sizes, in the order in which their
+// guards are tried; then the one for all other sizes. For several kernels, which
+// [Backend.FusesHorizontally] accepts, it returns the source of the fused kernel. The same kernels
+// give the same text on every machine, except that arch-specific sources need a compiler that
+// supports them.
 func (b *Backend) sources(k *loop.Kernel, others ...*loop.Kernel) ([]cgen.Source, error) {
 	switch {
 	case len(others) > 0:

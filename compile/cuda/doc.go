@@ -18,9 +18,9 @@
 //
 // This package is the [Backend]: which variants a kernel or a chain has and in which order
 // (lowerfused.go, lowergemmchain.go, lowerlibrary.go, variants.go), and what is compiled together
-// (translationunit.go). The rest is in rooms of its own:
+// (translationunit.go). The rest is in internal packages:
 //
-//   - internal/nest answers what a kernel is; internal/cgen writes CUDA C: expressions, loads and
+//   - internal/nest answers questions about kernels; internal/cgen writes CUDA C: expressions, loads and
 //     stores, the register cache of rows.
 //   - internal/loopgen has loop nests: elementwise ones, a thread for each 16 bytes of a row; rows,
 //     of which a thread, a warp, a block or the blocks of a cluster have one, with reductions whose

@@ -63,7 +63,7 @@ func text(parts ...cgen.Part) (string, error) {
 	return heads.String() + snippets + entries.String(), err
 }
 
-// made is what one unit was compiled to, once: its first kernel.
+// made is the result of compiling a unit, once: its first kernel.
 type made struct {
 	once   sync.Once
 	kernel program.Kernel

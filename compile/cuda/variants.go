@@ -34,7 +34,7 @@ func preferenceOf(v compile.Variant) preference {
 	return byOthers
 }
 
-// byPreference sorts variants.
+// byPreference groups variants by preference.
 func byPreference(vs []compile.Variant) map[preference][]compile.Variant {
 	out := make(map[preference][]compile.Variant)
 	for _, v := range vs {
@@ -44,8 +44,8 @@ func byPreference(vs []compile.Variant) map[preference][]compile.Variant {
 	return out
 }
 
-// beforeSpecific returns variants by the routine that come before arch-specific kernels: there they
-// serve the rows that these kernels are for only if a measurement says so.
+// beforeSpecific returns the routine's variants that come before arch-specific kernels. They serve
+// the rows of these kernels only if a measurement says so.
 func beforeSpecific(specific []compile.Variant, routine ...compile.Variant) []compile.Variant {
 	if len(specific) == 0 {
 		return nil
@@ -64,8 +64,8 @@ func beforeSpecific(specific []compile.Variant, routine ...compile.Variant) []co
 	return out
 }
 
-// rowsOfLast returns variants for rising numbers of rows, the last of which is for all that are left,
-// with a guard of the last one, too.
+// rowsOfLast returns variants for rising numbers of rows with a guard for the last one, too, which
+// serves all remaining numbers.
 func rowsOfLast(vs []compile.Variant, rows dim.Dim) []compile.Variant {
 	out := slices.Clone(vs)
 	last := len(out) - 1

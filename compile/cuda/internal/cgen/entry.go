@@ -1,6 +1,6 @@
 // Package cgen writes CUDA C: the entry of a kernel, the expressions of its instructions, its
-// loads and stores, and the register cache of its rows. What runs where is up to those who call
-// it, by the emission context that they give it.
+// loads and stores, and the register cache of its rows. Callers say by the emission context which
+// rows and columns an instruction runs for.
 package cgen
 
 import (

@@ -21,7 +21,7 @@ func (g GPU) String() string { return "sm_" + strconv.Itoa(g.Arch) + g.Suffix }
 // Specific is the GPU of arch-specific variants.
 func (g GPU) Specific() GPU { return GPU{Arch: g.Arch, Suffix: "a"} }
 
-// Guard is the guard of what only devices of the architecture run.
+// Guard is the guard of variants that only devices of the architecture run.
 func (g GPU) Guard() program.Guard {
 	name := program.PropertyPrefix
 	version := dim.Sym(name + "major").Mul(dim.Const(10)).Add(dim.Sym(name + "minor"))

@@ -67,7 +67,7 @@ func (e *Emitter) scanColumns(list []loop.Instr, s *Context, vectors map[loop.Va
 	e.Line("const %s before%d = %s;", e.SumType(list[at]), n, e.Before(list[at], fmt.Sprintf("sum%d", n), s))
 }
 
-// PartSums writes the running sum of a scan within the columns at the site.
+// PartSums writes the running sum of a scan within the columns of the emission context.
 func (e *Emitter) PartSums(list []loop.Instr, s *Context, vectors map[loop.Value]string) {
 	at := slices.IndexFunc(list, func(in loop.Instr) bool { return in.Op == loop.CumSum })
 	scan := list[at]

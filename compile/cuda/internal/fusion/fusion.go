@@ -1,5 +1,5 @@
 // Package fusion decides which kernels of a chain run together. [Match] looks at a chain once and
-// says all that was found; who makes code of the plan matches nothing again.
+// returns all that it found in a plan; code generators match nothing again.
 //
 // Three kinds of fusion have a GEMM in them. Prologue fusion computes the rows of its first operand,
 // as a norm does, in the GEMM's kernel. Epilogue fusion computes nests there that need a few of its

@@ -9,9 +9,9 @@ import (
 	"pwc/compile/loop"
 )
 
-// epilogue is what happens to the sums of a GEMM's block once they are in
-// shared memory: part[split][rows][pitch], of the block's rows and columns. A
-// thread takes a few of a row's columns at a time.
+// epilogue writes what is computed of a block's sums, which are in shared memory:
+// part[split][rows][pitch], for the block's rows and columns. A thread computes a few
+// neighbouring columns of a row in each iteration.
 type epilogue struct {
 	w    *writer
 	s    *cgen.Context // in the GEMM: batch, row and columns
@@ -30,7 +30,7 @@ func newEpilogue(w *writer, batch []string) *epilogue {
 	return &epilogue{w: w, s: s, each: w.r.Cols / s.Width}
 }
 
-// write writes all of it.
+// write writes the epilogue.
 func (o *epilogue) write() {
 	w, r := o.w, o.w.r
 	switch {
@@ -49,7 +49,7 @@ func (o *epilogue) write() {
 	}
 }
 
-// unfused writes what the GEMM itself does with its sums.
+// unfused writes the GEMM's own epilogue.
 func (o *epilogue) unfused() {
 	k := o.w.K
 	o.overColumns(func() {
@@ -73,7 +73,7 @@ func (o *epilogue) overColumns(body func()) {
 	w.Close()
 }
 
-// once reports whether a thread takes at most one group, of so many in a row.
+// once reports whether a thread has at most one group of columns, if a row has so many.
 func (o *epilogue) once(each int) bool { return o.w.r.share()*each <= o.w.r.Threads }
 
 // over opens a block for group n of all rows of the block, of which a row has so
@@ -223,7 +223,7 @@ func (o *epilogue) later(list []ahead) {
 	}
 }
 
-// prefetched returns what finds the variables of prefetched loads.
+// prefetched returns the function that finds the variables of prefetched loads.
 func (o *epilogue) prefetched(n int, k *loop.Kernel, width int) (vector, element func(loop.Instr) (string, bool)) {
 	list := o.aheads(n, k, width)
 	find := func(vector bool) func(loop.Instr) (string, bool) {
@@ -238,7 +238,7 @@ func (o *epilogue) prefetched(n int, k *loop.Kernel, width int) (vector, element
 	return find(true), find(false)
 }
 
-// ready writes a function that templates call behind the dependency wait: it prefetches.
+// ready writes the function that templates call after the dependency wait; it prefetches.
 func (o *epilogue) ready() {
 	o.w.Open("const auto ready = [&]()")
 	o.loads()

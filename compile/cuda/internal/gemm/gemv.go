@@ -6,9 +6,9 @@ import (
 	"pwc/compile/cuda/internal/nest"
 )
 
-// GEMV is for few rows, on CUDA cores: SplitK of a block's warps share ColumnsAtOnce columns, each
-// with a part of k. All weights that a lane needs next are requested before it uses those that it
-// has.
+// GEMV is for few rows, on CUDA cores. SplitK warps of a block share ColumnsAtOnce columns; each
+// has a part of k. A lane requests all weights of its next iteration before it uses those of the
+// current one.
 type GEMV struct {
 	Rows          int
 	Depth         int64 // of sums
@@ -50,7 +50,7 @@ func (k GEMV) Resources() Resources {
 	return r
 }
 
-// maxHeld is how many registers of a lane x may take; more of it is in shared memory.
+// maxHeld is the most registers of a lane that x may take; a larger x is in shared memory.
 const maxHeld = 32
 
 // parts is how many 16-byte parts of a row of x a lane has.
@@ -64,7 +64,7 @@ func (k GEMV) inRegisters() bool { return 4*k.parts()*int64(k.Rows) <= maxHeld }
 // exact reports whether every lane has all its parts.
 func (k GEMV) exact() bool { return k.Depth/8%int64(k.SplitK*32) == 0 }
 
-// partsOfX is the C type of what a lane has of x.
+// partsOfX is the C type of a lane's slice of x.
 func (k GEMV) partsOfX() string {
 	return fmt.Sprintf("parts_of_x<%d, %d, %d, %t>", k.Rows, k.parts(), k.Warps*32, k.inRegisters())
 }
@@ -88,8 +88,8 @@ func (k GEMV) emit(w *writer) {
 	})
 }
 
-// readyFromMemory writes what happens behind the dependency wait: the loads that the epilogue
-// prefetches, and those of the lane's parts of x.
+// readyFromMemory writes the code after the dependency wait: the loads that the epilogue
+// prefetches, and those of the lane's slice of x.
 func (w *writer) readyFromMemory(k GEMV, o *epilogue) {
 	choice := w.K.MatMul.Select != nil
 	if choice { // a block without a matrix has no GEMM that would call ready

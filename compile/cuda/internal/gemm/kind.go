@@ -16,7 +16,7 @@ import (
 	"pwc/program"
 )
 
-// Kind is one way to compute a GEMM.
+// Kind is a kind of GEMM kernel with its parameters.
 type Kind interface {
 	// Name is the suffix of the entry.
 	Name() string
@@ -56,7 +56,7 @@ func (r Resources) fits(on cgen.GPU) bool { return r.SharedBytes <= on.SharedByt
 // sumBytes is the shared memory for the sums of all groups of warps.
 func (r Resources) sumBytes() int { return 4 * r.SplitK * r.Rows * r.Pitch }
 
-// share is how many of its rows a block adds the sums of, at most.
+// share is the largest number of rows whose sums one block of a cluster adds.
 func (r Resources) share() int {
 	if r.LeaderReduces {
 		return r.Rows
@@ -64,8 +64,8 @@ func (r Resources) share() int {
 	return int(nest.CeilDiv(int64(r.Rows), int64(r.Cluster)))
 }
 
-// reductionBytes is the DSMEM reduction buffer: what the other blocks of a cluster have of the
-// sums that a block adds.
+// reductionBytes is the size of the DSMEM reduction buffer, which gets the sums of the cluster's
+// other blocks for the rows that this block adds.
 func (r Resources) reductionBytes() int {
 	pitch := r.Pitch
 	if r.LeaderReduces {
@@ -74,14 +74,14 @@ func (r Resources) reductionBytes() int {
 	return 4 * (r.Cluster - 1) * r.share() * pitch
 }
 
-// withStages returns the resources with shared memory for stages, which the sums take over, and
-// for the DSMEM reduction buffer behind it, to which other blocks write while this one has stages.
+// withStages returns the resources with shared memory for stages, which the sums reuse, and for
+// the DSMEM reduction buffer after it, to which other blocks write while this one uses its stages.
 func (r Resources) withStages(bytes int) Resources {
 	r.SharedBytes = max(bytes, r.sumBytes()) + r.reductionBytes()
 	return r
 }
 
-// Source makes the source of a GEMM, with what is fused to it, by one kind of kernel.
+// Source makes the source of a GEMM and of the nests fused to it, for one kind of kernel.
 func Source(f *fusion.Fused, on cgen.GPU, kind Kind) (cgen.Source, error) {
 	r := kind.Resources()
 	var device program.Guard

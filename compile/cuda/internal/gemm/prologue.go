@@ -7,8 +7,9 @@ import (
 	"pwc/compile/loop"
 )
 
-// readyFromPrologue writes what happens behind the dependency wait for a row of x that the prologue
-// makes, every group of warps for itself. What it reads of weights is prefetched.
+// readyFromPrologue writes the code after the dependency wait if the prologue computes the row of
+// x: every group of warps computes it for itself. The weights that the prologue reads are
+// prefetched.
 func (w *writer) readyFromPrologue(k GEMV, o *epilogue) {
 	p := &prologue{w: w, e: w.Nest(w.fused.Prologue), k: k}
 	prefetched := p.prefetch()
@@ -58,7 +59,7 @@ func (p *prologue) start(ph loop.Phase) {
 	}
 }
 
-// visit writes a phase's loop over a lane's parts of the row. Stores go to what the lane has of x.
+// visit writes a phase's loop over a lane's parts of the row. Stores go to the lane's slice of x.
 func (p *prologue) visit(ph loop.Phase, s *cgen.Context) {
 	w, exact := p.w, p.k.exact()
 	w.Line("#pragma unroll")
@@ -82,7 +83,7 @@ func (p *prologue) visit(ph loop.Phase, s *cgen.Context) {
 	w.Close()
 }
 
-// reduce writes the row values of a phase, from what the warps that share the row have.
+// reduce writes the row values of a phase: it joins those of the warps that share the row.
 func (p *prologue) reduce(ph loop.Phase) {
 	for _, in := range ph.Body {
 		if !in.Op.Reduces() {

@@ -110,9 +110,9 @@ type FusedSource struct {
 	Fused *fusion.Fused
 }
 
-// FusedSources makes the sources of a plan's GEMM for as many rows as one launch is faster than
-// more: up to tiles, which want neighbouring columns. It returns the arch-specific ones, the others,
-// and the numbers of rows that are left.
+// FusedSources makes the sources of a plan's GEMM for the numbers of rows for which one launch is
+// fastest: all but those of tiled kernels, whose blocks have neighbouring columns. It returns the
+// arch-specific sources, the others, and the remaining numbers of rows.
 func FusedSources(p *fusion.Plan, on cgen.GPU) (specific, others []FusedSource, rest dim.Interval, err error) {
 	rest = nest.RowsRange(p.Fused.GEMM)
 	rows := rest
@@ -155,14 +155,14 @@ func fusedKinds(f *fusion.Fused, on cgen.GPU) []Kind {
 	return out
 }
 
-// MakesRows reports whether kernels of the kind take a prologue: a GEMV of one row makes the row of
-// x itself. Two rows cost a block more than a launch of their own does.
+// MakesRows reports whether kernels of the kind support a prologue: a GEMV of one row computes the
+// row of x itself. For two rows a separate launch is faster.
 func MakesRows(kind Kind) bool {
 	g, ok := kind.(GEMV)
 	return ok && g.Rows == 1
 }
 
-// fusesEpilogues reports whether a block of the kind may have columns that are no neighbours.
+// fusesEpilogues reports whether a block of the kind can have columns that are not neighbours.
 func fusesEpilogues(kind Kind) bool {
 	switch kind.(type) {
 	case Tiled, SIMT:

@@ -2,7 +2,7 @@ package gemm
 
 import "pwc/compile/cuda/internal/cgen"
 
-// tuning is what heuristics go by. Depths are elements of a sum, and a unit is an instruction's
+// tuning has the parameters of the heuristics. Depths are elements of a sum, and a unit is an instruction's
 // worth of columns: 16.
 //
 // All of it was measured on an H200, on cold weights of 28672 x 4096, 4096 x 14336, 6144 x 4096,
@@ -163,8 +163,9 @@ var groupedOfH200 = []groupedTuning{
 	{0, Grouped{Rows: 128, Cols: 128, WarpsM: 2, WarpsN: 4, K: 64, Stages: 3, MinBlocks: 2}},
 }
 
-// earlyTriggerElements is the largest matrix whose GEMM has the PDL trigger first: a shorter one
-// ends before the next kernel has started, and blocks that wait beside a longer one are in its way.
+// earlyTriggerElements is the largest matrix whose GEMM triggers the dependent launch at its start.
+// A smaller GEMM ends before the next kernel has started; beside a larger one the waiting blocks
+// of the next kernel take resources.
 const earlyTriggerElements = 4 << 20
 
 // evictFirstResult is the largest result, in bytes, whose weights the second-level cache evicts

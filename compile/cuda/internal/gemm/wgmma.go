@@ -7,10 +7,10 @@ import (
 	"pwc/compile/cuda/src"
 )
 
-// From 32 rows on the warps of a block pipeline read as much of shared memory as it gives, and wait
-// for each other. Hopper's tensor cores read both operands there themselves, for four warps at once
-// (wgmma), and producer threads do nothing but fill stages. Only code for sm_90a may ask for it,
-// which NVRTC makes from 12.1 on and no other GPU runs: it is an arch-specific variant.
+// From 32 rows on a block pipeline is bound by the bandwidth of shared memory, and its warps wait
+// for each other. Hopper's tensor cores read both operands from shared memory, for four warps at
+// once (wgmma), and producer threads only fill stages. This needs code for sm_90a, which NVRTC
+// compiles from 12.1 on and no other GPU runs: an arch-specific variant.
 
 // WGMMA is for few rows on the tensor cores of sm_90a: Producers threads fill stages of K elements
 // of k with weights, and others with x. Consumers warpgroups share the block's columns. With

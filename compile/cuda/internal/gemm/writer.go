@@ -53,7 +53,7 @@ func (w *writer) block(main func(o *epilogue)) {
 // gridEnd is the largest extent of a grid along y and z.
 const gridEnd = 1<<16 - 1
 
-// place writes which part of the result is the block's, and returns its batch.
+// place writes the block's position in the result, and returns its batch.
 func (w *writer) place() (batch string) {
 	k, r := w.K, w.r
 	last := len(k.Rows) - 1
@@ -123,8 +123,8 @@ func (w *writer) operand(name string, o loop.Operand, batch []string) {
 	w.Line("const long long %s_row = %s;", name, w.Dim(o.Row))
 }
 
-// room writes where the sums go: into the shared memory of the stages, with the DSMEM reduction
-// buffer behind it.
+// room writes the buffer of the sums, in the shared memory of the stages, and the DSMEM reduction
+// buffer after it.
 func (w *writer) room() {
 	w.Line("extern __shared__ uint4 shared[];")
 	w.Line("float *part = (float *)shared;")
