@@ -5,6 +5,7 @@ import (
 
 	"pwc/ir"
 	"pwc/ir/dim"
+	"pwc/ir/dtype"
 )
 
 // convRules are convolutions and pooling. A convolution gathers patches and
@@ -206,10 +207,48 @@ func (c *call) pointwise(w ir.Value) bool {
 	return ok && n == 1
 }
 
-// band multiplies patches [N, G, C/G*K, P] by weights [G, O/G, C/G*K].
-func (c *call) band(x, w ir.Value, s *spatial, out []dim.Dim, groups int64) ir.Value {
-	n := len(s.kernel)
-	ws, batch := c.shape(w), c.shape(x)[0]
+// maxShifts is the most elements of a kernel of which each is a slice of the input.
+const maxShifts = 64
+
+// shifted returns what each element of the kernel meets, in the order of rows: a slice of the last
+// axes of x[N, C, …], which has the extents of the result. A slice is read as it lies in memory,
+// where a gather reads an index for each element. It reports false for a large kernel, and where
+// the ranges of sizes do not say that the slices lie in x.
+func (c *call) shifted(x ir.Value, s *spatial, out []dim.Dim) ([]ir.Value, bool) {
+	at := c.rank(x) - len(s.kernel)
+	parts, taps := []ir.Value{x}, int64(1)
+	for i, k := range s.kernel {
+		if taps *= k; k > maxShifts || taps > maxShifts {
+			return nil, false
+		}
+		reach := func(tap int64) dim.Dim { // the end of the slice of a tap
+			return out[i].Sub(dim.Const(1)).Mul(dim.Const(s.stride[i])).Add(dim.Const(tap*s.dilation[i] + 1))
+		}
+		if !c.known(c.shape(x)[at+i].Sub(reach(k-1)), func(lo, hi int64) bool { return lo >= 0 }) {
+			return nil, false
+		}
+		var next []ir.Value
+		for _, v := range parts {
+			for tap := range k {
+				next = append(next, c.slice(v, at+i, dim.Const(tap*s.dilation[i]), reach(tap), s.stride[i]))
+			}
+		}
+		parts = next
+	}
+	return parts, true
+}
+
+// columns returns the patches [N, C, K, P] of a band, for elements K of the kernel and P of the
+// result.
+func (c *call) columns(x ir.Value, s *spatial, out []dim.Dim) ir.Value {
+	n, area := len(s.kernel), product(out)
+	lines := c.shape(x)[:2]
+	if parts, ok := c.shifted(x, s, out); ok {
+		for i, v := range parts {
+			parts[i] = c.reshape(v, lines[0], lines[1], dim.Const(1), area)
+		}
+		return c.concat(2, parts...)
+	}
 	p := c.windowed(x, s, out) // [N, C, o1, k1, …]
 	perm := []int{0, 1}
 	for i := range n {
@@ -218,18 +257,56 @@ func (c *call) band(x, w ir.Value, s *spatial, out []dim.Dim, groups int64) ir.V
 	for i := range n {
 		perm = append(perm, 2+2*i)
 	}
-	p = c.transpose(p, perm...) // [N, C, k1, …, o1, …]
-	inner := product(ws[1:])
-	area := product(out)
+	kernel := int64(1)
+	for _, k := range s.kernel {
+		kernel *= k
+	}
+	return c.reshape(c.transpose(p, perm...), lines[0], lines[1], dim.Const(kernel), area)
+}
+
+// depthwise is a convolution of each channel by its own kernel, w[C, 1, …]: the sum of what each
+// element of the kernel meets, times that element.
+func (c *call) depthwise(x, w ir.Value, s *spatial, out []dim.Dim) (ir.Value, bool) {
+	parts, ok := c.shifted(x, s, out)
+	if !ok {
+		return ir.NoValue, false
+	}
+	channels := c.shape(w)[0]
+	w = c.reshape(w, channels, dim.Const(int64(len(parts))))
+	shape := []dim.Dim{dim.Const(1), channels}
+	for range out {
+		shape = append(shape, dim.Const(1))
+	}
+	sum := ir.NoValue
+	for i, v := range parts {
+		v = c.bin("mul", v, c.reshape(c.at(w, 1, dim.Const(int64(i))), shape...))
+		if i > 0 {
+			v = c.bin("add", sum, v)
+		}
+		sum = v
+	}
+	return sum, true
+}
+
+// band multiplies patches [N, G, C/G*K, P] by weights [G, O/G, C/G*K].
+func (c *call) band(x, w ir.Value, s *spatial, out []dim.Dim, groups int64) ir.Value {
+	ws, batch := c.shape(w), c.shape(x)[0]
+	g := dim.Const(groups)
+	if ws[0].Equal(g) && c.shape(x)[1].Equal(g) && c.dtype(x) == dtype.F32 {
+		if y, ok := c.depthwise(x, w, s, out); ok {
+			return y
+		}
+	}
+	p := c.columns(x, s, out)
+	inner, area := product(ws[1:]), product(out)
 	result := append([]dim.Dim{batch, ws[0]}, out...)
 	if groups == 1 {
 		y := c.bin("matmul", c.reshape(w, ws[0], inner), c.reshape(p, batch, inner, area))
 		return c.reshape(y, result...)
 	}
-	g := dim.Const(groups)
 	per := ws[0].FloorDiv(groups)
 	p = c.reshape(p, batch, g, inner, area)
-	if k, ok := per.Const(); ok && k == 1 { // depthwise: a product of vectors for each channel
+	if k, ok := per.Const(); ok && k == 1 { // a product of vectors for each channel
 		y := c.reduce("sum", c.bin("mul", p, c.reshape(w, dim.Const(1), g, inner, dim.Const(1))), []int{2}, false)
 		return c.reshape(y, result...)
 	}
