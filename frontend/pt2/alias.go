@@ -16,6 +16,7 @@ var aliasRules = map[string]viewRule{
 	"aten.expand": expanded, "aten.expand_as": expanded, "aten.broadcast_to": expanded, "aten.expand_copy": expanded,
 	"aten.slice": sliced, "aten.narrow": narrowed, "aten.select": selected, "aten.slice_copy": sliced, "aten.select_copy": selected, "aten.narrow_copy": narrowed,
 	"aten.split": splitted, "aten.split_with_sizes": splitted, "aten.chunk": splitted, "aten.tensor_split": splitted, "aten.unsafe_split": splitted, "aten.unsafe_chunk": splitted, "aten.split_with_sizes_copy": splitted, "aten.split_copy": splitted,
+	"aten.diagonal": diagonal, "aten.diagonal_copy": diagonal, "aten.unfold": unfolded, "aten.unfold_copy": unfolded, "aten.meshgrid": meshgrid, "aten.broadcast_tensors": broadcast,
 	"aten.as_strided": asStrided, "aten.as_strided_copy": asStrided,
 	"aten.unbind": unbound, "aten.unbind_copy": unbound,
 	"aten.detach": same, "aten.detach_": same, "aten.alias": same, "aten.lift": same, "aten.lift_fresh": same, "aten.contiguous": same, "aten.resolve_conj": same, "aten.resolve_neg": same, "aten.requires_grad_": same, "aten.positive": same, "aten.real": same,

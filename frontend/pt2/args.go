@@ -43,13 +43,23 @@ func (c *call) tensor(name string) ir.Value { return c.autocastOperand(c.read(c.
 
 // tensors returns the values of a list of tensors.
 func (c *call) tensors(name string) []ir.Value {
+	list := c.refs(name)
+	out := make([]ir.Value, len(list))
+	for i, t := range list {
+		out[i] = c.autocastOperand(c.read(t))
+	}
+	return out
+}
+
+// refs returns a list of tensors as they are in the graph.
+func (c *call) refs(name string) []*tensor {
 	a := c.in[name]
 	if a == nil || a.kind != "as_tensors" {
 		c.fail("argument %s is no list of tensors", name)
 	}
-	out := make([]ir.Value, len(a.Tensors))
+	out := make([]*tensor, len(a.Tensors))
 	for i, t := range a.Tensors {
-		out[i] = c.readNamed(t.Name)
+		out[i] = c.named(t.Name)
 	}
 	return out
 }

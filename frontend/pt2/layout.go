@@ -20,16 +20,9 @@ var layoutRules = map[string]opRule{
 	"aten.flip": flipped, "aten.roll": rolled, "aten.constant_pad_nd": padded, "aten.pad": padded,
 	"aten.reflection_pad1d": padded, "aten.reflection_pad2d": padded, "aten.reflection_pad3d": padded, "aten.replication_pad1d": padded, "aten.replication_pad2d": padded, "aten.replication_pad3d": padded,
 	"aten.tril": func(c *call) []ir.Value { return one(c.triangle("le")) }, "aten.triu": func(c *call) []ir.Value { return one(c.triangle("ge")) },
-	"aten.diagonal": diagonal, "aten.diagonal_copy": diagonal, "aten.diag_embed": diagEmbed, "aten.unfold": unfolded, "aten.unfold_copy": unfolded,
+	"aten.diagonal_scatter": diagonalScatter, "aten.diag_embed": diagEmbed,
 	"aten.pixel_shuffle": pixelShuffle, "aten.pixel_unshuffle": pixelUnshuffle, "aten.channel_shuffle": channelShuffle, "aten.native_channel_shuffle": channelShuffle,
-	"aten.meshgrid": meshgrid, "aten.select_scatter": selectScatter, "aten.slice_scatter": sliceScatter, "aten.as_strided_scatter": asStridedScatter, "aten.rot90": rotated,
-	"aten.broadcast_tensors": func(c *call) []ir.Value {
-		out := c.tensors("tensors")
-		for i := range out {
-			out[i] = c.expand(out[i], c.out(i).Shape...)
-		}
-		return out
-	},
+	"aten.select_scatter": selectScatter, "aten.slice_scatter": sliceScatter, "aten.as_strided_scatter": asStridedScatter, "aten.rot90": rotated,
 }
 
 // joined concatenates, in the dtype of the result; PyTorch ignores empty vectors.
@@ -261,12 +254,46 @@ func (c *call) triangle(dir string) ir.Value {
 	return c.where(keep, x, c.number(0, c.dtype(x)))
 }
 
-// diagonal takes elements (i, i+offset) of two axes; their axis comes last.
-func diagonal(c *call) []ir.Value {
-	x := c.tensor("self")
+// diagonal is the view of elements (i, i+offset) of two axes; their axis comes last.
+func diagonal(c *call) []*tensor {
+	a, b, offset := c.planeAxes()
+	return []*tensor{c.ref("self").through(view{
+		take: func(base ir.Value) ir.Value { return c.diagonalOf(base, a, b, offset) },
+		put:  func(base, part ir.Value) ir.Value { return c.diagonalPut(base, part, a, b, offset) },
+	})}
+}
+
+func diagonalScatter(c *call) []ir.Value {
+	a, b, offset := c.planeAxes()
+	return one(c.diagonalPut(c.tensor("self"), c.tensor("src"), a, b, offset))
+}
+
+func (c *call) planeAxes() (a, b int, offset int64) {
+	rank := c.rank(c.tensor("self"))
+	return c.axis("dim1", 0, rank), c.axis("dim2", 1, rank), c.int("offset", 0)
+}
+
+// diagonalPut returns x with part in place of a diagonal of it.
+func (c *call) diagonalPut(x, part ir.Value, a, b int, offset int64) ir.Value {
 	rank := c.rank(x)
-	a, b := c.axis("dim1", 0, rank), c.axis("dim2", 1, rank)
-	return one(c.diagonalOf(x, a, b, c.int("offset", 0)))
+	if a == b || rank < 2 {
+		c.fail("a diagonal has two axes")
+	}
+	to := moved(rank, []int{a, b}, []int{0, 1})
+	back := make([]int, rank)
+	for i, p := range to {
+		back[p] = i
+	}
+	y := c.transpose(x, to...) // [rows, columns, ...]
+	s := c.shape(y)
+	row := c.iota(i64, s[0])
+	if offset < 0 { // the first rows have no element of it
+		row = c.bin("add", row, c.i(offset))
+	}
+	last := c.shape(part)[rank-2]
+	part = c.gather(c.transpose(part, moved(rank-1, []int{rank - 2}, []int{0})...), c.within(row, last), 0)
+	on := c.compare("eq", c.along(i64, rank, 1, s[1]), c.bin("add", c.along(i64, rank, 0, s[0]), c.i(offset)))
+	return c.transpose(c.where(on, c.unsqueeze(part, 1), y), back...)
 }
 
 func (c *call) diagonalOf(x ir.Value, a, b int, offset int64) ir.Value {
@@ -306,14 +333,18 @@ func (c *call) windows(x ir.Value, axis int, number, k dim.Dim, step, dilation i
 	return c.gather(x, at, axis)
 }
 
-func unfolded(c *call) []ir.Value {
+// unfolded is the view of windows of an axis, which cannot be written: windows overlap.
+func unfolded(c *call) []*tensor {
 	x, t := c.tensor("self"), c.out(0)
 	axis := c.axis("dimension", 0, c.rank(x))
 	if t.Rank() != c.rank(x)+1 {
 		c.fail("a scalar has no windows")
 	}
-	y := c.windows(x, axis, t.Shape[axis], c.dim("size", dim.Const(1)), c.int("step", 1), 1)
-	return one(c.transpose(y, moved(t.Rank(), []int{axis + 1}, []int{t.Rank() - 1})...))
+	size, step := c.dim("size", dim.Const(1)), c.int("step", 1)
+	return []*tensor{c.ref("self").through(view{take: func(base ir.Value) ir.Value {
+		y := c.windows(base, axis, t.Shape[axis], size, step, 1)
+		return c.transpose(y, moved(t.Rank(), []int{axis + 1}, []int{t.Rank() - 1})...)
+	}})}
 }
 
 func pixelShuffle(c *call) []ir.Value {
@@ -361,8 +392,9 @@ func channelShuffle(c *call) []ir.Value {
 	return one(c.reshape(c.transpose(y, moved(len(s)+1, []int{2}, []int{1})...), s...))
 }
 
-func meshgrid(c *call) []ir.Value {
-	list := c.tensors("tensors")
+// meshgrid repeats each vector along the axes of the others.
+func meshgrid(c *call) []*tensor {
+	list := c.refs("tensors")
 	swap := c.str("indexing", "ij") == "xy" && len(list) > 1
 	for i, v := range list {
 		t := c.out(i)
@@ -370,12 +402,24 @@ func meshgrid(c *call) []ir.Value {
 		if swap && i < 2 {
 			axis = 1 - i
 		}
-		shape := make([]dim.Dim, t.Rank())
-		for j := range shape {
-			shape[j] = dim.Const(1)
-		}
-		shape[axis] = product(c.shape(v))
-		list[i] = c.expand(c.reshape(v, shape...), t.Shape...)
+		list[i] = v.through(view{take: func(base ir.Value) ir.Value {
+			shape := make([]dim.Dim, t.Rank())
+			for j := range shape {
+				shape[j] = dim.Const(1)
+			}
+			shape[axis] = product(c.shape(base))
+			return c.expand(c.reshape(base, shape...), t.Shape...)
+		}})
+	}
+	return list
+}
+
+// broadcast repeats each tensor to the extents of all.
+func broadcast(c *call) []*tensor {
+	list := c.refs("tensors")
+	for i, v := range list {
+		t := c.out(i)
+		list[i] = v.through(view{take: func(base ir.Value) ir.Value { return c.expand(base, t.Shape...) }})
 	}
 	return list
 }

@@ -2,6 +2,7 @@ package pt2
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
 	"pwc/internal/termsafe"
@@ -55,11 +56,24 @@ func (im *importer) node(n *node) error {
 	}
 	keep := ""
 	if errors.Is(err, errNoRule) {
+		if c.idle() {
+			im.stand(c)
+			return nil
+		}
 		keep = c.externName()
 	}
 	im.miss(n, strings.TrimSuffix(base+"."+overload, "."), err, keep)
 	im.stand(c)
 	return nil
+}
+
+// idle reports whether the call is of an op of ATen that writes nothing, and nothing reads its
+// results: transformers draws numbers that only training uses.
+func (c *call) idle() bool {
+	if !strings.HasPrefix(c.base, "aten.") || strings.HasSuffix(c.base, "_") || c.overload == "out" {
+		return false
+	}
+	return !slices.ContainsFunc(c.outs, func(name string) bool { return name == "" || c.used(name) })
 }
 
 // otherNode is a node that is no op of a library: arithmetic of sizes, whose results the

@@ -9,7 +9,7 @@ import (
 
 // pointwiseRules are the ops that compute an element from elements.
 var pointwiseRules = map[string]opRule{
-	"aten.neg": named("neg"), "aten.abs": named("abs"), "aten.sign": named("sign"), "aten.sgn": named("sign"), "aten.exp": named("exp"),
+	"aten.neg": named("neg"), "aten.abs": named("abs"), "aten.sign": sign, "aten.sgn": sign, "aten.exp": named("exp"),
 	"aten.log": named("log"), "aten.sqrt": named("sqrt"), "aten.rsqrt": named("rsqrt"), "aten.reciprocal": named("reciprocal"),
 	"aten.sin": named("sin"), "aten.cos": named("cos"), "aten.tanh": named("tanh"), "aten.erf": named("erf"),
 	"aten.sigmoid": named("sigmoid"), "aten.silu": named("silu"), "aten.relu": named("relu"),
@@ -80,7 +80,7 @@ var pointwiseRules = map[string]opRule{
 	"aten.threshold": func(c *call) []ir.Value {
 		x := c.tensor("self")
 		dt := c.dtype(x)
-		return one(c.where(c.compare("gt", x, c.number(c.float("threshold", 0), dt)), x, c.number(c.float("value", 0), dt)))
+		return one(c.where(c.compare("le", x, c.number(c.float("threshold", 0), dt)), c.number(c.float("value", 0), dt), x))
 	},
 	"aten.logit": func(c *call) []ir.Value {
 		x := c.tensor("self")
@@ -208,6 +208,16 @@ func named(op string) opRule {
 		}
 		return one(c.un(op, c.cast(c.tensor("self"), c.out(0).DType)))
 	}
+}
+
+// sign is 0 of NaN.
+func sign(c *call) []ir.Value {
+	x := c.tensor("self")
+	y := c.un("sign", x)
+	if !c.dtype(x).Float() {
+		return one(y)
+	}
+	return one(c.where(c.compare("eq", x, x), y, c.f(0)))
 }
 
 // composed is a function of one operand.
@@ -529,7 +539,11 @@ func promote(a, b dtype.DType) dtype.DType {
 func where(c *call) []ir.Value {
 	dt := c.out(0).DType
 	cond := c.cast(c.tensor("condition"), dtype.Bool)
-	return one(c.expand(c.where(cond, c.operand("self", dt), c.operand("other", dt)), c.out(0).Shape...))
+	x := c.operand("self", dt)
+	if c.in["self"].Tensor == nil && c.in["other"].Tensor == nil { // two numbers
+		x = c.full(x, dt)
+	}
+	return one(c.expand(c.where(cond, x, c.operand("other", dt)), c.out(0).Shape...))
 }
 
 func clamp(c *call) []ir.Value {

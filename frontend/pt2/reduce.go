@@ -336,6 +336,9 @@ func pdist(c *call) []ir.Value {
 	if c.rank(x) != 2 || t.Rank() != 1 {
 		c.fail("it takes a matrix")
 	}
+	if !c.known(t.Shape[0], func(lo, hi int64) bool { return lo >= 0 }) {
+		c.fail("the ranges do not say that the number of its pairs, %s, is not negative; fix the number of rows (Options.Dims)", t.Shape[0])
+	}
 	n := c.shape(x)[0]
 	// Row i begins at pair i(2n-i-1)/2, so that of a pair is the last that begins at or before it.
 	begin := func(i ir.Value) ir.Value {

@@ -449,42 +449,42 @@ def group_math():
     emit("logs", Fns([
         lambda x, y: torch.logaddexp(x, y), lambda x, y: torch.exp2(x), lambda x, y: torch.ldexp(x, torch.tensor(3)), lambda x, y: torch.signbit(x), lambda x, y: torch.searchsorted(torch.arange(5.0), x), lambda x, y: F.hardshrink(x) + F.softshrink(x) + F.tanhshrink(x), lambda x, y: torch.isclose(x, y),
         lambda x, y: torch.fmax(x, y) + torch.fmin(x, y), lambda x, y: x.cumsum(1).var(1), lambda x, y: torch.std_mean(x, 1), lambda x, y: torch.aminmax(x, dim=1), lambda x, y: torch.masked_scatter(x, y > 0, x.flip(1)), lambda x, y: torch.logit(x.sigmoid(), eps=1e-3), lambda x, y: x.round(decimals=1), lambda x, y: F.softplus(x, beta=2, threshold=1), lambda x, y: torch.rot90(x), lambda x, y: torch.isin((x * 3).long(), torch.tensor([0, 2])),
-    ]), two)
+    ]), two, core=False)  # isin is decomposed by a power of a size
 
 
 def group_image():
     emit("volumes", Fns([
         lambda x: F.avg_pool3d(x[:, None], 2), lambda x: F.max_pool3d(x[:, None], (3, 2, 2)), lambda x: F.adaptive_avg_pool3d(x[:, None], (1, 2, 2)), lambda x: F.conv3d(x[:, None], torch.arange(54.0).view(2, 1, 3, 3, 3).sin(), padding=1),
         lambda x: F.conv_transpose3d(x[:, None], torch.arange(54.0).view(1, 2, 3, 3, 3).cos(), stride=2, padding=1), lambda x: F.adaptive_max_pool3d(x[:, None], (1, 2, 2)),
-    ]), [("f", ["n", 3, 6, 8])])
+    ]), [("f", ["n", 3, 6, 8])], sizes=(6, 3))
     emit("pads", Fns([
         lambda x: F.pad(x, (1, 1, 2, 2), mode="reflect"), lambda x: F.pad(x[:, None], (1, 1, 2, 2, 1, 0), mode="replicate"), lambda x: F.pad(x[:, None], (3, 1, 2, 0, 1, 2), mode="reflect"), lambda x: F.pad(x[:, None], (1, 2, 0, 1, 2, 0), mode="circular"),
-    ]), [("f", ["n", 3, 6, 8])])
+    ]), [("f", ["n", 3, 6, 8])], sizes=(6, 3))
     emit("resample", Fns([
         lambda x: F.local_response_norm(x, 3), lambda x: F.lp_pool2d(x, 2, 2), lambda x: F.interpolate(x, size=(5, 4), mode="bilinear", align_corners=True), lambda x: F.interpolate(x.flatten(2), size=12, mode="linear"),
-    ]), [("f", ["n", 3, 6, 8])])
+    ]), [("f", ["n", 3, 6, 8])], sizes=(6, 3))
     emit("bicubic", Fns([
         lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"), lambda x: F.interpolate(x, size=(5, 11), mode="bicubic"), lambda x: F.interpolate(x, size=(9, 4), mode="bicubic", align_corners=True), lambda x: F.interpolate(x, scale_factor=(1.7, 0.6), mode="bicubic", recompute_scale_factor=False),
-    ]), [("f", ["n", 3, 6, 8])])
+    ]), [("f", ["n", 3, 6, 8])], sizes=(6, 3))
     emit("antialias", Fns([
         lambda x: F.interpolate(x, size=(4, 3), mode="bilinear", antialias=True), lambda x: F.interpolate(x, size=(11, 5), mode="bicubic", antialias=True), lambda x: F.interpolate(x, size=(3, 13), mode="bicubic", antialias=True, align_corners=True), lambda x: F.interpolate(x, scale_factor=0.5, mode="bilinear", antialias=True),
-    ]), [("f", ["n", 3, 6, 8])])
+    ]), [("f", ["n", 3, 6, 8])], sizes=(6, 3))
     emit("trilinear", Fns([
         lambda x: F.interpolate(x[:, None], scale_factor=2, mode="trilinear"), lambda x: F.interpolate(x[:, None], size=(2, 9, 5), mode="trilinear", align_corners=True), lambda x: F.interpolate(x, size=(5, 11), mode="nearest-exact"), lambda x: F.interpolate(x, size=(7, 7), mode="area"),
-    ]), [("f", ["n", 3, 6, 8])])
+    ]), [("f", ["n", 3, 6, 8])], sizes=(6, 3))
     for name, f in [
-        ("bilinear", lambda x: F.interpolate(x, scale_factor=2, mode="bilinear")), ("bicubic", lambda x: F.interpolate(x, scale_factor=2, mode="bicubic")), ("nearest", lambda x: F.interpolate(x, scale_factor=3, mode="nearest")), ("half", lambda x: F.interpolate(x, scale_factor=0.5, mode="bilinear")), ("size", lambda x: F.interpolate(x, size=(2 * x.shape[2], 16), mode="bilinear")),
+        ("bilinear", lambda x: F.interpolate(x, scale_factor=2, mode="bilinear")), ("bicubic", lambda x: F.interpolate(x, scale_factor=2, mode="bicubic")), ("nearest", lambda x: F.interpolate(x, scale_factor=3, mode="nearest")), ("size", lambda x: F.interpolate(x, size=(2 * x.shape[2], 16), mode="bilinear")),
     ]:
-        emit("pictures-" + name, Fns([f]), [("f", [2, 3, "n", 8])], sizes=(6, 4, 10))
+        emit("pictures-" + name, Fns([f]), [("f", [2, 3, "n", 8])], sizes=(6, 4))
     emit("fold", Fns([
         lambda x: F.fold(x.reshape(-1, 12, 12), (4, 9), (2, 2), stride=(1, 2)), lambda x: F.fold(x.reshape(-1, 16, 9), (6, 6), (4, 4), stride=2, padding=1), lambda x: F.fold(x.reshape(-1, 4, 36), (8, 8), 2, dilation=2), lambda x: F.fold(F.unfold(x, 3, padding=1, stride=2), (6, 8), 3, padding=1, stride=2),
-    ]), [("f", ["n", 3, 6, 8])])
+    ]), [("f", ["n", 3, 6, 8])], sizes=(6, 3))
     emit("indices", Fns([
         lambda x: F.max_pool2d(x, 2, return_indices=True), lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), lambda x: F.max_pool2d(x, (2, 3), ceil_mode=True, dilation=(2, 1), return_indices=True), lambda x: F.max_pool1d(x.flatten(2), 4, return_indices=True), lambda x: F.max_pool3d(x[:, None], (3, 2, 2), return_indices=True),
-    ]), [("f", ["n", 3, 6, 8])])
+    ]), [("f", ["n", 3, 6, 8])], sizes=(6, 3))
     emit("unpool", Fns([
         lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2), lambda x: F.max_unpool2d(*F.max_pool2d(x, 3, return_indices=True), 3, output_size=(6, 8)),
-    ]), [("f", ["n", 3, 6, 8])])
+    ]), [("f", ["n", 3, 6, 8])], sizes=(6, 3))
 
 
 def group_sampling():
@@ -493,13 +493,13 @@ def group_sampling():
         for pad in ("zeros", "border", "reflection"):
             for corners in (False, True):
                 fns.append(lambda x, g, pad=pad, corners=corners: F.grid_sample(x, g * 0.8, mode=mode, padding_mode=pad, align_corners=corners))
-        emit(f"sample-{mode}", Fns(fns), [("f", ["n", 3, 6, 8]), ("f", ["n", 4, 5, 2])])
+        emit(f"sample-{mode}", Fns(fns), [("f", ["n", 3, 6, 8]), ("f", ["n", 4, 5, 2])], sizes=(6, 3))
     emit("sample-3d", Fns([
         lambda x, g: F.grid_sample(x[:, None], torch.cat([g, g[..., :1] * 0.5], -1)[:, None] * 0.7, align_corners=False), lambda x, g: F.grid_sample(x[:, None], torch.cat([g, g[..., :1] * 0.5], -1)[:, None], mode="nearest", padding_mode="border", align_corners=True), lambda x, g: F.grid_sample(x[:, None], torch.cat([g, g[..., :1] * 0.5], -1)[:, None], padding_mode="reflection", align_corners=False),
-    ]), [("f", ["n", 3, 6, 8]), ("f", ["n", 4, 5, 2])])
+    ]), [("f", ["n", 3, 6, 8]), ("f", ["n", 4, 5, 2])], sizes=(6, 3))
     emit("affine", Fns([
         lambda x, g: F.affine_grid(g[:, 0, :3].reshape(-1, 2, 3), (g.shape[0], 3, 4, 5), align_corners=False), lambda x, g: F.grid_sample(x, F.affine_grid(g[:, 0, :3].reshape(-1, 2, 3), (g.shape[0], 3, 4, 5), align_corners=True), align_corners=True),
-    ]), [("f", ["n", 3, 6, 8]), ("f", ["n", 4, 5, 2])])
+    ]), [("f", ["n", 3, 6, 8]), ("f", ["n", 4, 5, 2])], sizes=(6, 3))
 
 
 def group_storage():
@@ -526,7 +526,7 @@ def group_bags():
         ]), [("i", ["n", 3], 7), ("f", ["n", 3])])
     emit("bag-weights", Fns([lambda i, w: F.embedding_bag(i, table, mode="sum", per_sample_weights=w), lambda i, w: F.embedding_bag(at(i), table, torch.tensor([0, 5]), mode="sum", per_sample_weights=at(w), padding_idx=1)]), [("i", ["n", 3], 7), ("f", ["n", 3])])
     emit("pdist", Fns([lambda x: F.pdist(x[:3]), lambda x: F.pdist(x[:3], p=1.0), lambda x: torch.pdist(x[:3, :2], p=float("inf"))]), [("f", ["n", 5])])
-    emit("pdist-dynamic", Fns([lambda x: F.pdist(x)]), [("f", ["n", 5])])
+    emit("refused-pairs", Fns([lambda x: F.pdist(x)]), [("f", ["n", 5])], core=False, run=False)
 
 
 def group_losses():
@@ -748,16 +748,11 @@ def group_models():
         ("hf-swin", lambda: T.SwinModel(T.SwinConfig(image_size=16, patch_size=2, embed_dim=8, depths=[2, 1], num_heads=[1, 2], window_size=2)), image(16), "pixel_values", "last_hidden_state"),
         ("hf-dinov2", lambda: T.Dinov2Model(T.Dinov2Config(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, mlp_ratio=2, image_size=8, patch_size=2)), image(12), "pixel_values", "last_hidden_state"),
         ("hf-segformer", lambda: T.SegformerForSemanticSegmentation(T.SegformerConfig(num_encoder_blocks=2, depths=[1, 1], sr_ratios=[2, 1], hidden_sizes=[8, 12], patch_sizes=[3, 3], strides=[2, 2], num_attention_heads=[1, 2], mlp_ratios=[2, 2], decoder_hidden_size=8)), image(16), "pixel_values", "logits"),
-        ("hf-clip-vision", lambda: T.CLIPVisionModel(T.CLIPVisionConfig(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4)), image(8), "pixel_values", "last_hidden_state"),
-        ("hf-clip-text", lambda: T.CLIPTextModel(T.CLIPTextConfig(vocab_size=64, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=16)), ids, "input_ids", "last_hidden_state"),
         ("hf-whisper-encoder", lambda: T.models.whisper.modeling_whisper.WhisperEncoder(T.WhisperConfig(d_model=16, encoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=24, num_mel_bins=8, max_source_positions=8)), [("f", ["n", 8, 16])], "input_features", "last_hidden_state"),
         ("hf-wav2vec2", lambda: T.Wav2Vec2Model(T.Wav2Vec2Config(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, conv_dim=(8, 8), conv_kernel=(4, 3), conv_stride=(3, 2), num_feat_extract_layers=2, num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2)), [("f", ["n", 60])], "input_values", "last_hidden_state"),
-        ("hf-distilbert", lambda: T.DistilBertModel(T.DistilBertConfig(vocab_size=64, dim=16, hidden_dim=24, n_layers=1, n_heads=2, max_position_embeddings=64)), ids, "input_ids", "last_hidden_state"),
         ("hf-deberta", lambda: T.DebertaV2Model(T.DebertaV2Config(**bert, relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=8)), ids, "input_ids", "last_hidden_state"),
         ("hf-modernbert", lambda: T.ModernBertModel(T.ModernBertConfig(**bert, pad_token_id=0, local_attention=4, global_attn_every_n_layers=2)), ids, "input_ids", "last_hidden_state"),
-        ("hf-qwen3", lambda: T.Qwen3ForCausalLM(T.Qwen3Config(**lm)), ids, "input_ids", "logits"),
         ("hf-gemma3", lambda: T.Gemma3ForCausalLM(T.Gemma3TextConfig(**lm, sliding_window=4, layer_types=["sliding_attention", "full_attention"])), ids, "input_ids", "logits"),
-        ("hf-gptneox", lambda: T.GPTNeoXForCausalLM(T.GPTNeoXConfig(**bert, use_cache=False)), ids, "input_ids", "logits"),
         ("hf-mamba", lambda: T.MambaForCausalLM(T.MambaConfig(vocab_size=64, hidden_size=8, state_size=4, num_hidden_layers=1, use_cache=False)), [("i", ["n", 5], 64)], "input_ids", "logits"),
     ]:
         try:
