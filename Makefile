@@ -65,8 +65,10 @@ race: # without tests that compile many kernels, one after the other
 	go test -race -skip '^TestCompile$$' $(CONCURRENT)
 	go test -race -run '$(PARTLY_RUN)' $(PARTLY)
 
-arch: # tests on an architecture of 32 bits, where the same bytes must come out
+arch: # tests on an architecture of 32 bits, where the same bytes must come out, and of the assembly for arm64
 	.ci/arch ./attention/... ./pieces ./checkpoint ./compile/... ./internal/cuda/... ./ir/... ./piecewise ./program/... ./runtime/... ./safetensors ./split
+	.ci/arm64 ./internal/simd ./attention/host
+	.ci/arm64 -run 'Unit|MatMul' ./runtime/host
 
 random: # RANDOM_MODULES modules against the interpreter; a tenth for each pass switched off, under the race detector, and cut, captured and replayed
 	PWC_RANDOM_MODULES=$(RANDOM_MODULES) go test -timeout 15m -run '^TestRandom(Exact)?Modules$$' ./compile

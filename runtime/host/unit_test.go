@@ -14,7 +14,7 @@ import (
 
 // eachUnit runs f for every unit, and counts as skipped those that this processor has not.
 func eachUnit(t *testing.T, f func(t *testing.T, u *unit)) {
-	for _, name := range []string{"portable", "avx2", "avx512"} {
+	for _, name := range []string{"portable", "avx2", "avx512", "neon"} {
 		t.Run(name, func(t *testing.T) {
 			for _, u := range units() {
 				if u.name == name {
