@@ -1,9 +1,9 @@
 // Loads of weights, which are read once: they leave the second-level cache first.
 
 //@ evict_first_policy
-// evict_first_policy is how the second-level cache holds what is read once: it goes first. Without
-// that weights drive out what kernels hand each other, which then is written to memory
-// (PTX ISA, "createpolicy").
+// evict_first_policy is the cache policy of data that is read once: the second-level cache evicts
+// it first. Without it weights evict the activations that kernels pass on, which are then written
+// to memory (PTX ISA, "createpolicy").
 __device__ __forceinline__ unsigned long long evict_first_policy() {
   unsigned long long policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
@@ -11,9 +11,8 @@ __device__ __forceinline__ unsigned long long evict_first_policy() {
 }
 
 //@ load_evict_first needs evict_first_policy
-// load_evict_first reads 16 bytes that are used once: they need not stay in a cache. It does not say
-// that nobody writes them (ld.global.nc): loads that do are moved behind the wait for the
-// previous kernel when machine code is made, and then nothing is requested early.
+// load_evict_first reads 16 bytes that are used once. It is not ld.global.nc: ptxas moves such
+// loads after the dependency wait, and then nothing is prefetched.
 __device__ __forceinline__ uint4 load_evict_first(const uint4 *p, unsigned long long policy) {
   uint4 x;
   asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(p), "l"(policy));

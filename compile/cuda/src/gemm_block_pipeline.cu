@@ -6,8 +6,8 @@
 // that eight rows of x fill it; WK such groups of warps each take a part of k. BK elements
 // of it make a stage of shared memory, filled asynchronously: many neighbouring bytes of a
 // row at once are what memory streams fastest. A block reads x once. The 16-byte parts of
-// rows are exchanged by row, so that the eight rows of a matrix lie in different banks.
-// CLUSTER blocks share the strip, each with a part of K. With PREFETCH the first rows of w
+// rows are swizzled by row, so that the eight rows of a matrix lie in different banks.
+// CLUSTER blocks share the columns, each with a part of K. With PREFETCH the first rows of w
 // are requested before the previous kernel is done.
 template <class T, int BM, int BN, int WM, int WN, int WK, int BK, int STAGES, int CLUSTER, bool EVICT_FIRST, bool PREFETCH, bool EARLY_TRIGGER, class Row, class Column, class Ready>
 __device__ __forceinline__ void gemm_block_pipeline(float *part, const T *x, const Row &row_at, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
@@ -15,8 +15,8 @@ __device__ __forceinline__ void gemm_block_pipeline(float *part, const T *x, con
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp / WN % WM * (BM / WM), wn = warp % WN * (BN / WN), wk = warp / (WN * WM);
   const unsigned base = shared_address(part);
   auto at_row = [](int row, int p) { return (unsigned)(row * BK * 2 + (p ^ row % 8) * 16); };
-  // A thread copies every THREADS-th 16 bytes of a stage of either operand. Where sums
-  // leave registers for it, it keeps where they come from.
+  // A thread copies every THREADS-th 16 bytes of a stage of either operand. If the sums leave
+  // registers for them, it holds the addresses in registers.
   constexpr int W = BN * PARTS, X = BM * PARTS;
   constexpr bool KEPT = MT * NT <= 8;
   const T *w_kept[(W + THREADS - 1) / THREADS], *x_kept[(X + THREADS - 1) / THREADS];
@@ -51,7 +51,7 @@ __device__ __forceinline__ void gemm_block_pipeline(float *part, const T *x, con
   #pragma unroll
   for (int n = 0; KEPT && n * THREADS < X; n++) {
     x_kept[n] = x_from(n * THREADS + threadIdx.x);
-    asm volatile("" : "+l"(x_kept[n]));  // at hand when the wait is over
+    asm volatile("" : "+l"(x_kept[n]));  // computed before the wait is over
   }
   if (PREFETCH) wait_for_dependency();
   if (!EARLY_TRIGGER) trigger_dependents();

@@ -1,10 +1,10 @@
 // GEMV on CUDA cores.
 //
 // The functions of all GEMM kinds leave the sums of a block's rows of x with its rows of w in shared
-// memory, for the epilogue: part[split][rows][pitch]. column says which row of w a column of the
-// block is, and ready is called as soon as the kernel before is done. With PREFETCH the first parts
-// of w are requested before that; with EARLY_TRIGGER the PDL trigger comes first, else when this kernel
-// need not wait any more.
+// memory, for the epilogue: part[split][rows][pitch]. column returns the row of w of a column of
+// the block; ready is called after the dependency wait. With PREFETCH the first parts of w are
+// requested before it. With EARLY_TRIGGER the kernel triggers the dependent launch at its start,
+// else after the wait.
 
 //@ warp_reduce_each
 // warp_reduce_each adds each of V sums over the lanes of a warp. Lane i gets sum i/(32/V).
@@ -26,9 +26,9 @@ __device__ __forceinline__ float warp_reduce_each(float (&v)[V]) {
 
 //@ gemv needs load_evict_first, warp_reduce_each
 // gemv: M rows of x. SPLIT warps share R rows of w, each with a part of K.
-// U*R requests of 16 bytes are under way in every lane; with PREFETCH the first of
-// them before the previous kernel is done. When it is, ready puts at hand what a
-// lane needs of x, which is HELD in registers or else in shared memory.
+// Every lane has U*R requests of 16 bytes in flight; with PREFETCH the first of them are
+// issued before the previous kernel is done. After the wait, ready loads the lane's slice of
+// x, into registers (HELD) or into shared memory.
 template <class T>
 __device__ __forceinline__ float dot8(uint4 w, uint4 x, float s) {
   const T *t = nullptr;
@@ -41,7 +41,7 @@ __device__ __forceinline__ float dot8(uint4 w, uint4 x, float s) {
   s = __fmaf_rn(low(t, w.w), low(t, x.w), s);
   return __fmaf_rn(high(t, w.w), high(t, x.w), s);
 }
-// parts_of_x is what a lane needs of M rows of x, C vectors of each.
+// parts_of_x is a lane's slice of M rows of x, C vectors of each.
 template <int M, int C, int THREADS, bool HELD>
 struct parts_of_x {
   uint4 held[HELD ? M * C : 1];

@@ -1,7 +1,7 @@
-// Sums over parts of k that warps, or the blocks of a cluster, have: the order of additions is fixed.
+// Sums over the parts of k of warps, or of the blocks of a cluster, in a fixed order.
 
 //@ add_warp_groups
-// add_warp_groups adds what each of SPLIT groups of warps has there.
+// add_warp_groups adds the sums of SPLIT groups of warps at one place.
 template <int SPLIT, int SIZE>
 __device__ __forceinline__ float4 add_warp_groups(const float *part) {
   float4 s = *(const float4 *)part;
@@ -14,10 +14,10 @@ __device__ __forceinline__ float4 add_warp_groups(const float *part) {
 }
 
 //@ cluster_reduce_scatter needs cluster, cluster_rank, shared_address, dsmem_address, add_warp_groups
-// cluster_reduce_scatter adds the sums of the block's SPLIT groups of warps, and gives each block of
-// the cluster those of its share of the rows, which begins at ROWS * rank / CLUSTER. When
-// it returns a block has its own in part, and in its dsmem_buffer those of the others, in the
-// order of their ranks. Nothing of a block's is read by another one, so that it may end.
+// cluster_reduce_scatter adds the sums of the block's SPLIT groups of warps, and sends each block of
+// the cluster the sums of its share of the rows, which begins at ROWS * rank / CLUSTER. When it
+// returns, a block has its own sums in part and those of the others in its dsmem_buffer, in the
+// order of their ranks. No block reads the memory of another one, so that each may end.
 template <int CLUSTER, int SPLIT, int ROWS, int PITCH, int THREADS>
 __device__ __forceinline__ void cluster_reduce_scatter(float *part, float *dsmem_buffer) {
   constexpr int SIZE = ROWS * PITCH, SHARE = (ROWS + CLUSTER - 1) / CLUSTER * PITCH;
@@ -38,9 +38,9 @@ __device__ __forceinline__ void cluster_reduce_scatter(float *part, float *dsmem
 }
 
 //@ add_in_order
-// add_in_order adds COUNT times N neighbouring sums in shared memory. Of eight, which are two
-// reads, every other four lanes make the second one first: lanes that are served together
-// have all banks between them then.
+// add_in_order adds COUNT times N neighbouring sums in shared memory. Eight sums are two reads;
+// every other four lanes make the second one first, so that lanes that are served together
+// cover all banks.
 template <int COUNT, int N, class From>
 __device__ __forceinline__ void add_in_order(float (&acc)[N], const From &from) {
   constexpr int WIDE = N % 4 == 0 ? 4 : 1;
@@ -67,7 +67,7 @@ __device__ __forceinline__ void add_in_order(float (&acc)[N], const From &from) 
 }
 
 //@ add_scattered needs cluster_rank, add_in_order
-// add_scattered adds what the blocks have at the same place, in their order.
+// add_scattered adds the sums of all blocks at one place, in the order of their ranks.
 template <int CLUSTER, int SHARE, int N>
 __device__ __forceinline__ void add_scattered(float (&acc)[N], const float *part, const float *dsmem_buffer) {
   const int rank = cluster_rank();

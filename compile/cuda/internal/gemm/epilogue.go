@@ -35,7 +35,7 @@ func (o *epilogue) write() {
 	w, r := o.w, o.w.r
 	switch {
 	case r.LeaderReduces:
-		w.Line("if (send_to_leader<%d, %d, %d, %d, %d, %d>(part, dsmem_buffer, inbox_full)) return;", r.Cluster, r.SplitK, r.Rows, r.Cols, r.Pitch, r.Threads)
+		w.Line("if (send_to_leader<%d, %d, %d, %d, %d, %d>(part, dsmem_buffer, dsmem_full)) return;", r.Cluster, r.SplitK, r.Rows, r.Cols, r.Pitch, r.Threads)
 	case r.Cluster > 1:
 		w.Line("cluster_reduce_scatter<%d, %d, %d, %d, %d>(part, dsmem_buffer);", r.Cluster, r.SplitK, r.Rows, r.Pitch, r.Threads)
 	default:
@@ -97,7 +97,7 @@ func (o *epilogue) sums(count int) {
 	at := fmt.Sprintf("part + block_row * %d + block_col", r.Pitch)
 	switch {
 	case r.LeaderReduces:
-		w.Line("add_collected<%d, %d, %d, %d>(acc, %s, dsmem_buffer + block_row * %d + block_col, inbox_full);", r.Cluster, r.SplitK, r.Rows*r.Pitch, r.Rows*r.Cols, at, r.Cols)
+		w.Line("add_from_cluster<%d, %d, %d, %d>(acc, %s, dsmem_buffer + block_row * %d + block_col, dsmem_full);", r.Cluster, r.SplitK, r.Rows*r.Pitch, r.Rows*r.Cols, at, r.Cols)
 	case r.Cluster > 1:
 		w.Line("add_scattered<%d, %d>(acc, %s, dsmem_buffer + (block_row - share) * %d + block_col);", r.Cluster, r.share()*r.Pitch, at, r.Pitch)
 	case w.K.MatMul.Select != nil:
@@ -152,9 +152,9 @@ func (o *epilogue) declare() {
 	switch r := o.w.r; {
 	case r.LeaderReduces:
 		o.w.Use("send_to_leader")
-		o.w.Line("__shared__ unsigned long long inbox_barrier;")
-		o.w.Line("const unsigned inbox_full = shared_address(&inbox_barrier);")
-		o.w.Line("open_inbox(inbox_full, %d);", r.reductionBytes())
+		o.w.Line("__shared__ unsigned long long dsmem_barrier;")
+		o.w.Line("const unsigned dsmem_full = shared_address(&dsmem_barrier);")
+		o.w.Line("open_dsmem_buffer(dsmem_full, %d);", r.reductionBytes())
 	case r.Cluster > 1:
 		o.w.Use("cluster_reduce_scatter")
 		o.w.Use("add_scattered")

@@ -63,7 +63,7 @@ func xFirst(rows int) bool { return rows == wgmmaRows }
 const wgmmaFunction = "gemm_wgmma"
 
 func (k WGMMA) params(w *writer) []param {
-	return []param{{"T", w.element()}, {"BM", k.Rows}, {"BN", k.Cols}, {"GROUPS", k.Consumers}, {"TURNS", k.PingPong}, {"FILL", k.Producers}, {"FILL_X", k.producersOfX()},
+	return []param{{"T", w.element()}, {"BM", k.Rows}, {"BN", k.Cols}, {"GROUPS", k.Consumers}, {"PING_PONG", k.PingPong}, {"PRODUCERS", k.Producers}, {"X_PRODUCERS", k.producersOfX()},
 		{"BK", k.K}, {"STAGES", k.Stages}, {"CLUSTER", k.Cluster}, {"MORE", leaderMore}, {"X_FIRST", xFirst(k.Rows)}, {"COLUMNS", w.columnStep(k.Producers / (k.K / 8))},
 		{"EVICT_FIRST", w.evictsFirst()}, {"PREFETCH", w.prefetches()}}
 }
