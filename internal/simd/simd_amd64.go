@@ -31,65 +31,31 @@ func avx512() *Kernels {
 	return k
 }
 
+// Tiles of 16 and 32 columns.
+var (
+	avx2Tiles = tiles{
+		f32:  [MaxRows]tile{muladd1x16F32, muladd2x16F32, muladd3x16F32, muladd4x16F32, muladd5x16F32, muladd6x16F32},
+		bf16: [MaxRows]tile{muladd1x16BF16, muladd2x16BF16, muladd3x16BF16, muladd4x16BF16, muladd5x16BF16, muladd6x16BF16},
+		f16:  [MaxRows]tile{muladd1x16F16, muladd2x16F16, muladd3x16F16, muladd4x16F16, muladd5x16F16, muladd6x16F16},
+	}
+	avx2Wide = tiles{
+		f32:  [MaxRows]tile{muladd1x32F32, muladd2x32F32, muladd3x32F32},
+		bf16: [MaxRows]tile{muladd1x32BF16, muladd2x32BF16, muladd3x32BF16},
+		f16:  [MaxRows]tile{muladd1x32F16, muladd2x32F16, muladd3x32F16},
+	}
+	avx512Wide = tiles{ // one row has too few sums to keep two units busy
+		f32:  [MaxRows]tile{nil, wide2x32F32, wide3x32F32, wide4x32F32, wide5x32F32, wide6x32F32},
+		bf16: [MaxRows]tile{nil, wide2x32BF16, wide3x32BF16, wide4x32BF16, wide5x32BF16, wide6x32BF16},
+		f16:  [MaxRows]tile{nil, wide2x32F16, wide3x32F16, wide4x32F16, wide5x32F16, wide6x32F16},
+	}
+)
+
 func avx512MulAdd(rows, cols, depth int, a *float32, lda int, b Matrix, c *float32, ldc int) {
-	if cols != 32 || rows == 1 {
-		avx2MulAdd(rows, cols, depth, a, lda, b, c, ldc)
+	if cols == 32 && rows > 1 {
+		avx512Wide.mulAdd(rows, depth, a, lda, b, c, ldc)
 		return
 	}
-	p := (*byte)(b.At)
-	switch b.DType {
-	case dtype.BF16:
-		avx512MulAddBF16(rows, depth, a, lda, p, b.Pitch, c, ldc)
-	case dtype.F16:
-		avx512MulAddF16(rows, depth, a, lda, p, b.Pitch, c, ldc)
-	default:
-		avx512MulAddF32(rows, depth, a, lda, p, b.Pitch, c, ldc)
-	}
-}
-
-func avx512MulAddF32(rows, depth int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int) {
-	switch rows {
-	case 2:
-		wide2x32F32(depth, a, lda, b, ldb, c, ldc)
-	case 3:
-		wide3x32F32(depth, a, lda, b, ldb, c, ldc)
-	case 4:
-		wide4x32F32(depth, a, lda, b, ldb, c, ldc)
-	case 5:
-		wide5x32F32(depth, a, lda, b, ldb, c, ldc)
-	case 6:
-		wide6x32F32(depth, a, lda, b, ldb, c, ldc)
-	}
-}
-
-func avx512MulAddBF16(rows, depth int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int) {
-	switch rows {
-	case 2:
-		wide2x32BF16(depth, a, lda, b, ldb, c, ldc)
-	case 3:
-		wide3x32BF16(depth, a, lda, b, ldb, c, ldc)
-	case 4:
-		wide4x32BF16(depth, a, lda, b, ldb, c, ldc)
-	case 5:
-		wide5x32BF16(depth, a, lda, b, ldb, c, ldc)
-	case 6:
-		wide6x32BF16(depth, a, lda, b, ldb, c, ldc)
-	}
-}
-
-func avx512MulAddF16(rows, depth int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int) {
-	switch rows {
-	case 2:
-		wide2x32F16(depth, a, lda, b, ldb, c, ldc)
-	case 3:
-		wide3x32F16(depth, a, lda, b, ldb, c, ldc)
-	case 4:
-		wide4x32F16(depth, a, lda, b, ldb, c, ldc)
-	case 5:
-		wide5x32F16(depth, a, lda, b, ldb, c, ldc)
-	case 6:
-		wide6x32F16(depth, a, lda, b, ldb, c, ldc)
-	}
+	avx2MulAdd(rows, cols, depth, a, lda, b, c, ldc)
 }
 
 func avx2() *Kernels {
@@ -98,87 +64,11 @@ func avx2() *Kernels {
 }
 
 func avx2MulAdd(rows, cols, depth int, a *float32, lda int, b Matrix, c *float32, ldc int) {
-	p := (*byte)(b.At)
 	if cols == 32 {
-		rows += MaxRows // the tiles of few rows come after those of Width columns
+		avx2Wide.mulAdd(rows, depth, a, lda, b, c, ldc)
+		return
 	}
-	switch b.DType {
-	case dtype.BF16:
-		avx2MulAddBF16(rows, depth, a, lda, p, b.Pitch, c, ldc)
-	case dtype.F16:
-		avx2MulAddF16(rows, depth, a, lda, p, b.Pitch, c, ldc)
-	default:
-		avx2MulAddF32(rows, depth, a, lda, p, b.Pitch, c, ldc)
-	}
-}
-
-func avx2MulAddF32(tile, depth int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int) {
-	switch tile {
-	case 1:
-		muladd1x16F32(depth, a, lda, b, ldb, c, ldc)
-	case 2:
-		muladd2x16F32(depth, a, lda, b, ldb, c, ldc)
-	case 3:
-		muladd3x16F32(depth, a, lda, b, ldb, c, ldc)
-	case 4:
-		muladd4x16F32(depth, a, lda, b, ldb, c, ldc)
-	case 5:
-		muladd5x16F32(depth, a, lda, b, ldb, c, ldc)
-	case 6:
-		muladd6x16F32(depth, a, lda, b, ldb, c, ldc)
-	case MaxRows + 1:
-		muladd1x32F32(depth, a, lda, b, ldb, c, ldc)
-	case MaxRows + 2:
-		muladd2x32F32(depth, a, lda, b, ldb, c, ldc)
-	case MaxRows + 3:
-		muladd3x32F32(depth, a, lda, b, ldb, c, ldc)
-	}
-}
-
-func avx2MulAddBF16(tile, depth int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int) {
-	switch tile {
-	case 1:
-		muladd1x16BF16(depth, a, lda, b, ldb, c, ldc)
-	case 2:
-		muladd2x16BF16(depth, a, lda, b, ldb, c, ldc)
-	case 3:
-		muladd3x16BF16(depth, a, lda, b, ldb, c, ldc)
-	case 4:
-		muladd4x16BF16(depth, a, lda, b, ldb, c, ldc)
-	case 5:
-		muladd5x16BF16(depth, a, lda, b, ldb, c, ldc)
-	case 6:
-		muladd6x16BF16(depth, a, lda, b, ldb, c, ldc)
-	case MaxRows + 1:
-		muladd1x32BF16(depth, a, lda, b, ldb, c, ldc)
-	case MaxRows + 2:
-		muladd2x32BF16(depth, a, lda, b, ldb, c, ldc)
-	case MaxRows + 3:
-		muladd3x32BF16(depth, a, lda, b, ldb, c, ldc)
-	}
-}
-
-func avx2MulAddF16(tile, depth int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int) {
-	switch tile {
-	case 1:
-		muladd1x16F16(depth, a, lda, b, ldb, c, ldc)
-	case 2:
-		muladd2x16F16(depth, a, lda, b, ldb, c, ldc)
-	case 3:
-		muladd3x16F16(depth, a, lda, b, ldb, c, ldc)
-	case 4:
-		muladd4x16F16(depth, a, lda, b, ldb, c, ldc)
-	case 5:
-		muladd5x16F16(depth, a, lda, b, ldb, c, ldc)
-	case 6:
-		muladd6x16F16(depth, a, lda, b, ldb, c, ldc)
-	case MaxRows + 1:
-		muladd1x32F16(depth, a, lda, b, ldb, c, ldc)
-	case MaxRows + 2:
-		muladd2x32F16(depth, a, lda, b, ldb, c, ldc)
-	case MaxRows + 3:
-		muladd3x32F16(depth, a, lda, b, ldb, c, ldc)
-	}
+	avx2Tiles.mulAdd(rows, depth, a, lda, b, c, ldc)
 }
 
 func avx2Turn(n int, d *float32, s Matrix) {
