@@ -119,7 +119,9 @@ func (a *app) runServe(ctx context.Context, path string, f *modelFlags, bf *buil
 		return err
 	}
 	defer func() { err = errors.Join(err, closeAll()) }()
+	name := cmp.Or(s.name, modelName(path))
 	collector := metrics.New("pwc")
+	collector.SetModel(name)
 	o := s.run.options()
 	o.MaxLength, o.Observer = s.length, collector
 	r, err := a.openRunner(ctx, m.module, t, w, bf, &s.run, o, &generation{app: a, metrics: collector})
@@ -135,7 +137,7 @@ func (a *app) runServe(ctx context.Context, path string, f *modelFlags, bf *buil
 	if err != nil {
 		return err
 	}
-	server, err := serve.New(serve.Options{Model: cmp.Or(s.name, modelName(path)), Runner: r, Tokenizer: text, Template: template, EOS: m.module.EOS, Key: secret,
+	server, err := serve.New(serve.Options{Model: name, Runner: r, Tokenizer: text, Template: template, EOS: m.module.EOS, Key: secret,
 		MaxBody: s.body, MaxRequests: s.requests, Timeout: s.timeout, Metrics: collector, Logger: a.requestLogger()})
 	if err != nil {
 		return err

@@ -264,10 +264,11 @@ func TestDrain(t *testing.T) {
 }
 
 // moments keeps what an observer is told of tokens.
-type moments struct{ firsts, intervals int }
+type moments struct{ firsts, intervals, prompts int }
 
 func (m *moments) Stepped(s Step) {
 	m.firsts, m.intervals = m.firsts+len(s.FirstTokens), m.intervals+len(s.Intervals)
+	m.prompts += s.PromptTokens
 }
 func (*moments) Finished(*Sequence) {}
 
@@ -291,8 +292,8 @@ func TestTimes(t *testing.T) {
 			t.Errorf("request %d: %v", i, list)
 		}
 	}
-	if m.firsts != 3 || m.intervals != 0+1+2 {
-		t.Errorf("%d first tokens and %d others", m.firsts, m.intervals)
+	if m.firsts != 3 || m.intervals != 0+1+2 || m.prompts != 3*3 {
+		t.Errorf("%d first tokens after %d of prompts, and %d others", m.firsts, m.prompts, m.intervals)
 	}
 }
 

@@ -57,6 +57,7 @@ type Runner struct {
 
 	deadline  time.Time       // the earliest of those that wait or run; zero: none
 	firsts    []time.Duration // of the step's first tokens, since they were queued
+	prompted  int             // tokens of their prompts
 	intervals []time.Duration // of its other tokens, since the ones before
 	count     counters
 
@@ -254,7 +255,7 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 	}
 	start := time.Now()
 	r.busy, r.waited = 0, 0
-	r.firsts, r.intervals = r.firsts[:0], r.intervals[:0]
+	r.firsts, r.intervals, r.prompted = r.firsts[:0], r.intervals[:0], 0
 	canceled := r.canceled.Swap(false) // before the inbox: those who are canceled from here on are the next step's
 	r.takeInbox()
 	if canceled {

@@ -29,6 +29,8 @@ type Step struct {
 	// read. Both are valid until the observer returns.
 	FirstTokens, Intervals []time.Duration
 
+	PromptTokens int // of the requests of FirstTokens: prompts that are computed
+
 	Preempted int64 // requests that gave their blocks back, since the runner was made
 
 	Err error // what Runner.Step returns
@@ -105,7 +107,7 @@ func (r *Runner) publish(s *step, took time.Duration, err error) {
 	c.took, c.backend, c.waited = c.took+took, c.backend+r.busy, c.waited+r.waited
 	report := Step{Rows: s.rows, Requests: len(s.chunks), Sampled: s.samples, Uniform: s.uniform, Took: took, Backend: r.busy, Waited: r.waited,
 		Running: len(r.running), Waiting: len(r.waiting), UsedBlocks: r.blocks.used(), Blocks: r.blocks.total,
-		FirstTokens: r.firsts, Intervals: r.intervals, Preempted: c.preemptions, Err: err}
+		FirstTokens: r.firsts, Intervals: r.intervals, PromptTokens: r.prompted, Preempted: c.preemptions, Err: err}
 	r.mu.Lock()
 	if s.rows > 0 {
 		choice := r.forward.Choose(int64(s.rows), s.uniform)

@@ -27,6 +27,7 @@ func (r *Runner) generatedAt(s *Sequence, now time.Time) {
 	if r.opts.Observer != nil {
 		if s.times.first.IsZero() {
 			r.firsts = append(r.firsts, now.Sub(s.times.queued))
+			r.prompted += len(s.prompt)
 		} else {
 			r.intervals = append(r.intervals, now.Sub(s.times.last))
 		}

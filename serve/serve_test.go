@@ -27,6 +27,7 @@ import (
 	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/runner"
+	"pwc/runner/metrics"
 	"pwc/runtime/device"
 	hostdev "pwc/runtime/host"
 	"pwc/safetensors"
@@ -311,6 +312,49 @@ func TestEventForEachToken(t *testing.T) {
 		}
 		if status != http.StatusOK || said != 40 || ends != 1 || tokens < 40 || tokens > 41 { // the end may bring text that was held back
 			t.Errorf("%s: %d: %d events for %d tokens and %d ends\n%s", path, status, tokens, said, ends, answer)
+		}
+	}
+}
+
+// The metrics with vLLM's names count what the requests were.
+func TestMetrics(t *testing.T) {
+	c := metrics.New("pwc")
+	c.SetModel("tiny")
+	r := engine(t, runner.Options{MaxSequences: 8, MaxTokens: 64, MaxLength: 200, Observer: c})
+	_, h := newServer(t, func(o *Options) { o.Runner, o.Metrics = r, c })
+	for _, body := range []string{
+		`{"prompt": "abc", "max_tokens": 5, "ignore_eos": true}`,
+		`{"prompt": "abcdefg", "max_tokens": 7, "n": 2, "ignore_eos": true}`,
+		`{"prompt": "a", "max_tokens": 100, "allowed_token_ids": [113], "stop": ["qqqq"]}`,
+	} {
+		if status, answer := post(t, h, "/v1/completions", body); status != http.StatusOK {
+			t.Fatalf("%d: %s", status, answer)
+		}
+	}
+	await(t, "the count of the last request", func() bool {
+		st := r.Stats()
+		return st.Running+st.Waiting == 0 && st.Finished["length"]+st.Finished["stop"] == 4
+	})
+	a, err := http.Get(h.URL + "/metrics")
+	must(t, err)
+	defer a.Body.Close()
+	b, err := io.ReadAll(a.Body)
+	must(t, err)
+	for _, want := range []string{
+		`vllm:prompt_tokens_total{model_name="tiny"} 18`,
+		`vllm:request_success_total{model_name="tiny",finished_reason="length"} 3`,
+		`vllm:request_success_total{model_name="tiny",finished_reason="stop"} 1`,
+		`vllm:request_success_total{model_name="tiny",finished_reason="abort"} 0`,
+		`vllm:time_to_first_token_seconds_count{model_name="tiny"} 4`,
+		`vllm:e2e_request_latency_seconds_count{model_name="tiny"} 4`,
+		`vllm:request_queue_time_seconds_count{model_name="tiny"} 4`,
+		`vllm:request_prompt_tokens_sum{model_name="tiny"} 18`,
+		`vllm:request_prompt_tokens_bucket{model_name="tiny",le="5"} 2`,
+		`vllm:request_generation_tokens_bucket{model_name="tiny",le="10"} 4`,
+		`vllm:num_requests_running{model_name="tiny"} 0`,
+	} {
+		if !strings.Contains(string(b), want+"\n") {
+			t.Errorf("no line %q in\n%s", want, b)
 		}
 	}
 }

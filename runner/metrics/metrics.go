@@ -5,6 +5,10 @@
 //	c := metrics.New("pwc")
 //	options.Observer, options.Backend.Observer = c, c
 //	http.Handle("/metrics", c)
+//
+// Metrics that vLLM has with the same meaning stand under vLLM's names as well ("vllm:…", with
+// its label model_name), so that dashboards and alerts made for it hold. dashboard.json is
+// a dashboard for Grafana over both.
 package metrics
 
 import (
@@ -39,6 +43,7 @@ type Collector struct {
 	last     runner.Step
 	steps    histogram // seconds
 	host     histogram // seconds outside of the backend
+	serving  serving
 }
 
 // run is what runs of a function are told apart by.
@@ -50,21 +55,31 @@ type run struct {
 
 type count struct{ runs, rows int64 }
 
-// histogram counts durations in buckets, each with those of the buckets before.
+// histogram counts values in buckets.
 type histogram struct {
-	counts [len(bounds) + 1]int64
+	bounds []float64 // upper ends of the buckets but for the last, which has none
+	counts []int64   // one more
 	sum    float64
 }
 
-// bounds are the upper ends of buckets in seconds: a step takes from some 100 µs
-// to a second.
-var bounds = [...]float64{1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1}
+func newHistogram(bounds []float64) histogram {
+	return histogram{bounds: bounds, counts: make([]int64, len(bounds)+1)}
+}
 
-func (h *histogram) add(d time.Duration) {
-	s := d.Seconds()
-	h.sum += s
-	i, _ := slices.BinarySearch(bounds[:], s)
+// stepBounds are the upper ends of buckets in seconds: a step takes from some 100 µs
+// to a second.
+var stepBounds = []float64{1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1}
+
+func (h *histogram) add(v float64) {
+	h.sum += v
+	i, _ := slices.BinarySearch(h.bounds, v)
 	h.counts[i]++
+}
+
+func (h *histogram) addAll(list []time.Duration) {
+	for _, d := range list {
+		h.add(d.Seconds())
+	}
 }
 
 var (
@@ -75,7 +90,16 @@ var (
 
 // New returns a collector whose metrics' names begin with prefix and "_".
 func New(prefix string) *Collector {
-	return &Collector{prefix: prefix, runs: map[run]*count{}, captured: map[string]int64{}, finished: map[runner.Reason]int64{}}
+	return &Collector{prefix: prefix, runs: map[run]*count{}, captured: map[string]int64{}, finished: map[runner.Reason]int64{},
+		steps: newHistogram(stepBounds), host: newHistogram(stepBounds), serving: newServing()}
+}
+
+// SetModel sets the label model_name of the metrics that have vLLM's names. Without it, it is
+// empty.
+func (c *Collector) SetModel(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.serving.model = name
 }
 
 // Captured counts the graphs of a function.
@@ -113,9 +137,10 @@ func (c *Collector) Stepped(s runner.Step) {
 	}
 	if s.Rows > 0 {
 		c.sampled += int64(s.Sampled)
-		c.steps.add(s.Took)
-		c.host.add(s.Took - s.Backend)
+		c.steps.add(s.Took.Seconds())
+		c.host.add((s.Took - s.Backend).Seconds())
 	}
+	c.serving.stepped(&s)
 }
 
 // Finished counts the end of a request.
@@ -123,6 +148,7 @@ func (c *Collector) Finished(s *runner.Sequence) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.finished[s.Reason()]++
+	c.serving.finished(s.Reason(), s.Times(), len(s.Prompt()), len(s.IDs())-len(s.Prompt()))
 }
 
 // ServeHTTP answers a scrape.
@@ -141,7 +167,7 @@ func (c *Collector) Write(w io.Writer) error {
 func (c *Collector) page() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p := &page{prefix: c.prefix}
+	p := &page{prefix: c.prefix + "_"}
 	p.head("graphs_captured_total", "counter", "Graphs that were captured.")
 	for _, fn := range slices.Sorted(maps.Keys(c.captured)) {
 		p.value("graphs_captured_total", float64(c.captured[fn]), "function", fn)
@@ -178,17 +204,19 @@ func (c *Collector) page() string {
 	p.gauge("kv_blocks", "Blocks of the KV cache.", float64(c.last.Blocks))
 	p.histogram("step_seconds", "Time of a step.", &c.steps)
 	p.histogram("step_host_seconds", "Time of a step outside of the backend.", &c.host)
+	c.serving.write(p, &c.last)
 	return p.b.String()
 }
 
 // page is a page of metrics being written.
 type page struct {
-	prefix string
+	prefix string   // of names
+	common []string // labels of all samples: names and values in turn
 	b      strings.Builder
 }
 
 func (p *page) head(name, kind, help string) {
-	fmt.Fprintf(&p.b, "# HELP %s_%s %s\n# TYPE %s_%s %s\n", p.prefix, name, help, p.prefix, name, kind)
+	fmt.Fprintf(&p.b, "# HELP %s%s %s\n# TYPE %s%s %s\n", p.prefix, name, help, p.prefix, name, kind)
 }
 
 // labelEscapes are what the format escapes in a label's value.
@@ -196,7 +224,8 @@ var labelEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
 // value writes a sample; labels are names and values in turn.
 func (p *page) value(name string, v float64, labels ...string) {
-	p.b.WriteString(p.prefix + "_" + name)
+	p.b.WriteString(p.prefix + name)
+	labels = slices.Concat(p.common, labels)
 	for i := 0; i < len(labels); i += 2 {
 		sep := byte(',')
 		if i == 0 {
@@ -222,8 +251,8 @@ func (p *page) histogram(name, help string, h *histogram) {
 	for i, c := range h.counts {
 		n += c
 		end := math.Inf(1)
-		if i < len(bounds) {
-			end = bounds[i]
+		if i < len(h.bounds) {
+			end = h.bounds[i]
 		}
 		p.value(name+"_bucket", float64(n), "le", strconv.FormatFloat(end, 'g', -1, 64))
 	}

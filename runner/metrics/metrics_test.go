@@ -14,18 +14,19 @@ import (
 )
 
 // Every line is a comment or a sample, as the exposition format has them.
-var sample = regexp.MustCompile(`^[a-z_]+(\{[a-z]+="([^"\\]|\\.)*"(,[a-z]+="([^"\\]|\\.)*")*\})? [0-9.e+-]+$`)
+var sample = regexp.MustCompile(`^[a-z0-9_:]+(\{[a-z_]+="([^"\\]|\\.)*"(,[a-z_]+="([^"\\]|\\.)*")*\})? [0-9.e+-]+$`)
 
 func TestScrape(t *testing.T) {
 	c := metrics.New("pwc")
+	c.SetModel(`a "b"`)
 	c.Captured("forward", 8, 5, time.Second)
 	c.Captured("forward", 4, 5, time.Second)
 	c.Ran("forward", 3, 4, piecewise.RunPiecewise)
 	c.Ran("forward", 4, 4, piecewise.RunPiecewise)
 	c.Ran("odd\"\n\\", 700, 700, piecewise.RunEager)
 	c.Ran("odd\"\n\\", 701, 701, piecewise.RunEager)
-	c.Stepped(runner.Step{Rows: 3, Sampled: 2, Running: 2, Waiting: 1, UsedBlocks: 5, Blocks: 9, Took: 2 * time.Millisecond, Backend: 2*time.Millisecond - 20*time.Microsecond})
-	c.Stepped(runner.Step{Running: 2, Waiting: 1, UsedBlocks: 5, Blocks: 9, Took: time.Hour, Err: runner.ErrMemory}) // issued nothing
+	c.Stepped(runner.Step{Rows: 3, Sampled: 2, Running: 2, Waiting: 1, UsedBlocks: 5, Blocks: 9, PromptTokens: 11, FirstTokens: []time.Duration{30 * time.Millisecond}, Intervals: []time.Duration{time.Millisecond}, Took: 2 * time.Millisecond, Backend: 2*time.Millisecond - 20*time.Microsecond})
+	c.Stepped(runner.Step{Running: 2, Waiting: 1, UsedBlocks: 5, Blocks: 9, Preempted: 3, Took: time.Hour, Err: runner.ErrMemory}) // issued nothing
 	c.Finished(&runner.Sequence{})
 	w := httptest.NewRecorder()
 	c.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
@@ -50,6 +51,18 @@ func TestScrape(t *testing.T) {
 		`pwc_step_seconds_sum 0.002`,
 		`pwc_step_seconds_count 1`,
 		`pwc_step_host_seconds_bucket{le="2.5e-05"} 1`,
+		`vllm:num_requests_running{model_name="a \"b\""} 2`,
+		`vllm:num_requests_waiting{model_name="a \"b\""} 1`,
+		`vllm:kv_cache_usage_perc{model_name="a \"b\""} 0.5555555555555556`,
+		`vllm:num_preemptions_total{model_name="a \"b\""} 3`,
+		`vllm:prompt_tokens_total{model_name="a \"b\""} 11`,
+		`vllm:generation_tokens_total{model_name="a \"b\""} 2`,
+		`vllm:time_to_first_token_seconds_bucket{model_name="a \"b\"",le="0.025"} 0`,
+		`vllm:time_to_first_token_seconds_bucket{model_name="a \"b\"",le="0.04"} 1`,
+		`vllm:inter_token_latency_seconds_bucket{model_name="a \"b\"",le="0.001"} 1`,
+		`vllm:inter_token_latency_seconds_count{model_name="a \"b\""} 1`,
+		`vllm:request_success_total{model_name="a \"b\"",finished_reason="error"} 1`,
+		`vllm:e2e_request_latency_seconds_count{model_name="a \"b\""} 0`,
 	} {
 		if !strings.Contains(text, want+"\n") {
 			t.Errorf("no line %q", want)
@@ -89,7 +102,11 @@ func TestScrape(t *testing.T) {
 	if got := w.Header().Get("Content-Type"); !strings.Contains(got, "version=0.0.4") {
 		t.Errorf("content type %q", got)
 	}
-	if n := testing.AllocsPerRun(10, func() { c.Ran("forward", 3, 4, piecewise.RunPiecewise); c.Stepped(runner.Step{Rows: 1}) }); n != 0 {
+	once := []time.Duration{time.Second}
+	if n := testing.AllocsPerRun(10, func() {
+		c.Ran("forward", 3, 4, piecewise.RunPiecewise)
+		c.Stepped(runner.Step{Rows: 1, FirstTokens: once, Intervals: once})
+	}); n != 0 {
 		t.Errorf("observing makes %v allocations", n)
 	}
 	if strings.Contains(text, "padded_rows_total{function=\"odd") {
