@@ -20,7 +20,7 @@ type Custom struct {
 	Gradient func(c *CustomCall) ([]ir.Value, error)
 }
 
-// CustomCall is a call of a custom op, for the one who writes its gradient. Values belong to
+// CustomCall is a call of a custom op, for the author of its gradient. Values belong to
 // Builder, in the function that is being made. Those of the forward have the contents that the
 // call read or left: what is written over since is copied or saved.
 type CustomCall struct {

@@ -68,7 +68,7 @@ type instr struct {
 }
 
 // gemm is a GEMM: the addresses of A and B over the group's axes,
-// where k is an axis that is none of its roots.
+// where k is an axis that is not one of its roots.
 type gemm struct {
 	a, b   operand
 	m, n   int // axes

@@ -17,9 +17,9 @@
 // # Sharing a pool
 //
 // Graphs that share a pool reuse the memory that is dead when they are captured.
-// They may be replayed in any order. Two things are refused before the launch (C16):
-// to overwrite a storage that has owners and contents ([HeldError]), and to read
-// a result that another graph overwrote since ([StaleError]). Replays on two streams
+// They may be replayed in any order. A replay is refused before the launch (C16) if it would
+// overwrite a storage that has owners and contents ([HeldError]), or read a result that
+// another graph has overwritten ([StaleError]). Replays on two streams
 // that overlap in memory must be ordered ([UnorderedError]).
 package graphs
 
@@ -31,5 +31,5 @@ type Tensor = store.Tensor
 // Storage is a block of memory with an owner count.
 type Storage = store.Storage
 
-// Maker says who wrote a storage, for messages.
+// Maker is the writer of a storage, for messages.
 type Maker = store.Maker

@@ -52,7 +52,7 @@ type LeakError struct {
 	Forgotten []store.Forgotten
 }
 
-// Error lists who made what is left.
+// Error lists the makers of the storages that are left.
 func (e *LeakError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "graphs: %d graphs are not reset", e.Graphs)
@@ -66,7 +66,7 @@ func (e *LeakError) Error() string {
 // (C16). It matches [ErrHeld].
 type HeldError struct {
 	Graph string
-	Held  string // who made what is held
+	Held  string // the maker of the storage
 }
 
 // Error names the graph and what it would overwrite.

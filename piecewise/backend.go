@@ -20,10 +20,9 @@ import (
 	"pwc/runtime/device"
 )
 
-// Backend is a module made ready to run on one device. Its parts are named by who makes them
-// and how long they live: New makes the plan, which never changes; Load makes the residents
-// and the staging slots of each function, Capture the graphs of each function; Close gives
-// all of it back.
+// Backend is a module made ready to run on one device. New makes the plan, which never changes;
+// Load makes the residents and the staging slots of each function; Capture makes the graphs of
+// each function; Close gives all of them back.
 type Backend struct {
 	plan  *plan
 	pool  *Pool // nil: there is no device

@@ -83,7 +83,7 @@ func (f *Func) Symbols() []string {
 // SetSymbol gives a symbol of the function its value for this run: a plain symbol, or one
 // that counts the rows of a linked parameter. Inputs whose extents have it can be filled
 // from then on. [Inputs.Set], [Inputs.SetResult] and [Inputs.BytesOf] give a symbol the
-// extent of a tensor; whoever fills [Inputs.Bytes] calls SetSymbol first. A value outside
+// extent of a tensor; call SetSymbol before you fill [Inputs.Bytes]. A value outside
 // the symbol's range, or above Options.Memory.Max, is an [ErrSize].
 func (in Inputs) SetSymbol(name string, value int64) error {
 	if err := in.check(); err != nil {

@@ -10,10 +10,10 @@ import (
 	"pwc/ir/padding"
 )
 
-// indexCheck is an integer parameter whose elements pick rows of a linked
-// parameter, or of what was made of it row by row: with captured graphs that
-// parameter has its full capacity, so the rows that exist, the value of symbol, are
-// checked on the host.
+// indexCheck is an integer parameter whose elements are indices of rows of a linked
+// parameter, or of a value that was computed from it row by row. With captured graphs the linked
+// parameter has its full capacity, so the host checks indices against the number of rows
+// that exist, the value of symbol.
 type indexCheck struct{ indices, table, symbol int }
 
 // leads reports whether the first extent of a type is a symbol alone.

@@ -37,7 +37,7 @@ type Options struct {
 	Capture CaptureOptions // what is captured into graphs
 	Memory  MemoryOptions  // how large everything is, and what shares memory
 	Debug   DebugOptions   // checks that cost memory and time
-	Observe ObserveOptions // who is told what happens
+	Observe ObserveOptions // progress, log and observer
 }
 
 // CompileOptions says what is compiled, by what, and where artifacts are kept.
@@ -92,21 +92,21 @@ type MemoryOptions struct {
 	CopyWeights bool
 }
 
-// DebugOptions are checks for who writes kernels and ops.
+// DebugOptions are checks for authors of kernels and ops.
 type DebugOptions struct {
 	Canary Canary // keeps buffers apart, to find accesses out of bounds
 	Poison bool   // fills, before each run, memory that the run must write before it reads it, with 0xff: NaN in every float dtype
 }
 
-// ObserveOptions says who is told what a backend does.
+// ObserveOptions are the observers of a backend.
 type ObserveOptions struct {
 	Progress func(pieces.Event) // nil, or told of compilation, one call at a time
 	Logger   *slog.Logger       // nil: silent
 	Observer Observer           // nil: costs nothing
 }
 
-// Observer is told of what a backend does. Methods are called on the goroutine
-// that does it and must return quickly.
+// Observer observes a backend. Its methods are called on the goroutine that does the work, and
+// must return quickly.
 type Observer interface {
 	// Captured: a function was captured for a size, in so many graphs; in modes
 	// that capture pieces and full graphs, twice.

@@ -126,8 +126,8 @@ func (p *Pool) takeFrom(from *mem.Pool, s device.Stream, bytes int64, what strin
 	return b, buf, err
 }
 
-// reserve returns an arena of at least so many bytes: the one at hand when it
-// is large enough, so that backends share it, else a new one. Graphs hold the
+// reserve returns an arena of at least so many bytes: the current one if it is large enough, so
+// that backends share it, else a new one. Graphs hold the
 // addresses of the old one, so it stays until the pool closes; loading the
 // largest model first avoids that.
 func (p *Pool) reserve(bytes int64) (device.Buffer, error) {

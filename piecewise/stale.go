@@ -26,7 +26,7 @@ func (fn *instance) begin() {
 	fn.overwrite()
 }
 
-// spoil is begin for a warm-up, which writes where a run does and is none.
+// spoil is begin for a warm-up, which overwrites results as a run does, but has none itself.
 func (fn *instance) spoil() {
 	fn.spoiled = fn.run
 	fn.overwrite()

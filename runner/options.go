@@ -51,8 +51,8 @@ type Options struct {
 	// of MaxLength can use.
 	Blocks int
 
-	// MaxBlocks is the most blocks that the cache gets where Blocks is 0, for who knows
-	// the requests that will run at once; 0: no limit.
+	// MaxBlocks limits the blocks of the cache if Blocks is 0, for callers that know the requests
+	// that run at once; 0: no limit.
 	MaxBlocks int
 
 	// MemoryBytes is what the runner may take of the device; 0: MemoryFraction of

@@ -36,7 +36,7 @@ type Runner struct {
 	prompt bool            // they do: the stream works while it is called
 	log    *slog.Logger
 
-	turn     sync.Mutex // held by whoever steps; guards what follows
+	turn     sync.Mutex // held during a step; guards the fields below
 	placed   bool       // weights and memory are there
 	loaded   bool       // all of Load is done
 	lost     error      // what ended the runner
@@ -44,7 +44,7 @@ type Runner struct {
 	inFlight *step // issued, not read
 	waiting  []*Sequence
 	running  []*Sequence
-	changes  uint64 // of who runs
+	changes  uint64 // of the list of running requests
 	turns    uint64 // steps that were issued
 	blocks   blocks
 	slots    slots
@@ -256,7 +256,7 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 	start := time.Now()
 	r.busy, r.waited = 0, 0
 	r.firsts, r.intervals, r.prompted = r.firsts[:0], r.intervals[:0], 0
-	canceled := r.canceled.Swap(false) // before the inbox: those who are canceled from here on are the next step's
+	canceled := r.canceled.Swap(false) // before the inbox: requests that are canceled from here on belong to the next step
 	r.takeInbox()
 	if canceled {
 		r.dropCanceled()
@@ -300,8 +300,8 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 	if unread == nil && r.inFlight == nil {
 		unread = r.forgetFaultsOfAll(err != nil)
 	}
-	// What could not be issued ends with its own step; what could not be read with the
-	// step after it too, whose ids it samples.
+	// A step that could not be issued ends its own requests. A step that could not be read ends the
+	// requests of the step after it, too, whose ids it sampled.
 	if err = errors.Join(err, unread); err != nil && (unread != nil || !abandoned) {
 		r.fail(s, err)
 	}
@@ -342,7 +342,7 @@ func (r *Runner) end(err error) {
 	for len(r.waiting) > 0 {
 		r.finish(r.waiting[0], Failed, err)
 	}
-	r.wakeUp() // whoever runs and waits returns
+	r.wakeUp() // a waiting Run returns
 }
 
 // Run steps until ctx ends or the runner does, and waits when there is nothing
@@ -354,7 +354,7 @@ func (r *Runner) Run(ctx context.Context) error {
 		more, err := r.Step(ctx)
 		switch {
 		case err != nil && r.over():
-			r.wakeUp() // the next of those who wait, if several run
+			r.wakeUp() // the next waiting call of Run, if there are several
 			return err
 		case err != nil && (ctx.Err() != nil || errors.Is(err, ErrNotLoaded)):
 			return err

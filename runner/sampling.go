@@ -305,7 +305,7 @@ func (f *sampleBuilder) first(x ir.Value) ir.Value {
 }
 
 // greedy emits the most probable token. It looks for the largest logit and then
-// for its place, so that it is one kernel, which has the row at hand by then.
+// for its place: one kernel, whose second pass finds the row in registers or caches.
 func (s *sampler) greedy() {
 	f := s.start(greedyFunc)
 	top := f.row1("max", f.logits)
@@ -326,7 +326,7 @@ func (f *sampleBuilder) column(s *sampler, name string, dt dtype.DType) ir.Value
 // random emits the choice by inverse transform: with the weights of the tokens
 // that may be chosen summed up in the order of their ids, the token at which the
 // sum passes a random part of the whole. There is one random number for a row,
-// so that it costs nothing beside the passes over the logits.
+// whose cost is negligible compared with the passes over the logits.
 func (s *sampler) random(c variant) {
 	f := s.start(variantFuncs[c])
 	temperature := f.column(s, "temperature", dtype.F32)
@@ -340,9 +340,9 @@ func (s *sampler) random(c variant) {
 	scale := f.f.Op1("reciprocal", []ir.Value{f.where(drawn, temperature, f.float(1))})
 	scale = f.op("minimum", scale, f.float(math.MaxFloat32)) // finite: it meets a difference of 0
 	x := f.op("mul", f.op("sub", f.logits, top), scale)      // ≤ 0
-	// The weight of a token, 1 for the most probable alone: all that follows looks at
-	// weights, and never at logits again. The floor is in all of these functions, so
-	// that a row without limits gets the same token beside rows with.
+	// The weight of a token is at most 1, which only the most probable one has. What follows reads
+	// weights and not logits. All of these functions have the floor, so that a row without limits
+	// gets the same token in a batch with limited rows.
 	below := f.op("minimum", f.op("maximum", f.f.Op1("exp", []ir.Value{x}), f.float(least)), f.float(belowOne))
 	weight := f.where(f.is(x, "ge", f.float(0)), f.float(1), f.where(f.is(x, "ge", f.float(faintest)), below, f.float(0)))
 	kept := weight

@@ -12,16 +12,16 @@ type chunk struct {
 	sample int // row of the sampled ids; -1: nothing is sampled yet
 }
 
-// watermark is the part of the cache that a request which joins must leave free,
-// so that those that run can go on for a while (vLLM's default).
+// watermark is the part of the cache that a joining request must leave free for the growth of
+// running ones (vLLM's default).
 const watermark = 0.01
 
 func (r *Runner) blocksFor(tokens int) int {
 	return (tokens + int(r.lm.blockSize) - 1) / int(r.lm.blockSize)
 }
 
-// schedule fills a step: every request that decodes, then prompts whose
-// computation has begun, then those that wait, each in the order of priority and arrival.
+// schedule fills a step: first every request that decodes, then prompts that are partly computed,
+// then waiting requests, each group in the order of priority and arrival.
 func (r *Runner) schedule(s *step) {
 	if s.again = r.steadyDecode(s); s.again {
 		return
@@ -29,8 +29,8 @@ func (r *Runner) schedule(s *step) {
 	s.reset()
 	budget := r.opts.MaxTokens
 	preempted := false
-	// Decoding needs a block now and then, and the last in the order gives it. Those
-	// behind i have no chunk in the step yet.
+	// A decode may need a block, which the last running request gives if none is free. Requests
+	// after i have no chunk in the step yet.
 	for i := 0; i < len(r.running); i++ {
 		q := r.running[i]
 		if q.rest() != 1 {
@@ -87,8 +87,8 @@ func (r *Runner) steadyDecode(s *step) bool {
 	return s.batch.Advance(int(r.turns-s.turn), int(r.lm.blockSize), s.more)
 }
 
-// join gives the first that waits the blocks of all its tokens, so that its
-// prefill never lacks one.
+// join gives the first waiting request the blocks of all its tokens, so that its prefill never
+// lacks one.
 func (r *Runner) join(q *Sequence) bool {
 	need := r.blocksFor(q.length())
 	if spare := len(r.blocks.free) - need; len(r.running) > 0 && spare < int(watermark*float64(r.blocks.total)) {
@@ -115,15 +115,15 @@ func (r *Runner) join(q *Sequence) bool {
 	return true
 }
 
-// preempt sends the last in the order of those that run back to wait. Its tokens stay, those in flight
-// too, and are computed anew as a prompt.
+// preempt moves the last running request back to the queue. It keeps its tokens, with those in
+// flight, and computes them anew as a prompt.
 func (r *Runner) preempt(q *Sequence) {
 	r.leave(q)
 	r.requeue(q)
 }
 
-// recompute sends a request back to wait whose last step cannot be trusted: tokens that
-// are in flight do not count.
+// recompute moves a request whose last step cannot be trusted back to the queue: its tokens in
+// flight do not count.
 func (r *Runner) recompute(q *Sequence) {
 	if q.place == ended {
 		return
@@ -143,7 +143,7 @@ func (r *Runner) recompute(q *Sequence) {
 	r.requeue(q)
 }
 
-// requeue has a request wait that has no blocks any more.
+// requeue puts a request without blocks into the queue.
 func (r *Runner) requeue(q *Sequence) {
 	r.enqueue(q)
 	q.place = inWaiting
@@ -163,8 +163,8 @@ func (r *Runner) grow(q *Sequence, tokens int) (ok bool) {
 // giveBlocks takes the blocks of a sequence back.
 func (r *Runner) giveBlocks(q *Sequence) { q.blocks, q.room = r.blocks.give(q.blocks), 0 }
 
-// number gives the chunks their rows, and rows of samples to those that have no
-// token left to compute.
+// number assigns rows to the chunks, and rows of samples to chunks that end with the last token
+// of their sequence.
 func (s *step) number() {
 	for i := range s.chunks {
 		h := &s.chunks[i]
@@ -183,9 +183,8 @@ func (s *step) number() {
 	}
 }
 
-// issued takes a step for done: what it computes is there for all that is issued
-// later. A request whose last token it samples leaves at once; whoever gets its
-// blocks writes them in a later step.
+// issued counts a step as done, since all work that is issued later comes after it. A request whose
+// last token it samples leaves at once; the next owner of its blocks writes them in a later step.
 func (r *Runner) issued(s *step) {
 	if s.adjusts {
 		s.trustCounts()

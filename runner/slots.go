@@ -138,8 +138,8 @@ func (s *step) trustCounts() {
 	}
 }
 
-// distrustCounts has the slots of a step's sequences written anew: how far the step came is
-// unknown.
+// distrustCounts has the slots of a step's sequences written anew, since it is unknown how much of
+// the step ran.
 func (s *step) distrustCounts() {
 	for i := range s.chunks {
 		s.chunks[i].seq.stale = true

@@ -19,17 +19,17 @@ type step struct {
 	rows    int
 	samples int
 	uniform bool    // every request has one row
-	variant variant // does what the requests that are sampled ask for
+	variant variant // that serves all requests which sample
 
 	adjusts   bool    // logits of some are adjusted
 	processed bool    // by a LogitsProcessor
 	masks     []int32 // of the rows that are sampled, if it adjusts: Runner.masks of the rank that schedules
 	sameMasks bool    // they are those of the step before
 
-	// Where the same requests go on decoding, a step is what it was two turns before, with
-	// all of them so many tokens further.
-	decodes bool                      // everyone who runs, and nothing else
-	again   bool                      // it is such a step
+	// If the same requests continue to decode, a step is the one two turns before, with each
+	// request advanced by the tokens since then.
+	decodes bool                      // it has one row of each running request, and no prompts
+	again   bool                      // it was advanced so
 	changes uint64                    // Runner.changes, when it was scheduled
 	turn    uint64                    // Runner.turns, when it was issued
 	more    func(request int) []int32 // the blocks of a request, with room for its next token if there is any; for batch
@@ -38,9 +38,9 @@ type step struct {
 	ids   device.HostMemory // what was sampled, once done has happened
 	done  device.Event
 
-	// The fault flags of a step (C12) are read in place, for nothing, while the step after
-	// it has the same requests: who ends is the same. Before a step of other requests the
-	// flags are moved to a snapshot.
+	// The fault flags of a step (C12) are read in place, at no cost, while the next step has the
+	// same requests, since a fault of either ends the same requests. Before a step of other
+	// requests the flags are moved to a snapshot.
 	faults   *piecewise.FaultSnapshot
 	moved    bool // flags of the step may be in the snapshot
 	complete bool // all of them are there: flags that are set now are of later steps

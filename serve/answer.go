@@ -99,7 +99,7 @@ func (s *Server) collected(ctx context.Context, w http.ResponseWriter, c *call, 
 	return nil
 }
 
-// failed returns the answer for a generation that did not end by itself.
+// failed returns the answer for a generation that ended early.
 func (s *Server) failed(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):

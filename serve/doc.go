@@ -2,7 +2,7 @@
 // completions API of OpenAI describes it: text in, text out, whole or as server-sent events.
 //
 // A [Server] is an http.Handler over a runner, a tokenizer and a chat template. It starts
-// nothing and listens nowhere: who embeds it runs the runner, and puts the handler into an
+// nothing and listens nowhere: its user runs the runner, and puts the handler into an
 // http.Server. Each request has goroutines of its own; the goroutine that steps only appends
 // ids to a buffer of the request, so that a slow client holds nobody back.
 //

@@ -38,7 +38,7 @@ func (backend) Lower(k *loop.Kernel) (compile.Code, error) {
 	return compile.One(program.Kernel{Name: k.Name, Format: program.KernelVec, Code: code}, program.Launch{}), nil
 }
 
-// Kernel returns the vector program of a kernel, for those who want to read it.
+// Kernel returns the vector program of a kernel, for readers.
 func Kernel(k *loop.Kernel) (*vec.Kernel, error) {
 	l := &lowerer{k: k, out: &vec.Kernel{Args: int32(len(k.Args))}, alias: make([]loop.Value, len(k.Values))}
 	l.out.Loop = vec.Loop{Outer: k.Rows, Inner: k.Cols, Serial: k.Serial}

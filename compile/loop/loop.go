@@ -45,7 +45,7 @@ type Kernel struct {
 type Arg struct {
 	DType dtype.DType
 	Write bool
-	Local bool // what a phase leaves for later ones: nobody else reads it, so it need not be stored where they have it at hand
+	Local bool // what a phase leaves for later ones: nobody else reads it, so it need not be stored if they find it in registers
 	Const bool // a weight or a constant: no step writes it, so it may be read before earlier steps are done
 }
 

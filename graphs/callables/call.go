@@ -162,7 +162,7 @@ func (c *Callable) expirable() error {
 	})
 }
 
-// expire makes the handles stale of what a forward overwrites.
+// expire makes the handles of the storages stale that a forward overwrites.
 func (c *Callable) expire() error {
 	c.generation++
 	err := c.ends(func(t *graphs.Tensor) error {

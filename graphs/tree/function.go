@@ -160,7 +160,7 @@ func (f *Func) instance(keys []int64) *instance {
 	return i
 }
 
-// maker returns who makes output i.
+// maker returns the maker of output i.
 func (i *instance) maker(o int) *graphs.Maker {
 	for len(i.makers) <= o {
 		n := len(i.makers)

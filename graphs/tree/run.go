@@ -56,8 +56,8 @@ func (in *Inputs) releaseBorrowed(from []Input) error {
 	return errors.Join(errs...)
 }
 
-// body runs a function's body and settles who owns what: each output has an owner for
-// the caller, and nothing else that the body made is left.
+// body runs a function's body and settles ownership: each output gets an owner for the caller, and
+// everything else that the body made is released.
 func (i *instance) body(r *graphs.Recorder, ins *Inputs) ([]graphs.Tensor, error) {
 	i.f.bodies++
 	outs, err := i.f.def.Body(r, ins)

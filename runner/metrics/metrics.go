@@ -1,6 +1,6 @@
 // Package metrics gives what a runner and its backend do as Prometheus metrics,
 // in the text format that Prometheus scrapes (version 0.0.4). It needs no client
-// library, and nobody who does not import it pays for it.
+// library, and programs that do not import it have no cost.
 //
 //	c := metrics.New("pwc")
 //	options.Observer, options.Backend.Observer = c, c

@@ -33,7 +33,7 @@ var (
 	ErrView = errors.New("graphs: view out of range")
 )
 
-// Maker says who wrote a storage. It is made once for each place that writes, so
+// Maker is the writer of a storage. It is made once for each place that writes, so
 // that fast paths share it.
 type Maker struct {
 	Name   string // "output 1 of @foo", "input x"
@@ -87,7 +87,7 @@ type Content uint8
 const (
 	Unwritten   Content = iota // nothing yet: allocated, or recorded and not replayed
 	Written                    // what its maker wrote
-	Overwritten                // what somebody else wrote, who shares the memory
+	Overwritten                // another storage that shares the memory was written
 )
 
 // Book is the storages of one device. Its methods, and those of its storages, may
