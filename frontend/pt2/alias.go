@@ -8,8 +8,9 @@ import (
 // aliasRules are the ops whose results share memory with their argument: views of it, and
 // what is the argument itself.
 var aliasRules = map[string]viewRule{
-	"aten.view": reshaped, "aten.reshape": reshaped, "aten._unsafe_view": reshaped, "aten.flatten": reshaped, "aten.unflatten": reshaped, "aten.view_as": reshaped, "aten.reshape_as": reshaped,
-	"aten.squeeze": reshaped, "aten.unsqueeze": reshaped, "aten.ravel": reshaped, "aten.atleast_1d": reshaped, "aten.atleast_2d": reshaped, "aten.atleast_3d": reshaped,
+	"aten.view": reshaped, "aten._unsafe_view": reshaped, "aten.unflatten": reshaped, "aten.view_as": reshaped,
+	"aten.reshape": rearranged, "aten.flatten": rearranged, "aten.ravel": rearranged, "aten.reshape_as": rearranged,
+	"aten.squeeze": reshaped, "aten.unsqueeze": reshaped, "aten.atleast_1d": reshaped, "aten.atleast_2d": reshaped, "aten.atleast_3d": reshaped,
 	"aten.unsqueeze_": reshaped, "aten.squeeze_": reshaped, "aten.view_copy": reshaped, "aten.unsqueeze_copy": reshaped, "aten.squeeze_copy": reshaped,
 	"aten.permute": permuted, "aten.transpose": permuted, "aten.t": permuted, "aten.swapaxes": permuted, "aten.swapdims": permuted, "aten.movedim": permuted, "aten.moveaxis": permuted,
 	"aten.numpy_T": permuted, "aten.mT": permuted, "aten.permute_copy": permuted, "aten.transpose_copy": permuted, "aten.t_copy": permuted, "aten.adjoint": permuted, "aten.matrix_H": permuted,
@@ -19,7 +20,7 @@ var aliasRules = map[string]viewRule{
 	"aten.diagonal": diagonal, "aten.diagonal_copy": diagonal, "aten.unfold": unfolded, "aten.unfold_copy": unfolded, "aten.meshgrid": meshgrid, "aten.broadcast_tensors": broadcast,
 	"aten.as_strided": asStrided, "aten.as_strided_copy": asStrided,
 	"aten.unbind": unbound, "aten.unbind_copy": unbound,
-	"aten.detach": same, "aten.detach_": same, "aten.alias": same, "aten.lift": same, "aten.lift_fresh": same, "aten.contiguous": same, "aten.resolve_conj": same, "aten.resolve_neg": same, "aten.requires_grad_": same, "aten.positive": same, "aten.real": same,
+	"aten.detach": same, "aten.detach_": same, "aten.alias": same, "aten.lift": same, "aten.lift_fresh": same, "aten.contiguous": contiguous, "aten.resolve_conj": same, "aten.resolve_neg": same, "aten.requires_grad_": same, "aten.positive": same, "aten.real": same,
 	"aten.to": converted, "aten.type_as": converted, "aten.float": converted, "aten._autocast_to_reduced_precision": converted, "aten._autocast_to_full_precision": converted,
 }
 
@@ -47,6 +48,25 @@ func reshaped(c *call) []*tensor {
 		take: func(base ir.Value) ir.Value { return c.reshape(base, to...) },
 		put:  func(_, part ir.Value) ir.Value { return c.reshape(part, from...) },
 	})}
+}
+
+// rearranged is reshaped where that is a view, and else a copy: it depends on how the argument
+// lies in memory.
+func rearranged(c *call) []*tensor {
+	v, to := c.tensor("self"), c.out(0).Shape
+	if strides, ok := c.strides("self"); ok && !viewable(c.shape(v), strides, to) {
+		return []*tensor{fresh(c.reshape(v, to...))}
+	}
+	return reshaped(c)
+}
+
+// contiguous is the argument itself where its elements lie in the order of rows.
+func contiguous(c *call) []*tensor {
+	v := c.tensor("self")
+	if strides, ok := c.strides("self"); ok && !viewable(c.shape(v), strides, []dim.Dim{product(c.shape(v))}) {
+		return []*tensor{fresh(v)}
+	}
+	return same(c)
 }
 
 // permuted has the axes of its argument in another order.

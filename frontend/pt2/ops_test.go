@@ -13,6 +13,8 @@ import (
 	"pwc/compile/host"
 	"pwc/internal/cuda/cudatest"
 	"pwc/internal/cuda/fake"
+	"pwc/ir"
+	"pwc/ir/dim"
 	"pwc/ir/dtype"
 	"pwc/ir/interp"
 	"pwc/pieces"
@@ -584,5 +586,64 @@ func lossCases() []opCase {
 	return []opCase{
 		{name: "cross_entropy", op: "aten.cross_entropy_loss.default", operands: operands, results: []operand{f32("y", []float64{plain / total})}},
 		{name: "cross_entropy smoothed", op: "aten.cross_entropy_loss.default", operands: operands, args: `{"label_smoothing": {"as_float": 0.1}}`, results: []operand{f32("y", []float64{(0.9*plain + smoothed) / total})}},
+	}
+}
+
+// TestViewable holds to PyTorch which tensors .view() takes without a copy.
+func TestViewable(t *testing.T) {
+	n := dim.Sym("n")
+	k := func(list ...int64) []dim.Dim {
+		out := make([]dim.Dim, len(list))
+		for i, x := range list {
+			out[i] = dim.Const(x)
+		}
+		return out
+	}
+	for _, c := range []struct {
+		what               string
+		sizes, strides, to []dim.Dim
+		want               bool
+	}{
+		{"rows", k(4, 6), k(6, 1), k(2, 2, 6), true},
+		{"a flat one", k(4, 6), k(6, 1), k(24), true},
+		{"a matrix that is turned", k(6, 4), k(1, 6), k(24), false},
+		{"a matrix that is turned, cut", k(6, 4), k(1, 6), k(2, 3, 4), true},
+		{"columns of a wider one", k(4, 3), k(6, 1), k(12), false},
+		{"columns of a wider one, with an axis more", k(4, 3), k(6, 1), k(4, 1, 3), true},
+		{"heads that are turned", k(2, 5, 4, 8), k(160, 8, 40, 1), k(2, 5, 32), false},
+		{"an axis of one", k(4, 1, 6), k(6, 99, 1), k(24), true},
+		{"a dynamic one", []dim.Dim{n, dim.Const(6)}, k(6, 1), []dim.Dim{n.Mul(dim.Const(6))}, true},
+		{"a dynamic one that is turned", []dim.Dim{dim.Const(6), n}, k(1, 6), []dim.Dim{n.Mul(dim.Const(6))}, false},
+	} {
+		if got := viewable(c.sizes, c.strides, c.to); got != c.want {
+			t.Errorf("%s: %v", c.what, got)
+		}
+	}
+}
+
+// TestCopies holds that reshape and contiguous of a matrix that is turned have memory of their own.
+func TestCopies(t *testing.T) {
+	size := func(n int64) symInt { return symInt{Int: &n} }
+	for _, c := range []struct {
+		op      string
+		strides []symInt
+		shares  bool
+	}{
+		{"aten.contiguous", []symInt{size(1), size(6)}, false},
+		{"aten.contiguous", []symInt{size(4), size(1)}, true},
+		{"aten.reshape", []symInt{size(1), size(6)}, false},
+		{"aten.reshape", []symInt{size(4), size(1)}, true},
+	} {
+		b := ir.NewBuilder("copies")
+		fb := b.Func("copies")
+		self := fresh(fb.Param("x", ir.TypeOf(dtype.F32, dim.Const(6), dim.Const(4))))
+		im := &importer{b: b, emitter: emitter{fb: fb, syms: &symbols{}}, values: map[string]*tensor{"x": self},
+			graph: &graph{TensorValues: map[string]tensorMeta{
+				"x": {DType: 7, Sizes: []symInt{size(6), size(4)}, Strides: c.strides, Layout: strided},
+				"y": {DType: 7, Sizes: []symInt{size(24)}, Strides: []symInt{size(1)}, Layout: strided}}}}
+		call := &call{importer: im, base: c.op, outs: []string{"y"}, in: map[string]*argument{"self": {Tensor: &nameRef{Name: "x"}}}}
+		if got := viewRules[c.op](call); (got[0].st == self.st) != c.shares {
+			t.Errorf("%s of strides %v shares memory: %v", c.op, c.strides, !c.shares)
+		}
 	}
 }

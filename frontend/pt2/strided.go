@@ -59,6 +59,49 @@ func (c *call) positions(first dim.Dim, sizes, strides []dim.Dim) ir.Value {
 	return c.expand(at, sizes...)
 }
 
+// strides returns the steps of the axes of an argument in memory, if the archive says them.
+func (c *call) strides(name string) ([]dim.Dim, bool) {
+	if c.in[name] == nil || c.in[name].Tensor == nil {
+		return nil, false
+	}
+	meta := c.graph.TensorValues[c.in[name].Tensor.Name]
+	out := make([]dim.Dim, len(meta.Strides))
+	for i, n := range meta.Strides {
+		var err error
+		if out[i], err = c.syms.size(n); err != nil {
+			return nil, false
+		}
+	}
+	return out, len(out) == len(meta.Sizes) && len(out) == c.rank(c.tensor(name))
+}
+
+// viewable reports whether memory with these strides can be seen in other extents without a copy
+// (computeStride of PyTorch's TensorUtils.cpp): axes that follow each other in memory are joined
+// and cut, others stay apart.
+func viewable(sizes, strides, to []dim.Dim) bool {
+	unit := func(d dim.Dim) bool { n, ok := d.Const(); return ok && n == 1 }
+	joined, step, rest := dim.Const(1), dim.Const(1), len(to)
+	for i := len(sizes) - 1; i >= 0; i-- {
+		if n, ok := joined.Const(); ok && n == 1 {
+			step = strides[i] // of the last axis of those that are joined
+		}
+		joined = joined.Mul(sizes[i])
+		if i > 0 && (unit(sizes[i-1]) || strides[i-1].Equal(joined.Mul(step))) {
+			continue
+		}
+		cut := dim.Const(1)
+		for rest > 0 && (!cut.Equal(joined) || unit(to[rest-1])) {
+			rest--
+			cut = cut.Mul(to[rest])
+		}
+		if !cut.Equal(joined) {
+			return false
+		}
+		joined = dim.Const(1)
+	}
+	return true
+}
+
 // memoryOrder returns the axes of self from that with the largest steps in memory to that with
 // the smallest, and where in its storage self begins.
 func (c *call) memoryOrder(shape []dim.Dim) (order []int, offset dim.Dim) {
