@@ -380,8 +380,8 @@ func (c *call) spread(x ir.Value, axis int, step int64, zero ir.Value) ir.Value 
 	return c.slice(y, axis, dim.Const(0), n.Sub(dim.Const(1)).Mul(dim.Const(step)).Add(dim.Const(1)), 1)
 }
 
-// pool returns the windows of a pooling op, and the axes of their elements.
-func (c *call) pool(x ir.Value, fill float64) (ir.Value, []int, *spatial) {
+// pool reads the parameters of a pooling op, and the extents of its result.
+func (c *call) pool(x ir.Value) (*spatial, []dim.Dim) {
 	t := c.out(0)
 	n := len(c.ints("kernel_size"))
 	switch c.base {
@@ -401,12 +401,26 @@ func (c *call) pool(x ir.Value, fill float64) (ir.Value, []int, *spatial) {
 	if t.Rank() < n || c.rank(x) != t.Rank() {
 		c.fail("it takes [N, C, ...]")
 	}
-	p := c.patches(x, s, t.Shape[t.Rank()-n:], c.number(fill, c.dtype(x)))
-	var axes []int
-	for i := range n {
-		axes = append(axes, c.rank(x)-n+2*i+1)
+	return s, t.Shape[t.Rank()-n:]
+}
+
+// pooled combines the elements of each window: op reduces an axis of them, join takes two.
+func (c *call) pooled(x ir.Value, s *spatial, out []dim.Dim, how combination) ir.Value {
+	dt := c.dtype(x)
+	x = c.margin(c.cast(x, dtype.F32), s, out, c.f(how.begin))
+	parts, ok := c.shifted(x, s, out)
+	if !ok {
+		var axes []int
+		for i := range s.kernel {
+			axes = append(axes, c.rank(x)-len(s.kernel)+2*i+1)
+		}
+		return c.cast(c.reduce(how.op, c.windowed(x, s, out), axes, false), dt)
 	}
-	return p, axes, s
+	y := parts[0]
+	for _, v := range parts[1:] {
+		y = c.bin(how.join, y, v)
+	}
+	return c.cast(y, dt)
 }
 
 func maxPool(c *call) []ir.Value {
@@ -414,9 +428,10 @@ func maxPool(c *call) []ir.Value {
 	if !c.dtype(x).Float() {
 		c.fail("it takes floats")
 	}
-	p, axes, s := c.pool(x, math.Inf(-1))
-	out := one(c.reduce("max", p, axes, false))
+	s, shape := c.pool(x)
+	out := one(c.pooled(x, s, shape, largests))
 	if len(c.outs) > 1 && c.outs[1] != "" && c.used(c.outs[1]) {
+		p := c.windowed(c.margin(x, s, shape, c.f(math.Inf(-1))), s, shape)
 		out = append(out, c.poolIndices(x, p, s))
 	}
 	return out
@@ -458,8 +473,8 @@ func (c *call) poolIndices(x, p ir.Value, s *spatial) ir.Value {
 
 func avgPool(c *call) []ir.Value {
 	x := c.tensor("self")
-	p, axes, s := c.pool(x, 0)
-	sum := c.reduce("sum", p, axes, false)
+	s, shape := c.pool(x)
+	sum := c.pooled(x, s, shape, sums)
 	if c.has("divisor_override") {
 		return one(c.bin("div", sum, c.f(c.float("divisor_override", 1))))
 	}
@@ -477,8 +492,7 @@ func avgPool(c *call) []ir.Value {
 	}
 	// Each window is divided by its elements that are no padding.
 	ones := c.full(c.f(1), c.dtype(x), c.shape(x)...)
-	count, _, _ := c.pool(ones, 0)
-	return one(c.bin("div", sum, c.reduce("sum", count, axes, false)))
+	return one(c.bin("div", sum, c.pooled(ones, s, shape, sums)))
 }
 
 // adaptive pools to a given number of windows, of which PyTorch's i-th goes from
