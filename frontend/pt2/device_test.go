@@ -68,7 +68,7 @@ func TestHost(t *testing.T) {
 			}
 			t.Run(fmt.Sprint(name, "/", mode), func(t *testing.T) {
 				dev := hostdev.Open(hostdev.Options{Workers: 1})
-				defer dev.Close()
+				t.Cleanup(func() { dev.Close() })
 				runOn(t, name, mode, dev, host.New(), &toyOp{dev})
 			})
 		}
@@ -94,6 +94,67 @@ func TestOnGPU(t *testing.T) {
 			t.Run(fmt.Sprint(name, "/", mode), func(t *testing.T) { runOn(t, name, mode, dev.Device, backend) })
 		}
 	}
+}
+
+// TestModelsOnHost compiles models of transformers, captures them at the larger of the two sizes of
+// their batch at which PyTorch ran them, and runs them at both: at the smaller one padded, where
+// the rows are independent.
+func TestModelsOnHost(t *testing.T) {
+	for _, name := range []string{"hf-resnet", "hf-convnext", "hf-swin", "hf-dinov2", "hf-segformer", "hf-whisper-encoder",
+		"hf-wav2vec2", "hf-deberta", "hf-modernbert", "hf-gemma3", "hf-mamba", "hf-static-llama"} {
+		t.Run(name, func(t *testing.T) {
+			dev := hostdev.Open(hostdev.Options{Workers: 1})
+			t.Cleanup(func() { dev.Close() })
+			modelOn(t, name, dev, host.New())
+		})
+	}
+}
+
+func modelOn(t *testing.T, name string, dev device.Device, backend compile.Backend) {
+	a := open(t, name)
+	m, err := a.Import(optionsOf[name])
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := loaded(t, a, m, piecewise.Options{Device: dev, Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: backend}},
+		Capture: piecewise.CaptureOptions{Mode: piecewise.Full, Sizes: []int64{4}}})
+	f := m.Module.Func(FuncName)
+	param := f.Values[f.Params[0]]
+	for _, path := range matching(t, name+"/expected*.safetensors") {
+		golden, err := safetensors.Parse(content(t, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, want := widened(tensorOf(t, golden, "in0"), param.Type.DType), tensorOf(t, golden, "out0")
+		got := onDevice(t, b, param.Name, in, in.Shape[0], want)
+		if d := interp.Compare(got, want); !d.Within(1e-4) {
+			t.Errorf("%s: %s", path, d)
+		}
+	}
+	if err := b.Faults(); err != nil {
+		t.Error(err)
+	}
+}
+
+// loaded returns a backend that is ready to run, and is closed when the test ends.
+func loaded(t *testing.T, a *Archive, m *Model, o piecewise.Options) *piecewise.Backend {
+	t.Helper()
+	ctx := context.Background()
+	b, err := piecewise.New(ctx, m.Module, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, step := range []func() error{func() error { return b.Load(ctx, a, nil) }, func() error { return b.Capture(ctx) }, b.Seal} {
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b
 }
 
 func runOn(t *testing.T, name string, mode piecewise.Mode, dev device.Device, backend compile.Backend, ops ...device.Op) {
@@ -122,20 +183,7 @@ func runOn(t *testing.T, name string, mode piecewise.Mode, dev device.Device, ba
 	if mode != piecewise.None {
 		o.Capture.Sizes = []int64{2, 5, full}
 	}
-	b, err := piecewise.New(ctx, m.Module, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	for _, step := range []func() error{func() error { return b.Load(ctx, a, nil) }, func() error { return b.Capture(ctx) }, b.Seal} {
-		if err := step(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	b := loaded(t, a, m, o)
 	env := &interp.Env{Weights: map[string]*interp.Tensor{}, Externs: externs}
 	for _, w := range m.Module.Weights {
 		env.Weights[w.Name] = tensorOf(t, a, w.Name)
