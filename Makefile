@@ -5,6 +5,7 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GPU_ARCH ?= sm_90
 FUZZTIME ?= 10s
 SOAK ?= 30
+HTTP_SOAK ?= 60
 RANDOM_MODULES ?= 2000
 BENCHTIME ?= 1s
 COUNT ?= 5
@@ -77,8 +78,9 @@ random: # RANDOM_MODULES modules against the interpreter; a tenth for each pass 
 	PWC_RANDOM_MODULES=$$(( $(RANDOM_MODULES) / 10 )) PWC_ALL_RANKS=1 go test -timeout 15m -run '^(TestRandomModules|TestRandomRanks|TestTransformersLogitsOfRanks)$$' ./piecewise
 	PWC_SAMPLED_STEPS=10000 go test -timeout 15m -run '^TestRanksSampleTheSame$$' ./runner
 
-soak: # requests at random through the runner for SOAK seconds, and processes of a group that are killed
+soak: # requests at random through the runner for SOAK seconds and through servers for HTTP_SOAK, and processes of a group that are killed
 	PWC_SOAK=$(SOAK) go test -timeout 30m -run '^TestSoak$$' -v ./runner
+	PWC_SOAK=$(HTTP_SOAK) go test -timeout 30m -run '^TestSoak$$' -v ./serve
 	PWC_TEST_KILLS=200 go test -timeout 30m -run Killed -v ./collective
 
 fuzz: # each fuzz target for FUZZTIME
