@@ -30,7 +30,7 @@ func (k *Kernel) hash() [sha256.Size]byte {
 	return sha256.Sum256([]byte(k.ArchSpecific + "\x00" + k.Source))
 }
 
-// kernels are those of extern ops by source, each alone in a program.
+// kernels are the compiled kernels of extern ops, by source; each is a program.
 type kernels struct {
 	mu   sync.Mutex
 	code map[[sha256.Size]byte]*program.Program
@@ -52,8 +52,8 @@ func (ks *kernels) find(_ context.Context, k Kernel) (*program.Program, error) {
 	return nil, fmt.Errorf("kernel %s is not among those that cli.Op.Kernels names for the module", k.Name)
 }
 
-// extras returns the kernels that the extern ops of a module need on the target,
-// to be made and kept with its pieces.
+// extras returns the kernels that the extern ops of a module need on the target, to be compiled
+// and cached with its pieces.
 func (a *app) extras(m *ir.Module, t *target) ([]pieces.Extra, error) {
 	if t.cuda == nil {
 		return nil, nil
@@ -135,7 +135,7 @@ func evalTensor(typ ir.Type, values func(string) (int64, bool)) (device.Tensor, 
 	return t, nil
 }
 
-// compileKernel compiles a kernel, alone in a program.
+// compileKernel compiles a kernel into a program.
 func (t *target) compileKernel(ctx context.Context, k Kernel) (*program.Program, error) {
 	cubin, ptx, err := t.cuda.compileKernel(ctx, k, t.arch())
 	var kernel program.Kernel

@@ -26,8 +26,7 @@ type gpuMeter struct {
 	times  []time.Duration
 }
 
-// newGPUMeter returns a meter for a stream; its kernels are compiled for the
-// target.
+// newGPUMeter returns a meter for a stream, with kernels compiled for the target.
 func (t *target) newGPUMeter(s device.Stream) (meter, error) {
 	dev, isGPU := t.dev.(*cuda.Device)
 	stream, isStream := s.(*cuda.Stream)
@@ -101,8 +100,8 @@ func (m *gpuMeter) free() (int64, bool, error) {
 	return n, true, err
 }
 
-// bandwidth reads 8 GiB, or half of what is free, as a decode step reads weights:
-// once, from one end to the other.
+// bandwidth measures a read of 8 GiB, or of half the free memory, in the way in which a decode step
+// reads weights: once, in order.
 func (m *gpuMeter) bandwidth() (float64, error) {
 	free, err := m.dev.FreeBytes()
 	if err != nil {
@@ -130,7 +129,7 @@ func (m *gpuMeter) read(b device.Buffer) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	for _, i := range []int{0, 2} { // the sum would go to the start of what is read
+	for _, i := range []int{0, 2} { // the kernel would write the sum to the start of the buffer that it reads
 		if err := c.SetBuffer(i, b); err != nil {
 			return 0, err
 		}

@@ -11,8 +11,8 @@ import (
 	"pwc/program"
 )
 
-// state is what passes work on: first the function, then the steps of kernels,
-// then the program.
+// state is the data of the passes: first the function, then the steps of kernels, then the
+// program.
 type state struct {
 	ctx   context.Context
 	piece *ir.Module // as it was given, for errors
@@ -34,8 +34,7 @@ type state struct {
 // fn returns the function as the last pass left it.
 func (s *state) fn() *ir.Func { return s.m.Funcs[0] }
 
-// run takes the piece through the rows: each runs, and what it left is verified,
-// dumped and timed.
+// run runs the passes in order, and verifies, dumps and times the result of each.
 func (s *state) run(rows []pass) (*program.Program, error) {
 	for _, p := range rows {
 		if err := s.ctx.Err(); err != nil {
@@ -60,7 +59,7 @@ func (s *state) run(rows []pass) (*program.Program, error) {
 	return s.prog, nil
 }
 
-// verify checks what a pass left.
+// verify checks the result of a pass.
 func (s *state) verify() error {
 	switch {
 	case s.prog != nil:
@@ -74,7 +73,7 @@ func (s *state) verify() error {
 	return s.m.Verify()
 }
 
-// text shows what a pass left.
+// text prints the result of a pass.
 func (s *state) text() string {
 	switch {
 	case s.prog != nil:
@@ -121,9 +120,8 @@ func (u Pass) run(s *state) error {
 	return nil
 }
 
-// checkPass reports what a user's pass may not do and the verifier does not see:
-// change the interface of the function, or lose which node of the piece, of those
-// known, a node is from.
+// checkPass checks the rules for a user's pass that the verifier does not know: the pass keeps the
+// interface of the function, and each node keeps the origin in the piece that it had.
 func checkPass(before, after *ir.Func, known map[ir.Origin]bool) error {
 	params := func(f *ir.Func) (t []ir.Type) {
 		for _, v := range f.Params {

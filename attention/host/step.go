@@ -11,11 +11,11 @@ import (
 	"pwc/runtime/host"
 )
 
-// writeAlone is how many elements of keys are written by the caller: waking a worker takes
-// longer.
+// writeAlone is the largest number of elements of keys that the caller writes without workers:
+// waking a worker would take longer.
 const writeAlone = 1 << 13
 
-// step is one call while it runs: what its parts read.
+// step is the data of one running call, which its parts read.
 type step struct {
 	shape  attention.Shape
 	params attention.Params
@@ -42,7 +42,7 @@ func newStep() *step {
 	return st
 }
 
-// forget drops what belongs to the call and keeps the lanes' slice.
+// forget drops the data of the call and keeps the lanes' slice.
 func (st *step) forget() {
 	st.batch, st.stream = nil, nil
 	st.q, st.k, st.v, st.o, st.cache = elements.Slice{}, elements.Slice{}, elements.Slice{}, elements.Slice{}, elements.Slice{}

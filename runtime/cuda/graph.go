@@ -10,8 +10,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// recording is the driver's graph that a capture made, shared by a template and the
-// executable graphs that were made of it. The last of them destroys it.
+// recording is the driver's graph of a capture. A template and its executable graphs share it; the
+// last of them destroys it.
 type recording struct {
 	dev   *Device
 	raw   driver.Graph
@@ -29,7 +29,7 @@ func newRecording(d *Device, raw driver.Graph) *recording {
 	return r
 }
 
-// destroy ends a use. The context is current.
+// destroy ends a use; the last one destroys the driver's graph. The context must be current.
 func (r *recording) destroy() error {
 	if r.users.Add(-1) > 0 {
 		return nil
@@ -40,7 +40,7 @@ func (r *recording) destroy() error {
 // drop ends a use.
 func (r *recording) drop(what string) error { return r.dev.release(what, r) }
 
-// verify holds the driver's nodes to the planned ones.
+// verify compares the driver's nodes with the planned ones.
 func (r *recording) verify(planned *[nodeTypes]int) error {
 	if err := r.dev.enter(); err != nil {
 		return err
@@ -142,8 +142,8 @@ func (t *Template) Close() error {
 	return t.dev.release(what, t)
 }
 
-// Graph is an instantiated and uploaded CUDA graph. It holds no memory: what it
-// reaches must be there when it is launched.
+// Graph is an instantiated and uploaded CUDA graph. It owns no memory: all memory that it reaches
+// must exist when it is launched.
 type Graph struct {
 	dev    *Device
 	rec    *recording

@@ -2,16 +2,16 @@ package gemm
 
 import "fmt"
 
-// Warp-private pipelines read x once for each 16 to 48 columns of a block. With 32 rows that is as
-// much again as the weights, and more than the second-level cache gives in the time that memory
-// takes for them. So where multiprocessors have many columns, or there are more rows, the warps of a
-// block have one pipeline in common, and all of x passes through it once. It is also faster where
-// sums are long, and stages of many bytes of a row count.
+// Warp-private pipelines read x once for each 16 to 48 columns of a block. With 32 rows these are as
+// many bytes as the weights, and more than the second-level cache delivers while memory delivers the
+// weights. So with many columns for each multiprocessor, or with more rows, the warps of a block
+// share one pipeline, through which x passes once. This is also faster for long sums, for which
+// stages with many bytes of a row matter.
 
-// BlockPipeline is for few rows on tensor cores with a block-cooperative cp.async pipeline, the
-// weights being the M operand: WarpsM by WarpsN warps share the block's rows and columns, whose
-// operands pass through shared memory in stages of K elements of k, of which WarpsK such groups of
-// warps each take a part. The more of a stage is one warp's, the fewer warps read the same of it.
+// BlockPipeline is for few rows on tensor cores with a block-cooperative cp.async pipeline; the
+// weights are the M operand. WarpsM by WarpsN warps share the block's rows and columns. Operands
+// pass through shared memory in stages of K elements of k, of which each of WarpsK such groups of
+// warps computes a part. The larger the part of a warp, the fewer warps read the same operands.
 type BlockPipeline struct {
 	Rows, Cols             int
 	WarpsM, WarpsN, WarpsK int

@@ -11,31 +11,30 @@ import (
 	"pwc/compile/loop"
 )
 
-// A search for a threshold does the same again and again: it counts what reaches a few
-// thresholds, and chooses the next ones by that. The IR has no loops, so a kernel has a phase
-// for each time. Consecutive phases that do the same are rolled into one loop here: NVRTC takes a
-// third of the time for the kernel that chooses tokens, which took it twice as long as attention's
-// longest.
+// A search for a threshold iterates: it counts the elements that reach a few thresholds, and
+// chooses the next thresholds by the counts. The IR has no loops, so a kernel has a phase for each
+// iteration. Loop rolling makes one loop of consecutive phases that do the same. It cut the compile
+// time of the sampling kernel, which was twice that of the longest attention kernel, to a third.
 
 // leastIterations is the number of phases that are worth a loop.
 const leastIterations = 3
 
-// rolled is a run of phases that are one loop.
+// rolled is a run of phases that become one loop.
 type rolled struct {
-	e        *writer
-	trips    int        // iterations
-	phase    loop.Phase // the loop's body: the first phase, with names for what differs between iterations
-	selected []selected
-	carried  []loopCarried
+	e          *writer
+	iterations int        // of the loop
+	phase      loop.Phase // the loop's body: the first phase, with names for what differs between iterations
+	selected   []selected
+	carried    []loopCarried
 }
 
-// selected is a constant that is another one in each iteration.
+// selected is a constant that differs between iterations.
 type selected struct {
 	name loop.Value
 	of   []loop.Value // by iteration
 }
 
-// loopCarried is a value that an iteration leaves for the next one, or the last one for later phases.
+// loopCarried is a value that an iteration passes to the next one, or the last one to later phases.
 type loopCarried struct {
 	name  loop.Value
 	start loop.Value // what the first iteration reads; [loop.NoValue] if none reads it
@@ -90,45 +89,45 @@ func (e *writer) iteration(p loop.Phase) *iteration {
 // the register cache, has a running sum, whose buffer the next iteration may not write yet, or an
 // index from memory, which is reported out of range with its own node.
 func (e *writer) rolledLoops(cache *cgen.Cache) map[int]*rolled {
-	trips := make([]*iteration, len(e.K.Phases))
+	iterations := make([]*iteration, len(e.K.Phases))
 	for i, p := range e.K.Phases {
 		if !slices.ContainsFunc(slices.Concat(p.Row, p.Body), func(in loop.Instr) bool {
 			return in.Op == loop.CumSum || in.Access != nil && in.Access.Index != nil
 		}) && !cache.Fills(i) {
-			trips[i] = e.iteration(p)
+			iterations[i] = e.iteration(p)
 		}
 	}
 	out := make(map[int]*rolled)
-	for first := 0; first < len(trips); first++ {
-		if r := e.rolledLoop(first, trips); r != nil {
+	for first := 0; first < len(iterations); first++ {
+		if r := e.rolledLoop(first, iterations); r != nil {
 			out[first] = r
-			first += r.trips - 1
+			first += r.iterations - 1
 		}
 	}
 	return out
 }
 
 // rolledLoop returns the longest run that begins with a phase, or nil.
-func (e *writer) rolledLoop(first int, trips []*iteration) *rolled {
+func (e *writer) rolledLoop(first int, iterations []*iteration) *rolled {
 	n := 1
-	for first+n < len(trips) && e.follows(trips[first:first+n+1]) {
+	for first+n < len(iterations) && e.follows(iterations[first:first+n+1]) {
 		n++
 	}
 	for ; n >= leastIterations; n-- {
-		if escapes, ok := e.escapes(first, trips[first:first+n]); ok {
-			return e.fold(trips[first:first+n], escapes)
+		if escapes, ok := e.escapes(first, iterations[first:first+n]); ok {
+			return e.fold(iterations[first:first+n], escapes)
 		}
 	}
 	return nil
 }
 
 // origin returns where an operand of the n-th iteration comes from.
-func (e *writer) origin(v loop.Value, trips []*iteration, n int) origin {
-	if at, ok := trips[n].at[v]; ok {
+func (e *writer) origin(v loop.Value, iterations []*iteration, n int) origin {
+	if at, ok := iterations[n].at[v]; ok {
 		return origin{kind: fromSame, at: at}
 	}
 	if n > 0 {
-		if at, ok := trips[n-1].at[v]; ok {
+		if at, ok := iterations[n-1].at[v]; ok {
 			return origin{kind: fromPrevious, at: at}
 		}
 	}
@@ -139,9 +138,9 @@ func (e *writer) origin(v loop.Value, trips []*iteration, n int) origin {
 }
 
 // follows reports whether the last of the phases does what the others do.
-func (e *writer) follows(trips []*iteration) bool {
-	n := len(trips) - 1
-	one, next := trips[0], trips[n]
+func (e *writer) follows(iterations []*iteration) bool {
+	n := len(iterations) - 1
+	one, next := iterations[0], iterations[n]
 	if one == nil || next == nil || len(one.list) != len(next.list) {
 		return false
 	}
@@ -164,10 +163,10 @@ func (e *writer) follows(trips []*iteration) bool {
 		}
 		for j, v := range in.Args {
 			// The second iteration tells what is loop-carried; the first may read anything in its place.
-			second := e.origin(trips[1].list[i].Args[j], trips, 1)
-			start := e.origin(a.Args[j], trips, 0)
+			second := e.origin(iterations[1].list[i].Args[j], iterations, 1)
+			start := e.origin(a.Args[j], iterations, 0)
 			switch {
-			case e.origin(v, trips, n) != second, e.K.Values[v].DType != e.K.Values[a.Args[j]].DType:
+			case e.origin(v, iterations, n) != second, e.K.Values[v].DType != e.K.Values[a.Args[j]].DType:
 				return false
 			case second.kind == fromPrevious && start.kind == fromSame, second.kind != fromPrevious && start != second:
 				return false
@@ -179,10 +178,10 @@ func (e *writer) follows(trips []*iteration) bool {
 
 // escapes returns what later phases read of the last iteration, and whether they read nothing of the
 // others.
-func (e *writer) escapes(first int, trips []*iteration) (list []loop.Value, ok bool) {
-	last := len(trips) - 1
-	for _, v := range e.readFrom(first + len(trips)) {
-		n := slices.IndexFunc(trips, func(t *iteration) bool {
+func (e *writer) escapes(first int, iterations []*iteration) (list []loop.Value, ok bool) {
+	last := len(iterations) - 1
+	for _, v := range e.readFrom(first + len(iterations)) {
+		n := slices.IndexFunc(iterations, func(t *iteration) bool {
 			_, made := t.at[v]
 			return made
 		})
@@ -212,31 +211,31 @@ func (e *writer) readFrom(phase int) []loop.Value {
 }
 
 // fold makes one phase of the phases of a run.
-func (e *writer) fold(trips []*iteration, escapes []loop.Value) *rolled {
-	r := &rolled{e: e, trips: len(trips)}
-	last := trips[len(trips)-1]
-	for i, in := range trips[0].list {
+func (e *writer) fold(iterations []*iteration, escapes []loop.Value) *rolled {
+	r := &rolled{e: e, iterations: len(iterations)}
+	last := iterations[len(iterations)-1]
+	for i, in := range iterations[0].list {
 		in.Args = slices.Clone(in.Args)
 		for j, v := range in.Args {
-			switch from := e.origin(trips[1].list[i].Args[j], trips, 1); from.kind {
+			switch from := e.origin(iterations[1].list[i].Args[j], iterations, 1); from.kind {
 			case fromPrevious:
-				in.Args[j] = r.carry(v, trips[0].list[from.at].Dst)
+				in.Args[j] = r.carry(v, iterations[0].list[from.at].Dst)
 			case fromConstant:
-				of := make([]loop.Value, len(trips))
-				for n, t := range trips {
+				of := make([]loop.Value, len(iterations))
+				for n, t := range iterations {
 					of[n] = t.list[i].Args[j]
 				}
 				in.Args[j] = r.selectConstant(of)
 			}
 		}
-		if i < trips[0].rows {
+		if i < iterations[0].rows {
 			r.phase.Row = append(r.phase.Row, in)
 		} else {
 			r.phase.Body = append(r.phase.Body, in)
 		}
 	}
 	for _, v := range escapes {
-		next := trips[0].list[last.at[v]].Dst
+		next := iterations[0].list[last.at[v]].Dst
 		i := slices.IndexFunc(r.carried, func(c loopCarried) bool { return c.next == next })
 		if i < 0 {
 			r.carry(loop.NoValue, next)
@@ -255,8 +254,8 @@ func (r *rolled) name(like loop.Value) loop.Value {
 	return loop.Value(len(k.Values) - 1)
 }
 
-// carry returns the name of the loop-carried value that is start in the first iteration, and next of
-// the previous iteration in others.
+// carry returns the name of the loop-carried value that is start in the first iteration and, in each
+// other one, next of the iteration before.
 func (r *rolled) carry(start, next loop.Value) loop.Value {
 	i := slices.IndexFunc(r.carried, func(c loopCarried) bool { return c.start == start && c.next == next })
 	if i < 0 {
@@ -266,8 +265,8 @@ func (r *rolled) carry(start, next loop.Value) loop.Value {
 	return r.carried[i].name
 }
 
-// selectConstant returns the name of a constant that each iteration has its own of, or the constant
-// if all are the same.
+// selectConstant returns the name of a constant that differs between iterations, or the constant if
+// it is the same in all.
 func (r *rolled) selectConstant(of []loop.Value) loop.Value {
 	alike := func(a, b loop.Value) bool {
 		x, _ := r.e.Constant(a)
@@ -296,7 +295,7 @@ func (r *rolled) open() {
 		e.Line("%s %s = %s;", cgen.ValueType(e.K.Values[c.name].DType), e.Value(c.name), start)
 	}
 	e.Line("#pragma unroll 1")
-	e.Open("for (int trip = 0; trip < %d; trip++)", r.trips)
+	e.Open("for (int trip = 0; trip < %d; trip++)", r.iterations)
 	for _, c := range r.selected {
 		var text strings.Builder
 		for n, v := range c.of[:len(c.of)-1] {

@@ -77,7 +77,7 @@ func (p *phases) loops() string {
 		if r == nil {
 			continue
 		}
-		text := fmt.Sprintf("%d+%d:", first, r.trips)
+		text := fmt.Sprintf("%d+%d:", first, r.iterations)
 		for _, c := range r.carried {
 			text += fmt.Sprintf(" %s>%s", called(c.start), called(c.next))
 			if c.after != loop.NoValue {

@@ -82,11 +82,11 @@ func (e *writer) rowwise() {
 	}
 	for i := 0; i < len(k.Phases); i++ {
 		if r := loops[i]; r != nil {
-			e.Line("// phases %d to %d", i, i+r.trips-1)
+			e.Line("// phases %d to %d", i, i+r.iterations-1)
 			r.open()
-			buffer.roll(r.trips, func() { phase(i, r.phase) })
+			buffer.roll(r.iterations, func() { phase(i, r.phase) })
 			r.close()
-			i += r.trips - 1
+			i += r.iterations - 1
 			continue
 		}
 		if len(k.Phases) > 1 {
