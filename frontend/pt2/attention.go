@@ -84,10 +84,11 @@ func (c *call) maskName() string {
 }
 
 // A mask is evaluated at the import, at each size of a dynamic dimension that it has: at most so
-// many, and so many elements in all.
+// many. Each step makes at most maxMask elements, all masks of a program maxEvaluated.
 const (
-	maxMask      = 1 << 22
 	maxMaskSizes = 64
+	maxMask      = 1 << 22
+	maxEvaluated = 1 << 26
 )
 
 // visible says which keys a mask lets queries see.
@@ -159,10 +160,8 @@ func (c *call) constantValues(v ir.Value) []*interp.Tensor {
 		return nil
 	}
 	var out []*interp.Tensor
-	elements := int64(0)
 	for n := lo; n <= hi; n++ {
-		most := m.most(func(string) (int64, bool) { return n, true })
-		if elements += most; most < 0 || elements > maxMask {
+		if !c.affords(&m, n) {
 			return nil
 		}
 		env := &interp.Env{Symbols: map[string]int64{}}
@@ -187,17 +186,17 @@ type maskBuilder struct {
 	sizes   []dim.Dim // the values' elements
 }
 
-// most returns the elements of the largest value at sizes of dimensions; -1: they are not known.
-func (m *maskBuilder) most(at func(string) (int64, bool)) int64 {
-	most := int64(0)
+// affords counts the elements of all steps where dimensions have size n, and reports whether the
+// program may still evaluate them.
+func (c *call) affords(m *maskBuilder, n int64) bool {
 	for _, d := range m.sizes {
-		n, err := d.Eval(at)
-		if err != nil || n < 0 {
-			return -1
+		k, err := d.Eval(func(string) (int64, bool) { return n, true })
+		if err != nil || k < 0 || k > min(maxMask, maxEvaluated-c.evaluated) {
+			return false
 		}
-		most = max(most, n)
+		c.evaluated += k
 	}
-	return most
+	return true
 }
 
 // take copies a value, whose symbols it declares; false: it depends on an input, a weight or a state.

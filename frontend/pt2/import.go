@@ -100,6 +100,7 @@ type importer struct {
 
 	attentions Attentions
 	masks      map[ir.Value]visible // of attention, that were evaluated
+	evaluated  int64                // elements of what they are made of
 	bandBytes  int64                // of patches of a convolution, about
 	autocast   bool                 // the nodes are in a region in which operands take the dtype of the result
 }

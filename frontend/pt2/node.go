@@ -104,7 +104,13 @@ func (c *call) results() []*tensor {
 		return c.extern()
 	}
 	if rule, ok := viewRules[c.base]; ok {
-		return rule(c)
+		views := rule(c)
+		if strings.HasSuffix(c.base, "_copy") {
+			for i, v := range views {
+				views[i] = fresh(c.read(v))
+			}
+		}
+		return views
 	}
 	if rule, ok := opRules[c.base]; ok && c.overload != "out" {
 		var out []*tensor

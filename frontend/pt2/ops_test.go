@@ -621,7 +621,8 @@ func TestViewable(t *testing.T) {
 	}
 }
 
-// TestCopies holds that reshape and contiguous of a matrix that is turned have memory of their own.
+// TestCopies holds that reshape and contiguous of a matrix that is turned have memory of their own,
+// and so has what the name of an op calls a copy.
 func TestCopies(t *testing.T) {
 	size := func(n int64) symInt { return symInt{Int: &n} }
 	for _, c := range []struct {
@@ -633,16 +634,18 @@ func TestCopies(t *testing.T) {
 		{"aten.contiguous", []symInt{size(4), size(1)}, true},
 		{"aten.reshape", []symInt{size(1), size(6)}, false},
 		{"aten.reshape", []symInt{size(4), size(1)}, true},
+		{"aten.t", []symInt{size(4), size(1)}, true},
+		{"aten.t_copy", []symInt{size(4), size(1)}, false},
 	} {
 		b := ir.NewBuilder("copies")
 		fb := b.Func("copies")
 		self := fresh(fb.Param("x", ir.TypeOf(dtype.F32, dim.Const(6), dim.Const(4))))
-		im := &importer{b: b, emitter: emitter{fb: fb, syms: &symbols{}}, values: map[string]*tensor{"x": self},
+		im := &importer{b: b, options: &Options{}, emitter: emitter{fb: fb, syms: &symbols{}}, values: map[string]*tensor{"x": self},
 			graph: &graph{TensorValues: map[string]tensorMeta{
 				"x": {DType: 7, Sizes: []symInt{size(6), size(4)}, Strides: c.strides, Layout: strided},
 				"y": {DType: 7, Sizes: []symInt{size(24)}, Strides: []symInt{size(1)}, Layout: strided}}}}
-		call := &call{importer: im, base: c.op, outs: []string{"y"}, in: map[string]*argument{"self": {Tensor: &nameRef{Name: "x"}}}}
-		if got := viewRules[c.op](call); (got[0].st == self.st) != c.shares {
+		call := &call{importer: im, name: c.op, base: c.op, outs: []string{"y"}, in: map[string]*argument{"self": {Tensor: &nameRef{Name: "x"}}}}
+		if got := call.results(); (got[0].st == self.st) != c.shares {
 			t.Errorf("%s of strides %v shares memory: %v", c.op, c.strides, !c.shares)
 		}
 	}
