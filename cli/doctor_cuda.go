@@ -13,6 +13,7 @@ import (
 	"pwc/internal/openfile"
 	"pwc/runtime/cuda"
 	"pwc/runtime/cuda/cublaslt"
+	"pwc/runtime/cuda/nccl"
 	"pwc/runtime/cuda/nvrtc"
 )
 
@@ -20,9 +21,10 @@ import (
 func (a *app) checkGPUs(ctx context.Context) []doctorCheck {
 	driver, machine := checkDriver()
 	compiler, library := checkNVRTC()
-	out := []doctorCheck{driver, compiler, checkCuBLASLt()}
+	collectives := checkNCCL()
+	out := []doctorCheck{driver, compiler, checkCuBLASLt(), collectives}
 	if len(machine.Devices) > 1 {
-		out = append(out, checkPeers(machine))
+		out = append(out, checkPeers(machine, collectives.State == "ok"))
 	}
 	for i := range machine.Devices {
 		out = append(out, a.checkGPU(ctx, i, machine, library))
@@ -90,8 +92,22 @@ func checkCuBLASLt() doctorCheck {
 	return c
 }
 
-// checkPeers says which GPUs reach each other's memory, by which they run a model together.
-func checkPeers(m cuda.Machine) doctorCheck {
+func checkNCCL() doctorCheck {
+	c := doctorCheck{Name: "nccl"}
+	l, err := nccl.Open(nccl.Options{})
+	if err != nil {
+		c.State, c.Detail = "missing", strings.TrimPrefix(err.Error(), "nccl: ")
+		c.Advice = "only GPUs that reach each other's memory run a model together (--tp)"
+		return c
+	}
+	c.State = "ok"
+	c.Detail = fmt.Sprintf("%s %s, for collectives of GPUs that do not reach each other's memory", l.Path(), nccl.FormatVersion(l.Version()))
+	return c
+}
+
+// checkPeers says which GPUs reach each other's memory, by which they run a model together; others
+// do by NCCL.
+func checkPeers(m cuda.Machine, nccl bool) doctorCheck {
 	c := doctorCheck{Name: "peer access", State: "ok", Detail: fmt.Sprintf("all %d GPUs reach each other's memory", len(m.Devices))}
 	if len(m.Unreached) == 0 {
 		return c
@@ -101,7 +117,11 @@ func checkPeers(m cuda.Machine) doctorCheck {
 		pairs = append(pairs, fmt.Sprintf("%d to %d", p[0], p[1]))
 	}
 	c.State, c.Detail = "missing", "no access from GPU "+strings.Join(pairs, ", ")
-	c.Advice = "these GPUs cannot run a model together (--tp); an IOMMU, a container or GPUs without NVLink behind different switches are why"
+	c.Advice = "these GPUs cannot run a model together (--tp) without NCCL"
+	if nccl {
+		c.Advice = "NCCL computes the collectives of a model that these GPUs run together (--tp)"
+	}
+	c.Advice += "; an IOMMU, a container or GPUs without NVLink behind different switches are why"
 	return c
 }
 

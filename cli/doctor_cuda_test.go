@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"strings"
 	"testing"
 
 	"pwc/runtime/cuda"
@@ -20,11 +21,13 @@ func TestLatestBefore(t *testing.T) {
 
 func TestCheckPeers(t *testing.T) {
 	m := cuda.Machine{Devices: make([]device.Info, 2)}
-	if c := checkPeers(m); c.State != "ok" || c.Detail != "all 2 GPUs reach each other's memory" {
+	if c := checkPeers(m, false); c.State != "ok" || c.Detail != "all 2 GPUs reach each other's memory" {
 		t.Errorf("%+v", c)
 	}
 	m.Unreached = [][2]int{{0, 1}, {1, 0}}
-	if c := checkPeers(m); c.State != "missing" || c.Detail != "no access from GPU 0 to 1, 1 to 0" || c.Advice == "" {
-		t.Errorf("%+v", c)
+	for nccl, want := range map[bool]string{false: "cannot run a model together (--tp) without NCCL", true: "NCCL computes"} {
+		if c := checkPeers(m, nccl); c.State != "missing" || c.Detail != "no access from GPU 0 to 1, 1 to 0" || !strings.Contains(c.Advice, want) {
+			t.Errorf("%+v", c)
+		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"pwc/program"
 	"pwc/runtime/cuda"
 	"pwc/runtime/cuda/cublaslt"
+	"pwc/runtime/cuda/nccl"
 	"pwc/runtime/cuda/nvrtc"
 	"pwc/runtime/cuda/nvtx"
 	"pwc/tune"
@@ -86,7 +87,7 @@ func newGPUTarget(dev *cuda.Device, name string, compiler gpuCompiler) (*target,
 	t.join = func(ctx context.Context, groups ...*collective.Group) error {
 		return collectivecuda.Add(ctx, dev, collectivecuda.Options{Code: func(ctx context.Context, v collectivecuda.Variant) (*program.Program, error) {
 			return t.kernels.find(ctx, collectiveKernel(v))
-		}}, groups...)
+		}, NCCL: func() (nccl.API, error) { return nccl.Open(nccl.Options{}) }}, groups...)
 	}
 	t.meter = t.newGPUMeter
 	t.aim = func(name string) error {

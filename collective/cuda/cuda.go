@@ -1,6 +1,7 @@
 // Package cuda computes the routines of package collective on NVIDIA GPUs of one host, over peer
 // memory: a kernel for each call, without work of the host, so that calls are captured as they are.
-// peer.cu has the kernels and says why they are right.
+// peer.cu has the kernels and says why they are right. Where GPUs do not reach each other's memory
+// NCCL computes (nccl.go).
 //
 // Ranks are devices of one process, a goroutine each, or of several processes. All ranks make the
 // same calls in the same order, on one stream at a time, eagerly or from graphs of any sizes. Nothing
@@ -24,16 +25,35 @@ import (
 	"pwc/collective"
 	"pwc/program"
 	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/nccl"
 	"pwc/runtime/device"
 )
 
-// Options configure the routines.
+// Options configure the routines. All ranks take the same.
 type Options struct {
 	// Code gives the kernels, when a call of a new kind is planned.
 	Code Code
 
 	// Patience is how long a kernel waits for another rank. 0: one minute.
 	Patience time.Duration
+
+	// NCCL opens NCCL, whose version all ranks share; nil: it is not used. It is opened where it
+	// has something to compute: all calls of a group whose GPUs do not reach each other's memory,
+	// or are more than MaxRanks, and calls of NCCLBytes and more of other groups.
+	NCCL func() (nccl.API, error)
+
+	// NCCLBytes is the least size of a rank's part, in bytes, whose calls are NCCL's though there is
+	// peer memory; 0: there is none. That of rank 0 counts for all ranks.
+	NCCLBytes int64
+
+	// Counts, if it is not nil, counts the calls that were enqueued or captured.
+	Counts *Counts
+}
+
+// Counts are calls by what computes them.
+type Counts struct {
+	Peer atomic.Int64 // kernels over peer memory
+	NCCL atomic.Int64
 }
 
 // Words of the memory that kernels share with the host, as in peer.cu.
@@ -69,6 +89,9 @@ func Add(ctx context.Context, dev *cuda.Device, o Options, groups ...*collective
 	if o.Patience <= 0 {
 		o.Patience = time.Minute
 	}
+	if o.Counts == nil {
+		o.Counts = new(Counts)
+	}
 	l := &library{dev: dev, options: o, rings: map[string]*ring{}, stop: make(chan struct{})}
 	for _, g := range groups {
 		if err := l.join(ctx, g); err != nil {
@@ -99,12 +122,14 @@ type library struct {
 
 	mu      sync.Mutex
 	kernels map[kernelKey]*cuda.KernelCall
+	failed  error // of aborts
 }
 
 // ring is a group: the inboxes of its ranks.
 type ring struct {
 	group   *collective.Group
-	inboxes *inboxes // nil: a group of one rank
+	inboxes *inboxes      // nil: a group of one rank, or one without peer memory
+	comm    *communicator // nil: NCCL is not used
 	shared  device.HostMemory
 	control uint64 // where kernels see it
 }
@@ -118,11 +143,8 @@ type kernelKey struct {
 
 // join meets the other ranks of a group.
 func (l *library) join(ctx context.Context, g *collective.Group) error {
-	switch {
-	case l.rings[g.Name()] != nil:
+	if l.rings[g.Name()] != nil {
 		return fmt.Errorf("collective: two groups are named %q", g.Name())
-	case g.Size() > MaxRanks:
-		return fmt.Errorf("collective: group %q has %d ranks; GPUs of one host reach each other's memory, up to %d", g.Name(), g.Size(), MaxRanks)
 	}
 	r := &ring{group: g}
 	l.rings[g.Name()] = r
@@ -139,10 +161,16 @@ func (l *library) join(ctx context.Context, g *collective.Group) error {
 		g.Fail(err)
 		return err
 	}
-	if r.inboxes, err = meet(ctx, l.dev, g); err != nil {
+	var unreached error
+	if g.Size() > MaxRanks {
+		unreached = fmt.Errorf("collective: group %q has %d ranks; kernels over peer memory serve up to %d", g.Name(), g.Size(), MaxRanks)
+	} else if r.inboxes, err = meet(ctx, l.dev, g); err != nil {
 		r.inboxes = nil // meet has given it back
+		if unreached = err; !errors.Is(err, errUnreached) {
+			return err
+		}
 	}
-	return err
+	return l.connect(ctx, r, unreached)
 }
 
 // word returns a word that kernels share with the host.
@@ -166,9 +194,15 @@ func (l *library) watch(r *ring) {
 			return
 		case <-r.group.Done():
 			r.word(controlEnd).Store(1)
+			if r.comm != nil {
+				l.aborted(r.comm.abort())
+			}
 			return
 		case <-t.C:
 			l.lost(r)
+			if r.comm != nil {
+				l.beat(r)
+			}
 		}
 	}
 }
@@ -180,7 +214,7 @@ func (l *library) lost(r *ring) bool {
 	if v != 0 && v != lostBefore {
 		r.group.Lose(int(v-1), "a kernel", l.options.Patience)
 	}
-	return v != 0
+	return v != 0 || r.comm != nil && r.comm.gone.Load()
 }
 
 // toldWithin is how long a rank whose kernels were ended, or whose device is lost, waits to be told
@@ -213,6 +247,9 @@ func (l *library) free() error {
 		if r.inboxes != nil {
 			errs = append(errs, r.inboxes.free())
 		}
+		if r.comm != nil {
+			errs = append(errs, l.dev.Do(r.comm.destroy), r.comm.heart.free())
+		}
 		if r.shared != nil {
 			errs = append(errs, r.shared.Free())
 		}
@@ -220,11 +257,25 @@ func (l *library) free() error {
 	return errors.Join(errs...)
 }
 
-// close ends the watches. The device, which calls it when it is closed, gives back memory and kernels.
+// close ends the watches and gives communicators back. The device, which calls it when it is closed,
+// has dropped its graphs, and gives back memory and kernels.
 func (l *library) close() error {
 	close(l.stop)
 	l.watching.Wait()
-	return nil
+	errs := []error{l.failed}
+	for _, r := range l.rings {
+		if r.comm != nil {
+			errs = append(errs, r.comm.destroy())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// aborted keeps the error of an abort for close to return.
+func (l *library) aborted(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.failed = errors.Join(l.failed, err)
 }
 
 // routine is one of collective.Kinds.
@@ -256,6 +307,9 @@ func (r *routine) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int6
 	c, x, err := r.parse(args, attrs)
 	if err != nil || c.Size == 1 || c.Bytes == 0 {
 		return 0, err
+	}
+	if x.takes(c) {
+		return 0, nil
 	}
 	p := plan(c)
 	_, err = r.lib.kernel(x, p.variant, p.programmatic)
@@ -325,7 +379,11 @@ func (r *routine) Launch(oc *device.OpCall) error {
 			return nil
 		}
 		return s.Copy(dst, src)
+	case x.takes(c):
+		r.lib.options.Counts.NCCL.Add(1)
+		return x.comm.enqueue(s, c, dst, src)
 	}
+	r.lib.options.Counts.Peer.Add(1)
 	p := plan(c)
 	k, err := r.lib.kernel(x, p.variant, p.programmatic)
 	if err != nil {

@@ -318,7 +318,7 @@ func TestWithoutPeers(t *testing.T) {
 	}
 	never := func(context.Context, collectivecuda.Variant) (*program.Program, error) { return nil, os.ErrNotExist }
 	for rank, err := range eachRank(t, devices, collectivecuda.Options{Code: never}, func(*rank) error { return nil }) {
-		if err == nil || !strings.Contains(err.Error(), "does not reach the memory of device") {
+		if err == nil || !strings.Contains(err.Error(), "does not reach GPU") {
 			t.Errorf("rank %d: %v", rank, err)
 		}
 	}

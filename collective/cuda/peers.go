@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -22,6 +21,9 @@ type offer struct {
 	Address uint64            `json:"address"` // of the inbox, in the process
 	Handle  cuda.MemoryHandle `json:"handle"`  // of the inbox, for other processes of the host
 	Err     string            `json:"err"`     // why the rank has no inbox; "" if it has one
+
+	// Unreached says that Err is that GPUs do not reach each other's memory.
+	Unreached bool `json:"unreached"`
 }
 
 // inboxes are where kernels of a rank write to, by rank, and what has to be given back.
@@ -43,7 +45,8 @@ func (b *inboxes) free() error {
 	return errors.Join(errs...)
 }
 
-// meet exchanges inboxes with the other ranks. All ranks get an error if one does.
+// meet exchanges inboxes with the other ranks. All ranks get an error if one does, which matches
+// errUnreached on all of them or on none.
 func meet(ctx context.Context, dev *cuda.Device, g *collective.Group) (b *inboxes, err error) {
 	b = &inboxes{}
 	defer func() {
@@ -61,7 +64,7 @@ func meet(ctx context.Context, dev *cuda.Device, g *collective.Group) (b *inboxe
 	}
 	verdict := offer{}
 	if err != nil {
-		verdict.Err = err.Error()
+		verdict.Err, verdict.Unreached = strings.TrimPrefix(err.Error(), errUnreached.Error()+": "), errors.Is(err, errUnreached)
 	}
 	if g.Err() != nil {
 		return b, errors.Join(err, g.Err())
@@ -70,30 +73,27 @@ func meet(ctx context.Context, dev *cuda.Device, g *collective.Group) (b *inboxe
 	if shareErr != nil {
 		return b, errors.Join(err, shareErr)
 	}
-	for rank, v := range all {
-		if v.Err != "" && rank != g.Rank() {
-			err = errors.Join(err, fmt.Errorf("rank %d: %s", rank, v.Err))
-		}
-	}
-	return b, err
+	return b, judge(all)
 }
 
-// share gives a value to all ranks.
-func share(ctx context.Context, g *collective.Group, what string, o offer) ([]offer, error) {
-	mine, err := json.Marshal(o)
-	if err != nil {
-		return nil, err
-	}
-	all := make([]offer, g.Size())
-	err = g.Exchange(ctx, what, mine, func(given [][]byte) error {
-		for i, b := range given {
-			if err := json.Unmarshal(b, &all[i]); err != nil {
-				return fmt.Errorf("message of rank %d: %w", i, err)
-			}
+// judge returns the error of all verdicts.
+func judge(all []offer) error {
+	unreached := true
+	var said []string
+	for rank, v := range all {
+		if v.Err != "" {
+			said = append(said, fmt.Sprintf("rank %d: %s", rank, v.Err))
+			unreached = unreached && v.Unreached
 		}
+	}
+	switch text := strings.Join(said, "; "); {
+	case len(said) == 0:
 		return nil
-	})
-	return all, err
+	case unreached:
+		return fmt.Errorf("%w: %s", errUnreached, text)
+	default:
+		return errors.New(text)
+	}
 }
 
 // offer makes this rank's inbox.
@@ -130,10 +130,15 @@ func (b *inboxes) open(dev *cuda.Device, g *collective.Group, all []offer) error
 		case rank == g.Rank():
 			b.address[rank] = o.Address
 		case o.Host != me.Host:
-			return fmt.Errorf("rank %d is on another host: its memory cannot be reached", rank)
+			return fmt.Errorf("%w: rank %d is on another host", errUnreached, rank)
 		case o.Process == me.Process:
 			if o.Ordinal == me.Ordinal {
 				return fmt.Errorf("ranks %d and %d both use GPU %d; give each rank another GPU", g.Rank(), rank, o.Ordinal)
+			}
+			if can, err := dev.CanAccessPeer(o.Ordinal); err != nil {
+				return err
+			} else if !can {
+				return fmt.Errorf("%w: GPU %d does not reach GPU %d", errUnreached, me.Ordinal, o.Ordinal)
 			}
 			if err := dev.EnablePeerAccess(o.Ordinal); err != nil {
 				return err
@@ -142,7 +147,7 @@ func (b *inboxes) open(dev *cuda.Device, g *collective.Group, all []offer) error
 		default:
 			m, err := dev.ImportMemory(o.Handle, inboxBytes(g.Size()))
 			if err != nil {
-				return fmt.Errorf("the memory of rank %d, GPU %d of its process: %w", rank, o.Ordinal, err)
+				return fmt.Errorf("%w: that of rank %d, GPU %d of its process: %w", errUnreached, rank, o.Ordinal, err)
 			}
 			b.others = append(b.others, m)
 			if b.address[rank], err = dev.Pointer(device.Buffer{Memory: m, Size: m.Size()}); err != nil {

@@ -515,6 +515,7 @@ var unswept = map[string]string{
 	"runtime/device/devicetest": "a test suite",
 	"runtime/cuda":              "needs a driver; devicetest holds it to what the host gives",
 	"runtime/cuda/cublaslt":     "needs a GPU",
+	"runtime/cuda/nccl":         "needs NCCL; its own tests give it libraries that are not",
 	"runtime/cuda/nvrtc":        "needs NVRTC",
 	"runtime/cuda/nvtx":         "needs NVTX",
 }

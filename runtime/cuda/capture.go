@@ -19,6 +19,7 @@ type capture struct {
 	ops     []operation
 	op      operation // of what an op records
 	planned [nodeTypes]int
+	open    bool  // a library may have added nodes of openTypes to the planned ones
 	spoiled error // why it cannot become a graph
 	reach   reach
 }
@@ -264,7 +265,7 @@ func (s *Stream) finish() (*recording, error) {
 	r := newRecording(s.dev, raw)
 	r.ops, r.notes, r.reach = c.ops, b.Rec.Nodes, c.reach
 	r.reach.seen = nil
-	if err := s.dev.check(r.verify(&c.planned)); err != nil {
+	if err := s.dev.check(r.verify(&c.planned, c.open)); err != nil {
 		return nil, s.dev.wrap(what, errors.Join(err, s.drop(what, raw)))
 	}
 	return r, nil
@@ -325,14 +326,19 @@ func (d *Device) endRaw(s driver.Stream) (driver.Graph, error) {
 	return g, errors.Join(err, d.check(endErr))
 }
 
-// matches holds the nodes of a graph to the planned ones.
-func matches(types []driver.NodeType, planned *[nodeTypes]int) error {
+// matches holds the nodes of a graph to the planned ones; open allows more of openTypes.
+func matches(types []driver.NodeType, planned *[nodeTypes]int, open bool) error {
 	var have [nodeTypes]int
 	for _, t := range types {
 		if t < 0 || t >= nodeTypes {
 			return fmt.Errorf("%w: the graph has a node of type %d", device.ErrNotCapturable, t)
 		}
 		have[t]++
+	}
+	if open {
+		for _, t := range openTypes {
+			have[t] = min(have[t], planned[t])
+		}
 	}
 	if have == *planned {
 		return nil

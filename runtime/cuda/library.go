@@ -127,7 +127,14 @@ func (s *Stream) WarmLibraries(l device.BoundLaunch) error {
 // LibraryNodes is what a library's call becomes in a graph.
 type LibraryNodes struct {
 	Kernels, Copies, Fills int
+
+	// Open says that the library adds as many kernels, host functions and records of and waits for
+	// events as it likes, as NCCL does to order calls of one communicator. It adds nothing else.
+	Open bool
 }
+
+// openTypes are the nodes that a call with LibraryNodes.Open may add.
+var openTypes = [...]driver.NodeType{driver.NodeKernel, driver.NodeHost, driver.NodeEmpty, driver.NodeWait, driver.NodeRecord}
 
 // ProbeLibrary captures a call of a library on a stream of its own, throws the
 // recording away and says what it was. A call that records anything but
@@ -212,5 +219,6 @@ func (s *Stream) CallLibrary(planned LibraryNodes, f func(stream uintptr) error)
 	c.reach.memory(s.workspace.memory)
 	c.planned[driver.NodeMemcpy] += planned.Copies
 	c.planned[driver.NodeMemset] += planned.Fills
+	c.open = c.open || planned.Open
 	return s.record(c, operation{kind: device.NodeLibrary}, driver.NodeKernel, planned.Kernels)
 }

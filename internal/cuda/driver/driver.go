@@ -40,6 +40,7 @@ const (
 	NodeHost   NodeType = 3
 	NodeGraph  NodeType = 4
 	NodeEmpty  NodeType = 5
+	NodeWait   NodeType = 6
 	NodeRecord NodeType = 7
 	NodeAlloc  NodeType = 10
 	NodeFree   NodeType = 11

@@ -24,6 +24,8 @@ type running struct {
 // spins reports whether an operation may wait for other devices.
 func (o *op) spins() bool {
 	switch o.kind {
+	case opMeeting:
+		return true
 	case opKernel:
 		return o.fn.entry != nil && o.fn.entry.Spins()
 	case opGraph:
@@ -91,4 +93,28 @@ func (f *Driver) others(ctx driver.Context) {
 	f.mu.Unlock()
 	time.Sleep(20 * time.Microsecond)
 	f.mu.Lock()
+}
+
+// Meeting enqueues what a library's kernel does that waits for kernels of other devices. Each time
+// that it executes begin is called, and what that returns again and again until it is true. Both
+// may touch memory by [Driver.Bytes], and may not call the driver otherwise.
+func (f *Driver) Meeting(s uintptr, begin func() (done func() bool)) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	const call = "cuLaunchKernel"
+	if err := f.begin(call, needContext); err != nil {
+		return err
+	}
+	return f.enqueue(call, driver.Stream(s), op{kind: opMeeting, node: driver.NodeKernel, begin: begin})
+}
+
+// Bytes returns n bytes of device memory from an address on, for what executes; nil, and a fault,
+// if they are not all there.
+func (f *Driver) Bytes(address uint64, n int64) []byte {
+	base, data := f.space.Span(address)
+	if at := int64(address - base); data != nil && at+n <= int64(len(data)) {
+		return data[at:][:n]
+	}
+	f.wrong("a library touches %d bytes from %#x on, which are not all allocated", n, address)
+	return nil
 }

@@ -20,6 +20,7 @@ const (
 	opRecord
 	opWait
 	opHost
+	opMeeting
 )
 
 // op is an operation in a stream or a graph. Which fields count goes by kind.
@@ -44,6 +45,7 @@ type op struct {
 	record  *record
 	event   *event             // of a record that is a node of a graph: each launch makes a record
 	records map[*event]*record // of a launch: what its nodes record
+	begin   func() func() bool // of a meeting
 }
 
 // recordsTo reports whether the operation makes a record done.
@@ -223,6 +225,10 @@ func (f *Driver) execute(o *op, chain *ptx.Chain) {
 			r = f.records[o.event]
 		}
 		r.done, r.at = true, f.clock
+	case opMeeting:
+		f.clock += kernelTime
+		for done := o.begin(); !done() && f.now.pause(); {
+		}
 	}
 }
 

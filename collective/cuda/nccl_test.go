@@ -1,0 +1,207 @@
+package cuda_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pwc/collective"
+	collectivecuda "pwc/collective/cuda"
+	"pwc/collective/internal/cases"
+	"pwc/internal/cuda/cudatest"
+	"pwc/internal/cuda/fake"
+	"pwc/internal/cuda/ncclfake"
+	"pwc/ir/dtype"
+	"pwc/program"
+	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/nccl"
+)
+
+// withNCCL opens devices that do not reach each other's memory, and a library for them: GPUs of the
+// machine with NCCL, unless it has fewer, or always emulated ones. Options let NCCL compute all.
+func withNCCL(t *testing.T, n int, emulated bool) ([]*cudatest.Opened, *ncclfake.Library, collectivecuda.Options) {
+	t.Helper()
+	f := fake.New(fake.Options{Devices: n, NoPeers: true})
+	library := ncclfake.New(f)
+	var devices []*cudatest.Opened
+	if !emulated {
+		if devices = cudatest.Several(t, n, fake.Options{}); !devices[0].Emulated {
+			if l, err := nccl.Open(nccl.Options{}); err != nil {
+				t.Skip(err)
+			} else {
+				t.Logf("NCCL %s of %s", nccl.FormatVersion(l.Version()), l.Path())
+			}
+			open := func() (nccl.API, error) { return nccl.Open(nccl.Options{}) }
+			return devices, nil, collectivecuda.Options{NCCL: open, NCCLBytes: 1, Counts: new(collectivecuda.Counts)}
+		}
+		devices = nil
+	}
+	for i := range n {
+		d, err := cuda.Open(cuda.Options{Ordinal: i, Driver: f})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+			if i == 0 && library.Live() > 0 { // which is closed last
+				t.Errorf("%d communicators are left", library.Live())
+			}
+		})
+		devices = append(devices, &cudatest.Opened{Device: d, Emulated: true})
+	}
+	never := func(context.Context, collectivecuda.Variant) (*program.Program, error) {
+		return nil, errors.New("a kernel over peer memory was asked for")
+	}
+	return devices, library, collectivecuda.Options{Code: never, NCCL: func() (nccl.API, error) { return library, nil }, Counts: new(collectivecuda.Counts)}
+}
+
+// TestNCCLRoutines holds NCCL's routines to sums of integers, eagerly and in a graph, on GPUs that
+// do not reach each other's memory; all calls are counted.
+func TestNCCLRoutines(t *testing.T) {
+	for _, size := range []int{2, 3} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			devices, _, o := withNCCL(t, size, false)
+			var made atomic.Int64
+			must(t, eachRank(t, devices, o, func(r *rank) error {
+				calls := routineCalls(size, r.Emulated)
+				made.Add(2 * int64(len(calls))) // eagerly and captured
+				return r.run(calls)
+			}))
+			if got := o.Counts.NCCL.Load(); got != made.Load() || o.Counts.Peer.Load() != 0 {
+				t.Errorf("%d calls were NCCL's and %d others, want %d and 0", got, o.Counts.Peer.Load(), made.Load())
+			}
+		})
+	}
+}
+
+// TestNCCLBytes: where GPUs reach each other NCCL computes large calls alone.
+func TestNCCLBytes(t *testing.T) {
+	f := fake.New(fake.Options{Devices: 2})
+	library := ncclfake.New(f)
+	var devices []*cudatest.Opened
+	if raw := cudatest.Several(t, 2, fake.Options{}); raw[0].Emulated {
+		for i := range 2 {
+			d, err := cuda.Open(cuda.Options{Ordinal: i, Driver: f})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { d.Close() })
+			devices = append(devices, &cudatest.Opened{Device: d, Emulated: true})
+		}
+	} else {
+		t.Skip("NCCL of GPUs is tested by TestNCCLRoutines")
+	}
+	o := collectivecuda.Options{NCCL: func() (nccl.API, error) { return library, nil }, NCCLBytes: 1000, Counts: new(collectivecuda.Counts)}
+	must(t, eachRank(t, devices, o, func(r *rank) error {
+		var calls []*call
+		for _, n := range []int64{249, 250, 251} {
+			calls = append(calls, &call{Call: cases.Call{Kind: collective.AllReduce, DType: dtype.F32, N: n}})
+		}
+		return r.run(calls)
+	}))
+	if p, n := o.Counts.Peer.Load(), o.Counts.NCCL.Load(); p != 4 || n != 8 { // by two ranks, eagerly and captured
+		t.Errorf("%d calls over peer memory and %d of NCCL, want 4 and 8", p, n)
+	}
+}
+
+// TestNCCLMissing: without peer memory all ranks are told why NCCL does not serve either.
+func TestNCCLMissing(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		want string
+		set  func(o *collectivecuda.Options, l *ncclfake.Library)
+	}{
+		{"not used", "NCCL is not used", func(o *collectivecuda.Options, _ *ncclfake.Library) { o.NCCL = nil }},
+		{"not there", "file does not exist", func(o *collectivecuda.Options, _ *ncclfake.Library) {
+			o.NCCL = func() (nccl.API, error) { return nil, os.ErrNotExist }
+		}},
+		{"two versions", "all ranks need one version", func(o *collectivecuda.Options, l *ncclfake.Library) {
+			other := ncclfake.New(nil)
+			other.Number = 22700
+			var opened atomic.Int32
+			o.NCCL = func() (nccl.API, error) {
+				if opened.Add(1) == 1 {
+					return other, nil
+				}
+				return l, nil
+			}
+		}},
+		{"it fails", "an error of the system", func(_ *collectivecuda.Options, l *ncclfake.Library) {
+			l.Fail = &nccl.StatusError{Call: "CommInitRankScalable", Status: 2}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			devices, library, o := withNCCL(t, 2, true)
+			c.set(&o, library)
+			for rank, err := range eachRank(t, devices, o, func(*rank) error { return nil }) {
+				if err == nil || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("rank %d: %v, want %q", rank, err, c.want)
+				}
+			}
+		})
+	}
+}
+
+// TestNCCLEndedGroup: a call of NCCL that waits for a rank ends when the group does, and whoever waits
+// for the device is told why.
+func TestNCCLEndedGroup(t *testing.T) {
+	devices, _, o := withNCCL(t, 2, false)
+	errs := eachRank(t, devices, o, func(r *rank) error {
+		c := &call{Call: cases.Call{Kind: collective.AllReduce, DType: dtype.F32, N: 1000}}
+		if err := r.prepare(c); err != nil {
+			return err
+		}
+		if r.group.Rank() == 1 {
+			time.Sleep(20 * time.Millisecond)
+			r.group.Fail(errors.New("out of pages"))
+			return r.group.Err()
+		}
+		if err := r.stream.LaunchOp(c.op, c.oc); err != nil {
+			return err
+		}
+		return r.stream.Synchronize()
+	})
+	for rank, err := range errs {
+		if !errors.Is(err, collective.ErrLost) || !strings.Contains(err.Error(), "rank 1 is lost: out of pages") {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+}
+
+// TestNCCLMissingRank: a call that waits for a rank longer than the patience ends the group, and the
+// error names the rank.
+func TestNCCLMissingRank(t *testing.T) {
+	devices, _, o := withNCCL(t, 2, false)
+	o.Patience = 5 * time.Second
+	errs := eachRank(t, devices, o, func(r *rank) error {
+		c := &call{Call: cases.Call{Kind: collective.AllReduce, DType: dtype.F32, N: 1000}}
+		if err := r.prepare(c); err != nil {
+			return err
+		}
+		for range 3 { // calls that end are not counted
+			if err := errors.Join(r.stream.LaunchOp(c.op, c.oc), r.stream.Synchronize()); err != nil {
+				return err
+			}
+		}
+		if r.group.Rank() == 1 {
+			<-r.group.Done()
+			return r.group.Err()
+		}
+		if err := r.stream.LaunchOp(c.op, c.oc); err != nil {
+			return err
+		}
+		return r.stream.Synchronize()
+	})
+	for rank, err := range errs {
+		if !errors.Is(err, collective.ErrLost) || !strings.Contains(err.Error(), "rank 1 is lost in a call of NCCL") {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+}
