@@ -207,8 +207,8 @@ func TestNamesAreHeld(t *testing.T) {
 	r.refuses("block 0 of its sequence is 99, the cache has 9", nameless([]int32{99, 2}))
 	r.refuses("request 0 reads block 5, which request 1 appends to", nameless([]int32{1, 5}, []int32{3, 5}))
 	b.Reset()
-	r.refuses("request 0 is named 0", b.AddSequence(0, 0, 1, []int32{1}, 4))
+	r.refuses("request 0 has name 0", b.AddSequence(0, 0, 1, []int32{1}, 4))
 	r.must(b.Add(0, 1, []int32{1}, 4))
-	r.refuses("where 0 of those before it have names", b.AddSequence(2, 0, 1, []int32{1}, 4))
+	r.refuses("but 0 of the requests before it have names", b.AddSequence(2, 0, 1, []int32{1}, 4))
 	r.must(r.stream.Synchronize())
 }

@@ -20,7 +20,7 @@ var aliasRules = map[string]viewRule{
 	"aten.diagonal": diagonal, "aten.diagonal_copy": diagonal, "aten.unfold": unfolded, "aten.unfold_copy": unfolded, "aten.meshgrid": meshgrid, "aten.broadcast_tensors": broadcast,
 	"aten.as_strided": asStrided, "aten.as_strided_copy": asStrided,
 	"aten.unbind": unbound, "aten.unbind_copy": unbound,
-	"aten.detach": same, "aten.detach_": same, "aten.alias": same, "aten.lift": same, "aten.lift_fresh": same, "aten.contiguous": contiguous, "aten.resolve_conj": same, "aten.resolve_neg": same, "aten.requires_grad_": same, "aten.positive": same, "aten.real": same,
+	"aten.detach": same, "aten.detach_": same, "aten.alias": same, "aten.lift": same, "aten.lift_fresh": same, "aten.contiguous": contiguous, "aten.dropout": dropped, "aten.alpha_dropout": dropped, "aten.feature_dropout": dropped, "aten.resolve_conj": same, "aten.resolve_neg": same, "aten.requires_grad_": same, "aten.positive": same, "aten.real": same,
 	"aten.to": converted, "aten.type_as": converted, "aten.float": converted, "aten._autocast_to_reduced_precision": converted, "aten._autocast_to_full_precision": converted,
 }
 

@@ -636,6 +636,8 @@ func TestCopies(t *testing.T) {
 		{"aten.reshape", []symInt{size(4), size(1)}, true},
 		{"aten.t", []symInt{size(4), size(1)}, true},
 		{"aten.t_copy", []symInt{size(4), size(1)}, false},
+		{"aten.dropout", []symInt{size(4), size(1)}, true},
+		{"aten.native_dropout", []symInt{size(4), size(1)}, false},
 	} {
 		b := ir.NewBuilder("copies")
 		fb := b.Func("copies")

@@ -582,9 +582,17 @@ func nanToNum(c *call) []ir.Value {
 
 // dropout copies in a program that was exported for inference.
 func dropout(c *call) []ir.Value {
+	x := c.read(dropped(c)[0])
+	return []ir.Value{x, c.full(c.i(1), dtype.Bool, c.shape(x)...)}
+}
+
+// dropped is the argument itself, as PyTorch returns it where it does not train.
+func dropped(c *call) []*tensor {
 	if c.bool("train", false) && c.float("p", 0) != 0 {
 		c.fail("it draws random numbers (train=True); call eval() before the export")
 	}
-	x := c.tensor("input")
-	return []ir.Value{x, c.full(c.i(1), dtype.Bool, c.shape(x)...)}
+	if c.has("self") { // the variant that writes
+		return same(c)
+	}
+	return []*tensor{c.ref("input")}
 }
