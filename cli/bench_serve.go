@@ -261,7 +261,7 @@ func (a *app) benchRunner(ctx context.Context, path string, f *modelFlags, bf *b
 	for i, q := range schedule {
 		out.requests = append(out.requests, namedRequest{Request: runner.Request{Prompt: q.Prompt, MaxNew: q.Output}, name: json.RawMessage(strconv.Itoa(i))})
 	}
-	out.bound(runner.BoundsOf(m.module).Positions, longerHint(m.module))
+	out.bound(runner.BoundsOf(m.module).Positions, s.run.length, longerHint(m.module))
 	for i := range out.requests {
 		if err := out.requests[i].refused; err != nil {
 			return nil, fmt.Errorf("request %d: %w", i, err)

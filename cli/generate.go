@@ -41,6 +41,7 @@ type generateFlags struct {
 	stats     bool
 
 	sequences, tokens, blocks int
+	length                    int // of a sequence, at most; 0: what the model and the cache allow
 	memory                    int64
 	fraction                  float64
 	metrics                   string
@@ -172,6 +173,7 @@ func (g *generateFlags) addRunner(cmd *cobra.Command) {
 	fl.StringVar(&g.mode, "mode", autoMode, "capture `MODE`: auto, none, piecewise, full, full-decode-only or full-and-piecewise; auto is full-and-piecewise if the ops allow it, else piecewise")
 	fl.Var(&wholeNumber[int]{&g.sequences, 1, maxNumber}, "max-sequences", "at most `N` requests in a step (default 64)")
 	fl.Var(&wholeNumber[int]{&g.tokens, 1, maxNumber}, "max-tokens", "at most `N` rows in a step: longer prompts run in chunks (default 512)")
+	fl.Var(&wholeNumber[int]{&g.length, 1, maxNumber}, "max-length", "at most `N` tokens of a prompt and its answer (default: what the model and the cache allow; of a conversation and of a server at most 4096)")
 	fl.Var(&wholeNumber[int]{&g.blocks, 1, maxNumber}, "blocks", "`N` blocks of the KV cache (default: what fits; on the host what the requests need)")
 	fl.Var(byteFlag{&g.memory}, "memory", "use at most `BYTES` of the device's memory, as in 40GiB or 40GB")
 	fl.Float64Var(&g.fraction, "memory-fraction", 0.9, "use at most this `PART` of the device's memory")
@@ -199,7 +201,7 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 	}
 	defer func() { err = errors.Join(err, closeAll()) }()
 	out := &generation{app: a, requests: requests, live: newLiveLine(a, len(requests) > 1), start: time.Now()}
-	out.bound(runner.BoundsOf(m.module).Positions, longerHint(m.module))
+	out.bound(runner.BoundsOf(m.module).Positions, g.length, longerHint(m.module))
 	out.endAt(m.module.EOS)
 	if text != nil {
 		out.answer = newTextAnswer(text, g.stopText, requests[0].Stop)
@@ -244,7 +246,7 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 
 // options are the runner's options in the flags.
 func (g *generateFlags) options() runner.Options {
-	return runner.Options{MaxSequences: g.sequences, MaxTokens: g.tokens, Blocks: g.blocks, MemoryBytes: g.memory, MemoryFraction: g.fraction}
+	return runner.Options{MaxSequences: g.sequences, MaxTokens: g.tokens, MaxLength: g.length, Blocks: g.blocks, MemoryBytes: g.memory, MemoryFraction: g.fraction}
 }
 
 // mostBlocks is the most blocks that the cache of a model can have, with the flags.
@@ -265,7 +267,7 @@ func (g *generateFlags) mostBlocks(m *ir.Module) int {
 // that are too large for any.
 func (out *generation) sizes(m *ir.Module, g *generateFlags) (runner.Options, error) {
 	o := g.options()
-	o.Observer = out
+	o.Observer, o.MaxLength = out, 0 // as long as the requests, which are no longer than --max-length
 	blockSize, most := int(cacheBlock(m)), g.mostBlocks(m)
 	var needed []int // blocks of each request
 	for i := range out.requests {
@@ -453,22 +455,30 @@ func (q *namedRequest) label() string {
 // length is the most tokens that the request comes to.
 func (q *namedRequest) length() int { return max(len(q.Prompt)+q.MaxNew, q.atMost) }
 
-// bound refuses requests for more tokens than the model has positions; 0: nothing is
-// known of them. The hint says what may help.
-func (g *generation) bound(positions int64, hint string) {
+// bound refuses requests for more tokens than the model has positions, or than --max-length
+// allows; 0: there is no such bound. The hint says what may help where positions are missing.
+func (g *generation) bound(positions int64, length int, hint string) {
 	for i := range g.requests {
 		q := &g.requests[i]
-		switch {
-		case q.MaxNew == 0 && positions == 0:
-			q.refused = errors.New("max_new is 0, but the model does not say its largest position: give the number of new tokens, in the request or with --max-new")
-		case positions == 0:
-		case q.MaxNew == 0 && int64(len(q.Prompt)) >= positions:
-			q.refused = fmt.Errorf("the prompt has %d tokens, and the model has %d positions, which leaves no room for an answer%s", len(q.Prompt), positions, hint)
-		case q.MaxNew == 0:
-			q.atMost = int(positions)
-		case int64(q.length()) > positions:
-			q.refused = fmt.Errorf("%d tokens of prompt and %d new ones are more than the %d positions that the model is for%s", len(q.Prompt), q.MaxNew, positions, hint)
+		q.boundBy(positions, "the model has %d positions", hint)
+		q.boundBy(int64(length), "--max-length is %d", ": raise it, or ask for less")
+		if q.MaxNew == 0 && q.refused == nil && q.atMost == 0 {
+			q.refused = errors.New("max_new is 0, but the model does not say its largest position: give the number of new tokens, in the request or with --max-new, or --max-length")
 		}
+	}
+}
+
+// boundBy refuses a request for more tokens than the most, if that is not 0. The format says
+// what the most is.
+func (q *namedRequest) boundBy(most int64, format, hint string) {
+	switch bound := fmt.Sprintf(format, most); {
+	case most == 0 || q.refused != nil:
+	case q.MaxNew == 0 && int64(len(q.Prompt)) >= most:
+		q.refused = fmt.Errorf("the prompt has %d tokens, and %s, which leaves no room for an answer%s", len(q.Prompt), bound, hint)
+	case q.MaxNew == 0 && (q.atMost == 0 || int64(q.atMost) > most):
+		q.atMost = int(most)
+	case q.MaxNew > 0 && int64(q.length()) > most:
+		q.refused = fmt.Errorf("%d tokens of prompt and %d new ones are too many: %s%s", len(q.Prompt), q.MaxNew, bound, hint)
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -65,6 +67,35 @@ func TestConversation(t *testing.T) {
 			t.Errorf("answer %d is %+v, want that of %q: %+v", i, g, prompt, want)
 		}
 		prompt += got[i].Content + next
+	}
+}
+
+// --max-length bounds prompt and answer together, of requests and of conversations; what it
+// leaves no room for is refused, and says so.
+func TestMaxLength(t *testing.T) {
+	whole := generate(t, "", "--prompt", "abc", "--max-new", "40")[0]
+	prompt := whole.PromptTokens
+	length := strconv.Itoa(prompt + 5)
+	got := generate(t, "", "--prompt", "abc", "--max-new", "0", "--max-length", length)[0]
+	if got.FinishReason != "max_position" || !slices.Equal(got.IDs, whole.IDs[:prompt+5]) {
+		t.Errorf("%s: %v, want the first %s ids of %v", got.FinishReason, got.IDs, length, whole.IDs)
+	}
+	said := generate(t, "abc\n", "--chat", "--template", writeTemplate(t), "--max-length", length)[0]
+	if said.PromptTokens != prompt || said.Tokens != 5 || said.FinishReason != "max_position" {
+		t.Errorf("a conversation says %+v, want 5 tokens after %d", said, prompt)
+	}
+	for _, c := range []struct{ flags, want []string }{
+		{[]string{"--max-new", "6"}, []string{"6 new ones", "--max-length is " + length}},
+		{[]string{"--max-new", "0", "--max-length", strconv.Itoa(prompt)}, []string{"no room for an answer", "--max-length is"}},
+	} {
+		var stdout, stderr bytes.Buffer
+		args := append(append(slices.Clone(talking), "--prompt", "abc", "--max-length", length, "--json"), c.flags...)
+		code := cli.Run(t.Context(), args, nil, &stdout, &stderr)
+		for _, want := range append(c.want, "refused") {
+			if code != 1 || !strings.Contains(stdout.String()+stderr.String(), want) {
+				t.Errorf("%q: exit code %d, and no %q in\n%s%s", c.flags, code, want, &stdout, &stderr)
+			}
+		}
 	}
 }
 

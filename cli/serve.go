@@ -31,7 +31,6 @@ type serveFlags struct {
 	keyFile   string
 	cert, key string        // of TLS
 	run       generateFlags // of the runner
-	length    int
 
 	requests int
 	body     int64
@@ -88,7 +87,6 @@ the time of --drain to end; a second signal ends the server at once.`,
 	fl.StringVar(&s.cert, "tls-cert", "", "`FILE` with the certificates of TLS, in PEM")
 	fl.StringVar(&s.key, "tls-key", "", "`FILE` with the private key of TLS, in PEM")
 	s.run.addRunner(cmd)
-	fl.Var(&wholeNumber[int]{&s.length, 1, maxNumber}, "max-length", "at most `N` tokens of a prompt and its answer (default: what the model and the cache allow, at most 4096)")
 	fl.Var(&wholeNumber[int]{&s.requests, 1, maxNumber}, "max-requests", "answer at most `N` requests at once, and refuse more with 429 (default 1024)")
 	fl.Var(byteFlag{&s.body}, "max-body", "refuse request bodies of more than `BYTES` (default 4MiB)")
 	fl.DurationVar(&s.timeout, "timeout", 10*time.Minute, "`DURATION` after which a request is ended")
@@ -123,7 +121,7 @@ func (a *app) runServe(ctx context.Context, path string, f *modelFlags, bf *buil
 	collector := metrics.New("pwc")
 	collector.SetModel(name)
 	o := s.run.options()
-	o.MaxLength, o.Observer = s.length, collector
+	o.Observer = collector
 	r, err := a.openRunner(ctx, m.module, t, w, bf, &s.run, o, &generation{app: a, metrics: collector})
 	if err != nil {
 		return err
