@@ -18,6 +18,7 @@ import (
 // trainFlags are the flags of train beside those of compile.
 type trainFlags struct {
 	data      string
+	shuffle   bool
 	optimizer string
 	lr        float64
 	momentum  float64
@@ -100,6 +101,7 @@ continues from it bit for bit.`,
 func (t *trainFlags) add(cmd *cobra.Command, only ...string) {
 	fl := pflag.NewFlagSet("", pflag.ContinueOnError)
 	fl.StringVar(&t.data, "data", "", "safetensors `FILE` with the batches: a tensor for each parameter of the loss")
+	fl.BoolVar(&t.shuffle, "shuffle", false, "draw another order of the rows of --data for each pass over them, from --seed")
 	fl.StringVar(&t.optimizer, "optimizer", "adamw", "`NAME` of the optimizer: sgd, adam or adamw")
 	fl.Float64Var(&t.lr, "lr", 1e-3, "learning `RATE`")
 	fl.Float64Var(&t.momentum, "momentum", 0, "momentum of sgd")
@@ -121,7 +123,7 @@ func (t *trainFlags) add(cmd *cobra.Command, only ...string) {
 	fl.Float64Var(&t.scaler.Growth, "loss-scale-growth", t.scaler.Growth, "`FACTOR` by which the scale grows")
 	fl.Float64Var(&t.scaler.Backoff, "loss-scale-backoff", t.scaler.Backoff, "`FACTOR` by which the scale falls if a gradient is not finite; that step is skipped")
 	fl.Var(&wholeNumber[int64]{&t.scaler.Interval, 1, math.MaxInt32}, "loss-scale-interval", "`STEPS` with finite gradients after which the scale grows")
-	fl.Int64Var(&t.seed, "seed", 0, "`SEED` of dropout and other random numbers")
+	fl.Int64Var(&t.seed, "seed", 0, "`SEED` of dropout, --shuffle and other random numbers")
 	fl.StringVar(&t.out, "out", "", "`DIR` for weights, checkpoints and the curve of the loss, or FILE.safetensors for the weights alone")
 	fl.Var(&wholeNumber[int64]{&t.every, 1, 1 << 40}, "save-every", "write a checkpoint every `N` steps (default: at the end and at an interrupt)")
 	fl.BoolVar(&t.resume, "resume", false, "resume from the latest checkpoint in --out")

@@ -93,6 +93,9 @@ func (a *app) runTrain(ctx context.Context, path string, f *modelFlags, bf *buil
 	if r.data, err = train.NewData(p, data); err != nil {
 		return err
 	}
+	if err := r.shuffle(tf.seed); err != nil {
+		return err
+	}
 	r.count(p)
 	t, err := openTarget(bf, true)
 	if err != nil {
@@ -187,6 +190,14 @@ func (a *app) newStep(ctx context.Context, p *train.Program, t *target, f *build
 	return s, explainOptions(err)
 }
 
+// shuffle draws the order of the rows from a seed, if it is asked for.
+func (r *training) shuffle(seed int64) error {
+	if !r.flags.shuffle {
+		return nil
+	}
+	return r.data.Shuffle(seed)
+}
+
 // count finds what a step trains on: tokens where a batch has rows of integers, else rows.
 func (r *training) count(p *train.Program) {
 	parts := int64(max(r.flags.micro, 1))
@@ -223,6 +234,9 @@ func (r *training) load(ctx context.Context) error {
 			return err
 		}
 		if err := r.step.Restore(from); err != nil {
+			return err
+		}
+		if err := r.shuffle(r.step.Seed()); err != nil {
 			return err
 		}
 		if err := r.log.read(filepath.Join(r.flags.out, lossFile), r.step.Steps()); err != nil {

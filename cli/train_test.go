@@ -114,15 +114,16 @@ func TestTrainPrecisions(t *testing.T) {
 	}
 }
 
-// A run that is resumed has the bits of one that is not: weights, optimizer and losses.
+// A run that is resumed has the bits of one that is not: weights, optimizer, losses and the order of
+// the rows, whose seed the checkpoint has.
 func TestTrainResumes(t *testing.T) {
 	dir := t.TempDir()
 	whole, parts := filepath.Join(dir, "whole"), filepath.Join(dir, "parts")
 	flags := func(steps, out string, more ...string) []string {
-		return append([]string{"--optimizer", "adamw", "--lr", "1e-2", "--clip-norm", "1", "--loss-scale", "1024", "--loss-scale-interval", "3", "--precision", "f16", "--steps", steps, "--out", out}, more...)
+		return append([]string{"--optimizer", "adamw", "--lr", "1e-2", "--clip-norm", "1", "--loss-scale", "1024", "--loss-scale-interval", "3", "--precision", "f16", "--shuffle", "--steps", steps, "--out", out}, more...)
 	}
-	trained(t, "llama", flags("12", whole)...)
-	if n := len(trained(t, "llama", flags("5", parts)...)); n != 5 {
+	trained(t, "llama", flags("12", whole, "--seed", "7")...)
+	if n := len(trained(t, "llama", flags("5", parts, "--seed", "7")...)); n != 5 {
 		t.Errorf("%d losses, want 5", n)
 	}
 	if n := len(trained(t, "llama", flags("12", parts, "--resume", "--save-every", "4")...)); n != 7 {
@@ -137,6 +138,9 @@ func TestTrainResumes(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(parts, "checkpoint-8")); err != nil {
 		t.Error(err)
+	}
+	if a, b := trained(t, "llama", "--steps", "1"), trained(t, "llama", "--steps", "1", "--shuffle"); a[0] == b[0] {
+		t.Errorf("the first batch has loss %v, shuffled or not", a[0])
 	}
 }
 

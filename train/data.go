@@ -24,12 +24,16 @@ type Data struct {
 	batches int64
 	parts   int64
 	step    int64
+	order   *order // of the rows; nil: as they are in the tensors
 }
 
 type dataInput struct {
+	name    string
 	data    []byte
 	size    int64 // of one batch
 	batches int64
+	rows    int64  // of one batch
+	drawn   []byte // the batch that was gathered last, if rows are shuffled
 }
 
 // NewData finds the batches for a program. Tensors of src are used until the last step: they are
@@ -87,7 +91,11 @@ func openInput(in Input, src safetensors.Source) (dataInput, error) {
 			return dataInput{}, err
 		}
 	}
-	return dataInput{data: data, size: in.Type.DType.Bytes(rows), batches: have / rows}, nil
+	batch := int64(1)
+	if len(want) > 0 {
+		batch = want[0]
+	}
+	return dataInput{name: in.Name, data: data, size: in.Type.DType.Bytes(rows), batches: have / rows, rows: batch}, nil
 }
 
 // holdsRows reports whether a tensor of the shape is made of rows of the extents inner, one after
@@ -146,18 +154,23 @@ func intLoader(t safetensors.Tensor) func(i int64) int64 {
 // Batches returns how many batches there are, each for one micro-batch of a step.
 func (d *Data) Batches() int64 { return d.batches }
 
-// ReadOnly reports that tensors are only read.
-func (d *Data) ReadOnly() bool { return true }
+// ReadOnly reports whether the bytes of a batch stay as they are: those of shuffled rows do not.
+func (d *Data) ReadOnly() bool { return d.order == nil }
 
 // Select makes d the batch of a step, counted from 0.
 func (d *Data) Select(step int64) { d.step = step }
 
-// Input returns the bytes of an input for a micro-batch of the step.
+// Input returns the bytes of an input for a micro-batch of the step. After [Data.Shuffle] they hold
+// until the next call for that input.
 func (d *Data) Input(part, input int) ([]byte, error) {
 	if part < 0 || int64(part) >= d.parts || input < 0 || input >= len(d.inputs) || d.step < 0 {
 		return nil, fmt.Errorf("train: no input %d of micro-batch %d of step %d", input, part, d.step)
 	}
 	x := &d.inputs[input]
-	at := (d.step*d.parts + int64(part)) % x.batches * x.size
+	batch := d.step*d.parts + int64(part)
+	if d.order != nil && x.batches > 1 {
+		return x.gather(d.order.batch(batch, x.rows)), nil
+	}
+	at := batch % x.batches * x.size
 	return x.data[at : at+x.size], nil
 }

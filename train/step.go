@@ -127,6 +127,9 @@ func (s *Step) Backend() *piecewise.Backend { return s.backend }
 // Steps returns how many steps were run, those before a resumption and skipped ones included.
 func (s *Step) Steps() int64 { return s.taken }
 
+// Seed returns the seed of the random numbers: after Restore that of the run that is resumed.
+func (s *Step) Seed() int64 { return s.seed }
+
 // Skipped waits for the steps so far and returns how many of them updated no weight because a
 // gradient was not finite.
 func (s *Step) Skipped() (int64, error) {
