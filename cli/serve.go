@@ -36,6 +36,7 @@ type serveFlags struct {
 	body     int64
 	timeout  time.Duration
 	drain    time.Duration
+	traces   string // the endpoint of OTLP; "": none
 }
 
 func (a *app) serveCommand() *cobra.Command {
@@ -90,6 +91,7 @@ the time of --drain to end; a second signal ends the server at once.`,
 	fl.Var(&wholeNumber[int]{&s.requests, 1, maxNumber}, "max-requests", "answer at most `N` requests at once, and refuse more with 429 (default 1024)")
 	fl.Var(byteFlag{&s.body}, "max-body", "refuse request bodies of more than `BYTES` (default 4MiB)")
 	fl.DurationVar(&s.timeout, "timeout", 10*time.Minute, "`DURATION` after which a request is ended")
+	fl.StringVar(&s.traces, "otlp-traces-endpoint", "", "send spans of OpenTelemetry to `URL` (OTLP over HTTP), as in http://127.0.0.1:4318/v1/traces")
 	fl.DurationVar(&s.drain, "drain", 30*time.Second, "`DURATION` to wait for running requests at shutdown")
 	return cmd
 }
@@ -99,6 +101,11 @@ func (a *app) runServe(ctx context.Context, path string, f *modelFlags, bf *buil
 	if err != nil {
 		return err
 	}
+	tracer, endTracing, err := a.tracing(ctx, s.traces)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, endTracing()) }()
 	m, err := a.open(path, f)
 	if err != nil {
 		return err
@@ -136,7 +143,7 @@ func (a *app) runServe(ctx context.Context, path string, f *modelFlags, bf *buil
 		return err
 	}
 	server, err := serve.New(serve.Options{Model: name, Runner: r, Tokenizer: text, Template: template, EOS: m.module.EOS, Key: secret,
-		MaxBody: s.body, MaxRequests: s.requests, Timeout: s.timeout, Metrics: collector, Logger: a.requestLogger()})
+		MaxBody: s.body, MaxRequests: s.requests, Timeout: s.timeout, Metrics: collector, Logger: a.requestLogger(), Tracer: tracer})
 	if err != nil {
 		return err
 	}

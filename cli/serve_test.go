@@ -6,10 +6,15 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	collectortrace "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	"google.golang.org/protobuf/proto"
 
 	"pwc/cli"
 )
@@ -25,13 +30,22 @@ func TestServe(t *testing.T) {
 	if err := os.WriteFile(key, []byte("secret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	sent := make(chan []byte, 10)
+	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil || r.URL.Path != "/v1/traces" || r.Header.Get("Content-Type") != "application/x-protobuf" {
+			t.Errorf("spans at %s, %v: %v", r.URL.Path, r.Header, err)
+		}
+		sent <- body
+	}))
+	defer collector.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	out, in := io.Pipe()
 	var stderr bytes.Buffer
 	ended := make(chan int, 1)
 	go func() {
-		ended <- cli.Run(ctx, append(serveArgs, "--key-file", key), strings.NewReader(""), in, &stderr)
+		ended <- cli.Run(ctx, append(serveArgs, "--key-file", key, "--otlp-traces-endpoint", collector.URL), strings.NewReader(""), in, &stderr)
 		in.Close()
 	}()
 	line, err := bufio.NewReader(out).ReadString('\n')
@@ -64,6 +78,24 @@ func TestServe(t *testing.T) {
 	if code := <-ended; code != 0 {
 		t.Errorf("the server ended with %d\n%s", code, &stderr)
 	}
+	close(sent) // the server has sent all
+	var spans []string
+	for body := range sent {
+		var q collectortrace.ExportTraceServiceRequest
+		if err := proto.Unmarshal(body, &q); err != nil {
+			t.Fatal(err)
+		}
+		for _, resource := range q.ResourceSpans {
+			for _, scope := range resource.ScopeSpans {
+				for _, span := range scope.Spans {
+					spans = append(spans, span.Name)
+				}
+			}
+		}
+	}
+	if slices.Sort(spans); !slices.Equal(spans, []string{"choice", "llm_request"}) {
+		t.Errorf("spans %q were sent", spans)
+	}
 }
 
 // Wrong calls of serve say what is wrong, before a model is loaded.
@@ -84,6 +116,7 @@ func TestServeRefusals(t *testing.T) {
 		{[]string{"--key-file", empty}, 1, "has no key"},
 		{[]string{"--key-file", "none"}, 1, "--key-file"},
 		{[]string{"--template", "none.jinja"}, 1, "none.jinja"},
+		{[]string{"--otlp-traces-endpoint", "collector:4318"}, 2, "--otlp-traces-endpoint collector:4318: want a URL"},
 		{[]string{"--max-requests", "0"}, 2, "--max-requests"},
 	} {
 		var stdout, stderr bytes.Buffer

@@ -48,17 +48,19 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *call) error {
 	}
 	defer end()
 	began := time.Now()
+	u := usage{}
+	ctx, span := s.startSpan(ctx, r, w.Header().Get("X-Request-Id"), c)
+	defer func() { endSpan(span, &u, err) }() // after all choices
 	ctx, cancel := context.WithCancel(ctx)
 	choices := len(c.prompts) * c.n
 	g := &generation{parts: make(chan part, choices)}
 	defer g.wait.Wait()
 	defer cancel()
-	u := usage{}
 	for i, prompt := range c.prompts {
 		u.Prompt += len(prompt)
 		q := c.request
 		q.Prompt = prompt
-		if err := s.start(ctx, q, c.n, i*c.n, c.stops, g); err != nil {
+		if err = s.start(ctx, q, c.n, i*c.n, c.stops, g); err != nil {
 			return err
 		}
 	}

@@ -33,7 +33,10 @@ func (s *Server) start(ctx context.Context, q runner.Request, n, first int, stop
 		if err != nil {
 			return err
 		}
-		out.wait.Go(func() { s.follow(ctx, first+i, seq, q.Stop, stops, out.parts) })
+		out.wait.Go(func() {
+			s.follow(ctx, first+i, seq, q.Stop, stops, out.parts)
+			s.traceChoice(ctx, first+i, seq)
+		})
 	}
 	return nil
 }

@@ -14,6 +14,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
+
 	"pwc/chat"
 	"pwc/runner"
 	"pwc/tokenizer"
@@ -36,6 +39,7 @@ type Options struct {
 
 	Metrics http.Handler // answers /metrics; nil: 404
 	Logger  *slog.Logger // a line for each request; nil: none
+	Tracer  trace.Tracer // of OpenTelemetry: a span for each request that generates, and one for each choice; nil: none
 }
 
 // Server answers requests. It is an http.Handler that may be used by any number of
@@ -70,6 +74,9 @@ func New(o Options) (*Server, error) {
 	o.WriteTimeout = cmp.Or(o.WriteTimeout, 30*time.Second)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Tracer == nil {
+		o.Tracer = noop.NewTracerProvider().Tracer("")
 	}
 	s := &Server{o: o, mux: http.NewServeMux(), slots: make(chan struct{}, o.MaxRequests), started: time.Now(), cancels: map[uint64]context.CancelFunc{}}
 	s.routes()

@@ -1,0 +1,60 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// tracing returns a tracer that sends spans to an OTLP endpoint over HTTP, in batches, and a
+// function that sends the last ones; nil and one that does nothing where endpoint is "". An
+// address without a path gets the path of the protocol.
+func (a *app) tracing(ctx context.Context, endpoint string) (trace.Tracer, func() error, error) {
+	if endpoint == "" {
+		return nil, func() error { return nil }, nil
+	}
+	u, err := url.Parse(endpoint)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, nil, usagef("--otlp-traces-endpoint %s: want a URL, as in http://127.0.0.1:4318/v1/traces", endpoint)
+	}
+	if u.Path == "" || u.Path == "/" {
+		u.Path = "/v1/traces"
+	}
+	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(u.String()))
+	if err != nil {
+		return nil, nil, fmt.Errorf("--otlp-traces-endpoint: %w", err)
+	}
+	named := resource.NewSchemaless(attribute.String("service.name", "pwc"), attribute.String("service.version", version().Version))
+	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(loggedExporter{exporter, a.requestLogger()}), sdktrace.WithResource(named))
+	return provider.Tracer("pwc/serve"), func() error {
+		// The context of the command has ended by now.
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSpans)
+		defer cancel()
+		return provider.Shutdown(ending)
+	}, nil
+}
+
+// lastSpans is how long the last spans have to reach the endpoint.
+const lastSpans = 5 * time.Second
+
+// loggedExporter logs spans that are lost: requests go on without them.
+type loggedExporter struct {
+	sdktrace.SpanExporter
+	log *slog.Logger
+}
+
+// ExportSpans sends spans.
+func (e loggedExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+	if err := e.SpanExporter.ExportSpans(ctx, spans); err != nil {
+		e.log.Warn("spans are lost", "spans", len(spans), "error", err)
+	}
+	return nil
+}
