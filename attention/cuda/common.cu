@@ -1,4 +1,4 @@
-// What the kernel is made of whatever computes the products: paged.cu tells how.
+// The parts of the kernel that do not depend on how products are computed; paged.cu describes it.
 
 typedef unsigned int u32;
 typedef unsigned short u16;
@@ -32,12 +32,12 @@ typedef u16 KT;
 
 #define NONE (-__int_as_float(0x7f800000)) // the largest score of no key
 
-// A launch is its call's only one, or the FIRST of two or the SECOND, which begins when all blocks of the first have seen
-// the kernel before the call end, or have ended themselves: so it need not wait for that. It waits for the first at its end.
+// A launch is the only one of its call, or the FIRST or SECOND of two. The second begins when all blocks of the first have
+// waited for the kernel before the call, or have ended, so it need not wait for that kernel. It waits for the first at its end.
 #define FIRST 1
 #define SECOND 2
 
-// What the launch before wrote is there from here on, and what those before it wrote that it waited for.
+// From here on the writes of the launch before are visible, and those of the launches that it waited for.
 __device__ __forceinline__ void wait_for_dependency() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -49,7 +49,7 @@ __device__ __forceinline__ void trigger_dependents() {
 #endif
 }
 
-// What the kernels before the call wrote is there from here on.
+// From here on the writes of the kernels before the call are visible.
 __device__ __forceinline__ void wait_for_operands(int turn) {
   if (!LARGE && turn == SECOND) asm volatile("fence.acq_rel.gpu;" ::: "memory");
   else wait_for_dependency();
@@ -74,15 +74,15 @@ __device__ __forceinline__ u32 two(float lo, float hi, int type) {
 __device__ __forceinline__ void narrow(float *p, float x, int) { *p = x; }
 __device__ __forceinline__ void narrow(u16 *p, float x, int type) { *p = (u16)two(x, 0.f, type); }
 
-// readOnce is a policy of the second-level cache: what is read by it goes first, so that
-// what a model's kernels hand each other stays (PTX ISA, "createpolicy").
+// readOnce is a policy of the second-level cache: data that is read with it is evicted first, so
+// that the activations between kernels stay (PTX ISA, "createpolicy").
 __device__ __forceinline__ unsigned long long readOnce() {
   unsigned long long policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
   return policy;
 }
 
-// Task is what a block works on.
+// Task is the work of a block.
 struct Task {
   const QT *q, *k, *v;
   KT *cache;
@@ -92,7 +92,7 @@ struct Task {
   float *partial;         // for each pair, key-value head and part HEAD_DIM sums, top, weight
   int spread;             // parts that there is room for
   u32 *arrived;           // of tiles and key-value heads, parts that are done; zero between launches
-  u32 real;               // of a small tile, by pair: its row is no padding
+  u32 real;               // of a small tile, by pair: its row is not padded
   int turn;               // of the launch in its call
   int kvHeads, head;
   int first, old, length; // first row, tokens before it, tokens with it
@@ -101,7 +101,7 @@ struct Task {
   int part, parts;
   bool second;            // the block is not among the first, of which each multiprocessor has one
   float scale, softcap;   // scale times log2(e)
-  unsigned long long once; // how the second-level cache holds keys that no other block reads
+  unsigned long long once; // cache policy of keys that no other block reads
   int window;
 };
 
@@ -118,7 +118,7 @@ __device__ __forceinline__ void visible(const Task &t, int pos, int &from, int &
 
 __device__ __forceinline__ int rowOf(const Task &t, int p) { return t.first + (t.pair + p) / GROUP; }
 
-// outOf returns where a pair's query and result lie, in elements.
+// outOf returns the offset of a pair's query and result, in elements.
 __device__ __forceinline__ long long outOf(const Task &t, int p) {
   long long heads = (long long)t.kvHeads * GROUP;
   return (rowOf(t, p) * heads + t.head * GROUP + (t.pair + p) % GROUP) * HEAD_DIM;
@@ -141,13 +141,13 @@ __device__ __forceinline__ float power(float x) {
 // based returns what scores are taken relative to: their largest, or 0 if there is none.
 __device__ __forceinline__ float based(float top) { return top == NONE ? 0.f : top; }
 
-// isReal reports whether a pair's row is no padding.
+// isReal reports whether a pair's row is not padded.
 __device__ __forceinline__ bool isReal(const Task &t, int p) { return LARGE ? t.slots[rowOf(t, p)] >= 0 : t.real >> p & 1; }
 
 // slotOfLane returns the slot of the row of the lane's pair, of a small tile.
 __device__ __forceinline__ int slotOfLane(const Task &t) { return t.slots[rowOf(t, min((int)threadIdx.x % TILE, t.pairs - 1))]; }
 
-// markReal sets what isReal asks for, of what slotOfLane returned.
+// markReal sets the bits of isReal from the result of slotOfLane.
 __device__ __forceinline__ void markReal(Task &t, int slot) { t.real = __ballot_sync(~0u, slot >= 0); }
 
 // putResult writes VECTOR elements of a pair's result, from d on.
@@ -172,8 +172,7 @@ __device__ __forceinline__ float *partOf(const Task &t, int p, int part) {
   return t.partial + ((pair * t.kvHeads + t.head) * t.spread + part) * PART;
 }
 
-// put gives VECTOR elements of a pair's sum away, from d on: as the result, or as
-// this part's.
+// put stores VECTOR elements of a pair's sum, from d on: in the result, or in this part.
 __device__ __forceinline__ void put(const Task &t, int p, int d, const float *sum, float top, float total) {
   if (t.parts == 1) return putResult(t, p, d, sum, total);
   float *part = partOf(t, p, t.part);
@@ -185,7 +184,7 @@ __device__ __forceinline__ void put(const Task &t, int p, int d, const float *su
   if (d == 0) *(float2 *)(part + PART - 4) = make_float2(top, total);
 }
 
-// combine lets the block that comes last add the parts up, in their order.
+// combine has the last block to finish add the parts, in their order.
 template <int BATCH>
 __device__ __forceinline__ void combine(const Task &t) {
   __shared__ int last;
@@ -204,7 +203,7 @@ __device__ __forceinline__ void combine(const Task &t) {
     const int p = i / (HEAD_DIM / VECTOR), d = i % (HEAD_DIM / VECTOR) * VECTOR;
     const float *at = partOf(t, p, 0);
     float best = NONE, total = 0.f, sum[VECTOR] = {};
-    // Parts are read several at a time, so that nobody waits for each in turn.
+    // Several parts are read at once, so that a thread does not wait for each in turn.
 #pragma unroll 1
     for (int base = 0; base < t.parts; base += BATCH) {
       float x[BATCH][VECTOR], now = best;
@@ -229,7 +228,7 @@ __device__ __forceinline__ void combine(const Task &t) {
 #pragma unroll
       for (int s = 0; s < BATCH; s++) {
         const float weight = base + s < t.parts ? of[s].y : 0.f;
-        if (weight == 0.f) continue; // nothing of it is seen: 0 times what its values left may be NaN
+        if (weight == 0.f) continue; // no key of it is visible: 0 times its sums may be NaN
         const float share = power(of[s].x - based(best));
         total += share * weight;
 #pragma unroll

@@ -11,30 +11,30 @@
 // head. The pairs of a request, rows first, are cut into tiles of TILE. A block
 // has a key-value head (x), a tile (y) and a part of the context (z).
 //
-// A launch computes requests that have at least so many pairs, and at most so many. One of
-// large tiles and one of small ones share the requests of a step that has both kinds, in
-// this order; the rows of padding are those of the launch that has the smallest requests.
+// A launch computes the requests with least to most pairs. If a step has requests for large and
+// for small tiles, a launch of large tiles comes first and one of small tiles second; the launch
+// with the smallest requests has the padded rows, too.
 //
-// Tiles have numbers without a list of them. Where every request has one row, request r has
-// those from r·ROW_TILES on; where the launch has none with more pairs than a tile, the
-// number r. Otherwise a tile that begins in row y has the number y if no two begin in one
-// (BY_ROW: what is recorded for steps of any kind has no number too many for decodes then);
-// or request r, whose first row is f, has those from f·GROUP/TILE + r on, which are enough
-// for its rows. A number without pairs leaves.
+// The number of a tile follows from the metadata, without a list of tiles. If every request has
+// one row, request r has the numbers from r·ROW_TILES on; if no request of the launch has more
+// pairs than a tile, the number r. Otherwise, if no two tiles begin in one row (BY_ROW), a tile
+// that begins in row y has the number y: a captured launch then has no unused numbers in a decode.
+// Else request r, whose first row is f, has the numbers from f·GROUP/TILE + r on, which are enough
+// for its rows. The block of a number without pairs ends.
 //
-// No block reads what another writes into the cache: the keys and values of the
-// step are read where they come from. (No request reads a cache block that
-// another request appends to; the host sees to that.)
+// No block reads what another one writes into the cache: the keys and values of the step are
+// read from the operands, and the host refuses steps in which a request reads a cache block that
+// another request appends to.
 //
 // The launch may begin before the kernel before it has ended (programmatic
-// dependent launch). Until wait_for_operands a block reads only what no kernel of
-// the step writes before: the metadata, and the cache's keys and values of
-// earlier tokens. It lets the next launch begin at once: where a block has ended,
-// one of that launch requests its keys or weights while others still read. But the first
-// launch of two does so when it has its operands, which the second has then, too: what
-// each of them writes the other neither reads nor writes.
+// dependent launch). Until wait_for_operands a block reads only memory that no earlier kernel of
+// the step writes: the metadata, and the cache's keys and values of earlier tokens. It triggers
+// the next launch at its start: where a block has ended, one of that launch prefetches its keys or
+// weights while other blocks still read. The first launch of two triggers when its operands are
+// there, and thereby those of the second: neither of the two reads or writes what the other
+// writes.
 //
-// Every sum has an order that the shapes and the length of the sequence decide.
+// The order of every sum depends only on the shapes and the length of the sequence.
 //
 // common.cu, and warpgroup.cu and tensor.cu or plain.cu, precede this file.
 
@@ -68,9 +68,8 @@ __device__ __forceinline__ int ceilDiv(int a, int b) { return (int)__fdividef((f
 // where every request has one row; then maxRequests+1 first rows, maxRequests
 // lengths, maxRows slots, and the table of blocks. The operands have size rows.
 // Requests are those with least to most pairs. Contexts have at most parts parts, more if
-// they are long and tiles small; partial has room for spread. As many blocks as there are
-// multiprocessors come to one each, before others come second; where they do not, it only
-// costs time.
+// they are long and tiles small; partial has room for spread. The first blocks are expected on one
+// multiprocessor each, before others come second; if they are not, that only costs time.
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, float *partial, u32 *counters,
       int maxRequests, int maxRows, int size, int least, int most, int parts, int more, int spread, int turn, float scale, float softcap, int window, int multiprocessors) {
@@ -79,7 +78,7 @@ paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, 
   const int head = blockIdx.x, kvHeads = gridDim.x, tiles = gridDim.y;
   const int *starts = meta + 4, *lengths = starts + maxRequests + 1, *slots = lengths + maxRequests, *tables = slots + maxRows;
   int tile = blockIdx.y;
-  const int guess = min(tile / ROW_TILES, maxRequests - 1), guessed = lengths[guess]; // read before it is known that it is right
+  const int guess = min(tile / ROW_TILES, maxRequests - 1), guessed = lengths[guess]; // read before the guess is checked
   const int4 header = *(const int4 *)meta;
   const int rows = header.x, requests = header.y;
   if (least <= 1 && blockIdx.z == 0 && rows + tile < size) {
@@ -92,7 +91,7 @@ paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, 
   }
 
   Task t;
-  t.once = readOnce(); // while the metadata is on its way
+  t.once = readOnce(); // while the metadata is loaded
   int own = 1, r = guess;
   if (header.w || most <= TILE) {
     if (tile >= requests * ROW_TILES) return;

@@ -120,9 +120,9 @@ func TestVariantsOf(t *testing.T) {
 	}
 }
 
-// TestOwn: of heads of 64 and 128 the kernel of large tiles, of two operands, has code of its own for sm_90a, if it has
+// TestArchSpecific: of heads of 64 and 128 the kernel of large tiles, of two operands, has arch-specific code for sm_90a, if it has
 // stages and registers for it; and it is compiled for it.
-func TestOwn(t *testing.T) {
+func TestArchSpecific(t *testing.T) {
 	for _, c := range []struct {
 		target string
 		shape  *attention.Shape
