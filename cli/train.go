@@ -56,7 +56,8 @@ func (a *app) trainCommand() *cobra.Command {
 		Use:   "train FILE",
 		Short: "train a model: a module with a loss, or a language model",
 		Long: `Train a language model (a checkpoint directory or its config.json) on tensor input_ids,
-i32[rows, tokens], of the file --data. Or train a module with a function that returns a
+i32[rows, tokens], of the file --data, and on labels of that shape if the file has them:
+-100 leaves a token out of the loss. Or train a module with a function that returns a
 loss, f32[]: its parameters are the batch, and the f32 weights that it reads are trained.
 Forward, backward and optimizer are one function, which --mode captures into graphs.
 

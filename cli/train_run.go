@@ -143,6 +143,9 @@ func (r *training) language(m *model, data *safetensors.File) (*ir.Module, error
 		length = info.Shape[len(info.Shape)-1]
 	}
 	r.files = besideWeights(m.path)
+	if slices.Contains(data.Names(), train.Labels) {
+		return train.Labeled(m.module, rows, length)
+	}
 	return train.Language(m.module, rows, length)
 }
 

@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"math"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"pwc/cli"
+	"pwc/ir/dtype"
 	"pwc/ir/interp"
 	"pwc/safetensors"
 )
@@ -182,6 +184,31 @@ func TestTrainInterrupted(t *testing.T) {
 	}
 	if n := len(trained(t, "mlp", "--optimizer", "sgd", "--lr", "0.01", "--steps", strconv.Itoa(last+3), "--out", out, "--resume")); n != 3 {
 		t.Errorf("%d steps after the resumption, want 3", n)
+	}
+}
+
+// A file with labels is trained on them: one whose labels leave out every token has the loss 0.
+func TestTrainLabels(t *testing.T) {
+	const dir = "../testdata/train/repeat"
+	ids, err := openTensors(t, dir+"/data.safetensors").Tensor("input_ids")
+	if err != nil {
+		t.Fatal(err)
+	}
+	labels := safetensors.Tensor{Name: "labels", DType: dtype.I32, Shape: ids.Shape}
+	for range ids.Shape[0] * ids.Shape[1] {
+		left := int32(-100)
+		labels.Data = binary.LittleEndian.AppendUint32(labels.Data, uint32(left))
+	}
+	file := filepath.Join(t.TempDir(), "data.safetensors")
+	if err := safetensors.Write(file, []safetensors.Tensor{ids, labels}, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PWC_CACHE", "off")
+	var stdout, stderr bytes.Buffer
+	args := []string{"train", dir + "/config.json", "--weights", "dummy", "--data", file, "--steps", "2", "--json"}
+	code := cli.Run(t.Context(), args, strings.NewReader(""), &stdout, &stderr)
+	if got := strings.Join(strings.Fields(stdout.String()), ""); code != 0 || !strings.Contains(got, `"losses":[0,0],`) {
+		t.Errorf("exit code %d: %s%s", code, &stdout, &stderr)
 	}
 }
 

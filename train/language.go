@@ -12,8 +12,11 @@ import (
 	"pwc/ir/dtype"
 )
 
-// InputIDs is the parameter of the loss that [Language] makes: the ids of the tokens.
-const InputIDs = "input_ids"
+// Parameters of the loss that [Language] and [Labeled] make.
+const (
+	InputIDs = "input_ids" // the ids of the tokens
+	Labels   = "labels"    // of Labeled: the id of each token where it is to be predicted, elsewhere -100
+)
 
 // Language returns the module that trains a language model: @loss of input_ids, i32[rows,
 // length], is the mean cross entropy of each token but the first of a row, given those before it.
@@ -24,6 +27,19 @@ const InputIDs = "input_ids"
 // [attention.Name], which become the op attention, or plain ops where they have a window or a
 // bound of scores.
 func Language(m *ir.Module, rows, length int64) (*ir.Module, error) {
+	return trained(m, &language{m: m, rows: rows, length: length})
+}
+
+// Labeled is [Language] for the labels of a second parameter, i32[rows, length]: the mean is over the
+// tokens whose label is an id of the vocabulary. Any other label, such as -100 of transformers, leaves
+// the token out, as a prompt whose answer is trained. A batch without labels has the loss 0.
+func Labeled(m *ir.Module, rows, length int64) (*ir.Module, error) {
+	return trained(m, &language{m: m, rows: rows, length: length, labels: true})
+}
+
+// trained returns the module that trains m.
+func trained(m *ir.Module, l *language) (*ir.Module, error) {
+	rows, length := l.rows, l.length
 	if m == nil {
 		return nil, fmt.Errorf("train: %w", ir.ErrNoModule)
 	}
@@ -36,7 +52,6 @@ func Language(m *ir.Module, rows, length int64) (*ir.Module, error) {
 	case m.Context > 0 && length > m.Context:
 		return nil, fmt.Errorf("train: rows of %d tokens: the model is for sequences of up to %d", length, m.Context)
 	}
-	l := &language{m: m, rows: rows, length: length}
 	served, err := l.join(forward, logits)
 	if err != nil {
 		return nil, err
@@ -59,6 +74,7 @@ func Language(m *ir.Module, rows, length int64) (*ir.Module, error) {
 type language struct {
 	m            *ir.Module
 	rows, length int64
+	labels       bool // a parameter has the labels; else the ids are
 }
 
 // join returns a module with @loss, which still calls the attention of serving.
@@ -87,12 +103,16 @@ func (l *language) join(forward, logits *ir.Func) (*ir.Module, error) {
 	}
 	fb := b.Func("loss")
 	input := fb.Param(InputIDs, ir.TypeOf(dtype.I32, dim.Const(l.rows), dim.Const(l.length)))
+	labels := input
+	if l.labels {
+		labels = fb.Param(Labels, fb.Type(input))
+	}
 	e := emitter{fb}
 	ids := e.reshape(input, tokens)
 	position := fb.Op1("rem", []ir.Value{e.iota(tokens), fb.Int(l.length)})
 	hidden := fb.Inline(forward, ir.Inlining{Args: []ir.Value{ids, position}, Symbols: symbols})
 	out := fb.Inline(everyRow(l.m, logits), ir.Inlining{Args: []ir.Value{hidden[0], position}, Symbols: symbols})
-	fb.Return(l.entropy(e, out[0], input, position))
+	fb.Return(l.entropy(e, out[0], labels, position))
 	return b.Build()
 }
 
@@ -111,15 +131,15 @@ func everyRow(m *ir.Module, logits *ir.Func) *ir.Func {
 	return f
 }
 
-// entropy emits the mean over tokens of the cross entropy of the logits with the next token of
+// entropy emits the mean over tokens of the cross entropy of the logits with the next label of
 // the row. Picking the token by comparison keeps the gradient pointwise. Any number near the largest
 // logit keeps exp in range; a whole one has no gradient, which would be zero but for rounding.
-func (l *language) entropy(e emitter, logits, input, position ir.Value) ir.Value {
+func (l *language) entropy(e emitter, logits, labels, position ir.Value) ir.Value {
 	tokens, last := dim.Const(l.rows*l.length), l.length-1
 	if e.Type(logits).DType != dtype.F32 {
 		logits = e.Op1("cast", []ir.Value{logits}, ir.DTypeAttr(dtype.F32))
 	}
-	rest := e.Op1("slice", []ir.Value{input}, ir.IntAttr("axis", 1), ir.IntAttr("start", 1), ir.IntAttr("end", l.length))
+	rest := e.Op1("slice", []ir.Value{labels}, ir.IntAttr("axis", 1), ir.IntAttr("start", 1), ir.IntAttr("end", l.length))
 	next := e.Op1("pad", []ir.Value{rest, e.Int(-1)}, ir.IntsAttr("low", 0, 0), ir.IntsAttr("high", 0, 1))
 	target := e.reshape(next, tokens, dim.Const(1))
 	row := func(op string, x ir.Value) ir.Value {
@@ -130,10 +150,19 @@ func (l *language) entropy(e emitter, logits, input, position ir.Value) ir.Value
 	hit := e.compare(e.iota(e.Type(logits).Shape[1]), target, "eq")
 	chosen := row("sum", e.Op1("where", []ir.Value{hit, shifted, e.Float(0)}))
 	each := e.Op1("sub", []ir.Value{total, chosen})
-	inside := e.compare(e.reshape(position, tokens, dim.Const(1)), e.Int(last), "lt")
-	counted := e.Op1("where", []ir.Value{inside, each, e.Float(0)})
-	sum := e.Op1("sum", []ir.Value{counted}, ir.IntsAttr("axes", 0, 1))
-	return e.Op1("div", []ir.Value{sum, e.Float(float64(l.rows * last))})
+	all := func(x ir.Value) ir.Value { return e.Op1("sum", []ir.Value{x}, ir.IntsAttr("axes", 0, 1)) }
+	var inside, number ir.Value
+	if l.labels { // the padding above is no id, so it leaves out the last token of a row as well
+		vocabulary, _ := e.Type(logits).Shape[1].Const()
+		known := e.compare(target, e.Int(0), "ge")
+		inside = e.Op1("and", []ir.Value{known, e.compare(target, e.Int(vocabulary), "lt")})
+		number = e.Op1("maximum", []ir.Value{all(e.Op1("cast", []ir.Value{inside}, ir.DTypeAttr(dtype.F32))), e.Float(1)})
+	} else {
+		inside = e.compare(e.reshape(position, tokens, dim.Const(1)), e.Int(last), "lt")
+		number = e.Float(float64(l.rows * last))
+	}
+	counted := all(e.Op1("where", []ir.Value{inside, each, e.Float(0)}))
+	return e.Op1("div", []ir.Value{counted, number})
 }
 
 // attend returns @loss with dense attention in place of calls.

@@ -1,8 +1,11 @@
 package train_test
 
 import (
+	"bytes"
+	"encoding/binary"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,18 +19,23 @@ import (
 	"pwc/train"
 )
 
-// entropy is the mean cross entropy of logits [T, V] with the tokens after the first, in float64.
-func entropy(logits []float64, ids []int32) float64 {
-	v := len(logits) / len(ids)
-	sum := 0.0
-	for i, next := range ids[1:] {
+// entropy is the mean cross entropy of logits [T, V] with the labels after the first, in float64.
+// Labels of -100 are left out.
+func entropy(logits []float64, labels []int32) float64 {
+	v := len(logits) / len(labels)
+	sum, n := 0.0, 0.0
+	for i, next := range labels[1:] {
+		if next == -100 {
+			continue
+		}
+		n++
 		row, total := logits[i*v:(i+1)*v], 0.0
 		for _, x := range row {
 			total += math.Exp(x)
 		}
 		sum += math.Log(total) - row[next]
 	}
-	return sum / float64(len(ids)-1)
+	return sum / n
 }
 
 // The loss of a checkpoint is that of the logits that transformers computed, for families with
@@ -114,6 +122,59 @@ func TestLanguageRows(t *testing.T) {
 	one, two := loss(1, 2), loss(2, 1)
 	if d := math.Abs(two[0] - (one[0]+one[1])/2); d > 1e-6 || one[0] == one[1] {
 		t.Errorf("a batch has the loss %v, its rows %v", two, one)
+	}
+}
+
+// Tokens with a label of -100 have no part in the loss, and others that of their label, whatever the
+// token is. A step of a batch without labels changes no weight.
+func TestLabeled(t *testing.T) {
+	const dir = "../testdata/hf/llama"
+	m, err := hf.Builtin().ImportDir(dir, hf.Options{DType: dtype.F32})
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, err := safetensors.OpenDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	expected, err := safetensors.Open(filepath.Join(dir, "expected.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer expected.Close()
+	ids, err := expected.Tensor("input_ids")
+	if err != nil {
+		t.Fatal(err)
+	}
+	labels := ints(t, expected, "input_ids")
+	l, err := train.Labeled(m.Module, 1, int64(len(labels)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range len(labels) / 2 { // a prompt
+		labels[i] = -100
+	}
+	last := len(labels) - 1
+	labels[last] = (labels[last] + 1) % 7
+	none := slices.Repeat([]int32{-100}, len(labels))
+	both := safetensors.Tensor{DType: dtype.I32, Shape: []int64{2, int64(len(labels))}}
+	for _, x := range slices.Concat(labels, none) {
+		both.Data = binary.LittleEndian.AppendUint32(both.Data, uint32(x))
+	}
+	s := load(t, l, src, train.Options{Optimizer: optim.SGD{}, LearningRate: 1e-3}, onHost(t), piecewise.Full)
+	d := data(t, s, memory{train.InputIDs: ids, train.Labels: both})
+	losses := steps(t, s, d, 1)
+	before := states(t, s)
+	losses = append(losses, steps(t, s, d, 1)...)
+	if want := entropy(tensor(t, expected, "logits"), labels); math.Abs(losses[0]-want) > 1e-4*want || losses[1] != 0 {
+		t.Errorf("the losses are %v, want %v and 0", losses, want)
+	}
+	after := states(t, s)
+	for _, w := range s.Program().Weights {
+		if !bytes.Equal(before[w.Name], after[w.Name]) {
+			t.Errorf("a batch without labels changes weight %s", w.Name)
+		}
 	}
 }
 
