@@ -134,7 +134,7 @@ func inboxBytes(ranks int) int64 {
 	return headerBytes + blocks*parities*int64(ranks)*packets*packetBytes
 }
 
-// Bounds that were measured on two H100 over NVLink (docs/performance.md).
+// Bounds that were measured on two H100 over NVLink (docs/appendix/measurements.md).
 const (
 	// latencyBytes is the largest part that LL sends faster than LL128.
 	latencyBytes = 64 << 10
