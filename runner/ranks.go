@@ -131,7 +131,7 @@ func (f *follower) mirror(leader *Runner, s, before *step) error {
 		}
 	}
 	own.chunks, own.rows, own.samples, own.uniform, own.variant = s.chunks, s.rows, s.samples, s.uniform, s.variant
-	own.adjusts, own.masks = s.adjusts, s.masks
+	own.adjusts, own.masks, own.scored, own.prompts = s.adjusts, s.masks, s.scored, s.prompts
 	var previous *step
 	if before != nil {
 		previous = f.steps[at(before)]

@@ -17,6 +17,7 @@ type Request struct {
 	Stop     []int32 // ids that end the answer; the one that did is its last
 	MinNew   int     // the answer has at least so many tokens before one of Stop can be chosen, as vLLM's min_tokens
 	Sampling Sampling
+	Logprobs Logprobs // which log probabilities Sequence.Logprobs and PromptLogprobs give
 
 	// Processor, if not nil, says before each token which may be chosen.
 	Processor LogitsProcessor
@@ -122,7 +123,8 @@ type Sequence struct {
 	buffer  atomic.Pointer[[]int32] // ids while it runs, up to limit
 	arrival uint64                  // number of the request
 	times   times
-	_       [72]byte // to 768: Go aligns so many bytes to lines of the caches
+	scores  *scores  // nil: no log probabilities are asked for
+	_       [48]byte // to 768: Go aligns so many bytes to lines of the caches
 }
 
 // place is where a sequence is.
@@ -163,6 +165,9 @@ func (r *Runner) check(q *Request) error {
 	if err := q.Sampling.check(r.lm.vocabulary); err != nil {
 		return refuse("%w", err)
 	}
+	if err := q.Logprobs.check(r.lm.vocabulary); err != nil {
+		return refuse("%w", err)
+	}
 	return nil
 }
 
@@ -185,8 +190,8 @@ func (r *Runner) Submit(ctx context.Context, q Request) (*Sequence, error) {
 	q.Prompt, q.Stop = slices.Clip(slices.Clone(q.Prompt)), slices.Clone(q.Stop)
 	q.Sampling.LogitBias, q.Sampling.Allowed = maps.Clone(q.Sampling.LogitBias), slices.Clone(q.Sampling.Allowed)
 	s := &Sequence{runner: r, ctx: ctx, request: q, done: make(chan struct{}), more: make(chan struct{}, 1),
-		stop: q.Stop, onToken: q.OnToken, prompt: q.Prompt, ids: q.Prompt, limit: int32(length), full: q.MaxNew == 0}
-	s.heard.Store(len(q.Stop) > 0 || q.OnToken != nil)
+		stop: q.Stop, onToken: q.OnToken, prompt: q.Prompt, ids: q.Prompt, limit: int32(length), full: q.MaxNew == 0, scores: newScores(&q)}
+	s.heard.Store(len(q.Stop) > 0 || q.OnToken != nil || s.scores != nil)
 	s.told.Store(int32(len(q.Prompt)))
 	s.sample(q.Sampling)
 	r.mu.Lock()

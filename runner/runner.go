@@ -30,7 +30,9 @@ type Runner struct {
 
 	forward, logits, ids *piecewise.Func
 	adjust, raise, mark  *piecewise.Func
-	samplers             [variants]*piecewise.Func
+
+	logprobs, promptLogprobs *piecewise.Func
+	samplers                 [variants]*piecewise.Func
 
 	runs   context.Context // that of Step where runs end with it
 	prompt bool            // they do: the stream works while it is called
@@ -120,6 +122,7 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Runner, error) {
 func (r *Runner) find() {
 	r.forward, r.logits, r.ids = r.backend.Func(forwardFunc), r.backend.Func(logitsFunc), r.backend.Func(idsFunc)
 	r.adjust, r.raise, r.mark = r.backend.Func(adjustFunc), r.backend.Func(countFunc), r.backend.Func(markFunc)
+	r.logprobs, r.promptLogprobs = r.backend.Func(logprobsFunc), r.backend.Func(promptLogprobsFunc)
 	for c, name := range variantFuncs {
 		r.samplers[c] = r.backend.Func(name)
 	}
@@ -417,7 +420,7 @@ func (r *Runner) release() error {
 	}
 	for _, s := range r.steps {
 		if s != nil {
-			errs = append(errs, s.ids.Free(), s.done.Close(), s.faults.Close())
+			errs = append(errs, s.ids.Free(), s.scores.Free(), s.done.Close(), s.faults.Close())
 		}
 	}
 	if r.pool != nil {

@@ -183,7 +183,7 @@ type sampler struct {
 }
 
 // WithSampling returns the module that [New] has compiled: @forward and @logits of
-// the model, with nine more functions, which read logits and ids where they lie:
+// the model, with eleven more functions, which read logits and ids where they lie:
 //
 //	@runner_greedy(%logits: f32[M, V]) -> (i32[M], i32[M])
 //	@runner_random(%logits: f32[M, V], %temperature: f32[M], %seed: i64[M], %position: i64[M]) -> (i32[M], i32[M])
@@ -196,12 +196,16 @@ type sampler struct {
 //	@runner_count(%sampled: i32[M], %slot: i64[M])
 //	@runner_adjust(%logits: mut f32[M, V], %slot: i64[M], %repetition: f32[M], %frequency: f32[M], %presence: f32[M], %allowed: i32[M, (V+31)/32]) -> (f32[M, V])
 //
+//	@runner_logprobs(%logits: f32[M, V], %sampled: i32[M]) -> (f32[M], f32[M, 20], i32[M, 20])
+//	@runner_prompt_logprobs(%logits: f32[M, V], %token: i64[M]) -> (f32[M], f32[M, 20], i32[M, 20])
+//
 // The first five choose tokens, -1 where the logits of a row are not numbers: a step
 // runs the first that knows what its requests ask for. Their second result has 0 in its
 // place, and is the ids of the next step if that has the same requests, a row each.
 // @runner_ids makes the ids of any other step: row i's is %ids[i], or, where %from[i] ≥ 0, what
-// was sampled there in an earlier step, so that the host need not know it yet. The last three keep
-// the counts and biases of tokens in two states, and adjust logits by them. No
+// was sampled there in an earlier step, so that the host need not know it yet. The next three keep
+// the counts and biases of tokens in two states, and adjust logits by them. The last two give the
+// log probability of a token, and the most probable ones. No
 // parameter but those that are to be read where they lie has the type of a result of an
 // earlier function, to which piecewise would link it: integers of the host are i64.
 //
@@ -239,6 +243,7 @@ func addSampling(m *ir.Module, lm *language) (*ir.Module, error) {
 	}
 	s.ids(tokens)
 	s.adjusting(tokens, lm.maxRows)
+	s.logprobs()
 	added, err := b.Build()
 	if err != nil {
 		return nil, err

@@ -102,6 +102,9 @@ func (r *Runner) join(q *Sequence) bool {
 		buffer := q.ids[:q.limit]
 		q.buffer.Store(&buffer)
 		q.blocks = make([]int32, 0, r.blocksFor(int(q.limit)))
+		if q.scores != nil && q.scores.Answer {
+			q.scores.answer = make([]TokenLogprobs, int(q.limit)-len(q.prompt))
+		}
 	}
 	r.grow(q, q.length())
 	r.dequeue()
@@ -130,6 +133,7 @@ func (r *Runner) recompute(q *Sequence) {
 	}
 	q.pending = 0
 	if r.inFlight != nil {
+		r.inFlight.distrust(q)
 		for i := range r.inFlight.chunks {
 			if h := &r.inFlight.chunks[i]; h.seq == q {
 				h.sample = -1
@@ -180,6 +184,7 @@ func (s *step) number() {
 			s.adjusts = s.adjusts || q.adjusts
 			s.processed = s.processed || q.request.Processor != nil
 		}
+		s.score(i)
 	}
 }
 

@@ -21,10 +21,12 @@ type step struct {
 	uniform bool    // every request has one row
 	variant variant // that serves all requests which sample
 
-	adjusts   bool    // logits of some are adjusted
-	processed bool    // by a LogitsProcessor
-	masks     []int32 // of the rows that are sampled, if it adjusts: Runner.masks of the rank that schedules
-	sameMasks bool    // they are those of the step before
+	adjusts   bool        // logits of some are adjusted
+	processed bool        // by a LogitsProcessor
+	scored    bool        // log probabilities of what is sampled are asked for
+	prompts   []promptRow // whose tokens are scored
+	masks     []int32     // of the rows that are sampled, if it adjusts: Runner.masks of the rank that schedules
+	sameMasks bool        // they are those of the step before
 
 	// If the same requests continue to decode, a step is the one two turns before, with each
 	// request advanced by the tokens since then.
@@ -34,9 +36,10 @@ type step struct {
 	turn    uint64                    // Runner.turns, when it was issued
 	more    func(request int) []int32 // the blocks of a request, with room for its next token if there is any; for batch
 
-	batch *attention.Batch  // must not change until the step is done
-	ids   device.HostMemory // what was sampled, once done has happened
-	done  device.Event
+	batch  *attention.Batch  // must not change until the step is done
+	ids    device.HostMemory // what was sampled, once done has happened
+	scores device.HostMemory // its log probabilities and those of prompts, as scoreRows has them
+	done   device.Event
 
 	// The fault flags of a step (C12) are read in place, at no cost, while the next step has the
 	// same requests, since a fault of either ends the same requests. Before a step of other
@@ -53,11 +56,14 @@ func (r *Runner) newStep() (*step, error) {
 	if s.ids, err = r.device.AllocHost(4 * int64(n)); err != nil {
 		return nil, err
 	}
-	if s.done, err = r.device.NewEvent(); err != nil {
+	if s.scores, err = r.device.AllocHost(r.opts.scoreBytes(min(MaxLogprobs, r.lm.vocabulary))); err != nil {
 		return nil, errors.Join(err, s.ids.Free())
 	}
+	if s.done, err = r.device.NewEvent(); err != nil {
+		return nil, errors.Join(err, s.ids.Free(), s.scores.Free())
+	}
 	if s.faults, err = r.backend.NewFaultSnapshot(); err != nil {
-		return nil, errors.Join(err, s.ids.Free(), s.done.Close())
+		return nil, errors.Join(err, s.ids.Free(), s.scores.Free(), s.done.Close())
 	}
 	s.more = func(request int) []int32 {
 		q := s.chunks[request].seq
@@ -70,7 +76,7 @@ func (r *Runner) newStep() (*step, error) {
 func (s *step) reset() {
 	clear(s.chunks) // so that ended sequences can be collected
 	s.chunks, s.rows, s.samples, s.uniform, s.variant = s.chunks[:0], 0, 0, true, greedy
-	s.adjusts, s.processed = false, false
+	s.adjusts, s.processed, s.scored, s.prompts = false, false, false, s.prompts[:0]
 }
 
 func (s *step) add(q *Sequence, n int) { s.chunks = append(s.chunks, chunk{seq: q, n: n}) }
@@ -115,6 +121,11 @@ func (r *Runner) issue(s, before *step) error {
 	hidden, err := r.runForward(s)
 	if err != nil {
 		return err
+	}
+	if len(s.prompts) > 0 {
+		if err := r.runPromptLogprobs(s, hidden); err != nil {
+			return err
+		}
 	}
 	if s.samples > 0 {
 		if err := r.runSampling(s, hidden); err != nil {
@@ -234,38 +245,51 @@ func (r *Runner) runIDs(s *step) (piecewise.Results, error) {
 	return r.run(r.ids, in, nil)
 }
 
-// runSampling computes the logits of the rows that end their sequences, chooses
-// tokens, and starts their copy to the host.
-func (r *Runner) runSampling(s *step, hidden piecewise.Results) error {
-	in, err := r.logits.Inputs(int64(s.samples))
+// runLogits computes the logits of n rows: those of prompts, or those that end their sequences.
+func (r *Runner) runLogits(s *step, hidden piecewise.Results, n int, prompts []promptRow) (piecewise.Result, error) {
+	none := piecewise.Result{}
+	in, err := r.logits.Inputs(int64(n))
 	if err != nil {
-		return err
+		return none, err
 	}
 	in.SetUniform(s.uniform)
 	if err := in.SetResult(r.lm.params[2], hidden.At(0)); err != nil {
-		return err
+		return none, err
 	}
 	rows, err := in.Int32s(r.lm.params[3])
 	if err != nil {
-		return err
+		return none, err
+	}
+	for i, p := range prompts {
+		rows[i] = p.row
 	}
 	for i := range s.chunks {
-		if h := &s.chunks[i]; h.sample >= 0 {
+		if h := &s.chunks[i]; prompts == nil && h.sample >= 0 {
 			rows[h.sample] = int32(h.row + h.n - 1)
 		}
 	}
 	logits, err := r.run(r.logits, in, nil)
 	if err != nil {
+		return none, err
+	}
+	return logits.At(0), nil
+}
+
+// runSampling computes the logits of the rows that end their sequences, chooses
+// tokens, and starts their copy to the host.
+func (r *Runner) runSampling(s *step, hidden piecewise.Results) error {
+	chosenFrom, err := r.runLogits(s, hidden, s.samples, nil)
+	if err != nil {
 		return err
 	}
-	chosenFrom := logits.At(0)
 	if s.adjusts {
 		if chosenFrom, err = r.runAdjust(s, chosenFrom); err != nil {
 			return err
 		}
 	}
 	choose := r.samplers[s.variant]
-	if in, err = choose.Inputs(int64(s.samples)); err != nil {
+	in, err := choose.Inputs(int64(s.samples))
+	if err != nil {
 		return err
 	}
 	in.SetUniform(s.uniform)
@@ -281,6 +305,11 @@ func (r *Runner) runSampling(s *step, hidden piecewise.Results) error {
 		return err
 	}
 	r.rows = s.samples
+	if s.scored {
+		if err := r.runLogprobs(s, chosenFrom); err != nil {
+			return err
+		}
+	}
 	if s.adjusts {
 		if err := r.runCount(s); err != nil {
 			return err
@@ -397,6 +426,7 @@ func (r *Runner) flagged(s *step) error {
 		return nil
 	}
 	if slices.ContainsFunc(s.chunks, func(h chunk) bool { return h.seq.place == ended && errors.Is(h.seq.err, device.ErrIndex) }) {
+		s.distrust(nil)
 		for i := range s.chunks {
 			s.chunks[i].sample = -1
 			r.recompute(s.chunks[i].seq)
@@ -439,6 +469,7 @@ func (r *Runner) collect(s *step) (fault, err error) {
 	if fault := r.flagged(s); fault != nil {
 		return fault, nil
 	}
+	r.takePromptScores(s)
 	ids := unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(s.ids.Bytes()))), r.opts.MaxSequences)
 	for i := range s.chunks {
 		h := &s.chunks[i]
@@ -453,6 +484,7 @@ func (r *Runner) collect(s *step) (fault, err error) {
 		}
 		q.ids, q.pending = append(q.ids, id), q.pending-1
 		r.count.generated++
+		r.takeScore(s, h, id)
 		r.generatedAt(q, now)
 		heard := q.heard.Load()
 		if heard {

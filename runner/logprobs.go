@@ -1,0 +1,287 @@
+package runner
+
+import (
+	"fmt"
+	"math"
+	"unsafe"
+
+	"pwc/ir"
+	"pwc/ir/dim"
+	"pwc/ir/dtype"
+	"pwc/piecewise"
+)
+
+// MaxLogprobs is the most tokens whose log probabilities are given beside that of a token, as
+// in OpenAI's API and as vLLM's default.
+const MaxLogprobs = 20
+
+// Logprob is the log probability of a token.
+type Logprob struct {
+	ID      int32
+	Logprob float32 // natural logarithm; -Inf of a token that Sampling does not allow
+}
+
+// TokenLogprobs is the log probability of a token of a sequence, and those of the most probable
+// tokens in its place, falling; of equals the lower id comes first.
+type TokenLogprobs struct {
+	Logprob
+	Top []Logprob
+}
+
+// Logprobs says which log probabilities a request asks for. They are of the logits that the
+// token is chosen from: after biases, penalties and masks, before the temperature and what
+// top-k, top-p and min-p leave out. Those of a prompt are of the model's own logits.
+type Logprobs struct {
+	Answer bool // of each token of the answer
+	Prompt bool // of each token of the prompt but the first
+	Top    int  // so many of the most probable tokens beside each, at most MaxLogprobs
+}
+
+func (l *Logprobs) check(vocabulary int64) error {
+	most := min(MaxLogprobs, vocabulary)
+	if l.Top < 0 || int64(l.Top) > most {
+		return fmt.Errorf("%d most probable tokens are asked for, it must be in [0, %d]", l.Top, most)
+	}
+	return nil
+}
+
+// scores are the log probabilities of a sequence. Whoever steps writes them before readers
+// are told of the token.
+type scores struct {
+	Logprobs
+	answer []TokenLogprobs // as long as the whole answer can be, once the sequence runs
+	prompt []TokenLogprobs // of the prompt's length
+	scored int             // of prompt: how many are known, the first, which has none, included
+}
+
+// newScores returns nil for a request that asks for none.
+func newScores(q *Request) *scores {
+	if !q.Logprobs.Answer && !q.Logprobs.Prompt {
+		return nil
+	}
+	s := &scores{Logprobs: q.Logprobs, scored: 1}
+	if s.Prompt {
+		s.prompt = make([]TokenLogprobs, len(q.Prompt))
+		s.prompt[0].ID = q.Prompt[0]
+	}
+	return s
+}
+
+// Logprobs returns what Request.Logprobs asked for of token i of the answer, counted from 0. ok
+// is false if it was not asked for, or if the caller cannot know of the token yet: it is no
+// pair of [Sequence.Tokens] yet, and the request has not ended.
+func (s *Sequence) Logprobs(i int) (l TokenLogprobs, ok bool) {
+	if s.scores == nil || !s.scores.Answer || i < 0 || i >= s.readable()-len(s.prompt) {
+		return TokenLogprobs{}, false
+	}
+	return s.scores.answer[i], true
+}
+
+// PromptLogprobs returns what Request.Logprobs asked for of the prompt, a value for each token,
+// of which the first has its ID alone. It is nil until the first token of the answer is there to read.
+func (s *Sequence) PromptLogprobs() []TokenLogprobs {
+	if s.scores == nil || s.readable() <= len(s.prompt) {
+		return nil
+	}
+	return s.scores.prompt
+}
+
+// readable returns how many tokens of prompt and answer a reader may read.
+func (s *Sequence) readable() int {
+	if s.finished() {
+		return len(s.ids)
+	}
+	return int(s.told.Load())
+}
+
+// The functions that compute log probabilities, and their results.
+const (
+	logprobsFunc       = "runner_logprobs"
+	promptLogprobsFunc = "runner_prompt_logprobs"
+
+	scoreOfToken = 0 // f32[M]
+	scoresOfTop  = 1 // f32[M, K]
+	idsOfTop     = 2 // i32[M, K]
+)
+
+// logprobs emits @runner_logprobs, whose tokens are what was sampled, and
+// @runner_prompt_logprobs, to which the host gives them.
+func (s *sampler) logprobs() {
+	s.score(logprobsFunc, "sampled", dtype.I32)
+	s.score(promptLogprobsFunc, "token", dtype.I64)
+}
+
+func (s *sampler) score(name, token string, dt dtype.DType) {
+	f := s.start(name)
+	chosen := f.column(s, token, dt)
+	ids := f.f.Op1("iota", nil, ir.DimsAttr("shape", dim.Const(1), dim.Const(s.vocabulary)), ir.DTypeAttr(dt), ir.IntAttr("axis", 1))
+	top := f.row1("max", f.logits)
+	sum := f.row1("sum", f.f.Op1("exp", []ir.Value{f.op("sub", f.logits, top)}))
+	whole := f.op("add", top, f.f.Op1("log", []ir.Value{sum}))
+	own := f.row1("sum", f.where(f.is(ids, "eq", chosen), f.logits, f.float(0)))
+	best := f.f.Op("topk", []ir.Value{f.logits}, ir.IntAttr("k", s.top()))
+	own = f.f.Op1("reshape", []ir.Value{f.op("sub", own, whole)}, ir.DimsAttr("shape", s.rows))
+	f.f.Return(own, f.op("sub", best[0], whole), best[1])
+}
+
+// top is how many of the most probable tokens the functions find.
+func (s *sampler) top() int64 { return min(MaxLogprobs, s.vocabulary) }
+
+// promptRow is a row of a step that scores a token of a prompt.
+type promptRow struct {
+	chunk int
+	row   int32
+	at    int32 // the token, by its place in the prompt
+}
+
+// score notes what a step is to score of a sequence's chunk.
+func (s *step) score(chunk int) {
+	h := &s.chunks[chunk]
+	p := h.seq.scores
+	if p == nil {
+		return
+	}
+	s.scored = s.scored || h.sample >= 0 && p.Answer
+	if !p.Prompt {
+		return
+	}
+	for j := range h.n { // row j predicts the token after it
+		if at := h.seq.computed + j + 1; at >= p.scored && at < len(h.seq.prompt) {
+			s.prompts = append(s.prompts, promptRow{chunk, int32(h.row + j), int32(at)})
+		}
+	}
+}
+
+// scoreRows are the rows of a step's host memory for log probabilities: those that are
+// sampled, then those of prompts.
+type scoreRows struct {
+	top  int // K
+	rows int
+	data []byte
+}
+
+func (o *Options) scoreBytes(top int64) int64 {
+	return 4 * int64(o.MaxSequences+o.MaxTokens) * (1 + 2*top)
+}
+
+// part returns the bytes of rows [at, at+n) of a result.
+func (s *scoreRows) part(result, at, n int) []byte {
+	switch result {
+	case scoreOfToken:
+		return s.data[4*at : 4*(at+n)]
+	case scoresOfTop:
+		return s.data[4*(s.rows+at*s.top) : 4*(s.rows+(at+n)*s.top)]
+	}
+	return s.data[4*(s.rows*(1+s.top)+at*s.top) : 4*(s.rows*(1+s.top)+(at+n)*s.top)]
+}
+
+// token returns what row at says of a token, with the n most probable ones.
+func (s *scoreRows) token(at int, id int32, n int) TokenLogprobs {
+	own := s.part(scoreOfToken, at, 1)
+	out := TokenLogprobs{Logprob: Logprob{id, *(*float32)(unsafe.Pointer(&own[0]))}, Top: make([]Logprob, n)}
+	values, ids := s.part(scoresOfTop, at, 1), s.part(idsOfTop, at, 1)
+	for i := range out.Top {
+		out.Top[i] = Logprob{*(*int32)(unsafe.Pointer(&ids[4*i])), *(*float32)(unsafe.Pointer(&values[4*i]))}
+	}
+	return out
+}
+
+// runScores runs one of the functions on rows of logits and starts the copy of its results to
+// the step's rows from at on.
+func (r *Runner) runScores(s *step, f *piecewise.Func, logits piecewise.Result, at, n int, give func(in piecewise.Inputs) error) error {
+	in, err := f.Inputs(int64(n))
+	if err != nil {
+		return err
+	}
+	in.SetUniform(s.uniform)
+	if err := in.SetResult("logits", logits); err != nil {
+		return err
+	}
+	if err := give(in); err != nil {
+		return err
+	}
+	out, err := r.run(f, in, nil)
+	if err != nil {
+		return err
+	}
+	rows := s.scoreRows(r)
+	for result := range 3 {
+		if err := out.At(result).StartCopy(rows.part(result, at, n)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *step) scoreRows(r *Runner) *scoreRows {
+	return &scoreRows{int(min(MaxLogprobs, r.lm.vocabulary)), r.opts.MaxSequences + r.opts.MaxTokens, s.scores.Bytes()}
+}
+
+// runLogprobs scores what a step sampled.
+func (r *Runner) runLogprobs(s *step, logits piecewise.Result) error {
+	return r.runScores(s, r.logprobs, logits, 0, s.samples, func(in piecewise.Inputs) error {
+		return in.SetResult("sampled", r.chosen.At(sampled))
+	})
+}
+
+// runPromptLogprobs scores tokens of prompts, as many rows at a time as @logits takes.
+func (r *Runner) runPromptLogprobs(s *step, hidden piecewise.Results) error {
+	for at := 0; at < len(s.prompts); at += r.opts.MaxSequences {
+		part := s.prompts[at:min(at+r.opts.MaxSequences, len(s.prompts))]
+		logits, err := r.runLogits(s, hidden, len(part), part)
+		if err != nil {
+			return err
+		}
+		err = r.runScores(s, r.promptLogprobs, logits, r.opts.MaxSequences+at, len(part), func(in piecewise.Inputs) error {
+			token, err := in.Int64s("token")
+			if err != nil {
+				return err
+			}
+			for i, p := range part {
+				token[i] = int64(s.chunks[p.chunk].seq.prompt[p.at])
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// takePromptScores gives the sequences of a step that is done what it scored of their prompts.
+func (r *Runner) takePromptScores(s *step) {
+	if len(s.prompts) == 0 {
+		return
+	}
+	rows := s.scoreRows(r)
+	for i, p := range s.prompts {
+		q := s.chunks[p.chunk].seq
+		if q.place == ended || int(p.at) != q.scores.scored {
+			continue
+		}
+		l := rows.token(r.opts.MaxSequences+i, q.prompt[p.at], q.scores.Top)
+		if math.IsNaN(float64(l.Logprob.Logprob)) {
+			r.finish(q, Failed, ErrNotANumber)
+			continue
+		}
+		q.scores.prompt[p.at] = l
+		q.scores.scored++
+	}
+}
+
+// distrust leaves out what a step scores of a sequence's prompt, or of all.
+func (s *step) distrust(q *Sequence) {
+	for i := range s.prompts {
+		if p := &s.prompts[i]; q == nil || s.chunks[p.chunk].seq == q {
+			p.at = -1
+		}
+	}
+}
+
+// takeScore gives a sequence what the row that sampled its last token says of it.
+func (r *Runner) takeScore(s *step, h *chunk, id int32) {
+	if p := h.seq.scores; p != nil && p.Answer {
+		p.answer[len(h.seq.ids)-len(h.seq.prompt)-1] = s.scoreRows(r).token(h.sample, id, p.Top)
+	}
+}
