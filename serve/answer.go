@@ -38,6 +38,8 @@ type call struct {
 type result struct {
 	text   strings.Builder
 	finish string
+	scores []runner.TokenLogprobs // of the answer's tokens, if they were asked for
+	prompt []runner.TokenLogprobs // of the prompt's
 }
 
 // answer generates and answers. An error is for the client, and nothing was written yet.
@@ -87,8 +89,9 @@ func (s *Server) collected(ctx context.Context, w http.ResponseWriter, c *call, 
 				return s.failed(ctx, p.err)
 			}
 			results[p.choice].text.WriteString(p.text)
+			results[p.choice].scores = append(results[p.choice].scores, p.scores...)
 			if p.finish != "" {
-				results[p.choice].finish = p.finish
+				results[p.choice].finish, results[p.choice].prompt = p.finish, p.prompt
 				u.Completion += p.tokens
 				left--
 			}

@@ -34,11 +34,11 @@ type message struct {
 }
 
 type chatChoice struct {
-	Index    int      `json:"index"`
-	Message  *message `json:"message,omitempty"`
-	Delta    *message `json:"delta,omitempty"`
-	Logprobs *string  `json:"logprobs"`
-	Finish   *string  `json:"finish_reason"`
+	Index    int           `json:"index"`
+	Message  *message      `json:"message,omitempty"`
+	Delta    *message      `json:"delta,omitempty"`
+	Logprobs *chatLogprobs `json:"logprobs"`
+	Finish   *string       `json:"finish_reason"`
 }
 
 type chatAnswer struct {
@@ -90,8 +90,17 @@ func (s *Server) chatCompletions(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if q.Logprobs {
+		top := 0
+		if q.TopLogprobs != nil {
+			top = *q.TopLogprobs
+		}
+		if c.request.Logprobs, e = logprobs("top_logprobs", top); e != nil {
+			return e
+		}
+	}
 	id := w.Header().Get("X-Request-Id")
-	a := &chatWriter{base: chatAnswer{ID: "chatcmpl-" + id, Created: time.Now().Unix(), Model: s.o.Model}, id: id}
+	a := &chatWriter{server: s, base: chatAnswer{ID: "chatcmpl-" + id, Created: time.Now().Unix(), Model: s.o.Model}, id: id}
 	if tools {
 		for range c.n {
 			a.tools = append(a.tools, &toolReader{})
@@ -104,11 +113,8 @@ func (s *Server) chatCompletions(w http.ResponseWriter, r *http.Request) error {
 // check refuses what the server does not do. It reports whether the model may call tools.
 func (q *chatRequest) check() (bool, *Error) {
 	var asked []string
-	if q.Logprobs {
-		asked = append(asked, "logprobs")
-	}
-	if q.TopLogprobs != nil {
-		asked = append(asked, "top_logprobs")
+	if q.TopLogprobs != nil && !q.Logprobs {
+		asked = append(asked, "top_logprobs without logprobs")
 	}
 	if q.ResponseFormat != nil && q.ResponseFormat.Type != "text" {
 		asked = append(asked, "response_format")
@@ -265,9 +271,10 @@ func callArguments(at string, raw json.RawMessage) (json.RawMessage, *Error) {
 
 // chatWriter writes answers of one request.
 type chatWriter struct {
-	base  chatAnswer
-	id    string
-	tools []*toolReader // by choice; nil: there are no tools
+	server *Server
+	base   chatAnswer
+	id     string
+	tools  []*toolReader // by choice; nil: there are no tools
 }
 
 func (a *chatWriter) answer(object string, choices ...chatChoice) chatAnswer {
@@ -291,7 +298,8 @@ func (a *chatWriter) event(p part) []any {
 	text, calls, finish := a.read(p)
 	var out []any
 	if text != "" || p.finish == "" {
-		out = append(out, a.delta(p.choice, message{Content: &text}, ""))
+		d := a.answer(chunkObject, chatChoice{Index: p.choice, Delta: &message{Content: &text}, Logprobs: a.server.chatLogprobs(p.scores)})
+		out = append(out, d)
 	}
 	if calls != nil {
 		out = append(out, a.delta(p.choice, message{Calls: calls}, ""))
@@ -335,7 +343,7 @@ func (a *chatWriter) whole(results []result, u usage) any {
 		if text == "" && calls != nil {
 			m.Content = nil
 		}
-		out.Choices = append(out.Choices, chatChoice{Index: i, Message: m, Finish: orNull(finish)})
+		out.Choices = append(out.Choices, chatChoice{Index: i, Message: m, Logprobs: a.server.chatLogprobs(results[i].scores), Finish: orNull(finish)})
 	}
 	return out
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"time"
+	"unicode/utf8"
 )
 
 // maxPrompts bounds the prompts of one request.
@@ -23,10 +24,10 @@ type completionRequest struct {
 
 // completionChoice is a choice of an answer, or of an event of one.
 type completionChoice struct {
-	Index    int     `json:"index"`
-	Text     string  `json:"text"`
-	Logprobs *string `json:"logprobs"`
-	Finish   *string `json:"finish_reason"`
+	Index    int                 `json:"index"`
+	Text     string              `json:"text"`
+	Logprobs *completionLogprobs `json:"logprobs"`
+	Finish   *string             `json:"finish_reason"`
 }
 
 type completionAnswer struct {
@@ -51,8 +52,8 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 	if q.Suffix != "" {
 		asked = append(asked, "suffix")
 	}
-	if q.Logprobs != nil {
-		asked = append(asked, "logprobs")
+	if q.Logprobs != nil && q.Echo && q.Stream {
+		asked = append(asked, "logprobs with echo and stream")
 	}
 	if q.BestOf != nil && (q.N == nil && *q.BestOf != 1 || q.N != nil && *q.BestOf != *q.N) {
 		asked = append(asked, "best_of")
@@ -74,6 +75,12 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if q.Logprobs != nil {
+		if c.request.Logprobs, e = logprobs("logprobs", *q.Logprobs); e != nil {
+			return e
+		}
+		c.request.Logprobs.Prompt = q.Echo
+	}
 	base := completionAnswer{ID: "cmpl-" + w.Header().Get("X-Request-Id"), Object: "text_completion", Created: time.Now().Unix(), Model: s.o.Model}
 	answer := func(choices ...completionChoice) completionAnswer {
 		a := base
@@ -83,8 +90,13 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 	if q.Echo {
 		c.open = func(i int) any { return answer(completionChoice{Index: i, Text: texts[i/c.n]}) }
 	}
+	at := make([]int, len(prompts)*c.n) // runes of the tokens of each choice so far
 	c.event = func(p part) []any {
-		return []any{answer(completionChoice{Index: p.choice, Text: p.text, Finish: orNull(p.finish)})}
+		l := s.completionLogprobs(p.scores, at[p.choice], false)
+		for _, t := range p.scores {
+			at[p.choice] += utf8.RuneCountInString(s.tokenText(t.ID))
+		}
+		return []any{answer(completionChoice{Index: p.choice, Text: p.text, Logprobs: l, Finish: orNull(p.finish)})}
 	}
 	c.total = func(u usage) any {
 		a := answer()
@@ -99,7 +111,8 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 			if q.Echo {
 				text = texts[i/c.n] + text
 			}
-			a.Choices = append(a.Choices, completionChoice{Index: i, Text: text, Finish: orNull(results[i].finish)})
+			l := s.completionLogprobs(slices.Concat(results[i].prompt, results[i].scores), 0, q.Echo)
+			a.Choices = append(a.Choices, completionChoice{Index: i, Text: text, Logprobs: l, Finish: orNull(results[i].finish)})
 		}
 		return a
 	}

@@ -17,6 +17,9 @@ type part struct {
 	finish string // "" until the end
 	tokens int    // of the choice, at the end
 	err    error  // it failed
+
+	scores []runner.TokenLogprobs // of the token, if they were asked for
+	prompt []runner.TokenLogprobs // of the prompt, at the end
 }
 
 // generation is the choices of one request.
@@ -59,7 +62,11 @@ func (s *Server) follow(ctx context.Context, index int, seq *runner.Sequence, en
 			return
 		}
 		// A token without text of its own is a part, too: clients time tokens by events.
-		if text := c.next(id); !slices.Contains(ends, id) && !send(part{text: text}) {
+		p := part{text: c.next(id)}
+		if l, ok := seq.Logprobs(c.tokens - 1); ok {
+			p.scores = []runner.TokenLogprobs{l}
+		}
+		if !slices.Contains(ends, id) && !send(p) {
 			return // the context ends the sequence, too
 		}
 		if c.stopped() {
@@ -68,7 +75,7 @@ func (s *Server) follow(ctx context.Context, index int, seq *runner.Sequence, en
 		}
 	}
 	<-seq.Done()
-	send(part{text: c.rest(), finish: finishReason(seq.Reason(), c.stopped()), tokens: c.tokens})
+	send(part{prompt: seq.PromptLogprobs(), text: c.rest(), finish: finishReason(seq.Reason(), c.stopped()), tokens: c.tokens})
 }
 
 // following is the text of a choice as far as it is known.

@@ -1,0 +1,106 @@
+package serve
+
+import (
+	"math"
+	"strings"
+	"unicode/utf8"
+
+	"pwc/runner"
+)
+
+// leastLogprob stands for -Inf, which JSON does not have, as in OpenAI's API.
+const leastLogprob = -9999
+
+// completionLogprobs are the log probabilities of a choice of /v1/completions, each list with an
+// element for each token.
+type completionLogprobs struct {
+	Tokens  []string             `json:"tokens"`
+	Own     []*float64           `json:"token_logprobs"` // nil: of the first token of a prompt
+	Top     []map[string]float64 `json:"top_logprobs"`
+	Offsets []int                `json:"text_offset"` // in the choice's text, in runes
+}
+
+// chatLogprobs are those of a choice, or of an event, of /v1/chat/completions.
+type chatLogprobs struct {
+	Content []chatToken `json:"content"`
+}
+
+type chatToken struct {
+	tokenLogprob
+	Top []tokenLogprob `json:"top_logprobs"`
+}
+
+type tokenLogprob struct {
+	Token   string  `json:"token"`
+	Logprob float64 `json:"logprob"`
+	Bytes   []int   `json:"bytes"` // nil, which is null: the token is a part of a character
+}
+
+func number(x float32) float64 { return max(float64(x), leastLogprob) }
+
+// tokenText returns the text of one token. A part of a character is U+FFFD.
+func (s *Server) tokenText(id int32) string { return s.o.Tokenizer.Decode([]int32{id}, false) }
+
+func (s *Server) tokenLogprob(l runner.Logprob) tokenLogprob {
+	t := tokenLogprob{Token: s.tokenText(l.ID), Logprob: number(l.Logprob)}
+	if !strings.ContainsRune(t.Token, utf8.RuneError) {
+		t.Bytes = make([]int, len(t.Token))
+		for i := range t.Bytes {
+			t.Bytes[i] = int(t.Token[i])
+		}
+	}
+	return t
+}
+
+// chatLogprobs returns nil if nothing was asked for.
+func (s *Server) chatLogprobs(tokens []runner.TokenLogprobs) *chatLogprobs {
+	if len(tokens) == 0 {
+		return nil
+	}
+	out := &chatLogprobs{}
+	for _, l := range tokens {
+		t := chatToken{tokenLogprob: s.tokenLogprob(l.Logprob), Top: []tokenLogprob{}}
+		for _, other := range l.Top {
+			t.Top = append(t.Top, s.tokenLogprob(other))
+		}
+		out.Content = append(out.Content, t)
+	}
+	return out
+}
+
+// completionLogprobs adds tokens to those of a choice, whose text has so many runes before them.
+// first says that the first is a prompt's, of which nothing is known.
+func (s *Server) completionLogprobs(tokens []runner.TokenLogprobs, at int, first bool) *completionLogprobs {
+	if len(tokens) == 0 {
+		return nil
+	}
+	out := &completionLogprobs{}
+	for i, l := range tokens {
+		text := s.tokenText(l.ID)
+		out.Tokens, out.Offsets = append(out.Tokens, text), append(out.Offsets, at)
+		at += utf8.RuneCountInString(text)
+		if first && i == 0 {
+			out.Own, out.Top = append(out.Own, nil), append(out.Top, nil)
+			continue
+		}
+		own := number(l.Logprob.Logprob)
+		top := map[string]float64{}
+		for _, other := range l.Top { // of tokens with one text the most probable counts
+			if text := s.tokenText(other.ID); math.IsInf(float64(other.Logprob), -1) {
+				continue
+			} else if _, ok := top[text]; !ok {
+				top[text] = number(other.Logprob)
+			}
+		}
+		out.Own, out.Top = append(out.Own, &own), append(out.Top, top)
+	}
+	return out
+}
+
+// logprobs returns what the runner is asked for.
+func logprobs(field string, top int) (runner.Logprobs, *Error) {
+	if top < 0 || top > runner.MaxLogprobs {
+		return runner.Logprobs{}, badRequest(field, "%s: %d, want 0 to %d", field, top, runner.MaxLogprobs)
+	}
+	return runner.Logprobs{Answer: true, Top: top}, nil
+}
