@@ -129,7 +129,7 @@ func TestCommandBlocks(t *testing.T) {
 						script += command + " --help >help.txt\n"
 					}
 				case strings.HasPrefix(line, "pwc serve "): // it answers until it is ended
-					script += line + " --listen 127.0.0.1:0 >serve.txt &\nserver=$!\nuntil grep -q serving serve.txt; do kill -0 $server; sleep 0.05; done\nkill $server\nwait $server\n"
+					script += "rm -f serve.txt\n" + line + " --listen 127.0.0.1:0 >serve.txt &\nserver=$!\nuntil grep -qs serving serve.txt; do kill -0 $server; sleep 0.05; done\nkill $server\nwait $server\n"
 				default:
 					script += line + "\n"
 				}

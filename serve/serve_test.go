@@ -350,7 +350,7 @@ func TestMetrics(t *testing.T) {
 		`vllm:request_queue_time_seconds_count{model_name="tiny"} 4`,
 		`vllm:request_prompt_tokens_sum{model_name="tiny"} 18`,
 		`vllm:request_prompt_tokens_bucket{model_name="tiny",le="5"} 2`,
-		`vllm:request_generation_tokens_bucket{model_name="tiny",le="10"} 4`,
+		`vllm:request_generation_tokens_count{model_name="tiny"} 4`,
 		`vllm:num_requests_running{model_name="tiny"} 0`,
 	} {
 		if !strings.Contains(string(b), want+"\n") {
