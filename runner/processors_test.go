@@ -64,7 +64,7 @@ func TestTransformersProcessors(t *testing.T) {
 // probabilities say, within six standard deviations.
 func holdProbabilities(t *testing.T, number int, c *processed) {
 	t.Helper()
-	const rows, batches = 64, 50
+	const rows, batches = 64, 12
 	const draws = rows * batches
 	m := sampling(t, int64(len(c.Logits)))
 	var logits []float32
