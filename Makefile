@@ -62,9 +62,9 @@ targets: # what users compile for GPUs, of every module in testdata (each family
 	t=cuda:sm_80; u=cuda:sm_90; for m in testdata/hf/*/config.json; do case $$m in $(VARIANTS)) continue;; esac; echo $$t $$m; x=$$t; t=$$u; u=$$x; done; } | \
 	PWC_CACHE= PWC_CACHE_PATH= PWC_CACHE_REMOTE= PWC_CACHE_DIR=$$dir/cache xargs -n 2 -P 2 sh -c 'echo "$$1 $$2"; case $$2 in *.json) set -- $$@ --context 64;; esac; '$$dir'/pwc compile --capture-sizes none --target $$@ >/dev/null' compile
 
-race: # without tests that compile many kernels, one after the other
-	go test -race -skip '^TestCompile$$' $(CONCURRENT)
-	go test -race -run '$(PARTLY_RUN)' $(PARTLY)
+race: # without tests that compile many kernels or models, one after the other
+	go test -race -timeout 20m -skip '^(TestCompile|TestTransformersGreedy|TestTransformersProcessors)$$' $(CONCURRENT)
+	go test -race -timeout 20m -run '$(PARTLY_RUN)' $(PARTLY)
 
 arch: # tests on an architecture of 32 bits, where the same bytes must come out, and of the assembly for arm64
 	.ci/arch ./attention/... ./pieces ./checkpoint ./compile/... ./internal/cuda/... ./ir/... ./piecewise ./program/... ./runtime/... ./safetensors ./split
