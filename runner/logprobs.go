@@ -160,6 +160,8 @@ type scoreRows struct {
 	data []byte
 }
 
+// scoreBytes returns the bytes of a step's scoreRows: of each row a log probability, and those and
+// the ids of the top tokens.
 func (o *Options) scoreBytes(top int64) int64 {
 	return 4 * int64(o.MaxSequences+o.MaxTokens) * (1 + 2*top)
 }
@@ -186,8 +188,8 @@ func (s *scoreRows) token(at int, id int32, n int) TokenLogprobs {
 	return out
 }
 
-// runScores runs one of the functions on rows of logits and starts the copy of its results to
-// the step's rows from at on.
+// runScores runs one of the two functions on n rows of logits, and starts the copy of its results
+// to the step's rows from at on. give fills the tokens whose log probabilities are wanted.
 func (r *Runner) runScores(s *step, f *piecewise.Func, logits piecewise.Result, at, n int, give func(in piecewise.Inputs) error) error {
 	in, err := f.Inputs(int64(n))
 	if err != nil {

@@ -42,8 +42,8 @@ type Options struct {
 	// or are more than MaxRanks, and calls of NCCLBytes and more of other groups.
 	NCCL func() (nccl.API, error)
 
-	// NCCLBytes is the least size of a rank's part, in bytes, whose calls are NCCL's though there is
-	// peer memory; 0: there is none. That of rank 0 counts for all ranks.
+	// NCCLBytes sends calls to NCCL whose part of one rank has at least so many bytes, also in
+	// groups with peer memory. 0: such groups do not use NCCL. All ranks take the value of rank 0.
 	NCCLBytes int64
 
 	// Counts, if it is not nil, counts the calls that were enqueued or captured.

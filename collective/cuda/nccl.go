@@ -121,8 +121,9 @@ func (l *library) enlist(g *collective.Group) (e enlistment, api nccl.API, err e
 	return e, api, nil
 }
 
-// connect makes the communicator of a group. unreached says that there is no other way to compute;
-// else the group goes without NCCL where a rank has none. All ranks decide alike.
+// connect makes the communicator of a group. unreached is why the group has no peer memory: then a
+// rank without NCCL is an error. It is nil where there is peer memory: then the group does without
+// NCCL if a rank lacks it. All ranks decide alike.
 func (l *library) connect(ctx context.Context, r *ring, unreached error) error {
 	g := r.group
 	if unreached == nil && (l.options.NCCL == nil || l.options.NCCLBytes == 0) {
@@ -259,7 +260,7 @@ func (r *ring) takes(c collective.Call) bool {
 	return r.comm != nil && (r.inboxes == nil || c.Bytes >= r.comm.from)
 }
 
-// enqueue enqueues a call, or makes it part of what the stream captures.
+// enqueue issues a call on the stream, or records it if the stream captures.
 func (c *communicator) enqueue(s *cuda.Stream, call collective.Call, dst, src device.Buffer) error {
 	dev := s.Device().(*cuda.Device)
 	to, err := dev.Pointer(dst)
