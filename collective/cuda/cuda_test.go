@@ -282,8 +282,14 @@ func TestDeviceMissingRank(t *testing.T) {
 // TestDeviceEndedGroup: a kernel that waits ends when the group does, whatever its patience.
 func TestDeviceEndedGroup(t *testing.T) {
 	devices := cudatest.Several(t, 2, fake.Options{})
-	errs := eachRank(t, devices, collectivecuda.Options{Patience: time.Hour}, func(r *rank) error {
-		c := &call{Call: cases.Call{Kind: collective.AllGather, DType: dtype.F32, N: 100}}
+	holdEndedGroup(t, devices, collectivecuda.Options{Patience: time.Hour}, cases.Call{Kind: collective.AllGather, DType: dtype.F32, N: 100})
+}
+
+// holdEndedGroup has rank 0 wait in a call for rank 1, which ends the group: both get its error.
+func holdEndedGroup(t *testing.T, devices []*cudatest.Opened, o collectivecuda.Options, c cases.Call) {
+	t.Helper()
+	errs := eachRank(t, devices, o, func(r *rank) error {
+		c := &call{Call: c}
 		if err := r.prepare(c); err != nil {
 			return err
 		}

@@ -153,26 +153,7 @@ func TestNCCLMissing(t *testing.T) {
 // for the device is told why.
 func TestNCCLEndedGroup(t *testing.T) {
 	devices, _, o := withNCCL(t, 2, false)
-	errs := eachRank(t, devices, o, func(r *rank) error {
-		c := &call{Call: cases.Call{Kind: collective.AllReduce, DType: dtype.F32, N: 1000}}
-		if err := r.prepare(c); err != nil {
-			return err
-		}
-		if r.group.Rank() == 1 {
-			time.Sleep(20 * time.Millisecond)
-			r.group.Fail(errors.New("out of pages"))
-			return r.group.Err()
-		}
-		if err := r.stream.LaunchOp(c.op, c.oc); err != nil {
-			return err
-		}
-		return r.stream.Synchronize()
-	})
-	for rank, err := range errs {
-		if !errors.Is(err, collective.ErrLost) || !strings.Contains(err.Error(), "rank 1 is lost: out of pages") {
-			t.Errorf("rank %d: %v", rank, err)
-		}
-	}
+	holdEndedGroup(t, devices, o, cases.Call{Kind: collective.AllReduce, DType: dtype.F32, N: 1000})
 }
 
 // TestNCCLMissingRank: a call that waits for a rank longer than the patience ends the group, and the
