@@ -3,6 +3,7 @@ package runner
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -113,6 +114,39 @@ func TestStopAsked(t *testing.T) {
 		if got := waits.Reason(); got != Stopped || r.Stats().Finished[name] == 0 || r.Stats().UsedBlocks != 0 {
 			t.Errorf("%v, %+v", got, r.Stats())
 		}
+	}
+}
+
+// ends compares the counters with the ends that it was told of.
+type ends struct {
+	t    *testing.T
+	r    *Runner
+	told map[string]int64
+}
+
+func (e *ends) Stepped(Step) {}
+
+func (e *ends) Finished(s *Sequence) {
+	e.told[s.Reason().String()]++
+	if got := e.r.Stats().Finished; !maps.Equal(got, e.told) {
+		e.t.Errorf("the counters have ends %v, want %v", got, e.told)
+	}
+}
+
+// A request that is done is counted, before the step that ended it returns: a reader who waits
+// for the end finds it in the counters.
+func TestDoneIsCounted(t *testing.T) {
+	o, e := lifecycleOptions(), &ends{t: t, told: map[string]int64{}}
+	o.Observer = e
+	e.r = llama(t, o)
+	for n := range 4 {
+		submit(t, e.r, Request{Prompt: []int32{5}, MaxNew: n + 1})
+	}
+	submit(t, e.r, Request{Prompt: []int32{5}, MaxNew: 9}).Cancel()
+	submit(t, e.r, Request{Prompt: []int32{5}, MaxNew: 9}).Stop()
+	drain(t, e.r)
+	if want := map[string]int64{"length": 4, "canceled": 1, "stop": 1}; !maps.Equal(e.told, want) {
+		t.Errorf("ends %v, want %v", e.told, want)
 	}
 }
 

@@ -71,6 +71,7 @@ func (r *Runner) ended(q *Sequence) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.share()
 	if r.live--; r.live == 0 && r.draining != nil {
 		close(r.draining)
 	}

@@ -71,7 +71,7 @@ type Runner struct {
 	live     int           // requests that were accepted and have not ended
 	draining chan struct{} // not nil: nothing is accepted; closed when nothing is live
 	stats    Stats
-	shared   counters // as of the last step; its map is written with mu held
+	shared   counters // as [Runner.share] left them; their map is written with mu held
 
 	queued   atomic.Int64 // requests that were accepted and never scheduled
 	canceled atomic.Bool  // some sequence was, since the last step looked

@@ -124,15 +124,21 @@ func (r *Runner) publish(s *step, took time.Duration, err error) {
 		n.Steps++
 		n.Rows += int64(s.rows)
 	}
-	r.stats.Running, r.stats.Waiting, r.stats.UsedBlocks = len(r.running), len(r.waiting), int64(r.blocks.used())
-	r.shared = r.count
+	r.share()
 	r.mu.Unlock()
 	if o := r.opts.Observer; o != nil {
 		o.Stepped(report)
 	}
 }
 
-// Stats returns the counters as the last step left them.
+// share makes the counters visible to [Runner.Stats]. The caller holds mu.
+func (r *Runner) share() {
+	r.stats.Running, r.stats.Waiting, r.stats.UsedBlocks = len(r.running), len(r.waiting), int64(r.blocks.used())
+	r.shared = r.count
+}
+
+// Stats returns the counters as the last step or the last end of a request left them: a request
+// that is done is counted.
 func (r *Runner) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
