@@ -23,6 +23,8 @@ type Data struct {
 	inputs  []dataInput
 	batches int64
 	parts   int64
+	ranks   int64
+	rank    int64
 	step    int64
 	order   *order // of the rows; nil: as they are in the tensors
 }
@@ -37,13 +39,13 @@ type dataInput struct {
 }
 
 // NewData finds the batches for a program. Tensors of src are used until the last step: they are
-// not copied, unless their integers have another width. A batch of a step is as many as the
-// program has micro-batches.
+// not copied, unless their integers have another width. A step takes a batch for each micro-batch of
+// each rank of the program.
 func NewData(p *Program, src safetensors.Source) (*Data, error) {
 	if p == nil || src == nil {
 		return nil, errors.New("train: a program and the tensors of its batches are needed")
 	}
-	d := &Data{batches: 1, parts: int64(p.options.MicroBatches)}
+	d := &Data{batches: 1, parts: int64(p.options.MicroBatches), ranks: int64(p.options.Ranks)}
 	var errs []error
 	from := ""
 	for _, in := range p.Inputs {
@@ -151,11 +153,29 @@ func intLoader(t safetensors.Tensor) func(i int64) int64 {
 	return nil
 }
 
-// Batches returns how many batches there are, each for one micro-batch of a step.
+// Batches returns how many batches there are, each for one micro-batch of one rank.
 func (d *Data) Batches() int64 { return d.batches }
 
 // ReadOnly reports whether the bytes of a batch stay as they are: those of shuffled rows do not.
 func (d *Data) ReadOnly() bool { return d.order == nil }
+
+// OfRank returns the batches of a rank, from 0; those that NewData returns are rank 0's. They are used
+// independently of d's, and shuffled by the same order.
+func (d *Data) OfRank(rank int) (*Data, error) {
+	if rank < 0 || int64(rank) >= d.ranks {
+		return nil, fmt.Errorf("train: rank %d of %d: ranks count from 0", rank, d.ranks)
+	}
+	out := *d
+	out.rank = int64(rank)
+	out.inputs = slices.Clone(d.inputs)
+	for i := range out.inputs {
+		out.inputs[i].drawn = nil
+	}
+	if d.order != nil {
+		out.order = &order{seed: d.order.seed, total: d.order.total, pass: -1}
+	}
+	return &out, nil
+}
 
 // Select makes d the batch of a step, counted from 0.
 func (d *Data) Select(step int64) { d.step = step }
@@ -167,7 +187,7 @@ func (d *Data) Input(part, input int) ([]byte, error) {
 		return nil, fmt.Errorf("train: no input %d of micro-batch %d of step %d", input, part, d.step)
 	}
 	x := &d.inputs[input]
-	batch := d.step*d.parts + int64(part)
+	batch := (d.step*d.ranks+d.rank)*d.parts + int64(part)
 	if d.order != nil && x.batches > 1 {
 		return x.gather(d.order.batch(batch, x.rows)), nil
 	}

@@ -19,11 +19,15 @@ func (p *builder) emitLoss(i int) {
 	if !p.separate {
 		fb := p.b.Func(l.Name)
 		started := p.start(fb, l)
-		loss, gradients := p.gradients(fb, s, 1)
+		part := 1 / float64(p.options.Ranks)
+		loss, gradients := p.gradients(fb, s, part)
+		if p.options.Ranks > 1 {
+			loss, gradients = p.reduce(fb, fb.Op1("mul", []ir.Value{loss, fb.Float(part)}), gradients)
+		}
 		p.update(fb, l, started, loss, gradients)
 		return
 	}
-	parts := float64(p.options.MicroBatches)
+	parts := float64(p.options.MicroBatches * p.options.Ranks)
 	fb := p.b.Func(l.Name + ".accumulate")
 	loss, gradients := p.gradients(fb, s, 1/parts)
 	add := func(state string, x ir.Value) {
@@ -46,6 +50,7 @@ func (p *builder) emitLoss(i int) {
 	for _, w := range l.weights {
 		gradients = append(gradients, held(accumulated(p.Weights[w].Name)))
 	}
+	loss, gradients = p.reduce(fb, loss, gradients)
 	clear := func(state string) {
 		v := fb.State(state)
 		zero := fb.Op1("full", []ir.Value{fb.Float(0)}, ir.DimsAttr("shape", fb.Type(v).Shape...), ir.DTypeAttr(dtype.F32))
@@ -62,6 +67,9 @@ func (p *builder) emitLoss(i int) {
 // f32, multiplied by part and by the scale of the loss.
 func (p *builder) gradients(fb *ir.FuncBuilder, s *source, part float64) (loss ir.Value, gradients []ir.Value) {
 	args := params(fb, s.f)
+	for _, v := range args {
+		fb.Place(v, p.varying()...)
+	}
 	fb.SetPos(s.f.Pos)
 	out := fb.Inline(s.d.Forward, ir.Inlining{Args: args})
 	seed := fb.Op1("full", []ir.Value{fb.Float(part)}, ir.DimsAttr("shape"), ir.DTypeAttr(dtype.F32))

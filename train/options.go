@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/optim"
 )
@@ -38,6 +39,15 @@ type Options struct {
 	// loss and the gradient are the means over them. 0: 1.
 	MicroBatches int
 
+	// Ranks is how many devices train together, each on batches of its own. Their gradients are summed
+	// before the optimizer, so that all have the same weights; the loss and the gradient are the means
+	// over the ranks. The ranks are those of the program's group [Group]. 0: 1.
+	Ranks int
+
+	// BucketBytes bounds a bucket: gradients with fewer bytes than that are summed over the ranks in one
+	// call, others in a call each. 0: 4 MiB.
+	BucketBytes int64
+
 	// Separate makes the optimizer a function of its own also where a batch is not cut.
 	Separate bool
 
@@ -67,6 +77,12 @@ func (o *Options) check() error {
 	}
 	if o.MicroBatches < 0 || o.MicroBatches > maxMicroBatches {
 		bad("Options.MicroBatches is %d, want 1 to %d", o.MicroBatches, maxMicroBatches)
+	}
+	if o.Ranks < 0 || o.Ranks > ir.MaxGroupSize {
+		bad("Options.Ranks is %d, want 1 to %d", o.Ranks, ir.MaxGroupSize)
+	}
+	if o.BucketBytes < 0 {
+		bad("Options.BucketBytes is %d, want at least 0", o.BucketBytes)
 	}
 	if o.Schedule != nil {
 		errs = append(errs, o.Schedule.Check())

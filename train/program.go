@@ -81,6 +81,12 @@ func Build(m *ir.Module, o Options) (*Program, error) {
 	if o.MicroBatches == 0 {
 		o.MicroBatches = 1
 	}
+	if o.Ranks == 0 {
+		o.Ranks = 1
+	}
+	if o.BucketBytes == 0 {
+		o.BucketBytes = defaultBucket
+	}
 	if err := m.Verify(); err != nil {
 		return nil, err
 	}
@@ -152,6 +158,8 @@ func functions(m *ir.Module, o *Options) (losses []*ir.Func, choose *ir.Func, er
 		errs = append(errs, refuse(m, choose, "@%s returns %s, want i32[], the index of a loss", name, typeList(choose.ResultTypes)))
 	case o.MicroBatches > 1:
 		return nil, nil, fmt.Errorf("train: Options.MicroBatches is %d: batches of a module with several losses are not cut, since each micro-batch could choose another one", o.MicroBatches)
+	case o.Ranks > 1:
+		return nil, nil, fmt.Errorf("train: Options.Ranks is %d: a module with several losses is trained on one device, since each rank could choose another one", o.Ranks)
 	}
 	return losses, choose, errs.Err()
 }
@@ -193,7 +201,7 @@ func (p *builder) differentiate(f *ir.Func) error {
 	}
 	s := source{f: cast}
 	var names []string
-	var errs ir.ErrorList
+	errs := p.written(f)
 	for _, w := range read(p.m, f) {
 		switch {
 		case !w.Type.DType.Float():
@@ -222,6 +230,19 @@ func (p *builder) differentiate(f *ir.Func) error {
 	}
 	p.sources = append(p.sources, s)
 	return nil
+}
+
+// written refuses what f writes, if there are several ranks: each would write something else.
+func (p *builder) written(f *ir.Func) (errs ir.ErrorList) {
+	for _, n := range f.Nodes {
+		for _, v := range n.Versions {
+			if info := &f.Values[f.Base(v.Value)]; p.options.Ranks > 1 && info.Kind == ir.StateValue {
+				errs = append(errs, &ir.Error{Source: p.m.Source, Origin: n.Origin, Func: f.Name, Node: slices.Index(f.Nodes, n),
+					Msg: fmt.Sprintf("%s writes state @%s, whose contents would differ between the %d ranks that train it: train it on one device", n.Name(), info.Name, p.options.Ranks)})
+			}
+		}
+	}
+	return errs
 }
 
 // cast returns f in the precision of the options, in a module of its own.
@@ -257,6 +278,9 @@ func read(m *ir.Module, f *ir.Func) []*ir.Weight {
 func (p *builder) declare() {
 	p.b = declare(p.m)
 	p.b.Module().Strict, p.b.Module().Unread = false, nil // weights are states here: Load looks at what was built from
+	if p.options.Ranks > 1 {
+		p.b.Group(Group, int64(p.options.Ranks), "")
+	}
 	for _, w := range p.m.Weights {
 		if slices.Contains(p.Weights, w) {
 			p.b.AddState(&ir.State{Name: w.Name, Type: w.Type, Pos: w.Pos})
@@ -272,14 +296,14 @@ func (p *builder) declare() {
 			p.b.State(optimizerState(s, w.Name), w.Type)
 		}
 		if p.separate {
-			p.b.State(accumulated(w.Name), w.Type)
+			p.b.AddState(&ir.State{Name: accumulated(w.Name), Type: w.Type, Placements: p.varying()})
 		}
 	}
 	p.b.State(stateLR, optim.Scalar)
 	p.b.State(stateStep, optim.Count)
 	p.declareCounts()
 	if p.separate {
-		p.b.State(stateLoss, optim.Scalar)
+		p.b.AddState(&ir.State{Name: stateLoss, Type: optim.Scalar, Placements: p.varying()})
 	}
 	if p.options.Scaler != nil {
 		p.b.State(stateScale, optim.Scalar)

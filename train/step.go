@@ -39,6 +39,7 @@ type Step struct {
 	choose  stagedFunc
 
 	seed    int64
+	rank    int64
 	offset  int64 // of all generators
 	taken   int64 // steps that were run, skipped ones included
 	slots   [2]lossSlot
@@ -73,7 +74,8 @@ type lossSlot struct {
 }
 
 // New compiles the functions of a program. Of the options, Ops implement the extern ops of the
-// module, and Mode says what is captured. seed is that of all random numbers.
+// module, Mode says what is captured, and Rank which of the program's ranks this is. seed is that of all
+// random numbers.
 func New(ctx context.Context, p *Program, seed int64, o piecewise.Options) (*Step, error) {
 	if p == nil {
 		return nil, fmt.Errorf("train: %w", ir.ErrNoModule)
@@ -82,7 +84,7 @@ func New(ctx context.Context, p *Program, seed int64, o piecewise.Options) (*Ste
 	if err != nil {
 		return nil, err
 	}
-	s := &Step{program: p, backend: b, dev: o.Device, seed: seed}
+	s := &Step{program: p, backend: b, dev: o.Device, seed: seed, rank: int64(o.Rank)}
 	for i := range p.Losses {
 		l := &p.Losses[i]
 		f := lossFuncs{step: s.staged(l.Step, l), accumulate: s.staged(l.Accumulate, l), update: s.staged(l.Update, l)}
@@ -159,13 +161,11 @@ func (s *Step) Run(ctx context.Context, batch Batch) error {
 	var err error
 	if f.step.Func != nil {
 		err = s.run(ctx, &f.step, batch, 0)
-		s.offset += f.advance
 	} else {
 		for part := range s.program.options.MicroBatches {
 			if err = s.run(ctx, &f.accumulate, batch, part); err != nil {
 				return err
 			}
-			s.offset += f.advance
 		}
 		err = s.run(ctx, &f.update, batch, 0)
 	}
@@ -173,6 +173,7 @@ func (s *Step) Run(ctx context.Context, batch Batch) error {
 		return err
 	}
 	s.taken++
+	s.offset += f.advance * int64(s.program.options.MicroBatches*s.program.options.Ranks)
 	return s.keepLoss()
 }
 
@@ -202,7 +203,7 @@ func (s *Step) run(ctx context.Context, f *stagedFunc, batch Batch, part int) er
 		}
 		if p.input < 0 {
 			binary.LittleEndian.PutUint64(to, uint64(s.seed+int64(p.generator)))
-			binary.LittleEndian.PutUint64(to[8:], uint64(s.offset))
+			binary.LittleEndian.PutUint64(to[8:], uint64(s.drawn(part)))
 			continue
 		}
 		from, err := batch.Input(part, p.input)
@@ -219,6 +220,12 @@ func (s *Step) run(ctx context.Context, f *stagedFunc, batch Batch, part int) er
 	}
 	s.results, err = f.Run(ctx, in, nil)
 	return err
+}
+
+// drawn returns the offset of the generators in a micro-batch: those of all ranks draw other numbers.
+func (s *Step) drawn(part int) int64 {
+	before := s.rank*int64(s.program.options.MicroBatches) + int64(part)
+	return s.offset + before*s.losses[s.latest].advance
 }
 
 // keep leaves a parameter as it is on the device, if the batch has the same bytes for it as before.

@@ -1,0 +1,479 @@
+package train_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pwc/collective"
+	collectivecuda "pwc/collective/cuda"
+	collectivehost "pwc/collective/host"
+	"pwc/compile/cuda"
+	hostbackend "pwc/compile/host"
+	"pwc/internal/cuda/cudatest"
+	"pwc/internal/cuda/fake"
+	"pwc/internal/testkit"
+	"pwc/ir"
+	"pwc/ir/dtype"
+	"pwc/optim"
+	"pwc/pieces"
+	"pwc/piecewise"
+	"pwc/program"
+	"pwc/runtime/host"
+	"pwc/safetensors"
+	"pwc/train"
+)
+
+// ranks is the steps of all ranks that train a program.
+type ranks struct {
+	groups []*collective.Group
+	steps  []*train.Step
+	data   []*train.Data
+}
+
+// together calls f for each rank at the same time, and ends the group of one that fails.
+func (r *ranks) together(f func(rank int) error) error {
+	errs := make([]error, len(r.groups))
+	var all sync.WaitGroup
+	for rank, g := range r.groups {
+		all.Go(func() {
+			if errs[rank] = f(rank); errs[rank] != nil {
+				g.Fail(errs[rank])
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+// run runs steps, and returns the losses of rank 0. Those of the others must have the same bits.
+func (r *ranks) run(t *testing.T, n int) []float64 {
+	t.Helper()
+	losses := make([][]float64, len(r.steps))
+	err := r.together(func(rank int) error {
+		s := r.steps[rank]
+		for range n {
+			r.data[rank].Select(s.Steps())
+			if err := s.Run(t.Context(), r.data[rank]); err != nil {
+				return err
+			}
+			loss, err := s.Loss(s.Steps())
+			if err != nil {
+				return err
+			}
+			losses[rank] = append(losses[rank], float64(loss))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for rank := range losses[1:] {
+		if !bytes.Equal(f32s(losses[rank+1]...), f32s(losses[0]...)) {
+			t.Errorf("rank %d has the losses %v, rank 0 %v", rank+1, losses[rank+1], losses[0])
+		}
+	}
+	return losses[0]
+}
+
+// same holds the states of all ranks to those of rank 0, to the bit, and returns these.
+func (r *ranks) same(t *testing.T) map[string][]byte {
+	t.Helper()
+	want := states(t, r.steps[0])
+	for _, s := range r.steps[1:] {
+		same(t, states(t, s), want)
+	}
+	return want
+}
+
+// onRanks compiles and loads a program on as many host devices as it has ranks.
+func onRanks(t *testing.T, m *ir.Module, weights, batches safetensors.Source, o train.Options, mode piecewise.Mode) *ranks {
+	t.Helper()
+	groups, err := collective.Local(train.Group, o.Ranks, collective.Options{Limit: 20 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var on []target
+	for _, g := range groups {
+		dev := host.Open(host.Options{Workers: 1})
+		t.Cleanup(func() { dev.Close() })
+		if err := collectivehost.Add(dev, g); err != nil {
+			t.Fatal(err)
+		}
+		on = append(on, target{dev, hostbackend.New()})
+	}
+	return loadRanks(t, m, weights, batches, o, mode, groups, on)
+}
+
+func loadRanks(t *testing.T, m *ir.Module, weights, batches safetensors.Source, o train.Options, mode piecewise.Mode, groups []*collective.Group, on []target) *ranks {
+	t.Helper()
+	p, err := train.Build(m, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := train.NewData(p, batches)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &ranks{groups: groups}
+	store := pieces.NewMemoryStore()
+	for rank := range groups {
+		s, err := train.New(t.Context(), p, 1, piecewise.Options{Device: on[rank].dev, Rank: rank, Capture: piecewise.CaptureOptions{Mode: mode},
+			Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: on[rank].backend}, Store: store}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		d, err := all.OfRank(rank)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.steps, r.data = append(r.steps, s), append(r.data, d)
+	}
+	if err := r.together(func(rank int) error { return r.steps[rank].Load(t.Context(), weights) }); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// withRows returns a golden module whose batches have other numbers of rows.
+func withRows(t *testing.T, name string, rows ...string) *ir.Module {
+	t.Helper()
+	text := ir.Print(parseFile(t, name))
+	at := strings.Index(text, "func")
+	return testkit.Parse(t, text[:at]+strings.NewReplacer(rows...).Replace(text[at:]))
+}
+
+func halfOfMLP(t *testing.T) *ir.Module {
+	return withRows(t, "mlp", "f32[8, 16]", "f32[4, 16]", "f32[8, 32]", "f32[4, 32]", "f32[8, 8]", "f32[4, 8]")
+}
+
+// Two ranks that have half of each batch have the losses and the weights of PyTorch's run, which has whole
+// batches, and within 1e-5 those of one device. All ranks have the same bits.
+func TestRanksAsPyTorch(t *testing.T) {
+	g := goldens()[0]
+	initial, batches, want := open(t, "mlp", "initial"), open(t, "mlp", "data"), open(t, "mlp", "expected")
+	losses := tensor(t, want, "losses")
+	one := load(t, parseFile(t, "mlp"), initial, g.options, onHost(t), piecewise.Full)
+	alone := steps(t, one, data(t, one, batches), len(losses))
+	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {
+		for _, bucket := range []int64{0, 1, 600} {
+			t.Run(fmt.Sprint(mode, "/", bucket), func(t *testing.T) {
+				o := g.options
+				o.Ranks, o.BucketBytes = 2, bucket
+				r := onRanks(t, halfOfMLP(t), initial, batches, o, mode)
+				got := r.run(t, len(losses))
+				if e := near(got, losses); e > 1e-4 {
+					t.Errorf("losses %v, want %v", got, losses)
+				}
+				if e := near(got, alone); e > 1e-5 {
+					t.Errorf("losses %v, on one device %v", got, alone)
+				}
+				all := r.same(t)
+				for _, w := range initial.Names() {
+					if e := near(floats(all[w]), tensor(t, want, "final."+w)); e > 1e-4 {
+						t.Errorf("the final %s differs by %g", w, e)
+					}
+					if e := near(floats(all[w]), floats(states(t, one)[w])); e > 1e-5 {
+						t.Errorf("the final %s differs by %g from that of one device", w, e)
+					}
+				}
+			})
+		}
+	}
+}
+
+// Gradients of at least a bucket are summed on their own, others together with the loss.
+func TestBuckets(t *testing.T) {
+	for _, c := range []struct{ bucket, want int64 }{
+		{0, 1},
+		{1, 5},    // the loss, and weights of 2048, 128, 1024 and 32 bytes
+		{1100, 3}, // 2048 alone; the backward has the second layer first: 4 + 32 + 1024 together, then 128
+		{1188, 2}, // 2048 alone, the others together
+	} {
+		o := goldens()[0].options
+		o.Ranks, o.BucketBytes = 2, c.bucket
+		p, err := train.Build(parseFile(t, "mlp"), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls, total := int64(0), int64(0)
+		for _, n := range p.Losses[0].Step.Nodes {
+			if n.Op.ID == ir.OpAllReduce {
+				elements, _ := p.Losses[0].Step.Type(n.Args[0]).Elements().Const()
+				calls, total = calls+1, total+4*elements
+			}
+		}
+		if calls != c.want || total != 4+2048+128+1024+32 {
+			t.Errorf("buckets of %d bytes: %d calls of %d bytes, want %d", c.bucket, calls, total, c.want)
+		}
+	}
+}
+
+// Ranks draw the random numbers that as many micro-batches of one device draw, and micro-batches of ranks
+// are those, too: so a step of 3 ranks is one of 3 micro-batches, to rounding, with the same masks.
+func TestRanksAreMicroBatches(t *testing.T) {
+	src := memory{"w": ones(64)}
+	var x []float64
+	for i := range 64 * 6 {
+		x = append(x, math.Sin(float64(i)))
+	}
+	batches := memory{"x": {DType: dtype.F32, Shape: []int64{6, 64}, Data: f32s(x...)}}
+	o := train.Options{Optimizer: optim.SGD{}, LearningRate: 0.125}
+	for _, c := range []struct{ ranks, parts int }{{3, 1}, {2, 2}} {
+		o.Ranks, o.MicroBatches = 1, c.ranks*c.parts
+		one := load(t, testkit.Parse(t, dropping), src, o, onHost(t), piecewise.Full)
+		want := steps(t, one, data(t, one, batches), 5)
+		o.Ranks, o.MicroBatches = c.ranks, c.parts
+		r := onRanks(t, testkit.Parse(t, dropping), src, batches, o, piecewise.Full)
+		if got := r.run(t, 5); near(got, want) > 1e-6 {
+			t.Errorf("%d ranks of %d micro-batches: losses %v, want %v", c.ranks, c.parts, got, want)
+		}
+		if e := near(floats(r.same(t)["w"]), floats(states(t, one)["w"])); e > 1e-6 {
+			t.Errorf("%d ranks of %d micro-batches: the weight differs by %g", c.ranks, c.parts, e)
+		}
+	}
+}
+
+// A gradient that is not finite on one rank skips the step of all ranks, and lowers the scale of all.
+func TestRanksShareOverflow(t *testing.T) {
+	inf, nan := math.Inf(1), math.NaN()
+	o := train.Options{Optimizer: optim.DefaultAdamW(), LearningRate: 0.1, ClipNorm: 1, Ranks: 2, Scaler: &optim.Scaler{Initial: 4, Growth: 2, Backoff: 0.5, Interval: 2}}
+	var x []byte
+	for _, v := range []float64{5, 5, 5, inf, -inf, inf, 5, 5, nan, 5, 5, 5} { // of rank 0 and rank 1 in turn
+		x = append(x, f32s(v, 0.5)...)
+	}
+	batches := memory{"x": {DType: dtype.F32, Shape: []int64{12, 2}, Data: x}}
+	weights := memory{"w": {DType: dtype.F32, Shape: []int64{2}, Data: f32s(1, -2)}}
+	r := onRanks(t, testkit.Parse(t, gradient), weights, batches, o, piecewise.Full)
+	for i, want := range []struct{ scale, steps float64 }{{4, 1}, {2, 1}, {1, 1}, {1, 2}, {0.5, 2}, {0.5, 3}} {
+		r.run(t, 1)
+		r.same(t)
+		for rank, s := range r.steps {
+			if scale, done := number(t, s, "train.scale"), number(t, s, "train.step"); scale != want.scale || done != want.steps {
+				t.Errorf("step %d, rank %d: scale %v and %v steps, want %v", i, rank, scale, done, want)
+			}
+		}
+	}
+}
+
+// A weight that no batch meets has the same gradient on each rank, which counts once.
+func TestRanksAndPenalty(t *testing.T) {
+	const text = `pwc 1
+module "penalty" {
+  weight @w : f32[2]
+  weight @v : f32[2]
+  func @loss(%x: f32[2]) -> (f32[]) {
+    %y = mul(%x, @w)
+    %s = sum(%y, axes=[0])
+    %q = mul(@v, @v)
+    %p = sum(%q, axes=[0])
+    %loss = add(%s, %p)
+    return %loss
+  }
+}
+`
+	weights := memory{"w": {DType: dtype.F32, Shape: []int64{2}, Data: f32s(0, 0)}, "v": {DType: dtype.F32, Shape: []int64{2}, Data: f32s(1, -2)}}
+	batches := memory{"x": {DType: dtype.F32, Shape: []int64{2, 2}, Data: f32s(1, 2, 3, 4)}}
+	r := onRanks(t, testkit.Parse(t, text), weights, batches, train.Options{Optimizer: optim.SGD{}, LearningRate: 0.25, Ranks: 2}, piecewise.None)
+	if got := r.run(t, 1)[0]; got != 5 { // 1² + 2²
+		t.Errorf("the loss is %v, want 5", got)
+	}
+	all := r.same(t)
+	if w, v := floats(all["w"]), floats(all["v"]); !slices.Equal(w, []float64{-0.5, -0.75}) || !slices.Equal(v, []float64{0.5, -1}) {
+		t.Errorf("the weights are %v and %v; by hand -x̄/4 and v/2", w, v)
+	}
+}
+
+// failing is a batch that a rank cannot read.
+type failing struct{}
+
+var errNoBatch = errors.New("the disk is gone")
+
+func (failing) Input(part, input int) ([]byte, error) { return nil, errNoBatch }
+
+// A rank that fails ends the step of the others, with an error that names it.
+func TestRanksLost(t *testing.T) {
+	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Full} {
+		o := goldens()[0].options
+		o.Ranks = 3
+		r := onRanks(t, parseFile(t, "mlp"), open(t, "mlp", "initial"), open(t, "mlp", "data"), o, mode)
+		r.run(t, 1)
+		start := time.Now()
+		errs := make([]error, 3)
+		_ = r.together(func(rank int) error {
+			s := r.steps[rank]
+			r.data[rank].Select(s.Steps())
+			var batch train.Batch = r.data[rank]
+			if rank == 1 {
+				batch = failing{}
+			}
+			if errs[rank] = s.Run(t.Context(), batch); errs[rank] == nil {
+				_, errs[rank] = s.Loss(s.Steps())
+			}
+			return errs[rank]
+		})
+		for rank, err := range errs {
+			var lost *collective.LostError
+			switch {
+			case rank == 1 && !errors.Is(err, errNoBatch):
+				t.Errorf("mode %s: rank 1 failed with %v", mode, err)
+			case rank != 1 && (!errors.As(err, &lost) || !slices.Equal(lost.Ranks, []int{1})):
+				t.Errorf("mode %s: rank %d ended with %v, want a LostError of rank 1", mode, rank, err)
+			}
+		}
+		if took := time.Since(start); took > 10*time.Second {
+			t.Errorf("mode %s: the ranks ended after %v", mode, took)
+		}
+	}
+}
+
+// What ranks cannot train together is refused.
+func TestRanksRefuse(t *testing.T) {
+	o := train.Options{Optimizer: optim.SGD{}, Ranks: 2}
+	if _, err := train.Build(parseFile(t, "branch"), o); err == nil || !strings.Contains(err.Error(), "Options.Ranks is 2: a module with several losses") {
+		t.Errorf("several losses: %v", err)
+	}
+	const counting = `pwc 1
+module "counting" {
+  weight @w : f32[2]
+  state @mean : f32[2]
+  func @loss(%x: f32[2]) -> (f32[]) {
+    %y = mul(%x, @w)
+    copy(@mean, %y)
+    %loss = sum(%y, axes=[0])
+    return %loss
+  }
+}
+`
+	if _, err := train.Build(testkit.Parse(t, counting), o); err == nil || !strings.Contains(err.Error(), "test.ir:7") || !strings.Contains(err.Error(), "copy writes state @mean") {
+		t.Errorf("a state that a loss writes: %v", err)
+	}
+	p, err := train.Build(parseFile(t, "mlp"), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := train.NewData(p, open(t, "mlp", "data"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, rank := range []int{-1, 2} {
+		if _, err := d.OfRank(rank); err == nil || !strings.Contains(err.Error(), "ranks count from 0") {
+			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+	for _, bad := range []train.Options{{Optimizer: optim.SGD{}, Ranks: -1}, {Optimizer: optim.SGD{}, BucketBytes: -1}} {
+		if _, err := train.Build(parseFile(t, "mlp"), bad); err == nil || !strings.Contains(err.Error(), "want") {
+			t.Errorf("%+v: %v", bad, err)
+		}
+	}
+}
+
+// The ranks of a step have batches that follow each other, also in an order that is drawn.
+func TestDataOfRanks(t *testing.T) {
+	build := func(ranks, parts int) *train.Data {
+		p, err := train.Build(testkit.Parse(t, gradient), train.Options{Optimizer: optim.SGD{}, Ranks: ranks, MicroBatches: parts})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var x []float64
+		for i := range 2 * 14 {
+			x = append(x, float64(i))
+		}
+		d, err := train.NewData(p, memory{"x": {DType: dtype.F32, Shape: []int64{14, 2}, Data: f32s(x...)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	for _, drawn := range []bool{false, true} {
+		one, all := build(1, 1), build(3, 2)
+		if drawn {
+			if err := errors.Join(one.Shuffle(7), all.Shuffle(7)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var of [3]*train.Data
+		for rank := range of {
+			var err error
+			if of[rank], err = all.OfRank(rank); err != nil {
+				t.Fatal(err)
+			}
+		}
+		next := int64(0)
+		for step := range int64(5) { // more than two passes
+			for rank := range of {
+				of[rank].Select(step)
+				for part := range 2 {
+					one.Select(next)
+					next++
+					got, err1 := of[rank].Input(part, 0)
+					want, err2 := one.Input(0, 0)
+					if err1 != nil || err2 != nil || !slices.Equal(got, want) {
+						t.Errorf("shuffled %v: step %d, rank %d, micro-batch %d has %v, want %v, %v %v", drawn, step, rank, part, floats(got), floats(want), err1, err2)
+					}
+				}
+			}
+		}
+	}
+}
+
+// Two GPUs train as one device does, captured or not, and have the same bits.
+func TestRanksOnGPU(t *testing.T) {
+	devices := cudatest.Several(t, 2, fake.Options{})
+	initial, batches := open(t, "mlp", "initial"), open(t, "mlp", "data")
+	losses := tensor(t, open(t, "mlp", "expected"), "losses")
+	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {
+		if devices[0].Emulated && mode != piecewise.Full {
+			continue
+		}
+		t.Run(mode.String(), func(t *testing.T) {
+			groups, err := collective.Local(train.Group, len(devices), collective.Options{Limit: time.Minute})
+			if err != nil {
+				t.Fatal(err)
+			}
+			on := make([]target, len(devices))
+			errs := make([]error, len(devices))
+			var all sync.WaitGroup
+			for rank, dev := range devices {
+				backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))
+				if err != nil {
+					t.Fatal(err)
+				}
+				on[rank] = target{dev.Device, backend}
+				all.Go(func() {
+					code := func(ctx context.Context, v collectivecuda.Variant) (*program.Program, error) {
+						return collectivecuda.Compile(ctx, dev.Compiler(t), dev.Info().Target, v)
+					}
+					errs[rank] = collectivecuda.Add(t.Context(), dev.Device, collectivecuda.Options{Code: code}, groups[rank])
+				})
+			}
+			all.Wait()
+			if err := errors.Join(errs...); err != nil {
+				t.Fatal(err)
+			}
+			o := goldens()[0].options
+			o.Ranks, o.BucketBytes = 2, 600
+			r := loadRanks(t, halfOfMLP(t), initial, batches, o, mode, groups, on)
+			n := len(losses)
+			if devices[0].Emulated {
+				n = 2
+			}
+			if e := near(r.run(t, n), losses[:n]); e > 1e-4 {
+				t.Errorf("the losses differ by %g from PyTorch's", e)
+			}
+			r.same(t)
+		})
+	}
+}
