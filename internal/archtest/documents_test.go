@@ -21,3 +21,28 @@ func TestPerformanceIsOnePage(t *testing.T) {
 		t.Errorf("docs/performance.md has %d lines, at most %d are one page: move tables to docs/appendix/measurements.md", n, maxPerformance)
 	}
 }
+
+// readingPath are the documents that a newcomer reads to the end. Guides of single capabilities and the
+// appendix are not among them.
+var readingPath = []string{
+	"README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/ir.md", "docs/cache.md", "docs/cuda.md",
+	"docs/runner.md", "docs/cli.md", "docs/errors.md", "docs/glossary.md",
+}
+
+// maxReadingPath is how many lines the reading path may have in all.
+const maxReadingPath = 3000
+
+// TestReadingPath holds the reading path to its length.
+func TestReadingPath(t *testing.T) {
+	lines := 0
+	for _, name := range readingPath {
+		text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines += strings.Count(string(text), "\n")
+	}
+	if lines > maxReadingPath {
+		t.Errorf("the reading path has %d lines, at most %d: move detail to a guide or to docs/appendix", lines, maxReadingPath)
+	}
+}
