@@ -57,7 +57,7 @@ func TestGuardPages(t *testing.T) {
 		for i := range 80 {
 			before := i%2 == 1
 			g := newGuarded(t, 5)
-			rows, depth, cols := 1+rng.IntN(7), 1+rng.IntN(20), Width*(1+rng.IntN(3))
+			rows, depth, cols := 1+rng.IntN(7), 1+rng.IntN(20), Width*(1+rng.IntN(5))
 			c, a := g.floats(rows*cols, before), g.floats(rows*depth, before)
 			dt := float32s[rng.IntN(len(float32s))]
 			b := Matrix{g.take(int(dt.Bytes(int64(depth*cols))), before), cols, dt}
@@ -66,6 +66,13 @@ func TestGuardPages(t *testing.T) {
 			n := 1 + rng.IntN(33)
 			m := Matrix{g.take(int(dt.Bytes(int64(lanes*n))), before), n, dt}
 			k.Turn(g.floats((n-1)*Panel+lanes, before), m, n)
+
+			if n := 32 * (1 + rng.IntN(3)); k.CanDot(rows, n, dt) {
+				g = newGuarded(t, 4)
+				bytes := int(dt.Bytes(int64(DotRows * n)))
+				b0, b1 := Matrix{g.take(bytes, before), n, dt}, Matrix{g.take(bytes, before), n, dt}
+				k.Dots(g.floats(rows*Panel, before), Panel, g.floats(rows*n, before), n, b0, b1, rows, n)
+			}
 
 			g = newGuarded(t, 3)
 			d, s := g.floats(n, before), g.floats(n, before)

@@ -49,30 +49,90 @@ func muladd2x32F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc
 //go:noescape
 func muladd3x32F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
+// wide1x64F32 adds 1 rows of A times k rows of float32 to 64 columns of C.
+//
+//go:noescape
+func wide1x64F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// dots1x32F32 puts to C the products of 1 rows of A with 16 rows at b0 and 16 at b1, of n float32 numbers each.
+//
+//go:noescape
+func dots1x32F32(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
+
 // wide2x32F32 adds 2 rows of A times k rows of float32 to 32 columns of C.
 //
 //go:noescape
 func wide2x32F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// wide2x64F32 adds 2 rows of A times k rows of float32 to 64 columns of C.
+//
+//go:noescape
+func wide2x64F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// dots2x32F32 puts to C the products of 2 rows of A with 16 rows at b0 and 16 at b1, of n float32 numbers each.
+//
+//go:noescape
+func dots2x32F32(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
 
 // wide3x32F32 adds 3 rows of A times k rows of float32 to 32 columns of C.
 //
 //go:noescape
 func wide3x32F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
+// wide3x64F32 adds 3 rows of A times k rows of float32 to 64 columns of C.
+//
+//go:noescape
+func wide3x64F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// dots3x32F32 puts to C the products of 3 rows of A with 16 rows at b0 and 16 at b1, of n float32 numbers each.
+//
+//go:noescape
+func dots3x32F32(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
+
 // wide4x32F32 adds 4 rows of A times k rows of float32 to 32 columns of C.
 //
 //go:noescape
 func wide4x32F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// wide4x64F32 adds 4 rows of A times k rows of float32 to 64 columns of C.
+//
+//go:noescape
+func wide4x64F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// dots4x32F32 puts to C the products of 4 rows of A with 16 rows at b0 and 16 at b1, of n float32 numbers each.
+//
+//go:noescape
+func dots4x32F32(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
 
 // wide5x32F32 adds 5 rows of A times k rows of float32 to 32 columns of C.
 //
 //go:noescape
 func wide5x32F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
+// wide5x64F32 adds 5 rows of A times k rows of float32 to 64 columns of C.
+//
+//go:noescape
+func wide5x64F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// dots5x32F32 puts to C the products of 5 rows of A with 16 rows at b0 and 16 at b1, of n float32 numbers each.
+//
+//go:noescape
+func dots5x32F32(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
+
 // wide6x32F32 adds 6 rows of A times k rows of float32 to 32 columns of C.
 //
 //go:noescape
 func wide6x32F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// wide6x64F32 adds 6 rows of A times k rows of float32 to 64 columns of C.
+//
+//go:noescape
+func wide6x64F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// dots6x32F32 puts to C the products of 6 rows of A with 16 rows at b0 and 16 at b1, of n float32 numbers each.
+//
+//go:noescape
+func dots6x32F32(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
 
 // turn8F32 writes eight rows of n float32 numbers, stride elements apart, as columns of a panel.
 //
@@ -124,30 +184,90 @@ func muladd2x32BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ld
 //go:noescape
 func muladd3x32BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
+// wide1x64BF16 adds 1 rows of A times k rows of bf16 to 64 columns of C.
+//
+//go:noescape
+func wide1x64BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// dots1x32BF16 puts to C the products of 1 rows of A with 16 rows at b0 and 16 at b1, of n bf16 numbers each.
+//
+//go:noescape
+func dots1x32BF16(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
+
 // wide2x32BF16 adds 2 rows of A times k rows of bf16 to 32 columns of C.
 //
 //go:noescape
 func wide2x32BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// wide2x64BF16 adds 2 rows of A times k rows of bf16 to 64 columns of C.
+//
+//go:noescape
+func wide2x64BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// dots2x32BF16 puts to C the products of 2 rows of A with 16 rows at b0 and 16 at b1, of n bf16 numbers each.
+//
+//go:noescape
+func dots2x32BF16(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
 
 // wide3x32BF16 adds 3 rows of A times k rows of bf16 to 32 columns of C.
 //
 //go:noescape
 func wide3x32BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
+// wide3x64BF16 adds 3 rows of A times k rows of bf16 to 64 columns of C.
+//
+//go:noescape
+func wide3x64BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// dots3x32BF16 puts to C the products of 3 rows of A with 16 rows at b0 and 16 at b1, of n bf16 numbers each.
+//
+//go:noescape
+func dots3x32BF16(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
+
 // wide4x32BF16 adds 4 rows of A times k rows of bf16 to 32 columns of C.
 //
 //go:noescape
 func wide4x32BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// wide4x64BF16 adds 4 rows of A times k rows of bf16 to 64 columns of C.
+//
+//go:noescape
+func wide4x64BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// dots4x32BF16 puts to C the products of 4 rows of A with 16 rows at b0 and 16 at b1, of n bf16 numbers each.
+//
+//go:noescape
+func dots4x32BF16(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
 
 // wide5x32BF16 adds 5 rows of A times k rows of bf16 to 32 columns of C.
 //
 //go:noescape
 func wide5x32BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
+// wide5x64BF16 adds 5 rows of A times k rows of bf16 to 64 columns of C.
+//
+//go:noescape
+func wide5x64BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// dots5x32BF16 puts to C the products of 5 rows of A with 16 rows at b0 and 16 at b1, of n bf16 numbers each.
+//
+//go:noescape
+func dots5x32BF16(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
+
 // wide6x32BF16 adds 6 rows of A times k rows of bf16 to 32 columns of C.
 //
 //go:noescape
 func wide6x32BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// wide6x64BF16 adds 6 rows of A times k rows of bf16 to 64 columns of C.
+//
+//go:noescape
+func wide6x64BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// dots6x32BF16 puts to C the products of 6 rows of A with 16 rows at b0 and 16 at b1, of n bf16 numbers each.
+//
+//go:noescape
+func dots6x32BF16(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
 
 // turn8BF16 writes eight rows of n bf16 numbers, stride elements apart, as columns of a panel.
 //
@@ -199,30 +319,90 @@ func muladd2x32F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc
 //go:noescape
 func muladd3x32F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
+// wide1x64F16 adds 1 rows of A times k rows of f16 to 64 columns of C.
+//
+//go:noescape
+func wide1x64F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// dots1x32F16 puts to C the products of 1 rows of A with 16 rows at b0 and 16 at b1, of n f16 numbers each.
+//
+//go:noescape
+func dots1x32F16(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
+
 // wide2x32F16 adds 2 rows of A times k rows of f16 to 32 columns of C.
 //
 //go:noescape
 func wide2x32F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// wide2x64F16 adds 2 rows of A times k rows of f16 to 64 columns of C.
+//
+//go:noescape
+func wide2x64F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// dots2x32F16 puts to C the products of 2 rows of A with 16 rows at b0 and 16 at b1, of n f16 numbers each.
+//
+//go:noescape
+func dots2x32F16(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
 
 // wide3x32F16 adds 3 rows of A times k rows of f16 to 32 columns of C.
 //
 //go:noescape
 func wide3x32F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
+// wide3x64F16 adds 3 rows of A times k rows of f16 to 64 columns of C.
+//
+//go:noescape
+func wide3x64F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// dots3x32F16 puts to C the products of 3 rows of A with 16 rows at b0 and 16 at b1, of n f16 numbers each.
+//
+//go:noescape
+func dots3x32F16(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
+
 // wide4x32F16 adds 4 rows of A times k rows of f16 to 32 columns of C.
 //
 //go:noescape
 func wide4x32F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// wide4x64F16 adds 4 rows of A times k rows of f16 to 64 columns of C.
+//
+//go:noescape
+func wide4x64F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// dots4x32F16 puts to C the products of 4 rows of A with 16 rows at b0 and 16 at b1, of n f16 numbers each.
+//
+//go:noescape
+func dots4x32F16(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
 
 // wide5x32F16 adds 5 rows of A times k rows of f16 to 32 columns of C.
 //
 //go:noescape
 func wide5x32F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
+// wide5x64F16 adds 5 rows of A times k rows of f16 to 64 columns of C.
+//
+//go:noescape
+func wide5x64F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// dots5x32F16 puts to C the products of 5 rows of A with 16 rows at b0 and 16 at b1, of n f16 numbers each.
+//
+//go:noescape
+func dots5x32F16(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
+
 // wide6x32F16 adds 6 rows of A times k rows of f16 to 32 columns of C.
 //
 //go:noescape
 func wide6x32F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// wide6x64F16 adds 6 rows of A times k rows of f16 to 64 columns of C.
+//
+//go:noescape
+func wide6x64F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
+
+// dots6x32F16 puts to C the products of 6 rows of A with 16 rows at b0 and 16 at b1, of n f16 numbers each.
+//
+//go:noescape
+func dots6x32F16(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
 
 // turn8F16 writes eight rows of n f16 numbers, stride elements apart, as columns of a panel.
 //

@@ -22,6 +22,9 @@ const (
 
 	// MaxRows is the most rows that a product takes over a row of B at once.
 	MaxRows = 6
+
+	// DotRows is how many rows of B [Kernels.Dots] takes from each of two places.
+	DotRows = Panel / 2
 )
 
 // Kernels are the inner loops for one kind of processor.
@@ -29,14 +32,16 @@ type Kernels struct {
 	name string
 
 	mulAdd                func(rows, cols, depth int, a *float32, lda int, b Matrix, c *float32, ldc int)
-	turn                  func(n int, d *float32, s Matrix) // n a multiple of eight
-	prefetch              func(s Matrix, rows, n int)       // nil: it does nothing
+	dots                  func(rows, n int, a *float32, lda int, b0, b1 Matrix, c *float32, ldc int) // nil: there is none
+	turn                  func(n int, d *float32, s Matrix)                                          // n a multiple of eight
+	prefetch              func(s Matrix, rows, n int)                                                // nil: it does nothing
 	widenBF16, widenF16   func(d []float32, s []uint16)
 	scale                 func(d []float32, x float32)
 	blend                 func(d, s []float32, x, y float32)
 	largest               func(s []float32, top *[lanes]float32)
 	weigh                 func(d []float32, top float32, sums *[lanes]float32)
 	fewRows, columnsOfFew int // rows that take so many columns together; 0: none do
+	mostColumns           int // that any rows take together, where there are as many; 0: no more than those
 }
 
 // Best returns the kernels for this processor.
@@ -87,7 +92,10 @@ func (k *Kernels) MulAdd(c []float32, ldc int, a []float32, lda int, b Matrix, r
 	size := int(b.DType.Bytes(1))
 	for n := 0; n < cols; {
 		wide := Width
-		if rows <= k.fewRows && cols-n >= k.columnsOfFew {
+		switch {
+		case k.mostColumns > 0 && cols-n >= k.mostColumns:
+			wide = k.mostColumns
+		case rows <= k.fewRows && cols-n >= k.columnsOfFew:
 			wide = k.columnsOfFew
 		}
 		part := Matrix{unsafe.Add(b.At, n*size), b.Pitch, b.DType}
@@ -96,6 +104,19 @@ func (k *Kernels) MulAdd(c []float32, ldc int, a []float32, lda int, b Matrix, r
 		}
 		n += wide
 	}
+}
+
+// CanDot reports whether there is [Kernels.Dots] for so many rows of A, of n numbers of a dtype.
+func (k *Kernels) CanDot(rows, n int, dt dtype.DType) bool {
+	return k.dots != nil && rows <= MaxRows && int(dt.Bytes(int64(n)))%64 == 0
+}
+
+// Dots puts the products of rows of A with rows of B to C: c[i*ldc+j] = Σ a[i*lda+e]·B[j][e] for e < n,
+// where the first [DotRows] rows of B are at b0 and as many at b1. The sum runs over e in order: its
+// bits are those of [Kernels.MulAdd] with a panel that [Kernels.Turn] made. Memory of B is not checked.
+func (k *Kernels) Dots(c []float32, ldc int, a []float32, lda int, b0, b1 Matrix, rows, n int) {
+	_, _ = c[(rows-1)*ldc+Panel-1], a[(rows-1)*lda+n-1]
+	k.dots(rows, n, &a[0], lda, b0, b1, &c[0], ldc)
 }
 
 // Turn writes eight rows of n numbers as eight columns of a panel: d[e*Panel+i] is element e

@@ -24,14 +24,14 @@ func available() []*Kernels {
 	return all
 }
 
-// avx512 is avx2 with products of 32 columns in registers of twice the size, of the same bits.
+// avx512 is avx2 with products in registers of twice the size, of the same bits.
 func avx512() *Kernels {
 	k := avx2()
-	k.name, k.mulAdd, k.fewRows = "avx512", avx512MulAdd, MaxRows
+	k.name, k.mulAdd, k.dots, k.fewRows, k.mostColumns = "avx512", avx512MulAdd, avx512Dots, MaxRows, 64
 	return k
 }
 
-// Tiles of 16 and 32 columns.
+// Tiles of 16, 32 and 64 columns.
 var (
 	avx2Tiles = tiles{
 		f32:  [MaxRows]tile{muladd1x16F32, muladd2x16F32, muladd3x16F32, muladd4x16F32, muladd5x16F32, muladd6x16F32},
@@ -48,10 +48,39 @@ var (
 		bf16: [MaxRows]tile{nil, wide2x32BF16, wide3x32BF16, wide4x32BF16, wide5x32BF16, wide6x32BF16},
 		f16:  [MaxRows]tile{nil, wide2x32F16, wide3x32F16, wide4x32F16, wide5x32F16, wide6x32F16},
 	}
+	avx512Widest = tiles{
+		f32:  [MaxRows]tile{wide1x64F32, wide2x64F32, wide3x64F32, wide4x64F32, wide5x64F32, wide6x64F32},
+		bf16: [MaxRows]tile{wide1x64BF16, wide2x64BF16, wide3x64BF16, wide4x64BF16, wide5x64BF16, wide6x64BF16},
+		f16:  [MaxRows]tile{wide1x64F16, wide2x64F16, wide3x64F16, wide4x64F16, wide5x64F16, wide6x64F16},
+	}
 )
 
+// dotTile is [Kernels.Dots] for a number of rows and a dtype.
+type dotTile func(n int, a *float32, lda int, b0, b1 *byte, ldb int, c *float32, ldc int)
+
+var avx512DotTiles = struct{ f32, bf16, f16 [MaxRows]dotTile }{
+	f32:  [MaxRows]dotTile{dots1x32F32, dots2x32F32, dots3x32F32, dots4x32F32, dots5x32F32, dots6x32F32},
+	bf16: [MaxRows]dotTile{dots1x32BF16, dots2x32BF16, dots3x32BF16, dots4x32BF16, dots5x32BF16, dots6x32BF16},
+	f16:  [MaxRows]dotTile{dots1x32F16, dots2x32F16, dots3x32F16, dots4x32F16, dots5x32F16, dots6x32F16},
+}
+
+func avx512Dots(rows, n int, a *float32, lda int, b0, b1 Matrix, c *float32, ldc int) {
+	all := &avx512DotTiles.f32
+	switch b0.DType {
+	case dtype.BF16:
+		all = &avx512DotTiles.bf16
+	case dtype.F16:
+		all = &avx512DotTiles.f16
+	}
+	all[rows-1](n, a, lda, (*byte)(b0.At), (*byte)(b1.At), b0.Pitch, c, ldc)
+}
+
 func avx512MulAdd(rows, cols, depth int, a *float32, lda int, b Matrix, c *float32, ldc int) {
-	if cols == 32 && rows > 1 {
+	switch {
+	case cols == 64:
+		avx512Widest.mulAdd(rows, depth, a, lda, b, c, ldc)
+		return
+	case cols == 32 && rows > 1:
 		avx512Wide.mulAdd(rows, depth, a, lda, b, c, ldc)
 		return
 	}

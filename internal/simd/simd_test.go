@@ -210,6 +210,41 @@ func TestMulAddSameBits(t *testing.T) {
 	})
 }
 
+// TestDots holds products with rows where they lie to the bits of products with a panel of them.
+func TestDots(t *testing.T) {
+	tested := 0
+	for _, k := range available() {
+		if !k.CanDot(MaxRows, 32, dtype.F32) {
+			continue
+		}
+		tested++
+		rapid.Check(t, func(t *rapid.T) {
+			rows, n := rapid.IntRange(1, MaxRows).Draw(t, "rows"), 32*rapid.IntRange(1, 5).Draw(t, "n")
+			dt := rapid.SampledFrom(float32s).Draw(t, "dtype")
+			rng := rand.New(rand.NewPCG(1, rapid.Uint64().Draw(t, "seed")))
+			lda, ldb, ldc := n+rng.IntN(4), n+rng.IntN(40), Panel+rng.IntN(9)
+			_, a := matrix(rng, dtype.F32, rows, n, lda)
+			b0, _ := matrix(rng, dt, DotRows, n, ldb)
+			b1, _ := matrix(rng, dt, DotRows, n, ldb)
+			panel := make([]float32, n*Panel)
+			for i, b := range []Matrix{b0, b0, b1, b1} {
+				b.At = unsafe.Add(b.At, dt.Bytes(int64(i%2*lanes*ldb)))
+				k.Turn(panel[lanes*i:], b, n)
+			}
+			got := make([]float32, (rows-1)*ldc+Panel)
+			want := slices.Clone(got)
+			k.Dots(got, ldc, a, lda, b0, b1, rows, n)
+			k.MulAdd(want, ldc, a, lda, Floats(panel, Panel), rows, Panel, n)
+			if !slices.Equal(bitsOf(got), bitsOf(want)) {
+				t.Fatalf("%s: %v, want %v", k.Name(), got, want)
+			}
+		})
+	}
+	if tested == 0 {
+		t.Skip("the processor has no kernels for it")
+	}
+}
+
 func BenchmarkMulAdd(b *testing.B) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for _, k := range available() {

@@ -14,6 +14,12 @@
 //
 // turn8{T} writes eight rows as eight columns, eight elements at a time: rows are unpacked in
 // pairs, pairs shuffled to quarters, and quarters exchanged between the halves of registers.
+//
+// # Dot products
+//
+// dots{R}x32{T} transposes 32 rows of B in registers of AVX-512 and multiplies them with R rows of A
+// there: a decode has too few rows to pay for a transposed copy in memory. Rows of 16 bits are
+// transposed as pairs of elements.
 package main
 
 import (
@@ -40,8 +46,12 @@ func main() {
 		for rows := 1; rows <= 3; rows++ {
 			mulAdd(rows, 4, e)
 		}
-		for rows := 2; rows <= 6; rows++ { // one row has too few sums to keep two units busy
-			mulAddWide(rows, e)
+		for rows := 1; rows <= 6; rows++ {
+			if rows > 1 { // one row has too few sums to keep two units busy
+				mulAddWide(rows, 2, e)
+			}
+			mulAddWide(rows, 4, e)
+			dots(rows, e)
 		}
 		turn(e)
 	}
@@ -81,9 +91,13 @@ func (r rowsOf) at(i, disp int) operand.Mem {
 }
 
 func (r rowsOf) advance(bytes int) {
-	ADDQ(operand.U8(uint8(bytes)), r.base)
+	step := operand.Constant(operand.U8(uint8(bytes)))
+	if bytes > math.MaxInt8 {
+		step = operand.U32(uint32(bytes))
+	}
+	ADDQ(step, r.base)
 	if r.fourth != nil {
-		ADDQ(operand.U8(uint8(bytes)), r.fourth)
+		ADDQ(step, r.fourth)
 	}
 }
 
@@ -171,9 +185,9 @@ func mulAdd(rows, vectors int, e kit.Element) {
 	kit.End()
 }
 
-// mulAddWide emits wide{R}x32{T}: muladd{R}x32{T} with the registers of AVX-512.
-func mulAddWide(rows int, e kit.Element) {
-	const vectors, wide = 2, 2 * kit.Lanes
+// mulAddWide emits wide{R}x{W}{T}: muladd{R}x{W}{T} with so many registers of AVX-512 a row.
+func mulAddWide(rows, vectors int, e kit.Element) {
+	const wide = 2 * kit.Lanes
 	m := newTile(fmt.Sprintf("wide%dx%d%s", rows, vectors*wide, e.Name), rows, vectors*wide, e)
 	acc := make([][]reg.VecVirtual, rows)
 	for i := range acc {
@@ -202,6 +216,134 @@ func mulAddWide(rows int, e kit.Element) {
 		}
 	}
 	kit.End()
+}
+
+// wideLanes is the number of float32 in a register of AVX-512, and of rows that are transposed
+// together.
+const wideLanes = 2 * kit.Lanes
+
+// dots emits dots{R}x32{T}. A step takes 64 bytes of each of 16 rows: 16 columns of dwords.
+func dots(rows int, e kit.Element) {
+	name := fmt.Sprintf("dots%dx%d%s", rows, 2*wideLanes, e.Name)
+	TEXT(name, NOSPLIT, "func(n int, a *float32, lda int, b0, b1 *byte, ldb int, c *float32, ldc int)")
+	Pragma("noescape")
+	Doc(fmt.Sprintf("%s puts to C the products of %d rows of A with 16 rows at b0 and 16 at b1, of n %s numbers each.", name, rows, e.Doc))
+	n, ldb := kit.Load64("n"), kit.Load64("ldb")
+	kit.BytesOf(e.Size, ldb)
+	triple := GP64()
+	LEAQ(operand.Mem{Base: ldb, Index: ldb, Scale: 2}, triple)
+	lda := kit.Load64("lda")
+	kit.BytesOf(4, lda)
+	a := newRows(kit.Load64("a"), lda, rows)
+	b := []reg.GPVirtual{kit.Load64("b0"), kit.Load64("b1")}
+	acc := make([][]reg.VecVirtual, len(b))
+	for half := range acc {
+		for range rows {
+			z := ZMM()
+			VPXORD(z, z, z)
+			acc[half] = append(acc[half], z)
+		}
+	}
+	each := 64 / e.Size // elements of a row in a step
+	var split func(z reg.VecVirtual, use func(i int, x reg.VecVirtual))
+	switch e.Name {
+	case "F32":
+		split = func(z reg.VecVirtual, use func(int, reg.VecVirtual)) { use(0, z) }
+	case "BF16":
+		upper := ZMM()
+		VPTERNLOGD(operand.U8(0xff), upper, upper, upper)
+		VPSLLD(operand.U8(16), upper, upper)
+		split = func(z reg.VecVirtual, use func(int, reg.VecVirtual)) {
+			x := ZMM()
+			VPSLLD(operand.U8(16), z, x)
+			use(0, x)
+			VPANDD(upper, z, z)
+			use(1, z)
+		}
+	default:
+		split = func(z reg.VecVirtual, use func(int, reg.VecVirtual)) {
+			x, y := ZMM(), YMM()
+			VPMOVDW(z, y)
+			VCVTPH2PS(y, x)
+			use(0, x)
+			VPSRLD(operand.U8(16), z, z)
+			VPMOVDW(z, y)
+			VCVTPH2PS(y, z)
+			use(1, z)
+		}
+	}
+	Label("loop")
+	SUBQ(operand.U8(uint8(each)), n)
+	JLT(operand.LabelRef("done"))
+	for half := range b {
+		columns := transposed(b[half], ldb, triple)
+		for j := range wideLanes {
+			split(columns(j), func(i int, x reg.VecVirtual) {
+				for r := range rows {
+					VFMADD231PS_BCST(a.at(r, 4*(j*each/wideLanes+i)), x, acc[half][r])
+				}
+			})
+		}
+		ADDQ(operand.U8(64), b[half])
+	}
+	a.advance(4 * each)
+	JMP(operand.LabelRef("loop"))
+	Label("done")
+	ldc := kit.Load64("ldc")
+	kit.BytesOf(4, ldc)
+	c := newRows(kit.Load64("c"), ldc, rows)
+	for half := range acc {
+		for r, z := range acc[half] {
+			VMOVUPS(z, c.at(r, 4*wideLanes*half))
+		}
+	}
+	kit.End()
+}
+
+// transposed loads 16 dwords of each of 16 rows and returns a function that makes column j, once,
+// in the order of j. Dwords of two rows are interleaved, then of four; in the end quarters of
+// registers are exchanged.
+func transposed(base, stride, triple reg.GPVirtual) func(j int) reg.VecVirtual {
+	var t, u [wideLanes]reg.VecVirtual
+	at := GP64()
+	MOVQ(base, at)
+	for i := 0; i < wideLanes; i += 4 {
+		row := [4]reg.VecVirtual{ZMM(), ZMM(), ZMM(), ZMM()}
+		VMOVUPS(operand.Mem{Base: at}, row[0])
+		VMOVUPS(operand.Mem{Base: at, Index: stride, Scale: 1}, row[1])
+		VMOVUPS(operand.Mem{Base: at, Index: stride, Scale: 2}, row[2])
+		VMOVUPS(operand.Mem{Base: at, Index: triple, Scale: 1}, row[3])
+		if i+4 < wideLanes {
+			LEAQ(operand.Mem{Base: at, Index: stride, Scale: 4}, at)
+		}
+		for k := 0; k < 4; k += 2 {
+			t[i+k], t[i+k+1] = ZMM(), ZMM()
+			VUNPCKLPS(row[k+1], row[k], t[i+k])
+			VUNPCKHPS(row[k+1], row[k], t[i+k+1])
+		}
+		for k := range 2 {
+			u[i+2*k], u[i+2*k+1] = ZMM(), ZMM()
+			VSHUFPS(operand.U8(0x44), t[i+k+2], t[i+k], u[i+2*k])
+			VSHUFPS(operand.U8(0xee), t[i+k+2], t[i+k], u[i+2*k+1])
+		}
+	}
+	// halves[c][k] has the lower quarters of column c of its four (k < 2), or the upper ones, of
+	// the first eight rows or the others.
+	var halves [4][4]reg.VecVirtual
+	for c := range 4 {
+		for k := range 4 {
+			halves[c][k] = ZMM()
+			x, y := u[8*(k%2)+c], u[8*(k%2)+4+c]
+			VSHUFF32X4(operand.U8([]uint8{0x44, 0xee}[k/2]), y, x, halves[c][k])
+		}
+	}
+	return func(j int) reg.VecVirtual {
+		quarter, c := j/4, j%4
+		z := ZMM()
+		pair := halves[c][quarter/2*2:]
+		VSHUFF32X4(operand.U8([]uint8{0x88, 0xdd}[quarter%2]), pair[1], pair[0], z)
+		return z
+	}
 }
 
 func turn(e kit.Element) {
