@@ -568,7 +568,7 @@ func BenchmarkAttention(b *testing.B) {
 		for _, c := range []struct {
 			name                       string
 			requests, computed, tokens int
-		}{{"decode1", 1, 511, 1}, {"decode8", 8, 2047, 1}, {"prefill", 1, 0, 512}, {"chunk", 1, 1536, 128}} {
+		}{{"decode1", 1, 511, 1}, {"decode8", 8, 2047, 1}, {"prefill", 1, 0, 512}, {"chunk", 1, 1536, 128}, {"long8", 8, 16383, 1}} {
 			b.Run(c.name+"/"+kv.String(), func(b *testing.B) {
 				benchmark(b, shape{heads: 9, kvHeads: 3, dim: 64, dtype: kv, kv: kv}, c.requests, c.computed, c.tokens)
 			})

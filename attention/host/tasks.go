@@ -23,6 +23,7 @@ func (t *tile) rows() int { return t.end - t.first }
 func (st *step) plan(workers int) {
 	s, b := &st.shape, st.batch
 	st.tiles = st.tiles[:0]
+	total := 0 // segments of all tiles
 	for r := range b.SeqLens {
 		end := int(b.QueryStart[r+1])
 		for first := int(b.QueryStart[r]); first < end; first += tileRows(s) {
@@ -34,10 +35,16 @@ func (st *step) plan(workers int) {
 			}
 			t.from, t.to = from/segment, (to+segment-1)/segment
 			t.to = max(t.to, t.from)
+			total += t.to - t.from
 			st.tiles = append(st.tiles, t)
 		}
 	}
 	few := len(st.tiles)*s.KVHeads < 4*workers
+	// A row that is less than an eighth of a worker's share stays whole: writing partial results
+	// and reading them again costs more than the worker that ends last waits for.
+	shares := func(t *tile, segments int) bool {
+		return few || t.rows() == 1 && 8*segments*workers > total*s.KVHeads
+	}
 	room := int(partials(s))
 	st.tasks = 0
 	next := 0
@@ -45,7 +52,7 @@ func (st *step) plan(workers int) {
 		t := &st.tiles[i]
 		t.task = st.tasks
 		segments := t.to - t.from
-		if need := t.rows() * s.Heads * segments; segments > 1 && (t.rows() == 1 || few) && need <= room-next {
+		if need := t.rows() * s.Heads * segments; segments > 1 && shares(t, segments) && need <= room-next {
 			t.partial = next
 			next += need
 			st.tasks += int64(segments * s.KVHeads)

@@ -54,11 +54,16 @@ func (st *step) attendSegment(l *lane, t *tile, head, seg int) {
 			lo, hi = min(lo, l.from[i]), max(hi, l.to[i])
 		}
 	}
+	dots := s.BlockSize%simd.DotRows == 0 && st.kernels.CanDot(pairs, s.HeadDim, s.KVDType)
 	st.prefetch(t, 0, head, lo, min(hi, lo+simd.Panel))
 	for p := lo - lo%simd.Panel; p < hi; p += simd.Panel {
 		n := min(simd.Panel, hi-p)
 		st.prefetch(t, 0, head, p+n, min(hi, p+n+simd.Panel))
 		st.prefetch(t, 1, head, p, p+n)
+		if dots {
+			st.dotKeys(l, t, head, p, n, l.scores[p-base:], pairs)
+			continue
+		}
 		st.loadKeys(l, t, head, p, n)
 		n = (n + simd.Width - 1) / simd.Width * simd.Width
 		for pair := range pairs {
@@ -132,6 +137,17 @@ func (st *step) loadKeys(l *lane, t *tile, head, p, n int) {
 		}
 		i++
 	}
+}
+
+// dotKeys puts the scores of a panel of n positions from p on to a row of scores for each pair.
+// Blocks have memory for all of its positions; scores beyond n are not used.
+func (st *step) dotKeys(l *lane, t *tile, head, p, n int, scores []float32, pairs int) {
+	first, _ := st.cacheAt(t, 0, head, p, simd.DotRows)
+	second := first
+	if n > simd.DotRows {
+		second, _ = st.cacheAt(t, 0, head, p+simd.DotRows, simd.DotRows)
+	}
+	st.kernels.Dots(scores, segment, l.queries, st.shape.HeadDim, first, second, pairs, st.shape.HeadDim)
 }
 
 // valuesAt returns the values from position p on, up to so many, and their number: in the cache
