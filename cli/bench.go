@@ -129,7 +129,7 @@ of the same precision, which is measured first.`,
 }
 
 // trainOnly are the flags of train that bench --train has.
-var trainOnly = []string{"batch-size", "length", "data", "optimizer", "precision", "micro-batches", "clip-norm"}
+var trainOnly = []string{"batch-size", "length", "data", "optimizer", "precision", "micro-batches", "clip-norm", "dp", "bucket"}
 
 // changedOf returns the flags among names that were given.
 func changedOf(cmd *cobra.Command, names []string) []string {

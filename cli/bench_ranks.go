@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
-	"sync"
 
 	"pwc/ir"
 	"pwc/piecewise"
@@ -46,25 +44,12 @@ func (b *bench) closeBackends() error {
 // together calls own for the first device and other for each other one, at the same time. The
 // group of one that fails ends, so that no other waits for it.
 func (b *bench) together(own func() error, other func(p *bench) error) error {
-	if len(b.peers) == 0 {
-		return own()
-	}
-	errs := make([]error, len(b.peers)+1)
-	call := func(rank int, f func() error) {
-		if errs[rank] = f(); errs[rank] != nil {
-			b.world.fail(rank, errs[rank])
+	return b.world.together(len(b.peers)+1, func(rank int) error {
+		if rank == 0 {
+			return own()
 		}
-	}
-	var all sync.WaitGroup
-	for i, p := range b.peers {
-		all.Go(func() {
-			runtime.LockOSThread()
-			call(i+1, func() error { return other(p) })
-		})
-	}
-	call(0, own)
-	all.Wait()
-	return errors.Join(errs...)
+		return other(b.peers[rank-1])
+	})
 }
 
 // load loads the weights of all devices.

@@ -25,12 +25,13 @@ type trainBenchReport struct {
 	Device     string           `json:"device"`
 	Precision  string           `json:"precision"`
 	Optimizer  string           `json:"optimizer"`
-	Rows       int64            `json:"rows"`
+	Ranks      int64            `json:"ranks"`            // devices that train together
+	Rows       int64            `json:"rows"`             // of a step, on all ranks
 	Length     int64            `json:"length,omitempty"` // of a row of a language model, in tokens
 	Parameters int64            `json:"parameters"`       // that are trained
 	Compile    trainBenchTimes  `json:"compile"`
-	Operations int64            `json:"operations"`            // of the products of a step
-	Rate       float64          `json:"operations_per_second"` // of a large product of the precision
+	Operations int64            `json:"operations"`            // of the products of a step, on all ranks
+	Rate       float64          `json:"operations_per_second"` // of a large product of the precision on one device
 	Planned    int64            `json:"planned_bytes"`
 	Plan       piecewise.Plan   `json:"plan"`
 	Steps      []trainBenchStep `json:"steps"`
@@ -60,7 +61,8 @@ type trainBench struct {
 
 	program *train.Program
 	weights safetensors.Source
-	batch   *train.Data
+	world   *world
+	batches []*train.Data // by rank
 	report  trainBenchReport
 }
 
@@ -95,6 +97,10 @@ func (a *app) runBenchTrain(ctx context.Context, path string, f *modelFlags, bf 
 		return err
 	}
 	defer func() { err = errors.Join(err, closeData()) }()
+	if b.world, err = b.target.joinWorld(ctx, b.program.Module, bf); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.world.close()) }()
 	if err := b.run(ctx); err != nil {
 		return err
 	}
@@ -108,8 +114,9 @@ func (a *app) runBenchTrain(ctx context.Context, path string, f *modelFlags, bf 
 // prepare builds the step and finds its batches, which the caller closes.
 func (b *trainBench) prepare(m *model, o train.Options) (closeData func() error, err error) {
 	closeData = func() error { return nil }
-	tf, micro := b.flags, int64(max(b.flags.micro, 1))
+	tf, micro := b.flags, int64(max(b.flags.micro, 1)*max(b.flags.ranks, 1))
 	loss, r := m.module, &b.report
+	r.Ranks = int64(max(tf.ranks, 1))
 	if isLanguageModel(m.module) {
 		if tf.rows == 0 {
 			tf.rows = 8
@@ -149,7 +156,11 @@ func (b *trainBench) prepare(m *model, o train.Options) (closeData func() error,
 		}
 		data, closeData = f, f.Close
 	}
-	if b.batch, err = train.NewData(b.program, data); err != nil {
+	d, err := train.NewData(b.program, data)
+	if err == nil {
+		b.batches, err = batchesOf(d, int(r.Ranks))
+	}
+	if err != nil {
 		return closeData, errors.Join(err, closeData())
 	}
 	return closeData, nil
@@ -168,12 +179,12 @@ func (b *trainBench) run(ctx context.Context) error {
 		start := time.Now()
 		s, err := b.make(ctx, b.bench.modes[0])
 		if err != nil {
-			return err
+			return errors.Join(err, closeSteps(s))
 		}
 		*seconds = time.Since(start).Seconds()
-		b.report.Plan = s.Backend().Plan()
+		b.report.Plan = s[0].Backend().Plan()
 		b.report.Planned = b.report.Plan.Total()
-		if err := s.Close(); err != nil {
+		if err := closeSteps(s); err != nil {
 			return err
 		}
 	}
@@ -192,8 +203,9 @@ func (b *trainBench) run(ctx context.Context) error {
 	return nil
 }
 
-// make compiles the step in a mode. Artifacts lie in the bench's own cache.
-func (b *trainBench) make(ctx context.Context, mode string) (*train.Step, error) {
+// make compiles the step in a mode, for all ranks. Artifacts lie in the bench's own cache. The caller closes
+// the steps, also those that come with an error.
+func (b *trainBench) make(ctx context.Context, mode string) ([]*train.Step, error) {
 	m, err := piecewise.ParseMode(mode)
 	if err != nil {
 		return nil, err
@@ -202,8 +214,20 @@ func (b *trainBench) make(ctx context.Context, mode string) (*train.Step, error)
 	if err != nil {
 		return nil, err
 	}
-	s, err := train.New(ctx, b.program, b.flags.seed, o)
-	return s, b.target.explain(err)
+	return b.app.stepsOf(ctx, b.program, b.target, b.world, b.flags.seed, o)
+}
+
+// load loads the steps of all ranks.
+func (b *trainBench) load(ctx context.Context, s []*train.Step) error {
+	return b.world.together(len(s), func(rank int) error { return s[rank].Load(ctx, b.weights) })
+}
+
+// wait waits for the latest step of all ranks.
+func (b *trainBench) wait(s []*train.Step) error {
+	return b.world.together(len(s), func(rank int) error {
+		_, err := s[rank].Loss(s[rank].Steps())
+		return err
+	})
 }
 
 func (b *trainBench) options(m *ir.Module, mode piecewise.Mode) (piecewise.Options, error) {
@@ -222,11 +246,11 @@ func (b *trainBench) options(m *ir.Module, mode piecewise.Mode) (piecewise.Optio
 func (b *trainBench) measure(ctx context.Context, mode string) (r trainBenchStep, err error) {
 	r.Mode = mode
 	s, err := b.make(ctx, mode)
+	defer func() { err = errors.Join(err, closeSteps(s)) }()
 	if err != nil {
 		return r, err
 	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	meter, err := b.target.meter(s.Backend().Stream())
+	meter, err := b.target.meter(s[0].Backend().Stream())
 	if err != nil {
 		return r, err
 	}
@@ -237,22 +261,19 @@ func (b *trainBench) measure(ctx context.Context, mode string) (r trainBenchStep
 	}
 	b.status.say("loading and capturing, mode %s", mode)
 	start := time.Now()
-	if err := s.Load(ctx, b.weights); err != nil {
+	if err := b.load(ctx, s); err != nil {
 		return r, err
 	}
 	r.Capture = time.Since(start).Seconds()
 	b.status.say("measuring steps, mode %s", mode)
 	step := func() error { return b.step(ctx, s) }
-	wait := func() error {
-		_, err := s.Loss(s.Steps())
-		return err
-	}
+	wait := func() error { return b.wait(s) }
 	if r.benchTimes, err = (repeats{warmup: warmups}).times(meter, step, wait); err != nil {
 		return r, err
 	}
 	seconds := r.InARow / 1e3
 	r.Tokens = float64(b.report.Rows*max(b.report.Length, 1)) / seconds
-	r.Share = float64(b.report.Operations) / seconds / b.report.Rate
+	r.Share = float64(b.report.Operations) / seconds / b.report.Rate / float64(b.report.Ranks)
 	if after, _, err := meter.free(); err == nil && known {
 		taken := before - after
 		r.Taken = &taken
@@ -260,29 +281,31 @@ func (b *trainBench) measure(ctx context.Context, mode string) (r trainBenchStep
 	return r, nil
 }
 
-// step issues a step.
-func (b *trainBench) step(ctx context.Context, s *train.Step) error {
-	b.batch.Select(s.Steps())
-	return s.Run(ctx, b.batch)
+// step issues a step on all ranks.
+func (b *trainBench) step(ctx context.Context, s []*train.Step) error {
+	return b.world.together(len(s), func(rank int) error {
+		b.batches[rank].Select(s[rank].Steps())
+		return s[rank].Run(ctx, b.batches[rank])
+	})
 }
 
 // profile measures the kernels of a step.
 func (b *trainBench) profile(ctx context.Context) (err error) {
 	s, err := b.make(ctx, piecewise.None.String())
+	defer func() { err = errors.Join(err, closeSteps(s)) }()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	meter, err := b.target.meter(s.Backend().Stream())
+	meter, err := b.target.meter(s[0].Backend().Stream())
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, meter.close()) }()
 	b.status.say("profiling a step")
-	if err := s.Load(ctx, b.weights); err != nil {
+	if err := b.load(ctx, s); err != nil {
 		return err
 	}
-	p, err := profile(b.target, s.Backend().Stream(), meter, nil, func() error { return b.step(ctx, s) })
+	p, err := profile(b.target, s[0].Backend().Stream(), meter, nil, func() error { return b.step(ctx, s) })
 	b.report.Profile = &p
 	return err
 }
@@ -443,7 +466,11 @@ func (b *trainBench) print(path string) error {
 	if r.Length > 0 {
 		rows, unit = fmt.Sprintf("%s of %d tokens", rows, r.Length), ">tokens/s"
 	}
-	fmt.Fprintf(w, "%s trained in %s with %s on %s, %s, %.1f million parameters\n\n", path, r.Precision, r.Optimizer, r.Device, rows, float64(r.Parameters)/1e6)
+	device := r.Device
+	if r.Ranks > 1 {
+		device = fmt.Sprintf("%d devices (%s)", r.Ranks, r.Device)
+	}
+	fmt.Fprintf(w, "%s trained in %s with %s on %s, %s, %.1f million parameters\n\n", path, r.Precision, r.Optimizer, device, rows, float64(r.Parameters)/1e6)
 	fmt.Fprintf(w, "products        %.1f GFLOP/s in a large one, %.3f GFLOP a step\n", r.Rate/1e9, float64(r.Operations)/1e9)
 	fmt.Fprintf(w, "compile         %.3f s cold, %.3f s warm\n", r.Compile.Cold, r.Compile.Warm)
 	fmt.Fprintf(w, "memory          %s planned\n\n", byteCount(r.Planned))

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/optim"
 	"pwc/train"
@@ -36,6 +37,8 @@ type trainFlags struct {
 
 	steps     int64
 	micro     int
+	ranks     int   // that train together
+	bucket    int64 // bytes of one call that sums gradients; 0: the default
 	fn        []string
 	mode      string
 	precision string
@@ -69,13 +72,17 @@ step trains.
 --out DIR gets model.safetensors with the weights, loss.csv, loss.svg, and
 checkpoint-N directories with the weights and the optimizer's state. --out
 FILE.safetensors gets the weights alone. An interrupt writes a checkpoint; --resume
-continues from it bit for bit.`,
+continues from it bit for bit.
+
+--dp N trains on N devices, which have copies of the weights. A step takes N times as many
+batches, as with N micro-batches on one device.`,
 		Example: `  pwc train model.ir --weights initial.safetensors --data data.safetensors --optimizer sgd --lr 0.1 --momentum 0.9 --steps 100
   pwc train model.ir --weights initial.safetensors --data data.safetensors --optimizer adamw --lr 3e-4 --betas 0.9,0.95 --clip-norm 1 --steps 1000 --out run
   pwc train model.ir --weights initial.safetensors --data data.safetensors --optimizer adamw --lr 3e-4 --steps 2000 --out run --resume
   pwc train models/llama --data ids.safetensors --batch-size 8 --lr 1e-4 --schedule cosine --warmup 100 --steps 1000 --out tuned
   pwc train config.json --weights dummy --data ids.safetensors --steps 1000 --out anew
-  pwc train model.ir --weights initial.safetensors --data data.safetensors --precision bf16 --target cuda --mode full --steps 1000 --out half`,
+  pwc train model.ir --weights initial.safetensors --data data.safetensors --precision bf16 --target cuda --mode full --steps 1000 --out half
+  pwc train models/llama --data ids.safetensors --dp 2 --target cuda --precision bf16 --steps 1000 --out tuned`,
 		Args: exactly(1, "one module or checkpoint"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b.fix(cmd)
@@ -117,6 +124,8 @@ func (t *trainFlags) add(cmd *cobra.Command, only ...string) {
 	fl.Var(&wholeNumber[int64]{&t.length, 2, maxNumber}, "length", "`TOKENS` of a row of a language model (default: those of a row of the data)")
 	fl.Var(&wholeNumber[int64]{&t.steps, 1, 1 << 40}, "steps", "train until step `N`; a resumed run counts the steps before it")
 	fl.Var(&wholeNumber[int]{&t.micro, 1, 1 << 20}, "micro-batches", "accumulate the gradients of `N` micro-batches in each step")
+	fl.Var(&wholeNumber[int]{&t.ranks, 1, ir.MaxGroupSize}, "dp", "train on `N` devices, each on batches of its own (data parallelism); loss and gradients are the means")
+	fl.Var(byteFlag{&t.bucket}, "bucket", "with --dp, join gradients to buckets of up to `BYTES`, which are summed in one call (default 4MiB)")
 	fl.StringSliceVar(&t.fn, "func", nil, "`FUNCTION`s that return the loss (default: the only one, or @loss, or those named @loss.…)")
 	fl.StringVar(&t.mode, "mode", "full", "capture `MODE`: none, piecewise or full")
 	fl.StringVar(&t.precision, "precision", "f32", "`DTYPE` of matrix products and what follows them: f32, or bf16 or f16 with weights and optimizer in f32")
@@ -157,6 +166,8 @@ func (t *trainFlags) check(cmd *cobra.Command) error {
 		return usagef("--betas takes two numbers, as in 0.9,0.95")
 	case t.resume && (t.out == "" || t.single()):
 		return usagef("--resume needs --out DIR, the directory with the checkpoint to resume from")
+	case t.bucket > 0 && t.ranks <= 1:
+		return usagef("--bucket has no effect on one device: --dp N trains on N")
 	case t.every > 0 && (t.out == "" || t.single()):
 		return usagef("--save-every writes checkpoints to the directory that --out names")
 	}
@@ -171,7 +182,7 @@ func (t *trainFlags) single() bool { return strings.HasSuffix(t.out, ".safetenso
 
 // options returns what the flags say of the step.
 func (t *trainFlags) options(symbols map[string]int64) (train.Options, error) {
-	o := train.Options{Losses: t.fn, Symbols: symbols, LearningRate: t.lr, ClipNorm: t.clip, MicroBatches: t.micro}
+	o := train.Options{Losses: t.fn, Symbols: symbols, LearningRate: t.lr, ClipNorm: t.clip, MicroBatches: t.micro, Ranks: t.ranks, BucketBytes: t.bucket}
 	switch t.optimizer {
 	case "sgd":
 		o.Optimizer = optim.SGD{Momentum: t.momentum, WeightDecay: t.decay, Nesterov: t.nesterov}

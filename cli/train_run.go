@@ -26,6 +26,7 @@ type trainReport struct {
 	Steps   int64        `json:"steps"` // with those before a resumption
 	Skipped int64        `json:"skipped"`
 	Mode    string       `json:"mode"`
+	Ranks   int          `json:"ranks"` // devices that trained together
 	Seconds trainSeconds `json:"seconds"`
 	Weights string       `json:"weights,omitempty"` // the file
 }
@@ -40,8 +41,11 @@ type trainSeconds struct {
 type training struct {
 	app     *app
 	flags   *trainFlags
-	step    *train.Step
+	world   *world
+	steps   []*train.Step // by rank
+	step    *train.Step   // of rank 0, which writes what the run leaves
 	data    *train.Data
+	batches []*train.Data // by rank
 	weights safetensors.Source
 	files   []string // that go beside the weights
 	log     *lossLog
@@ -97,17 +101,19 @@ func (a *app) runTrain(ctx context.Context, path string, f *modelFlags, bf *buil
 		return err
 	}
 	r.count(p)
-	t, err := openTarget(bf, true)
+	t, w, closeWorld, err := openWorld(ctx, p.Module, bf, true)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, t.close()) }()
+	defer func() { err = errors.Join(err, closeWorld()) }()
 	start := time.Now()
-	if r.step, err = a.newStep(ctx, p, t, bf, mode, tf.seed); err != nil {
+	r.world = w
+	defer func() { err = errors.Join(err, closeSteps(r.steps)) }()
+	if r.steps, err = a.newSteps(ctx, p, t, w, bf, mode, tf.seed); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, r.step.Close()) }()
-	r.report.Mode, r.report.Seconds.Compile = mode.String(), time.Since(start).Seconds()
+	r.step = r.steps[0]
+	r.report.Mode, r.report.Ranks, r.report.Seconds.Compile = mode.String(), len(r.steps), time.Since(start).Seconds()
 	start = time.Now()
 	if err := r.load(ctx); err != nil {
 		return err
@@ -179,18 +185,61 @@ func explainTrain(err error) error {
 	return err
 }
 
-// newStep compiles a program with the flags.
-func (a *app) newStep(ctx context.Context, p *train.Program, t *target, f *buildFlags, mode piecewise.Mode, seed int64) (s *train.Step, err error) {
+// newSteps compiles a program with the flags, for each rank on its device. The caller closes the steps,
+// also those that come with an error.
+func (a *app) newSteps(ctx context.Context, p *train.Program, t *target, w *world, f *buildFlags, mode piecewise.Mode, seed int64) (out []*train.Step, err error) {
 	err = a.forGPU(ctx, t, f, func() error {
 		o, done, err := a.backendOptions(p.Module, t, f, mode, bounds(p.Module, nil, nil))
 		if err != nil {
 			return err
 		}
 		defer done()
-		s, err = train.New(ctx, p, seed, o)
-		return t.explain(err)
+		out, err = a.stepsOf(ctx, p, t, w, seed, o)
+		return err
 	})
-	return s, explainOptions(err)
+	return out, explainOptions(err)
+}
+
+// stepsOf makes the steps of all ranks. Those after the first find its artifacts in the store, and are not
+// observed.
+func (a *app) stepsOf(ctx context.Context, p *train.Program, t *target, w *world, seed int64, o piecewise.Options) (out []*train.Step, err error) {
+	s, err := train.New(ctx, p, seed, o)
+	if err != nil {
+		return nil, t.explain(err)
+	}
+	out = append(out, s)
+	for i, peer := range w.peers {
+		o.Device, o.Rank, o.Observe = peer.dev, i+1, piecewise.ObserveOptions{}
+		if o.Ops, err = a.openOps(p.Module, peer, bounds(p.Module, nil, nil)); err != nil {
+			return out, err
+		}
+		if s, err = train.New(ctx, p, seed, o); err != nil {
+			return out, fmt.Errorf("rank %d: %w", o.Rank, t.explain(err))
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+// closeSteps closes the steps of all ranks.
+func closeSteps(steps []*train.Step) error {
+	var errs []error
+	for _, s := range steps {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// batchesOf returns the batches of each of n ranks.
+func batchesOf(d *train.Data, n int) ([]*train.Data, error) {
+	out := make([]*train.Data, n)
+	for rank := range out {
+		var err error
+		if out[rank], err = d.OfRank(rank); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
 // shuffle draws the order of the rows from a seed, if it is asked for.
@@ -203,7 +252,7 @@ func (r *training) shuffle(seed int64) error {
 
 // count finds what a step trains on: tokens where a batch has rows of integers, else rows.
 func (r *training) count(p *train.Program) {
-	parts := int64(max(r.flags.micro, 1))
+	parts := int64(max(r.flags.micro, 1) * max(r.flags.ranks, 1))
 	r.rows, r.unit = parts, "rows"
 	for _, in := range p.Inputs {
 		n, _ := in.Type.Elements().Const()
@@ -223,7 +272,7 @@ func (r *training) count(p *train.Program) {
 
 // load loads the step, and the checkpoint that it goes on from.
 func (r *training) load(ctx context.Context) error {
-	if err := r.step.Load(ctx, r.weights); err != nil {
+	if err := r.together(func(rank int) error { return r.steps[rank].Load(ctx, r.weights) }); err != nil {
 		return err
 	}
 	if r.flags.out != "" { // better now than after hours
@@ -236,7 +285,7 @@ func (r *training) load(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := r.step.Restore(from); err != nil {
+		if err := r.together(func(rank int) error { return r.steps[rank].Restore(from) }); err != nil {
 			return err
 		}
 		if err := r.shuffle(r.step.Seed()); err != nil {
@@ -247,10 +296,15 @@ func (r *training) load(ctx context.Context) error {
 		}
 	}
 	r.report.First = r.step.Steps()
-	return nil
+	var err error
+	r.batches, err = batchesOf(r.data, len(r.steps))
+	return err
 }
 
-// run trains until the steps are done or ctx ends. A loss is read while the next step runs.
+// together calls f for all ranks at the same time.
+func (r *training) together(f func(rank int) error) error { return r.world.together(len(r.steps), f) }
+
+// run trains until the steps are done or ctx ends, which all ranks see between the same steps.
 func (r *training) run(ctx context.Context) error {
 	line := statusLine{w: r.app.screen}
 	defer line.clear()
@@ -269,12 +323,21 @@ func (r *training) run(ctx context.Context) error {
 		line.say("%s", r.progress(n, loss, time.Since(start), first))
 		return nil
 	}
-	for r.step.Steps() < r.flags.steps && ctx.Err() == nil {
-		r.data.Select(r.step.Steps())
-		if err := r.step.Run(ctx, r.data); err != nil {
+	begun := context.WithoutCancel(ctx)
+	one := func(rank int) error {
+		s, batch := r.steps[rank], r.batches[rank]
+		batch.Select(s.Steps())
+		if err := s.Run(begun, batch); err != nil {
 			return err
 		}
-		if err := take(); err != nil {
+		if rank == 0 {
+			return take()
+		}
+		_, err := s.Loss(s.Steps())
+		return err
+	}
+	for r.step.Steps() < r.flags.steps && ctx.Err() == nil {
+		if err := r.together(one); err != nil {
 			return err
 		}
 		if n := r.step.Steps(); r.flags.every > 0 && n%r.flags.every == 0 && n < r.flags.steps {

@@ -146,14 +146,20 @@ func TestTrainResumes(t *testing.T) {
 	}
 }
 
-// An interrupt leaves a whole checkpoint, from which the run goes on.
+// An interrupt leaves a whole checkpoint, from which the run goes on, also of several devices.
 func TestTrainInterrupted(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no signals to send")
 	}
+	for _, ranks := range []string{"1", "3"} {
+		testTrainInterrupted(t, ranks)
+	}
+}
+
+func testTrainInterrupted(t *testing.T, ranks string) {
 	out := filepath.Join(t.TempDir(), "out")
 	const model = "../testdata/train/mlp"
-	cmd := exec.Command("pwc", "train", model+".ir", "--weights", model+"/initial.safetensors", "--data", model+"/data.safetensors", "--optimizer", "sgd", "--lr", "0.01", "--steps", "100000000", "--save-every", "10", "--out", out)
+	cmd := exec.Command("pwc", "train", model+".ir", "--weights", model+"/initial.safetensors", "--data", model+"/data.safetensors", "--optimizer", "sgd", "--lr", "0.01", "--steps", "100000000", "--save-every", "10", "--out", out, "--dp", ranks)
 	cmd.Env = append(cmd.Environ(), "PWC_CACHE=off")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -182,7 +188,7 @@ func TestTrainInterrupted(t *testing.T) {
 	if left, err := filepath.Glob(filepath.Join(out, "*tmp*")); err != nil || len(left) > 0 {
 		t.Errorf("%v, %v were left", left, err)
 	}
-	if n := len(trained(t, "mlp", "--optimizer", "sgd", "--lr", "0.01", "--steps", strconv.Itoa(last+3), "--out", out, "--resume")); n != 3 {
+	if n := len(trained(t, "mlp", "--optimizer", "sgd", "--lr", "0.01", "--steps", strconv.Itoa(last+3), "--out", out, "--resume", "--dp", ranks)); n != 3 {
 		t.Errorf("%d steps after the resumption, want 3", n)
 	}
 }
