@@ -211,9 +211,9 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// docs/cache.md lists the fields in their order.
+// docs/appendix/cache-format.md lists the fields in their order.
 func TestDocumentedFormat(t *testing.T) {
-	data, err := os.ReadFile("../docs/cache.md")
+	data, err := os.ReadFile("../docs/appendix/cache-format.md")
 	if err != nil {
 		t.Fatal(err)
 	}

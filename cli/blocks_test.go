@@ -140,7 +140,7 @@ func TestCommandBlocks(t *testing.T) {
 			cmd := exec.Command(bash, "-c", shorter(script))
 			cmd.Dir = blockFolder(t, b.model)
 			cmd.Env = append(cmd.Environ(), "PWC_CACHE=", "PWC_CACHE_DIR="+cache, "PWC_CACHE_PATH=", "PWC_CACHE_REMOTE=", "PWC_CACHE_TRUST="+filepath.Join(cmd.Dir, "trust"))
-			if strings.HasPrefix(b.name, "pwc cache") || strings.HasPrefix(b.name, "docs/cache.md") { // they pin and clear
+			if strings.HasPrefix(b.name, "pwc cache") || strings.HasPrefix(b.name, "docs/cache.md") || strings.HasPrefix(b.name, "docs/registries.md") { // they pin and clear
 				cmd.Env = append(cmd.Env, "PWC_CACHE_DIR="+filepath.Join(cmd.Dir, "cache"))
 				script = "pwc compile models/llama --capture-sizes none >compiled.txt\npwc cache export cache.tar >>compiled.txt\n" + script
 				cmd.Args[2] = shorter(script)
