@@ -4,5 +4,6 @@
 // [Step.Run] is one launch of the captured graph behind the copy of the batch.
 //
 // A module says what is trained by a function that returns a loss, f32[]. Its parameters are the
-// batch, the weights that it reads are trained.
+// batch, the weights that it reads are trained. A second result, f32[], is the weight of the batch in the means over
+// micro-batches and ranks.
 package train

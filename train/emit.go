@@ -19,62 +19,70 @@ func (p *builder) emitLoss(i int) {
 	if !p.separate {
 		fb := p.b.Func(l.Name)
 		started := p.start(fb, l)
-		part := 1 / float64(p.options.Ranks)
-		loss, gradients := p.gradients(fb, s, part)
-		if p.options.Ranks > 1 {
-			loss, gradients = p.reduce(fb, fb.Op1("mul", []ir.Value{loss, fb.Float(part)}), gradients)
-		}
-		p.update(fb, l, started, loss, gradients)
+		values := p.gradients(fb, s)
+		p.update(fb, l, started, p.mean(fb, s, p.reduce(fb, values)))
 		return
 	}
-	parts := float64(p.options.MicroBatches * p.options.Ranks)
-	fb := p.b.Func(l.Name + ".accumulate")
-	loss, gradients := p.gradients(fb, s, 1/parts)
-	add := func(state string, x ir.Value) {
-		old := fb.State(state)
-		fb.Op("copy", []ir.Value{old, fb.Op1("add", []ir.Value{old, x})})
+	states := []string{stateLoss}
+	if p.weighted(s) {
+		states = append(states, stateWeight)
 	}
-	add(stateLoss, fb.Op1("mul", []ir.Value{loss, fb.Float(1 / parts)}))
-	for k, w := range l.weights {
-		add(accumulated(p.Weights[w].Name), gradients[k])
+	for _, w := range l.weights {
+		states = append(states, accumulated(p.Weights[w].Name))
+	}
+	fb := p.b.Func(l.Name + ".accumulate")
+	for i, x := range p.gradients(fb, s) {
+		old := fb.State(states[i])
+		fb.Op("copy", []ir.Value{old, fb.Op1("add", []ir.Value{old, x})})
 	}
 	fb.Return()
 
 	fb = p.b.Func(l.Name + ".update")
-	// Values of their own: the states are cleared below, and results are read after.
-	held := func(state string) ir.Value {
-		v := fb.State(state)
-		return fb.Op1("add", []ir.Value{v, fb.Float(0)})
+	var values []ir.Value
+	for _, state := range states {
+		// A value of its own: the state is cleared below, and results are read after.
+		values = append(values, fb.Op1("add", []ir.Value{fb.State(state), fb.Float(0)}))
 	}
-	loss, gradients = held(stateLoss), nil
-	for _, w := range l.weights {
-		gradients = append(gradients, held(accumulated(p.Weights[w].Name)))
-	}
-	loss, gradients = p.reduce(fb, loss, gradients)
-	clear := func(state string) {
+	values = p.reduce(fb, values)
+	for _, state := range states {
 		v := fb.State(state)
 		zero := fb.Op1("full", []ir.Value{fb.Float(0)}, ir.DimsAttr("shape", fb.Type(v).Shape...), ir.DTypeAttr(dtype.F32))
 		fb.Op("copy", []ir.Value{v, zero})
 	}
-	clear(stateLoss)
-	for _, w := range l.weights {
-		clear(accumulated(p.Weights[w].Name))
-	}
-	p.update(fb, l, p.start(fb, l), loss, gradients)
+	p.update(fb, l, p.start(fb, l), p.mean(fb, s, values))
 }
 
-// gradients emits forward and backward, and returns the loss and the gradients of the weights in
-// f32, multiplied by part and by the scale of the loss.
-func (p *builder) gradients(fb *ir.FuncBuilder, s *source, part float64) (loss ir.Value, gradients []ir.Value) {
+// gradients emits forward and backward of one of the parts of a step, and returns what is summed over them: the
+// loss, the weight of the batch if the parts have weights, and the gradients of the weights in f32, times the scale
+// of the loss. Each is multiplied by the weight and divided by the number of parts.
+func (p *builder) gradients(fb *ir.FuncBuilder, s *source) []ir.Value {
 	args := params(fb, s.f)
 	for _, v := range args {
 		fb.Place(v, p.varying()...)
 	}
 	fb.SetPos(s.f.Pos)
 	out := fb.Inline(s.d.Forward, ir.Inlining{Args: args})
-	seed := fb.Op1("full", []ir.Value{fb.Float(part)}, ir.DimsAttr("shape"), ir.DTypeAttr(dtype.F32))
-	if p.options.Scaler != nil {
-		seed = fb.Op1("mul", []ir.Value{fb.State(stateScale), fb.Float(part)})
+	part := fb.Float(1 / p.parts())
+	full := func(x ir.Value) ir.Value {
+		return fb.Op1("full", []ir.Value{x}, ir.DimsAttr("shape"), ir.DTypeAttr(dtype.F32))
+	}
+	mul := func(a, b ir.Value) ir.Value { return fb.Op1("mul", []ir.Value{a, b}) }
+	sums := out[:1:1]
+	var seed ir.Value
+	switch {
+	case p.weighted(s):
+		weight := mul(out[1], part)
+		sums = []ir.Value{mul(out[0], weight), weight}
+		if seed = weight; p.options.Scaler != nil {
+			seed = mul(fb.State(stateScale), weight)
+		}
+	default:
+		if p.parts() > 1 {
+			sums = []ir.Value{mul(out[0], part)}
+		}
+		if seed = full(part); p.options.Scaler != nil {
+			seed = mul(fb.State(stateScale), part)
+		}
 	}
 	var in []ir.Value
 	for _, v := range s.d.Plan.Saved {
@@ -83,12 +91,32 @@ func (p *builder) gradients(fb *ir.FuncBuilder, s *source, part float64) (loss i
 	for _, i := range s.d.Params {
 		in = append(in, args[i])
 	}
-	return out[0], fb.Inline(s.d.Backward, ir.Inlining{Args: append(in, seed)})
+	in = append(in, seed)
+	if len(s.f.Returns) == 2 { // the weight of a batch is not trained
+		in = append(in, full(fb.Float(0)))
+	}
+	return append(sums, fb.Inline(s.d.Backward, ir.Inlining{Args: in})...)
 }
 
-// update emits what follows the gradients of a step, and its results.
-func (p *builder) update(fb *ir.FuncBuilder, l *Loss, started started, loss ir.Value, gradients []ir.Value) {
+// mean emits the loss and the gradients of a step from the sums over its parts. Where no part has a weight, all of
+// them are 0.
+func (p *builder) mean(fb *ir.FuncBuilder, s *source, sums []ir.Value) []ir.Value {
+	if !p.weighted(s) {
+		return sums
+	}
+	some := fb.Op1("compare", []ir.Value{sums[1], fb.Float(0)}, ir.EnumAttr("dir", "gt"))
+	by := fb.Op1("where", []ir.Value{some, fb.Op1("reciprocal", []ir.Value{sums[1]}), fb.Float(1)})
+	out := slices.Delete(slices.Clone(sums), 1, 2)
+	for i, x := range out {
+		out[i] = fb.Op1("mul", []ir.Value{x, by})
+	}
+	return out
+}
+
+// update emits what follows the loss and the gradients of a step, and its results.
+func (p *builder) update(fb *ir.FuncBuilder, l *Loss, started started, values []ir.Value) {
 	o := &p.options
+	loss, gradients := values[0], values[1:]
 	results := []ir.Value{loss}
 	l.Results = []string{"loss"}
 	result := func(name string, v ir.Value) {

@@ -32,7 +32,9 @@ func Language(m *ir.Module, rows, length int64) (*ir.Module, error) {
 
 // Labeled is [Language] for the labels of a second parameter, i32[rows, length]: the mean is over the
 // tokens whose label is an id of the vocabulary. Any other label, such as -100 of transformers, leaves
-// the token out, as a prompt whose answer is trained. A batch without labels has the loss 0.
+// the token out, as a prompt whose answer is trained. A batch without labels has the loss 0. @loss also returns
+// the weight of the batch, the share of its tokens that the mean is over, so that micro-batches and ranks have
+// the loss of all their tokens together.
 func Labeled(m *ir.Module, rows, length int64) (*ir.Module, error) {
 	return trained(m, &language{m: m, rows: rows, length: length, labels: true})
 }
@@ -112,7 +114,7 @@ func (l *language) join(forward, logits *ir.Func) (*ir.Module, error) {
 	position := fb.Op1("rem", []ir.Value{e.iota(tokens), fb.Int(l.length)})
 	hidden := fb.Inline(forward, ir.Inlining{Args: []ir.Value{ids, position}, Symbols: symbols})
 	out := fb.Inline(everyRow(l.m, logits), ir.Inlining{Args: []ir.Value{hidden[0], position}, Symbols: symbols})
-	fb.Return(l.entropy(e, out[0], labels, position))
+	fb.Return(l.entropy(e, out[0], labels, position)...)
 	return b.Build()
 }
 
@@ -131,10 +133,11 @@ func everyRow(m *ir.Module, logits *ir.Func) *ir.Func {
 	return f
 }
 
-// entropy emits the mean over tokens of the cross entropy of the logits with the next label of
+// entropy emits the results of the loss: the mean over tokens of the cross entropy of the logits with the next label of
 // the row. Picking the token by comparison keeps the gradient pointwise. Any number near the largest
-// logit keeps exp in range; a whole one has no gradient, which would be zero but for rounding.
-func (l *language) entropy(e emitter, logits, labels, position ir.Value) ir.Value {
+// logit keeps exp in range; a whole one has no gradient, which would be zero but for rounding. With labels the second
+// result is the weight of the batch.
+func (l *language) entropy(e emitter, logits, labels, position ir.Value) []ir.Value {
 	tokens, last := dim.Const(l.rows*l.length), l.length-1
 	if e.Type(logits).DType != dtype.F32 {
 		logits = e.Op1("cast", []ir.Value{logits}, ir.DTypeAttr(dtype.F32))
@@ -151,18 +154,23 @@ func (l *language) entropy(e emitter, logits, labels, position ir.Value) ir.Valu
 	chosen := row("sum", e.Op1("where", []ir.Value{hit, shifted, e.Float(0)}))
 	each := e.Op1("sub", []ir.Value{total, chosen})
 	all := func(x ir.Value) ir.Value { return e.Op1("sum", []ir.Value{x}, ir.IntsAttr("axes", 0, 1)) }
-	var inside, number ir.Value
+	var inside, number, count ir.Value
 	if l.labels { // the padding above is no id, so it leaves out the last token of a row as well
 		vocabulary, _ := e.Type(logits).Shape[1].Const()
 		known := e.compare(target, e.Int(0), "ge")
 		inside = e.Op1("and", []ir.Value{known, e.compare(target, e.Int(vocabulary), "lt")})
-		number = e.Op1("maximum", []ir.Value{all(e.Op1("cast", []ir.Value{inside}, ir.DTypeAttr(dtype.F32))), e.Float(1)})
+		count = all(e.Op1("cast", []ir.Value{inside}, ir.DTypeAttr(dtype.F32)))
+		number = e.Op1("maximum", []ir.Value{count, e.Float(1)})
 	} else {
 		inside = e.compare(e.reshape(position, tokens, dim.Const(1)), e.Int(last), "lt")
 		number = e.Float(float64(l.rows * last))
 	}
 	counted := all(e.Op1("where", []ir.Value{inside, each, e.Float(0)}))
-	return e.Op1("div", []ir.Value{counted, number})
+	loss := e.Op1("div", []ir.Value{counted, number})
+	if !l.labels {
+		return []ir.Value{loss}
+	}
+	return []ir.Value{loss, e.Op1("div", []ir.Value{count, e.Float(float64(l.rows * last))})}
 }
 
 // attend returns @loss with dense attention in place of calls.

@@ -36,12 +36,12 @@ type Options struct {
 	Scaler *optim.Scaler
 
 	// MicroBatches is into how many runs a batch is cut. Their gradients are added up, and the
-	// loss and the gradient are the means over them. 0: 1.
+	// loss and the gradient are the means over them, weighted where the loss returns a weight. 0: 1.
 	MicroBatches int
 
 	// Ranks is how many devices train together, each on batches of its own. Their gradients are summed
-	// before the optimizer, so that all have the same weights; the loss and the gradient are the means
-	// over the ranks. The ranks are those of the program's group [Group]. 0: 1.
+	// before the optimizer, so that all have the same weights; the loss and the gradient are the means over
+	// the micro-batches of all ranks. The ranks are those of the program's group [Group]. 0: 1.
 	Ranks int
 
 	// BucketBytes bounds a bucket: gradients with fewer bytes than that are summed over the ranks in one

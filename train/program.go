@@ -19,6 +19,7 @@ const (
 	stateScale  = "train.scale"  // f32[]: the scale of the loss
 	stateGrowth = "train.growth" // i32[]: steps since the scale changed
 	stateLoss   = "train.loss"   // f32[]: the sum over the micro-batches so far
+	stateWeight = "train.weight" // f32[]: the sum of their weights, if a loss returns one
 )
 
 // Program is the functions of a training step.
@@ -136,8 +137,8 @@ func functions(m *ir.Module, o *Options) (losses []*ir.Func, choose *ir.Func, er
 		switch {
 		case f == nil:
 			return nil, nil, fmt.Errorf("train: the module has no function @%s", strings.TrimPrefix(name, "@"))
-		case len(f.ResultTypes) != 1 || !f.ResultTypes[0].Equal(optim.Scalar):
-			errs = append(errs, refuse(m, f, "@%s returns %s: a function that is trained returns one f32[], the loss", f.Name, typeList(f.ResultTypes)))
+		case len(f.ResultTypes) < 1 || len(f.ResultTypes) > 2 || slices.ContainsFunc(f.ResultTypes, func(t ir.Type) bool { return !t.Equal(optim.Scalar) }):
+			errs = append(errs, refuse(m, f, "@%s returns %s: a function that is trained returns f32[], the loss, and at most one more f32[], the weight of its batch", f.Name, typeList(f.ResultTypes)))
 		case slices.Contains(losses, f):
 			errs = append(errs, refuse(m, f, "@%s is named twice", f.Name))
 		}
@@ -192,6 +193,12 @@ type source struct {
 	f       *ir.Func // what was differentiated
 	weights []int
 }
+
+// parts is in how many batches a step is cut, on all ranks together.
+func (p *builder) parts() float64 { return float64(p.options.MicroBatches * p.options.Ranks) }
+
+// weighted reports whether the parts of a step have weights.
+func (p *builder) weighted(s *source) bool { return p.parts() > 1 && len(s.f.Returns) == 2 }
 
 // differentiate adds a loss and the weights that it reads.
 func (p *builder) differentiate(f *ir.Func) error {
@@ -304,6 +311,9 @@ func (p *builder) declare() {
 	p.declareCounts()
 	if p.separate {
 		p.b.AddState(&ir.State{Name: stateLoss, Type: optim.Scalar, Placements: p.varying()})
+		if slices.ContainsFunc(p.sources, func(s source) bool { return p.weighted(&s) }) {
+			p.b.AddState(&ir.State{Name: stateWeight, Type: optim.Scalar, Placements: p.varying()})
+		}
 	}
 	if p.options.Scaler != nil {
 		p.b.State(stateScale, optim.Scalar)

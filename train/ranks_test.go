@@ -3,6 +3,7 @@ package train_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -17,6 +18,7 @@ import (
 	collectivehost "pwc/collective/host"
 	"pwc/compile/cuda"
 	hostbackend "pwc/compile/host"
+	"pwc/frontend/hf"
 	"pwc/internal/cuda/cudatest"
 	"pwc/internal/cuda/fake"
 	"pwc/internal/testkit"
@@ -475,5 +477,66 @@ func TestRanksOnGPU(t *testing.T) {
 			}
 			r.same(t)
 		})
+	}
+}
+
+// Micro-batches and ranks with different numbers of labels have the loss and the weights of one batch with all of
+// the tokens, where each label counts the same. Where none has a label, the loss is 0 and no weight changes.
+func TestPartsWeighLabels(t *testing.T) {
+	const dir, length = "../testdata/hf/llama", 6
+	m, err := hf.Builtin().ImportDir(dir, hf.Options{DType: dtype.F32})
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, err := safetensors.OpenDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer src.Close()
+	ids := safetensors.Tensor{DType: dtype.I32, Shape: []int64{8, length}}
+	labels := ids
+	for row := range 8 {
+		for i := range length {
+			id := int32(7*row+3*i) % 29
+			ids.Data = binary.LittleEndian.AppendUint32(ids.Data, uint32(id))
+			if i < []int{1, 5, 6, 3, 6, 6, 6, 6}[row] { // the labels of rows are 5, 1, 0 and 3, then none at all
+				id = -100
+			}
+			labels.Data = binary.LittleEndian.AppendUint32(labels.Data, uint32(id))
+		}
+	}
+	batches := memory{train.InputIDs: ids, train.Labels: labels}
+	module := func(rows int64) *ir.Module {
+		l, err := train.Labeled(m.Module, rows, length)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	o := train.Options{Optimizer: optim.SGD{}, LearningRate: 0.1, Scaler: &optim.Scaler{Initial: 64, Growth: 2, Backoff: 0.5, Interval: 9}}
+	one := load(t, module(4), src, o, onHost(t), piecewise.Full)
+	want := steps(t, one, data(t, one, batches), 1)[0]
+	trained := states(t, one)
+	for _, c := range []struct{ ranks, parts int }{{1, 4}, {4, 1}, {2, 2}} {
+		o.Ranks, o.MicroBatches = c.ranks, c.parts
+		r := onRanks(t, module(1), src, batches, o, piecewise.Full)
+		if got := r.run(t, 1)[0]; !(math.Abs(got-want) <= 1e-5*want) {
+			t.Errorf("%d ranks of %d micro-batches: the loss is %v, want %v", c.ranks, c.parts, got, want)
+		}
+		after := r.same(t)
+		for _, w := range one.Program().Weights {
+			if e := near(floats(after[w.Name]), floats(trained[w.Name])); e > 1e-5 {
+				t.Errorf("%d ranks of %d micro-batches: weight %s differs by %g", c.ranks, c.parts, w.Name, e)
+			}
+		}
+		if got := r.run(t, 1)[0]; got != 0 {
+			t.Errorf("%d ranks of %d micro-batches: the loss without labels is %v", c.ranks, c.parts, got)
+		}
+		last := r.same(t)
+		for _, w := range one.Program().Weights {
+			if !bytes.Equal(last[w.Name], after[w.Name]) {
+				t.Errorf("%d ranks of %d micro-batches: a step without labels changes weight %s", c.ranks, c.parts, w.Name)
+			}
+		}
 	}
 }

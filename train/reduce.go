@@ -22,13 +22,12 @@ func (p *builder) varying() []ir.Placement {
 	return []ir.Placement{{Group: Group, Kind: ir.Varying}}
 }
 
-// reduce emits the sums over the ranks of the loss and of the gradients. Gradients smaller than a bucket are
-// joined, in the order in which the backward computes them, and the loss with the first of them.
-func (p *builder) reduce(fb *ir.FuncBuilder, loss ir.Value, gradients []ir.Value) (ir.Value, []ir.Value) {
+// reduce emits the sums over the ranks of what [builder.gradients] returns. Values smaller than a bucket are
+// joined, in the order in which forward and backward compute them.
+func (p *builder) reduce(fb *ir.FuncBuilder, values []ir.Value) []ir.Value {
 	if p.options.Ranks == 1 {
-		return loss, gradients
+		return values
 	}
-	values := append([]ir.Value{loss}, gradients...)
 	order := make([]int, len(values))
 	for i := range order {
 		order[i] = i
@@ -56,7 +55,7 @@ func (p *builder) reduce(fb *ir.FuncBuilder, loss ir.Value, gradients []ir.Value
 		bucket, size = append(bucket, i), size+n
 	}
 	flush()
-	return sums[0], sums[1:]
+	return sums
 }
 
 // reduceBucket emits the sums of values[i] for i in bucket, with one all_reduce.
