@@ -1,18 +1,18 @@
-// The parts of the kernel that do not depend on how products are computed; paged.cu describes it.
+// What tiles in float32 and tiles on tensor cores have in common. paged.cu describes the kernel.
 
 typedef unsigned int u32;
 typedef unsigned short u16;
 
 #define THREADS (32 * WARPS)
-#define UNIT 64          // parts of a context are multiples of so many keys,
-#define LEAST 8          // of large tiles at least so many units
-#define LONG 32          // units of a context that is split further,
-#define FEW 16           // but below twice as many into no more parts, since each costs some combining
+#define UNIT 64            // a part of a context is a multiple of UNIT keys
+#define MIN_UNITS 8        // the fewest units of a part, in large tiles
+#define LONG_UNITS 32      // a context of LONG_UNITS or more has more parts,
+#define MAX_SHORT_PARTS 16 // but at most MAX_SHORT_PARTS below 2 * LONG_UNITS, since each part adds to the cost of combining
 
 #if TENSOR
-#define OPERANDS (TILE / (16 * WARPS)) // of 16 pairs, for each warp of a large tile
-#define KEYS (16 * WARPS) // of a stage
-#define VECTOR 4         // elements that a thread finishes at once
+#define OPERANDS (TILE / (16 * WARPS)) // operands of 16 pairs per warp of a large tile
+#define KEYS (16 * WARPS)              // keys of a stage
+#define VECTOR 4                       // elements that a thread finishes at once
 #else
 #define KEYS (HEAD_DIM <= 128 ? 32 : 16)
 #define VECTOR 1
@@ -30,14 +30,15 @@ typedef float KT;
 typedef u16 KT;
 #endif
 
-#define NONE (-__int_as_float(0x7f800000)) // the largest score of no key
+#define MINUS_INFINITY (-__int_as_float(0x7f800000)) // the maximum where no key is visible
 
-// A launch is the only one of its call, or the FIRST or SECOND of two. The second begins when all blocks of the first have
-// waited for the kernel before the call, or have ended, so it need not wait for that kernel. It waits for the first at its end.
-#define FIRST 1
-#define SECOND 2
+// A launch is the only one of its call (0), or the first or second of two. The second starts when every block of the
+// first has waited for the kernel before the call or has ended, so it need not wait for that kernel. At its end it waits
+// for the first launch.
+#define ORDER_FIRST 1
+#define ORDER_SECOND 2
 
-// From here on the writes of the launch before are visible, and those of the launches that it waited for.
+// wait_for_dependency makes the writes of the previous launch visible, and of the launches that it waited for.
 __device__ __forceinline__ void wait_for_dependency() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -49,34 +50,34 @@ __device__ __forceinline__ void trigger_dependents() {
 #endif
 }
 
-// From here on the writes of the kernels before the call are visible.
-__device__ __forceinline__ void wait_for_operands(int turn) {
-  if (!LARGE && turn == SECOND) asm volatile("fence.acq_rel.gpu;" ::: "memory");
+// wait_for_operands makes the writes of the kernels before the call visible.
+__device__ __forceinline__ void wait_for_operands(int order) {
+  if (!LARGE && order == ORDER_SECOND) asm volatile("fence.acq_rel.gpu;" ::: "memory");
   else wait_for_dependency();
-  if (LARGE && turn == FIRST) trigger_dependents();
+  if (LARGE && order == ORDER_FIRST) trigger_dependents();
 }
 
-// Conversions. Each rounds to nearest even, once.
-__device__ __forceinline__ float wide(float x, int) { return x; }
-__device__ __forceinline__ float wide(u16 x, int type) {
+// Conversions round to nearest even, once.
+__device__ __forceinline__ float toFloat(float x, int) { return x; }
+__device__ __forceinline__ float toFloat(u16 x, int type) {
   if (type == BF16) return __uint_as_float((u32)x << 16);
   float y;
   asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
   return y;
 }
-// two returns lo and hi as a register of 16-bit floats, lo in the low half.
-__device__ __forceinline__ u32 two(float lo, float hi, int type) {
+// pack2 returns lo and hi as two 16-bit floats in a register, lo in the low half.
+__device__ __forceinline__ u32 pack2(float lo, float hi, int type) {
   u32 y;
   if (type == BF16) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
   else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
   return y;
 }
-__device__ __forceinline__ void narrow(float *p, float x, int) { *p = x; }
-__device__ __forceinline__ void narrow(u16 *p, float x, int type) { *p = (u16)two(x, 0.f, type); }
+__device__ __forceinline__ void storeRounded(float *p, float x, int) { *p = x; }
+__device__ __forceinline__ void storeRounded(u16 *p, float x, int type) { *p = (u16)pack2(x, 0.f, type); }
 
-// readOnce is a policy of the second-level cache: data that is read with it is evicted first, so
-// that the activations between kernels stay (PTX ISA, "createpolicy").
-__device__ __forceinline__ unsigned long long readOnce() {
+// evictFirstPolicy returns a policy of the L2 cache: lines that are read with it are evicted first, so that the
+// activations between kernels stay (PTX ISA, "createpolicy").
+__device__ __forceinline__ unsigned long long evictFirstPolicy() {
   unsigned long long policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
   return policy;
@@ -87,25 +88,25 @@ struct Task {
   const QT *q, *k, *v;
   KT *cache;
   QT *o;
-  const int *slots;       // of rows
-  const int *table;       // of the request
-  float *partial;         // for each pair, key-value head and part HEAD_DIM sums, top, weight
-  int spread;             // parts that there is room for
-  u32 *arrived;           // of tiles and key-value heads, parts that are done; zero between launches
-  u32 real;               // of a small tile, by pair: its row is not padded
-  int turn;               // of the launch in its call
+  const int *slots; // by row
+  const int *table; // block table of the request
+  float *partial;   // by pair, key-value head and part: HEAD_DIM sums, the maximum and the weight sum
+  int partCapacity; // parts that partial has room for
+  u32 *partsDone;   // by tile and key-value head: the number of parts that are done; zero between launches
+  u32 realPairs;    // of a small tile, a bit per pair: its row is not padded
+  int order;        // of the launch in its call
   int kvHeads, head;
-  int first, old, length; // first row, tokens before it, tokens with it
-  int pair, pairs;        // of the tile; pair counts from the request's first
-  int from, to;           // keys of this part
+  int first, cachedKeys, length; // first row; tokens before this step; tokens with this step
+  int pair, pairs;               // of the tile; pair 0 is the request's first
+  int from, to;                  // keys of this part
   int part, parts;
-  bool second;            // the block is not among the first, of which each multiprocessor has one
-  float scale, softcap;   // scale times log2(e)
-  unsigned long long once; // cache policy of keys that no other block reads
+  bool later;                    // the block is behind the first ones, of which each multiprocessor gets one
+  float scale, softcap;          // scale is multiplied by log2(e)
+  unsigned long long evictFirst; // L2 policy for keys that no other block reads
   int window;
 };
 
-// visible sets [from, to) to the positions that a row at pos sees.
+// visible sets [from, to) to the keys that the row at index pos of its sequence sees.
 __device__ __forceinline__ void visible(const Task &t, int pos, int &from, int &to) {
   from = 0;
   to = t.length;
@@ -118,83 +119,83 @@ __device__ __forceinline__ void visible(const Task &t, int pos, int &from, int &
 
 __device__ __forceinline__ int rowOf(const Task &t, int p) { return t.first + (t.pair + p) / GROUP; }
 
-// outOf returns the offset of a pair's query and result, in elements.
-__device__ __forceinline__ long long outOf(const Task &t, int p) {
+// queryOffset returns the offset of a pair's query and result, in elements.
+__device__ __forceinline__ long long queryOffset(const Task &t, int p) {
   long long heads = (long long)t.kvHeads * GROUP;
   return (rowOf(t, p) * heads + t.head * GROUP + (t.pair + p) % GROUP) * HEAD_DIM;
 }
 
-// cached returns where the cache keeps the key of a slot for a head, in elements;
-// the value lies VALUE_DISTANCE(heads) further.
+// cacheOffset returns the offset in the cache of a slot's key for a head, in elements. The value is
+// VALUE_DISTANCE(heads) behind it.
 #define VALUE_DISTANCE(heads) ((long long)BLOCK_SIZE * (heads) * HEAD_DIM)
-__device__ __forceinline__ long long cached(int block, int place, int heads, int head) {
+__device__ __forceinline__ long long cacheOffset(int block, int place, int heads, int head) {
   return ((((long long)block * 2) * BLOCK_SIZE + place) * heads + head) * HEAD_DIM;
 }
 
-// power returns 2^x, 0 for NONE.
-__device__ __forceinline__ float power(float x) {
+// exp2Approx returns 2^x; 0 for MINUS_INFINITY.
+__device__ __forceinline__ float exp2Approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-// based returns what scores are taken relative to: their largest, or 0 if there is none.
-__device__ __forceinline__ float based(float top) { return top == NONE ? 0.f : top; }
+// finiteMax returns what is subtracted from scores: their maximum, or 0 if no key is visible.
+__device__ __forceinline__ float finiteMax(float maximum) { return maximum == MINUS_INFINITY ? 0.f : maximum; }
 
-// isReal reports whether a pair's row is not padded.
-__device__ __forceinline__ bool isReal(const Task &t, int p) { return LARGE ? t.slots[rowOf(t, p)] >= 0 : t.real >> p & 1; }
+// isRealRow reports whether a pair's row is not padded.
+__device__ __forceinline__ bool isRealRow(const Task &t, int p) { return LARGE ? t.slots[rowOf(t, p)] >= 0 : t.realPairs >> p & 1; }
 
-// slotOfLane returns the slot of the row of the lane's pair, of a small tile.
+// slotOfLane returns the slot of the row of the lane's pair, in a small tile.
 __device__ __forceinline__ int slotOfLane(const Task &t) { return t.slots[rowOf(t, min((int)threadIdx.x % TILE, t.pairs - 1))]; }
 
-// markReal sets the bits of isReal from the result of slotOfLane.
-__device__ __forceinline__ void markReal(Task &t, int slot) { t.real = __ballot_sync(~0u, slot >= 0); }
+// markRealRows sets the bits for isRealRow from the result of slotOfLane.
+__device__ __forceinline__ void markRealRows(Task &t, int slot) { t.realPairs = __ballot_sync(~0u, slot >= 0); }
 
-// putResult writes VECTOR elements of a pair's result, from d on.
-__device__ __forceinline__ void putResult(const Task &t, int p, int d, const float *sum, float total) {
-  const bool real = isReal(t, p) && total != 0.f; // a padded row's sum may be NaN
-  QT *o = t.o + outOf(t, p) + d;
+// storeResult stores VECTOR elements of a pair's result, from d on.
+__device__ __forceinline__ void storeResult(const Task &t, int p, int d, const float *sum, float weightSum) {
+  const bool real = isRealRow(t, p) && weightSum != 0.f; // the sums of a padded row may be NaN
+  QT *o = t.o + queryOffset(t, p) + d;
 #if VECTOR == 4
   uint2 x = make_uint2(0, 0);
-  const float by = __fdividef(1.f, total);
-  if (real) x = make_uint2(two(sum[0] * by, sum[1] * by, Q_TYPE), two(sum[2] * by, sum[3] * by, Q_TYPE));
+  const float by = __fdividef(1.f, weightSum);
+  if (real) x = make_uint2(pack2(sum[0] * by, sum[1] * by, Q_TYPE), pack2(sum[2] * by, sum[3] * by, Q_TYPE));
   *(uint2 *)o = x;
 #else
-  narrow(o, real ? sum[0] / total : 0.f, Q_TYPE);
+  storeRounded(o, real ? sum[0] / weightSum : 0.f, Q_TYPE);
 #endif
 }
 
-// partOf returns where a part of a pair's sums lies: HEAD_DIM of them, the top and
-// the total weight.
+// partOf returns the address of a part of a pair: HEAD_DIM sums, the maximum and the weight sum.
 #define PART ((HEAD_DIM + 3) / 4 * 4 + 4)
 __device__ __forceinline__ float *partOf(const Task &t, int p, int part) {
   const long long pair = (long long)t.first * GROUP + t.pair + p;
-  return t.partial + ((pair * t.kvHeads + t.head) * t.spread + part) * PART;
+  return t.partial + ((pair * t.kvHeads + t.head) * t.partCapacity + part) * PART;
 }
 
-// put stores VECTOR elements of a pair's sum, from d on: in the result, or in this part.
-__device__ __forceinline__ void put(const Task &t, int p, int d, const float *sum, float top, float total) {
-  if (t.parts == 1) return putResult(t, p, d, sum, total);
+// storeSums stores VECTOR elements of a pair's sums, from d on: to the result, or to the part if there are several.
+__device__ __forceinline__ void storeSums(const Task &t, int p, int d, const float *sum, float maximum, float weightSum) {
+  if (t.parts == 1) return storeResult(t, p, d, sum, weightSum);
   float *part = partOf(t, p, t.part);
 #if VECTOR == 4
   *(float4 *)(part + d) = make_float4(sum[0], sum[1], sum[2], sum[3]);
 #else
   part[d] = sum[0];
 #endif
-  if (d == 0) *(float2 *)(part + PART - 4) = make_float2(top, total);
+  if (d == 0) *(float2 *)(part + PART - 4) = make_float2(maximum, weightSum);
 }
 
-// combine has the last block to finish add the parts, in their order.
+// combine: the last block of a tile to finish adds the parts, in their order.
 template <int BATCH>
 __device__ __forceinline__ void combine(const Task &t) {
   __shared__ int last;
-  u32 *arrived = t.arrived + (long long)blockIdx.y * t.kvHeads + t.head;
+  u32 *partsDone = t.partsDone + (long long)blockIdx.y * t.kvHeads + t.head;
   __syncthreads();
   if (threadIdx.x == 0) {
-    u32 before; // with what the block wrote before the barrier; and what others wrote before theirs is seen after the next
-    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(arrived) : "memory");
+    // Release: the block's writes before the barrier; acquire: those of other blocks, for reads after the next barrier.
+    u32 before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(partsDone) : "memory");
     last = before == (u32)t.parts - 1;
-    if (last) *arrived = 0; // for the next launch
+    if (last) *partsDone = 0; // for the next launch
   }
   __syncthreads();
   if (!last) return;
@@ -202,12 +203,12 @@ __device__ __forceinline__ void combine(const Task &t) {
   for (int i = threadIdx.x; i < t.pairs * (HEAD_DIM / VECTOR); i += THREADS) {
     const int p = i / (HEAD_DIM / VECTOR), d = i % (HEAD_DIM / VECTOR) * VECTOR;
     const float *at = partOf(t, p, 0);
-    float best = NONE, total = 0.f, sum[VECTOR] = {};
-    // Several parts are read at once, so that a thread does not wait for each in turn.
+    float best = MINUS_INFINITY, weightSum = 0.f, sum[VECTOR] = {};
+    // Load several parts at once, so that a thread does not wait for each of them.
 #pragma unroll 1
     for (int base = 0; base < t.parts; base += BATCH) {
       float x[BATCH][VECTOR], now = best;
-      float2 of[BATCH]; // top and total
+      float2 of[BATCH]; // maximum and weight sum
 #pragma unroll
       for (int s = 0; s < BATCH; s++) {
         const float *part = at + min(base + s, t.parts - 1) * PART;
@@ -220,21 +221,21 @@ __device__ __forceinline__ void combine(const Task &t) {
       }
 #pragma unroll
       for (int s = 0; s < BATCH; s++) now = fmaxf(now, of[s].x);
-      const float by = power(best - based(now));
+      const float by = exp2Approx(best - finiteMax(now));
       best = now;
-      total *= by;
+      weightSum *= by;
 #pragma unroll
       for (int e = 0; e < VECTOR; e++) sum[e] *= by;
 #pragma unroll
       for (int s = 0; s < BATCH; s++) {
         const float weight = base + s < t.parts ? of[s].y : 0.f;
-        if (weight == 0.f) continue; // no key of it is visible: 0 times its sums may be NaN
-        const float share = power(of[s].x - based(best));
-        total += share * weight;
+        if (weight == 0.f) continue; // no visible key: 0 times its sums may be NaN
+        const float rescale = exp2Approx(of[s].x - finiteMax(best));
+        weightSum += rescale * weight;
 #pragma unroll
-        for (int e = 0; e < VECTOR; e++) sum[e] += share * x[s][e];
+        for (int e = 0; e < VECTOR; e++) sum[e] += rescale * x[s][e];
       }
     }
-    putResult(t, p, d, sum, total);
+    storeResult(t, p, d, sum, weightSum);
   }
 }

@@ -49,13 +49,13 @@ type Op struct {
 	dev     *cuda.Device
 	options Options
 	sms     int
-	shared  int // shared memory that a block may have on the target
+	shared  int // bytes of shared memory that a block may have on the target
 
 	mu       sync.Mutex
-	kinds    map[Variant]*kinds // by what they have in common
+	kinds    map[Variant]*kinds // by the result of variantOf
 	kernels  map[Variant]*kernel
 	modules  []*cuda.Module
-	counters device.Buffer // of parts that are done, zero between launches
+	counters device.Buffer // numbers of parts that are done; zero between launches
 	step     step
 	closed   bool
 }
@@ -78,8 +78,8 @@ var (
 	_ device.Preparer = (*Op)(nil)
 )
 
-// New returns the op for a device. It takes [Op.Bytes] of device memory, and
-// four times as much of host memory. Close it before the device.
+// New returns the op for a device. It allocates [Op.Bytes] of device memory, and four times as
+// much pinned host memory. Close it before the device.
 func New(dev *cuda.Device, o Options) (*Op, error) {
 	if o.MaxRequests == 0 {
 		o.MaxRequests = o.MaxRows
@@ -108,9 +108,9 @@ func (o *Op) allocate() error {
 	if err := o.step.allocate(o.dev, &o.options); err != nil {
 		return err
 	}
-	// Contexts are split while tiles of rows, or of all pairs of the rows together,
-	// are no more than the blocks that the card holds.
-	m, err := o.dev.Alloc(2 * o.counterBytes()) // two launches of a call may run at a time
+	// Contexts are split only if the tiles of the rows, or of all pairs of the rows together, are at
+	// most as many as the blocks that run on the GPU at once.
+	m, err := o.dev.Alloc(2 * o.counterBytes()) // two launches of a call may overlap
 	if err != nil {
 		return err
 	}
@@ -126,18 +126,18 @@ func (o *Op) allocate() error {
 func (o *Op) counterBytes() int64 { return 4 * int64(maxResident*o.sms) * (1 + 2*tensorTile) }
 
 // countersOf returns the counters of a launch.
-func (o *Op) countersOf(t turn) device.Buffer {
-	if t == second {
+func (o *Op) countersOf(order launchOrder) device.Buffer {
+	if order == orderSecond {
 		return o.counters.Slice(o.counterBytes(), o.counterBytes())
 	}
 	return o.counters.Slice(0, o.counterBytes())
 }
 
-// Bytes returns the device memory that the op keeps beside the scratch of calls.
+// Bytes returns the device memory that the op keeps, without the scratch of calls.
 func (o *Op) Bytes() int64 { return o.step.memory.Size + o.counters.Size }
 
-// Close gives back what the op took. No launch may be under way, and graphs that
-// hold one fail from then on. The second time it does nothing.
+// Close frees the op's memory and kernels. No launch may be in flight, and graphs with launches of
+// the op fail from then on. A second call does nothing.
 func (o *Op) Close() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -162,9 +162,9 @@ func (o *Op) free() error {
 // Signature returns the op's declaration. It can be captured.
 func (o *Op) Signature() device.Signature { return attention.Signature(true, "1") }
 
-// ScratchBytes returns the memory for the sums of parts of contexts, of calls with
-// as many rows as the operands have or fewer. A call with shapes that are new to
-// the op makes it ask for their code and load it.
+// ScratchBytes returns the memory for the sums of parts of contexts, for calls with at most as many
+// rows as the operands have. For new shapes the op gets their kernels from Options.Code and loads
+// them.
 func (o *Op) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, error) {
 	s, err := attention.ParseArgs(args)
 	if err != nil {
@@ -240,8 +240,7 @@ func (o *Op) kernel(v Variant) (*kernel, error) {
 	return k, nil
 }
 
-// Launch enqueues the call, or records it. Metadata that Prepare has not seen is
-// prepared now.
+// Launch enqueues the call, or records it. It prepares the metadata if Prepare was not called for it.
 func (o *Op) Launch(c *device.OpCall) error { return o.enqueue(c, false) }
 
 // enqueue enqueues or records the call; in a warm-up it launches every kernel that an eager step
@@ -297,11 +296,11 @@ func (o *Op) launch(c *device.OpCall, stream *cuda.Stream, s *attention.Shape, p
 	}
 	k.call.Shared = uint32(l.variant.sharedOf(l.resident, o.shared))
 	k.call.Grid = [3]uint32{uint32(s.KVHeads), uint32(l.tiles), uint32(l.parts)}
-	if need := partBytes(s) * int64(s.Rows*l.spread); l.spread > 1 && c.Scratch.Size < need {
+	if need := partBytes(s) * int64(s.Rows*l.partCapacity); l.partCapacity > 1 && c.Scratch.Size < need {
 		return fmt.Errorf("%s: scratch of %d bytes, %d are needed", attention.Name, c.Scratch.Size, need)
 	}
 	buffers := [...]device.Buffer{c.Args[attention.ArgQ].Buffer, c.Args[attention.ArgK].Buffer, c.Args[attention.ArgV].Buffer,
-		c.Args[attention.ArgKV].Buffer, c.Args[attention.ArgO].Buffer, o.step.memory, c.Scratch, o.countersOf(l.turn)}
+		c.Args[attention.ArgKV].Buffer, c.Args[attention.ArgO].Buffer, o.step.memory, c.Scratch, o.countersOf(l.order)}
 	for i, b := range buffers {
 		if err := k.call.SetBuffer(i, b); err != nil {
 			return fmt.Errorf("%s: %w", attention.Name, err)
@@ -313,7 +312,7 @@ func (o *Op) launch(c *device.OpCall, stream *cuda.Stream, s *attention.Shape, p
 		}
 	}
 	for i, v := range [...]uint64{uint64(o.options.MaxRequests), uint64(o.options.MaxRows),
-		uint64(s.Rows), uint64(l.least), uint64(l.most), uint64(l.split.parts), uint64(l.split.more), uint64(l.spread), uint64(l.turn),
+		uint64(s.Rows), uint64(l.minPairs), uint64(l.maxPairs), uint64(l.split.parts), uint64(l.split.longParts), uint64(l.partCapacity), uint64(l.order),
 		uint64(math.Float32bits(float32(p.Scale))), uint64(math.Float32bits(float32(p.Softcap))), uint64(p.Window), uint64(o.sms)} {
 		k.call.SetArg(len(buffers)+i, v)
 	}

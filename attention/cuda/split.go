@@ -6,51 +6,51 @@ import (
 	"pwc/attention"
 )
 
-// split says into how many parts contexts may be split, for calls of a shape.
+// split is the most parts of a context, for calls of a shape.
 type split struct {
-	parts int
-	more  int // of a long context, where tiles are small
+	parts     int
+	longParts int // of long contexts, in small tiles
 }
 
-// most is the most parts that any context has.
-func (s *split) most() int { return max(s.parts, s.more) }
+// most returns the most parts of any context.
+func (s *split) most() int { return max(s.parts, s.longParts) }
 
-// turn says where a launch is among those of its call. The kernel has the same numbers (common.cu).
-type turn uint64
+// launchOrder is the place of a launch in its call. The kernel has the same numbers (ORDER_FIRST, ORDER_SECOND).
+type launchOrder uint64
 
 const (
-	alone turn = iota
-	first
-	second
+	orderOnly launchOrder = iota
+	orderFirst
+	orderSecond
 )
 
-// launch is how the kernel of a variant computes the requests of a step that have so many pairs.
+// launch computes the requests of a step with minPairs to maxPairs pairs by the kernel of a variant.
 type launch struct {
-	variant      *Variant
-	resident     int // blocks of a multiprocessor
-	turn         turn
-	least, most  int // pairs
-	split        split
-	spread       int // parts that scratch has room for, alike in all launches of a call
-	tiles, parts int // of the grid
+	variant            *Variant
+	resident           int // blocks per multiprocessor
+	order              launchOrder
+	minPairs, maxPairs int
+	split              split
+	partCapacity       int // parts that scratch has room for: one number for all launches of a call
+	tiles, parts       int // of the grid
 }
 
 // launches returns the launches of a call, in order: one for requests with more pairs than a small
-// tile, and a second one for the others, whose blocks start where those of the first have ended or
-// leave room. A captured call has one launch, with a grid for any step: most replays decode, and
-// would start the blocks of a second launch for nothing. A warm-up runs both in turn.
+// tile, and a second one for the others, whose blocks start where blocks of the first have ended or
+// leave room. A captured call has one launch, with a grid for any step: most replays are decodes,
+// for which the blocks of a second launch would do nothing. A warm-up runs both, one after the other.
 func (o *Op) launches(s *attention.Shape, k *kinds, recorded, warm bool) (of [2]launch, n int) {
 	small, resident := o.small(s, k)
-	of[0], n = launch{variant: small, resident: resident, least: 1, most: math.MaxInt32}, 1
+	of[0], n = launch{variant: small, resident: resident, minPairs: 1, maxPairs: math.MaxInt32}, 1
 	if !recorded && k.large.Large {
-		of[0].most = smallTile
-		large := launch{variant: &k.large, resident: k.large.Resident, least: 1, most: math.MaxInt32}
+		of[0].maxPairs = smallTile
+		large := launch{variant: &k.large, resident: k.large.Resident, minPairs: 1, maxPairs: math.MaxInt32}
 		wide, narrow := o.step.widest*small.Group > smallTile, o.step.narrowest*small.Group <= smallTile
 		switch {
 		case warm:
 			of, n = [2]launch{large, of[0]}, 2
 		case wide && narrow:
-			large.least, large.turn, of[0].turn = smallTile+1, first, second
+			large.minPairs, large.order, of[0].order = smallTile+1, orderFirst, orderSecond
 			of, n = [2]launch{large, of[0]}, 2
 		case wide:
 			of[0] = large
@@ -65,19 +65,19 @@ func (o *Op) launches(s *attention.Shape, k *kinds, recorded, warm bool) (of [2]
 			l.tiles, l.parts = o.step.grid(l)
 		}
 	}
-	of[0].spread = max(of[0].split.most(), of[1].split.most())
-	of[1].spread = of[0].spread
+	of[0].partCapacity = max(of[0].split.most(), of[1].split.most())
+	of[1].partCapacity = of[0].partCapacity
 	return of, n
 }
 
-// small returns the variant that computes small tiles, and how many of its blocks each
-// multiprocessor holds at once. It depends only on the size of the step, not on its requests, so
+// small returns the variant that computes small tiles, and how many of its blocks run on a
+// multiprocessor at once. It depends only on the size of the step, not on its requests, so
 // that other rows of a step do not change the bits of a row's sums.
 //
 // A step ends when the multiprocessor with the most blocks ends. So the fewest waves of blocks
 // are best, and of these the ones with more blocks at once; a single wave of dense blocks is
-// better than two of others. A multiprocessor must have no room for more blocks: those of the
-// next launch would take it, and be spread unevenly.
+// better than two of others. A multiprocessor must have no room for more blocks: blocks of
+// the next launch would take it and be distributed unevenly.
 func (o *Op) small(s *attention.Shape, k *kinds) (v *Variant, resident int) {
 	blocks := s.Rows * k.few.rowTiles() * s.KVHeads
 	if blocks <= k.few.Resident*o.sms {
@@ -95,7 +95,7 @@ func (o *Op) small(s *attention.Shape, k *kinds) (v *Variant, resident int) {
 		if n == k.few.Resident {
 			of = &k.few
 		}
-		// Blocks of more warps are for steps whose blocks all run at once.
+		// Blocks of more warps are only for steps that are one wave of them.
 		if of.Warps == k.many.Warps && each(n) < each(resident) {
 			v, resident = of, n
 		}
@@ -103,54 +103,54 @@ func (o *Op) small(s *attention.Shape, k *kinds) (v *Variant, resident int) {
 	return v, resident
 }
 
-// split fills the card when every row is a request of its own, and for large
-// tiles when one request has all rows. Two blocks keep a multiprocessor busy; more
-// are worth the combining where there would be one part. Long contexts are split
-// further where that levels out what multiprocessors have to do.
+// split returns how calls of a shape split contexts. Small tiles fill the GPU if every row is a
+// request, large tiles if one request has all rows. Two blocks keep a multiprocessor busy; more of
+// them pay for the combining only if a context would have one part. Long contexts get more parts
+// if that balances the load of the multiprocessors.
 func (o *Op) split(s *attention.Shape, v *Variant, resident int) split {
 	if v.Large {
 		n := 1
 		if s.Rows*v.Group > smallTile {
 			n = min(maxParts, max(1, resident*o.sms/((s.Rows*v.Group+v.tile()-1)/v.tile()*s.KVHeads)))
 		}
-		return split{n, n}
+		return split{parts: n, longParts: n}
 	}
 	slots := resident * o.sms
 	blocks := max(1, s.Rows*v.rowTiles()*s.KVHeads)
 	p := split{parts: min(maxParts, max(1, min(2, resident)*o.sms/blocks, min(2, slots/blocks)))}
-	p.more = p.parts
-	// The time of n blocks is that of ⌈n/slots⌉ in turn, each part has some of its own.
+	p.longParts = p.parts
+	// n blocks take ⌈n/slots⌉ waves; each part adds a cost of its own.
 	cost := func(parts int) float64 {
 		return float64((blocks*parts+slots-1)/slots)/float64(parts) + 0.03*float64(parts)
 	}
 	for n := p.parts + 1; n <= maxMore && blocks <= 2*slots; n++ {
-		if cost(n) < cost(p.more) {
-			p.more = n
+		if cost(n) < cost(p.longParts) {
+			p.longParts = n
 		}
 	}
 	return p
 }
 
-// grid returns the numbers of tiles and parts that a launch has blocks for in this step.
+// grid returns the numbers of tiles and parts of a launch's grid in this step.
 func (st *step) grid(l *launch) (tiles, parts int) {
 	units := max(1, (st.longest+unit-1)/unit)
 	switch {
 	case l.variant.Large:
-		parts = min(l.split.parts, (units+leastUnits-1)/leastUnits)
+		parts = min(l.split.parts, (units+minUnits-1)/minUnits)
 	case units >= longUnits:
-		parts = min(l.split.more, units)
+		parts = min(l.split.longParts, units)
 	default:
 		parts = min(l.split.parts, units)
 	}
-	if l.most <= smallTile { // a tile has all pairs of its request
+	if l.maxPairs <= smallTile { // a tile has all pairs of its request
 		return max(1, st.requests), parts
 	}
 	return max(1, l.variant.tiles(st.rows, st.requests)), parts
 }
 
-// scratch bounds what calls of up to so many rows need: it never shrinks with
-// more. The need of a call is proportional to its rows and its parts, and the number of parts
-// falls with the number of rows, for each kind of launch differently.
+// scratch returns the most bytes of scratch of a call with up to s.Rows rows, so it never shrinks
+// with more rows. A call needs bytes in proportion to its rows and its parts, and the number of
+// parts falls with the number of rows, differently for each kind of launch.
 func (o *Op) scratch(s *attention.Shape, k *kinds) int64 {
 	most := 0
 	for _, v := range k.each() {
@@ -166,8 +166,8 @@ func (o *Op) scratch(s *attention.Shape, k *kinds) int64 {
 	return partBytes(s) * int64(most)
 }
 
-// partBytes is the memory for a part of a row: of each head the sums, the largest
-// score and the weight.
+// partBytes returns the bytes of a part of a row: for each head the sums, the maximum and the
+// weight sum.
 func partBytes(s *attention.Shape) int64 {
 	return int64(s.Heads) * int64((s.HeadDim+3)/4*4+partExtra) * 4
 }

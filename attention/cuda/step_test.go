@@ -28,8 +28,8 @@ type seen struct {
 	grid                   [3]uint32
 	threads, shared        uint32
 	least, most            int // pairs of the requests that are computed
-	parts, more, spread    int // that contexts may be split into, and that scratch has room for
-	turn                   int
+	parts, more, capacity  int // that contexts may be split into, and that scratch has room for
+	order                  int
 	counters               int64 // where they are
 	multiprocessors        int
 }
@@ -62,7 +62,7 @@ func newFakeRig(t testing.TB, s fake.Schedule) *fakeRig {
 			return part
 		}
 		x := seen{rows: m[0], requests: m[1], stride: m[2], grid: c.Grid, threads: c.Block[0], shared: c.Shared,
-			least: int(c.Int(11)), most: int(c.Int(12)), parts: int(c.Int(13)), more: int(c.Int(14)), spread: int(c.Int(15)), turn: int(c.Int(16)), counters: c.Int(7),
+			least: int(c.Int(11)), most: int(c.Int(12)), parts: int(c.Int(13)), more: int(c.Int(14)), capacity: int(c.Int(15)), order: int(c.Int(16)), counters: c.Int(7),
 			multiprocessors: int(c.Int(20))}
 		take(4, 4)
 		n := int(x.requests)
@@ -349,7 +349,7 @@ func TestKinds(t *testing.T) {
 	}
 	all := func(what string, got []seen, threads uint32, most int) seen { // most pairs of a request
 		t.Helper()
-		if len(got) != 1 || got[0].threads != threads || got[0].least != 1 || got[0].most != most || got[0].turn != 0 {
+		if len(got) != 1 || got[0].threads != threads || got[0].least != 1 || got[0].most != most || got[0].order != 0 {
 			t.Fatalf("%s: %+v, want one launch of blocks of %d threads for requests of up to %d pairs", what, got, threads, most)
 		}
 		return got[0]
@@ -373,13 +373,13 @@ func TestKinds(t *testing.T) {
 	}
 	for operands, threads := range map[int64]uint32{8: 256, 16: 128} {
 		got := launch(operands, false, 5, 1, 2)
-		if len(got) != 2 || got[0].least != small+1 || got[0].most != every || got[0].shared != large.shared || got[0].grid[1] != 3 || got[0].turn != 1 ||
-			got[1].least != 1 || got[1].most != small || got[1].threads != threads || got[1].grid[1] != 3 || got[1].turn != 2 {
+		if len(got) != 2 || got[0].least != small+1 || got[0].most != every || got[0].shared != large.shared || got[0].grid[1] != 3 || got[0].order != 1 ||
+			got[1].least != 1 || got[1].most != small || got[1].threads != threads || got[1].grid[1] != 3 || got[1].order != 2 {
 			t.Errorf("a chunk beside decodes, of %d: %+v", operands, got)
 		}
 		// They may run at a time: scratch is laid out alike, and tiles of one count elsewhere than 129 times 4 blocks of
 		// 4 multiprocessors of the other.
-		if got[0].spread != got[1].spread || got[1].counters-got[0].counters < 4*129*4*4 {
+		if got[0].capacity != got[1].capacity || got[1].counters-got[0].counters < 4*129*4*4 {
 			t.Errorf("beside each other: %+v", got)
 		}
 	}

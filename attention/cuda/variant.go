@@ -32,7 +32,7 @@ var (
 )
 
 // Variant is what the code of a kernel depends on: a part of the call's shapes and attributes.
-// Equal layers share one.
+// Equal layers share a variant.
 type Variant struct {
 	HeadDim   int
 	Group     int // query heads of a key-value head
@@ -44,29 +44,29 @@ type Variant struct {
 	Softcap   bool // scores are capped
 	Negative  bool // the scale is below 0
 	Tensor    bool // tensor cores: q and kv of one 16-bit dtype
-	Large     bool // tiles have more pairs than all warps of a block share
+	Large     bool // large tiles: each warp of a block has pairs of its own
 	Warps     int  // of a block
-	Stages    int  // of keys and values in shared memory, which are fetched ahead
-	Resident  int  // blocks that a multiprocessor holds at once
+	Stages    int  // prefetched stages of keys and values in shared memory
+	Resident  int  // blocks that run on a multiprocessor at once
 }
 
-// maxHeadDim is the largest head: what the kernel without tensor cores has
-// shared memory for on every architecture.
+// maxHeadDim is the largest head size: the kernel without tensor cores has shared memory for it on
+// every architecture.
 const maxHeadDim = 512
 
 // maxBlock is the largest number of elements of the keys in a cache block that tensor-core kernels support: they hold the
 // distance between blocks in bytes, keys and values together, in 32 bits.
 const maxBlock = math.MaxInt32 / 4
 
-// shortHead is the largest head whose small steps have wider blocks, longHead the largest
-// of which a block has two operands of pairs for each of four warps.
+// shortHead is the largest head size with blocks of eight warps in small steps. longHead is the
+// largest one with two operands of pairs for each of four warps.
 const (
 	shortHead = 64
 	longHead  = 128
 )
 
-// A dense step's kernels fetch at least so many keys ahead, and a multiprocessor has no
-// more threads than have 100 registers each.
+// The kernels of dense steps prefetch at least denseKeys keys, and a multiprocessor has at most
+// denseThreads threads, so that each has 100 registers.
 const (
 	denseKeys    = 96
 	denseThreads = 640
@@ -76,19 +76,18 @@ const (
 const (
 	smallTile    = 16
 	unit         = 64
-	leastUnits   = 8
+	minUnits     = 8
 	longUnits    = 32
-	partExtra    = 4  // floats of a part beside its sums
+	partExtra    = 4  // floats of a part behind its sums
 	tensorTile   = 64 // pairs of a large tile of heads above 128; twice as many up to there
 	warpKeys     = 16 // of a stage, for each warp
 	plainTile    = 16
 	plainKeys    = 32 // of heads up to 128; half of it above
 	headerInt32s = 4
-	behindTables = 4 * warpKeys // int32s that are read there and not used: of a stage of four warps, in blocks of one token
+	behindTables = 4 * warpKeys // int32s behind the tables that kernels may load: a stage of four warps, in blocks of one token
 )
 
-// A warpgroup is so many warps, and its operands have so many rows; a panel of them has as
-// many elements.
+// The warps of a warpgroup, and the rows of its operands. A panel has as many elements per row.
 const (
 	warpgroup     = 4
 	warpgroupRows = 64
@@ -98,10 +97,10 @@ const (
 const (
 	maxParts    = 64 // of a context
 	maxMore     = 4  // of a long context that is split only for balance
-	maxResident = 4  // blocks of a multiprocessor in turns,
-	maxDense    = 6  // and where one turn is all
+	maxResident = 4  // blocks per multiprocessor in several waves,
+	maxDense    = 6  // and in a single wave
 	maxStages   = 3
-	reserved    = 1040 // bytes of shared memory that a block takes beside what the kernel asks for
+	reserved    = 1040 // bytes of shared memory that a block takes in addition to the kernel's
 )
 
 var targetPattern = regexp.MustCompile(`^cuda:(sm_([1-9][0-9]{1,2})[af]?)$`)
@@ -140,19 +139,19 @@ func VariantsOf(s *attention.Shape, p *attention.Params, target string) ([]Varia
 // computes any step.
 //
 // In small steps all blocks run at once, and each has the most shared memory for prefetched keys.
-// In larger steps a multiprocessor may hold one block more, with less memory each, if that
-// spreads the blocks more evenly.
+// In larger steps a multiprocessor may run one block more, with less memory each, if that
+// distributes the blocks more evenly.
 //
-// With short heads a stage of four warps has few bytes, and the beginning and end of a block take
-// long compared with its keys. Small steps then have blocks of eight warps, which begin and end
-// half as often; larger ones have more blocks of four warps, which do so at different times.
+// With short heads a stage of four warps has few bytes, and the prologue and the end of a block
+// take long compared with its keys. Small steps then have half as many blocks, of eight warps;
+// larger steps have more blocks of four warps, whose prologues and ends overlap with other blocks.
 //
-// A step that is a little too large for one wave of such blocks is dense: its blocks have still
+// A step that is a little too large for one wave of such blocks is dense: its blocks have even
 // less memory, or half the warps, so that all of them run at once.
 type kinds struct {
 	few   Variant // small steps
 	many  Variant // larger steps, with as many blocks of a multiprocessor as there may be
-	dense dense   // steps that have more blocks than that, but one turn of them
+	dense dense   // steps of a single wave of more blocks than that
 	large Variant // large tiles; the zero Variant where the others compute all
 }
 
@@ -170,14 +169,13 @@ func (k *kinds) each() []Variant {
 	return out
 }
 
-// hasLarge reports whether requests of steps with so many rows may have large tiles that the
-// others do not compute.
+// hasLarge reports whether the kernel of large tiles may be needed in steps with s.Rows rows.
 func (k *kinds) hasLarge(s *attention.Shape) bool {
 	return k.large.Large && s.Rows*k.large.Group > smallTile
 }
 
-// variantOf is what all kernels of a shape have in common, on a device with so much
-// shared memory for a block.
+// variantOf returns what all kernels of a shape have in common, where a block may have shared bytes
+// of shared memory.
 func variantOf(s *attention.Shape, p *attention.Params, shared int) (Variant, error) {
 	if s.HeadDim > maxHeadDim {
 		return Variant{}, fmt.Errorf("%s: heads of size %d, the kernels have room for %d", attention.Name, s.HeadDim, maxHeadDim)
@@ -191,8 +189,8 @@ func variantOf(s *attention.Shape, p *attention.Params, shared int) (Variant, er
 	return v, nil
 }
 
-// kinds returns the kernels of the shapes that have this in common. Where the pairs of one row
-// are more than a small tile has, all tiles are large.
+// kinds returns the kernels of the shapes that have v in common. If one row has more pairs than a
+// small tile, all tiles are large.
 func (v Variant) kinds(shared int) kinds {
 	if !v.Tensor {
 		v.Stages = 1
@@ -221,8 +219,8 @@ func (v Variant) kinds(shared int) kinds {
 	return k
 }
 
-// denser returns the variants of which a multiprocessor holds more than so many blocks, by
-// rising number: those whose blocks fetch enough ahead, of four warps or else of two.
+// denser returns the variants with more than resident blocks per multiprocessor, in ascending
+// order: with four warps, or two warps if those prefetch too little.
 func (v Variant) denser(shared, resident int) (out dense) {
 	found := 0
 	for n := resident + 1; n <= maxDense && v.HeadDim <= longHead; n++ {
@@ -242,9 +240,9 @@ func (v Variant) denser(shared, resident int) (out dense) {
 	return out
 }
 
-// staged returns the variant with up to so many stages, as many as leave room for a
-// second block, which works while the first begins or ends; and with as many blocks of
-// a multiprocessor as have room then, up to resident.
+// staged returns the variant with as many stages, up to stages, as leave room for a second block,
+// which computes while the first starts or ends; and with as many blocks per multiprocessor as then
+// fit, up to resident.
 func (v Variant) staged(shared, stages, resident int) Variant {
 	for v.Stages < stages {
 		more := v
@@ -258,14 +256,14 @@ func (v Variant) staged(shared, stages, resident int) Variant {
 	return v
 }
 
-// fit returns how many blocks fit into so much shared memory, up to most.
+// fit returns how many blocks fit into shared bytes of shared memory, up to most.
 func (v *Variant) fit(shared, most int) int {
 	return max(1, min((shared+1024)/(v.shared()+reserved), most))
 }
 
-// sharedOf is the dynamic shared memory of a block of which a multiprocessor is to hold
-// no more than so many, where a block may have so much shared memory. The multiprocessor
-// has 1 KiB more, and takes as much for each block.
+// sharedOf returns the dynamic shared memory of a block such that a multiprocessor runs at most
+// resident blocks, where a block may have shared bytes. The multiprocessor has 1 KiB more than a
+// block may have, and reserves 1 KiB for each block.
 func (v *Variant) sharedOf(resident, shared int) int {
 	if !v.Tensor {
 		return v.shared()
@@ -273,7 +271,7 @@ func (v *Variant) sharedOf(resident, shared int) int {
 	return max(v.shared(), ((shared+1024)/(resident+1)-1024)/16*16+16)
 }
 
-// shared is the dynamic shared memory of a block, in bytes.
+// shared returns the dynamic shared memory of a block, in bytes.
 func (v *Variant) shared() int {
 	if v.Tensor { // keys and values, in rows of HeadDim + 8; at the end of a small tile, sums of the warps
 		return max(v.Stages*2*v.keys()*(v.HeadDim+8)*2, 4*v.Warps*smallTile*(v.HeadDim+8))
@@ -282,7 +280,7 @@ func (v *Variant) shared() int {
 	return 4 * ((plainTile+keys)*(v.HeadDim+1) + keys*v.HeadDim + plainTile*keys)
 }
 
-// keys is how many keys a stage has.
+// keys returns the number of keys of a stage.
 func (v *Variant) keys() int {
 	switch {
 	case v.Tensor:
@@ -293,9 +291,9 @@ func (v *Variant) keys() int {
 	return plainKeys / 2
 }
 
-// tile is the pairs of a tile.
+// tile returns the number of pairs of a tile.
 func (v *Variant) tile() int {
-	one := 16 * v.Warps // of which each warp has an instruction's rows
+	one := 16 * v.Warps // each warp has the 16 rows of an mma instruction
 	switch {
 	case !v.Tensor:
 		return plainTile
@@ -309,16 +307,17 @@ func (v *Variant) tile() int {
 	return tensorTile
 }
 
-// warpgroups reports whether arch-specific code multiplies large tiles by warpgroups (wgmma): tiles of two operands of 64
-// rows, of which two blocks of four warps have registers for the sums, with stages for the queries and for keys.
+// warpgroups reports whether arch-specific code multiplies large tiles by wgmma: tiles of two
+// operands of 64 rows, if two blocks of four warps have registers for the sums, and stages for
+// queries and keys.
 func (v *Variant) warpgroups() bool {
 	return v.Large && v.Warps == warpgroup && v.Resident == 2 && v.Stages > 2 && v.tile() == 2*warpgroupRows && v.HeadDim%warpgroupRows == 0
 }
 
-// rowTiles is how many tiles the pairs of one row have.
+// rowTiles returns the number of tiles of the pairs of one row.
 func (v *Variant) rowTiles() int { return (v.Group + v.tile() - 1) / v.tile() }
 
-// tiles is how many numbers of tiles there are for the rows of so many requests.
+// tiles returns how many tile numbers the rows of so many requests have (paged.cu).
 func (v *Variant) tiles(rows, requests int) int {
 	if v.Tensor && !v.Large { // the kernel's BY_ROW
 		return rows

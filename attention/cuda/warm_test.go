@@ -45,7 +45,7 @@ func TestWarm(t *testing.T) {
 	}
 	// The first has no blocks that wait for what came before, which the second then would have to.
 	for _, s := range r.seen {
-		if s.turn != 0 {
+		if s.order != 0 {
 			t.Errorf("a warm-up by launches beside each other: %+v", r.seen)
 		}
 	}
