@@ -1,7 +1,7 @@
 package ir
 
 // Token is a token as the parser sees it, for the test that holds the grammar
-// of docs/ir.md against the parser.
+// of docs/appendix/grammar.md against the parser.
 type Token struct {
 	Class string // the grammar's name of the token: "word", "int", …; "" for punctuation
 	Text  string // the bytes of the text

@@ -22,11 +22,14 @@ import (
 
 var update = flag.Bool("update", false, "rewrite goldens and the table of ops in docs/ir.md")
 
-const docFile = "../docs/ir.md"
+const (
+	docFile     = "../docs/ir.md"
+	grammarFile = "../docs/appendix/grammar.md"
+)
 
-func document(t testing.TB) string {
+func document(t testing.TB, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(docFile)
+	text, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,14 +47,14 @@ func fenced(doc, language string) []string {
 
 // TestDocumentExamples holds that the modules in the document are modules.
 func TestDocumentExamples(t *testing.T) {
-	for i, text := range fenced(document(t), "pwc") {
+	for i, text := range fenced(document(t, docFile), "pwc") {
 		roundTrip(t, fmt.Sprintf("example %d", i), []byte(text))
 	}
 }
 
 func loadGrammar(t testing.TB) ebnf.Grammar {
 	t.Helper()
-	g, err := ebnf.Parse(docFile, strings.NewReader(fenced(document(t), "ebnf")[0]))
+	g, err := ebnf.Parse(grammarFile, strings.NewReader(fenced(document(t, grammarFile), "ebnf")[0]))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +276,7 @@ func TestGrammarAcceptsModules(t *testing.T) {
 	for file, text := range modules(t) {
 		texts[file] = string(text)
 	}
-	for i, text := range fenced(document(t), "pwc") {
+	for i, text := range fenced(document(t, docFile), "pwc") {
 		texts[fmt.Sprintf("example %d", i)] = text
 	}
 	for seed := range int64(10) {
@@ -460,7 +463,7 @@ func (rec *recogniser) accepts(t testing.TB, text string) bool {
 // TestOpTable holds that the document's tables of ops are those of the code.
 func TestOpTable(t *testing.T) {
 	const begin, end = "<!-- ops: written by go test ./ir -run TestOpTable -update -->\n", "<!-- end of ops -->"
-	doc := document(t)
+	doc := document(t, docFile)
 	head, rest, ok := strings.Cut(doc, begin)
 	table, tail, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {

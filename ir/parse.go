@@ -27,7 +27,7 @@ const (
 // reading goes on with the next one. The module keeps text as its
 // [Module.Source]; the caller must not change it afterwards.
 //
-// The language and its grammar are in docs/ir.md.
+// The language is in docs/ir.md, its grammar in docs/appendix/grammar.md.
 func Parse(name string, text []byte) (*Module, error) {
 	p, err := parse(name, text)
 	if err != nil {
