@@ -30,7 +30,7 @@ var readingPath = []string{
 }
 
 // maxReadingPath is how many lines the reading path may have in all.
-const maxReadingPath = 3000
+const maxReadingPath = 2500
 
 // TestReadingPath holds the reading path to its length.
 func TestReadingPath(t *testing.T) {
