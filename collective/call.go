@@ -27,6 +27,7 @@ const (
 	AttrGroup = "group"
 	AttrSize  = "size"
 	AttrRoot  = "root"
+	AttrAsync = "async" // of all_reduce: the call overlaps with later steps of the program, until its wait
 )
 
 // Kinds are all routines.
@@ -52,6 +53,11 @@ func (k Kind) Signature(version string) device.Signature {
 	return device.Signature{Name: k.Name(), Mut: []bool{true, false}, Capture: true, Version: version}
 }
 
+// WaitSignature is the declaration of [program.CollectiveWait].
+func WaitSignature(version string) device.Signature {
+	return device.Signature{Name: program.CollectiveWait, Mut: []bool{true, false}, Capture: true, Version: version}
+}
+
 // Call is a call of a routine.
 type Call struct {
 	Kind  Kind
@@ -60,6 +66,7 @@ type Call struct {
 	Root  int
 	DType dtype.DType
 	Bytes int64 // of one rank's part: the smaller of destination and source
+	Async bool  // the call overlaps with the steps after it, until the wait
 }
 
 // String describes the call, the same on all ranks.
@@ -90,6 +97,8 @@ func Parse(k Kind, args []device.Tensor, attrs []program.Attr) (Call, error) {
 			c.Size = int(n)
 		case a.Name == AttrRoot && a.Kind == program.AttrDim && constant && k == Broadcast && n >= 0 && n < MaxSize:
 			c.Root = int(n)
+		case a.Name == AttrAsync && a.Kind == program.AttrBool && k == AllReduce:
+			c.Async = a.Bool
 		default:
 			return fail("attribute %s is unknown, of another kind or out of range", a.Name)
 		}

@@ -24,16 +24,33 @@ func (f *fuser) collective(n *ir.Node) {
 	}
 }
 
+// String says what the step does.
+func (c *callStep) String() string {
+	switch {
+	case c.wait:
+		return "wait for " + c.node.Name()
+	case c.async:
+		return "call " + c.node.Name() + " on a stream of its own"
+	}
+	return "call " + c.node.Name()
+}
+
 // step returns the step of a program that does what c does.
 func (c *callStep) step() program.Step {
 	if c.node.Extern != nil {
 		return program.Step{Kind: program.StepExtern, Extern: c.node.Name(), Attrs: opattr.Of(c.node.Attrs)}
+	}
+	if c.wait {
+		return program.Step{Kind: program.StepLibrary, Extern: program.CollectiveWait}
 	}
 	s := program.Step{Kind: program.StepLibrary, Extern: program.CollectivePrefix + c.node.Name(), Attrs: []program.Attr{
 		{Name: "group", Kind: program.AttrString, Str: c.node.Group()},
 		{Name: "size", Kind: program.AttrDim, Dim: dim.Const(c.ranks)}}}
 	if c.node.Op.ID == ir.OpBroadcast {
 		s.Attrs = append(s.Attrs, program.Attr{Name: "root", Kind: program.AttrDim, Dim: dim.Const(c.node.Int("root"))})
+	}
+	if c.async {
+		s.Attrs = append(s.Attrs, async)
 	}
 	return s
 }

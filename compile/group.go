@@ -103,6 +103,8 @@ type callStep struct {
 	ranks int64 // of a collective's group
 	args  []*memory
 	write []*memory // what of args the step writes
+	async bool      // a collective that runs on a stream of its own, until the step that waits for it
+	wait  bool      // waits for the collective of args
 }
 
 // domain makes the shape's axes the group's and returns the coords of a value

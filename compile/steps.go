@@ -54,7 +54,7 @@ func stepsText(steps []*planned) string {
 		fmt.Fprintf(&b, "step %d: ", i)
 		switch {
 		case len(st.kernels) == 0:
-			fmt.Fprintf(&b, "call %s\n", st.group.call.node.Name())
+			fmt.Fprintf(&b, "%s\n", st.group.call)
 		case st.chain != nil:
 			fmt.Fprintf(&b, "%d kernels in a row\n", len(st.kernels))
 		case len(st.kernels) > 1:

@@ -11,6 +11,10 @@ type Inlining struct {
 	Args    []Value            // of its parameters, in order
 	Named   map[string]Value   // of weights and states; those that it lacks are the ones of the same name
 	Symbols map[string]dim.Dim // of symbols; those that it lacks keep their names
+
+	// After, if not nil, is called after each node, with its index, and may add nodes of its own. value returns what
+	// stands for a value of the inlined function that was computed by then.
+	After func(node int, value func(Value) Value)
 }
 
 // Inline adds the nodes of g to the function and returns the values of g's results. A weight of g
@@ -37,12 +41,15 @@ func (fb *FuncBuilder) Inline(g *Func, how Inlining) []Value {
 	}
 	origin := fb.origin
 	defer func() { fb.origin = origin }()
-	for _, n := range g.Nodes {
+	for i, n := range g.Nodes {
 		if len(fb.b.errs) > before { // the rest would repeat the reason
 			return slices.Repeat([]Value{NoValue}, len(g.Returns))
 		}
 		fb.origin = n.Origin
 		in.node(n)
+		if how.After != nil {
+			how.After(i, in.value)
+		}
 	}
 	out := make([]Value, len(g.Returns))
 	for i, v := range g.Returns {

@@ -2,6 +2,7 @@ package ir_test
 
 import (
 	"math/rand"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -93,5 +94,37 @@ module "m" {
 `
 	if diff := cmp.Diff(want, ir.PrintFunc(n, n.Funcs[0])); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// Inline tells of each node where it was added, so that nodes can follow it.
+func TestInlineAfter(t *testing.T) {
+	f := mustParse(t, `pwc 1
+module "m" {
+  func @f(%x: f32[4]) -> (f32[4]) {
+    %y = neg(%x)
+    %z = exp(%y)
+    return %z
+  }
+}`).Funcs[0]
+	b := ir.NewBuilder("n")
+	fb := b.Func("g")
+	x := fb.Param("x", f.Type(f.Params[0]))
+	var doubled []ir.Value
+	fb.Inline(f, ir.Inlining{Args: []ir.Value{x}, After: func(node int, value func(ir.Value) ir.Value) {
+		v := value(f.Nodes[node].Results[0])
+		doubled = append(doubled, fb.Op1("add", []ir.Value{v, v}))
+	}})
+	fb.Return(doubled...)
+	n, err := b.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ops []string
+	for _, node := range n.Funcs[0].Nodes {
+		ops = append(ops, node.Name())
+	}
+	if got := strings.Join(ops, " "); got != "neg add exp add" {
+		t.Errorf("the nodes are %s", got)
 	}
 }

@@ -133,8 +133,13 @@ const (
 // CollectivePrefix starts the names of the routines of StepLibrary that meet the other ranks
 // of a group: all_reduce, all_gather, reduce_scatter and broadcast of Args[1] to Args[0]. Both
 // are contiguous and of one dtype. Attributes: group (a string), size (how many ranks the
-// program is for) and, of broadcast, root. Blocks of ranks lie one after the other, in rank order.
+// program is for), of broadcast root, and of all_reduce async (true), if the call may overlap with later
+// steps. Blocks of ranks lie one after the other, in rank order.
 const CollectivePrefix = "collective::"
+
+// CollectiveWait is the routine that waits for the calls with async before it. Args are the destination and the source
+// of one of them, whose memory no step between the call and the wait may touch.
+const CollectiveWait = CollectivePrefix + "wait"
 
 // Step is one entry of the launch list, which runs in order.
 type Step struct {

@@ -19,8 +19,9 @@ func (p *builder) emitLoss(i int) {
 	if !p.separate {
 		fb := p.b.Func(l.Name)
 		started := p.start(fb, l)
-		values := p.gradients(fb, s)
-		p.update(fb, l, started, p.mean(fb, s, p.reduce(fb, values)))
+		r := p.reducer(fb)
+		values := p.gradients(fb, s, r.add)
+		p.update(fb, l, started, p.mean(fb, s, r.finish(values)))
 		return
 	}
 	states := []string{stateLoss}
@@ -31,7 +32,7 @@ func (p *builder) emitLoss(i int) {
 		states = append(states, accumulated(p.Weights[w].Name))
 	}
 	fb := p.b.Func(l.Name + ".accumulate")
-	for i, x := range p.gradients(fb, s) {
+	for i, x := range p.gradients(fb, s, nil) {
 		old := fb.State(states[i])
 		fb.Op("copy", []ir.Value{old, fb.Op1("add", []ir.Value{old, x})})
 	}
@@ -43,7 +44,7 @@ func (p *builder) emitLoss(i int) {
 		// A value of its own: the state is cleared below, and results are read after.
 		values = append(values, fb.Op1("add", []ir.Value{fb.State(state), fb.Float(0)}))
 	}
-	values = p.reduce(fb, values)
+	values = p.reducer(fb).finish(values)
 	for _, state := range states {
 		v := fb.State(state)
 		zero := fb.Op1("full", []ir.Value{fb.Float(0)}, ir.DimsAttr("shape", fb.Type(v).Shape...), ir.DTypeAttr(dtype.F32))
@@ -54,8 +55,9 @@ func (p *builder) emitLoss(i int) {
 
 // gradients emits forward and backward of one of the parts of a step, and returns what is summed over them: the
 // loss, the weight of the batch if the parts have weights, and the gradients of the weights in f32, times the scale
-// of the loss. Each is multiplied by the weight and divided by the number of parts.
-func (p *builder) gradients(fb *ir.FuncBuilder, s *source) []ir.Value {
+// of the loss. Each is multiplied by the weight and divided by the number of parts. ready, if not nil, is told of each
+// gradient, by its index in the result, where it is computed.
+func (p *builder) gradients(fb *ir.FuncBuilder, s *source, ready func(i int, v ir.Value)) []ir.Value {
 	args := params(fb, s.f)
 	for _, v := range args {
 		fb.Place(v, p.varying()...)
@@ -95,7 +97,45 @@ func (p *builder) gradients(fb *ir.FuncBuilder, s *source) []ir.Value {
 	if len(s.f.Returns) == 2 { // the weight of a batch is not trained
 		in = append(in, full(fb.Float(0)))
 	}
-	return append(sums, fb.Inline(s.d.Backward, ir.Inlining{Args: in})...)
+	how := ir.Inlining{Args: in}
+	if ready != nil {
+		made := producers(s.d.Backward)
+		how.After = func(node int, value func(ir.Value) ir.Value) {
+			for _, r := range made[node] {
+				ready(len(sums)+r.index, value(r.value))
+			}
+		}
+	}
+	return append(sums, fb.Inline(s.d.Backward, how)...)
+}
+
+// produced is a result of a function: its index, and the value that it is.
+type produced struct {
+	index int
+	value ir.Value
+}
+
+// producers returns the results of f by the node that computes them. A backward ends with reshapes of all gradients
+// to the shape that they have, which compute nothing.
+func producers(f *ir.Func) map[int][]produced {
+	node := map[ir.Value]int{}
+	for i, n := range f.Nodes {
+		for _, v := range n.Results {
+			node[v] = i
+		}
+	}
+	out := map[int][]produced{}
+	for k, v := range f.Returns {
+		at, ok := node[v]
+		for ok && f.Nodes[at].Op.ID == ir.OpReshape && f.Type(f.Nodes[at].Args[0]).Equal(f.Type(v)) {
+			v = f.Nodes[at].Args[0]
+			at, ok = node[v]
+		}
+		if ok {
+			out[at] = append(out[at], produced{k, v})
+		}
+	}
+	return out
 }
 
 // mean emits the loss and the gradients of a step from the sums over its parts. Where no part has a weight, all of

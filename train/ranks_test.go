@@ -16,6 +16,7 @@ import (
 	"pwc/collective"
 	collectivecuda "pwc/collective/cuda"
 	collectivehost "pwc/collective/host"
+	"pwc/compile"
 	"pwc/compile/cuda"
 	hostbackend "pwc/compile/host"
 	"pwc/frontend/hf"
@@ -201,7 +202,7 @@ func TestBuckets(t *testing.T) {
 	for _, c := range []struct{ bucket, want int64 }{
 		{0, 1},
 		{1, 5},    // the loss, and weights of 2048, 128, 1024 and 32 bytes
-		{1100, 3}, // 2048 alone; the backward has the second layer first: 4 + 32 + 1024 together, then 128
+		{1100, 3}, // 2048 alone; the backward has the second layer first: 32 + 1024 together, then 128 and the loss
 		{1188, 2}, // 2048 alone, the others together
 	} {
 		o := goldens()[0].options
@@ -431,53 +432,141 @@ func TestDataOfRanks(t *testing.T) {
 	}
 }
 
-// Two GPUs train as one device does, captured or not, and have the same bits.
+// deep returns a module of n linear layers, with weights and batches for it.
+func deep(t *testing.T, n int) (m *ir.Module, weights, batches memory) {
+	t.Helper()
+	values := func(shape ...int64) safetensors.Tensor {
+		count := int64(1)
+		for _, d := range shape {
+			count *= d
+		}
+		v := make([]float64, count)
+		for i := range v {
+			v[i] = math.Sin(float64(i*i)) / 4
+		}
+		return safetensors.Tensor{DType: dtype.F32, Shape: shape, Data: f32s(v...)}
+	}
+	weights, batches = memory{}, memory{"x": values(24, 16), "y": values(24, 16)}
+	var head, body strings.Builder
+	for i := range n {
+		name := fmt.Sprintf("w%d", i)
+		weights[name] = values(16, 16)
+		fmt.Fprintf(&head, "weight @%s : f32[16, 16]\n", name)
+		fmt.Fprintf(&body, "%%p%d = linear(%%h%d, @%s)\n%%h%d = tanh(%%p%d)\n", i, i, name, i+1, i)
+	}
+	return testkit.Parse(t, fmt.Sprintf(`pwc 1
+module "deep" {
+  %s
+  func @loss(%%x: f32[4, 16], %%y: f32[4, 16]) -> (f32[]) {
+    %%h0 = neg(%%x)
+    %s
+    %%d = sub(%%h%d, %%y)
+    %%s = mul(%%d, %%d)
+    %%loss = mean(%%s, axes=[0, 1])
+    return %%loss
+  }
+}
+`, &head, &body, n)), weights, batches
+}
+
+// Sums of gradients overlap with the backward of the layers before.
+func TestRanksOverlap(t *testing.T) {
+	m, _, _ := deep(t, 6)
+	p, err := train.Build(m, train.Options{Optimizer: optim.SGD{}, LearningRate: 0.1, Ranks: 2, BucketBytes: 1024})
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := compile.Compile(t.Context(), p.Module, compile.Shape{}, hostbackend.New(), compile.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var order []string
+	for _, s := range made.Steps {
+		switch {
+		case s.Extern == program.CollectivePrefix+"all_reduce" && slices.ContainsFunc(s.Attrs, func(a program.Attr) bool { return a.Name == collective.AttrAsync }):
+			order = append(order, "async")
+		case s.Extern == program.CollectiveWait:
+			order = append(order, "wait")
+		case s.Kind == program.StepKernel && !slices.Contains([]string{"", "kernel"}, last(order)):
+			order = append(order, "kernel")
+		}
+	}
+	// Of the gradients of six layers those of the later ones are summed while the backward goes on.
+	if text := strings.Join(order, " "); !strings.HasPrefix(text, "async kernel async kernel async kernel async") {
+		t.Errorf("the steps are %s:\n%s", text, made)
+	}
+}
+
+// last returns the last of some names.
+func last(names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	return names[len(names)-1]
+}
+
+// Two GPUs train as one device does, captured or not, and have the same bits, also where sums of gradients overlap
+// with the backward.
 func TestRanksOnGPU(t *testing.T) {
 	devices := cudatest.Several(t, 2, fake.Options{})
-	initial, batches := open(t, "mlp", "initial"), open(t, "mlp", "data")
-	losses := tensor(t, open(t, "mlp", "expected"), "losses")
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {
 		if devices[0].Emulated && mode != piecewise.Full {
 			continue
 		}
-		t.Run(mode.String(), func(t *testing.T) {
-			groups, err := collective.Local(train.Group, len(devices), collective.Options{Limit: time.Minute})
-			if err != nil {
-				t.Fatal(err)
+		t.Run(fmt.Sprint("deep/", mode), func(t *testing.T) {
+			m, weights, batches := deep(t, 6)
+			holdRanksOnGPU(t, m, weights, batches, goldens()[1].options, mode)
+		})
+		if devices[0].Emulated {
+			continue // too much for it
+		}
+		for _, g := range goldens()[:3] {
+			t.Run(fmt.Sprint(g.name, "/", mode), func(t *testing.T) {
+				holdRanksOnGPU(t, parseFile(t, g.name), open(t, g.name, "initial"), open(t, g.name, "data"), g.options, mode)
+			})
+		}
+	}
+}
+
+func holdRanksOnGPU(t *testing.T, m *ir.Module, weights, batches safetensors.Source, o train.Options, mode piecewise.Mode) {
+	devices := cudatest.Several(t, 2, fake.Options{})
+	groups, err := collective.Local(train.Group, len(devices), collective.Options{Limit: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	on := make([]target, len(devices))
+	errs := make([]error, len(devices))
+	var all sync.WaitGroup
+	for rank, dev := range devices {
+		backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		on[rank] = target{dev.Device, backend}
+		all.Go(func() {
+			code := func(ctx context.Context, v collectivecuda.Variant) (*program.Program, error) {
+				return collectivecuda.Compile(ctx, dev.Compiler(t), dev.Info().Target, v)
 			}
-			on := make([]target, len(devices))
-			errs := make([]error, len(devices))
-			var all sync.WaitGroup
-			for rank, dev := range devices {
-				backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))
-				if err != nil {
-					t.Fatal(err)
-				}
-				on[rank] = target{dev.Device, backend}
-				all.Go(func() {
-					code := func(ctx context.Context, v collectivecuda.Variant) (*program.Program, error) {
-						return collectivecuda.Compile(ctx, dev.Compiler(t), dev.Info().Target, v)
-					}
-					errs[rank] = collectivecuda.Add(t.Context(), dev.Device, collectivecuda.Options{Code: code}, groups[rank])
-				})
-			}
-			all.Wait()
-			if err := errors.Join(errs...); err != nil {
-				t.Fatal(err)
-			}
-			o := goldens()[0].options
-			o.Ranks, o.BucketBytes = 2, 600
-			r := loadRanks(t, halfOfMLP(t), initial, batches, o, mode, groups, on)
-			n := len(losses)
-			if devices[0].Emulated {
-				n = 2
-			}
-			if e := near(r.run(t, n), losses[:n]); e > 1e-4 {
-				t.Errorf("the losses differ by %g from PyTorch's", e)
-			}
-			r.same(t)
+			errs[rank] = collectivecuda.Add(t.Context(), dev.Device, collectivecuda.Options{Code: code}, groups[rank])
 		})
 	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	n := 8
+	if devices[0].Emulated {
+		n = 2
+	}
+	o.MicroBatches = 2
+	one := load(t, m, weights, o, onHost(t), piecewise.Full)
+	want := steps(t, one, data(t, one, batches), n)
+	o.MicroBatches, o.Ranks, o.BucketBytes = 1, 2, 1024
+	r := loadRanks(t, m, weights, batches, o, mode, groups, on)
+	if got := r.run(t, n); near(got, want) > 1e-4 {
+		t.Errorf("the losses are %v, on one host device %v", got, want)
+	}
+	r.same(t)
 }
 
 // Micro-batches and ranks with different numbers of labels have the loss and the weights of one batch with all of

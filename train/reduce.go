@@ -22,64 +22,83 @@ func (p *builder) varying() []ir.Placement {
 	return []ir.Placement{{Group: Group, Kind: ir.Varying}}
 }
 
-// reduce emits the sums over the ranks of what [builder.gradients] returns. Values smaller than a bucket are
-// joined, in the order in which forward and backward compute them.
-func (p *builder) reduce(fb *ir.FuncBuilder, values []ir.Value) []ir.Value {
-	if p.options.Ranks == 1 {
-		return values
-	}
-	order := make([]int, len(values))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortStableFunc(order, func(a, b int) int { return int(values[a] - values[b]) })
-	sums := make([]ir.Value, len(values))
-	var bucket []int
-	size := int64(0)
-	flush := func() {
-		p.reduceBucket(fb, values, sums, bucket)
-		bucket, size = nil, 0
-	}
-	for _, i := range order {
-		n := bytesOf(fb.Type(values[i]))
-		switch {
-		case !apart(fb, values[i]):
-			sums[i] = fb.Op1("mul", []ir.Value{values[i], fb.Float(float64(p.options.Ranks))})
-			continue
-		case n >= p.options.BucketBytes:
-			p.reduceBucket(fb, values, sums, []int{i})
-			continue
-		case size+n > p.options.BucketBytes:
-			flush()
-		}
-		bucket, size = append(bucket, i), size+n
-	}
-	flush()
-	return sums
+// reducer emits the sums over the ranks of the values of a step, as they are computed: a sum then overlaps with
+// the backward of earlier layers. Values smaller than a bucket are joined.
+type reducer struct {
+	ranks  int
+	most   int64 // bytes of a bucket
+	fb     *ir.FuncBuilder
+	values []ir.Value
+	sums   []ir.Value // by value; NoValue: not emitted yet
+	bucket []int      // values that are joined to the next sum
+	size   int64      // of the bucket, in bytes
 }
 
-// reduceBucket emits the sums of values[i] for i in bucket, with one all_reduce.
-func (p *builder) reduceBucket(fb *ir.FuncBuilder, values, sums []ir.Value, bucket []int) {
-	sum := func(x ir.Value) ir.Value { return fb.Op1("all_reduce", []ir.Value{x}, ir.EnumAttr("group", Group)) }
+func (p *builder) reducer(fb *ir.FuncBuilder) *reducer {
+	return &reducer{ranks: p.options.Ranks, most: p.options.BucketBytes, fb: fb}
+}
+
+// add takes value number i, which was computed. Each is taken once.
+func (r *reducer) add(i int, v ir.Value) {
+	for len(r.values) <= i {
+		r.values, r.sums = append(r.values, ir.NoValue), append(r.sums, ir.NoValue)
+	}
+	r.values[i] = v
+	n := bytesOf(r.fb.Type(v))
+	switch {
+	case r.ranks == 1:
+		r.sums[i] = v
+		return
+	case !apart(r.fb, v):
+		r.sums[i] = r.fb.Op1("mul", []ir.Value{v, r.fb.Float(float64(r.ranks))})
+		return
+	case n >= r.most:
+		r.sums[i] = r.sum(v)
+		return
+	case r.size+n > r.most:
+		r.flush()
+	}
+	r.bucket, r.size = append(r.bucket, i), r.size+n
+}
+
+// finish takes the values that were not taken yet, and returns the sums of all.
+func (r *reducer) finish(values []ir.Value) []ir.Value {
+	for i, v := range values {
+		if i >= len(r.values) || r.values[i] == ir.NoValue {
+			r.add(i, v)
+		}
+	}
+	r.flush()
+	return r.sums
+}
+
+func (r *reducer) sum(v ir.Value) ir.Value {
+	return r.fb.Op1("all_reduce", []ir.Value{v}, ir.EnumAttr("group", Group))
+}
+
+// flush emits the sums of the values in the bucket, with one all_reduce.
+func (r *reducer) flush() {
+	bucket := r.bucket
+	r.bucket, r.size = nil, 0
 	switch len(bucket) {
 	case 0:
 		return
 	case 1:
-		sums[bucket[0]] = sum(values[bucket[0]])
+		r.sums[bucket[0]] = r.sum(r.values[bucket[0]])
 		return
 	}
-	e := emitter{fb}
+	e := emitter{r.fb}
 	flat := make([]ir.Value, len(bucket))
 	for k, i := range bucket {
-		flat[k] = e.reshape(values[i], fb.Type(values[i]).Elements())
+		flat[k] = e.reshape(r.values[i], e.Type(r.values[i]).Elements())
 	}
-	all := sum(fb.Op1("concat", flat, ir.IntAttr("axis", 0)))
+	all := r.sum(e.Op1("concat", flat, ir.IntAttr("axis", 0)))
 	at := dim.Const(0)
 	for _, i := range bucket {
-		t := fb.Type(values[i])
+		t := e.Type(r.values[i])
 		end := at.Add(t.Elements())
-		part := fb.Op1("slice", []ir.Value{all}, ir.IntAttr("axis", 0), ir.DimAttr("start", at), ir.DimAttr("end", end))
-		sums[i], at = e.reshape(part, t.Shape...), end
+		part := e.Op1("slice", []ir.Value{all}, ir.IntAttr("axis", 0), ir.DimAttr("start", at), ir.DimAttr("end", end))
+		r.sums[i], at = e.reshape(part, t.Shape...), end
 	}
 }
 

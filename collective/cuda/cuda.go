@@ -98,10 +98,14 @@ func Add(ctx context.Context, dev *cuda.Device, o Options, groups ...*collective
 			return errors.Join(err, l.free())
 		}
 	}
+	if err := l.async.open(dev); err != nil {
+		return errors.Join(err, l.free())
+	}
 	routines := device.OpSet{}
 	for _, k := range collective.Kinds {
 		routines[k.Name()] = &routine{k, l}
 	}
+	routines[program.CollectiveWait] = &waiting{l}
 	if err := dev.AddLibrary(routines, 0, l.close); err != nil {
 		return errors.Join(err, l.free())
 	}
@@ -119,6 +123,8 @@ type library struct {
 	rings    map[string]*ring // by group
 	stop     chan struct{}    // closed by close
 	watching sync.WaitGroup
+
+	async asyncStream
 
 	mu      sync.Mutex
 	kernels map[kernelKey]*cuda.KernelCall
@@ -359,9 +365,9 @@ func (l *library) kernel(x *ring, v Variant, programmatic bool) (*cuda.KernelCal
 
 // Launch implements [device.Op].
 func (r *routine) Launch(oc *device.OpCall) error {
-	s, ok := oc.Stream.(*cuda.Stream)
-	if !ok || s.Device() != device.Device(r.lib.dev) {
-		return fmt.Errorf("%s: %w", r.kind.Name(), device.ErrForeignStream)
+	s, err := r.lib.stream(r.kind.Name(), oc)
+	if err != nil {
+		return err
 	}
 	c, x, err := r.parse(oc.Args, oc.Attrs)
 	if err != nil {
@@ -370,10 +376,32 @@ func (r *routine) Launch(oc *device.OpCall) error {
 	if err := x.group.Err(); err != nil {
 		return err
 	}
-	dst, src := oc.Args[0].Buffer, oc.Args[1].Buffer
-	switch {
-	case c.Bytes == 0:
+	if c.Bytes == 0 {
 		return nil
+	}
+	if c.Async && c.Size > 1 {
+		s, err = r.lib.async.fork(s)
+	} else {
+		err = r.lib.async.join(s)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", r.kind.Name(), err)
+	}
+	return r.enqueue(s, c, x, oc.Args[0].Buffer, oc.Args[1].Buffer)
+}
+
+// stream returns the stream of a call.
+func (l *library) stream(name string, oc *device.OpCall) (*cuda.Stream, error) {
+	s, ok := oc.Stream.(*cuda.Stream)
+	if !ok || s.Device() != device.Device(l.dev) {
+		return nil, fmt.Errorf("%s: %w", name, device.ErrForeignStream)
+	}
+	return s, nil
+}
+
+// enqueue enqueues a call of x's group on a stream.
+func (r *routine) enqueue(s *cuda.Stream, c collective.Call, x *ring, dst, src device.Buffer) error {
+	switch {
 	case c.Size == 1:
 		if dst == src {
 			return nil

@@ -30,8 +30,23 @@ func Add(dev *host.Device, groups ...*collective.Group) error {
 	for _, k := range collective.Kinds {
 		routines[k.Name()] = &routine{k, dev, joined}
 	}
+	routines[program.CollectiveWait] = waiting{}
 	return dev.AddLibrary(routines)
 }
+
+// waiting is program.CollectiveWait: a call is done when it returns.
+type waiting struct{}
+
+var _ device.Op = waiting{}
+
+// Signature implements [device.Op].
+func (waiting) Signature() device.Signature { return collective.WaitSignature("1") }
+
+// ScratchBytes implements [device.Op].
+func (waiting) ScratchBytes([]device.Tensor, []program.Attr) (int64, error) { return 0, nil }
+
+// Launch implements [device.Op].
+func (waiting) Launch(*device.OpCall) error { return nil }
 
 // routine is one of collective.Kinds on a device.
 type routine struct {
