@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // maxPerformance is how many lines docs/performance.md may have: the current figures are one page,
@@ -29,10 +30,14 @@ var readingPath = []string{
 	"docs/runner.md", "docs/cli.md", "docs/errors.md", "docs/glossary.md",
 }
 
-// maxReadingPath is how many lines the reading path may have in all.
-const maxReadingPath = 2500
+// maxReadingPath is how many lines the reading path may have in all, of at most maxColumns each.
+const (
+	maxReadingPath = 2500
+	maxColumns     = 120
+)
 
-// TestReadingPath holds the reading path to its length.
+// TestReadingPath holds the reading path to its length, and its prose to lines that an editor shows whole.
+// A row of a table is one line, however long.
 func TestReadingPath(t *testing.T) {
 	lines := 0
 	for _, name := range readingPath {
@@ -41,6 +46,11 @@ func TestReadingPath(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines += strings.Count(string(text), "\n")
+		for i, line := range prose(string(text)) {
+			if n := utf8.RuneCountInString(line); n > maxColumns && !strings.HasPrefix(line, "|") {
+				t.Errorf("%s:%d has %d columns, at most %d: wrap the line", name, i+1, n, maxColumns)
+			}
+		}
 	}
 	if lines > maxReadingPath {
 		t.Errorf("the reading path has %d lines, at most %d: move detail to a guide or to docs/appendix", lines, maxReadingPath)
