@@ -36,7 +36,8 @@ func TestTrainRanks(t *testing.T) {
 	}
 }
 
-// A run on two devices that is resumed has the bits of one that is not. Other numbers of devices go on from it, too.
+// A run on two devices that is resumed has the bits of one that is not. Other numbers of devices and micro-batches go
+// on from it, too.
 func TestTrainRanksResume(t *testing.T) {
 	dir := t.TempDir()
 	whole, parts := filepath.Join(dir, "whole"), filepath.Join(dir, "parts")
@@ -51,8 +52,11 @@ func TestTrainRanksResume(t *testing.T) {
 			t.Errorf("%s differs: %v, %v", file, err1, err2)
 		}
 	}
-	if n := len(trained(t, "llama", "--dp", "3", "--precision", "f16", "--steps", "9", "--out", parts, "--resume")); n != 2 {
+	if n := len(trained(t, "llama", "--dp", "3", "--precision", "f16", "--micro-batches", "2", "--steps", "9", "--out", parts, "--resume")); n != 2 {
 		t.Errorf("three devices run %d steps after the 7 of two, want 2", n)
+	}
+	if n := len(trained(t, "llama", "--precision", "f16", "--steps", "10", "--out", parts, "--resume")); n != 1 {
+		t.Errorf("one device runs %d steps after the 9 of three, want 1", n)
 	}
 }
 

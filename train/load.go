@@ -177,12 +177,15 @@ func (s *Step) optimizerTensors() ([]safetensors.Tensor, error) {
 	return out, nil
 }
 
-// kept returns the states that a checkpoint has beside the weights.
+// kept returns the states that a checkpoint has beside the weights. Sums over micro-batches are 0 between steps, so a run
+// may be resumed with another number of them.
 func (p *Program) kept() []*ir.State {
 	var out []*ir.State
 	for _, st := range p.Module.States {
-		weight := slices.ContainsFunc(p.Weights, func(w *ir.Weight) bool { return w.Name == st.Name })
-		if !weight && st.Name != stateLR {
+		weight := slices.ContainsFunc(p.Weights, func(w *ir.Weight) bool {
+			return st.Name == w.Name || st.Name == accumulated(w.Name)
+		})
+		if !weight && st.Name != stateLR && st.Name != stateLoss && st.Name != stateWeight {
 			out = append(out, st)
 		}
 	}

@@ -196,6 +196,6 @@ func plan(c collective.Call) launch {
 			break
 		}
 	}
-	l.programmatic = l.bytes <= programmaticBytes
+	l.programmatic = l.bytes <= programmaticBytes && !c.Async // which follows a kernel of another stream
 	return l
 }
