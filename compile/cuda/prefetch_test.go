@@ -128,7 +128,7 @@ func weightsModule(t *testing.T, dt dtype.DType, depth, cols, phases int) *ir.Mo
 	return m
 }
 
-var declared = regexp.MustCompile(`vec<\w+, \d+> (?:\*const )?(kept\d+)\b.*;`)
+var declared = regexp.MustCompile(`vec<\w+, \d+> (?:\*const )?(cached\d+)\b.*;`)
 
 // TestCacheIsFilled: what a thread keeps of a row it has written before it reads it.
 func TestCacheIsFilled(t *testing.T) {

@@ -1,26 +1,26 @@
-// Attention and its gradient in tiles, without a matrix of all scores: FlashAttention-2 (Dao,
-// arXiv:2307.08691). A block has a tile of the queries of one head, or for gradients of keys and
-// values a tile of keys of one group of heads. Sums run over the other sequence in its order, and
-// over the heads of a group in theirs.
+// Attention for training and its gradient in tiles, without a matrix of all scores: FlashAttention-2
+// (Dao, arXiv:2307.08691). A block computes a tile of queries of one head; for the gradients of keys
+// and values it computes a tile of keys of one group of heads. The order of sums is fixed: over the
+// other sequence, then over the heads of a group.
 
 //@ head_of
-// head_of is a head of a batch: element d of position t is at[t * row + d * element].
+// head_of is a head of a batch: element d of token t is at[t * row + d * element].
 template <class T>
 struct head_of {
   T *at;
   long long row, element;
 };
-// rows_of is one number for each position of a head.
+// rows_of is one number for each token of a head.
 struct rows_of {
   const float *at;
   long long row;
-  // get returns that of position t, or what stands in for one behind the last.
+  // get returns the number of token t, or otherwise if t is out of range.
   __device__ __forceinline__ float get(int t, int length, float otherwise) const { return t < length ? at[t * row] : otherwise; }
 };
 
 //@ attention_simt needs head_of, bf16, f16, to_f32
-// Attention on CUDA cores: of f32, which is computed in f32, and of what tensor cores cannot load
-// by 16 bytes. Four threads share a row of the tile, each with every fourth column and element.
+// Attention on CUDA cores: for f32, and for operands without loads of 16 bytes. Four threads
+// share a row of the tile; each has every fourth column and every fourth element.
 __device__ __forceinline__ void store_rounded(float *to, float x) { *to = x; }
 __device__ __forceinline__ void store_rounded(bf16 *to, float x) { *to = to_bf16(x); }
 __device__ __forceinline__ void store_rounded(f16 *to, float x) { *to = to_f16(x); }
@@ -32,7 +32,7 @@ struct simt_tile {
     extern __shared__ uint4 shared[];
     return (float *)shared;
   }
-  // load brings COUNT positions from first on, and zeros behind the last.
+  // load loads COUNT tokens from first on, and zeros behind the last token.
   template <int COUNT>
   __device__ __forceinline__ void load(float *to, const head_of<const T> &from, int first, int length) const {
     for (int i = threadIdx.x; i < COUNT * D; i += THREADS) {
@@ -40,7 +40,7 @@ struct simt_tile {
       to[t * PITCH + d] = first + t < length ? to_f32(from.at[(first + t) * from.row + d * from.element]) : 0.0f;
     }
   }
-  // dots multiplies the thread's row with its columns.
+  // dots computes the dot products of the thread's row with its columns.
   __device__ __forceinline__ void dots(float (&s)[EACH], const float *rows, const float *cols) const {
     #pragma unroll
     for (int j = 0; j < EACH; j++) s[j] = 0.0f;
@@ -51,7 +51,7 @@ struct simt_tile {
       for (int j = 0; j < EACH; j++) s[j] = __fmaf_rn(x, cols[(part + 4 * j) * PITCH + d], s[j]);
     }
   }
-  // add adds the row's weights times the columns' elements to the thread's elements.
+  // add adds the products of the row's weights and the columns to the thread's elements.
   __device__ __forceinline__ void add(float (&acc)[OWN], const float *weights, const float *cols) const {
     #pragma unroll 4
     for (int c = 0; c < COLS; c++) {
@@ -61,8 +61,8 @@ struct simt_tile {
         if (D % 4 == 0 || part + 4 * i < D) acc[i] = __fmaf_rn(w, cols[c * PITCH + part + 4 * i], acc[i]);
     }
   }
-  // keep leaves the thread's weights in shared memory, for the row.
-  __device__ __forceinline__ void keep(float *weights, const float (&p)[EACH]) const {
+  // share_weights stores the thread's weights in shared memory, for the threads of the row.
+  __device__ __forceinline__ void share_weights(float *weights, const float (&p)[EACH]) const {
     #pragma unroll
     for (int j = 0; j < EACH; j++) weights[row * (COLS + 1) + part + 4 * j] = p[j];
   }
@@ -77,14 +77,14 @@ __device__ __forceinline__ void attention_simt(const head_of<const T> &q, const 
   const simt_tile<T, D, ROWS, COLS> x;
   float *rows = x.room(), *cols = rows + ROWS * x.PITCH, *values = cols + COLS * x.PITCH, *weights = values + COLS * x.PITCH;
   const int first = tile * ROWS, at = first + x.row;
-  float acc[x.OWN] = {}, top = __int_as_float(0xff800000), total = 0.0f;
+  float acc[x.OWN] = {}, maximum = __int_as_float(0xff800000), weight_sum = 0.0f;
   x.template load<ROWS>(rows, q, first, queries);
   for (int j = 0; j < (CAUSAL ? min(keys, first + ROWS) : keys); j += COLS) {
     __syncthreads();
     x.template load<COLS>(cols, k, j, keys);
     x.template load<COLS>(values, v, j, keys);
     __syncthreads();
-    float s[x.EACH], best = top;
+    float s[x.EACH], best = maximum;
     x.dots(s, rows, cols);
     auto seen = [&](int i) { const int c = j + x.part + 4 * i; return c < keys && (!CAUSAL || c <= at); };
     #pragma unroll
@@ -94,25 +94,25 @@ __device__ __forceinline__ void attention_simt(const head_of<const T> &q, const 
     }
     best = fmaxf(best, __shfl_xor_sync(~0u, best, 1));
     best = fmaxf(best, __shfl_xor_sync(~0u, best, 2));
-    const float by = best == top ? 1.0f : expf(__fsub_rn(top, best));
-    top = best;
+    const float by = best == maximum ? 1.0f : expf(__fsub_rn(maximum, best));
+    maximum = best;
     float sum = 0.0f;
     #pragma unroll
     for (int i = 0; i < x.EACH; i++) {
-      s[i] = seen(i) ? expf(__fsub_rn(s[i], top)) : 0.0f;
+      s[i] = seen(i) ? expf(__fsub_rn(s[i], maximum)) : 0.0f;
       sum = __fadd_rn(sum, s[i]);
     }
     sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 1));
     sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 2));
-    total = __fmaf_rn(total, by, sum);
+    weight_sum = __fmaf_rn(weight_sum, by, sum);
     #pragma unroll
     for (int i = 0; i < x.OWN; i++) acc[i] = __fmul_rn(acc[i], by);
-    x.keep(weights, s);
-    __syncwarp();  // a row's threads are of one warp
+    x.share_weights(weights, s);
+    __syncwarp();  // the threads of a row are in one warp
     x.add(acc, weights, values);
   }
-  x.store(out, acc, total == 0.0f ? 0.0f : __fdiv_rn(1.0f, total), first, queries);
-  if (x.part == 0 && at < queries) lse[at * lse_row] = __fadd_rn(top, logf(total));
+  x.store(out, acc, weight_sum == 0.0f ? 0.0f : __fdiv_rn(1.0f, weight_sum), first, queries);
+  if (x.part == 0 && at < queries) lse[at * lse_row] = __fadd_rn(maximum, logf(weight_sum));
 }
 template <class T, int D, int ROWS, int COLS, bool CAUSAL>
 __device__ __forceinline__ void attention_simt_queries(const head_of<const T> &q, const head_of<const T> &k, const head_of<const T> &v, const head_of<const T> &grad, const rows_of &lse, const rows_of &delta, const head_of<T> &dq, int queries, int keys, float scale, int tile) {
@@ -120,7 +120,7 @@ __device__ __forceinline__ void attention_simt_queries(const head_of<const T> &q
   float *rows = x.room(), *grads = rows + ROWS * x.PITCH, *cols = grads + ROWS * x.PITCH, *values = cols + COLS * x.PITCH, *weights = values + COLS * x.PITCH;
   const int first = tile * ROWS, at = first + x.row;
   float acc[x.OWN] = {};
-  const float log = lse.get(at, queries, 0.0f), less = delta.get(at, queries, 0.0f);
+  const float log = lse.get(at, queries, 0.0f), row_delta = delta.get(at, queries, 0.0f);
   x.template load<ROWS>(rows, q, first, queries);
   x.template load<ROWS>(grads, grad, first, queries);
   for (int j = 0; j < (CAUSAL ? min(keys, first + ROWS) : keys); j += COLS) {
@@ -135,24 +135,24 @@ __device__ __forceinline__ void attention_simt_queries(const head_of<const T> &q
     for (int i = 0; i < x.EACH; i++) {
       const int c = j + x.part + 4 * i;
       const bool seen = c < keys && (!CAUSAL || c <= at);
-      e[i] = seen ? __fmul_rn(expf(__fmaf_rn(s[i], scale, -log)), __fsub_rn(e[i], less)) : 0.0f;
+      e[i] = seen ? __fmul_rn(expf(__fmaf_rn(s[i], scale, -log)), __fsub_rn(e[i], row_delta)) : 0.0f;
     }
-    x.keep(weights, e);
+    x.share_weights(weights, e);
     __syncwarp();
     x.add(acc, weights, cols);
   }
   x.store(dq, acc, scale, first, queries);
 }
-// share heads of the queries have the keys; their strides are those between heads.
+// group heads of queries share the keys; q_head and the like are the strides between heads.
 template <class T, int D, int ROWS, int COLS, bool CAUSAL>
-__device__ __forceinline__ void attention_simt_keys(head_of<const T> q, long long q_head, const head_of<const T> &k, const head_of<const T> &v, head_of<const T> grad, long long grad_head, rows_of lse, long long lse_head, rows_of delta, long long delta_head, const head_of<T> &dk, const head_of<T> &dv, int share, int queries, int keys, float scale, int tile) {
+__device__ __forceinline__ void attention_simt_keys(head_of<const T> q, long long q_head, const head_of<const T> &k, const head_of<const T> &v, head_of<const T> grad, long long grad_head, rows_of lse, long long lse_head, rows_of delta, long long delta_head, const head_of<T> &dk, const head_of<T> &dv, int group, int queries, int keys, float scale, int tile) {
   const simt_tile<T, D, ROWS, COLS> x;
   float *rows = x.room(), *values = rows + ROWS * x.PITCH, *cols = values + ROWS * x.PITCH, *grads = cols + COLS * x.PITCH, *weights = grads + COLS * x.PITCH, *slopes = weights + ROWS * (COLS + 1);
   const int first = tile * ROWS, at = first + x.row;
   float keys_acc[x.OWN] = {}, values_acc[x.OWN] = {};
   x.template load<ROWS>(rows, k, first, keys);
   x.template load<ROWS>(values, v, first, keys);
-  for (int h = 0; h < share; h++) {
+  for (int h = 0; h < group; h++) {
     for (int j = CAUSAL ? first / COLS * COLS : 0; j < queries; j += COLS) {
       __syncthreads();
       x.template load<COLS>(cols, q, j, queries);
@@ -168,8 +168,8 @@ __device__ __forceinline__ void attention_simt_keys(head_of<const T> q, long lon
         s[i] = seen ? expf(__fmaf_rn(s[i], scale, -lse.get(c, queries, 0.0f))) : 0.0f;
         e[i] = seen ? __fmul_rn(s[i], __fsub_rn(e[i], delta.get(c, queries, 0.0f))) : 0.0f;
       }
-      x.keep(weights, s);
-      x.keep(slopes, e);
+      x.share_weights(weights, s);
+      x.share_weights(slopes, e);
       __syncwarp();
       x.add(values_acc, weights, grads);
       x.add(keys_acc, slopes, cols);

@@ -1,7 +1,7 @@
-// Attention and its gradient on tensor cores (mma.sync), of bf16 and f16. A warp has 16 rows of
-// the block's tile, or twice as many. What it multiplies with lies in shared memory, in rows of
-// PITCH elements: 16 bytes more than a head, so that eight rows of a matrix lie in different banks.
-// While a tile of the other sequence is multiplied the next ones are copied.
+// Attention for training and its gradient on tensor cores (mma.sync), for bf16 and f16. A warp has
+// 16 or 32 rows of the block's tile. The tiles of the other sequence are in shared memory, in rows of
+// PITCH elements: 16 bytes more than a head, so that ldmatrix has no bank conflicts. cp.async
+// prefetches the next tiles while a tile is multiplied.
 
 //@ pair_bf16 needs bf16
 __device__ __forceinline__ unsigned pair_of(const bf16 *, float low, float high) {  // rounds to nearest even
@@ -19,7 +19,7 @@ __device__ __forceinline__ unsigned pair_of(const f16 *, float low, float high) 
 
 //@ attention_mma needs head_of, shared_address, copies
 constexpr float LOG2_E = 1.44269504f;
-__device__ __forceinline__ float exp2_approx(float x) {  // within 2 units of the last place, 0 for what is no normal number
+__device__ __forceinline__ float exp2_approx(float x) {  // within 2 ulp; 0 for subnormal results
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
@@ -30,13 +30,13 @@ __device__ __forceinline__ void load_transposed(unsigned (&r)[4], unsigned from)
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int LEFT>
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
-// mma_tile is what the kernels below have in common, for heads of D elements. Matrices of 16 rows
-// and 16 columns are operand A of the instruction, or two operands B.
+// mma_tile is what the kernels below have in common, for heads of D elements. A 16x16 matrix is
+// operand A of the instruction, or two operands B.
 template <class T, int D, int THREADS>
 struct mma_tile {
   static constexpr int PADDED = (D + 15) / 16 * 16, PITCH = PADDED + 8, STEPS = PADDED / 16;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  // copy brings COUNT positions from first on to shared memory, and zeros behind the last.
+  // copy copies COUNT tokens from first on to shared memory, and zeros behind the last token.
   template <int COUNT>
   static __device__ __forceinline__ void copy(unsigned to, const head_of<const T> &from, int first, int length) {
     constexpr int PARTS = PADDED / 8;
@@ -48,24 +48,24 @@ struct mma_tile {
         copy_async(to + (t * PITCH + c * 8) * 2, exists ? from.at + (first + t) * from.row + c * 8 : from.at, exists);
     }
   }
-  // The lane's address for loading rows as A, or as B of elements; and as B of positions, which
-  // is loaded transposed.
+  // as_a and as_b return the lane's ldmatrix address of operand A, and of operand B if the sum is over
+  // elements. For a sum over tokens, B is loaded transposed, from the address of as_a.
   __device__ __forceinline__ unsigned as_a(unsigned at) const { return at + (lane % 16 * PITCH + lane / 16 * 8) * 2; }
   __device__ __forceinline__ unsigned as_b(unsigned at) const { return at + ((lane / 16 * 8 + lane % 8) * PITCH + lane / 8 % 2 * 8) * 2; }
-  static __device__ __forceinline__ unsigned further(int rows, int steps) { return (rows * PITCH + steps * 16) * 2; }
+  static __device__ __forceinline__ unsigned offset_of(int rows, int steps) { return (rows * PITCH + steps * 16) * 2; }
   static __device__ __forceinline__ void multiply(float (&c)[2][4], const unsigned (&a)[4], const unsigned (&b)[4]) {
     const T *type = nullptr;
     mma(type, c[0], a[0], a[1], a[2], a[3], b[0], b[1]);
     mma(type, c[1], a[0], a[1], a[2], a[3], b[2], b[3]);
   }
-  // weights rounds sums of 16 rows and columns to operand A of the next product.
+  // weights rounds 16x16 sums to operand A of the next product.
   static __device__ __forceinline__ void weights(unsigned (&a)[4], const float (&p)[2][4]) {
     const T *type = nullptr;
     a[0] = pair_of(type, p[0][0], p[0][1]), a[1] = pair_of(type, p[0][2], p[0][3]);
     a[2] = pair_of(type, p[1][0], p[1][1]), a[3] = pair_of(type, p[1][2], p[1][3]);
   }
-  // store writes 16 rows of sums, times by of the upper or the lower eight, by way of the warp's
-  // own rows in shared memory.
+  // store writes 16 rows of sums through the warp's rows in shared memory. It scales the first eight
+  // rows by upper and the others by lower.
   __device__ __forceinline__ void store(const head_of<T> &to, const float (&acc)[STEPS][2][4], float upper, float lower, unsigned at, int first, int length) const {
     const T *type = nullptr;
     __syncwarp();
@@ -87,18 +87,18 @@ struct mma_tile {
     }
   }
 };
-// room_for_tiles is where shared memory begins.
+// room_for_tiles returns the address of the dynamic shared memory.
 __device__ __forceinline__ unsigned room_for_tiles() {
   extern __shared__ uint4 shared[];
   return shared_address(shared);
 }
-// A warp has M times 16 queries.
+// A warp has M operands of 16 queries.
 template <class T, int D, int ROWS, int COLS, int STAGES, bool CAUSAL>
 __device__ __forceinline__ void attention_mma(const head_of<const T> &q, const head_of<const T> &k, const head_of<const T> &v, const head_of<T> &out, float *lse, long long lse_row, int queries, int keys, float scale, int tile) {
   constexpr int THREADS = 128, M = ROWS / 64;
   const mma_tile<T, D, THREADS> x;
   constexpr int STEPS = x.STEPS, STAGE = 2 * COLS * x.PITCH * 2;
-  const unsigned rows = room_for_tiles(), stages = rows + ROWS * x.PITCH * 2, own = rows + x.further(x.warp * 16 * M, 0);
+  const unsigned rows = room_for_tiles(), stages = rows + ROWS * x.PITCH * 2, own = rows + x.offset_of(x.warp * 16 * M, 0);
   const int first = tile * ROWS, base = first + x.warp * 16 * M, end = CAUSAL ? min(keys, first + ROWS) : keys;
   auto fetch = [&](int j) {
     const unsigned to = stages + j / COLS % STAGES * STAGE;
@@ -111,11 +111,11 @@ __device__ __forceinline__ void attention_mma(const head_of<const T> &q, const h
     if (n * COLS < end) fetch(n * COLS);
     commit_copies();
   }
-  // Scores are compared as they are, or turned round for a scale below 0.
+  // The maximum is taken of the unscaled scores, negated if the scale is negative.
   const float unit = fabsf(scale) * LOG2_E;
-  float acc[M][STEPS][2][4] = {}, top[M][2], total[M][2] = {};
+  float acc[M][STEPS][2][4] = {}, maximum[M][2], weight_sum[M][2] = {};
   #pragma unroll
-  for (int m = 0; m < M; m++) top[m][0] = top[m][1] = __int_as_float(0xff800000);
+  for (int m = 0; m < M; m++) maximum[m][0] = maximum[m][1] = __int_as_float(0xff800000);
   unsigned query[M][STEPS][4];
   for (int j = 0; j < end; j += COLS) {
     wait_for_copies<STAGES - 2>();
@@ -124,7 +124,7 @@ __device__ __forceinline__ void attention_mma(const head_of<const T> &q, const h
       #pragma unroll
       for (int m = 0; m < M; m++)
         #pragma unroll
-        for (int i = 0; i < STEPS; i++) load_matrices(query[m][i], x.as_a(own) + x.further(m * 16, i));
+        for (int i = 0; i < STEPS; i++) load_matrices(query[m][i], x.as_a(own) + x.offset_of(m * 16, i));
     if (j + (STAGES - 1) * COLS < end) fetch(j + (STAGES - 1) * COLS);
     commit_copies();
     if (CAUSAL && j > base + 16 * M - 1) continue;
@@ -135,7 +135,7 @@ __device__ __forceinline__ void attention_mma(const head_of<const T> &q, const h
       #pragma unroll
       for (int c = 0; c < COLS / 16; c++) {
         unsigned b[4];
-        load_matrices(b, at_keys + x.further(c * 16, i));
+        load_matrices(b, at_keys + x.offset_of(c * 16, i));
         #pragma unroll
         for (int m = 0; m < M; m++) x.multiply(s[m][c], query[m][i], b);
       }
@@ -156,28 +156,28 @@ __device__ __forceinline__ void attention_mma(const head_of<const T> &q, const h
     for (int m = 0; m < M; m++)
       #pragma unroll
       for (int h = 0; h < 2; h++) {
-        float best = top[m][h];
+        float best = maximum[m][h];
         #pragma unroll
         for (int c = 0; c < COLS / 16; c++) best = fmaxf(fmaxf(best, fmaxf(s[m][c][0][2 * h], s[m][c][0][2 * h + 1])), fmaxf(s[m][c][1][2 * h], s[m][c][1][2 * h + 1]));
         best = fmaxf(best, __shfl_xor_sync(~0u, best, 1));
         best = fmaxf(best, __shfl_xor_sync(~0u, best, 2));
-        if (__any_sync(~0u, best != top[m][h])) {
-          const float by = best == top[m][h] ? 1.0f : exp2_approx((top[m][h] - best) * unit);
-          top[m][h] = best;
-          total[m][h] *= by;
+        if (__any_sync(~0u, best != maximum[m][h])) {
+          const float by = best == maximum[m][h] ? 1.0f : exp2_approx((maximum[m][h] - best) * unit);
+          maximum[m][h] = best;
+          weight_sum[m][h] *= by;
           #pragma unroll
           for (int i = 0; i < STEPS; i++)
             #pragma unroll
             for (int n = 0; n < 2; n++) acc[m][i][n][2 * h] *= by, acc[m][i][n][2 * h + 1] *= by;
         }
-        const float to = top[m][h] * unit;
+        const float to = maximum[m][h] * unit;
         #pragma unroll
         for (int c = 0; c < COLS / 16; c++)
           #pragma unroll
           for (int i = 0; i < 4; i++) {
             float &p = s[m][c][i / 2][2 * h + i % 2];
             p = exp2_approx(fmaf(p, unit, -to));
-            total[m][h] += p;
+            weight_sum[m][h] += p;
           }
       }
     #pragma unroll
@@ -188,7 +188,7 @@ __device__ __forceinline__ void attention_mma(const head_of<const T> &q, const h
       #pragma unroll
       for (int i = 0; i < STEPS; i++) {
         unsigned b[4];
-        load_transposed(b, at_values + x.further(c * 16, i));
+        load_transposed(b, at_values + x.offset_of(c * 16, i));
         #pragma unroll
         for (int m = 0; m < M; m++) x.multiply(acc[m][i], p[m], b);
       }
@@ -200,23 +200,23 @@ __device__ __forceinline__ void attention_mma(const head_of<const T> &q, const h
   for (int m = 0; m < M; m++) {
     #pragma unroll
     for (int h = 0; h < 2; h++) {
-      total[m][h] += __shfl_xor_sync(~0u, total[m][h], 1);
-      total[m][h] += __shfl_xor_sync(~0u, total[m][h], 2);
+      weight_sum[m][h] += __shfl_xor_sync(~0u, weight_sum[m][h], 1);
+      weight_sum[m][h] += __shfl_xor_sync(~0u, weight_sum[m][h], 2);
       const int row = base + m * 16 + h * 8 + x.lane / 4;
-      if (x.lane % 4 == 0 && row < queries) lse[row * lse_row] = top[m][h] * fabsf(scale) + logf(total[m][h]);
-      total[m][h] = total[m][h] == 0.0f ? 0.0f : __fdiv_rn(1.0f, total[m][h]);
+      if (x.lane % 4 == 0 && row < queries) lse[row * lse_row] = maximum[m][h] * fabsf(scale) + logf(weight_sum[m][h]);
+      weight_sum[m][h] = weight_sum[m][h] == 0.0f ? 0.0f : __fdiv_rn(1.0f, weight_sum[m][h]);
     }
-    x.store(out, acc[m], total[m][0], total[m][1], own + x.further(m * 16, 0), base + m * 16, queries);
+    x.store(out, acc[m], weight_sum[m][0], weight_sum[m][1], own + x.offset_of(m * 16, 0), base + m * 16, queries);
   }
 }
-// A warp has 16 queries, and 16 keys at a time.
+// A warp has 16 queries, and multiplies 16 keys in each iteration.
 template <class T, int D, int ROWS, int COLS, int STAGES, bool CAUSAL>
 __device__ __forceinline__ void attention_mma_queries(const head_of<const T> &q, const head_of<const T> &k, const head_of<const T> &v, const head_of<const T> &grad, const rows_of &lse, const rows_of &delta, const head_of<T> &dq, int queries, int keys, float scale, int tile) {
   constexpr int THREADS = 128;
   const mma_tile<T, D, THREADS> x;
   constexpr int STEPS = x.STEPS, STAGE = 2 * COLS * x.PITCH * 2;
   static_assert(ROWS == 64, "a warp has 16 rows");
-  const unsigned rows = room_for_tiles(), stages = rows + 2 * ROWS * x.PITCH * 2, own = rows + x.further(x.warp * 16, 0), own_grads = own + x.further(ROWS, 0);
+  const unsigned rows = room_for_tiles(), stages = rows + 2 * ROWS * x.PITCH * 2, own = rows + x.offset_of(x.warp * 16, 0), own_grads = own + x.offset_of(ROWS, 0);
   const int first = tile * ROWS, base = first + x.warp * 16, end = CAUSAL ? min(keys, first + ROWS) : keys;
   auto fetch = [&](int j) {
     const unsigned to = stages + j / COLS % STAGES * STAGE;
@@ -224,17 +224,17 @@ __device__ __forceinline__ void attention_mma_queries(const head_of<const T> &q,
     x.template copy<COLS>(to + STAGE / 2, v, j, keys);
   };
   x.template copy<ROWS>(rows, q, first, queries);
-  x.template copy<ROWS>(rows + x.further(ROWS, 0), grad, first, queries);
+  x.template copy<ROWS>(rows + x.offset_of(ROWS, 0), grad, first, queries);
   #pragma unroll
   for (int n = 0; n < STAGES - 1; n++) {
     if (n * COLS < end) fetch(n * COLS);
     commit_copies();
   }
-  float acc[STEPS][2][4] = {}, log[2], less[2];
+  float acc[STEPS][2][4] = {}, log[2], row_delta[2];
   #pragma unroll
   for (int h = 0; h < 2; h++) {
     log[h] = lse.get(base + h * 8 + x.lane / 4, queries, 0.0f) * LOG2_E;
-    less[h] = delta.get(base + h * 8 + x.lane / 4, queries, 0.0f);
+    row_delta[h] = delta.get(base + h * 8 + x.lane / 4, queries, 0.0f);
   }
   const float unit = scale * LOG2_E;
   unsigned query[STEPS][4], slope[STEPS][4];
@@ -244,12 +244,12 @@ __device__ __forceinline__ void attention_mma_queries(const head_of<const T> &q,
     if (j == 0)
       #pragma unroll
       for (int i = 0; i < STEPS; i++) {
-        load_matrices(query[i], x.as_a(own) + x.further(0, i));
-        load_matrices(slope[i], x.as_a(own_grads) + x.further(0, i));
+        load_matrices(query[i], x.as_a(own) + x.offset_of(0, i));
+        load_matrices(slope[i], x.as_a(own_grads) + x.offset_of(0, i));
       }
     if (j + (STAGES - 1) * COLS < end) fetch(j + (STAGES - 1) * COLS);
     commit_copies();
-    const unsigned stage = stages + j / COLS % STAGES * STAGE, at_keys = x.as_b(stage), at_values = x.as_b(stage + STAGE / 2), turned = x.as_a(stage);
+    const unsigned stage = stages + j / COLS % STAGES * STAGE, at_keys = x.as_b(stage), at_values = x.as_b(stage + STAGE / 2), transposed = x.as_a(stage);
     #pragma unroll
     for (int c = 0; c < COLS / 16; c++) {
       if (j + c * 16 >= keys || CAUSAL && j + c * 16 > base + 15) continue;
@@ -257,9 +257,9 @@ __device__ __forceinline__ void attention_mma_queries(const head_of<const T> &q,
       #pragma unroll
       for (int i = 0; i < STEPS; i++) {
         unsigned b[4];
-        load_matrices(b, at_keys + x.further(c * 16, i));
+        load_matrices(b, at_keys + x.offset_of(c * 16, i));
         x.multiply(s, query[i], b);
-        load_matrices(b, at_values + x.further(c * 16, i));
+        load_matrices(b, at_values + x.offset_of(c * 16, i));
         x.multiply(e, slope[i], b);
       }
       const bool masked = j + c * 16 + 16 > keys || CAUSAL && j + c * 16 + 15 > base;
@@ -267,7 +267,7 @@ __device__ __forceinline__ void attention_mma_queries(const head_of<const T> &q,
       for (int i = 0; i < 8; i++) {
         const int h = i % 4 / 2, key = j + c * 16 + i / 4 * 8 + x.lane % 4 * 2 + i % 2;
         float &to = e[i / 4][i % 4];
-        to = exp2_approx(fmaf(s[i / 4][i % 4], unit, -log[h])) * (to - less[h]);
+        to = exp2_approx(fmaf(s[i / 4][i % 4], unit, -log[h])) * (to - row_delta[h]);
         if (masked && (key >= keys || CAUSAL && key > base + h * 8 + x.lane / 4)) to = 0.0f;
       }
       unsigned a[4];
@@ -275,7 +275,7 @@ __device__ __forceinline__ void attention_mma_queries(const head_of<const T> &q,
       #pragma unroll
       for (int i = 0; i < STEPS; i++) {
         unsigned b[4];
-        load_transposed(b, turned + x.further(c * 16, i));
+        load_transposed(b, transposed + x.offset_of(c * 16, i));
         x.multiply(acc[i], a, b);
       }
     }
@@ -284,18 +284,18 @@ __device__ __forceinline__ void attention_mma_queries(const head_of<const T> &q,
   __syncthreads();
   x.store(dq, acc, scale, scale, own, base, queries);
 }
-// A warp has 16 keys, and 16 queries at a time. share heads of the queries have the keys; their
-// strides are those between heads.
+// A warp has 16 keys, and multiplies 16 queries in each iteration. group heads of queries share the
+// keys; q_head and the like are the strides between heads.
 template <class T, int D, int ROWS, int COLS, int STAGES, bool CAUSAL>
-__device__ __forceinline__ void attention_mma_keys(const head_of<const T> &q, long long q_head, const head_of<const T> &k, const head_of<const T> &v, const head_of<const T> &grad, long long grad_head, const rows_of &lse, long long lse_head, const rows_of &delta, long long delta_head, const head_of<T> &dk, const head_of<T> &dv, int share, int queries, int keys, float scale, int tile) {
+__device__ __forceinline__ void attention_mma_keys(const head_of<const T> &q, long long q_head, const head_of<const T> &k, const head_of<const T> &v, const head_of<const T> &grad, long long grad_head, const rows_of &lse, long long lse_head, const rows_of &delta, long long delta_head, const head_of<T> &dk, const head_of<T> &dv, int group, int queries, int keys, float scale, int tile) {
   constexpr int THREADS = 128;
   const mma_tile<T, D, THREADS> x;
   constexpr int STEPS = x.STEPS, STAGE = 2 * COLS * x.PITCH * 2;
-  constexpr bool HELD = D <= 64;  // longer heads leave no registers for the keys
-  static_assert(ROWS == 64 && COLS == 64, "a warp has 16 rows, and a thread one of the numbers of a column");
-  __shared__ float numbers[2][2][COLS];  // of two tiles: lse to the base 2, and delta
-  const unsigned rows = room_for_tiles(), stages = rows + 2 * ROWS * x.PITCH * 2, own = rows + x.further(x.warp * 16, 0), own_values = own + x.further(ROWS, 0);
-  const int first = tile * ROWS, base = first + x.warp * 16, from = CAUSAL ? first / COLS : 0, each = (queries + COLS - 1) / COLS - from, steps = each > 0 ? share * each : 0;
+  constexpr bool IN_REGISTERS = D <= 64;  // keys and values stay in registers, if there are enough
+  static_assert(ROWS == 64 && COLS == 64, "a warp has 16 rows, and a thread loads one number of a column");
+  __shared__ float numbers[2][2][COLS];  // of two tiles: lse to the base 2, then delta
+  const unsigned rows = room_for_tiles(), stages = rows + 2 * ROWS * x.PITCH * 2, own = rows + x.offset_of(x.warp * 16, 0), own_values = own + x.offset_of(ROWS, 0);
+  const int first = tile * ROWS, base = first + x.warp * 16, from = CAUSAL ? first / COLS : 0, each = (queries + COLS - 1) / COLS - from, steps = each > 0 ? group * each : 0;
   float number = 0.0f;
   auto fetch = [&](int n) {
     const int h = n / each, j = (from + n % each) * COLS;
@@ -303,51 +303,51 @@ __device__ __forceinline__ void attention_mma_keys(const head_of<const T> &q, lo
     x.template copy<COLS>(to, head_of<const T>{q.at + h * q_head, q.row, q.element}, j, queries);
     x.template copy<COLS>(to + STAGE / 2, head_of<const T>{grad.at + h * grad_head, grad.row, grad.element}, j, queries);
   };
-  auto ask = [&](int n) {  // of queries behind the last weights are 0
+  auto load_numbers = [&](int n) {  // the weights of queries behind the last one are 0
     const int h = n / each, t = (from + n % each) * COLS + threadIdx.x % COLS;
     number = threadIdx.x < COLS ? rows_of{lse.at + h * lse_head, lse.row}.get(t, queries, __int_as_float(0x7f800000)) * LOG2_E : rows_of{delta.at + h * delta_head, delta.row}.get(t, queries, 0.0f);
   };
   x.template copy<ROWS>(rows, k, first, keys);
-  x.template copy<ROWS>(rows + x.further(ROWS, 0), v, first, keys);
+  x.template copy<ROWS>(rows + x.offset_of(ROWS, 0), v, first, keys);
   #pragma unroll
   for (int n = 0; n < STAGES - 1; n++) {
     if (n < steps) fetch(n);
     commit_copies();
   }
-  if (steps > 0) ask(0);
+  if (steps > 0) load_numbers(0);
   float acc_keys[STEPS][2][4] = {}, acc_values[STEPS][2][4] = {};
   const float unit = scale * LOG2_E;
-  unsigned key[HELD ? STEPS : 1][4], value[HELD ? STEPS : 1][4];
+  unsigned key[IN_REGISTERS ? STEPS : 1][4], value[IN_REGISTERS ? STEPS : 1][4];
   for (int n = 0; n < steps; n++) {
     numbers[n % 2][threadIdx.x / COLS][threadIdx.x % COLS] = number;
     wait_for_copies<STAGES - 2>();
     __syncthreads();
-    if (HELD && n == 0)
+    if (IN_REGISTERS && n == 0)
       #pragma unroll
       for (int i = 0; i < STEPS; i++) {
-        load_matrices(key[HELD ? i : 0], x.as_a(own) + x.further(0, i));
-        load_matrices(value[HELD ? i : 0], x.as_a(own_values) + x.further(0, i));
+        load_matrices(key[IN_REGISTERS ? i : 0], x.as_a(own) + x.offset_of(0, i));
+        load_matrices(value[IN_REGISTERS ? i : 0], x.as_a(own_values) + x.offset_of(0, i));
       }
     if (n + STAGES - 1 < steps) fetch(n + STAGES - 1);
-    if (n + 1 < steps) ask(n + 1);
+    if (n + 1 < steps) load_numbers(n + 1);
     commit_copies();
     const int j = (from + n % each) * COLS;
-    const unsigned stage = stages + n % STAGES * STAGE, at_queries = x.as_b(stage), at_grads = x.as_b(stage + STAGE / 2), turned = x.as_a(stage), turned_grads = x.as_a(stage + STAGE / 2);
+    const unsigned stage = stages + n % STAGES * STAGE, at_queries = x.as_b(stage), at_grads = x.as_b(stage + STAGE / 2), transposed = x.as_a(stage), transposed_grads = x.as_a(stage + STAGE / 2);
     #pragma unroll
     for (int c = 0; c < COLS / 16; c++) {
       if (j + c * 16 >= queries || CAUSAL && j + c * 16 + 15 < base) continue;
       float s[2][4] = {}, e[2][4] = {};
       #pragma unroll
       for (int i = 0; i < STEPS; i++) {
-        if (!HELD) {
-          load_matrices(key[0], x.as_a(own) + x.further(0, i));
-          load_matrices(value[0], x.as_a(own_values) + x.further(0, i));
+        if (!IN_REGISTERS) {
+          load_matrices(key[0], x.as_a(own) + x.offset_of(0, i));
+          load_matrices(value[0], x.as_a(own_values) + x.offset_of(0, i));
         }
         unsigned b[4];
-        load_matrices(b, at_queries + x.further(c * 16, i));
-        x.multiply(s, key[HELD ? i : 0], b);
-        load_matrices(b, at_grads + x.further(c * 16, i));
-        x.multiply(e, value[HELD ? i : 0], b);
+        load_matrices(b, at_queries + x.offset_of(c * 16, i));
+        x.multiply(s, key[IN_REGISTERS ? i : 0], b);
+        load_matrices(b, at_grads + x.offset_of(c * 16, i));
+        x.multiply(e, value[IN_REGISTERS ? i : 0], b);
       }
       const bool masked = CAUSAL && j + c * 16 < base + 15;
       #pragma unroll
@@ -364,9 +364,9 @@ __device__ __forceinline__ void attention_mma_keys(const head_of<const T> &q, lo
       #pragma unroll
       for (int i = 0; i < STEPS; i++) {
         unsigned b[4];
-        load_transposed(b, turned_grads + x.further(c * 16, i));
+        load_transposed(b, transposed_grads + x.offset_of(c * 16, i));
         x.multiply(acc_values[i], a, b);
-        load_transposed(b, turned + x.further(c * 16, i));
+        load_transposed(b, transposed + x.offset_of(c * 16, i));
         x.multiply(acc_keys[i], d, b);
       }
     }

@@ -18,12 +18,12 @@ __device__ __forceinline__ void gemm_block_pipeline(float *part, const T *x, con
   // A thread copies every THREADS-th 16 bytes of a stage of either operand. If the sums leave
   // registers for them, it holds the addresses in registers.
   constexpr int W = BN * PARTS, X = BM * PARTS;
-  constexpr bool KEPT = MT * NT <= 8;
-  const T *w_kept[(W + THREADS - 1) / THREADS], *x_kept[(X + THREADS - 1) / THREADS];
+  constexpr bool ADDRESSES_IN_REGISTERS = MT * NT <= 8;
+  const T *w_addresses[(W + THREADS - 1) / THREADS], *x_addresses[(X + THREADS - 1) / THREADS];
   auto w_from = [&](int i) { return w + column(min(i, W - 1) / PARTS) * w_row + i % PARTS * 8; };
   auto x_from = [&](int i) { return x + row_at(min(i / PARTS, rows - 1)) + i % PARTS * 8; };
   #pragma unroll
-  for (int n = 0; KEPT && n * THREADS < W; n++) w_kept[n] = w_from(n * THREADS + threadIdx.x);
+  for (int n = 0; ADDRESSES_IN_REGISTERS && n * THREADS < W; n++) w_addresses[n] = w_from(n * THREADS + threadIdx.x);
   auto exists = [&](int k) { return K % BK == 0 || k < K; };
   const weights_of<EVICT_FIRST> weights;
   auto fill_w = [&](int stage, int k) {
@@ -31,7 +31,7 @@ __device__ __forceinline__ void gemm_block_pipeline(float *part, const T *x, con
     for (int n = 0; n * THREADS < W; n++) {
       const int i = n * THREADS + threadIdx.x;
       if (W % THREADS == 0 || i < W)
-        weights.copy(base + stage * STAGE + BM * BK * 2 + at_row(i / PARTS, i % PARTS), (KEPT ? w_kept[n] : w_from(i)) + k, exists(k + i % PARTS * 8));
+        weights.copy(base + stage * STAGE + BM * BK * 2 + at_row(i / PARTS, i % PARTS), (ADDRESSES_IN_REGISTERS ? w_addresses[n] : w_from(i)) + k, exists(k + i % PARTS * 8));
     }
   };
   auto fill_x = [&](int stage, int k) {
@@ -39,7 +39,7 @@ __device__ __forceinline__ void gemm_block_pipeline(float *part, const T *x, con
     for (int n = 0; n * THREADS < X; n++) {
       const int i = n * THREADS + threadIdx.x;
       if (X % THREADS == 0 || i < X)
-        copy_async(base + stage * STAGE + at_row(i / PARTS, i % PARTS), (KEPT ? x_kept[n] : x_from(i)) + k, i / PARTS < rows && exists(k + i % PARTS * 8));
+        copy_async(base + stage * STAGE + at_row(i / PARTS, i % PARTS), (ADDRESSES_IN_REGISTERS ? x_addresses[n] : x_from(i)) + k, i / PARTS < rows && exists(k + i % PARTS * 8));
     }
   };
   const int steps = (K + BK - 1) / BK, first = steps * rank_among<CLUSTER>() / CLUSTER, end = steps * (rank_among<CLUSTER>() + 1) / CLUSTER;
@@ -49,9 +49,9 @@ __device__ __forceinline__ void gemm_block_pipeline(float *part, const T *x, con
   for (int s = 0; s < STAGES - 1; s++)
     if (first + s < end) fill_w(s, (first + s) * BK);
   #pragma unroll
-  for (int n = 0; KEPT && n * THREADS < X; n++) {
-    x_kept[n] = x_from(n * THREADS + threadIdx.x);
-    asm volatile("" : "+l"(x_kept[n]));  // computed before the wait is over
+  for (int n = 0; ADDRESSES_IN_REGISTERS && n * THREADS < X; n++) {
+    x_addresses[n] = x_from(n * THREADS + threadIdx.x);
+    asm volatile("" : "+l"(x_addresses[n]));  // computes the address before the dependency wait
   }
   if (PREFETCH) wait_for_dependency();
   if (!EARLY_TRIGGER) trigger_dependents();

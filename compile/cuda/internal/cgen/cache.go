@@ -10,15 +10,15 @@ import (
 	"pwc/ir/dim"
 )
 
-// CacheTrips is the most groups of columns of a thread of which vectors are cached in registers,
+// MaxCachedGroups is the most groups of columns of a thread whose vectors are cached in registers,
 // unless the blocks of a cluster share the row.
-const CacheTrips = 4
+const MaxCachedGroups = 4
 
-// Vectors that later phases read again stay in registers: up to cacheBytes a thread at any time,
+// Vectors that later phases read again stay in registers: at any time up to cacheBytes per thread,
 // which is half of the registers of a thread in a block of 1024.
 //
-// Of rows that a cluster shares, more is cached in up to cacheShared percent of the shared memory,
-// so that a multiprocessor has room for two blocks.
+// If a cluster shares a row, up to cacheShared percent of the shared memory caches more vectors, so
+// that a multiprocessor has room for two blocks.
 const (
 	cacheShared = 40
 	cacheBytes  = 128
@@ -28,43 +28,43 @@ const (
 // shared memory, the vectors that an earlier phase loaded or stored. A nil cache is empty.
 type Cache struct {
 	e       *Emitter
-	trips   int64 // groups of columns of a thread
+	groups  int64 // of columns of a thread
 	width   int
 	threads int64 // of a block
 	list    []*entry
 	shared  int64 // bytes of a block
 }
 
-// entry is the vectors that one access reaches over a row's columns.
+// entry is the vectors of one access over a row's columns.
 type entry struct {
 	access   *loop.Access
 	arg      int32
 	first    int   // the phase that fills it
 	last     int   // the last phase that reads it
 	stored   bool  // by a store; else by a load
-	unstored bool  // the store may be left out: all that read it find it in the cache
+	unstored bool  // the store is left out: every load of it is served by the cache
 	bytes    int64 // of a thread
 	shared   bool  // in shared memory; else in registers
-	most     bool  // a variable has the largest of the thread's elements
+	maximum  bool  // a variable has the largest of the thread's elements
 }
 
-// NewCache finds the vectors that are worth caching and declares them, except for prefetched ones,
-// which are in registers; nil if there are none. A thread has so many groups of columns, 0 if
-// these are a loop.
-func (e *Emitter) NewCache(s *Context, trips int64, prefetched Prefetched) *Cache {
-	if s.Width == 1 || s.Warps == 0 || trips == 0 {
+// NewCache finds the vectors that later phases read again and declares variables for them, except
+// for prefetched ones, which are in registers already. It returns nil if there are no such vectors.
+// A thread has so many groups of columns; 0 if their loop is not unrolled.
+func (e *Emitter) NewCache(s *Context, groups int64, prefetched Prefetched) *Cache {
+	if s.Width == 1 || s.Warps == 0 || groups == 0 {
 		return nil
 	}
-	c := &Cache{e: e, trips: trips, width: s.Width, threads: int64(e.Threads)}
+	c := &Cache{e: e, groups: groups, width: s.Width, threads: int64(e.Threads)}
 	for _, k := range e.readAgain() {
 		if _, ok := prefetched.Find(k.access); ok {
 			continue
 		}
-		k.bytes = int64(e.K.Args[k.arg].DType.Bits()/8*s.Width) * trips
+		k.bytes = int64(e.K.Args[k.arg].DType.Bits()/8*s.Width) * groups
 		switch size := k.bytes * c.threads; {
 		case c.fits(k):
 			c.list = append(c.list, k)
-		case s.Cluster > 1 && c.shared+size <= int64(e.GPU.SharedBytes())*cacheShared/100 && k.bytes/trips%16 == 0:
+		case s.Cluster > 1 && c.shared+size <= int64(e.GPU.SharedBytes())*cacheShared/100 && k.bytes/groups%16 == 0:
 			k.shared = true
 			c.shared += size
 			c.list = append(c.list, k)
@@ -79,7 +79,7 @@ func (e *Emitter) NewCache(s *Context, trips int64, prefetched Prefetched) *Cach
 	for i, ph := range e.K.Phases {
 		if load, _ := e.thresholds(ph.Body); load != nil {
 			if n := c.holds(load.Access, i); n >= 0 {
-				c.list[n].most = true
+				c.list[n].maximum = true
 			}
 		}
 	}
@@ -98,20 +98,20 @@ func (c *Cache) declare() {
 	at := int64(0)
 	for n, k := range c.list {
 		t := fmt.Sprintf("vec<%s, %d>", e.Storage(e.K.Args[k.arg].DType), c.width)
-		if k.most {
+		if k.maximum {
 			e.Line("float most%d = %s;", n, Float(math.Inf(-1)))
 		}
 		if k.shared {
-			e.Line("%s *const kept%d = (%s *)(shared + %d) + threadIdx.x;", t, n, t, at/16)
+			e.Line("%s *const cached%d = (%s *)(shared + %d) + threadIdx.x;", t, n, t, at/16)
 			at += k.bytes * c.threads
 			continue
 		}
-		e.Line("%s kept%d[%d];", t, n, c.trips)
+		e.Line("%s cached%d[%d];", t, n, c.groups)
 	}
 }
 
-// onlyCached reports whether the store of an entry is the only one to its argument, and every load
-// finds what it stored.
+// onlyCached reports whether an entry's store is the only one to its argument, and the cache serves
+// every load of it.
 func (e *Emitter) onlyCached(k *entry) bool {
 	for i, ph := range e.K.Phases {
 		for _, in := range slices.Concat(ph.Row, ph.Body) {
@@ -154,9 +154,8 @@ func (e *Emitter) readAgain() []*entry {
 	return list
 }
 
-// fits reports whether there are registers for another entry: at no time may more than cacheBytes
-// be cached. An entry that is read last in the phase that fills another makes room for it as it
-// goes.
+// fits reports whether there are registers for another entry: at most cacheBytes are live at any
+// time. An entry whose last read is in the phase that fills k leaves its registers to k.
 func (c *Cache) fits(k *entry) bool {
 	for phase := k.first; phase < k.last; phase++ {
 		bytes := k.bytes
@@ -172,8 +171,8 @@ func (c *Cache) fits(k *entry) bool {
 	return true
 }
 
-// latestEntry returns the latest of a list that is the same elements and was filled in
-// an earlier phase.
+// latestEntry returns the latest entry of a list with the elements of an access, if an earlier phase
+// filled it.
 func latestEntry(list []*entry, a *loop.Access, phase int) *entry {
 	for i := len(list) - 1; i >= 0; i-- {
 		if k := list[i]; nest.SameElements(k.access, a) {
@@ -205,14 +204,14 @@ func (c *Cache) Attach(s *Context, phase int) {
 		return
 	}
 	trip := "0"
-	if c.trips > 1 {
+	if c.groups > 1 {
 		trip = "t"
 	}
 	name := func(n int) string {
 		if c.list[n].shared {
-			return fmt.Sprintf("kept%d[%s * %d]", n, trip, c.threads)
+			return fmt.Sprintf("cached%d[%s * %d]", n, trip, c.threads)
 		}
-		return fmt.Sprintf("kept%d[%s]", n, trip)
+		return fmt.Sprintf("cached%d[%s]", n, trip)
 	}
 	s.Vector = func(in loop.Instr) (string, bool) {
 		n := c.holds(in.Access, phase)
@@ -232,7 +231,7 @@ func (c *Cache) Attach(s *Context, phase int) {
 				continue
 			}
 			c.e.Line("%s = %s;", name(n), vector)
-			if k.most {
+			if k.maximum {
 				c.e.Line("#pragma unroll")
 				c.e.Line("for (int j = 0; j < %d; j++) most%d = fmaxf(most%d, %s[j]);", c.width, n, n, vector)
 			}

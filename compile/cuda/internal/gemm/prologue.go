@@ -23,11 +23,11 @@ func (w *writer) readyFromPrologue(k GEMV, o *epilogue) {
 	w.Open("const auto ready = [&](%s &to, int k, int end)", k.partsOfX())
 	o.loads()
 	s := &cgen.Context{Width: 8, Rows: []string{"first_row"}, Cols: []string{"c"}, Pos: "c", Warps: k.SplitK}
-	trips := k.parts()
-	if trips > cgen.CacheTrips {
-		trips = 0
+	groups := k.parts()
+	if groups > cgen.MaxCachedGroups {
+		groups = 0
 	}
-	cache := p.e.NewCache(s, trips, prefetched)
+	cache := p.e.NewCache(s, groups, prefetched)
 	for i, ph := range p.e.K.Phases {
 		p.e.Row(ph.Row, s)
 		if len(ph.Body) == 0 {

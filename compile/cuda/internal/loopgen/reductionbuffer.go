@@ -24,7 +24,7 @@ func (t *reductionBuffer) half() string {
 }
 
 // roll writes a phase that is a loop of so many iterations.
-func (t *reductionBuffer) roll(trips int, phase func()) {
+func (t *reductionBuffer) roll(iterations int, phase func()) {
 	if t == nil {
 		phase()
 		return
@@ -34,7 +34,7 @@ func (t *reductionBuffer) roll(trips int, phase func()) {
 	phase()
 	t.rolled = false
 	if t.next != first { // the phase reduces
-		t.next = (first + trips) % 2
+		t.next = (first + iterations) % 2
 	}
 }
 

@@ -57,7 +57,7 @@ func (e *writer) rowwise() {
 		e.Line("cluster_sync();  // all blocks of the row run, so that they can write to each other")
 	}
 	e.splitRow("row", s)
-	cache := e.NewCache(s, p.unrolledTrips(), prefetched)
+	cache := e.NewCache(s, p.unrolledGroups(), prefetched)
 	loops := e.rolledLoops(cache)
 	buffer := e.newReductionBuffer(p, len(loops) > 0)
 	phase := func(i int, ph loop.Phase) {
@@ -103,12 +103,12 @@ func (e *writer) prefetchRow(s *cgen.Context, p rowSplit) cgen.Prefetched {
 	if !e.GPU.PDL() || s.Width == 1 || p.warps == 0 || !p.unrolled() || p.neighbours || len(e.K.Cols) != 1 {
 		return out
 	}
-	for _, in := range e.RowInvariant(p.trips) {
+	for _, in := range e.RowInvariant(p.iterations) {
 		exists := e.within(p.group(), p)
 		if p.exact() {
 			exists = ""
 		}
-		out = e.Prefetch(out, in, s.Width, p.trips, p.group(), exists)
+		out = e.Prefetch(out, in, s.Width, p.iterations, p.group(), exists)
 	}
 	return out
 }
@@ -123,9 +123,9 @@ func (e *writer) visit(phase int, list []loop.Instr, s *cgen.Context, p rowSplit
 	case p.warps == 0 && !p.across:
 		e.Open("for (%s g = 0; g < %s; g++)", e.Index(), e.Dim(p.groups))
 		group = "g"
-	case p.trips == 1 || p.unrolled() && (cache != nil || scans || len(prefetched) > 0):
+	case p.iterations == 1 || p.unrolled() && (cache != nil || scans || len(prefetched) > 0):
 		cache.Attach(&at, phase)
-		if p.trips == 1 {
+		if p.iterations == 1 {
 			prefetched.Attach(&at, "0")
 		} else {
 			prefetched.Attach(&at, "t")
@@ -140,9 +140,9 @@ func (e *writer) visit(phase int, list []loop.Instr, s *cgen.Context, p rowSplit
 			e.Open("if (%s)", e.within(group, p))
 			defer e.Close()
 		}
-		if p.trips > 1 {
+		if p.iterations > 1 {
 			e.Line("#pragma unroll")
-			e.Open("for (int t = 0; t < %d; t++)", p.trips)
+			e.Open("for (int t = 0; t < %d; t++)", p.iterations)
 			group, at.Turn = p.group(), "t % 2"
 		} else {
 			e.Open("")
@@ -180,8 +180,8 @@ func (e *writer) within(group string, p rowSplit) string {
 	has := fmt.Sprintf("%s < %s", group, e.Dim(p.groups))
 	switch n, _ := p.groups.Const(); {
 	case p.whole():
-		return fmt.Sprintf("lane < %d", n/p.trips)
-	case p.trips > 1 && p.full > 0:
+		return fmt.Sprintf("lane < %d", n/p.iterations)
+	case p.iterations > 1 && p.full > 0:
 		return fmt.Sprintf("t < %d || %s", p.full, has)
 	}
 	return has
@@ -195,7 +195,7 @@ func (e *writer) sumBefore(list []loop.Instr, s *cgen.Context, p rowSplit) {
 	n, acc := scan.Dst, e.SumType(scan)
 	e.Line("%s own%d = 0;", acc, n)
 	e.Line("#pragma unroll")
-	e.Open("for (int t = 0; t < %d; t++)", p.trips)
+	e.Open("for (int t = 0; t < %d; t++)", p.iterations)
 	group := p.group()
 	if !p.exact() {
 		at.Live = "live"

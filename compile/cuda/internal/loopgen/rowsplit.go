@@ -9,37 +9,39 @@ import (
 	"pwc/ir/dim"
 )
 
-// Rows of up to threadColumns columns are one thread's, of up to warpGroups
-// groups of neighbouring columns one warp's, or as many lanes' of it as there are groups where
-// they are only reduced: a head of 64 elements in bf16 has 8. Longer ones are a block's of up to
-// maxThreads threads, and those of which such a thread would have more than
-// cgen.CacheTrips groups a cluster's of up to maxCluster blocks: a few rows of a
-// vocabulary must not be read by a few multiprocessors. Those blocks have
-// clusterThreads threads with up to clusterTrips groups each, so that a multiprocessor
-// has room for two and one computes while the other waits for its cluster. A block of a row
-// whose length is not known has someThreads.
+// The number of columns decides what computes a row:
+//   - one thread up to threadColumns columns;
+//   - one warp up to warpGroups groups of neighbouring columns, or as many lanes as there are groups
+//     if the kernel only reduces them (a head of 64 elements in bf16 has 8 groups);
+//   - a block of up to maxThreads threads;
+//   - a cluster of up to maxCluster blocks if such a thread would have more than
+//     cgen.MaxCachedGroups groups: a few rows of a vocabulary must not be read by a few
+//     multiprocessors. Its blocks have clusterThreads threads with up to clusterGroups groups
+//     each, so that a multiprocessor has room for two blocks and one computes while the other
+//     waits for its cluster;
+//   - a block of unknownThreads threads if the number is not known.
 const (
 	threadColumns  = 8
 	warpGroups     = 64
 	warpLanes      = 32
-	warpsEach      = 4 // of a block, where a row is one warp's
+	warpsEach      = 4 // of a block, if a warp computes a row
 	maxThreads     = 1024
 	maxCluster     = 8 // what every GPU with clusters can schedule
 	clusterThreads = 512
-	clusterTrips   = 8
-	clusterBlocks  = 2 // of a cluster that a multiprocessor has room for
-	someThreads    = 256
+	clusterGroups  = 8
+	clusterBlocks  = 2 // blocks of clusters per multiprocessor
+	unknownThreads = 256
 
-	// Rows that lie side by side in memory, such as the sums of a gradient over all tokens, are read
-	// by threads side by side: a block has rowsAcross of them, 32 bytes of bf16, and gives each to
-	// threadsAcross threads, if it has so many columns that one thread would be slow.
+	// Neighbouring threads read rows that are neighbours in memory, such as the sums of a gradient
+	// over all tokens. A block has rowsAcross rows (32 bytes of bf16) with threadsAcross threads each,
+	// if there are at least columnsAcross columns: with fewer, one thread is fast enough.
 	rowsAcross    = 16
 	threadsAcross = 64
-	columnsAcross = 4 * threadsAcross // least
-	reducedAcross = 8                 // reductions at most: each takes 4 or 8 KiB of shared memory
+	columnsAcross = 4 * threadsAcross
+	reducedAcross = 8 // the most reductions: each takes 4 or 8 KiB of shared memory
 )
 
-// rowSplit is how a row is spread over threads.
+// rowSplit is how a row is distributed over threads.
 type rowSplit struct {
 	threads     int     // that share a row
 	warps       int     // of a block; 0: one thread
@@ -47,48 +49,46 @@ type rowSplit struct {
 	rowsOfBlock int     // rows in a block
 	groups      dim.Dim // of neighbouring columns
 	across      bool    // threads of a row are rowsAcross apart
-	trips       int64   // groups of a thread, if known; else 0
-	full        int64   // of them those that every thread has
+	iterations  int64   // groups of a thread, if known; else 0
+	full        int64   // iterations in which every thread has a group
 
-	// neighbours says that a thread's groups are neighbours: a running sum has one
-	// partial sum for each thread then. Else neighbouring threads have neighbouring groups, so
-	// that they read memory together.
+	// neighbours says that a thread's groups are neighbours, so that a running sum has one partial
+	// sum for each thread. Otherwise neighbouring threads have neighbouring groups, so that their
+	// loads are coalesced.
 	neighbours bool
 }
 
-// group is the group of a thread in its t-th trip.
+// group returns the group of a thread in iteration t.
 func (p *rowSplit) group() string {
 	if p.neighbours {
-		return fmt.Sprintf("lane * %d + t", p.trips)
+		return fmt.Sprintf("lane * %d + t", p.iterations)
 	}
 	return fmt.Sprintf("t * %d + lane", p.threads)
 }
 
 // exact reports whether every thread has all its groups.
-func (p *rowSplit) exact() bool { return p.trips > 0 && p.full == p.trips }
+func (p *rowSplit) exact() bool { return p.iterations > 0 && p.full == p.iterations }
 
 // whole reports whether a thread has all its neighbouring groups or none of them.
 func (p *rowSplit) whole() bool {
 	n, _ := p.groups.Const()
-	return p.neighbours && n%p.trips == 0
+	return p.neighbours && n%p.iterations == 0
 }
 
-// unrolled reports whether a thread's groups are few enough that each has code of
-// its own.
+// unrolled reports whether the loop over a thread's groups is short enough to be unrolled.
 func (p *rowSplit) unrolled() bool {
-	return p.trips > 0 && (p.trips <= cgen.CacheTrips || p.cluster > 1 && p.trips <= clusterTrips)
+	return p.iterations > 0 && (p.iterations <= cgen.MaxCachedGroups || p.cluster > 1 && p.iterations <= clusterGroups)
 }
 
-// unrolledTrips is the number of groups of a thread each of which has code of its own; 0: they
-// are a loop.
-func (p *rowSplit) unrolledTrips() int64 {
+// unrolledGroups returns the number of groups of a thread if their loop is unrolled, else 0.
+func (p *rowSplit) unrolledGroups() int64 {
 	if !p.unrolled() {
 		return 0
 	}
-	return p.trips
+	return p.iterations
 }
 
-// onlyReduces reports whether a kernel visits columns once, and that to reduce them.
+// onlyReduces reports whether a kernel visits columns in one phase, which only reduces them.
 func onlyReduces(k *loop.Kernel) bool {
 	for i, p := range k.Phases {
 		for _, in := range p.Body {
@@ -100,8 +100,8 @@ func onlyReduces(k *loop.Kernel) bool {
 	return true
 }
 
-// reducesAcross reports whether a kernel only reduces its columns, in a way that does not tell of their
-// order.
+// reducesAcross reports whether a kernel only reduces its columns, by few reductions that do not
+// depend on the order of columns.
 func reducesAcross(k *loop.Kernel) bool {
 	n := 0
 	for in := range nest.Bodies(k) {
@@ -115,8 +115,8 @@ func reducesAcross(k *loop.Kernel) bool {
 	return n <= reducedAcross && onlyReduces(k)
 }
 
-// rowSplit decides by the number of columns alone, so that the order of sums does
-// not depend on how many rows there are.
+// rowSplit returns how a row is distributed. It depends on the number of columns alone, so that the
+// order of sums does not depend on the number of rows.
 func (e *writer) rowSplit(s *cgen.Context) rowSplit {
 	k := e.K
 	p := rowSplit{groups: nest.Product(k.Cols), cluster: 1}
@@ -139,23 +139,23 @@ func (e *writer) rowSplit(s *cgen.Context) rowSplit {
 		p.threads, p.warps, p.rowsOfBlock = 32, 1, warpsEach
 	case known:
 		most := int64(maxThreads)
-		if e.GPU.Arch >= 90 && n > cgen.CacheTrips*maxThreads {
+		if e.GPU.Arch >= 90 && n > cgen.MaxCachedGroups*maxThreads {
 			most = clusterThreads
-			for p.cluster = 2; p.cluster < maxCluster && n > clusterTrips*most*int64(p.cluster); {
+			for p.cluster = 2; p.cluster < maxCluster && n > clusterGroups*most*int64(p.cluster); {
 				p.cluster *= 2
 			}
 		}
 		part := (n + int64(p.cluster) - 1) / int64(p.cluster)
-		trips := (part + most - 1) / most
-		warps := ((part+trips-1)/trips + 31) / 32
+		iterations := (part + most - 1) / most
+		warps := ((part+iterations-1)/iterations + 31) / 32
 		p.threads, p.warps, p.rowsOfBlock = int(warps)*32*p.cluster, int(warps), 1
 	default:
-		p.threads, p.warps, p.rowsOfBlock = someThreads, someThreads/32, 1
+		p.threads, p.warps, p.rowsOfBlock = unknownThreads, unknownThreads/32, 1
 	}
 	if known {
-		p.trips = (n + int64(p.threads) - 1) / int64(p.threads)
+		p.iterations = (n + int64(p.threads) - 1) / int64(p.threads)
 		p.full = n / int64(p.threads)
-		if p.cluster > 1 && p.trips > 1 && p.unrolled() && s.Width > 1 && nest.Scans(k) {
+		if p.cluster > 1 && p.iterations > 1 && p.unrolled() && s.Width > 1 && nest.Scans(k) {
 			p.neighbours = true
 			if !p.exact() {
 				p.full = 0
