@@ -141,6 +141,9 @@ const CollectivePrefix = "collective::"
 // of one of them, whose memory no step between the call and the wait may touch.
 const CollectiveWait = CollectivePrefix + "wait"
 
+// asyncAttr is the attribute of a collective that may overlap with later steps.
+const asyncAttr = "async"
+
 // Step is one entry of the launch list, which runs in order.
 type Step struct {
 	Kind   StepKind

@@ -2,6 +2,7 @@ package program
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"pwc/ir/dim"
@@ -195,7 +196,35 @@ func (v *validator) step(i int, s *Step) {
 		v.choice(what, i, s)
 	} else {
 		v.plain(what, i, s)
+		v.overlaps(what, i, s)
 	}
+}
+
+// overlaps checks a step that may overlap with later ones: one of them waits for it, and none before that touches what it
+// writes.
+func (v *validator) overlaps(what string, i int, s *Step) {
+	async := slices.ContainsFunc(s.Attrs, func(a Attr) bool { return a.Name == asyncAttr && a.Bool })
+	if s.Kind != StepLibrary || !async || !strings.HasPrefix(s.Extern, CollectivePrefix) || len(s.Args) == 0 {
+		return
+	}
+	for j := i + 1; j < len(v.p.Steps); j++ {
+		later := &v.p.Steps[j]
+		if later.Extern == CollectiveWait && slices.Equal(later.Args, s.Args) {
+			return
+		}
+		if later.touches(s.Args[0]) {
+			v.failf("%s: it is async, and step %d touches buffer %d before a step waits for it", what, j, s.Args[0])
+			return
+		}
+	}
+	v.failf("%s: it is async, and no later step is %s of its buffers", what, CollectiveWait)
+}
+
+// touches reports whether a step, or one of its variants, has a buffer.
+func (s *Step) touches(buffer int32) bool {
+	return slices.Contains(s.Args, buffer) || slices.ContainsFunc(s.Variants, func(way Variant) bool {
+		return slices.ContainsFunc(way.Steps, func(one Step) bool { return one.touches(buffer) })
+	})
 }
 
 // choice checks a step that is one of several.

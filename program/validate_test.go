@@ -127,3 +127,32 @@ func TestValidate(t *testing.T) {
 		}
 	}
 }
+
+// A collective that overlaps with later steps is waited for before they touch what it writes.
+func TestValidateOverlap(t *testing.T) {
+	call := program.Step{Kind: program.StepLibrary, Extern: program.CollectivePrefix + "all_reduce", Args: []int32{1, 0}, Origin: -1,
+		Attrs: []program.Attr{{Name: "async", Kind: program.AttrBool, Bool: true}}}
+	wait := program.Step{Kind: program.StepLibrary, Extern: program.CollectiveWait, Args: []int32{1, 0}, Origin: -1}
+	other := wait
+	other.Args = []int32{0, 0}
+	read := program.Step{Kind: program.StepExtern, Extern: "ns::read", Args: []int32{1}, Origin: -1}
+	choice := program.Step{Kind: program.StepChoice, Origin: -1, Variants: []program.Variant{{Steps: []program.Step{{Kind: program.StepLibrary, Extern: "ns::read", Args: []int32{1}, Origin: -1}}}}}
+	for _, c := range []struct {
+		want  string
+		steps []program.Step
+	}{
+		{"", []program.Step{call, wait, read}},
+		{"step 0: it is async, and no later step is collective::wait of its buffers", []program.Step{call, other}},
+		{"step 0: it is async, and step 1 touches buffer 1 before a step waits for it", []program.Step{call, read, wait}},
+		{"it is async, and step 1 touches buffer 1", []program.Step{call, choice, wait}},
+	} {
+		p := &program.Program{Target: "host", Steps: c.steps}
+		for range 2 {
+			p.Buffers = append(p.Buffers, program.Buffer{Kind: program.BufferScratch, DType: dtype.F32, Shape: []dim.Dim{dim.Const(4)}, Last: int32(len(c.steps) - 1)})
+		}
+		err := p.Validate()
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%v; want %q", err, c.want)
+		}
+	}
+}
