@@ -124,6 +124,41 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// TestDocumentsAreReachable: links lead from README.md to every document, so that a reader finds it.
+func TestDocumentsAreReachable(t *testing.T) {
+	seen := map[string]bool{}
+	var visit func(name string)
+	visit = func(name string) {
+		if seen[name] || filepath.Ext(name) != ".md" {
+			return
+		}
+		seen[name] = true
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range prose(string(text)) {
+			for _, m := range link.FindAllStringSubmatch(inlineCode.ReplaceAllString(line, ""), -1) {
+				if file, _, _ := strings.Cut(m[1]+m[2], "#"); file != "" && !strings.Contains(file, ":") {
+					visit(filepath.Join(filepath.Dir(name), file))
+				}
+			}
+		}
+	}
+	visit(filepath.Join(root, "README.md"))
+	for _, pattern := range []string{"docs/*.md", "docs/*/*.md"} {
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range files {
+			if !seen[name] {
+				t.Errorf("no link leads from README.md to %s: link it from the document of its area", name)
+			}
+		}
+	}
+}
+
 // TestDeadLinks: the search finds dead links, and no others.
 func TestDeadLinks(t *testing.T) {
 	files := map[string]string{
