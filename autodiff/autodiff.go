@@ -92,8 +92,8 @@ type Target struct {
 // the named values and returns a forward that also returns what the backward needs, and the
 // backward. A name is "%x" for a parameter, "@w" for a weight or a state, or either without
 // its sign: a parameter is looked up first. No names mean the float parameters, in order.
-// A gradient of a state or a mut parameter is that of its contents before the function.
-// What a function writes has no cotangent unless the function returns it.
+// The gradient of a state or a mut parameter is taken with respect to its contents before the
+// function. A written value has a cotangent only if the function returns it.
 //
 // Values that are not floats, and ops without a rule on the way from a result to a value,
 // are an [ir.ErrorList] with positions.

@@ -10,13 +10,13 @@ import (
 
 // Custom is the gradient of a custom op: an extern op of a module.
 type Custom struct {
-	// Externs are declarations of ops that Gradient calls. One that the module has is left as
-	// it is there.
+	// Externs are declarations of ops that Gradient calls. A declaration of the module takes
+	// precedence.
 	Externs []*ir.Extern
 
-	// Gradient emits the backward of one call and returns a cotangent for each operand:
-	// ir.NoValue for one that gets none. A cotangent has the extents of its operand and a
-	// float dtype; it is cast to that of the operand.
+	// Gradient emits the backward of one call and returns a cotangent for each operand, or
+	// ir.NoValue. A cotangent has the extents of its operand and a float dtype; it is cast to the
+	// operand's dtype.
 	Gradient func(c *CustomCall) ([]ir.Value, error)
 }
 
@@ -34,10 +34,11 @@ type CustomCall struct {
 	// Wants says by operand whether its cotangent is needed.
 	Wants []bool
 
-	// Grads are the cotangents of Results: zeros where none came. NoValue: no float.
+	// Grads are the cotangents of Results: zeros if a result does not contribute to the loss,
+	// NoValue if it is not a float.
 	Grads []ir.Value
 
-	// WrittenGrads are the cotangents of Written: ir.NoValue where none came.
+	// WrittenGrads are the cotangents of Written: ir.NoValue if a value does not contribute.
 	WrittenGrads []ir.Value
 }
 
@@ -62,7 +63,7 @@ func (j *joint) declare() *ir.Builder {
 	return b
 }
 
-// custom returns the gradient that the op of a call brought, nil: none.
+// custom returns the custom gradient of a call's op, or nil.
 func (j *joint) custom(n *ir.Node) *Custom {
 	if n.Extern == nil {
 		return nil
@@ -122,7 +123,7 @@ func (s *step) call(c *Custom) error {
 	return nil
 }
 
-// gradOf returns the cotangent of a value of F so far, ir.NoValue: none.
+// gradOf returns the cotangent of a value of F so far, or ir.NoValue.
 func (j *joint) gradOf(v ir.Value) ir.Value {
 	if g, ok := j.grads[v]; ok {
 		return g

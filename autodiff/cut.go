@@ -7,9 +7,9 @@ import (
 )
 
 // choose returns the values of the forward to save, in the order in which they are computed: the
-// cheapest set from which the backward can compute all that it reads, a minimum cut between
-// the values that only the forward can compute and those that are read. Of several such sets
-// it is the one with the least to repeat.
+// cheapest set from which the backward can compute all values that it reads. It is a minimum cut
+// between the values that only the forward can compute and the values that the backward reads. If
+// there are several, it is the one that recomputes least.
 func (j *joint) choose(save Save, used []ir.Value) []ir.Value {
 	f := j.fb.Func()
 	var g flow

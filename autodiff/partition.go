@@ -193,7 +193,7 @@ func (b *backward) params(d *Derivative) {
 	}
 }
 
-// emitNode emits a node of the joint behind those of the forward that it needs again.
+// emitNode emits a node of the joint, after the nodes of the forward that it needs recomputed.
 func (b *backward) emitNode(i int32, plan *Plan) {
 	if b.done[i] {
 		return

@@ -7,9 +7,9 @@ import (
 	"pwc/ir/dim"
 )
 
-// Every rank of a group runs the gradient as it runs the function, and has the same loss. The
-// cotangent of a value that is the same on each rank is the same on each rank, too; so is that of a
-// partial sum, for each term counts once. The cotangent of a shard is a shard.
+// Every rank of a group computes the gradient as it computes the function, and has the same loss. A
+// replicated value has a replicated cotangent. So has a partial sum, since each rank's term
+// contributes once. The cotangent of a shard is a shard.
 //
 // Where a value that all ranks have in common meets shards, each rank's product gives a part of
 // its cotangent: the sum over the ranks is all of it. This is the "f" of Megatron's layers
@@ -36,8 +36,8 @@ func ofCotangent(list []ir.Placement) []ir.Placement {
 	return slices.DeleteFunc(slices.Clone(list), func(p ir.Placement) bool { return p.Kind == ir.Partial })
 }
 
-// placeAll ends a function and says how its results are spread: the first as those of like, if it is
-// not nil, the others as the verifier finds.
+// placeAll ends a function and sets the placements of its results. The first ones have the
+// placements of like's results, if like is not nil; the verifier derives the others.
 func placeAll(fb *ir.FuncBuilder, results []ir.Value, like *ir.Func) {
 	fb.Return(results...)
 	for i, v := range results {

@@ -36,7 +36,7 @@ func (s *step) x(i int) ir.Value {
 // y returns result 0 in f32.
 func (s *step) y() ir.Value { return s.cast(s.saved(s.n.Results[0]), dtype.F32) }
 
-// cotangent returns the cotangent of result i in its own dtype: zeros if it has none.
+// cotangent returns the cotangent of result i in the result's dtype, zeros if it has none.
 func (s *step) cotangent(i int) ir.Value {
 	if g, ok := s.grads[s.n.Results[i]]; ok {
 		return g
@@ -47,8 +47,7 @@ func (s *step) cotangent(i int) ir.Value {
 // g returns the cotangent of result 0 in f32.
 func (s *step) g() ir.Value { return s.cast(s.cotangent(0), dtype.F32) }
 
-// add gives operand i a cotangent. A broadcast of the operand is summed over, and the dtype is
-// made that of the operand.
+// add adds a cotangent of operand i. It sums over broadcast axes and casts to the operand's dtype.
 func (s *step) add(i int, g ir.Value) {
 	t := s.argType(i)
 	s.give(s.n.Args[i], s.cast(s.sumTo(g, t.Shape), t.DType))

@@ -9,16 +9,16 @@ import (
 )
 
 // Kind is a routine. Args of its calls are a destination and a source of one dtype, contiguous.
-// Sums are f32, f16 or bf16: they are added in rank order in f32, from the number of rank 0 on,
-// and rounded once, so that all ranks get the same bits. Gathers and broadcasts copy any dtype of
+// Sums are f32, f16 or bf16. They are added in f32, in rank order from rank 0 on, and rounded once,
+// so that all ranks get the same bits. Gathers and broadcasts copy any dtype of
 // whole bytes.
 type Kind uint8
 
 const (
 	AllReduce     Kind = iota // the sum of all ranks' sources; the destination may be the source
 	AllGather                 // the sources of all ranks, in rank order
-	ReduceScatter             // of the sum of all ranks' sources, the part of this rank
-	Broadcast                 // the source of the rank that is attribute AttrRoot
+	ReduceScatter             // this rank's part of the sum of all ranks' sources
+	Broadcast                 // the source of the rank in attribute AttrRoot
 )
 
 // Attributes of calls: the group's name, the number of ranks that the program was compiled for,
@@ -65,7 +65,7 @@ type Call struct {
 	Size  int
 	Root  int
 	DType dtype.DType
-	Bytes int64 // of one rank's part: the smaller of destination and source
+	Bytes int64 // size of one rank's part: the smaller of destination and source
 	Async bool  // the call overlaps with the steps after it, until the wait
 }
 

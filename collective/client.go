@@ -13,7 +13,7 @@ type client struct {
 	link    *link
 	me      hello
 	limit   time.Duration
-	all     chan []byte   // answers to what this rank gave
+	all     chan []byte   // answers to the exchanges of this rank
 	stop    chan struct{} // closed when the rank leaves
 	ended   chan struct{} // closed when reason is set
 	running sync.WaitGroup
@@ -32,7 +32,7 @@ func dial(ctx context.Context, me hello, address string, o Options) (member, err
 	if err != nil {
 		return nil, err
 	}
-	// Rank 0 says who did not come. It is waited for a little longer than it waits.
+	// Wait longer than rank 0 does: its answer names the missing ranks.
 	ctx, cancelJoin := context.WithDeadline(ctx, until.Add(linger))
 	defer cancelJoin()
 	c := &client{link: &link{conn: conn, size: me.size}, me: me, limit: o.limit(), all: make(chan []byte, 1), stop: make(chan struct{}), ended: make(chan struct{})}
@@ -44,7 +44,7 @@ func dial(ctx context.Context, me hello, address string, o Options) (member, err
 	return c, nil
 }
 
-// introduce says hello and waits for the others.
+// introduce sends the hello and waits until all ranks have joined.
 func (c *client) introduce(ctx context.Context, shown hello) error {
 	gone := func(err error) error {
 		return &LostError{Group: c.me.name, Ranks: []int{0}, What: "the rendezvous", Cause: described(err)}
@@ -53,7 +53,7 @@ func (c *client) introduce(ctx context.Context, shown hello) error {
 		return gone(err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = c.link.conn.SetDeadline(time.Unix(1, 0)) })
-	f, err := readFrame(c.link.conn, c.me.size) // whose limit is that of ctx: others may come late
+	f, err := readFrame(c.link.conn, c.me.size) // ctx bounds the wait: others may join later
 	if !stop() {
 		return fmt.Errorf("not all ranks came: %w", context.Cause(ctx))
 	}
@@ -71,7 +71,7 @@ func (c *client) introduce(ctx context.Context, shown hello) error {
 	return fmt.Errorf("%w: message of kind %d, want a welcome", errFrame, f.kind)
 }
 
-// read takes what rank 0 sends, until the connection ends.
+// read handles the frames of rank 0 until the connection ends.
 func (c *client) read() {
 	for {
 		f, err := c.link.read()
@@ -96,7 +96,7 @@ func (c *client) read() {
 	}
 }
 
-// fail ends the group on this rank; the first reason stays.
+// fail ends the group on this rank. Only the first error is kept.
 func (c *client) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,7 +113,7 @@ func (c *client) exchange(ctx context.Context, what string, mine []byte, use fun
 	if err := c.link.write(frameGive, encodeGive(what, mine)); err != nil {
 		c.fail(&LostError{Group: c.me.name, Ranks: []int{0}, What: what, Cause: described(err)})
 	}
-	// Rank 0 says who is missing. It is waited for a little longer than it waits.
+	// Wait longer than rank 0 does: its answer names the missing ranks.
 	limit := time.NewTimer(c.limit + silence)
 	defer limit.Stop()
 	select {
@@ -121,7 +121,7 @@ func (c *client) exchange(ctx context.Context, what string, mine []byte, use fun
 		return c.use(what, answer, use)
 	case <-c.ended:
 		select {
-		case answer := <-c.all: // which came before the end
+		case answer := <-c.all: // it came before the end
 			return c.use(what, answer, use)
 		default:
 		}
@@ -154,9 +154,9 @@ func (c *client) usable() error {
 	return c.reason
 }
 
-// end ends the group, and tells rank 0.
+// end ends the group and tells rank 0.
 func (c *client) end(err error) {
-	_ = c.link.write(frameEnd, encodeEnding(err)) // if it is gone there is nobody to tell
+	_ = c.link.write(frameEnd, encodeEnding(err)) // fails if rank 0 is gone, which needs no message
 	c.fail(err)
 }
 
@@ -168,7 +168,7 @@ func (c *client) err() error {
 
 func (c *client) done() <-chan struct{} { return c.ended }
 
-// leave closes the connection once rank 0 was told.
+// leave tells rank 0 and closes the connection.
 func (c *client) leave() error {
 	c.mu.Lock()
 	if c.left {
@@ -178,7 +178,7 @@ func (c *client) leave() error {
 	c.left = true
 	c.mu.Unlock()
 	close(c.stop)
-	_ = c.link.write(frameLeave, nil) // if it is gone there is nobody to tell
+	_ = c.link.write(frameLeave, nil) // fails if rank 0 is gone, which needs no message
 	err := c.link.conn.Close()
 	c.running.Wait()
 	return err

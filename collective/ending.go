@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// ending is why a group has ended, as frames have it.
+// ending is why a group has ended, in the form that frames carry.
 type ending struct {
 	Ranks    []int     `json:"ranks,omitempty"` // of a LostError
 	Waited   int64     `json:"waited,omitempty"`
@@ -20,7 +20,7 @@ type ending struct {
 	What     [2]string `json:"what,omitzero"`
 }
 
-// known are causes that errors keep from one process to another.
+// known are the causes that errors match in other processes, too.
 var known = map[string]error{"left": ErrLeft, "missing": ErrMissing}
 
 // encodeEnding returns an error as a payload.
@@ -45,14 +45,14 @@ func encodeEnding(err error) []byte {
 		e.Cause = fmt.Sprint(err)
 	}
 	for len(e.Ranks) > 100 {
-		e.Ranks = e.Ranks[:100] // the text has a limit
+		e.Ranks = e.Ranks[:100] // bounds the size of the frame
 	}
 	e.Cause = cut(e.Cause, 512)
-	b, _ := json.Marshal(e) // of numbers and strings: it does not fail
+	b, _ := json.Marshal(e) // numbers and strings: it cannot fail
 	return b
 }
 
-// cut shortens a text to so many bytes, between characters.
+// cut shortens a text to at most n bytes, at a boundary of characters.
 func cut(s string, n int) string {
 	if len(s) <= n {
 		return s

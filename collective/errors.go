@@ -15,20 +15,20 @@ var (
 	// needed it.
 	ErrLeft = errors.New("it left the group")
 
-	// ErrMissing is the cause of a [LostError] for ranks that did not come within the limit.
+	// ErrMissing is the cause of a [LostError] for ranks that did not make a call within the limit.
 	ErrMissing = errors.New("it did not come")
 
 	// ErrClosed is returned by calls of a rank that has closed its group.
 	ErrClosed = errors.New("collective: the group was closed")
 )
 
-// LostError is a group that has ended because ranks are gone, failed or did not come (C22). It
-// matches [ErrLost], and its cause.
+// LostError is the error of a group that has ended because ranks left, failed or did not make a call
+// in time (C22). It matches [ErrLost] and its cause.
 type LostError struct {
 	Group  string
-	Ranks  []int         // that are lost, or were missing; rising
-	What   string        // the call that waited for them; "": none did
-	Waited time.Duration // by the call; 0: it did not reach a limit
+	Ranks  []int         // lost or missing ranks, in ascending order
+	What   string        // the call that waited for them; "" if no call did
+	Waited time.Duration // how long the call waited; 0 if it did not reach its limit
 	Cause  error
 }
 
@@ -70,12 +70,12 @@ func ranks(list []int) string {
 	return strings.Join(text, ", ")
 }
 
-// MismatchError is a group that has ended because ranks made different calls: their programs,
-// or the order of their runs, differ.
+// MismatchError is the error of a group that has ended because ranks made different calls: their
+// programs or the order of their runs differ.
 type MismatchError struct {
 	Group string
 	Rank  [2]int
-	What  [2]string // what the two ranks called
+	What  [2]string // the calls of the two ranks
 }
 
 // Error gives the two calls.

@@ -1,13 +1,12 @@
 // Package collective joins ranks to groups: N ranks in one process, or N processes on one or
 // several hosts. A rank is one device, used by one goroutine.
 //
-// Ranks of a group make the same calls in the same order. A rank that is lost ends the group:
-// all ranks get a [LostError] that names it within ten seconds (C22), and every wait has a limit
-// after which the error names the ranks that are missing. A group that has ended stays so; a
-// restart joins a new one.
+// Ranks of a group make the same calls in the same order. A lost rank ends the group: all ranks get a
+// [LostError] that names it within ten seconds (C22). Every wait has a limit, after which the error
+// names the missing ranks. A group that has ended cannot be used again; a restart joins a new one.
 //
-// The routines that programs name are those of [Kind]. Package collective/host computes them on
-// host devices by [Group.Exchange], package collective/cuda on GPUs over peer memory or NCCL.
+// [Kind] lists the routines that programs call. Package collective/host computes them on host devices
+// by [Group.Exchange], package collective/cuda on GPUs over peer memory or NCCL.
 package collective
 
 import (
@@ -23,16 +22,16 @@ const MaxSize = 1024
 // MaxExchange is the most bytes that a rank gives to one [Group.Exchange].
 const MaxExchange = 1 << 20
 
-// Options configure a group. All ranks take the same.
+// Options configure a group. All ranks use the same options.
 type Options struct {
-	// Limit is how long a call waits for the ranks that have not made it. 0: one minute.
+	// Limit is how long a call waits for the other ranks. 0: one minute.
 	Limit time.Duration
 
 	// JoinLimit is how long Join waits for all ranks. 0: one minute.
 	JoinLimit time.Duration
 
-	// Token is a secret of up to MaxToken bytes that ranks show when they join over TCP or a
-	// file, so that a process of somebody else's run is refused.
+	// Token is a secret of up to MaxToken bytes that ranks send when they join over TCP or a
+	// file, so that processes of another run are refused.
 	Token string
 }
 
@@ -76,17 +75,16 @@ func (g *Group) Rank() int { return g.rank }
 // Size returns the number of ranks.
 func (g *Group) Size() int { return g.size }
 
-// Met says how the ranks met: "in one process", or the address that they met at.
+// Met returns where the ranks met: "in one process", or an address.
 func (g *Group) Met() string { return g.met }
 
-// Exchange gives mine, up to MaxExchange bytes, to all ranks and calls use with what each gave,
-// in rank order. The slices are valid, and must not be written, until use returns; use must not
-// wait for another rank. mine may change once Exchange has returned. what describes the call: it
-// is the same on all ranks, or the group ends with a [MismatchError]. The error of use is
-// returned, and is this rank's alone.
+// Exchange sends mine, up to MaxExchange bytes, to all ranks and calls use with the bytes of all
+// ranks, in rank order. The slices are valid until use returns, and must not be written; use must not
+// wait for another rank. mine may change once Exchange has returned. what describes the call. If it
+// differs between ranks, the group ends with a [MismatchError]. Exchange returns the error of use,
+// which no other rank sees.
 //
-// Where the context ends while a rank is missing, the group ends, because the others are told
-// of a call that this rank gave up.
+// If the context ends while a rank is missing, the group ends: the other ranks wait for this call.
 func (g *Group) Exchange(ctx context.Context, what string, mine []byte, use func(all [][]byte) error) error {
 	switch {
 	case len(mine) > MaxExchange:
@@ -108,7 +106,7 @@ func (g *Group) Err() error { return g.member.err() }
 // Done is closed when the group has ended.
 func (g *Group) Done() <-chan struct{} { return g.member.done() }
 
-// Fail ends the group for all ranks: this rank cannot go on, because of cause.
+// Fail ends the group for all ranks, because this rank cannot continue.
 func (g *Group) Fail(cause error) {
 	if cause == nil {
 		cause = errors.New("it failed")
@@ -116,8 +114,8 @@ func (g *Group) Fail(cause error) {
 	g.member.end(&LostError{Group: g.name, Ranks: []int{g.rank}, Cause: cause})
 }
 
-// Lose ends the group for all ranks: this rank waited for another one, in a call of what, for so
-// long, in vain.
+// Lose ends the group for all ranks, because this rank has waited for another one in a call of what,
+// for the given time.
 func (g *Group) Lose(rank int, what string, waited time.Duration) {
 	g.member.end(&LostError{Group: g.name, Ranks: []int{rank}, What: what, Waited: waited, Cause: ErrMissing})
 }
@@ -142,7 +140,7 @@ func Local(name string, size int, o Options) ([]*Group, error) {
 // maxName is the most bytes of a group's name.
 const maxName = 64
 
-// checkGroup checks what a rank says of its group.
+// checkGroup checks a rank's name of the group, rank and size.
 func checkGroup(name string, rank, size int) error {
 	switch {
 	case name == "" || len(name) > maxName:

@@ -8,30 +8,30 @@ import (
 	"time"
 )
 
-// hub is where the ranks of a group meet, in the process of rank 0. Ranks of other processes
-// have a goroutine there that meets for them.
+// hub is the meeting point of the ranks of a group, in the process of rank 0. A rank of another
+// process has a goroutine there that calls the hub for it.
 type hub struct {
 	name  string
 	limit time.Duration
 	ended chan struct{} // closed when err is set
 
 	mu    sync.Mutex
-	round *round // that ranks come to
+	round *round // the current one
 	left  []bool // ranks that have closed the group
 	err   error  // why the group has ended
 }
 
-// round is one meeting of all ranks. Once all have come each uses what all gave; none leaves
-// before all have done so, so that nobody changes what another reads. A round that the group's
-// end finds incomplete is never used.
+// round is one exchange of all ranks. Once all ranks have arrived, each uses the bytes of all. No rank
+// returns before all have done so, so that no rank changes bytes that another one reads. If the group
+// ends first, an incomplete round is never used.
 type round struct {
 	what    []string
 	given   [][]byte
 	here    []bool
 	arrived int
 	used    int
-	full    chan struct{} // closed when all have come
-	free    chan struct{} // closed when all have used what was given
+	full    chan struct{} // closed when all ranks have arrived
+	free    chan struct{} // closed when all ranks have used the bytes
 }
 
 func newHub(name string, size int, limit time.Duration) *hub {
@@ -42,7 +42,7 @@ func newRound(size int) *round {
 	return &round{what: make([]string, size), given: make([][]byte, size), here: make([]bool, size), full: make(chan struct{}), free: make(chan struct{})}
 }
 
-// end ends the group; the first reason stays.
+// end ends the group. Only the first error is kept.
 func (h *hub) end(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -62,7 +62,7 @@ func (h *hub) reason() error {
 	return h.err
 }
 
-// leave says that a rank makes no more calls. It is an error for ranks that wait for it.
+// leave marks a rank that makes no more calls. Ranks that wait for it get an error.
 func (h *hub) leave(rank int) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -76,7 +76,7 @@ func (h *hub) leave(rank int) error {
 	return nil
 }
 
-// goneLocked is the error of a round that ranks which have left will not come to.
+// goneLocked returns the error of a round in which ranks wait for others that have left.
 func (h *hub) goneLocked() error {
 	e := &LostError{Group: h.name, Cause: ErrLeft}
 	for rank, left := range h.left {
@@ -88,7 +88,7 @@ func (h *hub) goneLocked() error {
 	return e
 }
 
-// call is what the first rank that has come called.
+// call returns the call of the lowest rank that has arrived.
 func (r *round) call() string {
 	for rank, here := range r.here {
 		if here {
@@ -116,7 +116,7 @@ func (h *hub) exchange(ctx context.Context, rank int, what string, mine []byte, 
 		close(r.free)
 	}
 	h.mu.Unlock()
-	<-r.free // each rank that came to a full round uses it, and use waits for nobody
+	<-r.free // does not block for long: every rank of a full round uses it, and use waits for no rank
 	return err
 }
 
@@ -145,7 +145,7 @@ func (h *hub) arrive(rank int, what string, mine []byte) (*round, error) {
 	return r, nil
 }
 
-// await waits until all ranks have come to a round.
+// await waits until all ranks have arrived at a round.
 func (h *hub) await(ctx context.Context, rank int, r *round) error {
 	select {
 	case <-r.full:
@@ -166,7 +166,7 @@ func (h *hub) await(ctx context.Context, rank int, r *round) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if r.arrived == len(r.here) {
-		return nil // whatever else has happened: the others count on this rank
+		return nil // even if the group has ended: the others use the round, too
 	}
 	if lost != nil {
 		lost.What = r.what[rank]
@@ -188,7 +188,7 @@ func (r *round) missing() []int {
 	return out
 }
 
-// compare ends the group if ranks made different calls. All ranks find the same.
+// compare ends the group if ranks made different calls. It has the same result on all ranks.
 func (h *hub) compare(r *round) error {
 	for rank, what := range r.what {
 		if what != r.what[0] {

@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// A process that ends closes its connections, which the other side sees at once. One that hangs,
-// or a host that is gone, is told by its silence. Together with the time that a frame takes they
-// bound when all ranks know of a loss: ten seconds (C22).
+// A process that ends closes its connections, which the other side sees at once. A process that hangs
+// and a host that is down are noticed after silence. This and the time of a frame bound the time until
+// all ranks know of a loss: ten seconds (C22).
 const (
 	beatEvery = time.Second
 	silence   = 6 * time.Second
 )
 
-// link is a connection between two processes of a group. Any goroutine may write.
+// link is a connection between two processes of a group. Any goroutine may call write.
 type link struct {
 	conn net.Conn
 	size int // ranks of the group
@@ -49,10 +49,10 @@ func (l *link) read() (frame, error) {
 	}
 }
 
-// patient reads while bytes come.
+// patient is a connection that times out after silence without bytes.
 type patient struct{ conn net.Conn }
 
-// Read is that of the connection, with a limit of its own.
+// Read reads from the connection; each call has the whole time.
 func (p patient) Read(b []byte) (int, error) {
 	if err := p.conn.SetReadDeadline(time.Now().Add(silence)); err != nil {
 		return 0, err
@@ -60,7 +60,7 @@ func (p patient) Read(b []byte) (int, error) {
 	return p.conn.Read(b)
 }
 
-// described says what the end of a connection means.
+// described adds to the error of a connection what it means for the other process.
 func described(err error) error {
 	var timeout net.Error
 	switch {

@@ -15,16 +15,16 @@ import (
 	"pwc/internal/openfile"
 )
 
-// FileScheme is the prefix of an address that is a file: "file:/shared/run1". Rank 0 writes there
-// at which TCP address it listens, and a secret that the others show.
+// FileScheme is the prefix of an address that is a file: "file:/shared/run1". Rank 0 writes to it
+// the TCP addresses that it listens at, and a secret that the other ranks send.
 const FileScheme = "file:"
 
 // Join joins a group of processes as one of its ranks, and returns when all have joined. address is
 // the same on all ranks: "host:port", where rank 0 listens, or FileScheme and the name of a file
-// that all of them see, which must not be there from another run: rank 0 makes it, and removes it
-// when all have joined.
+// that all ranks can read. The file must not exist: rank 0 creates it, and removes it when all have
+// joined.
 //
-// The error names the ranks that did not come within Options.JoinLimit.
+// If ranks do not join within Options.JoinLimit, the error names them.
 func Join(ctx context.Context, name string, rank, size int, address string, o Options) (*Group, error) {
 	if err := checkGroup(name, rank, size); err != nil {
 		return nil, err
@@ -46,8 +46,8 @@ func Join(ctx context.Context, name string, rank, size int, address string, o Op
 	return &Group{name, rank, size, address, m}, nil
 }
 
-// listen returns a listener for an address. forget removes what it wrote; the token is the one that
-// ranks must show.
+// listen returns a listener for an address, and the secret that ranks must send. forget removes the
+// file of the address.
 func listen(ctx context.Context, address, token string) (l net.Listener, secret string, forget func() error, err error) {
 	forget = func() error { return nil }
 	file, isFile := strings.CutPrefix(address, FileScheme)
@@ -65,8 +65,8 @@ func listen(ctx context.Context, address, token string) (l net.Listener, secret 
 	return l, token + secret, func() error { return os.Remove(file) }, nil
 }
 
-// writeMeeting writes a file with the addresses of this host, and a secret. It is whole when it
-// appears, and an existing one is an error.
+// writeMeeting writes a file with the addresses of this host and a secret. The file appears complete,
+// and it is an error if it exists.
 func writeMeeting(file string, port int, secret string) error {
 	hosts := []string{"127.0.0.1"}
 	if name, err := os.Hostname(); err == nil && strings.IndexFunc(name, func(r rune) bool { return r <= ' ' }) < 0 {
@@ -83,7 +83,7 @@ func writeMeeting(file string, port int, secret string) error {
 	_, err = tmp.WriteString(text)
 	err = errors.Join(err, tmp.Close())
 	if err == nil {
-		err = os.Link(tmp.Name(), file) // unlike a rename it does not replace
+		err = os.Link(tmp.Name(), file) // fails if the file exists; a rename would replace it
 	}
 	err = errors.Join(err, os.Remove(tmp.Name()))
 	if errors.Is(err, fs.ErrExist) {
@@ -92,7 +92,7 @@ func writeMeeting(file string, port int, secret string) error {
 	return err
 }
 
-// maxMeeting is the most bytes of a file where ranks meet.
+// maxMeeting is the most bytes of a file for a rendezvous.
 const maxMeeting = 4 << 10
 
 // readMeeting returns the secret and the addresses of a file.
@@ -135,7 +135,7 @@ func meet(ctx context.Context, me hello, address string) (net.Conn, hello, error
 	}
 }
 
-// try connects once. shown has the token of the address.
+// try connects once. shown has the token that the address asks for.
 func try(ctx context.Context, me hello, address string) (conn net.Conn, shown hello, err error) {
 	addresses := []string{address}
 	if file, ok := strings.CutPrefix(address, FileScheme); ok {

@@ -11,7 +11,7 @@ import (
 )
 
 // server is rank 0 of a group of processes: the hub, and for each other rank a link with a
-// goroutine that meets for it.
+// goroutine that calls the hub for it.
 type server struct {
 	local
 	links   []*link // by rank; nil: rank 0
@@ -21,7 +21,7 @@ type server struct {
 	once    sync.Once
 }
 
-// serve waits for all ranks.
+// serve waits until all ranks have joined.
 func serve(ctx context.Context, me hello, address string, o Options) (member, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.joinLimit())
 	defer cancel()
@@ -57,14 +57,14 @@ func serve(ctx context.Context, me hello, address string, o Options) (member, er
 	return s, nil
 }
 
-// arrival is a connection that said hello.
+// arrival is a connection that has sent a hello.
 type arrival struct {
 	rank int
 	link *link
 }
 
-// gather accepts connections until all ranks have joined, and closes the listener. A connection
-// of another group is refused, and changes nothing.
+// gather accepts connections until all ranks have joined, and closes the listener. It refuses
+// connections of other groups, which have no effect on the rendezvous.
 func (s *server) gather(ctx context.Context, me hello, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	arrivals := make(chan arrival)
@@ -99,7 +99,7 @@ func (s *server) gather(ctx context.Context, me hello, l net.Listener) error {
 	return err
 }
 
-// absent says who did not join.
+// absent returns the error that names the ranks that did not join.
 func (s *server) absent(ctx context.Context) error {
 	e := &LostError{Group: s.hub.name, What: "the rendezvous", Cause: fmt.Errorf("%w: %w", ErrMissing, context.Cause(ctx))}
 	for rank, k := range s.links {
@@ -109,13 +109,13 @@ func (s *server) absent(ctx context.Context) error {
 	}
 	for _, k := range s.links {
 		if k != nil {
-			_ = k.write(frameEnd, encodeEnding(e)) // one that is gone need not know
+			_ = k.write(frameEnd, encodeEnding(e)) // fails if the rank is gone, which needs no message
 		}
 	}
 	return e
 }
 
-// greet reads a hello and hands the connection on.
+// greet reads a hello and passes the connection to gather.
 func (s *server) greet(ctx context.Context, me hello, conn net.Conn, arrivals chan<- arrival) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	k := &link{conn: conn, size: me.size}
@@ -137,7 +137,7 @@ func (s *server) greet(ctx context.Context, me hello, conn net.Conn, arrivals ch
 	}
 }
 
-// hear reads a hello.
+// hear reads a hello from a connection.
 func hear(k *link) (hello, error) {
 	f, err := k.read()
 	if err != nil {
@@ -162,7 +162,7 @@ func (h hello) admits(o hello) error {
 	return nil
 }
 
-// welcome tells all ranks that the group is whole.
+// welcome tells all ranks that all have joined.
 func (s *server) welcome() error {
 	var errs []error
 	for rank, k := range s.links {
@@ -176,8 +176,8 @@ func (s *server) welcome() error {
 	return errors.Join(errs...)
 }
 
-// attend starts what serves a rank: a reader, which sees the end of the connection whatever the rank
-// does, and a goroutine that meets the other ranks for it.
+// attend starts the goroutines of a rank: one reads, so that it notices the end of the connection
+// during a call, too; the other one makes the rank's calls of the hub.
 func (s *server) attend(rank int, k *link, told func()) {
 	gives, gone := make(chan []byte, 1), make(chan struct{})
 	s.running.Go(func() { k.beat(gone) })
@@ -195,7 +195,7 @@ func (s *server) attend(rank int, k *link, told func()) {
 	})
 }
 
-// read hands on what the rank gives, until it leaves.
+// read passes on the exchanges of the rank until it leaves.
 func (s *server) read(rank int, k *link, gives chan<- []byte) error {
 	for {
 		f, err := k.read()
@@ -220,8 +220,8 @@ func (s *server) read(rank int, k *link, gives chan<- []byte) error {
 	}
 }
 
-// exchange is that of the hub. An error that ends the group is returned once the other ranks have
-// been told, so that a process that ends because of it does not look like its cause.
+// exchange calls the hub for rank 0. It returns an error that ends the group only after the other
+// ranks were told: otherwise the end of this process would look like the cause.
 func (s *server) exchange(ctx context.Context, what string, mine []byte, use func(all [][]byte) error) error {
 	err := s.local.exchange(ctx, what, mine, use)
 	if err != nil && s.hub.reason() != nil {
@@ -233,8 +233,8 @@ func (s *server) exchange(ctx context.Context, what string, mine []byte, use fun
 	return err
 }
 
-// meetFor makes the calls of a rank, until it is gone. It calls told when the rank was told of the
-// group's end.
+// meetFor makes the calls of a rank until its connection ends. It calls told when the rank was told
+// of the group's end.
 func (s *server) meetFor(rank int, k *link, gives <-chan []byte, gone <-chan struct{}, told func()) {
 	ended, closed := s.hub.ended, s.closed
 	for {
@@ -245,7 +245,7 @@ func (s *server) meetFor(rank int, k *link, gives <-chan []byte, gone <-chan str
 			}
 			answer, err := s.exchangeFor(rank, g)
 			if err != nil {
-				s.hub.end(err) // an error of the rank's own; others have ended it
+				s.hub.end(err) // no effect if the group has ended; otherwise the rank's own error
 				ended = s.hub.ended
 				continue
 			}
@@ -267,10 +267,10 @@ func (s *server) meetFor(rank int, k *link, gives <-chan []byte, gone <-chan str
 	}
 }
 
-// linger is how long a rank that the group's end was told to is waited for.
+// linger is how long rank 0 waits for a rank to close its connection after the group's end.
 const linger = 2 * time.Second
 
-// exchangeFor makes an exchange for a rank, and encodes what all ranks gave.
+// exchangeFor makes an exchange for a rank, and encodes the bytes of all ranks.
 func (s *server) exchangeFor(rank int, give []byte) (answer []byte, err error) {
 	what, data, err := decodeGive(give)
 	if err == nil && len(data) > MaxExchange {
@@ -286,7 +286,7 @@ func (s *server) exchangeFor(rank int, give []byte) (answer []byte, err error) {
 	return answer, err
 }
 
-// leave closes the group on rank 0, and waits until the other ranks know it.
+// leave closes the group on rank 0, and waits until the other ranks were told.
 func (s *server) leave() error {
 	err := s.local.leave()
 	s.once.Do(func() {

@@ -10,7 +10,7 @@ import (
 
 // The protocol between the process of rank 0 and that of another rank: frames of a kind (u8), three
 // zero bytes, the bytes of the payload (u32) and the payload, little-endian. Each field is bounded
-// before it is believed, and a payload is read as it comes.
+// before it is used, and memory for a payload grows with the bytes that arrive.
 
 // maxWhat is the most bytes of the description of a call.
 const maxWhat = 256
@@ -18,18 +18,18 @@ const maxWhat = 256
 // magic starts a hello: the protocol and its version.
 const magic = "pwcgroup\x01"
 
-// frameKind is what a frame says.
+// frameKind is the kind of a frame.
 type frameKind uint8
 
 const (
 	frameHello   frameKind = 1 + iota // a rank wants to join: hello
 	frameWelcome                      // all ranks have joined
 	frameRefuse                       // the rank may not join: a text
-	frameGive                         // what a rank gives to an exchange: its description and bytes
-	frameAll                          // what all ranks gave
+	frameGive                         // an exchange of a rank: its description and bytes
+	frameAll                          // the bytes of all ranks
 	frameEnd                          // the group has ended: an error
 	frameLeave                        // the rank has closed the group
-	frameBeat                         // the rank lives
+	frameBeat                         // sent every beatEvery
 	frameKinds
 )
 
@@ -45,10 +45,10 @@ type frame struct {
 	payload []byte
 }
 
-// errFrame is wrapped by the errors of bytes that are no frame.
+// errFrame is wrapped by errors of bytes that are not a valid frame.
 var errFrame = errors.New("collective: bytes that are not of the protocol")
 
-// limit returns the most bytes that a payload may have in a group of so many ranks.
+// limit returns the most bytes of a payload in a group of size ranks.
 func (k frameKind) limit(size int) int {
 	switch k {
 	case frameHello:
@@ -63,7 +63,7 @@ func (k frameKind) limit(size int) int {
 	return 0
 }
 
-// maxGive is the most bytes of what a rank gives, described.
+// maxGive is the most bytes of the payload of a frameGive.
 const maxGive = 8 + maxWhat + MaxExchange
 
 // appendFrame appends a frame.
@@ -73,7 +73,7 @@ func appendFrame(b []byte, k frameKind, payload []byte) []byte {
 	return append(b, payload...)
 }
 
-// readFrame reads a frame of a group of so many ranks.
+// readFrame reads a frame, in a group of size ranks.
 func readFrame(r io.Reader, size int) (frame, error) {
 	var h [frameHeader]byte
 	if _, err := io.ReadFull(r, h[:]); err != nil {
@@ -97,7 +97,7 @@ func readFrame(r io.Reader, size int) (frame, error) {
 	return f, nil
 }
 
-// hello is what a rank says of itself.
+// hello is the payload of a rank's first frame.
 type hello struct {
 	rank, size  int
 	name, token string
@@ -134,7 +134,7 @@ func decodeHello(b []byte) (hello, error) {
 	return h, checkGroup(h.name, h.rank, h.size)
 }
 
-// encodeGive describes what a rank gives. Data start at a multiple of 8 bytes.
+// encodeGive encodes an exchange of a rank. Its data start at a multiple of 8 bytes.
 func encodeGive(what string, data []byte) []byte {
 	b := make([]byte, 8, 8+len(what)+8+len(data))
 	binary.LittleEndian.PutUint64(b, uint64(len(what)))
@@ -153,8 +153,8 @@ func decodeGive(b []byte) (what string, data []byte, err error) {
 	return string(b[8 : 8+n]), b[(8+n+7)&^7:], nil
 }
 
-// encodeAll lists what all ranks gave. The bytes of each start at a multiple of 8, so that
-// numbers are aligned where they are received.
+// encodeAll encodes the bytes of all ranks. Those of each rank start at a multiple of 8, so that
+// numbers are aligned in the receiver's memory.
 func encodeAll(all [][]byte) []byte {
 	n := 8 * len(all)
 	for _, d := range all {

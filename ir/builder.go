@@ -33,7 +33,7 @@ func NewBuilder(name string) *Builder {
 // Module returns the module under construction.
 func (b *Builder) Module() *Module { return b.m }
 
-// at returns the origin of what stands at a position of the module's text.
+// at returns the origin for a position of the module's text.
 func (b *Builder) at(pos Pos) Origin {
 	if !pos.IsValid() || b.m.Source == nil {
 		return Origin{Pos: pos}
@@ -231,7 +231,7 @@ func (b *Builder) declare(name string, pos Pos) {
 	}
 }
 
-// checkType checks extents; refuse says why a symbol may not stand in one.
+// checkType checks extents; refuse returns why an extent may not have a symbol, or "".
 func (b *Builder) checkType(t Type, pos Pos, what string, refuse func(*Symbol) string) {
 	if !t.DType.Valid() {
 		b.Errorf(pos, "%s: no dtype", what)
@@ -364,8 +364,8 @@ func (fb *FuncBuilder) SetPos(pos Pos) {
 	fb.origin.File, fb.origin.Pos = at.File, at.Pos
 }
 
-// SetOrigin sets the origin that following nodes and errors carry: that of a node
-// of another function, from which they are made.
+// SetOrigin sets the origin of the nodes and errors that follow: the origin of the
+// node of another function from which they are made.
 func (fb *FuncBuilder) SetOrigin(o Origin) { fb.origin = o }
 
 // Errorf records an error at the next node.
@@ -400,7 +400,7 @@ func (fb *FuncBuilder) param(name string, t Type, mut bool) Value {
 }
 
 // Padded promises that padded rows of a parameter hold -1 in place of 0: scatter writes
-// nothing at such an index, and gather reads zero. The parameter has a signed integer dtype,
+// nothing at this index, and gather reads zero. The parameter has a signed integer dtype,
 // and a batch symbol in its first extent.
 func (fb *FuncBuilder) Padded(v Value) {
 	if !fb.has(v) {
@@ -596,8 +596,8 @@ func mutOperand(n *Node, i int) bool {
 }
 
 // writeErrors holds the rules of writing (C1): only empty/full/call results,
-// states and mut parameters may be written, and an operand that is written may
-// not stand among the node's other operands.
+// states and mut parameters may be written, and a written operand may not be
+// another operand of the node, too.
 func writeErrors(f *Func, n *Node) []string {
 	var errs []string
 	for i, a := range n.Args {

@@ -160,7 +160,7 @@ func inferNode(f *Func, n *Node, results []Type, in scope) ([]Type, []string) {
 }
 
 // operands fills in the operand types. A literal takes the dtype of the tensor
-// operands beside it (where's condition aside), or of attribute dtype.
+// operands next to it (except where's condition), or of attribute dtype.
 func (c *inferCtx) operands(f *Func, n *Node) []string {
 	dt := dtype.Invalid
 	if a, ok := findAttr(c.op, c.attrs, "dtype"); ok {

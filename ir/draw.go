@@ -11,7 +11,7 @@ import (
 // takes one word of a block of four, so the next draw starts at the next block.
 const DrawStep = 4
 
-// maxDrawOffset keeps the offset of a draw plus that of a run within an int64.
+// maxDrawOffset bounds the offset of a draw, so that its sum with a run's offset fits an int64.
 const maxDrawOffset = 1 << 60
 
 // GeneratorType is the type of a generator's state: its seed and its offset.
@@ -102,7 +102,7 @@ func (d *draws) past(g origin, offset int64) {
 	d.next[g] = max(d.next[g], offset+DrawStep)
 }
 
-// place returns n's attributes with an offset: past that of every draw before.
+// place returns n's attributes with an offset behind all earlier draws.
 func (d *draws) place(f *Func, n *Node, attrs []Attr) []Attr {
 	g, ok := n.Generator()
 	if !ok {

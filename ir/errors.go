@@ -72,8 +72,8 @@ type Error struct {
 var ErrNoModule = errors.New("no module, or no function of it, is given")
 
 // Error returns "file:line:col: message", the source line and a caret; for a
-// module without a text the function, the node and its loc stand in place of
-// the position.
+// module without a text, the function, the node and its loc in place of the
+// position.
 func (e *Error) Error() string {
 	var b strings.Builder
 	if e.Pos.IsValid() {

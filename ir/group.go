@@ -70,9 +70,8 @@ func (m *Module) IsRank(symbol string) bool {
 	return slices.ContainsFunc(m.Groups, func(g *Group) bool { return g.Rank == symbol })
 }
 
-// PlacementKind says how the values of one name on the ranks of a group make up the value
-// that the program is about. The names are those of PyTorch's DTensor, and "varying" is that
-// of JAX's shard_map.
+// PlacementKind says how the ranks' values of one name make up the logical value. The names are
+// PyTorch DTensor's; "varying" is from JAX's shard_map.
 type PlacementKind uint8
 
 const (
@@ -93,7 +92,7 @@ type Placement struct {
 	Axis  int // Sharded: the axis along which ranks have parts
 }
 
-// String returns the text of the placement, "shard 1 over tp"; Replicated has none.
+// String returns the text of the placement, such as "shard 1 over tp"; "" for Replicated.
 func (p Placement) String() string {
 	switch p.Kind {
 	case Sharded:

@@ -17,8 +17,8 @@ func (m *Module) Hash() [32]byte { return sha256.Sum256([]byte(Canonical(m, nil)
 // HashFunc returns the SHA-256 of Canonical(m, f).
 func HashFunc(m *Module, f *Func) [32]byte { return sha256.Sum256([]byte(Canonical(m, f))) }
 
-// Canonical returns the text that stands for what f computes, or all of m if f
-// is nil: two functions with the same canonical text compile to the same code.
+// Canonical returns the text of what f computes, or all of m if f is nil: two
+// functions with the same canonical text compile to the same code.
 // f is a function over m's declarations and need not be one of m's.
 //
 // The text is a module of the language, so that a diff explains why two hashes
@@ -98,8 +98,8 @@ func (c *canonicalizer) eachDim(funcs []*Func, visit func(dim.Dim)) {
 	}
 }
 
-// sortedAttrs returns a node's attributes; those of calls, which stand as the
-// author wrote them, by name.
+// sortedAttrs returns a node's attributes; it sorts the attributes of calls, which
+// have the author's order, by name.
 func sortedAttrs(n *Node) []Attr {
 	if n.Extern == nil || len(n.Attrs) < 2 {
 		return n.Attrs
@@ -145,8 +145,8 @@ func (c *canonicalizer) numberSymbols(funcs []*Func) {
 }
 
 // SymbolNames returns a function that gives the canonical names of symbols, s0,
-// s1, … in this order. It leaves out those that stand as bare names among the
-// attributes of the nodes' calls: a symbol of that name would be what they mean.
+// s1, … in this order. It leaves out names that are bare names in attributes of the
+// nodes' calls: these would then refer to the symbol.
 func SymbolNames(nodes []*Node) func() string {
 	taken := map[string]bool{}
 	for _, n := range nodes {

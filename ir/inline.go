@@ -6,20 +6,20 @@ import (
 	"pwc/ir/dim"
 )
 
-// Inlining says what stands in place of the names of a function that is inlined.
+// Inlining is what replaces the names of a function that is inlined.
 type Inlining struct {
 	Args    []Value            // of its parameters, in order
 	Named   map[string]Value   // of weights and states; those that it lacks are the ones of the same name
 	Symbols map[string]dim.Dim // of symbols; those that it lacks keep their names
 
-	// After, if not nil, is called after each node, with its index, and may add nodes of its own. value returns what
-	// stands for a value of the inlined function that was computed by then.
+	// After, if not nil, is called after each node, with its index, and may add nodes of its own. value returns the
+	// value that replaces one of the inlined function, if it was computed before.
 	After func(node int, value func(Value) Value)
 }
 
 // Inline adds the nodes of g to the function and returns the values of g's results. A weight of g
-// may be a state of the module under construction. Extern ops are those of the same names, and
-// draws keep their offsets.
+// may be a state of the module under construction. Extern ops are found by name, and draws
+// keep their offsets.
 //
 // g must be a verified function; it is not changed.
 func (fb *FuncBuilder) Inline(g *Func, how Inlining) []Value {
@@ -66,7 +66,7 @@ type inliner struct {
 	to []Value // value of g → value of fb
 }
 
-// bind lets v, the value of an operand that is named in g, stand for a value of g.
+// bind makes v the replacement of a named value of g.
 func (in *inliner) bind(old, v Value, sign string) {
 	want := in.typ(in.g.Type(old))
 	if in.fb.has(v) && !in.fb.Type(v).Equal(want) {
@@ -76,7 +76,7 @@ func (in *inliner) bind(old, v Value, sign string) {
 	in.to[old] = v
 }
 
-// value returns the value that an operand of g stands for.
+// value returns the replacement of an operand of g.
 func (in *inliner) value(v Value) Value {
 	info := &in.g.Values[v]
 	switch {

@@ -88,7 +88,7 @@ func isWord(s string) bool {
 	return !isReserved(s)
 }
 
-// quoteName returns a name as it stands after "%" or "@": bare if it can be.
+// quoteName returns a name as it is written after "%" or "@": bare if possible.
 func quoteName(s string) string {
 	for i := range len(s) {
 		if !isNameByte(s[i]) {
@@ -113,7 +113,7 @@ func isDigit(c byte) bool    { return '0' <= c && c <= '9' }
 func isLetter(c byte) bool   { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '_' }
 func isNameByte(c byte) bool { return isLetter(c) || isDigit(c) || c == '.' }
 
-// trivia is what stands between two tokens.
+// trivia is the comments and blank lines between two tokens.
 type trivia struct {
 	trail string   // a comment on the line of the token before
 	lead  []string // comments on lines of their own; "" is a blank line
@@ -323,7 +323,7 @@ func (l *lexer) number() tokenKind {
 	return tokFloat
 }
 
-// quoted scans "…" and returns what it stands for, or reports why not.
+// quoted scans "…" and returns its value, or reports an error.
 func (l *lexer) quoted() (string, bool) {
 	start, pos := l.at, l.pos()
 	bad := ""

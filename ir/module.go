@@ -13,9 +13,8 @@ import (
 // first line of every module ("pwc 1").
 const LanguageVersion = 1
 
-// Unknown is the name of the pseudo-symbol that stands for an extent which
-// only an extern op knows. It is written "?" and is legal in the results of
-// calls alone. No symbol can be declared by this name.
+// Unknown is the name of the pseudo-symbol for an extent that only an extern
+// op knows. It is written "?" and is legal only in the results of calls. No symbol can be declared by this name.
 const Unknown = "_"
 
 // UnknownDim returns the extent that only an extern op knows.
@@ -123,7 +122,7 @@ type Module struct {
 // Unread is a declaration of checkpoint tensors that no weight reads:
 // unread "h.*.attn.bias", or unread "lm_head.weight" = "model.embed_tokens.weight".
 type Unread struct {
-	// Name is a tensor's name. A part between dots that is * stands for any one part, and ** at the end for one or more.
+	// Name is a tensor's name. A part * between dots matches any one part, and ** at the end matches one or more.
 	Name string
 	// Equal is the tensor whose shape, dtype and bytes it must have where the
 	// checkpoint holds both; Name has no such part then. Empty: its values do not matter.
@@ -215,7 +214,7 @@ const (
 
 var symbolKindNames = [...]string{"", "batch", "load"}
 
-// String returns the keyword of the kind; Plain has none.
+// String returns the keyword of the kind; "" for Plain.
 func (k SymbolKind) String() string {
 	if int(k) >= len(symbolKindNames) {
 		return fmt.Sprintf("SymbolKind(%d)", uint8(k))
@@ -247,7 +246,7 @@ type Extern struct {
 	Trivia  Trivia
 }
 
-// Effects returns what a call of the op does beside computing its results.
+// Effects returns the side effects of a call of the op.
 func (e *Extern) Effects() Effects {
 	var f Effects
 	if slices.Contains(e.Mut, true) {
@@ -268,8 +267,8 @@ type Weight struct {
 	Type Type
 	Expr *WeightExpr // nil: the checkpoint tensor that has the weight's own name
 
-	// Placements say how the weight is spread over ranks where its expression does not: in
-	// pieces, whose weights have none.
+	// Placements are the weight's placements if it has no expression that gives them, as in
+	// pieces.
 	Placements []Placement
 
 	Pos    Pos
@@ -277,7 +276,7 @@ type Weight struct {
 }
 
 // WeightExpr is how a weight is made from checkpoint tensors when it is
-// loaded: a tensor, or an op over such expressions.
+// loaded: a tensor, or an op over other expressions.
 type WeightExpr struct {
 	Op    WeightOp
 	Name  string // of the tensor; "" where Op is another
@@ -382,9 +381,9 @@ type ValueInfo struct {
 	Pos Pos
 }
 
-// Literal is a scalar operand written in the text. Its dtype is that of the
-// tensor operands it stands among; a float keeps all its bits and is not
-// rounded to a narrower dtype.
+// Literal is a scalar operand written in the text. It has the dtype of the
+// node's tensor operands; a float keeps all its bits and is not rounded to a
+// narrower dtype.
 type Literal struct {
 	IsInt bool
 	Int   int64
@@ -426,7 +425,7 @@ func (n *Node) Name() string {
 	return n.Op.Name
 }
 
-// Effects returns what the node does beside computing its results.
+// Effects returns the side effects of the node.
 func (n *Node) Effects() Effects {
 	if n.Extern != nil {
 		return n.Extern.Effects()

@@ -4,7 +4,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Effects is what an op does beside computing its results. Random and Host
+// Effects are the side effects of an op. Random and Host
 // results are never merged, moved or folded; a Write makes a new version of
 // its operand.
 type Effects uint8
@@ -300,7 +300,8 @@ var opRows = [NumOps]*Op{
 	OpAttentionGrad: {Name: "attention_grad", Class: Attention, Lowering: LowerAttention, Padding: PadAttention, Operands: []Operand{{Name: "q"}, {Name: "k"}, {Name: "v"}, {Name: "grad"}, {Name: "lse"}, {Name: "delta"}}, Attrs: []AttrSpec{scaleSpec, causalSpec}, Results: 3,
 		Doc: "the gradients of q, k and v of attention for the cotangent grad of o: with p = exp(s-lse) and e = p*((grad . v)-delta), scale*sum(e*k), scale*sum(e*q) and sum(p*grad); delta[..., T, H] is sum(grad*o), less the cotangent of lse", infer: inferAttentionGrad},
 
-	// Positions from a tensor. Out of range reads zero, writes nothing and sets the device flag (C12); negative positions are out of range, but -1 in scatter sets none.
+	// Indices from a tensor. An index out of range reads zero, writes nothing and sets the device flag (C12). Negative
+	// indices are out of range, but -1 in scatter does not set the flag.
 	OpEmbedding: {Name: "embedding", Class: Index, Lowering: LowerDeferred, Padding: PadEmbedding, Operands: []Operand{{Name: "table"}, idxOperand}, Results: 1, Doc: "rows of table[V, ...] at integer index[...]", infer: inferEmbedding},
 	OpGather: {Name: "gather", Class: Index, Lowering: LowerDeferred, Padding: PadGather, Operands: []Operand{xOperand, idxOperand}, Attrs: []AttrSpec{axisFirst}, Results: 1,
 		Doc: "slices of x along axis at integer index[...]; the index's axes replace that axis", infer: inferGather},

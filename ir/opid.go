@@ -4,7 +4,7 @@ package ir
 // apart by; its value is in no encoding, so that ops may come in any order.
 type OpID uint8
 
-// The ops of the table. The zero OpID is none of them.
+// The ops of the table. The zero OpID is invalid.
 const (
 	OpNeg OpID = iota + 1
 	OpAbs
@@ -88,7 +88,7 @@ const (
 	NumOps = iota + 1
 )
 
-// Op returns the op's row of the table, nil where there is none.
+// Op returns the op's row of the table, or nil for an invalid id.
 func (id OpID) Op() *Op {
 	if int(id) >= len(opTable) {
 		return nil

@@ -19,8 +19,8 @@ type Origin struct {
 	Pos  Pos    // line and column in the text
 	Loc  string // place in the model: "layers.0.mlp"
 
-	// ID tells nodes apart that have the same position or none: 1 + the index of the
-	// node in the function that a compilation starts from, 0 outside of one.
+	// ID distinguishes nodes with the same position, or without one: 1 + the index of the
+	// node in the function that a compilation starts from; 0 outside of a compilation.
 	ID int32
 }
 

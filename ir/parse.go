@@ -23,8 +23,8 @@ const (
 
 // Parse reads a module from its text, builds it through a [Builder] and
 // verifies it. The name is what errors call the text. A text that is not a
-// module gives an [ErrorList] with every error found: after a bad statement
-// reading goes on with the next one. The module keeps text as its
+// module gives an [ErrorList] with every error found: after a bad statement,
+// parsing continues with the next one. The module keeps text as its
 // [Module.Source]; the caller must not change it afterwards.
 //
 // The language is in docs/ir.md, its grammar in docs/appendix/grammar.md.
@@ -602,7 +602,7 @@ func (p *parser) poisonGlobal(name string) bool {
 	return false
 }
 
-// weightExpr reads a tensor's name or an op over such expressions.
+// weightExpr parses a tensor's name or an op over other expressions.
 func (p *parser) weightExpr(depth int) (*WeightExpr, bool) {
 	e := &WeightExpr{Pos: p.tok.pos}
 	if p.tok.kind == tokString {

@@ -162,7 +162,7 @@ func (r *dimReader) factor(depth int) (dim.Dim, bool) {
 	return dim.Dim{}, r.unexpected("a dim expression")
 }
 
-// dimSymbol returns a declared symbol as a dim, or reports that there is none.
+// dimSymbol returns a declared symbol as a dim, or reports that it is not declared.
 func (p *parser) dimSymbol(t token) dim.Dim {
 	if p.b.symbols[t.val] == nil {
 		if p.guessed[t.val] {

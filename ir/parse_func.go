@@ -201,7 +201,7 @@ func (p *parser) returns(results []Type, placed [][]Placement) bool {
 	return true
 }
 
-// statement reads one node and returns it, or reports why there is none.
+// statement parses one node and returns it, or reports an error.
 func (p *parser) statement() *Node {
 	p.bad = false
 	var names []token
@@ -241,8 +241,8 @@ func (p *parser) statement() *Node {
 	return n
 }
 
-// operation reads what stands right of the "=" and adds the node. It returns
-// false if the syntax is wrong.
+// operation parses the right side of the "=" and adds the node. It returns false
+// if the syntax is wrong.
 func (p *parser) operation(names []token) (*Node, bool) {
 	name, ok := p.tok, true
 	if p.at("call") {
@@ -311,8 +311,8 @@ func (p *parser) operation(names []token) (*Node, bool) {
 	return p.node(name, op, ext, args, attrs, names, types, places, loc), true
 }
 
-// attrOp returns the op whose table entry says what attributes mean; calls
-// have none.
+// attrOp returns the op whose table entry says what attributes mean; nil for
+// calls.
 func attrOp(op *Op) *Op {
 	if op == OpCall.Op() {
 		return nil
@@ -320,7 +320,8 @@ func attrOp(op *Op) *Op {
 	return op
 }
 
-// callee reads the name of an extern op and returns it, nil if there is none.
+// callee parses the name of an extern op and returns the op, or nil if it is not
+// declared.
 func (p *parser) callee() (*Extern, bool) {
 	t, ok := p.expect(tokString)
 	if !ok {

@@ -199,7 +199,7 @@ func (p *placer) becomes(node int, have, want spread, verb, what string) {
 	}
 }
 
-// since says which node made a value what it is.
+// since describes the node that gave a value its placement.
 func (p *placer) since(s spread) string {
 	if s.from < 0 {
 		return "by its declaration"
@@ -207,7 +207,7 @@ func (p *placer) since(s spread) string {
 	return "since " + where(p.f, p.f.Nodes[s.from])
 }
 
-// node finds how a node's results and what it writes are spread.
+// node derives the placements of a node's results and of the values that it writes.
 func (p *placer) node(n *Node) {
 	var out []spread
 	switch {

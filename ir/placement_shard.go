@@ -6,8 +6,8 @@ import (
 	"pwc/ir/dim"
 )
 
-// results finds how the results of an op are spread of which no operand is a partial sum: one
-// spread for each result, or one for all.
+// results returns the placements of the results of an op without partial sums among its operands:
+// one for each result, or one for all.
 func (p *placer) results(n *Node) []spread {
 	if p.zero(n) && len(n.Args) > 0 && (n.Op.ID == OpFull || n.Op.Class == Layout) {
 		return p.all(n, spread{any: true})
@@ -28,8 +28,8 @@ func (p *placer) results(n *Node) []spread {
 	return p.all(n, rule(p, n))
 }
 
-// shardRules say where the parts of ranks lie in a result, by the op's class; a class without
-// a rule makes Varying values. Ops of a class that differ are told apart by their facts.
+// shardRules give the axis of a result that is sharded, by the op's class. Results of a class without
+// a rule are Varying. Facts of the ops distinguish ops within a class.
 var shardRules = map[Class]func(*placer, *Node) spread{
 	Pointwise: (*placer).aligned,
 	Reduction: (*placer).reduced,
@@ -212,8 +212,8 @@ func (p *placer) moved(n *Node) spread {
 	return p.varying()
 }
 
-// reshaped finds the axis of the result whose joined parts are the whole: as many elements
-// stand before it as before the axis of the operand.
+// reshaped finds the axis of the result on which the ranks' parts can be concatenated: the axes
+// before it have as many elements as the axes before the operand's axis.
 func (p *placer) reshaped(from, to Type, axis int) spread {
 	before := Type{Shape: from.Shape[:axis]}.Elements()
 	for i := range to.Shape {

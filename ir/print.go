@@ -18,8 +18,8 @@ func Print(m *Module) string {
 	return string(p.b)
 }
 
-// PrintFunc returns the text of one function as it stands in Print(m), without
-// the indentation.
+// PrintFunc returns the text of one function as in Print(m), without the
+// indentation.
 func PrintFunc(m *Module, f *Func) string {
 	p := textPrinter{m: m}
 	p.function(f)
@@ -27,7 +27,7 @@ func PrintFunc(m *Module, f *Func) string {
 }
 
 // Format returns a module's text in canonical form with its comments and blank
-// lines kept: declarations are grouped, one statement stands on a line, types
+// lines kept: declarations are grouped, each line has one statement, types
 // are written out and defaults are not. A text that does not parse gives the
 // errors of [Parse]. Format(Format(x)) is Format(x).
 func Format(name string, text []byte) ([]byte, error) {
@@ -103,7 +103,7 @@ func valueNames(f *Func) []string {
 	return names
 }
 
-// Value returns a value as it stands among operands: "%x", "@w", "1.5".
+// Value returns the text of a value as an operand: "%x", "@w", "1.5".
 func (p *FuncPrinter) Value(v Value) string { return string(p.appendValue(nil, v)) }
 
 func (p *FuncPrinter) appendValue(b []byte, v Value) []byte {
@@ -278,7 +278,7 @@ func (p *textPrinter) lead(lines []string) {
 	}
 }
 
-// blank writes a blank line, unless one stands there or the block starts.
+// blank writes a blank line, unless the line before is blank or starts the block.
 func (p *textPrinter) blank() {
 	if !p.top && !strings.HasSuffix(string(p.b[max(0, len(p.b)-2):]), "\n\n") && len(p.b) > 0 {
 		p.b = append(p.b, '\n')

@@ -61,7 +61,7 @@ func RewriteUnverified(m *Module, f *Func, visit func(rw *Rewriter, i int, n *No
 	return rw.f, nil
 }
 
-// builderOver returns a builder whose declarations are those of m.
+// builderOver returns a builder with the declarations of m.
 func builderOver(m *Module) *Builder {
 	b := NewBuilder(m.Name)
 	b.m = m

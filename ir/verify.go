@@ -184,7 +184,7 @@ func (v *verifier) write(w Version) {
 }
 
 // types checks operands, attributes and writes, and that results have the types
-// that these give. It returns false where they give none.
+// that follow from these. It returns false if no types follow.
 func (v *verifier) types(i int, n *Node) bool {
 	stated := make([]Type, len(n.Results))
 	for j, r := range n.Results {

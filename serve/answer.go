@@ -42,7 +42,7 @@ type result struct {
 	prompt []runner.TokenLogprobs // of the prompt's
 }
 
-// answer generates and answers. An error is for the client, and nothing was written yet.
+// answer generates and writes the response. If it returns an error, nothing was written yet.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *call) error {
 	ctx, end, err := s.begin(r)
 	if err != nil {
@@ -154,8 +154,7 @@ func (s *Server) streamed(ctx context.Context, w http.ResponseWriter, c *call, g
 	return e.err
 }
 
-// events writes server-sent events (WHATWG HTML, section 9.2). After an error nothing more
-// is written.
+// events writes server-sent events (WHATWG HTML, section 9.2). It writes nothing after an error.
 type events struct {
 	w       http.ResponseWriter
 	control *http.ResponseController

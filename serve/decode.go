@@ -13,8 +13,8 @@ import (
 )
 
 // decode reads the body of a request into a struct. Fields that the struct does not have
-// are refused, all of them in one error, and so is a key that stands twice: a client that
-// asks for something must not believe that it got it.
+// are refused, all of them in one error, and so are duplicate keys: a client must not believe
+// that an option has an effect which is ignored.
 func decode(w http.ResponseWriter, r *http.Request, limit int64, v any) *Error {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var tooLong *http.MaxBytesError
@@ -77,7 +77,7 @@ func keys(text []byte) ([]string, *Error) {
 	return out, nil
 }
 
-// fieldNames returns the JSON names of a struct, those of embedded ones included.
+// fieldNames returns the JSON names of a struct's fields, embedded structs included.
 func fieldNames(t reflect.Type) []string {
 	var out []string
 	for i := range t.NumField() {

@@ -8,7 +8,7 @@ import (
 	"pwc/runner"
 )
 
-// leastLogprob stands for -Inf, which JSON does not have, as in OpenAI's API.
+// leastLogprob replaces -Inf, which JSON does not have, as in OpenAI's API.
 const leastLogprob = -9999
 
 // completionLogprobs are the log probabilities of a choice of /v1/completions, each list with an
@@ -20,7 +20,7 @@ type completionLogprobs struct {
 	Offsets []int                `json:"text_offset"` // in the choice's text, in runes
 }
 
-// chatLogprobs are those of a choice, or of an event, of /v1/chat/completions.
+// chatLogprobs are the log probabilities of a choice, or of an event, of /v1/chat/completions.
 type chatLogprobs struct {
 	Content []chatToken `json:"content"`
 }
@@ -52,7 +52,7 @@ func (s *Server) tokenLogprob(l runner.Logprob) tokenLogprob {
 	return t
 }
 
-// chatLogprobs returns nil if nothing was asked for.
+// chatLogprobs returns nil if the request has no logprobs.
 func (s *Server) chatLogprobs(tokens []runner.TokenLogprobs) *chatLogprobs {
 	if len(tokens) == 0 {
 		return nil
@@ -68,8 +68,9 @@ func (s *Server) chatLogprobs(tokens []runner.TokenLogprobs) *chatLogprobs {
 	return out
 }
 
-// completionLogprobs adds tokens to those of a choice, whose text has so many runes before them.
-// first says that the first is a prompt's, of which nothing is known.
+// completionLogprobs returns the log probabilities of tokens, whose text starts at rune at of the
+// choice's text. first says that tokens[0] is the first token of a prompt, which has no log
+// probability.
 func (s *Server) completionLogprobs(tokens []runner.TokenLogprobs, at int, first bool) *completionLogprobs {
 	if len(tokens) == 0 {
 		return nil

@@ -93,9 +93,8 @@ func (s *sampling) choices() (int, *Error) {
 	return n, nil
 }
 
-// request returns what the runner gets for a choice of a prompt: the one place where fields
-// of the API become those of a runner. Each choice has a seed of its own; without a seed in
-// the request they are random.
+// request returns the runner's request for a choice of a prompt. Only it maps fields of the API to
+// fields of a runner.Request. Each choice has its own seed, which is random if the request has none.
 func (s *sampling) request(prompt []int32, maxNew int, eos []int32) (runner.Request, *Error) {
 	q := runner.Request{Prompt: prompt, MaxNew: maxNew, Stop: slices.Clone(s.StopIDs), Sampling: runner.Sampling{Temperature: 1, TopP: 1}}
 	if !s.IgnoreEOS {
@@ -126,8 +125,8 @@ func (s *sampling) request(prompt []int32, maxNew int, eos []int32) (runner.Requ
 	return q, nil
 }
 
-// adjust sets what changes logits. The bounds are those of OpenAI's API; the runner has its
-// own of the others.
+// adjust sets the options that change logits. It checks OpenAI's bounds; the runner checks the
+// options that OpenAI's API does not have.
 func (s *sampling) adjust(q *runner.Request) *Error {
 	for name, v := range map[string]float64{"presence_penalty": s.PresencePenalty, "frequency_penalty": s.FrequencyPenalty} {
 		if !(v >= -2 && v <= 2) {

@@ -42,8 +42,8 @@ type Options struct {
 	Tracer  trace.Tracer // of OpenTelemetry: a span for each request that generates, and one for each choice; nil: none
 }
 
-// Server answers requests. It is an http.Handler that may be used by any number of
-// goroutines, and starts none of its own that outlive a request.
+// Server answers requests. It is an http.Handler for any number of goroutines. No goroutine that it
+// starts outlives its request.
 type Server struct {
 	o        Options
 	mux      *http.ServeMux

@@ -79,7 +79,7 @@ func (t *toolReader) end(id string) (string, []toolCall) {
 	return "", calls
 }
 
-// parseCalls reads text that is calls and nothing else.
+// parseCalls parses a text that has only calls.
 func parseCalls(text string) ([]toolCall, bool) {
 	text = strings.TrimSpace(text)
 	var objects []string

@@ -13,11 +13,11 @@ import (
 	"pwc/runtime/host"
 )
 
-// chunk is how many bytes of a call ranks exchange at a time.
+// chunk is the most bytes of a call in one exchange.
 const chunk = 256 << 10
 
-// Add gives a device the routines for groups that its rank has joined. The groups stay the
-// caller's, who closes them after the device.
+// Add adds the routines to a device, for groups that its rank has joined. The caller closes the
+// groups after the device.
 func Add(dev *host.Device, groups ...*collective.Group) error {
 	joined := map[string]*collective.Group{}
 	for _, g := range groups {
@@ -70,8 +70,8 @@ func (r *routine) parse(args []device.Tensor, attrs []program.Attr) (collective.
 	return c, g, c.Check(g)
 }
 
-// ScratchBytes implements [device.Op]: room for the sums of a chunk, whose destination others
-// may still read as their source's.
+// ScratchBytes implements [device.Op]. It returns the bytes of the sums of a chunk, which cannot be
+// written to a destination that is the source: other ranks may still read it.
 func (r *routine) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, error) {
 	c, _, err := r.parse(args, attrs)
 	if err != nil || r.kind != collective.AllReduce {
@@ -80,8 +80,8 @@ func (r *routine) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int6
 	return min(c.Bytes, chunk), nil
 }
 
-// Launch implements [device.Op]: the call meets the other ranks when it runs, and at every replay
-// of a graph.
+// Launch implements [device.Op]. The ranks exchange data when the call runs, and at every replay of a
+// graph.
 func (r *routine) Launch(oc *device.OpCall) error {
 	s, ok := oc.Stream.(*host.Stream)
 	if !ok || s.Device() != device.Device(r.dev) {
@@ -143,7 +143,7 @@ func (m *meeting) run() error {
 	return nil
 }
 
-// exchange does bytes [at, at+n) of a part; of a reduce-scatter, those of one rank.
+// exchange computes bytes [at, at+n) of a part; for a reduce-scatter, of the part of one rank.
 func (m *meeting) exchange(block, at, n int) error {
 	part, rank := int(m.call.Bytes), m.group.Rank()
 	mine := m.src[block*part+at:][:n]
@@ -180,7 +180,7 @@ func (m *meeting) exchange(block, at, n int) error {
 	return nil
 }
 
-// add writes the sums of what all ranks gave, in rank order.
+// add writes the sums of the numbers of all ranks, in rank order.
 func (m *meeting) add(dst []byte, all [][]byte) error {
 	view := func(b []byte) (elements.Slice, error) {
 		return elements.View(&device.Tensor{DType: m.call.DType, Shape: []int64{m.count(len(dst))}}, b)
@@ -210,5 +210,5 @@ func (m *meeting) add(dst []byte, all [][]byte) error {
 	return nil
 }
 
-// count returns how many elements so many bytes are.
+// count returns how many elements n bytes are.
 func (m *meeting) count(bytes int) int64 { return int64(bytes) * 8 / int64(m.call.DType.Bits()) }
