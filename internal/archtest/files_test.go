@@ -12,8 +12,8 @@ import (
 )
 
 // TestFilesAreOpenedInOnePlace holds that package openfile opens every file and
-// directory that is read. The functions of package os wait for a pipe's writer, and
-// what they open may be a device.
+// directory that is read. The functions of package os block on a pipe without a writer, and
+// also open devices.
 func TestFilesAreOpenedInOnePlace(t *testing.T) {
 	openers := map[string]bool{"Open": true, "OpenFile": true, "OpenRoot": true, "ReadFile": true, "DirFS": true}
 	files := 0

@@ -1,5 +1,5 @@
-// Package archtest holds what the documents say about the code to the code:
-// which folder may import which, and that what they name exists.
+// Package archtest compares the documents with the code: which folder may import which, that
+// names in documents exist, that links lead to files and headings, and that documents stay short.
 package archtest
 
 import (

@@ -81,12 +81,11 @@ func members(names map[string]bool, s *ast.TypeSpec) {
 	}
 }
 
-// named is a name of ours in a document: the folder, the name, perhaps a member.
+// named is a qualified name in a document: a folder, an identifier, and optionally a member.
 var named = regexp.MustCompile("`((?:[a-z][a-z0-9]*/)*[a-z][a-z0-9]*)\\.([A-Z]\\w*(?:\\.[A-Z]\\w*)?)(?:\\([^`]*\\))?`")
 
-// Names of code in documents, such as `split.Split` and
-// `piecewise.TestStaleResult`, exist.
-// What is no folder of ours, such as `errors.Is`, is left alone.
+// TestNames: names of code in documents, such as `split.Split` and `piecewise.TestStaleResult`,
+// exist. Names of packages outside of this module, such as `errors.Is`, are not checked.
 func TestNames(t *testing.T) {
 	var files []string
 	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
