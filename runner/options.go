@@ -64,6 +64,12 @@ type Options struct {
 	// with its ops; Backend.Device is rank 0. The devices have joined the module's groups.
 	Peers []Peer
 
+	// Processes, if not nil, are processes that each run one rank of such a model, on one or several
+	// hosts: Backend.Device is this process's rank. All have the same model and options. Rank 0 is used
+	// as any runner, the others with Load and Run alone. They learn of each step in an exchange
+	// before it, so rank 0 calls [Runner.Run], or Step at least once a minute.
+	Processes Processes
+
 	// Fail, if not nil, is told of a rank that cannot go on, on any goroutine: it ends the
 	// rank's groups, so that no other rank waits for it. collective.Group.Fail does.
 	Fail func(rank int, cause error)

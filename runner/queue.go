@@ -93,6 +93,7 @@ func (r *Runner) takeInbox() {
 	defer r.mu.Unlock()
 	for _, q := range r.inbox {
 		r.enqueue(q)
+		r.arrived(q)
 		r.expect(q.request.Deadline)
 	}
 	clear(r.inbox)
@@ -158,6 +159,7 @@ func (r *Runner) drop(which func(*Sequence) bool, why func(*Sequence) (Reason, e
 	})
 	for _, q := range dropped {
 		reason, err := why(q)
+		r.dropped(q, reason)
 		r.finish(q, reason, err)
 	}
 }

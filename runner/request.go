@@ -162,6 +162,12 @@ func (r *Runner) check(q *Request) error {
 	if q.MinNew < 0 || q.MaxNew > 0 && q.MinNew > q.MaxNew {
 		return refuse("MinNew is %d: it must be in [0, MaxNew]", q.MinNew)
 	}
+	if r.follows() {
+		return refuse("rank %d follows: submit it to rank 0", r.opts.Processes.Rank())
+	}
+	if q.Processor != nil && r.opts.Processes != nil {
+		return refuse("a LogitsProcessor runs in one process, and the ranks are several")
+	}
 	if err := q.Sampling.check(r.lm.vocabulary); err != nil {
 		return refuse("%w", err)
 	}
@@ -182,18 +188,7 @@ func (r *Runner) Submit(ctx context.Context, q Request) (*Sequence, error) {
 		r.rejected++
 		return nil, err
 	}
-	length := len(q.Prompt) + q.MaxNew
-	if q.MaxNew == 0 {
-		length = r.plan.MaxLength
-	}
-	// What grows with an answer is for those that run: there may be any number that wait.
-	q.Prompt, q.Stop = slices.Clip(slices.Clone(q.Prompt)), slices.Clone(q.Stop)
-	q.Sampling.LogitBias, q.Sampling.Allowed = maps.Clone(q.Sampling.LogitBias), slices.Clone(q.Sampling.Allowed)
-	s := &Sequence{runner: r, ctx: ctx, request: q, done: make(chan struct{}), more: make(chan struct{}, 1),
-		stop: q.Stop, onToken: q.OnToken, prompt: q.Prompt, ids: q.Prompt, limit: int32(length), full: q.MaxNew == 0, scores: newScores(&q)}
-	s.heard.Store(len(q.Stop) > 0 || q.OnToken != nil || s.scores != nil)
-	s.told.Store(int32(len(q.Prompt)))
-	s.sample(q.Sampling)
+	s := r.newSequence(ctx, q)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.admit(); err != nil {
@@ -213,6 +208,23 @@ func (r *Runner) Submit(ctx context.Context, q Request) (*Sequence, error) {
 	r.inbox = append(r.inbox, s)
 	r.wakeUp()
 	return s, nil
+}
+
+// newSequence makes the sequence of a request, which is in no list yet.
+func (r *Runner) newSequence(ctx context.Context, q Request) *Sequence {
+	length := len(q.Prompt) + q.MaxNew
+	if q.MaxNew == 0 {
+		length = r.plan.MaxLength
+	}
+	// What grows with an answer is for those that run: there may be any number that wait.
+	q.Prompt, q.Stop = slices.Clip(slices.Clone(q.Prompt)), slices.Clone(q.Stop)
+	q.Sampling.LogitBias, q.Sampling.Allowed = maps.Clone(q.Sampling.LogitBias), slices.Clone(q.Sampling.Allowed)
+	s := &Sequence{runner: r, ctx: ctx, request: q, done: make(chan struct{}), more: make(chan struct{}, 1),
+		stop: q.Stop, onToken: q.OnToken, prompt: q.Prompt, ids: q.Prompt, limit: int32(length), full: q.MaxNew == 0, scores: newScores(&q)}
+	s.heard.Store(len(q.Stop) > 0 || q.OnToken != nil || s.scores != nil)
+	s.told.Store(int32(len(q.Prompt)))
+	s.sample(q.Sampling)
+	return s
 }
 
 // sample says how the tokens of a sequence are chosen.

@@ -62,6 +62,7 @@ type Runner struct {
 	prompted  int             // tokens of their prompts
 	intervals []time.Duration // of its other tokens, since the ones before
 	count     counters
+	news      news // of this step, for other processes
 
 	mu       sync.Mutex // guards what follows
 	closed   bool
@@ -93,8 +94,8 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Runner, error) {
 	if err := o.defaults(lm); err != nil {
 		return nil, err
 	}
-	if n := m.World(); n != len(o.Peers)+1 {
-		return nil, fmt.Errorf("%w: the model is for %d devices, and Options.Backend.Device and Options.Peers are %d", ErrPreparation, n, len(o.Peers)+1)
+	if err := o.checkProcesses(m.World()); err != nil {
+		return nil, err
 	}
 	o.shareStore()
 	r := &Runner{opts: o, lm: lm, device: o.Backend.Device, runs: context.Background(), log: o.Backend.Observe.Logger, wake: make(chan struct{}, 1)}
@@ -107,11 +108,14 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Runner, error) {
 	if err := r.compile(ctx); err != nil {
 		return nil, errors.Join(err, r.release())
 	}
+	if err := r.agree(ctx); err != nil {
+		return nil, errors.Join(err, r.release())
+	}
 	if err := r.follow(ctx, o.Peers); err != nil {
 		return nil, errors.Join(err, r.releaseFollowers(), r.release())
 	}
 	r.find()
-	r.prompt = r.prompt && len(r.followers) == 0 // a step that one rank left would be waited for on the others
+	r.prompt = r.prompt && r.alone() // a step that one rank left would be waited for on the others
 	r.plan.Sizes = r.forward.Sizes()
 	r.plan.Uncovered = r.uncovered()
 	r.stats.Blocks, r.stats.BlockSize = r.plan.Blocks, r.plan.BlockSize
@@ -265,6 +269,14 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 		r.dropCanceled()
 	}
 	r.dropExpired(start)
+	closed, err := r.confer(ctx)
+	if err == nil && closed {
+		err = errLeaderClosed
+	}
+	if err != nil {
+		r.lose(err)
+		return false, err
+	}
 	var fault, unread error
 	s, before := r.steps[0], r.inFlight
 	if s == before {
@@ -312,9 +324,9 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 		r.fail(before, unread)
 	}
 	err = errors.Join(fault, err)
-	apart := fault == nil && err != nil && len(r.followers) > 0 // ranks may have issued it or not
+	apart := fault == nil && err != nil && !r.alone() // ranks may have issued it or not
 	if apart || errors.Is(err, device.ErrDeviceLost) || errors.Is(err, piecewise.ErrClosed) {
-		r.end(err)
+		r.lose(err)
 	}
 	r.publish(s, time.Since(start), err)
 	return r.inFlight != nil || len(r.running) > 0 || len(r.waiting) > 0 || r.hasInbox(), err
@@ -353,6 +365,9 @@ func (r *Runner) end(err error) {
 // after a step that failed: the step's requests have the error, [Stats.FailedSteps] counts
 // it, and Options.Backend.Logger is told.
 func (r *Runner) Run(ctx context.Context) error {
+	if r.follows() {
+		return r.runSteps(ctx)
+	}
 	for {
 		more, err := r.Step(ctx)
 		switch {
@@ -367,8 +382,13 @@ func (r *Runner) Run(ctx context.Context) error {
 		case more:
 			continue
 		}
+		var idle <-chan time.Time // nil where no other process waits for this one
+		if r.opts.Processes != nil {
+			idle = time.After(idleEvery)
+		}
 		select {
 		case <-r.wake:
+		case <-idle:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -403,10 +423,12 @@ func (r *Runner) Close() error {
 	if r.backend == nil {
 		return nil
 	}
+	var err error
 	if r.lost == nil {
+		err = r.sayClosed()
 		r.end(ErrClosed)
 	}
-	return errors.Join(r.releaseFollowers(), r.release())
+	return errors.Join(err, r.releaseFollowers(), r.release())
 }
 
 // release gives back what New and Load took. Work that is enqueued is waited for.
