@@ -51,6 +51,8 @@ type buildFlags struct {
 
 	traceOut string // file for a trace of the run; "": none
 
+	process processFlags
+
 	partOf *pieces.Result // of a module that this one is a part of
 }
 

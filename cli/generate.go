@@ -106,6 +106,7 @@ interrupt ends all requests, and prints the tokens that they have.`,
 	f.addWeights(cmd)
 	b.add(cmd)
 	b.addRunning(cmd)
+	b.process.add(cmd)
 	b.addFrozen(cmd)
 	b.addTraceOut(cmd)
 	fl := cmd.Flags()
@@ -218,6 +219,9 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 		return err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
+	if bf.process.follows() {
+		return a.runFollower(ctx, r, weights)
+	}
 	plan := r.Plan()
 	if !a.json {
 		fmt.Fprintf(a.err, "%s in %s on %s%s\n%s\n", m.path, modelDType(m.module), t.dev.Info().Name, w.text(), plan.String())
@@ -328,9 +332,15 @@ func (a *app) openRunner(ctx context.Context, m *ir.Module, t *target, w *world,
 			return err
 		}
 		o.Fail = w.fail
+		if w.process != nil {
+			o.Processes = w.process
+		}
 		r, err = runner.New(ctx, m, o)
 		return t.explain(err)
 	})
+	if err != nil {
+		w.fail(0, err)
+	}
 	return r, explainOptions(err)
 }
 

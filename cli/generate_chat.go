@@ -75,6 +75,9 @@ func (a *app) runChat(ctx context.Context, path string, f *modelFlags, bf *build
 		return err
 	}
 	defer func() { err = errors.Join(err, c.runner.Close()) }()
+	if bf.process.follows() {
+		return a.runFollower(ctx, c.runner, weights)
+	}
 	plan := c.runner.Plan()
 	if !a.json {
 		fmt.Fprintf(a.err, "%s in %s on %s%s\n%s\n", m.path, modelDType(m.module), t.dev.Info().Name, w.text(), plan.String())

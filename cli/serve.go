@@ -78,6 +78,7 @@ the time of --drain to end; a second signal ends the server at once.`,
 	f.addWeights(cmd)
 	b.add(cmd)
 	b.addRunning(cmd)
+	b.process.add(cmd)
 	b.addFrozen(cmd)
 	fl := cmd.Flags()
 	fl.StringVar(&s.listen, "listen", "127.0.0.1:8000", "`ADDRESS` to listen on; port 0: any that is free")
@@ -134,6 +135,9 @@ func (a *app) runServe(ctx context.Context, path string, f *modelFlags, bf *buil
 		return err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
+	if bf.process.follows() {
+		return a.runFollower(ctx, r, weights)
+	}
 	plan := r.Plan()
 	fmt.Fprintf(a.err, "%s in %s on %s%s\n%s\n", m.path, modelDType(m.module), t.dev.Info().Name, w.text(), plan.String())
 	t.bar.capturing(plan.Graphs)

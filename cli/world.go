@@ -16,7 +16,9 @@ import (
 // for, which is its owner's.
 type world struct {
 	peers  []*target
-	groups [][]*collective.Group // by device, those that it is in
+	groups [][]*collective.Group // by device of this process, those that it is in
+
+	process *collective.Group // of all processes, each with one rank; nil: one process has all ranks
 }
 
 // openTargetFor opens a target that m is compiled for, not run, and joins it to m's groups
@@ -29,7 +31,7 @@ func openTargetFor(ctx context.Context, m *ir.Module, f *buildFlags) (t *target,
 // openWorld opens a target, which has a device if m is run, and joins it to m's groups. The caller
 // calls closeAll.
 func openWorld(ctx context.Context, m *ir.Module, f *buildFlags, run bool) (t *target, w *world, closeAll func() error, err error) {
-	if t, err = openTarget(f, run); err != nil {
+	if t, err = openTargetOn(f.process.device, f, run); err != nil {
 		return nil, nil, nil, err
 	}
 	if w, err = t.joinWorld(ctx, m, f); err != nil {
@@ -57,14 +59,18 @@ func (m *model) openOn(ctx context.Context, f *modelFlags, bf *buildFlags) (weig
 func (t *target) joinWorld(ctx context.Context, m *ir.Module, f *buildFlags) (w *world, err error) {
 	w = &world{}
 	n := m.World()
-	if len(m.Groups) == 0 || t.dev == nil {
-		return w, nil
-	}
 	defer func() {
 		if err != nil {
+			w.fail(0, err)
 			err = errors.Join(err, w.close())
 		}
 	}()
+	if f.process.apart() && t.dev != nil {
+		return w, w.joinProcess(ctx, m, t, &f.process)
+	}
+	if len(m.Groups) == 0 || t.dev == nil {
+		return w, nil
+	}
 	w.groups = make([][]*collective.Group, n)
 	for _, g := range m.Groups {
 		if err := w.joinGroup(m, g); err != nil {
@@ -121,6 +127,10 @@ func (w *world) joinGroup(m *ir.Module, g *ir.Group) error {
 
 // fail ends the groups of a device that cannot go on.
 func (w *world) fail(device int, cause error) {
+	if w.process != nil {
+		device = 0
+		w.process.Fail(cause)
+	}
 	if device < len(w.groups) {
 		for _, g := range w.groups[device] {
 			g.Fail(cause)
@@ -130,6 +140,9 @@ func (w *world) fail(device int, cause error) {
 
 // text says how many devices there are, behind the name of the first.
 func (w *world) text() string {
+	if w.process != nil {
+		return fmt.Sprintf(", rank %d of %d processes; each takes", w.process.Rank(), w.process.Size())
+	}
 	if len(w.peers) == 0 {
 		return ""
 	}
@@ -138,7 +151,7 @@ func (w *world) text() string {
 
 // close closes the peers, and leaves the groups. What uses them is closed before.
 func (w *world) close() error {
-	var errs []error
+	errs := []error{w.leave()}
 	for _, t := range w.peers {
 		errs = append(errs, t.close())
 	}

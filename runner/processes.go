@@ -14,6 +14,7 @@ import (
 type Processes interface {
 	Rank() int
 	Size() int
+	Done() <-chan struct{} // closed when a rank is lost
 
 	// Exchange gives mine to all ranks and calls use with what each gave, in rank order. It returns
 	// an error where a rank is lost.

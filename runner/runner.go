@@ -383,12 +383,14 @@ func (r *Runner) Run(ctx context.Context) error {
 			continue
 		}
 		var idle <-chan time.Time // nil where no other process waits for this one
-		if r.opts.Processes != nil {
-			idle = time.After(idleEvery)
+		var lost <-chan struct{}
+		if p := r.opts.Processes; p != nil {
+			idle, lost = time.After(idleEvery), p.Done()
 		}
 		select {
 		case <-r.wake:
 		case <-idle:
+		case <-lost: // which the next step finds
 		case <-ctx.Done():
 			return ctx.Err()
 		}
