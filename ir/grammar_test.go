@@ -483,7 +483,7 @@ func TestOpTable(t *testing.T) {
 
 var classTitles = map[ir.Class]string{
 	ir.Pointwise: "Pointwise", ir.Reduction: "Reductions", ir.Composite: "Over rows", ir.Contract: "Products", ir.Attention: "Attention", ir.Layout: "Layout",
-	ir.Index: "Positions from a tensor", ir.Creation: "Without tensors", ir.Scan: "Scans", ir.Select: "Selection", ir.Draw: "Random numbers", ir.Call: "Extern", ir.Collective: "Between devices",
+	ir.Index: "Indexing", ir.Creation: "Without tensors", ir.Scan: "Scans", ir.Select: "Selection", ir.Draw: "Random numbers", ir.Call: "Extern", ir.Collective: "Between devices",
 }
 
 func opTables() string {

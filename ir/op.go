@@ -26,10 +26,10 @@ const (
 	Contract                // matrix products
 	Attention               // attention and its gradient
 	Layout                  // moves elements, computes nothing
-	Index                   // reads or writes at positions given by a tensor
+	Index                   // reads or writes at indices from a tensor
 	Creation                // makes a tensor from nothing
 	Scan                    // cumsum: a running reduction
-	Select                  // argmax, topk: results are positions
+	Select                  // argmax, topk: results are indices
 	Draw                    // random numbers
 	Collective              // exchanges values between the ranks of a group
 	Call                    // an extern op
@@ -102,7 +102,7 @@ const (
 	LowerConcat                      // stores into parts of one memory
 	LowerPad                         // a fill, and a store into a part
 	LowerCopy                        // a store over memory that is there
-	LowerScatter                     // stores at positions from a tensor
+	LowerScatter                     // stores at indices from a tensor
 	LowerMemory                      // memory, and no instruction
 	LowerConst                       // a constant of the program
 	LowerComposite                   // primitive ops take its place before fusion
@@ -126,11 +126,11 @@ const (
 	PadContract                        // contracts an axis of both operands
 	PadLinearSelect                    // so, with a matrix chosen for each row
 	PadAttention                       // mixes the rows of a sequence
-	PadEmbedding                       // reads rows of a table at positions
-	PadGather                          // reads slices along an axis at positions
-	PadScatter                         // writes slices along an axis at positions
+	PadEmbedding                       // reads rows of a table at indices
+	PadGather                          // reads slices along an axis at indices
+	PadScatter                         // writes slices along an axis at indices
 	PadReshape                         // keeps rows that stay an axis
-	PadSlice                           // takes positions of an axis
+	PadSlice                           // takes a range of an axis
 	PadSplit                           // cuts an axis
 	PadConcat                          // joins along an axis
 	PadPad                             // adds elements around axes
@@ -182,7 +182,7 @@ func ptr[T any](v T) *T { return &v }
 var (
 	axisSpec    = AttrSpec{Name: "axis", Kind: AttrDim, Doc: "axis; negative counts from the end"}
 	axisLast    = AttrSpec{Name: "axis", Kind: AttrDim, Default: ptr(IntAttr("axis", -1)), Doc: "axis; negative counts from the end"}
-	scatterAdd  = AttrSpec{Name: "add", Kind: AttrBool, Default: ptr(BoolAttr("add", false)), Doc: "add to what is there, in the order of the positions"}
+	scatterAdd  = AttrSpec{Name: "add", Kind: AttrBool, Default: ptr(BoolAttr("add", false)), Doc: "add to what is there, in the order of src's slices"}
 	axisFirst   = AttrSpec{Name: "axis", Kind: AttrDim, Default: ptr(IntAttr("axis", 0)), Doc: "axis; negative counts from the end"}
 	shapeSpec   = AttrSpec{Name: "shape", Kind: AttrDims, Doc: "extents of the result"}
 	dtypeSpec   = AttrSpec{Name: "dtype", Kind: AttrEnum, Doc: "element type of the result"}
@@ -272,9 +272,9 @@ var opRows = [NumOps]*Op{
 	OpCumSum: {Name: "cumsum", Class: Scan, Lowering: LowerScan, Padding: PadScan, Operands: []Operand{xOperand}, Attrs: []AttrSpec{axisLast}, Results: 1, Doc: "running sum along an axis", infer: inferCumsum},
 	OpArgMax: {Name: "argmax", Class: Select, Lowering: LowerReduction, Padding: PadAxis, Reduces: true, Operands: []Operand{xOperand}, Results: 1, Attrs: []AttrSpec{axisLast,
 		{Name: "keepdims", Kind: AttrBool, Default: ptr(BoolAttr("keepdims", false)), Doc: "keep the axis with extent 1"}},
-		Doc: "i32 position of the largest along an axis; ties take the lowest, NaN counts as largest", infer: inferArgmax},
+		Doc: "i32 index of the largest along an axis; ties take the lowest, NaN counts as largest", infer: inferArgmax},
 	OpTopK: {Name: "topk", Class: Select, Lowering: LowerTopK, Padding: PadLast, Operands: []Operand{xOperand}, Results: 2, Attrs: []AttrSpec{{Name: "k", Kind: AttrDim, Doc: "how many, constant"}},
-		Doc: "the k largest of the last axis in falling order, and their i32 positions; ties take the lowest, NaN counts as largest", infer: inferTopk},
+		Doc: "the k largest of the last axis in falling order, and their i32 indices; ties take the lowest, NaN counts as largest", infer: inferTopk},
 
 	// Rows.
 	OpSoftmax: {Name: "softmax", Class: Composite, Lowering: LowerComposite, Padding: PadAxis, Operands: []Operand{xOperand}, Attrs: []AttrSpec{axisLast}, Results: 1, Doc: "exp(x-max)/sum along an axis, in f32", infer: inferAxisFloat},
@@ -300,13 +300,13 @@ var opRows = [NumOps]*Op{
 	OpAttentionGrad: {Name: "attention_grad", Class: Attention, Lowering: LowerAttention, Padding: PadAttention, Operands: []Operand{{Name: "q"}, {Name: "k"}, {Name: "v"}, {Name: "grad"}, {Name: "lse"}, {Name: "delta"}}, Attrs: []AttrSpec{scaleSpec, causalSpec}, Results: 3,
 		Doc: "the gradients of q, k and v of attention for the cotangent grad of o: with p = exp(s-lse) and e = p*((grad . v)-delta), scale*sum(e*k), scale*sum(e*q) and sum(p*grad); delta[..., T, H] is sum(grad*o), less the cotangent of lse", infer: inferAttentionGrad},
 
-	// Indices from a tensor. An index out of range reads zero, writes nothing and sets the device flag (C12). Negative
+	// Indexing. An index out of range reads zero, writes nothing and sets the device flag (C12). Negative
 	// indices are out of range, but -1 in scatter does not set the flag.
 	OpEmbedding: {Name: "embedding", Class: Index, Lowering: LowerDeferred, Padding: PadEmbedding, Operands: []Operand{{Name: "table"}, idxOperand}, Results: 1, Doc: "rows of table[V, ...] at integer index[...]", infer: inferEmbedding},
 	OpGather: {Name: "gather", Class: Index, Lowering: LowerDeferred, Padding: PadGather, Operands: []Operand{xOperand, idxOperand}, Attrs: []AttrSpec{axisFirst}, Results: 1,
 		Doc: "slices of x along axis at integer index[...]; the index's axes replace that axis", infer: inferGather},
 	OpScatter: {Name: "scatter", Class: Index, Lowering: LowerScatter, Padding: PadScatter, Operands: []Operand{{Name: "dst", Mut: true}, idxOperand, {Name: "src"}}, Attrs: []AttrSpec{axisFirst, scatterAdd}, Effects: Write,
-		Doc: "writes slice i of src to dst at index[i] along axis; of equal positions the last wins, or all are added, and -1 writes nothing without a report", infer: inferScatter},
+		Doc: "writes slice i of src to dst at index[i] along axis; for equal indices the last slice wins, or all are added; -1 writes nothing and is not reported", infer: inferScatter},
 	OpCopy: {Name: "copy", Class: Layout, Lowering: LowerCopy, Padding: PadKeep, Operands: []Operand{{Name: "dst", Mut: true}, {Name: "src"}}, Effects: Write, Doc: "writes src over all of dst", infer: inferCopy},
 
 	// Layout.
@@ -314,15 +314,15 @@ var opRows = [NumOps]*Op{
 	OpTranspose:   {Name: "transpose", Class: Layout, Lowering: LowerView, Padding: PadKeep, Operands: []Operand{xOperand}, Attrs: []AttrSpec{{Name: "perm", Kind: AttrDims, Doc: "axis i of the result is axis perm[i] of x"}}, Results: 1, Doc: "permutes axes", infer: inferTranspose},
 	OpBroadcastTo: {Name: "broadcast_to", Class: Layout, Lowering: LowerView, Padding: PadKeep, Operands: []Operand{xOperand}, Attrs: []AttrSpec{shapeSpec}, Results: 1, Doc: "repeats x to the given extents, aligned at the right", infer: inferBroadcastTo},
 	OpSlice: {Name: "slice", Class: Layout, Lowering: LowerView, Padding: PadSlice, Operands: []Operand{xOperand}, Attrs: []AttrSpec{axisSpec,
-		{Name: "start", Kind: AttrDim, Doc: "first position"}, {Name: "end", Kind: AttrDim, Doc: "one past the last position"},
-		{Name: "step", Kind: AttrDim, Default: &stepDefault, Doc: "constant, at least 1"}}, Results: 1, Doc: "positions start, start+step, … below end of an axis", infer: inferSlice},
+		{Name: "start", Kind: AttrDim, Doc: "first index"}, {Name: "end", Kind: AttrDim, Doc: "one past the last index"},
+		{Name: "step", Kind: AttrDim, Default: &stepDefault, Doc: "constant, at least 1"}}, Results: 1, Doc: "indices start, start+step, … below end of an axis", infer: inferSlice},
 	OpSplit:  {Name: "split", Class: Layout, Lowering: LowerView, Padding: PadSplit, Operands: []Operand{xOperand}, Attrs: []AttrSpec{axisFirst, {Name: "sizes", Kind: AttrDims, Doc: "extents of the parts; they sum to the axis"}}, Results: -1, Doc: "parts of x along an axis", infer: inferSplit},
 	OpConcat: {Name: "concat", Class: Layout, Lowering: LowerConcat, Padding: PadConcat, Operands: []Operand{{Name: "x", Variadic: true}}, Attrs: []AttrSpec{axisFirst}, Results: 1, Doc: "joins along an axis", infer: inferConcat},
 	OpPad: {Name: "pad", Class: Layout, Lowering: LowerPad, Padding: PadPad, Operands: []Operand{xOperand, {Name: "value", Literal: true}}, Attrs: []AttrSpec{
 		{Name: "low", Kind: AttrDims, Doc: "elements added before each axis"}, {Name: "high", Kind: AttrDims, Doc: "elements added after each axis"}}, Results: 1, Doc: "x surrounded by a scalar value", infer: inferPad},
 
 	// Sources.
-	OpIota:      {Name: "iota", Class: Creation, Lowering: LowerSource, Padding: PadKeep, Attrs: []AttrSpec{shapeSpec, dtypeSpec, axisFirst}, Results: 1, Doc: "the position along an axis", infer: inferIota},
+	OpIota:      {Name: "iota", Class: Creation, Lowering: LowerSource, Padding: PadKeep, Attrs: []AttrSpec{shapeSpec, dtypeSpec, axisFirst}, Results: 1, Doc: "the index along an axis", infer: inferIota},
 	OpFull:      {Name: "full", Class: Creation, Lowering: LowerSource, Padding: PadKeep, Writable: true, Operands: []Operand{{Name: "value", Literal: true}}, Attrs: []AttrSpec{shapeSpec, dtypeSpec}, Results: 1, Doc: "every element is the literal value; may be written", infer: inferFull},
 	OpEmpty:     {Name: "empty", Class: Creation, Lowering: LowerMemory, Padding: PadKeep, Writable: true, Attrs: []AttrSpec{shapeSpec, dtypeSpec}, Results: 1, Doc: "memory to be written; reading an element that was not is undefined", infer: inferEmpty},
 	OpEmptyLike: {Name: "empty_like", Class: Creation, Lowering: LowerMemory, Padding: PadKeep, Writable: true, Operands: []Operand{xOperand}, Results: 1, Doc: "memory of x's type, to be written; x itself is not read", infer: inferEmptyLike},

@@ -75,7 +75,7 @@ var rules = map[ir.OpID]rule{
 	ir.OpAttention:     attentionRule,
 	ir.OpAttentionGrad: attentionGradRule,
 
-	// Positions from a tensor.
+	// Indexing.
 	ir.OpEmbedding: embeddingRule,
 	ir.OpGather:    gatherRule,
 	ir.OpScatter:   scatterRule,
