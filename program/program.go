@@ -144,6 +144,10 @@ const CollectiveWait = CollectivePrefix + "wait"
 // asyncAttr is the attribute of a collective that may overlap with later steps.
 const asyncAttr = "async"
 
+// PeersProperty is the device property that says how many ranks a group has whose memory the device
+// reaches. A variant with a kernel that has the launch attribute [LaunchPeers] asks for it.
+func PeersProperty(group string) string { return PropertyPrefix + "peers." + group }
+
 // Step is one entry of the launch list, which runs in order.
 type Step struct {
 	Kind   StepKind
@@ -156,7 +160,7 @@ type Step struct {
 
 	// Variants are the ways of a StepChoice: the first is run whose guard holds and
 	// whose library routines the device has. The last holds for all sizes and names
-	// no routine, so that there always is one.
+	// no routine but collectives, which every device of a group has, so that there always is one.
 	Variants []Variant
 }
 
@@ -199,7 +203,7 @@ type Launch struct {
 	Attrs  []Attr     // launch attributes, for example programmatic dependent launch
 }
 
-// Launch attributes that say what sizes a kernel is given.
+// Launch attributes that say what a kernel is given.
 const (
 	// LaunchDims (AttrDims) are integers that a kernel takes as parameters. One that is
 	// larger than the number of elements of every buffer of the step is refused when a
@@ -209,6 +213,10 @@ const (
 	// LaunchFree (AttrDims of rising constants) are the indices of those of LaunchDims
 	// that no buffer bounds: numbers to compute with, extents of what is made up.
 	LaunchFree = "free"
+
+	// LaunchPeers (AttrString) is a group whose inboxes a kernel takes as its last parameters,
+	// because it meets the other ranks.
+	LaunchPeers = "peers"
 )
 
 // AttrKind is the kind of an attribute's value.

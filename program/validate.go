@@ -203,8 +203,7 @@ func (v *validator) step(i int, s *Step) {
 // overlaps checks a step that may overlap with later ones: one of them waits for it, and none before that touches what it
 // writes.
 func (v *validator) overlaps(what string, i int, s *Step) {
-	async := slices.ContainsFunc(s.Attrs, func(a Attr) bool { return a.Name == asyncAttr && a.Bool })
-	if s.Kind != StepLibrary || !async || !strings.HasPrefix(s.Extern, CollectivePrefix) || len(s.Args) == 0 {
+	if !s.async() || len(s.Args) == 0 {
 		return
 	}
 	for j := i + 1; j < len(v.p.Steps); j++ {
@@ -218,6 +217,11 @@ func (v *validator) overlaps(what string, i int, s *Step) {
 		}
 	}
 	v.failf("%s: it is async, and no later step is %s of its buffers", what, CollectiveWait)
+}
+
+// async reports whether a step is a collective that may overlap with later ones.
+func (s *Step) async() bool {
+	return s.Kind == StepLibrary && strings.HasPrefix(s.Extern, CollectivePrefix) && slices.ContainsFunc(s.Attrs, func(a Attr) bool { return a.Name == asyncAttr && a.Bool })
 }
 
 // touches reports whether a step, or one of its variants, has a buffer.
@@ -253,7 +257,9 @@ func (v *validator) choice(what string, i int, s *Step) {
 			switch {
 			case one.Kind == StepChoice || one.Kind == StepExtern:
 				v.failf("%s: a step of kind %s", what, name(stepNames[:], one.Kind))
-			case one.Kind == StepLibrary && last:
+			case one.async():
+				v.failf("%s: a collective of a choice is async", what)
+			case one.Kind == StepLibrary && last && !strings.HasPrefix(one.Extern, CollectivePrefix):
 				v.failf("%s: the last variant needs library routine %q", what, one.Extern)
 			}
 			v.plain(what, i, one)

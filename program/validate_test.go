@@ -14,6 +14,13 @@ func TestValidate(t *testing.T) {
 	if err := example(t).Validate(); err != nil {
 		t.Fatal(err)
 	}
+	collective := example(t) // which every device of a group has
+	last := collective.Steps[2].Variants[1].Steps[0]
+	last.Extern = program.CollectivePrefix + "all_reduce"
+	collective.Steps[2].Variants[2].Steps = []program.Step{last}
+	if err := collective.Validate(); err != nil {
+		t.Error(err)
+	}
 	for _, change := range []func(k *program.Kernel){func(k *program.Kernel) { k.Code = nil }, func(k *program.Kernel) { k.PTX = nil }} {
 		p := example(t)
 		change(&p.Kernels[1])
@@ -100,6 +107,10 @@ func TestValidate(t *testing.T) {
 		{"step 2: variant 2: the last, is not for all sizes and devices", func(p *P) { p.Steps[2].Variants[2].Device = p.Steps[2].Variants[0].Device }},
 		{"step 2: variant 0: symbol N says what devices it is for", func(p *P) { p.Steps[2].Variants[0].Device.Expr = p.Steps[2].Variants[0].Guard.Expr }},
 		{"step 2: variant 0: device.major in [10, 9]", func(p *P) { p.Steps[2].Variants[0].Device.Lo = 10 }},
+		{"step 2: variant 1: step 0: a collective of a choice is async", func(p *P) {
+			one := &p.Steps[2].Variants[1].Steps[0]
+			one.Extern, one.Attrs = program.CollectivePrefix+"all_reduce", []program.Attr{{Name: "async", Kind: program.AttrBool, Bool: true}}
+		}},
 		{"step 2: variant 2: step 0: the last variant needs library routine", func(p *P) { p.Steps[2].Variants[2].Steps = p.Steps[2].Variants[1].Steps }},
 		{"step 2: variant 0: step 0: a step of kind choice", func(p *P) { p.Steps[2].Variants[0].Steps[0] = p.Steps[2] }},
 		{"step 2: variant 0: step 0: a step of kind extern", func(p *P) { p.Steps[2].Variants[0].Steps[0].Kind = program.StepExtern }},

@@ -47,7 +47,7 @@ func (x *Executable) bind(symbols []int64, args device.Args) (*bound, error) {
 	if x.closed.Load() {
 		return nil, device.ErrClosed
 	}
-	env, plan, err := device.Specialize(x.program, symbols, x.dev.info.Properties, x.ops, x.dev.Libraries())
+	env, plan, err := device.Specialize(x.program, symbols, x.dev.Info().Properties, x.ops, x.dev.Libraries())
 	if err != nil {
 		return nil, err
 	}
@@ -167,8 +167,9 @@ func (b *binder) launch(s *program.Step, spec *launchSpec, out *boundStep) error
 		values = append(values, uint64(n))
 	}
 	if spec.faults >= 0 {
-		_ = append(values, uint64(b.x.faults.base)+uint64(wordBytes*spec.faults))
+		values = append(values, uint64(b.x.faults.base)+uint64(wordBytes*spec.faults))
 	}
+	_ = append(values, spec.peers...)
 	return nil
 }
 

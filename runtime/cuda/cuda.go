@@ -64,8 +64,9 @@ type Device struct {
 	loaded  map[*Executable]struct{}
 	loads   int64
 	modules map[imageKey]*module
-	late    error       // of calls that nobody waited for
-	chunk   *faultChunk // that has words left; nil: none has
+	late    error               // of calls that nobody waited for
+	chunk   *faultChunk         // that has words left; nil: none has
+	peers   map[string][]uint64 // by group
 
 	streams sync.RWMutex // held for writing while a stream is destroyed
 	queues  map[*Stream]struct{}
@@ -149,7 +150,11 @@ func (d *Device) open(ordinal int) error {
 }
 
 // Info describes the device. The map is shared: it must not be written.
-func (d *Device) Info() device.Info { return d.info }
+func (d *Device) Info() device.Info {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.info
+}
 
 // DriverVersion returns the newest CUDA that the driver supports.
 func (d *Device) DriverVersion() (major, minor int) { return d.version / 1000, d.version % 1000 / 10 }

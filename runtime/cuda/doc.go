@@ -19,7 +19,9 @@
 //   - if the launch has the attribute [AttrFaults], the address of an array of
 //     32-bit words, one for each node that the attribute lists. The kernel stores
 //     a value that is not zero to the word of a node that met a position out of
-//     range (C12). It must not read the words.
+//     range (C12). It must not read the words;
+//   - if the launch has the attribute [AttrPeers], what [Device.AddPeers] was given for the
+//     group.
 //
 // Load holds the parameters of every kernel to this, as the driver tells them (CUDA
 // 12.4) or else the code itself. The other launch attributes are [AttrPDL], [AttrCluster]

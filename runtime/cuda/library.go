@@ -6,6 +6,7 @@ import (
 	"maps"
 
 	"pwc/internal/cuda/driver"
+	"pwc/program"
 	"pwc/runtime/device"
 )
 
@@ -36,6 +37,35 @@ func (d *Device) AddLibrary(routines device.OpSet, workspace int64, done func() 
 	d.mu.Unlock()
 	d.adopt(&addedLibrary{done})
 	return nil
+}
+
+// AddPeers gives kernels with the launch attribute [AttrPeers] of a group their last parameters, all of
+// 8 bytes. The device gets the property program.PeersProperty, the number of ranks, so that choices
+// take such kernels. All ranks of the group add it, before they load programs, or none does.
+func (d *Device) AddPeers(group string, ranks int, params []uint64) error {
+	if err := d.usable("peers"); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.peers[group] != nil {
+		return fmt.Errorf("cuda: peers: the device has group %q", group)
+	}
+	if d.peers == nil {
+		d.peers = map[string][]uint64{}
+	}
+	d.peers[group] = params
+	properties := maps.Clone(d.info.Properties) // others read the map
+	properties[program.PeersProperty(group)] = int64(ranks)
+	d.info.Properties = properties
+	return nil
+}
+
+// peersOf returns the parameters of a group, nil if the device has none.
+func (d *Device) peersOf(group string) []uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.peers[group]
 }
 
 // addedLibrary is a library as a resource of the device.

@@ -16,12 +16,13 @@ import (
 
 // Launch attributes of programs; see the package documentation.
 const (
-	AttrDims        = program.LaunchDims // AttrDims: 64-bit parameters after the addresses
-	AttrFree        = program.LaunchFree // AttrDims of constants: the indices of those that no buffer bounds
-	AttrFaults      = "faults"           // AttrDims of constants: the nodes whose positions the kernel checks
-	AttrPDL         = "pdl"              // AttrBool: may start before earlier kernels end; ignored below sm_90, of the GPU or the target, and CUDA 12.3
-	AttrCluster     = "cluster"          // AttrDims, 3 constants: blocks of a cluster
-	AttrCooperative = "cooperative"      // AttrBool: all blocks are resident at once
+	AttrDims        = program.LaunchDims  // AttrDims: 64-bit parameters after the addresses
+	AttrFree        = program.LaunchFree  // AttrDims of constants: the indices of those that no buffer bounds
+	AttrFaults      = "faults"            // AttrDims of constants: the nodes whose positions the kernel checks
+	AttrPeers       = program.LaunchPeers // AttrString: the group whose parameters (Device.AddPeers) the kernel takes
+	AttrPDL         = "pdl"               // AttrBool: may start before earlier kernels end; ignored below sm_90, of the GPU or the target, and CUDA 12.3
+	AttrCluster     = "cluster"           // AttrDims, 3 constants: blocks of a cluster
+	AttrCooperative = "cooperative"       // AttrBool: all blocks are resident at once
 )
 
 // Executable is a loaded program: its modules in the driver, its constants on
@@ -48,6 +49,7 @@ type launchSpec struct {
 	dims   []dim.Dim
 	free   []bool // by dim: no buffer bounds it; nil: every dim is bounded
 	faults int    // first word of the executable's; -1: the kernel takes none
+	peers  []uint64
 	attrs  []driver.LaunchAttr
 }
 
@@ -93,17 +95,26 @@ func (x *Executable) check() error {
 		}
 	}
 	for i := range p.Steps {
-		s := &p.Steps[i]
-		switch s.Kind {
-		case program.StepExtern:
-			if x.ops[s.Extern] == nil {
-				return fmt.Errorf("step %d: no extern op %q was given", i, s.Extern)
-			}
-		case program.StepLibrary:
-			if d.Libraries()[s.Extern] == nil {
-				return fmt.Errorf("step %d: the device has no library routine %q", i, s.Extern)
+		steps := p.Steps[i : i+1]
+		if n := len(steps[0].Variants); n > 0 {
+			steps = steps[0].Variants[n-1].Steps // the others may do without
+		}
+		for n := range steps {
+			if err := x.has(&steps[n]); err != nil {
+				return fmt.Errorf("step %d: %w", i, err)
 			}
 		}
+	}
+	return nil
+}
+
+// has returns an error if what a step calls is not there.
+func (x *Executable) has(s *program.Step) error {
+	switch {
+	case s.Kind == program.StepExtern && x.ops[s.Extern] == nil:
+		return fmt.Errorf("no extern op %q was given", s.Extern)
+	case s.Kind == program.StepLibrary && x.dev.Libraries()[s.Extern] == nil:
+		return fmt.Errorf("the device has no library routine %q", s.Extern)
 	}
 	return nil
 }
@@ -151,8 +162,9 @@ func (x *Executable) load() error {
 // eachStep calls f with every step that the program may run on the device: those of
 // choices too.
 func (x *Executable) eachStep(f func(s *program.Step) error) error {
+	all := x.dev.Info().Properties
 	properties := func(name string) (int64, bool) {
-		v, ok := x.dev.info.Properties[name]
+		v, ok := all[name]
 		return v, ok
 	}
 	for i := range x.program.Steps {
@@ -206,7 +218,7 @@ func (x *Executable) kernels() iter.Seq[int] {
 // ScratchBytes returns what Bind wants as scratch: the program's own, and room
 // for the op that asks for most.
 func (x *Executable) ScratchBytes(symbols []int64) (int64, error) {
-	n, err := device.ScratchBytes(x.program, symbols, x.dev.info.Properties, x.ops, x.dev.Libraries())
+	n, err := device.ScratchBytes(x.program, symbols, x.dev.Info().Properties, x.ops, x.dev.Libraries())
 	if err != nil {
 		return 0, refuse("scratch", err)
 	}
@@ -246,6 +258,11 @@ func (x *Executable) loadStep(s *program.Step, f *Function) error {
 					return fail("attribute %s", a)
 				}
 				o.Cluster[j] = uint32(n)
+			}
+		case AttrPeers:
+			want = program.AttrString
+			if out.peers = x.dev.peersOf(a.Str); out.peers == nil {
+				return fail("the device reaches no ranks of group %q: the ranks join it before programs are loaded", a.Str)
 			}
 		case AttrPDL:
 			want, o.Programmatic = program.AttrBool, a.Bool
@@ -315,7 +332,7 @@ const argBytes = 8
 
 // args is the number of parameters for so many buffers.
 func (l *launchSpec) args(buffers int) int {
-	n := buffers + len(l.dims)
+	n := buffers + len(l.dims) + len(l.peers)
 	if l.faults >= 0 {
 		n++
 	}
