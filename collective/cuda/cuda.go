@@ -1,6 +1,7 @@
 // Package cuda computes the routines of package collective on NVIDIA GPUs of one host, over peer
 // memory: a kernel for each call, without work of the host, so that calls are captured as they are.
-// peer.cu has the kernels and says why they are right. Where GPUs do not reach each other's memory
+// Package peer has the kernels and says why they are right. Kernels of programs may compute an all_reduce
+// themselves, in the same inboxes: the device gets their parameters (runtime/cuda.Device.AddPeers). Where GPUs do not reach each other's memory
 // NCCL computes (nccl.go).
 //
 // Ranks are devices of one process, a goroutine each, or of several processes. All ranks make the
@@ -23,6 +24,7 @@ import (
 	"unsafe"
 
 	"pwc/collective"
+	"pwc/collective/cuda/peer"
 	"pwc/program"
 	"pwc/runtime/cuda"
 	"pwc/runtime/cuda/nccl"
@@ -46,7 +48,8 @@ type Options struct {
 	// groups with peer memory. 0: such groups do not use NCCL. All ranks take the value of rank 0.
 	NCCLBytes int64
 
-	// Counts, if it is not nil, counts the calls that were enqueued or captured.
+	// Counts, if it is not nil, counts the calls that were enqueued or captured. Kernels of programs
+	// that compute an all_reduce themselves are not among them.
 	Counts *Counts
 }
 
@@ -72,11 +75,8 @@ const (
 	argTotal
 	argRoot
 	argDepth
-	argControl
-	argPatience
-	argRank
-	argInbox
-	argCount = argInbox + MaxRanks
+	argPeers
+	argCount = argPeers + peer.ValueCount
 )
 
 // Add gives a device the routines for groups that its rank has joined. All ranks of each group call
@@ -110,6 +110,14 @@ func Add(ctx context.Context, dev *cuda.Device, o Options, groups ...*collective
 		return errors.Join(err, l.free())
 	}
 	dev.AddCheck(l.check)
+	for name, r := range l.rings {
+		if r.inboxes != nil && r.comm == nil {
+			params := peer.Values(r.control, uint64(o.Patience), r.group.Rank(), r.inboxes.address)
+			if err := dev.AddPeers(name, r.group.Size(), params); err != nil {
+				return err
+			}
+		}
+	}
 	for _, r := range l.rings {
 		l.watching.Go(func() { l.watch(r) })
 	}
@@ -346,15 +354,8 @@ func (l *library) kernel(x *ring, v Variant, programmatic bool) (*cuda.KernelCal
 	if err != nil {
 		return nil, fmt.Errorf("collective: %s: %w", v, err)
 	}
-	rank, size := x.group.Rank(), x.group.Size()
-	k.SetArg(argControl, x.control)
-	k.SetArg(argPatience, uint64(l.options.Patience))
-	k.SetArg(argRank, uint64(rank))
-	for i := range MaxRanks {
-		k.SetArg(argInbox+i, 0)
-		if i < size {
-			k.SetArg(argInbox+i, x.inboxes.address[(rank+i)%size])
-		}
+	for i, v := range peer.Values(x.control, uint64(l.options.Patience), x.group.Rank(), x.inboxes.address) {
+		k.SetArg(argPeers+i, v)
 	}
 	if l.kernels == nil {
 		l.kernels = map[kernelKey]*cuda.KernelCall{}

@@ -227,7 +227,7 @@ func TestDeviceCleaning(t *testing.T) {
 	devices := cudatest.Several(t, 2, fake.Options{})
 	compiler, target := devices[0].Compiler(t), devices[0].Info().Target
 	often := func(ctx context.Context, v collectivecuda.Variant) (*program.Program, error) {
-		source := strings.Replace(v.Source(), "#define CLEAN_BITS 24", "#define CLEAN_BITS 2", 1)
+		source := strings.Replace(v.Source(), "constexpr int CLEAN_BITS = 24;", "constexpr int CLEAN_BITS = 2;", 1)
 		if source == v.Source() {
 			return nil, errors.New("CLEAN_BITS is not what it was")
 		}

@@ -5,12 +5,14 @@ import (
 	"regexp"
 	"strconv"
 	"testing"
+
+	"pwc/collective/cuda/peer"
 )
 
-// constant reads a #define of peer.cu.
+// constant reads a constant of peer.cu.
 func constant(t *testing.T, name string) int {
 	t.Helper()
-	m := regexp.MustCompile(`(?m)^#define ` + name + ` (\d+)`).FindStringSubmatch(source)
+	m := regexp.MustCompile(`(?m)^constexpr int ` + name + ` = (\d+);`).FindStringSubmatch(peer.Inline(2))
 	if m == nil {
 		t.Fatalf("peer.cu does not define %s", name)
 	}
@@ -23,14 +25,15 @@ func constant(t *testing.T, name string) int {
 
 // TestConstants holds sizes to the kernels'.
 func TestConstants(t *testing.T) {
-	for name, want := range map[string]int{"THREADS": threads, "DEPTH": depth, "BLOCKS": blocks, "PARITIES": parities, "HEADER_BYTES": headerBytes,
-		"CONTROL_END": controlEnd, "CONTROL_LOST": controlLost} {
+	for name, want := range map[string]int{"THREADS": peer.Threads, "DEPTH": peer.Depth, "BLOCKS": peer.Blocks, "PARITIES": peer.Parities, "HEADER_BYTES": peer.HeaderBytes,
+		"LATENCY_BYTES": peer.LatencyBytes,
+		"CONTROL_END":   controlEnd, "CONTROL_LOST": controlLost} {
 		if got := constant(t, name); got != want {
 			t.Errorf("%s is %d there, and %d here", name, got, want)
 		}
 	}
-	if at, header := constant(t, "COUNTERS_AT"), constant(t, "HEADER_BYTES"); at+4*blocks > header {
-		t.Errorf("counters of %d blocks do not fit from %d on into %d bytes", blocks, at, header)
+	if at, header := constant(t, "COUNTERS_AT"), constant(t, "HEADER_BYTES"); at+4*peer.Blocks > header {
+		t.Errorf("counters of %d blocks do not fit from %d on into %d bytes", peer.Blocks, at, header)
 	}
 }
 
@@ -193,7 +196,8 @@ func (m *model) step(s modelState, r, t, call, round, at int) (*modelState, erro
 }
 
 // TestProtocol explores the protocol of peer.cu for 2 to 4 ranks in all interleavings: calls of one
-// round and of several, in which fewer threads take part at the end, small between large ones. Then
+// round and of several, in which fewer threads take part at the end, small between large ones. A kernel of a
+// program that computes its all_reduce is such a call, with other numbers of threads than a routine. Then
 // it holds that the model finds faults that are planted.
 func TestProtocol(t *testing.T) {
 	real := func(ranks, threads int, calls ...[]int) protocol {

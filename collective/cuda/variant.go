@@ -2,18 +2,15 @@ package cuda
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 	"strings"
 
 	"pwc/collective"
+	"pwc/collective/cuda/peer"
 	"pwc/ir/dtype"
 	"pwc/program"
 	"pwc/runtime/cuda/nvrtc"
 )
-
-//go:embed peer.cu
-var source string
 
 // Algorithm is how a routine is computed over peer memory.
 type Algorithm uint8
@@ -54,7 +51,7 @@ type Variant struct {
 }
 
 // MaxRanks is the most ranks that kernels reach over peer memory: GPUs of one host.
-const MaxRanks = 8
+const MaxRanks = peer.MaxRanks
 
 // Variants returns all kernels of a number of ranks, for those who compile ahead.
 func Variants(ranks int) []Variant {
@@ -85,8 +82,7 @@ func (v Variant) Entry() string { return entry }
 
 // Source returns the CUDA C of the kernel. It is C++17 without headers; its entry is "peer".
 func (v Variant) Source() string {
-	return fmt.Sprintf("// %s\n#define RANKS %d\n#line 1 \"peer.cu\"\n%s\nENTRY(%s, %s, %s, %s)\n", v, v.Ranks, source, entry,
-		strings.ToUpper(v.Algorithm.String()), v.Protocol, strings.ToUpper(v.DType.String()))
+	return fmt.Sprintf("// %s\n%s", v, peer.Routine(entry, v.Ranks, strings.ToUpper(v.Algorithm.String()), v.Protocol.String(), strings.ToUpper(v.DType.String())))
 }
 
 // Compiler compiles CUDA C; the one that compile/cuda takes is one.
@@ -118,31 +114,13 @@ func Compiled(c Compiler, target string) Code {
 	return func(ctx context.Context, v Variant) (*program.Program, error) { return Compile(ctx, c, target, v) }
 }
 
-// Sizes of peer.cu, which TestConstants compares with it.
-const (
-	threads     = 512 // of a block, at most
-	depth       = 2   // packets of a thread in a round, at most
-	packets     = threads * depth
-	blocks      = 128 // of a launch, at most
-	parities    = 2
-	headerBytes = 4096
-	packetBytes = 16
-)
-
 // inboxBytes is the memory that a rank gives the others to write to.
 func inboxBytes(ranks int) int64 {
-	return headerBytes + blocks*parities*int64(ranks)*packets*packetBytes
+	return peer.HeaderBytes + peer.Blocks*peer.Parities*int64(ranks)*peer.Packets*peer.PacketBytes
 }
 
-// Bounds that were measured on two H100 over NVLink (docs/appendix/measurements.md).
+// Bounds that were measured, as those of package peer.
 const (
-	// latencyBytes is the largest part that LL sends faster than LL128.
-	latencyBytes = 64 << 10
-
-	// twoShotBytes is by how many bytes a one-shot may send more than a two-shot, which has one more
-	// round: what NVLink moves in that time.
-	twoShotBytes = 512 << 10
-
 	// programmaticBytes is the largest part for which a launch gains by beginning before the kernel
 	// before it ends. Above it, blocks that wait take room from those that work.
 	programmaticBytes = 512 << 10
@@ -166,7 +144,7 @@ func plan(c collective.Call) launch {
 	l := launch{variant: Variant{DType: c.DType, Ranks: c.Size}, bytes: c.Bytes, total: c.Bytes}
 	switch c.Kind {
 	case collective.AllReduce:
-		if n, r := c.Bytes, int64(c.Size); n*(r-1)*(r-2)/r > twoShotBytes {
+		if n, r := c.Bytes, int64(c.Size); n > peer.OneShotBytes(c.Size) {
 			l.variant.Algorithm = TwoShot
 			const line = 240 // a multiple of 8 bytes and of words of all protocols
 			l.bytes = (n + r*line - 1) / (r * line) * line
@@ -184,7 +162,7 @@ func plan(c collective.Call) launch {
 	if !c.Kind.Sums() {
 		l.variant.DType = dtype.F32
 	}
-	if l.bytes > latencyBytes {
+	if l.bytes > peer.LatencyBytes {
 		l.variant.Protocol = LL128
 	}
 	line := l.variant.Protocol.lineBytes()
@@ -192,7 +170,7 @@ func plan(c collective.Call) launch {
 	for _, s := range [...]struct{ threads, depth int }{{128, 1}, {256, 1}, {512, 1}, {512, 2}} {
 		l.threads, l.depth = s.threads, s.depth
 		share := int64(s.threads * s.depth)
-		if l.blocks = int(min((n+share-1)/share, blocks)); l.blocks <= fewBlocks && int64(l.blocks)*share >= n {
+		if l.blocks = int(min((n+share-1)/share, peer.Blocks)); l.blocks <= fewBlocks && int64(l.blocks)*share >= n {
 			break
 		}
 	}

@@ -22,24 +22,28 @@
 //
 // Sums are f32, in rank order, rounded once. TestProtocol explores the protocol in a model, which
 // reads the constants below. RANKS, the number of ranks, is defined in front of this text, up to 8.
+//
+// A kernel has an entry by ENTRY, or calls all_reduce for the rows that its blocks go on to
+// compute with. The rules for a block are the same, and so are inboxes and counters.
 
-#define THREADS 512         // of a block, at most
-#define DEPTH 2             // packets of a thread in a round, at most
-#define PACKETS (THREADS * DEPTH)
-#define BLOCKS 128          // of a launch, at most
-#define PARITIES 2
-#define CLEAN_BITS 24
-#define COUNTERS_AT 1024    // bytes from the start of an inbox
-#define HEADER_BYTES 4096   // of an inbox
-#define SPINS 1024          // looks at a packet between two at the clock and the words that end the group
+constexpr int THREADS = 512;        // of a block of a routine, at most
+constexpr int DEPTH = 2;            // packets of a thread in a round, at most
+constexpr int PACKETS = THREADS * DEPTH;
+constexpr int BLOCKS = 128;         // of a launch, at most
+constexpr int PARITIES = 2;
+constexpr int CLEAN_BITS = 24;
+constexpr int COUNTERS_AT = 1024;   // bytes from the start of an inbox
+constexpr int HEADER_BYTES = 4096;  // of an inbox
+constexpr int SPINS = 1024;         // looks at a packet between two at the clock and the words that end the group
+constexpr int LATENCY_BYTES = 65536;  // the largest part that LL sends faster than LL128
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
 // Words of pinned memory that the host shares with the kernels.
-#define CONTROL_END 0       // the host ends the group
-#define CONTROL_LOST 1      // a kernel ended without a result: 1 + the rank that it waited for too long
-#define LOST_BEFORE 0xffffffffu  // in its place: the group had ended before
+constexpr int CONTROL_END = 0;   // the host ends the group
+constexpr int CONTROL_LOST = 1;  // a kernel ended without a result: 1 + the rank that it waited for too long
+constexpr u32 LOST_BEFORE = 0xffffffffu;  // in its place: the group had ended before
 
 // Ranks are the inboxes of all ranks, from this one on in turn: peer[i] is of rank + i.
 struct Ranks {
@@ -288,16 +292,21 @@ struct Call {
   }
 };
 
-enum Kind { ONE_SHOT, TWO_SHOT, ALL_GATHER, REDUCE_SCATTER, BROADCAST };
-
-// collective makes a call. depth is the packets of a thread in a round. A warp whose packets all lie
-// behind the end sends and receives none; one that has some is whole, and has zeros there.
-template <int kind, class Protocol, class T>
-__device__ __forceinline__ void collective(const Call &call, int depth, u32 *control, u64 patience, const Ranks &ranks) {
+// wait_for_dependency lets the next kernel begin, and waits for the one before.
+__device__ __forceinline__ void wait_for_dependency() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+enum Kind { ONE_SHOT, TWO_SHOT, ALL_GATHER, REDUCE_SCATTER, BROADCAST };
+
+// collective makes a block's part of a call: of packets first, first + step, … as many as the block sends
+// in a round. depth is the packets of a thread in a round. A warp whose packets all lie
+// behind the end sends and receives none; one that has some is whole, and has zeros there.
+template <int kind, class Protocol, class T>
+__device__ __forceinline__ void collective(const Call &call, u64 first, u64 step, int depth, u32 *control, u64 patience, const Ranks &ranks) {
   constexpr bool scatters = kind == TWO_SHOT || kind == REDUCE_SCATTER;
   u32 *counter = (u32 *)(ranks.peer[0] + COUNTERS_AT) + blockIdx.x;
   Session<Protocol> s{ranks, control, patience, volatile_load(counter) + 1, __any_sync(0xffffffffu, volatile_load((const u32 *)ranks.peer[0]) != 0) != 0};
@@ -305,10 +314,10 @@ __device__ __forceinline__ void collective(const Call &call, int depth, u32 *con
   constexpr int line = 8 * Protocol::words_of_8_threads;  // bytes of the data of 8 threads
   const u64 packets = (8 * ((call.bytes + line - 1) / line) + 31) / 32 * 32;
   const u64 share = (u64)blockDim.x * depth;
-  for (u64 base = blockIdx.x * share; base < packets; base += gridDim.x * share) {
+  for (u64 base = first; base < packets; base += step) {
     const int used = (int)min(share, packets - base);
     Packet mine[DEPTH];
-    s.next(base == blockIdx.x * share, used);
+    s.next(base == first, used);
 #pragma unroll
     for (int d = 0; d < DEPTH; d++) {
       const int at = d * blockDim.x + threadIdx.x;
@@ -367,14 +376,39 @@ __device__ __forceinline__ void collective(const Call &call, int depth, u32 *con
   if (threadIdx.x == 0) *counter = s.round - 1;
 }
 
+__device__ __forceinline__ Ranks ranks_of(u64 rank, char *inbox0, char *inbox1, char *inbox2, char *inbox3, char *inbox4, char *inbox5, char *inbox6, char *inbox7) {
+  char *const inbox[8] = {inbox0, inbox1, inbox2, inbox3, inbox4, inbox5, inbox6, inbox7};
+  Ranks ranks;
+  ranks.rank = (int)rank;
+#pragma unroll
+  for (int i = 0; i < RANKS; i++) ranks.peer[i] = inbox[i];
+  return ranks;
+}
+
+// all_reduce sums a block's part of a source over all ranks, for kernels that use the sums of each
+// block in that block alone. Blocks have whole warps and up to PACKETS threads, all of which call it
+// once. No part has more bytes than most, the same on all ranks. The sums are there for all threads when it returns.
+template <class T>
+__device__ __forceinline__ void all_reduce(char *dst, char *src, u64 bytes, u64 most, u32 *control, u64 patience, u64 rank, char *inbox0,
+                                           char *inbox1, char *inbox2, char *inbox3, char *inbox4, char *inbox5, char *inbox6, char *inbox7) {
+  const Ranks ranks = ranks_of(rank, inbox0, inbox1, inbox2, inbox3, inbox4, inbox5, inbox6, inbox7);
+  const int depth = DEPTH * blockDim.x <= PACKETS ? DEPTH : 1;
+  const u64 share = (u64)blockDim.x * depth;
+  const Call call{dst, src, bytes, bytes, 0};
+  if (gridDim.x * most <= LATENCY_BYTES)
+    collective<ONE_SHOT, LL, T>(call, 0, share, depth, control, patience, ranks);
+  else
+    collective<ONE_SHOT, LL128, T>(call, 0, share, depth, control, patience, ranks);
+}
+
 // inbox0… are those of Ranks; those behind RANKS are not read.
 #define ENTRY(name, kind, protocol, type)                                                                                  \
   extern "C" __global__ void __launch_bounds__(THREADS)                                                                    \
       name(char *dst, char *src, u64 bytes, u64 total, u64 root, u64 depth, u32 *control, u64 patience, u64 rank,          \
            char *inbox0, char *inbox1, char *inbox2, char *inbox3, char *inbox4, char *inbox5, char *inbox6, char *inbox7) { \
-    char *const inbox[8] = {inbox0, inbox1, inbox2, inbox3, inbox4, inbox5, inbox6, inbox7};                               \
-    Ranks ranks;                                                                                                           \
-    ranks.rank = (int)rank;                                                                                                \
-    _Pragma("unroll") for (int i = 0; i < RANKS; i++) ranks.peer[i] = inbox[i];                                            \
-    collective<kind, protocol, type>(Call{dst, src, bytes, total, (int)root}, (int)depth, control, patience, ranks);       \
+    wait_for_dependency();                                                                                                 \
+    const u64 share = (u64)blockDim.x * (int)depth;                                                                        \
+    collective<kind, protocol, type>(Call{dst, src, bytes, total, (int)root}, blockIdx.x * share, gridDim.x * share,       \
+                                     (int)depth, control, patience,                                                        \
+                                     ranks_of(rank, inbox0, inbox1, inbox2, inbox3, inbox4, inbox5, inbox6, inbox7));      \
   }

@@ -1,0 +1,95 @@
+// Package peer holds the CUDA C of collectives over peer memory, for the routines of package
+// collective/cuda and for kernels that compute an all_reduce themselves. peer.cu describes the
+// protocol. Both kinds of kernels share the inboxes of a group and their counters of rounds.
+package peer
+
+import (
+	_ "embed"
+	"fmt"
+	"math"
+	"strings"
+)
+
+//go:embed peer.cu
+var source string
+
+// MaxRanks is the most ranks that kernels reach over peer memory: GPUs of one host.
+const MaxRanks = 8
+
+// Sizes of peer.cu, which TestConstants compares with it.
+const (
+	Threads     = 512 // of a block of a routine, at most
+	Depth       = 2   // packets of a thread in a round, at most
+	Packets     = Threads * Depth
+	Blocks      = 128 // of a launch, at most
+	Parities    = 2
+	HeaderBytes = 4096
+	PacketBytes = 16
+)
+
+// Bounds that were measured on two H100 over NVLink (docs/appendix/measurements.md).
+const (
+	// LatencyBytes is the largest part that LL sends faster than LL128.
+	LatencyBytes = 64 << 10
+
+	// TwoShotBytes is by how many bytes a one-shot may send more than a two-shot, which has one more
+	// round: what NVLink moves in that time.
+	TwoShotBytes = 512 << 10
+)
+
+// OneShotBytes is the most bytes of which an all_reduce is faster in one round than in two.
+func OneShotBytes(ranks int) int64 {
+	if ranks <= 2 {
+		return math.MaxInt64
+	}
+	r := int64(ranks)
+	return TwoShotBytes * r / ((r - 1) * (r - 2))
+}
+
+// Routine returns the source of a routine's kernel: C++17 without headers. algorithm, protocol and
+// dtype are names of peer.cu.
+func Routine(entry string, ranks int, algorithm, protocol, dtype string) string {
+	return fmt.Sprintf("#define RANKS %d\n#line 1 \"peer.cu\"\n%s\nENTRY(%s, %s, %s, %s)\n", ranks, source, entry, algorithm, protocol, dtype)
+}
+
+// Inline returns the source as a namespace, peers, for a kernel that calls peers::all_reduce.
+func Inline(ranks int) string {
+	return fmt.Sprintf("#define RANKS %d\nnamespace peers {\n%s}\n#undef RANKS\n", ranks, source)
+}
+
+// Params are the last parameters of a kernel that calls peers::all_reduce: the values that
+// [Values] returns. Their names are those that [Call] uses.
+func Params() []string {
+	out := []string{"unsigned int *peer_control", "unsigned long long peer_patience", "unsigned long long peer_rank"}
+	for i := range MaxRanks {
+		out = append(out, fmt.Sprintf("char *inbox%d", i))
+	}
+	return out
+}
+
+// ValueCount is the number of [Params].
+const ValueCount = 3 + MaxRanks
+
+// Values are the values of [Params] on a rank: the address of the words that the host shares with
+// kernels, how many nanoseconds a packet is waited for, the rank, and the addresses of the inboxes
+// by rank.
+func Values(control, patience uint64, rank int, inboxes []uint64) []uint64 {
+	out := make([]uint64, ValueCount)
+	out[0], out[1], out[2] = control, patience, uint64(rank)
+	for i := range inboxes {
+		out[3+i] = inboxes[(rank+i)%len(inboxes)]
+	}
+	return out
+}
+
+// Call returns the statement that sums a block's part over all ranks: bytes of src from offset on,
+// to the same place in dst. No block has more than most. All threads of the block execute it;
+// afterwards each of them may read the sums.
+func Call(dtype, dst, src, offset, bytes string, most int64) string {
+	var args []string
+	for _, p := range Params() {
+		args = append(args, strings.TrimLeft(p[strings.LastIndexByte(p, ' ')+1:], "*"))
+	}
+	return fmt.Sprintf("peers::all_reduce<peers::%s>((char *)%s + %s, (char *)%s + %s, %s, %d, %s);",
+		strings.ToUpper(dtype), dst, offset, src, offset, bytes, most, strings.Join(args, ", "))
+}
