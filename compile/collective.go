@@ -1,6 +1,9 @@
 package compile
 
 import (
+	"slices"
+
+	"pwc/compile/loop"
 	"pwc/internal/opattr"
 	"pwc/ir"
 	"pwc/ir/dim"
@@ -43,9 +46,7 @@ func (c *callStep) step() program.Step {
 	if c.wait {
 		return program.Step{Kind: program.StepLibrary, Extern: program.CollectiveWait}
 	}
-	s := program.Step{Kind: program.StepLibrary, Extern: program.CollectivePrefix + c.node.Name(), Attrs: []program.Attr{
-		{Name: "group", Kind: program.AttrString, Str: c.node.Group()},
-		{Name: "size", Kind: program.AttrDim, Dim: dim.Const(c.ranks)}}}
+	s := program.Step{Kind: program.StepLibrary, Extern: program.CollectivePrefix + c.node.Name(), Attrs: groupAttrs(c.node.Group(), c.ranks)}
 	if c.node.Op.ID == ir.OpBroadcast {
 		s.Attrs = append(s.Attrs, program.Attr{Name: "root", Kind: program.AttrDim, Dim: dim.Const(c.node.Int("root"))})
 	}
@@ -53,6 +54,106 @@ func (c *callStep) step() program.Step {
 		s.Attrs = append(s.Attrs, async)
 	}
 	return s
+}
+
+// groupAttrs returns the attributes that all collectives have.
+func groupAttrs(group string, ranks int64) []program.Attr {
+	return []program.Attr{
+		{Name: "group", Kind: program.AttrString, Str: group},
+		{Name: "size", Kind: program.AttrDim, Dim: dim.Const(ranks)}}
+}
+
+// AllReduceStep returns the step of a kernel's all_reduce alone, by the device's routine.
+func AllReduceStep(r loop.AllReduce) Step {
+	return Step{Library: program.CollectivePrefix + "all_reduce", Attrs: groupAttrs(r.Group, r.Ranks), Args: []int32{r.Sum, r.Source}}
+}
+
+// fuseAllReduce is the pass allreduce.
+func fuseAllReduce(s *state) error {
+	b, ok := s.b.(AllReduceFuser)
+	if !ok || slices.ContainsFunc(s.steps, func(st *planned) bool { return st.group.call != nil && st.group.call.async }) {
+		return nil // a kernel does not wait for collectives on a stream of their own, as the routines do
+	}
+	out := make([]*planned, 0, len(s.steps))
+	for _, st := range s.steps {
+		if n := len(out); n > 0 {
+			if fused := reduced(out[n-1], st); fused != nil && b.FusesAllReduce(fused.kernels[0]) {
+				out[n-1] = fused
+				continue
+			}
+		}
+		out = append(out, st)
+	}
+	s.steps = out
+	return nil
+}
+
+// reduced returns the step of an all_reduce and the kernel behind it as one kernel, nil if they
+// are not those or the rows of the kernel need sums of other rows.
+func reduced(call, st *planned) *planned {
+	c := call.group.call
+	if c == nil || c.node.Op.ID != ir.OpAllReduce || len(st.kernels) != 1 {
+		return nil
+	}
+	k, sum, source := st.kernels[0], call.mems[0], call.mems[1]
+	if k.MatMul != nil || k.TopK != nil || k.Attention != nil || k.Serial || !elementsOf(k).Equal(sum.typ.Elements()) {
+		return nil
+	}
+	at := int32(-1)
+	for i, m := range st.mems {
+		switch {
+		case m == sum && !k.Args[i].Write && at < 0:
+			at = int32(i)
+		case m == sum, m == source:
+			return nil
+		}
+	}
+	if at < 0 || !rowMajor(k, at) {
+		return nil
+	}
+	fused := *k
+	fused.Name = loop.AllReducePrefix + k.Name
+	fused.Args = append(slices.Clone(k.Args), loop.Arg{DType: source.typ.DType})
+	fused.Args[at].Write = true
+	fused.AllReduce = &loop.AllReduce{Group: c.node.Group(), Ranks: c.ranks, Sum: at, Source: int32(len(k.Args))}
+	return &planned{group: st.group, kernels: []*loop.Kernel{&fused}, mems: append(slices.Clone(st.mems), source)}
+}
+
+// elementsOf returns the elements of a kernel's loop nest.
+func elementsOf(k *loop.Kernel) dim.Dim {
+	n := one
+	for _, d := range slices.Concat(k.Rows, k.Cols) {
+		n = n.Mul(d)
+	}
+	return n
+}
+
+// rowMajor reports whether each access to an argument is at the element of the row and the column in
+// row-major order.
+func rowMajor(k *loop.Kernel, arg int32) bool {
+	var strides []dim.Dim // from the last axis on
+	stride := one
+	for _, d := range slices.Backward(slices.Concat(k.Rows, k.Cols)) {
+		strides = append(strides, stride)
+		stride = stride.Mul(d)
+	}
+	for _, p := range k.Phases {
+		for _, in := range slices.Concat(p.Row, p.Body) {
+			a := in.Access
+			if a == nil || a.Arg != arg {
+				continue
+			}
+			if a.Index != nil || !a.Offset.Equal(dim.Const(0)) {
+				return false
+			}
+			all := slices.Concat(a.Rows, a.Cols)
+			slices.Reverse(all)
+			if !slices.EqualFunc(all, strides, dim.Dim.Equal) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // exchangeBlocks brings the blocks of ranks to the first axis, where they are one after the

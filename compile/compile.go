@@ -56,6 +56,16 @@ type VerticalFuser interface {
 	LowerVertical(c *Chain) (Code, error)
 }
 
+// AllReduceFuser is a Backend that can compute an all_reduce in the kernel that reads the sums.
+type AllReduceFuser interface {
+	Backend
+
+	// FusesAllReduce reports whether Lower makes code of a kernel with a loop.AllReduce. The code has a
+	// variant without it too, which calls the routine ([AllReduceStep]), for devices and sizes
+	// that the fused kernel does not serve.
+	FusesAllReduce(k *loop.Kernel) bool
+}
+
 // WeightReader is a Backend whose code reads weights of any alignment that their elements
 // have, so that they can stay where a checkpoint has them. Weights of others are aligned as
 // all buffers are.
@@ -79,7 +89,7 @@ type Chain struct {
 // them.
 type Code struct {
 	// Variants are the ways to do it: the first serves whose guards hold and whose
-	// library routines the device has. The last has zero Guards and names none.
+	// library routines the device has. The last has zero Guards and names none but collectives.
 	Variants []Variant
 	Temps    []Temp
 }

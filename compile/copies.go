@@ -44,11 +44,7 @@ func (st *planned) copies() (src, dst *memory, ok bool) {
 		return nil, nil, false
 	}
 	src, dst = st.mems[load.Access.Arg], st.mems[store.Access.Arg]
-	elements := one
-	for _, d := range slices.Concat(k.Rows, k.Cols) {
-		elements = elements.Mul(d)
-	}
-	return src, dst, src != dst && dst.into == nil && sameSize(src, dst) && elements.Equal(dst.typ.Elements())
+	return src, dst, src != dst && dst.into == nil && sameSize(src, dst) && elementsOf(k).Equal(dst.typ.Elements())
 }
 
 // storesBeforeColumns reports whether one of a row's threads stores to an argument while others may still

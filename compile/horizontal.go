@@ -27,7 +27,9 @@ func fuseHorizontally(s *state) error {
 }
 
 // joinable reports whether a step is kernels that others may run beside.
-func (st *planned) joinable() bool { return len(st.kernels) > 0 && st.chain == nil }
+func (st *planned) joinable() bool {
+	return len(st.kernels) > 0 && st.chain == nil && st.kernels[0].AllReduce == nil
+}
 
 // independent reports whether neither step touches what the other writes.
 func independent(a, b *planned) bool {

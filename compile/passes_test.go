@@ -49,7 +49,7 @@ func TestPassNames(t *testing.T) {
 	for _, p := range compile.Passes() {
 		names = append(names, p.Name)
 	}
-	if got, want := strings.Join(names, " "), "static user lower noop fold cse dce fuse overlap chain inplace beside emit"; got != want {
+	if got, want := strings.Join(names, " "), "static user lower noop fold cse dce fuse overlap allreduce chain inplace beside emit"; got != want {
 		t.Errorf("passes %s, want %s", got, want)
 	}
 }

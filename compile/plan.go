@@ -135,6 +135,9 @@ func overlays(k *loop.Kernel, in, out int32) bool {
 	if m := k.MatMul; m != nil && (m.A.Arg == in || m.B.Arg == in || m.Select != nil && m.Select.Arg == in) {
 		return false
 	}
+	if r := k.AllReduce; r != nil && (in == r.Sum || in == r.Source || out == r.Sum) { // accessed before the instructions
+		return false
+	}
 	var first *loop.Access
 	stored := false
 	for p := range k.Phases {

@@ -45,7 +45,7 @@ func fuseVertically(s *state) error {
 func followers(steps []*planned) int {
 	written := make(map[*memory]bool)
 	for n, st := range steps {
-		if n == maxChain || len(st.kernels) != 1 || n > 0 && !st.reads(written) {
+		if n == maxChain || len(st.kernels) != 1 || st.kernels[0].AllReduce != nil || n > 0 && !st.reads(written) {
 			return n
 		}
 		for m := range st.written() {

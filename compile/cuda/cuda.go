@@ -120,7 +120,12 @@ func (b *Backend) sources(k *loop.Kernel, others ...*loop.Kernel) ([]cgen.Source
 
 // Lower compiles a kernel. Its sources are compiled side by side; equal ones
 // once in the backend's life.
-func (b *Backend) Lower(k *loop.Kernel) (compile.Code, error) { return b.lower(k) }
+func (b *Backend) Lower(k *loop.Kernel) (compile.Code, error) {
+	if k.AllReduce != nil {
+		return b.lowerAllReduce(k)
+	}
+	return b.lower(k)
+}
 
 // LowerHorizontal compiles kernels that FusesHorizontally accepts into one, on the arguments of all of them.
 func (b *Backend) LowerHorizontal(ks []*loop.Kernel) (compile.Code, error) {

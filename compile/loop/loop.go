@@ -16,6 +16,9 @@
 package loop
 
 import (
+	"slices"
+	"strings"
+
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 )
@@ -34,6 +37,7 @@ type Kernel struct {
 	MatMul    *MatMul
 	TopK      *TopK
 	Attention *Attention
+	AllReduce *AllReduce
 	Serial    bool // rows run in order, one after the other: later ones overwrite earlier ones
 
 	// Ranges are those of the symbols that dims are over. A backend may choose by
@@ -132,6 +136,33 @@ type Operand struct {
 	Row    dim.Dim
 	Col    dim.Dim
 }
+
+// AllReduce is the all_reduce that a kernel does first: argument Sum becomes the sum of argument Source
+// over the ranks of a group. Source is the last argument. Both have the kernel's rows and columns in row-major order, so a row needs
+// the sums of that row alone. No instruction accesses Source. Only a backend that asks for it
+// gets such a kernel.
+type AllReduce struct {
+	Group       string
+	Ranks       int64
+	Sum, Source int32
+}
+
+// WithoutAllReduce returns the kernel that does all but the all_reduce: it takes the arguments before
+// Source, which is the last, and reads sums that are there. Without an AllReduce it is the kernel itself.
+func (k *Kernel) WithoutAllReduce() *Kernel {
+	r := k.AllReduce
+	if r == nil {
+		return k
+	}
+	out := *k
+	out.Name = strings.TrimPrefix(k.Name, AllReducePrefix)
+	out.Args, out.AllReduce = slices.Clone(k.Args[:r.Source]), nil
+	out.Args[r.Sum].Write = false
+	return &out
+}
+
+// AllReducePrefix starts the names of kernels with an AllReduce.
+const AllReducePrefix = "all_reduce_"
 
 // TopK selects the K largest of the N elements in each row of Kernel.Rows, in
 // falling order; ties take the lowest position and NaN counts as largest.

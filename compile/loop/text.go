@@ -43,6 +43,9 @@ func (k *Kernel) String() string {
 	if a := k.Attention; a != nil {
 		b.WriteString(a.text())
 	}
+	if r := k.AllReduce; r != nil {
+		fmt.Fprintf(&b, "  all_reduce a%d = a%d over %s in %d\n", r.Sum, r.Source, r.Group, r.Ranks)
+	}
 	for p, ph := range k.Phases {
 		if len(k.Phases) > 1 {
 			fmt.Fprintf(&b, "  phase %d\n", p)

@@ -372,7 +372,7 @@ func TestNothingPanics(t *testing.T) {
 			receivers: []func() any{func() any { return plan() }},
 		},
 		"program": {
-			funcs: map[string]any{"Decode": program.Decode, "CUDAKernel": program.CUDAKernel, "Alone": program.Alone, "Place": program.Place, "Bytes": program.Bytes},
+			funcs: map[string]any{"Decode": program.Decode, "CUDAKernel": program.CUDAKernel, "PeersProperty": program.PeersProperty, "Alone": program.Alone, "Place": program.Place, "Bytes": program.Bytes},
 			receivers: []func() any{
 				ptr[program.Buffer], ptr[program.Kernel], ptr[program.Program], func() any { return compiled() }, func() any { return &program.Program{Steps: []program.Step{{Kind: 99}}, Consts: [][]byte{nil}} },
 				ptr[program.Step], zero[program.Attr], zero[program.Guard],
@@ -437,7 +437,7 @@ func TestNothingPanics(t *testing.T) {
 			receivers: []func() any{ptr[checkpoint.Error], ptr[checkpoint.NotInvertibleError]},
 		},
 		"compile": {
-			funcs:     map[string]any{"One": compile.One, "Compile": compile.Compile, "Passes": compile.Passes},
+			funcs:     map[string]any{"AllReduceStep": compile.AllReduceStep, "One": compile.One, "Compile": compile.Compile, "Passes": compile.Passes},
 			receivers: []func() any{zero[compile.Options], ptr[compile.PassError]},
 		},
 		"compile/loop": {
@@ -496,6 +496,7 @@ var unswept = map[string]string{
 	"runtime/cuda/dl":           "opens shared libraries; its own tests give it files that are no libraries",
 	"cmd/pwc":                   "a command",
 	"cli":                       "a command line, which testdata/script calls wrongly",
+	"collective/cuda/peer":      "CUDA C of collective/cuda and compile/cuda",
 	"compile/cuda":              "a backend, called through compile",
 	"compile/cuda/src":          "CUDA C of compile/cuda",
 	"compile/host":              "a backend, called through compile",

@@ -8,6 +8,7 @@ import (
 	"math"
 	"strings"
 
+	"pwc/collective/cuda/peer"
 	"pwc/compile/cuda/internal/nest"
 	"pwc/compile/cuda/src"
 	"pwc/compile/loop"
@@ -27,6 +28,7 @@ type Entry struct {
 	Grid      [3]dim.Dim // blocks
 	Shared    dim.Dim    // bytes of dynamic shared memory
 	Cluster   int        // blocks of a cluster, along x
+	Peers     string     // the group whose inboxes are the last parameters; "": there are none
 	Wide      bool       // indices are 64-bit
 	Generic   bool       // extents that are known are parameters, too: kernels that differ in nothing else are one source
 	Err       error      // the first
@@ -118,6 +120,9 @@ func (e *Emitter) Finish(does string) Source {
 	if len(e.faults) > 0 {
 		args = append(args, "unsigned int *faults")
 	}
+	if e.Peers != "" {
+		args = append(args, peer.Params()...)
+	}
 	bounds := fmt.Sprint(e.Threads)
 	if e.MinBlocks > 0 {
 		bounds += fmt.Sprintf(", %d", e.MinBlocks)
@@ -138,6 +143,9 @@ func (e *Emitter) launch() program.Launch {
 			nodes[i] = dim.Const(int64(n))
 		}
 		l.Attrs = append(l.Attrs, program.Attr{Name: "faults", Kind: program.AttrDims, Dims: nodes})
+	}
+	if e.Peers != "" {
+		l.Attrs = append(l.Attrs, program.Attr{Name: program.LaunchPeers, Kind: program.AttrString, Str: e.Peers})
 	}
 	if e.GPU.PDL() {
 		l.Attrs = append(l.Attrs, program.Attr{Name: "pdl", Kind: program.AttrBool, Bool: true})

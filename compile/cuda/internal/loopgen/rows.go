@@ -42,6 +42,9 @@ func (e *writer) rowwise() {
 	}
 	prefetched := e.prefetchRow(s, p)
 	e.Wait()
+	if k.AllReduce != nil {
+		e.allReduce(rows, p)
+	}
 	switch {
 	case p.across, p.warps > 0 && p.threads < warpLanes: // all join sums, so none ends
 		e.Line("const %s any_row = %s, row = any_row < %[3]s ? any_row : %[3]s - 1;", ix, row, e.Dim(rows))
