@@ -21,11 +21,11 @@ import (
 func (a *app) doctorCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
-		Short: "say what this machine can do, what is missing, and how to get it",
-		Long: `Look at the machine: the libraries that GPUs need, where they were found, and what
-they are for; and compile, capture and replay the demonstration module on every
-device that is there. What is missing is said with what to do about it. The exit code
-is 1 if a device does not do what it should.`,
+		Short: "check what this machine can run, and say how to get what is missing",
+		Long: `Check the machine: which libraries for GPUs are installed, where, and what each is
+for; and whether each device compiles, captures and replays the demonstration module.
+For each library that is missing, pwc says what to do. The exit code is 1 if a check
+fails; a library that is missing is no failure.`,
 		Example: `  pwc doctor
   pwc doctor --json`,
 		Args: exactly(0, "no arguments"),
@@ -55,7 +55,7 @@ func (a *app) runDoctor(ctx context.Context) error {
 	add(doctorCheck{Name: "pwc", State: "ok", Detail: strings.TrimSpace(v.Version+" "+v.Revision) + ", " + v.Go + ", " + v.Platform})
 	processors := doctorCheck{Name: "processors", State: "ok", Detail: fmt.Sprintf("%d, GOMAXPROCS %d", runtime.NumCPU(), runtime.GOMAXPROCS(0))}
 	if runtime.GOMAXPROCS(0) < runtime.NumCPU() {
-		processors.Advice = "kernels use GOMAXPROCS of them: a limit of a container, or the environment variable of that name"
+		processors.Advice = "kernels use only GOMAXPROCS processors, by a limit of the container or by the environment variable GOMAXPROCS"
 	}
 	add(processors)
 	add(temporaryFiles())
@@ -94,13 +94,12 @@ func (a *app) runDoctor(ctx context.Context) error {
 func temporaryFiles() doctorCheck {
 	c := doctorCheck{Name: "temporary files", State: "ok", Detail: os.TempDir()}
 	if err := tryFile(""); err != nil {
-		c.State, c.Detail, c.Advice = "failed", err.Error(), "set TMPDIR to a directory that can be written"
+		c.State, c.Detail, c.Advice = "failed", err.Error(), "set TMPDIR to a writable directory"
 	}
 	return c
 }
 
-// tryFile makes a file in a directory, that of temporary files if it has no name,
-// and takes it away again.
+// tryFile creates a file in a directory and removes it. "" is the directory of temporary files.
 func tryFile(dir string) error {
 	f, err := os.CreateTemp(dir, "pwc-doctor-*")
 	if err != nil {
@@ -109,7 +108,7 @@ func tryFile(dir string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// checkCache says where artifacts are kept, and whether they can be.
+// checkCache reports the directory of the cache, and whether it is writable.
 func checkCache() doctorCheck {
 	c := doctorCheck{Name: "cache", State: "missing"}
 	o, off, err := cache.FromEnv()
@@ -123,7 +122,7 @@ func checkCache() doctorCheck {
 	case off:
 		c.State, c.Detail = "ok", cache.EnvMode+" is off: nothing is kept"
 	case err != nil:
-		c.Detail, c.Advice = err.Error(), "everything is compiled anew at every start; "+cache.EnvDir+" names a directory that can be written"
+		c.Detail, c.Advice = err.Error(), "every start compiles everything again; set "+cache.EnvDir+" to a writable directory"
 	default:
 		c.State = "ok"
 	}
@@ -133,13 +132,13 @@ func checkCache() doctorCheck {
 // selfTest runs the demonstration on a target, f(x) = 9x + 19: f(1) = 28 and
 // f(2) = 37.
 func (a *app) selfTest(ctx context.Context, name string, t *target) doctorCheck {
-	c := doctorCheck{Name: name, State: "failed", Advice: "this is a fault of pwc: please report it"}
+	c := doctorCheck{Name: name, State: "failed", Advice: "this is a bug in pwc: please report it"}
 	out, counts, err := a.demonstrate(ctx, t)
 	switch {
 	case err != nil:
 		c.Detail = err.Error()
 	case fmt.Sprint(out) != "[28 37]":
-		c.Detail = fmt.Sprintf("the demonstration gives %v for [1 2], not [28 37]", out)
+		c.Detail = fmt.Sprintf("the demonstration returns %v for [1 2], want [28 37]", out)
 	default:
 		c.State, c.Advice = "ok", ""
 		c.Detail = fmt.Sprintf("compiled %d pieces, captured %d graphs, and replays f(x) = 9x + 19", counts.BackendCompilations, counts.GraphsCaptured)

@@ -17,7 +17,7 @@ import (
 	"pwc/runtime/cuda/nvrtc"
 )
 
-// checkGPUs looks for the libraries that GPUs need, and tries every GPU.
+// checkGPUs looks for the libraries that GPUs need, and runs the demonstration on every GPU.
 func (a *app) checkGPUs(ctx context.Context) []doctorCheck {
 	driver, machine := checkDriver()
 	compiler, library := checkNVRTC()
@@ -32,7 +32,7 @@ func (a *app) checkGPUs(ctx context.Context) []doctorCheck {
 	return out
 }
 
-// kernelDriver is where the kernel's part of the driver says its version.
+// kernelDriver is the file with the version of the kernel driver.
 const kernelDriver = "/sys/module/nvidia/version"
 
 func checkDriver() (doctorCheck, cuda.Machine) {
@@ -40,16 +40,16 @@ func checkDriver() (doctorCheck, cuda.Machine) {
 	m, err := cuda.Describe(cuda.Options{})
 	if err != nil {
 		c.State, c.Detail = "missing", strings.TrimPrefix(err.Error(), "cuda: ")
-		c.Advice = "without it nothing runs on a GPU; compiling for one (--target cuda:sm_90) needs none"
+		c.Advice = "install NVIDIA's driver to run on a GPU; compiling for a GPU (--target cuda:sm_90) works without it"
 		return c, m
 	}
 	c.State, c.Detail = "ok", m.Library
 	if text, err := openfile.Read(kernelDriver, 1<<20); err == nil {
 		c.Detail += " " + strings.TrimSpace(string(text))
 	}
-	c.Detail += fmt.Sprintf(", runs CUDA %d.%d, shows %s", m.Major, m.Minor, plural(int64(len(m.Devices)), "GPU"))
+	c.Detail += fmt.Sprintf(", supports CUDA %d.%d, has %s", m.Major, m.Minor, plural(int64(len(m.Devices)), "GPU"))
 	if len(m.Devices) == 0 {
-		c.State, c.Advice = "missing", "CUDA_VISIBLE_DEVICES, or a container's settings, may hide GPUs"
+		c.State, c.Advice = "missing", "check CUDA_VISIBLE_DEVICES and the settings of the container, which may hide GPUs"
 	}
 	return c, m
 }
@@ -59,7 +59,7 @@ func checkNVRTC() (doctorCheck, *nvrtc.Library) {
 	l, err := nvrtc.Open(nvrtc.Options{})
 	if err != nil {
 		c.State, c.Detail = "missing", strings.TrimPrefix(err.Error(), "nvrtc: ")
-		c.Advice = "nothing can be compiled for GPUs; models that the cache has for them, or for earlier ones, run without it"
+		c.Advice = "install it to compile for GPUs; models whose artifacts are in the cache run without it"
 		return c, nil
 	}
 	major, minor := l.Version()
@@ -75,7 +75,7 @@ func checkNVRTC() (doctorCheck, *nvrtc.Library) {
 	c.State, c.Detail = "ok", fmt.Sprintf("%s %d.%d, compiles for %s", l.Path(), major, minor, strings.Join(targets, " "))
 	if len(targets) == 0 {
 		c.State, c.Detail = "missing", fmt.Sprintf("%s %d.%d compiles for no GPU from sm_%d on", l.Path(), major, minor, compilecuda.MinArch)
-		c.Advice = "CUDA 11.8 or later has one that does"
+		c.Advice = "install NVRTC of CUDA 11.8 or later"
 	}
 	return c, l
 }
@@ -85,7 +85,7 @@ func checkCuBLASLt() doctorCheck {
 	path, version, err := cublaslt.Find(cublaslt.Options{})
 	if err != nil {
 		c.State, c.Detail = "missing", strings.TrimPrefix(err.Error(), "cublaslt: ")
-		c.Advice = "matrix products of many rows run as kernels of pwc's own"
+		c.Advice = "without it, pwc's own kernels compute matrix products of many rows"
 		return c
 	}
 	c.State, c.Detail = "ok", fmt.Sprintf("%s %d.%d.%d, for matrix products of many rows", path, version/10000, version/100%100, version%100)
@@ -97,18 +97,18 @@ func checkNCCL() doctorCheck {
 	l, err := nccl.Open(nccl.Options{})
 	if err != nil {
 		c.State, c.Detail = "missing", strings.TrimPrefix(err.Error(), "nccl: ")
-		c.Advice = "only GPUs that reach each other's memory run a model together (--tp)"
+		c.Advice = "without it, only GPUs with access to each other's memory run a model together (--tp)"
 		return c
 	}
 	c.State = "ok"
-	c.Detail = fmt.Sprintf("%s %s, for collectives of GPUs that do not reach each other's memory", l.Path(), nccl.FormatVersion(l.Version()))
+	c.Detail = fmt.Sprintf("%s %s, for collectives of GPUs without access to each other's memory", l.Path(), nccl.FormatVersion(l.Version()))
 	return c
 }
 
-// checkPeers says which GPUs reach each other's memory, by which they run a model together; others
-// do by NCCL.
+// checkPeers reports which GPUs have access to each other's memory. Collectives use it; without it
+// they use NCCL.
 func checkPeers(m cuda.Machine, nccl bool) doctorCheck {
-	c := doctorCheck{Name: "peer access", State: "ok", Detail: fmt.Sprintf("all %d GPUs reach each other's memory", len(m.Devices))}
+	c := doctorCheck{Name: "peer access", State: "ok", Detail: fmt.Sprintf("all %d GPUs have access to each other's memory", len(m.Devices))}
 	if len(m.Unreached) == 0 {
 		return c
 	}
@@ -121,7 +121,7 @@ func checkPeers(m cuda.Machine, nccl bool) doctorCheck {
 	if nccl {
 		c.Advice = "NCCL computes the collectives of a model that these GPUs run together (--tp)"
 	}
-	c.Advice += "; an IOMMU, a container or GPUs without NVLink behind different switches are why"
+	c.Advice += "; causes are an IOMMU, a container, or GPUs without NVLink behind different PCIe switches"
 	return c
 }
 
@@ -131,14 +131,14 @@ func (a *app) checkGPU(ctx context.Context, ordinal int, m cuda.Machine, compile
 	about := fmt.Sprintf("%s, %s, %s", info.Name, byteCount(info.MemoryBytes), info.Target)
 	c := doctorCheck{Name: fmt.Sprintf("gpu %d", ordinal), State: "missing", Detail: about}
 	if compiler == nil {
-		c.Advice = "not tried: that needs NVRTC"
+		c.Advice = "not tested, since NVRTC is missing"
 		return c
 	}
 	t, err := openGPUOf(ordinal, &buildFlags{target: "cuda"}, true)
 	if err != nil {
 		c.State, c.Detail = "failed", about+": "+err.Error()
 		if info.Properties["device.major"]*10+info.Properties["device.minor"] < compilecuda.MinArch {
-			c.State, c.Advice = "missing", fmt.Sprintf("kernels are made for GPUs from sm_%d on", compilecuda.MinArch)
+			c.State, c.Advice = "missing", fmt.Sprintf("pwc supports GPUs from sm_%d on", compilecuda.MinArch)
 		}
 		return c
 	}
@@ -146,9 +146,9 @@ func (a *app) checkGPU(ctx context.Context, ordinal int, m cuda.Machine, compile
 	if e := t.cuda.Err(); e != nil && tried.State == "failed" {
 		var missing *nvrtc.NotFoundError
 		if !errors.As(e, &missing) {
-			tried.State, tried.Advice = "missing", "a newer NVRTC compiles for it"
+			tried.State, tried.Advice = "missing", "install a newer NVRTC, which compiles for this GPU"
 			if earlier := latestBefore(compiler.Archs(), info.Properties["device.major"]*10+info.Properties["device.minor"]); earlier > 0 {
-				tried.Advice += fmt.Sprintf("; until then --target cuda:sm_%d does, and its driver compiles the PTX at each start", earlier)
+				tried.Advice += fmt.Sprintf("; until then use --target cuda:sm_%d: the driver compiles the PTX at each start", earlier)
 			}
 		}
 	}

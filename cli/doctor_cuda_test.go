@@ -21,7 +21,7 @@ func TestLatestBefore(t *testing.T) {
 
 func TestCheckPeers(t *testing.T) {
 	m := cuda.Machine{Devices: make([]device.Info, 2)}
-	if c := checkPeers(m, false); c.State != "ok" || c.Detail != "all 2 GPUs reach each other's memory" {
+	if c := checkPeers(m, false); c.State != "ok" || c.Detail != "all 2 GPUs have access to each other's memory" {
 		t.Errorf("%+v", c)
 	}
 	m.Unreached = [][2]int{{0, 1}, {1, 0}}
