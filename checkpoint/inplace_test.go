@@ -9,8 +9,7 @@ import (
 	"pwc/safetensors"
 )
 
-// Weights whose bytes lie together in a file stay there; all that must be computed or put
-// together do not.
+// Weights whose bytes are contiguous in a file stay there; weights that are computed or joined do not.
 func TestInPlace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), safetensors.SingleFile)
 	tensors := []safetensors.Tensor{

@@ -2,15 +2,15 @@ package compile
 
 import "pwc/compile/loop"
 
-// planned is a step that is ready to be emitted: a kernel or an extern call.
+// planned is a step that is ready to be emitted: kernels or an extern call.
 type planned struct {
 	group   *group
-	kernels []*loop.Kernel // one; several that run side by side or as a chain; none: an extern call
-	chain   *Chain         // of kernels; nil: they run side by side
-	mems    []*memory      // by argument, through all kernels
+	kernels []*loop.Kernel // one, several that are fused, or no kernel for an extern call
+	chain   *Chain         // of vertical fusion; nil: the kernels are independent (horizontal fusion)
+	mems    []*memory      // of the arguments of all kernels, in order
 }
 
-// written returns the memory that a step writes: by its kernels, or by the call that it is.
+// written returns the memory that a step's kernels or its extern call write.
 func (st *planned) written() map[*memory]bool {
 	out := make(map[*memory]bool)
 	if c := st.group.call; c != nil {
@@ -45,7 +45,7 @@ func planSteps(f *fuser, ops []string, precision loop.Precision) []*planned {
 	return steps
 }
 
-// span is the steps between which a memory's contents matter.
+// span is the first and the last step that use a memory's contents.
 type span struct{ first, last int32 }
 
 // lifetimes returns the span of every local memory.
@@ -63,10 +63,10 @@ func lifetimes(steps []*planned) map[*memory]*span {
 	return life
 }
 
-// inPlace lets a kernel's output take the memory of an input that dies there,
-// where each element of the input is read before the element at the same
-// address is written and never after. The two memories become one; a kernel
-// joins at most two.
+// inPlace makes a kernel's output use the memory of an input whose last use is
+// the kernel, if each element of the input is only read before the element at
+// the same address is written. The two memories become one. A kernel joins at
+// most one input with one output.
 func inPlace(s *state) error {
 	s.steps = writeThrough(s.steps)
 	life := lifetimes(s.steps)
@@ -95,8 +95,8 @@ func inPlace(s *state) error {
 	return nil
 }
 
-// spillIntoOutputs lets what a kernel stores for its own later phases lie where
-// an output of the kernel will. It returns the outputs that are so taken.
+// spillIntoOutputs places values that a kernel stores for its own later phases in the memory of an
+// output of the kernel. It returns these outputs.
 func spillIntoOutputs(st *planned, life map[*memory]*span, step int32) map[*memory]bool {
 	taken := make(map[*memory]bool)
 	k := st.kernels[0]

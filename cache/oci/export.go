@@ -27,8 +27,7 @@ import (
 	"pwc/internal/openfile"
 )
 
-// defaultTag is the tag of an artifact in a layout, as elsewhere in the
-// ecosystem.
+// defaultTag is the tag of an artifact in a layout, as in other OCI tools.
 const defaultTag = "latest"
 
 // Export writes modules of a store as an OCI image layout: those that refs
@@ -51,7 +50,7 @@ func Export(ctx context.Context, s *cache.Store, refs []string, name string, o O
 	case isTar:
 		err = exportTar(ctx, signed, a, name, tag, sent, progress)
 	default:
-		// The signature goes first: whoever finds the artifact finds it signed.
+		// The signature is written first, so that a reader that finds the artifact finds its signature.
 		if signed != nil {
 			err = exportDir(ctx, signed, name, signatureTag(sent.Digest), &Sent{}, &tracker{})
 		}
@@ -65,8 +64,8 @@ func Export(ctx context.Context, s *cache.Store, refs []string, name string, o O
 	return sent, nil
 }
 
-// sign makes the artifact of the signatures of what is exported; nil if none is asked
-// for, or the directory has it.
+// sign returns the artifact with the signatures of the exported artifact; nil if the options ask for
+// none, or the directory has it.
 func (o *Options) sign(ctx context.Context, sent *Sent, name string, isTar bool) (*artifact, error) {
 	if o.Signer == nil {
 		return nil, nil
@@ -86,9 +85,8 @@ func (o *Options) sign(ctx context.Context, sent *Sent, name string, isTar bool)
 	return sign(o.Signer, sent.Digest, "layout", have)
 }
 
-// exportDir adds the artifact to the layout in a directory. A blob that is there and
-// damaged is written again. The index is written last, so whoever reads meanwhile, or
-// after an export that broke off, finds what was there before.
+// exportDir adds the artifact to the layout in a directory. It replaces damaged blobs. The index is
+// written last: until then, or if the export fails, readers find the layout as it was.
 func exportDir(ctx context.Context, a *artifact, dir, tag string, sent *Sent, progress *tracker) error {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return err
@@ -128,7 +126,7 @@ func exportDir(ctx context.Context, a *artifact, dir, tag string, sent *Sent, pr
 	return addToIndex(ctx, root, a.manifest.Descriptor, tag)
 }
 
-// startLayout writes the file that says what the directory is, if it is not there.
+// startLayout writes the layout file, if the directory has none.
 func startLayout(root *os.Root) error {
 	l := &layout{files: dirFiles{root}}
 	err := l.checkVersion()
@@ -143,17 +141,17 @@ func startLayout(root *os.Root) error {
 	if err != nil {
 		return err
 	}
-	// A link replaces nothing: another export may have begun too, and hold the lock on
-	// the file that it wrote.
+	// A link fails if the file exists: another export may have written it, and may hold the lock on
+	// it.
 	switch err = root.Link(aside, ocispec.ImageLayoutFile); {
 	case err == nil, errors.Is(err, fs.ErrExist):
 		return root.Remove(aside)
 	}
-	return rename(root, aside, ocispec.ImageLayoutFile) // there are no links
+	return rename(root, aside, ocispec.ImageLayoutFile) // the file system has no links
 }
 
-// addToIndex lists a manifest under a tag, which whatever had it loses. Of several
-// exports at once each adds to what the one before it left.
+// addToIndex adds a manifest to the index under a tag, and takes the tag from the manifest that had
+// it. The lock serializes concurrent exports.
 func addToIndex(ctx context.Context, root *os.Root, d ocispec.Descriptor, tag string) error {
 	unlock, err := lockLayout(ctx, root)
 	if err != nil {
@@ -171,7 +169,7 @@ func addToIndex(ctx context.Context, root *os.Root, d ocispec.Descriptor, tag st
 			delete(m.Annotations, ocispec.AnnotationRefName)
 		}
 	}
-	// What lost its tag stays, by its digest, once.
+	// A manifest that lost its tag stays in the index once, without a tag.
 	named := map[digest.Digest]bool{d.Digest: true}
 	for _, m := range index.Manifests {
 		if m.Annotations[ocispec.AnnotationRefName] != "" {
@@ -188,17 +186,16 @@ func addToIndex(ctx context.Context, root *os.Root, d ocispec.Descriptor, tag st
 	return writeJSON(root, ocispec.ImageIndexFile, index)
 }
 
-// lockPause is the time between two tries for a lock that somebody else holds.
-// lockPatience is how long an export waits: the index is changed in milliseconds, and
-// whoever can read the layout can hold the lock for ever.
+// lockPause is the time between two attempts to lock. lockPatience is how long an export waits:
+// changing the index takes milliseconds, but any process that can read the layout can hold the lock
+// for ever.
 const (
 	lockPause    = 10 * time.Millisecond
 	lockPatience = 10 * time.Second
 )
 
-// lockLayout waits until no other export changes the index. The lock is on the file
-// that no export replaces. Where files cannot be locked, or the lock is not given back
-// in time, there is none.
+// lockLayout waits until no other export changes the index. It locks the layout file, which no export
+// replaces. If files cannot be locked, or the wait is too long, the export continues without a lock.
 func lockLayout(ctx context.Context, root *os.Root) (unlock func(), err error) {
 	l := flock.New(filepath.Join(root.Name(), ocispec.ImageLayoutFile), flock.SetFlag(os.O_RDONLY))
 	waiting, cancel := context.WithTimeout(ctx, lockPatience)
@@ -221,8 +218,7 @@ func writeJSON(root *os.Root, name string, v any) error {
 	return replaceFile(root, name, func(w io.Writer) error { _, err := w.Write(text); return err })
 }
 
-// replaceFile writes a file aside, syncs it and renames it: what was under the name is
-// replaced as a whole or not at all.
+// replaceFile writes a temporary file, syncs it and renames it, so that the replacement is atomic.
 func replaceFile(root *os.Root, name string, write func(w io.Writer) error) error {
 	if err := root.MkdirAll(path.Dir(name), 0o777); err != nil {
 		return err
@@ -234,7 +230,7 @@ func replaceFile(root *os.Root, name string, write func(w io.Writer) error) erro
 	return rename(root, aside, name)
 }
 
-// rename gives a file that was written aside its name, or removes it.
+// rename renames a temporary file to its name, or removes it on failure.
 func rename(root *os.Root, aside, name string) error {
 	err := root.Rename(aside, name)
 	if err != nil {
@@ -243,8 +239,7 @@ func rename(root *os.Root, aside, name string) error {
 	return err
 }
 
-// writeAside writes a file under a name of its own and syncs it; nothing is left of one
-// that cannot be written to its end.
+// writeAside writes a temporary file and syncs it. It removes the file on failure.
 func writeAside(root *os.Root, write func(w io.Writer) error) (name string, err error) {
 	name = ".pwc-" + rand.Text()
 	f, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
@@ -253,7 +248,7 @@ func writeAside(root *os.Root, write func(w io.Writer) error) (name string, err 
 	}
 	err = write(f)
 	if err == nil {
-		// File systems that cannot sync say so by one of these.
+		// Errors of file systems that cannot sync.
 		if err = f.Sync(); errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
 			err = nil
 		}

@@ -1,10 +1,10 @@
 package hf
 
-// GLM imports GlmForCausalLM (arXiv:2406.12793): Llama with gate and up in one matrix, and heads of which a part turns, in
-// pairs of neighbours. What a config means where it is silent is in transformers' configuration_glm.py.
+// GLM imports GlmForCausalLM (arXiv:2406.12793): Llama with gate and up in one matrix, and partial rotary embeddings of
+// interleaved pairs. Defaults of the config are those of transformers' configuration_glm.py.
 func GLM(c *Config) Emit { return readGLM(c).Emit }
 
-// GLM4 imports Glm4ForCausalLM, the models of GLM-4-0414 and GLM-Z1: GLM with norms after attention and MLP, too.
+// GLM4 imports Glm4ForCausalLM, the models of GLM-4-0414 and GLM-Z1: GLM with additional norms after attention and MLP.
 func GLM4(c *Config) Emit {
 	d := readGLM(c)
 	d.Names.AttentionPostNorm, d.Names.MLPPostNorm = "post_self_attn_layernorm", "post_mlp_layernorm"

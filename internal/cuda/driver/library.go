@@ -8,19 +8,19 @@ import (
 	"pwc/runtime/cuda/dl"
 )
 
-// MinVersion is the oldest CUDA that the driver must support, and the version
-// whose signatures are asked for: 12.0.
+// MinVersion is the oldest version of CUDA that the driver must support, 12.0. Its functions are
+// looked up with the signatures of this version.
 const MinVersion = 12000
 
-// paths is where the driver's library is looked for: by the loader's rules
-// first, then where distributions, containers and WSL put it.
+// paths are the paths of the driver's library: by the loader's rules first, then the directories of
+// distributions, containers and WSL.
 func paths() []string {
 	arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
 	const so = "libcuda.so.1"
 	return []string{so, "/usr/lib/" + arch + "-linux-gnu/" + so, "/usr/lib64/" + so, "/usr/local/nvidia/lib64/" + so, "/usr/lib/wsl/lib/" + so}
 }
 
-// Open opens libcuda and initialises it. path overrides where it is looked for.
+// Open opens libcuda and initialises it. path, if not "", is the only path that it tries.
 func Open(path string) (Driver, error) {
 	at := paths()
 	if path != "" {
@@ -61,7 +61,7 @@ func Open(path string) (Driver, error) {
 // library is libcuda: the addresses of its functions at MinVersion.
 type library struct {
 	path string
-	hot  dl.Caller // for what a run calls
+	hot  dl.Caller // for the calls of a run
 
 	init, driverGetVersion, deviceGetCount, deviceGetName, deviceGetAttribute, deviceTotalMem,
 	primaryCtxRetain, primaryCtxRelease, ctxSetCurrent, canAccessPeer, enablePeerAccess, ipcGetMemHandle, ipcOpenMemHandle, ipcCloseMemHandle,
@@ -77,8 +77,7 @@ type library struct {
 	funcParamInfo uintptr // 0 before 12.4
 }
 
-// resolve finds every function. A driver keeps the signature of each version,
-// so that a newer one changes nothing here.
+// resolve looks up every function. A newer driver still has the signatures of MinVersion.
 func (d *library) resolve(getProcAddress uintptr) error {
 	get := func(name string, version uintptr) (p uintptr, status Result) {
 		text := append([]byte(name), 0)
@@ -129,7 +128,7 @@ func (d *library) resolve(getProcAddress uintptr) error {
 	return nil
 }
 
-// fail makes an error of a status, nil of success.
+// fail returns the error of a status, or nil for success.
 func fail(call string, status uintptr) error {
 	if status == 0 {
 		return nil
