@@ -128,13 +128,18 @@ func (e *ends) Stepped(Step) {}
 
 func (e *ends) Finished(s *Sequence) {
 	e.told[s.Reason().String()]++
+	select {
+	case <-s.Done():
+		e.t.Error("who waits for the end may look before the observer knows of it")
+	default:
+	}
 	if got := e.r.Stats().Finished; !maps.Equal(got, e.told) {
 		e.t.Errorf("the counters have ends %v, want %v", got, e.told)
 	}
 }
 
-// A request that is done is counted, before the step that ended it returns: a reader who waits
-// for the end finds it in the counters.
+// A request that is done is counted, by the runner and by its observer, before the step that ended it
+// returns: a reader who waits for the end finds it in the counters.
 func TestDoneIsCounted(t *testing.T) {
 	o, e := lifecycleOptions(), &ends{t: t, told: map[string]int64{}}
 	o.Observer = e

@@ -83,7 +83,7 @@ type Observer interface {
 	// Stepped: a step was issued, and the one before it was read.
 	Stepped(Step)
 
-	// Finished: a request has ended. It is done already.
+	// Finished: a request has ended, and says how. Done is closed when Finished has returned.
 	Finished(*Sequence)
 }
 

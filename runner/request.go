@@ -118,13 +118,14 @@ type Sequence struct {
 	stop    []int32
 	onToken func(id int32)
 	err     error
-	done    chan struct{}
+	over    atomic.Bool   // it has ended
+	done    chan struct{} // closed then, when the observer has been told
 	more    chan struct{}           // has an element when there may be more to read
 	buffer  atomic.Pointer[[]int32] // ids while it runs, up to limit
 	arrival uint64                  // number of the request
 	times   times
 	scores  *scores  // nil: no log probabilities are asked for
-	_       [48]byte // to 768: Go aligns so many bytes to lines of the caches
+	_       [40]byte // to 768: Go aligns so many bytes to lines of the caches
 }
 
 // place is where a sequence is.
@@ -270,12 +271,7 @@ func (s *Sequence) Wait(ctx context.Context) ([]int32, error) {
 }
 
 func (s *Sequence) finished() bool {
-	select {
-	case <-s.done:
-		return true
-	default:
-		return false
-	}
+	return s.over.Load()
 }
 
 // IDs returns prompt and answer of a request that has ended, else nil.

@@ -249,10 +249,11 @@ func (r *Runner) finish(q *Sequence, why Reason, err error) {
 	q.unwatch()
 	q.times.ended = time.Now()
 	r.ended(q)
-	close(q.done)
-	if o := r.opts.Observer; o != nil {
+	q.over.Store(true)
+	if o := r.opts.Observer; o != nil { // before who waits for the end: what an observer counts is there then
 		o.Finished(q)
 	}
+	close(q.done)
 }
 
 // dequeue takes the first that waits from the queue, whatever its length.
