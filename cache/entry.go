@@ -18,13 +18,13 @@ type Provenance struct {
 	Duration time.Duration // of compilation
 }
 
-// Entry is the manifest of a key: the blob it names, and how that was made.
+// Entry is the manifest of a key: the blob it names, and its provenance.
 type Entry struct {
 	Key        Key
 	Blob       Digest
 	Size       int64 // bytes of the blob
 	Provenance Provenance
-	Created    time.Time // when it was put; in whole seconds, UTC
+	Created    time.Time // when the entry was stored; in whole seconds, UTC
 }
 
 const entryHeader = "pwc cache entry 1"

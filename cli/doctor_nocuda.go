@@ -4,7 +4,7 @@ package cli
 
 import "context"
 
-// checkGPUs says that there are none for this program.
+// checkGPUs reports that a build with -tags nocuda has no CUDA support.
 func (a *app) checkGPUs(context.Context) []doctorCheck {
 	return []doctorCheck{{Name: "cuda", State: "missing", Detail: "this pwc is built without it (-tags nocuda)", Advice: "models compile and run on the host"}}
 }

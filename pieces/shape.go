@@ -39,7 +39,7 @@ func (r Range) String() string {
 }
 
 // Ranges returns the ranges that artifacts are made for, over a symbol declared
-// in [lo, hi]: exact sizes first, rising, then general ranges, rising.
+// in [lo, hi]: exact sizes first, ascending, then general ranges, ascending.
 func (s Shapes) Ranges(lo, hi int64) ([]Range, error) {
 	top := s.Max
 	if top == 0 {
@@ -87,7 +87,7 @@ type planShapes struct {
 }
 
 // shapesOf finds the ranges of every plan. An entry of shapes that belongs to
-// no plan is an error: it would be ignored silently.
+// no plan is an error: otherwise it would be ignored silently.
 func shapesOf(plans []*split.Plan, shapes map[string]Shapes) ([]planShapes, error) {
 	used := map[string]bool{}
 	out := make([]planShapes, len(plans))
@@ -135,7 +135,7 @@ func shape(symbol string, r Range) map[string]dim.Interval {
 	return map[string]dim.Interval{symbol: {Lo: r.Lo, Hi: r.Hi}}
 }
 
-// shapeText is the factor of a key: "s0=[1, 512]", or "" for a piece that does
+// shapeText returns the shape part of a key: "s0=[1, 512]", or "" for a piece that does
 // not depend on the size.
 func shapeText(symbol string, r Range) string {
 	if symbol == "" {

@@ -115,7 +115,7 @@ func near(got, want []float64) float64 {
 	return worst / scale
 }
 
-// target is what a run is compiled for.
+// target is the device and the backend of a run.
 type target struct {
 	dev     device.Device
 	backend compile.Backend
@@ -235,8 +235,8 @@ func holdToPyTorch(t *testing.T, g golden, on target, mode piecewise.Mode) {
 	for _, w := range weights {
 		got, want := floats(w.Data), tensor(t, want, "final."+w.Name)
 		if strings.HasSuffix(w.Name, "qkv.bias") {
-			// A bias of the keys moves all scores of a query alike, which softmax does not see. Its
-			// gradient is 0 but for rounding, which Adam divides by its own size.
+			// A bias of the keys adds the same value to all scores of a query, and softmax is invariant to
+			// that. Its exact gradient is 0; Adam scales the rounding error up to a full step.
 			third := len(got) / 3
 			got, want = slices.Delete(got, third, 2*third), slices.Delete(want, third, 2*third)
 		}

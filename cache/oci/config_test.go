@@ -199,7 +199,7 @@ func drawConfig(t *rapid.T) *Config {
 	return c
 }
 
-// Whatever is made is read as what it was, and its artifact as its own.
+// An encoded config parses to the same config, and the artifact has its digest and size.
 func TestConfigRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := drawConfig(t)

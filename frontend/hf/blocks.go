@@ -77,16 +77,16 @@ type Norm struct {
 	// Neighbours says how many elements of a row come in another order than in the checkpoint (Projection.Neighbours).
 	Neighbours int64
 
-	// FromOne says that the checkpoint keeps how far the scale of an RMS norm is from 1, as Gemma's do.
+	// FromOne says that the checkpoint stores the scale of an RMS norm minus 1, as Gemma's do.
 	FromOne bool
 }
 
 // Norm normalizes the last axis of x, scales it by checkpoint tensor TENSOR.weight and, if it is centered, adds
 // TENSOR.bias. weight is the scale's name in the module; the bias has that name with "_bias".
 //
-// A scale that is kept from 1 becomes one in the graph, in f32, in which the reference adds and multiplies too: in
-// bf16 1+w would lose bits of w. Expressions of weights have no arithmetic, so that loading a weight moves bytes and no
-// more; one addition a feature, in the kernel of the norm, costs nothing beside the norm itself.
+// With FromOne the graph adds 1 to the stored scale in f32, as the reference does: in bf16, 1+w would lose bits of w.
+// Weight expressions have no arithmetic, because loading a weight only moves bytes. The norm's kernel does the addition,
+// one a feature.
 func (n *Net) Norm(x ir.Value, weight, tensor string, norm Norm) ir.Value {
 	n.SetLoc(tensor)
 	if norm.Scales > 0 {
@@ -111,7 +111,7 @@ func (n *Net) Norm(x ir.Value, weight, tensor string, norm Norm) ir.Value {
 }
 
 // normScaledByRow is a layer norm of x[N, rows, size] by the last axis, with a scale for each row. As in the reference the
-// product is rounded once.
+// multiplication by the scale runs in f32, and its result is rounded once.
 func (n *Net) normScaledByRow(x ir.Value, weight, tensor string, norm Norm) ir.Value {
 	size, rows := n.width(x), norm.Scales*max(norm.Parts, 1)
 	p := part{Scale(tensor+".weight", size, 1), []int64{rows, size}, func(leaf *ir.WeightExpr) *ir.WeightExpr {
@@ -146,15 +146,15 @@ type Projection struct {
 	// [Stacked, rows, features in], or, transposed, [Stacked, features in, rows].
 	Stacked int64
 
-	// Neighbours, if it is not 0, says that the rows are heads of HeadSize elements whose first Neighbours elements turn in
-	// pairs of neighbours, (2i, 2i+1). The module has the even ones of those first, then the odd ones, which is how its
+	// Neighbours, if it is not 0, says that the rows are heads of HeadSize elements whose first Neighbours elements are rotated in
+	// interleaved pairs, (2i, 2i+1). The module has the even ones of those first, then the odd ones, which is how its
 	// ropes turn them; scores are the same, for q and k have the same order.
 	Neighbours, HeadSize int64
 
 	Share Share // of each rank
 }
 
-// matrix is the projection's weight for so many features in, of one that is not stacked; bias is what is added.
+// matrix is the projection's weight for so many features in, of one that is not stacked.
 func (p Projection) matrix(in int64) part {
 	shape := []int64{p.Rows, in}
 	if p.Transposed {
@@ -195,8 +195,8 @@ func (p Projection) regroup(shape []int64) func(*ir.WeightExpr) *ir.WeightExpr {
 	}
 }
 
-// neighboursApart returns [heads, size, more…] of a tensor of so many elements, the first turned elements of each head in
-// another order: the even ones, then the odd ones.
+// neighboursApart returns [heads, size, more…] of a tensor of so many elements. It puts the even ones of each head's first
+// turned elements before the odd ones.
 func neighboursApart(leaf *ir.WeightExpr, heads, size, turned int64, more ...int64) *ir.WeightExpr {
 	shape := func(extents ...int64) []int64 { return append(extents, more...) }
 	apart := func(e *ir.WeightExpr) *ir.WeightExpr {
@@ -212,10 +212,10 @@ func neighboursApart(leaf *ir.WeightExpr, heads, size, turned int64, more ...int
 }
 
 // Linear returns x·Wᵀ, plus a bias if there is one, for W the rows of the projections one below the other: several
-// projections of one input are one product. weight is W's name in the module; the bias has that name with "_bias".
+// projections of one input are one GEMM. weight is W's name in the module; the bias has that name with "_bias".
 //
-// The node of one projection has the projection's module as its place; the node of several, or of rows in another order
-// than the module's, has that of the block.
+// A node of one projection has the location of the projection's module. A node of several projections, or of one whose
+// Heads is set, has the block's location.
 func (n *Net) Linear(x ir.Value, weight string, bias bool, ps ...Projection) ir.Value {
 	if len(ps) == 1 && ps[0].Heads == 0 {
 		defer n.SetLoc(n.SetLoc(cmp.Or(ps[0].Module, ps[0].Tensor)))
@@ -275,7 +275,7 @@ type MLP struct {
 	ActivationModule string // name of the activation below Loc: "act_fn"
 }
 
-// MLP adds the block for x[N, hidden]; the gate and the up projection are one product.
+// MLP adds the block for x[N, hidden]; the gate and the up projection are one GEMM.
 func (n *Net) MLP(x ir.Value, m MLP) ir.Value {
 	n.SetLoc(m.Loc)
 	if !m.Gated {
@@ -289,7 +289,7 @@ func (n *Net) MLP(x ir.Value, m MLP) ir.Value {
 	return n.Linear(act, m.Weight+"down", m.Bias, m.Down)
 }
 
-// activate adds the activation, whose place is that of its own module in the checkpoint's framework.
+// activate adds the activation, whose location is that of its own module in the checkpoint's framework.
 func (n *Net) activate(x ir.Value, m MLP) ir.Value {
 	defer n.SetLoc(n.SetLoc(m.Loc + "." + m.ActivationModule))
 	return n.F.Op1(m.Activation, []ir.Value{x})

@@ -12,7 +12,7 @@ import (
 // into sums, which would give machines different digits.
 func scaledRope(c, o *Config, size int64, base float64) Rope {
 	kind := o.StringOr("rope_type", o.StringOr("type", "default"))
-	// Of text the three positions that mrope tells apart, of time, height and width, are one.
+	// mrope has three positions: time, height and width. For text they are equal, so mrope is the default rope.
 	o.Inert("mrope_section", "mrope_interleaved")
 	if kind == "mrope" {
 		kind = "default"
@@ -52,7 +52,7 @@ func frequencies(size int64, base float64) []float64 {
 	return freq
 }
 
-// llama3Frequencies stretches the slow pairs by a factor, leaves the fast ones, and blends between: Llama 3.1's scaling.
+// llama3Frequencies stretches the low-frequency pairs by a factor, leaves the others, and blends between: Llama 3.1's scaling.
 func llama3Frequencies(freq []float64, o *Config) {
 	factor := o.Positive("factor")
 	low, high := o.Positive("low_freq_factor"), o.Positive("high_freq_factor")
@@ -74,8 +74,8 @@ func llama3Frequencies(freq []float64, o *Config) {
 }
 
 // dynamicFrequencies raises the base with the longest sequence, beyond what the model was trained on (NTK-aware scaling, in
-// its dynamic form). The reference does so at every call, by the longest sequence in it, so that keys of several bases can
-// come to lie in one cache; here the base is that of the longest sequence that will be served.
+// its dynamic form). The reference recomputes it at every call from the longest sequence, so one KV cache can hold keys of
+// different bases. pwc uses the longest sequence to be served.
 func dynamicFrequencies(freq []float64, base float64, c, o *Config) {
 	factor := o.Positive("factor")
 	o.Inert("original_max_position_embeddings") // published, and read by no version of the reference
@@ -103,7 +103,7 @@ func yarnFrequencies(freq []float64, base float64, c, o *Config) float64 {
 		o.Errorf("beta_fast", "%v must not be below beta_slow, %v, and the base, %v, must not be 1", fast, slow, base)
 		return 1
 	}
-	// pair returns the number, not whole, of the pair that turns so many times within the original context.
+	// pair returns the fractional index of the pair that turns so many times within the original context.
 	last := float64(2*len(freq) - 1)
 	pair := func(turns float64) float64 {
 		return float64(len(freq)) * math.Log(context/(turns*2*math.Pi)) / math.Log(base)
@@ -138,8 +138,8 @@ func yarnFrequencies(freq []float64, base float64, c, o *Config) float64 {
 
 // longFrequencies divides each pair's frequency by its own factor (LongRoPE, arXiv:2402.13753), which older configs call
 // "su". There are two lists of factors: for sequences up to the original context and for longer ones. The reference
-// chooses anew at every call by the longest sequence in it, so that keys of both kinds can come to lie in one cache; here
-// it is chosen once, for the longest sequence that will be served. It returns what multiplies cosines and sines.
+// chooses at every call by the longest sequence, so one KV cache can hold keys of both kinds. pwc chooses once, for the
+// longest sequence to be served. It returns the factor of cosines and sines.
 func longFrequencies(freq []float64, c, o *Config) float64 {
 	short, long := o.Floats("short_factor"), o.Floats("long_factor")
 	context := originalContext(c, o)

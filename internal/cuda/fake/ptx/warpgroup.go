@@ -6,22 +6,22 @@ import (
 	"slices"
 )
 
-// Products of warpgroups: four warps, whose tensor cores read the right matrix, and the
+// wgmma, warpgroup-level matrix multiply: four warps, whose tensor cores read the right matrix, and the
 // left one unless it is in registers, from shared memory themselves (PTX ISA, "wgmma").
 // Each warp has 16 of the 64 rows of the result, and they do not wait for each other here.
 
 // warpsOfGroup is how many warps a warpgroup has.
 const warpsOfGroup = 4
 
-// asyncProduct is a product that has not been waited for.
+// asyncProduct is a wgmma.mma_async that no wait_group has completed.
 type asyncProduct struct {
 	group  int32
 	pc     int32
 	of     *product
 	a, b   matrix   // a unless it is in registers
 	adds   bool     // to what is in the registers
-	clock  []uint32 // when the warp asked for it
-	fenced []uint32 // what fences were for, of the writes of each warp
+	clock  []uint32 // of the issuing warp, at the issue
+	fenced []uint32 // per warp, the clock up to which its writes are fenced (proxied)
 }
 
 // product is an instruction that multiplies.
@@ -31,9 +31,8 @@ type product struct {
 	element func(uint32) float32
 }
 
-// matrix is a matrix in shared memory, of rows of 128 bytes whose 16-byte parts are
-// exchanged among 8 rows (PTX ISA, "Shared Memory Matrix Layout"). A row has elements along
-// k, of one row of a or column of b, or across: of one k, and of 64 columns of b.
+// matrix is a matrix in shared memory with the 128-byte swizzle (PTX ISA, "Shared Memory
+// Matrix Layout"). It is K-major, or MN-major if across.
 type matrix struct {
 	at      uint64
 	stride  uint64 // bytes from 8 rows to the next
@@ -41,7 +40,7 @@ type matrix struct {
 	leading uint64 // bytes from 64 columns to the next, if across
 }
 
-// swizzled is how many bytes the pattern of a matrix has.
+// swizzled is the size of the swizzle pattern in bytes.
 const swizzled = 1024
 
 // warpgroup decodes wgmma.
@@ -99,7 +98,7 @@ func (d *decoder) multiply() exec {
 	p.to = d.fragment(0, n/2, kind{classFloat, 32, 1}, true)
 	b64 := kind{classBits, 64, 1}
 	var a slot
-	// Signs of a and b, and whether a in shared memory lies across k.
+	// scale-a, scale-b and, for a in shared memory, trans-a.
 	fixed := []int64{1, 1, 0}
 	if d.operand(1).kind == operandVector {
 		p.left = d.fragment(1, 4, kind{classBits, 32, 1}, false)
@@ -107,7 +106,7 @@ func (d *decoder) multiply() exec {
 	} else {
 		a = d.source(1, b64)
 	}
-	last := 4 + len(fixed) // whether b does
+	last := 4 + len(fixed) // trans-b
 	d.operands(last+1, last+1)
 	b, adds := d.source(2, b64), d.adds(3)
 	for i, want := range fixed {
@@ -162,7 +161,7 @@ func (w *warp) matrix(s slot, n int, across bool) matrix {
 	switch {
 	case v>>62 != 1:
 		w.fault(AddressFault, 0, "a matrix of layout %d, known is 1", v>>62)
-	case v&^(3<<62|field<<32|field<<16|field) != 0: // the distance of columns, bits 16 to 29, is not used along k
+	case v&^(3<<62|field<<32|field<<16|field) != 0: // the leading-dimension offset, bits 16 to 29, is unused for K-major
 		w.fault(AddressFault, 0, "a matrix whose descriptor is %#x", v)
 	case across && (m.at%swizzled != 0 || m.stride%swizzled != 0 || n > 64 && m.leading%swizzled != 0):
 		w.fault(AlignmentFault, 0, "a matrix across k at %#x, 8 of k each %d bytes, 64 columns each %d", m.at, m.stride, m.leading)
@@ -172,9 +171,8 @@ func (w *warp) matrix(s slot, n int, across bool) matrix {
 	return m
 }
 
-// multiply ends the products of all but the last n groups. They read shared memory
-// when they are waited for, and may not see more than what was there when they were
-// asked for: as a read that starts then and goes on until now.
+// multiply completes all but the last n groups. The emulator reads shared memory at the
+// wait, with the clock of the issue, so a write between the two is a race.
 func (w *warp) multiply(n int32) {
 	pc, clock := w.pc, w.clock
 	left := w.products[:0]
@@ -250,8 +248,8 @@ func (w *warp) eight(x *asyncProduct, m *matrix, first int, to *[8][16]float64) 
 
 // fence decodes fence and membar. The tensor cores see what instructions of warps wrote
 // to shared memory only through fence.proxy.async. A relaxed arrival at the cluster's
-// barrier tells of what was before fence.mbarrier_init, so that what the warp does next has
-// to differ from it. Nothing depends on others here.
+// barrier publishes the writes before fence.mbarrier_init. The warp's clock advances, so that
+// its later writes are not covered. Other fences have no effect here.
 func (d *decoder) fence() exec {
 	if d.base == "fence" && d.flag("mbarrier_init") {
 		d.operands(0, 0)
