@@ -118,8 +118,8 @@ type Sequence struct {
 	stop    []int32
 	onToken func(id int32)
 	err     error
-	over    atomic.Bool   // it has ended
-	done    chan struct{} // closed then, when the observer has been told
+	over    atomic.Bool             // it has ended
+	done    chan struct{}           // closed then, when the observer has been told
 	more    chan struct{}           // has an element when there may be more to read
 	buffer  atomic.Pointer[[]int32] // ids while it runs, up to limit
 	arrival uint64                  // number of the request
