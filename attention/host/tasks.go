@@ -40,10 +40,10 @@ func (st *step) plan(workers int) {
 		}
 	}
 	few := len(st.tiles)*s.KVHeads < 4*workers
-	// A row that is less than an eighth of a worker's share stays whole: writing partial results
+	// A row that is at most a quarter of a worker's share stays whole: writing partial results
 	// and reading them again costs more than the worker that ends last waits for.
 	shares := func(t *tile, segments int) bool {
-		return few || t.rows() == 1 && 8*segments*workers > total*s.KVHeads
+		return few || t.rows() == 1 && 4*segments*workers > total*s.KVHeads
 	}
 	room := int(partials(s))
 	st.tasks = 0
