@@ -272,12 +272,41 @@ func TestRendezvousLimit(t *testing.T) {
 	if _, err := Join(t.Context(), "tp", 1, 2, freeAddress(t), o); err == nil || !strings.Contains(err.Error(), "rank 0 was not reached") {
 		t.Errorf("without a rank 0: %v", err)
 	}
+	testRefusedAreNamed(t)
 	name := filepath.Join(t.TempDir(), "meeting")
 	if err := os.WriteFile(name, []byte("left\n127.0.0.1:1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Join(t.Context(), "tp", 0, 2, FileScheme+name, o); err == nil || !strings.Contains(err.Error(), "remove it") {
 		t.Errorf("a file that is there: %v", err)
+	}
+}
+
+// testRefusedAreNamed: a process with another token is refused at once; the error of rank 0 says that it called, from
+// which address and why it was refused.
+func testRefusedAreNamed(t *testing.T) {
+	address := freeAddress(t)
+	right, wrong := Options{Token: "right"}, Options{Token: "wrong"}
+	ctx, giveUp := context.WithCancel(t.Context())
+	defer giveUp()
+	var all sync.WaitGroup
+	var missing error
+	all.Go(func() { _, missing = Join(ctx, "tp", 0, 2, address, right) })
+	for range shownRefusals + 2 {
+		if _, err := Join(t.Context(), "tp", 1, 2, address, wrong); err == nil || !strings.Contains(err.Error(), "the token differs") {
+			t.Errorf("the wrong token: %v", err)
+		}
+	}
+	giveUp()
+	all.Wait()
+	if missing == nil || !errors.Is(missing, ErrMissing) {
+		t.Fatalf("rank 0: %v, want ErrMissing", missing)
+	}
+	host, _, _ := net.SplitHostPort(address)
+	for _, want := range []string{"rank 1 is lost in the rendezvous", "rank 0 refused a process at " + host + ":", "the token differs", "and 2 more"} {
+		if !strings.Contains(missing.Error(), want) {
+			t.Errorf("rank 0: %v, want %q", missing, want)
+		}
 	}
 }
 

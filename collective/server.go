@@ -14,6 +14,7 @@ import (
 // goroutine that calls the hub for it.
 type server struct {
 	local
+	refused refusals
 	links   []*link // by rank; nil: rank 0
 	closed  chan struct{}
 	running sync.WaitGroup
@@ -83,8 +84,8 @@ func (s *server) gather(ctx context.Context, me hello, l net.Listener) error {
 		select {
 		case a := <-arrivals:
 			if s.links[a.rank] != nil {
-				err := a.link.write(frameRefuse, fmt.Appendf(nil, "rank %d has joined already", a.rank))
-				_ = errors.Join(err, a.link.conn.Close())
+				s.refuse(a.link, fmt.Errorf("rank %d has joined already", a.rank))
+				_ = a.link.conn.Close()
 				continue
 			}
 			s.links[a.rank] = a.link
@@ -101,7 +102,7 @@ func (s *server) gather(ctx context.Context, me hello, l net.Listener) error {
 
 // absent returns the error that names the ranks that did not join.
 func (s *server) absent(ctx context.Context) error {
-	e := &LostError{Group: s.hub.name, What: "the rendezvous", Cause: fmt.Errorf("%w: %w", ErrMissing, context.Cause(ctx))}
+	e := &LostError{Group: s.hub.name, What: "the rendezvous", Cause: fmt.Errorf("%w: %w%s", ErrMissing, context.Cause(ctx), s.refused.text())}
 	for rank, k := range s.links {
 		if rank > 0 && k == nil {
 			e.Ranks = append(e.Ranks, rank)
@@ -123,8 +124,8 @@ func (s *server) greet(ctx context.Context, me hello, conn net.Conn, arrivals ch
 	if err == nil {
 		err = me.admits(h)
 	}
-	if err != nil {
-		_ = k.write(frameRefuse, []byte(cut(err.Error(), maxText-8)))
+	if err != nil && ctx.Err() == nil {
+		s.refuse(k, err)
 	}
 	if !stop() || err != nil {
 		_ = conn.Close()
@@ -135,6 +136,12 @@ func (s *server) greet(ctx context.Context, me hello, conn net.Conn, arrivals ch
 	case <-ctx.Done():
 		_ = conn.Close()
 	}
+}
+
+// refuse tells the process of a connection why it may not join, and notes it for the error of a rendezvous that fails.
+func (s *server) refuse(k *link, why error) {
+	_ = k.write(frameRefuse, []byte(cut(why.Error(), maxText-8))) // fails if the process is gone, which needs no message
+	s.refused.add(k.conn.RemoteAddr().String(), why)
 }
 
 // hear reads a hello from a connection.
