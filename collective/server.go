@@ -140,8 +140,8 @@ func (s *server) greet(ctx context.Context, me hello, conn net.Conn, arrivals ch
 
 // refuse tells the process of a connection why it may not join, and notes it for the error of a rendezvous that fails.
 func (s *server) refuse(k *link, why error) {
+	s.refused.add(k.conn.RemoteAddr().String(), why)              // before the process ends, which whoever started it sees
 	_ = k.write(frameRefuse, []byte(cut(why.Error(), maxText-8))) // fails if the process is gone, which needs no message
-	s.refused.add(k.conn.RemoteAddr().String(), why)
 }
 
 // hear reads a hello from a connection.
