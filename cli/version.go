@@ -13,17 +13,17 @@ import (
 
 type versionReport struct {
 	Version  string `json:"version"`
-	Revision string `json:"revision,omitempty"` // of the source; "+" follows when it was changed
+	Revision string `json:"revision,omitempty"` // commit of the source; "+" follows if Go stamped that files were modified
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
-	Language int    `json:"language"` // newest version of the IR's text
-	Program  int    `json:"program"`  // version of compiled programs
+	Language int    `json:"language"` // ir.LanguageVersion, of the IR's text
+	Program  int    `json:"program"`  // program.FormatVersion, of the encoding of programs
 }
 
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
-		Short:   "print the versions of pwc and of what it reads and writes",
+		Short:   "print the versions of pwc, of the IR's text and of the program format",
 		Example: "  pwc version --json",
 		Args:    exactly(0, "no arguments"),
 		RunE:    func(*cobra.Command, []string) error { return a.printVersions() },
@@ -46,8 +46,8 @@ func (a *app) printVersions() error {
 	return t.write(a.out, "")
 }
 
-// commit is the revision of the source where the linker sets it: Go stamps none into what is built with -buildvcs=false
-// (make build).
+// commit is the revision of the source, set by the linker (make build). It is used where Go stamps no revision into the
+// binary: with -buildvcs=false, and outside a checkout.
 var commit string
 
 func version() versionReport {

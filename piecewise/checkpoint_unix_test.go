@@ -16,8 +16,8 @@ import (
 	"pwc/safetensors"
 )
 
-// Load refuses a checkpoint whose tensors the module would ignore against what it says, and
-// one that is truncated while it is open; both leave nothing behind.
+// Load refuses a checkpoint that the module's declarations weights strict and unread forbid, and
+// one that is truncated while it is open. After either the pool holds no bytes.
 func TestLoadHoldsTheCheckpoint(t *testing.T) {
 	ctx := context.Background()
 	pool, err := piecewise.NewPool(openHost(t), 0)

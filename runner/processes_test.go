@@ -19,8 +19,8 @@ import (
 	hostdev "pwc/runtime/host"
 )
 
-// process is what one process of a divided model has: nothing of it is shared with the others but
-// groups.
+// process is the runner of one rank, with its members of the groups. The test runs all ranks in one
+// process of the operating system; they exchange data through the groups alone.
 type process struct {
 	*Runner
 	tp, told *collective.Group
@@ -35,7 +35,7 @@ func (p *process) Finished(s *Sequence) {
 	p.ended[s.arrival], p.reasons[s.arrival] = slices.Clone(s.IDs()), s.Reason()
 }
 
-// inProcesses makes a runner for each rank, as processes do, and loads it. change may change the
+// inProcesses makes and loads a runner for each rank, each in a goroutine. change may change the
 // options of a rank.
 func inProcesses(t *testing.T, o Options, change func(rank int, o *Options)) []*process {
 	t.Helper()
@@ -89,8 +89,8 @@ func processOptions() Options {
 	return Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{1, 2, 4, 8}}}, MaxSequences: 6, MaxTokens: 24, Blocks: 24, MaxLength: 48}
 }
 
-// TestProcesses holds that ranks in processes of their own run the same requests to the same ends:
-// random sampling, arrivals, preemption, and requests that rank 0 alone is asked to end.
+// TestProcesses holds that ranks with Options.Processes end each request with the same tokens and the
+// same reason, with random sampling, arrivals, preemption, and Stop and Cancel on rank 0 alone.
 func TestProcesses(t *testing.T) {
 	all := inProcesses(t, processOptions(), nil)
 	for rank, p := range all {
@@ -144,7 +144,8 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// TestProcessesGreedy holds two processes to transformers, and what they refuse.
+// TestProcessesGreedy compares greedy tokens of two ranks with those of transformers. Both ranks get
+// the fewer blocks of the two. Rank 1 refuses requests, and rank 0 refuses a LogitsProcessor.
 func TestProcessesGreedy(t *testing.T) {
 	all := inProcesses(t, processOptions(), func(rank int, o *Options) { o.Blocks -= 4 * rank })
 	for rank, p := range all {
@@ -179,7 +180,8 @@ func TestProcessesGreedy(t *testing.T) {
 	}
 }
 
-// TestLostProcess holds that a process that is lost ends the others' runners, with its name.
+// TestLostProcess holds that a lost rank ends the other rank's runner, with an error that has the
+// number of the lost rank.
 func TestLostProcess(t *testing.T) {
 	all := inProcesses(t, processOptions(), nil)
 	follows := make(chan error, 1)
@@ -203,7 +205,8 @@ func TestLostProcess(t *testing.T) {
 	}
 }
 
-// TestProcessesDiffer holds that processes with other options, or too few of them, are refused by all.
+// TestProcessesDiffer holds that New fails on every rank if the options of ranks differ, and if
+// there are fewer processes than the model has ranks.
 func TestProcessesDiffer(t *testing.T) {
 	all := inProcesses(t, processOptions(), func(rank int, o *Options) { o.MaxTokens += rank })
 	for rank, p := range all {

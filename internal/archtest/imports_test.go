@@ -141,8 +141,8 @@ func foreign(p string) bool {
 	return strings.Contains(first, ".")
 }
 
-// Every folder has a row, every import is in it, and nothing is in it that is
-// not imported.
+// Every folder has a row. The row has exactly the folder's imports, without the leaves and
+// without packages of the standard library.
 func TestImports(t *testing.T) {
 	table, imports := readTable(t), readImports(t)
 	for folder, list := range imports {
