@@ -126,8 +126,8 @@ func (f *fuser) locate(g *group, v ir.Value, coords []coord, emit bool) (operand
 		return operand{}, &miss{x}
 	}
 	for i, c := range coords {
-		// A position out of range must read zero: an axis that a tensor's
-		// positions run over may not be dropped on the way.
+		// An index out of range must read zero: an axis that a tensor's
+		// indices run over may not be dropped on the way.
 		if c.ind != nil && n.Op.ID == ir.OpBroadcastTo && !keeps(cs, coords[i].ind) {
 			return operand{}, &miss{v}
 		}

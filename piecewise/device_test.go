@@ -255,7 +255,7 @@ func TestSharedPool(t *testing.T) {
 	}
 }
 
-// A position out of range is told to who ran it, whoever else uses the device meanwhile,
+// An index out of range is told to who ran it, whoever else uses the device meanwhile,
 // in the same pool or in another (C12).
 func TestFaultsOfOtherBackends(t *testing.T) {
 	const text = `pwc 1

@@ -14,9 +14,9 @@ import (
 	"pwc/runtime/device"
 )
 
-// maker opens a device that the test's end closes, with what compiles for it and
-// an implementation of silly::attention. These tests hold for every device, and
-// however its buffers are kept apart.
+// maker opens a device and returns options with it, with a compiler for it, and with an
+// implementation of silly::attention. The end of the test closes the device. The tests of
+// this file hold on every device, in each mode of Options.Debug.Canary.
 type maker func(t testing.TB) piecewise.Options
 
 func onHost(t testing.TB) piecewise.Options {
@@ -34,7 +34,7 @@ func (open maker) pool(t testing.TB) (*piecewise.Pool, maker) {
 	return pool, func(testing.TB) piecewise.Options { return base }
 }
 
-// with adds a device to options, and what goes with it.
+// with sets the device, the compiler, the ops and the debug mode of o, and its store if o has none.
 func (open maker) with(t testing.TB, o piecewise.Options) piecewise.Options {
 	t.Helper()
 	base := open(t)
@@ -78,8 +78,8 @@ func demonstration(t *testing.T, open maker) {
 	}
 }
 
-// C5: what steps are bound to is what was planned, size by size, and what Load
-// takes is the plan's total.
+// C5: steps are bound to as many arena bytes as the plan has for their size. After Load, Capture
+// and a run the pool holds the plan's total without its constants.
 func TestPlannedBytesAreTaken(t *testing.T) { plannedBytes(t, onHost) }
 
 func plannedBytes(t *testing.T, open maker) {
@@ -104,7 +104,7 @@ func plannedBytes(t *testing.T, open maker) {
 		if got := pool.Stats().RequestedBytes.Now; got != plan.Total()-plan.ConstBytes {
 			t.Errorf("size %d: planned %d bytes, the pool holds %d", n, plan.Total()-plan.ConstBytes, got)
 		}
-		// One tensor of n floats is alive between pieces beside the op's output: two, rounded to the alignment.
+		// Two tensors of n floats are alive between pieces: the op's output and one more. Sizes are rounded to the alignment.
 		want := 2 * ((4*n + 255) / 256 * 256)
 		if got := (plan.ArenaBytes[n] + 255) / 256 * 256; got != want {
 			t.Errorf("size %d: arena of %d bytes, two buffers of %d floats take %d", n, got, n, want)
@@ -118,7 +118,7 @@ func plannedBytes(t *testing.T, open maker) {
 	}
 }
 
-// C6: results are weak.
+// C6: a run overwrites the results of the run before. A later read of those is a StaleError.
 func TestStaleResult(t *testing.T) { staleResult(t, onHost) }
 
 func staleResult(t *testing.T, open maker) {
@@ -220,7 +220,7 @@ func movedState(t *testing.T, open maker) {
 	}
 }
 
-// C8: what is not replayed is counted with its reason.
+// C8: Stats.Skipped counts the runs that replay no graph, by reason.
 func TestSkipsAreCounted(t *testing.T) { skips(t, onHost) }
 
 func skips(t *testing.T, open maker) {
@@ -269,8 +269,8 @@ func mixingRows(t *testing.T, open maker) {
 	}
 }
 
-// A padded row that would name a position out of range forbids padding: the step would
-// report what none of its rows did (C11, C12).
+// An op that gets an index out of range from a padded row forbids padding: the step would
+// report an index that no real row has (C11, C12).
 func TestIndicesForbidPadding(t *testing.T) { positionsForbidPadding(t, onHost) }
 
 func positionsForbidPadding(t *testing.T, open maker) {
@@ -315,12 +315,12 @@ module "shifted" {
 	}
 }
 
-// C12: a position out of range reads zero and is reported with the op's place,
-// replayed or not; @logits reads @forward's result where it lies.
+// C12: an index out of range reads zero and is reported with the op's loc, replayed or
+// not. @logits reads @forward's result by input/output aliasing.
 func TestIndicesOutOfRange(t *testing.T) { indicesOutOfRange(t, onHost) }
 
-// Whatever lies in the arena and in padded rows before a step does not reach
-// its results.
+// Values that an earlier step left in the arena and in padded rows do not reach the
+// results of a step.
 func TestPoisonedArena(t *testing.T) { poisonedArena(t, onHost) }
 
 func poisonedArena(t *testing.T, open maker) {
@@ -345,7 +345,7 @@ func indicesOutOfRange(t *testing.T, open maker) {
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {
 		b := start(t, text, open.with(t, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{1, 2, 4}}}))
 		f, g := b.Func("forward"), b.Func("logits")
-		// A longer run first: what it leaves behind must not be readable.
+		// A run of more rows comes first: index 3 must not read the row that it left.
 		if _, err := issue(t, f, []float32{9, 9, 9, 9}, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -389,7 +389,7 @@ func indicesOutOfRange(t *testing.T, open maker) {
 		}
 		wantF32(t, got, []float32{2, 11, 1, 1})
 		if got, err = ask(1); err != nil {
-			t.Fatalf("mode %s: the report came twice: %v", mode, err)
+			t.Fatalf("mode %s: one run's fault was reported twice: %v", mode, err)
 		}
 		wantF32(t, got, []float32{3, 21})
 	}

@@ -264,7 +264,7 @@ func TestDeviceRandomModules(t *testing.T) {
 }
 
 // TestDeviceExactModules runs modules whose results must be the interpreter's to the
-// bit, on NaNs, the limits of integers, positions out of range and sizes of 0.
+// bit, on NaNs, the limits of integers, indices out of range and sizes of 0.
 func TestDeviceExactModules(t *testing.T) {
 	g := openDevice(t)
 	first := number(t, "PWC_RANDOM_SEED", 0)
@@ -353,7 +353,7 @@ func TestDeviceGEMMs(t *testing.T) {
 	}
 }
 
-// TestDeviceFaults runs a gather with positions out of range: they read zero and
+// TestDeviceFaults runs a gather with indices out of range: they read zero and
 // are reported.
 func TestDeviceFaults(t *testing.T) {
 	g := openDevice(t)

@@ -11,8 +11,8 @@
 //
 // In order, eight bytes each: a pointer for every argument of the step, an
 // integer for every dim of launch attribute "dims", and, if the launch has
-// attribute "faults", a pointer to one 32-bit flag for each node in it: a
-// position out of range sets the flag of its node (C12).
+// attribute "faults", a pointer to one 32-bit flag for each node in it: an
+// index out of range sets the flag of its node (C12).
 //
 // # Where things are
 //

@@ -118,7 +118,7 @@ module "none" {
 }
 
 // checkFaults runs a module on the GPU and holds it to the interpreter, and its
-// reports of positions out of range to what is expected.
+// reports of indices out of range to what is expected.
 func (g *rig) checkFaults(m *ir.Module, b *oracle.Inputs, want bool) error {
 	p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
 	if err != nil {

@@ -66,8 +66,8 @@ func (n *node) linear(o, i, j int, bias *Tensor) {
 	n.out[0].setFloat(o, sum)
 }
 
-// linearSelectRule leaves rows whose position is out of range zero, and reports
-// the position unless no element of the result depends on it (C12).
+// linearSelectRule leaves rows whose index is out of range zero, and reports
+// the index unless no element of the result depends on it (C12).
 func linearSelectRule(n *node) error {
 	x, weight, index, out := n.args[0], n.args[1], n.args[2], n.out[0]
 	if out.Len() == 0 {

@@ -46,7 +46,7 @@ func (n *node) outOfRange(element int, index, extent int64) {
 }
 
 func (n *node) gather(x, index *Tensor, axis int) error {
-	out := n.out[0] // zeros, which stay where a position is out of range
+	out := n.out[0] // zeros, which stay where an index is out of range
 	extent, count := int(x.Shape[axis]), index.Len()
 	inner := 1
 	for _, d := range x.Shape[axis+1:] {

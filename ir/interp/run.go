@@ -60,17 +60,17 @@ type Env struct {
 	MaxBytes int64
 
 	// IndexErrors collects what C12 reports: one entry for every node of the
-	// run that met positions out of range. A run appends to it and goes on.
+	// run that met indices out of range. A run appends to it and goes on.
 	IndexErrors []*IndexError
 }
 
-// IndexError says that a node met positions out of range: it read zeros or
+// IndexError says that a node met indices out of range: it read zeros or
 // wrote nothing there, and went on.
 type IndexError struct {
 	At       *ir.Error // the node: position in the text, function, loc
 	Op       string
 	Loc      string // the node's place in the model
-	Count    int    // positions out of range
+	Count    int    // indices out of range
 	Position int    // the first of them: element of the index operand
 	Index    int64  // its value
 	Extent   int64  // valid are 0 to Extent-1
@@ -194,7 +194,7 @@ type node struct {
 	run      *run
 	args     []*Tensor
 	out      []*Tensor
-	badIndex *IndexError // first position out of range; nil: none
+	badIndex *IndexError // first index out of range; nil: none
 }
 
 // rule computes a node: it fills out, and writes mut operands.

@@ -23,12 +23,12 @@
 // The classes do not say that real rows are independent of each other: a value
 // made from the first row alone is uniform, because that row is always real.
 //
-// # Positions
+// # Indices
 //
-// Whatever a padded row holds does not reach the others, but a position out of range
+// Whatever a padded row holds does not reach the others, but an index out of range
 // that it names is a fault of the whole step (C12). Integer parameters hold 0 in
 // padded rows, which a step may make −1: so bounds of integers in padded rows are
-// carried along, and an op that takes positions from rows is reported unless they are
+// carried along, and an op that takes indices from rows is reported unless they are
 // in its table however small that is. A clamp is what makes unknown ones known.
 //
 // # Trust
@@ -38,8 +38,8 @@
 // declared rowwise is trusted to keep rows of the first axis apart, and no more; any
 // other extern op is not trusted. Padded rows of a parameter that another function made are
 // taken for 0 too. Writing
-// rows into memory that all rows share, at positions from a tensor, is safe only
-// when padded rows write nowhere: the positions must come from a parameter whose
+// rows into memory that all rows share, at indices from a tensor, is safe only
+// when padded rows write nowhere: the indices must come from a parameter whose
 // padded rows hold −1, which its declaration ("padded -1") says, or the caller of [Check]
 // promises by naming it.
 package padding

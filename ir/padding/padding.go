@@ -8,8 +8,8 @@ import (
 	"pwc/ir/dim"
 )
 
-// Mixing is one place that forbids padding: rows mix, or a padded row may report a
-// position out of range.
+// Mixing is one place that forbids padding: rows mix, or a padded row may report an
+// index out of range.
 type Mixing struct {
 	Node int       // index into Func.Nodes; -1: a parameter or the return
 	Err  *ir.Error // position, loc and reason

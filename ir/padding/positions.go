@@ -11,7 +11,7 @@ import (
 
 // held is what is known of the elements of an integer or bool value: of its padded
 // rows, or, where it has no rows, of all. Nothing but positions needs it: a padded row
-// may hold anything, but a position out of range is a fault of the step (C12),
+// may hold anything, but an index out of range is a fault of the step (C12),
 // whichever row names it.
 type held struct {
 	dim.Interval         // of every element
@@ -253,7 +253,7 @@ func (c *checker) compare(n *ir.Node) held {
 	return between(0, 1)
 }
 
-// positions returns why padded rows may make n report a position out of range, or "".
+// positions returns why padded rows may make n report an index out of range, or "".
 // A step has a real row, which needs the table to have a position at least. What
 // scatter does with slots is in its rule.
 func (c *checker) positions(n *ir.Node) string {

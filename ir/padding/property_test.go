@@ -32,7 +32,7 @@ var seeds = flag.Int("seeds", 4000, "random modules to try")
 // TestProofHolds runs random modules that mix rows in all ways. Where nothing
 // is reported, the real rows of results, and all of states and of uniform
 // results, may depend neither on the number of padded rows nor on what is in them;
-// and where padded rows hold what is promised, they report no position out of range
+// and where padded rows hold what is promised, they report no index out of range
 // at a node where real rows report none.
 func TestProofHolds(t *testing.T) {
 	proven := 0

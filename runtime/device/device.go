@@ -50,7 +50,7 @@ type Device interface {
 	// ready to launch. ops are the extern ops that its steps may name.
 	Load(p *program.Program, ops OpSet) (Executable, error)
 
-	// TakeFaults returns the positions out of range that kernels of these programs
+	// TakeFaults returns the indices out of range that kernels of these programs
 	// met since the last call, and clears them (C12); of all that are loaded if none
 	// is named. Those of other programs are left to who loaded them. It orders itself
 	// after s.

@@ -29,7 +29,7 @@ type Executable struct {
 	faulted atomic.Bool // one of them may be set
 }
 
-// fault is set by kernels that meet a position out of range.
+// fault is set by kernels that meet an index out of range.
 type fault struct {
 	exec *Executable
 	seen atomic.Bool

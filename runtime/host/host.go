@@ -162,7 +162,7 @@ func (d *Device) NewEvent() (device.Event, error) {
 	return &event{dev: d}, nil
 }
 
-// TakeFaults returns the positions out of range that kernels met since the last
+// TakeFaults returns the indices out of range that kernels met since the last
 // call, each node once, and clears them.
 func (d *Device) TakeFaults(s device.Stream, of ...device.Executable) ([]device.IndexError, error) {
 	hs, ok := s.(*Stream)

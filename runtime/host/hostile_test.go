@@ -171,7 +171,7 @@ func TestZeroExtents(t *testing.T) {
 	}
 }
 
-// TestFaults holds C12 by hand: positions out of range read zero, write nothing
+// TestFaults holds C12 by hand: indices out of range read zero, write nothing
 // and are reported once, with their node.
 func TestFaults(t *testing.T) {
 	d := openDevice(t, 1)

@@ -194,7 +194,7 @@ var programTests = map[string]func(*env){
 			} else {
 				e.must(e.stream.Launch(l))
 			}
-			e.expect("positions out of range", out, floats(0, 0, 12))
+			e.expect("indices out of range", out, floats(0, 0, 12))
 			faults, err = e.dev.TakeFaults(e.stream)
 			e.must(err)
 			if len(faults) != 1 || faults[0].Origin != GatherNode || faults[0].Executable != p {
