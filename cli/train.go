@@ -45,6 +45,7 @@ type trainFlags struct {
 	scaler    optim.Scaler
 	scaled    bool // a flag of the loss scaling was given
 	seed      int64
+	seedGiven bool
 
 	out    string
 	every  int64
@@ -133,7 +134,7 @@ func (t *trainFlags) add(cmd *cobra.Command, only ...string) {
 	fl.Float64Var(&t.scaler.Growth, "loss-scale-growth", t.scaler.Growth, "`FACTOR` by which the scale grows")
 	fl.Float64Var(&t.scaler.Backoff, "loss-scale-backoff", t.scaler.Backoff, "`FACTOR` by which the scale falls if a gradient is not finite; that step is skipped")
 	fl.Var(&wholeNumber[int64]{&t.scaler.Interval, 1, math.MaxInt32}, "loss-scale-interval", "`STEPS` with finite gradients after which the scale grows")
-	fl.Int64Var(&t.seed, "seed", 0, "`SEED` of dropout, --shuffle and other random numbers")
+	fl.Int64Var(&t.seed, "seed", 0, "`SEED` of dropout, --shuffle and other random numbers; a run that is resumed keeps its own")
 	fl.StringVar(&t.out, "out", "", "`DIR` for weights, checkpoints and the curve of the loss, or FILE.safetensors for the weights alone")
 	fl.Var(&wholeNumber[int64]{&t.every, 1, 1 << 40}, "save-every", "write a checkpoint every `N` steps (default: at the end and at an interrupt)")
 	fl.BoolVar(&t.resume, "resume", false, "resume from the latest checkpoint in --out")
@@ -151,6 +152,7 @@ func (t *trainFlags) check(cmd *cobra.Command) error {
 	for _, name := range []string{"loss-scale", "loss-scale-growth", "loss-scale-backoff", "loss-scale-interval"} {
 		t.scaled = t.scaled || changed(name)
 	}
+	t.seedGiven = changed("seed")
 	of := map[string]string{"momentum": "sgd", "nesterov": "sgd", "betas": "adam", "eps": "adam"}
 	for name, optimizer := range of {
 		if changed(name) && !strings.HasPrefix(t.optimizer, optimizer) {

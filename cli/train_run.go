@@ -470,7 +470,7 @@ func (r *training) openOut() error {
 	case r.flags.single():
 		return canWrite(out)
 	case r.flags.resume:
-		return nil
+		return r.flags.checkSeed()
 	}
 	steps, err := checkpoints(out)
 	if err != nil {
@@ -480,6 +480,22 @@ func (r *training) openOut() error {
 		return usagef("--out %s already holds a run of %s: add --resume to continue it, or give another directory", out, plural(slices.Max(steps), "step"))
 	}
 	return os.MkdirAll(out, 0o755)
+}
+
+// checkSeed refuses a seed that is not that of the run to resume: its random numbers go on.
+func (t *trainFlags) checkSeed() error {
+	if !t.seedGiven {
+		return nil
+	}
+	from, err := latestCheckpoint(t.out)
+	if err != nil {
+		return err
+	}
+	seed, err := train.SavedSeed(from)
+	if err == nil && seed != t.seed {
+		err = usagef("--seed %d: the run of %s has seed %d, which --resume keeps: leave --seed out, or begin a new run with another --out", t.seed, from, seed)
+	}
+	return err
 }
 
 // print prints the report for people.

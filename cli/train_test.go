@@ -141,6 +141,15 @@ func TestTrainResumes(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(parts, "checkpoint-8")); err != nil {
 		t.Error(err)
 	}
+	refused := []string{"train", "../testdata/train/llama.ir", "--weights", "../testdata/train/llama/initial.safetensors", "--data", "../testdata/train/llama/data.safetensors"}
+	var stdout, stderr bytes.Buffer
+	code := cli.Run(t.Context(), append(refused, flags("13", parts, "--resume", "--seed", "8")...), strings.NewReader(""), &stdout, &stderr)
+	if want := "has seed 7, which --resume keeps"; code != 2 || !strings.Contains(stderr.String(), want) {
+		t.Errorf("--resume with another seed: exit code %d: %s; want 2 and %q", code, &stderr, want)
+	}
+	if n := len(trained(t, "llama", flags("13", parts, "--resume", "--seed", "7")...)); n != 1 {
+		t.Errorf("%d losses with the seed of the run, want 1", n)
+	}
 	if a, b := trained(t, "llama", "--steps", "1"), trained(t, "llama", "--steps", "1", "--shuffle"); a[0] == b[0] {
 		t.Errorf("the first batch has loss %v, shuffled or not", a[0])
 	}

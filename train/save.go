@@ -103,20 +103,12 @@ func (s *Step) Restore(dir string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	meta := file.Metadata()
-	if v := meta["pwc-train"]; v != formatVersion {
-		return fmt.Errorf("%s: the version of the format is %q, want %q", file.Path(), v, formatVersion)
+	at, err := placeOf(file)
+	if err != nil {
+		return err
 	}
-	if have, want := meta["optimizer"], s.program.options.Optimizer.Name(); have != want {
+	if have, want := file.Metadata()["optimizer"], s.program.options.Optimizer.Name(); have != want {
 		return fmt.Errorf("%s: the run was trained with %s, not %s", file.Path(), have, want)
-	}
-	var numbers [3]int64
-	for i, key := range []string{"steps", "seed", "offset"} {
-		n, err := strconv.ParseInt(meta[key], 10, 64)
-		if err != nil || key == "steps" && n < 0 {
-			return fmt.Errorf("%s: %s is %q, want a whole number", file.Path(), key, meta[key])
-		}
-		numbers[i] = n
 	}
 	if err := s.restoreStates(file); err != nil {
 		return err
@@ -124,8 +116,38 @@ func (s *Step) Restore(dir string) (err error) {
 	if err := s.loadWeights(model); err != nil {
 		return err
 	}
-	s.taken, s.seed, s.offset = numbers[0], numbers[1], numbers[2]
+	s.taken, s.seed, s.offset = at.steps, at.seed, at.offset
 	return nil
+}
+
+// SavedSeed returns the seed of the run whose checkpoint was saved to dir, with which Restore goes on.
+func SavedSeed(dir string) (seed int64, err error) {
+	file, err := safetensors.Open(filepath.Join(dir, OptimizerFile))
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	at, err := placeOf(file)
+	return at.seed, err
+}
+
+// place is where a run was when its checkpoint was saved.
+type place struct{ steps, seed, offset int64 }
+
+// placeOf reads the place from the metadata of an optimizer file.
+func placeOf(file *safetensors.File) (at place, err error) {
+	meta := file.Metadata()
+	if v := meta["pwc-train"]; v != formatVersion {
+		return at, fmt.Errorf("%s: the version of the format is %q, want %q", file.Path(), v, formatVersion)
+	}
+	for i, key := range []string{"steps", "seed", "offset"} {
+		n, err := strconv.ParseInt(meta[key], 10, 64)
+		if err != nil || key == "steps" && n < 0 {
+			return at, fmt.Errorf("%s: %s is %q, want a whole number", file.Path(), key, meta[key])
+		}
+		*[]*int64{&at.steps, &at.seed, &at.offset}[i] = n
+	}
+	return at, nil
 }
 
 // restoreStates fills the states that are no weights. All are looked at before one is written.

@@ -429,7 +429,7 @@ func TestNothingPanics(t *testing.T) {
 			},
 		},
 		"train": {
-			funcs:     map[string]any{"Autocast": train.Autocast, "Build": train.Build, "CopyFiles": train.CopyFiles, "Labeled": train.Labeled, "Language": train.Language, "New": train.New, "NewData": train.NewData, "Operations": train.Operations},
+			funcs:     map[string]any{"Autocast": train.Autocast, "Build": train.Build, "CopyFiles": train.CopyFiles, "Labeled": train.Labeled, "Language": train.Language, "New": train.New, "NewData": train.NewData, "Operations": train.Operations, "SavedSeed": train.SavedSeed},
 			receivers: []func() any{ptr[train.Data], func() any { return step(0) }, func() any { return step(1) }, func() any { return step(2) }},
 		},
 		"checkpoint": {
