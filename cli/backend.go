@@ -256,22 +256,11 @@ func (unread) Get(context.Context, cache.Key) ([]byte, bool, error) { return nil
 // symbol and the values of load symbols are those of the flags, else of the
 // arguments.
 func (a *app) newBackend(ctx context.Context, m *ir.Module, t *target, f *buildFlags, mode piecewise.Mode, limits, symbols map[string]int64) (*piecewise.Backend, error) {
-	if err := f.checkSymbols(m); err != nil {
+	b, err := a.newBackends(ctx, m, t, &world{}, f, mode, limits, symbols)
+	if err != nil {
 		return nil, err
 	}
-	limits, symbols = overlay(limits, f.max), overlay(symbols, f.symbols)
-	var b *piecewise.Backend
-	err := a.forGPU(ctx, t, f, func() error {
-		o, done, err := a.backendOptions(m, t, f, mode, bounds(m, limits, symbols))
-		if err != nil {
-			return err
-		}
-		defer done()
-		o.Memory.Max, o.Memory.Symbols = limits, symbols
-		b, err = piecewise.New(ctx, m, o)
-		return t.explain(err)
-	})
-	return b, explainOptions(err)
+	return b.first(), nil
 }
 
 // explainOptions adds the flags that set the options which an error names: the call was wrong. That memory is not enough

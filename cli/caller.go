@@ -78,7 +78,7 @@ func (c *deviceCaller) call(ctx context.Context, f *ir.Func, args []value, symbo
 			return nil, fmt.Errorf("@%s: no argument says how many rows %s there are", f.Name, size)
 		}
 	}
-	in, err := fn.Inputs(rows)
+	in, err := whenFree(func() (piecewise.Inputs, error) { return fn.Inputs(rows) })
 	if err != nil {
 		return nil, err
 	}
@@ -154,115 +154,6 @@ func symbolsOf(f *ir.Func, args []value, given map[string]int64) (map[string]int
 	return bound, nil
 }
 
-// referenceCaller interprets functions.
-type referenceCaller struct {
-	module *ir.Module
-	env    *interp.Env
-	batch  *attention.Batch // of the call that is being run
-}
-
-func (c *referenceCaller) function(name string) *ir.Func { return c.module.Func(name) }
-
-func (c *referenceCaller) call(ctx context.Context, f *ir.Func, args []value, symbols map[string]int64, batch *attention.Batch) ([]value, error) {
-	in := make([]*interp.Tensor, len(args))
-	for i, a := range args {
-		var err error
-		if in[i], err = a.tensor(); err != nil {
-			return nil, err
-		}
-	}
-	c.batch = batch
-	env := *c.env
-	env.Symbols = overlay(c.env.Symbols, symbols)
-	res, err := interp.Run(ctx, c.module, f, &env, in)
-	if err != nil {
-		return nil, err
-	}
-	out := make([]value, len(res))
-	for i, t := range res {
-		out[i] = hostValue{t}
-	}
-	return out, nil
-}
-
-// newReference returns an interpreter of the module with its weights, its states as they are
-// at first, and the references of its ops.
-func (a *app) newReference(ctx context.Context, m *ir.Module, weights safetensors.Source, symbols map[string]int64) (*referenceCaller, error) {
-	c := &referenceCaller{module: m}
-	externs := map[string]interp.Extern{}
-	for _, e := range m.Called() {
-		o, ok := a.op(e.Name)
-		if !ok || o.Reference == nil {
-			return nil, fmt.Errorf("--check: op %q has no reference for the interpreter", e.Name)
-		}
-		externs[e.Name] = o.Reference(func() *attention.Batch { return c.batch })
-	}
-	var err error
-	if c.env, err = a.newValues(ctx, m, weights, symbols); err != nil {
-		return nil, err
-	}
-	c.env.Externs = externs
-	return c, nil
-}
-
-// newValues returns a module's weights, and its states as they are at first, as the interpreter has them.
-func (a *app) newValues(ctx context.Context, m *ir.Module, weights safetensors.Source, symbols map[string]int64) (*interp.Env, error) {
-	c := &referenceCaller{module: m, env: &interp.Env{Weights: map[string]*interp.Tensor{}, States: map[string]*interp.Tensor{}, Symbols: symbols}}
-	if err := c.checkMemory(); err != nil {
-		return nil, err
-	}
-	get := func(name string) (*interp.Tensor, error) { return readTensor(weights, name) }
-	for _, w := range m.Weights {
-		t, err := interp.EvalWeight(ctx, m, w, get)
-		if err != nil {
-			return nil, err
-		}
-		c.env.Weights[w.Name] = t
-	}
-	for _, s := range m.States {
-		t, err := c.initial(ctx, s, get)
-		if err != nil {
-			return nil, fmt.Errorf("state @%s: %w", s.Name, err)
-		}
-		c.env.States[s.Name] = t
-	}
-	c.env.MaxBytes = available()
-	return c.env, nil
-}
-
-// checkMemory holds the weights and states against the memory that the process can take: in
-// the interpreter each of their elements is 8 bytes. The largest weight is there three times,
-// as the checkpoint has it and before and after its expression.
-func (c *referenceCaller) checkMemory() error {
-	symbol := func(name string) (int64, bool) { v, ok := c.env.Symbols[name]; return v, ok }
-	sum, largest := int64(0), int64(0)
-	add := func(what, name string, t ir.Type) (int64, error) {
-		shape := make([]int64, t.Rank())
-		for i, d := range t.Shape {
-			var err error
-			if shape[i], err = d.Eval(symbol); err != nil {
-				return 0, fmt.Errorf("%s @%s: %w", what, name, err)
-			}
-		}
-		n := heldBytes(t.DType, shape)
-		sum = addBytes(sum, n)
-		return n, nil
-	}
-	for _, w := range c.module.Weights {
-		n, err := add("weight", w.Name, w.Type)
-		if err != nil {
-			return err
-		}
-		largest = max(largest, n)
-	}
-	for _, s := range c.module.States {
-		if _, err := add("state", s.Name, s.Type); err != nil {
-			return err
-		}
-	}
-	return checkRoom("weights and states in the interpreter", addBytes(sum, addBytes(largest, largest)))
-}
-
 // readTensor copies a tensor of a checkpoint.
 func readTensor(src safetensors.Source, name string) (*interp.Tensor, error) {
 	t, err := src.Tensor(name)
@@ -279,25 +170,6 @@ func copyTensor(src safetensors.Source, t safetensors.Tensor) (out *interp.Tenso
 		return err
 	})
 	return out, err
-}
-
-// initial returns what a state holds at first: zeros, or what the module computes from tensors.
-func (c *referenceCaller) initial(ctx context.Context, s *ir.State, get func(name string) (*interp.Tensor, error)) (*interp.Tensor, error) {
-	if w := s.Initial(); w != nil {
-		t, err := interp.EvalWeight(ctx, c.module, w, get)
-		if err != nil {
-			return nil, err
-		}
-		return t.Clone(), nil // what the source gave is not to be written
-	}
-	shape := make([]int64, s.Type.Rank())
-	for i, d := range s.Type.Shape {
-		var err error
-		if shape[i], err = d.Eval(func(name string) (int64, bool) { v, ok := c.env.Symbols[name]; return v, ok }); err != nil {
-			return nil, err
-		}
-	}
-	return interp.Zeros(s.Type.DType, shape)
 }
 
 // paramNames returns the names of a function's parameters.

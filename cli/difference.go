@@ -27,7 +27,7 @@ func (s *session) check(ctx context.Context, got []output, tol float64) (*compar
 	if worst == nil {
 		return nil, usagef("--check: the function returns nothing to compare")
 	}
-	if worst.OK {
+	if worst.OK || m.World() > 1 { // the search runs parts of a module on one device
 		return worst, nil
 	}
 	search := s.search(verifyReference{s})

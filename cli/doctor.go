@@ -164,7 +164,7 @@ func (a *app) demonstrate(ctx context.Context, t *target) (values []float64, cou
 	quiet := &app{in: a.in, out: a.out, err: io.Discard, ops: a.ops}
 	flags := &buildFlags{captureSizes: "1,2", uncached: true}
 	t.configure(flags)
-	s := &session{app: quiet, target: t, build: flags, mode: piecewise.Piecewise, work: &single{steps: newSteps(m, 2, flags), args: []value{hostValue{x}}}}
+	s := &session{app: quiet, target: t, world: &world{}, build: flags, mode: piecewise.Piecewise, work: &single{steps: newSteps(m, 2, flags), args: []value{hostValue{x}}}}
 	var report runReport
 	out, err := s.run(ctx, m, &report)
 	if err != nil {

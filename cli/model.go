@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -287,7 +288,7 @@ func (m *model) source(f *modelFlags) (safetensors.Source, func() error, error) 
 
 // dummy returns made-up values for the weights of a module and what its states start from, and
 // makes the module read each by its own name: what a weight is made from tells the
-// tensors' names but not their shapes.
+// tensors' names but not their shapes. A weight that is a shard stays one, of a tensor of its own.
 func (m *model) dummy() (safetensors.Source, error) {
 	var params []hf.Param
 	for _, w := range m.module.Loaded() {
@@ -299,6 +300,9 @@ func (m *model) dummy() (safetensors.Source, error) {
 			}
 			p.Shape = append(p.Shape, n)
 		}
+		if err := m.wholeOf(w, p.Shape); err != nil {
+			return nil, err
+		}
 		if len(p.Shape) < 2 {
 			p.Mean = 1 // scales of norms
 		}
@@ -307,19 +311,57 @@ func (m *model) dummy() (safetensors.Source, error) {
 	own := *m.module
 	own.Weights, own.States = nil, nil
 	for _, w := range m.module.Weights {
-		plain := *w
-		plain.Expr = nil
-		own.Weights = append(own.Weights, &plain)
+		made := *w
+		if made.Expr = nil; shards(w.Expr) {
+			made.Expr = madeUpExpr(w.Name, w.Expr)
+		}
+		own.Weights = append(own.Weights, &made)
 	}
 	for _, s := range m.module.States {
-		plain := *s
+		made := *s
 		if s.Expr != nil {
-			plain.Expr = &ir.WeightExpr{Name: s.Name}
+			made.Expr = madeUpExpr(s.Name, s.Expr)
 		}
-		own.States = append(own.States, &plain)
+		own.States = append(own.States, &made)
 	}
 	m.module = &own
 	return hf.Dummy(params), nil
+}
+
+// wholeOf makes the shape of a weight that is a shard that of the tensor whose part it is.
+func (m *model) wholeOf(w *ir.Weight, shape []int64) error {
+	e := w.Expr
+	for ; e != nil && e.Op == ir.WeightShard; e = e.Args[0] {
+		s, _ := e.Shard()
+		parts := s.Parts
+		if parts == 0 && m.module.Group(s.Group) != nil {
+			parts = m.module.Group(s.Group).Size
+		}
+		axis := s.Axis
+		if axis < 0 {
+			axis += int64(len(shape))
+		}
+		shape[axis] *= parts
+	}
+	if shards(e) {
+		return usagef("%s: weight @%s is made of several shards, for which --weights dummy has no values: give --weights DIR", m.path, w.Name)
+	}
+	return nil
+}
+
+// shards reports whether an expression has a shard.
+func shards(e *ir.WeightExpr) bool {
+	return e != nil && (e.Op == ir.WeightShard || slices.ContainsFunc(e.Args, shards))
+}
+
+// madeUpExpr is the expression of a weight that is read by its own name, with the shards of e.
+func madeUpExpr(name string, e *ir.WeightExpr) *ir.WeightExpr {
+	if e == nil || e.Op != ir.WeightShard {
+		return &ir.WeightExpr{Name: name}
+	}
+	made := *e
+	made.Args = []*ir.WeightExpr{madeUpExpr(name, e.Args[0])}
+	return &made
 }
 
 // openFuncs opens a model and returns it with the function that --func names, or all.

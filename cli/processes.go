@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -27,7 +29,7 @@ type processFlags struct {
 
 func (f *processFlags) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
-	fl.Var(&wholeNumber[int]{&f.rank, 0, collective.MaxSize - 1}, "rank", "run rank `R` of a model of --tp alone; each other rank is a process with the same command, here or on another host (default: one process runs all)")
+	fl.Var(&wholeNumber[int]{&f.rank, 0, collective.MaxSize - 1}, "rank", "run rank `R` of the --tp or --dp devices alone; each other rank is a process with the same command, here or on another host (default: one process runs all)")
 	fl.StringVar(&f.rendezvous, "rendezvous", "", "`ADDRESS` where the processes of --rank meet: host:port of rank 0, which takes the port behind it, too, or file:PATH in a directory that all of them see")
 	fl.StringVar(&f.token, "rendezvous-token", "", "`SECRET` that the processes of --rank show each other")
 	fl.Var(&wholeNumber[int]{&f.device, 0, maxNumber}, "local-rank", "use GPU `N` of this host (default: that of the number of --rank)")
@@ -62,7 +64,7 @@ func (w *world) joinProcess(ctx context.Context, m *ir.Module, t *target, f *pro
 	n := m.World()
 	switch {
 	case n == 1:
-		return usagef("--rank %d: the model is for one device; --tp N divides it", f.rank)
+		return usagef("--rank %d: the model is for one device; --tp N divides it, and --dp N trains it on several", f.rank)
 	case f.rank >= n:
 		return usagef("--rank %d: the model is for %d devices, whose ranks count from 0", f.rank, n)
 	}
@@ -70,7 +72,7 @@ func (w *world) joinProcess(ctx context.Context, m *ir.Module, t *target, f *pro
 	w.groups = [][]*collective.Group{own[:0]}
 	var err error
 	if w.process, err = collective.Join(ctx, "pwc", f.rank, n, f.rendezvous, collective.Options{Token: f.token, Limit: controlLimit}); err != nil {
-		return err
+		return explainJoin(err)
 	}
 	for i, g := range m.Groups {
 		address, err := f.addressOf(m, i)
@@ -84,6 +86,14 @@ func (w *world) joinProcess(ctx context.Context, m *ir.Module, t *target, f *pro
 		w.groups[0] = append(w.groups[0], joined)
 	}
 	return t.join(ctx, w.groups[0]...)
+}
+
+// explainJoin adds where the token comes from.
+func explainJoin(err error) error {
+	if strings.Contains(err.Error(), "the token differs") {
+		return fmt.Errorf("%w\nOn the command line: --rendezvous-token SECRET or PWC_RENDEZVOUS_TOKEN, the same on all ranks", err)
+	}
+	return err
 }
 
 // addressOf returns where the members of the module's group i meet that the rank is in: behind
@@ -117,18 +127,77 @@ func (f *processFlags) behind() (string, error) {
 	return net.JoinHostPort(host, strconv.FormatUint(port+1, 10)), nil
 }
 
-// leave leaves the other processes when all are done: they may still write to memory of this one.
-func (w *world) leave() error {
+// rank is that of the first device of this process.
+func (w *world) rank() int {
+	if w.process != nil {
+		return w.process.Rank()
+	}
+	return 0
+}
+
+// ranks are those of the devices of this process.
+func (w *world) ranks() []int {
+	out := []int{w.rank()}
+	for i := range w.peers {
+		out = append(out, i+1)
+	}
+	return out
+}
+
+// numbers gives a number of each process to all, in rank order.
+func (w *world) numbers(ctx context.Context, what string, mine int64) ([]int64, error) {
+	if w.process == nil {
+		return []int64{mine}, nil
+	}
+	out := make([]int64, w.process.Size())
+	err := w.process.Exchange(ctx, what, binary.LittleEndian.AppendUint64(nil, uint64(mine)), func(all [][]byte) error {
+		for rank, text := range all {
+			if len(text) != 8 {
+				return fmt.Errorf("rank %d gave %d bytes: all ranks have the same version of pwc", rank, len(text))
+			}
+			out[rank] = int64(binary.LittleEndian.Uint64(text))
+		}
+		return nil
+	})
+	return out, err
+}
+
+// meet returns when all processes have come so far. Rank 0 may compile and load meanwhile, which takes longer than a
+// collective waits.
+func (w *world) meet(ctx context.Context, what string) error {
+	_, err := w.numbers(ctx, what, 0)
+	return err
+}
+
+// agree returns an error if processes have other settings, which they describe by text, than rank 0 has.
+func (w *world) agree(ctx context.Context, settings string) error {
 	if w.process == nil {
 		return nil
 	}
+	return w.process.Exchange(ctx, "settings", []byte(settings), func(all [][]byte) error {
+		for rank, text := range all {
+			if !bytes.Equal(text, all[0]) {
+				return fmt.Errorf("rank %d has %q, rank 0 has %q: give all ranks the same command", rank, text, all[0])
+			}
+		}
+		return nil
+	})
+}
+
+// leave leaves the other processes when all are done: they may still write to memory of this one.
+func (w *world) leave() error {
+	p := w.process
+	if p == nil {
+		return nil
+	}
+	w.process = nil
 	var err error
-	if w.process.Err() == nil {
+	if p.Err() == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		err = w.process.Barrier(ctx)
+		err = p.Barrier(ctx)
 		cancel()
 	}
-	return errors.Join(err, w.process.Close())
+	return errors.Join(err, p.Close())
 }
 
 // runFollower loads a rank that is not the first, and runs what rank 0 does until that ends.

@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,10 +18,16 @@ import (
 // rankCommand is pwc generate as a process of rank R, with the file where ranks meet.
 func rankCommand(t *testing.T, rank, file string, args ...string) (cmd *exec.Cmd, stdout, stderr *bytes.Buffer) {
 	t.Helper()
+	return rankOf(t, "generate", rank, "file:"+file, "secret", append([]string{"../testdata/hf/llama", "--tp", "2"}, args...)...)
+}
+
+// rankOf is a command of pwc as a process of rank R, with the address where ranks meet and their token.
+func rankOf(t *testing.T, command, rank, address, token string, args ...string) (cmd *exec.Cmd, stdout, stderr *bytes.Buffer) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a rank that hangs is killed, and the test fails
 	t.Cleanup(cancel)
-	cmd = exec.CommandContext(ctx, "pwc", append([]string{"generate", "../testdata/hf/llama", "--tp", "2", "--rank", rank, "--rendezvous", "file:" + file}, args...)...)
-	cmd.Env = append(cmd.Environ(), "PWC_CACHE=off", "PWC_RENDEZVOUS_TOKEN=secret")
+	cmd = exec.CommandContext(ctx, "pwc", append([]string{command, "--rank", rank, "--rendezvous", address}, args...)...)
+	cmd.Env = append(cmd.Environ(), "PWC_CACHE=off", "PWC_RENDEZVOUS_TOKEN="+token)
 	stdout, stderr = &bytes.Buffer{}, &bytes.Buffer{}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	return cmd, stdout, stderr
@@ -56,6 +64,92 @@ func TestRanksInProcesses(t *testing.T) {
 	}
 	if !bytes.Equal(got.Bytes(), want) {
 		t.Errorf("two processes answer\n%s\none process answers\n%s", got, want)
+	}
+}
+
+// inProcesses runs a command as two processes, and returns what rank 0 prints. Rank 1 prints nothing.
+func inProcesses(t *testing.T, command string, args ...string) string {
+	t.Helper()
+	meet := "file:" + filepath.Join(t.TempDir(), "meet")
+	follower, said, complaint := rankOf(t, command, "1", meet, "", args...)
+	if err := follower.Start(); err != nil {
+		t.Fatal(err)
+	}
+	leader, out, stderr := rankOf(t, command, "0", meet, "", args...)
+	if err := leader.Run(); err != nil {
+		t.Errorf("rank 0: %v, %s", err, stderr)
+	}
+	if err := follower.Wait(); err != nil || said.Len()+complaint.Len() > 0 {
+		t.Errorf("rank 1: %v, %q, %q; it says nothing", err, said, complaint)
+	}
+	return out.String()
+}
+
+// Two processes run a model as one process with both ranks does: rank 0 has the same logits, compares and writes them.
+func TestRunRanksInProcesses(t *testing.T) {
+	dir := t.TempDir()
+	args := []string{"../testdata/hf/llama", "--tp", "2", "--in", "../testdata/hf/llama/expected.safetensors", "--against", "logits", "--check", "--out"}
+	whole := exec.Command("pwc", append(append([]string{"run"}, args...), filepath.Join(dir, "one"))...)
+	whole.Env = append(whole.Environ(), "PWC_CACHE=off")
+	if out, err := whole.CombinedOutput(); err != nil {
+		t.Fatalf("one process: %v, %s", err, out)
+	}
+	if out := inProcesses(t, "run", append(args, filepath.Join(dir, "two"))...); strings.Count(out, "\nok: logits against ") != 2 {
+		t.Errorf("rank 0 prints\n%s", out)
+	}
+	one, err1 := os.ReadFile(filepath.Join(dir, "one"))
+	two, err2 := os.ReadFile(filepath.Join(dir, "two"))
+	if err1 != nil || err2 != nil || !bytes.Equal(one, two) {
+		t.Errorf("the results differ: %v, %v", err1, err2)
+	}
+}
+
+// Processes with different commands are told so; none waits for the other.
+func TestRanksDisagree(t *testing.T) {
+	meet := "file:" + filepath.Join(t.TempDir(), "meet")
+	var ranks []*exec.Cmd
+	var says []*bytes.Buffer
+	for rank, rows := range []string{"4", "5"} {
+		cmd, _, stderr := rankOf(t, "run", strconv.Itoa(rank), meet, "", "../testdata/hf/llama", "--tp", "2", "--rows", rows)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ranks, says = append(ranks, cmd), append(says, stderr)
+	}
+	for rank, cmd := range ranks {
+		err := cmd.Wait()
+		if e := (*exec.ExitError)(nil); !errors.As(err, &e) || e.ExitCode() != 1 || !strings.Contains(says[rank].String(), "give all ranks the same command") {
+			t.Errorf("rank %d: %v, %s", rank, err, says[rank])
+		}
+	}
+}
+
+// A process with another token is refused at once, and says so. The ranks meet without it.
+func TestWrongToken(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // two free ports: that of the ranks, and the next one
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"../testdata/hf/llama", "--tp", "2", "--rows", "4"}
+	leader, out, leaderSays := rankOf(t, "run", "0", address, "right", args...)
+	if err := leader.Start(); err != nil {
+		t.Fatal(err)
+	}
+	wrong, _, wrongSays := rankOf(t, "run", "1", address, "wrong", args...)
+	err = wrong.Run()
+	if e := (*exec.ExitError)(nil); !errors.As(err, &e) || e.ExitCode() != 1 || !strings.Contains(wrongSays.String(), "the token differs") || !strings.Contains(wrongSays.String(), "PWC_RENDEZVOUS_TOKEN") {
+		t.Errorf("the wrong token: %v, %s", err, wrongSays)
+	}
+	follower, _, followerSays := rankOf(t, "run", "1", address, "right", args...)
+	if err := follower.Run(); err != nil {
+		t.Errorf("the right token: %v, %s", err, followerSays)
+	}
+	if err := leader.Wait(); err != nil || !strings.Contains(out.String(), "logits") {
+		t.Errorf("rank 0: %v, %s%s", err, out, leaderSays)
 	}
 }
 

@@ -27,6 +27,7 @@ type runFlags struct {
 	tol     float64
 	check   bool
 	fn      string
+	ranks   bool // a module for several devices is run, too
 }
 
 // maxRows is the most rows that are made up: far more than any step has.
@@ -47,6 +48,9 @@ A language model (@forward of ids and positions, and @logits) takes input_ids,
 one sequence, and gives logits for every row. It runs through a paged KV cache;
 a sequence longer than --max N runs in chunks of that many tokens.
 
+A checkpoint that --tp divides, or a module for a group of devices, runs on all of them:
+inputs are the same on each, and results are those of rank 0.
+
 --against compares a result with a tensor of the input file. --check compares all
 results with the reference interpreter, and names the first value that differs. Both
 compare by ‖a−b‖/‖b‖.`,
@@ -54,7 +58,8 @@ compare by ‖a−b‖/‖b‖.`,
   pwc run models/llama --in prompt.safetensors --against logits
   pwc run models/llama --weights dummy --rows 64 --mode full --json
   pwc run model.ir --rows 5 --capture-sizes 8 --check
-  pwc run model.ir --rows 5 --mode trees`,
+  pwc run model.ir --rows 5 --mode trees
+  pwc run models/llama --tp 2 --rows 64 --check`,
 		Args: exactly(1, "one module or checkpoint"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b.fix(cmd)
@@ -81,6 +86,7 @@ compare by ‖a−b‖/‖b‖.`,
 	f.addWeights(cmd)
 	b.add(cmd)
 	b.addRunning(cmd)
+	b.process.add(cmd)
 	b.addFrozen(cmd)
 	b.addSymbols(cmd)
 	b.addTraceOut(cmd)
@@ -102,6 +108,7 @@ type runReport struct {
 	piecewise.Stats
 	Mode    string      `json:"mode"`
 	Rows    int64       `json:"rows_given"` // of the input
+	Ranks   int         `json:"ranks"`      // devices that ran it together
 	Seconds runSeconds  `json:"seconds"`
 	Outputs []runOutput `json:"outputs"`
 	Against *comparison `json:"against,omitempty"`
@@ -146,24 +153,33 @@ func (a *app) runRun(ctx context.Context, path string, f *modelFlags, bf *buildF
 			return err
 		}
 	}
-	if rf.out != "" {
+	if rf.out != "" && !bf.process.follows() {
 		if err := canWrite(rf.out); err != nil {
 			return err
 		}
 	}
-	s, err := a.openSession(path, f, rf, bf, mode)
+	rf.ranks = !trees
+	s, err := a.openSession(ctx, path, f, rf, bf, mode)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.close()) }()
+	defer func() {
+		if err != nil {
+			s.world.fail(0, err)
+		}
+		err = errors.Join(err, s.close())
+	}()
 	w := s.work
-	report := runReport{Mode: mode.String(), Rows: w.rows()}
+	report := runReport{Mode: mode.String(), Rows: w.rows(), Ranks: w.module().World()}
 	run := s.run
 	if trees {
 		report.Mode, run = modeTrees, s.runTrees
 	}
 	outputs, err := run(ctx, w.module(), &report)
-	if err != nil {
+	if err == nil {
+		err = s.world.leave() // what follows needs no other process, and may take long
+	}
+	if err != nil || bf.process.follows() {
 		return err
 	}
 	for _, o := range outputs {
@@ -279,7 +295,11 @@ func tolerance(tol float64, m *ir.Module) float64 {
 
 // printCaptured says what a backend captured and did.
 func (a *app) printCaptured(path string, t *target, r *runReport) {
-	fmt.Fprintf(a.out, "%s on %s, mode %s\n", path, t.dev.Info().Name, r.Mode)
+	device := t.dev.Info().Name
+	if r.Ranks > 1 {
+		device = fmt.Sprintf("%d devices (%s)", r.Ranks, device)
+	}
+	fmt.Fprintf(a.out, "%s on %s, mode %s\n", path, device, r.Mode)
 	fmt.Fprintf(a.out, "  %s, %d capturable; %s compiled, %d loaded, %d deduplicated; %s\n", plural(r.PiecewiseGraphsSeen, "piece"), r.CapturableGraphsSeen,
 		plural(r.Compiled, "artifact"), r.Loaded, r.Deduplicated, plural(r.GraphsCaptured, "graph")+" captured")
 	fmt.Fprintf(a.out, "  %s: %s, %d eager", plural(r.Rows, "row"), plural(r.Replays+r.FullReplays, "replay"), r.EagerRuns)
@@ -342,6 +362,7 @@ func (a *app) printComparison(what string, c *comparison) {
 type session struct {
 	app     *app
 	target  *target
+	world   *world
 	build   *buildFlags
 	mode    piecewise.Mode
 	weights safetensors.Source
@@ -354,8 +375,8 @@ type session struct {
 }
 
 // openSession opens the model, what --in names and the target. The caller closes it.
-func (a *app) openSession(path string, f *modelFlags, rf *runFlags, bf *buildFlags, mode piecewise.Mode) (_ *session, err error) {
-	s := &session{app: a, mode: mode}
+func (a *app) openSession(ctx context.Context, path string, f *modelFlags, rf *runFlags, bf *buildFlags, mode piecewise.Mode) (_ *session, err error) {
+	s := &session{app: a, mode: mode, world: &world{}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
@@ -377,6 +398,11 @@ func (a *app) openSession(path string, f *modelFlags, rf *runFlags, bf *buildFla
 	if err != nil {
 		return nil, err
 	}
+	if !rf.ranks {
+		if err := onOneDevice(m.module); err != nil {
+			return nil, err
+		}
+	}
 	s.path = m.path
 	var closeWeights func() error
 	if s.weights, closeWeights, err = m.source(f); err != nil {
@@ -390,10 +416,11 @@ func (a *app) openSession(path string, f *modelFlags, rf *runFlags, bf *buildFla
 		bf = one.withoutBound(bf)
 	}
 	s.build = bf
-	if s.target, err = openTarget(bf, true); err != nil {
+	var closeWorld func() error
+	if s.target, s.world, closeWorld, err = openWorld(ctx, m.module, bf, true); err != nil {
 		return nil, err
 	}
-	s.closers = append(s.closers, s.target.close)
+	s.closers = append(s.closers, closeWorld)
 	return s, nil
 }
 
@@ -412,31 +439,32 @@ func (s *session) run(ctx context.Context, m *ir.Module, report *runReport) (out
 	var sec runSeconds
 	lap := func(start time.Time, d *float64) { *d = time.Since(start).Seconds() }
 	start := time.Now()
-	b, err := s.app.newBackend(ctx, m, s.target, s.build, s.mode, s.work.limits(), s.work.symbols())
+	all, err := s.app.newBackends(ctx, m, s.target, s.world, s.build, s.mode, s.work.limits(), s.work.symbols())
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, b.Close()) }()
+	defer func() { err = errors.Join(err, all.close()) }()
+	if err := s.world.agree(ctx, fmt.Sprintf("module %x, mode %v, %d rows", m.Hash(), s.mode, s.work.rows())); err != nil {
+		return nil, err
+	}
+	b := all.first()
 	lap(start, &sec.Compile)
 	start = time.Now()
-	if err := b.Load(ctx, s.weights, nil); err != nil {
+	if err := all.load(ctx, s.weights); err != nil {
 		return nil, err
 	}
 	s.target.trace.memory(b.Plan())
 	lap(start, &sec.Load)
 	start = time.Now()
 	s.target.bar.capturing(b.Plan().Graphs)
-	err = b.Capture(ctx)
+	err = all.capture(ctx)
 	s.target.bar.end()
 	if err != nil {
 		return nil, err
 	}
-	if err := b.Seal(); err != nil {
-		return nil, err
-	}
 	lap(start, &sec.Capture)
 	start = time.Now()
-	var c caller = &deviceCaller{backend: b, module: m}
+	c := all.caller(m)
 	if s.observe != nil {
 		c = s.observe(c)
 	}
@@ -444,7 +472,7 @@ func (s *session) run(ctx context.Context, m *ir.Module, report *runReport) (out
 		return nil, err
 	}
 	// A function without results has none to read the flags with.
-	if err := errors.Join(b.Stream().Synchronize(), b.Faults()); err != nil {
+	if err := all.finish(); err != nil {
 		return nil, err
 	}
 	lap(start, &sec.Run)

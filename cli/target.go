@@ -76,7 +76,9 @@ type cudaCompiler interface {
 
 // openTarget opens the target of the flags: with its device where something will
 // run, or where only the device tells what the target is.
-func openTarget(f *buildFlags, run bool) (*target, error) { return openTargetOn(0, f, run) }
+func openTarget(f *buildFlags, run bool) (*target, error) {
+	return openTargetOn(f.process.device, f, run)
+}
 
 // openTargetOn is openTarget for the device of a number, of those of one kind.
 func openTargetOn(ordinal int, f *buildFlags, run bool) (*target, error) {

@@ -6,11 +6,15 @@ import (
 	"sync"
 )
 
-// together calls f for ranks 0 to n-1 of the world at the same time, for rank 0 on this goroutine, and waits
+// together calls f for the n devices of this process at the same time, for the first on this goroutine, and waits
 // for all of them. The groups of a rank that fails end, so that no other waits for it.
 func (w *world) together(n int, f func(rank int) error) error {
 	if n == 1 {
-		return f(0)
+		err := f(0)
+		if err != nil && w.process != nil {
+			w.fail(0, err)
+		}
+		return err
 	}
 	errs := make([]error, n)
 	call := func(rank int) {

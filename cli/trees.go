@@ -169,7 +169,7 @@ func (s *session) runTrees(ctx context.Context, m *ir.Module, report *runReport)
 		Warn: func(k *whole.Skip) { fmt.Fprintln(s.app.err, termsafe.Line(k.Error(), termsafe.MaxLine)) },
 	})
 	defer func() { err = errors.Join(err, c.close()) }()
-	ref, err := s.app.newValues(ctx, m, s.weights, symbols)
+	ref, err := s.app.newValues(ctx, m, 0, s.weights, symbols)
 	if err != nil {
 		return nil, err
 	}

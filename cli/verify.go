@@ -154,7 +154,7 @@ func (a *app) runVerify(ctx context.Context, path string, f *modelFlags, bf *bui
 	if v.trace != "" {
 		v.run.in = v.trace
 	}
-	s, err := a.openSession(path, f, &v.run, bf, mode)
+	s, err := a.openSession(ctx, path, f, &v.run, bf, mode)
 	if err != nil {
 		return err
 	}

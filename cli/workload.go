@@ -42,9 +42,6 @@ type workload interface {
 
 // newWorkload chooses by what the module is.
 func newWorkload(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFlags) (workload, error) {
-	if err := onOneDevice(m); err != nil {
-		return nil, err
-	}
 	if rf.fn == "" && isLanguageModel(m) {
 		return newSequence(m, file, rf, bf)
 	}

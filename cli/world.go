@@ -31,7 +31,7 @@ func openTargetFor(ctx context.Context, m *ir.Module, f *buildFlags) (t *target,
 // openWorld opens a target, which has a device if m is run, and joins it to m's groups. The caller
 // calls closeAll.
 func openWorld(ctx context.Context, m *ir.Module, f *buildFlags, run bool) (t *target, w *world, closeAll func() error, err error) {
-	if t, err = openTargetOn(f.process.device, f, run); err != nil {
+	if t, err = openTarget(f, run); err != nil {
 		return nil, nil, nil, err
 	}
 	if w, err = t.joinWorld(ctx, m, f); err != nil {
@@ -179,7 +179,7 @@ func (a *app) peers(m *ir.Module, w *world, steps Site) ([]runner.Peer, error) {
 // onOneDevice refuses a module that several devices run together, for commands that run one.
 func onOneDevice(m *ir.Module) error {
 	if n := m.World(); n > 1 {
-		return usagef("the module is for %d devices, which pwc generate and pwc bench run; this command takes one for one device", n)
+		return usagef("the module is for %d devices, which pwc generate, serve, bench and run take; this command, and --mode trees, take one for one device", n)
 	}
 	return nil
 }
