@@ -29,7 +29,7 @@ type rank struct {
 }
 
 // eachRank runs f on a goroutine for each of some devices, and returns their errors.
-func eachRank(t *testing.T, devices []*cudatest.Opened, o collectivecuda.Options, f func(r *rank) error) []error {
+func eachRank(t testing.TB, devices []*cudatest.Opened, o collectivecuda.Options, f func(r *rank) error) []error {
 	t.Helper()
 	groups, err := collective.Local("tp", len(devices), collective.Options{Limit: 30 * time.Second})
 	if err != nil {
@@ -77,7 +77,7 @@ func code(c collectivecuda.Compiler, target string) collectivecuda.Code {
 	}
 }
 
-func must(t *testing.T, errs []error) {
+func must(t testing.TB, errs []error) {
 	t.Helper()
 	for rank, err := range errs {
 		if err != nil {

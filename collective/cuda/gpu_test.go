@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -301,36 +302,68 @@ func (w *watched) Write(b []byte) (int, error) {
 func BenchmarkAllReduceOnGPU(b *testing.B) {
 	for _, size := range []int64{8 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
-			devices := gpus(b, 2)
-			groups, err := collective.Local("tp", 2, collective.Options{})
-			if err != nil {
-				b.Fatal(err)
-			}
-			source := code(devices[0].Compiler(b), devices[0].Info().Target)
-			took, errs := make([]time.Duration, 2), make(chan error, 2)
-			for i, g := range groups {
-				go func() {
-					errs <- func() (err error) {
-						if err := collectivecuda.Add(b.Context(), devices[i].Device, collectivecuda.Options{Code: source}, g); err != nil {
-							return err
-						}
-						s, err := devices[i].NewStream()
-						if err != nil {
-							return err
-						}
-						took[i], err = (&rank{devices[i], g, s}).measure(b.Context(), size)
-						return errors.Join(err, g.Barrier(b.Context()))
-					}()
-				}()
-			}
-			if err := errors.Join(<-errs, <-errs); err != nil {
-				b.Fatal(err)
-			}
+			took := make([]time.Duration, 2)
+			must(b, eachRank(b, gpus(b, 2), collectivecuda.Options{}, func(r *rank) (err error) {
+				took[r.group.Rank()], err = r.measure(b.Context(), size)
+				return err
+			}))
 			for range b.N {
 			}
 			b.ReportMetric(float64(max(took[0], took[1]).Nanoseconds())/1e3, "µs/all-reduce")
 		})
 	}
+}
+
+// BenchmarkLateRankOnGPU gives the time of an all-reduce on rank 0 if rank 1 launches it 5 ms later. What is
+// above 5 ms is the cost of the wait.
+func BenchmarkLateRankOnGPU(b *testing.B) {
+	for _, size := range []int64{8 << 10, 1 << 20} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			took := make([]time.Duration, 2)
+			must(b, eachRank(b, gpus(b, 2), collectivecuda.Options{}, func(r *rank) (err error) {
+				took[r.group.Rank()], err = r.measureLate(b.Context(), size)
+				return err
+			}))
+			for range b.N {
+			}
+			b.ReportMetric(float64(took[0].Microseconds())/1e3, "ms/all-reduce")
+		})
+	}
+}
+
+// measureLate returns the median time of an all-reduce that rank 1 launches 5 ms after rank 0.
+func (r *rank) measureLate(ctx context.Context, size int64) (time.Duration, error) {
+	c := &call{Call: cases.Call{Kind: collective.AllReduce, DType: dtype.BF16, N: size / 2}}
+	if err := r.prepare(c); err != nil {
+		return 0, err
+	}
+	start, err := r.NewTimedEvent()
+	if err != nil {
+		return 0, err
+	}
+	end, err := r.NewTimedEvent()
+	if err != nil {
+		return 0, err
+	}
+	var took []time.Duration
+	for range 9 {
+		if err := errors.Join(r.stream.Synchronize(), r.group.Barrier(ctx)); err != nil {
+			return 0, err
+		}
+		if r.group.Rank() == 1 {
+			time.Sleep(5 * time.Millisecond)
+		}
+		if err := errors.Join(r.stream.Record(start), r.stream.LaunchOp(c.op, c.oc), r.stream.Record(end), end.Synchronize()); err != nil {
+			return 0, err
+		}
+		d, err := r.Elapsed(start, end)
+		if err != nil {
+			return 0, err
+		}
+		took = append(took, d)
+	}
+	slices.Sort(took)
+	return took[len(took)/2], nil
 }
 
 // measure returns the time of an all-reduce: the least of some launches of a graph.

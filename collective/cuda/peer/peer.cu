@@ -34,7 +34,8 @@ constexpr int PARITIES = 2;
 constexpr int CLEAN_BITS = 24;
 constexpr int COUNTERS_AT = 1024;   // bytes from the start of an inbox
 constexpr int HEADER_BYTES = 4096;  // of an inbox
-constexpr int SPINS = 1024;         // looks at a packet between two at the clock and the words that end the group
+constexpr int SPINS = 1024;         // polls of a packet between two reads of the clock and of the word that ends the group
+constexpr int HOST_PERIOD = 32 << 20;  // nanoseconds of waiting between two reads of the host's memory
 constexpr int LATENCY_BYTES = 65536;  // the largest part that LL sends faster than LL128
 
 typedef unsigned int u32;
@@ -185,6 +186,11 @@ struct Part {
   }
 };
 
+// Wait is when a thread began to wait for a packet, and when it last read the host's memory, by clock_ns.
+struct Wait {
+  u64 since, host;
+};
+
 // Session is a block's part in a call.
 template <class Protocol>
 struct Session {
@@ -208,18 +214,26 @@ struct Session {
   // receive waits for a packet of a rank.
   __device__ __forceinline__ void receive(int from, int packet, Packet &p) {
     const char *at = region(ranks.peer[0], from) + 16 * packet;
-    u64 since = 0;
+    Wait wait{};
     for (u32 n = 1; !lost && !Protocol::load(at, p, round); n++)
-      if (n % SPINS == 0) look(from, since);
+      if (n % SPINS == 0) look(from, wait);
   }
 
-  // look gives up if the group has ended or the wait is too long, and tells all ranks.
-  __device__ __forceinline__ void look(int from, u64 &since) {
+  // look gives up if the group has ended or the wait is too long, and tells all ranks. A GPU reads
+  // some 0.9 million words a second of the host's memory: if all threads of a launch read there, a rank that
+  // waits for 1 ms goes on 75 ms later. So one thread of a warp does, every HOST_PERIOD.
+  __device__ __forceinline__ void look(int from, Wait &wait) {
     const u64 now = clock_ns();
-    if (since == 0) since = now;
-    const bool late = now - since > patience;
-    const bool ended = volatile_load((const u32 *)ranks.peer[0]) != 0 || control[CONTROL_END] != 0;
-    if (!__any_sync(__activemask(), late || ended)) return;
+    if (wait.since == 0) wait = Wait{now, now};
+    const u32 active = __activemask();
+    const bool late = now - wait.since > patience;
+    bool ended = volatile_load((const u32 *)ranks.peer[0]) != 0;
+    if (now - wait.host > HOST_PERIOD) {
+      wait.host = now;
+      ended = ended || ((threadIdx.x % 32 == __ffs(active) - 1) && control[CONTROL_END] != 0);
+    }
+    ended = __any_sync(active, ended);
+    if (!__any_sync(active, late || ended)) return;
     lost = true;
     if (!ended) control[CONTROL_LOST] = 1 + from;
     else if (control[CONTROL_LOST] == 0) control[CONTROL_LOST] = LOST_BEFORE;
