@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"slices"
 
 	"pwc/ir"
@@ -213,8 +214,9 @@ func (p *builder) start(fb *ir.FuncBuilder, l *Loss) started {
 	return s
 }
 
-// optimizer emits the updates of weights and of what counts steps. Where finite is a value and
-// false, all keep what they hold, but for the scale.
+// optimizer emits the updates of weights and of what counts steps, each weight's in the order in which gradients are
+// complete: the first updates then overlap with the sums of the last gradients over the ranks. Where finite is a value
+// and false, all keep what they hold, but for the scale.
 func (p *builder) optimizer(fb *ir.FuncBuilder, l *Loss, started started, gradients []ir.Value, finite ir.Value) {
 	o := &p.options
 	write := func(state, next ir.Value) {
@@ -223,7 +225,13 @@ func (p *builder) optimizer(fb *ir.FuncBuilder, l *Loss, started started, gradie
 		}
 		fb.Op("copy", []ir.Value{state, next})
 	}
-	for k, i := range l.weights {
+	order := make([]int, len(gradients))
+	for k := range order {
+		order[k] = k
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(gradients[a], gradients[b]) })
+	for _, k := range order {
+		i := l.weights[k]
 		name := p.Weights[i].Name
 		fb.SetLoc(name)
 		var states []ir.Value

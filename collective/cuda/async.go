@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"fmt"
+	"slices"
 
 	"pwc/collective"
 	"pwc/program"
@@ -13,8 +14,14 @@ import (
 // the collectives of a device are on one stream at a time. A call without the attribute waits for them. The goroutine
 // that launches the device's programs uses it.
 type asyncStream struct {
-	stream *cuda.Stream
-	busy   bool // a call was enqueued that nothing waits for yet
+	stream  *cuda.Stream
+	pending []pendingCall // calls that nothing waits for yet, in order
+}
+
+// pendingCall is a call that was enqueued.
+type pendingCall struct {
+	dst device.Buffer
+	end *cuda.Point
 }
 
 // open makes the stream, which the device closes.
@@ -28,22 +35,46 @@ func (a *asyncStream) open(dev *cuda.Device) error {
 	return nil
 }
 
-// fork returns the stream, whose later work is after what was enqueued on s.
-func (a *asyncStream) fork(s *cuda.Stream) (*cuda.Stream, error) {
+// call enqueues a call that writes dst behind what was enqueued on s.
+func (a *asyncStream) call(s *cuda.Stream, dst device.Buffer, enqueue func(s *cuda.Stream) error) error {
 	if err := s.Fork(a.stream); err != nil {
-		return nil, err
+		return fmt.Errorf("%s: %w", collective.AttrAsync, err)
 	}
-	a.busy = true
-	return a.stream, nil
+	if err := enqueue(a.stream); err != nil {
+		return err
+	}
+	end, err := a.stream.Point()
+	if err != nil {
+		return fmt.Errorf("%s: %w", collective.AttrAsync, err)
+	}
+	a.pending = append(a.pending, pendingCall{dst, end})
+	return nil
 }
 
-// join makes later work of s wait for the calls.
-func (a *asyncStream) join(s *cuda.Stream) error {
-	if !a.busy {
+// join makes later work of s wait for the last call that writes dst, and so for those before it.
+func (a *asyncStream) join(s *cuda.Stream, dst device.Buffer) error {
+	for i, c := range slices.Backward(a.pending) {
+		if c.dst == dst {
+			return a.joinTo(s, i+1)
+		}
+	}
+	return nil
+}
+
+// joinAll makes later work of s wait for all calls.
+func (a *asyncStream) joinAll(s *cuda.Stream) error { return a.joinTo(s, len(a.pending)) }
+
+// joinTo makes later work of s wait for the first n pending calls.
+func (a *asyncStream) joinTo(s *cuda.Stream, n int) error {
+	if n == 0 {
 		return nil
 	}
-	a.busy = false
-	return s.Join(a.stream)
+	err := s.JoinPoint(a.pending[n-1].end)
+	for _, c := range a.pending[:n] {
+		c.end.Release()
+	}
+	a.pending = slices.Delete(a.pending, 0, n)
+	return err
 }
 
 // waiting is program.CollectiveWait.
@@ -63,7 +94,7 @@ func (w *waiting) Launch(oc *device.OpCall) error {
 	if err != nil {
 		return err
 	}
-	if err := w.lib.async.join(s); err != nil {
+	if err := w.lib.async.join(s, oc.Args[0].Buffer); err != nil {
 		return fmt.Errorf("%s: %w", program.CollectiveWait, err)
 	}
 	return nil

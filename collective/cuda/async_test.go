@@ -17,7 +17,8 @@ import (
 )
 
 // TestDeviceAsync: calls with attribute async have their sums once they are waited for, by the routine or by a call
-// without the attribute, eagerly and in a graph. In the graph what comes between does not depend on them.
+// without the attribute, eagerly and in a graph. In the graph the step between does not depend on them, and the step behind a wait does not
+// depend on later calls.
 func TestDeviceAsync(t *testing.T) {
 	devices := cudatest.Several(t, 2, fake.Options{})
 	must(t, eachRank(t, devices, collectivecuda.Options{}, func(r *rank) error {
@@ -42,7 +43,7 @@ func TestDeviceAsync(t *testing.T) {
 		enqueue := func() error {
 			waits := &device.OpCall{Args: calls[0].oc.Args}
 			return errors.Join(launch(calls[0]), launch(calls[1]), r.stream.Fill(between, 7), r.stream.LaunchOp(wait, waits),
-				launch(calls[2]), launch(calls[3]))
+				r.stream.Fill(between, 8), launch(calls[2]), launch(calls[3]))
 		}
 		if err := enqueue(); err != nil {
 			return err
@@ -60,6 +61,10 @@ func TestDeviceAsync(t *testing.T) {
 		fill := slices.IndexFunc(nodes, func(n device.Node) bool { return n.Kind == device.NodeFill })
 		if fill < 1 || len(nodes[fill].Deps) != 0 {
 			return fmt.Errorf("the fill is node %d of %d, behind nodes %v", fill, len(nodes), nodes[fill].Deps)
+		}
+		// The fill behind the wait for the first call does not wait for the second.
+		if want := []int32{0, int32(fill)}; !slices.Equal(nodes[fill+1].Deps, want) {
+			return fmt.Errorf("the fill behind the wait is behind nodes %v, want %v of %d", nodes[fill+1].Deps, want, len(nodes))
 		}
 		for range 2 {
 			if err := r.stream.LaunchGraph(g); err != nil {

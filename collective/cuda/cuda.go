@@ -380,15 +380,14 @@ func (r *routine) Launch(oc *device.OpCall) error {
 	if c.Bytes == 0 {
 		return nil
 	}
+	dst, src := oc.Args[0].Buffer, oc.Args[1].Buffer
 	if c.Async && c.Size > 1 {
-		s, err = r.lib.async.fork(s)
-	} else {
-		err = r.lib.async.join(s)
+		return r.lib.async.call(s, dst, func(s *cuda.Stream) error { return r.enqueue(s, c, x, dst, src) })
 	}
-	if err != nil {
+	if err := r.lib.async.joinAll(s); err != nil {
 		return fmt.Errorf("%s: %w", r.kind.Name(), err)
 	}
-	return r.enqueue(s, c, x, oc.Args[0].Buffer, oc.Args[1].Buffer)
+	return r.enqueue(s, c, x, dst, src)
 }
 
 // stream returns the stream of a call.

@@ -54,7 +54,15 @@ func branches(t *testing.T, d *cuda.Device, streams []device.Stream) error {
 			return err
 		}
 		extra := device.Buffer{Memory: more, Size: 64}
-		return errors.Join(left.Launch(l), right.Copy(copies.Slice(0, 8), in), right.Fill(extra, 1), s.Join(right), s.Join(left), s.Copy(copies.Slice(8, 8), out))
+		if err := errors.Join(left.Launch(l), right.Copy(copies.Slice(0, 8), in)); err != nil {
+			return err
+		}
+		p, err := right.(*cuda.Stream).Point()
+		if err != nil {
+			return err
+		}
+		defer p.Release()
+		return errors.Join(s.(*cuda.Stream).JoinPoint(p), right.Fill(extra, 1), s.Join(right), s.Join(left), s.Copy(copies.Slice(8, 8), out))
 	}
 	err = record()
 	template, endErr := s.EndTemplate()

@@ -1,6 +1,7 @@
 package cuda_test
 
 import (
+	"maps"
 	"slices"
 	"testing"
 
@@ -11,8 +12,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// action is one call of a random program: a fill or copy of stream a, or a fork or join of
-// streams a and b.
+// action is one call of a random program: a fill or copy of stream a, a fork or join of
+// streams a and b, a point of stream a, or the join of stream a and the last point of stream b.
 type action struct {
 	kind     string
 	a, b     int
@@ -32,22 +33,21 @@ func drawActions(t *rapid.T) (list []action, want [orderBuffers]byte) {
 	var after [orderStreams]map[int]bool // by stream, the operations that its next one comes after; nil: not forked
 	var wrote [orderBuffers]int          // the operation; 0: none
 	var read [orderBuffers][]int
+	var points [orderStreams]map[int]bool // by stream, what its last point comes after; nil: it has none
 	after[0] = map[int]bool{0: true}
 	op := 0
-	merge := func(into, from int) {
+	merge := func(into int, from map[int]bool) {
 		if after[into] == nil {
 			after[into] = map[int]bool{}
 		}
-		for n := range after[from] {
-			after[into][n] = true
-		}
+		maps.Copy(after[into], from)
 	}
 	comes := func(s int, ops ...int) bool {
 		return !slices.ContainsFunc(ops, func(n int) bool { return !after[s][n] })
 	}
 	for range rapid.IntRange(1, 30).Draw(t, "actions") {
 		x := action{
-			kind: rapid.SampledFrom([]string{"fill", "copy", "copy", "fork", "join"}).Draw(t, "kind"),
+			kind: rapid.SampledFrom([]string{"fill", "copy", "copy", "fork", "join", "point", "join point"}).Draw(t, "kind"),
 			a:    rapid.IntRange(0, orderStreams-1).Draw(t, "a"), b: rapid.IntRange(0, orderStreams-1).Draw(t, "b"),
 			dst: rapid.IntRange(0, orderBuffers-1).Draw(t, "dst"), src: rapid.IntRange(0, orderBuffers-1).Draw(t, "src"),
 			value: rapid.Byte().Draw(t, "value"),
@@ -59,9 +59,13 @@ func drawActions(t *rapid.T) (list []action, want [orderBuffers]byte) {
 		case x.kind == "copy" && writable && x.src != x.dst && comes(x.a, wrote[x.src]):
 			want[x.dst] = want[x.src]
 		case x.kind == "fork" && x.a != x.b && after[x.a] != nil:
-			merge(x.b, x.a)
+			merge(x.b, after[x.a])
 		case x.kind == "join" && x.a != x.b && after[x.a] != nil && after[x.b] != nil:
-			merge(x.a, x.b)
+			merge(x.a, after[x.b])
+		case x.kind == "point" && after[x.a] != nil:
+			points[x.a] = maps.Clone(after[x.a])
+		case x.kind == "join point" && x.a != x.b && after[x.a] != nil && points[x.b] != nil:
+			merge(x.a, points[x.b])
 		default:
 			continue
 		}
@@ -105,6 +109,7 @@ func TestOrderOfBranches(t *testing.T) {
 		must(t, err)
 		all := device.Buffer{Memory: m, Size: 8 * orderBuffers}
 		issue := func() {
+			var points [orderStreams]*cuda.Point
 			for _, x := range list {
 				dst, src := all.Slice(int64(8*x.dst), 8), all.Slice(int64(8*x.src), 8)
 				switch x.kind {
@@ -116,8 +121,20 @@ func TestOrderOfBranches(t *testing.T) {
 					err = streams[x.a].Fork(streams[x.b])
 				case "join":
 					err = streams[x.a].Join(streams[x.b])
+				case "point":
+					if points[x.a] != nil {
+						points[x.a].Release()
+					}
+					points[x.a], err = streams[x.a].(*cuda.Stream).Point()
+				case "join point":
+					err = streams[x.a].(*cuda.Stream).JoinPoint(points[x.b])
 				}
 				must(t, err)
+			}
+			for _, p := range points {
+				if p != nil {
+					p.Release()
+				}
 			}
 		}
 		check := func(what string) {

@@ -22,6 +22,7 @@ type Stream struct {
 	branch    *device.Branch // of the capture that it takes part in, or of the last one
 	capture   *capture       // what that records
 	fork      driver.Event   // of Fork and Join; 0: not made yet
+	points    pointEvents
 	workspace workspace
 	trace     func(*program.Program, *program.Step)
 
@@ -454,7 +455,7 @@ func (s *Stream) Fork(to device.Stream) error {
 	if err != nil {
 		return err
 	}
-	return s.connect(what, false, s, o)
+	return s.connect(what, false, s.branch.Active(), s, o, func() error { return s.follow(o) })
 }
 
 // Join lets later work of the stream wait for what was enqueued on from, by an event.
@@ -464,12 +465,78 @@ func (s *Stream) Join(from device.Stream) error {
 	if err != nil {
 		return err
 	}
-	return s.connect(what, true, o, s)
+	return s.connect(what, true, o.branch.Active(), o, s, func() error { return o.follow(s) })
 }
 
-// connect lets to wait for from; one of them is s.
-func (s *Stream) connect(what string, join bool, from, to *Stream) error {
-	b, err := device.Connect(join, from.branch.Active(), to.branch.Active(), from.name, to.name)
+// Point is a place in the work of a stream. [Stream.JoinPoint] lets another stream wait for the work before it alone.
+// Unlike an event it can be used while both streams capture, within one capture.
+type Point struct {
+	stream *Stream
+	event  driver.Event
+	branch *device.Branch // what the capture had recorded; nil: the stream did not capture
+}
+
+// Point returns the place behind what was enqueued on the stream.
+func (s *Stream) Point() (*Point, error) {
+	const what = "point"
+	if err := s.usable(what); err != nil {
+		return nil, err
+	}
+	if err := s.begin(); err != nil {
+		return nil, s.issued(what, err)
+	}
+	defer s.end()
+	p := &Point{stream: s, branch: s.branch.Active().Point()}
+	var err error
+	if p.event, err = s.points.take(s.dev.drv.EventCreate); err != nil {
+		return nil, s.issued(what, err)
+	}
+	if err := s.dev.drv.EventRecord(p.event, s.handle); err != nil {
+		p.Release()
+		return nil, s.issued(what, err)
+	}
+	return p, nil
+}
+
+// pointEvents are the events of a stream's points.
+type pointEvents struct {
+	all  []driver.Event
+	free []driver.Event // that no point has
+}
+
+func (p *pointEvents) take(create func(driver.EventFlags) (driver.Event, error)) (driver.Event, error) {
+	if n := len(p.free); n > 0 {
+		e := p.free[n-1]
+		p.free = p.free[:n-1]
+		return e, nil
+	}
+	e, err := create(driver.EventUntimed)
+	if err == nil {
+		p.all = append(p.all, e)
+	}
+	return e, err
+}
+
+// JoinPoint lets later work of the stream wait for the work before a point of another stream. The caller may do so
+// again until [Point.Release]. If the point is of a capture that has ended, there is nothing to wait for.
+func (s *Stream) JoinPoint(p *Point) error {
+	const what = "join"
+	o, err := s.peer(what, p.stream)
+	if err != nil || p.branch != nil && p.branch.Active() == nil {
+		return err
+	}
+	return s.connect(what, true, p.branch.Active(), o, s, func() error { return s.dev.drv.StreamWaitEvent(s.handle, p.event) })
+}
+
+// Release gives the point's event back to its stream. The point is not used afterwards.
+func (p *Point) Release() {
+	p.stream.points.free = append(p.stream.points.free, p.event)
+	p.event = 0
+}
+
+// connect lets to wait for a branch of from, and calls follow for the driver's part. One of the streams is s.
+func (s *Stream) connect(what string, join bool, branch *device.Branch, from, to *Stream, follow func() error) error {
+	b, err := device.Connect(join, branch, to.branch.Active(), from.name, to.name)
 	if err != nil {
 		return named(err)
 	}
@@ -482,10 +549,7 @@ func (s *Stream) connect(what string, join bool, from, to *Stream) error {
 		return s.issued(what, err)
 	}
 	defer s.end()
-	if err := from.follow(to); err != nil {
-		return s.issued(what, err)
-	}
-	return nil
+	return s.issued(what, follow())
 }
 
 // follow makes to wait for the stream in the driver. The context is current.
@@ -531,10 +595,12 @@ func (s *Stream) destroy() error {
 	delete(s.dev.queues, s)
 	s.closed = true
 	var err error
-	if s.fork != 0 {
-		err = s.dev.drv.EventDestroy(s.fork)
-		s.fork = 0
+	for _, e := range append(s.points.all, s.fork) {
+		if e != 0 {
+			err = errors.Join(err, s.dev.drv.EventDestroy(e))
+		}
 	}
+	s.points, s.fork = pointEvents{}, 0
 	if s.foreign {
 		return err
 	}

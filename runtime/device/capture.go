@@ -294,6 +294,15 @@ func (b *Branch) Active() *Branch {
 	return b
 }
 
+// Point returns a copy of the branch as it is now, for a later Connect; nil of nil. Later work of the branch
+// does not change it.
+func (b *Branch) Point() *Branch {
+	if b == nil {
+		return nil
+	}
+	return &Branch{Rec: b.Rec, Stream: b.Stream, tail: slices.Clone(b.tail)}
+}
+
 // Origin reports whether the capture began on the branch.
 func (b *Branch) Origin() bool { return b.Rec.branches[0] == b }
 
