@@ -62,7 +62,8 @@ type trainBench struct {
 	program *train.Program
 	weights safetensors.Source
 	world   *world
-	batches []*train.Data // by rank
+	data    *train.Data
+	batches []*train.Data // of the ranks of this process
 	report  trainBenchReport
 }
 
@@ -100,7 +101,15 @@ func (a *app) runBenchTrain(ctx context.Context, path string, f *modelFlags, bf 
 	if b.world, err = b.target.joinWorld(ctx, b.program.Module, bf); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, b.world.close()) }()
+	defer func() {
+		if err != nil {
+			b.world.fail(0, err)
+		}
+		err = errors.Join(err, b.world.close())
+	}()
+	if b.batches, err = batchesOf(b.data, b.world.ranks()); err != nil {
+		return err
+	}
 	if err := b.run(ctx); err != nil {
 		return err
 	}
@@ -156,11 +165,7 @@ func (b *trainBench) prepare(m *model, o train.Options) (closeData func() error,
 		}
 		data, closeData = f, f.Close
 	}
-	d, err := train.NewData(b.program, data)
-	if err == nil {
-		b.batches, err = batchesOf(d, int(r.Ranks))
-	}
-	if err != nil {
+	if b.data, err = train.NewData(b.program, data); err != nil {
 		return closeData, errors.Join(err, closeData())
 	}
 	return closeData, nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -124,23 +125,37 @@ func TestRanksDisagree(t *testing.T) {
 	}
 }
 
+// twoFreePorts returns an address that nobody listens at, nor at the next port.
+func twoFreePorts(t *testing.T) string {
+	t.Helper()
+	for {
+		first, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, next := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first.Addr().(*net.TCPAddr).Port+1))
+		if next == nil {
+			next = second.Close()
+		}
+		if err := first.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if next == nil {
+			return first.Addr().String()
+		}
+	}
+}
+
 // A process with another token is refused at once, and says so. The ranks meet without it.
 func TestWrongToken(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0") // two free ports: that of the ranks, and the next one
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
+	address := twoFreePorts(t)
 	args := []string{"../testdata/hf/llama", "--tp", "2", "--rows", "4"}
 	leader, out, leaderSays := rankOf(t, "run", "0", address, "right", args...)
 	if err := leader.Start(); err != nil {
 		t.Fatal(err)
 	}
 	wrong, _, wrongSays := rankOf(t, "run", "1", address, "wrong", args...)
-	err = wrong.Run()
+	err := wrong.Run()
 	if e := (*exec.ExitError)(nil); !errors.As(err, &e) || e.ExitCode() != 1 || !strings.Contains(wrongSays.String(), "the token differs") || !strings.Contains(wrongSays.String(), "PWC_RENDEZVOUS_TOKEN") {
 		t.Errorf("the wrong token: %v, %s", err, wrongSays)
 	}
@@ -153,7 +168,7 @@ func TestWrongToken(t *testing.T) {
 	}
 }
 
-// The process of a rank that is killed ends the other one, with an error that names it, and the
+// The process of a rank that is killed ends the other one within ten seconds (C22), with an error that names it, and the
 // ranks can start again.
 func TestKilledRank(t *testing.T) {
 	meet := filepath.Join(t.TempDir(), "meet")
@@ -181,13 +196,17 @@ func TestKilledRank(t *testing.T) {
 		if err := victim.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
+		killed := time.Now()
 		if _, err := io.Copy(io.Discard, out); err != nil {
 			t.Fatal(err)
+		}
+		err = other.Wait()
+		if waited := time.Since(killed); waited > mostAfterLoss {
+			t.Errorf("the other rank ended %s after %s was killed, it has %s", waited, name, mostAfterLoss)
 		}
 		if err := victim.Wait(); err == nil {
 			t.Error("the process that was killed ended well")
 		}
-		err = other.Wait()
 		if e := (*exec.ExitError)(nil); !errors.As(err, &e) || e.ExitCode() != 1 || !strings.Contains(says.String(), name) {
 			t.Errorf("%s was killed; the other rank ended with %v:\n%s", name, err, says)
 		}

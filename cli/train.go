@@ -76,14 +76,17 @@ FILE.safetensors gets the weights alone. An interrupt writes a checkpoint; --res
 continues from it bit for bit.
 
 --dp N trains on N devices, which have copies of the weights. A step takes N times as many
-batches, as with N micro-batches on one device.`,
+batches, as with N micro-batches on one device. With --rank each device has a process of its
+own, on this host or on several; rank 0 prints and writes, and --resume reads the checkpoint on all.`,
 		Example: `  pwc train model.ir --weights initial.safetensors --data data.safetensors --optimizer sgd --lr 0.1 --momentum 0.9 --steps 100
   pwc train model.ir --weights initial.safetensors --data data.safetensors --optimizer adamw --lr 3e-4 --betas 0.9,0.95 --clip-norm 1 --steps 1000 --out run
   pwc train model.ir --weights initial.safetensors --data data.safetensors --optimizer adamw --lr 3e-4 --steps 2000 --out run --resume
   pwc train models/llama --data ids.safetensors --batch-size 8 --lr 1e-4 --schedule cosine --warmup 100 --steps 1000 --out tuned
   pwc train config.json --weights dummy --data ids.safetensors --steps 1000 --out anew
   pwc train model.ir --weights initial.safetensors --data data.safetensors --precision bf16 --target cuda --mode full --steps 1000 --out half
-  pwc train models/llama --data ids.safetensors --dp 2 --target cuda --precision bf16 --steps 1000 --out tuned`,
+  pwc train models/llama --data ids.safetensors --dp 2 --target cuda --precision bf16 --steps 1000 --out tuned
+  pwc train models/llama --data ids.safetensors --dp 2 --steps 9 --out ranks --rank 1 --rendezvous file:meet &
+  pwc train models/llama --data ids.safetensors --dp 2 --steps 9 --out ranks --rank 0 --rendezvous file:meet`,
 		Args: exactly(1, "one module or checkpoint"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b.fix(cmd)
@@ -99,6 +102,7 @@ batches, as with N micro-batches on one device.`,
 	cmd.Flags().Lookup("weights").Usage = "safetensors `FILE` or directory with the weights to start from, or dummy for made-up values (default: where the module says)"
 	b.add(cmd)
 	b.addThreads(cmd)
+	b.process.add(cmd)
 	b.addFrozen(cmd)
 	b.addSymbols(cmd)
 	b.addTraceOut(cmd)

@@ -42,16 +42,19 @@ type training struct {
 	app     *app
 	flags   *trainFlags
 	world   *world
-	steps   []*train.Step // by rank
-	step    *train.Step   // of rank 0, which writes what the run leaves
+	steps   []*train.Step // of the ranks of this process
+	step    *train.Step   // of the first of them: rank 0 writes what the run leaves
 	data    *train.Data
-	batches []*train.Data // by rank
+	batches []*train.Data // of the same ranks
 	weights safetensors.Source
 	files   []string // that go beside the weights
 	log     *lossLog
 	rows    int64  // of a step
 	unit    string // what rows are
 	report  trainReport
+
+	follows bool  // rank 0 is another process
+	stopped error // why all ranks end before the last step, between the same steps
 }
 
 func (a *app) runTrain(ctx context.Context, path string, f *modelFlags, bf *buildFlags, tf *trainFlags) (err error) {
@@ -70,7 +73,7 @@ func (a *app) runTrain(ctx context.Context, path string, f *modelFlags, bf *buil
 	if err != nil {
 		return err
 	}
-	r := &training{app: a, flags: tf}
+	r := &training{app: a, flags: tf, follows: bf.process.follows()}
 	if err := r.openOut(); err != nil {
 		return err
 	}
@@ -105,24 +108,37 @@ func (a *app) runTrain(ctx context.Context, path string, f *modelFlags, bf *buil
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, closeWorld()) }()
-	start := time.Now()
 	r.world = w
+	defer func() {
+		if err != nil {
+			w.fail(0, err)
+		}
+		err = errors.Join(err, closeWorld())
+	}()
+	start := time.Now()
 	defer func() { err = errors.Join(err, closeSteps(r.steps)) }()
 	if r.steps, err = a.newSteps(ctx, p, t, w, bf, mode, tf.seed); err != nil {
 		return err
 	}
 	r.step = r.steps[0]
-	r.report.Mode, r.report.Ranks, r.report.Seconds.Compile = mode.String(), len(r.steps), time.Since(start).Seconds()
+	r.report.Mode, r.report.Ranks, r.report.Seconds.Compile = mode.String(), max(tf.ranks, 1), time.Since(start).Seconds()
+	if err := w.agree(ctx, fmt.Sprintf("module %x, mode %v, --steps %d, --lr %g, --seed %d, --shuffle=%v, --micro-batches %d, --resume=%v", p.Module.Hash(), mode, tf.steps, tf.lr, tf.seed, tf.shuffle, max(tf.micro, 1), tf.resume)); err != nil {
+		return err
+	}
 	start = time.Now()
 	if err := r.load(ctx); err != nil {
 		return err
 	}
 	r.report.Seconds.Load = time.Since(start).Seconds()
 	start = time.Now()
-	err = r.run(ctx)
+	if err = r.run(ctx); err == nil {
+		err = w.leave() // rank 0 needs no other process to write what the run leaves, which may take long
+	}
+	if err != nil || r.follows {
+		return errors.Join(err, r.stopped)
+	}
 	r.report.Seconds.Train = time.Since(start).Seconds()
-	return errors.Join(err, r.finish(ctx, err))
+	return errors.Join(r.stopped, r.finish(ctx))
 }
 
 // language returns the module that trains a model: of a checkpoint the one with its loss.
@@ -203,6 +219,7 @@ func (a *app) newSteps(ctx context.Context, p *train.Program, t *target, w *worl
 // stepsOf makes the steps of all ranks. Those after the first find its artifacts in the store, and are not
 // observed.
 func (a *app) stepsOf(ctx context.Context, p *train.Program, t *target, w *world, seed int64, o piecewise.Options) (out []*train.Step, err error) {
+	o.Rank = w.rank()
 	s, err := train.New(ctx, p, seed, o)
 	if err != nil {
 		return nil, t.explain(err)
@@ -230,12 +247,12 @@ func closeSteps(steps []*train.Step) error {
 	return errors.Join(errs...)
 }
 
-// batchesOf returns the batches of each of n ranks.
-func batchesOf(d *train.Data, n int) ([]*train.Data, error) {
-	out := make([]*train.Data, n)
-	for rank := range out {
+// batchesOf returns the batches of ranks.
+func batchesOf(d *train.Data, ranks []int) ([]*train.Data, error) {
+	out := make([]*train.Data, len(ranks))
+	for i, rank := range ranks {
 		var err error
-		if out[rank], err = d.OfRank(rank); err != nil {
+		if out[i], err = d.OfRank(rank); err != nil {
 			return nil, err
 		}
 	}
@@ -272,10 +289,10 @@ func (r *training) count(p *train.Program) {
 
 // load loads the step, and the checkpoint that it goes on from.
 func (r *training) load(ctx context.Context) error {
-	if err := r.together(func(rank int) error { return r.steps[rank].Load(ctx, r.weights) }); err != nil {
+	if err := r.together(func(i int) error { return r.steps[i].Load(ctx, r.weights) }); err != nil {
 		return err
 	}
-	if r.flags.out != "" { // better now than after hours
+	if r.flags.out != "" && !r.follows { // better now than after hours
 		if err := r.step.CanSave(r.weights); err != nil {
 			return err
 		}
@@ -285,26 +302,52 @@ func (r *training) load(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := r.together(func(rank int) error { return r.steps[rank].Restore(from) }); err != nil {
+		if err := r.together(func(i int) error { return r.steps[i].Restore(from) }); err != nil {
 			return err
 		}
 		if err := r.shuffle(r.step.Seed()); err != nil {
 			return err
 		}
-		if err := r.log.read(filepath.Join(r.flags.out, lossFile), r.step.Steps()); err != nil {
+		if err := r.world.agree(context.WithoutCancel(ctx), fmt.Sprintf("checkpoint after step %d, seed %d", r.step.Steps(), r.step.Seed())); err != nil {
 			return err
+		}
+		if !r.follows {
+			if err := r.log.read(filepath.Join(r.flags.out, lossFile), r.step.Steps()); err != nil {
+				return err
+			}
 		}
 	}
 	r.report.First = r.step.Steps()
 	var err error
-	r.batches, err = batchesOf(r.data, len(r.steps))
+	r.batches, err = batchesOf(r.data, r.world.ranks())
 	return err
 }
 
-// together calls f for all ranks at the same time.
-func (r *training) together(f func(rank int) error) error { return r.world.together(len(r.steps), f) }
+// together calls f for all ranks of this process at the same time.
+func (r *training) together(f func(i int) error) error { return r.world.together(len(r.steps), f) }
 
-// run trains until the steps are done or ctx ends, which all ranks see between the same steps.
+// goesOn reports whether there is another step: all ranks see an interrupt of one of them between the same steps.
+func (r *training) goesOn(ctx context.Context) (bool, error) {
+	if r.step.Steps() >= r.flags.steps {
+		return false, nil
+	}
+	interrupted := int64(0)
+	if ctx.Err() != nil {
+		interrupted = 1
+	}
+	all, err := r.world.numbers(context.WithoutCancel(ctx), "the next step", interrupted)
+	if err != nil {
+		return false, err
+	}
+	if rank := slices.Index(all, 1); interrupted != 0 {
+		r.stopped = context.Cause(ctx)
+	} else if rank >= 0 {
+		r.stopped = fmt.Errorf("rank %d was interrupted", rank)
+	}
+	return r.stopped == nil, nil
+}
+
+// run trains until the steps are done or a rank is interrupted.
 func (r *training) run(ctx context.Context) error {
 	line := statusLine{w: r.app.screen}
 	defer line.clear()
@@ -324,29 +367,31 @@ func (r *training) run(ctx context.Context) error {
 		return nil
 	}
 	begun := context.WithoutCancel(ctx)
-	one := func(rank int) error {
-		s, batch := r.steps[rank], r.batches[rank]
+	one := func(i int) error {
+		s, batch := r.steps[i], r.batches[i]
 		batch.Select(s.Steps())
 		if err := s.Run(begun, batch); err != nil {
 			return err
 		}
-		if rank == 0 {
+		if i == 0 && !r.follows {
 			return take()
 		}
 		_, err := s.Loss(s.Steps())
 		return err
 	}
-	for r.step.Steps() < r.flags.steps && ctx.Err() == nil {
+	for {
+		if more, err := r.goesOn(ctx); err != nil || !more {
+			return err
+		}
 		if err := r.together(one); err != nil {
 			return err
 		}
-		if n := r.step.Steps(); r.flags.every > 0 && n%r.flags.every == 0 && n < r.flags.steps {
+		if n := r.step.Steps(); !r.follows && r.flags.every > 0 && n%r.flags.every == 0 && n < r.flags.steps {
 			if err := r.checkpoint(); err != nil {
 				return err
 			}
 		}
 	}
-	return context.Cause(ctx)
 }
 
 // progress is what the line on a terminal says after step n.
@@ -356,13 +401,8 @@ func (r *training) progress(n int64, loss float32, took time.Duration, first int
 	return fmt.Sprintf("step %d of %d  loss %.4f  %.0f %s/s  %s left", n, r.flags.steps, loss, float64(done*r.rows)/took.Seconds(), r.unit, left)
 }
 
-// finish writes what the run leaves and prints the report. trained is the error of the run: an
-// interrupt leaves a checkpoint, a failure nothing.
-func (r *training) finish(ctx context.Context, trained error) error {
-	interrupted := ctx.Err() != nil
-	if trained != nil && !interrupted {
-		return nil
-	}
+// finish writes what the run leaves and prints the report. An interrupt leaves a checkpoint.
+func (r *training) finish(ctx context.Context) error {
 	r.report.Steps = r.step.Steps()
 	var err error
 	if r.report.Skipped, err = r.step.Skipped(); err != nil {
@@ -371,7 +411,7 @@ func (r *training) finish(ctx context.Context, trained error) error {
 	if err := r.write(ctx); err != nil {
 		return err
 	}
-	if interrupted {
+	if r.stopped != nil {
 		if r.flags.out != "" && !r.flags.single() {
 			fmt.Fprintf(r.app.err, "pwc: interrupted after step %d; --resume continues from %s\n", r.report.Steps, checkpointDir(r.flags.out, r.report.Steps))
 		}
@@ -412,10 +452,10 @@ func (r *training) checkpoint() error {
 	if _, err := os.Stat(dir); err == nil { // nothing was trained since
 		return nil
 	}
-	if err := r.step.Save(dir, r.weights, r.files...); err != nil {
+	if err := r.log.write(r.flags.out); err != nil { // first: a run that is resumed reads it, wherever this one was killed
 		return err
 	}
-	return r.log.write(r.flags.out)
+	return r.step.Save(dir, r.weights, r.files...)
 }
 
 const checkpointPrefix = "checkpoint-"
@@ -467,10 +507,12 @@ func (r *training) openOut() error {
 	switch {
 	case out == "":
 		return nil
-	case r.flags.single():
-		return canWrite(out)
 	case r.flags.resume:
 		return r.flags.checkSeed()
+	case r.follows: // rank 0 writes
+		return nil
+	case r.flags.single():
+		return canWrite(out)
 	}
 	steps, err := checkpoints(out)
 	if err != nil {
