@@ -23,9 +23,9 @@ func (a *app) doctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "check what this machine can run, and say how to get what is missing",
 		Long: `Check the machine: which libraries for GPUs are installed, where, and what each is
-for; and whether each device compiles, captures and replays the demonstration module.
-For each library that is missing, pwc says what to do. The exit code is 1 if a check
-fails; a library that is missing is no failure.`,
+for; how GPUs are linked; and whether each device compiles, captures and replays the
+demonstration module. For each library that is missing, pwc says what to do. The exit code is 1
+if a check fails; a library that is missing is no failure.`,
 		Example: `  pwc doctor
   pwc doctor --json`,
 		Args: exactly(0, "no arguments"),
@@ -34,8 +34,9 @@ fails; a library that is missing is no failure.`,
 }
 
 type doctorReport struct {
-	OK     bool          `json:"ok"`
-	Checks []doctorCheck `json:"checks"`
+	OK       bool            `json:"ok"`
+	Checks   []doctorCheck   `json:"checks"`
+	Topology *doctorTopology `json:"topology,omitempty"` // of several GPUs
 }
 
 type doctorCheck struct {
@@ -65,9 +66,11 @@ func (a *app) runDoctor(ctx context.Context) error {
 		return err
 	}
 	add(a.selfTest(ctx, host.Target, t))
-	for _, c := range a.checkGPUs(ctx) {
+	gpus, links := a.checkGPUs(ctx)
+	for _, c := range gpus {
 		add(c)
 	}
+	r.Topology = links
 	if a.json {
 		if err := a.printJSON(r); err != nil {
 			return err
@@ -83,6 +86,11 @@ func (a *app) runDoctor(ctx context.Context) error {
 		}
 		if err := list.write(a.out, ""); err != nil {
 			return err
+		}
+		if links != nil {
+			if err := links.write(a.out); err != nil {
+				return err
+			}
 		}
 	}
 	if !r.OK {

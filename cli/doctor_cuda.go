@@ -14,22 +14,63 @@ import (
 	"pwc/runtime/cuda"
 	"pwc/runtime/cuda/cublaslt"
 	"pwc/runtime/cuda/nccl"
+	"pwc/runtime/cuda/nvml"
 	"pwc/runtime/cuda/nvrtc"
+	"pwc/runtime/cuda/topology"
 )
 
-// checkGPUs looks for the libraries that GPUs need, and runs the demonstration on every GPU.
-func (a *app) checkGPUs(ctx context.Context) []doctorCheck {
+// checkGPUs looks for the libraries that GPUs need, and runs the demonstration on every GPU. The second result is nil
+// where there are not several.
+func (a *app) checkGPUs(ctx context.Context) (out []doctorCheck, links *doctorTopology) {
 	driver, machine := checkDriver()
 	compiler, library := checkNVRTC()
 	collectives := checkNCCL()
-	out := []doctorCheck{driver, compiler, checkCuBLASLt(), collectives}
+	out = []doctorCheck{driver, compiler, checkCuBLASLt(), collectives}
 	if len(machine.Devices) > 1 {
-		out = append(out, checkPeers(machine, collectives.State == "ok"))
+		var topology doctorCheck
+		topology, links = checkTopology(machine)
+		out = append(out, topology, checkPeers(machine, collectives.State == "ok"))
 	}
 	for i := range machine.Devices {
 		out = append(out, a.checkGPU(ctx, i, machine, library))
 	}
-	return out
+	return out, links
+}
+
+// checkTopology reads how GPUs are linked.
+func checkTopology(m cuda.Machine) (doctorCheck, *doctorTopology) {
+	c := doctorCheck{Name: "topology", State: "ok", Detail: "the table below has the links between GPUs"}
+	library, err := nvml.Open(nvml.Options{})
+	var links topology.NVLinks
+	if err == nil {
+		links = library.NVLinks
+	}
+	t, readErr := topology.Of(m, "/sys", links)
+	err = errors.Join(err, readErr)
+	if links != nil {
+		err = errors.Join(err, library.Close())
+	}
+	if err != nil {
+		c.State, c.Detail = "missing", err.Error()
+		c.Advice = "the table below shows the rest of the links between GPUs; models run without it"
+	}
+	return c, reportTopology(t)
+}
+
+// reportTopology is a topology as the command prints it.
+func reportTopology(t topology.Topology) *doctorTopology {
+	r := &doctorTopology{}
+	for _, g := range t.GPUs {
+		d := doctorGPU{PCI: g.PCI, Processors: g.Processors}
+		if g.NUMANode >= 0 {
+			d.NUMANode = &g.NUMANode
+		}
+		r.GPUs = append(r.GPUs, d)
+	}
+	for _, l := range t.Links {
+		r.Links = append(r.Links, doctorLink{l.From, l.To, l.Kind(), string(l.Path), l.NVLinks, l.BytesPerSecond, l.Access})
+	}
+	return r
 }
 
 // kernelDriver is the file with the version of the kernel driver.

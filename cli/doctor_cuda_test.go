@@ -6,7 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/topology"
 	"pwc/runtime/device"
 )
 
@@ -16,6 +19,32 @@ func TestLatestBefore(t *testing.T) {
 		if got := latestBefore(archs, arch); got != want {
 			t.Errorf("before %d: %d, want %d", arch, got, want)
 		}
+	}
+}
+
+// TestTopology prints a matrix of links, and what they are.
+func TestTopology(t *testing.T) {
+	r := reportTopology(topology.Topology{
+		GPUs: []topology.GPU{{PCI: "0000:06:00.0", NUMANode: 0, Processors: "0-31"}, {PCI: "0000:07:00.0", NUMANode: 0, Processors: "0-31"}, {PCI: "0000:87:00.0", NUMANode: -1}},
+		Links: []topology.Link{
+			{From: 0, To: 1, Path: topology.PHB, NVLinks: 18, BytesPerSecond: 18 * 26562e6, Access: true},
+			{From: 0, To: 2, Path: topology.SYS}, {From: 1, To: 2, Path: topology.SYS},
+		},
+	})
+	var b strings.Builder
+	if err := r.write(&b); err != nil {
+		t.Fatal(err)
+	}
+	const want = `
+link   gpu 0  gpu 1  gpu 2  PCI           NUMA node  processors
+gpu 0  -      NV18   SYS    0000:06:00.0  0          0-31
+gpu 1  NV18   -      SYS    0000:07:00.0  0          0-31
+gpu 2  SYS    SYS    -      0000:87:00.0  -          -
+NV18: 18 NVLinks, 478 GB/s each way
+SYS: PCIe and the links between NUMA nodes
+`
+	if d := cmp.Diff(want, b.String()); d != "" {
+		t.Error(d)
 	}
 }
 

@@ -517,8 +517,10 @@ var unswept = map[string]string{
 	"runtime/cuda":              "needs a driver; devicetest holds it to what the host gives",
 	"runtime/cuda/cublaslt":     "needs a GPU",
 	"runtime/cuda/nccl":         "needs NCCL; its own tests give it libraries that are not",
+	"runtime/cuda/nvml":         "needs NVML; its own tests give it a library that is not",
 	"runtime/cuda/nvrtc":        "needs NVRTC",
 	"runtime/cuda/nvtx":         "needs NVTX",
+	"runtime/cuda/topology":     "reads the machine; its own tests give it another",
 }
 
 // closed2 returns a device whose streams stay open.

@@ -13,6 +13,7 @@ type Machine struct {
 	Library      string        // the driver's, as it was opened: a bare name was found by the loader's own rules
 	Major, Minor int           // the newest CUDA that the driver supports
 	Devices      []device.Info // by ordinal
+	PCI          []string      // their addresses, "0000:06:00.0"
 	Unreached    [][2]int      // pairs of ordinals: kernels of the first cannot reach memory of the second
 }
 
@@ -41,7 +42,11 @@ func Describe(o Options) (Machine, error) {
 		if err != nil {
 			return fail(err)
 		}
-		m.Devices = append(m.Devices, info)
+		pci, err := pciAddress(drv, driver.Device(i))
+		if err != nil {
+			return fail(err)
+		}
+		m.Devices, m.PCI = append(m.Devices, info), append(m.PCI, pci)
 	}
 	for i := range n {
 		for j := range n {
@@ -56,6 +61,19 @@ func Describe(o Options) (Machine, error) {
 		}
 	}
 	return m, nil
+}
+
+// pciAddress returns a device's address as sysfs writes it. GPUs are function 0.
+func pciAddress(drv driver.Driver, ordinal driver.Device) (string, error) {
+	var parts [3]any
+	for i, a := range []driver.Attribute{driver.AttrPCIDomain, driver.AttrPCIBus, driver.AttrPCIDevice} {
+		v, err := drv.DeviceGetAttribute(a, ordinal)
+		if err != nil {
+			return "", err
+		}
+		parts[i] = v
+	}
+	return fmt.Sprintf("%04x:%02x:%02x.0", parts[:]...), nil
 }
 
 // driver returns the driver that the options name.

@@ -19,6 +19,9 @@ func TestDescribe(t *testing.T) {
 	if m.Library != "fake" || m.Major != 12 || m.Minor != 6 || len(m.Devices) != 2 {
 		t.Fatalf("%+v", m)
 	}
+	if want := []string{"0000:10:00.0", "0000:11:00.0"}; !slices.Equal(m.PCI, want) {
+		t.Errorf("addresses %q, want %q", m.PCI, want)
+	}
 	for i, d := range m.Devices {
 		if d.Target != "cuda:sm_89" || d.MemoryBytes != 1<<20 || d.Name == "" {
 			t.Errorf("device %d: %+v", i, d)

@@ -62,8 +62,11 @@ type Attribute int32
 const (
 	AttrWarpSize            Attribute = 10
 	AttrMultiprocessors     Attribute = 16
+	AttrPCIBus              Attribute = 33
+	AttrPCIDevice           Attribute = 34
 	AttrL2Bytes             Attribute = 38
 	AttrThreadsPerSM        Attribute = 39
+	AttrPCIDomain           Attribute = 50
 	AttrComputeMajor        Attribute = 75
 	AttrComputeMinor        Attribute = 76
 	AttrSharedBytesPerSM    Attribute = 81

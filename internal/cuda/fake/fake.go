@@ -306,14 +306,15 @@ func (f *Driver) DeviceGetName(d driver.Device) (string, error) {
 	return fmt.Sprintf("fake GPU %d", d), f.begin("cuDeviceGetName", 0)
 }
 
-// DeviceGetAttribute describes a small GPU.
-func (f *Driver) DeviceGetAttribute(a driver.Attribute, _ driver.Device) (int, error) {
+// DeviceGetAttribute describes a small GPU, on a PCI bus of its own.
+func (f *Driver) DeviceGetAttribute(a driver.Attribute, dev driver.Device) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	v := map[driver.Attribute]int{
 		driver.AttrWarpSize: 32, driver.AttrMultiprocessors: 4, driver.AttrL2Bytes: 1 << 20, driver.AttrThreadsPerSM: 2048,
 		driver.AttrComputeMajor: f.o.Major, driver.AttrComputeMinor: f.o.Minor, driver.AttrSharedBytesPerSM: 228 << 10,
 		driver.AttrRegistersPerSM: 64 << 10, driver.AttrSharedBytesPerBlock: gpuarch.SharedBytes(10*f.o.Major + f.o.Minor), driver.AttrVirtualMemory: 1, driver.AttrBlocksPerSM: 32,
+		driver.AttrPCIBus: 0x10 + int(dev),
 	}[a]
 	return v, f.begin("cuDeviceGetAttribute", 0)
 }

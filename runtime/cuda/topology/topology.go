@@ -1,0 +1,167 @@
+// Package topology says how the GPUs of a machine are linked: by NVLink, and by which way through PCIe. It reads the
+// driver, NVML and sysfs, and makes no context on a GPU.
+package topology
+
+import (
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"pwc/internal/openfile"
+	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/nvml"
+)
+
+// Path is the way between two GPUs through PCIe; the names are those of nvidia-smi topo.
+type Path string
+
+const (
+	PathUnknown Path = ""
+	PIX         Path = "PIX"  // at most one PCIe switch
+	PXB         Path = "PXB"  // several PCIe switches, no host bridge
+	PHB         Path = "PHB"  // a host bridge of the processor
+	NODE        Path = "NODE" // several host bridges of one NUMA node
+	SYS         Path = "SYS"  // the links between NUMA nodes
+)
+
+// GPU is where a GPU is.
+type GPU struct {
+	PCI        string // address, "0000:06:00.0"
+	NUMANode   int    // -1: unknown, or the machine has one node
+	Processors string // those near to it, "0-31"; "": unknown
+}
+
+// Link is how two GPUs are linked.
+type Link struct {
+	From, To       int // ordinals, From < To
+	Path           Path
+	NVLinks        int   // that lead from one to the other, directly or by NVSwitch
+	BytesPerSecond int64 // of all NVLinks in each direction; 0: none, or unknown
+	Access         bool  // kernels of each reach the memory of the other
+}
+
+// Kind returns the fastest way in the terms of nvidia-smi topo: "NV18" for 18 NVLinks, else the path through PCIe.
+func (l Link) Kind() string {
+	if l.NVLinks > 0 {
+		return "NV" + strconv.Itoa(l.NVLinks)
+	}
+	if l.Path == PathUnknown {
+		return "?"
+	}
+	return string(l.Path)
+}
+
+// Topology is what a machine's GPUs are linked by.
+type Topology struct {
+	GPUs  []GPU  // by ordinal
+	Links []Link // of each pair, in order of From and To
+}
+
+// NVLinks returns the active NVLinks of the GPU at a PCI address; nvml.Library.NVLinks is one.
+type NVLinks func(pci string) ([]nvml.NVLink, error)
+
+// Of reads the topology of a machine. sysfs is the directory where sysfs is mounted, "/sys". Where links is nil
+// NVLinks are unknown. An error names what could not be read; the rest of the topology is valid then.
+func Of(m cuda.Machine, sysfs string, links NVLinks) (Topology, error) {
+	var t Topology
+	var errs []error
+	ways, nvlinks := make([][]string, len(m.PCI)), make([][]nvml.NVLink, len(m.PCI))
+	for i, pci := range m.PCI {
+		g, way, err := place(sysfs, pci)
+		errs = append(errs, err)
+		if links != nil {
+			var err error
+			nvlinks[i], err = links(pci)
+			errs = append(errs, err)
+		}
+		t.GPUs, ways[i] = append(t.GPUs, g), way
+	}
+	for i := range t.GPUs {
+		for j := i + 1; j < len(t.GPUs); j++ {
+			l := Link{From: i, To: j, Path: path(ways[i], ways[j], t.GPUs[i].NUMANode == t.GPUs[j].NUMANode)}
+			l.NVLinks, l.BytesPerSecond = shared(nvlinks[i], nvlinks[j], t.GPUs[j].PCI)
+			l.Access = !slices.Contains(m.Unreached, [2]int{i, j}) && !slices.Contains(m.Unreached, [2]int{j, i})
+			t.Links = append(t.Links, l)
+		}
+	}
+	return t, errors.Join(errs...)
+}
+
+// place reads where a GPU is, and what is on the way to it, from the host bridge on.
+func place(sysfs, pci string) (GPU, []string, error) {
+	g := GPU{PCI: pci, NUMANode: -1}
+	dir, err := filepath.EvalSymlinks(filepath.Join(sysfs, "bus/pci/devices", pci))
+	if err != nil {
+		return g, nil, err
+	}
+	node, nodeErr := attribute(dir, "numa_node")
+	if n, err := strconv.Atoi(node); err == nil {
+		g.NUMANode = n
+	}
+	var listErr error
+	g.Processors, listErr = attribute(dir, "local_cpulist")
+	way := strings.Split(filepath.ToSlash(dir), "/")
+	first := slices.IndexFunc(way, func(s string) bool { return strings.HasPrefix(s, "pci") && strings.Contains(s, ":") })
+	if first < 0 {
+		way = nil
+	} else {
+		way = way[first:]
+	}
+	return g, way, errors.Join(nodeErr, listErr)
+}
+
+// attribute reads a file of sysfs, "" where the kernel has none.
+func attribute(dir, name string) (string, error) {
+	text, err := openfile.Read(filepath.Join(dir, name), 1<<16)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return strings.TrimSpace(string(text)), err
+}
+
+// path compares the ways to two GPUs.
+func path(a, b []string, oneNode bool) Path {
+	if len(a) == 0 || len(b) == 0 {
+		return PathUnknown
+	}
+	common := 0
+	for common < len(a) && common < len(b) && a[common] == b[common] {
+		common++
+	}
+	switch left := max(len(a), len(b)) - common; {
+	case common == 0 && oneNode:
+		return NODE
+	case common == 0:
+		return SYS
+	case common == 1:
+		return PHB
+	case left <= 2: // a port of the switch and the GPU
+		return PIX
+	default:
+		return PXB
+	}
+}
+
+// shared returns how many NVLinks lead from a GPU to another, and their speed. Links to switches reach each GPU that has
+// links to switches.
+func shared(from, to []nvml.NVLink, pci string) (n int, bytesPerSecond int64) {
+	switches := 0 // links of the other GPU to them
+	for _, l := range to {
+		if l.Remote == nvml.RemoteSwitch {
+			switches++
+		}
+	}
+	for _, l := range from {
+		switch {
+		case l.Remote == nvml.RemoteSwitch && switches > 0:
+			switches--
+		case l.Remote != nvml.RemoteGPU || l.PCI != pci:
+			continue
+		}
+		n, bytesPerSecond = n+1, bytesPerSecond+l.BytesPerSecond
+	}
+	return n, bytesPerSecond
+}
