@@ -73,7 +73,9 @@ of the same precision, which is measured first.`,
   pwc bench model.pt2 --batch 1,8,64 --mode none,piecewise,full
   pwc bench models/llama --repeats 30 --format markdown
   pwc bench config.json --train --target cuda --precision bf16 --batch-size 8 --length 512 --mode full
-  pwc bench bench/notes.ir --train --target cuda --optimizer sgd --mode none,full --profile`,
+  pwc bench bench/notes.ir --train --target cuda --optimizer sgd --mode none,full --profile
+  pwc bench models/llama --tp 2 --batch 1 --rank 1 --rendezvous file:meet &
+  pwc bench models/llama --tp 2 --batch 1 --rank 0 --rendezvous file:meet`,
 		Args: exactly(1, "one checkpoint, config.json or module"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b.fix(cmd)
@@ -105,6 +107,7 @@ of the same precision, which is measured first.`,
 	f.addWeights(cmd)
 	b.add(cmd)
 	b.addRunning(cmd)
+	b.process.add(cmd)
 	b.addTraceOut(cmd)
 	fl := cmd.Flags()
 	f.common = []string{"context"}
@@ -275,11 +278,12 @@ func (a *app) runBench(ctx context.Context, path string, f *modelFlags, bf *buil
 	}
 	defer func() { err = errors.Join(err, shared.close()) }()
 	b := &bench{benchRun: shared, flags: g, mode: mode}
-	defer func() {
-		if b.world != nil {
-			err = errors.Join(err, b.world.close())
-		}
-	}()
+	closeWorld, err := b.join(ctx, what.module)
+	if err != nil {
+		return err
+	}
+	defer func() { err = closeWorld(err) }()
+	g.repeats.agree = b.world.agreeRuns(ctx)
 	r := &benchReport{Target: b.target.name, Device: b.target.dev.Info().Name}
 	m, err := b.compile(ctx, path, f, r)
 	if err != nil {
@@ -290,10 +294,18 @@ func (a *app) runBench(ctx context.Context, path string, f *modelFlags, bf *buil
 		return err
 	}
 	b.status.clear()
-	if a.json {
+	switch {
+	case bf.process.follows():
+		return nil
+	case a.json:
 		return a.printJSON(r)
 	}
 	return a.printBench(path, r, g.format)
+}
+
+// settings describe what all processes must measure alike.
+func (g *benchFlags) settings(m *ir.Module) string {
+	return fmt.Sprintf("module %x, --mode %v, --batch %v, --prompt %v, --context %d, --repeats %d, --warmup %d, --profile=%v", m.Hash(), g.modes, g.batches, g.prompts, g.context, g.repeats.runs, g.repeats.warmup, g.profile)
 }
 
 // hiddenType is the element type of what @forward returns.
@@ -376,11 +388,7 @@ func (b *bench) make(ctx context.Context, m *ir.Module, length int64) error {
 	b.captures = newCaptureTimes()
 	o.Compile.Store, o.Memory.Max, o.Memory.Symbols, o.Observe.Observer = cache.New(cache.Options{Dir: b.cache}), limits, symbols, b.target.traced(b.captures)
 	b.blocks, b.block, b.context = blocks, block, length
-	if b.world == nil {
-		if b.world, err = b.target.joinWorld(ctx, m, b.build); err != nil {
-			return err
-		}
-	}
+	o.Rank = b.world.rank()
 	if b.backend, err = piecewise.New(ctx, m, o); err != nil {
 		return b.target.explain(err)
 	}

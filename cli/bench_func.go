@@ -28,6 +28,7 @@ type funcReport struct {
 	Model    string      `json:"model"`
 	Target   string      `json:"target"`
 	Device   string      `json:"device"`
+	Ranks    int         `json:"ranks"` // devices that run it together
 	Function string      `json:"function"`
 	Modes    []funcMode  `json:"modes"`
 	Runs     []funcTimes `json:"runs"`
@@ -91,7 +92,13 @@ func (a *app) runBenchFunc(ctx context.Context, path string, m *model, f *modelF
 	}
 	defer func() { err = errors.Join(err, shared.close()) }()
 	b := &funcBench{benchRun: shared, flags: g, model: m, module: &only, loaded: f,
-		report: &funcReport{Model: only.Name, Target: shared.target.name, Device: shared.target.dev.Info().Name, Function: funcs[0].Name}}
+		report: &funcReport{Model: only.Name, Target: shared.target.name, Device: shared.target.dev.Info().Name, Ranks: only.World(), Function: funcs[0].Name}}
+	closeWorld, err := b.join(ctx, &only)
+	if err != nil {
+		return err
+	}
+	defer func() { err = closeWorld(err) }()
+	g.repeats.agree = b.world.agreeRuns(ctx)
 	for _, name := range g.modes {
 		mode, err := piecewise.ParseMode(name)
 		if err != nil {
@@ -102,7 +109,10 @@ func (a *app) runBenchFunc(ctx context.Context, path string, m *model, f *modelF
 		}
 	}
 	b.status.clear()
-	if a.json {
+	switch {
+	case bf.process.follows():
+		return nil
+	case a.json:
 		return a.printJSON(b.report)
 	}
 	return b.print(path)
@@ -162,49 +172,52 @@ func (b *funcBench) run(ctx context.Context, mode piecewise.Mode) (err error) {
 	b.status.say("compiling, mode %s", mode)
 	build := *calls[0].withoutBound(b.build)
 	build.uncached = true
-	var backend *piecewise.Backend
+	var all *backends
 	if err := lap(&r.Compile, func() (err error) {
-		backend, err = b.app.newBackend(ctx, b.module, b.target, &build, mode, calls[0].limits(), calls[0].symbols())
+		all, err = b.app.newBackends(ctx, b.module, b.target, b.world, &build, mode, calls[0].limits(), calls[0].symbols())
 		return err
 	}); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, backend.Close()) }()
-	r.Plan = backend.Plan()
-	b.status.say("loading and capturing, mode %s", mode)
-	if err := lap(&r.Load, func() error { return backend.Load(ctx, weights, nil) }); err != nil {
+	defer func() { err = errors.Join(err, all.close()) }()
+	if err := b.world.agree(ctx, b.flags.settings(b.module)); err != nil {
 		return err
 	}
-	if err := lap(&r.Capture, func() error { return errors.Join(backend.Capture(ctx), backend.Seal()) }); err != nil {
+	r.Plan = all.first().Plan()
+	b.status.say("loading and capturing, mode %s", mode)
+	if err := lap(&r.Load, func() error { return all.load(ctx, weights) }); err != nil {
+		return err
+	}
+	if err := lap(&r.Capture, func() error { return all.capture(ctx) }); err != nil {
 		return err
 	}
 	b.report.Modes = append(b.report.Modes, r)
-	m, err := b.target.meter(backend.Stream())
+	m, err := b.target.meter(all.first().Stream())
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, m.close()) }()
 	for _, s := range slices.Backward(calls) {
 		b.status.say("measuring runs of %s, mode %s", plural(s.total, "row"), mode)
-		if err := b.measure(ctx, backend, m, s); err != nil {
+		if err := b.measure(ctx, all, m, s); err != nil {
 			return err
 		}
 	}
-	return errors.Join(backend.Stream().Synchronize(), backend.Faults())
+	return all.finish()
 }
 
 // measure times runs of one size.
-func (b *funcBench) measure(ctx context.Context, backend *piecewise.Backend, m meter, s *single) error {
+func (b *funcBench) measure(ctx context.Context, all *backends, m meter, s *single) error {
 	batch, err := s.step(0, s.total)
 	if err != nil {
 		return err
 	}
 	fn := b.module.Funcs[0]
-	choice := backend.Func(fn.Name).Choose(s.total, batch.Uniform() && batch.MaxQuery == 1)
+	choice := all.first().Func(fn.Name).Choose(s.total, batch.Uniform() && batch.MaxQuery == 1)
 	t := funcTimes{Rows: s.total, Size: choice.Size, Mode: choice.Mode.String()}
-	c := &deviceCaller{backend: backend, module: b.module}
+	c := all.caller(b.module)
 	t.benchTimes, err = b.flags.repeats.times(m, func() error {
-		_, err := whenFree(func() ([]value, error) { return c.call(ctx, fn, s.args, s.bound, batch) })
+		_, err := c.call(ctx, fn, s.args, s.bound, batch)
 		return err
 	}, nil)
 	t.Rate = 1e3 * float64(s.total) / t.InARow
@@ -215,7 +228,7 @@ func (b *funcBench) measure(ctx context.Context, backend *piecewise.Backend, m m
 func (b *funcBench) print(path string) error {
 	a, r := b.app, b.report
 	if b.flags.format == asText {
-		fmt.Fprintf(a.out, "@%s of %s on %s\n\n", r.Function, path, r.Device)
+		fmt.Fprintf(a.out, "@%s of %s on %s\n\n", r.Function, path, devicesText(r.Ranks, r.Device))
 		for _, m := range r.Modes {
 			fmt.Fprintf(a.out, "%-10s  %.3f s to compile, %.3f to load, %.3f to capture; weights %s, arena %s\n", m.Mode, m.Compile, m.Load, m.Capture, byteCount(m.Plan.WeightBytes), byteCount(m.Plan.PeakArenaBytes))
 		}

@@ -14,7 +14,7 @@ import (
 // same artifacts. They measure nothing.
 func (b *bench) makePeers(ctx context.Context, m *ir.Module, o piecewise.Options, steps Site) error {
 	for i, t := range b.world.peers {
-		p := &bench{benchRun: benchRun{app: b.app, target: t, build: b.build}, flags: b.flags, mode: b.mode, module: m, blocks: b.blocks, block: b.block, context: b.context}
+		p := &bench{benchRun: benchRun{app: b.app, target: t, build: b.build, world: b.world}, flags: b.flags, mode: b.mode, module: m, blocks: b.blocks, block: b.block, context: b.context}
 		if err := t.closeOps(); err != nil {
 			return err
 		}

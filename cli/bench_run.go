@@ -20,6 +20,7 @@ type benchRun struct {
 	build  *buildFlags
 	cache  string // the directory of the artifacts
 	status *statusLine
+	world  *world // nil: the target is not joined yet
 }
 
 // benchRun opens the target that flags name. The caller closes it.
@@ -32,7 +33,27 @@ func (a *app) benchRun(bf *buildFlags) (benchRun, error) {
 	if err != nil {
 		return benchRun{}, errors.Join(err, os.RemoveAll(dir))
 	}
-	return benchRun{app: a, target: t, build: bf, cache: dir, status: &statusLine{w: a.screen}}, nil
+	r := benchRun{app: a, target: t, build: bf, cache: dir, status: &statusLine{w: a.screen}}
+	if bf.process.follows() { // it prints nothing
+		r.status = &statusLine{}
+	}
+	return r, nil
+}
+
+// join joins the target, and the other devices that the module needs, to its groups. closeWorld takes the error of the
+// benchmark, which ends the groups.
+func (r *benchRun) join(ctx context.Context, m *ir.Module) (closeWorld func(error) error, err error) {
+	w, err := r.target.joinWorld(ctx, m, r.build)
+	if err != nil {
+		return nil, err
+	}
+	r.world = w
+	return func(err error) error {
+		if err != nil {
+			w.fail(0, err)
+		}
+		return errors.Join(err, w.close())
+	}, nil
 }
 
 func (r *benchRun) close() error {
@@ -46,7 +67,6 @@ type bench struct {
 	flags *benchFlags
 	mode  piecewise.Mode
 
-	world *world
 	peers []*bench // of the other devices; only what a step needs is there
 
 	backend  *piecewise.Backend
@@ -76,6 +96,9 @@ func prefill(n int64) stepShape { return stepShape{1, n, n} }
 func (b *bench) run(ctx context.Context, m *model, f *modelFlags, r *benchReport) (err error) {
 	defer func() { err = errors.Join(err, b.closeBackends()) }()
 	b.module = m.module
+	if err := b.world.agree(ctx, b.flags.settings(m.module)); err != nil {
+		return err
+	}
 	weights, closeWeights, err := m.source(f)
 	if err != nil {
 		return err
@@ -93,8 +116,13 @@ func (b *bench) run(ctx context.Context, m *model, f *modelFlags, r *benchReport
 		return err
 	}
 	defer func() { err = errors.Join(err, b.meter.close()) }()
-	b.status.say("measuring the memory's bandwidth")
-	if r.Bandwidth, err = b.meter.bandwidth(); err != nil {
+	if !b.build.process.follows() {
+		b.status.say("measuring the memory's bandwidth")
+		if r.Bandwidth, err = b.meter.bandwidth(); err != nil {
+			return err
+		}
+	}
+	if err := b.world.meet(ctx, "weights are loaded"); err != nil {
 		return err
 	}
 	// The first run gives states their memory, which is not to count as that of graphs.

@@ -33,6 +33,8 @@ type benchTimes struct {
 type repeats struct {
 	warmup int
 	runs   int // 0: as many as take some two seconds, from leastRuns to mostRuns
+
+	agree func(runs int) (int, error) // returns what all processes do; nil: there is one
 }
 
 // times measures what issue enqueues on the meter's stream. wait, if not nil, is called after
@@ -53,6 +55,11 @@ func (r repeats) times(m meter, issue, wait func() error) (t benchTimes, err err
 	}
 	if t.Runs = r.runs; t.Runs == 0 {
 		t.Runs = int(min(mostRuns, max(leastRuns, slowest*time.Duration(max(r.warmup, 1))/max(1, time.Since(start)))))
+	}
+	if r.agree != nil {
+		if t.Runs, err = r.agree(t.Runs); err != nil {
+			return t, err
+		}
 	}
 	var alone, host []float64
 	for range t.Runs {

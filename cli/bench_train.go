@@ -61,7 +61,6 @@ type trainBench struct {
 
 	program *train.Program
 	weights safetensors.Source
-	world   *world
 	data    *train.Data
 	batches []*train.Data // of the ranks of this process
 	report  trainBenchReport
@@ -98,15 +97,11 @@ func (a *app) runBenchTrain(ctx context.Context, path string, f *modelFlags, bf 
 		return err
 	}
 	defer func() { err = errors.Join(err, closeData()) }()
-	if b.world, err = b.target.joinWorld(ctx, b.program.Module, bf); err != nil {
+	closeWorld, err := b.join(ctx, b.program.Module)
+	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			b.world.fail(0, err)
-		}
-		err = errors.Join(err, b.world.close())
-	}()
+	defer func() { err = closeWorld(err) }()
 	if b.batches, err = batchesOf(b.data, b.world.ranks()); err != nil {
 		return err
 	}
@@ -114,7 +109,10 @@ func (a *app) runBenchTrain(ctx context.Context, path string, f *modelFlags, bf 
 		return err
 	}
 	b.status.clear()
-	if a.json {
+	switch {
+	case bf.process.follows():
+		return nil
+	case a.json:
 		return a.printJSON(&b.report)
 	}
 	return b.print(path)
@@ -173,11 +171,13 @@ func (b *trainBench) prepare(m *model, o train.Options) (closeData func() error,
 
 // run measures the rate of products, compilation, and steps in every mode.
 func (b *trainBench) run(ctx context.Context) error {
-	b.status.say("measuring the rate of products")
-	dt, _ := dtype.Parse(b.flags.precision)
-	var err error
-	if b.report.Rate, err = b.rate(ctx, dt); err != nil {
-		return err
+	if !b.build.process.follows() {
+		b.status.say("measuring the rate of products")
+		dt, _ := dtype.Parse(b.flags.precision)
+		var err error
+		if b.report.Rate, err = b.rate(ctx, dt); err != nil {
+			return err
+		}
 	}
 	for _, seconds := range []*float64{&b.report.Compile.Cold, &b.report.Compile.Warm} {
 		b.status.say("compiling")
@@ -192,6 +192,9 @@ func (b *trainBench) run(ctx context.Context) error {
 		if err := closeSteps(s); err != nil {
 			return err
 		}
+	}
+	if err := b.world.agree(ctx, fmt.Sprintf("module %x, --mode %v, --profile=%v", b.program.Module.Hash(), b.bench.modes, b.bench.profile)); err != nil {
+		return err
 	}
 	if b.bench.profile {
 		if err := b.profile(ctx); err != nil {
@@ -224,7 +227,10 @@ func (b *trainBench) make(ctx context.Context, mode string) ([]*train.Step, erro
 
 // load loads the steps of all ranks.
 func (b *trainBench) load(ctx context.Context, s []*train.Step) error {
-	return b.world.together(len(s), func(rank int) error { return s[rank].Load(ctx, b.weights) })
+	if err := b.world.meet(ctx, "the step is compiled"); err != nil {
+		return err
+	}
+	return b.world.together(len(s), func(i int) error { return s[i].Load(ctx, b.weights) })
 }
 
 // wait waits for the latest step of all ranks.
@@ -273,7 +279,7 @@ func (b *trainBench) measure(ctx context.Context, mode string) (r trainBenchStep
 	b.status.say("measuring steps, mode %s", mode)
 	step := func() error { return b.step(ctx, s) }
 	wait := func() error { return b.wait(s) }
-	if r.benchTimes, err = (repeats{warmup: warmups}).times(meter, step, wait); err != nil {
+	if r.benchTimes, err = (repeats{warmup: warmups, agree: b.world.agreeRuns(ctx)}).times(meter, step, wait); err != nil {
 		return r, err
 	}
 	seconds := r.InARow / 1e3
@@ -471,11 +477,7 @@ func (b *trainBench) print(path string) error {
 	if r.Length > 0 {
 		rows, unit = fmt.Sprintf("%s of %d tokens", rows, r.Length), ">tokens/s"
 	}
-	device := r.Device
-	if r.Ranks > 1 {
-		device = fmt.Sprintf("%d devices (%s)", r.Ranks, r.Device)
-	}
-	fmt.Fprintf(w, "%s trained in %s with %s on %s, %s, %.1f million parameters\n\n", path, r.Precision, r.Optimizer, device, rows, float64(r.Parameters)/1e6)
+	fmt.Fprintf(w, "%s trained in %s with %s on %s, %s, %.1f million parameters\n\n", path, r.Precision, r.Optimizer, devicesText(int(r.Ranks), r.Device), rows, float64(r.Parameters)/1e6)
 	fmt.Fprintf(w, "products        %.1f GFLOP/s in a large one, %.3f GFLOP a step\n", r.Rate/1e9, float64(r.Operations)/1e9)
 	fmt.Fprintf(w, "compile         %.3f s cold, %.3f s warm\n", r.Compile.Cold, r.Compile.Warm)
 	fmt.Fprintf(w, "memory          %s planned\n\n", byteCount(r.Planned))

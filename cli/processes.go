@@ -162,6 +162,14 @@ func (w *world) numbers(ctx context.Context, what string, mine int64) ([]int64, 
 	return out, err
 }
 
+// agreeRuns returns what has all processes run something as often as rank 0.
+func (w *world) agreeRuns(ctx context.Context) func(runs int) (int, error) {
+	return func(runs int) (int, error) {
+		all, err := w.numbers(ctx, "number of runs", int64(runs))
+		return int(all[0]), err
+	}
+}
+
 // meet returns when all processes have come so far. Rank 0 may compile and load meanwhile, which takes longer than a
 // collective waits.
 func (w *world) meet(ctx context.Context, what string) error {

@@ -105,6 +105,40 @@ func TestRunRanksInProcesses(t *testing.T) {
 	}
 }
 
+// Two processes measure together: steps of a language model, runs of a function and training steps. Rank 0 says how often
+// each is run, and prints.
+func TestBenchRanksInProcesses(t *testing.T) {
+	const model = "../testdata/hf/llama"
+	function := filepath.Join(t.TempDir(), "sum.ir")
+	if err := os.WriteFile(function, []byte(`pwc 1
+module "sum" {
+  sym N in [1, 8] batch
+  sym r in [0, 1] load
+  group tp in 2 rank r
+  weight @w : f32[4, 2] = shard("w", axis=1, group=tp)
+  func @f(%x: f32[N, 2]) -> (f32[N, 4]) {
+    %p = linear(%x, @w)
+    %s = all_reduce(%p, group=tp)
+    return %s
+  }
+}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{model, "--tp", "2", "--batch", "1,2", "--context", "16", "--prompt", "8", "--repeats", "3", "--mode", "piecewise,full"}, `"batch": 2,`},
+		{[]string{function, "--weights", "dummy", "--batch", "3", "--repeats", "30", "--mode", "none,full"}, `"ranks": 2,`},
+		{[]string{model + "/config.json", "--train", "--dp", "2", "--length", "8", "--batch-size", "1"}, `"ranks": 2,`},
+	} {
+		if out := inProcesses(t, "bench", append(c.args, "--json")...); !strings.Contains(out, c.want) {
+			t.Errorf("%v: rank 0 prints\n%s", c.args, out)
+		}
+	}
+}
+
 // Processes with different commands are told so; none waits for the other.
 func TestRanksDisagree(t *testing.T) {
 	meet := "file:" + filepath.Join(t.TempDir(), "meet")

@@ -295,11 +295,7 @@ func tolerance(tol float64, m *ir.Module) float64 {
 
 // printCaptured says what a backend captured and did.
 func (a *app) printCaptured(path string, t *target, r *runReport) {
-	device := t.dev.Info().Name
-	if r.Ranks > 1 {
-		device = fmt.Sprintf("%d devices (%s)", r.Ranks, device)
-	}
-	fmt.Fprintf(a.out, "%s on %s, mode %s\n", path, device, r.Mode)
+	fmt.Fprintf(a.out, "%s on %s, mode %s\n", path, devicesText(r.Ranks, t.dev.Info().Name), r.Mode)
 	fmt.Fprintf(a.out, "  %s, %d capturable; %s compiled, %d loaded, %d deduplicated; %s\n", plural(r.PiecewiseGraphsSeen, "piece"), r.CapturableGraphsSeen,
 		plural(r.Compiled, "artifact"), r.Loaded, r.Deduplicated, plural(r.GraphsCaptured, "graph")+" captured")
 	fmt.Fprintf(a.out, "  %s: %s, %d eager", plural(r.Rows, "row"), plural(r.Replays+r.FullReplays, "replay"), r.EagerRuns)

@@ -138,6 +138,14 @@ func (w *world) fail(device int, cause error) {
 	}
 }
 
+// devicesText names the first of n devices that run a module together, with their number.
+func devicesText(n int, name string) string {
+	if n == 1 {
+		return name
+	}
+	return fmt.Sprintf("%d devices (%s)", n, name)
+}
+
 // text says how many devices there are, behind the name of the first.
 func (w *world) text() string {
 	if w.process != nil {
