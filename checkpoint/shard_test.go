@@ -56,6 +56,39 @@ func TestShards(t *testing.T) {
 	}
 }
 
+// TestShardsAreReadOnce holds that ranks read the checkpoint once together: the rows of a rank are those of the mapped
+// file, no byte is of two ranks, and all bytes are of one.
+func TestShardsAreReadOnce(t *testing.T) {
+	src := source(t, bytesOf("t", []int64{4, 2}, 0, 1, 2, 3, 4, 5, 6, 7), bytesOf("u", []int64{2, 2}, 8, 9, 10, 11))
+	readBy := map[*byte]int{}
+	m := parsed(t, `u8[3, 2] = concat(shard("t", axis=0, group=tp), shard("u", axis=0, group=tp), axis=0)`)
+	for rank := range 2 {
+		w, err := Compute(src, m.WeightOf(m.Weights[0], rank))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, part := range w.Parts {
+			for i := range part {
+				readBy[&part[i]]++
+			}
+		}
+	}
+	for _, name := range src.Names() {
+		x, err := src.Tensor(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range x.Data {
+			if n := readBy[&x.Data[i]]; n != 1 {
+				t.Errorf("%d ranks read byte %d of %s in the file, want 1", n, i, name)
+			}
+		}
+	}
+	if want := 8 + 4; len(readBy) != want {
+		t.Errorf("ranks have %d bytes, %d of them copies; want the %d of the file", len(readBy), len(readBy)-want, want)
+	}
+}
+
 func parsed(t *testing.T, weight string) *ir.Module {
 	t.Helper()
 	m, err := ir.Parse("shards.ir", []byte(`pwc 1 module "m" { group tp in 2 weight @w : `+weight+` }`))

@@ -122,7 +122,7 @@ func TestTransformersLogitsOfRanks(t *testing.T) {
 	names := []string{"llama", "olmo2", "mixtral"}
 	if fromEnv(t, "PWC_ALL_RANKS", 0) > 0 {
 		names = []string{"llama", "mistral", "granite", "qwen2", "qwen3", "starcoder2", "phi3", "glm4", "gemma2", "gemma3", "cohere_qknorm", "cohere2", "exaone4",
-			"olmo2", "olmo3_bias", "gpt2", "gpt_neox", "phi_qknorm", "mixtral", "qwen2_moe", "qwen3_moe", "smollm3", "ministral3", "falcon3"}
+			"olmo2", "olmo3_bias", "gpt2", "gpt_neox", "phi_qknorm", "mixtral", "qwen2_moe", "qwen3_moe", "smollm3", "ministral3", "falcon3", "gemma", "qwen3_vl_moe", "gemma3_vl"}
 	}
 	for _, name := range names {
 		for _, ranks := range []int64{2, 4} {

@@ -31,9 +31,7 @@ func TestRanks(t *testing.T) {
 					return
 				}
 				checkLogits(t, name, o)
-				if ranks == 2 {
-					greedy(t, name, o)
-				}
+				greedy(t, name, o)
 			})
 		}
 	}
