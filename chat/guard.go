@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Names that guard puts into templates. No template of a checkpoint has them.
+// Names that guard inserts into templates. No template of a checkpoint uses them.
 const (
 	stepName  = "pwc_step"
 	enterName = "pwc_enter"
@@ -15,31 +15,32 @@ const (
 	jsonName  = "pwc_tojson"
 )
 
-// Limits of a template's text: the interpreter recurses for each of these.
+// Limits of a template's text. The interpreter recurses for each of these.
 const (
-	maxBrackets = 64      // within each other
-	maxBlocks   = 64      // within each other
+	maxBrackets = 64      // nested
+	maxBlocks   = 64      // nested
 	maxCode     = 4 << 10 // bytes of a tag outside of strings
 )
 
 var (
 	tagWord = regexp.MustCompile(`^\{%[-+]?\s*(\w+)`)
-	// rawTag begins text that is no template.
+	// rawTag begins literal text.
 	rawTag = regexp.MustCompile(`^\{%[-+]?\s*raw\s*[-+]?%\}`)
 	endRaw = regexp.MustCompile(`\{%[-+]?\s*endraw\s*[-+]?%\}`)
-	// jsonFilter is the filter that is ours: that of the library sorts keys if it indents.
+	// jsonFilter is pwc's filter. The library's sorts keys if it indents.
 	jsonFilter = regexp.MustCompile(`\|(\s*)tojson\b`)
 )
 
 // guarding is the state of guard.
 type guarding struct {
 	out    strings.Builder
-	blocks int // that are open
+	blocks int // open blocks
 }
 
-// guard returns the template with calls of stepName in loops, of enterName and leaveName in
-// macros, and with our tojson. A call is in an if tag with the marks of the tag beside it, so
-// that no white space changes (Jinja, "Whitespace Control"). It refuses what nests too deep.
+// guard returns the template with calls of stepName in loops, calls of enterName and leaveName in
+// macros, and pwc's tojson. Each call is in an if tag with the whitespace marks of the tag next
+// to it, so whitespace does not change (Jinja, "Whitespace Control"). guard refuses templates
+// that nest too deep.
 func guard(source string) (string, error) {
 	var g guarding
 	for at := 0; at < len(source); {
@@ -59,7 +60,7 @@ func guard(source string) (string, error) {
 	return g.out.String(), nil
 }
 
-// tag writes what s begins with, a tag or a brace, and returns its bytes.
+// tag writes the tag or brace at the start of s, and returns its bytes.
 func (g *guarding) tag(s string) (int, error) {
 	switch {
 	case strings.HasPrefix(s, "{#"):
@@ -131,7 +132,7 @@ func (g *guarding) statement(tag string) error {
 	return nil
 }
 
-// code writes a tag with the names of its functions changed.
+// code writes a tag with renamed functions.
 func (g *guarding) code(tag string) error {
 	depth, deepest, size := 0, 0, 0
 	g.out.WriteString(outsideStrings(tag, func(code string) string {
@@ -156,7 +157,7 @@ func (g *guarding) code(tag string) error {
 	return nil
 }
 
-// tagEnd returns the bytes of a tag, which ends where its mark is outside of strings.
+// tagEnd returns the bytes of a tag, which ends at its mark outside of strings.
 func tagEnd(s, mark string) (int, error) {
 	for i := 2; i < len(s); {
 		switch {
@@ -175,7 +176,7 @@ func tagEnd(s, mark string) (int, error) {
 	return 0, fmt.Errorf("a tag has no %s", mark)
 }
 
-// stringEnd returns the bytes of the string literal that s begins with, -1 if it has no end.
+// stringEnd returns the bytes of the string literal at the start of s; -1 if it has no end.
 func stringEnd(s string) int {
 	for i := 1; i < len(s); i++ {
 		switch s[i] {

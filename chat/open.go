@@ -12,16 +12,17 @@ import (
 	"pwc/internal/openfile"
 )
 
-// ErrNone says that a checkpoint has no chat template: it was not trained on conversations.
+// ErrNone: the checkpoint has no chat template, so it was not trained on conversations.
 var ErrNone = errors.New("chat: the checkpoint has no chat template")
 
 // maxConfig bounds the bytes of tokenizer_config.json.
 const maxConfig = 64 << 20
 
-// Open reads the chat template of a checkpoint directory: chat_template.jinja, else
-// chat_template of tokenizer_config.json, and the special tokens that it names. Of several
-// templates it is the one named default, or name if that is not empty. The path of a
-// .jinja file is a template without special tokens. Errors match [ErrNone] or [ErrTemplate].
+// Open reads the chat template of a checkpoint directory, and the special tokens that it names.
+// The template is chat_template.jinja, otherwise chat_template of tokenizer_config.json. Of
+// several templates Open takes the one with the given name, or "default" if name is empty. The
+// path of a .jinja file is a template without special tokens. Errors match [ErrNone] or
+// [ErrTemplate].
 func Open(path, name string) (*Template, error) {
 	if strings.HasSuffix(path, ".jinja") {
 		source, err := openfile.Read(path, MaxSource)
@@ -66,10 +67,10 @@ func parseFile(file string, source []byte, tokens map[string]string) (*Template,
 	return t, nil
 }
 
-// defaultName is the template that is meant where none is named.
+// defaultName is the name of the template that Open takes if name is empty.
 const defaultName = "default"
 
-// config is what tokenizer_config.json says of conversations.
+// config has the fields of tokenizer_config.json for conversations.
 type config struct {
 	Template json.RawMessage `json:"chat_template"` // text, or a list of named ones
 
@@ -104,8 +105,8 @@ func (t *token) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// tokens are the names that templates have for special tokens; those that the checkpoint
-// does not have are undefined there.
+// tokens are the names of special tokens in templates. Tokens that the checkpoint lacks are
+// undefined.
 func (c *config) tokens() map[string]string {
 	out := map[string]string{}
 	for name, t := range map[string]token{"bos_token": c.Bos, "eos_token": c.Eos, "unk_token": c.Unk, "sep_token": c.Sep, "pad_token": c.Pad, "cls_token": c.Cls, "mask_token": c.Mask} {

@@ -17,24 +17,24 @@ const (
 	MaxResult = 16 << 20 // bytes of a prompt
 	maxSteps  = 1 << 20  // iterations of loops and calls of macros
 	maxRange  = 1 << 16  // numbers of range()
-	maxCalls  = 100      // macros within each other
+	maxCalls  = 100      // nested macros
 )
 
 // Errors of the package, for errors.Is.
 var (
-	// ErrTemplate says that a template cannot be parsed, or failed.
+	// ErrTemplate: a template cannot be parsed, or failed.
 	ErrTemplate = errors.New("chat: the template cannot be used")
-	// ErrRefused says that the template refused the conversation (raise_exception): it
-	// would be wrong for this model.
+	// ErrRefused: the template refused the conversation (raise_exception), because it is invalid
+	// for this model.
 	ErrRefused = errors.New("chat: the template refuses the conversation")
-	// ErrLimit says that a rendering took more steps or gave more text than is allowed.
+	// ErrLimit: a rendering exceeded the limit of steps or of text.
 	ErrLimit = errors.New("chat: a limit of the template was reached")
 )
 
-// Template is a parsed chat template. It may be used by several goroutines at a time.
+// Template is a parsed chat template. It is safe for concurrent use.
 type Template struct {
 	program *jinja.Template
-	tokens  map[string]string // bos_token and its like
+	tokens  map[string]string // bos_token and others
 }
 
 // Parse parses a template. Tokens are the names of special tokens that templates use,
@@ -54,25 +54,25 @@ func Parse(source string, tokens map[string]string) (*Template, error) {
 	return &Template{program: program, tokens: tokens}, nil
 }
 
-// Conversation is what a prompt is made of. Messages and tools are JSON, as the chat
-// completions API has them: templates read the order of their keys.
+// Conversation is the input of a template. Messages and tools are JSON, as in the chat
+// completions API, because templates read the order of their keys.
 type Conversation struct {
 	Messages json.RawMessage // an array of objects with role and content
-	Tools    json.RawMessage // an array of functions; nil: none
+	Tools    json.RawMessage // an array of functions; nil: no tools
 
-	// Generate adds what begins the answer of the model (add_generation_prompt).
+	// Generate appends the beginning of the model's answer (add_generation_prompt).
 	Generate bool
 
-	// Extra are more values that the template may read, such as enable_thinking, in JSON.
+	// Extra has further values for the template, such as enable_thinking, in JSON.
 	Extra map[string]json.RawMessage
 
-	// Now is what strftime_now tells; the zero time: time.Now.
+	// Now is the time of strftime_now; the zero time: time.Now.
 	Now time.Time
 }
 
-// Render returns the prompt of a conversation. It begins with the model's own first
-// token where the template writes one, so it is encoded without surrounding tokens.
-// Errors match [ErrRefused], [ErrLimit] or [ErrTemplate]; one of ctx ends loops.
+// Render returns the prompt of a conversation. The template writes the model's first token, so
+// encode the prompt without surrounding tokens. Errors match [ErrRefused], [ErrLimit] or
+// [ErrTemplate]. If ctx ends, loops end with its error.
 func (t *Template) Render(ctx context.Context, c Conversation) (string, error) {
 	values := map[string]jinja.Value{"add_generation_prompt": jinja.NewBool(c.Generate), "tools": jinja.None(), "documents": jinja.None()}
 	for name, text := range t.tokens {
@@ -115,7 +115,7 @@ func (t *Template) Render(ctx context.Context, c Conversation) (string, error) {
 	return out, nil
 }
 
-// recovered turns a panic of the interpreter into an error: a template comes from outside.
+// recovered turns a panic of the interpreter into an error, because templates are untrusted.
 func recovered(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -125,18 +125,18 @@ func recovered(f func() error) (err error) {
 	return f()
 }
 
-// run is one rendering: what it may still do, and why it ended.
+// run is the state of one rendering: its remaining steps, and its error.
 type run struct {
 	ctx     context.Context
 	now     time.Time
 	steps   int
-	calls   int // of macros, within each other
+	calls   int // nested macros
 	refused string
 	failed  error
 }
 
 // define gives the template the functions of transformers' environment
-// (transformers/utils/chat_template_utils.py), and those that [guard] calls.
+// (transformers/utils/chat_template_utils.py), and the functions that [guard] calls.
 func (r *run) define(values map[string]jinja.Value) {
 	functions := map[string]func([]jinja.Value, map[string]jinja.Value) (jinja.Value, error){
 		stepName:          r.step,
@@ -152,7 +152,7 @@ func (r *run) define(values map[string]jinja.Value) {
 	}
 }
 
-// fail ends the rendering with an error that no part of the template can catch.
+// fail ends the rendering with an error that the template cannot catch.
 func (r *run) fail(err error) (jinja.Value, error) {
 	if r.failed == nil {
 		r.failed = err
@@ -189,7 +189,7 @@ func (r *run) raise(args []jinja.Value, _ map[string]jinja.Value) (jinja.Value, 
 	case len(args) == 0:
 		r.refused = "no reason is given"
 	case args[0].IsString():
-		r.refused = args[0].AsString() // String has quotes around it
+		r.refused = args[0].AsString() // String adds quotes
 	default:
 		r.refused = args[0].String()
 	}
@@ -219,7 +219,7 @@ func (r *run) numbers(args []jinja.Value, _ map[string]jinja.Value) (jinja.Value
 	return jinja.NewList(items), nil
 }
 
-// formats are the directives of strftime that templates use, as package time has them.
+// formats maps directives of strftime in templates to layouts of package time.
 var formats = strings.NewReplacer("%Y", "2006", "%y", "06", "%m", "01", "%d", "02", "%e", "_2", "%H", "15", "%I", "03", "%M", "04", "%S", "05",
 	"%B", "January", "%b", "Jan", "%A", "Monday", "%a", "Mon", "%p", "PM", "%j", "002", "%Z", "MST", "%z", "-0700", "%%", "%")
 

@@ -17,7 +17,7 @@ import (
 // maxDepth bounds the nesting of JSON values.
 const maxDepth = 100
 
-// parseValue returns JSON as a value of templates. Keys keep their order, as in Python.
+// parseValue returns JSON as a value of templates. Objects keep the order of keys, as in Python.
 func parseValue(text []byte) (jinja.Value, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
@@ -89,8 +89,8 @@ func decodeList(d *json.Decoder, depth int) (jinja.Value, error) {
 	return jinja.NewList(items), err
 }
 
-// toJSON is the filter tojson of transformers: Python's json.dumps without escapes of
-// characters that are not ASCII (chat_template_utils.py, "tojson").
+// toJSON is the filter tojson of transformers: Python's json.dumps, by default with ensure_ascii=False
+// (chat_template_utils.py, "tojson").
 func (r *run) toJSON(args []jinja.Value, options map[string]jinja.Value) (jinja.Value, error) {
 	if len(args) == 0 {
 		return r.fail(fmt.Errorf("%w: tojson takes a value", ErrTemplate))
@@ -131,7 +131,7 @@ func (r *run) toJSON(args []jinja.Value, options map[string]jinja.Value) (jinja.
 type encoder struct {
 	out           strings.Builder
 	item, key     string // separators
-	indent        int    // spaces; negative: all on one line
+	indent        int    // spaces; negative: one line
 	ascii, sorted bool
 }
 

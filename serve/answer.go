@@ -19,30 +19,30 @@ type usage struct {
 	Total      int `json:"total_tokens"`
 }
 
-// call is a request as it is answered: what is generated, and how the API writes it.
+// call is a request with its generation and the functions that write the API's answer.
 type call struct {
 	prompts [][]int32
-	request runner.Request // of each prompt but for its ids
+	request runner.Request // of each prompt, without its ids
 	n       int            // choices of each prompt
 	stops   []string
 	stream  bool
-	usage   bool // a last event has the usage
+	usage   bool // the last event has the usage
 
-	open  func(choice int) any                // the first event of a choice; nil: none
+	open  func(choice int) any                // the first event of a choice; nil: no such event
 	event func(p part) []any                  // the events of a part
 	total func(u usage) any                   // the event with the usage
-	whole func(choices []result, u usage) any // the answer in one
+	whole func(choices []result, u usage) any // the answer that is not streamed
 }
 
-// result is a choice that has ended.
+// result is a finished choice.
 type result struct {
 	text   strings.Builder
 	finish string
-	scores []runner.TokenLogprobs // of the answer's tokens, if they were asked for
-	prompt []runner.TokenLogprobs // of the prompt's
+	scores []runner.TokenLogprobs // of the answer's tokens; nil unless the request has logprobs
+	prompt []runner.TokenLogprobs // of the prompt's tokens
 }
 
-// answer generates and writes the response. If it returns an error, nothing was written yet.
+// answer generates and writes the response. If it returns an error, it has written nothing.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *call) error {
 	ctx, end, err := s.begin(r)
 	if err != nil {
@@ -74,12 +74,12 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *call) error {
 	took := time.Since(began)
 	s.o.Logger.InfoContext(r.Context(), "answered", "id", w.Header().Get("X-Request-Id"), "path", r.URL.Path, "prompt_tokens", u.Prompt, "completion_tokens", u.Completion, "choices", choices, "took", took, "error", err)
 	if c.stream {
-		return nil // the status is written: the error went into the stream
+		return nil // the status is written, so the stream has the error
 	}
 	return err
 }
 
-// collected answers in one piece.
+// collected writes the answer as one JSON object.
 func (s *Server) collected(ctx context.Context, w http.ResponseWriter, c *call, g *generation, choices int, u *usage) error {
 	results := make([]result, choices)
 	for left := choices; left > 0; {
@@ -115,13 +115,13 @@ func (s *Server) failed(ctx context.Context, err error) error {
 	return err
 }
 
-// streamed answers with server-sent events. A client that takes longer than
-// Options.WriteTimeout for one write is gone.
+// streamed answers with server-sent events. If one write takes longer than Options.WriteTimeout,
+// the client counts as disconnected.
 func (s *Server) streamed(ctx context.Context, w http.ResponseWriter, c *call, g *generation, choices int, u *usage) error {
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-cache")
-	h.Set("X-Accel-Buffering", "no") // proxies pass each event on (nginx)
+	h.Set("X-Accel-Buffering", "no") // nginx then does not buffer events
 	w.WriteHeader(http.StatusOK)
 	e := events{w: w, control: http.NewResponseController(w), timeout: s.o.WriteTimeout}
 	for i := range choices {
@@ -188,7 +188,7 @@ func (e *events) write(data string) {
 	}
 }
 
-// fail ends the stream with an error, as vLLM does: an event with an error object.
+// fail ends the stream with an event that has an error object, as vLLM does.
 func (e *events) fail(err *Error) error {
 	e.send(struct {
 		Error *Error `json:"error"`

@@ -26,7 +26,7 @@ type chatRequest struct {
 	TemplateArguments   map[string]json.RawMessage `json:"chat_template_kwargs"` // of vLLM
 }
 
-// message is what the model says, whole or a piece of it.
+// message is a message of the model, or a part of one in a stream.
 type message struct {
 	Role    string     `json:"role,omitempty"`
 	Content *string    `json:"content,omitempty"`
@@ -110,7 +110,7 @@ func (s *Server) chatCompletions(w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, r, c)
 }
 
-// check refuses what the server does not do. It reports whether the model may call tools.
+// check refuses unsupported values. It reports whether the model may call tools.
 func (q *chatRequest) check() (bool, *Error) {
 	var asked []string
 	if q.TopLogprobs != nil && !q.Logprobs {
@@ -124,7 +124,7 @@ func (q *chatRequest) check() (bool, *Error) {
 	case "", "null", `"auto"`:
 	case `"none"`:
 		tools = false
-	default: // "required" or a function: nothing makes the model keep it
+	default: // "required" or a function: the server cannot force a call
 		asked = append(asked, "tool_choice "+choice)
 	}
 	if q.ParallelToolCalls != nil && !*q.ParallelToolCalls && tools {
@@ -133,7 +133,8 @@ func (q *chatRequest) check() (bool, *Error) {
 	return tools, q.unsupported(asked...)
 }
 
-// maxNew returns the most tokens of an answer; 0: as many as the model and the cache allow.
+// maxNew returns the largest number of tokens of an answer; 0: the limit of the model and the
+// cache.
 func (q *chatRequest) maxNew() (int, *Error) {
 	given := q.MaxCompletionTokens
 	if given == nil {
@@ -150,9 +151,9 @@ func (q *chatRequest) maxNew() (int, *Error) {
 	return *given, nil
 }
 
-// normalize returns messages as templates expect them: content that is a list of texts
-// becomes one text, and arguments of calls, which are JSON in a string, become objects, as
-// vLLM gives them to templates. Everything else, and the order of keys, stays.
+// normalize returns messages in the form that templates expect, as vLLM does: a list of texts
+// becomes one text, and the arguments of calls, JSON in a string, become objects. It changes
+// nothing else and keeps the order of keys.
 func normalize(messages []json.RawMessage) (json.RawMessage, *Error) {
 	if len(messages) == 0 {
 		return nil, badRequest("messages", "messages: want at least one")
@@ -207,7 +208,7 @@ func normalizeMessage(at string, raw json.RawMessage) (json.RawMessage, *Error) 
 			separator = '{'
 		}
 		out.WriteByte(separator)
-		key, _ := json.Marshal(name) // a string: never fails
+		key, _ := json.Marshal(name) // marshalling a string never fails
 		out.Write(key)
 		out.WriteByte(':')
 		out.Write(fields[name])
@@ -274,7 +275,7 @@ type chatWriter struct {
 	server *Server
 	base   chatAnswer
 	id     string
-	tools  []*toolReader // by choice; nil: there are no tools
+	tools  []*toolReader // by choice; nil: the request has no tools
 }
 
 func (a *chatWriter) answer(object string, choices ...chatChoice) chatAnswer {
@@ -310,7 +311,7 @@ func (a *chatWriter) event(p part) []any {
 	return out
 }
 
-// read returns the text of a part, and at the end the calls of tools that were found.
+// read returns the text of a part, and at the end the tool calls.
 func (a *chatWriter) read(p part) (string, []toolCall, string) {
 	if a.tools == nil {
 		return p.text, nil, p.finish

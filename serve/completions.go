@@ -90,7 +90,7 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 	if q.Echo {
 		c.open = func(i int) any { return answer(completionChoice{Index: i, Text: texts[i/c.n]}) }
 	}
-	at := make([]int, len(prompts)*c.n) // runes of the tokens of each choice so far
+	at := make([]int, len(prompts)*c.n) // by choice: runes of its tokens
 	c.event = func(p part) []any {
 		l := s.completionLogprobs(p.scores, at[p.choice], false)
 		for _, t := range p.scores {
@@ -119,7 +119,7 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, r, c)
 }
 
-// orNull is nil, which JSON writes as null, for "".
+// orNull returns nil, which JSON writes as null, for "".
 func orNull(s string) *string {
 	if s == "" {
 		return nil
@@ -127,7 +127,7 @@ func orNull(s string) *string {
 	return &s
 }
 
-// call returns what both APIs have in common.
+// call returns the parts of a call that both APIs share.
 func (s *Server) call(q *sampling, prompts [][]int32, maxNew int) (*call, error) {
 	n, e := q.choices()
 	if e != nil {

@@ -12,9 +12,9 @@ import (
 	"strings"
 )
 
-// decode reads the body of a request into a struct. Fields that the struct does not have
-// are refused, all of them in one error, and so are duplicate keys: a client must not believe
-// that an option has an effect which is ignored.
+// decode reads the body of a request into a struct. It refuses unknown fields, all of them in one
+// error, and duplicate keys. If it ignored a field, the client would believe that the option has
+// an effect.
 func decode(w http.ResponseWriter, r *http.Request, limit int64, v any) *Error {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var tooLong *http.MaxBytesError
@@ -52,7 +52,7 @@ func decode(w http.ResponseWriter, r *http.Request, limit int64, v any) *Error {
 	return nil
 }
 
-// keys returns the keys of the object that text is.
+// keys returns the keys of the object in text.
 func keys(text []byte) ([]string, *Error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {

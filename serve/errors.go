@@ -10,25 +10,24 @@ import (
 	"pwc/runner"
 )
 
-// Error is an answer that is an error: a status of HTTP, and the object that the API
-// describes.
+// Error is the answer to a failed request: an HTTP status, and the error object of the API.
 type Error struct {
 	Status  int    `json:"-"`
 	Message string `json:"message"`
 	Type    string `json:"type"`            // invalid_request_error, authentication_error, rate_limit_error, server_error
-	Param   string `json:"param,omitempty"` // the field that is wrong
+	Param   string `json:"param,omitempty"` // the wrong field
 	Code    string `json:"code,omitempty"`
 }
 
 // Error returns the message.
 func (e *Error) Error() string { return e.Message }
 
-// badRequest is an error of the caller's about a field; "" is the body.
+// badRequest returns an error of the client about a field; "" is the body.
 func badRequest(param, format string, args ...any) *Error {
 	return &Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Param: param, Message: fmt.Sprintf(format, args...)}
 }
 
-// asError returns the answer for an error of the packages below.
+// asError returns the answer for an error of the runner, the tokenizer or the template.
 func asError(err error) *Error {
 	var own *Error
 	switch {
@@ -44,7 +43,6 @@ func asError(err error) *Error {
 	return &Error{Status: http.StatusInternalServerError, Type: "server_error", Message: err.Error()}
 }
 
-// write answers with the error.
 func (e *Error) write(w http.ResponseWriter) {
 	if e.Status == http.StatusTooManyRequests || e.Status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
@@ -54,7 +52,7 @@ func (e *Error) write(w http.ResponseWriter) {
 	}{e})
 }
 
-// writeJSON answers with a value. A client that has gone is told nothing.
+// writeJSON writes a value. It ignores errors of the connection: the client has disconnected.
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	b, err := json.Marshal(v)
 	if err != nil {

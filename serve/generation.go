@@ -9,16 +9,16 @@ import (
 	"pwc/tokenizer"
 )
 
-// part is a token of a choice as text, which may be empty, and at the end the text that was
-// held back and why the choice ended.
+// part is the text of one token of a choice, which may be empty. The last part also has the text
+// that was held back, and the reason of the end.
 type part struct {
 	choice int
 	text   string
 	finish string // "" until the end
 	tokens int    // of the choice, at the end
-	err    error  // it failed
+	err    error  // the choice failed
 
-	scores []runner.TokenLogprobs // of the token, if they were asked for
+	scores []runner.TokenLogprobs // of the token, if the request has logprobs
 	prompt []runner.TokenLogprobs // of the prompt, at the end
 }
 
@@ -28,8 +28,8 @@ type generation struct {
 	wait  sync.WaitGroup
 }
 
-// start submits the choices of a prompt. All of them end when ctx does. Nothing is left
-// running when it returns an error.
+// start submits the choices of a prompt. All of them end with ctx. After an error none of them
+// runs.
 func (s *Server) start(ctx context.Context, q runner.Request, n, first int, stops []string, out *generation) error {
 	for i := range n {
 		seq, err := s.o.Runner.Submit(ctx, choice(q, i))
@@ -61,13 +61,13 @@ func (s *Server) follow(ctx context.Context, index int, seq *runner.Sequence, en
 			send(part{err: err})
 			return
 		}
-		// A token without text of its own is a part, too: clients time tokens by events.
+		// An event for each token: clients measure times of tokens by events.
 		p := part{text: c.next(id)}
 		if l, ok := seq.Logprobs(c.tokens - 1); ok {
 			p.scores = []runner.TokenLogprobs{l}
 		}
 		if !slices.Contains(ends, id) && !send(p) {
-			return // the context ends the sequence, too
+			return // the context also ends the sequence
 		}
 		if c.stopped() {
 			seq.Stop()
@@ -78,15 +78,15 @@ func (s *Server) follow(ctx context.Context, index int, seq *runner.Sequence, en
 	send(part{prompt: seq.PromptLogprobs(), text: c.rest(), finish: finishReason(seq.Reason(), c.stopped()), tokens: c.tokens})
 }
 
-// following is the text of a choice as far as it is known.
+// following decodes the tokens of a choice.
 type following struct {
 	text   *tokenizer.Stream
 	stop   *tokenizer.StopStrings
-	ends   []int32 // ids that end the answer: they are no text
+	ends   []int32 // ids that end the answer and have no text
 	tokens int
 }
 
-// next takes a token and returns the text that is certain by now.
+// next takes a token and returns the text that later tokens cannot change.
 func (c *following) next(id int32) string {
 	c.tokens++
 	if slices.Contains(c.ends, id) {
@@ -98,7 +98,7 @@ func (c *following) next(id int32) string {
 // stopped reports whether a stop string ended the text.
 func (c *following) stopped() bool { return c.stop.Found() != "" }
 
-// rest returns the text that is certain at the end.
+// rest returns the text that was held back, at the end.
 func (c *following) rest() string {
 	if c.stopped() {
 		return ""

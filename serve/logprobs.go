@@ -8,14 +8,14 @@ import (
 	"pwc/runner"
 )
 
-// leastLogprob replaces -Inf, which JSON does not have, as in OpenAI's API.
+// leastLogprob replaces -Inf, which JSON cannot represent, as in OpenAI's API.
 const leastLogprob = -9999
 
 // completionLogprobs are the log probabilities of a choice of /v1/completions, each list with an
 // element for each token.
 type completionLogprobs struct {
 	Tokens  []string             `json:"tokens"`
-	Own     []*float64           `json:"token_logprobs"` // nil: of the first token of a prompt
+	Own     []*float64           `json:"token_logprobs"` // nil: the first token of a prompt
 	Top     []map[string]float64 `json:"top_logprobs"`
 	Offsets []int                `json:"text_offset"` // in the choice's text, in runes
 }
@@ -33,7 +33,7 @@ type chatToken struct {
 type tokenLogprob struct {
 	Token   string  `json:"token"`
 	Logprob float64 `json:"logprob"`
-	Bytes   []int   `json:"bytes"` // nil, which is null: the token is a part of a character
+	Bytes   []int   `json:"bytes"` // nil, written as null: the token is a part of a character
 }
 
 func number(x float32) float64 { return max(float64(x), leastLogprob) }
@@ -68,8 +68,8 @@ func (s *Server) chatLogprobs(tokens []runner.TokenLogprobs) *chatLogprobs {
 	return out
 }
 
-// completionLogprobs returns the log probabilities of tokens, whose text starts at rune at of the
-// choice's text. first says that tokens[0] is the first token of a prompt, which has no log
+// completionLogprobs returns the log probabilities of tokens. Their text starts at rune at of the
+// choice's text. If first is set, tokens[0] is the first token of a prompt, which has no log
 // probability.
 func (s *Server) completionLogprobs(tokens []runner.TokenLogprobs, at int, first bool) *completionLogprobs {
 	if len(tokens) == 0 {
@@ -86,7 +86,7 @@ func (s *Server) completionLogprobs(tokens []runner.TokenLogprobs, at int, first
 		}
 		own := number(l.Logprob.Logprob)
 		top := map[string]float64{}
-		for _, other := range l.Top { // of tokens with one text the most probable counts
+		for _, other := range l.Top { // of tokens with the same text, the most probable wins
 			if text := s.tokenText(other.ID); math.IsInf(float64(other.Logprob), -1) {
 				continue
 			} else if _, ok := top[text]; !ok {
@@ -98,7 +98,7 @@ func (s *Server) completionLogprobs(tokens []runner.TokenLogprobs, at int, first
 	return out
 }
 
-// logprobs returns what the runner is asked for.
+// logprobs returns the runner's options for the request.
 func logprobs(field string, top int) (runner.Logprobs, *Error) {
 	if top < 0 || top > runner.MaxLogprobs {
 		return runner.Logprobs{}, badRequest(field, "%s: %d, want 0 to %d", field, top, runner.MaxLogprobs)

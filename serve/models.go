@@ -79,12 +79,12 @@ func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// live answers GET /live: what the engine does now, for the page.
+// live answers GET /live, which the page polls: the state of the engine.
 func (s *Server) live(w http.ResponseWriter, _ *http.Request) error {
 	stats := s.o.Runner.Stats()
 	writeJSON(w, http.StatusOK, struct {
 		Model     string       `json:"model"`
-		Chat      bool         `json:"chat"` // there is a chat template
+		Chat      bool         `json:"chat"` // the server has a chat template
 		MaxLength int          `json:"max_model_len"`
 		Stats     runner.Stats `json:"stats"`
 	}{s.o.Model, s.o.Template != nil, s.o.Runner.Plan().MaxLength, stats})

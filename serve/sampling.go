@@ -9,19 +9,19 @@ import (
 	"pwc/runner"
 )
 
-// Limits of what one request may ask for.
+// Limits of one request.
 const (
 	maxChoices = 128  // n
 	maxStops   = 16   // stop strings
 	maxStop    = 1024 // bytes of a stop string
 )
 
-// sampling are the fields that both APIs have. Pointers are nil where a field is left out.
+// sampling has the fields that both APIs share. A nil pointer means that the field is absent.
 type sampling struct {
 	Model         string          `json:"model"`
 	Temperature   *float64        `json:"temperature"`
 	TopP          *float64        `json:"top_p"`
-	TopK          *int            `json:"top_k"` // of vLLM: not of OpenAI's API; -1 and 0: all
+	TopK          *int            `json:"top_k"` // of vLLM, not of OpenAI; -1 and 0: all
 	N             *int            `json:"n"`
 	Stream        bool            `json:"stream"`
 	StreamOptions *streamOptions  `json:"stream_options"`
@@ -34,8 +34,8 @@ type sampling struct {
 	PresencePenalty   float64           `json:"presence_penalty"`
 	FrequencyPenalty  float64           `json:"frequency_penalty"`
 	LogitBias         map[int32]float64 `json:"logit_bias"`
-	MinP              float64           `json:"min_p"`              // of vLLM, as the rest
-	RepetitionPenalty float64           `json:"repetition_penalty"` // 0: none
+	MinP              float64           `json:"min_p"`              // of vLLM, as the following fields
+	RepetitionPenalty float64           `json:"repetition_penalty"` // 0: no penalty
 	MinTokens         int               `json:"min_tokens"`
 	AllowedIDs        []int32           `json:"allowed_token_ids"`
 }
@@ -44,8 +44,7 @@ type streamOptions struct {
 	IncludeUsage bool `json:"include_usage"`
 }
 
-// unsupported returns an error that names every field which asks for what the server does
-// not do.
+// unsupported returns an error that names every field with an unsupported value.
 func (s *sampling) unsupported(more ...string) *Error {
 	names := more
 	if s.StreamOptions != nil && !s.Stream {
@@ -93,8 +92,8 @@ func (s *sampling) choices() (int, *Error) {
 	return n, nil
 }
 
-// request returns the runner's request for a choice of a prompt. Only it maps fields of the API to
-// fields of a runner.Request. Each choice has its own seed, which is random if the request has none.
+// request maps the fields of the API to a runner.Request for a choice of a prompt. Each choice
+// has its own seed, which is random if the request has none.
 func (s *sampling) request(prompt []int32, maxNew int, eos []int32) (runner.Request, *Error) {
 	q := runner.Request{Prompt: prompt, MaxNew: maxNew, Stop: slices.Clone(s.StopIDs), Sampling: runner.Sampling{Temperature: 1, TopP: 1}}
 	if !s.IgnoreEOS {
@@ -147,12 +146,12 @@ func (s *sampling) adjust(q *runner.Request) *Error {
 
 // choice returns the request of the i-th choice.
 func choice(q runner.Request, i int) runner.Request {
-	q.Sampling.Seed += uint64(i) * 0x9e3779b97f4a7c15 // the golden ratio: seeds of choices are far apart
+	q.Sampling.Seed += uint64(i) * 0x9e3779b97f4a7c15 // the golden ratio keeps the seeds of choices far apart
 	return q
 }
 
-// finishReason returns the API's word for why a choice ended that did not fail. A stop string
-// may be found in the last token that was allowed: the answer ends at the string.
+// finishReason returns the API's word for the end of a choice without an error. If a stop string
+// ends in the last allowed token, the reason is the stop string.
 func finishReason(r runner.Reason, stopped bool) string {
 	if stopped || r == runner.Stopped {
 		return "stop"

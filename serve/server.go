@@ -22,28 +22,28 @@ import (
 	"pwc/tokenizer"
 )
 
-// Options are what a server serves, and its limits.
+// Options configure a server.
 type Options struct {
-	Model     string               // name that requests ask for and answers give
-	Runner    *runner.Runner       // loaded; somebody calls Run
+	Model     string               // the served name
+	Runner    *runner.Runner       // loaded; the caller runs Run
 	Tokenizer *tokenizer.Tokenizer // of the model
-	Template  *chat.Template       // nil: chat completions are refused
+	Template  *chat.Template       // nil: the server refuses chat completions
 	EOS       []int32              // ids that end the model's answers
 
-	Key string // that requests must bring as "Authorization: Bearer KEY"; "": none
+	Key string // required header: "Authorization: Bearer KEY"; "": no key
 
-	MaxBody      int64         // bytes of a body; 0: 4 MiB
-	MaxRequests  int           // that are answered at once, choices not counted; 0: 1024. More are refused with 429
+	MaxBody      int64         // bytes of a request body; 0: 4 MiB
+	MaxRequests  int           // concurrent requests, each with all of its choices; 0: 1024. Further ones get 429
 	Timeout      time.Duration // of a request; 0: 10 minutes
-	WriteTimeout time.Duration // that one write to a client may take before the client counts as gone; 0: 30 seconds
+	WriteTimeout time.Duration // longest time of one write, after which the client counts as disconnected; 0: 30 seconds
 
 	Metrics http.Handler // answers /metrics; nil: 404
-	Logger  *slog.Logger // a line for each request; nil: none
-	Tracer  trace.Tracer // of OpenTelemetry: a span for each request that generates, and one for each choice; nil: none
+	Logger  *slog.Logger // gets a line for each request; nil: no log
+	Tracer  trace.Tracer // of OpenTelemetry: a span for each request that generates, and one for each choice; nil: no spans
 }
 
-// Server answers requests. It is an http.Handler for any number of goroutines. No goroutine that it
-// starts outlives its request.
+// Server is an http.Handler. It is safe for concurrent use. No goroutine that it starts outlives
+// its request.
 type Server struct {
 	o        Options
 	mux      *http.ServeMux
@@ -52,9 +52,9 @@ type Server struct {
 	started  time.Time
 
 	mu      sync.Mutex
-	cancels map[uint64]context.CancelFunc // of requests that are answered
+	cancels map[uint64]context.CancelFunc // of running requests
 	last    uint64
-	idle    chan struct{} // closed when a draining server answers nothing more; nil before
+	idle    chan struct{} // closed when a draining server has no running request; nil before the drain
 }
 
 // New returns a server. Runner, Tokenizer and Model are required.
@@ -108,16 +108,14 @@ func (s *Server) routes() {
 	})
 }
 
-// ServeHTTP implements http.Handler. An answer has the X-Request-Id of its request, or a
-// new one.
+// ServeHTTP implements http.Handler. An answer has the X-Request-Id of its request, or a new id.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Request-Id", requestID(r))
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	s.mux.ServeHTTP(w, r)
 }
 
-// requestID returns the id that the client gave, where it is fit for a header and a log, else
-// a random one.
+// requestID returns the client's id if it is valid in a header and a log, otherwise a random one.
 func requestID(r *http.Request) string {
 	id := r.Header.Get("X-Request-Id")
 	fit := id != "" && len(id) <= 128
@@ -149,8 +147,8 @@ func (s *Server) guarded(f func(http.ResponseWriter, *http.Request) error) http.
 	})
 }
 
-// begin takes a slot for a request, and returns its context: it ends with the client, after
-// Options.Timeout, and when a drain does.
+// begin takes a slot for a request and returns its context. The context ends when the client
+// disconnects, after Options.Timeout, or when a drain cancels.
 func (s *Server) begin(r *http.Request) (context.Context, func(), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,9 +177,9 @@ func (s *Server) begin(r *http.Request) (context.Context, func(), error) {
 	}, nil
 }
 
-// Drain has the server refuse new requests, and waits until those that are answered are
-// done. When ctx ends it cancels them, and returns its error. /health/ready is 503 from the
-// start of the drain on. A second call returns at once.
+// Drain makes the server refuse new requests and waits for running ones. If ctx ends, Drain
+// cancels them and returns the error of ctx. /health/ready is 503 from the start of the drain on.
+// A second call returns at once.
 func (s *Server) Drain(ctx context.Context) error {
 	s.mu.Lock()
 	if s.draining.Swap(true) || len(s.cancels) == 0 {

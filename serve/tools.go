@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// toolCall is a call of a function that the model asks for.
+// toolCall is a function call of the model.
 type toolCall struct {
 	Index    int          `json:"index"`
 	ID       string       `json:"id"`
@@ -19,7 +19,7 @@ type toolFunction struct {
 	Arguments string `json:"arguments"` // JSON, as text
 }
 
-// Marks that begin calls in the answers of models.
+// Marks at the start of calls in the answers of models.
 const (
 	openCall  = "<tool_call>" // Hermes, Qwen: <tool_call>{"name": …, "arguments": …}</tool_call>, any number
 	closeCall = "</tool_call>"
@@ -27,15 +27,15 @@ const (
 	callsTag  = "[TOOL_CALLS]"   // Mistral: a list of calls
 )
 
-// toolReader tells calls of tools from text while an answer comes. Text that may be a call
-// is held back until the answer ends; if it turns out to be no call, it is given out as text.
+// toolReader separates tool calls from text during a stream. It holds back text that may be a
+// call until the answer ends, and returns it as text if it is not a call.
 type toolReader struct {
-	begun bool   // it is known whether the answer begins with a call
-	call  bool   // held begins with what may be a call
-	held  string // text that was not given out
+	begun bool   // the form of the answer's beginning is decided
+	call  bool   // held may be a call
+	held  string // text that was not returned
 }
 
-// next takes text and returns what is certain to be no call.
+// next takes text and returns the text that cannot be a call.
 func (t *toolReader) next(text string) string {
 	t.held += text
 	if t.call {
@@ -44,7 +44,7 @@ func (t *toolReader) next(text string) string {
 	if !t.begun {
 		s := strings.TrimSpace(t.held)
 		if s == "" || len(s) < len(openCall) && strings.HasPrefix(openCall, s) {
-			return "" // either is possible
+			return "" // undecided
 		}
 		t.begun = true
 		if strings.ContainsAny(s[:1], "{[<") && !strings.HasPrefix(s, openCall) {
@@ -79,7 +79,7 @@ func (t *toolReader) end(id string) (string, []toolCall) {
 	return "", calls
 }
 
-// parseCalls parses a text that has only calls.
+// parseCalls parses a text that consists of calls.
 func parseCalls(text string) ([]toolCall, bool) {
 	text = strings.TrimSpace(text)
 	var objects []string

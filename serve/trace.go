@@ -12,8 +12,8 @@ import (
 	"pwc/runner"
 )
 
-// startSpan starts the span of a request that generates, named and described as vLLM does. A
-// client that traces is its parent (W3C Trace Context).
+// startSpan starts the span of a request that generates, with vLLM's name and attributes. The
+// span of the client's traceparent header is its parent (W3C Trace Context).
 func (s *Server) startSpan(ctx context.Context, r *http.Request, id string, c *call) (context.Context, trace.Span) {
 	ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(r.Header))
 	ctx, span := s.o.Tracer.Start(ctx, "llm_request", trace.WithSpanKind(trace.SpanKindServer))
@@ -25,7 +25,7 @@ func (s *Server) startSpan(ctx context.Context, r *http.Request, id string, c *c
 	return ctx, span
 }
 
-// endSpan ends the span of a request. The texts of prompts and answers are not in it.
+// endSpan ends the span of a request. It adds no text of prompts or answers.
 func endSpan(span trace.Span, u *usage, err error) {
 	span.SetAttributes(attribute.Int("gen_ai.usage.prompt_tokens", u.Prompt), attribute.Int("gen_ai.usage.completion_tokens", u.Completion))
 	if err != nil {
@@ -34,8 +34,7 @@ func endSpan(span trace.Span, u *usage, err error) {
 	span.End()
 }
 
-// traceChoice makes the span of a choice, from its arrival in the queue to its end, once it has
-// ended.
+// traceChoice makes the span of a finished choice, from its arrival in the queue to its end.
 func (s *Server) traceChoice(ctx context.Context, index int, seq *runner.Sequence) {
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return
