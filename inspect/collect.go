@@ -15,23 +15,23 @@ import (
 	"pwc/split"
 )
 
-// Options says what a report is made of.
+// Options are the inputs of a report.
 type Options struct {
 	Module  *ir.Module
-	Name    string // of the model, for people
+	Name    string // of the model, for display
 	Version string // of pwc
 	Mode    piecewise.Mode
 	Backend *piecewise.Backend                     // compiled by Recorder, without a cache
 	SplitOn []string                               // as the backend was split
-	Sizes   []int64                                // rows for which numbers are given; rising
-	Symbols map[string]int64                       // values of symbols that do not count rows; missing: 1
-	Cached  func(cache.Key) bool                   // whether an artifact was kept before
-	Graph   func(fn string, splitting bool) string // what holds an item: own, whole, both or none
+	Sizes   []int64                                // rows of steps that the report has numbers for; rising
+	Symbols map[string]int64                       // values of symbols other than batch symbols; missing: 1
+	Cached  func(cache.Key) bool                   // whether the cache had an artifact before
+	Graph   func(fn string, splitting bool) string // the graph that has an item: own, whole, both or none
 
 	Recorder *Recorder
 }
 
-// Collect makes the report of a compiled model.
+// Collect returns the report of a compiled model.
 func Collect(o Options) (*Report, error) {
 	if o.Module == nil || o.Backend == nil || o.Recorder == nil || o.Graph == nil || o.Cached == nil {
 		return nil, fmt.Errorf("inspect: Options need a module, a backend, a recorder, Graph and Cached: %w", ir.ErrNoModule)
@@ -56,9 +56,9 @@ func Collect(o Options) (*Report, error) {
 type collector struct {
 	o     Options
 	r     *Report
-	at    map[[32]byte]int // by hash: position in Report.Pieces
+	at    map[[32]byte]int // by hash: index in Report.Pieces
 	plans []*split.Plan    // by function
-	first []*split.Piece   // by position: the first use, whose symbols name the module's
+	first []*split.Piece   // by index: the first use, whose symbols name the module's
 }
 
 func (c *collector) function(f *ir.Func, plan *split.Plan) error {
@@ -92,7 +92,7 @@ func (c *collector) function(f *ir.Func, plan *split.Plan) error {
 	return nil
 }
 
-// piece returns the position of a piece in the report.
+// piece returns the index of a piece in the report.
 func (c *collector) piece(f *ir.Func, p *split.Piece, loc string) int {
 	i, ok := c.at[p.Hash]
 	if !ok {
@@ -114,7 +114,7 @@ func (c *collector) piece(f *ir.Func, p *split.Piece, loc string) int {
 	return i
 }
 
-// env gives values to the symbols of a piece: the rows to batch symbols.
+// env sets the symbols of a piece. Batch symbols get the rows.
 func (c *collector) env(p *split.Piece, rows int64) program.Env {
 	return func(name string) (int64, bool) {
 		for i, s := range p.Module.Symbols {
@@ -133,8 +133,8 @@ func (c *collector) env(p *split.Piece, rows int64) program.Env {
 	}
 }
 
-// operations counts the arithmetic of a piece: 2·M·N·K for a product, 1 for each element that
-// another op computes.
+// operations counts the arithmetic of a piece: 2·M·N·K for a GEMM, 1 for each element of another
+// op.
 func operations(f *ir.Func, env program.Env) int64 {
 	sum := int64(0)
 	for _, n := range f.Nodes {
@@ -171,7 +171,7 @@ func count(shape []dim.Dim, env program.Env) int64 {
 	return n
 }
 
-// shapes adds what the pieces were compiled to.
+// shapes adds the compiled shapes of the pieces.
 func (c *collector) shapes() {
 	built := c.o.Backend.Build()
 	for _, a := range built.Artifacts {

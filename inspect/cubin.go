@@ -14,11 +14,12 @@ const (
 	attrRegisters = 0x2f // EIATTR_REGCOUNT: index of the kernel's symbol, registers of a thread
 )
 
-// elfVersion is where an ELF header has e_version, which is 1 in ELF and CUDA's own in a cubin.
+// elfVersion is the offset of e_version in an ELF header. ELF requires 1; cubins have CUDA's own
+// value.
 const elfVersion = 20
 
 // resources returns the registers of a thread and the static shared memory of a kernel in a
-// cubin, in bytes, with what CUDA reserves of it; zeros where the machine code does not say.
+// cubin, in bytes, including CUDA's reserved part; zeros if the cubin lacks them.
 func resources(cubin []byte, kernel string) (registers int, shared int64) {
 	if len(cubin) < elfVersion+4 {
 		return 0, 0
@@ -43,7 +44,7 @@ func resources(cubin []byte, kernel string) (registers int, shared int64) {
 		return 0, shared
 	}
 	return registersOf(data, func(index uint32) bool {
-		// Symbols leaves out the first, which is null.
+		// Symbols omits the first entry, which is null
 		return index >= 1 && int(index) <= len(symbols) && symbols[index-1].Name == kernel
 	}), shared
 }

@@ -2,11 +2,11 @@ package inspect
 
 import "strings"
 
-// diffLimit bounds the product of line counts for which the longest common subsequence is
-// computed: beyond it everything between the equal ends counts as replaced.
+// diffLimit bounds the product of line counts for the longest common subsequence. Beyond it, all
+// lines between the common prefix and suffix count as replaced.
 const diffLimit = 4 << 20
 
-// diff returns the lines of two texts, marked: a longest common subsequence is kept.
+// diff returns the marked lines of two texts. It keeps a longest common subsequence.
 func diff(before, after string) []Line {
 	a, b := lines(before), lines(after)
 	var out []Line
@@ -26,7 +26,7 @@ func diff(before, after string) []Line {
 	return out
 }
 
-// middle compares what the texts do not begin and end with alike.
+// middle compares the lines between the common prefix and suffix.
 func middle(a, b []string) []Line {
 	var out []Line
 	if len(a)*len(b) > diffLimit {
@@ -68,7 +68,7 @@ func middle(a, b []string) []Line {
 	return out
 }
 
-// lines splits a text; one that ends with a newline has no empty last line.
+// lines splits a text. A final newline does not start another line.
 func lines(text string) []string {
 	text = strings.TrimSuffix(text, "\n")
 	if text == "" {

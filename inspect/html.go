@@ -18,9 +18,9 @@ var style string
 //go:embed page.js
 var script string
 
-// WriteHTML writes the report as one file for a browser. It loads nothing: the policy in it
-// allows this script and this style alone. Names in the report come from outside, so they are
-// data for the script, escaped by html/template, and become text nodes.
+// WriteHTML writes the report as one file for a browser. The file loads nothing: its content
+// security policy allows only its own script and style. Names in the report are untrusted, so
+// they are data for the script, escaped by html/template, and become text nodes.
 func WriteHTML(w io.Writer, r *Report) error {
 	if w == nil || r == nil {
 		return fmt.Errorf("inspect: no report, or nothing to write it to")
@@ -37,8 +37,7 @@ func WriteHTML(w io.Writer, r *Report) error {
 	}{r, template.CSS(style), template.JS(script), policy()})
 }
 
-// policy is the content security policy: nothing but the page's own script and style, by
-// their hashes.
+// policy is the content security policy. It allows the page's script and style by their hashes.
 func policy() string {
 	hash := func(text string) string {
 		sum := sha256.Sum256([]byte(text))

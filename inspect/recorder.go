@@ -12,9 +12,9 @@ import (
 	"pwc/program"
 )
 
-// Recorder is a compiler that keeps what each pass made of each piece, and the sources of
-// kernels. It is used in place of the pipeline for one build; what a cache has is not
-// compiled, so the build has to be without one.
+// Recorder is a compiler that keeps the text of each piece after each pass, and the sources of
+// kernels. It replaces the pipeline for one build without a cache, because a build does not
+// compile cached pieces.
 type Recorder struct {
 	pipeline pieces.Pipeline
 
@@ -26,7 +26,7 @@ type Recorder struct {
 // dumped is the text of a piece after a pass.
 type dumped struct{ pass, text string }
 
-// NewRecorder returns a recorder over a pipeline, whose own Dump is not called.
+// NewRecorder returns a recorder for a pipeline. It does not call the pipeline's own Dump.
 func NewRecorder(p pieces.Pipeline) *Recorder {
 	return &Recorder{pipeline: p, dumps: map[[sha256.Size]byte][]dumped{}, sources: map[[sha256.Size]byte]string{}}
 }
@@ -62,15 +62,15 @@ func (r *Recorder) Compile(ctx context.Context, piece *ir.Module, ranges map[str
 	return out, nil
 }
 
-// Source keeps the source of machine code. Compilers of CUDA C are wrapped to call it.
+// Source records the source of machine code. Wrappers of CUDA C compilers call it.
 func (r *Recorder) Source(text string, code []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.sources[sha256.Sum256(code)] = text
 }
 
-// keyOf names a program by its bytes and the piece that it is of: the same piece for another
-// range, and another piece with the same program, have passes of their own.
+// keyOf identifies a program by its bytes and its piece. The same piece for another range, and
+// another piece with the same program, have other passes.
 func keyOf(piece *ir.Module, p *program.Program) (key [sha256.Size]byte, err error) {
 	code, err := p.Encode()
 	if err != nil {
@@ -79,11 +79,11 @@ func keyOf(piece *ir.Module, p *program.Program) (key [sha256.Size]byte, err err
 	return sha256.Sum256(slices.Concat([]byte(ir.Print(piece)), code)), nil
 }
 
-// passes returns what passes made of a piece, with differences; nil if it was not recorded.
+// passes returns the changes of each pass to a piece; nil if the piece was not recorded.
 func (r *Recorder) passes(piece *ir.Module, p *program.Program) []Pass {
 	key, err := keyOf(piece, p)
 	if err != nil {
-		return nil // the build refused it before
+		return nil // the build would have refused it
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,15 +1,16 @@
-// Package inspect makes reports of compiled models for people: one HTML file that shows the
-// pieces of each function, what every pass made of them, their kernels and the memory of a
-// step; the same as JSON; and traces of runs for Perfetto.
+// Package inspect makes reports of compiled models: one HTML file with the pieces of each
+// function, the changes of every pass, the kernels and the memory of a step; the same as JSON;
+// and traces of runs for Perfetto.
 package inspect
 
 import "pwc/split"
 
-// Schema is the version of [Report] as JSON. It changes when a key changes its meaning or goes.
+// Schema is the version of [Report] as JSON. It changes if a key is removed or changes its
+// meaning.
 const Schema = 1
 
-// Report is what is known of a compiled model. Numbers that depend on the rows of a step are
-// given for each of Sizes, in their order.
+// Report describes a compiled model. Numbers that depend on the rows of a step are lists, in the
+// order of Sizes.
 type Report struct {
 	Schema    int        `json:"schema"`
 	Model     string     `json:"model"`
@@ -18,15 +19,15 @@ type Report struct {
 	Version   string     `json:"version"` // of pwc
 	Sizes     []int64    `json:"sizes"`
 	Functions []Function `json:"functions"`
-	Pieces    []Piece    `json:"pieces"` // distinct ones, in order of first use
+	Pieces    []Piece    `json:"pieces"` // distinct pieces, in order of first use
 
 	Measured *Measured `json:"measured,omitempty"`
 }
 
-// Function is one function as it is cut.
+// Function is one function and its cut.
 type Function struct {
 	Name     string    `json:"name"`
-	Size     string    `json:"size_symbol,omitempty"` // that counts its rows
+	Size     string    `json:"size_symbol,omitempty"` // the symbol of its rows
 	Units    []Unit    `json:"units"`
 	Memory   []Storage `json:"memory"`
 	Arena    []int64   `json:"arena_bytes"`        // by size
@@ -36,10 +37,10 @@ type Function struct {
 // Unit is a launch of a step: a piece, or a call of an extern op.
 type Unit struct {
 	Item  int    `json:"item"`
-	Piece int    `json:"piece"`          // position in Pieces; -1: a call
+	Piece int    `json:"piece"`          // index in Pieces; -1: a call
 	Call  string `json:"call,omitempty"` // name of the extern op
-	Loc   string `json:"loc,omitempty"`  // the place in the model that its nodes share
-	Graph string `json:"graph"`          // what holds it: own, whole, both or none
+	Loc   string `json:"loc,omitempty"`  // the module path that its nodes share
+	Graph string `json:"graph"`          // the graph that has it: own, whole, both or none
 }
 
 // Storage is memory that lives between units of a step.
@@ -72,7 +73,7 @@ type Piece struct {
 	Calls    []string `json:"calls,omitempty"` // extern ops inside, which are captured
 }
 
-// Shape is a piece as it is compiled for a range of sizes.
+// Shape is a piece compiled for a range of sizes.
 type Shape struct {
 	Range   string   `json:"range"`
 	Cached  bool     `json:"cached"` // the cache had it
@@ -81,11 +82,11 @@ type Shape struct {
 	Kernels []Kernel `json:"kernels"`
 }
 
-// Pass is what one pass made of a piece.
+// Pass has the changes of one pass to a piece.
 type Pass struct {
 	Name    string `json:"name"`
 	Changed bool   `json:"changed"`
-	Lines   []Line `json:"lines,omitempty"` // of the text before and after; missing where nothing changed
+	Lines   []Line `json:"lines,omitempty"` // of the text before and after; missing if nothing changed
 }
 
 // Line is a line of a text that a pass changed.
@@ -97,10 +98,10 @@ type Line struct {
 // Kernel is one launch of a program.
 type Kernel struct {
 	Step      int     `json:"step"`
-	Variant   int     `json:"variant"` // of a step that has several ways; 0 is tried first
+	Variant   int     `json:"variant"` // of a step with several variants; 0 is tried first
 	Name      string  `json:"name"`
 	Library   bool    `json:"library,omitempty"` // a routine of the device
-	Guard     string  `json:"guard,omitempty"`   // for which sizes it is
+	Guard     string  `json:"guard,omitempty"`   // the sizes that it serves
 	Source    string  `json:"source,omitempty"`  // CUDA C, or the vector program
 	Language  string  `json:"language,omitempty"`
 	Grid      string  `json:"grid,omitempty"` // blocks, over the piece's symbols
@@ -112,11 +113,11 @@ type Kernel struct {
 	Origin    string  `json:"origin,omitempty"`
 }
 
-// Measured joins times of pwc bench with kernels and pieces, and the machine's limits.
+// Measured has times of pwc bench for kernels and pieces, and the machine's limits.
 type Measured struct {
 	Device    string           `json:"device"`
 	Bandwidth float64          `json:"read_bytes_per_second"`
-	Peak      float64          `json:"peak_operations_per_second,omitempty"` // of the device, as it was given; 0: not known
+	Peak      float64          `json:"peak_operations_per_second,omitempty"` // of the device, from --peak; 0: unknown
 	Kernels   []MeasuredKernel `json:"kernels"`
 }
 
@@ -127,10 +128,10 @@ type MeasuredKernel struct {
 	Calls   int64   `json:"calls"`
 	Seconds float64 `json:"seconds"` // of all calls
 	Bytes   int64   `json:"bytes"`   // of the weights that the calls read
-	Ops     int64   `json:"ops"`     // of the calls, for products with a weight: 2·rows·elements
+	Ops     int64   `json:"ops"`     // of the calls, for GEMMs with a weight: 2·rows·elements
 }
 
-// sharedLoc returns the path that all nodes of a unit have in common.
+// sharedLoc returns the common path of all nodes of a unit.
 func sharedLoc(p *split.Plan, nodes []int) string {
 	shared, first := "", true
 	for _, i := range nodes {
@@ -146,7 +147,7 @@ func sharedLoc(p *split.Plan, nodes []int) string {
 	return shared
 }
 
-// commonPath returns the longest path that both are, or are below.
+// commonPath returns the longest common path.
 func commonPath(a, b string) string {
 	n, end := min(len(a), len(b)), 0
 	for i := 0; i <= n; i++ {

@@ -9,14 +9,13 @@ import (
 	"pwc/ir/padding"
 )
 
-// Ask returns the model with functions that return the values at places after their results,
-// and for each place the position among its function's results; -1 where the value cannot be
-// returned: it is written later, it is a scalar, it counts other rows than the function, or
-// it is no computed value. The model is not changed.
+// Ask returns the model with functions that return the values at places after their results. For
+// each place it returns the index among its function's results, or -1 if the function cannot
+// return the value: it is overwritten later, it is a scalar, it counts other rows than the
+// function, or no node computes it. Ask does not change the model.
 //
-// A value that is returned is stored, so it ends a chain that was fused across it. That is
-// how values inside of fused kernels are seen, and why a fault in fusion can go away when
-// one asks for values.
+// A returned value is stored, so it ends a fused chain. This shows values inside of fused
+// kernels, and may hide a fault of fusion.
 func Ask(m *ir.Module, places []Place) (*ir.Module, []int, error) {
 	if m == nil {
 		return nil, nil, ir.ErrNoModule
@@ -59,7 +58,7 @@ func Ask(m *ir.Module, places []Place) (*ir.Module, []int, error) {
 func returnable(m *ir.Module, f *ir.Func) func(ir.Value) bool {
 	latest := map[ir.Value]ir.Value{}
 	for v, info := range f.Values {
-		latest[info.Base] = ir.Value(v) // ids rise in program order
+		latest[info.Base] = ir.Value(v) // ids increase in program order
 	}
 	size, _ := padding.SizeSymbol(m, f)
 	return func(v ir.Value) bool {
@@ -67,7 +66,7 @@ func returnable(m *ir.Module, f *ir.Func) func(ir.Value) bool {
 		if latest[info.Base] != v || f.Values[info.Base].Kind != ir.ResultValue || info.Type.Rank() == 0 {
 			return false
 		}
-		// One that counts other rows would make it unclear what a run's size is.
+		// With a value of other rows, the size of a run would be ambiguous.
 		return !slices.ContainsFunc(info.Type.Shape[0].Symbols(), func(name string) bool { return name != size })
 	}
 }

@@ -13,55 +13,55 @@ import (
 	"pwc/split"
 )
 
-// Search looks for the smallest cause of a departure.
+// Search has the inputs of a search for the smallest cause of a departure.
 type Search struct {
 	Module    *ir.Module
-	SplitOn   []string // what the model is cut at, as in split.Split
-	Test      Target   // the one that may be wrong
-	Reference Target   // the one that is right: the interpreter, another device, another mode
-	Passes    []string // that can be switched off: the compiler's and the user's
-	Wanted    []Wanted // a trace; nil: the reference alone decides
+	SplitOn   []string // ops at which the model is cut, as in split.Split
+	Test      Target   // the target under test
+	Reference Target   // the reference: the interpreter, another device, another mode
+	Passes    []string // optional passes of the compiler and the caller
+	Wanted    []Wanted // a trace; nil: only the reference decides
 
 	// Tolerance is the largest relative error of any value; 0: the bounds of [NewBounds].
 	Tolerance float64
 }
 
-// Kind says which part of the system a departure comes from.
+// Kind is the part of the system that causes a departure.
 type Kind string
 
 const (
 	InModel    Kind = "model"    // the interpreter departs from the trace too: import, weights or the module
-	InPass     Kind = "pass"     // it goes away without a pass
-	InVariant  Kind = "variant"  // it goes away without a kernel variant
-	InKernel   Kind = "kernel"   // code of the piece, with every pass that can be switched off
+	InPass     Kind = "pass"     // it disappears without a pass
+	InVariant  Kind = "variant"  // it disappears without a kernel variant
+	InKernel   Kind = "kernel"   // code of the piece; no optional pass causes it
 	InOp       Kind = "op"       // an extern op
-	InSchedule Kind = "schedule" // every piece alone is right: capture, memory between pieces, or padding
+	InSchedule Kind = "schedule" // every piece alone is correct: capture, memory between pieces, or padding
 )
 
-// Finding is the smallest cause that a search found.
+// Finding is the result of a search: the smallest cause.
 type Finding struct {
 	Kind     Kind
 	Func     string      // function of the model
 	Piece    string      // first 12 hex digits of the piece's hash, as pwc split prints; empty: no piece
-	Passes   []string    // InPass: it takes all of them switched off
+	Passes   []string    // InPass: the fault disappears if all of them are disabled
 	Variant  string      // InVariant
 	Value    *ir.Error   // the node whose value departs first
 	Nodes    []*ir.Error // the fewest nodes that still depart, in program order
-	Error    float64     // of the case, relative
+	Error    float64     // relative error of the case
 	Bound    float64
-	Departed string // what departed, in words
+	Departed string // description of the departure
 
-	// Case reproduces it: a module with one function, what it is given and what is right. Nil
-	// where nothing smaller than the model departs.
+	// Case reproduces the departure: a module with one function, its inputs and the expected
+	// results. It is nil if no part of the model departs alone.
 	Case   *ir.Module
 	Inputs []*interp.Tensor
 	Want   []*interp.Tensor
 }
 
-// ErrAgree is returned by Bisect where nothing departs.
+// ErrAgree: no value departs.
 var ErrAgree = errors.New("verify: nothing departs: every compared value is within its bound")
 
-// ErrNoTarget is returned where nothing is given that runs the model.
+// ErrNoTarget: the search has no target that runs the model.
 var ErrNoTarget = errors.New("verify: no target that runs the model is given")
 
 func (s *Search) check() error {
@@ -74,20 +74,20 @@ func (s *Search) check() error {
 	return nil
 }
 
-// suspect is the first value of a run that departs, with what was computed around it.
+// suspect is the first value of a run that departs, and correct values around it.
 type suspect struct {
 	f     *ir.Func
 	plan  *split.Plan
 	unit  *split.Unit
 	place Place
-	known map[ir.Value]*interp.Tensor // right values of the call: parameters, and what units leave
+	known map[ir.Value]*interp.Tensor // correct values of the call: parameters, and stored values of units
 	diff  interp.Diff
 }
 
 // Bisect searches in this order: the module against the trace; the piece whose results depart
-// first, each fed with right values so that errors do not travel; the passes, one by one and
-// in halves; the kernel variants; and the fewest nodes that depart in the same way. It is
-// ErrAgree if nothing departs.
+// first, each piece with correct inputs, so errors of earlier pieces do not reach it; the passes;
+// the kernel variants; and the fewest nodes that depart in the same way. If no value departs, the
+// error is ErrAgree.
 func (s *Search) Bisect(ctx context.Context) (*Finding, error) {
 	if err := s.check(); err != nil {
 		return nil, err
@@ -111,9 +111,9 @@ func (s *Search) Bisect(ctx context.Context) (*Finding, error) {
 	return s.inUnit(ctx, at)
 }
 
-// First returns the first value, in program order, that departs from the reference, with its
-// node and how far it is; nil where none does. Values between pieces are asked for first:
-// returning them changes the code of no piece much. Then the values inside of the piece.
+// First returns the node of the first value, in program order, that departs from the reference,
+// and its error; nil if no value departs. It first compares values between pieces, because
+// returning them hardly changes the code of pieces, and then the values inside of the piece.
 func (s *Search) First(ctx context.Context) (*ir.Error, interp.Diff, error) {
 	if err := s.check(); err != nil {
 		return nil, interp.Diff{}, err
@@ -172,7 +172,7 @@ func (s *Search) firstDeparture(ctx context.Context) (*suspect, error) {
 	return at, nil
 }
 
-// bounds returns how far values of a module may be apart.
+// bounds returns the largest error of each value of a module.
 func (s *Search) bounds(m *ir.Module) func(Place) float64 {
 	if s.Tolerance > 0 {
 		return func(Place) float64 { return s.Tolerance }
@@ -181,7 +181,7 @@ func (s *Search) bounds(m *ir.Module) func(Place) float64 {
 	return func(p Place) float64 { return b.Of(m, p) }
 }
 
-// stored returns the values that units leave in memory, in the order in which they are made.
+// stored returns the values that units store, in program order.
 func stored(p *split.Plan) []ir.Value {
 	var out []ir.Value
 	for _, u := range p.Units {
@@ -200,8 +200,8 @@ func stored(p *split.Plan) []ir.Value {
 	return out
 }
 
-// departing runs the workload on both targets, asking for the values, and returns the first
-// that departs: by call, then by the order of places.
+// departing runs the workload on both targets with the values as results. It returns the first
+// value that departs: by call, then by the order of places.
 func (s *Search) departing(ctx context.Context, places []Place) (*suspect, error) {
 	asked, at, err := Ask(s.Module, places)
 	if err != nil {
@@ -244,7 +244,7 @@ func (s *Search) departing(ctx context.Context, places []Place) (*suspect, error
 	return nil, nil
 }
 
-// whole handles a departure that goes away when values between pieces are asked for.
+// whole handles a departure that disappears if values between pieces are results.
 func (s *Search) whole(ctx context.Context) (*Finding, error) {
 	bad := func(c Config) (bool, error) {
 		d, err := s.plainDeparts(ctx, c)
@@ -261,13 +261,13 @@ func (s *Search) whole(ctx context.Context) (*Finding, error) {
 	if err := s.blame(ctx, out, bad); err != nil {
 		return nil, err
 	}
-	if out.Kind == InKernel { // no piece departs by itself
+	if out.Kind == InKernel { // no piece departs alone
 		out.Kind = InSchedule
 	}
 	return out, nil
 }
 
-// plainDeparts compares the results of the workload without asking for values.
+// plainDeparts compares the results of the unchanged functions.
 func (s *Search) plainDeparts(ctx context.Context, c Config) (*suspect, error) {
 	var places []Place
 	for _, f := range s.Module.Funcs {
@@ -280,7 +280,7 @@ func (s *Search) plainDeparts(ctx context.Context, c Config) (*suspect, error) {
 	return t.departing(ctx, places)
 }
 
-// configured is a target with a Config that is always used.
+// configured is a target with a fixed Config.
 type configured struct {
 	Target
 	c Config
@@ -291,14 +291,13 @@ func (t configured) Workload(ctx context.Context, m *ir.Module, _ Config) ([]Cal
 	return t.Target.Workload(ctx, m, t.c)
 }
 
-// trial is a part that is run on both targets with the same arguments.
+// trial is a part of the model with arguments for both targets.
 type trial struct {
 	part *part
 	args []*interp.Tensor
 }
 
-// run returns how far the results of a trial are apart: the first that departs, with its
-// position, or -1.
+// run returns the error of the first result that departs, and its index; -1 if no result departs.
 func (s *Search) run(ctx context.Context, t trial, c Config) (int, interp.Diff, error) {
 	got, err := s.Test.Function(ctx, t.part.module, t.args, c)
 	if err != nil {
@@ -318,7 +317,7 @@ func (s *Search) run(ctx context.Context, t trial, c Config) (int, interp.Diff, 
 	return -1, interp.Diff{}, nil
 }
 
-// inUnit searches in the unit that makes the first value that departs.
+// inUnit searches in the unit of the first value that departs.
 func (s *Search) inUnit(ctx context.Context, at *suspect) (*Finding, error) {
 	out := &Finding{Func: at.f.Name, Value: where(s.Module, at.place), Error: at.diff.RelL2, Departed: at.diff.String()}
 	var nodes []int
@@ -345,7 +344,7 @@ func (s *Search) inUnit(ctx context.Context, at *suspect) (*Finding, error) {
 	}
 	switch {
 	case departs < 0 && at.unit.Piece == nil:
-		out.Kind = InOp // with a cache that steps before have filled it cannot be run alone
+		out.Kind = InOp // its cache depends on earlier steps, so it cannot run alone
 		return out, nil
 	case departs < 0:
 		return s.whole(ctx)
@@ -368,7 +367,7 @@ func (s *Search) inUnit(ctx context.Context, at *suspect) (*Finding, error) {
 	return out, s.keep(ctx, out, small)
 }
 
-// withAllocations returns a call's node after those that only allocate what it writes.
+// withAllocations returns a call's node, after the nodes that allocate the memory that it writes.
 func withAllocations(f *ir.Func, call int) []int {
 	var nodes []int
 	for _, a := range f.Nodes[call].Args {
@@ -379,7 +378,7 @@ func withAllocations(f *ir.Func, call int) []int {
 	return append(nodes, call)
 }
 
-// trial makes a part of nodes and gives it right values; nil where one of them is not known.
+// trial makes a part of nodes with correct arguments; nil if one of them is unknown.
 func (s *Search) trial(at *suspect, nodes []int, results []ir.Value) (*trial, error) {
 	p, err := extract(s.Module, at.f, nodes, results)
 	if err != nil {
@@ -396,7 +395,7 @@ func (s *Search) trial(at *suspect, nodes []int, results []ir.Value) (*trial, er
 	return t, nil
 }
 
-// keep puts a trial into a finding, with the expected values.
+// keep stores a trial in a finding, with the expected results.
 func (s *Search) keep(ctx context.Context, out *Finding, t *trial) error {
 	i, d, err := s.run(ctx, *t, Config{})
 	if err != nil {
@@ -415,9 +414,9 @@ func (s *Search) keep(ctx context.Context, out *Finding, t *trial) error {
 	return err
 }
 
-// blame finds the pass or the kernel variant without which bad does not hold: first each pass and
-// variant alone, then the fewest passes together. If there is none, the code of the kernels is
-// wrong whatever is disabled.
+// blame finds the pass or the kernel variant without which bad is false: first each pass and each
+// variant alone, then the fewest passes together. If it finds none, the code of the kernels is
+// wrong.
 func (s *Search) blame(ctx context.Context, out *Finding, bad func(Config) (bool, error)) error {
 	for _, p := range s.Passes {
 		if b, err := bad(Config{Disable: []string{p}}); err != nil || !b {
@@ -447,7 +446,7 @@ func (s *Search) blame(ctx context.Context, out *Finding, bad func(Config) (bool
 	return err
 }
 
-// variants returns the kernel variants that are compiled where there is a choice, sorted.
+// variants returns the names of compiled kernel variants that another can replace, sorted.
 func (s *Search) variants(bad func(Config) (bool, error)) ([]string, error) {
 	var mu sync.Mutex
 	seen := map[string]bool{}
@@ -459,9 +458,9 @@ func (s *Search) variants(bad func(Config) (bool, error)) ([]string, error) {
 	return slices.Sorted(maps.Keys(seen)), err
 }
 
-// fewest returns a list, from which nothing can be left out, of which holds is true as it is
-// of all: ddmin, with complements, of Zeller and Hildebrandt (Simplifying and Isolating
-// Failure-Inducing Input, IEEE TSE 28(2), 2002).
+// fewest returns a minimal list for which holds is true, as it is for all: ddmin, with
+// complements, of Zeller and Hildebrandt (Simplifying and Isolating Failure-Inducing Input, IEEE
+// TSE 28(2), 2002).
 func fewest(ctx context.Context, all []string, holds func([]string) (bool, error)) ([]string, error) {
 	list := slices.Clone(all)
 	for n := 2; len(list) > 1; {

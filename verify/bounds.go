@@ -8,27 +8,26 @@ import (
 )
 
 // confidence is λ of the probabilistic error bounds of Higham and Mary (A New Approach to
-// Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41(5), 2019): rounding errors
-// that are independent and of mean zero exceed λ standard deviations with a probability of at
-// most 2·exp(−λ²/2). It also has to cover what a chain of ops amplifies, which the bounds
-// take to be 1: norms and residual connections keep the relative error of their input. On six
-// checkpoints of three layers in f32, f16 and bf16 the largest share of a bound that errors
-// took was 0.29 (docs/verify.md).
+// Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput. 41(5), 2019). Independent rounding
+// errors with mean zero exceed λ standard deviations with a probability of at most 2·exp(−λ²/2).
+// λ also covers the amplification of errors by a chain of ops, for which the bounds use 1: norms
+// and residual connections keep the relative error of their input. On six checkpoints of three
+// layers in f32, f16 and bf16, errors were at most 0.29 of their bounds (docs/verify.md).
 const confidence = 4
 
-// unknownExtent stands for an extent of a reduction that is no constant of the module.
+// unknownExtent replaces the size of a reduction that is not a constant of the module.
 const unknownExtent = 1024
 
-// Bounds are the largest relative errors ‖a−b‖/‖b‖ that rounding alone explains, by value.
+// Bounds are the largest relative errors ‖a−b‖/‖b‖ of correct values, by function and value.
 //
-// The result of an op that rounds to a dtype with unit roundoff u has the relative error u;
-// a sum of K products that is accumulated in f32 has √K·2⁻²⁴ on top of it. Errors of
-// different ops are independent, so their squares add along a path; of several operands the
-// worst counts. The bound is λ times the root of that sum, for both sides of a comparison.
+// The result of an op that rounds to a dtype with unit roundoff u has the relative error u. A sum
+// of K products in f32 adds √K·2⁻²⁴. Errors of different ops are independent, so their squares
+// add along a path; of several operands the worst counts. The bound is λ times the root of that
+// sum, for both sides of a comparison.
 type Bounds map[string][]float64 // by function, by value
 
-// NewBounds computes the bounds of every value of a model. Parameters of the first function
-// are exact; those of later ones have the worst error of the results before.
+// NewBounds computes the bounds of every value of a model. Parameters of the first function are
+// exact. Parameters of later functions have the worst error of all earlier results.
 func NewBounds(m *ir.Module) Bounds {
 	b := Bounds{}
 	carried := 0.0
@@ -57,7 +56,7 @@ func NewBounds(m *ir.Module) Bounds {
 		}
 		list := make([]float64, len(variance))
 		for v, e := range variance {
-			// Both sides round, the other one in f32 at least.
+			// Both sides round. The other side rounds at least as finely as f32.
 			list[v] = confidence * math.Sqrt(2*e)
 		}
 		b[f.Name] = list
@@ -65,8 +64,8 @@ func NewBounds(m *ir.Module) Bounds {
 	return b
 }
 
-// Of returns the bound of a value, at least that of one op in the value's dtype; 0 for one that
-// the module does not have.
+// Of returns the bound of a value, at least that of one op in the value's dtype; 0 for an unknown
+// value.
 func (b Bounds) Of(m *ir.Module, p Place) float64 {
 	f := p.in(m)
 	if f == nil || int(p.Value) >= len(b[p.Func]) {
@@ -75,7 +74,7 @@ func (b Bounds) Of(m *ir.Module, p Place) float64 {
 	return max(b[p.Func][p.Value], confidence*unitRoundoff(f.Type(p.Value).DType))
 }
 
-// added is the square of the relative error that a node adds to a value that it makes.
+// added is the square of the relative error that a node adds to its result.
 func added(f *ir.Func, n *ir.Node, v ir.Value) float64 {
 	if n.Op.Class == ir.Layout || n.Op.Class == ir.Creation || !f.Type(v).DType.Float() {
 		return 0
@@ -85,7 +84,7 @@ func added(f *ir.Func, n *ir.Node, v ir.Value) float64 {
 	return u*u + float64(terms(f, n))*acc*acc
 }
 
-// terms returns how many terms a node sums for an element of its result.
+// terms returns the number of terms that a node sums for an element of its result.
 func terms(f *ir.Func, n *ir.Node) int64 {
 	switch n.Op.Class {
 	case ir.Pointwise, ir.Index, ir.Draw, ir.Select:
@@ -93,7 +92,7 @@ func terms(f *ir.Func, n *ir.Node) int64 {
 	case ir.Call:
 		return unknownExtent
 	}
-	// Products, norms, softmax and most reductions sum over the last axis of the first operand.
+	// GEMMs, norms, softmax and most reductions sum over the last axis of the first operand.
 	if len(n.Args) == 0 {
 		return 0
 	}

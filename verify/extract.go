@@ -8,8 +8,8 @@ import (
 	"pwc/ir/dim"
 )
 
-// part is some nodes of a function as a module of its own, @case, with the values that they
-// take from elsewhere as parameters.
+// part is a module of its own, with some nodes of a function as @case. Values of other nodes are
+// its parameters.
 type part struct {
 	module  *ir.Module
 	params  []ir.Value // parameter i is this value of the function
@@ -25,7 +25,7 @@ type extractor struct {
 	f       *ir.Func
 	b       *ir.Builder
 	fb      *ir.FuncBuilder
-	to      map[ir.Value]ir.Value // by the base of a storage: its value in the part
+	to      map[ir.Value]ir.Value // by the base of a storage: its current value in the part
 	weights map[int32]bool
 	states  map[int32]bool
 	externs map[*ir.Extern]bool
@@ -34,8 +34,8 @@ type extractor struct {
 	part    part
 }
 
-// extract returns the nodes as a module that returns the results. Names, places and
-// positions stay. A weight keeps its expression, so the part reads the model's checkpoint.
+// extract returns the nodes as a module that returns the results. It keeps names, locs and
+// origins. A weight keeps its expression, so the part reads the model's checkpoint.
 func extract(m *ir.Module, f *ir.Func, nodes []int, results []ir.Value) (*part, error) {
 	b := ir.NewBuilder(m.Name)
 	x := &extractor{m: m, f: f, b: b, to: map[ir.Value]ir.Value{}, weights: map[int32]bool{}, states: map[int32]bool{},
@@ -79,7 +79,7 @@ func (x *extractor) placements(v ir.Value) []ir.Placement {
 	return out
 }
 
-// declare adds what the nodes need of the module.
+// declare adds the module's declarations that the nodes use.
 func (x *extractor) declare(nodes []int) {
 	for _, i := range nodes {
 		n := x.f.Nodes[i]
@@ -128,7 +128,7 @@ func (x *extractor) dims(ds []dim.Dim) {
 	}
 }
 
-// params adds what the nodes use and do not make, in order of first use.
+// params adds the values that the nodes read and do not compute, in order of first use.
 func (x *extractor) params(nodes []int) {
 	made := map[ir.Value]bool{}
 	written := map[ir.Value]bool{}

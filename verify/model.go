@@ -7,9 +7,9 @@ import (
 	"pwc/ir/interp"
 )
 
-// inModel searches where the interpreter departs from the trace: between the values that the
-// trace has and that are right, and the first that is wrong. The case is given the trace's
-// values, so that errors do not travel; the trace's value is what is right.
+// inModel finds where the interpreter departs from the trace: between the last correct values of
+// the trace and the first wrong one. The case has the trace's values as inputs, so earlier errors
+// do not reach it, and the trace's value as the expected result.
 func (s *Search) inModel(ctx context.Context, l *Layer) (*Finding, error) {
 	out := &Finding{Kind: InModel, Func: l.Place.Func, Value: l.Where, Error: l.Error, Bound: l.Bound, Departed: l.Name + ": " + l.Problem}
 	f := s.Module.Func(l.Place.Func)
@@ -57,8 +57,8 @@ func (s *Search) inModel(ctx context.Context, l *Layer) (*Finding, error) {
 	return out, nil
 }
 
-// callArgs returns the arguments of the only call of a function in the workload; nil if there
-// are several, whose values a trace does not tell apart.
+// callArgs returns the arguments of the only call of a function in the workload; nil if there are
+// several calls, because a trace does not distinguish them.
 func (s *Search) callArgs(ctx context.Context, f *ir.Func) (map[ir.Value]*interp.Tensor, error) {
 	calls, err := s.Reference.Workload(ctx, s.Module, Config{})
 	if err != nil {
@@ -80,7 +80,7 @@ func (s *Search) callArgs(ctx context.Context, f *ir.Func) (map[ir.Value]*interp
 	return known, nil
 }
 
-// allNodes returns the positions of all nodes.
+// allNodes returns the indices of all nodes.
 func allNodes(f *ir.Func) []int {
 	nodes := make([]int, len(f.Nodes))
 	for i := range nodes {

@@ -7,13 +7,13 @@ import (
 	"pwc/ir"
 )
 
-// Place is where a model has the output of a module: a value of a function.
+// Place is a value of a function: the output of a module.
 type Place struct {
 	Func  string
 	Value ir.Value
 }
 
-// in returns the function that has the value; nil where the module has neither.
+// in returns the function of the value; nil if the module has no such function or value.
 func (p Place) in(m *ir.Module) *ir.Func {
 	if m == nil {
 		return nil
@@ -24,18 +24,18 @@ func (p Place) in(m *ir.Module) *ir.Func {
 	return nil
 }
 
-// Index finds the places of module paths in a model (C23).
+// Index maps module paths to places in a model (C23).
 type Index struct {
 	outputs map[string]Place // by path: the last value at the path or below
-	weights map[string]Place // by path: the output of the product with weight PATH.weight
+	weights map[string]Place // by path: the output of the GEMM with weight PATH.weight
 }
 
-// NewIndex reads the paths that nodes carry ([ir.Node.Loc]) and the checkpoint tensors that
-// weights are made of.
+// NewIndex reads the paths of nodes ([ir.Node.Loc]) and the checkpoint tensors in weight
+// expressions.
 //
-// The output of a module is the last value whose node has the module's path or one below it.
-// Where one product serves several modules, its weight is a concatenation of their tensors,
-// and the parts into which its result is split are their outputs.
+// The output of a module is the last value whose node has the module's path, or a path below it.
+// If one GEMM serves several modules, its weight is a concatenation of their tensors, and the
+// parts of the split result are their outputs.
 func NewIndex(m *ir.Module) *Index {
 	x := &Index{outputs: map[string]Place{}, weights: map[string]Place{}}
 	if m == nil {
@@ -59,7 +59,7 @@ func NewIndex(m *ir.Module) *Index {
 // outputOf returns a node's output: its first result, or the fresh storage that it wrote last.
 func outputOf(f *ir.Func, n *ir.Node) (ir.Value, bool) {
 	for _, w := range slices.Backward(n.Versions) {
-		// Not a state: attention appends to its cache and writes its output.
+		// Not a state: attention appends to its cache and also writes its output.
 		if f.Values[f.Base(w.Value)].Kind == ir.ResultValue {
 			return w.Value, true
 		}
@@ -70,11 +70,11 @@ func outputOf(f *ir.Func, n *ir.Node) (ir.Value, bool) {
 	return n.Results[0], true
 }
 
-// parent returns the path of the module that a module is in, "" at the root.
+// parent returns the path of the parent module; "" at the root.
 func parent(path string) string { return path[:max(strings.LastIndexByte(path, '.'), 0)] }
 
-// addProducts records the output of a product by the module that its weight belongs to, and
-// the parts of an output by the modules that the parts of the weight belong to.
+// addProducts records the output of a GEMM for the module of its weight. If the weight is a
+// concatenation, it records the parts of the output for the modules of the parts.
 func (x *Index) addProducts(m *ir.Module, f *ir.Func, n *ir.Node) {
 	product, outputs := n, n.Results
 	if n.Op.ID == ir.OpSplit {
@@ -107,8 +107,8 @@ func (x *Index) addProducts(m *ir.Module, f *ir.Func, n *ir.Node) {
 	}
 }
 
-// leafOf returns the checkpoint tensor that an expression is, perhaps transposed; "" where its
-// rows are in another order than the tensor's.
+// leafOf returns the checkpoint tensor of an expression, which may be transposed; "" if the rows
+// have another order than the tensor's.
 func leafOf(e *ir.WeightExpr) string {
 	for e.Op == ir.WeightTranspose || e.Op == ir.WeightCast {
 		e = e.Args[0]
@@ -119,8 +119,8 @@ func leafOf(e *ir.WeightExpr) string {
 	return e.Name
 }
 
-// renamed are parts of paths that releases of transformers call differently: a trace may come
-// from another release than the checkpoint.
+// renamed are parts of paths that differ between releases of transformers, because a trace may
+// come from another release than the checkpoint.
 var renamed = [][2]string{
 	{".mlp", ".block_sparse_moe"}, // Mixtral, since transformers 5
 	{"model.language_model.", "model."},
@@ -128,9 +128,9 @@ var renamed = [][2]string{
 	{"model.", ""},          // a base model traced without its head
 }
 
-// Find returns the place of a module's output. A path that the model does not have is tried
-// under the names that other releases of transformers give it. A dropout module, which copies
-// its input at inference, has the output of the module that it is in.
+// Find returns the place of a module's output. If the model lacks the path, Find tries the names
+// of other releases of transformers. A dropout module copies its input at inference, so it has
+// the output of its parent.
 func (x *Index) Find(path string) (Place, bool) {
 	if x == nil {
 		return Place{}, false
@@ -146,7 +146,7 @@ func (x *Index) Find(path string) (Place, bool) {
 	return Place{}, false
 }
 
-// spellings returns a path and the names that other releases give it, nearest first.
+// spellings returns a path and its names in other releases, nearest first.
 func spellings(path string) []string {
 	out := []string{path}
 	for _, r := range renamed {

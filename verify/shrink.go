@@ -8,10 +8,10 @@ import (
 	"pwc/ir/interp"
 )
 
-// shrink returns the trial with the fewest nodes that departs in the same way: it goes away
-// without the passes or the variant that out blames. First the results: the slice of the
-// first value that departs. Then the nodes at the front: each becomes a parameter that is
-// given the right value, where what is left still departs.
+// shrink returns the trial with the fewest nodes that departs for the same reason: without the
+// passes or the variant in out it does not depart. First it takes the slice of the first result
+// that departs. Then it replaces nodes at the front by parameters with correct values while the
+// rest still departs.
 func (s *Search) shrink(ctx context.Context, at *suspect, out *Finding, t *trial, nodes []int) (*trial, error) {
 	inside, err := s.insideValues(ctx, at, nodes)
 	if err != nil {
@@ -56,7 +56,8 @@ func (s *Search) shrink(ctx context.Context, at *suspect, out *Finding, t *trial
 	return best, nil
 }
 
-// same reports whether a trial departs, and whether what out blames makes the difference.
+// same reports whether a trial departs, and whether the blamed pass or variant makes the
+// difference.
 func (s *Search) same(ctx context.Context, t trial, out *Finding) (bool, error) {
 	if i, _, err := s.run(ctx, t, Config{}); i < 0 || err != nil {
 		return false, err
@@ -72,8 +73,8 @@ func (s *Search) same(ctx context.Context, t trial, out *Finding) (bool, error) 
 	return i < 0, err
 }
 
-// insideValues returns the right values of everything that a piece's nodes make and that a
-// function can return, beside those that are known.
+// insideValues returns the known values, and the correct values of a piece's nodes that a
+// function can return.
 func (s *Search) insideValues(ctx context.Context, at *suspect, nodes []int) (map[ir.Value]*interp.Tensor, error) {
 	inside := map[ir.Value]*interp.Tensor{}
 	for v, t := range at.known {
@@ -102,7 +103,7 @@ func (s *Search) insideValues(ctx context.Context, at *suspect, nodes []int) (ma
 	return inside, nil
 }
 
-// backward returns those of the nodes that a value needs where other values are known, in order.
+// backward returns the nodes that a value needs if other values are known, in order.
 func backward(f *ir.Func, nodes []int, v ir.Value, known map[ir.Value]*interp.Tensor) []int {
 	need := map[ir.Value]bool{f.Base(v): true}
 	var out []int

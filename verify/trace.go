@@ -12,7 +12,7 @@ import (
 	"pwc/split"
 )
 
-// Wanted is a tensor of a trace: the output of a module in other software.
+// Wanted is a tensor of a trace: the output of a module in another implementation.
 type Wanted struct {
 	Name   string // path of the module, or of a result of the workload
 	Tensor *interp.Tensor
@@ -22,22 +22,22 @@ type Wanted struct {
 type Layer struct {
 	Name    string
 	Error   float64 // relative: ‖a−b‖/‖b‖
-	Growth  float64 // Error over that of the value before; 0 where there is none
-	Bound   float64 // the largest error that rounding explains
+	Growth  float64 // Error divided by that of the value before; 0: undefined
+	Bound   float64 // the largest error of a correct value
 	OK      bool
-	Problem string // why it is not ok, where the error alone does not say
+	Problem string // why it is not ok, if the error alone does not say
 	Place   Place
-	Where   *ir.Error // the node that makes the value, with its position
+	Where   *ir.Error // the node of the value, with its origin
 }
 
 // Report is the comparison of a run with a trace.
 type Report struct {
 	Layers   []Layer  // compared values in program order
-	Unmapped []string // names of the trace that map to no value, in its order
+	Unmapped []string // names of the trace without a value, in its order
 }
 
-// OK reports whether something was compared and nothing departs. Unmapped names count only if
-// they are not allowed.
+// OK reports whether a value was compared and no value departs. Unmapped names count unless they
+// are allowed.
 func (r *Report) OK(allowUnmapped bool) bool {
 	return r != nil && len(r.Layers) > 0 && r.First() == nil && (allowUnmapped || len(r.Unmapped) == 0)
 }
@@ -53,11 +53,11 @@ func (r *Report) First() *Layer {
 	return nil
 }
 
-// logits is what traces call the result of @logits.
+// logits is the name of the result of @logits in traces.
 const logits = "logits"
 
-// locate returns the places of the trace's names. The result of a function with the same
-// name goes before the module of that path.
+// locate returns the places of the trace's names. A result of a function takes precedence over a
+// module with the same name.
 func locate(m *ir.Module, wanted []Wanted) (places []Place, of []Wanted, unmapped []string) {
 	x := NewIndex(m)
 	for _, w := range wanted {
@@ -78,8 +78,7 @@ func locate(m *ir.Module, wanted []Wanted) (places []Place, of []Wanted, unmappe
 	return places, of, unmapped
 }
 
-// resultNamed returns the result that a name means: that of @logits, or the only result of
-// that name.
+// resultNamed returns the result of a name: that of @logits, or the only result with that name.
 func resultNamed(m *ir.Module, name string) (Place, bool) {
 	if f := m.Func(name); name == logits && f != nil && len(f.Returns) > 0 {
 		return Place{f.Name, f.Returns[0]}, true
@@ -94,9 +93,9 @@ func resultNamed(m *ir.Module, name string) (Place, bool) {
 	return Place{}, false
 }
 
-// Compare runs the model's workload on a target, asking for every value that the trace names,
-// and judges them in program order. An error means that the run failed; a departure is in the
-// report. A name without a tensor counts as unmapped.
+// Compare runs the model's workload on a target, with every value of the trace as a result, and
+// judges the values in program order. An error means that the run failed; the report has
+// departures. A name without a tensor counts as unmapped.
 func Compare(ctx context.Context, m *ir.Module, wanted []Wanted, t Target, c Config) (*Report, error) {
 	if m == nil {
 		return nil, ir.ErrNoModule
@@ -124,7 +123,7 @@ func Compare(ctx context.Context, m *ir.Module, wanted []Wanted, t Target, c Con
 	return r, nil
 }
 
-// finish brings the layers into program order and says how errors grow from one to the next.
+// finish sorts the layers by program order and computes the growth of errors.
 func (r *Report) finish(m *ir.Module) {
 	order(m, r.Layers)
 	for i := range r.Layers {
@@ -170,10 +169,10 @@ func notFinite(t *interp.Tensor) int {
 	return n
 }
 
-// align gives a tensor of a trace a value's shape. Extents of 1 do not count: a trace may keep
-// the batch. Axes may be grouped in another way: heads and elements of a head, or both in one.
-// With heads before tokens, as transformers lays out q and k, the first two axes are swapped.
-// Where tokens and heads are equally many both ways are returned.
+// align gives a tensor of a trace a value's shape. It ignores axes of size 1, because a trace may
+// have a batch axis. It regroups axes: heads and elements of a head may be one axis. If heads
+// precede tokens, as in transformers' q and k, it swaps the first two axes. If tokens and heads
+// have the same size, it returns both ways.
 func align(t *interp.Tensor, shape []int64) ([]*interp.Tensor, bool) {
 	var out []*interp.Tensor
 	have, want := squeezed(t.Shape), squeezed(shape)
@@ -221,8 +220,8 @@ func swapped(t *interp.Tensor, shape []int64) *interp.Tensor {
 	return out
 }
 
-// values runs the workload and returns the values at places, rows of a function's calls one
-// below the other; nil where a value cannot be returned.
+// values runs the workload and returns the values at places, with the rows of a function's calls
+// concatenated; nil for a value that cannot be returned.
 func values(ctx context.Context, m *ir.Module, places []Place, t Target, c Config) ([]*interp.Tensor, error) {
 	asked, at, err := Ask(m, places)
 	if err != nil {
@@ -259,7 +258,7 @@ func below(a, b *interp.Tensor) (*interp.Tensor, error) {
 	return interp.FromBytes(a.Type, shape, append(slices.Clip(a.Bytes()), b.Bytes()...))
 }
 
-// where returns the node that makes a value, as an error that has its text and position.
+// where returns the node of a value as an error with its text and origin.
 func where(m *ir.Module, p Place) *ir.Error {
 	f := m.Func(p.Func)
 	i := int(f.Values[p.Value].Node)
@@ -269,8 +268,7 @@ func where(m *ir.Module, p Place) *ir.Error {
 	return m.ErrorAt(f, i, "%s", m.NodeString(f, i))
 }
 
-// order sorts layers by function and program order; of the same value, names that are
-// submodules come first.
+// order sorts layers by function and program order. For the same value, submodules precede.
 func order(m *ir.Module, layers []Layer) {
 	function := map[string]int{}
 	for i, f := range m.Funcs {
@@ -287,8 +285,8 @@ func order(m *ir.Module, layers []Layer) {
 	})
 }
 
-// Layers compares the test's values with the reference's, without a trace: the last value at
-// each place in the model, or, where nodes carry no place, what units leave in memory.
+// Layers compares the test's values with the reference's, without a trace: the last value of each
+// loc in the model, or the stored values of units if nodes have no loc.
 func (s *Search) Layers(ctx context.Context) (*Report, error) {
 	if err := s.check(); err != nil {
 		return nil, err

@@ -7,11 +7,11 @@ import (
 	"pwc/compile/loop"
 )
 
-// Variants returns a backend that makes the code of another one without the kernel variants
-// that a Config avoids, and tells Config.Seen of every variant where there is a choice. The
-// last variant of a kernel serves all sizes and devices; it stays.
+// Variants returns a backend without the kernel variants that a Config avoids. It reports to
+// Config.Seen every variant that another can replace. The last variant of a kernel serves all
+// sizes and devices, so it stays.
 //
-// What it compiles must not be cached under the other backend's name.
+// Programs of this backend must not be cached under the other backend's name.
 func Variants(b compile.Backend, c Config) compile.Backend {
 	if b == nil || c.Seen == nil && len(c.Avoid) == 0 {
 		return b
@@ -31,7 +31,8 @@ func (b *variantFilter) Lower(k *loop.Kernel) (compile.Code, error) {
 	return b.filter(code), err
 }
 
-// FusesVertically implements compile.VerticalFuser: nothing is fused where the backend has none.
+// FusesVertically implements compile.VerticalFuser. It is false if the backend is no
+// VerticalFuser.
 func (b *variantFilter) FusesVertically(c *compile.Chain) bool {
 	inner, ok := b.Backend.(compile.VerticalFuser)
 	return ok && inner.FusesVertically(c)
@@ -43,7 +44,8 @@ func (b *variantFilter) LowerVertical(c *compile.Chain) (compile.Code, error) {
 	return b.filter(code), err
 }
 
-// FusesHorizontally implements compile.HorizontalFuser: nothing runs side by side where the backend has none.
+// FusesHorizontally implements compile.HorizontalFuser. It is false if the backend is no
+// HorizontalFuser.
 func (b *variantFilter) FusesHorizontally(ks []*loop.Kernel) bool {
 	inner, ok := b.Backend.(compile.HorizontalFuser)
 	return ok && inner.FusesHorizontally(ks)
