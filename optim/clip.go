@@ -12,9 +12,9 @@ func GlobalNorm(fb *ir.FuncBuilder, gradients []ir.Value) ir.Value {
 	return e.unary("sqrt", e.total(squares))
 }
 
-// ClipNorm emits gradients whose global norm is at most limit, as
-// torch.nn.utils.clip_grad_norm_ does: each is multiplied by limit / (norm + 1e-6) where that is
-// below 1. norm is [GlobalNorm] of them.
+// ClipNorm emits gradients whose global norm is at most limit, as torch.nn.utils.clip_grad_norm_
+// does: it multiplies each by limit / (norm + 1e-6) if that is below 1. norm is their
+// [GlobalNorm].
 func ClipNorm(fb *ir.FuncBuilder, gradients []ir.Value, norm ir.Value, limit float64) []ir.Value {
 	e := emit{fb}
 	by := e.Op1("minimum", []ir.Value{e.div(e.Float(limit), e.add(norm, e.Float(1e-6))), e.Float(1)})

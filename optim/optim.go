@@ -30,14 +30,14 @@ type Optimizer interface {
 	// Check returns an error if a parameter is out of range.
 	Check() error
 
-	// Start emits what the updates of one step share. lr is the learning rate, f32[], and step
-	// the count of this step, i32[], from 1.
+	// Start emits the values that all updates of one step share. lr is the learning rate, f32[],
+	// and step the count of this step, i32[], from 1.
 	Start(fb *ir.FuncBuilder, lr, step ir.Value) Update
 }
 
-// Func adds a function @name to b: one step for weights of the given shapes, outside of any
-// other function. Its parameters are lr f32[], step i32[], and for weight i of the shapes "wI",
-// "gI", the gradient, and the optimizer's states as "wI.STATE". It writes weights and states.
+// Func adds a function @name to b: one step for weights of the given shapes. Its parameters are
+// lr f32[], step i32[], and for weight i of the shapes "wI", its gradient "gI", and the
+// optimizer's states as "wI.STATE". It writes weights and states.
 func Func(b *ir.Builder, name string, o Optimizer, shapes ...[]dim.Dim) *ir.FuncBuilder {
 	fb := b.Func(name)
 	lr, step := fb.Param("lr", Scalar), fb.Param("step", Count)
@@ -66,7 +66,7 @@ func Func(b *ir.Builder, name string, o Optimizer, shapes ...[]dim.Dim) *ir.Func
 	return fb
 }
 
-// emit shortens the emission of pointwise ops.
+// emit has short methods that emit pointwise ops.
 type emit struct{ *ir.FuncBuilder }
 
 func (e emit) add(a, b ir.Value) ir.Value { return e.Op1("add", []ir.Value{a, b}) }
@@ -88,7 +88,7 @@ func (e emit) where(cond, a, b ir.Value) ir.Value {
 	return e.Op1("where", []ir.Value{cond, a, b})
 }
 
-// axes are all axes of a value.
+// axes returns all axes of a value.
 func (e emit) axes(x ir.Value) []int64 {
 	out := make([]int64, e.Type(x).Rank())
 	for i := range out {
@@ -105,7 +105,7 @@ func (e emit) reduce(op string, x ir.Value) ir.Value {
 	return e.Op1(op, []ir.Value{x}, ir.IntsAttr("axes", e.axes(x)...))
 }
 
-// total adds values; it is the literal 0 without any.
+// total adds values. The sum of no values is the literal 0.
 func (e emit) total(values []ir.Value) ir.Value {
 	if len(values) == 0 {
 		return e.Float(0)

@@ -9,10 +9,10 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Scaler is dynamic loss scaling by the rule of torch.amp.GradScaler, wholly in values of the
-// function. The loss is multiplied by a scale before the backward, and gradients are divided by
-// it after. A step whose gradients hold an infinity or a NaN is skipped and lowers the scale; as
-// many steps in a row as Interval without one raise it.
+// Scaler is dynamic loss scaling by the rule of torch.amp.GradScaler, computed in the function.
+// The loss is multiplied by a scale before the backward, and gradients are divided by it after.
+// If a gradient has an infinity or a NaN, the step is skipped and the scale falls. After Interval
+// consecutive steps without one the scale rises.
 type Scaler struct {
 	Initial  float64 // the first scale, above 0
 	Growth   float64 // at least 1
@@ -53,7 +53,7 @@ func (s Scaler) Unscale(fb *ir.FuncBuilder, gradients []ir.Value, scale ir.Value
 		}
 		g = e.mul(g, by)
 		out = append(out, g)
-		largest := e.reduce("max", e.unary("abs", g)) // NaN if any is
+		largest := e.reduce("max", e.unary("abs", g)) // NaN if any element is
 		if i == 0 {
 			peak = largest
 		} else {
@@ -66,14 +66,14 @@ func (s Scaler) Unscale(fb *ir.FuncBuilder, gradients []ir.Value, scale ir.Value
 	return out, e.less(peak, e.Float(math.Inf(1)))
 }
 
-// Next emits the scale, f32[], and the count of steps since it changed, i32[], after a step
-// whose gradients were finite or not.
+// Next emits the scale, f32[], after a step with finite or other gradients, and the count of
+// steps since it changed, i32[].
 func (s Scaler) Next(fb *ir.FuncBuilder, finite, scale, count ir.Value) (ir.Value, ir.Value) {
 	e := emit{fb}
 	more := e.add(count, e.Int(1))
 	grow := e.Op1("compare", []ir.Value{more, e.Int(s.Interval)}, ir.EnumAttr("dir", "ge"))
 	larger := e.mul(scale, e.Float(s.Growth))
-	// PyTorch grows to no infinite scale.
+	// As in PyTorch, the scale stays if growth would make it infinite.
 	larger = e.where(e.less(larger, e.Float(math.Inf(1))), larger, scale)
 	next := e.where(finite, e.where(grow, larger, scale), e.mul(scale, e.Float(s.Backoff)))
 	zero := e.mul(count, e.Int(0))

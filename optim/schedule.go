@@ -9,7 +9,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Schedule emits the factor that the learning rate has in a step.
+// Schedule emits the factor of the learning rate in a step.
 type Schedule interface {
 	// Name is the name on the command line.
 	Name() string
@@ -17,21 +17,21 @@ type Schedule interface {
 	// Check returns an error if a parameter is out of range.
 	Check() error
 
-	// Factor emits the factor, f32[]. done is the count of steps before this one, f32[]: what
-	// PyTorch's LambdaLR calls its function with.
+	// Factor emits the factor, f32[]. done is the count of steps before this one, f32[], which is
+	// the argument of the function of PyTorch's LambdaLR.
 	Factor(fb *ir.FuncBuilder, done ir.Value) ir.Value
 }
 
-// Warmup raises the learning rate linearly from 0 over the first Steps, then goes on as After
-// says. With [Linear] and [Cosine] it is the schedule of transformers' functions
-// get_linear_schedule_with_warmup and get_cosine_schedule_with_warmup: the first step has the
+// Warmup raises the learning rate linearly from 0 over the first Steps, then applies After. With
+// [Linear] and [Cosine] it is the schedule of transformers' functions
+// get_linear_schedule_with_warmup and get_cosine_schedule_with_warmup. The first step has the
 // factor 0.
 type Warmup struct {
 	Steps int64    // at least 0
 	After Schedule // nil: [Constant]; it counts the steps after the warm-up
 }
 
-// Name returns the name of what follows the warm-up.
+// Name returns the name of After.
 func (s Warmup) Name() string {
 	if s.After == nil {
 		return "constant"
@@ -50,7 +50,7 @@ func (s Warmup) Check() error {
 	return nil
 }
 
-// Factor emits done / Steps, and what follows.
+// Factor emits done / Steps, then the factor of After.
 func (s Warmup) Factor(fb *ir.FuncBuilder, done ir.Value) ir.Value {
 	after := s.After
 	if after == nil {
@@ -65,7 +65,7 @@ func (s Warmup) Factor(fb *ir.FuncBuilder, done ir.Value) ir.Value {
 	return e.where(e.less(done, steps), e.div(done, steps), rest)
 }
 
-// Constant leaves the learning rate as it is.
+// Constant keeps the learning rate.
 type Constant struct{}
 
 // Name returns "constant".
@@ -134,14 +134,14 @@ func (s Decay) Check() error {
 	return err
 }
 
-// Factor emits Gamma to the number of whole Steps that are done.
+// Factor emits Gamma to the power of the number of completed multiples of Steps.
 func (s Decay) Factor(fb *ir.FuncBuilder, done ir.Value) ir.Value {
 	e := emit{fb}
 	times := e.unary("floor", e.div(done, e.Float(float64(s.Steps))))
 	return e.unary("exp", e.mul(times, e.Float(math.Log(s.Gamma))))
 }
 
-// maxSteps is how far f32 counts one by one.
+// maxSteps bounds Steps: f32 has every integer up to it.
 const maxSteps = 1 << 24
 
 func checkSteps(name string, n, least int64) error {

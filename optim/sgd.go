@@ -9,15 +9,15 @@ import (
 
 // SGD is stochastic gradient descent as torch.optim.SGD computes it, with dampening 0.
 type SGD struct {
-	Momentum    float64 // at least 0; 0: none, and no state
+	Momentum    float64 // at least 0; 0: no momentum and no state
 	WeightDecay float64 // at least 0, added to the gradient as WeightDecay × w
-	Nesterov    bool    // needs a momentum
+	Nesterov    bool    // requires a momentum
 }
 
 // Name returns "sgd".
 func (o SGD) Name() string { return "sgd" }
 
-// States returns "momentum_buffer", if there is a momentum.
+// States returns "momentum_buffer" if Momentum is not 0.
 func (o SGD) States() []string {
 	if o.Momentum == 0 {
 		return nil
@@ -40,7 +40,7 @@ func atLeast0(name string, x float64) error {
 	return nil
 }
 
-// Start emits nothing: updates share nothing.
+// Start emits nothing: updates share no values.
 func (o SGD) Start(fb *ir.FuncBuilder, lr, _ ir.Value) Update {
 	e := emit{fb}
 	return func(w, g ir.Value, states []ir.Value) (ir.Value, []ir.Value) {

@@ -2,7 +2,7 @@ package interp
 
 import "math"
 
-// attentionView is the operands of attention as plain loops see them.
+// attentionView has the operands of attention for plain loops.
 type attentionView struct {
 	*node
 	queries, keys, heads, groups, size int
@@ -19,8 +19,8 @@ func (n *node) attention() *attentionView {
 		scale: scale.Float, causal: causal.Bool}
 }
 
-// each visits every query of every head: row is its index into lse, and head's d elements of q
-// are at row*size. Key j of the head is at key(j), of as many as the query sees.
+// each visits every query of every head. row is its index into lse, and the d elements of the
+// head in q start at row*size. key(j) is the index of key j, for each key that the query sees.
 func (a *attentionView) each(visit func(row, seen int, key func(j int) int)) {
 	q := a.args[0]
 	a.node.each(q.Shape[:len(q.Shape)-1], func(row int, at []int64) {
@@ -37,7 +37,7 @@ func (a *attentionView) each(visit func(row, seen int, key func(j int) int)) {
 	})
 }
 
-// dot is the product of elements of x from i on with those of y from j on.
+// dot returns the dot product of elements of x from i on and elements of y from j on.
 func (a *attentionView) dot(x *Tensor, i int, y *Tensor, j int) float64 {
 	sum := 0.0
 	for d := range a.size {
@@ -72,7 +72,7 @@ func attentionRule(n *node) error {
 				n.out[0].setFloat(row*a.size+d, x/total)
 			}
 		}
-		n.out[1].setFloat(row, top+math.Log(total)) // of no key: -inf
+		n.out[1].setFloat(row, top+math.Log(total)) // -inf without keys
 	})
 	return nil
 }

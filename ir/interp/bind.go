@@ -8,9 +8,8 @@ import (
 	"pwc/ir"
 )
 
-// bind gives parameters, weights and states their tensors and symbols their
-// values. Extents that are a bare symbol bind it, first come; then every extent
-// is evaluated and compared.
+// bind gives parameters, weights and states their tensors, and symbols their values. The first
+// size that is a bare symbol binds it. Then bind evaluates and compares every size.
 func bind(m *ir.Module, f *ir.Func, env *Env, inputs []*Tensor) ([]*Tensor, map[string]int64, error) {
 	fail := func(format string, args ...any) ([]*Tensor, map[string]int64, error) {
 		return nil, nil, fmt.Errorf("interp: @%s: %s", f.Name, fmt.Sprintf(format, args...))
@@ -19,7 +18,7 @@ func bind(m *ir.Module, f *ir.Func, env *Env, inputs []*Tensor) ([]*Tensor, map[
 		return fail("has %d parameters, got %d inputs", len(f.Params), len(inputs))
 	}
 	values := make([]*Tensor, len(f.Values))
-	var bound []ir.Value // parameters, then weights and states as the function meets them
+	var bound []ir.Value // parameters, then weights and states in order of use
 	for i, v := range f.Params {
 		values[v] = inputs[i]
 		bound = append(bound, v)
@@ -35,7 +34,7 @@ func bind(m *ir.Module, f *ir.Func, env *Env, inputs []*Tensor) ([]*Tensor, map[
 		}
 		bound = append(bound, ir.Value(i))
 	}
-	seen := make(map[*Tensor]ir.Value, len(bound)) // one that may be written, if any of them may
+	seen := make(map[*Tensor]ir.Value, len(bound)) // the writable value, if any of them is writable
 	for _, v := range bound {
 		t, want := values[v], f.Type(v)
 		if t == nil {
@@ -58,7 +57,7 @@ func bind(m *ir.Module, f *ir.Func, env *Env, inputs []*Tensor) ([]*Tensor, map[
 	}
 
 	symbols := make(map[string]int64, len(m.Symbols))
-	from := make(map[string]string, len(m.Symbols)) // symbol → what bound it
+	from := make(map[string]string, len(m.Symbols)) // symbol → the value that bound it
 	for _, name := range slices.Sorted(maps.Keys(env.Symbols)) {
 		if m.Symbol(name) == nil {
 			return fail("a value is given for symbol %s, which the module does not declare", name)

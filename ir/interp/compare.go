@@ -6,20 +6,19 @@ import (
 	"slices"
 )
 
-// Diff says how far one tensor is from another.
+// Diff is the difference of two tensors.
 type Diff struct {
-	RelL2  float64 // ‖a−b‖/‖b‖; 0 if nothing differs, +Inf if shapes or anything not finite differ, or only b is zero
+	RelL2  float64 // ‖a−b‖/‖b‖; 0: equal; +Inf: shapes or non-finite elements differ, or only b is zero
 	MaxAbs float64 // largest |a−b|
 	Worst  int     // element with the largest |a−b|; -1: nothing differs
 	A, B   float64 // its values
 
-	NonFinite int    // elements where a NaN or an infinity met something else
+	NonFinite int    // elements where a NaN or an infinity is compared with a different value
 	Shape     string // why the shapes cannot be compared; empty: they are equal
 }
 
-// Compare measures how far a is from the reference b. Both need the same
-// shape, not the same dtype. A NaN equals a NaN and an infinity the same
-// infinity; zeros are equal whatever their signs.
+// Compare returns the difference of a and the reference b. They need the same shape, not the same
+// dtype. A NaN equals a NaN, an infinity the same infinity, and a zero a zero of either sign.
 func Compare(a, b *Tensor) Diff {
 	if a == nil || b == nil {
 		return Diff{RelL2: math.Inf(1), MaxAbs: math.Inf(1), Worst: -1, Shape: "a tensor is missing"}
@@ -42,7 +41,7 @@ func Compare(a, b *Tensor) Diff {
 			}
 		case a.ints[i] == b.ints[i]:
 			continue
-		case diff == 0: // i64 beyond 2^53: equal once rounded, so close by
+		case diff == 0: // i64 beyond 2^53: equal after rounding, so close
 			diff = math.Abs(float64(a.ints[i] - b.ints[i]))
 		}
 		if !finite(x) || !finite(y) {
@@ -62,7 +61,7 @@ func Compare(a, b *Tensor) Diff {
 
 func finite(x float64) bool { return x-x == 0 }
 
-// Equal reports whether nothing differs.
+// Equal reports whether the tensors are equal.
 func (d Diff) Equal() bool { return d.Worst < 0 && d.Shape == "" }
 
 // Within reports whether the relative L2 error is at most tol.
@@ -83,8 +82,8 @@ func (d Diff) String() string {
 	return s
 }
 
-// sameBits reports whether two tensors of one type hold the same values: zeros
-// with their signs, and NaN for NaN.
+// sameBits reports whether two tensors of one type have equal values, including the signs of
+// zeros. A NaN equals a NaN.
 func sameBits(a, b *Tensor) bool {
 	same := func(x, y float64) bool { return math.Float64bits(x) == math.Float64bits(y) || x != x && y != y }
 	return slices.EqualFunc(a.floats, b.floats, same) && slices.Equal(a.ints, b.ints)

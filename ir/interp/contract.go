@@ -48,8 +48,8 @@ func linearRule(n *node) error {
 	return nil
 }
 
-// linear computes element o of the result: row i of x times row j of all the
-// weight's, plus element j of the bias, if there is one.
+// linear computes element o of the result: the dot product of row i of x and row j of the weight,
+// plus element j of the bias if there is one.
 func (n *node) linear(o, i, j int, bias *Tensor) {
 	x, weight := n.args[0], n.args[1]
 	inner := int(x.Shape[len(x.Shape)-1])
@@ -66,8 +66,8 @@ func (n *node) linear(o, i, j int, bias *Tensor) {
 	n.out[0].setFloat(o, sum)
 }
 
-// linearSelectRule leaves rows whose index is out of range zero, and reports
-// the index unless no element of the result depends on it (C12).
+// linearSelectRule leaves zeros in rows whose index is out of range. It reports the index, unless
+// no element of the result depends on it (C12).
 func linearSelectRule(n *node) error {
 	x, weight, index, out := n.args[0], n.args[1], n.args[2], n.out[0]
 	if out.Len() == 0 {

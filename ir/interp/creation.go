@@ -12,7 +12,7 @@ func fullRule(n *node) error {
 	return nil
 }
 
-// emptyRule leaves zeros: what an unwritten element holds is undefined.
+// emptyRule leaves zeros: unwritten elements are undefined.
 func emptyRule(*node) error { return nil }
 
 func constRule(n *node) error {

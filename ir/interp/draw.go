@@ -23,8 +23,8 @@ func (n *node) draw(generator *Tensor, i int) uint32 {
 	return block[i%4]
 }
 
-// uniformDigits is how many of the highest bits of a word a number takes: those
-// that the significand of its dtype has.
+// uniformDigits is the number of highest bits of a word that a number uses: the significand bits
+// of its dtype.
 func uniformDigits(dt dtype.DType) int {
 	switch dt {
 	case dtype.F16:
@@ -47,7 +47,7 @@ func uniformRule(n *node) error {
 	return nil
 }
 
-// dropoutRule rounds the product to float32 first: a kernel computes it there.
+// dropoutRule rounds the product to float32 first, because kernels compute it in f32.
 func dropoutRule(n *node) error {
 	x, out := n.args[0], n.out[0]
 	a, _ := n.Attr("p")

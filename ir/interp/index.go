@@ -1,10 +1,9 @@
 package interp
 
-// positions visits, for every element of index, the slices that it names along
-// an axis: outer times inner elements of a tensor of the given shape, with
-// which element of the index it is and its value. Positions out of range are
-// not visited; they are reported once (C12), unless the slices are empty and
-// nothing would be read or written, or they are -1 and skip says that this names none.
+// positions visits, for every element of index, the slices that it selects along an axis: outer
+// times inner elements of a tensor of the given shape. It passes the element's number and its
+// value. It does not visit indices out of range. It reports them once (C12), unless the slices
+// are empty, or the index is -1 and skip is set.
 func (n *node) positions(shape []int64, axis int, index *Tensor, skip bool, visit func(outer, inner, i, position int)) {
 	outer, inner := 1, 1
 	for a, d := range shape {
@@ -37,7 +36,7 @@ func (n *node) positions(shape []int64, axis int, index *Tensor, skip bool, visi
 	}
 }
 
-// outOfRange notes that an element of the index is no position below extent.
+// outOfRange records that an element of the index is outside of [0, extent).
 func (n *node) outOfRange(element int, index, extent int64) {
 	if n.badIndex == nil {
 		n.badIndex = &IndexError{Op: n.Op.Name, Loc: n.Loc, Position: element, Index: index, Extent: extent}
@@ -46,7 +45,7 @@ func (n *node) outOfRange(element int, index, extent int64) {
 }
 
 func (n *node) gather(x, index *Tensor, axis int) error {
-	out := n.out[0] // zeros, which stay where an index is out of range
+	out := n.out[0] // zeros, which remain for an index out of range
 	extent, count := int(x.Shape[axis]), index.Len()
 	inner := 1
 	for _, d := range x.Shape[axis+1:] {
@@ -64,8 +63,8 @@ func gatherRule(n *node) error {
 	return n.gather(n.args[0], n.args[1], n.Axis("axis", len(n.args[0].Shape)))
 }
 
-// scatterRule visits the index in order, so that of equal positions the last
-// one stays, or all are added; -1 names no slice.
+// scatterRule visits the index in order, so of equal indices the last slice wins, or all are
+// added. -1 selects no slice.
 func scatterRule(n *node) error {
 	dst, index, src := n.args[0], n.args[1], n.args[2]
 	axis := n.Axis("axis", len(dst.Shape))

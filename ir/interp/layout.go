@@ -94,7 +94,7 @@ func padRule(n *node) error {
 	return nil
 }
 
-// setAll makes every element the scalar value, rounded if it is a literal.
+// setAll sets every element to the scalar value. A literal is rounded.
 func (n *node) setAll(t, value *Tensor) {
 	for i := range t.floats {
 		if n.visits(1) {

@@ -8,21 +8,21 @@ import (
 	"pwc/ir"
 )
 
-// DefaultMaxBytes is Env.MaxBytes where it is 0: 16 GiB, and on 32 bits half of what an
-// int counts, which no slice may exceed.
+// DefaultMaxBytes is the limit if Env.MaxBytes is 0: 16 GiB, or on 32-bit platforms half of the
+// largest int, which bounds a slice.
 const DefaultMaxBytes = int64(min(16<<30, addressable))
 
-// addressable is the most bytes that a run may be allowed.
+// addressable is the largest limit of a run.
 const addressable = math.MaxInt / 2
 
 // ErrMemory is matched by a [MemoryError].
 var ErrMemory = errors.New("interp: the run needs more memory than it may take")
 
-// MemoryError is a run that would hold more than Env.MaxBytes. Nothing was computed. It
-// matches [ErrMemory].
+// MemoryError is a run that would exceed Env.MaxBytes. The run computed nothing. It matches
+// [ErrMemory].
 type MemoryError struct {
 	At           *ir.Error // the first node that exceeds the limit
-	Bytes, Limit int64     // Bytes is what is held there
+	Bytes, Limit int64     // Bytes are those of the run at that node
 }
 
 // Error gives the numbers with the node's position.
@@ -43,19 +43,19 @@ func (e *MemoryError) Unwrap() []error {
 
 const elementBytes = 8 // of a float64 or an int64
 
-// checkMemory holds what the run will have at each node against Env.MaxBytes: values that are
-// needed there or later, and for the node itself as much as its results and the longest of its
-// extents again, which is what reductions, sorts and the check of extern ops take. A node
-// with extents that only an extern op knows counts as nothing.
+// checkMemory compares the memory of the run at each node with Env.MaxBytes. It counts the values
+// that the node or later ones read, the node's results, and for the node itself as much again as
+// its results and the longest of its axes: reductions, sorts and the check of extern ops need
+// that. A node with sizes that only an extern op knows counts as 0.
 func (r *run) checkMemory(last []int) error {
 	limit := r.env.MaxBytes
 	limit = min(limit, addressable)
 	if limit <= 0 {
 		limit = DefaultMaxBytes
 	}
-	bytes := make([]int64, len(r.f.Values)) // that a value holds and no earlier version of it
+	bytes := make([]int64, len(r.f.Values)) // of a value, if it is the first version of its storage
 	first := make([]ir.Value, len(r.f.Values))
-	until := append([]int(nil), last...) // of the first version: the last use of any
+	until := append([]int(nil), last...) // by first version: the last use of any version
 	for v := range first {
 		first[v] = ir.Value(v)
 	}
@@ -75,7 +75,7 @@ func (r *run) checkMemory(last []int) error {
 			}
 			shape, err := evalAll(t.Shape, r.symbols)
 			if err != nil {
-				continue // the node's own error
+				continue // the node reports its own error
 			}
 			count, err := elements(shape)
 			if err != nil {

@@ -6,7 +6,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// each visits the indices of a shape in row-major order. idx is reused.
+// each visits the indices of a shape in row-major order. It reuses idx.
 func (n *node) each(shape []int64, visit func(i int, idx []int64)) {
 	total := 1
 	for _, d := range shape {
@@ -18,7 +18,7 @@ func (n *node) each(shape []int64, visit func(i int, idx []int64)) {
 			return
 		}
 		visit(i, idx)
-		for a := len(shape) - 1; a >= 0; a-- { // count up, last axis first
+		for a := len(shape) - 1; a >= 0; a-- { // increment, last axis first
 			if idx[a]++; idx[a] < shape[a] {
 				break
 			}
@@ -27,8 +27,8 @@ func (n *node) each(shape []int64, visit func(i int, idx []int64)) {
 	}
 }
 
-// offset returns the element that index idx means in a tensor of the given
-// shape, aligned with idx at the right; axes of extent 1 repeat.
+// offset returns the element at index idx in a tensor of the given shape, aligned with idx at the
+// right. Axes of size 1 broadcast.
 func offset(shape, idx []int64) int {
 	off := int64(0)
 	for a, d := range shape {
@@ -51,7 +51,7 @@ func (t *Tensor) setFloat(i int, v float64) {
 // setInt wraps v to the dtype of an integer or bool tensor.
 func (t *Tensor) setInt(i int, v int64) { t.ints[i] = t.Type.Wrap(v) }
 
-// add adds element j of s, which has the dtype, to element i.
+// add adds element j of s, which has the same dtype, to element i.
 func (t *Tensor) add(i int, s *Tensor, j int) {
 	if isFloat(t.Type) {
 		t.setFloat(i, t.floats[i]+s.floats[j])
@@ -60,8 +60,8 @@ func (t *Tensor) add(i int, s *Tensor, j int) {
 	}
 }
 
-// unaryRule is the rule of an op with one operand: f on floats, g on integers. An
-// op that takes only one of both leaves the other nil.
+// unaryRule is the rule of an op with one operand: f for floats, g for integers. A nil function
+// means that the op does not take that kind.
 func unaryRule(f func(float64) float64, g func(int64) int64) rule {
 	return func(n *node) error {
 		x, out := n.args[0], n.out[0]
@@ -104,7 +104,7 @@ func absInt(x int64) int64 {
 	return x
 }
 
-// signFloat gives +0 for either zero.
+// signFloat returns +0 for either zero.
 func signFloat(x float64) float64 {
 	switch {
 	case x != x:
@@ -129,12 +129,12 @@ func signInt(x int64) int64 {
 
 func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
 
-// gelu is x*(1+erf(x/sqrt 2))/2, where 1+erf(z) is erfc(-z), which does not
-// cancel for negative x.
+// gelu is x*(1+erf(x/sqrt 2))/2. 1+erf(z) is computed as erfc(-z), which has no cancellation for
+// negative x.
 func gelu(x float64) float64 { return x * math.Erfc(-x/math.Sqrt2) / 2 }
 
-// geluTanh is x*(1+tanh(u))/2, where (1+tanh(u))/2 is sigmoid(2u), which does
-// not cancel for negative x.
+// geluTanh is x*(1+tanh(u))/2. (1+tanh(u))/2 is computed as sigmoid(2u), which has no
+// cancellation for negative x.
 func geluTanh(x float64) float64 {
 	return x * sigmoid(2*math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x))
 }
@@ -189,7 +189,7 @@ func compareRule(n *node) error {
 	return nil
 }
 
-// relation is the comparison of IEEE 754: with a NaN only ne holds.
+// relation is the comparison of IEEE 754: for a NaN only ne is true.
 func relation[T int64 | float64](dir string, a, b T) bool {
 	switch dir {
 	case "eq":
@@ -215,7 +215,7 @@ func whereRule(n *node) error {
 		}
 		j := offset(pick.Shape, idx)
 		if isFloat(out.Type) {
-			out.setFloat(i, pick.floats[j]) // a literal is not rounded yet
+			out.setFloat(i, pick.floats[j]) // a literal is not yet rounded
 		} else {
 			out.ints[i] = pick.ints[j]
 		}

@@ -8,10 +8,10 @@ import (
 	"pwc/ir"
 )
 
-// RunRanks runs f on all devices of m's world together: each with its own weights, states and
-// inputs, node after node, so that they meet at the collectives. envs and inputs have one entry a
-// device, ordered as [ir.Module.GroupRank] says; the load symbols of ranks are bound here. It
-// returns the results of every device. Else it is [Run].
+// RunRanks runs f on all devices of m's world, node by node, so that they meet at collectives.
+// Each device has its own weights, states and inputs: envs and inputs have one entry for each
+// device, in the order of [ir.Module.GroupRank]. RunRanks binds the load symbols of ranks, and
+// returns the results of every device. Otherwise it behaves like [Run].
 func RunRanks(ctx context.Context, m *ir.Module, f *ir.Func, envs []*Env, inputs [][]*Tensor) ([][]*Tensor, error) {
 	if m == nil || f == nil {
 		return nil, fmt.Errorf("interp: %w", ir.ErrNoModule)
@@ -97,7 +97,7 @@ func sameButFor(m *ir.Module, g *ir.Group, d, e int) bool {
 	return true
 }
 
-// exchange computes what the collective leaves at the member of that rank.
+// exchange computes the result of the collective at the member with that rank.
 func exchange(n *node, members []*node, rank int) error {
 	for i, o := range members {
 		if a, b := n.args[0], o.args[0]; a.String() != b.String() {

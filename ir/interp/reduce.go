@@ -5,12 +5,11 @@ import (
 	"slices"
 )
 
-// reduce folds x over attribute axes: init is the value of an empty fold, and
-// each element is combined with it in index order. finish turns a float's
-// total over count elements into the result, before it is rounded.
+// reduce folds x over attribute axes, in index order. init is the value of an empty fold. finish
+// turns a float's total over count elements into the result, before it is rounded.
 func reduce(n *node, initFloat float64, initInt int64, f func(acc, x float64) float64, g func(acc, x int64) int64, finish func(acc float64, count int64) float64) error {
 	x, out := n.args[0], n.out[0]
-	kept := slices.Clone(x.Shape) // the result's extents with each reduced axis as 1
+	kept := slices.Clone(x.Shape) // the result's shape, with size 1 for each reduced axis
 	count := int64(1)
 	for _, a := range n.Ints("axes") {
 		if a < 0 {
@@ -44,7 +43,7 @@ func total(acc float64, _ int64) float64       { return acc }
 func average(acc float64, count int64) float64 { return acc / float64(count) }
 
 func sumRule(n *node) error  { return reduce(n, 0, 0, addFloat, addInt, total) }
-func meanRule(n *node) error { return reduce(n, 0, 0, addFloat, nil, average) } // of nothing: 0/0
+func meanRule(n *node) error { return reduce(n, 0, 0, addFloat, nil, average) } // of no elements: 0/0
 
 func prodRule(n *node) error {
 	return reduce(n, 1, 1, func(a, b float64) float64 { return a * b }, func(a, b int64) int64 { return a * b }, total)
@@ -60,9 +59,9 @@ func minRule(n *node) error {
 	return reduce(n, math.Inf(1), hi, func(a, b float64) float64 { return min(a, b) }, func(a, b int64) int64 { return min(a, b) }, total)
 }
 
-// lines visits the lines of a tensor along an axis, in the row-major order of
-// the other axes: at holds where the line's elements lie. It is reused. A tensor
-// without elements has no lines, however long they would be.
+// lines visits the lines of a tensor along an axis, in the row-major order of the other axes. It
+// passes the indices of the line's elements in at, which it reuses. A tensor without elements has
+// no lines, whatever their length.
 func (n *node) lines(shape []int64, axis int, visit func(line int, at []int)) {
 	if slices.Contains(shape, 0) {
 		return
@@ -136,7 +135,7 @@ func topkRule(n *node) error {
 	x, values, positions := n.args[0], n.out[0], n.out[1]
 	k := int(n.Int("k"))
 	n.lines(x.Shape, len(x.Shape)-1, func(line int, at []int) {
-		order := make([]int, len(at)) // positions in the line, largest first
+		order := make([]int, len(at)) // indices in the line, largest first
 		for i := range order {
 			order[i] = i
 		}

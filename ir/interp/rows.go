@@ -11,7 +11,7 @@ func softmaxRule(n *node) error {
 		}
 		sum := 0.0
 		for _, i := range at {
-			sum += math.Exp(x.floats[i] - top) // a line of -inf alone: -inf - -inf is NaN, as in PyTorch
+			sum += math.Exp(x.floats[i] - top) // a line of only -inf: -inf - -inf is NaN, as in PyTorch
 		}
 		for _, i := range at {
 			out.setFloat(i, math.Exp(x.floats[i]-top)/sum)
@@ -36,8 +36,7 @@ func rmsNormRule(n *node) error {
 	return nil
 }
 
-// layerNormRule takes the variance over all elements, without Bessel's
-// correction.
+// layerNormRule divides the variance by the number of elements, without Bessel's correction.
 func layerNormRule(n *node) error {
 	x, weight, bias, out := n.args[0], n.args[1], n.args[2], n.out[0]
 	eps, _ := n.Attr("eps")
@@ -59,8 +58,7 @@ func layerNormRule(n *node) error {
 	return nil
 }
 
-// ropeRule turns each pair (a, b) of a head's first R elements to
-// (a cos - b sin, b cos + a sin).
+// ropeRule maps each pair (a, b) of a head's first R elements to (a cos - b sin, b cos + a sin).
 func ropeRule(n *node) error {
 	x, cos, sin, out := n.args[0], n.args[1], n.args[2], n.out[0]
 	style, _ := n.Attr("style")

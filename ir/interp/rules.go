@@ -6,8 +6,8 @@ import (
 	"pwc/ir"
 )
 
-// rules holds what every op of the table computes, by its name; it is never
-// written. Calls have no rule: their reference is given by [Env.Externs].
+// rules has the computation of every op of the table, by name. It is never written. Calls have no
+// rule: [Env.Externs] has their references.
 var rules = map[ir.OpID]rule{
 	// Pointwise, one operand.
 	ir.OpNeg:        unaryRule(func(x float64) float64 { return -x }, func(x int64) int64 { return -x }),
@@ -66,7 +66,7 @@ var rules = map[ir.OpID]rule{
 	ir.OpLayerNorm: layerNormRule,
 	ir.OpRope:      ropeRule,
 
-	// Products.
+	// GEMMs.
 	ir.OpMatmul:       matmulRule,
 	ir.OpLinear:       linearRule,
 	ir.OpLinearSelect: linearSelectRule,

@@ -1,12 +1,10 @@
-// Package interp is the reference interpreter of the IR: what every op means,
-// written as plain loops over float64 and int64. It is the oracle that
-// compilers, kernels and devices are tested against, and is made to be
-// obviously right, not fast.
+// Package interp is the reference interpreter of the IR. It defines every op by plain loops over
+// float64 and int64. Tests hold compilers, kernels and devices to it. It is written to be easy to
+// check, not fast.
 //
-// Floats are computed in float64 from the stored operands and rounded once to
-// the dtype of the result, however many steps an op takes; sums are float64
-// sums in index order. Literals keep all their bits. Integers wrap to their
-// width.
+// Floats are computed in float64 from the stored operands and rounded once to the dtype of the
+// result, for any number of steps in an op. Sums are float64 sums in index order. Literals keep
+// all bits. Integers wrap to their width.
 package interp
 
 import (
@@ -22,61 +20,58 @@ import (
 // Call is one call of an extern op.
 type Call struct {
 	Name    string    // "ns::op" or "ns::op.overload"
-	Attrs   []ir.Attr // as in the text; every dim is evaluated, a constant
-	Args    []*Tensor // operands; those that the op declares mut are written in place, no other may be
-	Results []*Tensor // fresh results: zeros of the stated type, or nil where an extent is unknown ("?"); the op fills or replaces them
+	Attrs   []ir.Attr // as in the text; every dim is evaluated to a constant
+	Args    []*Tensor // operands; the call writes those that the op declares mut, in place, and no others
+	Results []*Tensor // fresh results: zeros of the declared type, or nil if a size is unknown ("?"); the op fills or replaces them
 }
 
 // Extern is the reference of an extern op.
 type Extern func(call *Call) error
 
-// Env is what a run takes from outside. The zero Env suits a function that
-// uses none of it.
+// Env has the inputs of a run other than arguments. The zero Env serves functions that need none.
 type Env struct {
 	Weights map[string]*Tensor // by name without "@"; never written
 	States  map[string]*Tensor // by name without "@"; written in place
 
-	// Symbols gives load symbols their values. Other symbols are bound by the
-	// shapes of the inputs and of states; one named here as well must agree.
+	// Symbols has the values of load symbols. The shapes of inputs and states bind other symbols;
+	// if Symbols has one of them, the values must be equal.
 	Symbols map[string]int64
 
 	Externs map[string]Extern // by full name
 
-	// Observe, if not nil, is called after each node with its results,
-	// followed by the operands it wrote, in operand order. They are the run's
-	// own tensors: what is to be kept must be cloned, nothing may be written.
+	// Observe, if not nil, is called after each node with its results, then the operands that it
+	// wrote, in operand order. They are the run's own tensors: the callee must not write them,
+	// and must clone those that it keeps.
 	Observe func(node int, n *ir.Node, results []*Tensor)
 
-	// Unrounded makes every float of the run a float64 that no op rounds to its dtype: the
-	// function over the real numbers, for derivatives by differences. Random numbers are
-	// those of their dtypes. Operands may be [Tensor.Unrounded]; states that are written
-	// have to be.
+	// Unrounded makes every float of the run a float64 that no op rounds: the function over the
+	// real numbers, for derivatives by differences. Random numbers are those of their dtypes.
+	// Operands may be [Tensor.Unrounded]; states that the function writes must be.
 	Unrounded bool
 
-	// MaxBytes bounds what the run holds at a time, inputs, weights and states aside: 8
-	// bytes for each element of a value, whatever its dtype. What it will take follows from
-	// the function and the symbols, and is compared before anything is taken. 0:
-	// DefaultMaxBytes.
+	// MaxBytes bounds the memory of the run at any node, without inputs, weights and states: 8
+	// bytes for each element of a value of any dtype. It is checked before the run allocates,
+	// from the function and the symbols. 0: DefaultMaxBytes.
 	MaxBytes int64
 
-	// IndexErrors collects what C12 reports: one entry for every node of the
-	// run that met indices out of range. A run appends to it and goes on.
+	// IndexErrors collects the reports of C12: one entry for each node of the run with indices
+	// out of range. A run appends to it and continues.
 	IndexErrors []*IndexError
 }
 
-// IndexError says that a node met indices out of range: it read zeros or
-// wrote nothing there, and went on.
+// IndexError reports indices out of range of a node. The node read zeros or wrote nothing for
+// them, and the run continued.
 type IndexError struct {
 	At       *ir.Error // the node: position in the text, function, loc
 	Op       string
 	Loc      string // the node's place in the model
 	Count    int    // indices out of range
-	Position int    // the first of them: element of the index operand
+	Position int    // element of the index operand with the first of them
 	Index    int64  // its value
-	Extent   int64  // valid are 0 to Extent-1
+	Extent   int64  // valid indices are 0 to Extent-1
 }
 
-// Error returns the message with the node's position.
+// Error returns the message with the node's origin.
 func (e *IndexError) Error() string {
 	if e.At == nil {
 		return fmt.Sprintf("interp: index %d is out of range of an extent of %d", e.Index, e.Extent)
@@ -90,19 +85,18 @@ type nodeError struct {
 	cause error
 }
 
-// Error is the message with the position of the node.
+// Error returns the message with the node's origin.
 func (e *nodeError) Error() string { return e.at.Error() }
 
-// Unwrap returns the error at the node and what caused it.
+// Unwrap returns the error at the node and its cause.
 func (e *nodeError) Unwrap() []error { return []error{e.at, e.cause} }
 
-// Run interprets function f of the verified module m on inputs, one for each
-// parameter, and returns its results. Inputs are not changed, unless their
-// parameter is mut; states are written in place; results share storage with
-// nothing. Inputs that do not fit, missing weights, states and extern ops, and
-// what an extern op returns are errors, and so is the end of ctx, which is looked at
-// every 65,536 visits of elements or after a row that is longer. A run that would hold
-// more than Env.MaxBytes is a [MemoryError].
+// Run interprets function f of the verified module m and returns its results. inputs has one
+// tensor for each parameter. Run writes inputs of mut parameters and states in place, and changes
+// no other input. Results have their own storage. Errors are: inputs of a wrong type, missing
+// weights, states and extern ops, wrong results of an extern op, and the end of ctx, which Run
+// checks every 65,536 visited elements or after a longer row. A run that would exceed
+// Env.MaxBytes is a [MemoryError].
 func Run(ctx context.Context, m *ir.Module, f *ir.Func, env *Env, inputs []*Tensor) ([]*Tensor, error) {
 	r, err := newRun(ctx, m, f, env, inputs)
 	if err != nil {
@@ -135,7 +129,7 @@ func newRun(ctx context.Context, m *ir.Module, f *ir.Func, env *Env, inputs []*T
 	return r, r.checkMemory(r.last)
 }
 
-// results returns what f returns.
+// results returns the results of f.
 func (r *run) results() []*Tensor {
 	results := make([]*Tensor, len(r.f.Returns))
 	for i, v := range r.f.Returns {
@@ -144,8 +138,8 @@ func (r *run) results() []*Tensor {
 	return results
 }
 
-// lastUses returns for each value the last node that reads it: one past the
-// end for a returned value, -1 for a value that nothing reads.
+// lastUses returns for each value the last node that reads it: the number of nodes for a returned
+// value, -1 for a value that is never read.
 func lastUses(f *ir.Func) []int {
 	last := slices.Repeat([]int{-1}, len(f.Values))
 	for i, n := range f.Nodes {
@@ -169,15 +163,15 @@ type run struct {
 	last    []int     // by ir.Value: the last node that reads it
 
 	ctx   context.Context
-	left  int   // visits until the next look at ctx
-	ended error // of ctx, when it was looked at; the node that runs is left unfinished
+	left  int   // visits until the next check of ctx
+	ended error // the error of ctx; the current node stays unfinished
 }
 
-// visitStep is how many visits of elements there are between two looks at the context.
+// visitStep is the number of visited elements between two checks of the context.
 const visitStep = 1 << 16
 
-// visits counts visits of elements that are about to be made, and reports whether they are
-// not to be: the context has ended.
+// visits counts elements that are about to be visited. It reports whether the context has ended,
+// in which case the caller stops.
 func (n *node) visits(count int) bool {
 	r := n.run
 	if r.left -= count; r.left < 0 {
@@ -187,20 +181,20 @@ func (n *node) visits(count int) bool {
 	return r.ended != nil
 }
 
-// node is what the rule of an op sees: the node, its operands, and its results
-// as zeros of their types.
+// node is the view of a node for the rule of its op: its operands, and its results as zeros of
+// their types.
 type node struct {
 	*ir.Node
 	run      *run
 	args     []*Tensor
 	out      []*Tensor
-	badIndex *IndexError // first index out of range; nil: none
+	badIndex *IndexError // first index out of range, or nil
 }
 
 // rule computes a node: it fills out, and writes mut operands.
 type rule func(n *node) error
 
-// step runs a node by itself.
+// step runs a node on one device.
 func (r *run) step(i int, irn *ir.Node) error {
 	n, err := r.enter(i, irn)
 	if err != nil {
@@ -213,7 +207,7 @@ func (r *run) step(i int, irn *ir.Node) error {
 	return nil
 }
 
-// enter gives a node its operands and its results, as zeros.
+// enter makes the node's operands, and its results as zeros.
 func (r *run) enter(i int, irn *ir.Node) (*node, error) {
 	n := &node{Node: irn, run: r, args: make([]*Tensor, len(irn.Args)), out: make([]*Tensor, len(irn.Results))}
 	for j, v := range irn.Args {
@@ -241,7 +235,7 @@ func (r *run) enter(i int, irn *ir.Node) (*node, error) {
 	return n, nil
 }
 
-// compute fills in the results of a node that needs no other rank.
+// compute computes a node that needs no other rank.
 func (r *run) compute(i int, n *node) error {
 	if n.Extern != nil {
 		return r.call(i, n)
@@ -259,7 +253,7 @@ func (r *run) compute(i int, n *node) error {
 	return r.ended
 }
 
-// leave keeps the results of a node, tells the observer, and drops what nothing reads again.
+// leave stores the results of a node, calls the observer, and drops values without later reads.
 func (r *run) leave(i int, n *node) {
 	irn := n.Node
 	for j, v := range irn.Results {
@@ -306,7 +300,7 @@ func (r *run) literal(n *ir.Node, v ir.Value) *Tensor {
 	return &Tensor{Type: dt, ints: []int64{l.Int}}
 }
 
-// call runs an extern op and checks what it did.
+// call runs an extern op and checks its effects.
 func (r *run) call(i int, n *node) error {
 	name := n.Extern.Name
 	f := r.env.Externs[name]

@@ -13,28 +13,27 @@ import (
 	"pwc/ir/dtype"
 )
 
-// maxElements bounds one tensor: 2^36 elements are half a tebibyte here, and a
-// shape beyond that is a mistake to report rather than memory to ask for.
+// maxElements bounds one tensor: 2^36 elements take half a tebibyte here. A larger shape is
+// reported as an error, because it is a mistake.
 const maxElements = 1 << 36
 
-// Tensor is a contiguous row-major tensor of values that are all
-// representable in its dtype. Inside, floats are float64 and integers and bools
-// int64, in the backing of a [tensor.Dense]. Dtypes that do not compute yet
-// ([dtype.DType.Computes]) hold their bit patterns: they load, move and store.
+// Tensor is a contiguous row-major tensor of values that its dtype represents exactly. Floats are
+// stored as float64, integers and bools as int64, in a [tensor.Dense]. Dtypes that do not compute
+// yet ([dtype.DType.Computes]) are stored as bit patterns: ops load, move and store them.
 //
 // Two Tensors never share storage, unless the same pointer is used twice.
 type Tensor struct {
 	Type  dtype.DType
-	Shape []int64 // extents, outermost first; empty: a scalar. Not to be changed.
+	Shape []int64 // sizes, outermost first; empty: a scalar. Read-only
 
 	unrounded bool // see Unrounded
 
-	dense  *tensor.Dense // over floats or ints; nil without elements, which Dense cannot hold
+	dense  *tensor.Dense // over floats or ints; nil without elements, because Dense must have some
 	floats []float64     // elements of float dtypes
 	ints   []int64       // elements of integers, bools, and bit patterns
 }
 
-// isFloat reports whether values of dt are kept as float64.
+// isFloat reports whether values of dt are stored as float64.
 func isFloat(dt dtype.DType) bool { return dt.Float() && dt.Computes() }
 
 // elements returns the number of elements of a shape.
@@ -57,8 +56,8 @@ func elements(shape []int64) (int64, error) {
 	return n, nil
 }
 
-// Zeros returns a tensor whose elements are zero. It fails for an invalid
-// dtype, a negative extent and a size that cannot be held.
+// Zeros returns a tensor of zeros. It fails for an invalid dtype, a negative size, or too many
+// elements.
 func Zeros(dt dtype.DType, shape []int64) (*Tensor, error) {
 	if !dt.Valid() {
 		return nil, fmt.Errorf("interp: a tensor needs a dtype")
@@ -73,7 +72,7 @@ func Zeros(dt dtype.DType, shape []int64) (*Tensor, error) {
 	return alloc(dt, shape, int(n)), nil
 }
 
-// alloc makes a tensor of n elements, which is what the shape has.
+// alloc makes a tensor of n elements, the number of elements of the shape.
 func alloc(dt dtype.DType, shape []int64, n int) *Tensor {
 	t := &Tensor{Type: dt, Shape: slices.Clone(shape)}
 	var backing any
@@ -94,7 +93,7 @@ func alloc(dt dtype.DType, shape []int64, n int) *Tensor {
 	return t
 }
 
-// fill returns a tensor whose elements are put into it one by one.
+// fill returns a tensor whose elements a function sets one by one.
 func fill(dt dtype.DType, shape []int64, given int, put func(t *Tensor, i int)) (*Tensor, error) {
 	t, err := Zeros(dt, shape)
 	if err != nil {
@@ -109,8 +108,8 @@ func fill(dt dtype.DType, shape []int64, given int, put func(t *Tensor, i int)) 
 	return t, nil
 }
 
-// FromF32 returns an f32 tensor. It fails if the number of values is not that
-// of the shape, as do its siblings.
+// FromF32 returns an f32 tensor. Like the other From functions, it fails if the number of values
+// is not that of the shape.
 func FromF32(shape []int64, values []float32) (*Tensor, error) {
 	return fill(dtype.F32, shape, len(values), func(t *Tensor, i int) { t.floats[i] = float64(values[i]) })
 }
@@ -150,9 +149,9 @@ func FromInt64s(dt dtype.DType, shape, values []int64) (*Tensor, error) {
 	return fill(dt, shape, len(values), func(t *Tensor, i int) { t.SetInt(i, values[i]) })
 }
 
-// FromBytes returns a tensor from its storage form: little-endian, contiguous,
-// types narrower than a byte packed with the first element in the low bits. A
-// bool that is not 0 is true. It fails if the length is not that of the shape.
+// FromBytes returns a tensor from its storage form: little-endian and contiguous. Types narrower
+// than a byte are packed, the first element in the low bits. A bool other than 0 is true. It
+// fails if the length does not match the shape.
 func FromBytes(dt dtype.DType, shape []int64, data []byte) (*Tensor, error) {
 	t, err := Zeros(dt, shape)
 	if err != nil {
@@ -176,8 +175,7 @@ func FromBytes(dt dtype.DType, shape []int64, data []byte) (*Tensor, error) {
 	return t, nil
 }
 
-// Bytes returns the tensor in its storage form, the one that [FromBytes] takes. Unrounded
-// values are rounded.
+// Bytes returns the tensor in the storage form of [FromBytes]. It rounds unrounded values.
 func (t *Tensor) Bytes() []byte {
 	data := make([]byte, t.Type.Bytes(int64(t.Len())))
 	for i := range t.Len() {
@@ -195,8 +193,8 @@ func (t *Tensor) Bytes() []byte {
 	return data
 }
 
-// loadBits returns element i of packed elements of the given width, which
-// divides a byte or is a number of bytes.
+// loadBits returns element i of packed elements of the given width, which divides a byte or is a
+// multiple of a byte.
 func loadBits(data []byte, i, width int) uint64 {
 	if width < 8 {
 		bit := i * width
@@ -209,7 +207,7 @@ func loadBits(data []byte, i, width int) uint64 {
 	return v
 }
 
-// storeBits writes the low bits of v as element i; the place must hold zeros.
+// storeBits writes the low bits of v as element i. The destination must be zero.
 func storeBits(data []byte, i, width int, v uint64) {
 	if width < 8 {
 		bit := i * width
@@ -272,17 +270,16 @@ func FromDense(dt dtype.DType, d *tensor.Dense) (*Tensor, error) {
 	return t, nil
 }
 
-// Dense returns the storage as a host tensor of the same shape: float64 for
-// f32, f16 and bf16, int64 for all others. It is not a copy: writing it writes
-// t, and what is written must be representable in t's dtype. A tensor without
-// elements has none and gives nil.
+// Dense returns the storage as a host tensor of the same shape: float64 for f32, f16 and bf16,
+// int64 for all others. It shares memory with t: written values must be representable in t's
+// dtype. A tensor without elements returns nil.
 func (t *Tensor) Dense() *tensor.Dense { return t.dense }
 
 // Len returns the number of elements.
 func (t *Tensor) Len() int { return len(t.floats) + len(t.ints) }
 
-// At returns element i, in row-major order, as a number; i64 beyond 2^53
-// rounds. Of a dtype that does not compute it is the bit pattern.
+// At returns element i, in row-major order, as a number. i64 values beyond 2^53 are rounded. For
+// a dtype that does not compute it is the bit pattern.
 func (t *Tensor) At(i int) float64 {
 	if isFloat(t.Type) {
 		return t.floats[i]
@@ -290,7 +287,7 @@ func (t *Tensor) At(i int) float64 {
 	return float64(t.ints[i])
 }
 
-// Int returns element i as an integer, floats as the op cast to i64 does.
+// Int returns element i as an integer. Floats are converted as by the op cast to i64.
 func (t *Tensor) Int(i int) int64 {
 	if isFloat(t.Type) {
 		return floatToInt(t.floats[i], dtype.I64)
@@ -353,8 +350,8 @@ func (t *Tensor) Clone() *Tensor {
 	return c
 }
 
-// Unrounded returns a copy whose floats are float64 values: what is set is not rounded to the
-// dtype. It is an operand of a run with [Env].Unrounded.
+// Unrounded returns a copy whose floats are float64 values: Set does not round them to the dtype.
+// It is an operand of a run with [Env].Unrounded.
 func (t *Tensor) Unrounded() *Tensor {
 	c := t.Clone()
 	c.unrounded = true
@@ -399,10 +396,10 @@ func floatToInt(x float64, dt dtype.DType) int64 {
 	return int64(x)
 }
 
-// intToFloat rounds x once to a float dtype. A float64 holds integers below
-// 2^53 exactly. Above, the last 11 bits are first replaced by one that says
-// whether any was set ("round to odd"), so that the float64 is exact and lies
-// on x's side of every tie of a format of 24 or fewer digits.
+// intToFloat rounds x once to a float dtype. A float64 represents integers below 2^53 exactly.
+// Above, the last 11 bits are first replaced by one bit that says whether any was set ("round to
+// odd"). The float64 is then exact, and on x's side of every tie of a format with at most 24
+// digits.
 func intToFloat(x int64, dt dtype.DType) float64 {
 	const low = 1<<11 - 1
 	if (x >= 1<<53 || x <= -1<<53) && x&low != 0 {

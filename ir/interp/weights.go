@@ -9,10 +9,10 @@ import (
 	"pwc/ir/dim"
 )
 
-// EvalWeight returns weight w of module m from the checkpoint's tensors, which
-// get returns by name. The expression is checked and computed by the rules of
-// the ops it names; of shards, w must name the part ([ir.Module.WeightOf]). The weight's own type must be what comes out. The end of ctx is
-// an error, as it is of [Run].
+// EvalWeight returns weight w of module m from the checkpoint's tensors, which get returns by
+// name. It checks and computes the expression by the rules of its ops. Of a sharded weight, w
+// must name the part ([ir.Module.WeightOf]). The result must have the weight's type. The end of
+// ctx is an error, as in [Run].
 func EvalWeight(ctx context.Context, m *ir.Module, w *ir.Weight, get func(name string) (*Tensor, error)) (*Tensor, error) {
 	if m == nil || w == nil {
 		return nil, fmt.Errorf("interp: a weight: %w", ir.ErrNoModule)
@@ -72,7 +72,7 @@ func EvalWeight(ctx context.Context, m *ir.Module, w *ir.Weight, get func(name s
 	return out[0], nil
 }
 
-// part adds the slice that a shard is.
+// part adds the slice of a shard.
 func part(fb *ir.FuncBuilder, x ir.Value, s ir.Shard) (ir.Value, error) {
 	if s.Part < 0 {
 		return ir.NoValue, fmt.Errorf("interp: the part depends on the rank in group %s: evaluate the expression that Module.WeightOf returns for the rank", s.Group)
