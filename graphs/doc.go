@@ -1,18 +1,16 @@
-// Package graphs captures work of a device into graphs and replays it, as
-// torch.cuda.CUDAGraph does, with private pools, random numbers and checks of what a
-// replay would corrupt.
+// Package graphs captures work of a device into graphs and replays it, as torch.cuda.CUDAGraph
+// does, with private pools and random numbers. It refuses replays that would corrupt memory.
 //
-// A [Session] is one device with its allocator and streams. [Capture] records what a
-// function gives to a [Recorder]: compiled functions ([Program]), extern ops, copies
-// and fills, on one stream or on several that fork and join. [Graph.Replay] runs it
-// again on any stream.
+// A [Session] is one device with its allocator and streams. [Capture] records the work that a
+// function issues on a [Recorder]: compiled functions ([Program]), extern ops, copies and fills,
+// on one stream or on several that fork and join. [Graph.Replay] runs it again on any stream.
 //
 // # Ownership
 //
-// Go counts no references. A [Tensor] is a plain value that names memory; its storage
-// has an owner count, which [Tensor.Retain] and [Tensor.Release] change. Use after the
-// last release is [ErrReleased]. What a graph wrote and another graph of the pool
-// overwrote is [ErrStale]: nothing reads corrupted memory.
+// A [Tensor] is a plain value that names memory. Its storage has an owner count, which
+// [Tensor.Retain] and [Tensor.Release] change. Use after the last release is [ErrReleased]. A
+// read of memory that another graph of the pool overwrote is [ErrStale], so corrupted memory is
+// never read.
 //
 // # Sharing a pool
 //
@@ -25,7 +23,7 @@ package graphs
 
 import "pwc/graphs/internal/store"
 
-// Tensor is a contiguous view of a storage: a plain value.
+// Tensor is a contiguous view of a storage. It is a plain value.
 type Tensor = store.Tensor
 
 // Storage is a block of memory with an owner count.

@@ -9,18 +9,18 @@ import (
 	"pwc/runtime/device"
 )
 
-// Errors of wrong use, for errors.Is.
+// Errors of misuse, for errors.Is.
 var (
-	ErrReleased  = store.ErrReleased  // a storage without owners is used or released again
+	ErrReleased  = store.ErrReleased  // use or release of a storage without owners
 	ErrStale     = store.ErrStale     // memory was overwritten; see StaleError
 	ErrNoStorage = store.ErrNoStorage // the zero Tensor
-	ErrView      = store.ErrView      // a view leaves its tensor
+	ErrView      = store.ErrView      // a view exceeds its tensor
 
-	// ErrBusy is a call while another goroutine is in one.
+	// ErrBusy is a call during a call of another goroutine.
 	ErrBusy = errors.New("graphs: in use by another goroutine")
 	// ErrNotCaptured is the use of a graph before a successful capture.
 	ErrNotCaptured = errors.New("graphs: the graph has no successful capture: capture it first")
-	// ErrCaptured is a capture into a graph that holds one: reset it, or use another.
+	// ErrCaptured is a second capture into a graph: reset it, or use another.
 	ErrCaptured = errors.New("graphs: the graph holds a capture already: reset it, or capture into a new one")
 	// ErrDefaultStream is a capture on the session's default stream.
 	ErrDefaultStream = errors.New("graphs: the default stream cannot capture: give a stream of Session.NewStream (any stream replays)")
@@ -33,26 +33,26 @@ var (
 	ErrArguments = errors.New("graphs: arguments do not fit")
 	// ErrHostWork is work on the host inside a capture, which a replay would skip.
 	ErrHostWork = errors.New("graphs: work on the host is not replayed")
-	// ErrCold is a library routine inside a capture that did not run for that shape
-	// before: the library would initialise or tune itself while it is recorded.
+	// ErrCold is a library routine inside a capture that never ran for the shape: the library
+	// would initialise or tune itself during the recording.
 	ErrCold = errors.New("graphs: a library routine must run once before it is captured")
-	// ErrHeld is what a [HeldError] matches.
+	// ErrHeld matches a [HeldError].
 	ErrHeld = errors.New("graphs: a replay would overwrite memory that is held")
-	// ErrUnordered is what an [UnorderedError] matches.
+	// ErrUnordered matches an [UnorderedError].
 	ErrUnordered = errors.New("graphs: work on two streams is not ordered")
 )
 
-// StaleError is the use of a tensor whose memory was written again since.
+// StaleError is the use of a tensor whose memory was overwritten.
 type StaleError = store.StaleError
 
-// LeakError is a session that cannot be closed: graphs that were not reset, storages
-// that were not released.
+// LeakError is a session that cannot be closed, because of graphs without a reset or storages
+// without a release.
 type LeakError struct {
 	Graphs    int
 	Forgotten []store.Forgotten
 }
 
-// Error lists the makers of the storages that are left.
+// Error lists the makers of these storages.
 func (e *LeakError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "graphs: %d graphs are not reset", e.Graphs)
@@ -69,7 +69,7 @@ type HeldError struct {
 	Held  string // the maker of the storage
 }
 
-// Error names the graph and what it would overwrite.
+// Error names the graph and the storage.
 func (e *HeldError) Error() string {
 	return fmt.Sprintf("graphs: replaying %s would overwrite %s, which is held: release it, or give the graphs pools of their own", e.Graph, e.Held)
 }
@@ -77,8 +77,8 @@ func (e *HeldError) Error() string {
 // Unwrap returns ErrHeld.
 func (e *HeldError) Unwrap() error { return ErrHeld }
 
-// UnorderedError is work that overlaps in memory with work of another stream and is
-// not ordered behind it (C16). It matches [ErrUnordered].
+// UnorderedError is work that overlaps in memory with unordered work of another stream (C16). It
+// matches [ErrUnordered].
 type UnorderedError struct {
 	What   string
 	Stream string
@@ -93,8 +93,8 @@ func (e *UnorderedError) Error() string {
 // Unwrap returns ErrUnordered.
 func (e *UnorderedError) Unwrap() error { return ErrUnordered }
 
-// CaptureError is a capture that failed. Nothing of it is left: the graph is as it was
-// before, the pool and the streams are usable.
+// CaptureError is a failed capture. Nothing of it remains: the graph is unchanged, and the pool
+// and the streams are usable.
 type CaptureError struct {
 	Graph  string
 	Stream string

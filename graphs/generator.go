@@ -12,23 +12,23 @@ import (
 	"pwc/runtime/device"
 )
 
-// Generator makes random numbers by Philox4x32-10 (Salmon et al., SC 2011): numbers
-// are a function of its seed and offset and of an element's index (C19). A run, eager
-// or replayed, reads seed and offset from the device and advances the offset by what
-// its draws take, so the same seed gives the same sequence in any mixture of both.
+// Generator makes random numbers by Philox4x32-10 (Salmon et al., SC 2011). A number is a
+// function of seed, offset and the element's index (C19). A run, eager or replayed, reads seed
+// and offset from the device and advances the offset by its draws, so one seed gives one sequence
+// in any mixture of both.
 type Generator struct {
 	s *Session
 
 	mu        sync.Mutex
 	state     GeneratorState
 	capturing *Graph // while a capture uses it
-	inside    uint64 // offset that the capture's draws take so far
+	inside    uint64 // numbers that the capture's draws use so far
 }
 
-// GeneratorState is what a generator's numbers follow from.
+// GeneratorState determines the numbers of a generator.
 type GeneratorState struct {
 	Seed   uint64
-	Offset uint64 // a multiple of 4: each draw of an element takes a block of four
+	Offset uint64 // a multiple of 4: each draw of an element uses a block of four
 }
 
 // NewGenerator returns a generator of the session with offset 0.
@@ -36,8 +36,8 @@ func (s *Session) NewGenerator(seed uint64) *Generator {
 	return &Generator{s: s, state: GeneratorState{Seed: seed}}
 }
 
-// State returns seed and offset. During a capture that uses the generator they are
-// not defined, and the error matches [ErrGenerator].
+// State returns seed and offset. During a capture that uses the generator they are undefined, and
+// the error matches [ErrGenerator].
 func (g *Generator) State() (GeneratorState, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -47,9 +47,8 @@ func (g *Generator) State() (GeneratorState, error) {
 	return g.state, nil
 }
 
-// SetState sets seed and offset; the next run, eager or replayed, draws from there.
-// During a capture the error matches [ErrGenerator], and so does an offset that is no
-// multiple of 4.
+// SetState sets seed and offset for the next run, eager or replayed. The error matches
+// [ErrGenerator] during a capture, and if the offset is not a multiple of 4.
 func (g *Generator) SetState(s GeneratorState) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -63,8 +62,7 @@ func (g *Generator) SetState(s GeneratorState) error {
 	return nil
 }
 
-// Seed sets the seed, and the offset to 0. During a capture only the seed that the
-// generator has is taken.
+// Seed sets the seed, and the offset to 0. During a capture it accepts only the current seed.
 func (g *Generator) Seed(seed uint64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -78,7 +76,7 @@ func (g *Generator) Seed(seed uint64) error {
 	return nil
 }
 
-// advance returns the state and moves the offset by what a run takes.
+// advance returns the state and advances the offset by the draws of a run.
 func (g *Generator) advance(by uint64) GeneratorState {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -87,23 +85,23 @@ func (g *Generator) advance(by uint64) GeneratorState {
 	return s
 }
 
-// draw is one use of a generator by a recorded launch: a slot of 16 bytes on the
-// device, seed and offset, which a replay fills.
+// draw is one use of a generator by a recorded launch. A replay writes seed and offset to its
+// slot of 16 bytes on the device.
 type draw struct {
 	gen    *Generator
-	within uint64 // offset of the launch behind the graph's first
+	within uint64 // offset of the launch relative to the graph's first
 }
 
 const (
 	stateBytes = 16               // of a seed and an offset
-	slotBytes  = program.MaxAlign // from one slot to the next: parameters may ask for it
-	slotsMost  = 256              // in one graph
+	slotBytes  = program.MaxAlign // distance of slots: the largest alignment of a parameter
+	slotsMost  = 256              // of one graph
 )
 
-// Draw takes what a launch draws from g: it returns the state that the launch reads, i64[2]
-// with one owner, and moves the generator by `by` numbers. In a capture each replay takes
-// anew. It is for a run whose numbers are drawn again later, as by the backward of dropout:
-// both launches are given the tensor in place of the generator.
+// Draw takes numbers from g for a launch. It returns the state that the launch reads, i64[2] with
+// one owner, and advances the generator by `by` numbers; in a capture, each replay does so. It
+// serves runs that repeat their draws, such as the backward of a dropout: both launches get the
+// tensor in place of the generator.
 func (r *Recorder) Draw(g *Generator, by uint64) (Tensor, error) {
 	if g.s != r.s {
 		return Tensor{}, fmt.Errorf("%w: it belongs to another session", ErrGenerator)
@@ -137,7 +135,7 @@ func (r *Recorder) draw(g *Generator, p *Program, i int) (Tensor, error) {
 	return t, err
 }
 
-// drawNow returns the state that a launch reads which runs at once.
+// drawNow returns the state for a launch that runs at once.
 func (r *Recorder) drawNow(g *Generator, by uint64) (Tensor, error) {
 	t, err := r.Alloc("state of a generator", dtype.I64, 2)
 	if err != nil {
@@ -151,8 +149,8 @@ func (r *Recorder) drawNow(g *Generator, by uint64) (Tensor, error) {
 	return t, nil
 }
 
-// slot returns the slot of the next draw of a capture. The memory belongs to the graph and to
-// no pool of graphs: each graph has slots of its own, so graphs that share a generator may run
+// slot returns the slot of the next draw of a capture. The memory belongs to the graph and not to
+// a pool of graphs. Each graph has its own slots, so graphs that share a generator may run
 // concurrently.
 func (r *Recorder) slot(g *Generator, by uint64, who string) (Tensor, error) {
 	c := r.run.graph
@@ -196,7 +194,7 @@ func (g *Graph) fillSlots(st *Stream) error {
 	return g.s.send(st, g.slots.Range().Slice(0, n), g.put)
 }
 
-// putSlots is what fillSlots sends.
+// putSlots writes the slots that fillSlots sends.
 func (g *Graph) putSlots(b []byte) {
 	for i := range g.draws {
 		d := &g.draws[i]
@@ -208,15 +206,14 @@ func (g *Graph) putSlots(b []byte) {
 	}
 }
 
-// take is how far a replay moves a generator.
+// take is the number of draws of a replay from a generator.
 type take struct {
 	gen *Generator
 	by  uint64
-	now GeneratorState // of the replay that is under way
+	now GeneratorState // of the running replay
 }
 
-// hostRing is host memory that copies to the device read. A slot is written again
-// once its copy is done.
+// hostRing is host memory for copies to the device. A slot is reused after its copy has ended.
 type hostRing struct {
 	slots []hostSlot
 	next  int
@@ -232,7 +229,7 @@ const (
 	ringBytes = slotsMost * slotBytes
 )
 
-// send enqueues a copy of what put writes to dst, which has at most ringBytes.
+// send enqueues a copy to dst of the bytes that put writes. dst has at most ringBytes.
 func (s *Session) send(st *Stream, dst device.Buffer, put func([]byte)) error {
 	s.ringMu.Lock()
 	defer s.ringMu.Unlock()

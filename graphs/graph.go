@@ -19,28 +19,28 @@ type Options struct {
 	// Name is for messages.
 	Name string
 
-	// Pool is where the capture allocates. Nil: a private pool of the graph's own.
+	// Pool is the pool of the capture. Nil: a private pool for this graph.
 	Pool *Pool
 
-	// Stream captures. Nil: a stream that the session keeps for captures. The
+	// Stream is the capturing stream. Nil: a stream that the session keeps for captures. The
 	// default stream is refused.
 	Stream *Stream
 
-	// Errors says which calls a capture refuses.
+	// Errors selects the calls that a capture refuses.
 	Errors device.CaptureMode
 
-	// Generators are those that the capture may draw from.
+	// Generators may be drawn from in the capture.
 	Generators []*Generator
 
-	// KeepTemplate keeps the recording in addition to the graph that is launched:
-	// Instantiate makes it anew, Update moves its inputs.
+	// KeepTemplate keeps the recording in addition to the executable graph, for Instantiate and
+	// Update.
 	KeepTemplate bool
 
-	// Log, if not nil, gets warnings: a capture that recorded nothing.
+	// Log, if not nil, gets a warning if a capture recorded nothing.
 	Log *slog.Logger
 }
 
-// Graph is recorded work. It is used by one goroutine at a time.
+// Graph is recorded work. It is not safe for concurrent use.
 type Graph struct {
 	s    *Session
 	opts Options
@@ -50,13 +50,13 @@ type Graph struct {
 	pool *Pool
 	on   *Recording
 	rec  *Recorder    // while capturing
-	from *Stream      // that captures
-	dev  device.Graph // of on, or instantiated from its template since
+	from *Stream      // the capturing stream
+	dev  device.Graph // of on, or instantiated from its template
 
 	spans     []device.Buffer
 	reads     []read
-	tracked   []*store.Storage // made by the capture, with owners at its end or read by other graphs
-	victims   []*store.Storage // of others, in memory that a replay writes
+	tracked   []*store.Storage // storages of the capture that have owners at its end or that other graphs read
+	victims   []*store.Storage // storages of others in memory that a replay writes
 	near      []*Graph         // graphs that overlap in memory, or share a generator or a workspace
 	draws     []draw
 	takes     []take
@@ -79,14 +79,14 @@ func (s *Session) NewGraph(o Options) *Graph {
 	return g
 }
 
-// Capture records what f gives to the recorder into a new graph. It waits for the
-// device and empties caches first. After an error nothing is left of the capture.
+// Capture records the work that f issues on the recorder into a new graph. It first waits for the
+// device and empties caches. After an error nothing of the capture remains.
 func Capture(ctx context.Context, s *Session, o Options, f func(*Recorder) error) (*Graph, error) {
 	g := s.NewGraph(o)
 	return g, g.Capture(ctx, f)
 }
 
-// Capture records what f gives to the recorder into g, which holds no recording.
+// Capture records the work that f issues on the recorder into g, which has no recording.
 func (g *Graph) Capture(ctx context.Context, f func(*Recorder) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -97,7 +97,7 @@ func (g *Graph) Capture(ctx context.Context, f func(*Recorder) error) error {
 	}
 	returned := false
 	defer func() {
-		if !returned { // f panicked or ended its goroutine: the capture ends with it
+		if !returned { // f panicked or ended its goroutine, so the capture ends
 			g.abandon()
 		}
 	}()
@@ -163,7 +163,7 @@ func (g *Graph) Begin() (*Recorder, error) {
 			return nil, g.failed(fmt.Errorf("%w: %s captures draws from it already", ErrGenerator, busy.name))
 		}
 	}
-	id := mem.PoolID{} // a pool of the capture's own
+	id := mem.PoolID{} // a new pool for the capture
 	if g.opts.Pool != nil {
 		id = g.opts.Pool.mem.ID()
 	}
@@ -193,8 +193,7 @@ func (g *Graph) releaseGenerators(n int) {
 	}
 }
 
-// settle waits for every stream and gives cached memory back, so that a capture
-// starts from a device that is idle.
+// settle waits for every stream and frees cached memory, so a capture starts on an idle device.
 func (s *Session) settle() error {
 	for _, st := range s.streams() {
 		if st.dev.Capturing() {
@@ -211,10 +210,10 @@ func (s *Session) settle() error {
 	return err
 }
 
-// CaptureStream returns stream i of those that the session keeps for captures, and makes it
-// when it is asked for first. Captures that name no stream use stream 0. Graphs whose library
-// routines were captured on one stream share its workspace, so their replays must be ordered:
-// graphs that are to run at the same time are captured on streams of their own.
+// CaptureStream returns capture stream i of the session, and makes it at the first call. Captures
+// without a stream use stream 0. Graphs whose library routines were captured on one stream share
+// its workspace, so their replays must be ordered. Capture graphs that run concurrently on
+// different streams.
 func (s *Session) CaptureStream(i int) (*Stream, error) {
 	for {
 		s.mu.Lock()
@@ -235,12 +234,12 @@ func (s *Session) CaptureStream(i int) (*Stream, error) {
 			return nil, err
 		}
 		s.mu.Lock()
-		s.captures = append(s.captures, st) // another goroutine may have added one: it is the next
+		s.captures = append(s.captures, st) // if another goroutine added a stream, this is the next one
 		s.mu.Unlock()
 	}
 }
 
-// abandon ends a capture that failed and leaves nothing of it.
+// abandon ends a failed capture and removes all of it.
 func (g *Graph) abandon() error {
 	r := g.rec
 	if r == nil {
@@ -257,7 +256,7 @@ func (g *Graph) abandon() error {
 	return errors.Join(err, g.dropSlots())
 }
 
-// dropDevice closes what the device recorded, and ends a capture that is under way.
+// dropDevice closes the device's recording, and ends a running capture.
 func (g *Graph) dropDevice() error {
 	var err error
 	if g.dev != nil && g.dev != g.on.graph {
@@ -276,8 +275,8 @@ func (g *Graph) dropSlots() error {
 	return t.Release()
 }
 
-// End ends the capture. Storages that the capture made and that have owners stay
-// readable after a replay; what was released inside is memory that the graph reuses.
+// End ends the capture. Storages of the capture that have owners stay readable after a replay.
+// The graph reuses the memory of released ones.
 func (g *Graph) End() error {
 	if !g.busy.CompareAndSwap(false, true) {
 		return ErrBusy
@@ -304,7 +303,7 @@ func (g *Graph) End() error {
 	return nil
 }
 
-// take moves what the recorder noted into the graph.
+// take moves the recorder's lists into the graph.
 func (g *Graph) take(r *Recorder) {
 	g.draws, g.libraries = r.run.draws, r.run.libraries
 	for _, gen := range g.opts.Generators {
@@ -328,8 +327,8 @@ func (g *Graph) take(r *Recorder) {
 	}
 }
 
-// Replay enqueues the recorded work on st, which is any stream of the session. What
-// it would corrupt is refused before the launch: see the package's comment.
+// Replay enqueues the recorded work on st, any stream of the session. It refuses, before the
+// launch, a replay that would corrupt memory: see the package's comment.
 func (g *Graph) Replay(st *Stream) error {
 	if !g.busy.CompareAndSwap(false, true) {
 		return ErrBusy
@@ -376,8 +375,8 @@ func (g *Graph) Replay(st *Stream) error {
 	return nil
 }
 
-// Launch enqueues the recorded work on st with its random numbers, and checks nothing:
-// it is for owners of a pool that know what is live, as graph trees do.
+// Launch enqueues the recorded work on st with its random numbers, without checks. It is for
+// owners of a managed pool, such as graph trees, which track live storages.
 func (g *Graph) Launch(st *Stream) error {
 	if err := g.fillSlots(st); err != nil {
 		return fmt.Errorf("graphs: replay of %s: states of generators: %w", g.name, err)
@@ -389,9 +388,9 @@ func (g *Graph) Launch(st *Stream) error {
 	return nil
 }
 
-// Output returns a result of the capture that was released since as a new tensor with an
-// owner: a replay wrote it, and its memory belongs to the graph. It is for owners of a
-// managed pool, who know that nothing else lies there; Pool.Restore gives it a block.
+// Output returns a released result of the capture as a new tensor with an owner. A replay wrote
+// it, and its memory belongs to the graph. It is for owners of a managed pool, who know that the
+// memory is otherwise unused. Pool.Restore gives it a block.
 func (g *Graph) Output(t Tensor) (Tensor, error) {
 	if g.dev == nil || !g.pool.managed || !g.pool.Has(t.Storage()) {
 		return Tensor{}, fmt.Errorf("%w: %s has no such output in a managed pool", ErrArguments, g.name)
@@ -402,7 +401,7 @@ func (g *Graph) Output(t Tensor) (Tensor, error) {
 	return t.At(t.Storage()), nil
 }
 
-// Replays returns how often the graph was launched since its capture.
+// Replays returns the number of launches since the capture.
 func (g *Graph) Replays() int64 { return g.replays }
 
 // Pool returns the pool that the graph allocates from, to share it with another.
@@ -441,9 +440,8 @@ func (g *Graph) Describe() []device.Node {
 // Name returns the name in Options.
 func (g *Graph) Name() string { return g.name }
 
-// Reset drops the recording, or the capture that is under way; the graph can capture
-// again. Results that have owners stay valid until their last release. A graph
-// without a recording is left as it is.
+// Reset drops the recording or the running capture, so the graph can capture again. Results with
+// owners stay valid until their last release. It does not change a graph without a recording.
 func (g *Graph) Reset() error {
 	if !g.busy.CompareAndSwap(false, true) {
 		return ErrBusy

@@ -11,11 +11,11 @@ import (
 type read struct {
 	t        Tensor
 	recorded Tensor // t at the capture
-	graph    bool   // a graph makes its contents: it may be read without owners
-	write    bool   // a replay writes it, too
+	graph    bool   // a graph writes its contents, so it may be read without owners
+	write    bool   // a replay also writes it
 }
 
-// madeBy returns the graph that makes a storage's contents.
+// madeBy returns the graph that writes a storage's contents.
 func (s *Session) madeBy(sto *store.Storage) (*Graph, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -29,7 +29,7 @@ func (s *Session) madeBy(sto *store.Storage) (*Graph, bool) {
 	return nil, false
 }
 
-// merge sorts ranges and joins those that touch.
+// merge sorts ranges and joins adjacent ones.
 func merge(spans []device.Buffer) []device.Buffer {
 	order := map[device.Memory]int{}
 	for _, b := range spans {
@@ -57,7 +57,7 @@ func merge(spans []device.Buffer) []device.Buffer {
 	return out
 }
 
-// remeet finds anew what g has in common with others. s.mu is held.
+// remeet recomputes g's overlaps with others. s.mu is held.
 func (g *Graph) remeet() {
 	for _, h := range g.near {
 		if h != g {
@@ -69,8 +69,7 @@ func (g *Graph) remeet() {
 	g.meetAll()
 }
 
-// meetAll finds what g has in common with the graphs and storages of the session.
-// s.mu is held.
+// meetAll computes g's overlaps with the graphs and storages of the session. s.mu is held.
 func (g *Graph) meetAll() {
 	g.near = append(g.near, g)
 	for _, p := range g.s.poolsWith(g.pool) {
@@ -106,8 +105,8 @@ func (s *Session) poolsWith(p *Pool) []*Pool {
 	return append(slices.Clone(s.pools), p)
 }
 
-// meets makes sto a victim of g if a replay of g writes its memory and g neither
-// made it nor was given it to write. s.mu is held.
+// meets makes sto a victim of g if a replay of g writes its memory, g did not make it, and sto is
+// not an output that g was told to write. s.mu is held.
 func (g *Graph) meets(sto *store.Storage) {
 	if slices.Contains(g.tracked, sto) || slices.Contains(g.victims, sto) {
 		return

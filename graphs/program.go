@@ -10,9 +10,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// Program is a compiled function that a [Recorder] launches: a function of a module
-// compiled whole, whose parameters are the function's, then the module's weights, then
-// its states.
+// Program is a compiled, uncut function of a module, which a [Recorder] launches. Its parameters
+// are the function's, then the module's weights, then its states.
 type Program struct {
 	s      *Session
 	exec   device.Executable
@@ -20,14 +19,14 @@ type Program struct {
 	name   string
 	makers []*Maker // by result
 
-	aligns   []int64 // by parameter: what its address must be a multiple of
+	aligns   []int64 // by parameter: the alignment of its address
 	routines bool    // it calls library routines
 	warmMu   sync.Mutex
-	warm     map[string]struct{} // symbol values that ran
+	warm     map[string]struct{} // symbol values of earlier runs
 }
 
-// Load makes a compiled function ready to launch. name is the function's, for
-// messages; ops are the extern ops that it calls.
+// Load prepares a compiled function for launches. name is the function's, for messages. ops are
+// its extern ops.
 func (s *Session) Load(p *program.Program, name string, ops ...device.Op) (*Program, error) {
 	set := device.OpSet{}
 	for _, op := range ops {
@@ -61,11 +60,11 @@ func (p *Program) Name() string { return p.name }
 // Program returns the compiled form.
 func (p *Program) Program() *program.Program { return p.prog }
 
-// Close unloads the program. Graphs that hold it cannot be replayed any more.
+// Close unloads the program. Graphs that contain it can no longer be replayed.
 func (p *Program) Close() error { return p.exec.Close() }
 
-// Arg is an operand of [Recorder.Run]: a [Tensor], or a [*Generator] for a parameter
-// that is the state of a generator.
+// Arg is an operand of [Recorder.Run]: a [Tensor], or a [*Generator] for a parameter with the
+// state of a generator.
 type Arg interface{ graphArg() }
 
 // TensorArg is a tensor as an operand.
@@ -112,8 +111,8 @@ func (e *env) set(name string, v int64) (fits bool) {
 	return false
 }
 
-// bindSymbols reads symbol values off the operands' shapes and checks every operand
-// against its parameter. symbols are values that no shape tells.
+// bindSymbols reads symbol values from the operands' shapes and checks every operand against its
+// parameter. symbols has values that no shape determines.
 func (p *Program) bindSymbols(shapes [][]int64, symbols map[string]int64) (*env, error) {
 	e := &env{names: p.prog.Symbols, values: make([]int64, len(p.prog.Symbols)), known: make([]bool, len(p.prog.Symbols))}
 	for name, v := range symbols {
@@ -151,7 +150,7 @@ func (p *Program) bindSymbols(shapes [][]int64, symbols map[string]int64) (*env,
 	return e, nil
 }
 
-// lone returns the symbol that d is.
+// lone returns the symbol of a size that is a bare symbol.
 func lone(d dim.Dim) (string, bool) {
 	names := d.Symbols()
 	return first(names), len(names) == 1 && d.Equal(dim.Sym(names[0]))

@@ -11,27 +11,26 @@ import (
 	"pwc/runtime/device"
 )
 
-// Recorder gives work to a stream, where it runs at once, or into a capture, where it
-// is recorded. It allocates from one pool. Functions that are written over a Recorder
-// run the same in both.
+// Recorder issues work to a stream, where it runs at once, or into a capture, where it is
+// recorded. It allocates from one pool. A function over a Recorder serves both cases.
 type Recorder struct {
 	s      *Session
 	stream *Stream
 	pool   *Pool
 	run    *run
-	joined bool // a fork that did
+	joined bool // a joined fork
 	parent *Recorder
 	last   bool // allocate from the end of free memory
 }
 
-// run is what a recorder and its forks share: one eager stretch, or one capture.
+// run is shared by a recorder and its forks: one eager run, or one capture.
 type run struct {
 	graph  *Graph // nil: eager
 	made   []*store.Storage
-	scoped bool                    // made is kept in eager runs, too
+	scoped bool                    // made is also kept in eager runs
 	temps  []Tensor                // released after the launch that reads them
 	seen   map[*store.Storage]bool // of made
-	undo   *undo                   // nil: nothing is undone
+	undo   *undo                   // nil: Undo is not available
 
 	// Of a capture.
 	spans     []device.Buffer // memory that it writes
@@ -40,19 +39,18 @@ type run struct {
 	libraries []int32 // streams whose workspace library routines use
 }
 
-// Eager returns a recorder whose work runs at once on st, with memory of the default
-// pool.
+// Eager returns a recorder that runs work at once on st, with memory of the default pool.
 func (s *Session) Eager(st *Stream) *Recorder {
 	return &Recorder{s: s, stream: st, pool: s.shared, run: &run{}}
 }
 
-// EagerIn is Eager with memory of a private pool, as warm-ups run.
+// EagerIn is Eager with memory of a private pool, for warm-ups.
 func (s *Session) EagerIn(p *Pool, st *Stream) *Recorder {
 	return &Recorder{s: s, stream: st, pool: p, run: &run{}}
 }
 
-// Scoped returns the recorder with a list of what it makes, for a caller that settles
-// afterwards what is left. In a capture the list is kept always.
+// Scoped returns the recorder with a list of the storages that it makes, for a caller that
+// releases them afterwards. A capture always keeps the list.
 func (r *Recorder) Scoped() *Recorder {
 	r.run.scoped = true
 	return r
@@ -61,8 +59,8 @@ func (r *Recorder) Scoped() *Recorder {
 // Made reports whether the recorder, or a fork of it, made the storage.
 func (r *Recorder) Made(s *Storage) bool { return r.run.seen[s] }
 
-// ReleaseMade takes one owner from each storage that the recorder made and that has
-// owners, but for those to keep.
+// ReleaseMade removes one owner from each storage that the recorder made and that has owners,
+// except those in keep.
 func (r *Recorder) ReleaseMade(keep []*Storage) error {
 	var errs []error
 	for _, s := range r.run.made {
@@ -79,7 +77,7 @@ func (r *Recorder) Capturing() bool { return r.run.graph != nil }
 // Session returns the recorder's session.
 func (r *Recorder) Session() *Session { return r.s }
 
-// Stream returns the stream that work goes to.
+// Stream returns the stream of the work.
 func (r *Recorder) Stream() *Stream { return r.stream }
 
 // Alloc returns an uninitialised tensor of the recorder's pool with one owner.
@@ -87,8 +85,8 @@ func (r *Recorder) Alloc(name string, dt dtype.DType, shape ...int64) (Tensor, e
 	return r.alloc(&Maker{Name: name, Output: -1}, dt, shape)
 }
 
-// AllocLast is Alloc from the end of free memory: later allocations lie as if it were
-// not there.
+// AllocLast is Alloc at the end of free memory. It does not change the addresses of later
+// allocations.
 func (r *Recorder) AllocLast(name string, dt dtype.DType, shape ...int64) (Tensor, error) {
 	r.last = true
 	defer func() { r.last = false }()
@@ -145,7 +143,7 @@ func (r *Recorder) usable() error {
 	return nil
 }
 
-// reads notes that the next operation reads t, and writes that it writes t.
+// reads records that the next operation reads t, and writes that it writes t.
 func (r *Recorder) reads(t Tensor) error  { return r.access(t, false) }
 func (r *Recorder) writes(t Tensor) error { return r.access(t, true) }
 
@@ -155,7 +153,7 @@ func (r *Recorder) access(t Tensor, write bool) error {
 	}
 	if r.run.graph == nil {
 		check := t.Err
-		if write { // what is written need not be readable
+		if write { // written memory need not be readable
 			check = t.Alive
 		}
 		if err := check(); err != nil {
@@ -190,8 +188,8 @@ func (r *Recorder) access(t Tensor, write bool) error {
 	return r.s.used(sto, r.stream)
 }
 
-// used keeps a storage's memory from reuse, once it is released, until work that st was
-// given before is done: by a fork of a capture, until it is joined.
+// used delays the reuse of a released storage's memory until st has done its enqueued work. For a
+// fork of a capture, the delay ends at the join.
 func (s *Session) used(sto *store.Storage, st *Stream) error {
 	if b, ok := sto.Block(); ok {
 		return s.alloc.RecordStream(b, st.dev)
@@ -199,7 +197,7 @@ func (s *Session) used(sto *store.Storage, st *Stream) error {
 	return nil
 }
 
-// Copy copies src to dst, which have one size in bytes and do not overlap.
+// Copy copies src to dst. They have the same size in bytes and do not overlap.
 func (r *Recorder) Copy(dst, src Tensor) error {
 	if dst.Size() != src.Size() {
 		return fmt.Errorf("%w: copy of %s to %s", ErrArguments, src, dst)
@@ -218,9 +216,8 @@ func (r *Recorder) Fill(dst Tensor, value byte) error {
 	return r.stream.enqueued(r.stream.dev.Fill(dst.Range(), value))
 }
 
-// Upload copies host memory to dst. Inside a capture that is refused: a replay would
-// read the memory again, with other contents. CopyFromHost takes memory that
-// stays.
+// Upload copies host memory to dst. A capture refuses it, because a replay would read the memory
+// again with other contents. CopyFromHost takes memory that outlives the graph.
 func (r *Recorder) Upload(dst Tensor, data []byte) error {
 	if r.Capturing() {
 		return fmt.Errorf("%w: copy from pageable host memory to %s: use Recorder.CopyFromHost with memory of Device.AllocHost, which every replay reads", ErrHostWork, dst)
@@ -231,8 +228,8 @@ func (r *Recorder) Upload(dst Tensor, data []byte) error {
 	return r.stream.enqueued(r.stream.dev.CopyToDevice(dst.Range(), data))
 }
 
-// CopyFromHost copies memory of Device.AllocHost to dst. Recorded, every replay reads
-// it anew; it must stay until the graph is reset.
+// CopyFromHost copies memory of Device.AllocHost to dst. Each replay reads it again, so it must
+// stay allocated until the graph is reset.
 func (r *Recorder) CopyFromHost(dst Tensor, src device.HostMemory) error {
 	if err := r.writes(dst); err != nil {
 		return err
@@ -246,7 +243,7 @@ func (r *Recorder) Run(p *Program, args ...Arg) ([]Tensor, error) {
 	return r.RunSymbols(p, nil, args...)
 }
 
-// RunSymbols is Run with values of symbols that no operand's shape tells.
+// RunSymbols is Run with values of symbols that no operand's shape determines.
 func (r *Recorder) RunSymbols(p *Program, symbols map[string]int64, args ...Arg) (results []Tensor, err error) {
 	defer func() {
 		for _, t := range r.run.temps {
@@ -277,7 +274,7 @@ func (r *Recorder) RunSymbols(p *Program, symbols map[string]int64, args ...Arg)
 	if err := r.cold(p, e); err != nil {
 		return nil, err
 	}
-	for i, a := range args { // a run that is refused draws nothing
+	for i, a := range args { // a refused run draws nothing
 		if gen, ok := a.(*Generator); ok {
 			if ts[i], err = r.draw(gen, p, i); err != nil {
 				return nil, err
@@ -323,7 +320,7 @@ func (r *Recorder) RunSymbols(p *Program, symbols map[string]int64, args ...Arg)
 	return results, nil
 }
 
-// results returns the tensors of all results. After an error those that were made are returned.
+// results returns the tensors of all results. After an error it returns those that were made.
 func (r *Recorder) results(p *Program, e *env, params []Tensor) ([]Tensor, error) {
 	var results []Tensor
 	for i := range p.prog.Results {
@@ -336,7 +333,7 @@ func (r *Recorder) results(p *Program, e *env, params []Tensor) ([]Tensor, error
 	return results, nil
 }
 
-// scratch allocates what the kernels work in: the zero Tensor if they need nothing.
+// scratch allocates the kernels' scratch memory; the zero Tensor if they need none.
 func (r *Recorder) scratch(p *Program, e *env) (Tensor, error) {
 	need, err := p.exec.ScratchBytes(e.values)
 	if err != nil {
@@ -348,7 +345,7 @@ func (r *Recorder) scratch(p *Program, e *env) (Tensor, error) {
 	return r.alloc(&Maker{Name: "scratch memory of @" + p.name, Output: -1}, dtype.U8, []int64{need})
 }
 
-// bind notes what the launch reads and writes, and binds it to its memory.
+// bind records the launch's reads and writes, and binds it to memory.
 func (r *Recorder) bind(p *Program, e *env, params, results []Tensor, scratch Tensor) (device.BoundLaunch, error) {
 	bound := device.Args{Params: make([]device.Buffer, len(params)), Results: make([]device.Buffer, len(results))}
 	if scratch.Storage() != nil {
@@ -378,8 +375,8 @@ func (r *Recorder) bind(p *Program, e *env, params, results []Tensor, scratch Te
 	return launch, nil
 }
 
-// aligned returns the operands where kernels can read them: a view that starts at an
-// address that the program does not take is copied, and copied back if it is written.
+// aligned returns operands with the alignment that kernels require. It copies a view with another
+// alignment, and copies it back if the launch writes it.
 func (r *Recorder) aligned(p *Program, ts []Tensor) ([]Tensor, error) {
 	out := ts
 	for i, t := range ts {
@@ -399,8 +396,8 @@ func (r *Recorder) aligned(p *Program, ts []Tensor) ([]Tensor, error) {
 	return out, nil
 }
 
-// warm prepares the stream for library routines, and runs those of a shape that did not
-// run before, so that the library has loaded what a capture would need.
+// warm prepares the stream for library routines. It runs routines that never ran for their shape,
+// so that the library has loaded its code before a capture.
 func (r *Recorder) warm(p *Program, e *env, launch device.BoundLaunch) error {
 	if err := r.stream.library(); err != nil {
 		return err
@@ -420,7 +417,7 @@ func (r *Recorder) warm(p *Program, e *env, launch device.BoundLaunch) error {
 	return nil
 }
 
-// cold refuses a library routine that would be initialised while it is recorded.
+// cold refuses a library routine that would initialise itself during the recording.
 func (r *Recorder) cold(p *Program, e *env) error {
 	if !p.routines || !r.Capturing() {
 		return nil
@@ -433,8 +430,8 @@ func (r *Recorder) cold(p *Program, e *env) error {
 	return fmt.Errorf("%w: @%s calls library routines and did not run with %v = %v: run it once outside of the capture", ErrCold, p.name, e.names, e.values)
 }
 
-// operands returns the tensors among the arguments, which have the dtypes of the
-// parameters; in place of a generator stands the zero Tensor.
+// operands returns the tensors among the arguments, with the dtypes of the parameters. A
+// generator becomes the zero Tensor.
 func (r *Recorder) operands(p *Program, args []Arg) ([]Tensor, error) {
 	if len(args) != len(p.prog.Params) {
 		return nil, fmt.Errorf("%w: @%s has %d parameters, %d operands were given", ErrArguments, p.name, len(p.prog.Params), len(args))
@@ -480,8 +477,8 @@ func (r *Recorder) result(p *Program, i int, e *env, params, before []Tensor) (T
 	return t, t.Retain()
 }
 
-// Call launches an extern op on tensors: its operands, then its results. meta goes
-// untouched to the op. Inside a capture an op that cannot be captured is an [*OpError].
+// Call launches an extern op on tensors: its operands, then its results. The op gets meta
+// unchanged. In a capture, an op that cannot be captured is an [*OpError].
 func (r *Recorder) Call(op device.Op, meta any, attrs []program.Attr, loc string, ts ...Tensor) error {
 	sig := op.Signature()
 	if r.Capturing() && !sig.Capture {
@@ -525,9 +522,9 @@ func (r *Recorder) Clone(name string, t Tensor) (Tensor, error) {
 	return c, nil
 }
 
-// Fork returns a recorder on another stream, whose work starts behind what r was given
-// so far and may run concurrently with what r is given next. Join must follow, in a capture before
-// it ends.
+// Fork returns a recorder on another stream. Its work starts after the work that r has issued so
+// far, and may run concurrently with r's later work. Join must follow, in a capture before its
+// end.
 func (r *Recorder) Fork(to *Stream) (*Recorder, error) {
 	if err := r.usable(); err != nil {
 		return nil, err
@@ -552,7 +549,7 @@ func (r *Recorder) Fork(to *Stream) (*Recorder, error) {
 	return &Recorder{s: r.s, stream: to, pool: r.pool, run: r.run, parent: r}, nil
 }
 
-// Join puts later work of r behind what a fork was given, and ends the fork.
+// Join orders later work of r behind the work of a fork, and ends the fork.
 func (r *Recorder) Join(fork *Recorder) error {
 	if err := r.usable(); err != nil {
 		return err

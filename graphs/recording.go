@@ -7,18 +7,18 @@ import (
 	"pwc/runtime/mem"
 )
 
-// Recording is what a stream captured, with the use of the pool that its addresses lie in.
-// It is the mechanism under [Graph], for callers that plan their own memory, as piecewise
-// does: it checks nothing.
+// Recording is a captured graph of a stream, with a use of the pool of its addresses. [Graph] is
+// built on it. Callers that plan their own memory, such as piecewise, use it directly: it has no
+// checks.
 type Recording struct {
 	graph    device.Graph
-	template device.Template // where it is kept
+	template device.Template // if it is kept
 	use      *mem.Scope
-	stream   device.Stream // while it captures
+	stream   device.Stream // during the capture
 }
 
-// Record captures what enqueue gives to s, with addresses of pool. After an error nothing
-// is left: the stream does not capture, and the pool has no use more than before.
+// Record captures the work that enqueue issues on s, with addresses of pool. After an error the
+// stream does not capture, and the pool has no additional use.
 func Record(pool *mem.Pool, s device.Stream, mode device.CaptureMode, enqueue func(s device.Stream) error) (*Recording, error) {
 	use, err := pool.BeginCapture(s)
 	if err != nil {
@@ -34,7 +34,7 @@ func Record(pool *mem.Pool, s device.Stream, mode device.CaptureMode, enqueue fu
 	return r, r.end(false)
 }
 
-// begin starts a capture of s. Memory is redirected to the pool before: what another
+// begin starts a capture of s. It redirects allocations to the pool first: memory that another
 // goroutine frees meanwhile must not become part of the graph.
 func begin(use *mem.Scope, s device.Stream, mode device.CaptureMode) (*Recording, error) {
 	if err := s.BeginCapture(mode); err != nil {
@@ -59,11 +59,10 @@ func (r *Recording) end(template bool) (err error) {
 	return nil
 }
 
-// Graph returns what is launched.
+// Graph returns the executable graph.
 func (r *Recording) Graph() device.Graph { return r.graph }
 
-// Close drops the recording and gives the use of the pool back, once. It ends a capture
-// that is under way.
+// Close drops the recording and releases the use of the pool, once. It ends a running capture.
 func (r *Recording) Close() error {
 	if r.use == nil {
 		return nil
@@ -76,7 +75,7 @@ func (r *Recording) Close() error {
 		errs = append(errs, r.template.Close())
 	}
 	if r.stream != nil && r.stream.Capturing() {
-		// What went wrong is known already: a capture that is spoilt ends with an error.
+		// The caller has the error already; an invalid capture ends with another one.
 		if g, err := r.stream.EndCapture(); err == nil {
 			errs = append(errs, g.Close())
 		}

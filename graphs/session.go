@@ -13,9 +13,9 @@ import (
 	"pwc/runtime/mem"
 )
 
-// Session is one device with its memory, streams, pools and graphs. Its methods may
-// be called from any goroutine; a [Recorder] and a [Stream] are used by one at a time, and
-// so is the default stream, which Write, Read and Clone use.
+// Session is one device with its memory, streams, pools and graphs. Its methods are safe for
+// concurrent use. A [Recorder] and a [Stream] are not, and neither is the default stream, which
+// Write, Read and Clone use.
 type Session struct {
 	dev   device.Device
 	alloc *mem.Allocator
@@ -24,14 +24,14 @@ type Session struct {
 	mu       sync.Mutex
 	deflt    *Stream
 	pools    []*Pool
-	shared   *Pool     // of memory that no capture allocated
+	shared   *Pool     // memory outside of captures
 	captures []*Stream // see CaptureStream
 	graphs   int       // with a recording
 	closed   bool
 
 	routines atomic.Bool // a program that calls library routines was loaded
 
-	made atomic.Pointer[[]*Stream] // replaced with mu held, read without
+	made atomic.Pointer[[]*Stream] // written with mu held, read without
 
 	ringMu sync.Mutex
 	ring   hostRing
@@ -39,8 +39,7 @@ type Session struct {
 
 // SessionOptions configure a session.
 type SessionOptions struct {
-	// MemoryLimit bounds the bytes of segments over all pools; 0 is no limit but
-	// the device's.
+	// MemoryLimit bounds the bytes of segments over all pools; 0: the device's limit.
 	MemoryLimit int64
 }
 
@@ -61,11 +60,11 @@ func (s *Session) Device() device.Device { return s.dev }
 // Allocator returns the allocator of all pools, for statistics.
 func (s *Session) Allocator() *mem.Allocator { return s.alloc }
 
-// DefaultStream returns the stream that the session was made with. It replays and
-// runs eagerly; captures need a stream of their own.
+// DefaultStream returns the session's first stream. It replays and runs eagerly; captures need
+// another stream.
 func (s *Session) DefaultStream() *Stream { return s.deflt }
 
-// DefaultPool returns the pool of memory that belongs to no graph.
+// DefaultPool returns the pool of memory outside of graphs.
 func (s *Session) DefaultPool() *Pool { return s.shared }
 
 // Owns reports whether a tensor is of the session.
@@ -74,11 +73,11 @@ func (s *Session) Owns(t Tensor) bool { return t.Storage() != nil && t.Storage()
 // Live returns how many storages have owners, and their bytes.
 func (s *Session) Live() store.Leak { return s.book.Live() }
 
-// Forgotten lists the storages that have owners, by who made them.
+// Forgotten lists the storages with owners, by maker.
 func (s *Session) Forgotten() []store.Forgotten { return s.book.Forgotten() }
 
-// Close gives all memory back and closes the streams. While storages have owners or
-// graphs are not reset it changes nothing and returns a [*LeakError].
+// Close frees all memory and closes the streams. If storages have owners or graphs are not reset,
+// it changes nothing and returns a [*LeakError].
 func (s *Session) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,15 +92,15 @@ func (s *Session) Close() error {
 	for _, st := range s.streams() {
 		errs = append(errs, st.freeWorkspace())
 	}
-	errs = append(errs, s.alloc.Close()) // which waits for the streams
+	errs = append(errs, s.alloc.Close()) // waits for the streams
 	for _, st := range s.streams() {
 		errs = append(errs, st.dev.Close())
 	}
 	return errors.Join(errs...)
 }
 
-// EmptyCache gives back the segments without live blocks of every pool that no graph
-// and no handle uses, and returns their bytes.
+// EmptyCache frees the segments without live blocks of every unused pool, and returns their
+// bytes.
 func (s *Session) EmptyCache() (int64, error) { return s.alloc.Empty() }
 
 // Tensor returns an uninitialised tensor of the default pool, outside of any graph,
@@ -122,7 +121,7 @@ func (s *Session) TensorOf(name string, data []byte, dt dtype.DType, shape ...in
 	return t, nil
 }
 
-// alloced takes a block of pool for work on st.
+// alloced allocates a block of pool for work on st.
 func (s *Session) alloced(p *Pool, st *Stream, m *Maker, dt dtype.DType, shape []int64) (Tensor, error) {
 	n, err := store.Bytes(dt, shape)
 	if err != nil {
@@ -154,8 +153,8 @@ func (s *Session) Write(t Tensor, data []byte) error {
 	return s.deflt.Synchronize()
 }
 
-// Read copies t to dst, which has its size, and waits. A tensor that was
-// overwritten is a [*StaleError] at once.
+// Read copies t to dst, which has t's size, and waits. An overwritten tensor is a [*StaleError]
+// at once.
 func (s *Session) Read(t Tensor, dst []byte) error {
 	if err := t.Err(); err != nil {
 		return err
@@ -198,10 +197,10 @@ type Pool struct {
 	deflt bool
 	name  string
 
-	// captured: a capture without a pool made it; it ends with its last graph.
+	// captured: a capture without a pool made it, and it ends with its last graph.
 	captured bool
 
-	// managed: its owner knows what is live in it, as a tree does; nothing is tracked.
+	// managed: its owner tracks live storages, as a tree does, so the session does not.
 	managed bool
 
 	// Guarded by s.mu.
@@ -209,8 +208,7 @@ type Pool struct {
 	eager  []*store.Storage // with memory of the pool, made outside of captures
 }
 
-// NewPool returns a private pool that lives until Release, however many graphs use
-// it.
+// NewPool returns a private pool that lives until Release, for any number of graphs.
 func (s *Session) NewPool(name string) *Pool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,9 +217,8 @@ func (s *Session) NewPool(name string) *Pool {
 	return p
 }
 
-// Release gives the handle back. The pool's memory goes back to the device, at the next
-// EmptyCache, once no graph uses it; storages with owners stay valid. A second release
-// matches [mem.ErrReleased].
+// Release releases the handle. When no graph uses the pool, the next EmptyCache frees its memory;
+// storages with owners stay valid. A second release matches [mem.ErrReleased].
 func (p *Pool) Release() error {
 	p.s.mu.Lock()
 	if len(p.graphs) == 0 {
@@ -231,7 +228,7 @@ func (p *Pool) Release() error {
 	return p.mem.Release()
 }
 
-// PoolUse is what a pool holds.
+// PoolUse describes the uses and the memory of a pool.
 type PoolUse struct {
 	Uses     int   // handles and graphs
 	Blocks   int   // live
@@ -239,19 +236,18 @@ type PoolUse struct {
 	Reserved int64 // bytes of segments
 }
 
-// Use returns what the pool holds now.
+// Use returns the current uses and memory.
 func (p *Pool) Use() PoolUse {
 	st := p.mem.Stats()
 	return PoolUse{Uses: p.mem.Uses(), Blocks: int(st.AllocatedBlocks.Now), Segments: int(st.Segments.Now), Reserved: st.ReservedBytes.Now}
 }
 
-// Checkpoint returns which blocks of the pool are live. The pool must not capture.
+// Checkpoint returns the live blocks of the pool. The pool must not be capturing.
 func (p *Pool) Checkpoint() (*mem.State, error) { return p.mem.Checkpoint() }
 
-// Restore makes the pool's blocks what they were at a checkpoint. live are storages
-// whose memory is among them and that own no block: they get theirs. dead are
-// storages without owners whose blocks are freed. Memory that was allocated since goes
-// back to the pool. After an error of the pool nothing has changed.
+// Restore restores the pool's blocks to a checkpoint. live are storages that get their blocks of
+// the checkpoint. dead are storages without owners whose blocks are freed. Memory that was
+// allocated since is freed to the pool. After an error of the pool nothing has changed.
 func (p *Pool) Restore(st *mem.State, live, dead []*Storage) error {
 	var at []mem.Address
 	var own []*Storage
@@ -274,8 +270,7 @@ func (p *Pool) Restore(st *mem.State, live, dead []*Storage) error {
 	return errors.Join(errs...)
 }
 
-// Check holds the pool's live blocks against storages: exactly those that have owners and
-// own a block.
+// Check compares the pool's live blocks with the storages that have owners and own a block.
 func (p *Pool) Check(live []*Storage) error {
 	var at []mem.Address
 	for _, s := range live {
@@ -289,8 +284,8 @@ func (p *Pool) Check(live []*Storage) error {
 // Mem returns the pool's memory, for statistics and snapshots.
 func (p *Pool) Mem() *mem.Pool { return p.mem }
 
-// adopt tracks a storage that was made outside of a capture: a graph of the pool
-// that writes its memory overwrites it.
+// adopt tracks a storage that was made outside of a capture: a graph of the pool that writes its
+// memory overwrites it.
 func (p *Pool) adopt(sto *store.Storage) {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
@@ -306,8 +301,8 @@ func (p *Pool) adopt(sto *store.Storage) {
 	}
 }
 
-// NewManagedPool returns a private pool whose owner knows what is live in it, as graph
-// trees do: replays of its graphs by Graph.Launch are not checked against its storages.
+// NewManagedPool returns a private pool whose owner tracks live storages, as graph trees do.
+// Graph.Launch does not check replays of its graphs against storages.
 func (s *Session) NewManagedPool(name string) *Pool {
 	p := s.NewPool(name)
 	p.managed = true
@@ -320,8 +315,8 @@ func (p *Pool) Has(s *Storage) bool { return s.In(p.mem) }
 // Overlaps reports whether two buffers have bytes in common.
 func Overlaps(a, b device.Buffer) bool { return store.Overlaps(a, b) }
 
-// Where names an address for people: the segment, numbered in the order in which the
-// session's snapshot has them, and the offset.
+// Where returns a readable form of an address: the number of the segment in the session's
+// snapshot, and the offset.
 func (s *Session) Where(b device.Buffer) string {
 	for i, seg := range s.alloc.Snapshot() {
 		if seg.Memory == b.Memory {

@@ -11,28 +11,27 @@ import (
 	"pwc/runtime/mem"
 )
 
-// Stream is a queue of work of a session. It knows what its work is ordered behind
-// (a vector clock over the session's streams), so that work that overlaps in memory
-// and is not ordered is refused.
+// Stream is a queue of work of a session. A vector clock over the session's streams has the order
+// of its work, so the session can refuse unordered work that overlaps in memory.
 type Stream struct {
 	s     *Session
 	dev   device.Stream
 	name  string
 	index int32
-	clock []uint64 // by stream: the last of its operations that later work here is behind
+	clock []uint64 // by stream: the last operation that precedes later work here
 
-	// Of the stream's own operations: the last that the device was given, and the last
-	// that the host knows to be done, which all later work is behind. The goroutine that
-	// begins a capture waits for streams of others, so these are atomic and clock is not.
+	// The stream's last enqueued operation, and its last operation that the host knows to be
+	// done, which precedes all later work. The goroutine that begins a capture waits for streams
+	// of other goroutines, so these are atomic. clock is not.
 	given, done atomic.Uint64
 
-	// work is what library routines on the stream work in, made before the first of them.
+	// work is the workspace of library routines on the stream, made before the first of them.
 	work    mem.Block
 	hasWork bool
 }
 
-// library gives the stream a workspace for library routines, on a device that has them. A
-// stream that captures cannot get one any more.
+// library gives the stream a workspace for library routines, if the device has them. A capturing
+// stream cannot get one.
 func (st *Stream) library() error {
 	l, ok := st.s.dev.(device.LibraryProvider)
 	s, is := st.dev.(device.LibraryStream)
@@ -54,7 +53,7 @@ func (st *Stream) library() error {
 	return nil
 }
 
-// freeWorkspace ends the use of library routines on the stream.
+// freeWorkspace frees the stream's workspace.
 func (st *Stream) freeWorkspace() error {
 	if !st.hasWork {
 		return nil
@@ -90,11 +89,11 @@ func (s *Session) streams() []*Stream {
 // Name returns the stream's name.
 func (st *Stream) Name() string { return st.name }
 
-// Device returns the device's stream. Work that is enqueued there directly is not
-// ordered with anything that the session knows.
+// Device returns the device's stream. The session does not order work that is enqueued there
+// directly.
 func (st *Stream) Device() device.Stream { return st.dev }
 
-// Wait makes later work of st start behind what other has been given so far.
+// Wait orders later work of st behind the work that other has so far.
 func (st *Stream) Wait(other *Stream) error {
 	if st == other {
 		return nil
@@ -106,7 +105,7 @@ func (st *Stream) Wait(other *Stream) error {
 	return nil
 }
 
-// merge puts later work of st behind other.
+// merge orders later work of st behind other.
 func (st *Stream) merge(other *Stream) {
 	for len(st.clock) < len(other.clock) {
 		st.clock = append(st.clock, 0)
@@ -116,8 +115,8 @@ func (st *Stream) merge(other *Stream) {
 	}
 }
 
-// Synchronize waits until the device has done what the stream was given. Work of
-// every stream that is enqueued later is behind it.
+// Synchronize waits for all enqueued work of the stream. Later work of every stream is ordered
+// behind it.
 func (st *Stream) Synchronize() error {
 	if err := st.wait(); err != nil {
 		return err
@@ -128,8 +127,8 @@ func (st *Stream) Synchronize() error {
 	return nil
 }
 
-// wait is Synchronize for a stream that another goroutine may use: what that goroutine is
-// about to enqueue is not waited for, and does not count as done.
+// wait is Synchronize for a stream that another goroutine may use. It does not wait for work that
+// the other goroutine is about to enqueue, and does not count that as done.
 func (st *Stream) wait() error {
 	given := st.given.Load()
 	if err := st.dev.Synchronize(); err != nil {
@@ -139,7 +138,7 @@ func (st *Stream) wait() error {
 	return nil
 }
 
-// finished notes that the stream's operations are done up to one.
+// finished records that the stream's operations up to one are done.
 func (st *Stream) finished(tick uint64) {
 	for {
 		old := st.done.Load()
@@ -149,14 +148,14 @@ func (st *Stream) finished(tick uint64) {
 	}
 }
 
-// tick returns the access of the next operation on the stream. enqueued must follow.
+// tick returns the access of the stream's next operation. A call of enqueued must follow.
 func (st *Stream) tick() store.Access {
 	st.clock[st.index]++
 	return store.Access{Stream: st.index, Tick: st.clock[st.index]}
 }
 
-// enqueued notes that the device was given every operation that has ticked, and returns err,
-// which is of the last one.
+// enqueued records that the device has every operation that has ticked. It returns err, the error
+// of the last one.
 func (st *Stream) enqueued(err error) error {
 	st.given.Store(st.clock[st.index])
 	return err
@@ -167,7 +166,7 @@ func (st *Stream) behind(a store.Access) bool {
 	return a.Tick == 0 || int(a.Stream) < len(st.clock) && st.clock[a.Stream] >= a.Tick || st.s.streams()[a.Stream].done.Load() >= a.Tick
 }
 
-// order makes st wait for the stream that last wrote t, if it has not.
+// order makes st wait for the last writer of t, unless it is ordered already.
 func (st *Stream) order(t Tensor) error {
 	wrote, _ := t.Storage().Accesses()
 	if st.behind(wrote) {
@@ -176,8 +175,8 @@ func (st *Stream) order(t Tensor) error {
 	return st.Wait(st.s.streams()[wrote.Stream])
 }
 
-// use notes the next operation's access to t. It is refused where another stream's
-// access could overlap it.
+// use records the next operation's access to t. It refuses an access that an unordered access of
+// another stream could overlap.
 func (st *Stream) use(t Tensor, write bool) error {
 	sto := t.Storage()
 	if sto == nil {
@@ -195,14 +194,14 @@ func (st *Stream) use(t Tensor, write bool) error {
 	return nil
 }
 
-// Tick returns the access that the operation which was enqueued last on the stream is.
+// Tick returns the access of the stream's last operation.
 func (st *Stream) Tick() store.Access {
 	a := st.tick()
 	_ = st.enqueued(nil)
 	return a
 }
 
-// CopyTo copies t to memory of its size, which the caller knows to be free for it.
+// CopyTo copies t to memory of the same size, which the caller knows to be unused.
 func (st *Stream) CopyTo(dst device.Buffer, t Tensor) error {
 	if err := st.use(t, false); err != nil {
 		return err

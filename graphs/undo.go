@@ -8,8 +8,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// undo keeps what a run changes that was there before: the contents of storages that the
-// recorder did not make, and the states of generators. The nil undo keeps nothing.
+// undo saves the previous contents of storages that a run writes and did not make, and the states
+// of generators. The nil undo saves nothing.
 type undo struct {
 	before []kept
 	states []keptState
@@ -22,8 +22,8 @@ type keptState struct {
 	state GeneratorState
 }
 
-// Undoable makes what the recorder is given from here on a trial: Undo takes it back. It is for
-// warm-ups. A recorder that captures changes nothing and needs none.
+// Undoable makes later work of the recorder reversible by Undo, for warm-ups. A capture executes
+// nothing and does not need it.
 func (r *Recorder) Undoable() *Recorder {
 	if !r.Capturing() && r.run.undo == nil {
 		r.run.scoped, r.run.undo = true, &undo{}
@@ -31,8 +31,8 @@ func (r *Recorder) Undoable() *Recorder {
 	return r
 }
 
-// Undo restores the storages that the run wrote and did not make, and the generators that it
-// drew from, behind the run's work on the recorder's stream.
+// Undo restores the storages that the run wrote and did not make, and the generators that it drew
+// from. It is ordered behind the run's work on the recorder's stream.
 func (r *Recorder) Undo() error {
 	u := r.run.undo
 	if u == nil {
@@ -49,8 +49,8 @@ func (r *Recorder) Undo() error {
 	return errors.Join(errs...)
 }
 
-// writes copies a storage before the first write to it. One whose contents nobody may read any
-// more has nothing to restore.
+// writes copies a storage before the first write to it. A storage with unreadable contents needs
+// no copy.
 func (u *undo) writes(r *Recorder, s *store.Storage) error {
 	if u == nil || r.run.seen[s] || slices.ContainsFunc(u.before, func(k kept) bool { return k.storage.Storage() == s }) {
 		return nil
@@ -59,7 +59,7 @@ func (u *undo) writes(r *Recorder, s *store.Storage) error {
 	if errors.Is(whole.Err(), ErrStale) {
 		return nil
 	}
-	// A recorder of its own: what r makes may be released before Undo.
+	// A separate recorder, because r's storages may be released before Undo.
 	c, err := r.s.Eager(r.stream).Clone("contents of "+s.Maker().String()+" before a warm-up", whole)
 	if err == nil {
 		u.before = append(u.before, kept{whole, c})
@@ -67,7 +67,7 @@ func (u *undo) writes(r *Recorder, s *store.Storage) error {
 	return err
 }
 
-// drawn keeps the state of a generator before the first draw from it.
+// drawn saves the state of a generator before the first draw from it.
 func (u *undo) drawn(g *Generator) {
 	if u == nil || slices.ContainsFunc(u.states, func(k keptState) bool { return k.g == g }) {
 		return

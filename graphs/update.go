@@ -7,8 +7,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// Instantiate makes what is launched anew from the template: an Update is undone. It
-// needs Options.KeepTemplate, else the error matches [ErrTemplate].
+// Instantiate makes the executable graph again from the template, which reverts an Update.
+// Without Options.KeepTemplate the error matches [ErrTemplate].
 func (g *Graph) Instantiate() error {
 	if !g.busy.CompareAndSwap(false, true) {
 		return ErrBusy
@@ -24,7 +24,7 @@ func (g *Graph) Instantiate() error {
 	if err != nil {
 		return fmt.Errorf("graphs: instantiating %s: %w", g.name, err)
 	}
-	if g.dev != g.on.graph { // that one is closed with the recording
+	if g.dev != g.on.graph { // g.on.graph is closed with the recording
 		err = g.dev.Close()
 	}
 	g.dev = dev
@@ -34,15 +34,14 @@ func (g *Graph) Instantiate() error {
 	return err
 }
 
-// Move is an input of a graph that lies elsewhere now: a tensor of the same dtype and
-// shape as the one that the capture used.
+// Move is an input of a graph at a new address: a tensor with the dtype and shape of the captured
+// one.
 type Move struct{ From, To Tensor }
 
-// Update makes the graph read and write other memory in place of inputs that it did
-// not make, without a new capture and without copies: all operations change, or none. An
-// address inside a library call, an extern op or a descriptor cannot be changed; the
-// error is a [*device.RebindError] that names the operation. It needs
-// Options.KeepTemplate, and the template stays as it is.
+// Update makes the graph read and write other memory in place of inputs that it did not make,
+// without a capture and without copies. All operations change, or none. An address inside a
+// library call, an extern op or a descriptor cannot change; the error is a [*device.RebindError]
+// that names the operation. Update needs Options.KeepTemplate and does not change the template.
 func (g *Graph) Update(moves ...Move) error {
 	if !g.busy.CompareAndSwap(false, true) {
 		return ErrBusy
