@@ -18,11 +18,10 @@ import (
 	"pwc/split"
 )
 
-// Build makes the programs of all pieces of the plans. Each distinct artifact
-// is looked up first and compiled if the store does not have it. Every artifact
-// is tried, and all errors are returned, joined in program order; so the
-// outcome does not depend on timing, and counters and Artifacts are the same
-// for every number of jobs. When ctx ends, its cause is returned.
+// Build makes the programs of all pieces of the plans. It looks up each distinct artifact, and
+// compiles it if the store lacks it. It tries every artifact and returns all errors, joined in
+// program order, so the outcome does not depend on timing. Counters and Artifacts are the same
+// for every number of jobs. If ctx ends, Build returns its cause.
 func Build(ctx context.Context, plans []*split.Plan, o Options) (*Result, error) {
 	if o.Compiler == nil {
 		return nil, errors.New("no compiler is given")
@@ -51,7 +50,7 @@ func Build(ctx context.Context, plans []*split.Plan, o Options) (*Result, error)
 	return b.result, nil
 }
 
-// builder is one run of Build.
+// builder is the state of one Build.
 type builder struct {
 	o      Options
 	plans  []*split.Plan
@@ -64,17 +63,17 @@ type builder struct {
 	done int
 }
 
-// job is what making one artifact needs: a piece of a plan, or an extra.
+// job is one artifact to make: of a piece of a plan, or an extra.
 type job struct {
 	artifact *Artifact
 	plan     *split.Plan
 	piece    *split.Piece
 	symbol   string // the piece's size symbol
 	extra    *Extra
-	warnings []error // written by the job alone
+	warnings []error // written only by the job
 }
 
-// compile makes the program of the job.
+// compile compiles the program of the job.
 func (j *job) compile(ctx context.Context, c Compiler) (*program.Program, error) {
 	if j.extra != nil {
 		return j.extra.Compile(ctx)
@@ -86,7 +85,7 @@ func (j *job) compile(ctx context.Context, c Compiler) (*program.Program, error)
 	return p, j.place(err)
 }
 
-// what names what is compiled, in messages.
+// what names the job in messages.
 func (j *job) what() string {
 	if j.extra != nil {
 		return j.artifact.Origin
@@ -94,8 +93,7 @@ func (j *job) what() string {
 	return fmt.Sprintf("%s, shape %q", j.artifact.Origin, j.artifact.Key.Shape)
 }
 
-// enumerate fills Artifacts, the look-up table and the counters that do not
-// depend on the store.
+// enumerate fills Artifacts, the look-up table and the counters that do not depend on the store.
 func (b *builder) enumerate(shapes []planShapes) {
 	r := b.result
 	at := map[cache.Key]int{}
@@ -156,7 +154,7 @@ func origin(p *split.Plan, u *split.Unit) string {
 	return text
 }
 
-// makeAll makes the artifacts in parallel, each on its own.
+// makeAll makes the artifacts in parallel.
 func (b *builder) makeAll(ctx context.Context) error {
 	limit := b.o.Jobs
 	if limit <= 0 {
@@ -169,7 +167,7 @@ func (b *builder) makeAll(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
-		// Extras first: an op's kernels take longest, and would be waited for at the end.
+		// Extras first: an op's kernels take longest, and would otherwise finish last.
 		i := (k + len(b.result.Artifacts)) % len(b.jobs)
 		g.Go(func() error {
 			j := &b.jobs[i]
@@ -179,7 +177,7 @@ func (b *builder) makeAll(ctx context.Context) error {
 			switch {
 			case errs[i] == nil:
 				b.tell(Event{Kind: Finished, Artifact: j.artifact})
-			case !errors.As(errs[i], &miss): // those are told when their reasons are known
+			case !errors.As(errs[i], &miss): // misses are reported when their reasons are known
 				b.tell(Event{Kind: Failed, Artifact: j.artifact, Err: errs[i]})
 			}
 			return nil
@@ -200,8 +198,8 @@ func (b *builder) makeAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// explain gives the misses of a frozen build their reasons, and tells of them. All
-// are looked up together: the store reads its entries once, however many miss.
+// explain adds reasons to the misses of a frozen build and reports them. It explains all misses
+// in one call, so the store reads its entries once.
 func (b *builder) explain(ctx context.Context, errs []error) {
 	var misses []*MissError
 	var keys []cache.Key
@@ -212,7 +210,7 @@ func (b *builder) explain(ctx context.Context, errs []error) {
 		}
 	}
 	if x, ok := b.o.Store.(explainer); ok && len(keys) > 0 {
-		// Where the store cannot say, what was missed is told without reasons.
+		// If the store cannot explain, misses are reported without reasons.
 		if why, err := x.Explain(ctx, keys...); err == nil {
 			for i, m := range misses {
 				m.Why = &why[i]
@@ -246,8 +244,7 @@ func (b *builder) warn(j *job, err error) {
 	b.tell(Event{Kind: Warning, Artifact: j.artifact, Err: err})
 }
 
-// make fills the artifact: from the build that this one is a part of, from the store, else
-// by compiling.
+// make fills the artifact from the build that contains this one, from the store, or by compiling.
 func (b *builder) make(ctx context.Context, j *job) error {
 	start, a := time.Now(), j.artifact
 	if made := b.known[a.Key]; made != nil {
@@ -268,15 +265,15 @@ func (b *builder) make(ctx context.Context, j *job) error {
 			return fmt.Errorf("%s: %w", a.Origin, err)
 		}
 		defer unlock()
-		if ok, _ := b.load(ctx, j); ok { // somebody made it while we waited
+		if ok, _ := b.load(ctx, j); ok { // another process made it during the wait
 			return nil
 		}
 	}
 	return b.compile(ctx, j)
 }
 
-// place turns an error at a node of the piece, which has canonical names, into one at
-// the node of the function that it came from. An error in a pass keeps the pass's name.
+// place turns an error at a node of the piece, which has canonical names, into an error at the
+// original node of the function. An error in a pass keeps the pass's name.
 func (j *job) place(err error) error {
 	var pass *compile.PassError
 	if errors.As(err, &pass) {
@@ -289,7 +286,7 @@ func (j *job) place(err error) error {
 	return j.placed(at)
 }
 
-// placed is place of one error.
+// placed is place for one error.
 func (j *job) placed(at *ir.Error) *ir.Error {
 	if at.Func != j.piece.Func.Name {
 		return at
@@ -304,8 +301,7 @@ func (j *job) placed(at *ir.Error) *ir.Error {
 	return at
 }
 
-// onlyUntrusted reports whether err is of machine code that is not trusted, and of
-// nothing else.
+// onlyUntrusted reports whether err is only about untrusted machine code.
 func onlyUntrusted(err error) bool {
 	if list, ok := err.(interface{ Unwrap() []error }); ok {
 		return !slices.ContainsFunc(list.Unwrap(), func(err error) bool { return !onlyUntrusted(err) })
@@ -314,8 +310,8 @@ func onlyUntrusted(err error) bool {
 	return errors.As(err, &untrusted)
 }
 
-// load reports whether the store has the artifact; one that is damaged is a miss with
-// a warning, which is returned too. So is the reason where it is not trusted.
+// load reports whether the store has the artifact. A damaged or untrusted artifact is a miss;
+// load also returns the warning or the reason.
 func (b *builder) load(ctx context.Context, j *job) (ok bool, why error) {
 	if b.o.Store == nil {
 		return false, nil
@@ -323,7 +319,7 @@ func (b *builder) load(ctx context.Context, j *job) (ok bool, why error) {
 	a := j.artifact
 	blob, ok, err := b.o.Store.Get(ctx, a.Key)
 	if onlyUntrusted(err) {
-		return false, err // a plain miss, with a reason that the store has logged
+		return false, err // a plain miss; the store has logged the reason
 	}
 	if err != nil {
 		err = fmt.Errorf("reading the store: %w", err)

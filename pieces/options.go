@@ -12,82 +12,79 @@ import (
 	"pwc/program"
 )
 
-// Compiler compiles one piece for one target. All methods may be called
-// concurrently.
+// Compiler compiles one piece for one target. All methods are safe for concurrent use.
 type Compiler interface {
-	// Target names what programs run on: "host", "cuda:sm_90".
+	// Target names the target of programs: "host", "cuda:sm_90".
 	Target() string
 
-	// Fingerprint names everything in the compiler that decides about the bytes of
-	// a program: the version of its passes, those switched off, the user's own.
+	// Fingerprint names everything in the compiler that determines the bytes of a program: the
+	// version of its passes, disabled passes, the user's own passes.
 	Fingerprint() string
 
-	// Version names the tools behind the target, for provenance alone.
+	// Version names the tools behind the target. It is only provenance.
 	Version() string
 
-	// Compile compiles the only function of the piece. Ranges narrow symbols of
-	// the piece; one with Lo == Hi is a constant. The same arguments give the same
-	// program on every machine (C3). The piece is not changed. An [ir.Error] at a
-	// node of the piece is reported at the node that it came from.
+	// Compile compiles the only function of the piece. Ranges narrow symbols of the piece; a
+	// range with Lo == Hi is a constant. The same arguments give the same program on every
+	// machine (C3). Compile does not change the piece. An [ir.Error] at a node of the piece is
+	// reported at the original node.
 	Compile(ctx context.Context, piece *ir.Module, ranges map[string]dim.Interval) (*program.Program, error)
 }
 
-// ArtifactCompiler is a Compiler that is told what it compiles: to write it down, not to
-// compile it otherwise.
+// ArtifactCompiler is a Compiler that receives the artifact, to record it. The artifact does not
+// change the program.
 type ArtifactCompiler interface {
 	Compiler
 
-	// For returns the compiler of an artifact, with the same target and fingerprint. Of
-	// the artifact Key, Origin, Func, Item and Range are known. It may be called
-	// concurrently.
+	// For returns the compiler of an artifact, with the same target and fingerprint. The artifact
+	// has Key, Origin, Func, Item and Range. For is safe for concurrent use.
 	For(a *Artifact) Compiler
 }
 
-// Options says how pieces are built.
+// Options configure a build.
 type Options struct {
 	Compiler Compiler
-	Store    Store             // nil: everything is compiled, once each
-	Shapes   map[string]Shapes // by size symbol; one without an entry has its declared range
-	Jobs     int               // artifacts made at once; 0: GOMAXPROCS
-	Frozen   bool              // an artifact that the store does not have is a [MissError]
+	Store    Store             // nil: every distinct artifact is compiled
+	Shapes   map[string]Shapes // by size symbol; a symbol without an entry has its declared range
+	Jobs     int               // concurrent jobs; 0: GOMAXPROCS
+	Frozen   bool              // an artifact that the store lacks is a [MissError]
 
-	// Unrecorded leaves the store without a record of the module: its artifacts are
-	// part of another one's.
+	// Unrecorded: the store gets no record of the module, because its artifacts are part of
+	// another module's record.
 	Unrecorded bool
 
-	// PartOf, if not nil, is the build of a module that this one is a part of: the
-	// artifacts that it has are taken from it, as it made or loaded them.
+	// PartOf, if not nil, is the build of a module that contains this one. Artifacts that it has
+	// are reused.
 	PartOf *Result
 
-	// Extras are made beside the pieces and recorded with them.
+	// Extras are made and recorded with the pieces.
 	Extras []Extra
 
-	// Observer, if not nil, is told of progress, one call at a time.
+	// Observer, if not nil, receives progress. Calls do not overlap.
 	Observer func(Event)
 }
 
-// Extra is a program beside the pieces that the module needs: a kernel of an
-// extern op. It is looked up, compiled and recorded as pieces are.
+// Extra is a further program that the module needs: a kernel of an extern op. It is looked up,
+// compiled and recorded as pieces are.
 type Extra struct {
 	Key    cache.Key
 	Origin string // for messages: "kernel paged_bf16_d128 of attention::paged"
 
-	// Compile makes the program where the store does not have it.
+	// Compile compiles the program if the store lacks it.
 	Compile func(ctx context.Context) (*program.Program, error)
 
-	// Use, if not nil, is given the program, once for each build, before Build
-	// returns.
+	// Use, if not nil, receives the program once for each build, before Build returns.
 	Use func(p *program.Program)
 }
 
-// EventKind says what happened.
+// EventKind is the kind of an event.
 type EventKind uint8
 
 const (
-	Started  EventKind = iota // an artifact is looked up, and compiled if it must be
-	Finished                  // it is there
-	Failed                    // it cannot be had: Err
-	Warning                   // the store failed and work goes on without it: Err
+	Started  EventKind = iota // look-up, then compilation if necessary
+	Finished                  // the artifact is available
+	Failed                    // the artifact cannot be made: Err
+	Warning                   // the store failed and the build continues without it: Err
 )
 
 var eventKindNames = [...]string{"started", "finished", "failed", "warning"}
@@ -103,12 +100,12 @@ func (k EventKind) String() string {
 // Event is one step of progress.
 type Event struct {
 	Kind        EventKind
-	Artifact    *Artifact // complete when Finished, else what is known
+	Artifact    *Artifact // complete if Finished
 	Done, Total int       // distinct artifacts
 	Err         error
 }
 
-// Source says where a program came from.
+// Source is the origin of a program.
 type Source uint8
 
 const (
@@ -136,32 +133,32 @@ type Artifact struct {
 	Program  *program.Program
 	Bytes    int // of the encoded program
 	Duration time.Duration
-	Uses     []Use // in order of plans and units; none for extras
+	Uses     []Use // in order of plans and units; empty for extras
 }
 
 // Use is one piece that an artifact serves.
 type Use struct{ Plan, Unit int }
 
-// MissError says that a frozen build would have had to compile.
+// MissError: a frozen build lacks an artifact.
 type MissError struct {
 	Key    cache.Key
 	Origin string             // the first piece that needs it
-	Why    *cache.Explanation // from a store that can explain itself, else nil
-	Err    error              // why what the store has, or asked for, cannot be used; nil: it has nothing
+	Why    *cache.Explanation // of a store that can explain misses; otherwise nil
+	Err    error              // why the store's artifact cannot be used; nil: the store has none
 }
 
 // Unwrap returns Err.
 func (e *MissError) Unwrap() error { return e.Err }
 
-// Error names the piece and the look-up key, what kept the store from serving it, and
-// in which factors the nearest entry of the store differs.
+// Error names the piece, the key, the store's problem, and the factors that differ from the
+// nearest entry.
 func (e *MissError) Error() string {
 	s := fmt.Sprintf("%s: no artifact for key %s (shape %q, target %s), and a frozen build compiles nothing", e.Origin, e.Key, e.Key.Shape, e.Key.Target)
 	if e.Err != nil {
 		s += fmt.Sprintf("; %v", e.Err)
 	}
 	switch {
-	case e.Why == nil || e.Why.Hit || len(e.Why.Untrusted) > 0: // a hit by now: another process made it, or Err says what is wrong with it
+	case e.Why == nil || e.Why.Hit || len(e.Why.Untrusted) > 0: // a hit: another process made it meanwhile, or Err has the reason
 	case e.Why.Nearest == nil && len(e.Why.Damaged) == 0:
 		s += "; the cache is empty"
 	case e.Why.Nearest == nil || len(e.Why.Changes) == 0:
@@ -180,15 +177,15 @@ func (e *MissError) Error() string {
 	return s
 }
 
-// explainer is a store that can say why a look-up missed, as [cache.Store] can.
+// explainer is a store that can explain misses, such as [cache.Store].
 type explainer interface {
 	Explain(ctx context.Context, keys ...cache.Key) ([]cache.Explanation, error)
 }
 
-// UncoveredError says that no artifact serves a size.
+// UncoveredError: no artifact serves a size.
 type UncoveredError struct {
 	Size   int64
-	Ranges []Range // those that there are
+	Ranges []Range // covered ranges
 }
 
 // Error names the size and the ranges.

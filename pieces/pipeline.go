@@ -9,13 +9,12 @@ import (
 	"pwc/program"
 )
 
-// Pipeline is the Compiler that runs the passes of package compile for one
-// backend. Pieces that are compiled in parallel call the backend, and the dump
-// of the options, at the same time.
+// Pipeline is the Compiler that runs the passes of package compile for one backend. It calls the
+// backend, and Dump of the options, concurrently for several pieces.
 type Pipeline struct {
 	Backend compile.Backend
 	Options compile.Options
-	Tools   string // versions of the tools behind the backend, for provenance; empty: what the backend's Version says, if it has one
+	Tools   string // versions of the tools behind the backend, for provenance; empty: the backend's Version, if it has one
 }
 
 // Target implements [Compiler].

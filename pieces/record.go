@@ -10,14 +10,13 @@ import (
 	"pwc/ir"
 )
 
-// recorder is a store that keeps which entries a module uses, as [cache.Store]
-// does: the root that listing, pinning and collection act on.
+// recorder is a store that records the entries of a module, as [cache.Store] does. Listing,
+// pinning and collection work on these records.
 type recorder interface {
 	PutModule(ctx context.Context, m cache.Module) error
 }
 
-// record tells the store which module the artifacts are of. That it cannot be
-// kept is a warning.
+// record tells the store the artifacts of the module. A failure is a warning.
 func (b *builder) record(ctx context.Context) {
 	r, ok := b.o.Store.(recorder)
 	if !ok || len(b.plans) == 0 || b.o.Unrecorded {
@@ -33,14 +32,14 @@ func (b *builder) record(ctx context.Context) {
 	}
 }
 
-// graph returns the split module as text: its canonical print, which parses,
-// with a comment where another item begins.
+// graph returns the split module as text: its canonical print, which parses, with a comment at
+// the start of each item.
 func (b *builder) graph() string {
 	m := *b.plans[0].Module
-	m.WeightsFrom = "" // where this machine has the weights is nobody else's matter
+	m.WeightsFrom = "" // the path of the weights is private to this machine
 	lines := strings.SplitAfter(ir.Print(&m), "\n")
 	var out strings.Builder
-	fn := -1 // functions are printed in order, one node a line after the header
+	fn := -1 // functions are printed in order, one line for each node after the header
 	node := 0
 	items := []int(nil)
 	for _, line := range lines {
@@ -59,8 +58,8 @@ func (b *builder) graph() string {
 	return out.String()
 }
 
-// itemOf returns for each node the index of its item; nil for a function that
-// is not built.
+// itemOf returns for each node the index of its item; nil for a function that is not part of the
+// build.
 func (b *builder) itemOf(f *ir.Func) []int {
 	for _, p := range b.plans {
 		if p.Func != f {

@@ -10,16 +10,16 @@ import (
 	"pwc/split"
 )
 
-// Counters are vLLM's compilation counters by their names, and what really
-// happened beside them. Compiled + Loaded are the distinct artifacts, extras
-// included; with Deduplicated they are all artifacts that were asked for.
+// Counters are vLLM's compilation counters under their names, and pwc's own. Compiled + Loaded
+// are the distinct artifacts, including extras; with Deduplicated they are all requested
+// artifacts.
 type Counters struct {
 	GraphsSeen                    int `json:"num_graphs_seen"`                      // functions
-	PiecewiseGraphsSeen           int `json:"num_piecewise_graphs_seen"`            // items, splitting ones too
+	PiecewiseGraphsSeen           int `json:"num_piecewise_graphs_seen"`            // items, including splitting ones
 	PiecewiseCapturableGraphsSeen int `json:"num_piecewise_capturable_graphs_seen"` // items that can be captured: not splitting, and without a call that may not be
 
-	// BackendCompilations counts the pieces between splitting ops, once for each shape
-	// that they are compiled for, whether identical to another, stored or not.
+	// BackendCompilations counts the pieces between splitting ops, once for each compiled shape,
+	// including identical and stored ones.
 	BackendCompilations int `json:"num_backend_compilations"`
 
 	Compiled     int   `json:"compiled"`
@@ -33,7 +33,7 @@ type ShapeStats struct {
 	Shape            string // Range in text; "any size" for pieces that do not depend on it, "extern ops" for extras
 	Compiled, Loaded int
 	Bytes            int64
-	Duration         time.Duration // of making them, summed over jobs
+	Duration         time.Duration // of making them, over all jobs
 }
 
 // Result is the outcome of a build.
@@ -43,8 +43,7 @@ type Result struct {
 	Extras    []*Artifact  // in the order of Options
 	ByShape   []ShapeStats // any size, then exact sizes and ranges rising, then extras
 
-	// Warnings are failures of the store that the build went on without, in order
-	// of artifacts.
+	// Warnings are failures of the store that the build survived, in order of artifacts.
 	Warnings []error
 
 	pieces map[*split.Piece]*choice
@@ -56,10 +55,9 @@ type choice struct {
 	artifacts []*Artifact
 }
 
-// Program returns the program that serves a piece at a size: that of the exact
-// size if there is one, else that of the range. For a piece that does not
-// depend on the size there is one program. A size that nothing serves is an
-// [*UncoveredError].
+// Program returns the program that serves a piece at a size: that of the exact size if there is
+// one, otherwise that of the range. A piece that does not depend on the size has one program. A
+// size without a program is an [*UncoveredError].
 func (r *Result) Program(piece *split.Piece, size int64) (*program.Program, error) {
 	a, err := r.Artifact(piece, size)
 	if err != nil {
@@ -68,14 +66,14 @@ func (r *Result) Program(piece *split.Piece, size int64) (*program.Program, erro
 	return a.Program, nil
 }
 
-// Artifact is Program with all that is known of it.
+// Artifact is Program, but returns the artifact.
 func (r *Result) Artifact(piece *split.Piece, size int64) (*Artifact, error) {
 	c := r.pieces[piece]
 	if c == nil {
 		return nil, fmt.Errorf("the piece is not of this build")
 	}
 	var ranges []Range
-	for _, a := range c.artifacts { // exact sizes stand first
+	for _, a := range c.artifacts { // exact sizes come first
 		if !c.sized || a.Range.Lo <= size && size <= a.Range.Hi {
 			return a, nil
 		}
@@ -84,8 +82,8 @@ func (r *Result) Artifact(piece *split.Piece, size int64) (*Artifact, error) {
 	return nil, &UncoveredError{Size: size, Ranges: ranges}
 }
 
-// Ranges returns the distinct ranges of sizes that the pieces of a plan have artifacts
-// for, in the order of use; nil where none depends on the size.
+// Ranges returns the distinct ranges of the artifacts of a plan's pieces, in the order of use;
+// nil if no piece depends on the size.
 func (r *Result) Ranges(p *split.Plan) []Range {
 	if p == nil {
 		return nil
@@ -105,7 +103,7 @@ func (r *Result) Ranges(p *split.Plan) []Range {
 	return out
 }
 
-// total fills what is summed over artifacts.
+// total sums over artifacts.
 func (r *Result) total() {
 	const anySize, sized, extra = 0, 1, 2
 	type group struct {

@@ -11,19 +11,19 @@ import (
 	"pwc/split"
 )
 
-// Shapes says for which values of one size symbol artifacts are made. The zero
-// value makes the general artifact alone, for the declared range.
+// Shapes selects the ranges of one size symbol for which artifacts are made. The zero value makes
+// only the general artifact, for the declared range.
 type Shapes struct {
-	// Endpoints e0 < e1 < … cut the range of the symbol, from its least value L:
-	// general artifacts cover [L, e0], [e0+1, e1], …, [last+1, Max]. An endpoint
-	// may be L up to Max; Max itself changes nothing.
+	// Endpoints e0 < e1 < … cut the range of the symbol, from its least value L: general
+	// artifacts cover [L, e0], [e0+1, e1], …, [last+1, Max]. An endpoint may be L up to Max; Max
+	// itself has no effect.
 	Endpoints []int64
 
 	// Max is the largest size; 0 means the symbol's largest.
 	Max int64
 
-	// Sizes each get an artifact of their own, which beats the range that they
-	// lie in. Order and repetition do not matter.
+	// Each of Sizes gets its own artifact, which takes precedence over the range. Order and
+	// repetition do not matter.
 	Sizes []int64
 }
 
@@ -38,8 +38,8 @@ func (r Range) String() string {
 	return fmt.Sprintf("[%d, %d]", r.Lo, r.Hi)
 }
 
-// Ranges returns the ranges that artifacts are made for, over a symbol declared
-// in [lo, hi]: exact sizes first, ascending, then general ranges, ascending.
+// Ranges returns the ranges of artifacts for a symbol that is declared in [lo, hi]: exact sizes
+// ascending, then general ranges ascending.
 func (s Shapes) Ranges(lo, hi int64) ([]Range, error) {
 	top := s.Max
 	if top == 0 {
@@ -71,7 +71,7 @@ func (s Shapes) Ranges(lo, hi int64) ([]Range, error) {
 	if from <= top {
 		out = append(out, Range{from, top})
 	}
-	// A range of one value that is a compile size too is one artifact.
+	// If a range is one value that is also a compile size, it is one artifact.
 	seen := map[Range]bool{}
 	return slices.DeleteFunc(out, func(r Range) bool {
 		again := seen[r]
@@ -80,14 +80,14 @@ func (s Shapes) Ranges(lo, hi int64) ([]Range, error) {
 	}), nil
 }
 
-// planShapes are the ranges of one plan's size symbol.
+// planShapes has the ranges of one plan's size symbol.
 type planShapes struct {
 	symbol string // of the module; empty: the function has no size symbol
 	ranges []Range
 }
 
-// shapesOf finds the ranges of every plan. An entry of shapes that belongs to
-// no plan is an error: otherwise it would be ignored silently.
+// shapesOf returns the ranges of every plan. An entry of shapes without a plan is an error,
+// because it would have no effect.
 func shapesOf(plans []*split.Plan, shapes map[string]Shapes) ([]planShapes, error) {
 	used := map[string]bool{}
 	out := make([]planShapes, len(plans))
@@ -117,8 +117,7 @@ func shapesOf(plans []*split.Plan, shapes map[string]Shapes) ([]planShapes, erro
 	return out, nil
 }
 
-// pieceSymbol returns the piece's name of a module symbol, or "" where the
-// piece does not depend on it.
+// pieceSymbol returns the piece's name of a module symbol; "" if the piece does not depend on it.
 func pieceSymbol(p *split.Piece, module string) string {
 	if i := slices.Index(p.Symbols, module); i >= 0 && module != "" {
 		return p.Module.Symbols[i].Name
@@ -126,8 +125,8 @@ func pieceSymbol(p *split.Piece, module string) string {
 	return ""
 }
 
-// shape returns the narrowed ranges that a piece is compiled for, by the
-// piece's symbols; symbols left out keep the range that the piece declares.
+// shape returns the narrowed ranges of a piece, by the piece's symbols. Other symbols keep their
+// declared range.
 func shape(symbol string, r Range) map[string]dim.Interval {
 	if symbol == "" {
 		return nil
@@ -135,8 +134,8 @@ func shape(symbol string, r Range) map[string]dim.Interval {
 	return map[string]dim.Interval{symbol: {Lo: r.Lo, Hi: r.Hi}}
 }
 
-// shapeText returns the shape part of a key: "s0=[1, 512]", or "" for a piece that does
-// not depend on the size.
+// shapeText returns the shape factor of a key: "s0=[1, 512]", or "" for a piece that does not
+// depend on the size.
 func shapeText(symbol string, r Range) string {
 	if symbol == "" {
 		return ""

@@ -8,20 +8,20 @@ import (
 	"pwc/cache"
 )
 
-// Store keeps artifacts. All methods may be called concurrently. Blobs are not
-// changed after they are given or taken.
+// Store keeps artifacts. All methods are safe for concurrent use. Neither the store nor its
+// caller changes a blob after Get or Put.
 type Store interface {
-	// Get returns the artifact of a key, and false where there is none. An error
-	// means that there is one that cannot be used: it is reported, compiled again
-	// and put, which repairs it. A [cache.UntrustedError] is a miss with a reason.
+	// Get returns the artifact of a key; false if there is none. An error means that the artifact
+	// cannot be used: the build reports it, compiles again, and repairs it by Put. A
+	// [cache.UntrustedError] is a miss with a reason.
 	Get(ctx context.Context, key cache.Key) ([]byte, bool, error)
 
 	// Put adds or replaces the artifact of a key.
 	Put(ctx context.Context, key cache.Key, blob []byte, p cache.Provenance) error
 
-	// Lock waits until nobody else, in any process, makes the artifact of this
-	// key; unlock lets the next one. It saves work and guards nothing: a store
-	// that cannot lock returns at once. It fails only when ctx ends.
+	// Lock waits until no other process or goroutine makes the artifact of the key; unlock
+	// releases it. It saves work, and correctness does not depend on it: a store without locks
+	// returns at once. It fails only if ctx ends.
 	Lock(ctx context.Context, key cache.Key) (unlock func(), err error)
 }
 

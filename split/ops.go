@@ -8,7 +8,7 @@ import (
 	"pwc/ir"
 )
 
-// matcher answers which nodes are splitting ops.
+// matcher decides which nodes are splitting ops.
 type matcher struct {
 	externs map[string]bool // by full name
 	table   map[string]bool // by name in the op table
@@ -21,9 +21,9 @@ func (s *matcher) splits(n *ir.Node) bool {
 	return s.table[n.Op.Name]
 }
 
-// resolve turns a list of ops into a matcher and returns the list itself; nil
-// stands for the extern ops that are declared split. An entry that names
-// nothing is an error, since a misspelt one would silently capture attention.
+// resolve turns a list of ops into a matcher and returns the list; nil selects the extern ops
+// that are declared split. An unknown name is an error: with a misspelt name, attention would be
+// captured silently.
 func resolve(m *ir.Module, ops []string) (*matcher, []string, error) {
 	s := &matcher{externs: map[string]bool{}, table: map[string]bool{}}
 	if ops == nil {
@@ -48,7 +48,7 @@ func resolve(m *ir.Module, ops []string) (*matcher, []string, error) {
 			s.table[op.Name] = true
 			continue
 		}
-		// PyTorch names the overload without a name "default".
+		// PyTorch's name of an unnamed overload is "default".
 		if base, ok := strings.CutSuffix(op, ".default"); ok && len(packets[op]) == 0 && slices.Contains(packets[base], base) {
 			s.externs[base] = true
 			continue

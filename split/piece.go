@@ -8,16 +8,16 @@ import (
 	"pwc/ir/dim"
 )
 
-// cutter makes the pieces of a plan. Its tables are indexed by value or node
-// and made once, so that all pieces together cost one walk over the function.
+// cutter makes the pieces of a plan. Its tables have an entry for each value or node and are made
+// once, so all pieces together cost one walk over the function.
 type cutter struct {
 	p      *Plan
 	unitOf []int32          // by node
 	nodes  [][]int          // by unit
-	last   []int32          // by base: the last unit that touches it, -1: none
+	last   []int32          // by base: the last unit that uses it; -1: no unit
 	out    []bool           // by base: the function returns it
-	to     []ir.Value       // by base: its value in the piece being made
-	stamp  []int32          // by base: the unit (plus 1) that to is meant for
+	to     []ir.Value       // by base: its value in the current piece
+	stamp  []int32          // by base: the unit (plus 1) for which to is valid
 	spread [][]ir.Placement // by group and value: how it is spread over ranks
 }
 
@@ -43,16 +43,15 @@ func newCutter(p *Plan) *cutter {
 	return c
 }
 
-// dead reports whether node i does not touch its operand's memory: empty_like
-// of a value from another unit becomes empty of its type, so that the value
-// need not live until here.
+// dead reports whether node i does not use its operand's memory: empty_like of a value of another
+// unit becomes empty of its type, so the value need not live until here.
 func (c *cutter) dead(i int, arg ir.Value) bool {
 	n := c.p.Func.Nodes[i]
 	def := c.p.Func.Values[c.p.Func.Base(arg)].Node
 	return n.IsEmpty() && (def < 0 || c.unitOf[def] != c.unitOf[i])
 }
 
-// live finds the last unit that touches each storage and fills Storages.
+// live computes the last unit of each storage and fills Storages.
 func (c *cutter) live() {
 	f := c.p.Func
 	for b := range c.last {
@@ -83,12 +82,12 @@ func (c *cutter) live() {
 	}
 }
 
-// escapes reports whether a storage that a node makes is used outside its unit.
+// escapes reports whether a storage of a node is used outside its unit.
 func (c *cutter) escapes(base ir.Value) bool {
 	return c.out[base] || c.last[base] > c.unitOf[c.p.Func.Values[base].Node]
 }
 
-// pieceBuilder is the piece of one unit under construction.
+// pieceBuilder builds the piece of one unit.
 type pieceBuilder struct {
 	*cutter
 	seq     int
@@ -122,11 +121,11 @@ func (c *cutter) piece(seq int) (*Piece, error) {
 		return nil, err
 	}
 	pb.piece.Module, pb.piece.Func = m, m.Funcs[0]
-	// The module is canonical already. Hashing its text, and not a renaming of it,
-	// makes equal hashes mean equal order of symbols, weights and parameters too, so
-	// that one compiled program serves every piece with this hash.
+	// The module is canonical already. Equal hashes of its text mean an equal order of symbols,
+	// weights and parameters, so one compiled program serves every piece with this hash. A hash
+	// of a renamed text would not guarantee that.
 	pb.piece.Hash = sha256.Sum256([]byte(ir.Print(m)))
-	// Origins are no part of what is hashed: they differ between pieces that are the same.
+	// Origins are not hashed: identical pieces have different ones.
 	m.Source = c.p.Module.Source
 	for j, n := range nodes {
 		pb.piece.Func.Nodes[j].Origin = n.Origin
@@ -134,8 +133,8 @@ func (c *cutter) piece(seq int) (*Piece, error) {
 	return pb.piece, nil
 }
 
-// inputs declares what the unit uses and does not make, in order of first use.
-// One storage is one parameter, however many versions of it the unit sees.
+// inputs declares the values that the unit uses and does not make, in order of first use. One
+// storage is one parameter, for any number of its versions in the unit.
 func (pb *pieceBuilder) inputs() {
 	f := pb.p.Func
 	written := map[ir.Value]ir.Value{} // by base: the last version made here
@@ -188,8 +187,8 @@ func (pb *pieceBuilder) set(base, v ir.Value) {
 	pb.to[base], pb.stamp[base] = v, int32(pb.seq)+1
 }
 
-// node adds node i of the function; operands mean the newest version of their
-// storage, which the builder keeps.
+// node adds node i of the function. Operands are the newest version of their storage, which the
+// builder tracks.
 func (pb *pieceBuilder) node(n *ir.Node, i int) {
 	f := pb.p.Func
 	attrs := pb.attrs(n.Attrs)
@@ -228,7 +227,7 @@ func (pb *pieceBuilder) args(n *ir.Node) []ir.Value {
 // results returns, in program order, the storages made here that are used later.
 func (pb *pieceBuilder) results() {
 	f := pb.p.Func
-	at := map[ir.Value]int{} // base → position in Results
+	at := map[ir.Value]int{} // base → index in Results
 	var out []ir.Value
 	for _, i := range pb.nodes[pb.seq] {
 		for _, r := range f.Nodes[i].Results {
@@ -272,7 +271,7 @@ func (pb *pieceBuilder) dims(ds []dim.Dim) []dim.Dim {
 	return out
 }
 
-// dim renames the symbols of d, declaring those that the piece has not seen.
+// dim renames the symbols of d, and declares those that are new in the piece.
 func (pb *pieceBuilder) dim(d dim.Dim) dim.Dim {
 	if _, ok := d.Const(); ok {
 		return d

@@ -17,44 +17,43 @@ type Plan struct {
 	// Units are the units of all items, in the order in which they are launched.
 	Units []*Unit
 
-	// Buffers is the memory that the step owns for fresh results of the calls
-	// that are launched eagerly (C2), in program order.
+	// Buffers is the memory that the step owns for fresh results of eager calls (C2), in program
+	// order.
 	Buffers []StepBuffer
 
-	// Storages says how long each memory between units lives: parameters, results
-	// of pieces and step buffers, by rising Base. Weights and states always live.
+	// Storages has the lifetime of each memory between units: parameters, results of pieces and
+	// step buffers, by rising Base. Weights and states always live.
 	Storages []Storage
 }
 
-// Item is what vLLM calls a piece of the graph: the nodes between two cuts, or
-// the consecutive splitting ops of one cut.
+// Item is a piece of the graph in vLLM's sense: the nodes between two cuts, or the consecutive
+// splitting ops of one cut.
 type Item struct {
 	ID        int
 	Splitting bool
 	Nodes     []int // indices into Func.Nodes, rising
 	Units     []*Unit
 
-	// Uncapturable points at the first call in a non-splitting item that may not
-	// be recorded into a graph: an extern op declared neither split nor capture, or
-	// one that touches host state. Nil where the item can be captured.
+	// Uncapturable is the first call in a non-splitting item that cannot be recorded into a
+	// graph: of an extern op that is declared neither split nor capture, or that uses host state.
+	// Nil if the item can be captured.
 	Uncapturable *ir.Error
 }
 
-// Unit is what is launched as one: a compiled piece, or one extern call. A
-// non-splitting item is exactly one piece, which may hold capture calls inside.
-// A splitting item is its calls in order, and the runs of table ops between
-// them as pieces, which are launched and never captured or counted.
+// Unit is one launch: a compiled piece, or one extern call. A non-splitting item is exactly one
+// piece, which may contain capture calls. A splitting item is its calls in order, and the table
+// ops between them as pieces, which are launched but never captured or counted.
 type Unit struct {
-	Seq   int    // position in Plan.Units
-	Item  int    // position in Plan.Items
+	Seq   int    // index in Plan.Units
+	Item  int    // index in Plan.Items
 	Call  int    // the node of the extern call that is launched eagerly, or -1
 	Piece *Piece // the compiled piece, or nil
 }
 
-// Piece is a part of a function as a module of its own. All names in it are
-// canonical (symbols s0…, weights w0…, states state0…, parameters p0…, each in
-// the order of first use), so that identical layers give the same hash. Nodes keep
-// their [ir.Origin], which no hash has: of pieces with one hash any may be compiled.
+// Piece is a part of a function as a module of its own. All names in it are canonical (symbols
+// s0…, weights w0…, states state0…, parameters p0…, each in the order of first use), so identical
+// layers have the same hash. Nodes keep their [ir.Origin], which is not hashed: any of the pieces
+// with one hash may be compiled.
 type Piece struct {
 	Module  *ir.Module        // one function, @piece; weights have no expressions
 	Func    *ir.Func          // @piece
@@ -64,18 +63,16 @@ type Piece struct {
 	States  []int             // state i is this state of the original module
 	Symbols []string          // symbol i is the original module's symbol of this name
 
-	// Results are storages made here that a later unit touches or the function
-	// returns, each at its last version here. None shares memory with another or
-	// with a parameter.
+	// Results are storages of this piece that a later unit uses or the function returns, each at
+	// its last version here. No result shares memory with another or with a parameter.
 	Results []Binding
 
-	Origins []int // node i comes from this node of the original function
+	Origins []int // node i is this node of the original function
 }
 
-// Binding names the value of the original function that a parameter or result
-// of a piece stands for.
+// Binding is the value of the original function for a parameter or result of a piece.
 type Binding struct {
-	Value ir.Value // the version that the piece sees first (results: leaves behind)
+	Value ir.Value // parameters: the first version that the piece reads; results: the last one
 	Base  ir.Value // its storage
 	Mut   bool     // parameters: the piece writes it
 }
@@ -84,22 +81,22 @@ type Binding struct {
 type StepBuffer struct {
 	Value ir.Value
 	Type  ir.Type
-	Unit  int // position in Plan.Units of the call
+	Unit  int // index of the call in Plan.Units
 }
 
-// Storage is the life of one memory between units.
+// Storage is the lifetime of one memory between units.
 type Storage struct {
 	Base     ir.Value // its first value: a parameter or the result of a node
 	First    int      // unit that makes it; -1: a parameter
-	Last     int      // last unit that reads or writes it; -1: none
+	Last     int      // last unit that reads or writes it; -1: no unit
 	Returned bool     // the function returns it, so it outlives Last
 }
 
-// Counts are the numbers that vLLM's compilation counters have for one function.
+// Counts are vLLM's compilation counters for one function.
 type Counts struct {
 	Graphs     int // functions: 1
-	Piecewise  int // items, splitting or not: num_piecewise_graphs_seen
-	Capturable int // items that can be captured, each into a graph of its own: num_piecewise_capturable_graphs_seen
+	Piecewise  int // items, including splitting ones: num_piecewise_graphs_seen
+	Capturable int // items that can be captured, one graph each: num_piecewise_capturable_graphs_seen
 }
 
 // Counts returns vLLM's numbers for this plan.
@@ -121,7 +118,7 @@ type ItemSummary struct {
 	Hashes    []string // the first 12 hex digits of each of its pieces' hashes
 }
 
-// Summary returns the plan's items as rows for people to read.
+// Summary returns the plan's items as rows of a table.
 func (p *Plan) Summary() []ItemSummary {
 	rows := make([]ItemSummary, len(p.Items))
 	for i, it := range p.Items {

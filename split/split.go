@@ -6,15 +6,15 @@ import (
 	"pwc/ir"
 )
 
-// Split cuts f, a function of the verified module m, at ops. An entry "ns::op"
-// matches the extern op of that name and all its overloads, "ns::op.overload"
-// that one alone, "ns::op.default" also the op that is declared as "ns::op", which
-// PyTorch calls so, and the name of an op of the table that op. A nil list means
-// the extern ops that m declares split; an empty one cuts nowhere.
+// Split cuts f, a function of the verified module m, at ops. An entry "ns::op" matches the extern
+// op and all its overloads. "ns::op.overload" matches only that overload, and "ns::op.default"
+// also the op that is declared as "ns::op", which is PyTorch's name for it. The name of an op of
+// the table matches that op. A nil list selects the extern ops that m declares split; an empty
+// one cuts nowhere.
 //
-// An entry that matches nothing is an error, and so is every call whose result
-// has an extent that only the op knows (C2): all such calls are returned as an
-// [ir.ErrorList]. Time and memory are linear in the number of nodes.
+// An entry without a match is an error. So is every call whose result has a size that only the op
+// knows (C2); all such calls are returned as an [ir.ErrorList]. Time and memory are linear in the
+// number of nodes.
 func Split(m *ir.Module, f *ir.Func, ops []string) (*Plan, error) {
 	if m == nil || f == nil {
 		return nil, fmt.Errorf("split: %w", ir.ErrNoModule)
@@ -67,8 +67,8 @@ func (p *Plan) cut(match *matcher) {
 	id, before := 0, false
 	for i, n := range f.Nodes {
 		now := match.splits(n)
-		// A splitting op starts a new id unless it follows one, and so does the node
-		// after it; at the very start the id still rises, so that no piece has id 0.
+		// A splitting op starts a new id unless it follows one, and so does the node after it. At
+		// the start of the function the id also rises, so no piece has id 0.
 		if now != before {
 			id++
 		}
@@ -81,9 +81,8 @@ func (p *Plan) cut(match *matcher) {
 		before = now
 	}
 
-	// A piece of one lone allocation would be an empty graph. It may move up to the
-	// previous non-splitting piece once everything its type comes from is there:
-	// allocating earlier changes nothing that can be seen.
+	// A piece of one allocation would be an empty graph. It moves to the previous non-splitting
+	// piece if the symbols of its type exist there. An earlier allocation has no visible effect.
 	var previous *Item
 	kept := p.Items[:0]
 	for _, it := range p.Items {
@@ -101,8 +100,8 @@ func (p *Plan) cut(match *matcher) {
 	p.Items = kept
 }
 
-// reaches reports whether all operands of n are parameters, weights, states or
-// made no later than in the item.
+// reaches reports whether all operands of n are parameters, weights, states or results of the
+// item or earlier ones.
 func (p *Plan) reaches(it *Item, n *ir.Node, itemOf []int) bool {
 	for _, a := range n.Args {
 		if def := p.Func.Values[p.Func.Base(a)].Node; def >= 0 && itemOf[def] > it.ID {
@@ -142,8 +141,8 @@ func (p *Plan) addUnits(index int, it *Item) {
 	}
 }
 
-// WhyUncapturable says what in an op's declaration forbids recording it into a graph; it is
-// of ops in items that are not splitting and have [Item.Uncapturable].
+// WhyUncapturable returns the part of an op's declaration that prevents recording it into a
+// graph. It applies to ops in non-splitting items with [Item.Uncapturable].
 func WhyUncapturable(e *ir.Extern) string {
 	switch {
 	case e.Host:
