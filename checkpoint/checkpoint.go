@@ -1,6 +1,6 @@
-// Package checkpoint is between checkpoints and the weights of a module: [Compute] computes a
-// weight from tensors, [Invert] tensors from weights, and [Check] holds a checkpoint to what a
-// module says of it: that no tensor is left out whose values matter.
+// Package checkpoint connects checkpoints and the weights of a module: [Compute] computes a
+// weight from tensors, [Invert] tensors from weights, and [Check] finds tensors that the module
+// would ignore although their values matter.
 package checkpoint
 
 import (
@@ -17,17 +17,17 @@ import (
 
 // Error lists the tensors of a checkpoint whose values a module would ignore.
 type Error struct {
-	Unread  []string    // sorted: no weight reads them, in a module that says weights strict
-	Differs []Different // they are declared equal to a tensor that is read, and are not
+	Unread  []string    // sorted: no weight reads them, in a module with weights strict
+	Differs []Different // they differ from the read tensor to which the module declares them equal
 }
 
-// Different is a tensor that differs from the one that it is declared equal to.
+// Different is a tensor that differs from another to which it is declared equal.
 type Different struct {
 	Name, Equal string
 	Reason      string // "f32[4, 2], not f32[2, 4]"
 }
 
-// Error lists the tensors, some of each kind, and says what to do.
+// Error lists tensors of each kind, and the remedy.
 func (e *Error) Error() string {
 	const shown = 8
 	var b strings.Builder
@@ -52,10 +52,10 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Check returns an [*Error] with the tensors of src whose values m would ignore against what
-// it declares: those that no weight reads, if m is strict, and those that differ from the
-// tensor that they are declared equal to. It reads the bytes of the latter. Errors of src are
-// returned as they are. It does not look for tensors that are missing: loading does.
+// Check returns an [*Error] with the tensors of src whose values m would ignore: those that no
+// weight reads, if m is strict, and those that differ from the tensor to which m declares them
+// equal. It reads the bytes of the latter. It returns errors of src unchanged. It does not look
+// for missing tensors: loading does.
 func Check(m *ir.Module, src safetensors.Source) error {
 	if m == nil {
 		return fmt.Errorf("checkpoint: %w", ir.ErrNoModule)
@@ -90,7 +90,8 @@ func Check(m *ir.Module, src safetensors.Source) error {
 	return nil
 }
 
-// unread returns the names, sorted, that no weight and no state reads and no declaration is about.
+// unread returns the sorted names of tensors that no weight, no state and no declaration
+// mentions.
 func unread(m *ir.Module, names []string) []string {
 	read := map[string]bool{}
 	var leaves func(e *ir.WeightExpr)
@@ -119,8 +120,8 @@ func unread(m *ir.Module, names []string) []string {
 	return out
 }
 
-// Compare says how tensor a of src differs from tensor b: in dtype, shape or bytes. Empty:
-// it does not. The error wraps [safetensors.ErrNotFound] if one is not there.
+// Compare describes how tensor a of src differs from tensor b, in dtype, shape or bytes; empty if
+// they are equal. The error wraps [safetensors.ErrNotFound] if one is missing.
 func Compare(src safetensors.Source, a, b string) (reason string, err error) {
 	if src == nil {
 		return "", errors.New("checkpoint: no tensors to compare are given")

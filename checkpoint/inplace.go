@@ -5,10 +5,9 @@ import (
 	"pwc/safetensors"
 )
 
-// InPlace returns the bytes of a weight where they lie in a mapped file of src, and the
-// file's path. ok is false where they must be computed, where the parts of a concatenation do
-// not follow each other in one file, and where Compute has an error. Nothing is copied, and
-// no byte is read.
+// InPlace returns the bytes of a weight inside a mapped file of src, and the file's path. ok is
+// false if the bytes must be computed, if the parts of a concatenation are not adjacent in one
+// file, and if Compute fails. InPlace copies and reads no bytes.
 func InPlace(src safetensors.Mapped, w *ir.Weight) (bytes []byte, path string, ok bool) {
 	if src == nil || w == nil || !inPlace(src, expression(w)) {
 		return nil, "", false
@@ -20,8 +19,8 @@ func InPlace(src safetensors.Mapped, w *ir.Weight) (bytes []byte, path string, o
 	return src.Contiguous(t.Parts...)
 }
 
-// inPlace reports whether the value of an expression is parts of tensors as they lie: rows
-// of one, or of several one after the other.
+// inPlace reports whether the value of an expression is stored in the checkpoint: rows of one
+// tensor, or of several in order.
 func inPlace(src safetensors.Source, e *ir.WeightExpr) bool {
 	if e.Op != ir.WeightConcat {
 		return oneRange(src, e)
@@ -56,7 +55,7 @@ func oneRange(src safetensors.Source, e *ir.WeightExpr) bool {
 	return oneRange(src, e.Args[0])
 }
 
-// castsNothing reports whether e casts a tensor to the dtype that it has.
+// castsNothing reports whether e casts a tensor to its own dtype.
 func castsNothing(src safetensors.Source, e *ir.WeightExpr) bool {
 	if e.Args[0].Op != ir.WeightTensor {
 		return false

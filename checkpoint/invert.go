@@ -13,8 +13,8 @@ import (
 	"pwc/safetensors"
 )
 
-// NotInvertibleError is a tensor of a checkpoint that cannot be written from the weights that are
-// computed from it.
+// NotInvertibleError is a tensor of a checkpoint that cannot be computed from the weights that
+// depend on it.
 type NotInvertibleError struct {
 	Tensor string
 	Weight string // of the module, without "@"
@@ -27,11 +27,11 @@ func (e *NotInvertibleError) Error() string {
 }
 
 // Invert returns the tensors of a checkpoint from which the weights are computed, given the
-// weights' bytes. src says what their shapes are; its bytes are not read. concat, slice,
-// transpose and reshape are inverted; a tensor that was cast is written in the dtype of the
-// weight. A tensor of which an element is in no weight, or in more than one, is a
-// [*NotInvertibleError]. With nil bytes for a weight nothing is written to the data of its
-// tensors: this is how a caller asks beforehand.
+// weights' bytes. src has their shapes; Invert does not read its bytes. It inverts concat, slice,
+// transpose and reshape. A cast tensor is written in the dtype of the weight. If an element of a
+// tensor is in no weight, or in more than one, the error is a [*NotInvertibleError]. For nil
+// bytes of a weight Invert leaves the data of its tensors unset, so a caller can check
+// beforehand.
 func Invert(src safetensors.Source, weights []*ir.Weight, data [][]byte) ([]safetensors.Tensor, error) {
 	if len(data) != len(weights) {
 		return nil, fmt.Errorf("checkpoint: bytes of %d weights are given, want %d", len(data), len(weights))
@@ -66,10 +66,10 @@ type inversion struct {
 	order  []*leaf
 }
 
-// leaf is a tensor that is written.
+// leaf is a tensor to write.
 type leaf struct {
 	safetensors.Tensor
-	weight   string // that it was met in first
+	weight   string // the first one with this tensor
 	elements int64
 	written  int64
 	seen     []bool // by element
@@ -93,8 +93,8 @@ func (inv *inversion) add(w *ir.Weight, data []byte) error {
 		l.written = l.elements
 		return nil
 	}
-	// The expression over the places of elements, in place of the elements, says where each
-	// element of the weight came from.
+	// The expression, computed over the places of elements, gives the place of each element of
+	// the weight.
 	places := &placeSource{inv: inv, w: w}
 	from, err := evalExpr(places, e)
 	if err != nil {
@@ -119,8 +119,8 @@ func (inv *inversion) add(w *ir.Weight, data []byte) error {
 	return nil
 }
 
-// leaf returns the tensor of that name, made when it is met first. Where whole is not nil it is
-// all of the tensor's bytes; it must be the only weight then.
+// leaf returns the tensor with that name, and makes it at the first use. If whole is not nil, it
+// is all of the tensor's bytes, and no other weight may use the tensor.
 func (inv *inversion) leaf(name string, w *ir.Weight, shape []int64, whole []byte) (*leaf, error) {
 	l := inv.leaves[name]
 	if l == nil {
@@ -135,20 +135,21 @@ func (inv *inversion) leaf(name string, w *ir.Weight, shape []int64, whole []byt
 	return l, nil
 }
 
-// placeBits is how many bits of a place count elements; the others count tensors.
+// placeBits is the number of bits of a place that number elements; the other bits number tensors.
 const placeBits = 40
 
-// placeSource has tensors of i64 in place of those of a checkpoint: an element is its place.
+// placeSource replaces a checkpoint's tensors by tensors of i64 whose elements are their own
+// places.
 type placeSource struct {
 	inv  *inversion
 	w    *ir.Weight
 	used []*leaf
 }
 
-// Names returns nothing: tensors are asked for by name.
+// Names returns nil: callers ask for tensors by name.
 func (p *placeSource) Names() []string { return nil }
 
-// Info is that of the checkpoint.
+// Info returns the checkpoint's information.
 func (p *placeSource) Info(name string) (safetensors.Info, error) {
 	if p.inv.src == nil {
 		return safetensors.Info{}, fmt.Errorf("%w: %s", safetensors.ErrNotFound, name)

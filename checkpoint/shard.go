@@ -7,8 +7,8 @@ import (
 	"pwc/safetensors"
 )
 
-// evalShard computes one part of an expression. The part is taken of the tensors, where that
-// is the same, so that a rank reads its own bytes of the checkpoint and no others.
+// evalShard computes one part of an expression. If possible it takes the part of the tensors, so
+// that a rank reads only its own bytes of the checkpoint.
 func evalShard(src safetensors.Source, e *ir.WeightExpr, s ir.Shard) (tensor, error) {
 	if s.Part < 0 || s.Parts < 1 {
 		return tensor{}, fmt.Errorf("shard: the part is that of a rank in group %s, and no rank is given (Module.WeightOf)", s.Group)
@@ -38,7 +38,7 @@ func evalShard(src safetensors.Source, e *ir.WeightExpr, s ir.Shard) (tensor, er
 	return sliceHost(x, s.Axis, s.Part*each, (s.Part+1)*each, 1)
 }
 
-// within returns the axis of the operands of e, of which each part is the same as a part of
+// within returns the axis of the operands of e along which a part of an operand gives the part of
 // e along axis, if there is one.
 func within(e *ir.WeightExpr, axis int64) (int64, bool) {
 	perm := exprInts(e, "perm")

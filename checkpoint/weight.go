@@ -15,18 +15,18 @@ import (
 type Weight struct {
 	DType dtype.DType
 	Shape []int64
-	Parts [][]byte // its bytes, one part after the other; they may alias the checkpoint's
+	Parts [][]byte // its bytes, in parts; they may alias the checkpoint's
 }
 
 // tensor is a value of a weight expression.
 type tensor struct {
 	dt    dtype.DType
 	shape []int64
-	data  []byte   // all of it; nil: see parts
-	parts [][]byte // one after the other
+	data  []byte   // all bytes; nil: see parts
+	parts [][]byte // all bytes, in parts
 }
 
-// whole returns the tensor with its parts put together.
+// whole returns the tensor as one part.
 func (t tensor) whole() tensor {
 	if t.parts != nil {
 		t.data, t.parts = slices.Concat(t.parts...), nil
@@ -34,8 +34,8 @@ func (t tensor) whole() tensor {
 	return t
 }
 
-// Compute computes a weight from tensors of src: its expression, or the tensor of its own
-// name. The result has the declared type, or the error says which tensor differs.
+// Compute computes a weight from tensors of src: by its expression, or from the tensor with its
+// name. The result has the declared type, or the error names the tensor that differs.
 func Compute(src safetensors.Source, w *ir.Weight) (Weight, error) {
 	if src == nil || w == nil {
 		return Weight{}, errors.New("checkpoint: a weight and the tensors that it is computed from are needed")
@@ -54,7 +54,7 @@ func Compute(src safetensors.Source, w *ir.Weight) (Weight, error) {
 	return Weight{DType: t.dt, Shape: t.shape, Parts: parts}, nil
 }
 
-// expression returns what a weight is computed by.
+// expression returns the expression of a weight.
 func expression(w *ir.Weight) *ir.WeightExpr {
 	if w.Expr == nil {
 		return &ir.WeightExpr{Name: w.Name}
@@ -101,7 +101,7 @@ func evalExpr(src safetensors.Source, e *ir.WeightExpr) (tensor, error) {
 	return x, fmt.Errorf("unknown weight expression %s", e.Op)
 }
 
-// castTo returns the dtype that a cast gives.
+// castTo returns the dtype of a cast.
 func castTo(e *ir.WeightExpr) dtype.DType {
 	name := ""
 	for _, a := range e.Attrs {
@@ -148,7 +148,7 @@ func product(shape []int64) int64 {
 	return n
 }
 
-// around returns the extents before, at and after an axis as one number each.
+// around returns the products of the sizes before an axis, at it, and after it.
 func around(shape []int64, axis int64) (before, at, after int64, err error) {
 	if axis < 0 {
 		axis += int64(len(shape))
@@ -159,7 +159,7 @@ func around(shape []int64, axis int64) (before, at, after int64, err error) {
 	return product(shape[:axis]), shape[axis], product(shape[axis+1:]), nil
 }
 
-// elementBytes is the size of one element; layout changes need whole bytes.
+// elementBytes returns the size of one element. Layout changes need whole bytes.
 func elementBytes(dt dtype.DType) (int64, error) {
 	if dt.Bits()%8 != 0 {
 		return 0, fmt.Errorf("%s elements are packed and cannot be moved one by one", dt)
@@ -193,7 +193,7 @@ func concatHost(args []tensor, axis int64) (tensor, error) {
 		}
 		shape[axis] += y.shape[axis]
 	}
-	if before == 1 { // rows after rows: a large weight need not be copied on the host
+	if before == 1 { // whole rows: a large weight is not copied on the host
 		parts := make([][]byte, len(args))
 		for i, y := range args {
 			parts[i] = y.data
@@ -229,7 +229,7 @@ func sliceHost(x tensor, axis, start, end, step int64) (tensor, error) {
 	shape := append([]int64{}, x.shape...)
 	shape[axis] = n
 	run := after * size
-	if before == 1 && step == 1 { // one piece of the operand's memory, which is the checkpoint's often
+	if before == 1 && step == 1 { // one range of the operand's memory, which is often the checkpoint's
 		return tensor{dt: x.dt, shape: shape, data: x.data[start*run : end*run : end*run]}, nil
 	}
 	out := make([]byte, 0, product(shape)*size)
@@ -281,8 +281,8 @@ func transposeHost(x tensor, perm []int64) (tensor, error) {
 	return tensor{dt: x.dt, shape: shape, data: out}, nil
 }
 
-// castHost converts between the floating-point dtypes that checkpoints use,
-// rounding to nearest even once.
+// castHost converts between the floating-point dtypes of checkpoints, and rounds once, to nearest
+// even.
 func castHost(x tensor, to dtype.DType) (tensor, error) {
 	if x.dt == to {
 		return x, nil

@@ -15,7 +15,7 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// Client sends requests to a server with OpenAI's completions API, by its stream.
+// Client sends streaming requests to a server with OpenAI's completions API.
 type Client struct {
 	url   string // of /v1/completions
 	model string
@@ -26,17 +26,17 @@ type Client struct {
 
 // ClientOptions are the options of a [Client].
 type ClientOptions struct {
-	Model string         // empty: the first that /v1/models lists
-	Key   string         // bearer token; empty: none
-	Extra map[string]any // further fields of each request, as {"ignore_eos": true}
-	HTTP  *http.Client   // nil: one without a limit of connections
+	Model string         // empty: the first model of /v1/models
+	Key   string         // bearer token; empty: no token
+	Extra map[string]any // further fields of each request, such as {"ignore_eos": true}
+	HTTP  *http.Client   // nil: a client without a limit of connections
 }
 
-// Limits of what a server may answer.
+// Limits of a server's answers.
 const (
 	maxModels = 1 << 20 // bytes of the list of models
 	maxEvent  = 1 << 20 // bytes of a line of a stream
-	maxReason = 1 << 10 // bytes of an error that are shown
+	maxReason = 1 << 10 // bytes of a shown error
 )
 
 // NewClient returns a client of the server at base, "http://127.0.0.1:8000" or with /v1 at its
@@ -50,7 +50,7 @@ func NewClient(ctx context.Context, base string, o ClientOptions) (*Client, erro
 	c := &Client{url: root + "/completions", model: o.Model, key: o.Key, http: o.HTTP, extra: o.Extra}
 	if c.http == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()
-		t.MaxIdleConnsPerHost = 1 << 16 // a connection for each request that is running
+		t.MaxIdleConnsPerHost = 1 << 16 // a connection for each running request
 		c.http = &http.Client{Transport: t}
 	}
 	if c.model == "" {
@@ -62,7 +62,7 @@ func NewClient(ctx context.Context, base string, o ClientOptions) (*Client, erro
 // Close closes the client's idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Model returns the name of the model that is asked.
+// Model returns the name of the requested model.
 func (c *Client) Model() string { return c.model }
 
 func (c *Client) firstModel(ctx context.Context, address string) (string, error) {
@@ -85,7 +85,7 @@ func (c *Client) firstModel(ctx context.Context, address string) (string, error)
 	return list.Data[0].ID, nil
 }
 
-// send sends a request and returns the answer if it is a good one.
+// send sends a request and returns a successful answer.
 func (c *Client) send(ctx context.Context, method, address string, body []byte) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, address, bytes.NewReader(body))
 	if err != nil {
@@ -121,9 +121,9 @@ type chunk struct {
 	} `json:"error"`
 }
 
-// Complete asks for a completion as a stream. Each event counts as a token, unless it
-// has nothing but the reason of the end, or the server says how many there were: tokens may share an
-// event.
+// Complete requests a completion as a stream. Each event counts as a token, unless it has only
+// the finish reason. If the server reports a number of tokens, that number counts, because
+// several tokens may share an event.
 func (c *Client) Complete(ctx context.Context, q Request, token func()) (tokens int, err error) {
 	fields := map[string]any{"model": c.model, "prompt": q.Prompt, "max_tokens": q.Output, "temperature": 0, "stream": true,
 		"stream_options": map[string]bool{"include_usage": true}}
@@ -150,7 +150,7 @@ func readStream(r io.Reader, token func()) (tokens int, err error) {
 	for lines.Scan() {
 		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data:"))
 		if !ok {
-			continue // blank lines end events, others are comments and fields that say nothing here
+			continue // blank lines end events; comments and other fields have no meaning here
 		}
 		data = bytes.TrimSpace(data)
 		if string(data) == "[DONE]" {

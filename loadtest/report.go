@@ -18,9 +18,8 @@ type Summary struct {
 	Max   float64 `json:"max_ms"`
 }
 
-// Percentile returns the p-th percentile of values, p in [0, 100], by linear interpolation between
-// the closest ranks, as numpy.percentile does by default; NaN where there is none. values are
-// sorted.
+// Percentile returns the p-th percentile of sorted values, p in [0, 100], by linear interpolation
+// between the closest ranks, as numpy.percentile does by default; NaN without values.
 func Percentile(values []float64, p float64) float64 {
 	if len(values) == 0 || !(p >= 0 && p <= 100) {
 		return math.NaN()
@@ -47,27 +46,27 @@ func Summarize(values []float64) Summary {
 	return Summary{Count: len(values), Mean: sum / float64(len(values)), P50: at(50), P90: at(90), P95: at(95), P99: at(99), Max: values[len(values)-1]}
 }
 
-// Limits are what a request has to keep to count as good; 0: nothing.
+// Limits are the latencies that a request has to meet to count as goodput; 0: no limit.
 type Limits struct {
 	TTFT time.Duration // time to the first token
 	TPOT time.Duration // time per token after the first, on average over the request
 	E2E  time.Duration // time to the end
 }
 
-// Report is what a run showed.
+// Report is the result of a run.
 type Report struct {
 	Requests  int     `json:"requests"`
 	Completed int     `json:"completed"`
 	Failed    int     `json:"failed"`
-	Error     string  `json:"error,omitempty"` // of the first that failed
+	Error     string  `json:"error,omitempty"` // of the first failed request
 	Seconds   float64 `json:"seconds"`         // from the start to the end of the last request
-	Prompt    int64   `json:"prompt_tokens"`   // of the completed requests, as is what follows
+	Prompt    int64   `json:"prompt_tokens"`   // of the completed requests, as the following fields
 	Output    int64   `json:"output_tokens"`
 
 	RequestRate float64 `json:"requests_per_second"`
 	OutputRate  float64 `json:"output_tokens_per_second"`
 	TotalRate   float64 `json:"total_tokens_per_second"` // prompts and outputs
-	Good        int     `json:"good"`                    // requests that kept the limits
+	Good        int     `json:"good"`                    // requests within the limits
 	Goodput     float64 `json:"goodput_requests_per_second"`
 
 	TTFT Summary `json:"time_to_first_token"`
@@ -80,7 +79,7 @@ type Report struct {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// NewReport sums what became of requests.
+// NewReport summarizes measured requests.
 func NewReport(measured []Measured, limits Limits) *Report {
 	r := &Report{Requests: len(measured)}
 	var tpot []float64

@@ -8,24 +8,24 @@ import (
 
 // Target serves requests.
 type Target interface {
-	// Complete serves one request, calls token whenever a token has come, or several at once,
-	// and returns the number of tokens when the answer has ended. Calls come from many
-	// goroutines; those of token for one request come from one at a time, before the return.
+	// Complete serves one request. It calls token for each token, or once for several that arrive
+	// together, and returns the number of tokens at the end of the answer. Several goroutines
+	// call Complete. Its calls of token do not overlap and end before it returns.
 	Complete(ctx context.Context, q Request, token func()) (tokens int, err error)
 }
 
-// Measured is what became of a request. Times are from the start of the run.
+// Measured is a finished request. Times are relative to the start of the run.
 type Measured struct {
 	Prompt, Output int             // tokens of the prompt, and of the answer
 	Sent, End      time.Duration   // from the call to its return
-	Tokens         []time.Duration // when tokens came: as often as the target told
+	Tokens         []time.Duration // arrival of tokens: one entry for each call of token
 	Err            error
 }
 
-// Run sends the requests of a schedule to a target and returns what became of each, in their
-// order. In an open loop, which a clients of 0 means, each is sent when it arrives, whatever is
-// still running; in a closed loop that many clients send one after the other. After the end of
-// ctx nothing more is sent, and Run returns once all calls have, with the error of ctx.
+// Run sends the requests of a schedule to a target and returns them, measured, in order. With
+// clients of 0 (open loop) it sends each at its arrival time, independent of running requests.
+// Otherwise (closed loop) that number of clients send them one after the other. After the end of
+// ctx it sends no more requests, and returns the error of ctx once all calls have returned.
 func Run(ctx context.Context, target Target, schedule []Request, clients int) ([]Measured, error) {
 	out := make([]Measured, len(schedule))
 	start := time.Now()
@@ -72,7 +72,7 @@ func Run(ctx context.Context, target Target, schedule []Request, clients int) ([
 	return out, nil
 }
 
-// unsent says of requests that they were not sent.
+// unsent marks requests that were not sent.
 func unsent(rest []Measured, err error) {
 	for i := range rest {
 		rest[i].Err = err

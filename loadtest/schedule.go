@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Lengths are numbers of tokens, drawn evenly from Min to Max, both included.
+// Lengths are numbers of tokens, uniform in [Min, Max].
 type Lengths struct {
 	Min, Max int // at least 1
 }
@@ -29,7 +29,7 @@ func ParseLengths(s string) (Lengths, error) {
 	return l, nil
 }
 
-// String returns what [ParseLengths] reads.
+// String returns the form that [ParseLengths] reads.
 func (l Lengths) String() string {
 	if l.Min == l.Max {
 		return strconv.Itoa(l.Min)
@@ -41,37 +41,36 @@ func (l Lengths) valid() bool { return l.Min >= 1 && l.Max >= l.Min && l.Max <= 
 
 func (l Lengths) draw(r *rand.Rand) int { return l.Min + r.IntN(l.Max-l.Min+1) }
 
-// Options say what a schedule holds.
+// Options configure a schedule.
 type Options struct {
 	Seed     uint64
 	Requests int
 	Prompt   Lengths // tokens of prompts
-	Output   Lengths // tokens that are asked for
+	Output   Lengths // requested tokens
 
-	// Rate is the mean number of requests that arrive in a second, as a Poisson process: the
-	// time from one to the next is exponential. 0: each request is there at once, and a run
-	// takes them as its clients become free (closed loop).
+	// Rate is the mean number of arriving requests a second, as a Poisson process: intervals are
+	// exponential. 0: all requests arrive at the start, and a run's clients take them when they
+	// are free (closed loop).
 	Rate float64
 
 	// Vocabulary bounds the ids of prompts, which are drawn from [1, Vocabulary).
 	Vocabulary int
 }
 
-// Request is one of a schedule.
+// Request is a request of a schedule.
 type Request struct {
 	At     time.Duration // from the start of the run
 	Prompt []int32
 	Output int // tokens
 }
 
-const minRate, maxRate = 1e-3, 1e6 // of which [MaxRequests] arrive within the range of time.Duration
+const minRate, maxRate = 1e-3, 1e6 // with these, [MaxRequests] arrive within the range of time.Duration
 
-// MaxRequests is the most requests of a schedule.
+// MaxRequests bounds the requests of a schedule.
 const MaxRequests = 1 << 20
 
-// Schedule returns the requests in the order in which they arrive. It is a function of the
-// options. Arrivals, lengths and ids have random numbers of their own, so that changing one of
-// them leaves the others.
+// Schedule returns the requests in order of arrival. It is a function of the options. Arrivals,
+// lengths and ids have separate random numbers, so a change of one does not change the others.
 func Schedule(o Options) ([]Request, error) {
 	switch {
 	case o.Requests < 1 || o.Requests > MaxRequests:

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// The picture has a panel for each time, with the part of requests or tokens that were as fast.
+// The picture has a panel for each time, with the share of requests or tokens that were as fast.
 const (
 	panelWidth, panelHeight = 300, 200
 	marginLeft, marginTop   = 50, 40
 	marginRight, marginLow  = 20, 40
 )
 
-// SVG returns the distributions of times to the first token, between tokens and to the end as a
-// picture: for each time the part of all that took at most as long.
+// SVG returns a picture of the distributions of times to the first token, between tokens and to
+// the end: the share that took at most each time.
 func (r *Report) SVG(title string) []byte {
 	panels := []struct {
 		name   string
@@ -59,7 +59,7 @@ func panel(b *strings.Builder, x, y int, name string, values []float64) {
 	fmt.Fprintf(b, `<polyline points="%s" fill="none" stroke="#1f77b4" stroke-width="1.5"/>`+"\n", strings.Join(line, " "))
 }
 
-// rounded returns the smallest of 1, 2, 4 and 8 times a power of ten that is not below v.
+// rounded returns the smallest of 1, 2, 4 and 8 times a power of ten that is at least v.
 func rounded(v float64) float64 {
 	unit := math.Pow(10, math.Floor(math.Log10(v)))
 	for _, k := range []float64{1, 2, 4, 8} {

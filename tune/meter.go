@@ -12,12 +12,12 @@ import (
 	"pwc/runtime/device"
 )
 
-// meter times programs on cold memory.
+// meter measures programs on cold memory.
 type meter struct {
 	dev    *cuda.Device
 	stream *cuda.Stream
-	memory device.Memory // parameters, results and scratch, each launch elsewhere
-	work   device.Memory // of library routines
+	memory device.Memory // parameters, results and scratch, at other addresses for each launch
+	work   device.Memory // workspace of library routines
 	used   int64
 }
 
@@ -44,7 +44,7 @@ func newMeter(dev *cuda.Device, bytes int64) (m *meter, err error) {
 	if m.memory, err = dev.Alloc(bytes); err != nil {
 		return m, err
 	}
-	// A small number in every dtype: what is multiplied costs as much as weights do.
+	// A small number in every dtype: GEMMs of it cost as much as GEMMs of weights.
 	return m, m.stream.Fill(device.Buffer{Memory: m.memory, Size: bytes}, 0x3c)
 }
 
@@ -61,7 +61,7 @@ func (m *meter) close() error {
 	return errors.Join(errs...)
 }
 
-// take returns memory that was not touched for as long as there is other memory.
+// take returns the memory that was unused for the longest time.
 func (m *meter) take(bytes int64) (device.Buffer, error) {
 	at := (m.used + 511) &^ 511
 	if bytes > m.memory.Size() {
@@ -74,16 +74,16 @@ func (m *meter) take(bytes int64) (device.Buffer, error) {
 	return device.Buffer{Memory: m.memory, Offset: at, Size: bytes}, nil
 }
 
-// How a program is timed: launches in one graph, with other operands each time, as
-// many as read coldBytes, but not more than launches; the least time of runs after
-// one that does not count.
+// Parameters of a measurement: one graph has launches with different operands, so many that they
+// read coldBytes, but at most launches. The result is the least time of several runs after a
+// first one.
 const (
 	coldBytes = 512 << 20
 	launches  = 24
 	runs      = 4
 )
 
-// time returns how long a launch of the program takes.
+// time returns the time of a launch of the program.
 func (m *meter) time(p *program.Program, symbols []int64) (d time.Duration, err error) {
 	x, err := m.dev.Load(p, nil)
 	if err != nil {
@@ -109,7 +109,7 @@ func (m *meter) time(p *program.Program, symbols []int64) (d time.Duration, err 
 		}
 	}
 	g, endErr := m.stream.EndCapture()
-	if endErr == nil { // also where a launch failed and the device made a graph of the others
+	if endErr == nil { // also if a launch failed and the graph has only the others
 		defer func() { err = errors.Join(err, g.Close()) }()
 	}
 	if err = errors.Join(err, endErr); err != nil {
@@ -127,7 +127,7 @@ func (m *meter) time(p *program.Program, symbols []int64) (d time.Duration, err 
 	return d / time.Duration(len(bound)), nil
 }
 
-// bind binds a program to cold memory several times.
+// bind binds a program to several parts of cold memory.
 func (m *meter) bind(x device.Executable, symbols []int64) ([]device.BoundLaunch, error) {
 	p := x.Program()
 	env, err := device.Env(p, symbols, m.dev.Info().Properties)
@@ -176,7 +176,7 @@ func (m *meter) tensor(bytes int64, err error) (device.Buffer, error) {
 	return m.take(bytes)
 }
 
-// replay returns how long a graph takes on the device.
+// replay returns the time of a graph on the device.
 func (m *meter) replay(g device.Graph) (d time.Duration, err error) {
 	var events [2]device.Event
 	for i := range events {
@@ -191,8 +191,8 @@ func (m *meter) replay(g device.Graph) (d time.Duration, err error) {
 	return m.dev.Elapsed(events[0], events[1])
 }
 
-// alone returns a program of some steps of p alone, one after the other. What they do
-// not touch takes no memory.
+// alone returns a program of only some steps of p, in order. Buffers that they do not use get no
+// memory.
 func alone(p *program.Program, steps []program.Step) *program.Program {
 	out := *p
 	out.Steps = steps

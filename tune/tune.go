@@ -1,7 +1,6 @@
-// Package tune measures the ways in which a program may compute its products on
-// this machine's GPU: cuBLASLt's algorithms, and the kernels that the program brings
-// along. What is fastest becomes a record (see package cache), which
-// runtime/cuda/cublaslt looks up from then on.
+// Package tune measures the variants by which a program can compute its GEMMs on this machine's
+// GPU: algorithms of cuBLASLt, and the program's own kernels. The fastest becomes a record (see
+// package cache), which runtime/cuda/cublaslt looks up.
 package tune
 
 import (
@@ -22,24 +21,23 @@ import (
 	"pwc/runtime/device"
 )
 
-// Options say what is measured and where records go.
+// Options configure a measurement.
 type Options struct {
 	Device  *cuda.Device
 	Library *cublaslt.Library
-	Store   *cache.Store // gets the records; nil: none are kept
+	Store   *cache.Store // gets the records; nil: records are not stored
 
-	// Candidates is the most algorithms that are tried for a product; 0:
-	// DefaultCandidates.
+	// Candidates is the largest number of algorithms to measure for a GEMM; 0: DefaultCandidates.
 	Candidates int
 
-	// Memory is the device memory that weights are read from, bytes, so much that
-	// caches do not hold them; 0: DefaultMemory.
+	// Memory is the device memory for weights in bytes. It must exceed the caches. 0:
+	// DefaultMemory.
 	Memory int64
 
-	// Progress is told before each product; nil: nobody is.
+	// Progress, if not nil, is called before each GEMM.
 	Progress func(done, of int, product string)
 
-	// Logger is told by [Warmup] what records could not be kept; nil: nobody is.
+	// Logger, if not nil, gets a message from [Warmup] for each record that could not be stored.
 	Logger *slog.Logger
 }
 
@@ -49,28 +47,28 @@ const (
 	DefaultMemory     = 3 << 30
 )
 
-// Result is what was measured of a product. Times are of the launches that make
-// it, with the one before and the one after it in the program: kernels of our own
-// start while the one before still runs, and the library's do not.
+// Result is the measurement of a GEMM. Times are of its launches with the launch before and the
+// launch after it in the program, because pwc's own kernels overlap with the launch before and
+// the library's do not.
 type Result struct {
 	cublaslt.Key
-	Kernel    string // of the program's own
+	Kernel    string // the program's own kernel
 	Own       time.Duration
-	Heuristic time.Duration // what runs without a record if the library serves; 0: it has no algorithm
-	Best      time.Duration // of the library's algorithms; 0: it has none
-	Tried     int           // algorithms
+	Heuristic time.Duration // of the library's choice without a record; 0: the library has no algorithm
+	Best      time.Duration // of the library's algorithms; 0: the library has none
+	Tried     int           // measured algorithms
 	Choice    cublaslt.Choice
 }
 
-// What measurements of one thing differ by: an algorithm must be faster than the
-// heuristic's first by the one, and the library than own kernels by the other, to be
+// Thresholds above the noise of measurements. An algorithm must be faster than the heuristic's
+// first one by margin, and the library faster than the program's own kernels by ownMargin, to be
 // preferred.
 const (
 	margin    = 0.01
 	ownMargin = 0.03
 )
 
-// Records are the records of a store as runtime/cuda/cublaslt takes them.
+// Records adapts the records of a store to runtime/cuda/cublaslt.
 func Records(s *cache.Store) cublaslt.Records { return records{s} }
 
 type records struct{ store *cache.Store }
@@ -79,7 +77,7 @@ func keyOf(k cublaslt.Key) cache.TuningKey {
 	return cache.TuningKey{Device: k.GPU, Library: fmt.Sprintf("cublaslt %d", k.Version), Problem: k.Product}
 }
 
-// Lookup reads a record. One that says nothing that is understood is none.
+// Lookup reads a record. It ignores a record with an unknown choice.
 func (r records) Lookup(k cublaslt.Key) (cublaslt.Choice, bool) {
 	t, ok := r.store.Tuning(keyOf(k))
 	var c cublaslt.Choice
@@ -89,20 +87,19 @@ func (r records) Lookup(k cublaslt.Key) (cublaslt.Choice, bool) {
 	return c, true
 }
 
-// product is a library call of a choice, and the ways around it.
+// product is a GEMM with a library variant, and the variants around it.
 type product struct {
 	job     piecewise.Sized
 	step    int
-	variant int // the one with the routine
-	own     int // the one without it
+	variant int // the variant with the routine
+	own     int // the variant without it
 	key     cublaslt.Key
 	call    *device.ResolvedStep
 }
 
-// Run measures every distinct product of the programs that a library routine may
-// compute, chooses for it, keeps the choice in the store, and makes the library
-// follow it from now on: what is planned later does. What could not be kept is an
-// error at the end; everything was measured.
+// Run measures every distinct GEMM that a library routine can compute, chooses a variant, stores
+// the choice, and makes the library use it for later plans. If a record could not be stored, Run
+// measures the rest and returns the error at the end.
 func Run(ctx context.Context, programs []piecewise.Sized, o Options) ([]Result, error) {
 	out, kept, err := o.run(ctx, programs, func(cublaslt.Key) bool { return true })
 	if err = errors.Join(err, kept); err != nil {
@@ -111,13 +108,12 @@ func Run(ctx context.Context, programs []piecewise.Sized, o Options) ([]Result, 
 	return out, nil
 }
 
-// Warmup returns a piecewise.Options.Compile.Tune for processes that are allowed to measure
-// when they start: it has the library follow the records of the store, and measures
-// the products that have none. The next start finds them there. A record that cannot
-// be kept is logged, and followed all the same. Backends may share it: nothing is
-// measured twice.
+// Warmup returns a piecewise.Options.Compile.Tune for processes that may measure when they start.
+// It makes the library use the records of the store, and measures GEMMs without a record. The
+// next start finds the new records. If a record cannot be stored, Warmup logs that and uses it.
+// Backends may share the function: it measures each GEMM once.
 func Warmup(o Options) func(ctx context.Context, programs []piecewise.Sized) error {
-	var mu sync.Mutex // of measured, and so that one measures at a time
+	var mu sync.Mutex // guards measured, and serializes measurements
 	measured := map[cublaslt.Key]bool{}
 	recorded := func(cublaslt.Key) bool { return false }
 	if o.Store != nil {
@@ -142,8 +138,7 @@ func Warmup(o Options) func(ctx context.Context, programs []piecewise.Sized) err
 	}
 }
 
-// run measures the distinct products that want accepts. kept is what could not be
-// kept.
+// run measures the distinct GEMMs that want accepts. kept is the error of storing records.
 func (o Options) run(ctx context.Context, programs []piecewise.Sized, want func(cublaslt.Key) bool) (out []Result, kept, err error) {
 	if o.Candidates == 0 {
 		o.Candidates = DefaultCandidates
@@ -167,7 +162,7 @@ func (o Options) run(ctx context.Context, programs []piecewise.Sized, want func(
 	return out, kept, errors.Join(err, m.close())
 }
 
-// products returns the distinct products, in the order of the programs.
+// products returns the distinct GEMMs, in the order of the programs.
 func products(programs []piecewise.Sized, o *Options) ([]product, error) {
 	var out []product
 	seen := map[string]bool{}
@@ -192,8 +187,8 @@ func products(programs []piecewise.Sized, o *Options) ([]product, error) {
 	return out, nil
 }
 
-// productsOf returns the products of a step that a library may compute for these
-// sizes: those of which there is a way that calls it for this one alone.
+// productsOf returns the GEMMs of a step that a library can compute for these sizes: those with a
+// variant that calls the library only for that GEMM.
 func productsOf(j piecewise.Sized, step int, env program.Env, o *Options) ([]product, error) {
 	var out []product
 	own := -1
@@ -212,7 +207,7 @@ func productsOf(j piecewise.Sized, step int, env program.Env, o *Options) ([]pro
 		}
 		if len(calls) == 0 {
 			own = v
-			break // what comes after is for other sizes
+			break // later variants are for other sizes
 		}
 		if len(calls) > 1 || calls[0].Extern != cublaslt.MatmulName {
 			continue
@@ -238,7 +233,7 @@ func productsOf(j piecewise.Sized, step int, env program.Env, o *Options) ([]pro
 	return out, nil
 }
 
-// measure measures the products one by one.
+// measure measures the GEMMs one by one.
 func (o *Options) measure(ctx context.Context, m *meter, list []product) (out []Result, kept, err error) {
 	for i, p := range list {
 		if ctx.Err() != nil {
@@ -257,7 +252,7 @@ func (o *Options) measure(ctx context.Context, m *meter, list []product) (out []
 	return out, kept, nil
 }
 
-// one measures a product and makes the library follow the choice.
+// one measures a GEMM and makes the library use the choice.
 func (o *Options) one(m *meter, p *product) (*Result, error) {
 	r := &Result{Key: p.key}
 	ways := p.job.Program.Steps[p.step].Variants
@@ -281,7 +276,7 @@ func (o *Options) one(m *meter, p *product) (*Result, error) {
 	}
 	for i, c := range found {
 		if err := o.Library.Choose(p.call.Tensors, p.call.Values, c); err != nil {
-			continue // the heuristic names what cannot run
+			continue // the heuristic may return an algorithm that cannot run
 		}
 		d, err := m.time(with, p.job.Symbols)
 		if err != nil {
@@ -301,8 +296,7 @@ func (o *Options) one(m *meter, p *product) (*Result, error) {
 	return r, o.Library.Choose(p.call.Tensors, p.call.Values, r.Choice)
 }
 
-// beside returns the steps that run before and after a product's, one each where
-// the program has them.
+// beside returns the steps before and after a GEMM's step, if the program has them.
 func (o *Options) beside(p *product) (before, after []program.Step, err error) {
 	env, err := device.Env(p.job.Program, p.job.Symbols, o.Device.Info().Properties)
 	if err != nil {
@@ -324,7 +318,7 @@ func (o *Options) beside(p *product) (before, after []program.Step, err error) {
 	return before, after, nil
 }
 
-// keep puts a result into the store.
+// keep stores a result.
 func (o *Options) keep(ctx context.Context, r *Result) error {
 	if o.Store == nil {
 		return nil
