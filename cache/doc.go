@@ -1,14 +1,13 @@
-// Package cache keeps compiled programs on disk, so that a piece is compiled
-// once and then loaded by every process, machine and image that shares the
-// directory.
+// Package cache keeps compiled programs on disk. A piece is compiled once and loaded by every
+// process, machine and image that shares the directory.
 //
-// # What it is
+// # Structure
 //
-// An action map (key → manifest) and a content store (SHA-256 → blob). A key
-// is an allow-list of factors ([Key]) that any machine can form without a
-// compiler or a device; its hash names the manifest. A manifest says what an entry was made from, which blob
-// it names, and how it was made. A [Module] is the root over the entries that
-// one model uses: listing, pinning and collecting act on modules.
+// The cache is an action map (key → manifest) and a content store (SHA-256 → blob). A key is an
+// allow-list of factors ([Key]) that any machine can compute without a compiler or a device. Its
+// hash names the manifest. A manifest has the key's factors, the digest of its blob, and
+// provenance. A [Module] is the root over the entries of one model: listing, pinning and
+// collection work on modules.
 //
 // # Layout
 //
@@ -63,28 +62,26 @@
 //	created 2026-01-02T03:04:05Z
 //	sum sha256:…
 //
-// Strings are in Go's double quotes. A file that is not exactly what the
-// encoder writes for the value it holds is damaged. The id of a key is the
-// SHA-256 of "pwc cache key 1\n" and the lines from piece to format.
+// Strings are in Go's double quotes. A file that differs from the encoder's text of its value is
+// damaged. The id of a key is the SHA-256 of "pwc cache key 1\n" and the lines from piece to
+// format.
 //
-// # What is trusted
+// # Trust
 //
-// Nothing is used before all its bytes were checked against their hash, and
-// file names are hex digests alone, opened inside the directory (os.Root):
-// nothing that a file says leads out of it, and what is not a regular file is
-// damage. A damaged file is a miss with a warning that names the file and the
-// reason, and the next Put repairs it. Hashes show damage, not intent: whoever
-// can write the directory decides which programs run. Of programs for the host,
-// loading proves that they stay in their buffers. Of machine code nothing is
-// proven: it is used from Options.Dir, from layers that nobody but the user and
-// root can write, and from directories that [Trust] lists. Elsewhere it is a miss
-// with an [UntrustedError].
+// All bytes are compared with their hash before use. File names are hex digests, opened inside
+// the directory (os.Root), so no content of a file leads out of it. Anything but a regular file
+// is damage. A damaged file is a miss with a warning that names the file and the reason, and the
+// next Put repairs it. Hashes detect damage, not intent: whoever can write the directory decides
+// which programs run. Loading proves that programs for the host stay in their buffers. Nothing is
+// proven about machine code. It is used from Options.Dir, from layers that only the user and root
+// can write, and from directories that [Trust] lists. Elsewhere it is a miss with an
+// [UntrustedError].
 //
 // # Faults
 //
-// Files are written aside, synced and renamed, so a reader sees a whole file or
-// none, whenever the writer is killed; what it left is swept, because nobody holds it
-// locked. Locks save work and guard nothing: where
-// they fail, work is done twice. No fault of the cache fails a compilation:
-// what could not be kept is reported as a [*NotCachedError] and logged.
+// Files are written under a temporary name, synced and renamed, so a reader finds a whole file or
+// none, whenever the writer is killed. Files of killed writers are removed later, because their
+// lock is free. Locks save work, and correctness does not depend on them. No fault of the cache
+// fails a compilation: if something could not be stored, the cache logs and returns a
+// [*NotCachedError].
 package cache

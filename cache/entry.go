@@ -11,14 +11,14 @@ import (
 // MaxBlob bounds the bytes of one blob.
 const MaxBlob = 1 << 30
 
-// Provenance is how an entry came to be. It explains and is never compared.
+// Provenance describes the origin of an entry, for people. It is never compared.
 type Provenance struct {
 	Compiler string        // versions of the tools behind the target
-	Origin   string        // where the piece is from: "@forward item 2 (model.layers.0.mlp)"
+	Origin   string        // of the piece: "@forward item 2 (model.layers.0.mlp)"
 	Duration time.Duration // of compilation
 }
 
-// Entry is the manifest of a key: the blob it names, and its provenance.
+// Entry is the manifest of a key: its blob and its provenance.
 type Entry struct {
 	Key        Key
 	Blob       Digest
@@ -29,7 +29,7 @@ type Entry struct {
 
 const entryHeader = "pwc cache entry 1"
 
-// validate reports what cannot be written in a manifest.
+// validate returns an error if a manifest cannot represent the entry.
 func (e *Entry) validate() error {
 	errs := []error{e.Key.Validate(), checkSize("blob", e.Size), checkTime(e.Created),
 		checkString("compiler", e.Provenance.Compiler), checkString("origin", e.Provenance.Origin)}
@@ -46,7 +46,7 @@ func checkSize(what string, size int64) error {
 	return nil
 }
 
-// checkTime refuses what the layout of times in a manifest cannot hold.
+// checkTime refuses times that the layout of a manifest cannot represent.
 func checkTime(t time.Time) error {
 	if y := t.UTC().Year(); y < 0 || y > 9999 {
 		return fmt.Errorf("cache: a time in the year %d", y)
@@ -67,7 +67,7 @@ func (e *Entry) encode() []byte {
 	return w.seal()
 }
 
-// parseEntry parses a manifest. The error is the reason alone.
+// parseEntry parses a manifest. The error is only the reason.
 func parseEntry(data []byte) (*Entry, error) {
 	e := &Entry{}
 	err := parseText(data, entryHeader, func(l *textLine) bool {

@@ -9,15 +9,14 @@ import (
 
 // Environment variables of the command line. The library itself reads none.
 const (
-	EnvDir  = "PWC_CACHE_DIR"  // directory that is written; default: pwc in the user's cache directory
-	EnvPath = "PWC_CACHE_PATH" // read-only layers, as a list of the platform's PATH form
-	EnvMode = "PWC_CACHE"      // "off": no cache at all; "on" or unset
+	EnvDir  = "PWC_CACHE_DIR"  // directory to write; default: pwc in the user's cache directory
+	EnvPath = "PWC_CACHE_PATH" // read-only layers, in the form of the platform's PATH
+	EnvMode = "PWC_CACHE"      // "off": no cache; "on" or unset
 )
 
-// FromEnv returns the options that the environment asks for. Off is set by
-// PWC_CACHE=off; the options are then those of a store that keeps nothing. An
-// error that comes with usable options (no home directory: layers alone, Dir
-// is empty) matches ErrNoDir.
+// FromEnv returns the options of the environment. off is true for PWC_CACHE=off; the options are
+// then those of a store that keeps nothing. If there is no home directory, the options have only
+// layers, Dir is empty, and the error matches ErrNoDir.
 func FromEnv() (o Options, off bool, err error) {
 	switch mode := os.Getenv(EnvMode); mode {
 	case "off":
@@ -46,8 +45,8 @@ func FromEnv() (o Options, off bool, err error) {
 	return o, false, err
 }
 
-// Dir returns PWC_CACHE_DIR, or else the directory pwc in the user's cache
-// directory. The error matches ErrNoDir.
+// Dir returns PWC_CACHE_DIR, otherwise the directory pwc in the user's cache directory. The error
+// matches ErrNoDir.
 func Dir() (string, error) {
 	if dir := os.Getenv(EnvDir); dir != "" {
 		dir, err := filepath.Abs(dir)

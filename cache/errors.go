@@ -6,15 +6,14 @@ import (
 )
 
 var (
-	// ErrNoDir is the reason of a NotCachedError when the store has no
-	// directory to write.
+	// ErrNoDir is the reason of a NotCachedError if the store has no directory to write.
 	ErrNoDir = errors.New("cache: no directory to write")
-	// ErrNotFound says that no module goes by a name or id.
+	// ErrNotFound: no module has the name or id.
 	ErrNotFound = errors.New("cache: no such module")
 )
 
-// DamageError is a file of the cache that cannot be used. To a look-up it is a
-// miss; the next Put of the entry repairs it.
+// DamageError is an unusable file of the cache. For a look-up it is a miss, and the next Put of
+// the entry repairs it.
 type DamageError struct {
 	File   string
 	Reason string
@@ -23,14 +22,13 @@ type DamageError struct {
 // Error names the file and the reason.
 func (e *DamageError) Error() string { return fmt.Sprintf("cache: %s: %s", e.File, e.Reason) }
 
-// NotCachedError says that something was made but not kept. It
-// is never a reason to stop.
+// NotCachedError: something was made but could not be stored. It is never a reason to stop.
 type NotCachedError struct {
 	What string // "entry <id>", "module <name>"
 	Err  error
 }
 
-// Error names what was not kept and why.
+// Error names the entry or module and the reason.
 func (e *NotCachedError) Error() string {
 	return fmt.Sprintf("cache: %s was not kept: %v", e.What, e.Err)
 }

@@ -10,25 +10,24 @@ import (
 	"time"
 )
 
-// Explanation says why a look-up hits or misses.
+// Explanation is why a look-up hits or misses.
 type Explanation struct {
 	Key     Key
-	Hit     bool    // a whole entry is there
+	Hit     bool    // a whole entry exists
 	Dir     string  // of a hit
-	Damaged []error // files of the entry that cannot be used
+	Damaged []error // unusable files of the entry
 
-	// Untrusted are an *UntrustedError for each directory that has the entry, whole, and
-	// is not trusted with machine code.
+	// Untrusted has an *UntrustedError for each directory with a whole entry whose machine code
+	// is not trusted.
 	Untrusted []error
 
-	Nearest *Entry   // of a miss: the entry that differs least; nil if there is none at all
-	Changes []Change // from Nearest to Key; none if Nearest is the damaged entry itself
+	Nearest *Entry   // of a miss: the entry with the fewest differences; nil: the cache is empty
+	Changes []Change // from Nearest to Key; empty if Nearest is the damaged entry
 }
 
-// Explain looks keys up and finds, for those that miss, the nearest entry of
-// all layers and the directory: first among those of the same piece, then by
-// the number of factors that differ, then the newest. It reads every manifest
-// once, and blobs of the keys. Nothing is written.
+// Explain looks up keys, and for those that miss it finds the nearest entry of all layers and the
+// directory: first among those of the same piece, then by the number of different factors, then
+// the newest. It reads every manifest once, and the blobs of the keys. It writes nothing.
 func (s *Store) Explain(ctx context.Context, keys ...Key) ([]Explanation, error) {
 	out := make([]Explanation, len(keys))
 	nearest := make([]rank, len(keys))
@@ -80,7 +79,7 @@ func (s *Store) explainTree(ctx context.Context, t *tree, d root, out []Explanat
 	return t.eachHash(ctx, keysDir, func(h [32]byte, name string) error {
 		entry, err := t.entry(h)
 		if err != nil {
-			return nil // another entry's damage explains nothing here
+			return nil // damage of another entry is irrelevant
 		}
 		for i := range out {
 			r := rank{otherPiece: out[i].Key.Piece != entry.Key.Piece, changes: out[i].Key.distance(entry.Key), created: entry.Created, id: h}
@@ -92,7 +91,7 @@ func (s *Store) explainTree(ctx context.Context, t *tree, d root, out []Explanat
 	}, s.damaged)
 }
 
-// rank is how far an entry is from a key.
+// rank is the distance of an entry from a key.
 type rank struct {
 	otherPiece bool
 	changes    int

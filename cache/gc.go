@@ -12,34 +12,33 @@ import (
 	"time"
 )
 
-// GCOptions say what a collection keeps.
+// GCOptions are the limits of a collection.
 type GCOptions struct {
-	// MaxBytes is what the directory may hold, all files together.
+	// MaxBytes bounds the bytes of all files of the directory.
 	MaxBytes int64
 
-	// Grace keeps what no module uses for this long after it was written: a
-	// module is recorded after its entries were made. An hour is plenty.
+	// Grace keeps unused files for this time after they were written, because a module is
+	// recorded after its entries were made. An hour suffices.
 	Grace time.Duration
 }
 
-// GCResult is what a collection removed and left.
+// GCResult counts removed and remaining files.
 type GCResult struct {
 	Modules, Entries, Blobs int   // removed
 	Freed                   int64 // bytes of all removed files
-	Left                    int64 // bytes of all files that are left; above MaxBytes if they are pinned, young or measurements
+	Left                    int64 // bytes of all remaining files; above MaxBytes if they are pinned, recent or tuning records
 }
 
-// GC removes from the directory, never from a layer, what cannot be used (damaged
-// manifests, entries of which the blob is missing or has another size, blobs that no
-// entry names; contents of blobs are not read, as Verify does), and then, until the rest is
-// within MaxBytes: entries that no module uses, oldest first, and modules by
-// least recent use, each with the entries and blobs that no other uses. What a
-// pinned module uses stays. What is still in use elsewhere and was removed is
-// compiled again.
+// GC removes files from the directory, never from a layer. First it removes unusable files:
+// damaged manifests, entries whose blob is missing or has another size, blobs without an entry.
+// It does not read blobs, as Verify does. Then, until the rest is within MaxBytes, it removes
+// entries without a module, oldest first, and modules by least recent use, each with the entries
+// and blobs that no other module uses. Pinned modules keep their files. A file that another
+// process still needs is compiled again.
 //
-// It waits for writes that are under way and holds back new ones, where files
-// can be locked; without locks an entry may lose its blob and is a miss. The
-// error joins all that could not be done; the result is true nevertheless.
+// GC waits for running writes and delays new ones, if files can be locked. Without locks an entry
+// may lose its blob and is then a miss. The error joins all failed removals; the result is valid
+// nevertheless.
 func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	var r GCResult
 	err := s.exclusive(ctx, func(t *tree) error {
@@ -59,14 +58,12 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	return r, err
 }
 
-// Clear removes everything of this format version from the directory, pinned
-// or not; GC with MaxBytes 0 keeps what is pinned. Layers, and other versions,
-// are not touched.
+// Clear removes all files of this format version from the directory, including pinned ones; GC
+// with MaxBytes 0 keeps those. It does not change layers and other versions.
 func (s *Store) Clear(ctx context.Context) error {
 	return s.exclusive(ctx, func(t *tree) error {
 		var errs []error
-		// From the roots down, so that a failure leaves nothing that names what
-		// is gone.
+		// Roots first, so that after a failure nothing names a removed file.
 		for _, dir := range []string{pinsDir, modulesDir, keysDir, blobsDir, tuningDir, tmpDir} {
 			errs = append(errs, t.RemoveAll(dir))
 		}
@@ -74,7 +71,7 @@ func (s *Store) Clear(ctx context.Context) error {
 	})
 }
 
-// exclusive runs f on the directory, if there is one, while nobody writes.
+// exclusive runs f on the directory, if it exists, while nobody writes.
 func (s *Store) exclusive(ctx context.Context, f func(t *tree) error) error {
 	if s.dir.dir == "" {
 		return ErrNoDir
@@ -101,9 +98,9 @@ func (s *Store) exclusive(ctx context.Context, f func(t *tree) error) error {
 	return f(t)
 }
 
-// sweepLocks removes lock files that processes left behind when they died.
+// sweepLocks removes lock files of processes that died.
 func (t *tree) sweepLocks() {
-	files, _ := t.list(locksDir) // what cannot be listed stays
+	files, _ := t.list(locksDir) // a directory that cannot be listed keeps its files
 	for _, e := range files {
 		if _, err := ParseID(e.Name()); err != nil {
 			continue
@@ -117,13 +114,13 @@ func (t *tree) sweepLocks() {
 }
 
 type (
-	// gcBlob is a blob, and how many entries name it.
+	// gcBlob is a blob with its number of entries.
 	gcBlob struct {
 		size int64
 		time time.Time
 		refs int
 	}
-	// gcEntry is an entry, and how many modules use it.
+	// gcEntry is an entry with its number of modules.
 	gcEntry struct {
 		id   ID
 		blob Digest
@@ -150,8 +147,8 @@ type (
 	}
 )
 
-// scan reads the directory and removes damaged manifests. If a pinned module
-// is damaged it is unknown what has to stay: then nothing more is collected.
+// scan reads the directory and removes damaged manifests. If a pinned module is damaged, its
+// entries are unknown, so GC removes nothing more.
 func (c *collector) scan(ctx context.Context, damaged func(error)) error {
 	pinned, err := c.t.pins()
 	if err != nil {
@@ -173,7 +170,7 @@ func (c *collector) scanBlobs(ctx context.Context, damaged func(error)) error {
 	return c.t.eachHash(ctx, blobsDir, func(h [32]byte, name string) error {
 		info, err := c.t.Lstat(name)
 		if err != nil {
-			return nil // gone
+			return nil // removed meanwhile
 		}
 		c.blobs[h] = &gcBlob{size: info.Size(), time: info.ModTime()}
 		c.result.Left += info.Size()
@@ -207,7 +204,7 @@ func (c *collector) scanEntries(ctx context.Context, damaged func(error)) error 
 	}, damaged)
 }
 
-// scanTunings counts records of measurements, which stay.
+// scanTunings counts tuning records, which stay.
 func (c *collector) scanTunings(ctx context.Context, damaged func(error)) error {
 	return c.t.eachHash(ctx, tuningDir, func(_ [32]byte, name string) error {
 		if info, err := c.t.Lstat(name); err == nil {
@@ -217,8 +214,8 @@ func (c *collector) scanTunings(ctx context.Context, damaged func(error)) error 
 	}, damaged)
 }
 
-// hasBlob reports whether the blob of an entry is there with its size. Where nothing can
-// be locked it may have come after blobs were listed.
+// hasBlob reports whether the blob of an entry exists with its size. Without locks it may be
+// newer than the list of blobs.
 func (c *collector) hasBlob(e *Entry) bool {
 	if b := c.blobs[e.Blob]; b != nil {
 		return b.size == e.Size
@@ -270,8 +267,8 @@ func (c *collector) scanModules(ctx context.Context, pinned map[ID]bool, damaged
 	return nil
 }
 
-// collect removes what nothing names, and then the least used until the rest
-// is within the limit. The error is that of ctx.
+// collect removes unnamed files, then the least used ones until the rest is within the limit. The
+// error is that of ctx.
 func (c *collector) collect(ctx context.Context, limit int64) error {
 	for d, b := range c.blobs {
 		if b.refs == 0 && !c.young(b.time) {
@@ -296,7 +293,7 @@ func (c *collector) collect(ctx context.Context, limit int64) error {
 		if c.result.Left <= limit || ctx.Err() != nil {
 			return ctx.Err()
 		}
-		// The root goes first: a kill in between leaves entries without a module.
+		// The root first: a kill in between leaves entries without a module.
 		if m.pinned || !c.removeModule(m) {
 			continue
 		}
@@ -313,7 +310,7 @@ func (c *collector) collect(ctx context.Context, limit int64) error {
 
 func (c *collector) young(t time.Time) bool { return c.now.Sub(t) < c.grace }
 
-// removeModule reports whether the manifest is gone.
+// removeModule reports whether it removed the manifest.
 func (c *collector) removeModule(m *gcModule) bool {
 	dir := moduleDir(m.id)
 	if !c.remove(path.Join(dir, manifestFile), m.manifest) {
@@ -323,7 +320,7 @@ func (c *collector) removeModule(m *gcModule) bool {
 		c.result.Modules++
 	}
 	c.remove(path.Join(dir, graphFile), m.graph)
-	c.t.Remove(dir) // fails if somebody else's files are in it, which is fine
+	c.t.Remove(dir) // fails if the directory has other files, which is fine
 	return true
 }
 
@@ -348,8 +345,8 @@ func (c *collector) removeBlob(d Digest) {
 	}
 }
 
-// remove reports whether the file is gone. What cannot be removed is an error
-// of the collection, which goes on.
+// remove reports whether it removed the file. A failure is an error of the collection, which
+// continues.
 func (c *collector) remove(name string, size int64) bool {
 	if err := c.t.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		c.errs = append(c.errs, fmt.Errorf("cache: %s cannot be removed: %w", c.t.file(name), reason(err)))

@@ -12,17 +12,15 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// Key is everything that decides about the bytes of a compiled piece, and
-// nothing else. The fields are the allow-list: a path, an environment variable,
-// a host name, a rank or the sizes that are captured cannot get into a key
-// without a change of this type. A machine without a compiler or a device can
-// form every one of them; the versions of compilers are [Provenance]. Keys are
-// comparable.
+// Key has exactly the factors that determine the bytes of a compiled piece. The fields are an
+// allow-list: a path, an environment variable, a host name, a rank or capture sizes cannot enter
+// a key without a change of this type. A machine without a compiler or a device can compute all
+// of them; versions of compilers are [Provenance]. Keys are comparable.
 type Key struct {
 	Piece    [sha256.Size]byte // hash of the piece's canonical text
 	Shape    string            // ranges of the piece's symbols, "s0=[1, 512]"; empty if it has none
 	Target   string            // "host", "cuda:sm_90"
-	Pipeline string            // version of the compiler's passes, those switched off, the user's own
+	Pipeline string            // version of the compiler's passes, disabled passes, the user's own
 	Externs  string            // extern ops of the piece with their versions
 	Format   int               // version of the program encoding
 }
@@ -45,8 +43,8 @@ func (k Key) Factors() []Factor {
 // keyDomain is hashed ahead of the factors. It changes with their text.
 const keyDomain = "pwc cache key 1\n"
 
-// Sum returns the SHA-256 that the entry is filed under: of a header and one
-// line for each factor, its name and its value quoted.
+// Sum returns the SHA-256 under which the entry is stored: of a header and one line for each
+// factor, with its name and its quoted value.
 func (k Key) Sum() [sha256.Size]byte {
 	w := textWriter{buf: []byte(keyDomain)}
 	k.write(&w)
@@ -65,7 +63,7 @@ func (k Key) write(w *textWriter) {
 	}
 }
 
-// parseLine takes one line of the text, if it is one of a factor.
+// parseLine parses one line of a factor. It reports whether the line is one.
 func (k *Key) parseLine(l *textLine) (ok bool) {
 	switch l.word {
 	case "piece":
@@ -94,12 +92,10 @@ func (k *Key) parseLine(l *textLine) (ok bool) {
 	return true
 }
 
-// maxString bounds the bytes of one string in a manifest, far above what
-// compilation makes.
+// maxString bounds the bytes of one string in a manifest. Compilation makes far shorter ones.
 const maxString = 64 << 10
 
-// Validate reports why k cannot be a key: a factor that is missing, too long
-// or not UTF-8.
+// Validate returns an error if k has a factor that is missing, too long or not UTF-8.
 func (k Key) Validate() error {
 	var errs []error
 	if k.Piece == [sha256.Size]byte{} {
@@ -136,8 +132,8 @@ type Change struct {
 // String returns `factor: "old" → "new"`.
 func (c Change) String() string { return fmt.Sprintf("%s: %q → %q", c.Factor, c.Old, c.New) }
 
-// Changes returns the factors that differ from those of old, in the order of
-// Factors; none if and only if the keys are the same.
+// Changes returns the factors that differ from those of old, in the order of Factors. It is empty
+// if and only if the keys are equal.
 func (k Key) Changes(old Key) []Change {
 	var out []Change
 	was := old.Factors()
@@ -161,14 +157,13 @@ func (k Key) distance(old Key) int {
 	return n
 }
 
-// ID is what an entry or a module is filed under: the SHA-256 of what makes it
-// that entry or module.
+// ID identifies an entry or a module: the SHA-256 of its identifying fields.
 type ID [sha256.Size]byte
 
 // String returns the id in lower-case hex, which is also a file name.
 func (id ID) String() string { return hex.EncodeToString(id[:]) }
 
-// ParseID parses what ID.String returns, and nothing else.
+// ParseID parses the form of ID.String, and no other.
 func ParseID(s string) (ID, error) {
 	h, err := parseHash(s)
 	return ID(h), err
@@ -185,7 +180,7 @@ func (d Digest) String() string { return "sha256:" + d.hex() }
 
 func (d Digest) hex() string { return hex.EncodeToString(d[:]) }
 
-// ParseDigest parses what Digest.String returns, and nothing else.
+// ParseDigest parses the form of Digest.String, and no other.
 func ParseDigest(s string) (Digest, error) {
 	digits, ok := strings.CutPrefix(s, "sha256:")
 	if !ok {

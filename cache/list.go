@@ -23,16 +23,16 @@ type ModuleInfo struct {
 	Target   string
 	Hash     [sha256.Size]byte
 	Entries  int
-	Bytes    int64     // of the blobs, as they were when the module was recorded
+	Bytes    int64     // of the blobs, when the module was recorded
 	Created  time.Time // when it was recorded
-	LastUsed time.Time // when it was last recorded or loaded; of a layer: when it was written there
-	Pinned   bool      // in the directory; a layer is not collected
+	LastUsed time.Time // when it was last recorded or loaded; in a layer: when it was written
+	Pinned   bool      // in the directory; layers are not collected
 	Dir      string    // where it is
 	Layer    bool      // Dir is a read-only layer
 }
 
-// Modules lists the modules of all layers and the directory: by name, then by
-// last use, newest first. Manifests that are damaged are logged and left out.
+// Modules lists the modules of all layers and the directory: by name, then by last use, newest
+// first. It logs damaged manifests and leaves them out.
 func (s *Store) Modules(ctx context.Context) ([]ModuleInfo, error) {
 	var list []ModuleInfo
 	for _, d := range s.roots {
@@ -66,9 +66,9 @@ func (s *Store) Modules(ctx context.Context) ([]ModuleInfo, error) {
 	return list, nil
 }
 
-// Find returns the module that ref means: its name, or the first digits of its
-// id, at least four. The error matches ErrNotFound, or says which ids ref could
-// mean. A module that several directories hold is found in the first.
+// Find returns the module of ref: its name, or at least four first digits of its id. The error
+// matches ErrNotFound, or lists the ids that ref could mean. If several directories have the
+// module, Find returns that of the first.
 func (s *Store) Find(ctx context.Context, ref string) (ModuleInfo, error) {
 	list, err := s.Modules(ctx)
 	if err != nil {
@@ -103,16 +103,16 @@ func find(list []ModuleInfo, roots []root, ref string) (ModuleInfo, error) {
 	return ModuleInfo{}, fmt.Errorf("cache: %q means several modules: %s", termsafe.Clip(ref, 80), strings.Join(ids, ", "))
 }
 
-// ModuleDetail is all that is known of a module.
+// ModuleDetail describes a module.
 type ModuleDetail struct {
 	ModuleInfo
-	Graph   []byte        // computation_graph.ir; nil if it is damaged, which was logged
+	Graph   []byte        // computation_graph.ir; nil if it is damaged, which is logged
 	Keys    []ModuleEntry // by id
-	Found   []*Entry      // the manifest of each; nil where no directory has it
+	Found   []*Entry      // the manifest of each; nil if no directory has it
 	Missing int           // nils in Found
 }
 
-// Show returns the details of the module that ref means (see Find).
+// Show returns the details of the module of ref (see Find).
 func (s *Store) Show(ctx context.Context, ref string) (*ModuleDetail, error) {
 	info, err := s.Find(ctx, ref)
 	if err != nil {
@@ -174,12 +174,11 @@ func (s *Store) findEntry(trees []*tree, id ID) *Entry {
 	return nil
 }
 
-// Pin keeps a module of the directory, and all it uses, from being collected.
-// A module of a layer alone is an error that matches ErrNotFound: layers are
-// not collected.
+// Pin protects a module of the directory, and all that it uses, from collection. For a module
+// that only a layer has, the error matches ErrNotFound: layers are not collected.
 func (s *Store) Pin(ctx context.Context, ref string) (ModuleInfo, error) {
 	info, err := s.setPin(ctx, ref, func(t *tree, id ID, name string) error {
-		// A collection may have been under way when the module was found.
+		// A collection may have removed the module since it was found.
 		if _, err := t.module(id); errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("%w: %q was collected", ErrNotFound, termsafe.Clip(ref, 80))
 		}
@@ -219,7 +218,7 @@ func (s *Store) setPin(ctx context.Context, ref string, set func(t *tree, id ID,
 	return info, set(t, info.ID, path.Join(pinsDir, info.ID.String()))
 }
 
-// pins returns the modules that are pinned.
+// pins returns the pinned modules.
 func (t *tree) pins() (map[ID]bool, error) {
 	files, err := t.list(pinsDir)
 	if err != nil {

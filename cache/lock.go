@@ -13,31 +13,28 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// Locks are advisory locks on empty files. A lock on a key is held while the
-// key is compiled, so that others wait for the result instead of making it
-// too. The lock "gc" is shared by those who write and exclusive to those who
-// remove. Nothing relies on them: a file system without locks costs work.
+// Locks are advisory locks on empty files. A process holds the lock of a key while it compiles
+// the key, so that others wait for the result. Writers share the lock "gc", and collection holds
+// it exclusively. Correctness does not depend on locks: without them work is repeated.
 
 const gcLock = "gc"
 
-// Pauses between two tries for a lock that somebody else holds. The kernel
-// offers no wait that a context can end.
+// Pauses between two attempts to take a held lock. The kernel has no wait that a context can end.
 const (
 	lockPauseMin = time.Millisecond
 	lockPauseMax = 50 * time.Millisecond
 )
 
-// errLockTimeout is the error of a lock that is held when the time for waiting is up.
+// errLockTimeout: a lock was held until the end of the wait.
 var errLockTimeout = errors.New("held by another process, and the time for waiting is up")
 
-// budget is time that all waits of a store share. It runs while anybody waits, once
-// for all who do.
+// budget is the waiting time of a store, shared by all waits. Concurrent waits use it once.
 type budget struct {
 	limit time.Duration
 
 	mu      sync.Mutex
 	waiters int
-	since   time.Time // the first of the waiters came
+	since   time.Time // arrival of the first waiter
 	spent   time.Duration
 }
 
@@ -58,18 +55,16 @@ func (b *budget) end() {
 	}
 }
 
-// left returns what is left of the time, to one who waits.
+// left returns the remaining time of a waiter.
 func (b *budget) left() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.limit - b.spent - time.Since(b.since)
 }
 
-// Lock waits until nobody else, in this process or another, makes the entry of
-// this key; unlock lets the next one. It saves work and guards nothing: where
-// files cannot be locked, or Options.LockTimeout has passed in waits, it
-// says so in the log and returns as if it had the lock. It fails only when ctx
-// ends.
+// Lock waits until no other process or goroutine makes the entry of this key; unlock releases it.
+// It saves work, and correctness does not depend on it: if files cannot be locked, or waits took
+// Options.LockTimeout, it logs that and returns without the lock. It fails only if ctx ends.
 func (s *Store) Lock(ctx context.Context, key Key) (unlock func(), err error) {
 	return s.lockID(ctx, key.id())
 }
@@ -79,7 +74,7 @@ func (s *Store) lockID(ctx context.Context, id ID) (unlock func(), err error) {
 		return nil, err
 	}
 	t, err := s.dir.create()
-	if err != nil { // what is made cannot be kept, and the Put says so
+	if err != nil { // the entry cannot be stored, which Put reports
 		return func() { s.leave(id) }, nil
 	}
 	release, err := t.lock(ctx, id.String(), false, true, &s.waits)
@@ -95,7 +90,7 @@ func (s *Store) lockID(ctx context.Context, id ID) (unlock func(), err error) {
 	return func() { release(); t.Close(); s.leave(id) }, nil
 }
 
-// enter is the lock among goroutines.
+// enter takes the lock among the goroutines of this process.
 func (s *Store) enter(ctx context.Context, id ID) error {
 	for {
 		s.mu.Lock()
@@ -123,9 +118,9 @@ func (s *Store) leave(id ID) {
 	close(mine)
 }
 
-// lock takes a lock and returns what releases it. It waits while another holds
-// it: until ctx is done (its cause is returned) or the time for waiting is up.
-// A lock with drop is exclusive, and its file goes with the release.
+// lock takes a lock and returns its release. It waits while another process holds it, until ctx
+// is done (it returns the cause) or the waiting time is used up. With drop the lock is exclusive,
+// and the release removes its file.
 func (t *tree) lock(ctx context.Context, name string, shared, drop bool, wait *budget) (release func(), err error) {
 	name = path.Join(locksDir, name)
 	if err := t.MkdirAll(locksDir, dirMode); err != nil {
@@ -141,7 +136,7 @@ func (t *tree) lock(ctx context.Context, name string, shared, drop bool, wait *b
 		if l != nil {
 			return func() {
 				if drop {
-					t.Remove(name) // while it is held: see tryLock
+					t.Remove(name) // while the lock is held: see tryLock
 				}
 				l.Unlock()
 			}, nil
@@ -160,22 +155,21 @@ func (t *tree) lock(ctx context.Context, name string, shared, drop bool, wait *b
 	}
 }
 
-// guardLock gives a lock file the mode that fits: who may read a file can lock it, so
-// nobody may who cannot write the cache. What is another user's stays as it is.
+// guardLock sets the mode of a lock file. Whoever can read a file can lock it, so only writers of
+// the cache may read it. A file of another user keeps its mode.
 func (t *tree) guardLock(f *os.File, info fs.FileInfo) {
 	mode := fs.FileMode(0o600)
 	if dir, err := t.Lstat(locksDir); err == nil && dir.Mode()&groupWrites != 0 {
 		mode = 0o660
 	}
 	if modesMean && info.Mode().Perm() != mode {
-		_ = f.Chmod(mode) // by another than the owner it fails
+		_ = f.Chmod(mode) // fails for a file of another user
 	}
 }
 
-// tryLock takes the lock if it is free; nil, nil if not. The file is made
-// through the tree, so that a link cannot lead out of it, and locked without
-// making it. Whoever drops a lock file removes it while holding it, so a lock
-// counts only if its file is still the one under the name.
+// tryLock takes the lock if it is free; nil, nil if not. It makes the file through the tree, so
+// that a link cannot lead out of it, and locks it without creating it. A process removes a lock
+// file while it holds the lock, so a lock counts only if its file still has the name.
 func (t *tree) tryLock(name string, shared bool) (*flock.Flock, error) {
 	f, err := t.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -199,7 +193,7 @@ func (t *tree) tryLock(name string, shared bool) (*flock.Flock, error) {
 	}
 	switch ok, err := try(); {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil // dropped in between
+		return nil, nil // removed meanwhile
 	case err != nil:
 		return nil, err
 	case !ok:

@@ -16,21 +16,21 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// Module is a root: the entries that one model uses for one target. Listing,
-// pinning and collecting act on modules.
+// Module is a root: the entries of one model for one target. Listing, pinning and collection work
+// on modules.
 type Module struct {
-	Name    string            // of the module, for people; not a path
+	Name    string            // of the module, for display; not a path
 	Hash    [sha256.Size]byte // ir.Module.Hash
 	Target  string            // as in Factors
-	Entries []ModuleEntry     // by id, each once
-	Graph   []byte            // the split module as text, kept as computation_graph.ir
-	Created time.Time         // kept to the second, UTC; the zero time is replaced by that of PutModule
+	Entries []ModuleEntry     // by id, without repetition
+	Graph   []byte            // the split module as text, stored as computation_graph.ir
+	Created time.Time         // in whole seconds, UTC; PutModule replaces the zero time by the present
 
-	graphDigest Digest // of a parsed manifest, which does not hold Graph
+	graphDigest Digest // of a parsed manifest, which does not have Graph
 	graphSize   int64
 }
 
-// ModuleEntry is one entry that a module uses.
+// ModuleEntry is one entry of a module.
 type ModuleEntry struct {
 	ID   ID    // of its key
 	Size int64 // bytes of its blob
@@ -47,9 +47,9 @@ const (
 
 func moduleDir(id ID) string { return path.Join(modulesDir, id.String()) }
 
-// ID returns the identity of the module: the SHA-256 of its name, hash, target
-// and the ids of its entries, in whatever order m has them. The graph is no
-// part of it: locations in it may change while all else stays.
+// ID returns the identity of the module: the SHA-256 of its name, hash, target and the ids of its
+// entries, in any order. The graph is not part of it, because origins in it may change while all
+// else stays.
 func (m *Module) ID() ID {
 	var w textWriter
 	w.line("pwc cache module id 1")
@@ -62,7 +62,7 @@ func (m *Module) ID() ID {
 	return sha256.Sum256(w.buf)
 }
 
-// sortedEntries returns the entries by id, each once.
+// sortedEntries returns the entries by id, without repetition.
 func sortedEntries(list []ModuleEntry) []ModuleEntry {
 	inOrder := true
 	for i := 1; i < len(list) && inOrder; i++ {
@@ -108,7 +108,7 @@ func (m *Module) encode() []byte {
 	return w.seal()
 }
 
-// parseModule parses a manifest. The error is the reason alone.
+// parseModule parses a manifest. The error is only the reason.
 func parseModule(data []byte) (*Module, error) {
 	m := &Module{}
 	err := parseText(data, moduleHeader, func(l *textLine) bool {
@@ -142,7 +142,7 @@ func parseModule(data []byte) (*Module, error) {
 	return m, nil
 }
 
-// moduleFile is a module as it lies in a directory.
+// moduleFile is a module read from a directory.
 type moduleFile struct {
 	*Module
 	id   ID
@@ -168,7 +168,7 @@ func (t *tree) module(id ID) (*moduleFile, error) {
 	return &moduleFile{Module: m, id: id, file: t.file(name), size: int64(len(data)), used: info.ModTime()}, nil
 }
 
-// graph reads and checks the text beside a module's manifest.
+// graph reads and checks the graph of a module.
 func (t *tree) graph(m *moduleFile) ([]byte, error) {
 	name := path.Join(moduleDir(m.id), graphFile)
 	data, err := t.read(name, MaxBlob)
@@ -183,15 +183,15 @@ func (t *tree) graph(m *moduleFile) ([]byte, error) {
 	return data, nil
 }
 
-// A graph that is being replaced stands beside the manifest of the one before until
-// that is written and synced too.
+// A writer replaces the graph before the manifest, so until the manifest is synced the graph
+// belongs to the next one.
 const (
 	graphTries = 20
 	graphPause = 10 * time.Millisecond
 )
 
-// whole returns a module that was read and its graph; m as it is now, if others write
-// it meanwhile. If the error matches fs.ErrNotExist it went.
+// whole returns a module with its graph. If another process writes it meanwhile, it returns the
+// new state of m. If the error matches fs.ErrNotExist, the module was removed.
 func (t *tree) whole(m *moduleFile) (*moduleFile, []byte, error) {
 	for try := 1; ; try++ {
 		graph, err := t.graph(m)
@@ -213,14 +213,13 @@ func (t *tree) whole(m *moduleFile) (*moduleFile, []byte, error) {
 	}
 }
 
-// PutModule records that a module was built or loaded. Its entries are put in
-// order. If a layer or the directory holds the same manifest and graph nothing
-// is written, save that the manifest in the directory is given the present
-// time, at most once in the life of the store, which is what collection goes
-// by. Anything else is written: a new module, a changed graph, a repair.
+// PutModule records that a module was built or loaded, and sorts its entries. If a layer or the
+// directory has the same manifest and graph, it writes nothing except the manifest's modification
+// time in the directory, at most once in the life of the store: collection uses that time.
+// Otherwise it writes a new module, a changed graph, or a repair.
 //
-// An error is a *NotCachedError, already logged, unless m cannot be a module at
-// all. ctx bounds the wait for a collection that is under way.
+// An error is a *NotCachedError, already logged, unless m is invalid. ctx bounds the wait for a
+// running collection.
 func (s *Store) PutModule(ctx context.Context, m Module) error {
 	m.Entries = sortedEntries(m.Entries)
 	m.graphDigest, m.graphSize = DigestOf(m.Graph), int64(len(m.Graph))
@@ -240,9 +239,8 @@ func (s *Store) PutModule(ctx context.Context, m Module) error {
 	return nil
 }
 
-// hasModule reports whether a root has the module with its graph, and stamps
-// it if that is the directory. What seems to be damaged there may be half of a
-// write that is under way: putModule looks again.
+// hasModule reports whether a root has the module with its graph, and sets its time in the
+// directory. Apparent damage may be half of a running write: putModule checks again.
 func (s *Store) hasModule(id ID, m *Module) bool {
 	for _, d := range s.roots {
 		t := s.openRoot(d)
@@ -276,8 +274,8 @@ func (t *tree) hasModule(id ID, m *Module) (bool, error) {
 	return err == nil && old.graphDigest == m.graphDigest && slices.Equal(old.Entries, m.Entries), err
 }
 
-// stamp gives a manifest the present time, once. That it fails, on a directory
-// that cannot be written, is no fault.
+// stamp sets the modification time of a manifest, once. A failure, as in a read-only directory,
+// is no fault.
 func (s *Store) stamp(t *tree, id ID) {
 	s.mu.Lock()
 	done := s.stamped[id]
@@ -292,8 +290,8 @@ func (s *Store) stamp(t *tree, id ID) {
 	}
 }
 
-// putModule writes the graph and then the manifest that names it. The lock
-// keeps two writers from mixing theirs; under it, what is damaged is damaged.
+// putModule writes the graph and then the manifest that names it. The lock keeps two writers
+// apart, so under it damage is damage.
 func (s *Store) putModule(ctx context.Context, id ID, m *Module) error {
 	t, release, err := s.openWrite(ctx)
 	if err != nil {
@@ -307,7 +305,7 @@ func (s *Store) putModule(ctx context.Context, id ID, m *Module) error {
 	defer unlock()
 	switch has, err := t.hasModule(id, m); {
 	case has:
-		return nil // another wrote it meanwhile
+		return nil // another process wrote it meanwhile
 	case err != nil:
 		s.damaged(err)
 	}
@@ -317,8 +315,8 @@ func (s *Store) putModule(ctx context.Context, id ID, m *Module) error {
 	return t.write(path.Join(moduleDir(id), manifestFile), m.encode())
 }
 
-// eachModule calls visit for every module that has a manifest. What is damaged
-// goes to damaged. The error is that of ctx.
+// eachModule calls visit for every module with a manifest, and damaged for damaged ones. The
+// error is that of ctx.
 func (t *tree) eachModule(ctx context.Context, visit func(*moduleFile), damaged func(error)) error {
 	dirs, err := t.list(modulesDir)
 	if err != nil {

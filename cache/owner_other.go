@@ -4,7 +4,7 @@ package cache
 
 import "io/fs"
 
-// modesMean: lists of access rights, which are not looked at, say who can write a file.
+// modesMean is false: access lists, which pwc does not read, decide who can write a file.
 const modesMean = false
 
 func owner(fs.FileInfo) (uid int, known bool) { return 0, false }

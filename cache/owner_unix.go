@@ -7,10 +7,10 @@ import (
 	"syscall"
 )
 
-// modesMean: the bits of a file's mode say who can write it.
+// modesMean is true: the bits of a file's mode decide who can write it.
 const modesMean = true
 
-// owner returns the user that a file belongs to.
+// owner returns the owner of a file.
 func owner(info fs.FileInfo) (uid int, known bool) {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

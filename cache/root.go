@@ -21,15 +21,14 @@ import (
 	"pwc/internal/openfile"
 )
 
-// Modes of what is made, less what the umask takes: others cannot write in the
-// directory, whatever the umask is.
+// Modes of new files and directories, before the umask. Others can never write in the directory.
 const (
 	dirMode  = 0o775
 	fileMode = 0o664
 )
 
-// FormatVersion is the version of the layout and of the manifests. Each has a
-// directory of its own, which no other version reads or writes.
+// FormatVersion is the version of the layout and of the manifests. Each version has its own
+// directory, which no other version reads or writes.
 const FormatVersion = 1
 
 // Directories under the root of a format version.
@@ -45,18 +44,16 @@ const (
 func keyFile(id ID) string     { h := id.String(); return path.Join(keysDir, h[:2], h) }
 func blobFile(d Digest) string { h := d.hex(); return path.Join(blobsDir, h[:2], h) }
 
-// Files in tmp are locked by those who write them. One that nobody holds was left by a
-// writer that died, unless its date is so near that the writer may not have locked it
-// yet. Where files cannot be locked the date decides alone; a writer that only slept
-// fails to rename, which is a warning.
+// Writers lock their files in tmp. A file without a lock belongs to a writer that died, unless it
+// is so new that the writer may not have locked it yet. Without locks only the date decides; a
+// writer that was suspended then fails to rename, which is a warning.
 const (
 	youngWithin = time.Minute
 	staleAfter  = time.Hour
 )
 
-// root is one directory of the cache: the one that is written, or a layer.
-// Every operation opens it anew, so a directory that is replaced under a
-// running process is found again.
+// root is one directory of the cache: the directory to write, or a layer. Every operation opens
+// it again, so a replaced directory is found.
 type root struct {
 	dir     string
 	version int
@@ -65,7 +62,7 @@ type root struct {
 
 func (d root) versionDir() string { return "v" + strconv.Itoa(d.version) }
 
-// open opens the directory of the format version. fs.ErrNotExist: there is none.
+// open opens the directory of the format version. fs.ErrNotExist: it does not exist.
 func (d root) open() (*tree, error) {
 	base, err := openfile.Dir(d.dir)
 	if err != nil {
@@ -98,27 +95,27 @@ func (d root) create() (*tree, error) {
 // constants and hex digests.
 type tree struct {
 	*os.Root
-	base fs.FileInfo // of the directory above, which holds all versions
+	base fs.FileInfo // of the parent directory, which has all versions
 	path string
 }
 
-// file returns the name that messages give to a file.
+// file returns the name of a file in messages.
 func (t *tree) file(name string) string { return filepath.Join(t.path, filepath.FromSlash(name)) }
 
-// damage returns the error of a file that cannot be used.
+// damage returns the error of an unusable file.
 func (t *tree) damage(name, format string, args ...any) *DamageError {
 	return &DamageError{File: t.file(name), Reason: fmt.Sprintf(format, args...)}
 }
 
-// read returns a whole file of at most limit bytes. The error matches
-// fs.ErrNotExist if there is none, and else is a *DamageError. No more is
-// allocated than the file holds.
+// read returns a whole file of at most limit bytes. The error matches fs.ErrNotExist if the file
+// does not exist, and is a *DamageError otherwise. read allocates no more than the size of the
+// file.
 func (t *tree) read(name string, limit int64) ([]byte, error) {
 	data, _, err := t.readInfo(name, limit)
 	return data, err
 }
 
-// readInfo is read that describes the file too.
+// readInfo is read, and returns the file's information.
 func (t *tree) readInfo(name string, limit int64) ([]byte, fs.FileInfo, error) {
 	f, info, err := t.openRegular(name)
 	if err != nil {
@@ -135,14 +132,14 @@ func (t *tree) readInfo(name string, limit int64) ([]byte, fs.FileInfo, error) {
 	return data, info, nil
 }
 
-// openRegular opens a file that is no link.
+// openRegular opens a file that is not a link.
 func (t *tree) openRegular(name string) (*os.File, fs.FileInfo, error) {
 	info, err := t.Lstat(name)
 	if err == nil && !info.Mode().IsRegular() {
 		return nil, nil, t.damage(name, "not a regular file (%s)", info.Mode().Type())
 	}
 	var f *os.File
-	if err == nil { // and what has the name by now is checked when it is open
+	if err == nil { // the opened file may be another one, so check it again
 		f, info, err = openfile.RegularIn(t.Root, name)
 	}
 	switch {
@@ -154,8 +151,7 @@ func (t *tree) openRegular(name string) (*os.File, fs.FileInfo, error) {
 	return f, info, nil
 }
 
-// reason strips the operation and the file name from an error, which the
-// message has already.
+// reason strips the operation and the file name from an error, because the message has them.
 func reason(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err
@@ -163,9 +159,9 @@ func reason(err error) error {
 	return err
 }
 
-// write writes a file aside, syncs it and renames it to its name, so that a
-// reader sees the old file, the new one or none. The directory is not synced:
-// a rename that a power failure undoes is a miss.
+// write writes a temporary file, syncs it and renames it, so that a reader sees the old file, the
+// new one or none. It does not sync the directory: a rename that a power failure reverts is a
+// miss.
 func (t *tree) write(name string, data []byte) error {
 	for _, dir := range []string{tmpDir, path.Dir(name)} {
 		if err := t.MkdirAll(dir, dirMode); err != nil {
@@ -179,14 +175,14 @@ func (t *tree) write(name string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	// Held until it has its name, or the process ends: see sweepTemp. Without locks its
-	// date protects it.
+	// The lock is held until the rename, or the end of the process: see sweepTemp. Without locks
+	// the date protects the file.
 	held := flock.New(t.file(tmp), flock.SetFlag(os.O_RDWR))
 	defer held.Unlock()
 	_, _ = held.TryLock()
 	_, err = f.Write(data)
 	if err == nil {
-		// File systems that cannot sync say so by one of these.
+		// Errors of file systems that cannot sync.
 		if err = f.Sync(); errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
 			err = nil
 		}
@@ -203,8 +199,8 @@ func (t *tree) write(name string, data []byte) error {
 	return err
 }
 
-// replace renames a file over whatever is at name; an empty directory there is
-// removed first, because rename does not.
+// replace renames a file over another. It first removes an empty directory at name, because
+// rename does not replace it.
 func (t *tree) replace(tmp, name string) error {
 	err := t.Rename(tmp, name)
 	if err == nil {
@@ -216,17 +212,16 @@ func (t *tree) replace(tmp, name string) error {
 	return err
 }
 
-// sweepTemp removes files that writers left behind when they died, whatever their date
-// says.
+// sweepTemp removes temporary files of writers that died, whatever their date.
 func (t *tree) sweepTemp() {
-	files, _ := t.list(tmpDir) // what cannot be listed stays
+	files, _ := t.list(tmpDir) // a directory that cannot be listed keeps its files
 	for _, e := range files {
 		info, err := e.Info()
 		if err != nil {
-			continue // gone
+			continue // removed meanwhile
 		}
 		name := path.Join(tmpDir, e.Name())
-		age := time.Since(info.ModTime()).Abs() // a date may lie ahead, by a clock or on purpose
+		age := time.Since(info.ModTime()).Abs() // a date may be in the future, by a wrong clock or on purpose
 		if age < youngWithin {
 			continue
 		}
@@ -242,14 +237,14 @@ func (t *tree) sweepTemp() {
 			held.Unlock()
 			continue
 		}
-		if dead { // no writer of ours made it
+		if dead { // no writer of this package made it
 			t.RemoveAll(name)
 		}
 	}
 }
 
-// list returns the entries of a directory in the order of their names, none if
-// there is no such directory. The error is a *DamageError.
+// list returns the entries of a directory by name; empty if the directory does not exist. The
+// error is a *DamageError.
 func (t *tree) list(dir string) ([]fs.DirEntry, error) {
 	entries, err := fs.ReadDir(t.FS(), dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -258,9 +253,9 @@ func (t *tree) list(dir string) ([]fs.DirEntry, error) {
 	return entries, nil
 }
 
-// eachHash calls visit for every file of keys or blobs that is named by a
-// digest; other names are not the cache's. Directories that cannot be listed
-// go to damaged. It stops at the first error of visit or of ctx.
+// eachHash calls visit for every file of keys or blobs whose name is a digest, and ignores other
+// names. It calls damaged for directories that cannot be listed. It stops at the first error of
+// visit or of ctx.
 func (t *tree) eachHash(ctx context.Context, dir string, visit func(h [sha256.Size]byte, name string) error, damaged func(error)) error {
 	subs, err := t.list(dir)
 	if err != nil {
@@ -296,7 +291,7 @@ func (t *tree) entry(id ID) (*Entry, error) {
 	return e, err
 }
 
-// entryInfo is entry that describes the file too.
+// entryInfo is entry, and returns the file's information.
 func (t *tree) entryInfo(id ID) (*Entry, fs.FileInfo, error) {
 	name := keyFile(id)
 	data, info, err := t.readInfo(name, maxManifest)
@@ -313,7 +308,7 @@ func (t *tree) entryInfo(id ID) (*Entry, fs.FileInfo, error) {
 	return e, info, nil
 }
 
-// blob reads and checks the contents that an entry names.
+// blob reads and checks the contents of an entry.
 func (t *tree) blob(d Digest, size int64) ([]byte, error) {
 	name := blobFile(d)
 	data, err := t.read(name, MaxBlob)

@@ -1,12 +1,11 @@
 package cache
 
-// What packages that move entries between machines need beside Put and Get.
+// Methods for packages that move entries between machines.
 
-// MarshalText returns what String returns, so that a digest is a string in
-// JSON.
+// MarshalText returns the form of String, so a digest is a string in JSON.
 func (d Digest) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText parses what MarshalText returns, and nothing else.
+// UnmarshalText parses the form of MarshalText, and no other.
 func (d *Digest) UnmarshalText(text []byte) error {
 	parsed, err := ParseDigest(string(text))
 	if err != nil {
@@ -16,9 +15,9 @@ func (d *Digest) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Validate reports why m cannot be kept: a name that is empty or a path, a
-// string that is too long or not UTF-8, too many entries, a size out of range.
-// The order of the entries does not matter.
+// Validate returns an error if m cannot be stored: its name is empty or a path, a string is too
+// long or not UTF-8, it has too many entries, or a size is out of range. The order of the entries
+// does not matter.
 func (m Module) Validate() error {
 	m.Entries = sortedEntries(m.Entries)
 	m.graphSize = int64(len(m.Graph))

@@ -13,30 +13,28 @@ import (
 	"time"
 )
 
-// Options say where a store is. The zero value is a store that holds nothing
-// and keeps nothing.
+// Options configure a store. The zero value is an empty store that keeps nothing.
 type Options struct {
-	Dir    string       // read and written; empty: nothing is kept
-	Layers []string     // read, never written, searched in this order before Dir
+	Dir    string       // read and written; empty: nothing is stored
+	Layers []string     // read-only, searched in this order before Dir
 	Logger *slog.Logger // nil: no messages
 
-	// Trust says which directories may hold machine code whoever can write them. Nil:
-	// only Dir, and layers that nobody but the user and root can write.
+	// Trust lists directories that may have machine code although others can write them. Nil:
+	// only Dir, and layers that only the user and root can write.
 	Trust *Trust
 
-	// LockTimeout bounds the time that the store waits, in all its life, for other
-	// processes: those that compile the same keys, and collections. From then on it takes
-	// the locks that are free, and else does work twice. 0: ten minutes.
+	// LockTimeout bounds the total time that the store waits for other processes: those that
+	// compile the same keys, and collections. After it the store takes only free locks, and
+	// otherwise repeats work. 0: ten minutes.
 	LockTimeout time.Duration
 }
 
 const defaultLockTimeout = 10 * time.Minute
 
-// Store is a cache on disk. It holds nothing open and needs no closing; all
-// methods may be called from many goroutines, and many stores, in many
-// processes, may share a directory.
+// Store is a cache on disk. It keeps no file open and needs no closing. All methods are safe for
+// concurrent use, and many stores in many processes may share a directory.
 type Store struct {
-	roots []root // the layers, then the directory that is written
+	roots []root // the layers, then the directory to write
 	dir   root
 	trust *Trust
 	log   *slog.Logger
@@ -50,14 +48,13 @@ type Store struct {
 
 	mu       sync.Mutex
 	held     map[ID]chan struct{} // locks held in this process, closed by their release
-	stamped  map[ID]bool          // modules whose use this process has recorded
-	unopened map[string]bool      // directories that could not be opened, and were reported
+	stamped  map[ID]bool          // modules whose use this store has recorded
+	unopened map[string]bool      // directories that could not be opened, and were logged
 
-	unvouched map[string]bool // directories with machine code that is not used, which were reported
+	unvouched map[string]bool // directories with untrusted machine code, which were logged
 }
 
-// New returns a store. No file is touched before it is used, and no directory
-// has to exist.
+// New returns a store. It opens no file before the first use, and directories need not exist.
 func New(o Options) *Store { return newStore(o, FormatVersion) }
 
 // newStore is New for a format version.
@@ -77,7 +74,7 @@ func newStore(o Options, version int) *Store {
 	}
 	for i, dir := range o.Layers {
 		if dir == o.Dir || slices.Contains(o.Layers[:i], dir) {
-			continue // it would be listed twice, and the directory's use not be recorded
+			continue // otherwise it would be listed twice, and its use not recorded
 		}
 		s.roots = append(s.roots, root{dir: dir, version: version, layer: true})
 	}
@@ -87,20 +84,20 @@ func newStore(o Options, version int) *Store {
 	return s
 }
 
-// Dir returns the directory that is written, or "".
+// Dir returns the directory to write, or "".
 func (s *Store) Dir() string { return s.dir.dir }
 
 // Stats counts what a store did since it was made.
 type Stats struct {
-	Loaded      int64 // entries found whole
+	Loaded      int64 // whole entries found
 	LoadedBytes int64 // of their blobs, read and verified
 	LoadTime    time.Duration
-	Stored      int64 // entries written, repairs included
+	Stored      int64 // entries written, including repairs
 	StoredBytes int64 // of their blobs
 	StoreTime   time.Duration
-	Damaged     int64 // files that were there and could not be used, each time
+	Damaged     int64 // unusable files, at each encounter
 	NotCached   int64 // entries and modules that could not be written
-	Untrusted   int64 // look-ups that found machine code which is not trusted
+	Untrusted   int64 // look-ups that found untrusted machine code
 }
 
 type counters struct {
@@ -117,7 +114,7 @@ func (s *Store) Stats() Stats {
 	}
 }
 
-// damaged logs and counts a file that cannot be used.
+// damaged logs and counts an unusable file.
 func (s *Store) damaged(err error) {
 	s.count.damaged.Add(1)
 	if d, ok := errors.AsType[*DamageError](err); ok {
@@ -127,9 +124,8 @@ func (s *Store) damaged(err error) {
 	}
 }
 
-// notCached logs, counts and wraps the reason why something was not kept. The first
-// is a warning and the others are not: a full disk is one fault, however many
-// artifacts a model has.
+// notCached logs, counts and wraps a failure to store. Only the first is a warning: a full disk
+// is one fault, for any number of artifacts.
 func (s *Store) notCached(what string, err error) error {
 	level := slog.LevelInfo
 	if s.count.notCached.Add(1) == 1 {
@@ -139,9 +135,8 @@ func (s *Store) notCached(what string, err error) error {
 	return &NotCachedError{What: what, Err: err}
 }
 
-// openRoot opens a directory for reading; nil if that cannot be done. It is
-// said once for each directory, and not at all if the one that is written is
-// not there yet.
+// openRoot opens a directory for reading; nil if that fails. It logs the failure once for each
+// directory, but not if the directory to write does not exist yet.
 func (s *Store) openRoot(d root) *tree {
 	t, err := d.open()
 	if err == nil {
@@ -165,13 +160,11 @@ func (s *Store) openRoot(d root) *tree {
 	return nil
 }
 
-// Get returns the blob of a key, every byte of it checked against its hash:
-// from the first layer that has it whole, else from the directory; false where
-// there is none. Nothing is written. Files that are damaged are logged. If no
-// whole entry was found beside them the error joins their *DamageErrors: the
-// entry is to be made again and put, which repairs it. So it does with an
-// *[UntrustedError] for each directory that has the entry and is not trusted with
-// machine code. Any other error is the cause of ctx's end.
+// Get returns the blob of a key, from the first layer with a whole entry, otherwise from the
+// directory; false if there is none. It compares every byte with its hash, writes nothing, and
+// logs damaged files. If it finds only damaged entries, the error joins their *DamageErrors: make
+// the entry again and Put it, which repairs it. The error also has an *[UntrustedError] for each
+// directory whose entry is untrusted machine code. Any other error is the cause of ctx's end.
 func (s *Store) Get(ctx context.Context, key Key) (blob []byte, ok bool, err error) {
 	if ctx.Err() != nil {
 		return nil, false, context.Cause(ctx)
@@ -201,8 +194,7 @@ func (s *Store) Get(ctx context.Context, key Key) (blob []byte, ok bool, err err
 	return nil, false, errors.Join(damage...)
 }
 
-// getTrusted is get of what is trusted; the error is that of get or an
-// *UntrustedError.
+// getTrusted is get for trusted entries. The error is that of get or an *UntrustedError.
 func (s *Store) getTrusted(d root, t *tree, key Key) ([]byte, error) {
 	id := key.id()
 	blob, info, err := t.get(id)
@@ -215,8 +207,8 @@ func (s *Store) getTrusted(d root, t *tree, key Key) ([]byte, error) {
 	return blob, nil
 }
 
-// get reads and checks an entry, and describes its manifest. The error matches
-// fs.ErrNotExist if there is none, and else is a *DamageError.
+// get reads and checks an entry and its manifest. The error matches fs.ErrNotExist if there is
+// none, and is a *DamageError otherwise.
 func (t *tree) get(id ID) ([]byte, fs.FileInfo, error) {
 	for again := false; ; again = true {
 		e, info, err := t.entryInfo(id)
@@ -227,19 +219,17 @@ func (t *tree) get(id ID) ([]byte, fs.FileInfo, error) {
 		if !errors.Is(err, fs.ErrNotExist) {
 			return blob, info, err
 		}
-		// Collection removes the manifest and then the blob, so an entry that
-		// went meanwhile, or went and came back, is not damaged.
+		// Collection removes the manifest and then the blob, so an entry that was removed
+		// meanwhile, or removed and written again, is not damaged.
 		if again {
 			return nil, nil, t.damage(blobFile(e.Blob), "missing; the entry %s names it", id)
 		}
 	}
 }
 
-// Put keeps a blob under a key. What is there and whole is left alone, and
-// what is damaged is written anew. An error is a *NotCachedError, already
-// logged, unless key, blob or p cannot be an entry at all. ctx bounds the wait
-// for a collection that is under way: work that is done is kept even if nobody
-// waits for it any more.
+// Put stores a blob under a key. It keeps a whole entry and replaces a damaged one. An error is a
+// *NotCachedError, already logged, unless key, blob or p are invalid. ctx bounds the wait for a
+// running collection: finished work is stored even if nobody waits for it any more.
 func (s *Store) Put(ctx context.Context, key Key, blob []byte, p Provenance) error {
 	e := &Entry{Key: key, Blob: DigestOf(blob), Size: int64(len(blob)), Provenance: p, Created: time.Now()}
 	if err := e.validate(); err != nil {
@@ -280,8 +270,8 @@ func (s *Store) put(ctx context.Context, e *Entry, blob []byte) error {
 	return nil
 }
 
-// openWrite opens the directory for a write that collection waits for. Without
-// a lock it goes on: what collection then removes is made again.
+// openWrite opens the directory for a write that collection waits for. Without a lock the write
+// continues, and entries that collection then removes are made again.
 func (s *Store) openWrite(ctx context.Context) (t *tree, release func(), err error) {
 	t, err = s.dir.create()
 	if err != nil {
@@ -300,7 +290,7 @@ func (s *Store) openWrite(ctx context.Context) (t *tree, release func(), err err
 	return t, func() { unlock(); t.Close() }, nil
 }
 
-// noLock says, once for each of the two reasons, that work may be done twice.
+// noLock logs, once for each of two reasons, that work may be repeated.
 func (s *Store) noLock(err error) {
 	if errors.Is(err, errLockTimeout) {
 		s.waitWarn.Do(func() { s.log.Warn("cache: going on without the lock, and without waiting for others", "reason", err) })

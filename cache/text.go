@@ -12,13 +12,11 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// Manifests are text: a header line, one line a field (a word and its values,
-// strings in Go's double quotes), and a line "sum sha256:…" over all bytes
-// before it. There is one text for one value: a parser accepts what the
-// encoder would write and nothing else, so no two files mean the same and no
-// byte of a file is without a meaning.
+// Manifests are text: a header line, one line for each field (a word and its values, strings in
+// Go's double quotes), and a line "sum sha256:…" over all bytes before it. One value has one
+// text: a parser accepts only the encoder's text, so every byte of a file counts.
 
-// maxManifest bounds the bytes of a manifest that are read.
+// maxManifest bounds the bytes of a manifest.
 const maxManifest = 16 << 20
 
 // textWriter appends lines.
@@ -115,10 +113,9 @@ func (l *textLine) time() time.Time {
 
 const timeLayout = "2006-01-02T15:04:05Z"
 
-// parseText checks the header and the checksum of a manifest and gives its
-// lines to field, which reports whether it knows the word. What field makes of
-// the lines need not be checked for order and repetition: the caller encodes
-// it again and compares.
+// parseText checks the header and the checksum of a manifest and calls field for each line, which
+// reports whether it knows the word. field need not check order and repetition: the caller
+// encodes the value again and compares.
 func parseText(data []byte, header string, field func(l *textLine) bool) error {
 	if !bytes.HasPrefix(data, []byte(header+"\n")) {
 		return fmt.Errorf("does not begin with %q", header)

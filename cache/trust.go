@@ -26,32 +26,30 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// NeedsTrust reports whether programs for a target are machine code, about which
-// nothing can be proven: where they come from decides whether they run. Programs for
-// the host need no trust. They are vector code, and loading proves that they stay in
-// their buffers.
+// NeedsTrust reports whether programs for a target are machine code. Nothing can be proven about
+// machine code, so its source decides whether it runs. Programs for the host are vector code.
+// Loading proves that they stay in their buffers, so they need no trust.
 func NeedsTrust(target string) bool { return target != "host" }
 
-// Trust says where machine code may come from, besides the directory that a store
-// writes and layers that only their owner or root can have written. The zero value
-// adds nothing to those.
+// Trust lists sources of machine code, in addition to the directory that a store writes and
+// layers that only their owner or root can have written. The zero value lists none.
 type Trust struct {
-	Keys         []PublicKey // artifacts that one of them signed
-	Dirs         []string    // cache directories, absolute, whoever can write them
+	Keys         []PublicKey // artifacts with a signature by one of them
+	Dirs         []string    // cache directories, absolute, that others may be able to write
 	Repositories []string    // of registries: "registry.example/team/model", or "registry.example/team" for all below it
 	Artifacts    []Digest    // of manifests
 }
 
-// UntrustedError says that machine code is there and is not used. To a look-up it is a
+// UntrustedError: the cache has machine code from an untrusted source. For a look-up it is a
 // miss.
 type UntrustedError struct {
 	Target string // "cuda:sm_90"
 	Source string // the directory or artifact that has it
 	Reason string
-	Fix    string // the command that has it trusted
+	Fix    string // the command that makes it trusted
 }
 
-// Error names the source, the reason and the command to run.
+// Error names the source, the reason and the command.
 func (e *UntrustedError) Error() string {
 	return fmt.Sprintf("cache: code for %s in %s is not trusted: %s; if it is yours, run: %s", termsafe.Clip(e.Target, 80), e.Source, e.Reason, e.Fix)
 }
@@ -61,8 +59,8 @@ func (t *Trust) TrustsDir(dir string) bool {
 	return t != nil && slices.Contains(t.Dirs, dir)
 }
 
-// TrustsArtifact reports whether the list has an artifact, by its digest or by the
-// repository that it comes from. repository is "" for a layout.
+// TrustsArtifact reports whether the list has an artifact, by its digest or by its repository.
+// repository is "" for a layout.
 func (t *Trust) TrustsArtifact(repository string, d Digest) bool {
 	if t == nil {
 		return false
@@ -72,13 +70,13 @@ func (t *Trust) TrustsArtifact(repository string, d Digest) bool {
 	})
 }
 
-// PublicKey verifies signatures: ECDSA over P-256 with SHA-256, the kind of cosign's
-// key pairs, or Ed25519.
+// PublicKey verifies signatures: ECDSA over P-256 with SHA-256, as cosign's key pairs, or
+// Ed25519.
 type PublicKey struct {
-	der string // SubjectPublicKeyInfo; a string so that keys can be compared
+	der string // SubjectPublicKeyInfo; a string, so keys are comparable
 }
 
-// key returns the key as the standard library has it.
+// key returns the key as a type of the standard library.
 func (k PublicKey) key() (crypto.PublicKey, error) {
 	key, err := x509.ParsePKIXPublicKey([]byte(k.der))
 	if err != nil {
@@ -87,7 +85,7 @@ func (k PublicKey) key() (crypto.PublicKey, error) {
 	return key, checkKey(key)
 }
 
-// checkKey reports whether a public key is of a kind that signatures are made with.
+// checkKey returns an error for unsupported kinds of public keys.
 func checkKey(key crypto.PublicKey) error {
 	switch key := key.(type) {
 	case ed25519.PublicKey:
@@ -101,7 +99,7 @@ func checkKey(key crypto.PublicKey) error {
 	return fmt.Errorf("a key of type %T; it must be ECDSA over P-256 or Ed25519", key)
 }
 
-// maxPEM bounds the bytes of a file with a key; real ones have some hundred.
+// maxPEM bounds the bytes of a key file; typical ones have some hundred.
 const maxPEM = 64 << 10
 
 // ParsePublicKey parses a public key in PEM ("PUBLIC KEY"), as cosign.pub is.
@@ -139,7 +137,7 @@ func (k PublicKey) ID() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Algorithm returns what kind of key it is: "ECDSA P-256" or "Ed25519".
+// Algorithm returns the kind of the key: "ECDSA P-256" or "Ed25519".
 func (k PublicKey) Algorithm() string {
 	if key, err := k.key(); err == nil {
 		if _, ok := key.(ed25519.PublicKey); ok {
@@ -172,10 +170,9 @@ type Signer struct {
 	pub PublicKey
 }
 
-// ParseSigner parses a private key in PKCS #8 PEM ("PRIVATE KEY") that is not
-// encrypted: ECDSA over P-256 or Ed25519. openssl genpkey makes them. The keys that
-// cosign generate-key-pair makes are encrypted in a format of cosign's own: sign with
-// cosign then.
+// ParseSigner parses an unencrypted private key in PKCS #8 PEM ("PRIVATE KEY"), as openssl
+// genpkey makes: ECDSA over P-256 or Ed25519. Keys of cosign generate-key-pair are encrypted in
+// cosign's own format: sign with cosign then.
 func ParseSigner(text []byte) (*Signer, error) {
 	b, _ := pem.Decode(text)
 	switch {
@@ -217,10 +214,10 @@ func ReadSigner(name string) (*Signer, error) {
 	return s, nil
 }
 
-// Public returns the key that verifies what s signs.
+// Public returns the key that verifies signatures of s.
 func (s *Signer) Public() PublicKey { return s.pub }
 
-// Sign signs a message, as [PublicKey.Verify] has it.
+// Sign signs a message for [PublicKey.Verify].
 func (s *Signer) Sign(message []byte) ([]byte, error) {
 	if s.key == nil {
 		return nil, errors.New("a signer without a key")
@@ -232,9 +229,8 @@ func (s *Signer) Sign(message []byte) ([]byte, error) {
 	return s.key.Sign(rand.Reader, sum[:], crypto.SHA256)
 }
 
-// The text of a trust file: a header, then one line for each member, of each kind in
-// order. It is a text for people: order and repetition do not matter when it is read,
-// and lines that are empty or begin with # are skipped.
+// The text of a trust file: a header, then one line for each member, sorted by kind. A reader
+// accepts any order and repetition, and skips empty lines and lines that begin with #.
 const (
 	trustHeader = "pwc cache trust 1"
 	maxTrust    = 1 << 20
@@ -313,10 +309,10 @@ func add[T comparable](list []T, v T) []T {
 	return append(slices.Clip(list), v)
 }
 
-// AddKey adds a key, unless it is there.
+// AddKey adds a key if it is new.
 func (t *Trust) AddKey(k PublicKey) { t.Keys = add(t.Keys, k) }
 
-// AddDir adds a directory, which must be an absolute path, unless it is there.
+// AddDir adds a directory if it is new. It must be an absolute path.
 func (t *Trust) AddDir(dir string) error {
 	if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir {
 		return fmt.Errorf("%q is no absolute path in its shortest form", termsafe.Clip(dir, 80))
@@ -325,8 +321,8 @@ func (t *Trust) AddDir(dir string) error {
 	return nil
 }
 
-// AddRepository adds a repository of a registry, or a part of a registry's names,
-// unless it is there. It has no tag, digest or scheme.
+// AddRepository adds a repository of a registry, or a prefix of repositories, if it is new. It
+// has no tag, digest or scheme.
 func (t *Trust) AddRepository(name string) error {
 	registry, rest, _ := strings.Cut(name, "/")
 	if registry == "" || path.Clean("/"+name) != "/"+name || strings.ContainsAny(name, "@ \t\n\\") || strings.Contains(name, "://") || strings.Contains(rest, ":") {
@@ -336,14 +332,14 @@ func (t *Trust) AddRepository(name string) error {
 	return nil
 }
 
-// AddArtifact adds the digest of an artifact's manifest, unless it is there.
+// AddArtifact adds the digest of an artifact's manifest if it is new.
 func (t *Trust) AddArtifact(d Digest) { t.Artifacts = add(t.Artifacts, d) }
 
-// EnvTrust names the trust file of a command line.
+// EnvTrust is the environment variable with the trust file of a command line.
 const EnvTrust = "PWC_CACHE_TRUST"
 
-// TrustFile returns PWC_CACHE_TRUST, or else the file pwc/trust in the user's
-// directory of settings; "" where there is no such directory.
+// TrustFile returns PWC_CACHE_TRUST, otherwise the file pwc/trust in the user's configuration
+// directory; "" if there is no such directory.
 func TrustFile() (string, error) {
 	if name := os.Getenv(EnvTrust); name != "" {
 		return filepath.Abs(name)
@@ -355,8 +351,8 @@ func TrustFile() (string, error) {
 	return filepath.Join(base, "pwc", "trust"), nil
 }
 
-// ReadTrust reads a trust file; nothing is trusted by one that is not there. A file
-// that others than the user and root can write is an error.
+// ReadTrust reads a trust file. A missing file lists nothing. A file that others than the user
+// and root can write is an error.
 func ReadTrust(name string) (*Trust, error) {
 	if name == "" {
 		return &Trust{}, nil
@@ -421,9 +417,8 @@ const (
 	othersWrite fs.FileMode = 0o002
 )
 
-// foreign returns why somebody else may have written a file or directory, or "". If
-// owned it must belong to the user of the process or to root; no bit of mask may be
-// set in its mode.
+// foreign returns why another user may have written a file or directory, or "". If owned, the
+// file must belong to the user of the process or to root. Its mode must have no bit of mask.
 func foreign(info fs.FileInfo, mask fs.FileMode, owned bool) string {
 	if uid, known := owner(info); owned && known && uid != 0 && uid != os.Geteuid() {
 		return fmt.Sprintf("it belongs to user %d, not to user %d or root", uid, os.Geteuid())
@@ -438,7 +433,7 @@ func foreign(info fs.FileInfo, mask fs.FileMode, owned bool) string {
 	return ""
 }
 
-// shellWord returns a word as a shell takes it.
+// shellWord quotes a word for a shell.
 func shellWord(s string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/._-:@=+,", r)
@@ -449,12 +444,12 @@ func shellWord(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// vouch returns nil if machine code for a target may be used that an opened root has
-// in the entry whose manifest is described by info; name is the manifest's.
+// vouch returns nil if machine code of an entry in an opened root may be used. info and name
+// describe the entry's manifest.
 //
-// A layer must belong to the user or to root and be writable by nobody else, down to
-// the manifest, which names its blob by its hash. The directory that the store writes
-// may be shared with a group: the user names it, and chooses whom to share it with.
+// A layer must belong to the user or to root and be writable by nobody else, down to the
+// manifest, which names its blob by hash. The directory to write may be shared with a group,
+// because the user chose it.
 func (s *Store) vouch(d root, t *tree, target, name string, info fs.FileInfo) error {
 	if !NeedsTrust(target) || s.trust.TrustsDir(d.dir) {
 		return nil
@@ -494,9 +489,8 @@ func (s *Store) vouch(d root, t *tree, target, name string, info fs.FileInfo) er
 	return &UntrustedError{Target: target, Source: d.dir, Reason: why, Fix: "pwc cache trust add --dir " + shellWord(d.dir)}
 }
 
-// unusable logs and counts what a directory has and must not be used: damage each
-// time, and machine code that is not trusted once for each directory, however many
-// entries it has.
+// unusable logs and counts damage at each encounter, and untrusted machine code once for each
+// directory, for any number of entries.
 func (s *Store) unusable(d root, err error) {
 	if _, untrusted := errors.AsType[*UntrustedError](err); !untrusted {
 		s.damaged(err)

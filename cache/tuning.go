@@ -11,22 +11,22 @@ import (
 	"time"
 )
 
-// TuningKey is what a choice was measured for. Its fields are compared as they
-// are: who records decides what they say.
+// TuningKey identifies a measured choice. Its fields are compared as strings; the recorder
+// defines their contents.
 type TuningKey struct {
 	Device  string // the GPU's name, "NVIDIA H200"
 	Library string // the library and its version, "cublaslt 130100"
-	Problem string // what is computed: sizes, dtypes, layout
+	Problem string // the problem: sizes, dtypes, layout
 }
 
-// Tuning is a record of a measurement: which of several ways is fastest on a
-// device. It is an entry of its own: no program and no key of one depends on it
-// (C3), and without it everything works, only slower.
+// Tuning is a record of a measurement: the fastest of several variants on a device. It is a
+// separate entry: no program and no key depends on it (C3), and without it programs only run
+// slower.
 type Tuning struct {
 	TuningKey
-	Choice  string        // what to take, in the words of the library's user
-	Time    time.Duration // what it took when it was measured
-	Before  time.Duration // what is taken without a record took; 0: was not measured
+	Choice  string        // the variant, in the form of the library's user
+	Time    time.Duration // its measured time
+	Before  time.Duration // measured time of the choice without a record; 0: not measured
 	Created time.Time     // in whole seconds, UTC
 }
 
@@ -36,7 +36,7 @@ const (
 	tuningDir    = "tuning"
 )
 
-// ID returns the id that the record is filed under.
+// ID returns the id of the record's file.
 func (k TuningKey) ID() ID {
 	w := textWriter{buf: []byte(tuningDomain)}
 	k.write(&w)
@@ -73,7 +73,7 @@ func (t *Tuning) encode() []byte {
 	return w.seal()
 }
 
-// parseTuning parses a record. The error is the reason alone.
+// parseTuning parses a record. The error is only the reason.
 func parseTuning(data []byte) (*Tuning, error) {
 	t := &Tuning{}
 	err := parseText(data, tuningHeader, func(l *textLine) bool {
@@ -115,7 +115,7 @@ func (t *tree) tuning(id ID) (*Tuning, error) {
 	return r, err
 }
 
-// tuningInfo is tuning that describes the file too.
+// tuningInfo is tuning, and returns the file's information.
 func (t *tree) tuningInfo(id ID) (*Tuning, fs.FileInfo, error) {
 	name := tuningFile(id)
 	data, info, err := t.readInfo(name, maxManifest)
@@ -132,8 +132,8 @@ func (t *tree) tuningInfo(id ID) (*Tuning, fs.FileInfo, error) {
 	return r, info, nil
 }
 
-// trustedTuning is tuning of a record that is trusted like machine code: it chooses
-// which of a library's runs.
+// trustedTuning is tuning for trusted records. A record needs the trust of machine code, because
+// it selects machine code of a library.
 func (s *Store) trustedTuning(d root, t *tree, id ID) (*Tuning, error) {
 	r, info, err := t.tuningInfo(id)
 	if err == nil {
@@ -145,9 +145,9 @@ func (s *Store) trustedTuning(d root, t *tree, id ID) (*Tuning, error) {
 	return r, nil
 }
 
-// Tuning returns the record of a key: from the first layer that has it whole, else
-// from the directory; false where there is none. A record that is damaged, or lies
-// where machine code is not trusted, is logged and not used. Nothing is written.
+// Tuning returns the record of a key, from the first layer with a whole record, otherwise from
+// the directory; false if there is none. It logs and ignores damaged and untrusted records. It
+// writes nothing.
 func (s *Store) Tuning(key TuningKey) (Tuning, bool) {
 	id := key.ID()
 	for _, d := range s.roots {
@@ -167,8 +167,8 @@ func (s *Store) Tuning(key TuningKey) (Tuning, bool) {
 	return Tuning{}, false
 }
 
-// PutTuning keeps a record, in place of an older one of the same key. An error is a
-// *NotCachedError, already logged, unless r cannot be a record at all.
+// PutTuning stores a record and replaces an older one with the same key. An error is a
+// *NotCachedError, already logged, unless r is invalid.
 func (s *Store) PutTuning(ctx context.Context, r Tuning) error {
 	if r.Created.IsZero() {
 		r.Created = time.Now()
@@ -187,9 +187,8 @@ func (s *Store) PutTuning(ctx context.Context, r Tuning) error {
 	return nil
 }
 
-// Tunings returns all records that are whole and trusted, of layers and the directory, by id;
-// where two have one key, the one that a look-up finds. The error is the cause of
-// ctx's end.
+// Tunings returns all whole and trusted records of layers and the directory, by id. Of two
+// records with one key it returns the one that Tuning finds. The error is the cause of ctx's end.
 func (s *Store) Tunings(ctx context.Context) ([]Tuning, error) {
 	var out []Tuning
 	seen := map[ID]bool{}

@@ -9,18 +9,17 @@ import (
 	"io/fs"
 )
 
-// VerifyResult is what Verify read.
+// VerifyResult counts checked files and lists problems.
 type VerifyResult struct {
 	Modules, Entries, Blobs, Tunings int
-	Bytes                            int64   // of all files that were read
+	Bytes                            int64   // of all files read
 	Problems                         []error // *DamageErrors, in the order of directories and files
 }
 
-// Verify reads every file of the layers and the directory and checks it:
-// manifests against their checksums, keys and ids, blobs and graphs against
-// their digests, tuning records, and that everything which is named is there. It
-// writes nothing. What others write or remove meanwhile is no problem: what seems to
-// be missing is looked for again. The error is the cause of ctx's end.
+// Verify reads and checks every file of the layers and the directory: manifests against their
+// checksums, keys and ids, blobs and graphs against their digests, tuning records, and that every
+// named file exists. It writes nothing. Concurrent writes and removals are no problem: Verify
+// looks for missing files again. The error is the cause of ctx's end.
 func (s *Store) Verify(ctx context.Context) (*VerifyResult, error) {
 	v := &verifier{entries: map[ID]bool{}}
 	defer func() {
@@ -50,7 +49,7 @@ func (s *Store) Verify(ctx context.Context) (*VerifyResult, error) {
 				continue
 			}
 			if _, err := m.tree.module(m.id); errors.Is(err, fs.ErrNotExist) {
-				break // collected meanwhile, and its entries with it
+				break // collected meanwhile, with its entries
 			}
 			v.problem(&DamageError{File: m.file, Reason: fmt.Sprintf("no directory has a whole entry %s, which it lists", e.ID)})
 		}
@@ -62,7 +61,7 @@ func (s *Store) Verify(ctx context.Context) (*VerifyResult, error) {
 type verifier struct {
 	VerifyResult
 	trees   []*tree
-	entries map[ID]bool // whole, in any tree
+	entries map[ID]bool // whole ones, in any tree
 	modules []verifiedModule
 }
 
@@ -73,14 +72,14 @@ type verifiedModule struct {
 
 func (v *verifier) problem(err error) { v.Problems = append(v.Problems, err) }
 
-// found is problem, unless the file went after it was listed.
+// found reports a problem, unless the file was removed after it was listed.
 func (v *verifier) found(err error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		v.problem(err)
 	}
 }
 
-// appeared reports whether an entry was put after its directory was listed.
+// appeared reports whether an entry was written after its directory was listed.
 func (v *verifier) appeared(id ID) bool {
 	for _, t := range v.trees {
 		if _, _, err := t.get(id); err == nil {
@@ -94,14 +93,14 @@ func (v *verifier) appeared(id ID) bool {
 // tree checks one directory, adds its whole entries and its modules. The error is
 // that of ctx.
 func (v *verifier) tree(ctx context.Context, t *tree) error {
-	blobs := map[Digest]int64{} // whole
+	blobs := map[Digest]int64{} // whole blobs
 	buf := make([]byte, 128<<10)
 	err := t.eachHash(ctx, blobsDir, func(h [32]byte, name string) error {
 		size, got, err := t.sum(name, buf)
 		v.Bytes += size
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return ctx.Err() // an entry that names it says so
+			return ctx.Err() // an entry that names the blob reports it
 		case err != nil:
 			v.problem(err)
 		case got != h:
@@ -125,7 +124,7 @@ func (v *verifier) tree(ctx context.Context, t *tree) error {
 		v.Bytes += int64(len(e.encode()))
 		size, whole := blobs[e.Blob]
 		if !whole || size != e.Size {
-			// The blob may have come, or the entry have gone or changed, since.
+			// The blob may be new, or the entry removed or changed, since the listing.
 			switch _, _, err := t.get(h); {
 			case errors.Is(err, fs.ErrNotExist):
 				return nil
@@ -171,8 +170,8 @@ func (v *verifier) tree(ctx context.Context, t *tree) error {
 	})
 }
 
-// sum hashes a file in pieces of buf. The error matches fs.ErrNotExist if there is
-// none, and else is a *DamageError.
+// sum hashes a file through buf. The error matches fs.ErrNotExist if the file does not exist, and
+// is a *DamageError otherwise.
 func (t *tree) sum(name string, buf []byte) (size int64, d Digest, err error) {
 	f, _, err := t.openRegular(name)
 	if err != nil {
