@@ -8,10 +8,10 @@ import (
 )
 
 // Autocast returns the module with one of its functions in mixed precision, as torch.autocast
-// computes: products take and give dt, which is bf16 or f16; ops that lose digits there
-// (softmax, norms, reductions, exp, log, pow and the like) compute in f32, and so does what
-// joins values of both. Parameters, weights, states and results keep their types. A cast of a
-// weight is part of the function, so its gradient is f32: weights in f32 are master weights.
+// computes: GEMMs have operands and results in dt, which is bf16 or f16. Ops that lose precision
+// there (softmax, norms, reductions, exp, log, pow and others) compute in f32, and so do ops with
+// operands of both. Parameters, weights, states and results keep their types. The cast of a
+// weight is part of the function, so its gradient is f32: f32 weights are master weights.
 func Autocast(m *ir.Module, function string, dt dtype.DType) (*ir.Module, error) {
 	if m == nil {
 		return nil, fmt.Errorf("train: %w", ir.ErrNoModule)
@@ -49,16 +49,16 @@ type caster struct {
 	low map[ir.Value]ir.Value // f32 value of the new function → the same in dt
 }
 
-// precision says in which dtype an op of autocast computes.
+// precision is the dtype in which autocast computes an op.
 type precision uint8
 
 const (
 	widest   precision = iota // the widest of its float operands
 	lower                     // bf16 or f16
 	full                      // f32
-	declared                  // that of the function as it was
+	declared                  // that of the original function
 	first                     // that of its first operand
-	each                      // its operands keep theirs
+	each                      // each operand keeps its own
 )
 
 // precisionOf follows the lists of torch.autocast (aten/src/ATen/autocast_mode.h).
@@ -85,7 +85,7 @@ func precisionOf(n *ir.Node) precision {
 	return widest
 }
 
-// node emits n with operands of the dtype that it computes in.
+// node emits n with operands in the dtype of its computation.
 func (c *caster) node(n *ir.Node) {
 	how := precisionOf(n)
 	args := make([]ir.Value, len(n.Args))
@@ -109,7 +109,7 @@ func (c *caster) node(n *ir.Node) {
 	c.rw.KeepWith(n, args)
 }
 
-// as returns v in dtype to. Values of other dtypes than f32 and the lower one stay.
+// as returns v in dtype to. It changes only values of f32 and the lower dtype.
 func (c *caster) as(v ir.Value, to dtype.DType) ir.Value {
 	from := c.rw.Type(v).DType
 	if from == to || from != dtype.F32 && from != c.dt || to != dtype.F32 && to != c.dt {

@@ -9,8 +9,7 @@ import (
 )
 
 // bind sets the module of the builder: the losses and the function that chooses among them, with
-// the values of their symbols, and with parameters in place of the states that random numbers
-// are drawn from.
+// values for their symbols, and parameters in place of generator states.
 func (p *builder) bind(m *ir.Module, losses []*ir.Func, choose *ir.Func) error {
 	funcs := losses
 	if choose != nil {
@@ -138,7 +137,7 @@ func subst(t ir.Type, symbols map[string]dim.Dim) ir.Type {
 	return out
 }
 
-// declare starts a module with the declarations of m that are not values.
+// declare starts a module with the declarations of m other than values.
 func declare(m *ir.Module) *ir.Builder {
 	b := ir.NewBuilder(m.Name)
 	n := b.Module()

@@ -12,13 +12,13 @@ import (
 	"pwc/safetensors"
 )
 
-// Data is the batches of a run, from tensors that have the names of the inputs. A tensor is cut
-// into batches along its leading axes: one of [steps, rows, …] has the rows of each step, one of
-// [rows, …] the rows of all steps one after the other, and so has one of [rows × …], such as a
-// text in tokens. Rows that are longer by a whole factor are cut. What is left of a last batch is dropped. A tensor of one batch is the same in
+// Data has the batches of a run, from tensors with the names of the inputs. It cuts a tensor into
+// batches along its leading axes: [steps, rows, …] has the rows of each step; [rows, …], or [rows
+// × …] such as a text in tokens, has the rows of all steps. A row that is longer by an integer
+// factor is cut into several. An incomplete last batch is dropped. A tensor of one batch serves
 // every step. After the last batch comes the first again.
 //
-// Data is the [Batch] of the step that [Data.Select] names.
+// Data is the [Batch] of the step selected by [Data.Select].
 type Data struct {
 	inputs  []dataInput
 	batches int64
@@ -26,7 +26,7 @@ type Data struct {
 	ranks   int64
 	rank    int64
 	step    int64
-	order   *order // of the rows; nil: as they are in the tensors
+	order   *order // of the rows; nil: the order of the tensors
 }
 
 type dataInput struct {
@@ -35,11 +35,11 @@ type dataInput struct {
 	size    int64 // of one batch
 	batches int64
 	rows    int64  // of one batch
-	drawn   []byte // the batch that was gathered last, if rows are shuffled
+	drawn   []byte // the last gathered batch, if rows are shuffled
 }
 
-// NewData finds the batches for a program. Tensors of src are used until the last step: they are
-// not copied, unless their integers have another width. A step takes a batch for each micro-batch of
+// NewData finds the batches for a program. It uses tensors of src until the last step without a
+// copy, unless their integers have another width. A step takes a batch for each micro-batch of
 // each rank of the program.
 func NewData(p *Program, src safetensors.Source) (*Data, error) {
 	if p == nil || src == nil {
@@ -100,8 +100,8 @@ func openInput(in Input, src safetensors.Source) (dataInput, error) {
 	return dataInput{name: in.Name, data: data, size: in.Type.DType.Bytes(rows), batches: have / rows, rows: batch}, nil
 }
 
-// holdsRows reports whether a tensor of the shape is made of rows of the extents inner, one after
-// the other. A row may be longer by a whole factor: it is cut.
+// holdsRows reports whether a tensor of the shape consists of rows with the sizes inner. A row
+// may be longer by an integer factor: it is cut.
 func holdsRows(shape, inner []int64) bool {
 	if len(shape) == 1 || len(inner) == 0 {
 		return true
@@ -135,7 +135,7 @@ func convert(t safetensors.Tensor, to dtype.DType) ([]byte, error) {
 	return out, nil
 }
 
-// intLoader returns a function that reads element i; nil for other dtypes than integers.
+// intLoader returns a function that reads element i; nil for dtypes other than integers.
 func intLoader(t safetensors.Tensor) func(i int64) int64 {
 	d := t.Data
 	switch t.DType {
@@ -153,14 +153,14 @@ func intLoader(t safetensors.Tensor) func(i int64) int64 {
 	return nil
 }
 
-// Batches returns how many batches there are, each for one micro-batch of one rank.
+// Batches returns the number of batches, each for one micro-batch of one rank.
 func (d *Data) Batches() int64 { return d.batches }
 
-// ReadOnly reports whether the bytes of a batch stay as they are: those of shuffled rows do not.
+// ReadOnly reports whether the bytes of a batch never change. Those of shuffled rows do.
 func (d *Data) ReadOnly() bool { return d.order == nil }
 
-// OfRank returns the batches of a rank, from 0; those that NewData returns are rank 0's. They are used
-// independently of d's, and shuffled by the same order.
+// OfRank returns the batches of a rank, from 0. NewData returns those of rank 0. They are
+// independent of d's, and shuffled in the same order.
 func (d *Data) OfRank(rank int) (*Data, error) {
 	if rank < 0 || int64(rank) >= d.ranks {
 		return nil, fmt.Errorf("train: rank %d of %d: ranks count from 0", rank, d.ranks)
@@ -177,11 +177,11 @@ func (d *Data) OfRank(rank int) (*Data, error) {
 	return &out, nil
 }
 
-// Select makes d the batch of a step, counted from 0.
+// Select selects the batch of a step, counted from 0.
 func (d *Data) Select(step int64) { d.step = step }
 
-// Input returns the bytes of an input for a micro-batch of the step. After [Data.Shuffle] they hold
-// until the next call for that input.
+// Input returns the bytes of an input for a micro-batch of the step. After [Data.Shuffle] they
+// are valid until the next call for that input.
 func (d *Data) Input(part, input int) ([]byte, error) {
 	if part < 0 || int64(part) >= d.parts || input < 0 || input >= len(d.inputs) || d.step < 0 {
 		return nil, fmt.Errorf("train: no input %d of micro-batch %d of step %d", input, part, d.step)

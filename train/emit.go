@@ -9,7 +9,7 @@ import (
 	"pwc/optim"
 )
 
-// emitLoss emits the functions that train one loss.
+// emitLoss emits the training functions of one loss.
 func (p *builder) emitLoss(i int) {
 	s := &p.sources[i]
 	p.Losses = append(p.Losses, Loss{Name: s.f.Name, weights: s.weights})
@@ -42,7 +42,7 @@ func (p *builder) emitLoss(i int) {
 	fb = p.b.Func(l.Name + ".update")
 	var values []ir.Value
 	for _, state := range states {
-		// A value of its own: the state is cleared below, and results are read after.
+		// A separate value: the state is cleared below, before results are read.
 		values = append(values, fb.Op1("add", []ir.Value{fb.State(state), fb.Float(0)}))
 	}
 	values = p.reducer(fb).finish(values)
@@ -54,10 +54,11 @@ func (p *builder) emitLoss(i int) {
 	p.update(fb, l, p.start(fb, l), p.mean(fb, s, values))
 }
 
-// gradients emits forward and backward of one of the parts of a step, and returns what is summed over them: the
-// loss, the weight of the batch if the parts have weights, and the gradients of the weights in f32, times the scale
-// of the loss. Each is multiplied by the weight and divided by the number of parts. ready, if not nil, is told of each
-// gradient, by its index in the result, where it is computed.
+// gradients emits forward and backward of one part of a step. It returns the values that are
+// summed over the parts: the loss, the weight of the batch if parts have weights, and the
+// gradients of the weights in f32, times the scale of the loss. Each is multiplied by the weight
+// and divided by the number of parts. ready, if not nil, is called with the index of each
+// gradient when it is computed.
 func (p *builder) gradients(fb *ir.FuncBuilder, s *source, ready func(i int, v ir.Value)) []ir.Value {
 	args := params(fb, s.f)
 	for _, v := range args {
@@ -95,7 +96,7 @@ func (p *builder) gradients(fb *ir.FuncBuilder, s *source, ready func(i int, v i
 		in = append(in, args[i])
 	}
 	in = append(in, seed)
-	if len(s.f.Returns) == 2 { // the weight of a batch is not trained
+	if len(s.f.Returns) == 2 { // the weight of a batch has no gradient
 		in = append(in, full(fb.Float(0)))
 	}
 	how := ir.Inlining{Args: in}
@@ -110,14 +111,14 @@ func (p *builder) gradients(fb *ir.FuncBuilder, s *source, ready func(i int, v i
 	return append(sums, fb.Inline(s.d.Backward, how)...)
 }
 
-// produced is a result of a function: its index, and the value that it is.
+// produced is a result of a function: its index and its value.
 type produced struct {
 	index int
 	value ir.Value
 }
 
-// producers returns the results of f by the node that computes them. A backward ends with reshapes of all gradients
-// to the shape that they have, which compute nothing.
+// producers returns the results of f by the node that computes them. A backward ends with
+// reshapes of all gradients to their own shapes, which compute nothing.
 func producers(f *ir.Func) map[int][]produced {
 	node := map[ir.Value]int{}
 	for i, n := range f.Nodes {
@@ -139,8 +140,8 @@ func producers(f *ir.Func) map[int][]produced {
 	return out
 }
 
-// mean emits the loss and the gradients of a step from the sums over its parts. Where no part has a weight, all of
-// them are 0.
+// mean emits the loss and the gradients of a step from the sums over its parts. If all weights
+// are 0, so are the means.
 func (p *builder) mean(fb *ir.FuncBuilder, s *source, sums []ir.Value) []ir.Value {
 	if !p.weighted(s) {
 		return sums
@@ -154,7 +155,7 @@ func (p *builder) mean(fb *ir.FuncBuilder, s *source, sums []ir.Value) []ir.Valu
 	return out
 }
 
-// update emits what follows the loss and the gradients of a step, and its results.
+// update emits the optimizer after the loss and the gradients, and the results of the step.
 func (p *builder) update(fb *ir.FuncBuilder, l *Loss, started started, values []ir.Value) {
 	o := &p.options
 	loss, gradients := values[0], values[1:]
@@ -185,15 +186,15 @@ func (p *builder) update(fb *ir.FuncBuilder, l *Loss, started started, values []
 	fb.Return(results...)
 }
 
-// started is what the updates of a step have in common.
+// started has the values that all updates of a step share.
 type started struct {
 	counts  []string                // states that count steps
-	next    map[string]ir.Value     // what they become
+	next    map[string]ir.Value     // their new values
 	updates map[string]optim.Update // by count
 }
 
-// start emits what updates need beside the gradients. It comes before these, so that an update can be
-// part of the kernel that computes the gradient.
+// start emits the values that updates need in addition to gradients. It precedes the gradients,
+// so an update can be part of the kernel that computes the gradient.
 func (p *builder) start(fb *ir.FuncBuilder, l *Loss) started {
 	o := &p.options
 	lr := fb.State(stateLR)
@@ -214,9 +215,9 @@ func (p *builder) start(fb *ir.FuncBuilder, l *Loss) started {
 	return s
 }
 
-// optimizer emits the updates of weights and of what counts steps, each weight's in the order in which gradients are
-// complete: the first updates then overlap with the sums of the last gradients over the ranks. Where finite is a value
-// and false, all keep what they hold, but for the scale.
+// optimizer emits the updates of weights and step counts, in the order in which gradients are
+// complete: the first updates then overlap with the sums of the last gradients over the ranks. If
+// finite is a value and false, all keep their contents, except the scale.
 func (p *builder) optimizer(fb *ir.FuncBuilder, l *Loss, started started, gradients []ir.Value, finite ir.Value) {
 	o := &p.options
 	write := func(state, next ir.Value) {
@@ -257,7 +258,7 @@ func (p *builder) optimizer(fb *ir.FuncBuilder, l *Loss, started started, gradie
 	}
 }
 
-// emitChoose emits the function that says which loss a step trains.
+// emitChoose emits the function that chooses the loss of a step.
 func (p *builder) emitChoose(f *ir.Func) {
 	f, _, err := p.cast(f)
 	if err != nil {

@@ -12,34 +12,33 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Parameters of the loss that [Language] and [Labeled] make.
+// Parameters of the loss of [Language] and [Labeled].
 const (
 	InputIDs = "input_ids" // the ids of the tokens
-	Labels   = "labels"    // of Labeled: the id of each token where it is to be predicted, elsewhere -100
+	Labels   = "labels"    // of Labeled: the id of each token to predict, elsewhere -100
 )
 
-// Language returns the module that trains a language model: @loss of input_ids, i32[rows,
-// length], is the mean cross entropy of each token but the first of a row, given those before it.
-// It is the loss that transformers computes for labels that are the input_ids.
+// Language returns the module that trains a language model. @loss of input_ids, i32[rows,
+// length], is the mean cross entropy of each token except the first of a row, given the tokens
+// before it: transformers' loss for labels that are the input_ids.
 //
-// m is a module as frontends make one for serving: @forward of ids and positions gives hidden
-// states, @logits of hidden states and rows the logits, and attention is calls of
-// [attention.Name], which become the op attention, or plain ops where they have a window or a
-// bound of scores.
+// m is a module as frontends make it for serving: @forward of ids and positions returns hidden
+// states, and @logits of hidden states and rows returns logits. Its calls of [attention.Name]
+// become the op attention, or plain ops if they have a window or a cap of scores.
 func Language(m *ir.Module, rows, length int64) (*ir.Module, error) {
 	return trained(m, &language{m: m, rows: rows, length: length})
 }
 
-// Labeled is [Language] for the labels of a second parameter, i32[rows, length]: the mean is over the
-// tokens whose label is an id of the vocabulary. Any other label, such as -100 of transformers, leaves
-// the token out, as a prompt whose answer is trained. A batch without labels has the loss 0. @loss also returns
-// the weight of the batch, the share of its tokens that the mean is over, so that micro-batches and ranks have
-// the loss of all their tokens together.
+// Labeled is [Language] for the labels of a second parameter, i32[rows, length]. The mean is over
+// the tokens whose label is an id of the vocabulary. Any other label, such as -100 of
+// transformers, excludes the token, such as one of a prompt. A batch without labels has the loss
+// 0. @loss also returns the weight of the batch, the share of its tokens with a label, so that
+// micro-batches and ranks have the loss of all their tokens together.
 func Labeled(m *ir.Module, rows, length int64) (*ir.Module, error) {
 	return trained(m, &language{m: m, rows: rows, length: length, labels: true})
 }
 
-// trained returns the module that trains m.
+// trained returns the training module of m.
 func trained(m *ir.Module, l *language) (*ir.Module, error) {
 	rows, length := l.rows, l.length
 	if m == nil {
@@ -72,18 +71,18 @@ func trained(m *ir.Module, l *language) (*ir.Module, error) {
 	return b.Build()
 }
 
-// language makes the module that trains m.
+// language makes the training module of m.
 type language struct {
 	m            *ir.Module
 	rows, length int64
-	labels       bool // a parameter has the labels; else the ids are
+	labels       bool // a parameter has the labels; otherwise the ids are the labels
 }
 
 // join returns a module with @loss, which still calls the attention of serving.
 func (l *language) join(forward, logits *ir.Func) (*ir.Module, error) {
 	symbols := map[string]dim.Dim{}
 	for _, s := range l.m.Symbols {
-		symbols[s.Name] = dim.Const(max(s.Lo, 1)) // of the cache, which is left out
+		symbols[s.Name] = dim.Const(max(s.Lo, 1)) // of the cache, which is removed
 	}
 	tokens := dim.Const(l.rows * l.length)
 	for _, v := range append(forward.Params[:len(forward.Params):len(forward.Params)], forward.Returns[0]) {
@@ -118,7 +117,7 @@ func (l *language) join(forward, logits *ir.Func) (*ir.Module, error) {
 	return b.Build()
 }
 
-// everyRow returns logits without its choice of rows, whose gradient would be a product.
+// everyRow returns logits without its selection of rows, whose gradient would be a GEMM.
 func everyRow(m *ir.Module, logits *ir.Func) *ir.Func {
 	f, err := ir.Rewrite(m, logits, func(rw *ir.Rewriter, _ int, n *ir.Node) {
 		if n.Op.ID == ir.OpGather && n.Args[0] == logits.Params[0] && n.Args[1] == logits.Params[1] {
@@ -127,16 +126,17 @@ func everyRow(m *ir.Module, logits *ir.Func) *ir.Func {
 		}
 		rw.Keep(n)
 	})
-	if err != nil { // its rows have another symbol than those of the hidden states: it stays
+	if err != nil { // its rows have another symbol than the hidden states, so it stays
 		return logits
 	}
 	return f
 }
 
-// entropy emits the results of the loss: the mean over tokens of the cross entropy of the logits with the next label of
-// the row. Picking the token by comparison keeps the gradient pointwise. Any number near the largest
-// logit keeps exp in range; a whole one has no gradient, which would be zero but for rounding. With labels the second
-// result is the weight of the batch.
+// entropy emits the results of the loss: the mean over tokens of the cross entropy of the logits
+// with the next label of the row. A comparison selects the token, so the gradient is pointwise. A
+// number near the largest logit is subtracted to keep exp in range. It is an integer, so that it
+// has no gradient; its exact gradient is zero except for rounding. With labels the second result
+// is the weight of the batch.
 func (l *language) entropy(e emitter, logits, labels, position ir.Value) []ir.Value {
 	tokens, last := dim.Const(l.rows*l.length), l.length-1
 	if e.Type(logits).DType != dtype.F32 {
@@ -155,7 +155,7 @@ func (l *language) entropy(e emitter, logits, labels, position ir.Value) []ir.Va
 	each := e.Op1("sub", []ir.Value{total, chosen})
 	all := func(x ir.Value) ir.Value { return e.Op1("sum", []ir.Value{x}, ir.IntsAttr("axes", 0, 1)) }
 	var inside, number, count ir.Value
-	if l.labels { // the padding above is no id, so it leaves out the last token of a row as well
+	if l.labels { // the padding above is not an id, so it also excludes the last token of a row
 		vocabulary, _ := e.Type(logits).Shape[1].Const()
 		known := e.compare(target, e.Int(0), "ge")
 		inside = e.Op1("and", []ir.Value{known, e.compare(target, e.Int(vocabulary), "lt")})
@@ -206,7 +206,7 @@ func (l *language) attend(m *ir.Module) (*ir.Func, error) {
 	return out, nil
 }
 
-// dense emits attention among the tokens of each row: q is [N, H, D], k and v are [N, G, D].
+// dense emits attention within each row: q is [N, H, D], k and v are [N, G, D].
 func (l *language) dense(e emitter, p attention.Params, q, k, v ir.Value) ir.Value {
 	t := e.Type(q)
 	if p.Softcap == 0 && (p.Window == 0 || int64(p.Window) >= l.length) {
@@ -251,7 +251,7 @@ func (l *language) seen(e emitter, p attention.Params) ir.Value {
 	return e.Op1("and", []ir.Value{e.compare(behind, e.Int(low), "ge"), e.compare(behind, e.Int(high), "le")})
 }
 
-// emitter shortens the emission of ops.
+// emitter has short methods that emit ops.
 type emitter struct{ *ir.FuncBuilder }
 
 func (e emitter) reshape(x ir.Value, shape ...dim.Dim) ir.Value {
@@ -266,9 +266,9 @@ func (e emitter) compare(a, b ir.Value, dir string) ir.Value {
 	return e.Op1("compare", []ir.Value{a, b}, ir.EnumAttr("dir", dir))
 }
 
-// Operations returns how many multiplications and additions the matrix products of a step take
-// that trains f: those of the forward, twice as many in the backward, and of attention, whose
-// backward computes the scores again, two and a half times as many.
+// Operations returns the number of multiplications and additions in the GEMMs of a training step
+// of f: those of the forward, twice as many in the backward, and two and a half times as many for
+// attention, whose backward computes the scores again.
 func Operations(f *ir.Func) int64 {
 	if f == nil {
 		return 0

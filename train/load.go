@@ -15,9 +15,9 @@ import (
 	"pwc/safetensors"
 )
 
-// Load takes the memory of the plan, captures the functions, and fills the states: weights from
-// a checkpoint, those of the optimizer with zeros. A run that is resumed goes on with
-// [Step.Restore] after it.
+// Load allocates the memory of the plan, captures the functions, and fills the states: weights
+// from a checkpoint, those of the optimizer with zeros. To resume a run, call [Step.Restore]
+// after it.
 func (s *Step) Load(ctx context.Context, weights safetensors.Source) error {
 	if err := checkpoint.Check(s.program.source, weights); err != nil {
 		return err
@@ -69,7 +69,7 @@ func (s *Step) loadWeights(src safetensors.Source) error {
 	return errors.Join(errs...)
 }
 
-// write fills a state and waits until it is.
+// write fills a state and waits for the copy.
 func (s *Step) write(state string, data []byte) error {
 	buf, err := s.backend.State(state)
 	if err != nil {
@@ -87,8 +87,8 @@ func (s *Step) write(state string, data []byte) error {
 	return s.backend.Stream().Synchronize()
 }
 
-// State waits for the steps so far and returns the bytes of a state: of a weight by its name, or
-// of another state of the program's module.
+// State waits for the enqueued steps and returns the bytes of a state: of a weight by its name,
+// or of another state of the program's module.
 func (s *Step) State(name string) ([]byte, error) {
 	buf, err := s.backend.State(name)
 	if err != nil || buf.Size == 0 {
@@ -101,7 +101,7 @@ func (s *Step) State(name string) ([]byte, error) {
 	return out, s.backend.Stream().Synchronize()
 }
 
-// SetLearningRate sets the learning rate before the schedule, from the next step on.
+// SetLearningRate sets the learning rate before the schedule, for the following steps.
 func (s *Step) SetLearningRate(lr float64) error {
 	if !(lr >= 0) {
 		return fmt.Errorf("train: a learning rate of %g, want at least 0", lr)
@@ -121,17 +121,16 @@ func (s *Step) trained() ([][]byte, error) {
 	return out, nil
 }
 
-// CanSave returns an error if the tensors of src cannot be written from the weights, before
-// anything is trained.
+// CanSave returns an error if the tensors of src cannot be computed from the weights. Call it
+// before training.
 func (s *Step) CanSave(src safetensors.Source) error {
 	_, err := checkpoint.Invert(src, s.program.Weights, make([][]byte, len(s.program.Weights)))
 	return err
 }
 
-// Weights returns the tensors of a checkpoint with the weights as they are now, and the tensors
-// of src that no trained weight is computed from. Those that the module declares equal to
-// another one are left out. src is the checkpoint that was loaded. The bytes of the latter alias
-// those of src.
+// Weights returns the tensors of a checkpoint with the present weights, and the tensors of src
+// that no trained weight is computed from, without those that the module declares equal to
+// another one. src is the loaded checkpoint. The bytes of the latter alias those of src.
 func (s *Step) Weights(src safetensors.Source) ([]safetensors.Tensor, error) {
 	if src == nil {
 		return nil, errors.New("train: no checkpoint is given whose tensors are to be written")
@@ -159,7 +158,7 @@ func (s *Step) Weights(src safetensors.Source) ([]safetensors.Tensor, error) {
 	return out, nil
 }
 
-// optimizerTensors returns the states that are no weights, by the names that they have in files.
+// optimizerTensors returns the states other than weights, by their names in files.
 func (s *Step) optimizerTensors() ([]safetensors.Tensor, error) {
 	var out []safetensors.Tensor
 	for _, st := range s.program.kept() {
@@ -177,8 +176,8 @@ func (s *Step) optimizerTensors() ([]safetensors.Tensor, error) {
 	return out, nil
 }
 
-// kept returns the states that a checkpoint has beside the weights. Sums over micro-batches are 0 between steps, so a run
-// may be resumed with another number of them.
+// kept returns the states of a checkpoint other than weights. Sums over micro-batches are 0
+// between steps, so a run can resume with another number of them.
 func (p *Program) kept() []*ir.State {
 	var out []*ir.State
 	for _, st := range p.Module.States {
@@ -192,8 +191,8 @@ func (p *Program) kept() []*ir.State {
 	return out
 }
 
-// fileName is the name that a state has in a file: "exp_avg.wte.weight", "step"; states of the
-// module itself are "state.NAME".
+// fileName returns the name of a state in a file: "exp_avg.wte.weight", "step"; "state.NAME" for
+// a state of the original module.
 func fileName(state string) string {
 	if name, ok := strings.CutPrefix(state, "train."); ok {
 		return name

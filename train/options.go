@@ -9,49 +9,50 @@ import (
 	"pwc/optim"
 )
 
-// Options say how a module is trained.
+// Options configure training.
 type Options struct {
 	// Losses names the functions that return a loss; a step trains one of them. Empty: the only
-	// function of the module, or those that are named "loss" or "loss." and something.
+	// function of the module, or those named "loss" or "loss.…".
 	Losses []string
 
-	// Choose names the function that says which of several losses a step trains: it takes
-	// parameters that the losses have and returns an i32[], the index in Losses. Empty: "choose".
+	// Choose names the function that chooses the loss of a step. It takes parameters of the
+	// losses and returns an i32[], the index in Losses. Empty: "choose".
 	Choose string
 
-	// Symbols are the values of the module's symbols: a step has one size.
+	// Symbols has the values of the module's symbols: a step has one size.
 	Symbols map[string]int64
 
 	Optimizer    optim.Optimizer
 	LearningRate float64        // of the optimizer, before the schedule
-	Schedule     optim.Schedule // nil: the learning rate stays
-	ClipNorm     float64        // largest global norm of the gradients; 0: they are not clipped
+	Schedule     optim.Schedule // nil: a constant learning rate
+	ClipNorm     float64        // largest global norm of the gradients; 0: no clipping
 
-	// Precision is the dtype of matrix products and of what follows them: f32, or bf16 or f16
-	// with weights, gradients of weights and optimizer states in f32 (see [Autocast]). The zero
-	// value is f32.
+	// Precision is the dtype of GEMMs and of the ops after them: f32, or bf16 or f16 with
+	// weights, gradients of weights and optimizer states in f32 (see [Autocast]). The zero value
+	// is f32.
 	Precision dtype.DType
 
-	// Scaler, if not nil, scales the loss. It is meant for f16.
+	// Scaler, if not nil, scales the loss, for f16.
 	Scaler *optim.Scaler
 
-	// MicroBatches is into how many runs a batch is cut. Their gradients are added up, and the
-	// loss and the gradient are the means over them, weighted where the loss returns a weight. 0: 1.
+	// MicroBatches is the number of runs of a step. Their gradients are summed, and the loss and
+	// the gradient are the means over them, weighted if the loss returns a weight. 0: 1.
 	MicroBatches int
 
-	// Ranks is how many devices train together, each on batches of its own. Their gradients are summed
-	// before the optimizer, so that all have the same weights; the loss and the gradient are the means over
-	// the micro-batches of all ranks. The ranks are those of the program's group [Group]. 0: 1.
+	// Ranks is the number of devices that train together, each on its own batches. Gradients are
+	// summed before the optimizer, so all ranks have the same weights. The loss and the gradient
+	// are the means over the micro-batches of all ranks. The ranks are those of the program's
+	// group [Group]. 0: 1.
 	Ranks int
 
-	// BucketBytes bounds a bucket: gradients with fewer bytes than that are summed over the ranks in one
-	// call, others in a call each. 0: 4 MiB.
+	// BucketBytes bounds a bucket: smaller gradients are summed over the ranks in one call,
+	// larger ones in a call each. 0: 4 MiB.
 	BucketBytes int64
 
-	// Separate makes the optimizer a function of its own also where a batch is not cut.
+	// Separate makes the optimizer a separate function even without micro-batches.
 	Separate bool
 
-	// Gradients makes the step return the gradients before they are clipped.
+	// Gradients makes the step return the gradients before clipping.
 	Gradients bool
 }
 

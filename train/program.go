@@ -12,7 +12,7 @@ import (
 	"pwc/optim"
 )
 
-// Names of states that a program has beside the weights.
+// Names of a program's states other than weights.
 const (
 	stateLR     = "train.lr"     // f32[]: the learning rate before the schedule
 	stateStep   = "train.step"   // i32[]: steps that updated weights
@@ -22,53 +22,53 @@ const (
 	stateWeight = "train.weight" // f32[]: the sum of their weights, if a loss returns one
 )
 
-// Program is the functions of a training step.
+// Program has the functions of a training step.
 type Program struct {
-	// Module has a state for each weight that is trained, by the weight's name, and the states of
-	// the optimizer. Weights that are not trained stay weights.
+	// Module has a state for each trained weight, by the weight's name, and the states of the
+	// optimizer. Other weights stay weights.
 	Module *ir.Module
 
-	Weights []*ir.Weight // that are trained, with the expressions that they are loaded by
+	Weights []*ir.Weight // trained ones, with the expressions that load them
 	Losses  []Loss
-	Choose  *ir.Func // which of several losses a step trains; nil: there is one
-	Inputs  []Input  // parameters of the losses and of Choose that a batch brings
+	Choose  *ir.Func // chooses the loss of a step; nil: there is one loss
+	Inputs  []Input  // parameters of the losses and of Choose in a batch
 
-	source  *ir.Module // that was built from
+	source  *ir.Module // the original module
 	options Options
 }
 
-// Input is a tensor of a batch: parameters of that name.
+// Input is a tensor of a batch: the parameters with that name.
 type Input struct {
 	Name string
-	Type ir.Type // its extents are constants
+	Type ir.Type // its sizes are constants
 }
 
-// Loss is a function that is trained.
+// Loss is a trained function.
 type Loss struct {
-	Name string // of the function in the module that was built from
+	Name string // of the function in the original module
 
-	// Step runs forward, backward and optimizer. nil: a step is runs of Accumulate, one for each
+	// Step runs forward, backward and optimizer. nil: a step is a run of Accumulate for each
 	// micro-batch, and one of Update.
 	Step *ir.Func
 
-	Accumulate *ir.Func // forward and backward: adds to the gradients so far
-	Update     *ir.Func // the optimizer, without parameters: it clears them
+	Accumulate *ir.Func // forward and backward: adds to the gradients
+	Update     *ir.Func // the optimizer, without parameters: it clears the gradients
 
 	// Results names the results of Step or Update: "loss", then "grad_norm" if gradients are
-	// clipped, "finite" (bool[]) with a scaler, and "grad.NAME" if gradients are wanted.
+	// clipped, "finite" (bool[]) with a scaler, and "grad.NAME" with Options.Gradients.
 	Results []string
 
-	// Generators are the parameters that random numbers are drawn from, i64[2]. States of the
-	// module that are generators are parameters here.
+	// Generators are the generator parameters, i64[2]. Generator states of the module are
+	// parameters here.
 	Generators []Generator
 
-	weights []int // indices in Program.Weights of those that it trains
+	weights []int // indices of its trained weights in Program.Weights
 }
 
-// Generator is a parameter that holds a seed and an offset.
+// Generator is a parameter with a seed and an offset.
 type Generator struct {
 	Name    string
-	Advance int64 // by how much one forward moves the offset on
+	Advance int64 // numbers that one forward draws
 }
 
 // Build makes the functions of a step of m. Errors of the module have positions.
@@ -180,7 +180,7 @@ func typeList(types []ir.Type) string {
 // builder makes a program.
 type builder struct {
 	*Program
-	m        *ir.Module // with the losses and Choose alone, their symbols bound
+	m        *ir.Module // with only the losses and Choose, their symbols bound
 	b        *ir.Builder
 	sources  []source
 	separate bool
@@ -190,11 +190,11 @@ type builder struct {
 // source is a loss with its gradients.
 type source struct {
 	d       *autodiff.Derivative
-	f       *ir.Func // what was differentiated
+	f       *ir.Func // the differentiated function
 	weights []int
 }
 
-// parts is in how many batches a step is cut, on all ranks together.
+// parts returns the number of micro-batches of a step, over all ranks.
 func (p *builder) parts() float64 { return float64(p.options.MicroBatches * p.options.Ranks) }
 
 // weighted reports whether the parts of a step have weights.
@@ -239,7 +239,8 @@ func (p *builder) differentiate(f *ir.Func) error {
 	return nil
 }
 
-// written refuses what f writes, if there are several ranks: each would write something else.
+// written refuses functions that write memory if there are several ranks: each rank would write
+// other values.
 func (p *builder) written(f *ir.Func) (errs ir.ErrorList) {
 	for _, n := range f.Nodes {
 		for _, v := range n.Versions {
@@ -252,7 +253,7 @@ func (p *builder) written(f *ir.Func) (errs ir.ErrorList) {
 	return errs
 }
 
-// cast returns f in the precision of the options, in a module of its own.
+// cast returns f in the precision of the options, in a new module.
 func (p *builder) cast(f *ir.Func) (*ir.Func, *ir.Module, error) {
 	if p.options.Precision == dtype.Invalid || p.options.Precision == dtype.F32 {
 		return f, p.m, nil
@@ -321,8 +322,8 @@ func (p *builder) declare() {
 	}
 }
 
-// declareCounts finds the state that counts the steps of each weight. A weight that a step does
-// not use keeps its count, as in PyTorch, so weights of the same losses share one.
+// declareCounts assigns each weight the state that counts its steps. A weight that a step does
+// not use keeps its count, as in PyTorch, so weights with the same losses share a state.
 func (p *builder) declareCounts() {
 	by := map[string]string{}
 	for i := range p.Weights {
@@ -343,13 +344,13 @@ func (p *builder) declareCounts() {
 	}
 }
 
-// optimizerState is the name of an optimizer's state of a weight.
+// optimizerState returns the name of an optimizer state of a weight.
 func optimizerState(state, weight string) string { return "train." + state + "." + weight }
 
-// accumulated is the name of the sum of a weight's gradients over micro-batches.
+// accumulated returns the name of the sum of a weight's gradients over micro-batches.
 func accumulated(weight string) string { return "train.grad." + weight }
 
-// find sets the functions of the losses, which the builder has now.
+// find sets the functions of the losses from the finished module.
 func (p *builder) find() {
 	for i := range p.Losses {
 		l := &p.Losses[i]

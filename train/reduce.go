@@ -14,7 +14,7 @@ const Group = "dp"
 // copying 4 MiB into a bucket takes less than that.
 const defaultBucket = 4 << 20
 
-// varying is the placement of values that each rank has its own of.
+// varying is the placement of values that differ between ranks.
 func (p *builder) varying() []ir.Placement {
 	if p.options.Ranks == 1 {
 		return nil
@@ -22,15 +22,15 @@ func (p *builder) varying() []ir.Placement {
 	return []ir.Placement{{Group: Group, Kind: ir.Varying}}
 }
 
-// reducer emits the sums over the ranks of the values of a step, as they are computed: a sum then overlaps with
-// the backward of earlier layers. Values smaller than a bucket are joined.
+// reducer emits the sums of values over the ranks when they are computed: a sum then overlaps
+// with the backward of earlier layers. It joins values smaller than a bucket.
 type reducer struct {
 	ranks  int
 	most   int64 // bytes of a bucket
 	fb     *ir.FuncBuilder
 	values []ir.Value
-	sums   []ir.Value // by value; NoValue: not emitted yet
-	bucket []int      // values that are joined to the next sum
+	sums   []ir.Value // by value; NoValue: not yet emitted
+	bucket []int      // values of the next joined sum
 	size   int64      // of the bucket, in bytes
 }
 
@@ -38,7 +38,7 @@ func (p *builder) reducer(fb *ir.FuncBuilder) *reducer {
 	return &reducer{ranks: p.options.Ranks, most: p.options.BucketBytes, fb: fb}
 }
 
-// add takes value number i, which was computed. Each is taken once.
+// add takes the computed value i, once for each i.
 func (r *reducer) add(i int, v ir.Value) {
 	for len(r.values) <= i {
 		r.values, r.sums = append(r.values, ir.NoValue), append(r.sums, ir.NoValue)
@@ -61,7 +61,7 @@ func (r *reducer) add(i int, v ir.Value) {
 	r.bucket, r.size = append(r.bucket, i), r.size+n
 }
 
-// finish takes the values that were not taken yet, and returns the sums of all.
+// finish takes the remaining values, and returns the sums of all.
 func (r *reducer) finish(values []ir.Value) []ir.Value {
 	for i, v := range values {
 		if i >= len(r.values) || r.values[i] == ir.NoValue {
@@ -102,13 +102,13 @@ func (r *reducer) flush() {
 	}
 }
 
-// apart reports whether ranks have different values of v. A gradient that no batch takes part in, such as
-// that of a penalty of large weights, is the same on each rank.
+// apart reports whether ranks have different values of v. A gradient that depends on no batch,
+// such as that of a penalty of large weights, is the same on each rank.
 func apart(fb *ir.FuncBuilder, v ir.Value) bool {
 	return slices.ContainsFunc(fb.Placed(v), func(p ir.Placement) bool { return p.Kind != ir.Replicated })
 }
 
-// bytesOf returns the bytes of a tensor of constant extents.
+// bytesOf returns the bytes of a tensor with constant sizes.
 func bytesOf(t ir.Type) int64 {
 	n, _ := t.Elements().Const()
 	return t.DType.Bytes(n)

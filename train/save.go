@@ -14,20 +14,19 @@ import (
 
 // Files of a checkpoint of a run.
 const (
-	ModelFile     = safetensors.SingleFile  // the weights, as transformers names it
-	OptimizerFile = "optimizer.safetensors" // states of the optimizer, and where the run is
+	ModelFile     = safetensors.SingleFile  // the weights, under transformers' name
+	OptimizerFile = "optimizer.safetensors" // states of the optimizer, and the place of the run
 )
 
-// maxCopied is the most bytes of a file that is copied into a checkpoint.
+// maxCopied bounds the bytes of a file that is copied into a checkpoint.
 const maxCopied = 64 << 20
 
-// formatVersion is that of the optimizer file.
+// formatVersion is the version of the optimizer file.
 const formatVersion = "1"
 
-// Save writes a checkpoint of the run to a directory that does not exist: the weights, which
-// transformers and pwc read, and the states of the optimizer. files are copied into it too, such
-// as the config. The directory appears with all of its files or not at all. src is the
-// checkpoint that was loaded.
+// Save writes a checkpoint of the run to a new directory: the weights, which transformers and pwc
+// read, and the states of the optimizer. It also copies files, such as the config. The directory
+// appears with all of its files or not at all. src is the loaded checkpoint.
 func (s *Step) Save(dir string, src safetensors.Source, files ...string) (err error) {
 	weights, err := s.Weights(src)
 	if err != nil {
@@ -89,9 +88,9 @@ func (s *Step) metadata() map[string]string {
 	}
 }
 
-// Restore puts the step where a run was when its checkpoint was saved to dir: weights, states of
-// the optimizer, count of steps and random numbers. The steps after it have the bits that they
-// would have had. The optimizer must be of the same kind. It comes after Load.
+// Restore sets the step to the state of a run at the checkpoint in dir: weights, optimizer
+// states, count of steps and random numbers. The following steps have the bits of the
+// uninterrupted run. The optimizer must be of the same kind. Call it after Load.
 func (s *Step) Restore(dir string) (err error) {
 	model, err := safetensors.Open(filepath.Join(dir, ModelFile))
 	if err != nil {
@@ -120,7 +119,7 @@ func (s *Step) Restore(dir string) (err error) {
 	return nil
 }
 
-// SavedSeed returns the seed of the run whose checkpoint was saved to dir, with which Restore goes on.
+// SavedSeed returns the seed of the run whose checkpoint is in dir. Restore uses it.
 func SavedSeed(dir string) (seed int64, err error) {
 	file, err := safetensors.Open(filepath.Join(dir, OptimizerFile))
 	if err != nil {
@@ -131,7 +130,7 @@ func SavedSeed(dir string) (seed int64, err error) {
 	return at.seed, err
 }
 
-// place is where a run was when its checkpoint was saved.
+// place is the progress of a run at a checkpoint.
 type place struct{ steps, seed, offset int64 }
 
 // placeOf reads the place from the metadata of an optimizer file.
@@ -150,7 +149,7 @@ func placeOf(file *safetensors.File) (at place, err error) {
 	return at, nil
 }
 
-// restoreStates fills the states that are no weights. All are looked at before one is written.
+// restoreStates fills the states other than weights. It checks all of them before it writes one.
 func (s *Step) restoreStates(file *safetensors.File) error {
 	var errs []error
 	tensors := map[string][]byte{}

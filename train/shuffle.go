@@ -9,17 +9,17 @@ import (
 type order struct {
 	seed  int64
 	total int64 // rows
-	pass  int64 // that rows is of; -1: none yet
+	pass  int64 // the pass of rows; -1: rows is empty
 	rows  []int
 }
 
-// Shuffle draws another order of the rows for each pass over the data, from the seed and the number
-// of the pass. So a resumed run has the batches of one that was not interrupted. A row is an index of
-// the leading axis of an input. Rows that do not fill a last batch are left out of the pass, other
-// rows in each. Inputs of one batch stay the same in every step.
+// Shuffle draws another order of the rows for each pass over the data, from the seed and the
+// number of the pass. So a resumed run has the batches of an uninterrupted one. A row is an index
+// of the leading axis of an input. Rows that do not fill a last batch are left out, others in
+// each pass. Inputs of one batch are the same in every step.
 //
-// All other inputs must have the same number of rows, in a batch and in all. Otherwise Shuffle returns
-// an error and changes nothing.
+// All other inputs must have the same number of rows, per batch and in total. Otherwise Shuffle
+// returns an error and changes nothing.
 func (d *Data) Shuffle(seed int64) error {
 	var first *dataInput
 	for i := range d.inputs {
@@ -52,7 +52,7 @@ func (o *order) batch(i, rows int64) []int {
 	return o.rows[at : at+rows]
 }
 
-// total returns how many rows the tensor has.
+// total returns the number of rows of the tensor.
 func (x *dataInput) total() int64 { return int64(len(x.data)) / (x.size / x.rows) }
 
 // gather returns the bytes of rows.

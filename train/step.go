@@ -14,23 +14,23 @@ import (
 	"pwc/runtime/device"
 )
 
-// Batch gives the inputs of a step.
+// Batch has the inputs of a step.
 type Batch interface {
 	// Input returns the bytes of input number input of [Program.Inputs] for a micro-batch:
-	// little-endian, row-major. They are copied before Run returns.
+	// little-endian, row-major. Run copies them before it returns.
 	Input(part, input int) ([]byte, error)
 }
 
-// ReadOnly is a [Batch] whose bytes may never change: a step with the same ones as the step before
-// leaves them on the device.
+// ReadOnly is a [Batch] whose bytes may be constant. If a step has the bytes of the step before,
+// it does not copy them to the device again.
 type ReadOnly interface {
 	Batch
 
-	// ReadOnly reports whether what Input returns is not written while the step is in use.
+	// ReadOnly reports whether nobody writes the bytes of Input while the step is in use.
 	ReadOnly() bool
 }
 
-// Step is a program that is loaded on a device and ready to train. One goroutine uses it.
+// Step is a program on a device, ready to train. It is not safe for concurrent use.
 type Step struct {
 	program *Program
 	backend *piecewise.Backend
@@ -41,19 +41,19 @@ type Step struct {
 	seed    int64
 	rank    int64
 	offset  int64 // of all generators
-	taken   int64 // steps that were run, skipped ones included
+	taken   int64 // all steps, including skipped ones
 	slots   [2]lossSlot
 	results piecewise.Results // of the latest step
 	latest  int               // index of its loss
 }
 
-// lossFuncs is the functions of one loss.
+// lossFuncs has the functions of one loss.
 type lossFuncs struct {
 	step, accumulate, update stagedFunc
 	advance                  int64 // the largest of its generators
 }
 
-// stagedFunc is a function of the backend and where its parameters come from.
+// stagedFunc is a function of the backend with the sources of its parameters.
 type stagedFunc struct {
 	*piecewise.Func
 	params []stagedParam
@@ -61,21 +61,21 @@ type stagedFunc struct {
 
 type stagedParam struct {
 	name      string
-	input     int // in Program.Inputs; -1: it is a generator
+	input     int // index in Program.Inputs; -1: a generator
 	generator int
-	last      []byte // of a read-only batch, that the function ran with
+	last      []byte // of a read-only batch: the bytes of the last run
 }
 
-// lossSlot is where the device writes the loss of a step.
+// lossSlot is host memory for the loss of a step.
 type lossSlot struct {
 	memory device.HostMemory
 	copied device.Fence
-	step   int64 // that it is of, from 1; 0: none
+	step   int64 // its step, from 1; 0: unused
 }
 
 // New compiles the functions of a program. Of the options, Ops implement the extern ops of the
-// module, Mode says what is captured, and Rank which of the program's ranks this is. seed is that of all
-// random numbers.
+// module, Mode selects the captures, and Rank is this process's rank of the program. seed is the
+// seed of all random numbers.
 func New(ctx context.Context, p *Program, seed int64, o piecewise.Options) (*Step, error) {
 	if p == nil {
 		return nil, fmt.Errorf("train: %w", ir.ErrNoModule)
@@ -97,7 +97,7 @@ func New(ctx context.Context, p *Program, seed int64, o piecewise.Options) (*Ste
 	return s, nil
 }
 
-// staged finds where the parameters of a function come from.
+// staged finds the sources of a function's parameters.
 func (s *Step) staged(f *ir.Func, l *Loss) stagedFunc {
 	if f == nil {
 		return stagedFunc{}
@@ -120,20 +120,20 @@ func (s *Step) staged(f *ir.Func, l *Loss) stagedFunc {
 	return out
 }
 
-// Program returns what the step runs.
+// Program returns the step's program.
 func (s *Step) Program() *Program { return s.program }
 
-// Backend returns the backend that the step runs on, for its plan and statistics.
+// Backend returns the step's backend, for its plan and statistics.
 func (s *Step) Backend() *piecewise.Backend { return s.backend }
 
-// Steps returns how many steps were run, those before a resumption and skipped ones included.
+// Steps returns the number of steps, including skipped ones and those before a resumption.
 func (s *Step) Steps() int64 { return s.taken }
 
-// Seed returns the seed of the random numbers: after Restore that of the run that is resumed.
+// Seed returns the seed of the random numbers; after Restore, the seed of the resumed run.
 func (s *Step) Seed() int64 { return s.seed }
 
-// Skipped waits for the steps so far and returns how many of them updated no weight because a
-// gradient was not finite.
+// Skipped waits for the enqueued steps and returns the number of steps that updated no weight
+// because a gradient was not finite.
 func (s *Step) Skipped() (int64, error) {
 	data, err := s.State(stateStep)
 	if err != nil {
@@ -142,8 +142,8 @@ func (s *Step) Skipped() (int64, error) {
 	return s.taken - int64(int32(binary.LittleEndian.Uint32(data))), nil
 }
 
-// Run issues one step and returns when it is enqueued. The context is looked at before the
-// step: one that was begun is run whole, since weights would be lost in the middle of it.
+// Run enqueues one step. It checks the context before the step only: an incomplete step would
+// lose weights.
 func (s *Step) Run(ctx context.Context, batch Batch) error {
 	if batch == nil {
 		return errors.New("train: no batch is given")
@@ -222,13 +222,14 @@ func (s *Step) run(ctx context.Context, f *stagedFunc, batch Batch, part int) er
 	return err
 }
 
-// drawn returns the offset of the generators in a micro-batch: those of all ranks draw other numbers.
+// drawn returns the offset of the generators in a micro-batch. The micro-batches of all ranks
+// draw different numbers.
 func (s *Step) drawn(part int) int64 {
 	before := s.rank*int64(s.program.options.MicroBatches) + int64(part)
 	return s.offset + before*s.losses[s.latest].advance
 }
 
-// keep leaves a parameter as it is on the device, if the batch has the same bytes for it as before.
+// keep keeps a parameter on the device if the batch has the same bytes as before.
 func (s *Step) keep(in piecewise.Inputs, p *stagedParam, batch Batch, part int, readOnly bool) (bool, error) {
 	if !readOnly || p.input < 0 || p.last == nil {
 		return false, nil
@@ -240,7 +241,7 @@ func (s *Step) keep(in piecewise.Inputs, p *stagedParam, batch Batch, part int, 
 	return in.Keep(p.name)
 }
 
-// chosen sets the loss that the batch trains, which the device computes.
+// chosen sets the loss of the step, which the device computes from the batch.
 func (s *Step) chosen(ctx context.Context, batch Batch) error {
 	if err := s.run(ctx, &s.choose, batch, 0); err != nil {
 		return err
@@ -270,9 +271,9 @@ func (s *Step) keepLoss() error {
 	return slot.copied.Set(s.backend.Stream(), nil)
 }
 
-// Loss waits for a step, counted from 1, and returns its loss. Those of the latest two steps can
-// be read, so a loop that reads the loss of the step before keeps the device busy. Indices out
-// of range that a step met are a [*piecewise.PositionError].
+// Loss waits for a step, counted from 1, and returns its loss. The losses of the latest two steps
+// are available, so a loop that reads the previous loss keeps the device busy. Indices out of
+// range in a step are a [*device.IndexError].
 func (s *Step) Loss(step int64) (float32, error) {
 	slot := &s.slots[max(step, 0)%int64(len(s.slots))]
 	if step < 1 || slot.step != step {
@@ -284,7 +285,7 @@ func (s *Step) Loss(step int64) (float32, error) {
 	return math.Float32frombits(binary.LittleEndian.Uint32(slot.memory.Bytes())), s.backend.Faults()
 }
 
-// Chosen returns the index of the loss that the latest step trained.
+// Chosen returns the index of the loss of the latest step.
 func (s *Step) Chosen() int { return s.latest }
 
 // Result returns a result of the latest step by its name in [Loss.Results].
@@ -297,7 +298,7 @@ func (s *Step) Result(name string) (piecewise.Result, error) {
 	return piecewise.Result{}, fmt.Errorf("train: the latest step has no result %q", name)
 }
 
-// Close gives everything back that the step took.
+// Close frees all memory of the step.
 func (s *Step) Close() error {
 	var errs []error
 	for i := range s.slots {
