@@ -180,7 +180,7 @@ func (b *funcBench) run(ctx context.Context, mode piecewise.Mode) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, all.close()) }()
-	if err := b.world.agree(ctx, b.flags.settings(b.module)); err != nil {
+	if err := b.world.agree(ctx, b.flags.settings(b.module)+", "+b.build.settings()); err != nil {
 		return err
 	}
 	r.Plan = all.first().Plan()

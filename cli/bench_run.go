@@ -96,7 +96,7 @@ func prefill(n int64) stepShape { return stepShape{1, n, n} }
 func (b *bench) run(ctx context.Context, m *model, f *modelFlags, r *benchReport) (err error) {
 	defer func() { err = errors.Join(err, b.closeBackends()) }()
 	b.module = m.module
-	if err := b.world.agree(ctx, b.flags.settings(m.module)); err != nil {
+	if err := b.world.agree(ctx, b.flags.settings(m.module)+", "+b.build.settings()); err != nil {
 		return err
 	}
 	weights, closeWeights, err := m.source(f)

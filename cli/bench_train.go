@@ -193,7 +193,7 @@ func (b *trainBench) run(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := b.world.agree(ctx, fmt.Sprintf("module %x, --mode %v, --profile=%v", b.program.Module.Hash(), b.bench.modes, b.bench.profile)); err != nil {
+	if err := b.world.agree(ctx, fmt.Sprintf("module %x, --mode %v, --profile=%v, %s", b.program.Module.Hash(), b.bench.modes, b.bench.profile, b.build.settings())); err != nil {
 		return err
 	}
 	if b.bench.profile {

@@ -85,7 +85,9 @@ interrupt ends all requests, and prints the tokens that they have.`,
   pwc generate models/llama --chat --system "Answer in one sentence."
   pwc generate models/llama --ids-file prompts.jsonl --json --stats
   pwc generate models/llama --ids 5,7,9 --temperature 0.8 --top-p 0.95 --seed 7
-  pwc generate config.json --weights dummy --ids 1,2,3 --stats`,
+  pwc generate config.json --weights dummy --ids 1,2,3 --stats
+  pwc generate models/llama --tp 2 --ids 5,7,9 --rank 1 --rendezvous file:meet &
+  pwc generate models/llama --tp 2 --ids 5,7,9 --rank 0 --rendezvous file:meet`,
 		Annotations: map[string]string{linesAnnotation: ""},
 		Args:        exactly(1, "one module or checkpoint"),
 		RunE: func(cmd *cobra.Command, args []string) error {

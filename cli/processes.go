@@ -177,6 +177,12 @@ func (w *world) meet(ctx context.Context, what string) error {
 	return err
 }
 
+// settings describe what processes with the same command compile and capture alike.
+func (f *buildFlags) settings() string {
+	return fmt.Sprintf("--target %s, --capture-sizes %s, --compile-sizes %v, --ranges %v, --max %v, --symbol %v, --split-on %v, --disable-pass %v, --matmul-precision %v",
+		f.target, f.captureSizes, f.compileSizes, f.ranges, f.max, f.symbols, f.splitOn, f.disable, f.products.Precision)
+}
+
 // agree returns an error if processes have other settings, which they describe by text, than rank 0 has.
 func (w *world) agree(ctx context.Context, settings string) error {
 	if w.process == nil {
@@ -185,11 +191,27 @@ func (w *world) agree(ctx context.Context, settings string) error {
 	return w.process.Exchange(ctx, "settings", []byte(settings), func(all [][]byte) error {
 		for rank, text := range all {
 			if !bytes.Equal(text, all[0]) {
-				return fmt.Errorf("rank %d has %q, rank 0 has %q: give all ranks the same command", rank, text, all[0])
+				mine, other := differing(string(text), string(all[0]))
+				return fmt.Errorf("rank %d has %q, rank 0 has %q: give all ranks the same command", rank, mine, other)
 			}
 		}
 		return nil
 	})
+}
+
+// differing returns the parts of two settings, between commas, that differ.
+func differing(a, b string) (ofA, ofB string) {
+	x, y := strings.Split(a, ", "), strings.Split(b, ", ")
+	if len(x) != len(y) {
+		return a, b
+	}
+	var p, q []string
+	for i := range x {
+		if x[i] != y[i] {
+			p, q = append(p, x[i]), append(q, y[i])
+		}
+	}
+	return strings.Join(p, ", "), strings.Join(q, ", ")
 }
 
 // leave leaves the other processes when all are done: they may still write to memory of this one.

@@ -139,22 +139,35 @@ module "sum" {
 	}
 }
 
-// Processes with different commands are told so; none waits for the other.
+// Processes with different commands or inputs are told so, and in what they differ; none waits for the other.
 func TestRanksDisagree(t *testing.T) {
-	meet := "file:" + filepath.Join(t.TempDir(), "meet")
-	var ranks []*exec.Cmd
-	var says []*bytes.Buffer
-	for rank, rows := range []string{"4", "5"} {
-		cmd, _, stderr := rankOf(t, "run", strconv.Itoa(rank), meet, "", "../testdata/hf/llama", "--tp", "2", "--rows", rows)
-		if err := cmd.Start(); err != nil {
+	dir := t.TempDir()
+	for name, ids := range map[string]string{"a": "1,2,3", "b": "1,2,4"} {
+		if err := tensors([]string{filepath.Join(dir, name), "input_ids:i32=" + ids}); err != nil {
 			t.Fatal(err)
 		}
-		ranks, says = append(ranks, cmd), append(says, stderr)
 	}
-	for rank, cmd := range ranks {
-		err := cmd.Wait()
-		if e := (*exec.ExitError)(nil); !errors.As(err, &e) || e.ExitCode() != 1 || !strings.Contains(says[rank].String(), "give all ranks the same command") {
-			t.Errorf("rank %d: %v, %s", rank, err, says[rank])
+	for _, own := range [][2][]string{
+		{{"--rows", "4"}, {"--rows", "5"}},
+		{{"--in", filepath.Join(dir, "a")}, {"--in", filepath.Join(dir, "b")}},
+		{{"--rows", "4", "--capture-sizes", "8"}, {"--rows", "4", "--capture-sizes", "16"}},
+	} {
+		meet := "file:" + filepath.Join(t.TempDir(), "meet")
+		var ranks []*exec.Cmd
+		var says []*bytes.Buffer
+		for rank, args := range own {
+			cmd, _, stderr := rankOf(t, "run", strconv.Itoa(rank), meet, "", append([]string{"../testdata/hf/llama", "--tp", "2"}, args...)...)
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			ranks, says = append(ranks, cmd), append(says, stderr)
+		}
+		for rank, cmd := range ranks {
+			err := cmd.Wait()
+			text := says[rank].String()
+			if e := (*exec.ExitError)(nil); !errors.As(err, &e) || e.ExitCode() != 1 || !strings.Contains(text, "give all ranks the same command") || strings.Contains(text, "--target") {
+				t.Errorf("%v, rank %d: %v, %s", own, rank, err, text)
+			}
 		}
 	}
 }

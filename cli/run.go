@@ -59,7 +59,9 @@ compare by ‖a−b‖/‖b‖.`,
   pwc run models/llama --weights dummy --rows 64 --mode full --json
   pwc run model.ir --rows 5 --capture-sizes 8 --check
   pwc run model.ir --rows 5 --mode trees
-  pwc run models/llama --tp 2 --rows 64 --check`,
+  pwc run models/llama --tp 2 --rows 64 --check
+  pwc run models/llama --tp 2 --rows 64 --rank 1 --rendezvous file:meet &
+  pwc run models/llama --tp 2 --rows 64 --rank 0 --rendezvous file:meet`,
 		Args: exactly(1, "one module or checkpoint"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b.fix(cmd)
@@ -440,7 +442,7 @@ func (s *session) run(ctx context.Context, m *ir.Module, report *runReport) (out
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, all.close()) }()
-	if err := s.world.agree(ctx, fmt.Sprintf("module %x, mode %v, %d rows", m.Hash(), s.mode, s.work.rows())); err != nil {
+	if err := s.world.agree(ctx, fmt.Sprintf("module %x, --mode %v, inputs of %d rows %s, %s", m.Hash(), s.mode, s.work.rows(), s.work.fingerprint(), s.build.settings())); err != nil {
 		return nil, err
 	}
 	b := all.first()

@@ -122,7 +122,7 @@ func (a *app) runTrain(ctx context.Context, path string, f *modelFlags, bf *buil
 	}
 	r.step = r.steps[0]
 	r.report.Mode, r.report.Ranks, r.report.Seconds.Compile = mode.String(), max(tf.ranks, 1), time.Since(start).Seconds()
-	if err := w.agree(ctx, fmt.Sprintf("module %x, mode %v, --steps %d, --lr %g, --seed %d, --shuffle=%v, --micro-batches %d, --resume=%v", p.Module.Hash(), mode, tf.steps, tf.lr, tf.seed, tf.shuffle, max(tf.micro, 1), tf.resume)); err != nil {
+	if err := w.agree(ctx, fmt.Sprintf("module %x, mode %v, --steps %d, --lr %g, --seed %d, --shuffle=%v, --micro-batches %d, --resume=%v, %s", p.Module.Hash(), mode, tf.steps, tf.lr, tf.seed, tf.shuffle, max(tf.micro, 1), tf.resume, bf.settings())); err != nil {
 		return err
 	}
 	start = time.Now()

@@ -3,6 +3,8 @@ package cli
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"math"
@@ -33,6 +35,9 @@ type workload interface {
 
 	// rows returns the rows of the input.
 	rows() int64
+
+	// fingerprint returns a text that inputs with other values have not.
+	fingerprint() string
 
 	// run runs everything once, from empty caches, and returns the results. A
 	// function of the caller may have more results than the module's: they come
@@ -195,6 +200,17 @@ func singleOf(m *ir.Module, args []*interp.Tensor, bound map[string]int64, bf *b
 		values[i] = hostValue{t}
 	}
 	return &single{steps: newSteps(m, rows, bf), args: values, bound: bound}
+}
+
+func (s *single) fingerprint() string {
+	sum := sha256.New()
+	for _, a := range s.args {
+		if t, err := a.tensor(); err == nil { // inputs are on the host
+			fmt.Fprintf(sum, "%s%v", t.Type, t.Shape)
+			sum.Write(t.Bytes())
+		}
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:8])
 }
 
 // withoutBound returns the flags without the values of plain symbols, which the run binds
@@ -430,6 +446,11 @@ func newSequence(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFl
 		return nil, usagef("--max leaves no room for a token")
 	}
 	return s, nil
+}
+
+func (s *sequence) fingerprint() string {
+	sum := sha256.Sum256(fmt.Append(nil, s.ids, s.chunk))
+	return hex.EncodeToString(sum[:8])
 }
 
 // vocabulary returns the number of ids that the model knows, for made-up ones.
