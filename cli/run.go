@@ -116,6 +116,8 @@ type runReport struct {
 	Against *comparison `json:"against,omitempty"`
 	Check   *comparison `json:"check,omitempty"`
 
+	Collectives *collectiveCounts `json:"collectives,omitempty"` // of the first of several devices, where it counts them
+
 	Trees *treeReport `json:"trees,omitempty"` // of mode trees
 
 	Unused     []piecewise.Unused     `json:"unused,omitempty"`
@@ -183,6 +185,9 @@ func (a *app) runRun(ctx context.Context, path string, f *modelFlags, bf *buildF
 	}
 	if err != nil || bf.process.follows() {
 		return err
+	}
+	if report.Ranks > 1 && s.target.collectives != nil {
+		report.Collectives = s.target.collectives()
 	}
 	for _, o := range outputs {
 		report.Outputs = append(report.Outputs, summarize(o))

@@ -55,6 +55,9 @@ type target struct {
 	// group join at the same time. nil: there is no device.
 	join func(ctx context.Context, groups ...*collective.Group) error
 
+	// collectives counts the calls that join's routines enqueued or captured. nil: the device does not count.
+	collectives func() *collectiveCounts
+
 	meter func(s device.Stream) (meter, error)
 
 	tune    tuner                      // nil: nothing is chosen on the device
@@ -66,6 +69,13 @@ type target struct {
 	trace    *traceFile         // nil: none is written
 	ops      []device.Op        // that were opened, for close
 	kernels  *kernels           // of extern ops
+}
+
+// collectiveCounts are the collectives of one device by what computes them. One that was captured counts once.
+type collectiveCounts struct {
+	Peer  int64 `json:"peer"`  // kernels over peer memory
+	Fused int64 `json:"fused"` // all_reduces that are part of other kernels
+	NCCL  int64 `json:"nccl"`
 }
 
 // cudaCompiler compiles the kernels of ops.

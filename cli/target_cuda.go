@@ -84,10 +84,12 @@ func (w *watched) Compile(ctx context.Context, source, name, arch string) (cubin
 // newGPUTarget returns the target of a name on a GPU: "cuda" is its own.
 func newGPUTarget(dev *cuda.Device, name string, compiler gpuCompiler) (*target, error) {
 	t := &target{cuda: kernelCompiler{compiler}, dev: dev}
+	counts := new(collectivecuda.Counts)
 	t.join = func(ctx context.Context, groups ...*collective.Group) error {
-		return collectivecuda.Add(ctx, dev, collectivecuda.Options{Code: func(ctx context.Context, v collectivecuda.Variant) (*program.Program, error) {
-			return t.kernels.find(ctx, collectiveKernel(v))
-		}, NCCL: func() (nccl.API, error) { return nccl.Open(nccl.Options{}) }}, groups...)
+		return collectivecuda.Add(ctx, dev, collectivecuda.Options{Code: t.collectiveCode, NCCL: openNCCL, Counts: counts}, groups...)
+	}
+	t.collectives = func() *collectiveCounts {
+		return &collectiveCounts{counts.Peer.Load(), counts.Fused.Load(), counts.NCCL.Load()}
 	}
 	t.meter = t.newGPUMeter
 	t.aim = func(name string) error {
@@ -115,6 +117,13 @@ func newGPUTarget(dev *cuda.Device, name string, compiler gpuCompiler) (*target,
 	}
 	return t, nil
 }
+
+// collectiveCode finds the kernel of a collective.
+func (t *target) collectiveCode(ctx context.Context, v collectivecuda.Variant) (*program.Program, error) {
+	return t.kernels.find(ctx, collectiveKernel(v))
+}
+
+func openNCCL() (nccl.API, error) { return nccl.Open(nccl.Options{}) }
 
 // gpuCompiler compiles CUDA C for kernels of the compiler and of ops.
 type gpuCompiler interface {

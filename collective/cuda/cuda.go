@@ -48,15 +48,15 @@ type Options struct {
 	// groups with peer memory. 0: such groups do not use NCCL. All ranks take the value of rank 0.
 	NCCLBytes int64
 
-	// Counts, if it is not nil, counts the calls that were enqueued or captured. Kernels of programs
-	// that compute an all_reduce themselves are not among them.
+	// Counts, if it is not nil, counts the calls that were enqueued or captured.
 	Counts *Counts
 }
 
 // Counts are calls by what computes them.
 type Counts struct {
-	Peer atomic.Int64 // kernels over peer memory
-	NCCL atomic.Int64
+	Peer  atomic.Int64 // kernels over peer memory
+	Fused atomic.Int64 // kernels of programs, which compute an all_reduce and more
+	NCCL  atomic.Int64
 }
 
 // Words of the memory that kernels share with the host, as in peer.cu.
@@ -113,7 +113,7 @@ func Add(ctx context.Context, dev *cuda.Device, o Options, groups ...*collective
 	for name, r := range l.rings {
 		if r.inboxes != nil && r.comm == nil {
 			params := peer.Values(r.control, uint64(o.Patience), r.group.Rank(), r.inboxes.address)
-			if err := dev.AddPeers(name, r.group.Size(), params); err != nil {
+			if err := dev.AddPeers(name, r.group.Size(), params, &o.Counts.Fused); err != nil {
 				return err
 			}
 		}

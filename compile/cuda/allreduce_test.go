@@ -27,6 +27,7 @@ import (
 type ranks struct {
 	rigs   []*rig
 	groups []*collective.Group
+	counts collectivecuda.Counts
 }
 
 // openRanks opens so many GPUs, or emulated ones, as a group named tp.
@@ -41,7 +42,7 @@ func openRanks(t *testing.T, n int, patience time.Duration) *ranks {
 	for _, dev := range devices {
 		x.rigs = append(x.rigs, newRig(t, dev))
 	}
-	o := collectivecuda.Options{Patience: patience, Code: collectivecuda.Compiled(x.rigs[0].nvrtc, x.rigs[0].dev.Info().Target)}
+	o := collectivecuda.Options{Patience: patience, Counts: &x.counts, Code: collectivecuda.Compiled(x.rigs[0].nvrtc, x.rigs[0].dev.Info().Target)}
 	if err := x.each(func(rank int) error { return collectivecuda.Add(t.Context(), x.rigs[rank].dev, o, x.groups[rank]) }); err != nil {
 		t.Fatal(err)
 	}
@@ -215,9 +216,13 @@ func TestDeviceAllReduce(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				before := x.counts.Fused.Load()
 				fused, err := x.hold(t, m, inputs)
 				if err != nil {
 					t.Fatalf("%d rows: %v", rows, err)
+				}
+				if n := x.counts.Fused.Load() - before; n != int64(want*c.ranks) {
+					t.Errorf("%d rows: %d fused kernels are counted, want %d of each rank", rows, n, want)
 				}
 				if fused != want {
 					t.Errorf("%d rows: %d all_reduces are fused, want %d", rows, fused, want)

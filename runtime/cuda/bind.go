@@ -169,7 +169,8 @@ func (b *binder) launch(s *program.Step, spec *launchSpec, out *boundStep) error
 	if spec.faults >= 0 {
 		values = append(values, uint64(b.x.faults.base)+uint64(wordBytes*spec.faults))
 	}
-	_ = append(values, spec.peers...)
+	_ = append(values, spec.peers.params...)
+	out.launches = spec.peers.launches
 	return nil
 }
 

@@ -64,9 +64,9 @@ type Device struct {
 	loaded  map[*Executable]struct{}
 	loads   int64
 	modules map[imageKey]*module
-	late    error               // of calls that nobody waited for
-	chunk   *faultChunk         // that has words left; nil: none has
-	peers   map[string][]uint64 // by group
+	late    error            // of calls that nobody waited for
+	chunk   *faultChunk      // that has words left; nil: none has
+	peers   map[string]peers // by group
 
 	streams sync.RWMutex // held for writing while a stream is destroyed
 	queues  map[*Stream]struct{}

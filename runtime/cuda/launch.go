@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"pwc/internal/cuda/driver"
 	"pwc/program"
@@ -31,8 +32,10 @@ type boundStep struct {
 	of     *program.Step
 	name   string
 	kernel *prepared // nil: a grid without blocks
-	op     device.Op
-	call   *device.OpCall
+
+	launches *atomic.Int64 // of the kernel's group; nil: not counted
+	op       device.Op
+	call     *device.OpCall
 }
 
 var _ device.BoundLaunch = (*bound)(nil)
@@ -124,6 +127,9 @@ func (s *Stream) step(b *bound, st *boundStep) error {
 		}
 		if err := st.kernel.launch(s); err != nil {
 			return err
+		}
+		if st.launches != nil {
+			st.launches.Add(1)
 		}
 		if c != nil {
 			return s.record(c, operation{kind: device.NodeKernel, name: st.name, bound: b, step: st}, driver.NodeKernel, 1)

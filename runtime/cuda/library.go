@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"sync/atomic"
 
 	"pwc/internal/cuda/driver"
 	"pwc/program"
@@ -41,31 +42,39 @@ func (d *Device) AddLibrary(routines device.OpSet, workspace int64, done func() 
 
 // AddPeers gives kernels with the launch attribute [AttrPeers] of a group their last parameters, all of
 // 8 bytes. The device gets the property program.PeersProperty, the number of ranks, so that choices
-// take such kernels. All ranks of the group add it, before they load programs, or none does.
-func (d *Device) AddPeers(group string, ranks int, params []uint64) error {
+// take such kernels. All ranks of the group add it, before they load programs, or none does. launches
+// counts the kernels that are enqueued or captured; nil: they are not counted.
+func (d *Device) AddPeers(group string, ranks int, params []uint64, launches *atomic.Int64) error {
 	if err := d.usable("peers"); err != nil {
 		return err
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.peers[group] != nil {
+	if _, ok := d.peers[group]; ok {
 		return fmt.Errorf("cuda: peers: the device has group %q", group)
 	}
 	if d.peers == nil {
-		d.peers = map[string][]uint64{}
+		d.peers = map[string]peers{}
 	}
-	d.peers[group] = params
+	d.peers[group] = peers{params, launches}
 	properties := maps.Clone(d.info.Properties) // others read the map
 	properties[program.PeersProperty(group)] = int64(ranks)
 	d.info.Properties = properties
 	return nil
 }
 
-// peersOf returns the parameters of a group, nil if the device has none.
-func (d *Device) peersOf(group string) []uint64 {
+// peers is what AddPeers was given for a group.
+type peers struct {
+	params   []uint64
+	launches *atomic.Int64 // nil: not counted
+}
+
+// peersOf returns what the device has for a group.
+func (d *Device) peersOf(group string) (p peers, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.peers[group]
+	p, ok = d.peers[group]
+	return p, ok
 }
 
 // addedLibrary is a library as a resource of the device.

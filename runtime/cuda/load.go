@@ -49,7 +49,7 @@ type launchSpec struct {
 	dims   []dim.Dim
 	free   []bool // by dim: no buffer bounds it; nil: every dim is bounded
 	faults int    // first word of the executable's; -1: the kernel takes none
-	peers  []uint64
+	peers  peers  // none: no parameters
 	attrs  []driver.LaunchAttr
 }
 
@@ -261,7 +261,8 @@ func (x *Executable) loadStep(s *program.Step, f *Function) error {
 			}
 		case AttrPeers:
 			want = program.AttrString
-			if out.peers = x.dev.peersOf(a.Str); out.peers == nil {
+			var ok bool
+			if out.peers, ok = x.dev.peersOf(a.Str); !ok {
 				return fail("the device reaches no ranks of group %q: the ranks join it before programs are loaded", a.Str)
 			}
 		case AttrPDL:
@@ -332,7 +333,7 @@ const argBytes = 8
 
 // args is the number of parameters for so many buffers.
 func (l *launchSpec) args(buffers int) int {
-	n := buffers + len(l.dims) + len(l.peers)
+	n := buffers + len(l.dims) + len(l.peers.params)
 	if l.faults >= 0 {
 		n++
 	}

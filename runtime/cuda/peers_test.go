@@ -23,14 +23,14 @@ func TestPeers(t *testing.T) {
 	}
 	load(`the device reaches no ranks of group "tp"`)
 	before := d.Info().Properties
-	if err := d.AddPeers("tp", 2, []uint64{1, 2, 3}); err != nil {
+	if err := d.AddPeers("tp", 2, []uint64{1, 2, 3}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if n, ok := before[program.PeersProperty("tp")]; ok || d.Info().Properties[program.PeersProperty("tp")] != 2 {
 		t.Errorf("property %s is %d before, and %d after", program.PeersProperty("tp"), n, d.Info().Properties[program.PeersProperty("tp")])
 	}
 	load("4 parameters, launched with 6") // three buffers and the group's
-	if err := d.AddPeers("tp", 2, nil); err == nil || !strings.Contains(err.Error(), `has group "tp"`) {
+	if err := d.AddPeers("tp", 2, nil, nil); err == nil || !strings.Contains(err.Error(), `has group "tp"`) {
 		t.Errorf("a second AddPeers gives %v", err)
 	}
 }
