@@ -102,8 +102,8 @@ type fieldValue struct {
 	value              uint64
 }
 
-// speedField is NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON: the speed of each active link in MB/s.
-const speedField = 90
+// speedField is NVML_FI_DEV_NVLINK_GET_SPEED: the speed of the link whose number is the scope, in MB/s.
+const speedField = 164
 
 // NVLinks returns the active links of the GPU at a PCI address such as "0000:06:00.0".
 func (l *Library) NVLinks(pci string) ([]NVLink, error) {
@@ -113,14 +113,6 @@ func (l *Library) NVLinks(pci string) ([]NVLink, error) {
 		return nil, err
 	}
 	runtime.KeepAlive(address)
-	speed := &fieldValue{field: speedField}
-	if err := failed("nvmlDeviceGetFieldValues", dl.Call(l.fields, *dev, 1, uintptr(unsafe.Pointer(speed)))); err != nil {
-		return nil, err
-	}
-	perLink := int64(0)
-	if speed.status == 0 {
-		perLink = int64(uint32(speed.value)) * 1e6
-	}
 	var out []NVLink
 	for i := range uintptr(maxLinks) {
 		active := new(uint32)
@@ -132,7 +124,14 @@ func (l *Library) NVLinks(pci string) ([]NVLink, error) {
 		case *active == 0:
 			continue
 		}
-		link := NVLink{Remote: RemoteUnknown, BytesPerSecond: perLink}
+		link := NVLink{Remote: RemoteUnknown}
+		speed := &fieldValue{field: speedField, scope: uint32(i)}
+		if err := failed("nvmlDeviceGetFieldValues", dl.Call(l.fields, *dev, 1, uintptr(unsafe.Pointer(speed)))); err != nil {
+			return nil, err
+		}
+		if speed.status == 0 {
+			link.BytesPerSecond = int64(uint32(speed.value)) * 1e6
+		}
 		remote, info := new(uint32), new(pciInfo)
 		switch err := failed("nvmlDeviceGetNvLinkRemoteDeviceType", dl.Call(l.remoteType, *dev, i, uintptr(unsafe.Pointer(remote)))); {
 		case err == nil:

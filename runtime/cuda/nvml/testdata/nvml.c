@@ -28,8 +28,8 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **device) {
 }
 
 int nvmlDeviceGetFieldValues(void *device, int count, nvmlFieldValue_t *values) {
-  if (count != 1 || values->fieldId != 90) return 2;
-  values->nvmlReturn = device == (void *)3 ? 3 : 0;
+  if (count != 1 || values->fieldId != 164) return 2;
+  values->nvmlReturn = values->scopeId < 3 ? 0 : 3;
   values->value.ull = 0xffffffff00000000ull;
   values->value.ui = 26562;
   return 0;
