@@ -85,7 +85,7 @@ func (w *world) joinProcess(ctx context.Context, m *ir.Module, t *target, f *pro
 		}
 		w.groups[0] = append(w.groups[0], joined)
 	}
-	return t.join(ctx, w.groups[0]...)
+	return t.join(ctx, largestCollective(m), w.groups[0]...)
 }
 
 // explainJoin adds where the token comes from.

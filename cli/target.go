@@ -51,9 +51,12 @@ type target struct {
 	// choice. configure must follow. The error says that the device does not run it.
 	aim func(name string) error
 
-	// join gives the device the routines that meet the other ranks of groups. All devices of a
-	// group join at the same time. nil: there is no device.
-	join func(ctx context.Context, groups ...*collective.Group) error
+	// join gives the device the routines that meet the other ranks of groups, for calls of up to so many
+	// bytes. All devices of a group join at the same time. nil: there is no device.
+	join func(ctx context.Context, most int64, groups ...*collective.Group) error
+
+	// timeCollectives measures all_reduces on all devices of a group at the same time. nil: there is nothing to choose.
+	timeCollectives func(ctx context.Context, g *collective.Group) (tuneCollectives, error)
 
 	// collectives counts the calls that join's routines enqueued or captured. nil: the device does not count.
 	collectives func() *collectiveCounts
@@ -146,7 +149,9 @@ func openHost(_ int, f *buildFlags, _ bool) (*target, error) {
 	}
 	dev := host.Open(host.Options{Workers: f.threads})
 	return &target{name: host.Target, dev: dev, backend: compilehost.New(), meter: newHostMeter,
-		join: func(_ context.Context, groups ...*collective.Group) error { return collectivehost.Add(dev, groups...) }}, nil
+		join: func(_ context.Context, _ int64, groups ...*collective.Group) error {
+			return collectivehost.Add(dev, groups...)
+		}}, nil
 }
 
 // closeOps closes the ops that were opened.

@@ -84,12 +84,25 @@ func (w *watched) Compile(ctx context.Context, source, name, arch string) (cubin
 // newGPUTarget returns the target of a name on a GPU: "cuda" is its own.
 func newGPUTarget(dev *cuda.Device, name string, compiler gpuCompiler) (*target, error) {
 	t := &target{cuda: kernelCompiler{compiler}, dev: dev}
-	counts := new(collectivecuda.Counts)
-	t.join = func(ctx context.Context, groups ...*collective.Group) error {
-		return collectivecuda.Add(ctx, dev, collectivecuda.Options{Code: t.collectiveCode, NCCL: openNCCL, Counts: counts}, groups...)
+	options := collectivecuda.Options{Code: t.collectiveCode, NCCL: openNCCL, Counts: new(collectivecuda.Counts)}
+	t.join = func(ctx context.Context, most int64, groups ...*collective.Group) error {
+		o := options
+		for _, g := range groups {
+			if bytes := recordedNCCLBytes(dev.Info().Name, g.Size()); bytes > 0 && bytes <= most && (o.NCCLBytes == 0 || bytes < o.NCCLBytes) {
+				o.NCCLBytes = bytes
+			}
+		}
+		return collectivecuda.Add(ctx, dev, o, groups...)
+	}
+	t.timeCollectives = func(ctx context.Context, g *collective.Group) (tuneCollectives, error) {
+		times, err := collectivecuda.TimeAllReduce(ctx, dev, options, g, collectiveSizes)
+		if err != nil {
+			return tuneCollectives{}, err
+		}
+		return reportCollectives(dev.Info().Name, g.Size(), times)
 	}
 	t.collectives = func() *collectiveCounts {
-		return &collectiveCounts{counts.Peer.Load(), counts.Fused.Load(), counts.NCCL.Load()}
+		return &collectiveCounts{options.Counts.Peer.Load(), options.Counts.Fused.Load(), options.Counts.NCCL.Load()}
 	}
 	t.meter = t.newGPUMeter
 	t.aim = func(name string) error {
@@ -161,6 +174,42 @@ func (t *target) useLibrary(dev *cuda.Device, lib *cublaslt.Library) {
 		}
 		return out, err
 	}
+}
+
+// collectiveSizes are the bytes of the all_reduces that are measured.
+var collectiveSizes = []int64{64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20}
+
+// recordedNCCLBytes returns from which size on NCCL was faster among so many GPUs of a kind; 0: at none, or nobody has
+// measured it with the NCCL of this machine.
+func recordedNCCLBytes(device string, ranks int) int64 {
+	o, off, err := cache.FromEnv()
+	if off || err != nil { // who opens the cache for artifacts says why there is none
+		return 0
+	}
+	c, ok := tune.LookupCollectives(cache.New(o), device, ranks)
+	if !ok || c.NCCLBytes == 0 {
+		return 0
+	}
+	if l, err := nccl.Open(nccl.Options{}); err != nil || l.Version() != c.Version {
+		return 0
+	}
+	return c.NCCLBytes
+}
+
+// reportCollectives says what was measured among so many GPUs of a kind.
+func reportCollectives(device string, ranks int, times []collectivecuda.AllReduceTime) (r tuneCollectives, err error) {
+	l, err := nccl.Open(nccl.Options{})
+	if err != nil {
+		return r, err
+	}
+	r = tuneCollectives{Ranks: ranks, Library: "NCCL " + nccl.FormatVersion(l.Version()), NCCLBytes: collectivecuda.LeastNCCL(times)}
+	us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
+	for _, t := range times {
+		r.Times = append(r.Times, tuneAllReduce{t.Bytes, us(t.Peer), us(t.NCCL)})
+	}
+	last := times[len(times)-1]
+	r.record = tune.Collectives{Device: device, Ranks: ranks, Version: l.Version(), NCCLBytes: r.NCCLBytes, Peer: last.Peer, Best: min(last.Peer, last.NCCL)}
+	return r, nil
 }
 
 // openNVTX opens the library that profilers listen to.

@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"pwc/cache"
+	"pwc/collective"
 	"pwc/ir"
 	"pwc/piecewise"
+	"pwc/tune"
 )
 
 // tuner measures products on a target's device and keeps what it finds in the
@@ -26,6 +29,24 @@ type tuneReport struct {
 	Kept     bool          `json:"kept"` // in the cache
 	Seconds  float64       `json:"seconds"`
 	Products []tuneProduct `json:"products"`
+
+	Collectives []tuneCollectives `json:"collectives,omitempty"` // of a module for several devices, by number of ranks
+}
+
+// tuneCollectives is what was measured of the collectives of a number of ranks.
+type tuneCollectives struct {
+	Ranks     int             `json:"ranks"`
+	Library   string          `json:"library"`
+	NCCLBytes int64           `json:"nccl_bytes"` // from which on NCCL is faster; 0: at no size
+	Times     []tuneAllReduce `json:"all_reduce"`
+
+	record tune.Collectives
+}
+
+type tuneAllReduce struct {
+	Bytes int64   `json:"bytes"`
+	Peer  float64 `json:"peer_us"`
+	NCCL  float64 `json:"nccl_us"`
 }
 
 // tuneProduct is what was measured of one product. Times are in microseconds; 0: the
@@ -62,10 +83,14 @@ kernels, on memory that no cache holds. The fastest choice is written to the cac
 record for this GPU and this version of the library; every later run there reads it. No
 weights are read, and compiled programs do not change.
 
+Of a model for several GPUs (--tp) the sums over them are measured too: by pwc's kernels over
+peer memory and by NCCL. The size from which on NCCL is faster is kept, and used.
+
 Without a record pwc's kernels compute small numbers of rows, up to a bound that was
 measured on another GPU; above it cuBLASLt does, with the algorithm of its own heuristic.`,
 		Example: `  pwc tune models/llama --target cuda
-  pwc tune config.json --target cuda --dtype bf16 --capture-sizes 1,8,32,128,256 --json`,
+  pwc tune config.json --target cuda --dtype bf16 --capture-sizes 1,8,32,128,256 --json
+  pwc tune models/llama --target cuda --tp 2`,
 		Args: exactly(1, "one checkpoint, config.json or module"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b.fix(cmd)
@@ -81,20 +106,17 @@ measured on another GPU; above it cuBLASLt does, with the algorithm of its own h
 }
 
 func (a *app) runTune(ctx context.Context, path string, f *modelFlags, bf *buildFlags, candidates int) (err error) {
-	t, err := openTarget(bf, true)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, t.close()) }()
-	if t.tune == nil {
-		return usagef("--target %s: there is nothing to tune on it; --target cuda tunes this machine's GPU", t.name)
-	}
 	m, err := a.open(path, f)
 	if err != nil {
 		return err
 	}
-	if err := onOneDevice(m.module); err != nil {
+	t, w, closeWorld, err := openWorld(ctx, m.module, bf, true)
+	if err != nil {
 		return err
+	}
+	defer func() { err = errors.Join(err, closeWorld()) }()
+	if t.tune == nil {
+		return usagef("--target %s: there is nothing to tune on it; --target cuda tunes this machine's GPU", t.name)
 	}
 	b, err := a.newBackend(ctx, m.module, t, bf, piecewise.Piecewise, nil, loadSymbols(m.module))
 	if err != nil {
@@ -117,6 +139,17 @@ func (a *app) runTune(ctx context.Context, path string, f *modelFlags, bf *build
 	if err != nil {
 		return err
 	}
+	if r.Collectives, err = w.timeCollectives(ctx, m.module, t); err != nil {
+		return err
+	}
+	for _, c := range r.Collectives {
+		if store == nil {
+			break
+		}
+		if err := tune.PutCollectives(ctx, store, c.record); err != nil {
+			return err
+		}
+	}
 	r.Seconds = time.Since(start).Seconds()
 	if len(r.Products) > 0 {
 		r.Library = r.Products[0].library
@@ -127,7 +160,64 @@ func (a *app) runTune(ctx context.Context, path string, f *modelFlags, bf *build
 	return a.printTune(m.module, r)
 }
 
+// timeCollectives measures the collectives of each number of ranks that the module's groups have.
+func (w *world) timeCollectives(ctx context.Context, m *ir.Module, first *target) (out []tuneCollectives, err error) {
+	devices := append([]*target{first}, w.peers...)
+	seen := map[int64]bool{1: true}
+	for _, g := range m.Groups {
+		if seen[g.Size] || first.timeCollectives == nil {
+			continue
+		}
+		seen[g.Size] = true
+		groups, err := collective.Local("tune", int(g.Size), collective.Options{})
+		if err != nil {
+			return nil, err
+		}
+		found, errs := make([]tuneCollectives, g.Size), make([]error, g.Size)
+		var all sync.WaitGroup
+		for rank, own := range groups {
+			all.Go(func() {
+				if found[rank], errs[rank] = devices[rank].timeCollectives(ctx, own); errs[rank] != nil {
+					own.Fail(errs[rank])
+				}
+			})
+		}
+		all.Wait()
+		for _, own := range groups {
+			errs = append(errs, own.Close())
+		}
+		if err := errors.Join(errs...); err != nil {
+			return nil, err
+		}
+		out = append(out, found[0])
+	}
+	return out, nil
+}
+
+// printCollectives prints what was measured of the sums over several devices.
+func (a *app) printCollectives(r *tuneReport) error {
+	for _, c := range r.Collectives {
+		fmt.Fprintf(a.out, "all_reduce of bf16 over %d × %s, µs; %s\n\n", c.Ranks, r.Device, c.Library)
+		t := table{head: []string{">bytes", ">peer memory", ">NCCL"}}
+		for _, x := range c.Times {
+			t.add(byteCount(x.Bytes), fmt.Sprintf("%.2f", x.Peer), fmt.Sprintf("%.2f", x.NCCL))
+		}
+		if err := t.write(a.out, "  "); err != nil {
+			return err
+		}
+		if c.NCCLBytes == 0 {
+			fmt.Fprint(a.out, "\npeer memory serves all sizes\n\n")
+		} else {
+			fmt.Fprintf(a.out, "\nNCCL serves calls of %s and more\n\n", byteCount(c.NCCLBytes))
+		}
+	}
+	return nil
+}
+
 func (a *app) printTune(m *ir.Module, r *tuneReport) error {
+	if err := a.printCollectives(r); err != nil {
+		return err
+	}
 	if len(r.Products) == 0 {
 		fmt.Fprintf(a.out, "%s has no products that a library could compute at the sizes that are captured\n", m.Name)
 		return nil

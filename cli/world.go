@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 
 	"pwc/collective"
@@ -85,22 +86,44 @@ func (t *target) joinWorld(ctx context.Context, m *ir.Module, f *buildFlags) (w 
 		peer.kernels = t.kernels // which are compiled once for all devices
 		w.peers = append(w.peers, peer)
 	}
-	return w, w.join(ctx, t)
+	return w, w.join(ctx, t, largestCollective(m))
 }
 
 // join has all devices join their groups at the same time.
-func (w *world) join(ctx context.Context, first *target) error {
+func (w *world) join(ctx context.Context, first *target, most int64) error {
 	errs := make([]error, len(w.groups))
 	var all sync.WaitGroup
 	for d, t := range append([]*target{first}, w.peers...) {
 		all.Go(func() {
-			if errs[d] = t.join(ctx, w.groups[d]...); errs[d] != nil {
+			if errs[d] = t.join(ctx, most, w.groups[d]...); errs[d] != nil {
 				w.fail(d, errs[d])
 			}
 		})
 	}
 	all.Wait()
 	return errors.Join(errs...)
+}
+
+// largestCollective returns the most bytes of a rank's part that a collective of a module may have; the largest number
+// where sizes have no bounds.
+func largestCollective(m *ir.Module) int64 {
+	most := int64(0)
+	for _, f := range m.Funcs {
+		for _, n := range f.Nodes {
+			if n.Op.Class != ir.Collective {
+				continue
+			}
+			for _, v := range []ir.Value{n.Args[0], n.Results[0]} {
+				t := f.Type(v)
+				size, ok := t.Elements().Bounds(m.Bounds)
+				if !ok || size.Hi > math.MaxInt64/8 {
+					return math.MaxInt64
+				}
+				most = max(most, t.DType.Bytes(size.Hi))
+			}
+		}
+	}
+	return most
 }
 
 // joinGroup makes a group of the module in this process: one for each choice of ranks in the others.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -296,7 +297,8 @@ func (o *Options) one(m *meter, p *product) (*Result, error) {
 	return r, o.Library.Choose(p.call.Tensors, p.call.Values, r.Choice)
 }
 
-// beside returns the steps before and after a GEMM's step, if the program has them.
+// beside returns the steps before and after a GEMM's step, if the program has them. One that meets other ranks is
+// left out: they do not measure at the same time.
 func (o *Options) beside(p *product) (before, after []program.Step, err error) {
 	env, err := device.Env(p.job.Program, p.job.Symbols, o.Device.Info().Properties)
 	if err != nil {
@@ -308,7 +310,7 @@ func (o *Options) beside(p *product) (before, after []program.Step, err error) {
 	}
 	for i := range r.Steps {
 		switch s := &r.Steps[i]; {
-		case s.Kind == program.StepExtern:
+		case s.Kind == program.StepExtern, meetsRanks(s.Step):
 		case s.Index == p.step-1:
 			before = []program.Step{*s.Step}
 		case s.Index == p.step+1 && after == nil:
@@ -316,6 +318,12 @@ func (o *Options) beside(p *product) (before, after []program.Step, err error) {
 		}
 	}
 	return before, after, nil
+}
+
+// meetsRanks reports whether a step waits for the other ranks of a group.
+func meetsRanks(s *program.Step) bool {
+	return strings.HasPrefix(s.Extern, program.CollectivePrefix) ||
+		slices.ContainsFunc(s.Launch.Attrs, func(a program.Attr) bool { return a.Name == program.LaunchPeers })
 }
 
 // keep stores a result.

@@ -97,7 +97,6 @@ func (h *heart) stalled(patience time.Duration, now time.Time) bool {
 // enlistment is what a rank tells the others before they make a communicator.
 type enlistment struct {
 	Version int    `json:"version"` // of NCCL
-	From    int64  `json:"from"`    // of Options.NCCLBytes; rank 0's counts
 	ID      []byte `json:"id"`      // of rank 0: the communicator's
 	Err     string `json:"err"`     // why the rank has no NCCL; "" if it has
 }
@@ -110,7 +109,7 @@ func (l *library) enlist(g *collective.Group) (e enlistment, api nccl.API, err e
 	if api, err = l.options.NCCL(); err != nil {
 		return e, nil, err
 	}
-	e.Version, e.From = api.Version(), l.options.NCCLBytes
+	e.Version = api.Version()
 	if g.Rank() == 0 {
 		var id nccl.ID
 		if err := l.dev.Do(func() (err error) { id, err = api.UniqueID(); return err }); err != nil {
@@ -126,7 +125,7 @@ func (l *library) enlist(g *collective.Group) (e enlistment, api nccl.API, err e
 // NCCL if a rank lacks it. All ranks decide alike.
 func (l *library) connect(ctx context.Context, r *ring, unreached error) error {
 	g := r.group
-	if unreached == nil && (l.options.NCCL == nil || l.options.NCCLBytes == 0) {
+	if unreached == nil && r.inboxes.ncclBytes == 0 {
 		return nil
 	}
 	mine, api, err := l.enlist(g)
@@ -148,9 +147,9 @@ func (l *library) connect(ctx context.Context, r *ring, unreached error) error {
 				nccl.FormatVersion(all[0].Version), rank, nccl.FormatVersion(e.Version))
 		}
 	}
-	c := &communicator{api: api, from: all[0].From}
-	if unreached != nil {
-		c.from = 0
+	c := &communicator{api: api}
+	if unreached == nil {
+		c.from = r.inboxes.ncclBytes
 	}
 	if len(all[0].ID) != len(nccl.ID{}) {
 		return fmt.Errorf("collective: group %q: rank 0 gave an id of %d bytes for NCCL, want %d", g.Name(), len(all[0].ID), len(nccl.ID{}))

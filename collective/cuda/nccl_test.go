@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sync/errgroup"
+
 	"pwc/collective"
 	collectivecuda "pwc/collective/cuda"
 	"pwc/collective/internal/cases"
@@ -81,23 +84,27 @@ func TestNCCLRoutines(t *testing.T) {
 	}
 }
 
-// TestNCCLBytes: where GPUs reach each other NCCL computes large calls alone.
-func TestNCCLBytes(t *testing.T) {
-	f := fake.New(fake.Options{Devices: 2})
-	library := ncclfake.New(f)
-	var devices []*cudatest.Opened
-	if raw := cudatest.Several(t, 2, fake.Options{}); raw[0].Emulated {
-		for i := range 2 {
-			d, err := cuda.Open(cuda.Options{Ordinal: i, Driver: f})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { d.Close() })
-			devices = append(devices, &cudatest.Opened{Device: d, Emulated: true})
-		}
-	} else {
+// reachedNCCL opens two emulated devices that reach each other's memory, and a library for them.
+func reachedNCCL(t *testing.T) (devices []*cudatest.Opened, library *ncclfake.Library) {
+	t.Helper()
+	if !cudatest.Several(t, 2, fake.Options{})[0].Emulated {
 		t.Skip("NCCL of GPUs is tested by TestNCCLRoutines")
 	}
+	f := fake.New(fake.Options{Devices: 2})
+	for i := range 2 {
+		d, err := cuda.Open(cuda.Options{Ordinal: i, Driver: f})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { d.Close() })
+		devices = append(devices, &cudatest.Opened{Device: d, Emulated: true})
+	}
+	return devices, ncclfake.New(f)
+}
+
+// TestNCCLBytes: where GPUs reach each other NCCL computes large calls alone.
+func TestNCCLBytes(t *testing.T) {
+	devices, library := reachedNCCL(t)
 	o := collectivecuda.Options{NCCL: func() (nccl.API, error) { return library, nil }, NCCLBytes: 1000, Counts: new(collectivecuda.Counts)}
 	must(t, eachRank(t, devices, o, func(r *rank) error {
 		var calls []*call
@@ -108,6 +115,102 @@ func TestNCCLBytes(t *testing.T) {
 	}))
 	if p, n := o.Counts.Peer.Load(), o.Counts.NCCL.Load(); p != 4 || n != 8 { // by two ranks, eagerly and captured
 		t.Errorf("%d calls over peer memory and %d of NCCL, want 4 and 8", p, n)
+	}
+}
+
+// TestNCCLBytesOfRank0: the other ranks take rank 0's number, whatever theirs is.
+func TestNCCLBytesOfRank0(t *testing.T) {
+	devices, library := reachedNCCL(t)
+	groups, err := collective.Local("tp", 2, collective.Options{Limit: 30 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := new(collectivecuda.Counts)
+	source := code(devices[0].Compiler(t), devices[0].Info().Target)
+	var all errgroup.Group
+	for i, g := range groups {
+		all.Go(func() error {
+			o := collectivecuda.Options{Code: source, NCCL: func() (nccl.API, error) { return library, nil }, NCCLBytes: int64(1000 * (1 - i)), Counts: counts}
+			if err := collectivecuda.Add(t.Context(), devices[i].Device, o, g); err != nil {
+				return err
+			}
+			s, err := devices[i].NewStream()
+			if err != nil {
+				return err
+			}
+			r := &rank{devices[i], g, s}
+			return errors.Join(r.run([]*call{{Call: cases.Call{Kind: collective.AllReduce, DType: dtype.F32, N: 300}}}), g.Barrier(t.Context()))
+		})
+	}
+	if err := all.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if p, n := counts.Peer.Load(), counts.NCCL.Load(); p != 0 || n != 4 {
+		t.Errorf("%d calls over peer memory and %d of NCCL, want 0 and 4", p, n)
+	}
+}
+
+// TestTimeAllReduce times both ways on all ranks, which get the same times.
+func TestTimeAllReduce(t *testing.T) {
+	devices, library := reachedNCCL(t)
+	groups, err := collective.Local("tune", 2, collective.Options{Limit: 30 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := new(collectivecuda.Counts)
+	source := code(devices[0].Compiler(t), devices[0].Info().Target)
+	sizes := []int64{64, 4096}
+	var times [2][]collectivecuda.AllReduceTime
+	var all errgroup.Group
+	for i, g := range groups {
+		all.Go(func() (err error) {
+			o := collectivecuda.Options{Code: source, NCCL: func() (nccl.API, error) { return library, nil }, Counts: counts}
+			times[i], err = collectivecuda.TimeAllReduce(t.Context(), devices[i].Device, o, g, sizes)
+			return err
+		})
+	}
+	if err := all.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(times[0], times[1]); d != "" {
+		t.Errorf("ranks differ: %s", d)
+	}
+	for i, n := range sizes {
+		if x := times[0][i]; x.Bytes != n || x.Peer <= 0 || x.NCCL <= 0 {
+			t.Errorf("%+v of %d bytes", x, n)
+		}
+	}
+	if p, n := counts.Peer.Load(), counts.NCCL.Load(); p != n || p == 0 {
+		t.Errorf("%d calls over peer memory, %d of NCCL", p, n)
+	}
+	if library.Live() > 0 {
+		t.Errorf("%d communicators are left", library.Live())
+	}
+	// Without NCCL there is nothing to choose.
+	for i, g := range groups {
+		all.Go(func() error {
+			_, err := collectivecuda.TimeAllReduce(t.Context(), devices[i].Device, collectivecuda.Options{Code: source}, g, sizes)
+			return err
+		})
+	}
+	if err := all.Wait(); err == nil || !strings.Contains(err.Error(), "one way") {
+		t.Errorf("without NCCL: %v", err)
+	}
+}
+
+// TestLeastNCCL: NCCL takes over where it is faster at each larger size.
+func TestLeastNCCL(t *testing.T) {
+	for _, c := range []struct {
+		nccl []time.Duration // peer memory takes 10 at 1, 2, 4 and 8 bytes
+		want int64
+	}{{[]time.Duration{11, 11, 11, 11}, 0}, {[]time.Duration{9, 11, 9, 9}, 4}, {[]time.Duration{9, 9, 9, 10}, 0}, {[]time.Duration{9, 9, 9, 9}, 1}} {
+		var times []collectivecuda.AllReduceTime
+		for i, d := range c.nccl {
+			times = append(times, collectivecuda.AllReduceTime{Bytes: 1 << i, Peer: 10, NCCL: d})
+		}
+		if got := collectivecuda.LeastNCCL(times); got != c.want {
+			t.Errorf("%v: %d, want %d", c.nccl, got, c.want)
+		}
 	}
 }
 

@@ -22,6 +22,8 @@ type offer struct {
 	Handle  cuda.MemoryHandle `json:"handle"`  // of the inbox, for other processes of the host
 	Err     string            `json:"err"`     // why the rank has no inbox; "" if it has one
 
+	NCCLBytes int64 `json:"nccl_bytes"` // of Options; rank 0's counts
+
 	// Unreached says that Err is that GPUs do not reach each other's memory.
 	Unreached bool `json:"unreached"`
 }
@@ -31,6 +33,8 @@ type inboxes struct {
 	address []uint64
 	mine    device.Memory
 	others  []device.Memory // of other processes
+
+	ncclBytes int64 // Options.NCCLBytes of rank 0
 }
 
 // free gives all back.
@@ -47,7 +51,7 @@ func (b *inboxes) free() error {
 
 // meet exchanges inboxes with the other ranks. All ranks get an error if one does, which matches
 // errUnreached on all of them or on none.
-func meet(ctx context.Context, dev *cuda.Device, g *collective.Group) (b *inboxes, err error) {
+func meet(ctx context.Context, dev *cuda.Device, g *collective.Group, ncclBytes int64) (b *inboxes, err error) {
 	b = &inboxes{}
 	defer func() {
 		if err != nil {
@@ -58,8 +62,10 @@ func meet(ctx context.Context, dev *cuda.Device, g *collective.Group) (b *inboxe
 	if err != nil {
 		o.Err = err.Error()
 	}
+	o.NCCLBytes = ncclBytes
 	all, err := share(ctx, g, "inboxes", o)
 	if err == nil {
+		b.ncclBytes = all[0].NCCLBytes
 		err = b.open(dev, g, all)
 	}
 	verdict := offer{}

@@ -186,6 +186,27 @@ func TestDeviceAllReduceLostRank(t *testing.T) {
 	}
 }
 
+// TestDeviceAllReduceLateRank: without Options.Patience a kernel waits for a rank that comes later.
+func TestDeviceAllReduceLateRank(t *testing.T) {
+	x := openRanks(t, 2, 0)
+	m := reducedNorm(t, 2, dtype.F32, 64, "rms_norm(%h, @w, eps=1e-5)")
+	p, err := compile.Compile(t.Context(), m, compile.Shape{}, x.rigs[0].backend, compile.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inputs, err := drawRanks(rand.New(rand.NewSource(1)), m, 2, map[string]int64{"N": 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := x.each(func(rank int) error {
+		time.Sleep(time.Duration(rank) * 200 * time.Millisecond)
+		_, err := x.rigs[rank].run(p, m, inputs[rank])
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestDeviceAllReduce holds kernels that compute their all_reduce to the routine and the kernel behind it, bit
 // by bit: of few bytes (LL) and more (LL128), rows of a block, of a warp and of a thread, more
 // packets than a round has, more rows than blocks have inboxes, and rows that end within a word.

@@ -1,0 +1,66 @@
+package cli
+
+import (
+	"bytes"
+	"math"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"pwc/ir"
+)
+
+// TestLargestCollective bounds the bytes of calls by the ranges of symbols.
+func TestLargestCollective(t *testing.T) {
+	const head = `pwc 1
+module "m" {
+  sym N in [1, 100] batch
+  sym r in [0, 1] load
+  group tp in 2 rank r
+  weight @w : f32[8, 8] = shard("w", axis=0, group=tp)
+`
+	for _, c := range []struct {
+		name, body string
+		want       int64
+	}{
+		{"none", "  func @f(%x: f32[N, 8]) -> (f32[N, 8]) {\n    return %x\n  }\n}\n", 0},
+		{"gathered", "  func @f(%x: f32[N, 8]) -> (f32[N, 16]) {\n    %y = linear(%x, @w)\n    %z = all_gather(%y, group=tp, axis=1)\n    return %z\n  }\n}\n", 100 * 16 * 4},
+	} {
+		m, err := ir.Parse(c.name, []byte(head+c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := largestCollective(m); got != c.want {
+			t.Errorf("%s: %d, want %d", c.name, got, c.want)
+		}
+	}
+	m, err := ir.Parse("m", []byte("pwc 1\nmodule \"m\" {\n  sym N in [1, 9223372036854775807]\n  group tp in 2\n  func @f(%x: f32[N] partial over tp) -> (f32[N]) {\n    %y = all_reduce(%x, group=tp)\n    return %y\n  }\n}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := largestCollective(m); got != math.MaxInt64 {
+		t.Errorf("without a bound: %d", got)
+	}
+}
+
+// TestPrintCollectives prints times of both ways, and which serves.
+func TestPrintCollectives(t *testing.T) {
+	var out bytes.Buffer
+	a := &app{out: &out}
+	r := &tuneReport{Device: "GPU", Collectives: []tuneCollectives{{Ranks: 2, Library: "NCCL 2.28.9", NCCLBytes: 64 << 20, Times: []tuneAllReduce{{1 << 20, 6.213, 22.4}, {64 << 20, 230, 210.5}}}}}
+	if err := a.printCollectives(r); err != nil {
+		t.Fatal(err)
+	}
+	const want = `all_reduce of bf16 over 2 × GPU, µs; NCCL 2.28.9
+
+     bytes  peer memory    NCCL
+   1.0 MiB         6.21   22.40
+  64.0 MiB       230.00  210.50
+
+NCCL serves calls of 64.0 MiB and more
+
+`
+	if d := cmp.Diff(want, out.String()); d != "" {
+		t.Error(d)
+	}
+}
