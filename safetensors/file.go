@@ -13,8 +13,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// File is one open safetensors file. It is safe for concurrent use, except that Close ends the use of every tensor that
-// aliases the mapping.
+// File is one open safetensors file. It is safe for concurrent use, except that Close ends the
+// use of every tensor that aliases the mapping.
 type File struct {
 	path    string // empty for Parse
 	header  *header
@@ -23,10 +23,10 @@ type File struct {
 	bytes   []byte         // the whole file
 }
 
-// Open maps a file and checks its header. Nothing of the tensors' bytes is read until it is used.
+// Open maps a file and checks its header. Bytes of tensors are read at their first use.
 //
-// The file must not shrink while it is open: a page that is gone from the disk ends the process of whoever reads it,
-// unless it is read in [Guard]. Files that are replaced by rename, as [Write] does, are safe.
+// The file must not shrink while it is open: a read of a lost page ends the process, except in
+// [Guard]. Files that are replaced by rename, as [Write] does, are safe.
 func Open(path string) (*File, error) {
 	m, err := mapFile(path)
 	if err != nil {
@@ -63,7 +63,7 @@ func (f *File) parse() error {
 	return nil
 }
 
-// Path returns the path the file was opened by, "" if it was parsed from memory.
+// Path returns the path that the file was opened by, "" if it was parsed from memory.
 func (f *File) Path() string { return f.path }
 
 // Names returns the names of the tensors in the order of the header.
@@ -78,7 +78,7 @@ func (f *File) Names() []string {
 	return names
 }
 
-// Metadata returns the string pairs of the header's __metadata__, empty if it has none. The map is the caller's.
+// Metadata returns a copy of the string pairs of the header's __metadata__, empty if it has none.
 func (f *File) Metadata() map[string]string {
 	if f.header == nil || f.header.metadata == nil {
 		return map[string]string{}
@@ -86,8 +86,9 @@ func (f *File) Metadata() map[string]string {
 	return maps.Clone(f.header.metadata)
 }
 
-// Info describes a tensor. The error wraps [ErrNotFound] if there is none of that name, and is a [*FormatError] if the
-// tensor has a dtype that the format knows and the IR does not (F64, unsigned above 8 bits, complex, 6-bit floats).
+// Info describes a tensor. The error wraps [ErrNotFound] for an unknown name, and is a
+// [*FormatError] if the IR lacks the tensor's dtype (F64, unsigned above 8 bits, complex, 6-bit
+// floats).
 func (f *File) Info(name string) (Info, error) {
 	e, err := f.entry(name)
 	if err != nil {
@@ -96,7 +97,8 @@ func (f *File) Info(name string) (Info, error) {
 	return Info{Name: e.name, DType: e.format.dtype, Shape: slices.Clone(e.shape)}, nil
 }
 
-// Tensor returns a tensor whose Data aliases the mapping. Errors are those of Info, and one if the file is closed.
+// Tensor returns a tensor whose Data aliases the mapping. It has the errors of Info, and an error
+// if the file is closed.
 func (f *File) Tensor(name string) (Tensor, error) {
 	e, err := f.entry(name)
 	if err != nil {
@@ -134,7 +136,8 @@ func notFound(path, name string) error {
 	return fmt.Errorf("safetensors: %s: tensor %s: %w", path, termsafe.Quote(name), ErrNotFound)
 }
 
-// Close unmaps the file; the Data of its tensors must not be used afterwards. Closing twice is no error.
+// Close unmaps the file; its tensors' Data must not be used afterwards. A second Close is no
+// error.
 func (f *File) Close() error {
 	f.bytes = nil
 	if f.mapping == nil {
@@ -148,7 +151,8 @@ func (f *File) Close() error {
 	return nil
 }
 
-// openSized opens a regular file and returns its size. Pipes and devices have no size that could be trusted.
+// openSized opens a regular file and returns its size. It refuses pipes and devices, which have
+// no reliable size.
 func openSized(path string) (*os.File, int, error) {
 	f, st, err := openfile.Regular(path)
 	if err != nil {

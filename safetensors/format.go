@@ -5,14 +5,14 @@ import "pwc/ir/dtype"
 // MaxHeader is the largest header, in bytes, that is read or written: the limit of the reference implementation.
 const MaxHeader = 100_000_000
 
-// maxRank bounds a tensor's rank; real tensors stay under ten.
+// maxRank bounds a tensor's rank. Tensors of models stay under ten.
 const maxRank = 64
 
-// metadataKey is the header key that holds the file's string pairs, not a tensor.
+// metadataKey is the header key of the file's string pairs. It is not a tensor.
 const metadataKey = "__metadata__"
 
-// format is one dtype of the file format. Those without a counterpart in the IR have the dtype Invalid: a file that
-// holds such a tensor opens, its bounds are checked, and the tensor is refused when it is asked for.
+// format is one dtype of the file format. A dtype that the IR lacks is Invalid: a file with such
+// a tensor opens and its bounds are checked, but Info and Tensor refuse it.
 type format struct {
 	name  string
 	bits  int64
@@ -67,7 +67,8 @@ func formatOf(d dtype.DType) (f format, rank int, ok bool) {
 	return format{}, 0, false
 }
 
-// bytes returns the storage of n elements. ok is false where the bits do not fill whole bytes or overflow.
+// bytes returns the storage of n elements. ok is false if the bits do not fill whole bytes or
+// overflow.
 func (f format) bytes(n int64) (size int64, ok bool) {
 	const maxInt64 = 1<<63 - 1
 	if n > maxInt64/f.bits || n*f.bits%8 != 0 {

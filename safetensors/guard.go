@@ -7,32 +7,30 @@ import (
 	"unsafe"
 )
 
-// locator is a [Source] that knows which file an address is mapped from.
+// locator is a [Source] that finds the file of a mapped address.
 type locator interface {
 	mappedFrom(addr uintptr) (path string, ok bool)
 }
 
-// FaultError says that bytes of a mapped file could not be read: the file was truncated
-// after it was opened, or its disk failed.
+// FaultError: bytes of a mapped file could not be read, because the file was truncated after it
+// was opened, or its disk failed.
 type FaultError struct{ File string }
 
-// Error names the file and says what to do.
+// Error names the file and the remedy.
 func (e *FaultError) Error() string {
 	return fmt.Sprintf("safetensors: %s: its bytes cannot be read any more: the file was truncated after it was opened, or its disk failed; "+
 		"replace a file that is in use by rename", e.File)
 }
 
-// faultAddress is what package runtime panics with after a fault, where
-// [debug.SetPanicOnFault] is set.
+// faultAddress is the panic value of package runtime after a fault, with [debug.SetPanicOnFault].
 type faultAddress interface {
 	runtime.Error
 	Addr() uintptr
 }
 
-// Guard calls read, which reads the Data of tensors of src on this goroutine, and returns
-// its error. A page that is gone, which would end the process, is a [*FaultError] instead.
-// Only reads by Go code are covered: where a driver or the kernel is to copy the bytes,
-// [Touch] them in Guard first.
+// Guard calls read, which reads the Data of tensors of src on this goroutine, and returns its
+// error. A read of a lost page, which would end the process, is a [*FaultError]. Guard covers
+// only reads by Go code: [Touch] bytes in Guard before a driver or the kernel copies them.
 func Guard(src Source, read func() error) (err error) {
 	before := debug.SetPanicOnFault(true)
 	defer func() {
@@ -49,18 +47,18 @@ func Guard(src Source, read func() error) (err error) {
 				}
 			}
 		}
-		panic(r) // not of a mapping: a fault of the program, as without Guard
+		panic(r) // not in a mapping: a fault of the program, as without Guard
 	}()
 	return read()
 }
 
-// Touch reads a byte of each page of b, so that in [Guard] a page that is gone is an error
-// before somebody reads it who cannot be guarded. It returns their sum: without a result,
-// or inlined where the result is dropped, the compiler leaves the reads out.
+// Touch reads a byte of each page of b. In [Guard] a lost page is then an error before an
+// unguarded reader meets it. It returns the sum of the bytes: without a used result the
+// compiler removes the reads.
 //
 //go:noinline
 func Touch(b []byte) (sum byte) {
-	const page = 4096 // the smallest there is
+	const page = 4096 // the smallest page size
 	for i := 0; i < len(b); i += page {
 		sum += b[i]
 	}

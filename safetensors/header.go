@@ -15,7 +15,7 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// entry is one tensor of a header, checked.
+// entry is one checked tensor of a header.
 type entry struct {
 	name       string
 	format     format
@@ -27,11 +27,11 @@ type entry struct {
 type header struct {
 	entries  []entry // in the order of the header
 	metadata map[string]string
-	data     int // where the tensors' bytes begin in the file
+	data     int // offset of the tensors' bytes in the file
 }
 
-// parseHeader checks the header of a whole file against the file. It allocates in proportion to the header that is
-// really there, whatever lengths the file claims.
+// parseHeader checks the header of a whole file against the file. It allocates in proportion to
+// the present header, not to claimed lengths.
 func parseHeader(file []byte) (*header, error) {
 	if len(file) < 8 {
 		return nil, fault("", "%d bytes are too few for a header length", len(file))
@@ -65,7 +65,7 @@ func parseHeader(file []byte) (*header, error) {
 	return h, nil
 }
 
-// fault makes a FormatError; whoever knows the path of the file adds it.
+// fault makes a FormatError. The caller that knows the path of the file adds it.
 func fault(tensor, f string, args ...any) *FormatError {
 	return &FormatError{Tensor: tensor, Reason: fmt.Sprintf(f, args...)}
 }
@@ -99,8 +99,8 @@ func checkLayout(entries []entry, size int64) error {
 	return nil
 }
 
-// headerParser reads a header token by token, which is what finds duplicate keys and keeps nesting flat: an unexpected
-// bracket is an error where it stands.
+// headerParser reads a header token by token. So it finds duplicate keys, and reports an
+// unexpected bracket at its place without recursion.
 type headerParser struct {
 	dec    *json.Decoder
 	seen   map[string]bool // keys of the top level
@@ -147,7 +147,7 @@ func (p *headerParser) metadata() (map[string]string, error) {
 	switch t, err := p.token(); {
 	case err != nil:
 		return nil, err
-	case t == nil: // null, as some tools write for none
+	case t == nil: // null, which some tools write for an empty map
 		return nil, nil
 	case t != json.Delim('{'):
 		return nil, fault("", "%s: %s stands where \"{\" should", metadataKey, describe(t, nil))

@@ -7,7 +7,7 @@ import (
 	"io"
 )
 
-// mapping is a whole file in memory. Where the operating system has no mmap of the Unix kind, the file is read.
+// mapping is a whole file in memory. Without mmap, the file is read.
 type mapping struct {
 	bytes []byte
 	users

@@ -13,14 +13,14 @@ var (
 	_ Mapped = (*Set)(nil)
 )
 
-// users counts who needs a mapping beside the File that made it.
+// users counts the users of a mapping other than its File.
 type users struct {
 	mu     sync.Mutex
 	closed bool // by the File
-	count  int  // of Retain without its release
+	count  int  // calls of Retain without a release
 }
 
-// retain reports whether the mapping is there to be kept.
+// retain adds a user. It reports whether the mapping still exists.
 func (m *mapping) retain() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -51,7 +51,7 @@ func (m *mapping) close() error {
 	return m.unmap()
 }
 
-// Retain implements [Mapped]. Bytes that were given to Parse are their owner's: there is nothing to keep.
+// Retain implements [Mapped]. It does nothing for the bytes of Parse, which belong to the caller.
 func (f *File) Retain() (release func() error, err error) {
 	m := f.mapping
 	switch {
@@ -68,7 +68,7 @@ func (f *File) Retain() (release func() error, err error) {
 	}), nil
 }
 
-// Contiguous implements [Mapped]. Nothing is contiguous of bytes that were given to Parse.
+// Contiguous implements [Mapped]. ok is false for the bytes of Parse.
 func (f *File) Contiguous(parts ...[]byte) (all []byte, path string, ok bool) {
 	if f.mapping == nil || len(parts) == 0 {
 		return nil, "", false
@@ -83,7 +83,7 @@ func (f *File) Contiguous(parts ...[]byte) (all []byte, path string, ok bool) {
 	return f.bytes[begin : begin+n : begin+n], f.path, true
 }
 
-// offset returns where b begins in the file, -1 if it does not lie there.
+// offset returns the offset of b in the file, -1 if b is not in it.
 func (f *File) offset(b []byte) int {
 	if len(f.bytes) == 0 || len(b) == 0 {
 		return -1

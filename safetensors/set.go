@@ -24,24 +24,24 @@ const (
 	IndexFile  = "model.safetensors.index.json" // weight_map of a checkpoint in shards
 )
 
-// Set is the open checkpoint of a directory: one file or several shards. It is safe for concurrent use, with the
-// exception of Close (see [File]).
+// Set is the open checkpoint of a directory: one file or several shards. It is safe for
+// concurrent use, except Close (see [File]).
 type Set struct {
 	files []*File
 	names []string         // of all shards, sorted
-	home  map[string]*File // the shard that holds a tensor
+	home  map[string]*File // by tensor: its shard
 	dir   string
 	notes []string
 }
 
-// ErrNoCheckpoint is wrapped by OpenDir's error for a directory without the files of a checkpoint.
+// ErrNoCheckpoint is wrapped by OpenDir's error for a directory without checkpoint files.
 var ErrNoCheckpoint = errors.New("no checkpoint")
 
-// OpenDir opens a checkpoint directory: model.safetensors if it is there, else the shards that
-// model.safetensors.index.json names, as transformers does (modeling_utils.py). A shard that is missing, a tensor in two
-// shards, and an index that places a tensor in a shard without it are errors. So is a directory with two checkpoints:
-// model.safetensors beside shards of an index, of which nobody says which is stale. Tensors that shards hold beyond the
-// index are part of the Set.
+// OpenDir opens a checkpoint directory: model.safetensors if it exists, otherwise the shards of
+// model.safetensors.index.json, as transformers does (modeling_utils.py). Errors are: a missing
+// shard, a tensor in two shards, an index that places a tensor in a shard without it, and both
+// model.safetensors and an index with its shards, because one of them is stale. Tensors of shards
+// that the index does not list are part of the Set.
 func OpenDir(dir string) (*Set, error) {
 	l, err := layoutOf(dir)
 	if err != nil {
@@ -54,7 +54,7 @@ func OpenDir(dir string) (*Set, error) {
 	return s, nil
 }
 
-// Notes returns a sentence for each thing about the directory that a reader may not expect: files of tensors that are
+// Notes returns a sentence for each unexpected property of the directory: tensor files that are
 // not read.
 func (s *Set) Notes() []string { return slices.Clone(s.notes) }
 
@@ -118,14 +118,14 @@ func (s *Set) Close() error {
 // placement is one pair of an index's weight_map.
 type placement struct{ tensor, shard string }
 
-// layout is which files of a directory are its checkpoint.
+// layout has the files of a directory's checkpoint.
 type layout struct {
 	shards []string    // sorted
-	placed []placement // what the index says; empty without one
+	placed []placement // pairs of the index; empty without one
 	notes  []string    // Set.Notes
 }
 
-// layoutOf looks at what lies in a directory.
+// layoutOf determines the checkpoint's files in a directory.
 func layoutOf(dir string) (*layout, error) {
 	single, err := exists(dir, SingleFile)
 	if err != nil {
@@ -175,7 +175,7 @@ func layoutOf(dir string) (*layout, error) {
 	return l, l.noteOthers(dir)
 }
 
-// noteOthers notes the files of tensors that are named like shards and not read.
+// noteOthers notes files that are named like shards and are not read.
 func (l *layout) noteOthers(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -184,7 +184,7 @@ func (l *layout) noteOthers(dir string) error {
 	for _, e := range entries {
 		name := e.Name()
 		if ok, _ := filepath.Match("model*.safetensors", name); ok && !slices.Contains(l.shards, name) {
-			l.notes = append(l.notes, fmt.Sprintf("%s is not read: it is none of the checkpoint's files, %s", termsafe.Quote(name), termsafe.Quote(l.shards[0])))
+			l.notes = append(l.notes, fmt.Sprintf("%s is not read: it is not one of the checkpoint's files, %s", termsafe.Quote(name), termsafe.Quote(l.shards[0])))
 			if len(l.shards) > 1 {
 				l.notes[len(l.notes)-1] += fmt.Sprintf(" and %d more", len(l.shards)-1)
 			}
@@ -217,7 +217,7 @@ func readIndex(path string) ([]placement, error) {
 	return placed, err
 }
 
-// parseIndex reads the weight_map of an index, in its order. Keys beside weight_map carry totals and are skipped.
+// parseIndex reads the weight_map of an index, in its order. It skips other keys, such as totals.
 func parseIndex(text []byte) ([]placement, error) {
 	if what := openfile.Placeholder(text); what != "" {
 		return nil, fault("", "%s", what)

@@ -18,8 +18,8 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// Write writes a file of tensors: to a file beside path, synced, then renamed over path, so that a reader sees the old
-// file or the whole new one. See [Encode] for the bytes and the errors.
+// Write writes a file of tensors. It writes a temporary file, syncs it and renames it to path, so
+// a reader sees the old file or the whole new one. See [Encode] for the bytes and the errors.
 func Write(path string, tensors []Tensor, metadata map[string]string) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
 	if err != nil {
@@ -32,7 +32,7 @@ func Write(path string, tensors []Tensor, metadata map[string]string) (err error
 	}()
 	err = Encode(f, tensors, metadata)
 	if err == nil {
-		err = f.Chmod(0o644) // CreateTemp's 0600 is for secrets; a checkpoint is for everyone the directory admits
+		err = f.Chmod(0o644) // CreateTemp's 0600 is for secrets; the directory decides who reads a checkpoint
 	}
 	if err == nil {
 		err = f.Sync()
@@ -46,11 +46,12 @@ func Write(path string, tensors []Tensor, metadata map[string]string) (err error
 	return nil
 }
 
-// Encode writes tensors in the format to w. The bytes depend on the tensors and the metadata alone, not on their order:
-// as in the reference implementation, tensors are sorted by dtype from the widest alignment to the narrowest, then by
-// name, and the header is padded with spaces to a multiple of 8, so that every tensor is aligned to its element size. A
-// name that is used twice, is not UTF-8 or is reserved, Data that does not fill the shape, and a dtype that the format
-// lacks (I4, U4) are [*FormatError]s; nothing has been written then.
+// Encode writes tensors in the format to w. The bytes depend on the tensors and the metadata, not
+// on their order. As in the reference implementation, tensors are sorted by dtype from the widest
+// alignment to the narrowest, then by name, and the header is padded with spaces to a multiple of
+// 8, so that every tensor is aligned to its element size. These are [*FormatError]s before
+// anything is written: a name that is used twice, not UTF-8 or reserved; Data that does not fill
+// the shape; a dtype that the format lacks (I4, U4).
 func Encode(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	if w == nil {
 		return errors.New("safetensors: nothing to write to")
@@ -123,7 +124,7 @@ func writeOrder(tensors []Tensor) ([]Tensor, error) {
 	return order, nil
 }
 
-// encodeHeader renders the header of tensors that stand in the order of the file.
+// encodeHeader renders the header of tensors in the order of the file.
 func encodeHeader(order []Tensor, metadata map[string]string) ([]byte, error) {
 	var b bytes.Buffer
 	str := func(s string) error {

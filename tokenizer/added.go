@@ -6,15 +6,15 @@ import (
 	"unicode/utf8"
 )
 
-// addedToken is a token that is found in the text before anything else happens to it.
+// addedToken is a token that is matched in the text before normalization and splitting.
 type addedToken struct {
 	id         int32
 	content    string
-	leftSpace  bool // takes the whitespace before it
-	rightSpace bool // takes the whitespace after it
-	wholeWord  bool // is not a part of a longer word
-	normalized bool // is looked for in normalized text
-	special    bool // control: stands for no text
+	leftSpace  bool // includes the whitespace before it
+	rightSpace bool // includes the whitespace after it
+	wholeWord  bool // matches only whole words
+	normalized bool // is matched in normalized text
+	special    bool // a control token without text
 }
 
 // addedTokens are the added tokens of a vocabulary.
@@ -23,7 +23,7 @@ type addedTokens struct {
 	special         map[int32]bool
 }
 
-// newAddedTokens sorts tokens by where they are looked for.
+// newAddedTokens separates tokens that match raw text from those that match normalized text.
 func newAddedTokens(tokens []addedToken, normal normalizer) addedTokens {
 	a := addedTokens{special: map[int32]bool{}}
 	for _, t := range tokens {
@@ -46,17 +46,17 @@ func newAddedTokens(tokens []addedToken, normal normalizer) addedTokens {
 	return a
 }
 
-// span is a part of a text: an added token, or text between them.
+// span is a part of a text: an added token, or the text between two.
 type span struct {
 	text  string
 	id    int32 // of an added token; -1: text
-	first bool  // begins the text
+	first bool  // starts the text
 }
 
 func (a *addedTokens) cut(text string) []span           { return a.raw.cut(text) }
 func (a *addedTokens) cutNormalized(text string) []span { return a.normalized.cut(text) }
 
-// matcher finds the longest token at each place, from the left.
+// matcher finds the longest token at each place, from left to right.
 type matcher struct {
 	tokens  map[string]addedToken
 	longest map[byte]int // by first byte: bytes of the longest token
@@ -73,7 +73,7 @@ func (m *matcher) add(content string, t addedToken) {
 	m.longest[content[0]] = max(m.longest[content[0]], len(content))
 }
 
-// at returns the longest token that begins at i.
+// at returns the longest token at i.
 func (m *matcher) at(text string, i int) (addedToken, int, bool) {
 	for n := min(m.longest[text[i]], len(text)-i); n > 0; n-- {
 		if t, ok := m.tokens[text[i:i+n]]; ok {
@@ -83,8 +83,8 @@ func (m *matcher) at(text string, i int) (addedToken, int, bool) {
 	return addedToken{}, 0, false
 }
 
-// cut returns the parts of a text in order. Whitespace that an earlier token took is not
-// taken again.
+// cut returns the parts of a text in order. A token does not include whitespace that an earlier
+// token includes.
 func (m *matcher) cut(text string) []span {
 	if len(m.tokens) == 0 {
 		if text == "" {
@@ -123,7 +123,7 @@ func (m *matcher) cut(text string) []span {
 	return out
 }
 
-// standsAlone reports whether no letter, digit or underscore touches text[start:stop].
+// standsAlone reports whether text[start:stop] is not adjacent to a letter, digit or underscore.
 func standsAlone(text string, start, stop int) bool {
 	before, _ := utf8.DecodeLastRuneInString(text[:start])
 	after, _ := utf8.DecodeRuneInString(text[stop:])

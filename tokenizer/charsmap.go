@@ -8,15 +8,15 @@ import (
 	"unicode/utf8"
 )
 
-// charsmap replaces the longest beginning of a text that it knows: the rules that SentencePiece
-// compiles into a double array (Darts-clone, include/darts.h) and the texts they give.
+// charsmap replaces the longest known prefix of a text. SentencePiece compiles its rules into a
+// double array (Darts-clone, include/darts.h) and the replacements.
 type charsmap struct {
 	units []uint32
 	texts []byte // each ends with a NUL
 }
 
-// parseCharsmap reads a precompiled map: the bytes of the array (u32, little-endian), the
-// array, and the texts.
+// parseCharsmap reads a precompiled map: the length of the array in bytes (u32, little-endian),
+// the array, and the replacements.
 func parseCharsmap(data []byte) (normalizer, error) {
 	if len(data) == 0 {
 		return nil, nil
@@ -37,7 +37,7 @@ func parseCharsmap(data []byte) (normalizer, error) {
 	return m, nil
 }
 
-// longest returns the bytes of the longest beginning that the map knows, and what replaces it.
+// longest returns the bytes of the longest known prefix, and its replacement.
 func (m *charsmap) longest(text string) (size int, replacement string) {
 	if len(m.units) == 0 {
 		return 0, ""

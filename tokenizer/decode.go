@@ -6,12 +6,12 @@ import (
 	"unicode/utf8"
 )
 
-// decoder turns tokens, as the vocabulary writes them, into text.
+// decoder turns tokens, in the vocabulary's form, into text.
 type decoder interface {
 	decode(tokens []string) []string
 }
 
-// decoders run one after the other.
+// decoders run in order.
 type decoders []decoder
 
 func (ds decoders) decode(tokens []string) []string {
@@ -21,8 +21,7 @@ func (ds decoders) decode(tokens []string) []string {
 	return tokens
 }
 
-// byteLevelDecoder turns visible characters into bytes. A token with another character stands
-// for itself.
+// byteLevelDecoder turns visible characters into bytes. A token with any other character stays.
 type byteLevelDecoder struct{ bytes map[rune]byte }
 
 func newByteLevelDecoder() byteLevelDecoder {
@@ -64,8 +63,8 @@ func (d replaceDecoder) decode(tokens []string) []string {
 	return tokens
 }
 
-// byteFallbackDecoder turns tokens <0x00> to <0xFF> in a row into text. Where they are no
-// UTF-8, each is U+FFFD.
+// byteFallbackDecoder turns consecutive tokens <0x00> to <0xFF> into text. If they are not UTF-8,
+// each becomes U+FFFD.
 type byteFallbackDecoder struct{}
 
 func (byteFallbackDecoder) decode(tokens []string) []string {
@@ -109,7 +108,7 @@ type fuse struct{}
 
 func (fuse) decode(tokens []string) []string { return []string{strings.Join(tokens, "")} }
 
-// stripDecoder takes a character from the ends of each token, so many at most.
+// stripDecoder removes a character from the ends of each token, up to a number of times.
 type stripDecoder struct {
 	content     string
 	start, stop int
@@ -128,8 +127,8 @@ func (d stripDecoder) decode(tokens []string) []string {
 	return tokens
 }
 
-// metaspaceDecoder turns the visible character back into spaces; the one that was added at the
-// beginning goes.
+// metaspaceDecoder turns the visible character into spaces, and removes the one that was added at
+// the beginning.
 type metaspaceDecoder struct {
 	replacement string
 	added       bool
@@ -148,7 +147,7 @@ func (d metaspaceDecoder) decode(tokens []string) []string {
 // wordPieceDecoder joins the parts of words and puts spaces between words.
 type wordPieceDecoder struct {
 	prefix string
-	clean  bool // no spaces before punctuation and in contractions
+	clean  bool // removes spaces before punctuation and in contractions
 }
 
 func (d wordPieceDecoder) decode(tokens []string) []string {
@@ -168,7 +167,7 @@ func (d wordPieceDecoder) decode(tokens []string) []string {
 	return tokens
 }
 
-// cleanUp removes the spaces that come of cutting English at punctuation, one rule after the other.
+// cleanUp removes spaces that splitting English at punctuation adds, by one rule after the other.
 func cleanUp(text string) string {
 	for _, r := range [][2]string{{" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}, {" ' ", "'"}, {" n't", "n't"}, {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}} {
 		text = strings.ReplaceAll(text, r[0], r[1])

@@ -29,7 +29,7 @@ type jsonTokenizer struct {
 	Decoder       *jsonPart `json:"decoder"`
 }
 
-// jsonPart is one component, whose type says which of the fields it has.
+// jsonPart is one component. Its type decides which fields it has.
 type jsonPart struct {
 	Type string `json:"type"`
 
@@ -112,11 +112,10 @@ func (t *jsonToken) UnmarshalJSON(text []byte) error {
 	return json.Unmarshal(pair[1], &t.id)
 }
 
-// maxDepth bounds how deep components are nested.
+// maxDepth bounds the nesting of components.
 const maxDepth = 16
 
-// ParseJSON reads a tokenizer.json. A component that it does not know is an error with its
-// name.
+// ParseJSON reads a tokenizer.json. An unknown component is an error with its name.
 func ParseJSON(text []byte) (*Tokenizer, error) {
 	var j jsonTokenizer
 	if err := json.Unmarshal(text, &j); err != nil {
@@ -165,7 +164,7 @@ func ParseJSON(text []byte) (*Tokenizer, error) {
 func parseModel(p *jsonPart) (map[string]int32, model, error) {
 	kind := p.Type
 	if kind == "" && p.Merges != nil {
-		kind = "BPE" // files of before version 0.6 name none
+		kind = "BPE" // files before version 0.6 have no type
 	}
 	if kind == "Unigram" {
 		return parseUnigram(p)
@@ -200,7 +199,7 @@ func parseModel(p *jsonPart) (map[string]int32, model, error) {
 	return nil, nil, unknownPart("model", kind, "BPE, WordPiece, WordLevel, Unigram")
 }
 
-// readMerges reads merges as pairs, or as texts with a space between.
+// readMerges reads merges as pairs, or as texts with a space between two tokens.
 func (m *bpe) readMerges(text json.RawMessage) error {
 	var list []json.RawMessage
 	if err := json.Unmarshal(text, &list); err != nil {
@@ -432,7 +431,7 @@ func parseTemplate(p *jsonPart, depth int) (template, error) {
 		}
 		return out, nil
 	case "ByteLevel":
-		return nil, nil // moves offsets, which ids do not have
+		return nil, nil // it changes offsets, which ids do not have
 	case "BertProcessing", "RobertaProcessing":
 		if p.Sep == nil || p.Cls == nil {
 			return nil, fmt.Errorf("a %s needs sep and cls", p.Type)

@@ -5,12 +5,12 @@ import "container/heap"
 // textPart is a part of a word, in a list.
 type textPart struct {
 	start, end int
-	prev, next int // positions in the list; -1: none
+	prev, next int // indices in the list; -1: none
 	frozen     bool
 }
 
-// textMerge is a merge that may be made: of part at and the one after it, while they end where
-// they did.
+// textMerge is a possible merge of part at and the next one. It is valid while both have their
+// recorded ends.
 type textMerge struct {
 	rank    float64
 	at, end int
@@ -30,8 +30,8 @@ func (m *textMerges) Pop() any {
 	return last
 }
 
-// mergeText merges neighbouring parts of a word into tokens, by the rank of what they become,
-// the least first and the leftmost of equal ones. It takes time n·log n. Frozen parts stay.
+// mergeText merges adjacent parts of a word into tokens, by the least rank of the result, and the
+// leftmost of equal ones. It takes time n·log n. Frozen parts stay.
 func mergeText(word string, parts []textPart, rank func(text string) (float64, bool)) []textPart {
 	for i := range parts {
 		parts[i].prev, parts[i].next = i-1, i+1
@@ -56,7 +56,7 @@ func mergeText(word string, parts []textPart, rank func(text string) (float64, b
 		m := heap.Pop(&queue).(textMerge)
 		left := &parts[m.at]
 		if left.end < 0 || left.next < 0 || parts[left.next].end != m.end {
-			continue // one of them was merged since
+			continue // one of them was merged meanwhile
 		}
 		right := &parts[left.next]
 		left.end, left.next = right.end, right.next

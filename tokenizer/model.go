@@ -7,16 +7,16 @@ import (
 	"unicode/utf8"
 )
 
-// model cuts a word into tokens.
+// model splits a word into tokens.
 type model interface {
-	// encode appends the ids of a word, which is not empty.
+	// encode appends the ids of a non-empty word.
 	encode(ids []int32, word string) []int32
 }
 
-// pair is two tokens side by side.
+// pair is two adjacent tokens.
 type pair struct{ left, right int32 }
 
-// merge is what a pair becomes, and how early.
+// merge is the result of a pair and its rank.
 type merge struct {
 	rank  int32
 	token int32
@@ -28,25 +28,25 @@ type bpe struct {
 	merges map[pair]merge
 	bytes  [256]int32 // tokens <0x00> to <0xFF>, -1: missing
 
-	unknown      int32 // -1: characters that no token has are left out
-	fuseUnknown  bool  // several in a row are one
+	unknown      int32 // -1: characters without a token are dropped
+	fuseUnknown  bool  // consecutive unknown characters are one token
 	byteFallback bool
-	whole        bool   // a word that is a token is not merged
-	prefix       string // of every part of a word but the first
+	whole        bool   // a word that is a token needs no merges
+	prefix       string // of every part of a word except the first
 	suffix       string // of the last part
 }
 
 // symbol is a token in a word, in a list.
 type symbol struct {
 	id         int32
-	prev, next int32 // positions; -1: none
+	prev, next int32 // indices; -1: none
 	gone       bool
 }
 
-// candidate is a merge that may be made.
+// candidate is a possible merge.
 type candidate struct {
 	merge
-	at    int32 // position of the left symbol
+	at    int32 // index of the left symbol
 	left  int32
 	right int32
 }
@@ -86,7 +86,7 @@ func (m *bpe) encode(ids []int32, word string) []int32 {
 func (m *bpe) symbols(word string) []symbol {
 	var out []symbol
 	add := func(id int32) { out = append(out, symbol{id: id}) }
-	pending := false // an unknown that the next one may join
+	pending := false // an unknown character that the next one may join
 	for i, r := range word {
 		size := max(1, utf8.RuneLen(r))
 		text := word[i : i+size]
@@ -158,7 +158,7 @@ func (m *bpe) mergeAll(symbols []symbol) {
 		c := heap.Pop(&queue).(candidate)
 		left := &symbols[c.at]
 		if left.gone || left.id != c.left || left.next < 0 || symbols[left.next].id != c.right {
-			continue // one of them was merged since
+			continue // one of them was merged meanwhile
 		}
 		right := &symbols[left.next]
 		right.gone = true
@@ -171,11 +171,11 @@ func (m *bpe) mergeAll(symbols []symbol) {
 	}
 }
 
-// wordPiece takes the longest token at each place (Wu et al., arXiv:1609.08144).
+// wordPiece matches the longest token at each place (Wu et al., arXiv:1609.08144).
 type wordPiece struct {
 	ids     map[string]int32
 	unknown int32
-	prefix  string // of every part of a word but the first: "##"
+	prefix  string // of every part of a word except the first: "##"
 	longest int    // characters of a word; a longer one is unknown
 }
 
@@ -210,7 +210,7 @@ func (m *wordPiece) encode(ids []int32, word string) []int32 {
 // wordLevel has a token for each word.
 type wordLevel struct {
 	ids     map[string]int32
-	unknown int32 // -1: other words are left out
+	unknown int32 // -1: other words are dropped
 }
 
 func (m *wordLevel) encode(ids []int32, word string) []int32 {
@@ -223,14 +223,14 @@ func (m *wordLevel) encode(ids []int32, word string) []int32 {
 	return append(ids, m.unknown)
 }
 
-// unigram takes the likeliest cut (Kudo, arXiv:1804.10959).
+// unigram finds the most probable segmentation (Kudo, arXiv:1804.10959).
 type unigram struct {
 	scores       map[string]scored
 	longest      int // bytes of the longest token
 	unknown      int32
 	bytes        [256]int32
 	byteFallback bool
-	penalty      float64 // score of a character that no token has
+	penalty      float64 // score of a character without a token
 }
 
 // scored is a token and its log probability.
@@ -239,7 +239,7 @@ type scored struct {
 	score float64
 }
 
-// unknownPenalty is how much an unknown character costs more than the rarest token
+// unknownPenalty is subtracted from the least score of a token for an unknown character
 // (google/sentencepiece, src/unigram_model.cc, kUnkPenalty).
 const unknownPenalty = 10
 
@@ -254,7 +254,7 @@ func newUnigram(scores map[string]scored, unknown int32) *unigram {
 	return m
 }
 
-// step is the best way to a place in a word.
+// step is the best path to a place in a word.
 type step struct {
 	from  int
 	id    int32
@@ -290,8 +290,8 @@ func (m *unigram) reach(at *step, s step) {
 	}
 }
 
-// collect appends the ids on the best path. Unknown characters in a row are one token, or
-// the bytes of each.
+// collect appends the ids on the best path. Consecutive unknown characters are one token, or the
+// bytes of each.
 func (m *unigram) collect(ids []int32, word string, best []step) []int32 {
 	var path []match
 	for end := len(word); end > 0; end = best[end].from {
@@ -313,7 +313,7 @@ func (m *unigram) collect(ids []int32, word string, best []step) []int32 {
 	return ids
 }
 
-// fallback appends the bytes of a text that no token has, or the unknown token.
+// fallback appends the bytes of a text without tokens, or the unknown token.
 func (m *unigram) fallback(ids []int32, text string) []int32 {
 	if !m.byteFallback {
 		return append(ids, m.unknown)
@@ -329,7 +329,7 @@ func (m *unigram) fallback(ids []int32, text string) []int32 {
 	return ids
 }
 
-// byteTokens returns the ids of <0x00> to <0xFF>, -1 where one is missing.
+// byteTokens returns the ids of <0x00> to <0xFF>; -1 for a missing one.
 func byteTokens(ids map[string]int32) (out [256]int32) {
 	for b := range out {
 		id, ok := ids[fmt.Sprintf("<0x%02X>", b)]

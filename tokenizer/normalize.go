@@ -7,10 +7,10 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// normalizer changes text before it is cut into words.
+// normalizer changes text before it is split into words.
 type normalizer interface{ normalize(text string) string }
 
-// normalizers run one after the other.
+// normalizers run in order.
 type normalizers []normalizer
 
 func (ns normalizers) normalize(text string) string {
@@ -28,8 +28,8 @@ func (f normalizerFunc) normalize(text string) string { return f(text) }
 // form is a Unicode normalization form.
 func form(f norm.Form) normalizer { return normalizerFunc(f.String) }
 
-// withoutMarks leaves out the characters of a category of marks: StripAccents all of them (M),
-// BERT those that take no room of their own (Mn).
+// withoutMarks removes the characters of a category of marks: all marks (M) for StripAccents,
+// nonspacing marks (Mn) for BERT.
 func withoutMarks(category *unicode.RangeTable) normalizer {
 	return normalizerFunc(func(text string) string {
 		return strings.Map(func(r rune) rune {
@@ -41,7 +41,7 @@ func withoutMarks(category *unicode.RangeTable) normalizer {
 	})
 }
 
-// prepend puts text before text, if there is some.
+// prepend puts text before a non-empty text.
 type prepend string
 
 func (p prepend) normalize(text string) string {
@@ -51,7 +51,7 @@ func (p prepend) normalize(text string) string {
 	return string(p) + text
 }
 
-// strip takes whitespace from the ends.
+// strip removes whitespace from the ends.
 type strip struct{ left, right bool }
 
 func (s strip) normalize(text string) string {
@@ -74,7 +74,7 @@ func (r replaceText) normalize(text string) string {
 	return strings.ReplaceAll(text, r.old, r.new)
 }
 
-// replacePattern replaces what a pattern matches.
+// replacePattern replaces the matches of a pattern.
 type replacePattern struct {
 	pattern *pattern
 	new     string
@@ -135,18 +135,18 @@ func (n bertNormalizer) normalize(text string) string {
 	return text
 }
 
-// assigned reports whether Unicode has the character.
+// assigned reports whether Unicode assigns the character.
 func assigned(r rune) bool {
 	return unicode.In(r, unicode.L, unicode.M, unicode.N, unicode.P, unicode.S, unicode.Z, unicode.C)
 }
 
-// lowercase is Unicode's default mapping, one character at a time but for İ.
+// lowercase is Unicode's default mapping, character by character except İ.
 func lowercase(text string) string {
 	text = strings.ReplaceAll(text, "İ", "i̇")
 	return strings.ToLower(text)
 }
 
-// ideograph reports whether a character is in a block of CJK ideographs, as BERT counts them.
+// ideograph reports whether a character is in a block of CJK ideographs, by BERT's list.
 func ideograph(r rune) bool {
 	for _, b := range [][2]rune{{0x4e00, 0x9fff}, {0x3400, 0x4dbf}, {0x20000, 0x2a6df}, {0x2a700, 0x2b73f}, {0x2b740, 0x2b81f}, {0x2b920, 0x2ceaf}, {0xf900, 0xfaff}, {0x2f800, 0x2fa1f}} {
 		if r >= b[0] && r <= b[1] {

@@ -8,14 +8,14 @@ import (
 	"github.com/dlclark/regexp2"
 )
 
-// patternTimeout bounds a search: patterns come from files of strangers, and one with
-// lookahead can take exponential time. What is not found by then is not cut.
+// patternTimeout bounds a search, because patterns are untrusted and lookahead can take
+// exponential time. Text without a match by then is not split.
 const patternTimeout = 2 * time.Second
 
-// pattern is a regular expression with lookahead, as pre-tokenizers have them.
+// pattern is a regular expression with lookahead, as pre-tokenizers use.
 type pattern struct{ re *regexp2.Regexp }
 
-// compilePattern compiles an expression in the syntax of Oniguruma that .NET's shares.
+// compilePattern compiles an expression in the common syntax of Oniguruma and .NET.
 func compilePattern(text string) (*pattern, error) {
 	re, err := regexp2.Compile(text, regexp2.None)
 	if err != nil {
@@ -25,7 +25,7 @@ func compilePattern(text string) (*pattern, error) {
 	return &pattern{re}, nil
 }
 
-// literalPattern matches a text as it is.
+// literalPattern matches a literal text.
 func literalPattern(text string) *pattern {
 	re := regexp2.MustCompile(regexp2.Escape(text), regexp2.None)
 	re.MatchTimeout = patternTimeout
@@ -35,10 +35,10 @@ func literalPattern(text string) *pattern {
 // match is a part of a text, in bytes.
 type match struct{ start, end int }
 
-// find returns the matches from the left, in bytes. Empty ones are left out.
+// find returns the matches from left to right, in bytes, without empty ones.
 func (p *pattern) find(text string) []match {
 	runes := []rune(text)
-	at := make([]int, len(runes)+1) // byte of each rune
+	at := make([]int, len(runes)+1) // byte offset of each rune
 	for i, r := range runes {
 		at[i+1] = at[i] + utf8.RuneLen(r)
 	}

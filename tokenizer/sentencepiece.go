@@ -23,13 +23,13 @@ const (
 	modelBPE     = 2
 )
 
-// spaceSymbol is how pieces write a space.
+// spaceSymbol is a space in pieces.
 const spaceSymbol = "▁"
 
 // unknownSurface is the text of the unknown piece.
 const unknownSurface = " ⁇ "
 
-// spModel is what a file says.
+// spModel has the fields of a model file.
 type spModel struct {
 	pieces []spPiece
 
@@ -37,8 +37,8 @@ type spModel struct {
 	byteFallback bool
 
 	charsmap    []byte
-	dummyPrefix bool // a space before the text
-	removeExtra bool // spaces at the ends, and several in a row
+	dummyPrefix bool // adds a space before the text
+	removeExtra bool // removes spaces at the ends and repeated ones
 }
 
 type spPiece struct {
@@ -152,7 +152,7 @@ func (m *spModel) tokenizer() (*Tokenizer, error) {
 		case pieceUnknown:
 			unknown = int32(i)
 		case pieceControl:
-			added = append(added, addedToken{id: int32(i), special: true}) // never in a text
+			added = append(added, addedToken{id: int32(i), special: true}) // never matched in a text
 		case pieceUser:
 			normal.user.add(p.text, addedToken{id: int32(i)})
 		case pieceNormal:
@@ -176,7 +176,7 @@ func (m *spModel) tokenizer() (*Tokenizer, error) {
 		case pieceNormal:
 			scores[p.text] = scored{int32(i), p.score}
 		case pieceUser:
-			// Longer than any cut of it (src/unigram_model.cc, EncodeOptimized).
+			// SentencePiece's score of user-defined pieces (src/unigram_model.cc, EncodeOptimized).
 			scores[p.text] = scored{int32(i), float64(utf8.RuneCountInString(p.text))*top - 0.1}
 		}
 	}
@@ -196,13 +196,13 @@ func (m *spModel) tokenizer() (*Tokenizer, error) {
 
 // spNormalizer is SentencePiece's (src/normalizer.cc): rules, spaces, and their symbol.
 type spNormalizer struct {
-	rules       *charsmap // nil: text stays
-	user        matcher   // pieces that stay as they are
+	rules       *charsmap // nil: text is unchanged
+	user        matcher   // user-defined pieces, which stay unchanged
 	dummyPrefix bool
 	removeExtra bool
 }
 
-// prefix returns the bytes of the next unit of a text, and what it becomes.
+// prefix returns the bytes of the next unit of a text, and its replacement.
 func (n *spNormalizer) prefix(text string) (size int, by string) {
 	if len(n.user.tokens) > 0 {
 		if _, size, ok := n.user.at(text, 0); ok {
@@ -252,7 +252,7 @@ func (n *spNormalizer) normalize(text string) string {
 	return out
 }
 
-// spBPE merges by the score of what pairs become (src/bpe_model.cc).
+// spBPE merges by the score of a pair's result (src/bpe_model.cc).
 type spBPE struct {
 	scores       map[string]scored
 	user         *matcher
@@ -278,7 +278,7 @@ func (m *spBPE) encode(ids []int32, word string) []int32 {
 		s, ok := m.scores[text]
 		return -s.score, ok
 	})
-	unknown := false // the last one was
+	unknown := false // the last one was unknown
 	for _, p := range merged {
 		text := word[p.start:p.end]
 		if s, ok := m.scores[text]; ok {
@@ -302,8 +302,8 @@ func (m *spBPE) encode(ids []int32, word string) []int32 {
 // spDecoder is SentencePiece's (src/sentencepiece_processor.cc, Decode).
 type spDecoder struct {
 	unknown string
-	trim    bool // a space at the beginning was added
-	all     bool // so were all of them there
+	trim    bool // a space was added at the beginning
+	all     bool // all spaces at the beginning were added
 }
 
 func (d spDecoder) decode(tokens []string) []string {

@@ -9,13 +9,13 @@ import (
 // word is a part of normalized text.
 type word struct {
 	text  string
-	first bool // it begins the whole text
+	first bool // it starts the whole text
 }
 
-// splitter cuts words into smaller ones.
+// splitter splits words into smaller ones.
 type splitter interface{ split(words []word) []word }
 
-// splitters run one after the other.
+// splitters run in order.
 type splitters []splitter
 
 func (ss splitters) split(words []word) []word {
@@ -25,18 +25,18 @@ func (ss splitters) split(words []word) []word {
 	return words
 }
 
-// behavior says what becomes of a delimiter.
+// behavior is the treatment of a delimiter.
 type behavior int
 
 const (
-	isolated           behavior = iota // a word of its own
-	removed                            // left out
-	mergedWithPrevious                 // the end of the word before
-	mergedWithNext                     // the beginning of the word after
-	contiguous                         // delimiters in a row are one word
+	isolated           behavior = iota // a separate word
+	removed                            // dropped
+	mergedWithPrevious                 // part of the word before
+	mergedWithNext                     // part of the word after
+	contiguous                         // consecutive delimiters are one word
 )
 
-// splitBy cuts text at delimiters.
+// splitBy splits text at delimiters.
 func splitBy(w word, delimiters []match, b behavior) []word {
 	var out []word
 	add := func(start, end int) {
@@ -80,7 +80,7 @@ func splitBy(w word, delimiters []match, b behavior) []word {
 	return out
 }
 
-// patternSplit cuts at what a pattern matches, or at what it does not match.
+// patternSplit splits at the matches of a pattern, or at the text between them.
 type patternSplit struct {
 	pattern  *pattern
 	behavior behavior
@@ -99,7 +99,7 @@ func (p patternSplit) split(words []word) []word {
 	return out
 }
 
-// between returns what lies between matches.
+// between returns the parts between matches.
 func between(found []match, size int) []match {
 	var out []match
 	from := 0
@@ -112,7 +112,7 @@ func between(found []match, size int) []match {
 	return out
 }
 
-// runeSplit cuts at characters of a kind.
+// runeSplit splits at characters of a kind.
 type runeSplit struct {
 	is       func(rune) bool
 	behavior behavior
@@ -132,7 +132,7 @@ func (s runeSplit) split(words []word) []word {
 	return out
 }
 
-// whitespace is \w+|[^\w\s]+: words and what else is between spaces.
+// whitespace is \w+|[^\w\s]+: words, and other characters between spaces.
 func whitespace(words []word) []word {
 	kind := func(r rune) int {
 		switch {
@@ -167,29 +167,29 @@ type splitterFunc func([]word) []word
 
 func (f splitterFunc) split(words []word) []word { return f(words) }
 
-// isPunctuation is the reference's: ASCII symbols, or Unicode's category P.
+// isPunctuation follows the reference: ASCII symbols, or Unicode's category P.
 func isPunctuation(r rune) bool {
 	return r < utf8.RuneSelf && (r > ' ' && r < '0' || r > '9' && r < 'A' || r > 'Z' && r < 'a' || r > 'z' && r < 0x7f) || unicode.Is(unicode.P, r)
 }
 
-// bertSplit cuts at spaces and at punctuation.
+// bertSplit splits at spaces and punctuation.
 func bertSplit() splitter {
 	return splitters{runeSplit{unicode.IsSpace, removed}, runeSplit{isPunctuation, isolated}}
 }
 
-// metaspace writes spaces as a visible character and begins words with it.
+// metaspace replaces spaces by a visible character and starts words with it.
 type metaspace struct {
 	replacement string
 	prepend     prependScheme
-	cut         bool // at each replacement; else the text stays one word
+	cut         bool // at each replacement; otherwise the text stays one word
 }
 
-// prependScheme says which words begin with a space that the text does not have.
+// prependScheme selects the words that get a space at the beginning.
 type prependScheme int
 
 const (
 	prependAlways prependScheme = iota
-	prependFirst                // the one that begins the text
+	prependFirst                // the first word of the text
 	prependNever
 )
 
@@ -218,14 +218,14 @@ func (m metaspace) split(words []word) []word {
 	return out
 }
 
-// gpt2Pattern cuts text into contractions, letters, digits, other characters, with a space
-// before, and whitespace (openai/gpt-2, src/encoder.py).
+// gpt2Pattern splits text into contractions, letters, digits, other characters, each with an
+// optional space before, and whitespace (openai/gpt-2, src/encoder.py).
 const gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 
-// byteLevel writes bytes as visible characters, one for each.
+// byteLevel writes each byte as a visible character.
 type byteLevel struct {
-	pattern     *pattern // nil: words stay as they are
-	prefixSpace bool     // a word that begins with no space gets one
+	pattern     *pattern // nil: words stay
+	prefixSpace bool     // adds a space to a word that does not start with one
 }
 
 func (b byteLevel) split(words []word) []word {
@@ -245,8 +245,8 @@ func (b byteLevel) split(words []word) []word {
 	return out
 }
 
-// byteRunes are the characters that stand for bytes: themselves if they can be seen, else the
-// next after 255 (openai/gpt-2, src/encoder.py, bytes_to_unicode).
+// byteRunes are the characters of bytes: visible ones are themselves, others follow from 256 on
+// (openai/gpt-2, src/encoder.py, bytes_to_unicode).
 func byteRunes() (runes [256]rune) {
 	next := rune(256)
 	for b := range runes {

@@ -2,18 +2,18 @@ package tokenizer
 
 import "strings"
 
-// StopStrings ends a text that comes in parts before the first of some strings, wherever the
-// borders of tokens are. The parts of a [Stream] are such a text. The string whose end comes
-// first ends it, and of those that end together the longest, so that parts of any size give
-// the same text. It is not safe for concurrent use.
+// StopStrings ends a text, given in parts such as those of a [Stream], before the first of
+// several stop strings, wherever parts begin and end. The stop string that ends first wins, and
+// the longest of those that end together, so the text does not depend on the size of parts. It is
+// not safe for concurrent use.
 type StopStrings struct {
 	stops []string
 	held  string // text that may be the start of a stop string
 	found string
 }
 
-// NewStopStrings returns a reader of one text. Empty strings are ignored; without any, nothing
-// ends the text.
+// NewStopStrings returns a reader of one text. It ignores empty strings; without stop strings it
+// never ends the text.
 func NewStopStrings(stops ...string) *StopStrings {
 	s := &StopStrings{}
 	for _, stop := range stops {
@@ -24,8 +24,8 @@ func NewStopStrings(stops ...string) *StopStrings {
 	return s
 }
 
-// Next takes the next part and returns the text that no stop string can begin in or before.
-// Once a stop string was found, it returns nothing.
+// Next takes the next part and returns the text in which no stop string can begin. After a stop
+// string it returns nothing.
 func (s *StopStrings) Next(part string) string {
 	if s.found != "" {
 		return ""
@@ -50,7 +50,7 @@ func (s *StopStrings) Next(part string) string {
 	return text[:certain]
 }
 
-// pending returns the bytes at the end of a text that a stop string begins with.
+// pending returns the number of bytes at the end of a text that may start a stop string.
 func (s *StopStrings) pending(text string) int {
 	most := 0
 	for _, stop := range s.stops {
@@ -63,13 +63,13 @@ func (s *StopStrings) pending(text string) int {
 	return most
 }
 
-// Flush returns the text that was held back, at the end of the text.
+// Flush returns the held text, at the end of the text.
 func (s *StopStrings) Flush() string {
 	held := s.held
 	s.held = ""
 	return held
 }
 
-// Found returns the stop string that ended the text, which has been cut off; "" as long as
-// none has.
+// Found returns the stop string that ended the text; "" before that. The text does not include
+// it.
 func (s *StopStrings) Found() string { return s.found }

@@ -7,26 +7,27 @@ type Stream struct {
 	t       *Tokenizer
 	control bool
 	ids     []int32 // since the last boundary
-	given   int     // bytes of their text that were returned
-	before  []int32 // ids before the boundary, whose text begins what is decoded
+	given   int     // bytes of their text that were already returned
+	before  []int32 // ids before the boundary, decoded again as context
 }
 
-// window is how many ids before a boundary are decoded again, so that decoders which look at
-// what comes before (spaces between words) give the same text.
+// window is the number of ids before a boundary that are decoded again, because decoders may
+// depend on earlier tokens (spaces between words).
 const window = 4
 
-// Stream returns a decoder for ids that come one by one; with control, control tokens are in
-// the text.
+// Stream returns a decoder for ids that arrive one by one. With control, its text has control
+// tokens.
 func (t *Tokenizer) Stream(control bool) *Stream { return &Stream{t: t, control: control} }
 
-// Next takes an id and returns the text that is certain by now: it may be empty, and never
-// ends within a character.
+// Next takes an id and returns the text that later ids cannot change. It may be empty, and has
+// only whole characters.
 func (s *Stream) Next(id int32) string {
 	s.ids = append(s.ids, id)
 	return s.take(false)
 }
 
-// Flush returns what is left at the end: the bytes of an incomplete character are U+FFFD.
+// Flush returns the remaining text at the end: the bytes of an incomplete character become
+// U+FFFD.
 func (s *Stream) Flush() string { return s.take(true) }
 
 func (s *Stream) take(all bool) string {
@@ -34,7 +35,7 @@ func (s *Stream) take(all bool) string {
 	text := s.t.Decode(append(s.before[:len(s.before):len(s.before)], s.ids...), s.control)
 	text, ok := strings.CutPrefix(text, prefix)
 	if !ok {
-		return "" // the text before changes with what comes: it is not certain
+		return "" // later ids change the text before
 	}
 	end := len(text)
 	if !all {
@@ -51,6 +52,6 @@ func (s *Stream) take(all bool) string {
 	return out
 }
 
-// certain returns the bytes of a text that more ids do not change: U+FFFD at the end can be the
-// beginning of a character.
+// certain returns the number of bytes of a text that later ids cannot change: U+FFFD at the end
+// may be the start of a character.
 func certain(text string) int { return len(strings.TrimRight(text, "\ufffd")) }

@@ -5,7 +5,7 @@ import "slices"
 // template adds the tokens around a sequence.
 type template interface{ around(ids []int32) []int32 }
 
-// templates run one after the other.
+// templates run in order.
 type templates []template
 
 func (ts templates) around(ids []int32) []int32 {

@@ -7,11 +7,11 @@ import (
 	"strconv"
 )
 
-// Llama3Pattern cuts text as Llama 3 does (meta-llama/llama3, llama/tokenizer.py, pat_str).
+// Llama3Pattern splits text as Llama 3 does (meta-llama/llama3, llama/tokenizer.py, pat_str).
 const Llama3Pattern = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 
-// ParseTiktoken reads ranks: lines of a token in base64 and its rank, which is its id too. The
-// pattern cuts text into words. Special tokens are found in the text.
+// ParseTiktoken reads ranks: lines of a token in base64 and its rank, which is also its id. The
+// pattern splits text into words. Special tokens are matched in the text.
 func ParseTiktoken(text []byte, expression string, special map[string]int32) (*Tokenizer, error) {
 	words, err := compilePattern(expression)
 	if err != nil {

@@ -1,11 +1,11 @@
-// Package tokenizer turns text into the ids of a language model and back, as the software that
-// the model was trained with does: the files tokenizer.json of Hugging Face, tokenizer.model
-// of SentencePiece, and the rank files of tiktoken.
+// Package tokenizer turns text into the ids of a language model and back. It reads tokenizer.json
+// of Hugging Face, tokenizer.model of SentencePiece, and the rank files of tiktoken, and has the
+// results of their own libraries.
 //
-// Encoding has four steps: added tokens are cut out, the text between them is normalized, it is
-// cut into words, and a model cuts the words into tokens. A template adds what surrounds a
-// sequence. Decoding goes back from ids to text; [Tokenizer.Stream] does it while ids come,
-// and never gives half a character.
+// Encoding has four steps: it separates added tokens, normalizes the text between them, splits it
+// into words, and splits words into tokens by a model. A template adds the special tokens of a
+// sequence. Decoding turns ids into text; [Tokenizer.Stream] does so while ids arrive, and
+// returns only whole characters.
 package tokenizer
 
 import (
@@ -19,23 +19,23 @@ import (
 	"pwc/internal/openfile"
 )
 
-// Tokenizer converts between text and ids. It may be used by several goroutines at a time.
+// Tokenizer converts between text and ids. It is safe for concurrent use.
 type Tokenizer struct {
 	added   addedTokens
-	normal  normalizer // nil: none
+	normal  normalizer // nil: no normalization
 	words   splitter   // nil: the text is one word
 	model   model
-	post    template // nil: nothing surrounds a sequence
+	post    template // nil: no special tokens around a sequence
 	decoder decoder  // nil: tokens with spaces between them
 
-	tokens []string         // by id; "" for an id that has none
+	tokens []string         // by id; "" for an unused id
 	ids    map[string]int32 // of tokens
 }
 
-// MaxFile bounds the bytes of a file of a tokenizer.
+// MaxFile bounds the bytes of a tokenizer file.
 const MaxFile = 256 << 20
 
-// The files that Open looks for in a directory, in this order.
+// Files that Open tries in a directory, in this order.
 const (
 	jsonFile          = "tokenizer.json"
 	sentencePieceFile = "tokenizer.model"
@@ -43,7 +43,7 @@ const (
 )
 
 // Open reads the tokenizer of a checkpoint directory, or a file: tokenizer.json, a SentencePiece
-// model (.model), or the ranks of tiktoken (.tiktoken), whose pattern is that of Llama 3.
+// model (.model), or ranks of tiktoken (.tiktoken) with the pattern of Llama 3.
 func Open(path string) (*Tokenizer, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -81,16 +81,16 @@ func openFile(path string) (*Tokenizer, error) {
 	return t, nil
 }
 
-// Size returns the number of ids: the largest and one.
+// Size returns the number of ids: the largest plus one.
 func (t *Tokenizer) Size() int { return len(t.tokens) }
 
-// ID returns the id of a token as the vocabulary writes it.
+// ID returns the id of a token in the vocabulary's form.
 func (t *Tokenizer) ID(token string) (int32, bool) {
 	id, ok := t.ids[token]
 	return id, ok
 }
 
-// Token returns the text of an id as the vocabulary writes it; "" for an id that has none.
+// Token returns the vocabulary's form of an id; "" for an unused id.
 func (t *Tokenizer) Token(id int32) string {
 	if id < 0 || int(id) >= len(t.tokens) {
 		return ""
@@ -98,12 +98,12 @@ func (t *Tokenizer) Token(id int32) string {
 	return t.tokens[id]
 }
 
-// Special reports whether an id is a control token, which stands for no text.
+// Special reports whether an id is a control token, which has no text.
 func (t *Tokenizer) Special(id int32) bool { return t.added.special[id] }
 
-// Encode returns the ids of a text; with surround, those before and after a sequence too, such
+// Encode returns the ids of a text. With surround, it adds the special tokens of a sequence, such
 // as that of its beginning. Bytes that are not UTF-8 count as U+FFFD, one for each maximal
-// part of a character (Unicode 16, section 3.9, "U+FFFD Substitution of Maximal Subparts").
+// subpart (Unicode 16, section 3.9, "U+FFFD Substitution of Maximal Subparts").
 func (t *Tokenizer) Encode(text string, surround bool) []int32 {
 	text = validUTF8(text)
 	var ids []int32
@@ -143,13 +143,13 @@ func (t *Tokenizer) encodePart(p span, ids *[]int32) {
 	}
 }
 
-// Decode returns the text of ids. Without control, control tokens are left out. Bytes that
-// are no UTF-8 become U+FFFD; ids out of range give nothing.
+// Decode returns the text of ids. Without control it omits control tokens. Bytes that are not
+// UTF-8 become U+FFFD; ids out of range have no text.
 func (t *Tokenizer) Decode(ids []int32, control bool) string {
 	return t.text(t.pieces(ids, control))
 }
 
-// pieces returns the tokens of ids that have text.
+// pieces returns the tokens of ids with text.
 func (t *Tokenizer) pieces(ids []int32, control bool) []string {
 	pieces := make([]string, 0, len(ids))
 	for _, id := range ids {

@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// validUTF8 replaces what is no UTF-8 by U+FFFD, one for each maximal subpart: the longest
-// beginning of a well-formed sequence, or one byte.
+// validUTF8 replaces invalid UTF-8 by U+FFFD, one for each maximal subpart: the longest prefix of
+// a well-formed sequence, or one byte.
 func validUTF8(s string) string {
 	if utf8.ValidString(s) {
 		return s
@@ -24,7 +24,7 @@ func validUTF8(s string) string {
 	return b.String()
 }
 
-// subpart returns the bytes of the maximal subpart that an ill-formed sequence begins with.
+// subpart returns the bytes of the maximal subpart at the start of an ill-formed sequence.
 func subpart(s string) int {
 	need, low, high := 0, byte(0x80), byte(0xbf) // of the second byte
 	switch c := s[0]; {
