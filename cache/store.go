@@ -153,7 +153,7 @@ func (s *Store) openRoot(d root) *tree {
 	switch {
 	case said:
 	case absent:
-		s.log.Warn("cache: a read-only layer holds nothing of this format version", "dir", d.dir, "version", d.version)
+		s.log.Warn("cache: a read-only layer has no directory of this format version", "dir", d.dir, "version", d.version)
 	default:
 		s.damaged(&DamageError{File: d.dir, Reason: fmt.Sprintf("cannot be opened: %v", reason(err))})
 	}

@@ -58,7 +58,7 @@ type buildFlags struct {
 
 func (f *buildFlags) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
-	fl.StringSliceVar(&f.splitOn, "split-on", nil, "`OP`s to cut at (default: those that the module declares split)")
+	fl.StringSliceVar(&f.splitOn, "split-on", nil, "`OP`s to cut at (default: the ops that the module declares split)")
 	addPaddedSlots(cmd, &f.paddedSlots)
 	fl.Var(&f.compileSizes, "compile-sizes", "`SIZE`s to compile each piece for exactly, besides the ranges")
 	fl.Var(&f.ranges, "ranges", "`END`s of the ranges of sizes; each piece is compiled once for each range")
@@ -119,7 +119,7 @@ func (p *productsFlag) Type() string { return "precision" }
 
 // addFrozen adds the flag of the commands that can go without compiling.
 func (f *buildFlags) addFrozen(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&f.frozen, "frozen", false, "fail instead of compiling what is not in the cache, skipping a graph, or running what was not tuned")
+	cmd.Flags().BoolVar(&f.frozen, "frozen", false, "fail instead of compiling, skipping a graph, or running a GEMM without a tuning record")
 }
 
 // addSymbols adds the flags of the commands that do not choose the sizes of steps and caches themselves.

@@ -265,7 +265,7 @@ func (a *app) cacheExplain() *cobra.Command {
 	var b buildFlags
 	cmd := &cobra.Command{
 		Use:   "explain FILE",
-		Short: "say for each piece of a model whether it is kept, and if not, what differs",
+		Short: "show for each piece of a model whether the cache has it, and if not, which factors differ",
 		Long: `Split a model and look up every artifact that compiling it with these flags
 would need. For a missing artifact it prints the nearest entry and each factor of
 the key in which the two differ. Nothing is compiled, fetched or written: an
@@ -422,7 +422,7 @@ func (a *app) cacheGC() *cobra.Command {
 	grace := time.Hour
 	cmd := &cobra.Command{
 		Use:   "gc --max-bytes N",
-		Short: "remove what cannot be used and the models used longest ago",
+		Short: "remove unusable files and the least recently used models",
 		Long: `Remove entries that cannot be used, and then the least recently used models, each with the
 artifacts that no other model uses, until the directory is within --max-bytes. Pinned
 models and the directories of PWC_CACHE_PATH are not touched. gc does not read the bytes of

@@ -71,7 +71,7 @@ func Main(ops ...Op) {
 		stop()
 		time.AfterFunc(grace, func() {
 			held.Lock()
-			fmt.Fprintf(os.Stderr, "pwc: %v; what was being done did not end within %v and is left\n", context.Cause(ctx), grace)
+			fmt.Fprintf(os.Stderr, "pwc: %v; the command did not end within %v and is abandoned\n", context.Cause(ctx), grace)
 			os.Exit(exitFailed)
 		})
 	})
@@ -292,7 +292,7 @@ config.json as transformers writes it, or a config.json alone.`,
 			return cmd.Help()
 		},
 	}
-	root.Flags().BoolVar(&versions, "version", false, "print what pwc version prints")
+	root.Flags().BoolVar(&versions, "version", false, "print the version, as pwc version does")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		_, a.lines = cmd.Annotations[linesAnnotation]
 		if err := readEnv(cmd); err != nil {

@@ -34,7 +34,7 @@ func (a *app) forGPU(ctx context.Context, t *target, f *buildFlags, build func()
 			return errors.Join(err, cerr)
 		}
 		if t.retarget(f, name) == nil && build() == nil {
-			a.logger().Warn("nothing can be compiled for this machine's GPU, so it runs what the cache has for an earlier one", "gpu", own, "target", name, "reason", err)
+			a.logger().Warn("pwc cannot compile for this machine's GPU, so it runs the cached programs for an earlier one", "gpu", own, "target", name, "reason", err)
 			return nil
 		}
 	}

@@ -210,7 +210,7 @@ func (g *generation) printStats(r *runner.Runner) error {
 		fmt.Fprintf(g.app.err, "%s compiled by the driver when they were loaded: %s\n", plural(b.CompiledAtLoad[what], "artifact"), what)
 	}
 	if b.LibraryCalls > 0 {
-		fmt.Fprintf(g.app.err, "%s by a library at captured sizes, %d of them by algorithms that nobody measured: see pwc tune\n", plural(b.LibraryCalls, "product"), b.LibraryUntuned)
+		fmt.Fprintf(g.app.err, "%s by a library at captured sizes, %d of them by algorithms that were not measured: see pwc tune\n", plural(b.LibraryCalls, "product"), b.LibraryUntuned)
 	}
 	if b.LibraryMissing > 0 {
 		fmt.Fprintf(g.app.err, "%s at captured sizes without the library that would make them faster: see pwc doctor\n", plural(b.LibraryMissing, "step"))

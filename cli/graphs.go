@@ -43,7 +43,7 @@ func (a *app) graphsRunCommand() *cobra.Command {
 	var f buildFlags
 	cmd := &cobra.Command{
 		Use:   "run FILE",
-		Short: "run a scenario and hold it to what it expects",
+		Short: "run a scenario and check its expectations",
 		Long: `Run a scenario of a graph tree (a txtar archive with the sections module.ir,
 functions, options and steps). The log has one line for each transition of the tree; the
 table has what each step must give and what it gave. The exit code is 1 where one differs.`,
@@ -53,7 +53,7 @@ table has what each step must give and what it gave. The exit code is 1 where on
 		Args: exactly(1, "a scenario"),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.runScenario(cmd.Context(), args[0], &f) },
 	}
-	cmd.Flags().StringVar(&f.target, "target", "host", "what runs it, a `TARGET`: host or cuda; the option device of the scenario beats it")
+	cmd.Flags().StringVar(&f.target, "target", "host", "`TARGET` that runs it: host or cuda; the option device of the scenario takes precedence")
 	return cmd
 }
 

@@ -59,7 +59,7 @@ launch shape, registers and shared memory, and the memory of a step.
 	fl := cmd.Flags()
 	fl.Var(&sizes, "sizes", "`ROWS` of the steps that the report describes (default: those of 1, 8, 64 and 512 that the model supports)")
 	fl.StringVarP(&out, "output", "o", "", "`FILE` for the report")
-	fl.StringVar(&profile, "profile", "", "`FILE` with what pwc bench --profile --json printed")
+	fl.StringVar(&profile, "profile", "", "`FILE` with the output of pwc bench --profile --json")
 	fl.Float64Var(&peak, "peak", 0, "peak of the device in `TFLOP/s`, for the roofline of --profile (989 in bf16 for an H100 SXM, by its datasheet)")
 	fl.BoolVar(&force, "force", false, "overwrite an existing file")
 	return cmd

@@ -67,7 +67,7 @@ func (a *app) trustAdd() *cobra.Command {
 		Args: none,
 		RunE: func(*cobra.Command, []string) error {
 			if len(keys)+len(dirs)+len(repositories)+len(artifacts) == 0 {
-				return usagef("give what to trust: --key, --dir, --repository or --artifact")
+				return usagef("nothing to trust: give --key, --dir, --repository or --artifact")
 			}
 			err := changeTrust(func(t *cache.Trust) error {
 				for _, name := range keys {
@@ -108,7 +108,7 @@ func (a *app) trustAdd() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&keys, "key", nil, "`FILE` with a public key in PEM, ECDSA P-256 or Ed25519: artifacts that it signed are trusted")
-	f.StringArrayVar(&dirs, "dir", nil, "`DIR`ectory of a cache, whoever can write it")
+	f.StringArrayVar(&dirs, "dir", nil, "`DIR`ectory of a cache, also if others can write it")
 	f.StringSliceVar(&repositories, "repository", nil, "`REGISTRY/REPO`: all its artifacts, and all below that name")
 	f.StringSliceVar(&artifacts, "artifact", nil, "`DIGEST` of an artifact, as push and pull print it")
 	return cmd
@@ -118,7 +118,7 @@ func (a *app) trustList() *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
 		Aliases: []string{"ls"},
-		Short:   "list what is trusted",
+		Short:   "list trusted keys, directories, repositories and artifacts",
 		Example: "  pwc cache trust list\n  pwc cache trust list --json",
 		Args:    none,
 		RunE:    func(*cobra.Command, []string) error { return a.printTrust() },

@@ -32,7 +32,7 @@ func (a *app) verifyCommand() *cobra.Command {
 	var v verifyFlags
 	cmd := &cobra.Command{
 		Use:   "verify FILE",
-		Short: "compare the values inside a model with a trace, and find what departs",
+		Short: "compare values inside a model with a trace, and find the cause of a departure",
 		Long: `Run a model and compare values inside it, layer by layer.
 
 --trace compares with a file of module outputs, as forward hooks of PyTorch see them:
@@ -86,7 +86,7 @@ the trace is no value of the model, unless --allow-unmapped.`,
 	fl.StringVar(&v.run.fn, "func", "", "run this `FUNCTION` alone")
 	addMode(cmd, &v.run.mode)
 	fl.BoolVar(&v.bisect, "bisect", false, "find the smallest cause of a departure")
-	fl.StringVar(&v.dir, "dir", "pwc-case", "`DIR` for what --bisect finds")
+	fl.StringVar(&v.dir, "dir", "pwc-case", "`DIR` for the case that --bisect finds")
 	fl.BoolVar(&v.allowUnmapped, "allow-unmapped", false, "list and count names of the trace that are no value of the model, without failing")
 	fl.BoolVar(&v.script, "write-script", false, "print a Python script that records a trace")
 	return cmd

@@ -151,7 +151,7 @@ func (a *app) printCause(c *verifyCause) {
 		verify.InVariant:  "kernel variant " + c.Variant + ": with another one the values are right",
 		verify.InKernel:   "code generation: whatever passes are switched off, the kernels of these nodes are wrong",
 		verify.InOp:       "the extern op",
-		verify.InSchedule: "what runs the pieces: each piece alone is right, together they are not",
+		verify.InSchedule: "capture, memory between pieces, or padding: each piece alone is right, together they are not",
 	}
 	fmt.Fprintf(a.out, "\ncause: %s\n  first in @%s", says[c.Kind], c.Func)
 	if c.Piece != "" {

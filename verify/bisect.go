@@ -59,7 +59,7 @@ type Finding struct {
 }
 
 // ErrAgree: no value departs.
-var ErrAgree = errors.New("verify: nothing departs: every compared value is within its bound")
+var ErrAgree = errors.New("verify: no value departs: every compared value is within its bound")
 
 // ErrNoTarget: the search has no target that runs the model.
 var ErrNoTarget = errors.New("verify: no target that runs the model is given")

@@ -113,7 +113,7 @@ func (c *call) combined(x ir.Value, a arriving, reduce string, itself bool, spre
 	dt := c.dtype(x)
 	switch {
 	case !ok:
-		c.fail("reduce=%q is none of sum, prod, mean, amax and amin", reduce)
+		c.fail("reduce=%q is not one of sum, prod, mean, amax and amin", reduce)
 	case how.average && !dt.Float():
 		c.fail("a mean of integers is not supported")
 	}

@@ -35,13 +35,13 @@ func assertScalar(c *call) []ir.Value {
 	a := c.in["self"]
 	if a == nil || a.SymBool == nil || a.SymBool.Name == nil {
 		if a == nil || a.Bool == nil && (a.SymBool == nil || a.SymBool.Bool == nil) {
-			c.fail("it asserts what is no relation of sizes")
+			c.fail("it asserts something other than a relation of sizes")
 		}
 		return nil
 	}
 	v, ok := c.graph.SymBoolValues[*a.SymBool.Name]
 	if !ok || v.Expr == nil {
-		c.fail("it asserts what is no relation of sizes")
+		c.fail("it asserts something other than a relation of sizes")
 	}
 	if err := c.syms.holds(v.Expr.Expr); err != nil {
 		c.fail("%v", err)

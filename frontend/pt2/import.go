@@ -325,7 +325,7 @@ func (im *importer) outputs() ([]ir.Value, error) {
 			}
 			out = append(out, im.dimValue(d, dtype.I64))
 		case spec.User != nil:
-			return nil, im.errorf("the program returns what is no tensor (%s)", termsafe.Clip(spec.User.Arg.kind, 40))
+			return nil, im.errorf("the program returns a value that is not a tensor (%s)", termsafe.Clip(spec.User.Arg.kind, 40))
 		case spec.Buffer != nil:
 			if err := im.assign(spec.Buffer.Name, false, spec.Buffer.Arg.Name); err != nil {
 				return nil, err

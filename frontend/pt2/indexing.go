@@ -298,7 +298,7 @@ func bucketize(c *call) []ir.Value { return one(c.below(c.tensor("boundaries"), 
 func searchSorted(c *call) []ir.Value {
 	edges := c.tensor("sorted_sequence")
 	if c.rank(edges) < 1 || c.has("sorter") {
-		c.fail("it searches what is sorted already, without sorter")
+		c.fail("it searches a sorted sequence of rank 1 or more, without sorter")
 	}
 	if c.rank(edges) > 1 {
 		edges = c.unsqueeze(edges, c.rank(edges)-1)

@@ -43,7 +43,7 @@ func (c *call) region(autocast bool) {
 		switch {
 		case in == nil && given == nil: // a size, which the graph has as an expression
 		case in == nil || given == nil:
-			c.fail("input %d of its graph is given what it does not take", i)
+			c.fail("input %d of its graph is a tensor where the call has none, or the reverse", i)
 		default:
 			values[in.Name] = c.named(given.Name)
 		}
