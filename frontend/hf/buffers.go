@@ -11,14 +11,14 @@ import (
 	"pwc/safetensors"
 )
 
-// Buffer is a tensor of a layer that older checkpoints keep though the reference computes it anew. It may go unread only
-// if it holds what the model computes.
+// Buffer is a tensor of a layer that older checkpoints store although the reference computes it.
+// It may stay unread only if it has the values that the model computes.
 type Buffer struct {
 	Name  string // after the layer's prefix, in full: "self_attn.rotary_emb.inv_freq"
 	Holds BufferKind
 }
 
-// BufferKind is what a [Buffer] must hold.
+// BufferKind is the required contents of a [Buffer].
 type BufferKind uint8
 
 // The buffers that checkpoints of transformers have.
@@ -113,8 +113,9 @@ func (n *Net) Ignore(tensor string) {
 	n.B.Unread(tensor, "")
 }
 
-// ignoreBuffers names the buffers of the decoder's layers, whose tensors have the base. The module has a declaration for
-// all layers; their values are compared where the checkpoint is at hand.
+// ignoreBuffers names the buffers of the decoder's layers, whose tensors have the base. The
+// module has one declaration for all layers. Their values are compared if the checkpoint is
+// available.
 func (d *Decoder) ignoreBuffers(n *Net, base string) {
 	for _, b := range d.Names.Buffers {
 		n.B.Unread(base+strings.Replace(d.Names.Layer, "%d", "*", 1)+b.Name, "")

@@ -18,9 +18,10 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// Config is a config.json, or an object inside one, while a [Family] reads it. Reading a key honours it; what is neither
-// read nor declared inert by the end is refused, so that no setting of a model is ever dropped in silence. A key whose
-// value is null counts as absent. Methods collect problems instead of returning them; the import reports all at once.
+// Config is a config.json, or an object inside one, while a [Family] reads it. A read honours the
+// key. At the end, keys that were neither read nor declared inert are refused, so no setting of a
+// model is ignored silently. A key with the value null counts as absent. Methods collect problems
+// instead of returning them, and the import reports all of them.
 type Config struct {
 	path   string // prefix of keys in messages: "" or "rope_parameters."
 	values map[string]json.RawMessage
@@ -32,7 +33,7 @@ type Config struct {
 	text    *Config // the object that describes the part that reads text, once it is read
 }
 
-// report collects what is wrong with one config.json.
+// report collects the problems of one config.json.
 type report struct {
 	problems  []Problem
 	ignored   map[string]bool // keys, with the objects around them, that the caller knows to be inert
@@ -46,7 +47,7 @@ type Problem struct {
 	Reason string
 }
 
-// ConfigError is everything that is wrong with a config.json, or with another file beside it.
+// ConfigError has all problems of a config.json, or of another file in its directory.
 type ConfigError struct {
 	File     string // empty: config.json
 	Problems []Problem

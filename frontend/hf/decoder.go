@@ -9,9 +9,9 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Decoder is the shape that language models share: an embedding, layers of attention and MLP, each between norms and
-// beside a residual, a last norm and a head. Families read it with [ReadDecoder], set what they differ in, and return
-// its Emit.
+// Decoder is the common shape of language models: an embedding, layers of attention and MLP with
+// norms and residuals, a last norm and a head. Families read it with [ReadDecoder], set their
+// differences, and return its Emit.
 type Decoder struct {
 	Vocab, Hidden, Inner, Layers int64
 
@@ -62,7 +62,8 @@ type Decoder struct {
 	LogitSoftcap  float64 // bounds the logits; 0: no bound
 }
 
-// Names is what a checkpoint calls the parts of a decoder, without ".weight". A norm without a name is not there.
+// Names has a checkpoint's names of the parts of a decoder, without ".weight". A norm without a
+// name does not exist.
 type Names struct {
 	Base      string // before all others but the head: "model."
 	Embed     string

@@ -1,13 +1,13 @@
 package hf
 
-// Limits of what a config may ask for, far above any model there is. They bound what importing one can cost.
+// Limits of a config, far above any model. They bound the cost of an import.
 const (
 	maxLayers   = 4096
 	maxExtent   = 1 << 26 // vocabulary, features
 	maxHeadSize = 1 << 14
 )
 
-// Dialect is what a family's config calls things and what it means where it is silent. The zero value is Llama's.
+// Dialect has the names of a family's keys and their defaults. The zero value is Llama's.
 type Dialect struct {
 	// Keys are the family's names of keys that Llama has too; a key that it does not have at all is the empty string.
 	Keys map[string]string

@@ -21,8 +21,8 @@ type Experts struct {
 	Normalize  bool         // the scores of a token's experts are divided by their sum
 	Activation string       // op of the IR
 
-	// Shared, if it is not nil, is an expert that every token computes, weighed by the sigmoid of what SharedGate, of one
-	// row, gives (Qwen1.5-MoE).
+	// Shared, if it is not nil, is an expert that every token computes. Its weight is the sigmoid
+	// of SharedGate, which has one row (Qwen1.5-MoE).
 	Shared     *MLP
 	SharedGate Projection
 }

@@ -1,10 +1,12 @@
-// Package hf imports Hugging Face checkpoints: config.json, with the tensors beside it, becomes a module of the IR.
+// Package hf imports Hugging Face checkpoints: config.json, with the tensors in its directory,
+// becomes a module of the IR.
 //
-// A [Registry] maps the architecture that a config names to a [Family]. A family reads the config and composes blocks
-// (norm, attention, rope, MLP, experts) on a [Net]; the families of [Builtin] are settings of one [Decoder]. Two rules hold for
-// all of them: a setting that a family does not understand is refused by name, never dropped, and the module depends on
-// the config and the options alone, so that a model can be compiled where its weights are not. (Where the checkpoint is at
-// hand, its tensors say how they are called and stored, which no compiled code depends on.)
+// A [Registry] maps the architecture of a config to a [Family]. A family reads the config and
+// composes blocks (norm, attention, rope, MLP, experts) on a [Net]; the families of [Builtin] are
+// settings of one [Decoder]. Two rules hold for all of them. A family refuses an unknown setting
+// by name. The module depends only on the config and the options, so a model can be compiled
+// without its weights. (If the checkpoint is available, its tensors determine names and storage,
+// but no compiled code depends on that.)
 //
 // The module has two functions, T being the dtype of [Options]:
 //
@@ -241,7 +243,7 @@ func ofWhole(c *Config) (stored dtype.DType, trained int64, eos []int32) {
 	return stored, trained, eos
 }
 
-// The files of a checkpoint beside its tensors.
+// Files of a checkpoint other than tensors.
 const (
 	configFile     = "config.json"
 	generationFile = "generation_config.json"
@@ -269,7 +271,7 @@ func generationEOS(text []byte) ([]int32, error) {
 	return ids, nil
 }
 
-// ignore drops the checks of what the caller knows to be without effect.
+// ignore drops the checks of tensors that the caller knows to be without effect.
 func (m *Model) ignore(patterns []string, src safetensors.Source) error {
 	for _, pattern := range patterns {
 		u := ir.Unread{Name: pattern}
@@ -409,7 +411,7 @@ func (r *Registry) importFile(path string, o Options, open func() (safetensors.S
 	return r.importFrom(config, o, open)
 }
 
-// CheckError is how a checkpoint differs from what a module reads.
+// CheckError has the differences between a checkpoint and its module.
 type CheckError struct {
 	Missing    []string // tensors that the checkpoint lacks
 	Different  []string // "NAME is f32[2, 3], the config says bf16[3, 2]"

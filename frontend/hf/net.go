@@ -14,8 +14,8 @@ import (
 	"pwc/safetensors"
 )
 
-// Net is a module under construction. Blocks are its methods; they add nodes to F and declare the weights and states
-// that they need. Nothing fails while a module is built: what is wrong is reported by the import.
+// Net is a module under construction. Blocks are its methods: they add nodes to F and declare
+// their weights and states. Methods do not fail; the import reports all problems.
 type Net struct {
 	B         *ir.Builder
 	F         *ir.FuncBuilder // the function that blocks add to
@@ -112,7 +112,7 @@ func (n *Net) Forward() (ids, pos ir.Value) {
 	return n.F.Param("ids", t), n.F.Param("pos", t)
 }
 
-// Head is how logits come of hidden states.
+// Head computes logits from hidden states.
 type Head struct {
 	Weight     string // name in the module of the head's matrix
 	Projection Projection
@@ -181,7 +181,7 @@ func Scale(tensor string, size int64, mean float64) Param {
 	return Param{Info: safetensors.Info{Name: tensor, Shape: []int64{size}}, Mean: mean}
 }
 
-// has reports whether the checkpoint is at hand and has a tensor of that name, of whatever dtype.
+// has reports whether the checkpoint is available and has a tensor with that name, of any dtype.
 func (n *Net) has(tensor string) bool {
 	if n.source == nil {
 		return false
@@ -190,10 +190,10 @@ func (n *Net) has(tensor string) bool {
 	return !errors.Is(err, safetensors.ErrNotFound)
 }
 
-// tied reports whether a head that the config ties to the table, both named without ".weight", is that table. Tools write
-// the table twice, so that a head can be there as well. One with other values is read, as in transformers 5
-// (pull request 42612), and noted. Where no checkpoint is at hand the module declares the head equal, so
-// that loading finds another one.
+// tied reports whether a head that the config ties to the table, both named without ".weight",
+// equals it. Tools may write the table twice, so the checkpoint may also have a head. A head with
+// other values is read, as in transformers 5 (pull request 42612), with a note. Without a
+// checkpoint the module declares the head equal, so loading detects a difference.
 func (n *Net) tied(head, table string, vocab, hidden int64) bool {
 	head, table = head+".weight", table+".weight"
 	if head == table {

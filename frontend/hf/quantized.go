@@ -14,8 +14,8 @@ import (
 	"pwc/safetensors"
 )
 
-// QuantizedError says that a checkpoint is quantized: its tensors are codes of weights, with scales beside them, or its
-// config says so. Read as plain weights they would make a model of noise.
+// QuantizedError: a checkpoint is quantized. Its tensors are codes of weights with scales, or its
+// config says so. Read as plain weights, the codes would make a model of noise.
 type QuantizedError struct {
 	File   string // that says so; empty: the tensors do
 	Key    string // of the file; empty: the file as a whole
@@ -32,7 +32,7 @@ type QuantizedKind struct {
 	Example string
 }
 
-// Error says it once, however many tensors there are.
+// Error has one line for any number of tensors.
 func (e *QuantizedError) Error() string {
 	const advice = "quantized checkpoints are not supported: import an unquantized one"
 	if e.File != "" {
@@ -131,8 +131,9 @@ func quantMethod(text []byte) string {
 	return ""
 }
 
-// besideConfig refuses a directory with a file that changes what its tensors mean: ModelOpt, AutoGPTQ and AWQ say that a
-// checkpoint is quantized in a file of its own, and an adapter adds to the weights.
+// besideConfig refuses a directory with a file that changes the meaning of its tensors: ModelOpt,
+// AutoGPTQ and AWQ mark a quantized checkpoint in a separate file, and an adapter adds to the
+// weights.
 func besideConfig(dir string) error {
 	for _, name := range []string{"hf_quant_config.json", "quantize_config.json", "quant_config.json"} {
 		text, err := ReadConfig(filepath.Join(dir, name))
