@@ -345,7 +345,7 @@ const (
 // split divides the iteration space into parts. cost is that of an element.
 func (k *kernel) split(cost float64, byRows, byColumns bool) {
 	k.rowStep, k.colStep, k.colParts, k.parts = max(k.rows, 1), k.cols, 1, 1
-	workers := k.pool.helpers + 1
+	workers := len(k.pool.helpers) + 1
 	total := float64(k.rows) * (rowCost + float64(k.cols)*cost)
 	if workers == 1 || total < parallelCost || !byRows {
 		return

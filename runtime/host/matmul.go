@@ -103,7 +103,7 @@ func (k *kernel) splitMatMul() {
 		mm.tileM = max(min(mm.m, selectRows), 1)
 	}
 	count := func() { mm.countM, mm.countN = (mm.m+mm.tileM-1)/mm.tileM, (mm.n+mm.tileN-1)/mm.tileN }
-	workers := int64(k.pool.helpers + 1)
+	workers := int64(len(k.pool.helpers) + 1)
 	small := func() bool {
 		count()
 		cost := flopCost * float64(mm.tileM) * float64(mm.tileN) * float64(mm.k)
