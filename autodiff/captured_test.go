@@ -21,8 +21,8 @@ import (
 	"pwc/silly"
 )
 
-// piecewiseRun runs the only function of m on the host in a mode, with n rows and graphs for so
-// many. It also returns what the backend counted.
+// piecewiseRun runs the only function of m twice on the host in a mode. in.Symbols["N"] is the number
+// of rows and the only capture size. It returns the results of the second run and the backend's Stats.
 func piecewiseRun(t *testing.T, m *ir.Module, mode piecewise.Mode, split []string, in *oracle.Inputs) ([]*interp.Tensor, piecewise.Stats) {
 	t.Helper()
 	ctx := context.Background()
@@ -44,7 +44,7 @@ func piecewiseRun(t *testing.T, m *ir.Module, mode piecewise.Mode, split []strin
 	fail(b.Capture(ctx))
 	f := m.Funcs[0]
 	var out []*interp.Tensor
-	for range 2 { // a replay leaves nothing that another one reads
+	for range 2 { // the second run must not read values that the first left
 		fn := b.Func(f.Name)
 		given, err := fn.Inputs(n)
 		fail(err)
@@ -71,7 +71,7 @@ func piecewiseRun(t *testing.T, m *ir.Module, mode piecewise.Mode, split []strin
 	return out, b.Stats()
 }
 
-// gradientRun is the gradient of a function of differences, with operands and its results.
+// gradientRun is the gradient of differences[k], with operands and the results that the interpreter gives.
 type gradientRun struct {
 	k    int
 	m    *ir.Module
@@ -79,7 +79,7 @@ type gradientRun struct {
 	want []*interp.Tensor
 }
 
-// gradientRuns returns every stride-th gradient of differences.
+// gradientRuns returns the gradients of every stride-th entry of the table differences.
 func gradientRuns(t *testing.T, stride int) []gradientRun {
 	t.Helper()
 	var runs []gradientRun
@@ -98,7 +98,7 @@ func gradientRuns(t *testing.T, stride int) []gradientRun {
 	return runs
 }
 
-// Compiled with any pass switched off that can be, gradients are the interpreter's.
+// With any one pass disabled that is not required, compiled gradients equal the interpreter's within 1e-5.
 func TestWithoutAPass(t *testing.T) {
 	withoutAPass(t, gradientRuns(t, 1), func(t *testing.T, m *ir.Module, in *oracle.Inputs, pass string) []*interp.Tensor {
 		return onHostWithout(t, m, in, pass)
@@ -124,8 +124,8 @@ func withoutAPass(t *testing.T, runs []gradientRun, run func(t *testing.T, m *ir
 	}
 }
 
-// Gradients are cut and captured like any function: in pieces, cut at an op of their backward,
-// whole, and uncaptured they have the same values.
+// Gradients are split and captured like any function. Each is split at the op of its middle node, and
+// run in modes none, piecewise and full. The values are the interpreter's within 1e-5.
 func TestCaptured(t *testing.T) {
 	for _, r := range gradientRuns(t, 3) {
 		f := r.m.Funcs[0]

@@ -129,7 +129,7 @@ type verifyLayer struct {
 	Node    string `json:"node,omitempty"` // that makes the value
 }
 
-// verifyCause is what --bisect found.
+// verifyCause is the cause that --bisect found.
 type verifyCause struct {
 	Kind    verify.Kind `json:"kind"`
 	Func    string      `json:"func"`

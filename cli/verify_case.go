@@ -19,7 +19,7 @@ import (
 // The files of a case, below the directory of --dir.
 const (
 	caseModule = "case.ir"
-	caseInputs = "case.safetensors" // with what is right, as out0, out1, …
+	caseInputs = "case.safetensors" // inputs, and the expected results as out0, out1, …
 )
 
 // bisect searches for the smallest cause and writes it.
@@ -51,7 +51,7 @@ func (s *session) bisect(ctx context.Context, search *verify.Search, out *verify
 	return nil
 }
 
-// writeCase writes the module, the tensors of its weights, and the inputs with what is right.
+// writeCase writes the module, the tensors of its weights, and the inputs with the expected results.
 func (s *session) writeCase(dir string, f *verify.Finding) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -140,14 +140,14 @@ func (s *session) caseCommand(v *verifyFlags) string {
 	return strings.Join(args, " ")
 }
 
-// printCause prints what --bisect found.
+// printCause prints the cause that --bisect found.
 func (a *app) printCause(c *verifyCause) {
 	if c == nil {
 		return
 	}
 	says := map[verify.Kind]string{
-		verify.InModel:    "the model itself: the interpreter departs too. Its import, weights or module are wrong here",
-		verify.InPass:     "pass " + strings.Join(c.Passes, " with ") + ": without it the values are right",
+		verify.InModel:    "the model itself: the interpreter departs from the trace too, so the import, the weights or the module are wrong",
+		verify.InPass:     "compiler passes: with --disable-pass " + strings.Join(c.Passes, ",") + " the values are right",
 		verify.InVariant:  "kernel variant " + c.Variant + ": with another one the values are right",
 		verify.InKernel:   "code generation: whatever passes are switched off, the kernels of these nodes are wrong",
 		verify.InOp:       "the extern op",
@@ -166,6 +166,6 @@ func (a *app) printCause(c *verifyCause) {
 		fmt.Fprintf(a.out, "\n%s:\n  %s\n", plural(int64(len(c.Nodes)), "node"), strings.Join(slices.Clone(c.Nodes), "\n  "))
 	}
 	if c.Command != "" {
-		fmt.Fprintf(a.out, "\nwrote %s; this shows it:\n  %s\n", c.Dir, c.Command)
+		fmt.Fprintf(a.out, "\nwrote %s; reproduce it with:\n  %s\n", c.Dir, c.Command)
 	}
 }

@@ -15,8 +15,8 @@ import (
 	hostdev "pwc/runtime/host"
 )
 
-// reserving is the host device with states that get their memory late: the order
-// of calls is what a GPU would see.
+// reserving is the host device as a device.Reserver: states get their memory after their
+// address. log has the calls in the order in which a GPU would get them.
 type reserving struct {
 	*hostdev.Device
 	log  []string
@@ -34,8 +34,7 @@ func (r *reserving) ReserveState(bytes int64) (device.State, error) {
 	return &reservedState{Memory: m, owner: r}, err
 }
 
-// reservedState stands before the memory: a wrapper around buffers of it is
-// taken off by its streams.
+// reservedState wraps the memory of the host. reservingStream.Fill unwraps it.
 type reservedState struct {
 	device.Memory
 	owner  *reserving
@@ -87,7 +86,8 @@ func (s *reservingStream) EndCapture() (device.Graph, error) {
 	return s.Stream.EndCapture()
 }
 
-// count is "test::count"(x, mut state, mut out): out = x + state[0]++.
+// count is "test::count"(x, mut state, mut out). It computes nothing: calls has the buffer of the
+// state of each launch.
 type count struct{ calls []device.Buffer }
 
 func (*count) Signature() device.Signature {
@@ -118,8 +118,8 @@ module "counting" {
 }
 `
 
-// States that only ops touch have an address when graphs are captured, and their
-// memory after it: as much as was planned (C5), at the same address (C7).
+// States that only extern ops access have an address when graphs are captured. They get their
+// memory after the capture: as many bytes as planned (C5), at the same address (C7).
 func TestStatesGetMemoryAfterCapture(t *testing.T) {
 	const blocks, bytes = 1000, 5 * granule // 8000 and 12000 bytes, each rounded to 256, make 20224
 	prepare := func(t *testing.T) (*reserving, *count, *piecewise.Backend) {
@@ -179,7 +179,7 @@ func TestStatesGetMemoryAfterCapture(t *testing.T) {
 			if !errors.Is(err, broken) {
 				t.Fatalf("capture %v: %v, want the error of the fill", capture, err)
 			}
-			// Tried again, no step sees what the memory held before.
+			// The next run fills the states before an op reads them.
 			if _, err := issue(t, b.Func("forward"), []float32{1, 2}, nil); err != nil {
 				t.Fatal(err)
 			}
@@ -213,8 +213,8 @@ func TestStatesGetMemoryAfterCapture(t *testing.T) {
 		dev := &reserving{Device: openHost(t)}
 		text := strings.Replace(stateful, "%x: f32[N]", "%x: f32[N], %i: i32[N]", 1)
 		b := create(t, text, piecewise.Options{Device: dev, Capture: piecewise.CaptureOptions{Mode: piecewise.None}, Memory: piecewise.MemoryOptions{Symbols: map[string]int64{"B": 4}}})
-		// A warm-up runs the piece, so its state has memory from Load on. Binding it
-		// fails here, because the host does not know the wrapper.
+		// A warm-up runs the piece, so its state has memory from Load on. The test makes no
+		// run: it would fail, because the host does not know the wrapper.
 		if err := b.Load(context.Background(), nil, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -225,7 +225,7 @@ func TestStatesGetMemoryAfterCapture(t *testing.T) {
 }
 
 // A warm-up runs pieces on padding. One that writes a state leaves it as it was:
-// here every run adds its rows to what the state has at their positions.
+// here every run adds its rows to the rows of the state at %ids.
 func TestWarmupLeavesStates(t *testing.T) {
 	dev := openHost(t)
 	b := create(t, `pwc 1
@@ -287,15 +287,14 @@ module "table" {
 	}
 }
 
-// A state is set by whoever may use the backend: never beside a load, and not after
-// Close.
+// SetState is refused during a Load in another goroutine, and after Close.
 func TestSetStateBesideLoad(t *testing.T) {
 	b := create(t, counting, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.None}, Ops: []device.Op{&count{}}, Memory: piecewise.MemoryOptions{Symbols: map[string]int64{"B": 4}}})
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for range 100 {
 			if err := b.SetState("a", device.Buffer{}); !errors.Is(err, piecewise.ErrBusy) && !errors.Is(err, piecewise.ErrOrder) && !errors.Is(err, piecewise.ErrNotLoaded) {
-				t.Errorf("beside a load: %v", err)
+				t.Errorf("during a load: %v", err)
 			}
 		}
 	})

@@ -47,7 +47,7 @@ func (open maker) with(t testing.TB, o piecewise.Options) piecewise.Options {
 }
 
 // The demonstration of vLLM's piecewise tests
-// (tests/compile/piecewise/test_simple.py): its counters and its numbers.
+// (test_simple.py under tests/compile): its counters and its numbers.
 func TestDemonstration(t *testing.T) { demonstration(t, onHost) }
 
 func demonstration(t *testing.T, open maker) {

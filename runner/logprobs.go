@@ -11,47 +11,46 @@ import (
 	"pwc/piecewise"
 )
 
-// MaxLogprobs is the most tokens whose log probabilities are given beside that of a token, as
-// in OpenAI's API and as vLLM's default.
+// MaxLogprobs is the largest Logprobs.Top, as in OpenAI's API and as vLLM's default.
 const MaxLogprobs = 20
 
 // Logprob is the log probability of a token.
 type Logprob struct {
 	ID      int32
-	Logprob float32 // natural logarithm; -Inf of a token that Sampling does not allow
+	Logprob float32 // natural logarithm; -Inf if Sampling.Allowed, MinNew or Processor masks the token
 }
 
 // TokenLogprobs is the log probability of a token of a sequence, and those of the most probable
-// tokens in its place, falling; of equals the lower id comes first.
+// tokens at its index.
 type TokenLogprobs struct {
 	Logprob
-	Top []Logprob
+	Top []Logprob // in descending order; of equal ones the lower id comes first
 }
 
-// Logprobs says which log probabilities a request asks for. They are of the logits that the
-// token is chosen from: after biases, penalties and masks, before the temperature and what
-// top-k, top-p and min-p leave out. Those of a prompt are of the model's own logits.
+// Logprobs says which log probabilities a request asks for. Those of the answer are of the logits
+// after biases, penalties and masks, before temperature, top-k, top-p and min-p. Those of a prompt
+// are of the model's own logits.
 type Logprobs struct {
 	Answer bool // of each token of the answer
 	Prompt bool // of each token of the prompt but the first
-	Top    int  // so many of the most probable tokens beside each, at most MaxLogprobs
+	Top    int  // number of most probable tokens to return for each token, at most MaxLogprobs
 }
 
 func (l *Logprobs) check(vocabulary int64) error {
 	most := min(MaxLogprobs, vocabulary)
 	if l.Top < 0 || int64(l.Top) > most {
-		return fmt.Errorf("%d most probable tokens are asked for, it must be in [0, %d]", l.Top, most)
+		return fmt.Errorf("Logprobs.Top is %d: it must be in [0, %d]", l.Top, most)
 	}
 	return nil
 }
 
-// scores are the log probabilities of a sequence. Whoever steps writes them before readers
-// are told of the token.
+// scores are the log probabilities of a sequence. The goroutine that steps writes those of a
+// token before readers get the token.
 type scores struct {
 	Logprobs
 	answer []TokenLogprobs // as long as the whole answer can be, once the sequence runs
 	prompt []TokenLogprobs // of the prompt's length
-	scored int             // of prompt: how many are known, the first, which has none, included
+	scored int             // known elements of prompt, with element 0, which has no log probability
 }
 
 // newScores returns nil for a request that asks for none.
@@ -67,9 +66,9 @@ func newScores(q *Request) *scores {
 	return s
 }
 
-// Logprobs returns what Request.Logprobs asked for of token i of the answer, counted from 0. ok
-// is false if it was not asked for, or if the caller cannot know of the token yet: it is no
-// pair of [Sequence.Tokens] yet, and the request has not ended.
+// Logprobs returns the log probabilities of token i of the answer, counted from 0. ok is false if
+// Request.Logprobs.Answer is false, and for an i outside the answer. While the sequence runs, the
+// answer ends at the last token that [Sequence.Tokens] can give.
 func (s *Sequence) Logprobs(i int) (l TokenLogprobs, ok bool) {
 	if s.scores == nil || !s.scores.Answer || i < 0 || i >= s.readable()-len(s.prompt) {
 		return TokenLogprobs{}, false
@@ -77,8 +76,9 @@ func (s *Sequence) Logprobs(i int) (l TokenLogprobs, ok bool) {
 	return s.scores.answer[i], true
 }
 
-// PromptLogprobs returns what Request.Logprobs asked for of the prompt, a value for each token,
-// of which the first has its ID alone. It is nil until the first token of the answer is there to read.
+// PromptLogprobs returns one element for each token of the prompt. Element 0 has an ID and no log
+// probabilities. It returns nil if Request.Logprobs.Prompt is false, and until the first token of
+// the answer can be read.
 func (s *Sequence) PromptLogprobs() []TokenLogprobs {
 	if s.scores == nil || s.readable() <= len(s.prompt) {
 		return nil
@@ -104,8 +104,8 @@ const (
 	idsOfTop     = 2 // i32[M, K]
 )
 
-// logprobs emits @runner_logprobs, whose tokens are what was sampled, and
-// @runner_prompt_logprobs, to which the host gives them.
+// logprobs emits @runner_logprobs, which takes its tokens from the results of sampling, and
+// @runner_prompt_logprobs, which takes them from the host.
 func (s *sampler) logprobs() {
 	s.score(logprobsFunc, "sampled", dtype.I32)
 	s.score(promptLogprobsFunc, "token", dtype.I64)
@@ -131,10 +131,10 @@ func (s *sampler) top() int64 { return min(MaxLogprobs, s.vocabulary) }
 type promptRow struct {
 	chunk int
 	row   int32
-	at    int32 // the token, by its place in the prompt
+	at    int32 // index of the token in the prompt; -1: the score is discarded
 }
 
-// score notes what a step is to score of a sequence's chunk.
+// score notes the tokens of a chunk for which the step computes log probabilities.
 func (s *step) score(chunk int) {
 	h := &s.chunks[chunk]
 	p := h.seq.scores
@@ -160,8 +160,8 @@ type scoreRows struct {
 	data []byte
 }
 
-// scoreBytes returns the bytes of a step's scoreRows: of each row a log probability, and those and
-// the ids of the top tokens.
+// scoreBytes returns the bytes of a step's scoreRows. A row has the log probability of its token,
+// and the log probabilities and ids of the top tokens.
 func (o *Options) scoreBytes(top int64) int64 {
 	return 4 * int64(o.MaxSequences+o.MaxTokens) * (1 + 2*top)
 }
@@ -177,7 +177,7 @@ func (s *scoreRows) part(result, at, n int) []byte {
 	return s.data[4*(s.rows*(1+s.top)+at*s.top) : 4*(s.rows*(1+s.top)+(at+n)*s.top)]
 }
 
-// token returns what row at says of a token, with the n most probable ones.
+// token returns the log probability of token id in row at, with the n most probable tokens.
 func (s *scoreRows) token(at int, id int32, n int) TokenLogprobs {
 	own := s.part(scoreOfToken, at, 1)
 	out := TokenLogprobs{Logprob: Logprob{id, *(*float32)(unsafe.Pointer(&own[0]))}, Top: make([]Logprob, n)}
@@ -219,7 +219,7 @@ func (s *step) scoreRows(r *Runner) *scoreRows {
 	return &scoreRows{int(min(MaxLogprobs, r.lm.vocabulary)), r.opts.MaxSequences + r.opts.MaxTokens, s.scores.Bytes()}
 }
 
-// runLogprobs scores what a step sampled.
+// runLogprobs scores the tokens that a step sampled.
 func (r *Runner) runLogprobs(s *step, logits piecewise.Result) error {
 	return r.runScores(s, r.logprobs, logits, 0, s.samples, func(in piecewise.Inputs) error {
 		return in.SetResult("sampled", r.chosen.At(sampled))
@@ -251,7 +251,7 @@ func (r *Runner) runPromptLogprobs(s *step, hidden piecewise.Results) error {
 	return nil
 }
 
-// takePromptScores gives the sequences of a step that is done what it scored of their prompts.
+// takePromptScores copies the prompt scores of a finished step to its sequences.
 func (r *Runner) takePromptScores(s *step) {
 	if len(s.prompts) == 0 {
 		return
@@ -272,7 +272,8 @@ func (r *Runner) takePromptScores(s *step) {
 	}
 }
 
-// distrust leaves out what a step scores of a sequence's prompt, or of all.
+// distrust discards the step's prompt scores of q, or of all sequences if q is nil. A later step
+// computes them again.
 func (s *step) distrust(q *Sequence) {
 	for i := range s.prompts {
 		if p := &s.prompts[i]; q == nil || s.chunks[p.chunk].seq == q {
@@ -281,7 +282,7 @@ func (s *step) distrust(q *Sequence) {
 	}
 }
 
-// takeScore gives a sequence what the row that sampled its last token says of it.
+// takeScore copies the log probabilities of a sequence's last token from the row that sampled it.
 func (r *Runner) takeScore(s *step, h *chunk, id int32) {
 	if p := h.seq.scores; p != nil && p.Answer {
 		p.answer[len(h.seq.ids)-len(h.seq.prompt)-1] = s.scoreRows(r).token(h.sample, id, p.Top)
