@@ -27,7 +27,7 @@ const (
 	minColumns = 64
 	panel      = 16  // rows of B that are transposed at a time; a multiple of microCols
 	pitchSkew  = 16  // keeps the rows of converted tiles from sharing cache sets
-	directRows = 24  // with so few rows of A, narrow B is converted on the way, not before
+	directRows = 64  // with more rows of A, bf16 of B is converted before the micro kernels, not in them
 	flopCost   = 0.1 // nanoseconds of a multiplication and addition, about
 	microRows  = 6   // rows of A that a micro kernel takes at most
 	microCols  = 4   // rows of B that it takes
@@ -237,8 +237,9 @@ type tile struct {
 	dtype dtype.DType
 }
 
-// direct reports whether rows of B can be read where they are: contiguous along
-// K, without a remainder, and either float32 or not worth converting first.
+// direct reports whether rows of B can be read where they are: contiguous along K, without a
+// remainder, and either float32 or not worth converting first. One instruction converts f16, so
+// a micro kernel that does it is the faster one for any number of rows.
 func (mm *matMul) direct(rows, kc int) bool {
 	if mm.b.col != 1 || kc%lanes != 0 {
 		return false
@@ -249,7 +250,7 @@ func (mm *matMul) direct(rows, kc int) bool {
 	case dtype.BF16:
 		return rows <= directRows && mm.unit.dotsBF16 != nil
 	}
-	return rows <= directRows && mm.unit.dotsF16 != nil
+	return mm.unit.dotsF16 != nil
 }
 
 // tile returns rows of the operand in place, from address at on.

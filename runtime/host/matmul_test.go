@@ -103,7 +103,7 @@ func testMatMulRows(t *testing.T, open func(workers int) *Device) {
 				const n, most = 37, 101
 				a, b := randoms(r, dtype.F32, most*k), randoms(r, dt, n*k)
 				want := load(t, one, product(1, most, n, k, dtype.F32, dt, dtype.F32, transposed), a, b, empty(dtype.F32, most*n)).run(t, 2)
-				for _, m := range []int64{1, 2, 3, 4, 6, 7, 8, 50} {
+				for _, m := range []int64{1, 2, 3, 4, 6, 7, 8, 50, 70} {
 					rows := tensor{dtype.F32, a.data[:m*k*4]}
 					for _, d := range []*Device{one, many} {
 						got := load(t, d, product(1, m, n, k, dtype.F32, dt, dtype.F32, transposed), rows, b, empty(dtype.F32, int(m*n))).run(t, 2)
