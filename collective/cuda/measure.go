@@ -82,13 +82,17 @@ func TimeAllReduce(ctx context.Context, dev *cuda.Device, o Options, g *collecti
 	return out, nil
 }
 
+// ncclMargin is by how much NCCL has to be faster: measurements of one thing differ by so much, and with NCCL programs
+// may lose their fused kernels.
+const ncclMargin = 0.03
+
 // LeastNCCL returns the bytes from which on NCCL was faster at each size, for [Options] NCCLBytes; 0: it was not at the
-// largest. Times ascend by size.
+// largest. Times ascend by size. Less than 3 % is not faster.
 func LeastNCCL(times []AllReduceTime) int64 {
 	least := int64(0)
 	for _, t := range times {
 		switch {
-		case t.NCCL >= t.Peer:
+		case float64(t.NCCL) >= (1-ncclMargin)*float64(t.Peer):
 			least = 0
 		case least == 0:
 			least = t.Bytes

@@ -201,12 +201,12 @@ func TestTimeAllReduce(t *testing.T) {
 // TestLeastNCCL: NCCL takes over where it is faster at each larger size.
 func TestLeastNCCL(t *testing.T) {
 	for _, c := range []struct {
-		nccl []time.Duration // peer memory takes 10 at 1, 2, 4 and 8 bytes
+		nccl []time.Duration // peer memory takes 100 at 1, 2, 4 and 8 bytes
 		want int64
-	}{{[]time.Duration{11, 11, 11, 11}, 0}, {[]time.Duration{9, 11, 9, 9}, 4}, {[]time.Duration{9, 9, 9, 10}, 0}, {[]time.Duration{9, 9, 9, 9}, 1}} {
+	}{{[]time.Duration{110, 110, 110, 110}, 0}, {[]time.Duration{90, 110, 90, 90}, 4}, {[]time.Duration{90, 90, 90, 98}, 0}, {[]time.Duration{96, 96, 96, 96}, 1}} {
 		var times []collectivecuda.AllReduceTime
 		for i, d := range c.nccl {
-			times = append(times, collectivecuda.AllReduceTime{Bytes: 1 << i, Peer: 10, NCCL: d})
+			times = append(times, collectivecuda.AllReduceTime{Bytes: 1 << i, Peer: 100, NCCL: d})
 		}
 		if got := collectivecuda.LeastNCCL(times); got != c.want {
 			t.Errorf("%v: %d, want %d", c.nccl, got, c.want)
