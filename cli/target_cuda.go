@@ -208,7 +208,8 @@ func reportCollectives(device string, ranks int, times []collectivecuda.AllReduc
 		r.Times = append(r.Times, tuneAllReduce{t.Bytes, us(t.Peer), us(t.NCCL)})
 	}
 	last := times[len(times)-1]
-	r.record = tune.Collectives{Device: device, Ranks: ranks, Version: l.Version(), NCCLBytes: r.NCCLBytes, Peer: last.Peer, Best: min(last.Peer, last.NCCL)}
+	record := tune.Collectives{Device: device, Ranks: ranks, Version: l.Version(), NCCLBytes: r.NCCLBytes, Peer: last.Peer, Best: min(last.Peer, last.NCCL)}
+	r.keep = func(ctx context.Context, s *cache.Store) error { return tune.PutCollectives(ctx, s, record) }
 	return r, nil
 }
 

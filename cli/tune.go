@@ -13,7 +13,6 @@ import (
 	"pwc/collective"
 	"pwc/ir"
 	"pwc/piecewise"
-	"pwc/tune"
 )
 
 // tuner measures products on a target's device and keeps what it finds in the
@@ -40,7 +39,7 @@ type tuneCollectives struct {
 	NCCLBytes int64           `json:"nccl_bytes"` // from which on NCCL is faster; 0: at no size
 	Times     []tuneAllReduce `json:"all_reduce"`
 
-	record tune.Collectives
+	keep func(ctx context.Context, s *cache.Store) error // as a record
 }
 
 type tuneAllReduce struct {
@@ -146,7 +145,7 @@ func (a *app) runTune(ctx context.Context, path string, f *modelFlags, bf *build
 		if store == nil {
 			break
 		}
-		if err := tune.PutCollectives(ctx, store, c.record); err != nil {
+		if err := c.keep(ctx, store); err != nil {
 			return err
 		}
 	}
