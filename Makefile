@@ -76,7 +76,7 @@ random: # RANDOM_MODULES modules against the interpreter; a tenth for each pass 
 	PWC_RANDOM_MODULES=$$(( $(RANDOM_MODULES) / 10 )) go test -timeout 15m -run '^TestRandomModulesWithoutAPass$$' ./compile
 	PWC_RANDOM_MODULES=$$(( $(RANDOM_MODULES) / 10 )) go test -timeout 15m -race -run '^TestRandomModules$$' ./compile
 	PWC_RANDOM_MODULES=$$(( $(RANDOM_MODULES) / 10 )) PWC_ALL_RANKS=1 go test -timeout 15m -run '^(TestRandomModules|TestRandomRanks|TestTransformersLogitsOfRanks)$$' ./piecewise
-	PWC_SAMPLED_STEPS=10000 go test -timeout 15m -run '^TestRanksSampleTheSame$$' ./runner
+	PWC_SAMPLED_STEPS=10000 PWC_ALL_RANKS=1 go test -timeout 15m -run '^TestRanks(SampleTheSame|Greedy)$$' ./runner
 
 soak: # requests at random through the runner for SOAK seconds and through servers for HTTP_SOAK, and processes of a group that are killed
 	PWC_SOAK=$(SOAK) go test -timeout 30m -run '^TestSoak$$' -v ./runner

@@ -23,11 +23,7 @@ type maker func(t testing.TB, m *hf.Model, src safetensors.Source, o Options) *R
 func checkpointAs(t testing.TB, name string, dt dtype.DType) (*hf.Model, safetensors.Source) {
 	t.Helper()
 	dir := filepath.Join(checkpoints, name)
-	context := int64(128) // of what transformers computed: the angles of some depend on it
-	if other, ok := map[string]int64{"llama": 4096, "llama_dynamic": 64, "llama_dynamic_long": 33}[name]; ok {
-		context = other
-	}
-	m, err := hf.Builtin().ImportDir(dir, hf.Options{DType: dt, BlockSize: blockSize, Context: context})
+	m, err := hf.Builtin().ImportDir(dir, hf.Options{DType: dt, BlockSize: blockSize, Context: contextOf(name)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,6 +33,14 @@ func checkpointAs(t testing.TB, name string, dt dtype.DType) (*hf.Model, safeten
 	}
 	t.Cleanup(func() { src.Close() })
 	return m, src
+}
+
+// contextOf returns the context of what transformers computed: the angles of some models depend on it.
+func contextOf(name string) int64 {
+	if n, ok := map[string]int64{"llama": 4096, "llama_dynamic": 64, "llama_dynamic_long": 33}[name]; ok {
+		return n
+	}
+	return 128
 }
 
 // tensor reads what transformers computed, as float32 numbers.

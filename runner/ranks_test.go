@@ -2,6 +2,7 @@ package runner
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strconv"
@@ -26,7 +27,7 @@ import (
 func divided(t testing.TB, name string, ranks int64) (*hf.Model, safetensors.Source) {
 	t.Helper()
 	_, src := checkpoint(t, name)
-	m, err := hf.Builtin().ImportDir(checkpoints+"/"+name, hf.Options{DType: dtype.F32, BlockSize: blockSize, Context: 64, Ranks: ranks})
+	m, err := hf.Builtin().ImportDir(checkpoints+"/"+name, hf.Options{DType: dtype.F32, BlockSize: blockSize, Context: min(64, contextOf(name)), Ranks: ranks})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,23 +67,49 @@ func onRanks(t testing.TB, m *hf.Model, src safetensors.Source, o Options) (*Run
 	return r, groups
 }
 
-// TestRanksGreedy holds what ranks decode together to transformers, in every mode.
+// TestRanksGreedy holds what ranks decode together to transformers: llama in every mode, and with PWC_ALL_RANKS the
+// checkpoints of all families.
 func TestRanksGreedy(t *testing.T) {
-	for _, ranks := range []int64{2, 4} {
-		m, src := divided(t, "llama", ranks)
-		want := expected(t, "llama")
-		for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.FullAndPiecewise} {
-			r, _ := onRanks(t, m, src, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{1, 2, 4, 16}}}, MaxSequences: 4, MaxTokens: 16, Blocks: 40})
-			a := submit(t, r, Request{Prompt: want[:9], MaxNew: 24})
-			b := submit(t, r, Request{Prompt: want[:9], MaxNew: 20})
-			drain(t, r)
-			if !slices.Equal(a.IDs(), want) || !slices.Equal(b.IDs(), want[:29]) {
-				t.Errorf("%d ranks, %s: decoded %v and %v, want %v", ranks, mode, a.IDs(), b.IDs(), want)
-			}
-			if err := r.Close(); err != nil {
-				t.Error(err)
+	names := []string{"llama"}
+	if os.Getenv("PWC_ALL_RANKS") != "" {
+		dirs, err := os.ReadDir(checkpoints)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range dirs {
+			if d.IsDir() && d.Name() != "llama" {
+				names = append(names, d.Name())
 			}
 		}
+	}
+	for _, name := range names {
+		modes := []piecewise.Mode{piecewise.FullAndPiecewise}
+		if name == "llama" {
+			modes = append(modes, piecewise.None, piecewise.Piecewise)
+		}
+		for _, ranks := range []int64{2, 4} {
+			if name == "phi_qknorm" && ranks == 4 {
+				continue // it has two heads
+			}
+			for _, mode := range modes {
+				t.Run(fmt.Sprintf("%s/%d/%s", name, ranks, mode), func(t *testing.T) { ranksGreedy(t, name, ranks, mode) })
+			}
+		}
+	}
+}
+
+func ranksGreedy(t *testing.T, name string, ranks int64, mode piecewise.Mode) {
+	m, src := divided(t, name, ranks)
+	want := expected(t, name)
+	r, _ := onRanks(t, m, src, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{1, 2, 4, 16}}}, MaxSequences: 4, MaxTokens: 16, Blocks: 40})
+	a := submit(t, r, Request{Prompt: want[:9], MaxNew: 24})
+	b := submit(t, r, Request{Prompt: want[:9], MaxNew: 20})
+	drain(t, r)
+	if !slices.Equal(a.IDs(), want) || !slices.Equal(b.IDs(), want[:29]) {
+		t.Errorf("decoded %v and %v, want %v", a.IDs(), b.IDs(), want)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
 	}
 }
 
