@@ -19,7 +19,7 @@ import (
 	"pwc/runner"
 )
 
-// benchFlags are the flags of bench beside those of compile.
+// benchFlags are the flags of bench that compile does not have.
 type benchFlags struct {
 	batches sizeList
 	prompts sizeList
@@ -437,7 +437,7 @@ func (a *app) printBench(path string, r *benchReport, f tableFormat) error {
 	return nil
 }
 
-// printBenchHead says what was measured beside the steps.
+// printBenchHead prints the measurements other than the steps.
 func (a *app) printBenchHead(path string, r *benchReport) {
 	fmt.Fprintf(a.out, "%s in %s on %s, contexts of %d tokens\n\n", path, r.DType, r.Device, r.Context)
 	fmt.Fprintf(a.out, "read bandwidth  %.0f GB/s\n", r.Bandwidth/1e9)

@@ -19,7 +19,7 @@ import (
 	"pwc/runner"
 )
 
-// benchServeFlags are the flags of bench-serve beside those of a model.
+// benchServeFlags are the flags of bench-serve that do not describe the model.
 type benchServeFlags struct {
 	load    loadtest.Options
 	prompt  string

@@ -20,7 +20,7 @@ type value interface {
 	tensor() (*interp.Tensor, error)
 }
 
-// hostValue is a tensor at hand.
+// hostValue is a tensor in host memory.
 type hostValue struct{ t *interp.Tensor }
 
 func (v hostValue) tensor() (*interp.Tensor, error) { return v.t, nil }

@@ -61,7 +61,7 @@ const (
 const grace = 2 * time.Second
 
 // Main runs the command line of the process and exits. ops are the extern ops
-// that it knows beside the built-in ones; one of the same name replaces it. An
+// that it knows in addition to the built-in ones; one of the same name replaces it. An
 // interrupt or SIGTERM ends what is being done in order, within two seconds; a second
 // one at once. In a conversation an interrupt ends the answer first.
 func Main(ops ...Op) {
@@ -222,8 +222,8 @@ func (a *app) fail(cmd *cobra.Command, err error) int {
 	return exitFailed
 }
 
-// unreported returns what an error says beside errReported, such as that of a Close that is
-// joined with it; nil for nothing.
+// unreported returns the parts of an error other than errReported, such as that of a Close that is
+// joined with it; nil if there are none.
 func unreported(err error) error {
 	if err == errReported {
 		return nil

@@ -96,7 +96,7 @@ type compileShape struct {
 	Seconds  float64 `json:"seconds"` // summed over jobs
 }
 
-// compileSampling is what generate needs beside the model.
+// compileSampling counts the sampling functions, which generate adds to the model.
 type compileSampling struct {
 	Functions int     `json:"functions"`
 	Compiled  int     `json:"compiled"`
@@ -202,7 +202,7 @@ func (a *app) compileServed(ctx context.Context, m *ir.Module, t *target, bf *bu
 	return a.planBackend(ctx, m, t, &whole, loadSymbols(m))
 }
 
-// sampling sums what a module that a runner serves has beside the model.
+// sampling counts the functions that a runner adds to a model's.
 func sampling(m *ir.Module, whole, model *piecewise.Backend) *compileSampling {
 	known := map[cache.Key]bool{}
 	for _, x := range model.Build().Artifacts {

@@ -48,8 +48,8 @@ func (t *target) retarget(f *buildFlags, name string) error {
 	return err
 }
 
-// earlierTargets returns those that the cache has models for and this machine's GPU runs
-// beside its own, the latest first.
+// earlierTargets returns the targets other than the GPU's own that the cache has models for and the
+// GPU runs, the latest first.
 func (a *app) earlierTargets(ctx context.Context, t *target) []string {
 	dev, ok := t.dev.(device.TargetChecker)
 	if !ok {

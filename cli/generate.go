@@ -20,7 +20,7 @@ import (
 	"pwc/tokenizer"
 )
 
-// generateFlags are the flags of generate beside those of compile.
+// generateFlags are the flags of generate that compile does not have.
 type generateFlags struct {
 	ids       idList
 	file      string

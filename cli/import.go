@@ -109,7 +109,7 @@ func (a *app) runImport(path, out string, check bool, f *modelFlags) error {
 	}
 	r := importReport{Architecture: m.from, Module: m.module.Name, Output: out,
 		Context: m.module.Context, EOS: append([]int32{}, m.module.EOS...), Notes: append([]string{}, m.notes...)}
-	// What a config is held against lies beside a file of that name; --check says so of others.
+	// A config.json is compared with the tensors in its directory; a config of another name only with --check.
 	there, err := m.hasTensors()
 	if err != nil {
 		return err
@@ -206,7 +206,7 @@ func (m *model) tensors() []safetensors.Info {
 	return out
 }
 
-// hasTensors reports whether the checkpoint's tensors are beside its config.
+// hasTensors reports whether the checkpoint's tensors are in the directory of its config.
 func (m *model) hasTensors() (bool, error) {
 	if m.check == nil {
 		return true, nil // an archive has its own
@@ -282,8 +282,8 @@ func relative(base, target string) (string, error) {
 	return filepath.Rel(b, t)
 }
 
-// writeFile writes a file beside its place and moves it there, so that nobody
-// reads half of one.
+// writeFile writes a temporary file in the directory of path and renames it, so that nobody
+// reads half of a file.
 func writeFile(path string, data []byte) error {
 	if err := canWrite(path); err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 	"pwc/internal/openfile"
 )
 
-// Files of a run beside its weights.
+// Files of a run, in the directory of its weights.
 const (
 	lossFile  = "loss.csv"
 	curveFile = "loss.svg"

@@ -89,8 +89,8 @@ func (m *hostMeter) bandwidth() (float64, error) {
 	return hostReadBytes / best.Seconds(), nil
 }
 
-// sum adds up elements, several at a time so that reading them is what takes the
-// time.
+// sum adds up elements in several accumulators, so that memory bandwidth bounds it and not the
+// latency of additions.
 func sum(x []uint64) uint64 {
 	var a, b, c, d uint64
 	for len(x) >= 8 {

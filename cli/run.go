@@ -18,7 +18,7 @@ import (
 	"pwc/safetensors"
 )
 
-// runFlags are the flags of run beside those of compile.
+// runFlags are the flags of run that compile does not have.
 type runFlags struct {
 	in, out string
 	rows    int64

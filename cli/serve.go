@@ -22,7 +22,7 @@ import (
 	"pwc/serve"
 )
 
-// serveFlags are the flags of serve beside those of compile.
+// serveFlags are the flags of serve that compile does not have.
 type serveFlags struct {
 	listen    string
 	name      string

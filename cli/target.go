@@ -41,7 +41,7 @@ func platforms() []platform {
 // target is what code is made for, and the device that it runs on.
 type target struct {
 	name    string        // "host", "cuda:sm_90"
-	dev     device.Device // nil: not at hand, and nothing will run
+	dev     device.Device // nil: this machine has none, and nothing will run
 	backend compile.Backend
 	cuda    cudaCompiler // nil: the target has no CUDA C
 

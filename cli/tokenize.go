@@ -61,7 +61,7 @@ given. Control tokens have no text unless --control is given.`,
 // maxText bounds a text on standard input, in bytes.
 const maxText = 256 << 20
 
-// openTokenizer opens the tokenizer of a file, of a directory, or beside a file of a checkpoint.
+// openTokenizer opens the tokenizer of a file, of a directory, or of the directory of a checkpoint's file.
 func openTokenizer(path string) (*tokenizer.Tokenizer, error) {
 	switch filepath.Ext(path) {
 	case ".ir", ".safetensors":

@@ -16,7 +16,7 @@ import (
 	"pwc/train"
 )
 
-// trainFlags are the flags of train beside those of compile.
+// trainFlags are the flags of train that compile does not have.
 type trainFlags struct {
 	data      string
 	shuffle   bool

@@ -47,7 +47,7 @@ type training struct {
 	data    *train.Data
 	batches []*train.Data // of the same ranks
 	weights safetensors.Source
-	files   []string // that go beside the weights
+	files   []string // that are written to the directory of the weights
 	log     *lossLog
 	rows    int64  // of a step
 	unit    string // what rows are

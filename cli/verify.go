@@ -15,7 +15,7 @@ import (
 	"pwc/verify"
 )
 
-// verifyFlags are the flags of verify beside those of compile.
+// verifyFlags are the flags of verify that compile does not have.
 type verifyFlags struct {
 	run           runFlags
 	trace         string

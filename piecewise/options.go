@@ -100,7 +100,7 @@ type DebugOptions struct {
 
 // ObserveOptions are the observers of a backend.
 type ObserveOptions struct {
-	Progress func(pieces.Event) // nil, or told of compilation, one call at a time
+	Progress func(pieces.Event) // nil, or told of compilation; calls do not overlap
 	Logger   *slog.Logger       // nil: silent
 	Observer Observer           // nil: costs nothing
 }

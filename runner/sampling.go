@@ -175,7 +175,7 @@ const (
 	halvings = 20
 )
 
-// sampler emits the functions that run beside a language model's own.
+// sampler emits the functions that are added to those of a language model.
 type sampler struct {
 	b          *ir.Builder
 	rows       dim.Dim // M

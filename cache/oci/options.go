@@ -59,7 +59,7 @@ type Options struct {
 
 	Jobs     int            // transfers at once; 0: 4
 	Logger   *slog.Logger   // nil: no messages
-	Observer func(Progress) // nil, or told of every blob, one call at a time
+	Observer func(Progress) // nil, or told of every blob; calls do not overlap
 }
 
 // Machine is what a machine can run.

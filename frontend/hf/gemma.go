@@ -37,7 +37,7 @@ func Gemma3(c *Config) Emit {
 	d := readLaterGemma(c)
 	d.Names.QNorm, d.Names.KNorm = "q_norm", "k_norm"
 	d.readSoftcaps(c, 0, 0)
-	c.Inert("_sliding_window_pattern") // what layer_types, beside it, was made from
+	c.Inert("_sliding_window_pattern") // layer_types, which the config has too, was made from it
 	pattern := c.IntOr("sliding_window_pattern", 6, 1, maxLayers)
 	d.ReadLayerTypes(c, readWindow(c, 4096), func(layer int64) bool { return (layer+1)%pattern != 0 })
 
@@ -67,7 +67,7 @@ func readLaterGemma(c *Config) *Decoder {
 	d.Names.MLPNorm, d.Names.MLPPostNorm = "pre_feedforward_layernorm", "post_feedforward_layernorm"
 	d.Names.AttentionPostNorm = "post_attention_layernorm"
 	d.Scales = slices.Repeat([]float64{1 / math.Sqrt(c.PositiveOr("query_pre_attn_scalar", 256))}, int(d.Layers))
-	c.Inert("hidden_act") // older configs have it beside hidden_activation, which alone is read
+	c.Inert("hidden_act") // older configs have it and hidden_activation, which alone is read
 	return d
 }
 

@@ -223,7 +223,7 @@ func (n *Net) tied(head, table string, vocab, hidden int64) bool {
 }
 
 // Base returns the prefix of a checkpoint's tensors, given the name of one without it: prefix, or nothing if the
-// checkpoint at hand has that tensor bare. Models that were saved without their head lack it. The part of a model that
+// checkpoint has that tensor without it. Models that were saved without their head lack it. The part of a model that
 // reads text has prefixes of its own in place of prefix.
 func (n *Net) Base(prefix, tensor string) string {
 	prefixes := []string{prefix}
@@ -239,7 +239,7 @@ func (n *Net) Base(prefix, tensor string) string {
 }
 
 // head returns the name of the head, without ".weight": name, or of the part of a model that reads text, the one that the
-// checkpoint at hand has.
+// checkpoint has.
 func (n *Net) head(name string) string {
 	for _, h := range n.heads {
 		if n.has(h + ".weight") {
@@ -334,7 +334,7 @@ func dims(extents []int64) []dim.Dim {
 
 func sameTensor(a, b Param) bool { return a.Name == b.Name && slices.Equal(a.Shape, b.Shape) }
 
-// storedDType returns the dtype of a checkpoint tensor: its own where the checkpoint is at hand, else the config's.
+// storedDType returns the dtype of a checkpoint tensor: its own if the checkpoint is open, else the config's.
 func (n *Net) storedDType(tensor string) dtype.DType {
 	if n.source == nil {
 		return n.stored

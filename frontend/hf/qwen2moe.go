@@ -1,7 +1,7 @@
 package hf
 
 // Qwen2MoE imports Qwen2MoeForCausalLM, Qwen1.5-MoE and Qwen2-57B-A14B (arXiv:2407.10671): Qwen 2 with experts in the layers
-// that the config says, beside one that every token computes, and windows that can be switched on for every second layer.
+// that the config says, and one that every token computes, and windows that can be switched on for every second layer.
 // What a config means where it is silent is in transformers' configuration_qwen2_moe.py.
 func Qwen2MoE(c *Config) Emit {
 	d := ReadDecoder(c, Dialect{KVHeads: 16})

@@ -78,7 +78,7 @@ func readRope(c *Config, headSize int64, keys RopeKeys, objects ...*Config) Rope
 		case keys.Share == "" && s != 1:
 			o.Errorf("partial_rotary_factor", "%v is not supported: only 1 is", s)
 			s = 1
-		case keys.Share != "" && c.Has(keys.Share) && s != share && share != keys.DefaultShare: // transformers 5 writes the default beside another share
+		case keys.Share != "" && c.Has(keys.Share) && s != share && share != keys.DefaultShare: // transformers 5 writes the default where another share is given
 			c.Errorf(keys.Share, "%v contradicts %s.partial_rotary_factor, %v", share, name, s)
 		}
 		r := scaledRope(c, o, turning(c, keys.Share, headSize, s), b)

@@ -23,7 +23,7 @@ func (e *emitter) atan(x ir.Value) ir.Value {
 	middle := e.compare("gt", a, e.f(math.Tan(math.Pi/8)))
 	r := e.where(middle, e.bin("div", e.bin("sub", a, e.f(1)), e.bin("add", a, e.f(1))), a)
 	r = e.where(steep, e.un("neg", e.un("reciprocal", a)), r)
-	// A literal has the dtype of what is beside it, so the selected base is a tensor.
+	// A literal takes the dtype of the other operand, so the selected base is a tensor.
 	zero := e.bin("mul", r, e.f(0))
 	base := e.where(steep, e.f(math.Pi/2), e.where(middle, e.f(math.Pi/4), zero))
 	z := e.bin("mul", r, r)
