@@ -183,7 +183,7 @@ var collectiveSizes = []int64{64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 6
 // measured it with the NCCL of this machine.
 func recordedNCCLBytes(device string, ranks int) int64 {
 	o, off, err := cache.FromEnv()
-	if off || err != nil { // who opens the cache for artifacts says why there is none
+	if off || err != nil { // openStore reports the error
 		return 0
 	}
 	c, ok := tune.LookupCollectives(cache.New(o), device, ranks)

@@ -331,17 +331,21 @@ func BenchmarkLateRankOnGPU(b *testing.B) {
 	}
 }
 
+// timedEvents returns events for the start and the end of what is measured.
+func (r *rank) timedEvents() (start, end device.Event, err error) {
+	if start, err = r.NewTimedEvent(); err == nil {
+		end, err = r.NewTimedEvent()
+	}
+	return start, end, err
+}
+
 // measureLate returns the median time of an all-reduce that rank 1 launches 5 ms after rank 0.
 func (r *rank) measureLate(ctx context.Context, size int64) (time.Duration, error) {
 	c := &call{Call: cases.Call{Kind: collective.AllReduce, DType: dtype.BF16, N: size / 2}}
 	if err := r.prepare(c); err != nil {
 		return 0, err
 	}
-	start, err := r.NewTimedEvent()
-	if err != nil {
-		return 0, err
-	}
-	end, err := r.NewTimedEvent()
+	start, end, err := r.timedEvents()
 	if err != nil {
 		return 0, err
 	}
@@ -384,11 +388,7 @@ func (r *rank) measure(ctx context.Context, size int64) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	start, err := r.NewTimedEvent()
-	if err != nil {
-		return 0, err
-	}
-	end, err := r.NewTimedEvent()
+	start, end, err := r.timedEvents()
 	if err != nil {
 		return 0, err
 	}
