@@ -7,48 +7,48 @@ import (
 	"pwc/ir/dim"
 )
 
-// AttentionOp is the extern op that attention is imported as: causal attention over a paged KV cache,
+// AttentionOp is the extern op for attention, causal over a paged KV cache:
 //
 //	op "attention::paged"(tensor, tensor, tensor, mut tensor, mut tensor) split
 //
-// with operands q T[N, heads, size], k and v T[N, kv_heads, size], the cache T[B, 2, block, kv_heads, size], to which it
-// appends k and v, and the result T[N, heads, size], which it writes. Its attribute scale multiplies q·k; window, if it
-// is there, is the number of latest positions that a token sees, itself included; softcap, if it is there, bounds what
-// the softmax is taken of: cap·tanh(scale·q·k/cap).
+// The operands are q T[N, heads, size], k and v T[N, kv_heads, size], the cache T[B, 2, block, kv_heads, size] and the
+// result T[N, heads, size]. The op appends k and v to the cache and writes the result. The attribute scale multiplies
+// q·k. The optional attribute window is the number of latest positions that a token attends to, including its own. The
+// optional attribute softcap bounds the scores before the softmax: cap·tanh(scale·q·k/cap).
 const AttentionOp = "attention::paged"
 
 // Attention is self-attention with its projections.
 type Attention struct {
 	Weight   string       // prefix of the module's weights and state: "l0."
 	Loc      string       // "model.layers.0.self_attn"
-	QKV      []Projection // q, k and v, or one of them all
+	QKV      []Projection // q, k and v, or one projection with the rows of all
 	Out      Projection
-	Heads    int64 // of a rank, as KVHeads
-	KVHeads  int64 // divides Heads: each serves Heads/KVHeads of them (GQA, arXiv:2305.13245)
-	KeyParts int64 // that the heads of keys and values of all ranks are divided into; 0: one
+	Heads    int64 // query heads of one rank
+	KVHeads  int64 // of one rank; each serves Heads/KVHeads query heads (GQA, arXiv:2305.13245)
+	KeyParts int64 // number of different parts into which the model's KV heads are divided; 0: 1
 	HeadSize int64
 	QKVBias  bool
 	OutBias  bool
 
 	Scale   float64 // multiplies q·k; 0: 1/sqrt(HeadSize)
-	Softcap float64 // bounds what the softmax is taken of; 0: no bound
-	Window  int64   // latest positions that a token sees; 0: all
+	Softcap float64 // bounds the scores before the softmax; 0: no bound
+	Window  int64   // latest positions that a token attends to; 0: all
 
-	// QNorm and KNorm are the checkpoint's norms of q and k before they turn, of each head by itself or, with NormWhole,
-	// of all heads together. They are empty where there is none.
-	// With NormByHead, each head has a scale of its own (Norm.Scales).
+	// QNorm and KNorm are the checkpoint's names of the norms of q and k, which run before the rope; empty if the model
+	// has no such norms. They normalize each head or, with NormWhole, all heads together. With NormByHead, each head
+	// has its own scale (Norm.Scales).
 	QNorm, KNorm          string
 	NormWhole, NormByHead bool
 	Norm                  Norm
 
-	// Rope turns q and k; nil: they stay.
+	// Rope rotates q and k; nil: they are not rotated.
 	Rope *RopeTables
 
-	// QueryScale is [N, 1, 1], which multiplies q after it turned; ir.NoValue: nothing does.
+	// QueryScale, [N, 1, 1], multiplies q after the rope; ir.NoValue: q is not multiplied.
 	QueryScale ir.Value
 }
 
-// Attention adds the block for x[N, hidden]. The projections of q, k and v are one product.
+// Attention adds the block for x[N, hidden]. The projections of q, k and v are one GEMM.
 func (n *Net) Attention(x ir.Value, a Attention) ir.Value {
 	q, kv := a.Heads*a.HeadSize, a.KVHeads*a.HeadSize
 	n.SetLoc(a.Loc)
@@ -89,7 +89,7 @@ func (n *Net) Attention(x ir.Value, a Attention) ir.Value {
 	return n.Linear(n.reshape(n.F.Latest(out), q), a.Weight+"o", a.OutBias, a.Out)
 }
 
-// qkNorm normalizes the last axes of q and k, if a says so.
+// qkNorm normalizes the last axes of q and k, if a has norms for them.
 func (n *Net) qkNorm(q, k ir.Value, a Attention) (ir.Value, ir.Value) {
 	if a.QNorm == "" {
 		return q, k
@@ -111,7 +111,8 @@ func (n *Net) qkNorm(q, k ir.Value, a Attention) (ir.Value, ir.Value) {
 	return q, k
 }
 
-// cachePlacement says how a cache is spread over ranks, whose heads are divided into so many parts.
+// cachePlacement returns the placement of a KV cache whose heads are divided into parts. Ranks that share a part hold
+// copies of it, which a sharded placement cannot express, so the placement is then varying.
 func (n *Net) cachePlacement(parts int64) []ir.Placement {
 	switch {
 	case n.Ranks() == 1:

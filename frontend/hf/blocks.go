@@ -10,7 +10,7 @@ import (
 	"pwc/safetensors"
 )
 
-// width returns the constant extent of a value's last axis; 0 where an earlier error left no value.
+// width returns the constant extent of a value's last axis, or 0 if x is ir.NoValue after an earlier error.
 func (n *Net) width(x ir.Value) int64 {
 	shape := n.F.Type(x).Shape
 	if len(shape) == 0 {
@@ -29,12 +29,12 @@ func (n *Net) parts(x ir.Value, sizes ...int64) []ir.Value {
 func (n *Net) split(x ir.Value, axis int64, sizes []int64) []ir.Value {
 	out := n.F.Op("split", []ir.Value{x}, ir.IntAttr("axis", axis), ir.IntsAttr("sizes", sizes...))
 	if len(out) != len(sizes) {
-		return slices.Repeat([]ir.Value{ir.NoValue}, len(sizes)) // x was no value: the reason is recorded
+		return slices.Repeat([]ir.Value{ir.NoValue}, len(sizes)) // the builder has recorded the error
 	}
 	return out
 }
 
-// reshape gives the rows of x[N, …] other extents.
+// reshape returns x[N, …] as [N, extents…].
 func (n *Net) reshape(x ir.Value, extents ...int64) ir.Value {
 	shape := []dim.Dim{n.Tokens}
 	for _, e := range extents {
@@ -46,7 +46,7 @@ func (n *Net) reshape(x ir.Value, extents ...int64) ir.Value {
 // Add returns a + b, the residual connection.
 func (n *Net) Add(a, b ir.Value) ir.Value { return n.F.Op1("add", []ir.Value{a, b}) }
 
-// Times returns x times a number that is not rounded first; 0 stands for 1, which adds nothing.
+// Times returns x·factor, where the factor is not rounded to the dtype of x first. 0 means 1, and 1 adds no node.
 func (n *Net) Times(x ir.Value, factor float64) ir.Value {
 	if factor == 0 || factor == 1 {
 		return x
@@ -54,39 +54,40 @@ func (n *Net) Times(x ir.Value, factor float64) ir.Value {
 	return n.F.Op1("mul", []ir.Value{x, n.F.Float(factor)})
 }
 
-// Embedding returns rows of the table[size, hidden] in checkpoint tensor TENSOR.weight for ids i32[N], of tokens or of
-// positions, as T[N, hidden]. weight is the table's name in the module.
+// Embedding returns the rows ids i32[N] of the table [size, hidden] in checkpoint tensor TENSOR.weight, as T[N,
+// hidden]. The ids are tokens or positions. weight is the table's name in the module.
 func (n *Net) Embedding(ids ir.Value, weight, tensor string, size, hidden int64) ir.Value {
 	n.SetLoc(tensor)
 	return n.F.Op1("embedding", []ir.Value{n.Weight(weight, Matrix(tensor+".weight", size, hidden)), ids})
 }
 
-// Norm is a kind of normalization. The zero value but for Eps is the RMS norm (Zhang and Sennrich, arXiv:1910.07467).
+// Norm is a kind of normalization. With only Eps set it is the RMS norm (Zhang and Sennrich, arXiv:1910.07467).
 type Norm struct {
 	Eps float64
 
-	// Centered subtracts the mean and adds a bias: the layer norm (Ba, Kiros, Hinton, arXiv:1607.06450). Unbiased leaves the
-	// bias out.
+	// Centered is the layer norm, which subtracts the mean and adds a bias (Ba, Kiros, Hinton, arXiv:1607.06450).
+	// Unbiased omits the bias.
 	Centered, Unbiased bool
 
-	// Scales, if it is not 0, says that x is [N, Scales, size] and that each row along the second axis has a scale of its
-	// own: the tensor is [Scales, size]. Only norms that are centered and unbiased have it. Ranks have their parts of
-	// them, of which there are Parts; 0: one.
+	// Scales, if not 0, means that x is [N, Scales, size] and that each row along the second axis has its own scale.
+	// The checkpoint's tensor is [Scales·Parts, size], of which a rank reads one part; 0 parts means 1. Only centered,
+	// unbiased norms support it.
 	Scales, Parts int64
 
-	// Neighbours says how many elements of a row come in another order than in the checkpoint (Projection.Neighbours).
+	// Neighbours is the number of elements of a row that the module has in another order than the checkpoint
+	// (Projection.Neighbours).
 	Neighbours int64
 
-	// FromOne says that the checkpoint stores the scale of an RMS norm minus 1, as Gemma's do.
+	// FromOne means that the checkpoint stores the scale of an RMS norm minus 1, as Gemma does.
 	FromOne bool
 }
 
-// Norm normalizes the last axis of x, scales it by checkpoint tensor TENSOR.weight and, if it is centered, adds
+// Norm normalizes the last axis of x and scales it by checkpoint tensor TENSOR.weight. A centered norm with a bias adds
 // TENSOR.bias. weight is the scale's name in the module; the bias has that name with "_bias".
 //
 // With FromOne the graph adds 1 to the stored scale in f32, as the reference does: in bf16, 1+w would lose bits of w.
-// Weight expressions have no arithmetic, because loading a weight only moves bytes. The norm's kernel does the addition,
-// one a feature.
+// Weight expressions have no arithmetic, because loading a weight only moves bytes. The norm's kernel does the
+// addition, once per feature.
 func (n *Net) Norm(x ir.Value, weight, tensor string, norm Norm) ir.Value {
 	n.SetLoc(tensor)
 	if norm.Scales > 0 {
@@ -110,8 +111,8 @@ func (n *Net) Norm(x ir.Value, weight, tensor string, norm Norm) ir.Value {
 	return n.F.Op1(op, args, ir.FloatAttr("eps", norm.Eps))
 }
 
-// normScaledByRow is a layer norm of x[N, rows, size] by the last axis, with a scale for each row. As in the reference the
-// multiplication by the scale runs in f32, and its result is rounded once.
+// normScaledByRow is a layer norm of x[N, rows, size] along the last axis, with a scale for each row. As in the
+// reference, the multiplication by the scale is in f32, and only its result is rounded.
 func (n *Net) normScaledByRow(x ir.Value, weight, tensor string, norm Norm) ir.Value {
 	size, rows := n.width(x), norm.Scales*max(norm.Parts, 1)
 	p := part{Scale(tensor+".weight", size, 1), []int64{rows, size}, func(leaf *ir.WeightExpr) *ir.WeightExpr {
@@ -124,7 +125,7 @@ func (n *Net) normScaledByRow(x ir.Value, weight, tensor string, norm Norm) ir.V
 	return n.rounded(n.F.Op1("mul", []ir.Value{y, n.f32(n.weight(weight, []part{p}))}))
 }
 
-// filled returns a vector of one value.
+// filled returns a vector whose elements are all v.
 func (n *Net) filled(d dtype.DType, size int64, v float64) ir.Value {
 	return n.F.Op1("full", []ir.Value{n.F.Float(v)}, ir.DimsAttr("shape", dim.Const(size)), ir.DTypeAttr(d))
 }
@@ -132,29 +133,30 @@ func (n *Net) filled(d dtype.DType, size int64, v float64) ir.Value {
 // Projection is a linear layer of the checkpoint.
 type Projection struct {
 	Tensor string // without ".weight" or ".bias": "model.layers.0.self_attn.o_proj"
-	Module string // the module that computes it and has its bias, where it is not Tensor: a head that is tied to the embedding
-	Rows   int64  // features that come out
+	Module string // names the location and the bias; empty: Tensor. It differs for a head that is tied to the embedding
+	Rows   int64  // features out
 
-	// Transposed says that the matrix is stored as [features in, features out].
+	// Transposed means that the matrix is stored as [features in, features out].
 	Transposed bool
 
-	// Heads, if it is not 0, says that the rows are stored head after head, q, k and v of a head together, for that many
-	// heads: [Heads, 3, size]. The module has q of all heads first, then k, then v.
+	// Heads, if not 0, is the number of heads of a matrix whose rows are stored head after head, with q, k and v of a
+	// head together: [Heads, 3, size]. The module has q of all heads first, then k, then v.
 	Heads int64
 
-	// Stacked, if it is not 0, says that the tensor, whose name is Tensor alone, holds the rows of so many matrices:
-	// [Stacked, rows, features in], or, transposed, [Stacked, features in, rows].
+	// Stacked, if not 0, is the number of matrices in the tensor: [Stacked, rows, features in], or [Stacked, features
+	// in, rows] if transposed. The tensor's name is then Tensor, without ".weight".
 	Stacked int64
 
-	// Neighbours, if it is not 0, says that the rows are heads of HeadSize elements whose first Neighbours elements are rotated in
-	// interleaved pairs, (2i, 2i+1). The module has the even ones of those first, then the odd ones, which is how its
-	// ropes turn them; scores are the same, for q and k have the same order.
+	// Neighbours, if not 0, means that the rows are heads of HeadSize elements, and that the reference rotates the
+	// first Neighbours elements of each in interleaved pairs, (2i, 2i+1). The module has the even elements of these
+	// first, then the odd ones, because its ropes rotate the pairs (i, i+Neighbours/2). q and k have the same order, so
+	// scores do not change.
 	Neighbours, HeadSize int64
 
-	Share Share // of each rank
+	Share Share // how the projection is divided among ranks
 }
 
-// matrix is the projection's weight for so many features in, of one that is not stacked.
+// matrix is the weight of a projection that is not stacked, for in input features.
 func (p Projection) matrix(in int64) part {
 	shape := []int64{p.Rows, in}
 	if p.Transposed {
@@ -163,7 +165,7 @@ func (p Projection) matrix(in int64) part {
 	return part{Matrix(p.Tensor+".weight", p.Rows, in), shape, p.regroup(shape)}
 }
 
-// matrices is the weight of matrices in one tensor, [Stacked, rows, features in].
+// matrices is the weight of a stacked projection, [Stacked, rows, features in].
 func (p Projection) matrices(in int64) part {
 	stored, form := []int64{p.Stacked, p.Rows / p.Stacked, in}, func(leaf *ir.WeightExpr) *ir.WeightExpr { return leaf }
 	if p.Transposed {
@@ -179,7 +181,7 @@ func (p Projection) bias() part {
 	return part{Vector(cmp.Or(p.Module, p.Tensor)+".bias", p.Rows), shape, p.regroup(shape)}
 }
 
-// regroup brings rows that are stored in another order into the module's.
+// regroup returns the expression that brings rows from the checkpoint's order into the module's.
 func (p Projection) regroup(shape []int64) func(*ir.WeightExpr) *ir.WeightExpr {
 	return func(leaf *ir.WeightExpr) *ir.WeightExpr {
 		if p.Neighbours > 0 {
@@ -195,8 +197,8 @@ func (p Projection) regroup(shape []int64) func(*ir.WeightExpr) *ir.WeightExpr {
 	}
 }
 
-// neighboursApart returns [heads, size, more…] of a tensor of so many elements. It puts the even ones of each head's first
-// turned elements before the odd ones.
+// neighboursApart reshapes a tensor to [heads, size, more…] and reorders the first turned elements of each head: even
+// indices first, then odd ones.
 func neighboursApart(leaf *ir.WeightExpr, heads, size, turned int64, more ...int64) *ir.WeightExpr {
 	shape := func(extents ...int64) []int64 { return append(extents, more...) }
 	apart := func(e *ir.WeightExpr) *ir.WeightExpr {
@@ -211,8 +213,8 @@ func neighboursApart(leaf *ir.WeightExpr, heads, size, turned int64, more ...int
 	return &ir.WeightExpr{Op: ir.WeightConcat, Args: []*ir.WeightExpr{apart(sliced(whole, 1, 0, turned)), rest}, Attrs: []ir.Attr{ir.IntAttr("axis", 1)}}
 }
 
-// Linear returns x·Wᵀ, plus a bias if there is one, for W the rows of the projections one below the other: several
-// projections of one input are one GEMM. weight is W's name in the module; the bias has that name with "_bias".
+// Linear returns x·Wᵀ, plus the bias if there is one. W has the rows of all projections, so several projections of one
+// input are one GEMM. weight is W's name in the module; the bias has that name with "_bias".
 //
 // A node of one projection has the location of the projection's module. A node of several projections, or of one whose
 // Heads is set, has the block's location.
@@ -266,7 +268,7 @@ func activations() map[string]string {
 type MLP struct {
 	Weight     string       // prefix of the module's weights: "l0."
 	Loc        string       // "model.layers.0.mlp"
-	Up         []Projection // gate, then up, if it is gated; both may be one
+	Up         []Projection // up; or, if Gated, gate and up, or one projection with the rows of both
 	Down       Projection
 	Gated      bool
 	Activation string // op of the IR
@@ -275,7 +277,7 @@ type MLP struct {
 	ActivationModule string // name of the activation below Loc: "act_fn"
 }
 
-// MLP adds the block for x[N, hidden]; the gate and the up projection are one GEMM.
+// MLP adds the block for x[N, hidden]. The gate and the up projection are one GEMM.
 func (n *Net) MLP(x ir.Value, m MLP) ir.Value {
 	n.SetLoc(m.Loc)
 	if !m.Gated {
@@ -289,7 +291,7 @@ func (n *Net) MLP(x ir.Value, m MLP) ir.Value {
 	return n.Linear(act, m.Weight+"down", m.Bias, m.Down)
 }
 
-// activate adds the activation, whose location is that of its own module in the checkpoint's framework.
+// activate adds the activation, with the location of the activation's PyTorch module.
 func (n *Net) activate(x ir.Value, m MLP) ir.Value {
 	defer n.SetLoc(n.SetLoc(m.Loc + "." + m.ActivationModule))
 	return n.F.Op1(m.Activation, []ir.Value{x})

@@ -18,10 +18,10 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// Config is a config.json, or an object inside one, while a [Family] reads it. A read honours the
-// key. At the end, keys that were neither read nor declared inert are refused, so no setting of a
-// model is ignored silently. A key with the value null counts as absent. Methods collect problems
-// instead of returning them, and the import reports all of them.
+// Config is a config.json, or an object inside one, while a [Family] reads it. Methods that read a
+// key are said to honour it. At the end, keys that were neither honoured nor declared inert are
+// refused, so no setting of a model is ignored silently. A key with the value null counts as
+// absent. Methods record problems instead of returning them, and the import reports all of them.
 type Config struct {
 	path   string // prefix of keys in messages: "" or "rope_parameters."
 	values map[string]json.RawMessage
@@ -29,33 +29,33 @@ type Config struct {
 	inner  []*Config       // objects that were read
 	report *report         // shared by a config and its objects
 
-	context int64   // [Options.Context], of the file itself and its text part
-	text    *Config // the object that describes the part that reads text, once it is read
+	context int64   // [Options.Context]; set for the file itself and its text_config
+	text    *Config // text_config, after textPart has read it
 }
 
 // report collects the problems of one config.json.
 type report struct {
 	problems  []Problem
-	ignored   map[string]bool // keys, with the objects around them, that the caller knows to be inert
-	longest   int64           // what the family says of the longest sequence; 0: nothing
-	quantized *QuantizedError // stands for all other problems
+	ignored   map[string]bool // Options.IgnoreKeys
+	longest   int64           // longest sequence according to the family, in tokens; 0: unknown
+	quantized *QuantizedError // if set, returned instead of all other problems
 }
 
 // Problem is one reason why a config is refused.
 type Problem struct {
-	Key    string // the key with the objects around it, "rope_scaling.factor"; empty for the file as a whole
+	Key    string // with the names of the objects around it: "rope_scaling.factor"; empty for the file as a whole
 	Reason string
 }
 
-// ConfigError has all problems of a config.json, or of another file in its directory.
+// ConfigError lists all problems of a config.json, or of another file in its directory.
 type ConfigError struct {
 	File     string // empty: config.json
 	Problems []Problem
-	// Refused are the keys, sorted, that the family neither honours nor knows to be inert.
+	// Refused are the keys, sorted, that the family neither honours nor declares inert.
 	Refused []string
 }
 
-// Error returns one line a problem.
+// Error returns one line per problem, and one for all refused keys.
 func (e *ConfigError) Error() string {
 	var lines []string
 	file := cmp.Or(e.File, configFile) + ": "
@@ -71,8 +71,8 @@ func (e *ConfigError) Error() string {
 		for i, k := range e.Refused {
 			names[i] = termsafe.Quote(k)
 		}
-		lines = append(lines, file+"keys that this architecture neither honours nor knows to be without effect: "+
-			strings.Join(names, ", ")+" (if they have none, say so in Options.IgnoreKeys)")
+		lines = append(lines, file+"unknown keys, which may change the model: "+
+			strings.Join(names, ", ")+" (list those without effect in Options.IgnoreKeys)")
 	}
 	return strings.Join(lines, "\n")
 }
@@ -91,8 +91,8 @@ func parseConfig(text []byte) (*Config, error) {
 	return c, nil
 }
 
-// parseObject splits a JSON object into its keys and their texts; encoding/json's own maps would let the last of two
-// equal keys win.
+// parseObject returns the values of a JSON object, undecoded. A key that appears twice is an error; encoding/json would
+// keep the last value silently.
 func parseObject(text []byte) (map[string]json.RawMessage, error) {
 	if !utf8.Valid(text) {
 		return nil, errors.New("not UTF-8")
@@ -108,7 +108,7 @@ func parseObject(text []byte) (map[string]json.RawMessage, error) {
 		if err != nil {
 			return nil, fmt.Errorf("not JSON: %w", err)
 		}
-		key := t.(string) // inside an object the decoder yields nothing else here
+		key := t.(string) // inside an object, every other token is a key
 		var value json.RawMessage
 		if err := dec.Decode(&value); err != nil {
 			return nil, fmt.Errorf("not JSON, at key %s: %w", termsafe.Quote(key), err)
@@ -127,11 +127,11 @@ func parseObject(text []byte) (map[string]json.RawMessage, error) {
 	return values, nil
 }
 
-// quoteNonFinite makes strings of Infinity, -Infinity and NaN, which Python's json writes for floats that JSON cannot
-// have, so that a config can hold them. Whoever reads a number there refuses them.
+// quoteNonFinite puts quotes around Infinity, -Infinity and NaN, which Python's json module writes although JSON has no
+// such numbers. A config can then hold them in keys that nothing reads. Methods that read a number refuse the strings.
 func quoteNonFinite(text []byte) []byte {
 	words := []string{"-Infinity", "Infinity", "NaN"}
-	var out []byte // nil: nothing has been quoted
+	var out []byte // nil until the first word is quoted
 	inString, done := false, 0
 	for i := 0; i < len(text); i++ {
 		switch {
@@ -161,15 +161,14 @@ func (c *Config) Errorf(key, format string, args ...any) {
 	c.report.problems = append(c.report.problems, Problem{Key: c.path + key, Reason: fmt.Sprintf(format, args...)})
 }
 
-// Inert declares keys without effect on what the model computes.
+// Inert declares keys that have no effect on what the model computes.
 func (c *Config) Inert(keys ...string) {
 	for _, k := range keys {
 		c.seen[k] = true
 	}
 }
 
-// ignore notes the keys that the caller knows to be inert: of the file, "strange", or of an object in it,
-// "rope_scaling.strange". One that is not there is a problem.
+// ignore records Options.IgnoreKeys. A key that the config does not have is a problem.
 func (c *Config) ignore(keys []string) {
 	c.report.ignored = make(map[string]bool, len(keys))
 	for _, key := range keys {
@@ -180,7 +179,8 @@ func (c *Config) ignore(keys []string) {
 	}
 }
 
-// holds reports whether an object has a key, or, of a key with dots, an object inside it has. Keys may have dots themselves.
+// holds reports whether an object has a key. A key "a.b" is either b of the inner object a, or a key whose name has the
+// dot.
 func holds(values map[string]json.RawMessage, key string) bool {
 	if _, ok := values[key]; ok {
 		return true
@@ -197,17 +197,18 @@ func holds(values map[string]json.RawMessage, key string) bool {
 	return false
 }
 
-// tell notes how long a sequence may be by other keys than max_position_embeddings; the longest counts.
+// tell records the longest sequence, in tokens, that a key other than max_position_embeddings gives. The longest of
+// several calls counts.
 func (c *Config) tell(positions int64) { c.report.longest = max(c.report.longest, positions) }
 
-// Has honours a key and reports whether it is there with a value other than null.
+// Has honours a key and reports whether the config has it with a value other than null.
 func (c *Config) Has(key string) bool {
 	_, ok := c.raw(key)
 	return ok
 }
 
-// Null honours a key and reports whether it is there with the value null, for the keys that mean something else then
-// than where they are missing.
+// Null honours a key and reports whether the config has it with the value null. It is for keys where null and a missing
+// key have different meanings.
 func (c *Config) Null(key string) bool {
 	c.seen[key] = true
 	return string(c.values[key]) == "null"
@@ -219,8 +220,8 @@ func (c *Config) raw(key string) (json.RawMessage, bool) {
 	return v, ok && string(v) != "null"
 }
 
-// decode honours a key and decodes its value into v; ok is false if the key is absent or, with a problem recorded, of
-// another kind.
+// decode honours a key and decodes its value into v. ok is false if the key is absent, or if the value is not of that
+// kind, which is recorded as a problem.
 func (c *Config) decode(key, kind string, v any) (ok bool) {
 	raw, ok := c.raw(key)
 	if !ok {
@@ -233,8 +234,8 @@ func (c *Config) decode(key, kind string, v any) (ok bool) {
 	return true
 }
 
-// tokenIDs honours token ids: one or a list of them. Negative ones, which some configs have for no token, are left out, and
-// so are those that are there before.
+// tokenIDs honours a token id or a list of ids. It drops duplicates, and negative ids, which some configs use for "no
+// token".
 func (c *Config) tokenIDs(key string) []int32 {
 	raw, ok := c.raw(key)
 	if !ok {
@@ -258,7 +259,7 @@ func (c *Config) tokenIDs(key string) []int32 {
 	return ids
 }
 
-// decodeList is decode for a list. A null in it is of another kind: encoding/json would make a zero of it.
+// decodeList is decode for a list. A null element is a problem, because encoding/json would decode it as zero.
 func (c *Config) decodeList(key, kind string, v any) {
 	var elements []json.RawMessage
 	if !c.decode(key, kind, &elements) {
@@ -271,7 +272,7 @@ func (c *Config) decodeList(key, kind string, v any) {
 	c.decode(key, kind, v)
 }
 
-// Int honours a key that must be there, an integer in [lo, hi]. It returns lo where it records a problem.
+// Int honours a required key, an integer in [lo, hi]. It returns lo if it records a problem.
 func (c *Config) Int(key string, lo, hi int64) int64 {
 	if !c.Has(key) {
 		c.Errorf(key, "is missing")
@@ -280,7 +281,7 @@ func (c *Config) Int(key string, lo, hi int64) int64 {
 	return c.IntOr(key, lo, lo, hi)
 }
 
-// IntOr is Int for a key that may be absent, with the value it has then.
+// IntOr is Int for an optional key, with its default.
 func (c *Config) IntOr(key string, absent, lo, hi int64) int64 {
 	var n json.Number
 	if !c.decode(key, "an integer", &n) {
@@ -298,7 +299,7 @@ func (c *Config) IntOr(key string, absent, lo, hi int64) int64 {
 	return lo
 }
 
-// FloatOr honours a finite number, integers included.
+// FloatOr honours an optional key, a finite number.
 func (c *Config) FloatOr(key string, absent float64) float64 {
 	v := absent
 	if c.decode(key, "a number", &v) && (math.IsInf(v, 0) || math.IsNaN(v)) {
@@ -308,7 +309,7 @@ func (c *Config) FloatOr(key string, absent float64) float64 {
 	return v
 }
 
-// PositiveOr is FloatOr for a number that must be above zero.
+// PositiveOr is FloatOr for a number that must be above 0. It returns 1 if it is not.
 func (c *Config) PositiveOr(key string, absent float64) float64 {
 	v := c.FloatOr(key, absent)
 	if v <= 0 {
@@ -318,7 +319,7 @@ func (c *Config) PositiveOr(key string, absent float64) float64 {
 	return v
 }
 
-// Positive is PositiveOr for a key that must be there.
+// Positive is PositiveOr for a required key.
 func (c *Config) Positive(key string) float64 {
 	if !c.Has(key) {
 		c.Errorf(key, "is missing")
@@ -326,21 +327,21 @@ func (c *Config) Positive(key string) float64 {
 	return c.PositiveOr(key, 1)
 }
 
-// BoolOr honours a boolean.
+// BoolOr honours an optional key, a boolean.
 func (c *Config) BoolOr(key string, absent bool) bool {
 	v := absent
 	c.decode(key, "true or false", &v)
 	return v
 }
 
-// StringOr honours a string.
+// StringOr honours an optional key, a string.
 func (c *Config) StringOr(key, absent string) string {
 	v := absent
 	c.decode(key, "a string", &v)
 	return v
 }
 
-// Strings honours a list of strings, or one string; nil if it is absent.
+// Strings honours a list of strings, or one string. It returns nil if the key is absent.
 func (c *Config) Strings(key string) []string {
 	var v []string
 	if raw, ok := c.raw(key); ok && raw[0] == '"' {
@@ -350,21 +351,22 @@ func (c *Config) Strings(key string) []string {
 	return v
 }
 
-// Ints honours a list of integers; nil if it is absent.
+// Ints honours a list of integers. It returns nil if the key is absent.
 func (c *Config) Ints(key string) []int64 {
 	var v []int64
 	c.decodeList(key, "a list of integers", &v)
 	return v
 }
 
-// Floats honours a list of numbers; nil if it is absent.
+// Floats honours a list of numbers. It returns nil if the key is absent.
 func (c *Config) Floats(key string) []float64 {
 	var v []float64
 	c.decodeList(key, "a list of numbers", &v)
 	return v
 }
 
-// OneOf honours a string that must be one of a table's keys and returns what the table holds for it.
+// OneOf honours a string that must be one of a table's keys, and returns the value of that key. Other strings are a
+// problem, for which it returns the zero value.
 func OneOf[T any](c *Config, key, absent string, table map[string]T) T {
 	s := absent
 	if c.Has(key) && !c.decode(key, "a string", &s) {
@@ -377,7 +379,8 @@ func OneOf[T any](c *Config, key, absent string, table map[string]T) T {
 	return v
 }
 
-// Object honours an object; its keys are then read, or refused, like those of the file. It is nil if it is absent.
+// Object honours an object. Its keys must then be honoured or inert like those of the file. It returns nil if the key
+// is absent or if it records a problem.
 func (c *Config) Object(key string) *Config {
 	raw, ok := c.raw(key)
 	if !ok {
@@ -393,7 +396,7 @@ func (c *Config) Object(key string) *Config {
 	return o
 }
 
-// refused returns the keys that were neither honoured nor declared inert, in this object and those inside it.
+// refused returns the keys of this object and of the inner objects that were neither honoured nor declared inert.
 func (c *Config) refused() []string {
 	var keys []string
 	for key, raw := range c.values {
@@ -408,8 +411,8 @@ func (c *Config) refused() []string {
 	return slices.Compact(keys)
 }
 
-// err returns everything that is wrong so far, keys that nobody read included, or nil. A quantized checkpoint is a
-// [*QuantizedError] alone: what else is wrong with the config does not matter, and nothing helps but another checkpoint.
+// err returns a [*ConfigError] with all problems and refused keys so far, or nil. For a quantized checkpoint it returns
+// only a [*QuantizedError]: without another checkpoint, correcting the other problems does not help.
 func (c *Config) err() error {
 	if c.report.quantized != nil {
 		return c.report.quantized

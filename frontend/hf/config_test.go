@@ -154,8 +154,8 @@ func TestDTypeSpellings(t *testing.T) {
 		{settings{"torch_dtype": "float16", "dtype": "bfloat16"}, "contradicts"},
 		{settings{"torch_dtype": "int8"}, `"int8" is not supported; supported: bfloat16, float16, float32`},
 		{settings{"torch_dtype": 7}, "7 is not a string"},
-		{settings{"torch_dtype": absent{}}, "say in which dtype to import"},
-		{settings{"torch_dtype": nil}, "say in which dtype to import"},
+		{settings{"torch_dtype": absent{}}, "set the dtype to import in (Options.DType)"},
+		{settings{"torch_dtype": nil}, "set the dtype to import in (Options.DType)"},
 	} {
 		m, err := Builtin().Import(base("LlamaForCausalLM").with(c.config).json(t), Options{})
 		if err != nil {

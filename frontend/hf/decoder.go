@@ -18,84 +18,85 @@ type Decoder struct {
 	Heads, KVHeads, HeadSize int64
 
 	Names      Names
-	Norm       Norm          // of every norm
+	Norm       Norm          // settings of every norm
 	Activation string        // op of the IR
 	Gated      bool          // the MLP has a gate
 	Experts    *ExpertLayers // nil: every MLP is dense
 
 	QKVBias, OutBias, MLPBias bool
-	Tied                      bool // the head is the embedding's table
+	Tied                      bool // the head uses the embedding's table
 
-	// QKNormWhole has the norms of q and k, where Names has them, run over all heads together; with QKNormByHead each head
-	// has a scale of its own.
+	// QKNormWhole: the norms of q and k, if Names has them, normalize all heads together instead of each head.
+	// QKNormByHead: each head has its own scale.
 	QKNormWhole, QKNormByHead bool
 
-	// Parallel has attention and MLP both read the layer's input, behind one norm if Names has none for the MLP.
+	// Parallel: attention and MLP both read the layer's input, and their results are added to it. They share one norm
+	// if Names.MLPNorm is empty.
 	Parallel bool
 
-	// Transposed says that the layers' matrices are stored as [features in, features out], Interleaved that q, k and v
-	// are stored head after head (Projection.Heads).
+	// Transposed: the layers' matrices are stored as [features in, features out]. Interleaved: q, k and v are stored
+	// head after head (Projection.Heads).
 	Transposed, Interleaved bool
 
-	Positions int64  // learned positions, which are added to the embedding; 0: none
-	Rope      Rope   // without frequencies where no head turns
+	Positions int64  // learned positions, whose embeddings are added; 0: the model has none
+	Rope      Rope   // no frequencies if the model has no rope
 	LocalRope *Rope  // of the layers that have a window; nil: Rope
-	Unturned  []bool // layers in which no head turns; nil: none
+	Unturned  []bool // true for layers without a rope; nil: every layer has one
 
-	// Neighbours has heads turn in pairs of neighbours (Projection.Neighbours).
+	// Neighbours: the rope rotates interleaved pairs of elements (Projection.Neighbours).
 	Neighbours bool
 
-	// QueryBeta and QueryPeriod, if they are not 0, have q at position p multiplied by 1 + QueryBeta·ln(1 + ⌊p/QueryPeriod⌋),
-	// as in Llama 4.
+	// QueryBeta and QueryPeriod, if not 0, multiply q at position p by 1 + QueryBeta·ln(1 + ⌊p/QueryPeriod⌋), as in
+	// Llama 4.
 	QueryBeta, QueryPeriod float64
 
-	Windows []int64   // attention window of each layer, 0: all positions; nil: all positions everywhere
-	Scales  []float64 // what multiplies q·k in each layer; nil: 1/sqrt(HeadSize) everywhere
-	Softcap float64   // of attention; 0: none
+	Windows []int64   // attention window of each layer, 0: all positions; nil: all positions in every layer
+	Scales  []float64 // factor of q·k in each layer; nil: 1/sqrt(HeadSize) in every layer
+	Softcap float64   // of the attention scores; 0: no softcap
 
-	EmbedScale    float64 // multiplies the embedding, 0: 1
-	RoundScale    bool    // EmbedScale is rounded to the model's dtype first, in the embedding's own module
-	ResidualScale float64 // multiplies what a layer adds to the residual, 0: 1
-	HeadBias      bool    // what makes logits has a bias
-	LogitScale    float64 // multiplies the logits, 0: 1
-	LogitDivisor  float64 // of the logits, 0: 1
+	EmbedScale    float64 // multiplies the embedding; 0: 1
+	RoundScale    bool    // EmbedScale is rounded to the model's dtype, and its node has the embedding's location
+	ResidualScale float64 // multiplies the results of attention and MLP before they are added; 0: 1
+	HeadBias      bool    // the head has a bias
+	LogitScale    float64 // multiplies the logits; 0: 1
+	LogitDivisor  float64 // divides the logits; 0: 1
 	LogitSoftcap  float64 // bounds the logits; 0: no bound
 }
 
-// Names has a checkpoint's names of the parts of a decoder, without ".weight". A norm without a
+// Names has a checkpoint's names of the parts of a decoder, without ".weight". A norm with an empty
 // name does not exist.
 type Names struct {
-	Base      string // before all others but the head: "model."
+	Base      string // prefix of all others except Head: "model."
 	Embed     string
-	Positions string // of the table of learned positions
-	Layer     string // before a layer's parts, with the layer's number: "layers.%d."
-	Norm      string // the last
-	Head      string // where it is not tied
+	Positions string // table of learned positions
+	Layer     string // prefix of a layer's parts, with the layer's number: "layers.%d."
+	Norm      string // the final norm
+	Head      string // read if the head is not tied
 
-	// In a layer: the norms before and after attention and MLP, inside their residuals.
+	// The norms of a layer before and after attention and MLP, inside the residual branches.
 	AttentionNorm, AttentionPostNorm, MLPNorm, MLPPostNorm string
 
-	Attention    string   // before attention's parts: "self_attn."
+	Attention    string   // prefix of attention's parts: "self_attn."
 	QKV          []string // q, k and v, or one name if they are one matrix
 	Out          string
 	QNorm, KNorm string
 
-	MLP    string   // before the parts of the MLP or of the experts: "mlp."
+	MLP    string   // prefix of the parts of the MLP or of the experts: "mlp."
 	Up     []string // the gate first, or one name if both are one matrix
 	Down   string
-	Router string // where there are experts
+	Router string // of layers with experts
 
 	Activation             string // module of the MLP's activation
-	Dropout                string // module that adds the embeddings of positions pass through
-	Expert                 string // before an expert's Up and Down, with its number: "experts.%d."
-	StackedUp, StackedDown string // of all experts, in one tensor each; empty: each expert has its own
-	Shared                 string // before those of the expert that all tokens compute; empty: there is none
-	SharedGate             string // of that expert
+	Dropout                string // dropout module after the sum of the embeddings of tokens and positions
+	Expert                 string // prefix of an expert's Up and Down, with the expert's number: "experts.%d."
+	StackedUp, StackedDown string // tensors that hold the matrices of all experts; empty: one tensor per expert
+	Shared                 string // prefix of the expert that all tokens compute; empty: the model has no such expert
+	SharedGate             string // gate of that expert
 
-	Buffers []Buffer // of a layer
+	Buffers []Buffer // of each layer
 }
 
-// llamaNames are the names that most families took over from Llama.
+// llamaNames are Llama's names, which most families use too.
 func llamaNames() Names {
 	return Names{
 		Base: "model.", Embed: "embed_tokens", Layer: "layers.%d.", Norm: "norm", Head: "lm_head",
@@ -109,12 +110,12 @@ func llamaNames() Names {
 // Emit builds the module.
 func (d *Decoder) Emit(n *Net) {
 	if !d.divides(n) {
-		return // of each layer the reason would be the same
+		return // every layer would report the same error again
 	}
 	base, output := n.Base(d.Names.Base, d.Names.Embed+".weight"), n.head(d.Names.Head)
 	table := base + d.Names.Embed
 	if d.Tied && !n.has(table+".weight") && n.has(output+".weight") {
-		table = output // of two names of one matrix, tools may keep either
+		table = output // tools may save a tied matrix under either name
 	}
 	ids, pos := n.Forward()
 	n.SetLoc(table)
@@ -153,7 +154,7 @@ func (d *Decoder) Emit(n *Net) {
 	d.ignoreBuffers(n, base)
 }
 
-// divides reports whether the decoder can be divided among the ranks, and what keeps it from that.
+// divides reports whether the decoder can be divided among the ranks. It records an error for each size that cannot.
 func (d *Decoder) divides(n *Net) bool {
 	ok := n.Divides(d.Heads, "heads of attention (num_attention_heads)")
 	ok = n.keyParts(d.KVHeads) > 0 && ok
@@ -173,15 +174,16 @@ func (d *Decoder) divides(n *Net) bool {
 	return ok
 }
 
-// turns is what a step's positions make of queries and keys. Each value is added where the first layer needs it.
+// turns has the values that depend on a step's positions: the rope's tables and the scale of queries. The first layer
+// that needs a value adds its nodes, and later layers use them.
 type turns struct {
 	pos         ir.Value // i32[N]
 	loc         string
 	full, local *RopeTables
-	scale       ir.Value // [N, 1, 1], of queries
+	scale       ir.Value // factor of queries, [N, 1, 1]; ir.NoValue until it is added
 }
 
-// tables returns what turns the heads of layer i; nil: they stay.
+// tables returns the rope's tables for layer i; nil if the layer has no rope.
 func (t *turns) tables(n *Net, d *Decoder, i int64) *RopeTables {
 	tables, rope := &t.full, d.rope(i)
 	if d.turnsLocally(i) {
@@ -197,7 +199,8 @@ func (t *turns) tables(n *Net, d *Decoder, i int64) *RopeTables {
 	return *tables
 }
 
-// queryScale returns what multiplies queries by their position, ir.NoValue if nothing does.
+// queryScale returns the factor of queries that depends on their position, or ir.NoValue if the model has no such
+// factor.
 func (t *turns) queryScale(n *Net, d *Decoder) ir.Value {
 	if d.QueryBeta == 0 || t.scale != ir.NoValue {
 		return t.scale
@@ -211,7 +214,7 @@ func (t *turns) queryScale(n *Net, d *Decoder) ir.Value {
 	return t.scale
 }
 
-// rope is the rope of layer i.
+// rope returns the rope of layer i.
 func (d *Decoder) rope(i int64) Rope {
 	if d.turnsLocally(i) {
 		return *d.LocalRope
@@ -257,7 +260,7 @@ func (d *Decoder) layer(n *Net, x ir.Value, i int64, prefix string, t *turns) ir
 	return n.Add(x, m)
 }
 
-// window is the attention window of layer i, 0: all positions.
+// window returns the attention window of layer i; 0: all positions.
 func (d *Decoder) window(i int64) int64 {
 	if d.Windows == nil {
 		return 0
@@ -265,7 +268,7 @@ func (d *Decoder) window(i int64) int64 {
 	return d.Windows[i]
 }
 
-// attention is the attention of layer i, whose tensors have the prefix.
+// attention describes the attention of layer i, whose tensors have the prefix.
 func (d *Decoder) attention(n *Net, i int64, weight, prefix string) Attention {
 	q, kv := d.Heads*d.HeadSize, d.KVHeads*d.HeadSize
 	parts := n.keyParts(d.KVHeads)
@@ -298,7 +301,7 @@ func (d *Decoder) attention(n *Net, i int64, weight, prefix string) Attention {
 	return a
 }
 
-// mlp is an MLP of a layer with so many features inside, whose tensors have the prefix.
+// mlp describes an MLP with inner intermediate features, whose tensors have the prefix.
 func (d *Decoder) mlp(n *Net, weight, prefix string, inner int64) MLP {
 	up := []int64{inner}
 	if d.Gated {
@@ -317,7 +320,8 @@ func (d *Decoder) mlp(n *Net, weight, prefix string, inner int64) MLP {
 	return m
 }
 
-// share divides the rows of projections, which have one section each, or all in one.
+// share sets which rows of projections are divided among the ranks: one section for each projection, or all sections
+// for a single one.
 func share(ps []Projection, sections ...Section) {
 	for i := range ps {
 		ps[i].Share.Rows = sections[i : i+1]
@@ -327,10 +331,11 @@ func share(ps []Projection, sections ...Section) {
 	}
 }
 
-// loc is the name of a part of the model, given the prefix of its tensors.
+// loc returns the name of a part of the model, given the prefix of its tensors.
 func loc(prefix string) string { return strings.TrimSuffix(prefix, ".") }
 
-// projections returns the layer's matrices of so many rows each; a single name stands for all of them in one.
+// projections returns a projection for each name, with the given rows. A single name is one matrix with the rows of
+// all.
 func (d *Decoder) projections(prefix string, names []string, rows ...int64) []Projection {
 	if len(names) == 1 {
 		total := int64(0)

@@ -1,6 +1,6 @@
 package hf
 
-// Limits of a config, far above any model. They bound the cost of an import.
+// Limits of a config, far above those of any published model. They bound the cost of an import.
 const (
 	maxLayers   = 4096
 	maxExtent   = 1 << 26 // vocabulary, features
@@ -9,19 +9,19 @@ const (
 
 // Dialect has the names of a family's keys and their defaults. The zero value is Llama's.
 type Dialect struct {
-	// Keys are the family's names of keys that Llama has too; a key that it does not have at all is the empty string.
+	// Keys maps Llama's names of keys to the family's. An empty name means that the family has no such key.
 	Keys map[string]string
 
-	HeadSize   int64   // where the config does not say; 0: the hidden features are divided among the heads
-	KVHeads    int64   // likewise; 0: as many as heads, which is also what null means
-	InnerTimes int64   // intermediate_size likewise, in multiples of hidden_size; 0: it must be there
-	Eps        float64 // likewise; 0: 1e-6
-	Activation string  // likewise; empty: "silu"
-	Tied       bool    // likewise
+	HeadSize   int64   // default of head_dim; 0: hidden_size / num_attention_heads
+	KVHeads    int64   // default of num_key_value_heads; 0, or null in the config: num_attention_heads
+	InnerTimes int64   // default of intermediate_size, in multiples of hidden_size; 0: the key is required
+	Eps        float64 // default of rms_norm_eps; 0: 1e-6
+	Activation string  // default of hidden_act; empty: "silu"
+	Tied       bool    // default of tie_word_embeddings
 }
 
-// ReadDecoder honours the keys that decoders have in common, positions aside. The decoder has Llama's names, RMS norms and
-// a gated MLP; families change that.
+// ReadDecoder honours the keys that decoders have in common, except those of positions. The result has Llama's names,
+// RMS norms and a gated MLP, which families then change.
 func ReadDecoder(c *Config, dialect Dialect) *Decoder {
 	key := func(name string) string {
 		if k, ok := dialect.Keys[name]; ok {
@@ -84,7 +84,7 @@ func ReadDecoder(c *Config, dialect Dialect) *Decoder {
 	return d
 }
 
-// ReadAttentionBias honours attention_bias: whether q, k, v and what comes of them have biases.
+// ReadAttentionBias honours attention_bias: whether the projections of q, k, v and the output have biases.
 func (d *Decoder) ReadAttentionBias(c *Config) {
 	d.QKVBias = c.BoolOr("attention_bias", false)
 	d.OutBias = d.QKVBias

@@ -38,45 +38,45 @@ type Options struct {
 	// DType is the dtype of weights, activations and caches: F32, F16, BF16, or Invalid for the checkpoint's.
 	DType dtype.DType
 
-	// MaxTokens bounds the tokens of a step, and the rows that @logits takes. 0 means 8192.
+	// MaxTokens bounds the tokens of a step, and the rows of a call of @logits. 0 means 8192.
 	MaxTokens int64
 
 	// BlockSize is the number of tokens in a block of the KV cache. 0 means 16.
 	BlockSize int64
 
-	// Ranks is how many devices run the model together (tensor parallelism). 0 means 1. The
-	// module is the same for all of them; heads and features that do not divide are errors.
+	// Ranks is the number of devices that run the model together (tensor parallelism). 0 means 1. All ranks run the
+	// same module. It is an error if the number does not divide the heads and features.
 	Ranks int64
 
-	// ExpertParallel has each rank have all of some experts, in place of its part of each.
+	// ExpertParallel gives each rank whole experts, instead of a part of every expert.
 	ExpertParallel bool
 
-	// Weights is the directory that the module says its weights are in ("weights from"); it enters no hash.
+	// Weights is the directory that the module declares for its weights ("weights from"). It does not enter any hash.
 	Weights string
 
-	// Source, if set, is the checkpoint: the module follows the dtypes its tensors really have, and a tensor that is
-	// missing, unexpected or of another shape is an error. Without it the config's dtype is believed, and [Model.Check]
-	// can be called later.
+	// Source, if set, is the checkpoint. The module then follows the actual dtypes of its tensors, and a tensor that is
+	// missing, unexpected or of another shape is an error. Without Source, import uses the config's dtype, and
+	// [Model.Check] can be called later.
 	Source safetensors.Source
 
-	// Context is the longest sequence that will be served, in tokens. Only ropes need it whose frequencies depend on it:
-	// without it rope_type longrope is refused, and dynamic is not scaled. 0: what the config says.
+	// Context is the longest sequence that will be served, in tokens. Only ropes whose frequencies depend on it need
+	// it: without it, rope_type longrope is refused and dynamic is not scaled. 0: the config's.
 	Context int64
 
-	// Architecture stands in for the name in the config, for checkpoints that a known architecture describes.
+	// Architecture, if set, replaces the name in the config, for checkpoints that a known architecture describes.
 	Architecture string
 
-	// IgnoreKeys are keys of the config, with the objects around them ("rope_scaling.strange"), that the caller knows to be
-	// without effect on the model. One that is not there is an error.
+	// IgnoreKeys are keys of the config that the caller knows to have no effect on the model. A key in an object has
+	// the names of the objects as a prefix ("rope_scaling.strange"). A key that the config does not have is an error.
 	IgnoreKeys []string
 
-	// IgnoreTensors are names of tensors that the caller knows to be without effect on the model; a part between dots that
-	// is * stands for any one part. None is of a tensor that the model reads, and where Source is set each is of one
-	// that is there.
+	// IgnoreTensors are names of tensors that the caller knows to have no effect on the model. A * between dots matches
+	// any one part of a name, and ** at the end matches one or more. A pattern must not match a tensor that the model
+	// reads. If Source is set, a pattern must match a tensor of Source.
 	IgnoreTensors []string
 
-	// GenerationConfig is the text of the checkpoint's generation_config.json, whose ids that end a sequence come before
-	// those of the config; nil: there is none.
+	// GenerationConfig is the text of the checkpoint's generation_config.json. Its eos_token_id takes precedence over
+	// the config's. If it is nil, [Registry.ImportDir] reads the file, if the directory has one.
 	GenerationConfig []byte
 }
 
@@ -86,21 +86,21 @@ type Model struct {
 	Architecture string  // as registered: "LlamaForCausalLM"
 	Params       []Param // every checkpoint tensor that the module reads, in the order it declares them
 
-	// MaxPositions is the longest sequence that the model is for, in tokens: as many as it has learned positions;
-	// Options.Context, if that is set; else the config's max_position_embeddings, what it was trained on, or what a rope
-	// that is scaled by YaRN reaches, if that is more; 0 if the config does not say. The module says it too, as its context, and beside it the ids that end a sequence ([ir.Module.EOS]).
-	// Whoever makes the positions bounds them.
+	// MaxPositions is the longest sequence that the model supports, in tokens. It is the number of learned positions if
+	// the model has them; else Options.Context if that is set; else the larger of the config's max_position_embeddings
+	// and the length that its other keys give (YaRN scaling, n_positions); 0 if the config has no such key. The module
+	// declares it as its context. The caller that makes the positions must keep them below it.
 	MaxPositions int64
 
-	// Notes are what a reader of the checkpoint may not expect of the module, a sentence each.
+	// Notes are sentences about properties of the module that a reader of the checkpoint may not expect.
 	Notes []string
 
-	ignored map[string]ignored // tensors that a checkpoint may hold without being read
-	leftOut []string           // prefixes of more of them: parts of the model that are not imported
+	ignored map[string]ignored // tensors that a checkpoint may hold and the module does not read
+	leftOut []string           // prefixes of further such tensors: parts of the model that are not imported
 }
 
-// Param is a checkpoint tensor that a module reads. Its DType is the checkpoint's. Mean and Std describe the values of an
-// untrained one, which [Dummy] makes.
+// Param is a checkpoint tensor that a module reads. Its DType is the checkpoint's. Mean and Std are the mean and the
+// standard deviation of the values that [Dummy] makes for it.
 type Param struct {
 	safetensors.Info
 	Mean, Std float64
@@ -111,14 +111,14 @@ const (
 	defaultBlock  = 16
 	maxTokens     = 1 << 20
 	maxBlock      = 1 << 16
-	maxPositions  = 1<<31 - 1 // they are i32
+	maxPositions  = 1<<31 - 1 // positions are i32
 
-	// maxConfig is the most bytes of a config.json that are read; real ones have some thousands.
+	// maxConfig bounds the bytes of a config.json. Published configs have a few thousand.
 	maxConfig = 16 << 20
 )
 
-// Import builds the module of a config.json. The errors about the config are a [*ConfigError] with every problem and
-// every refused key, an architecture that is not registered an [*UnknownArchitectureError].
+// Import builds the module of a config.json. It returns a [*ConfigError] with all problems and all refused keys of the
+// config, or an [*UnknownArchitectureError] if the architecture is not registered, or an error of [Model.Check].
 func (r *Registry) Import(config []byte, o Options) (*Model, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ func (r *Registry) Import(config []byte, o Options) (*Model, error) {
 	return r.importFrom(config, o, func() (safetensors.Source, error) { return o.Source, nil })
 }
 
-// check completes the options, or says what is wrong with them.
+// check sets the defaults of options that are 0 and checks the ranges of all.
 func (o *Options) check() error {
 	if o.MaxTokens == 0 {
 		o.MaxTokens = defaultTokens
@@ -146,12 +146,12 @@ func (o *Options) check() error {
 		return fmt.Errorf("hf: Ranks %d must be in [1, %d]", o.Ranks, ir.MaxGroupSize)
 	}
 	if o.Context < 0 {
-		return fmt.Errorf("hf: Context %d is below 0", o.Context)
+		return fmt.Errorf("hf: Context %d must be at least 0", o.Context)
 	}
 	return nil
 }
 
-// importFrom is Import with a checkpoint that is opened once the config is understood.
+// importFrom is Import, except that it opens the checkpoint only after it has read the config without problems.
 func (r *Registry) importFrom(config []byte, o Options, open func() (safetensors.Source, error)) (*Model, error) {
 	c, err := parseConfig(config)
 	if err != nil {
@@ -191,7 +191,7 @@ func (r *Registry) importFrom(config []byte, o Options, open func() (safetensors
 	}
 	if stored == dtype.Invalid && o.DType == dtype.Invalid {
 		if stored = tensorsDType(o.Source); stored == dtype.Invalid {
-			c.Errorf("dtype", "is missing, and torch_dtype too: say in which dtype to import (Options.DType)")
+			c.Errorf("dtype", "is missing, as is torch_dtype: set the dtype to import in (Options.DType)")
 			return nil, fmt.Errorf("hf: %w", c.err())
 		}
 	}
@@ -206,7 +206,7 @@ func (r *Registry) importFrom(config []byte, o Options, open func() (safetensors
 		n.B.EOS(eos...)
 	}
 	for _, pattern := range o.IgnoreTensors {
-		// The module declares buffers itself; the caller may know that their values do not matter.
+		// The module already declares its buffers unread. The caller may ignore one so that its values are not checked.
 		if !slices.ContainsFunc(n.B.Module().Unread, func(u *ir.Unread) bool { return u.Name == pattern }) {
 			n.B.Unread(pattern, "")
 		}
@@ -227,8 +227,9 @@ func (r *Registry) importFrom(config []byte, o Options, open func() (safetensors
 	return m, nil
 }
 
-// ofWhole honours what every model's config says: the dtype of its tensors, Invalid if it does not; the longest sequence
-// that it was trained on, 0 likewise; and the ids that end a sequence. The file goes before the part that reads text.
+// ofWhole honours the keys that every config may have: the dtype of the tensors (Invalid if absent), the longest
+// sequence of training (0 if absent) and the ids that end a sequence. A key of the file takes precedence over one of
+// its text_config.
 func ofWhole(c *Config) (stored dtype.DType, trained int64, eos []int32) {
 	for _, o := range []*Config{c, c.text} {
 		if o == nil {
@@ -249,10 +250,11 @@ const (
 	generationFile = "generation_config.json"
 )
 
-// eosKey is the key of the ids that end a sequence, one or a list, in both files.
+// eosKey is the key of the id, or the list of ids, that ends a sequence, in both files.
 const eosKey = "eos_token_id"
 
-// generationEOS returns the ids that end a sequence by a generation_config.json; nil if it does not say.
+// generationEOS returns the ids that end a sequence according to a generation_config.json. They are nil if it has no
+// such key, and empty if it has negative ids only.
 func generationEOS(text []byte) ([]int32, error) {
 	c, err := parseConfig(text)
 	if err != nil {
@@ -262,7 +264,7 @@ func generationEOS(text []byte) ([]int32, error) {
 		return nil, err
 	}
 	ids := c.tokenIDs(eosKey)
-	if len(c.report.problems) > 0 { // the other keys are of sampling, which the caller chooses
+	if len(c.report.problems) > 0 { // unread keys are no problem: they set sampling, which the caller chooses
 		return nil, &ConfigError{File: generationFile, Problems: c.report.problems}
 	}
 	if ids == nil && c.Has(eosKey) {
@@ -271,7 +273,7 @@ func generationEOS(text []byte) ([]int32, error) {
 	return ids, nil
 }
 
-// ignore drops the checks of tensors that the caller knows to be without effect.
+// ignore drops the checks of tensors that match the patterns of Options.IgnoreTensors, and checks the patterns.
 func (m *Model) ignore(patterns []string, src safetensors.Source) error {
 	for _, pattern := range patterns {
 		u := ir.Unread{Name: pattern}
@@ -295,7 +297,8 @@ func (m *Model) ignore(patterns []string, src safetensors.Source) error {
 	return nil
 }
 
-// tensorsDType returns the dtype of most elements of a checkpoint; Invalid if there is none that a model is imported in.
+// tensorsDType returns the dtype that most elements of a checkpoint have, among those that a model can be imported in;
+// Invalid if no tensor has one of these.
 func tensorsDType(src safetensors.Source) dtype.DType {
 	if src == nil {
 		return dtype.Invalid
@@ -304,7 +307,7 @@ func tensorsDType(src safetensors.Source) dtype.DType {
 	for _, name := range src.Names() {
 		info, err := src.Info(name)
 		if err != nil {
-			continue // Check reports it, if it is read
+			continue // Check reports the error if the module reads the tensor
 		}
 		n := int64(1)
 		for _, d := range info.Shape {
@@ -321,8 +324,8 @@ func tensorsDType(src safetensors.Source) dtype.DType {
 	return best
 }
 
-// storedDType honours the key that names the checkpoint's dtype, in its old and its new spelling. It is Invalid if the
-// config has neither.
+// storedDType honours dtype and torch_dtype, the new and the old key of the checkpoint's dtype. It returns Invalid if
+// the config has neither.
 func storedDType(c *Config) dtype.DType {
 	table := map[string]dtype.DType{"float32": dtype.F32, "float16": dtype.F16, "bfloat16": dtype.BF16}
 	var found dtype.DType
@@ -339,7 +342,7 @@ func storedDType(c *Config) dtype.DType {
 	return found
 }
 
-// ReadConfig reads the text of a config: a regular file of at most 16 MiB.
+// ReadConfig returns the text of a config, which must be a regular file of at most 16 MiB.
 func ReadConfig(path string) ([]byte, error) {
 	text, err := openfile.Read(path, maxConfig)
 	if err != nil {
@@ -348,9 +351,9 @@ func ReadConfig(path string) ([]byte, error) {
 	return text, nil
 }
 
-// ImportDir imports the checkpoint in a directory: its config.json, held against the tensors beside it where there are
-// any, with its generation_config.json unless Options.GenerationConfig is set. Options.Weights is dir unless it is set,
-// Options.Source is the directory's. The tensors are opened last.
+// ImportDir imports the checkpoint in a directory. It reads config.json, and generation_config.json unless
+// Options.GenerationConfig is set. If the directory has tensors, they replace Options.Source; otherwise the import has
+// no source. They are opened after the config is read. Options.Weights defaults to dir.
 func (r *Registry) ImportDir(dir string, o Options) (*Model, error) {
 	var set *safetensors.Set
 	m, err := r.importFile(filepath.Join(dir, configFile), o, func() (_ safetensors.Source, err error) {
@@ -374,8 +377,8 @@ func (r *Registry) ImportDir(dir string, o Options) (*Model, error) {
 	return m, nil
 }
 
-// ImportFile imports a config alone. If it is named config.json, the other files of its directory are read as ImportDir
-// does, but for the tensors. Options.Weights is the directory unless it is set.
+// ImportFile imports a config without the tensors of its directory. If the file is named config.json, ImportFile reads
+// the other files of the directory as ImportDir does. Options.Weights defaults to the directory.
 func (r *Registry) ImportFile(path string, o Options) (*Model, error) {
 	m, err := r.importFile(path, o, func() (safetensors.Source, error) { return o.Source, nil })
 	if err != nil {
@@ -411,14 +414,14 @@ func (r *Registry) importFile(path string, o Options, open func() (safetensors.S
 	return r.importFrom(config, o, open)
 }
 
-// CheckError has the differences between a checkpoint and its module.
+// CheckError lists the differences between a checkpoint and its module.
 type CheckError struct {
-	Missing    []string // tensors that the checkpoint lacks
+	Missing    []string // tensors that the module reads and the checkpoint does not have
 	Different  []string // "NAME is f32[2, 3], the config says bf16[3, 2]"
 	Unexpected []string // tensors that the config does not account for: ignoring a bias would change the model
 }
 
-// Error lists the differences, some of each kind.
+// Error lists the first differences of each kind, and the number of others.
 func (e *CheckError) Error() string {
 	var b strings.Builder
 	b.WriteString("hf: the checkpoint is not the one that config.json describes")
@@ -433,9 +436,10 @@ func (e *CheckError) Error() string {
 	return b.String()
 }
 
-// Check holds a checkpoint against what the module reads, by names, shapes and dtypes, and the tensors that go unread
-// against what the module computes in their place, by their bytes. What differs is a [*CheckError]; a head that is tied
-// and has other values, a [*checkpoint.Error]; a checkpoint that is quantized, a [*QuantizedError].
+// Check compares a checkpoint with the module: the names, shapes and dtypes of the tensors that the module reads, and
+// the values of buffers, which it computes instead of reading them. It returns a [*CheckError] with all differences, a
+// [*checkpoint.Error] if a tied head has other values than the embedding, or a [*QuantizedError] if the checkpoint is
+// quantized.
 func (m *Model) Check(src safetensors.Source) error {
 	if err := quantizedTensors(src); err != nil {
 		return fmt.Errorf("hf: %w", err)

@@ -25,24 +25,24 @@ type Net struct {
 	Blocks    dim.Dim         // B, blocks of the KV cache
 	BlockSize int64           // tokens in a block
 
-	stored   dtype.DType        // of the checkpoint, where source does not know better
+	stored   dtype.DType        // dtype of checkpoint tensors that source does not have
 	source   safetensors.Source // nil if only the config is known
 	params   []Param
-	declared map[string][]Param // weights of the module, as they were asked for
-	ignored  map[string]ignored // tensors that may be there unread
+	declared map[string][]Param // checkpoint tensors of each weight that was declared
+	ignored  map[string]ignored // tensors that the checkpoint may hold and the module does not read
 	notes    []string           // Model.Notes
-	odd      []string           // tensors of dtypes that no weight is made from: "NAME is i32"
-	learned  int64              // positions that a table has; 0: there is none
+	odd      []string           // tensors with a dtype that weights cannot be made from: "NAME is i32"
+	learned  int64              // learned positions; 0: the model has none
 
-	// Of a model of which one part is imported: see textPart.
+	// Set if only the text part of a model is imported: see textPart.
 	bases, heads []string
-	leftOut      []string // prefixes of tensors that go unread
+	leftOut      []string // prefixes of tensors that the module does not read
 
-	expertParallel bool // a rank has its experts, not its part of each
+	expertParallel bool // Options.ExpertParallel
 
 	ranks int64 // devices that run the model together; 0 and 1: one
 
-	loc string // that following nodes carry
+	loc string // location of the nodes that are added next
 }
 
 // newNet starts a module with the symbols and the extern op that every decoder has.
@@ -52,7 +52,7 @@ func newNet(name string, stored dtype.DType, o Options) *Net {
 	if o.Weights != "" {
 		b.WeightsFrom(o.Weights)
 	}
-	// M is a batch symbol beside N: the rows of @logits are padded to captured sizes like the tokens of @forward.
+	// M is a batch symbol too: the rows of @logits are padded to capture sizes like the tokens of @forward.
 	n := &Net{
 		B:         b,
 		DType:     o.DType,
@@ -78,13 +78,13 @@ func newNet(name string, stored dtype.DType, o Options) *Net {
 }
 
 func (n *Net) finish() (*ir.Module, error) {
-	if len(n.odd) > 0 { // one error: there may be thousands
-		n.B.Errorf(ir.Pos{}, "weights of a model are made from f32, f16 and bf16, and %s", some(n.odd))
+	if len(n.odd) > 0 { // one error, because there may be thousands of tensors
+		n.B.Errorf(ir.Pos{}, "tensors of weights must be f32, f16 or bf16, but %s", some(n.odd))
 	}
 	return n.B.Build()
 }
 
-// some joins the first entries of a list for a message, and says how many more there are.
+// some joins the first entries of a list for a message, and adds the number of the others.
 func some(list []string) string {
 	const shown = 8
 	text := strings.Join(list[:min(shown, len(list))], ", ")
@@ -94,8 +94,8 @@ func some(list []string) string {
 	return text
 }
 
-// SetLoc sets the place in the model that following nodes carry, the path of a module as PyTorch names it, and returns
-// the one that they carried until now. The output of a module is the last value at its place or below.
+// SetLoc sets the location of the nodes that are added next, and returns the previous one. A location is the path of a
+// module as PyTorch names it. The output of a module is the last value at its path or at a path below it.
 func (n *Net) SetLoc(loc string) (before string) {
 	before, n.loc = n.loc, loc
 	n.F.SetLoc(loc)
@@ -122,8 +122,8 @@ type Head struct {
 	Softcap    float64 // bounds them: cap·tanh(logits/cap), after the division; 0: no bound
 }
 
-// Logits is the whole of @logits: the rows of the hidden states T[N, hidden] that were asked for, times the head,
-// as f32. The product is rounded to the model's dtype first, as in the reference; the rest is computed in f32.
+// Logits adds @logits: it gathers rows of the hidden states T[N, hidden], multiplies them by the head, and returns f32.
+// The result of the GEMM is rounded to the model's dtype, as in the reference; the ops after it compute in f32.
 func (n *Net) Logits(hidden int64, head Head) {
 	n.F = n.B.Func("logits")
 	h := n.F.Param("h", n.Type(n.Tokens, dim.Const(hidden)))
@@ -149,7 +149,7 @@ func (n *Net) Logits(hidden int64, head Head) {
 	n.F.Return(x)
 }
 
-// f32 brings a value of the model's dtype to f32.
+// f32 casts a value of the model's dtype to f32.
 func (n *Net) f32(x ir.Value) ir.Value {
 	if n.DType == dtype.F32 {
 		return x
@@ -157,7 +157,7 @@ func (n *Net) f32(x ir.Value) ir.Value {
 	return n.F.Op1("cast", []ir.Value{x}, ir.DTypeAttr(dtype.F32))
 }
 
-// rounded brings a value of f32 to the model's dtype.
+// rounded casts a value of f32 to the model's dtype.
 func (n *Net) rounded(x ir.Value) ir.Value {
 	if n.DType == dtype.F32 {
 		return x
@@ -165,8 +165,8 @@ func (n *Net) rounded(x ir.Value) ir.Value {
 	return n.F.Op1("cast", []ir.Value{x}, ir.DTypeAttr(n.DType))
 }
 
-// Matrix is a parameter that holds a projection, [rows, cols]. Untrained ones are normal with the deviation 0.02 that
-// configs give as initializer_range.
+// Matrix is a parameter that holds a projection, [rows, cols]. [Dummy] gives its values the standard deviation 0.02,
+// the usual initializer_range of configs.
 func Matrix(tensor string, rows, cols int64) Param {
 	return Param{Info: safetensors.Info{Name: tensor, Shape: []int64{rows, cols}}, Std: 0.02}
 }
@@ -176,12 +176,12 @@ func Vector(tensor string, size int64) Param {
 	return Param{Info: safetensors.Info{Name: tensor, Shape: []int64{size}}, Std: 0.02}
 }
 
-// Scale is a parameter that holds the scale of a norm, [size]; untrained ones are mean.
+// Scale is a parameter that holds the scale of a norm, [size]. All values of [Dummy] for it are mean.
 func Scale(tensor string, size int64, mean float64) Param {
 	return Param{Info: safetensors.Info{Name: tensor, Shape: []int64{size}}, Mean: mean}
 }
 
-// has reports whether the checkpoint is available and has a tensor with that name, of any dtype.
+// has reports whether the checkpoint is available and has a tensor of that name, with any dtype.
 func (n *Net) has(tensor string) bool {
 	if n.source == nil {
 		return false
@@ -190,10 +190,11 @@ func (n *Net) has(tensor string) bool {
 	return !errors.Is(err, safetensors.ErrNotFound)
 }
 
-// tied reports whether a head that the config ties to the table, both named without ".weight",
-// equals it. Tools may write the table twice, so the checkpoint may also have a head. A head with
-// other values is read, as in transformers 5 (pull request 42612), with a note. Without a
-// checkpoint the module declares the head equal, so loading detects a difference.
+// tied reports whether a head that the config ties to the table uses it. Both are named without
+// ".weight". Tools may write the table twice, so the checkpoint may also have a head. If that has
+// other values, tied adds a note and returns false, so that the module reads the head, as in
+// transformers 5 (pull request 42612). Without a checkpoint the module declares the head equal, so
+// loading detects a difference.
 func (n *Net) tied(head, table string, vocab, hidden int64) bool {
 	head, table = head+".weight", table+".weight"
 	if head == table {
@@ -222,9 +223,9 @@ func (n *Net) tied(head, table string, vocab, hidden int64) bool {
 	return true
 }
 
-// Base returns the prefix of a checkpoint's tensors, given the name of one without it: prefix, or nothing if the
-// checkpoint has that tensor without it. Models that were saved without their head lack it. The part of a model that
-// reads text has prefixes of its own in place of prefix.
+// Base returns the prefix of a checkpoint's tensors. It is prefix, or empty if the checkpoint has the given tensor
+// without the prefix, as models do that were saved without their head. The text part of a multimodal model has other
+// prefixes, which replace prefix.
 func (n *Net) Base(prefix, tensor string) string {
 	prefixes := []string{prefix}
 	if n.bases != nil {
@@ -238,8 +239,8 @@ func (n *Net) Base(prefix, tensor string) string {
 	return prefixes[0]
 }
 
-// head returns the name of the head, without ".weight": name, or of the part of a model that reads text, the one that the
-// checkpoint has.
+// head returns the name of the head, without ".weight". For the text part of a multimodal model it is the first of its
+// names that the checkpoint has; otherwise it is name.
 func (n *Net) head(name string) string {
 	for _, h := range n.heads {
 		if n.has(h + ".weight") {
@@ -252,7 +253,7 @@ func (n *Net) head(name string) string {
 	return name
 }
 
-// part is a checkpoint tensor as a weight takes it: in another order of its elements.
+// part is a checkpoint tensor with the expression that brings its elements into the order of the weight.
 type part struct {
 	Param
 	shape []int64 // of the result
@@ -263,8 +264,8 @@ func asStored(p Param) part {
 	return part{p, p.Shape, func(leaf *ir.WeightExpr) *ir.WeightExpr { return leaf }}
 }
 
-// Weight returns a weight of the module, in the model's dtype: the tensors joined along axis 0. The first use declares it,
-// later ones must give the same tensors.
+// Weight returns a weight of the module, in the model's dtype: the tensors concatenated along axis 0. The first call
+// declares it. Later calls must give the same tensors.
 func (n *Net) Weight(name string, tensors ...Param) ir.Value {
 	parts := make([]part, len(tensors))
 	for i, p := range tensors {
@@ -275,8 +276,9 @@ func (n *Net) Weight(name string, tensors ...Param) ir.Value {
 
 func (n *Net) weight(name string, parts []part) ir.Value { return n.stack(name, 0, 1, parts) }
 
-// stack is weight for so many matrices of one shape, which follow each other in the parts: [matrices, rows, …]. 0 leaves
-// the rows of all of them one axis. They are divided among so many ranks, each of which has consecutive ones.
+// stack is weight for several matrices of one shape, which the parts hold one after the other. The weight is [matrices,
+// rows, …]; if matrices is 0, it is [rows, …] with the rows of all. The matrices are divided among the given number of
+// ranks, each of which has consecutive ones.
 func (n *Net) stack(name string, matrices, ranks int64, parts []part) ir.Value {
 	used := make([]Param, len(parts))
 	for i, p := range parts {
@@ -304,7 +306,7 @@ func (n *Net) stack(name string, matrices, ranks int64, parts []part) ir.Value {
 	n.params = append(n.params, used...)
 
 	var expr *ir.WeightExpr
-	if uniform { // one cast of the whole
+	if uniform { // one cast, of the concatenation
 		expr = n.cast(join(exprs), used[0].DType)
 	} else {
 		for i, p := range used {
@@ -341,7 +343,7 @@ func (n *Net) storedDType(tensor string) dtype.DType {
 	}
 	info, err := n.source.Info(tensor)
 	if err != nil {
-		return n.stored // Check reports the tensor, with all the others
+		return n.stored // Check reports all such tensors together
 	}
 	if !info.DType.Float() || !info.DType.Computes() {
 		n.odd = append(n.odd, fmt.Sprintf("%s is %s", termsafe.Quote(tensor), info.DType))
@@ -368,7 +370,7 @@ func sliced(e *ir.WeightExpr, axis, start, end int64) *ir.WeightExpr {
 	return &ir.WeightExpr{Op: ir.WeightSlice, Args: []*ir.WeightExpr{e}, Attrs: []ir.Attr{ir.IntAttr("axis", axis), ir.IntAttr("start", start), ir.IntAttr("end", end)}}
 }
 
-// cast brings an expression of a dtype to the model's.
+// cast casts an expression to the model's dtype.
 func (n *Net) cast(e *ir.WeightExpr, from dtype.DType) *ir.WeightExpr {
 	if from == n.DType {
 		return e

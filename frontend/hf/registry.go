@@ -7,19 +7,19 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// Family imports the checkpoints of one architecture. It reads every key that the architecture has from the config,
-// reporting what it does not support, and returns the function that builds the module; that is called only if nothing
-// was reported and no key was left unread.
+// Family imports the checkpoints of one architecture. It reads all keys of the architecture from the config, records a
+// problem for each setting that it does not support, and returns the function that builds the module. Import calls that
+// function only if there are no problems and no unread keys.
 type Family func(c *Config) Emit
 
 // Emit builds a module: it calls [Net.Forward], adds the model's blocks, returns their result, and calls [Net.Logits].
 type Emit func(n *Net)
 
-// Registry maps names of architectures, as configs give them ("LlamaForCausalLM"), to families. It may be used from
-// several goroutines once it is filled.
+// Registry maps names of architectures, as configs give them ("LlamaForCausalLM"), to families. After the last call of
+// Register it may be used from several goroutines.
 type Registry struct{ families map[string]Family }
 
-// Builtin returns a new registry with the families of this package: decoders, dense and of experts.
+// Builtin returns a new registry with the families of this package: decoders, dense and with experts.
 func Builtin() *Registry {
 	r := &Registry{families: map[string]Family{}}
 	r.Register("Cohere2ForCausalLM", Cohere2)
@@ -56,31 +56,31 @@ func Builtin() *Registry {
 	return r
 }
 
-// Register adds a family, or replaces the one of that name.
+// Register adds a family, or replaces the family of that architecture.
 func (r *Registry) Register(architecture string, f Family) { r.families[architecture] = f }
 
 // Architectures returns the registered names, sorted.
 func (r *Registry) Architectures() []string { return sortedKeys(r.families) }
 
-// UnknownArchitectureError is a config whose architecture is not registered.
+// UnknownArchitectureError reports a config whose architecture is not registered.
 type UnknownArchitectureError struct {
 	Architecture string   // empty if the config names none
 	Known        []string // sorted
 }
 
-// Error names the known architectures and the ways to go on without one.
+// Error lists the known architectures and how to import the checkpoint anyway.
 func (e *UnknownArchitectureError) Error() string {
 	what := "architecture " + termsafe.Quote(e.Architecture) + " is not known"
 	if e.Architecture == "" {
 		what = "config.json names no architecture"
 	}
-	return fmt.Sprintf("%s; known are %s. If one of them describes the checkpoint, name it (Options.Architecture); "+
-		"else register a family for it (Registry.Register), or write the module in the IR's text",
+	return fmt.Sprintf("%s; known: %s. If one of them describes the checkpoint, set Options.Architecture to its name; "+
+		"otherwise register a family (Registry.Register), or write the module as IR text",
 		what, strings.Join(e.Known, ", "))
 }
 
-// modelTypes are the architectures that a model_type means where a config names none, as transformers'
-// AutoModelForCausalLM chooses them.
+// modelTypes maps model_type to the architecture, for configs that name no architecture. The entries are those of
+// transformers' AutoModelForCausalLM.
 func modelTypes() map[string]string {
 	return map[string]string{
 		"cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM", "exaone4": "Exaone4ForCausalLM",
@@ -113,7 +113,7 @@ func (r *Registry) choose(c *Config, override string) (string, Family, error) {
 		return "", nil, &UnknownArchitectureError{Architecture: name, Known: r.Architectures()}
 	}
 	if override == "" && len(listed) > 1 {
-		c.Errorf("architectures", "names %d architectures; say which one to import", len(listed))
+		c.Errorf("architectures", "names %d architectures; choose one (Options.Architecture)", len(listed))
 	}
 	return name, f, nil
 }
