@@ -8,9 +8,9 @@ import (
 	"pwc/ir/dtype"
 )
 
-// accumulateRules are the ops that combine several elements at one position. The IR has no
-// atomic writes: each position reduces over all sources, where those that go elsewhere count as
-// the identity of the reduction. So sums are deterministic, and positions times sources are read.
+// accumulateRules are the ops that combine several source elements at one index. The IR has no atomic writes: each
+// index reduces over all sources, and a source for another index counts as the identity of the reduction. So sums are
+// deterministic. The cost is the number of indices times the number of sources.
 var accumulateRules = map[string]opRule{
 	"aten.scatter_add": func(c *call) []ir.Value { return one(c.scatterReduced(c.tensor("src"), "sum", true)) },
 	"aten.scatter_reduce": func(c *call) []ir.Value {
@@ -33,33 +33,33 @@ var accumulateRules = map[string]opRule{
 	"aten.cummin":       func(c *call) []ir.Value { return c.runningExtreme(smallests) },
 }
 
-// arriving are the sources of each position of an axis of a tensor: one more axis follows that
-// axis, along which the sources lie.
+// arriving pairs each index of an axis with every source. The sources are along an axis of their own, which follows
+// that axis.
 type arriving struct {
 	axis int
-	hit  ir.Value // bool: the source goes to the position
+	hit  ir.Value // bool: the source is for the index
 	src  ir.Value
 }
 
-// arrivals says which sources go where: index has the shape of src, or the extents that
-// broadcast to it. The axis has n positions.
+// arrivals compares each index 0 … n-1 of an axis with the index of each source. index has the shape of src, or a
+// shape that broadcasts to it.
 func (c *call) arrivals(index, src ir.Value, axis int, n dim.Dim) arriving {
 	index = c.unsqueeze(c.cast(index, i64), axis)
 	at := c.along(i64, c.rank(index), axis, n)
 	return arriving{axis: axis, hit: c.compare("eq", index, at), src: c.unsqueeze(src, axis)}
 }
 
-// reduced combines what arrives at each position, identity where nothing does.
+// reduced combines the sources of each index; an index without sources gets the identity.
 func (c *call) reduced(a arriving, op string, identity ir.Value) ir.Value {
 	return c.reduce(op, c.where(a.hit, a.src, identity), []int{a.axis + 1}, false)
 }
 
-// count64 returns how many sources arrive at each position.
+// count64 returns the number of sources of each index.
 func (c *call) count64(a arriving) ir.Value {
 	return c.reduce("sum", c.cast(a.hit, i64), []int{a.axis + 1}, false)
 }
 
-// integerRange returns the smallest and the largest of an integer dtype.
+// integerRange returns the smallest and the largest value of an integer dtype.
 func integerRange(dt dtype.DType) (lo, hi int64) {
 	if dt == dtype.U8 {
 		return 0, math.MaxUint8
@@ -70,9 +70,9 @@ func integerRange(dt dtype.DType) (lo, hi int64) {
 
 // combination is a way to combine elements.
 type combination struct {
-	op, join string  // of an axis, and of two
-	begin    float64 // what changes nothing
-	average  bool    // it is divided by the number of what was combined
+	op, join string  // ops of the IR: over an axis, and of two values
+	begin    float64 // the identity
+	average  bool    // the result is divided by the number of elements
 }
 
 var (
@@ -82,18 +82,18 @@ var (
 	largests  = combination{op: "max", join: "maximum", begin: math.Inf(-1)}
 	smallests = combination{op: "min", join: "minimum", begin: math.Inf(1)}
 
-	// combinations are by what PyTorch calls reduce.
+	// combinations are keyed by PyTorch's argument reduce.
 	combinations = map[string]combination{"sum": sums, "add": sums, "prod": products, "multiply": products,
 		"mean": averages, "amax": largests, "amin": smallests}
 )
 
-// identity returns what a combination begins with.
+// identity returns the identity of a combination as a literal for operands of a dtype.
 func (c *call) identity(how combination, dt dtype.DType) ir.Value {
 	switch {
 	case dt.Float():
 		return c.f(how.begin)
 	case dt == dtype.Bool:
-		c.fail("bools are not combined at positions")
+		c.fail("several bool sources for one index are not supported")
 	}
 	lo, hi := integerRange(dt)
 	switch {
@@ -105,9 +105,9 @@ func (c *call) identity(how combination, dt dtype.DType) ir.Value {
 	return c.i(int64(how.begin))
 }
 
-// combined combines x with what arrives at its positions. x counts where itself is true, else
-// only where nothing arrives. spread gives a value for each position that something can arrive
-// at the extents of x.
+// combined combines x with the sources of each index. If itself is set, x is one of the combined elements; else x
+// only fills indices without sources. spread extends a value for each index that may have sources to the shape of x,
+// with fill elsewhere.
 func (c *call) combined(x ir.Value, a arriving, reduce string, itself bool, spread func(v, fill ir.Value) ir.Value) ir.Value {
 	how, ok := combinations[reduce]
 	dt := c.dtype(x)
@@ -139,8 +139,8 @@ func (c *call) combined(x ir.Value, a arriving, reduce string, itself bool, spre
 	return c.bin("div", y, c.cast(n, dt))
 }
 
-// scatterReduced is scatter_reduce of self along dim: element i of src goes to position
-// index[i] of the axis, and keeps its others.
+// scatterReduced is scatter_reduce of self along dim: element i of src goes to index[i] of the axis, and keeps its
+// indices along other axes.
 func (c *call) scatterReduced(src ir.Value, how string, itself bool) ir.Value {
 	x, index := c.tensor("self"), c.tensor("index")
 	if c.rank(x) == 0 {
@@ -154,12 +154,12 @@ func (c *call) scatterReduced(src ir.Value, how string, itself bool) ir.Value {
 		src = c.slice(src, i, dim.Const(0), n, 1)
 	}
 	a := c.arrivals(index, src, axis, c.shape(x)[axis])
-	// Where the index is shorter along other axes, nothing arrives.
+	// Where index is shorter than self along another axis, there are no sources.
 	spread := func(v, fill ir.Value) ir.Value { return c.padEnd(v, c.shape(x), fill) }
 	return c.reshape(c.combined(x, a, how, itself, spread), c.out(0).Shape...)
 }
 
-// padEnd adds elements after each axis up to a shape.
+// padEnd adds elements at the end of each axis up to a shape.
 func (c *call) padEnd(v ir.Value, shape []dim.Dim, fill ir.Value) ir.Value {
 	if sameShape(c.shape(v), shape) {
 		return v
@@ -171,7 +171,7 @@ func (c *call) padEnd(v ir.Value, shape []dim.Dim, fill ir.Value) ir.Value {
 	return c.op("pad", []ir.Value{v, fill}, ir.DimsAttr("low", low...), ir.DimsAttr("high", high...))
 }
 
-// indexReduced combines slices of source with those of self that a vector of positions names.
+// indexReduced is index_reduce of self along dim: slice i of src is combined with slice index[i] of self.
 func (c *call) indexReduced(src ir.Value, how string, itself bool) ir.Value {
 	x, index := c.tensor("self"), c.tensor("index")
 	if c.rank(x) == 0 {
@@ -182,7 +182,7 @@ func (c *call) indexReduced(src ir.Value, how string, itself bool) ir.Value {
 	return c.reshape(v, c.out(0).Shape...)
 }
 
-// placed combines slices src of an axis of x with those at positions index, a vector.
+// placed combines slice i of src with slice index[i] of x along an axis. index is a vector.
 func (c *call) placed(x, index, src ir.Value, axis int, how string, itself bool) ir.Value {
 	shape := make([]dim.Dim, c.rank(x))
 	for i := range shape {
@@ -198,8 +198,8 @@ func indexAdd(c *call) []ir.Value {
 	return one(c.indexReduced(c.scaled(c.cast(c.tensor("source"), dt), "alpha", dt), "sum", true))
 }
 
-// prefixes combines elements 0 to i of an axis for each i, and returns the elements with the
-// identity in place of those beyond i, too: [..., i, j, ...].
+// prefixes combines elements 0 to i of an axis for each i. It also returns the combined elements [..., i, j, ...],
+// with the identity where j > i.
 func (c *call) prefixes(x ir.Value, axis int, how combination) (reduced, each ir.Value) {
 	n := c.shape(x)[axis]
 	rank := c.rank(x) + 1
@@ -208,7 +208,8 @@ func (c *call) prefixes(x ir.Value, axis int, how combination) (reduced, each ir
 	return c.reduce(how.op, each, []int{axis + 1}, false), each
 }
 
-// logCumSumExp is m + log of the sum of exp(x-m) for each prefix, with its largest m.
+// logCumSumExp is m + log(Σ exp(x-m)) for each prefix, where m is the largest element of the prefix, or 0 if that is
+// infinite.
 func logCumSumExp(c *call) []ir.Value {
 	x := c.cast(c.tensor("self"), dtype.F32)
 	if c.rank(x) == 0 {
@@ -221,7 +222,7 @@ func logCumSumExp(c *call) []ir.Value {
 	return one(c.cast(c.bin("add", m, c.un("log", sum)), c.out(0).DType))
 }
 
-// runningExtreme is cummax and cummin: values, and the last position that has each.
+// runningExtreme is cummax or cummin: the values, and the last index that has each value.
 func (c *call) runningExtreme(how combination) []ir.Value {
 	x := c.tensor("self")
 	if c.rank(x) == 0 {

@@ -5,8 +5,8 @@ import (
 	"pwc/ir/dim"
 )
 
-// aliasRules are the ops whose results share memory with their argument: views of it, and
-// what is the argument itself.
+// aliasRules are the ops whose results share memory with their argument: views of the argument, or the argument
+// itself.
 var aliasRules = map[string]viewRule{
 	"aten.view": reshaped, "aten._unsafe_view": reshaped, "aten.unflatten": reshaped, "aten.view_as": reshaped,
 	"aten.reshape": rearranged, "aten.flatten": rearranged, "aten.ravel": rearranged, "aten.reshape_as": rearranged,
@@ -24,10 +24,10 @@ var aliasRules = map[string]viewRule{
 	"aten.to": converted, "aten.type_as": converted, "aten.float": converted, "aten._autocast_to_reduced_precision": converted, "aten._autocast_to_full_precision": converted,
 }
 
-// same is the argument itself.
+// same returns the argument itself.
 func same(c *call) []*tensor { return []*tensor{c.ref("self")} }
 
-// converted is the argument itself where its dtype is right.
+// converted returns the argument itself if it has the dtype of the result and the call asks for no copy, else a cast.
 func converted(c *call) []*tensor {
 	t := c.ref("self")
 	v := c.tensor("self")
@@ -37,11 +37,11 @@ func converted(c *call) []*tensor {
 	return []*tensor{fresh(c.cast(v, c.out(0).DType))}
 }
 
-// reshaped has the elements of its argument in other extents: those that the archive says.
+// reshaped views its argument in the shape of the result.
 func reshaped(c *call) []*tensor {
 	t, v := c.ref("self"), c.tensor("self")
 	if c.overload == "dtype" {
-		c.fail("bytes of one dtype cannot be viewed as another one")
+		c.fail("a view of memory as another dtype is not supported")
 	}
 	from, to := c.shape(v), c.out(0).Shape
 	return []*tensor{t.through(view{
@@ -50,8 +50,7 @@ func reshaped(c *call) []*tensor {
 	})}
 }
 
-// rearranged is reshaped where that is a view, and else a copy: it depends on how the argument
-// lies in memory.
+// rearranged is a view where PyTorch's reshape returns a view, and else a copy. The strides of the argument decide.
 func rearranged(c *call) []*tensor {
 	v, to := c.tensor("self"), c.out(0).Shape
 	if strides, ok := c.strides("self"); ok && !viewable(c.shape(v), strides, to) {
@@ -60,7 +59,7 @@ func rearranged(c *call) []*tensor {
 	return reshaped(c)
 }
 
-// contiguous is the argument itself where its elements lie in the order of rows.
+// contiguous returns the argument itself if its memory is row-major, else a copy.
 func contiguous(c *call) []*tensor {
 	v := c.tensor("self")
 	if strides, ok := c.strides("self"); ok && !viewable(c.shape(v), strides, []dim.Dim{product(c.shape(v))}) {
@@ -69,7 +68,7 @@ func contiguous(c *call) []*tensor {
 	return same(c)
 }
 
-// permuted has the axes of its argument in another order.
+// permuted views its argument with its axes in another order.
 func permuted(c *call) []*tensor {
 	t, v := c.ref("self"), c.tensor("self")
 	perm := c.permutation(c.rank(v))
@@ -112,7 +111,7 @@ func (c *call) permutation(rank int) []int {
 	case "aten.movedim", "aten.moveaxis":
 		from, to := c.axes("source", rank), c.axes("destination", rank)
 		if len(from) != len(to) || !distinct(from) || !distinct(to) {
-			c.fail("source and destination do not name as many axes")
+			c.fail("source and destination must name the same number of different axes")
 		}
 		return moved(rank, from, to)
 	case "aten.swapaxes":
@@ -121,7 +120,7 @@ func (c *call) permutation(rank int) []int {
 		return swap(c.axis("dim0", 0, rank), c.axis("dim1", 0, rank))
 	}
 	if len(perm) != rank || !distinct(perm) {
-		c.fail("dims are no permutation of %d axes", rank)
+		c.fail("dims are not a permutation of %d axes", rank)
 	}
 	return perm
 }
@@ -137,7 +136,7 @@ func distinct(list []int) bool {
 	return true
 }
 
-// expanded repeats axes of extent 1; the repeated elements cannot be written.
+// expanded views its argument with axes of size 1 repeated. It can be written only if nothing is repeated.
 func expanded(c *call) []*tensor {
 	t, v := c.ref("self"), c.tensor("self")
 	to := c.out(0).Shape
@@ -148,7 +147,7 @@ func expanded(c *call) []*tensor {
 	return []*tensor{t.through(w)}
 }
 
-// window returns the view of positions start, start+step, … below end of an axis.
+// window returns the view of indices start, start+step, … below end of an axis.
 func (c *call) window(t *tensor, axis int, start, end dim.Dim, step int64) *tensor {
 	return t.through(view{
 		take: func(base ir.Value) ir.Value { return c.slice(base, axis, start, end, step) },
@@ -156,7 +155,7 @@ func (c *call) window(t *tensor, axis int, start, end dim.Dim, step int64) *tens
 	})
 }
 
-// sliceScatter returns base with part in place of a slice of it.
+// sliceScatter returns base with a slice of it replaced by part.
 func (c *call) sliceScatter(base, part ir.Value, axis int, start, end dim.Dim, step int64) ir.Value {
 	n := c.shape(base)[axis]
 	if step != 1 {
@@ -173,8 +172,8 @@ func (c *call) sliceScatter(base, part ir.Value, axis int, start, end dim.Dim, s
 	return c.concat(axis, parts...)
 }
 
-// stepScatter writes every step-th position: the part is gathered to where it goes, and taken
-// where a position is one of the slice.
+// stepScatter is sliceScatter with a step above 1. It gathers part to the size of base along the axis, and selects
+// part at the indices of the slice.
 func (c *call) stepScatter(base, part ir.Value, axis int, start, end dim.Dim, step int64) ir.Value {
 	const index = i64
 	rank := c.rank(base)
@@ -190,7 +189,8 @@ func (c *call) stepScatter(base, part ir.Value, axis int, start, end dim.Dim, st
 	return c.where(c.reshape(in, shape...), c.gather(part, from, axis), base)
 }
 
-// position returns an index from the end as one from the start, held into [0, n].
+// position converts an index that counts from the end to one that counts from the start. An index before the start
+// becomes 0.
 func (c *call) position(d, n dim.Dim) dim.Dim {
 	if c.known(d, func(lo, hi int64) bool { return hi < 0 }) {
 		d = d.Add(n)
@@ -201,13 +201,13 @@ func (c *call) position(d, n dim.Dim) dim.Dim {
 	return d
 }
 
-// known reports whether the range of an extent satisfies a condition.
+// known reports whether a size has bounds that satisfy a condition.
 func (c *call) known(d dim.Dim, ok func(lo, hi int64) bool) bool {
 	iv, bounded := d.Bounds(c.syms.bounds)
 	return bounded && ok(iv.Lo, iv.Hi)
 }
 
-// atMost returns the smaller of an end and the extent.
+// atMost returns the smaller of d and n. As the end of a slice, PyTorch writes a number near sys.maxsize for n.
 func (c *call) atMost(d, n dim.Dim) dim.Dim {
 	if k, ok := d.Const(); ok && k >= unboundedRange-1 {
 		return n
@@ -257,7 +257,7 @@ func selected(c *call) []*tensor {
 	return []*tensor{c.picked(t, axis, c.position(c.dim("index", dim.Const(0)), c.shape(v)[axis]))}
 }
 
-// splitted cuts an axis into the parts whose sizes the archive says.
+// splitted cuts an axis into parts of the sizes that the archive gives its results.
 func splitted(c *call) []*tensor {
 	t, v := c.ref("self"), c.tensor("self")
 	axis := c.axis("dim", 0, c.rank(v))

@@ -15,27 +15,26 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// Bounds of what is read of an archive. Entries are stored, not compressed, so that none is
-// larger than the file.
+// Limits of an archive. Entries are stored uncompressed, so no entry is larger than the file.
 const (
 	maxEntries = 1 << 20
-	maxGraph   = 1 << 30 // bytes of the graph's JSON; that of a model of 10,000 nodes has 10 MB
-	maxConfig  = 1 << 28 // bytes of a JSON file of payloads
+	maxGraph   = 1 << 30 // bytes of the graph's JSON; a model of 10,000 nodes has 10 MB
+	maxConfig  = 1 << 28 // bytes of a JSON file that describes weights or constants
 	maxNodes   = 1 << 20
 )
 
-// resave is the way out of formats that are not read.
+// resave is the advice in errors about formats that are not supported.
 const resave = "re-save it with torch.export.save of torch ≥ 2.9"
 
-// pickled are files that only archives of earlier formats have.
+// pickled are entries that only archives of earlier formats have.
 var pickled = []string{"serialized_exported_program.json", "serialized_state_dict.pt", "serialized_state_dict.json"}
 
-// Archive is an open archive of one exported program. It is a [safetensors.Source] of the
-// program's tensors: parameters and buffers by their names in the state dict, constants by
-// theirs. It is safe for concurrent use, except for Close.
+// Archive is an open archive of one exported program. It is a [safetensors.Source] of the program's tensors:
+// parameters and buffers have their names in the state dict, constants the names that the graph signature gives them.
+// It is safe for concurrent use, except for Close.
 type Archive struct {
 	path    string
-	file    *os.File // nil where the archive is in memory
+	file    *os.File // nil if the archive is in memory
 	root    string   // the folder that all entries are in
 	model   string   // name of the exported program
 	entries map[string]*zip.File
@@ -44,8 +43,8 @@ type Archive struct {
 	names   []string // of tensors, sorted
 }
 
-// Open opens an archive and checks what it says of itself. Errors are those of the system,
-// or a [*FormatError].
+// Open opens an archive, and checks its structure, its versions and the place of every tensor. The error is a
+// [*FormatError], or wraps an error of the system.
 func Open(path string) (*Archive, error) {
 	f, info, err := openfile.Regular(path)
 	if err != nil {
@@ -67,7 +66,7 @@ func Read(r io.ReaderAt, size int64) (*Archive, error) {
 	return a, nil
 }
 
-// Close closes the file. Tensors that were handed out stay valid.
+// Close closes the file. Tensors that were read stay valid.
 func (a *Archive) Close() error {
 	if a.file == nil {
 		return nil
@@ -77,7 +76,7 @@ func (a *Archive) Close() error {
 	return f.Close()
 }
 
-// TorchVersion returns the version of PyTorch that wrote the archive, as it says itself.
+// TorchVersion returns the version of PyTorch that wrote the archive.
 func (a *Archive) TorchVersion() string { return a.program.TorchVersion }
 
 func (a *Archive) errorf(entry, format string, args ...any) error {
@@ -87,11 +86,11 @@ func (a *Archive) errorf(entry, format string, args ...any) error {
 func (a *Archive) read(r io.ReaderAt, size int64) error {
 	z, err := zip.NewReader(r, size)
 	if err != nil {
-		return a.errorf("", "it is no zip file (%v)", err)
+		return a.errorf("", "it is not a zip file (%v)", err)
 	}
 	for _, f := range z.File {
 		if slices.Contains(pickled, path.Base(f.Name)) {
-			return a.errorf("", "it is of the format that torch before 2.8 wrote, with pickled tensors: %s", resave)
+			return a.errorf("", "it has the format of torch before 2.8, with pickled tensors: %s", resave)
 		}
 	}
 	if err := a.index(z, size); err != nil {
@@ -109,7 +108,7 @@ func (a *Archive) read(r io.ReaderAt, size int64) error {
 // index checks the directory of the zip file: names, sizes, and that no byte is in two entries.
 func (a *Archive) index(z *zip.Reader, size int64) error {
 	if len(z.File) == 0 || len(z.File) > maxEntries {
-		return a.errorf("", "it has %d entries, from 1 to %d can be", len(z.File), maxEntries)
+		return a.errorf("", "it has %d entries; an archive has from 1 to %d", len(z.File), maxEntries)
 	}
 	a.entries = make(map[string]*zip.File, len(z.File))
 	a.root, _, _ = strings.Cut(z.File[0].Name, "/")
@@ -121,15 +120,15 @@ func (a *Archive) index(z *zip.Reader, size int64) error {
 		offset, err := f.DataOffset()
 		switch {
 		case !ok || name == "" || path.Clean(f.Name) != f.Name || strings.ContainsAny(f.Name, "\\\x00"):
-			return a.errorf(shown, "it is no path below %s/", termsafe.Clip(a.root, 80))
+			return a.errorf(shown, "it is not a path below %s/", termsafe.Clip(a.root, 80))
 		case a.entries[name] != nil:
-			return a.errorf(shown, "the entry is there twice")
+			return a.errorf(shown, "the archive has two entries of this name")
 		case f.Method != zip.Store || f.CompressedSize64 != f.UncompressedSize64:
 			return a.errorf(shown, "the entry is compressed; torch.export.save stores entries as they are")
 		case err != nil:
 			return a.errorf(shown, "%v", err)
 		case f.UncompressedSize64 > uint64(size) || offset > size-int64(f.UncompressedSize64):
-			return a.errorf(shown, "%d bytes of the entry do not lie in the file, which has %d", f.UncompressedSize64, size)
+			return a.errorf(shown, "the entry has %d bytes and ends beyond the file, which has %d", f.UncompressedSize64, size)
 		}
 		a.entries[name] = f
 		if f.UncompressedSize64 > 0 {
@@ -149,10 +148,10 @@ func (a *Archive) index(z *zip.Reader, size int64) error {
 func (a *Archive) bytes(name string, limit int64) ([]byte, error) {
 	f := a.entries[name]
 	if f == nil {
-		return nil, a.errorf(termsafe.Clip(name, 200), "there is no such entry")
+		return nil, a.errorf(termsafe.Clip(name, 200), "the archive has no such entry")
 	}
 	if f.UncompressedSize64 > uint64(limit) {
-		return nil, a.errorf(termsafe.Clip(name, 200), "it has %d bytes, at most %d can be", f.UncompressedSize64, limit)
+		return nil, a.errorf(termsafe.Clip(name, 200), "it has %d bytes; the limit is %d", f.UncompressedSize64, limit)
 	}
 	r, err := f.Open()
 	if err != nil {
@@ -163,14 +162,14 @@ func (a *Archive) bytes(name string, limit int64) ([]byte, error) {
 	if _, err := io.ReadFull(r, out); err != nil {
 		return nil, a.errorf(termsafe.Clip(name, 200), "%v", err)
 	}
-	// The reader compares the CRC when it meets the end.
+	// The reader checks the CRC when it reaches the end.
 	if _, err := r.Read(make([]byte, 1)); err != io.EOF {
 		return nil, a.errorf(termsafe.Clip(name, 200), "%v", err)
 	}
 	return out, nil
 }
 
-// text returns a short entry without white space around it; empty: there is none.
+// text returns a short entry, trimmed of white space; empty if the archive does not have the entry.
 func (a *Archive) text(name string) (string, error) {
 	if a.entries[name] == nil {
 		return "", nil
@@ -179,7 +178,7 @@ func (a *Archive) text(name string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// checkFormat tells an archive of the format that is read from earlier ones.
+// checkFormat refuses other formats and versions of archives, and finds the exported program.
 func (a *Archive) checkFormat() error {
 	format, err := a.text("archive_format")
 	if err != nil {
@@ -196,11 +195,11 @@ func (a *Archive) checkFormat() error {
 	case format == "" && a.entries["data.pkl"] != nil:
 		return a.errorf("", "it is a file of torch.save or TorchScript, not of torch.export.save")
 	case format != "pt2":
-		return a.errorf("archive_format", "it says %q, not \"pt2\": this is no archive of torch.export.save", termsafe.Clip(format, 40))
+		return a.errorf("archive_format", "it contains %q, not \"pt2\": the file is not an archive of torch.export.save", termsafe.Clip(format, 40))
 	case version != "" && version != "0":
-		return a.errorf("archive_version", "version %s of the archive is not read, version 0 is", termsafe.Clip(version, 20))
+		return a.errorf("archive_version", "version %s of the archive is not supported; version 0 is", termsafe.Clip(version, 20))
 	case order != "" && order != "little":
-		return a.errorf("byteorder", "tensors are %q-endian, little-endian ones are read", termsafe.Clip(order, 20))
+		return a.errorf("byteorder", "tensors are %q-endian; only little-endian is supported", termsafe.Clip(order, 20))
 	}
 	var models []string
 	for name := range a.entries {
@@ -240,7 +239,7 @@ func (a *Archive) readGraph() error {
 		return err
 	}
 	shown := termsafe.Clip(name, 100)
-	// The version decides what everything else means, so it is looked at first.
+	// The version defines what all other fields mean, so it is checked first.
 	var version struct {
 		SchemaVersion *schemaVersion `json:"schema_version"`
 	}
@@ -251,13 +250,13 @@ func (a *Archive) readGraph() error {
 	case v == nil:
 		return a.errorf(shown, "it has no schema_version")
 	case v.Major != schemaMajor:
-		return a.errorf(shown, "version %d.%d of the schema is not read, versions %d.x are", v.Major, v.Minor, schemaMajor)
+		return a.errorf(shown, "version %d.%d of the schema is not supported; versions %d.x are", v.Major, v.Minor, schemaMajor)
 	}
 	if err := exactjson.Unmarshal(text, &a.program); err != nil {
 		return a.errorf(shown, "%v", err)
 	}
 	if n := a.program.GraphModule.Graph.nodes(); n > maxNodes {
-		return a.errorf(shown, "%d nodes, at most %d can be", n, maxNodes)
+		return a.errorf(shown, "the graph has %d nodes; the limit is %d", n, maxNodes)
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ import (
 
 const archives = "../../testdata/pt2"
 
-// optionsOf are the options that archives need.
+// optionsOf are the options that archives need to be imported.
 var optionsOf = map[string]Options{
 	"toy-attention":  {Externs: []string{"toy::attention"}},
 	"custom":         {Externs: []string{"toy::scale", "toy::pair"}},
@@ -34,11 +34,10 @@ var optionsOf = map[string]Options{
 	"hf-llama-eager": {Max: map[string]int64{"s27": 64}},
 }
 
-// refused are archives of which something cannot be imported; their errors are golden.
+// refused reports whether an archive cannot be imported completely. The errors of these archives are golden files.
 func refused(name string) bool { return strings.HasPrefix(name, "refused-") }
 
-// files are the archives of the tests and what PyTorch computed with them, by path: those in
-// folders, and those in tar files.
+// files are the archives of the tests and the results of PyTorch, by path: from folders and from tar files.
 var files = sync.OnceValues(func() (map[string][]byte, error) {
 	out := map[string][]byte{}
 	paths, err := filepath.Glob(filepath.Join(archives, "*", "*"))
@@ -153,8 +152,8 @@ func tensorOf(t *testing.T, src safetensors.Source, name string) *interp.Tensor 
 	return v
 }
 
-// TestArchives runs every archive in the interpreter, at all sizes that PyTorch ran it at, and
-// compares with what PyTorch computed.
+// TestArchives runs every archive in the interpreter, at all sizes for which there are results of PyTorch, and
+// compares.
 func TestArchives(t *testing.T) {
 	for _, name := range names(t) {
 		if refused(name) {
@@ -177,7 +176,7 @@ func TestArchives(t *testing.T) {
 	}
 }
 
-// TestBands computes convolutions a few rows at a time.
+// TestBands computes convolutions in bands of a few rows.
 func TestBands(t *testing.T) {
 	for _, name := range []string{"conv", "conv-core"} {
 		a := open(t, name)
@@ -225,7 +224,7 @@ func run(t *testing.T, a *Archive, m *Model, path string) {
 			inputs = append(inputs, widened(v, f.Values[p].Type.DType))
 		}
 		if shape := inputs[0].Shape; strings.HasPrefix(path, "divided") {
-			env.Symbols = map[string]int64{m.Dims[0].Name: shape[0] / 4} // an extent 4*s6 binds no symbol
+			env.Symbols = map[string]int64{m.Dims[0].Name: shape[0] / 4} // a size 4*s6 binds no symbol
 		}
 		out, err := interp.Run(context.Background(), m.Module, f, env, inputs)
 		if err != nil {
@@ -233,7 +232,7 @@ func run(t *testing.T, a *Archive, m *Model, path string) {
 		}
 		for i, v := range out {
 			if strings.HasPrefix(path, "mutation") && prefix == "" && i == 2 {
-				continue // the buffer itself, which PyTorch had changed once more when it was saved
+				continue // the buffer itself, which PyTorch changed again before the result was saved
 			}
 			want := tensorOf(t, file, fmt.Sprintf("%sout%d", prefix, i))
 			if d := interp.Compare(v, want); !d.Within(tolerance(f, want.Type)) {
@@ -265,8 +264,7 @@ func widened(v *interp.Tensor, dt dtype.DType) *interp.Tensor {
 	return out
 }
 
-// tolerance is that of a result: PyTorch rounds at other places where values are narrower than
-// f32.
+// tolerance is the tolerance for a result: PyTorch rounds at other places where values are narrower than f32.
 func tolerance(f *ir.Func, dt dtype.DType) float64 {
 	rounded := slices.ContainsFunc(f.Values, func(v ir.ValueInfo) bool { return v.Type.DType == dtype.BF16 })
 	switch {

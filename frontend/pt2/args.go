@@ -16,14 +16,14 @@ func (c *call) has(name string) bool {
 	return a != nil && a.kind != "as_none" && (a.OptionalTensor == nil || a.OptionalTensor.Tensor != nil)
 }
 
-// ref returns a tensor argument as it is in the graph.
+// ref returns a tensor argument itself, so that a rule can make views of it or write to it.
 func (c *call) ref(name string) *tensor {
 	a := c.in[name]
 	if a != nil && a.OptionalTensor != nil && a.OptionalTensor.Tensor != nil {
 		return c.named(a.OptionalTensor.Tensor.Name)
 	}
 	if a == nil || a.Tensor == nil {
-		c.fail("argument %s is no tensor", name)
+		c.fail("argument %s is not a tensor", name)
 	}
 	return c.named(a.Tensor.Name)
 }
@@ -31,7 +31,7 @@ func (c *call) ref(name string) *tensor {
 func (c *call) named(name string) *tensor {
 	t := c.values[name]
 	if t == nil {
-		c.fail("%s is no value of the program", termsafe.Quote(name))
+		c.fail("%s is not a value of the program", termsafe.Quote(name))
 	}
 	return t
 }
@@ -51,11 +51,11 @@ func (c *call) tensors(name string) []ir.Value {
 	return out
 }
 
-// refs returns a list of tensors as they are in the graph.
+// refs returns the tensors of a list themselves, see [call.ref].
 func (c *call) refs(name string) []*tensor {
 	a := c.in[name]
 	if a == nil || a.kind != "as_tensors" {
-		c.fail("argument %s is no list of tensors", name)
+		c.fail("argument %s is not a list of tensors", name)
 	}
 	out := make([]*tensor, len(a.Tensors))
 	for i, t := range a.Tensors {
@@ -64,7 +64,7 @@ func (c *call) refs(name string) []*tensor {
 	return out
 }
 
-// optionalTensors returns the values of a list of tensors; ir.NoValue for None.
+// optionalTensors returns the values of a list of tensors, ir.NoValue for None, and which of them are given.
 func (c *call) optionalTensors(name string) (out []ir.Value, given []bool) {
 	a := c.in[name]
 	switch {
@@ -76,7 +76,7 @@ func (c *call) optionalTensors(name string) (out []ir.Value, given []bool) {
 		}
 		return out, given
 	case a == nil || a.kind != "as_optional_tensors":
-		c.fail("argument %s is no list of tensors", name)
+		c.fail("argument %s is not a list of tensors", name)
 	}
 	for _, t := range a.OptionalTensors {
 		v := ir.NoValue
@@ -115,7 +115,7 @@ func (c *call) dim(name string, def dim.Dim) dim.Dim {
 		}
 		return d
 	}
-	c.fail("argument %s is no integer (%s)", name, c.in[name].kind)
+	c.fail("argument %s is not an integer (%s)", name, c.in[name].kind)
 	return def
 }
 
@@ -129,7 +129,7 @@ func (im *importer) symInt(a *symIntArg) (dim.Dim, error) {
 	}
 	n, ok := im.graph.SymIntValues[*a.Name]
 	if !ok {
-		return dim.Dim{}, fmt.Errorf("%s is no size of the program", termsafe.Quote(*a.Name))
+		return dim.Dim{}, fmt.Errorf("%s is not a size of the program", termsafe.Quote(*a.Name))
 	}
 	return im.syms.size(n)
 }
@@ -158,7 +158,7 @@ func (c *call) dims(name string) []dim.Dim {
 		}
 		return out
 	}
-	c.fail("argument %s is no list of sizes (%s)", name, a.kind)
+	c.fail("argument %s is not a list of sizes (%s)", name, a.kind)
 	return nil
 }
 
@@ -189,7 +189,7 @@ func (c *call) float(name string, def float64) float64 {
 	case a.Bool != nil:
 		return 0
 	}
-	c.fail("argument %s is no number (%s)", name, c.in[name].kind)
+	c.fail("argument %s is not a number (%s)", name, c.in[name].kind)
 	return def
 }
 
@@ -199,7 +199,7 @@ func (c *call) floats(name string) []float64 {
 	}
 	a := c.in[name]
 	if a.kind != "as_floats" {
-		c.fail("argument %s is no list of numbers (%s)", name, a.kind)
+		c.fail("argument %s is not a list of numbers (%s)", name, a.kind)
 	}
 	out := make([]float64, len(a.Floats))
 	for i, x := range a.Floats {
@@ -213,7 +213,7 @@ func (c *call) bool(name string, def bool) bool {
 		return def
 	}
 	if c.in[name].Bool == nil {
-		c.fail("argument %s is no bool (%s)", name, c.in[name].kind)
+		c.fail("argument %s is not a bool (%s)", name, c.in[name].kind)
 	}
 	return *c.in[name].Bool
 }
@@ -223,12 +223,12 @@ func (c *call) str(name, def string) string {
 		return def
 	}
 	if c.in[name].String == nil {
-		c.fail("argument %s is no string (%s)", name, c.in[name].kind)
+		c.fail("argument %s is not a string (%s)", name, c.in[name].kind)
 	}
 	return *c.in[name].String
 }
 
-// out returns the type that the archive says result i has.
+// out returns the type that the archive gives result i.
 func (c *call) out(i int) ir.Type {
 	if i >= len(c.outs) || c.outs[i] == "" {
 		c.fail("there is no result %d", i)
@@ -262,7 +262,7 @@ func (c *call) operand(name string, dt dtype.DType) ir.Value {
 	return c.number(c.float(name, 0), dt)
 }
 
-// axis returns an axis argument of a tensor of that rank; a scalar has one axis to name.
+// axis returns an axis argument for a tensor of the given rank. As in PyTorch, a scalar takes axis 0 or -1.
 func (c *call) axis(name string, def int64, rank int) int {
 	return c.normal(c.int(name, def), rank)
 }
@@ -270,12 +270,12 @@ func (c *call) axis(name string, def int64, rank int) int {
 func (c *call) normal(a int64, rank int) int {
 	n := int64(max(rank, 1))
 	if a < -n || a >= n {
-		c.fail("axis %d of a tensor with %d axes", a, rank)
+		c.fail("axis %d is out of range for a tensor with %d axes", a, rank)
 	}
 	return int((a + n) % n)
 }
 
-// axes returns a list of axes; all, where none is given.
+// axes returns a list of axes; all axes if the argument is empty or not given.
 func (c *call) axes(name string, rank int) []int {
 	list := c.ints(name)
 	if len(list) == 0 {

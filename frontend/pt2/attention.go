@@ -10,9 +10,9 @@ import (
 	"pwc/ir/interp"
 )
 
-// fusedAttention makes attention of the IR, which keeps no matrix of scores, where queries see all
-// keys, or where the call is causal: by its argument, or by a mask that depends on no input. It
-// reports false where the call is anything else, and notes why.
+// fusedAttention makes the op attention of the IR, which stores no matrix of scores, if each query sees all keys or
+// exactly the keys up to its own index. The argument is_causal decides that, or a mask that depends on no input. It
+// reports false for any other call, and records the reason in c.attentions.
 func (c *call) fusedAttention(q, k, v ir.Value, scale float64) (ir.Value, bool) {
 	why := c.unfused(q, k, v)
 	causal := false
@@ -28,14 +28,14 @@ func (c *call) fusedAttention(q, k, v ir.Value, scale float64) (ir.Value, bool) 
 	}
 	c.attentions.Fused++
 	rank := c.rank(q)
-	swap := lead(rank) // heads and positions
+	swap := lead(rank) // swaps the axes of heads and of the sequence
 	swap[rank-2], swap[rank-3] = swap[rank-3], swap[rank-2]
 	r := c.ops("attention", []ir.Value{c.transpose(q, swap...), c.transpose(k, swap...), c.transpose(v, swap...)},
 		ir.FloatAttr("scale", scale), ir.BoolAttr("causal", causal))
 	return c.transpose(r[0], swap...), true
 }
 
-// unfused returns why the operands are not those of attention of the IR; empty: they are.
+// unfused returns why the op attention cannot take the operands; empty if it can.
 func (c *call) unfused(q, k, v ir.Value) string {
 	rank := c.rank(q)
 	if rank < 4 || c.rank(k) != rank || c.rank(v) != rank {
@@ -49,33 +49,33 @@ func (c *call) unfused(q, k, v ir.Value) string {
 	case !ok1 || !ok2 || !ok3 || shared < 1 || heads%shared != 0 || width > ir.MaxHead:
 		return "the number or the size of its heads is dynamic or too large"
 	case !sameShape(keys, values) || !s[rank-1].Equal(keys[rank-1]) || !sameShape(s[:rank-3], keys[:rank-3]):
-		return "keys and values have other shapes than queries"
+		return "the shapes of queries, keys and values do not fit"
 	case !castable(c.dtype(q)) || c.dtype(k) != c.dtype(q) || c.dtype(v) != c.dtype(q):
-		return "its operands have several dtypes"
+		return "its operands differ in dtype, or are not float32, float16 or bfloat16"
 	}
 	return ""
 }
 
-// sees reports whether a query sees the keys up to its own position, or all; why says that it is
-// neither.
+// sees reports whether each query sees exactly the keys up to its own index (causal) or all keys. why says that
+// neither holds.
 func (c *call) sees(q, k ir.Value) (causal bool, why string) {
 	mask := c.maskName()
 	causal = c.bool("is_causal", false)
 	if c.has(mask) {
 		v := c.maskSees(c.tensor(mask))
 		if causal || !v.all && !v.lower {
-			return false, "its mask is not causal, or not known at the import"
+			return false, "its mask is not causal, or cannot be evaluated at the import"
 		}
 		causal = !v.all
 	}
 	at := c.rank(q) - 2
 	if causal && !c.shape(q)[at].Equal(c.shape(k)[at]) {
-		return false, "there are other numbers of queries and keys"
+		return false, "it is causal and the numbers of queries and keys differ"
 	}
 	return causal, ""
 }
 
-// maskName is what the op calls its mask.
+// maskName returns the name of the mask argument of the op.
 func (c *call) maskName() string {
 	if c.has("attn_mask") {
 		return "attn_mask"
@@ -83,24 +83,24 @@ func (c *call) maskName() string {
 	return "attn_bias"
 }
 
-// A mask is evaluated at the import, at each size of a dynamic dimension that it has: at most so
-// many. Each step makes at most maxMask elements, all masks of a program maxEvaluated.
+// Limits of the evaluation of masks at the import: sizes of the dynamic dimension of a mask, elements of a value that
+// is evaluated, and elements of all evaluated values of a program.
 const (
 	maxMaskSizes = 64
 	maxMask      = 1 << 22
 	maxEvaluated = 1 << 26
 )
 
-// visible says which keys a mask lets queries see.
+// visible describes the keys that a mask shows to queries. The zero value is any other mask.
 type visible struct {
 	all   bool
-	lower bool // exactly those up to the query's own position
+	lower bool // exactly the keys up to the query's own index
 }
 
-// maskSees reports what a mask that depends on no input lets queries see: a matrix of bools, or of
-// zeros and what takes a score to nothing. Neither is reported of another mask.
+// maskSees evaluates a mask that depends on no input: a matrix of bools, or of numbers that are added to scores,
+// where 0 shows a key and a large negative number hides it. The result is zero for any other mask.
 func (c *call) maskSees(mask ir.Value) visible {
-	for { // a mask for each sequence and head is one, repeated
+	for { // sequences and heads share one matrix, which is broadcast
 		n := c.fb.Func().Def(mask)
 		if n == nil || n.Op.ID != ir.OpBroadcastTo || c.rank(n.Args[0]) < 2 {
 			break
@@ -123,7 +123,8 @@ func (c *call) maskSees(mask ir.Value) visible {
 func seesOf(t *interp.Tensor) visible {
 	rows, cols := t.Shape[len(t.Shape)-2], t.Shape[len(t.Shape)-1]
 	sees := visible{true, rows > 1 && rows == cols}
-	hidden := -dtype.F16.MaxFinite() / 2 // of additive masks: finite ones are the smallest number of a dtype
+	// Additive masks hide keys with -Inf or the lowest number of their dtype. That of f16 is the highest of them.
+	hidden := -dtype.F16.MaxFinite() / 2
 	for i := range t.Len() {
 		x := t.At(i)
 		open, closed := x == 0, x <= hidden
@@ -137,9 +138,8 @@ func seesOf(t *interp.Tensor) visible {
 	return sees
 }
 
-// constantValues computes a value that depends on no input, weight or state, at every size of the
-// dynamic dimension that it has; nil of another value, and of one with several dimensions or
-// too many elements.
+// constantValues evaluates a value that depends on no input, weight or state, at every size of its dynamic dimension.
+// It returns nil for any other value, and if there are several dynamic dimensions, or too many sizes or elements.
 func (c *call) constantValues(v ir.Value) []*interp.Tensor {
 	b := ir.NewBuilder("mask")
 	m := maskBuilder{from: c.fb.Func(), to: b.Func("mask"), made: map[ir.Value]ir.Value{}}
@@ -177,17 +177,17 @@ func (c *call) constantValues(v ir.Value) []*interp.Tensor {
 	return out
 }
 
-// maskBuilder copies the nodes of which a value is made.
+// A maskBuilder copies the nodes that a value depends on to another function.
 type maskBuilder struct {
 	from    *ir.Func
 	to      *ir.FuncBuilder
-	made    map[ir.Value]ir.Value
-	symbols []string  // of the values' sizes
-	sizes   []dim.Dim // the values' elements
+	made    map[ir.Value]ir.Value // copies by original
+	symbols []string              // in the shapes of the copies
+	sizes   []dim.Dim             // number of elements of each copy
 }
 
-// affords counts the elements of all steps where dimensions have size n, and reports whether the
-// program may still evaluate them.
+// affords counts the elements of all values of a mask at size n of its symbols, and reports whether they are within
+// the limits.
 func (c *call) affords(m *maskBuilder, n int64) bool {
 	for _, d := range m.sizes {
 		k, err := d.Eval(func(string) (int64, bool) { return n, true })
@@ -199,7 +199,8 @@ func (c *call) affords(m *maskBuilder, n int64) bool {
 	return true
 }
 
-// take copies a value, whose symbols it declares; false: it depends on an input, a weight or a state.
+// take copies a value and the nodes that it depends on, and declares their symbols. It reports false if the value
+// depends on an input, a weight, a state or an op with side effects.
 func (m *maskBuilder) take(v ir.Value, declare func(symbol string)) bool {
 	if _, ok := m.made[v]; ok {
 		return true

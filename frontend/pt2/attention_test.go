@@ -2,10 +2,10 @@ package pt2
 
 import "testing"
 
-// TestAttentions holds which calls are attention of the IR. Of the archive causal, the first six
-// are causal, one of them by each kind of mask; the next with a mask has a window, and the last
-// one hides keys by the smallest finite number. Of sdpa, three have a mask of numbers, no heads, or
-// values of another size. Masks of language models compare positions of each sequence of a batch.
+// TestAttentions checks which calls become the op attention. In the archive causal, the first six calls are causal,
+// one of them by each kind of mask. The next call with a mask has a window, and the last one hides keys by the lowest
+// finite number. In sdpa, three calls have a mask of numbers, no heads, or values of another size. Masks of language
+// models compare indices of each sequence of a batch.
 func TestAttentions(t *testing.T) {
 	for _, c := range []struct {
 		name         string

@@ -8,16 +8,16 @@ import (
 	"pwc/ir/dtype"
 )
 
-// What mode of embedding_bag means.
+// Values of the argument mode of embedding_bag.
 const bagSum, bagMean, bagMax = 0, 1, 2
 
-// bagRules sum, average or take the largest of rows of a table for each bag of indices.
+// bagRules sum or average the rows of a table for each bag of indices, or take the largest elements.
 var bagRules = map[string]opRule{
 	"aten.embedding_bag": embeddingBag, "aten._embedding_bag": embeddingBag, "aten._embedding_bag_forward_only": embeddingBag,
 }
 
-// embeddingBag takes indices and where the bag of each starts. Its first result is all that it
-// has here; the others serve a backward.
+// embeddingBag takes a vector of indices, and the offset in it at which each bag starts. It returns the first result
+// only: the others serve the backward.
 func embeddingBag(c *call) []ir.Value {
 	table, index, offsets, t := c.tensor("weight"), c.cast(c.tensor("indices"), i64), c.cast(c.tensor("offsets"), i64), c.out(0)
 	mode := c.int("mode", bagSum)
@@ -29,7 +29,7 @@ func embeddingBag(c *call) []ir.Value {
 		rows = c.bin("mul", rows, c.unsqueeze(c.cast(c.tensor("per_sample_weights"), dtype.F32), 1))
 	}
 	bags, n := t.Shape[0], c.shape(index)[0]
-	// in says which indices are of which bag: [bags, indices], or those of each bag alone.
+	// in marks the indices of each bag: [bags, indices], or [bags, width] if all bags have one width.
 	var in ir.Value
 	if width, ok := c.evenBags(offsets, bags, n); ok {
 		rows = c.reshape(rows, bags, width, c.shape(rows)[1])
@@ -62,8 +62,8 @@ func embeddingBag(c *call) []ir.Value {
 	return one(c.cast(y, t.DType))
 }
 
-// evenBags returns the size of bags that are rows of a matrix: torch.nn.functional.embedding_bag
-// makes their offsets with arange. Each bag reads its own indices then, not all.
+// evenBags returns the width of bags if it is the same for all: for a matrix of indices,
+// torch.nn.functional.embedding_bag makes the offsets with arange. Then each bag reads its own indices only.
 func (c *call) evenBags(offsets ir.Value, bags, n dim.Dim) (width dim.Dim, ok bool) {
 	f := c.fb.Func()
 	steps := f.Def(offsets)
@@ -75,8 +75,8 @@ func (c *call) evenBags(offsets ir.Value, bags, n dim.Dim) (width dim.Dim, ok bo
 	return width, from != nil && from.Op.ID == ir.OpIota && n.Equal(bags.Mul(width))
 }
 
-// bagEnds returns where each bag ends: where the next one starts. The last ends with the
-// indices, or with the last offset, which is no bag then.
+// bagEnds returns the end of each bag, which is the start of the next bag. The last bag ends at n, or with
+// include_last_offset at the last offset, which starts no bag.
 func (c *call) bagEnds(offsets ir.Value, bags, n dim.Dim) ir.Value {
 	if c.bool("include_last_offset", false) {
 		return c.slice(offsets, 0, dim.Const(1), bags.Add(dim.Const(1)), 1)

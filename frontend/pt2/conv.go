@@ -8,9 +8,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// convRules are convolutions and pooling. A convolution gathers patches and
-// multiplies them as matrices (im2col): the IR has no op of its own for it, so that the
-// patches take memory where the compiler cannot fuse the gather into the product.
+// convRules are convolutions and pooling. The IR has no op for convolutions: a convolution is a GEMM over patches of
+// the input (im2col), and the patches take memory where the compiler cannot fuse them into the GEMM.
 var convRules = map[string]opRule{
 	"aten.conv1d": convolution, "aten.conv2d": convolution, "aten.conv3d": convolution, "aten.convolution": convolution,
 	"aten.conv_transpose1d": convTranspose, "aten.conv_transpose2d": convTranspose, "aten.conv_transpose3d": convTranspose,
@@ -28,7 +27,7 @@ type spatial struct {
 	ceil             bool // the last window may reach beyond the padding
 }
 
-// each returns a list argument with an entry for each of n axes.
+// each returns a list argument with one entry for each of n axes. A list of one entry applies to all axes.
 func (c *call) each(name string, n int, def int64) []int64 {
 	list := c.ints(name)
 	switch {
@@ -45,13 +44,13 @@ func (c *call) each(name string, n int, def int64) []int64 {
 	return out
 }
 
-// patches gathers windows of the last axes of x[N, C, …]: [N, C, o1, k1, o2, k2, …] with the
-// extents o of the result.
+// patches gathers windows of the last axes of x[N, C, …]: [N, C, o1, k1, o2, k2, …] with the sizes o of the result
+// and k of the kernel.
 func (c *call) patches(x ir.Value, s *spatial, out []dim.Dim, fill ir.Value) ir.Value {
 	return c.windowed(c.margin(x, s, out, fill), s, out)
 }
 
-// windowed is patches of what has its margin.
+// windowed is patches of an x that margin has padded.
 func (c *call) windowed(x ir.Value, s *spatial, out []dim.Dim) ir.Value {
 	n := len(s.kernel)
 	at := c.rank(x) - n
@@ -61,7 +60,7 @@ func (c *call) windowed(x ir.Value, s *spatial, out []dim.Dim) ir.Value {
 	return x
 }
 
-// margin pads the last axes so far that every window of the result lies in them.
+// margin pads the last axes so that they contain every window of the result.
 func (c *call) margin(x ir.Value, s *spatial, out []dim.Dim, fill ir.Value) ir.Value {
 	n := len(s.kernel)
 	at := c.rank(x) - n
@@ -104,7 +103,7 @@ func (c *call) window2(n int, kernel []int64) *spatial {
 	}
 	for i := range n {
 		if s.stride[i] < 1 || s.dilation[i] < 1 || kernel[i] < 1 || s.padLow[i] < 0 {
-			c.fail("kernel, stride and dilation are at least 1, padding at least 0")
+			c.fail("kernel, stride and dilation must be at least 1, padding at least 0")
 		}
 	}
 	return s
@@ -131,7 +130,7 @@ func convolution(c *call) []ir.Value {
 	return one(c.biased(y, single))
 }
 
-// biased adds the bias of channels that a call has.
+// biased adds the bias of the channels, if the call has one, and removes the batch axis of a single sample.
 func (c *call) biased(y ir.Value, single bool) ir.Value {
 	if c.has("bias") {
 		b := c.tensor("bias")
@@ -160,11 +159,11 @@ func (c *call) constants64(shape []dim.Dim) []int64 {
 	return out
 }
 
-// convolve is a convolution in bands of rows of the result, of which the patches of each take
-// at most bandBytes, unless that makes too many.
+// convolve computes a convolution in bands of rows of the result, so that the patches of a band take at most
+// c.bandBytes. If that needs more than maxBands bands, bands are larger.
 func (c *call) convolve(x, w ir.Value, s *spatial, out []dim.Dim, groups int64) ir.Value {
 	if groups < 1 {
-		c.fail("there are %d groups", groups)
+		c.fail("groups must be at least 1, not %d", groups)
 	}
 	x = c.margin(x, s, out, c.number(0, c.dtype(x)))
 	rows, ok := out[0].Const()
@@ -184,11 +183,11 @@ func (c *call) convolve(x, w ir.Value, s *spatial, out []dim.Dim, groups int64) 
 }
 
 const (
-	bandBytes = 32 << 20 // of patches, at the largest batch
+	bandBytes = 32 << 20 // limit of the patches of a band, at the largest batch
 	maxBands  = 32
 )
 
-// bands returns in how many bands of rows a convolution is computed.
+// bands returns the number of bands of a convolution.
 func (c *call) bands(x, w ir.Value, out []dim.Dim, groups int64) int64 {
 	ws := c.shape(w)
 	patches := product(out).Mul(product(ws[1:])).Mul(dim.Const(groups)).Mul(c.shape(x)[0])
@@ -201,19 +200,19 @@ func (c *call) bands(x, w ir.Value, out []dim.Dim, groups int64) int64 {
 	return min((bytes+c.bandBytes-1)/c.bandBytes, rows, maxBands)
 }
 
-// pointwise reports whether a kernel has one element: its patches are the input.
+// pointwise reports whether a kernel has one element: then patches are no larger than the input.
 func (c *call) pointwise(w ir.Value) bool {
 	n, ok := product(c.shape(w)[2:]).Const()
 	return ok && n == 1
 }
 
-// maxShifts is the most elements of a kernel of which each is a slice of the input.
+// maxShifts is the largest number of kernel elements for which the patches are slices of the input.
 const maxShifts = 64
 
-// shifted returns what each element of the kernel meets, in the order of rows: a slice of the last
-// axes of x[N, C, …], which has the extents of the result. A slice is read as it lies in memory,
-// where a gather reads an index for each element. It reports false for a large kernel, and where
-// the ranges of sizes do not say that the slices lie in x.
+// shifted returns, for each kernel element in row-major order, the elements of x[N, C, …] that it is multiplied with:
+// a strided slice of the last axes, which has the sizes of the result. A slice needs no index for each element, as a
+// gather does. It reports false for a large kernel, and if the ranges of sizes do not imply that the slices are
+// within x.
 func (c *call) shifted(x ir.Value, s *spatial, out []dim.Dim) ([]ir.Value, bool) {
 	at := c.rank(x) - len(s.kernel)
 	parts, taps := []ir.Value{x}, int64(1)
@@ -238,8 +237,7 @@ func (c *call) shifted(x ir.Value, s *spatial, out []dim.Dim) ([]ir.Value, bool)
 	return parts, true
 }
 
-// columns returns the patches [N, C, K, P] of a band, for elements K of the kernel and P of the
-// result.
+// columns returns the patches [N, C, K, P] of a band, for K elements of the kernel and P of the result.
 func (c *call) columns(x ir.Value, s *spatial, out []dim.Dim) ir.Value {
 	n, area := len(s.kernel), product(out)
 	lines := c.shape(x)[:2]
@@ -264,8 +262,8 @@ func (c *call) columns(x ir.Value, s *spatial, out []dim.Dim) ir.Value {
 	return c.reshape(c.transpose(p, perm...), lines[0], lines[1], dim.Const(kernel), area)
 }
 
-// depthwise is a convolution of each channel by its own kernel, w[C, 1, …]: the sum of what each
-// element of the kernel meets, times that element.
+// depthwise convolves each channel with its own kernel, w[C, 1, …]: it sums, over the elements of the kernel, the
+// element times its slice of x. It reports false where [call.shifted] does.
 func (c *call) depthwise(x, w ir.Value, s *spatial, out []dim.Dim) (ir.Value, bool) {
 	parts, ok := c.shifted(x, s, out)
 	if !ok {
@@ -306,7 +304,7 @@ func (c *call) band(x, w ir.Value, s *spatial, out []dim.Dim, groups int64) ir.V
 	}
 	per := ws[0].FloorDiv(groups)
 	p = c.reshape(p, batch, g, inner, area)
-	if k, ok := per.Const(); ok && k == 1 { // a product of vectors for each channel
+	if k, ok := per.Const(); ok && k == 1 { // one result channel in each group: dot products
 		y := c.reduce("sum", c.bin("mul", p, c.reshape(w, dim.Const(1), g, inner, dim.Const(1))), []int{2}, false)
 		return c.reshape(y, result...)
 	}
@@ -314,7 +312,7 @@ func (c *call) band(x, w ir.Value, s *spatial, out []dim.Dim, groups int64) ir.V
 	return c.reshape(y, result...)
 }
 
-// convTranspose spreads x by its stride and convolves it with flipped weights.
+// convTranspose inserts zeros between the elements of x (the stride) and convolves it with flipped weights.
 func convTranspose(c *call) []ir.Value {
 	x, w := c.tensor("input"), c.tensor("weight") // [N, C, …], [C, O/G, …]
 	n := c.rank(w) - 2
@@ -337,7 +335,7 @@ func convTranspose(c *call) []ir.Value {
 	w = c.reshape(w, append([]dim.Dim{g, ws[0].FloorDiv(max(groups, 1))}, ws[1:]...)...)
 	w = c.transpose(w, moved(n+3, []int{2}, []int{1})...)
 	w = c.reshape(w, append([]dim.Dim{ws[1].Mul(g), ws[0].FloorDiv(max(groups, 1))}, ws[2:]...)...)
-	for i := range n { // a padding beyond the kernel removes elements
+	for i := range n { // padding beyond the kernel's reach removes elements
 		for _, end := range []bool{false, true} {
 			x = c.trimmed(x, 2+i, s, i, end)
 		}
@@ -351,7 +349,7 @@ func convTranspose(c *call) []ir.Value {
 	return one(c.biased(y, false))
 }
 
-// trimmed removes what a negative margin says.
+// trimmed slices off the elements that a negative padding removes at the start or the end of an axis.
 func (c *call) trimmed(x ir.Value, axis int, s *spatial, i int, end bool) ir.Value {
 	n := c.shape(x)[axis]
 	switch {
@@ -380,7 +378,7 @@ func (c *call) spread(x ir.Value, axis int, step int64, zero ir.Value) ir.Value 
 	return c.slice(y, axis, dim.Const(0), n.Sub(dim.Const(1)).Mul(dim.Const(step)).Add(dim.Const(1)), 1)
 }
 
-// pool reads the parameters of a pooling op, and the extents of its result.
+// pool reads the parameters of a pooling op, and returns the sizes of the pooled axes of its result.
 func (c *call) pool(x ir.Value) (*spatial, []dim.Dim) {
 	t := c.out(0)
 	n := len(c.ints("kernel_size"))
@@ -404,7 +402,8 @@ func (c *call) pool(x ir.Value) (*spatial, []dim.Dim) {
 	return s, t.Shape[t.Rank()-n:]
 }
 
-// pooled combines the elements of each window: op reduces an axis of them, join takes two.
+// pooled combines the elements of each window in f32: for small kernels it joins slices by how.join, else it reduces
+// gathered windows by how.op.
 func (c *call) pooled(x ir.Value, s *spatial, out []dim.Dim, how combination) ir.Value {
 	dt := c.dtype(x)
 	x = c.margin(c.cast(x, dtype.F32), s, out, c.f(how.begin))
@@ -437,8 +436,8 @@ func maxPool(c *call) []ir.Value {
 	return out
 }
 
-// poolIndices returns where in the last axes of x, joined to one, the largest element of each
-// window lies. p are the windows.
+// poolIndices returns the index of the largest element of each window, in the last axes of x joined to one. p are the
+// windows.
 func (c *call) poolIndices(x, p ir.Value, s *spatial) ir.Value {
 	n := len(s.kernel)
 	at := c.rank(x) - n
@@ -490,13 +489,12 @@ func avgPool(c *call) []ir.Value {
 	if s.ceil && c.bool("count_include_pad", true) {
 		c.fail("ceil_mode with count_include_pad is not supported")
 	}
-	// Each window is divided by its elements that are no padding.
+	// Each window is divided by the number of its elements that are not padding.
 	ones := c.full(c.f(1), c.dtype(x), c.shape(x)...)
 	return one(c.bin("div", sum, c.pooled(ones, s, shape, sums)))
 }
 
-// adaptive pools to a given number of windows, of which PyTorch's i-th goes from
-// floor(i*n/o) to ceil((i+1)*n/o).
+// adaptive pools an axis of n elements to o windows. As in PyTorch, window i is [floor(i*n/o), ceil((i+1)*n/o)).
 func adaptive(reduce string) opRule {
 	return func(c *call) []ir.Value {
 		x, t := c.tensor("self"), c.out(0)

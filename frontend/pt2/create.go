@@ -9,7 +9,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// createRules are the ops that make tensors of nothing, and those that convert.
+// createRules are the ops that create tensors, convert them, or check sizes and types.
 var createRules = map[string]opRule{
 	"aten.zeros": filled(0), "aten.ones": filled(1), "aten.zeros_like": filled(0), "aten.ones_like": filled(1), "aten.new_zeros": filled(0), "aten.new_ones": filled(1),
 	"aten.empty": filled(0), "aten.empty_like": filled(0), "aten.new_empty": filled(0), "aten.empty_strided": filled(0), "aten.new_empty_strided": filled(0), "aten.empty_permuted": filled(0),
@@ -26,11 +26,12 @@ var createRules = map[string]opRule{
 	"aten.sym_size":       nothing, "aten.sym_numel": nothing, "aten.sym_stride": nothing, "aten.sym_storage_offset": nothing,
 }
 
-// nothing is for ops whose results are sizes, which the archive has as expressions, and for
-// checks of types, which the import makes anyway.
+// nothing is the rule of ops whose results are sizes, which the archive has as expressions, of range constraints,
+// which the archive lists, and of type checks: the import compares the type of every value that is read with the
+// archive.
 func nothing(*call) []ir.Value { return nil }
 
-// assertScalar keeps a relation of sizes as a guard.
+// assertScalar checks that the ranges of the dimensions imply a relation of sizes.
 func assertScalar(c *call) []ir.Value {
 	a := c.in["self"]
 	if a == nil || a.SymBool == nil || a.SymBool.Name == nil {
@@ -56,7 +57,7 @@ func filled(x float64) opRule {
 	}
 }
 
-// fill makes a tensor of the type that the archive says, of a number or a scalar tensor.
+// fill makes a tensor of the result's type from a number, a size or a scalar tensor.
 func fill(c *call) []ir.Value {
 	t := c.out(0)
 	for _, name := range []string{"fill_value", "value", "s"} {
@@ -77,7 +78,7 @@ func fill(c *call) []ir.Value {
 
 func copied(c *call) []ir.Value { return one(c.cast(c.tensor("self"), c.out(0).DType)) }
 
-// arange is start, start+step, …: the archive has the number of them.
+// arange is start, start+step, …; the shape of the result has the number of elements.
 func arange(c *call) []ir.Value {
 	t := c.out(0)
 	if t.Rank() != 1 {
@@ -104,7 +105,7 @@ func linspace(c *call) []ir.Value {
 	t := c.out(0)
 	n, ok := c.dim("steps", dim.Const(1)).Const()
 	if !ok || n < 1 || n > 1<<16 {
-		c.fail("steps must be a constant of at most %d", 1<<16)
+		c.fail("steps must be a constant from 1 to %d", 1<<16)
 	}
 	start, end := c.float("start", 0), c.float("end", 1)
 	values := make([]float64, n)
@@ -120,7 +121,8 @@ func linspace(c *call) []ir.Value {
 	return one(c.constants(t.DType, values))
 }
 
-// triangleIndices are rows and columns of the elements of a triangle, in the order of rows.
+// triangleIndices is tril_indices or triu_indices: rows and columns of the elements of a triangle, in row-major
+// order.
 func triangleIndices(c *call) []ir.Value {
 	t := c.out(0)
 	rows, cols, offset := c.int("row", 0), c.int("col", 0), c.int("offset", 0)

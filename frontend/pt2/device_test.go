@@ -19,7 +19,7 @@ import (
 	"pwc/safetensors"
 )
 
-// toyOp is toy::attention on the host: what a runner brings for its own op.
+// toyOp is toy::attention on the host, as a runner implements its own op.
 type toyOp struct{ dev *hostdev.Device }
 
 func (o *toyOp) Signature() device.Signature {
@@ -57,9 +57,8 @@ func (o *toyOp) Launch(c *device.OpCall) error {
 	return nil
 }
 
-// TestHost compiles programs for the host, captures them at sizes of their dynamic dimension,
-// and runs them in every mode: at the size of the export against PyTorch, at others against the
-// interpreter.
+// TestHost compiles programs for the host, captures them at several sizes of their dynamic dimension, and runs them
+// in every mode. The reference is PyTorch at the size of the export, and the interpreter at others.
 func TestHost(t *testing.T) {
 	for _, name := range []string{"mlp", "moe-dense", "toy-attention", "hf-bert", "hf-llama-eager"} {
 		for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {
@@ -75,7 +74,7 @@ func TestHost(t *testing.T) {
 	}
 }
 
-// TestOnGPU is TestHost on a GPU, or an emulated one, which runs the smaller programs.
+// TestOnGPU is TestHost on a GPU, or on an emulated one, which runs the smaller programs only.
 func TestOnGPU(t *testing.T) {
 	dev := cudatest.Open(t, fake.Options{})
 	backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))
@@ -96,9 +95,8 @@ func TestOnGPU(t *testing.T) {
 	}
 }
 
-// TestModelsOnHost compiles models of transformers, captures them at the larger of the two sizes of
-// their batch at which PyTorch ran them, and runs them at both: at the smaller one padded, where
-// the rows are independent.
+// TestModelsOnHost compiles models of transformers and captures them at the larger of the two batch sizes for which
+// there are results of PyTorch. It runs them at both: the smaller one is padded if the rows are independent.
 func TestModelsOnHost(t *testing.T) {
 	for _, name := range []string{"hf-resnet", "hf-convnext", "hf-swin", "hf-dinov2", "hf-segformer", "hf-whisper-encoder",
 		"hf-wav2vec2", "hf-deberta", "hf-modernbert", "hf-gemma3", "hf-mamba", "hf-static-llama"} {
@@ -136,7 +134,7 @@ func modelOn(t *testing.T, name string, dev device.Device, backend compile.Backe
 	}
 }
 
-// loaded returns a backend that is ready to run, and is closed when the test ends.
+// loaded returns a backend that is ready to run. The end of the test closes it.
 func loaded(t *testing.T, a *Archive, m *Model, o piecewise.Options) *piecewise.Backend {
 	t.Helper()
 	ctx := context.Background()
@@ -207,7 +205,7 @@ func runOn(t *testing.T, name string, mode piecewise.Mode, dev device.Device, ba
 	}
 }
 
-// first returns the first n positions of an axis, which only axes of extent 1 precede.
+// first returns the first n indices of an axis. All axes before it must have size 1.
 func first(t *testing.T, x *interp.Tensor, axis int, n int64) *interp.Tensor {
 	t.Helper()
 	shape := append([]int64{}, x.Shape...)

@@ -7,7 +7,7 @@ import (
 
 // equation is a parsed equation of einsum: "bij,bjk->bik".
 type equation struct {
-	operands []string // without spaces; "..." stands as "."
+	operands []string // without spaces, and with "." for "..."
 	result   string
 }
 
@@ -31,7 +31,7 @@ func parseEinsum(text string) *equation {
 			count[l]++
 		}
 	}
-	if !arrow { // letters that are there once, in alphabetical order
+	if !arrow { // the letters that occur once, in alphabetical order
 		var once []rune
 		for l, n := range count {
 			if n == 1 && l != '.' {
@@ -50,8 +50,8 @@ func parseEinsum(text string) *equation {
 // dotLetter is the letter of axis i of an ellipsis, counted from the right.
 func dotLetter(i int) rune { return rune(0x100 + i) }
 
-// spelled returns the letters of an operand with that many axes, and how many of them an
-// ellipsis stands for.
+// spelled returns a letter for each axis of an operand of the given rank, and the number of axes that an ellipsis
+// covers. It reports false if the rank does not fit.
 func (e *equation) spelled(operand, rank int) (letters []rune, dots int, ok bool) {
 	s := e.operands[operand]
 	dots = rank - len(strings.Replace(s, ".", "", 1))

@@ -10,12 +10,11 @@ import (
 	"pwc/ir/dtype"
 )
 
-// refusal is what a rule panics with when it cannot go on; [try] makes an error of it.
+// A refusal is the panic of a rule that cannot import its node. [try] makes an error of it.
 type refusal struct{ err error }
 
-// try calls f and returns why it was refused. Rules take operands to have the axes that
-// PyTorch gives them; those of an archive that nobody exported may not, and an access beyond
-// them is a refusal, too.
+// try calls f and returns its refusal. Rules rely on the ranks that PyTorch gives operands. An archive that PyTorch
+// did not write may break them; the access out of range that follows is a refusal too.
 func try(f func()) (err error) {
 	defer func() {
 		switch r := recover().(type) {
@@ -32,7 +31,7 @@ func try(f func()) (err error) {
 	return nil
 }
 
-// emitter adds nodes to the function. It refuses nodes that the builder refuses.
+// An emitter adds nodes to the function. A node that the builder refuses is a refusal.
 type emitter struct {
 	fb   *ir.FuncBuilder
 	syms *symbols
@@ -46,7 +45,7 @@ func (e *emitter) op(name string, args []ir.Value, attrs ...ir.Attr) ir.Value {
 	return e.ops(name, args, attrs...)[0]
 }
 
-// ops adds a node with several results, or none.
+// ops adds a node with any number of results.
 func (e *emitter) ops(name string, args []ir.Value, attrs ...ir.Attr) []ir.Value {
 	r := e.fb.Op(name, args, attrs...)
 	if len(r) > 0 && r[0] == ir.NoValue {
@@ -82,7 +81,7 @@ func (e *emitter) dtype(v ir.Value) dtype.DType { return e.fb.Type(v).DType }
 
 func (e *emitter) rank(v ir.Value) int { return e.fb.Type(v).Rank() }
 
-// cast converts to another dtype, if it is another one.
+// cast converts a value to a dtype, unless it has the dtype.
 func (e *emitter) cast(v ir.Value, dt dtype.DType) ir.Value {
 	if e.dtype(v) == dt {
 		return v
@@ -129,8 +128,7 @@ func (e *emitter) transpose(v ir.Value, perm ...int) ir.Value {
 	return e.op("transpose", []ir.Value{v}, ir.IntsAttr("perm", at...))
 }
 
-// moved returns the permutation that puts the axes from to the places to, where the others
-// keep their order.
+// moved returns the permutation that moves axis from[i] to place to[i]. The other axes keep their order.
 func moved(rank int, from, to []int) []int {
 	perm := make([]int, rank)
 	taken, placed := make([]bool, rank), make([]bool, rank)
@@ -185,7 +183,7 @@ func with(s []dim.Dim, axis int, d dim.Dim) []dim.Dim {
 	return append(append(append([]dim.Dim{}, s[:axis]...), d), s[axis:]...)
 }
 
-// replaced returns the shape with other extents in place of one.
+// replaced returns the shape with other sizes in place of one.
 func replaced(s []dim.Dim, axis int, d ...dim.Dim) []dim.Dim {
 	return append(append(append([]dim.Dim{}, s[:axis]...), d...), s[axis+1:]...)
 }
@@ -221,7 +219,8 @@ func (e *emitter) iota(dt dtype.DType, n ...dim.Dim) ir.Value {
 	return e.op("iota", nil, ir.DimsAttr("shape", n...), ir.DTypeAttr(dt))
 }
 
-// along returns the positions 0, 1, … of an axis of a tensor of that rank, which broadcast.
+// along returns the indices 0 … n-1 of an axis, as a tensor of the given rank in which all other axes have size 1, so
+// that it broadcasts.
 func (e *emitter) along(dt dtype.DType, rank, axis int, n dim.Dim) ir.Value {
 	shape := make([]dim.Dim, rank)
 	for i := range shape {
@@ -243,8 +242,8 @@ func (e *emitter) number(x float64, dt dtype.DType) ir.Value {
 	return e.i(int64(x))
 }
 
-// dimValue returns an extent as an operand: a literal, or a scalar tensor for one that is
-// known only at a run. That is the last of 0…d, of which only it is computed.
+// dimValue returns a size as an operand: a literal, or a scalar tensor for a size that only a run knows. The tensor
+// is the last element of an iota 0 … d, of which only that element is computed.
 func (e *emitter) dimValue(d dim.Dim, dt dtype.DType) ir.Value {
 	if n, ok := d.Const(); ok {
 		if dt.Float() {
@@ -256,7 +255,7 @@ func (e *emitter) dimValue(d dim.Dim, dt dtype.DType) ir.Value {
 	return e.cast(e.reshape(e.slice(all, 0, d, d.Add(dim.Const(1)), 1)), dt)
 }
 
-// scalar is dimValue that is a tensor in any case.
+// scalar returns a size as a scalar tensor, also if it is constant.
 func (e *emitter) scalar(d dim.Dim, dt dtype.DType) ir.Value {
 	v := e.dimValue(d, dt)
 	if _, ok := d.Const(); ok {

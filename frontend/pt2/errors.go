@@ -7,11 +7,11 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// FormatError says what of an archive breaks the rules of the format, or is of a version or
-// kind that is not read.
+// A FormatError reports a part of an archive that breaks the rules of the format, has a version or kind that is not
+// supported, or is an input, output, dimension or guard that cannot be imported.
 type FormatError struct {
-	File   string // path of the archive; empty where it was read from memory
-	Entry  string // entry of the zip file, or what of it: "data/weights/weight_0"; may be empty
+	File   string // path of the archive; empty if it was read from memory
+	Entry  string // entry or folder of the zip file: "data/weights/weight_0"; empty: the whole archive
 	Reason string
 }
 
@@ -29,23 +29,23 @@ func (e *FormatError) Error() string {
 	return b.String()
 }
 
-// Missing is an op, or a use of one, that cannot be imported.
+// Missing is an op of the program, or a use of an op, that cannot be imported.
 type Missing struct {
-	Op     string // "aten.median.dim", or what else is missing: "float64"
+	Op     string // "aten.nonzero.default", or the target of a node that is not a torch.ops op
 	Reason string // why; empty: there is no rule for the op
-	Count  int    // places in the program
-	Place  string // of the first: the line of the user's source, else the node's name
-	Module string // path of the module of the first place: "layers.0.attn"; may be empty
-	Extern string // what Options.Externs takes to keep the op; empty: it cannot be kept
+	Count  int    // number of nodes
+	Place  string // of the first node: the line of the user's source, else the node's name
+	Module string // of the first node, path: "layers.0.attn"; may be empty
+	Extern string // entry of Options.Externs that keeps the op; empty: it cannot be kept
 }
 
-// ImportError lists everything of an exported program that cannot be imported.
+// An ImportError lists all nodes of an exported program that cannot be imported.
 type ImportError struct {
 	File    string
 	Missing []Missing // in the order of the program
 }
 
-// Error prints a line for each, and the ways out.
+// Error returns a line for each op and reason, and says how to keep an op as an extern op.
 func (e *ImportError) Error() string {
 	var b strings.Builder
 	total, keep := 0, ""

@@ -8,8 +8,7 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// expr is an expression over sizes: of sympy's srepr, as sizes are written, or of Python, as
-// guards are.
+// An expr is an expression of sizes. Sizes are written as sympy's srepr, guards as Python.
 type expr struct {
 	op   string // Integer, Float, Symbol, Size, or a function or relation: Add, FloorDiv, Eq, …
 	n    int64  // Integer; Size: the axis
@@ -17,18 +16,18 @@ type expr struct {
 	args []*expr
 }
 
-// Bounds of expressions, which come from outside.
+// Limits of expressions, which an archive may choose freely.
 const (
 	maxExprText  = 1 << 16
 	maxExprDepth = 64
 )
 
-// exprError says what of an expression is not understood.
+// exprError returns an error about an expression.
 func exprError(text, format string, args ...any) error {
 	return fmt.Errorf("expression %s: %s", termsafe.Clip(text, 160), fmt.Sprintf(format, args...))
 }
 
-// exprParser reads both notations: what differs is what stands between operands.
+// An exprParser parses both notations: in srepr all operations are calls, Python has operators between operands too.
 type exprParser struct {
 	text  string
 	at    int
@@ -39,7 +38,7 @@ type exprParser struct {
 // 2*L['x'].size()[0] <= 8.
 func parseExpr(text string) (*expr, error) {
 	if len(text) > maxExprText {
-		return nil, exprError(text, "%d bytes, at most %d can be", len(text), maxExprText)
+		return nil, exprError(text, "it has %d bytes; the limit is %d", len(text), maxExprText)
 	}
 	p := &exprParser{text: text}
 	e, err := p.condition("Or", "or")
@@ -84,7 +83,7 @@ func (p *exprParser) want(s string) error {
 	return nil
 }
 
-// condition is relations joined by or and and.
+// condition parses relations joined by "or" and "and". op and word name the operator: Or binds weaker than And.
 func (p *exprParser) condition(op, word string) (*expr, error) {
 	next := p.relation
 	if op == "Or" {
@@ -110,7 +109,7 @@ func (p *exprParser) takeWord(word string) bool {
 	return false
 }
 
-// relation is a sum, or two that are compared.
+// relation parses a sum, or a comparison of two sums.
 func (p *exprParser) relation() (*expr, error) {
 	if p.depth++; p.depth > maxExprDepth {
 		return nil, p.errorf("more than %d levels", maxExprDepth)
@@ -243,7 +242,7 @@ func (p *exprParser) word() string {
 	return p.text[start:p.at]
 }
 
-// str is a string in quotes, without escapes.
+// str parses a string in quotes, without escapes.
 func (p *exprParser) str() (string, error) {
 	quote := p.peek()
 	if quote != '\'' && quote != '"' {
@@ -258,7 +257,7 @@ func (p *exprParser) str() (string, error) {
 	return s, nil
 }
 
-// size is L['x'].size()[0]: the extent of an axis of an input, or of a part of one.
+// size parses L['x'].size()[0], the size of an axis of an input or of a part of an input.
 func (p *exprParser) size() (*expr, error) {
 	start := p.at
 	p.at++
@@ -289,7 +288,7 @@ func (p *exprParser) size() (*expr, error) {
 	return e, p.want("]")
 }
 
-// pythonFunctions are the names by which Python calls functions of sympy.
+// pythonFunctions are other names of functions and relations in guards and sizes.
 var pythonFunctions = map[string]string{"min": "Min", "max": "Max", "Equality": "Eq", "Unequality": "Ne", "LessThan": "Le",
 	"StrictLessThan": "Lt", "GreaterThan": "Ge", "StrictGreaterThan": "Gt", "PythonMod": "Mod", "CleanDiv": "FloorDiv"}
 
@@ -336,7 +335,7 @@ func (p *exprParser) call(name string) (*expr, error) {
 	return e, nil
 }
 
-// float is what follows "Float(": '0.5', precision=53).
+// float parses what follows "Float(": '0.5', precision=53).
 func (p *exprParser) float() (*expr, error) {
 	s, err := p.str()
 	if err != nil {
@@ -353,7 +352,7 @@ func (p *exprParser) float() (*expr, error) {
 	return &expr{op: "Float", name: s}, p.want(")")
 }
 
-// integerOf returns the number in Integer(-1), which was parsed as a product.
+// integerOf returns the argument of Integer. Integer(-1) was parsed as Integer(-1 * 1).
 func integerOf(e *expr, p *exprParser) (*expr, error) {
 	switch {
 	case e.op == "Integer":

@@ -9,8 +9,8 @@ import (
 	"pwc/ir/dim"
 )
 
-// externName returns the name by which the op could be kept: "toy::attention". An overload
-// that is not the default one is part of it.
+// externName returns the entry of Options.Externs that keeps the op: "toy::attention". The overload is part of it,
+// unless it is the default.
 func (c *call) externName() string {
 	ns, op, ok := strings.Cut(c.name, ".")
 	if !ok {
@@ -26,8 +26,8 @@ func (c *call) externName() string {
 // external reports whether the options keep the op as an extern op of the runner.
 func (c *call) external() bool { return slices.Contains(c.options.Externs, c.externName()) }
 
-// extern makes a call of an extern op. Tensors are its operands, in the order of the op's
-// schema; everything else is an attribute by the argument's name.
+// extern makes a call of an extern op. Its operands are the tensors, in the order of the op's schema; other arguments
+// are attributes with the argument's name.
 func (c *call) extern() []*tensor {
 	var operands []ir.Value
 	var attrs []ir.Attr
@@ -47,7 +47,7 @@ func (c *call) extern() []*tensor {
 	}
 	for i, name := range c.outs {
 		if name == "" {
-			c.fail("result %d of an extern op is no tensor", i)
+			c.fail("result %d of an extern op is not a tensor", i)
 		}
 		types = append(types, c.out(i))
 	}
@@ -61,7 +61,7 @@ func (c *call) extern() []*tensor {
 		c.externs[name] = e
 	}
 	if len(e.Mut) != len(operands) || e.Results != len(types) {
-		c.fail("it is called with %d tensors and %d results, before with %d and %d", len(operands), len(types), len(e.Mut), e.Results)
+		c.fail("it is called with %d tensors and %d results, and earlier with %d and %d", len(operands), len(types), len(e.Mut), e.Results)
 	}
 	var out []*tensor
 	for _, v := range c.fb.Call(name, operands, types, attrs...) {
@@ -70,7 +70,8 @@ func (c *call) extern() []*tensor {
 	return out
 }
 
-// attr returns an argument that is no tensor as an attribute; None has none.
+// attr returns an argument that is not a tensor as an attribute. None, devices, layouts and memory formats become no
+// attribute.
 func (c *call) attr(name string) (ir.Attr, bool) {
 	switch a := c.in[name]; {
 	case a.kind == "as_none", a.OptionalTensor != nil, a.Device != nil, a.Layout != nil, a.MemoryFormat != nil:

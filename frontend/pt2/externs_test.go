@@ -6,7 +6,7 @@ import (
 	"pwc/ir/interp"
 )
 
-// externs are the meanings of the ops of archives that are no op of ATen.
+// externs implement the ops of the archives that are not in ATen.
 var externs = map[string]interp.Extern{"toy::attention": toyAttention, "toy::scale": toyScale, "toy::pair": toyPair}
 
 // toyAttention is causal attention over rows: q, k and v are [N, H, D].

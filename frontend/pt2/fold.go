@@ -5,7 +5,7 @@ import (
 	"pwc/ir/dim"
 )
 
-// col2im is torch.nn.functional.fold: columns are patches, which are added where they overlap.
+// col2im is torch.nn.functional.fold: columns are patches, and overlapping elements are added.
 func col2im(c *call) []ir.Value {
 	x, t := c.tensor("self"), c.out(0)
 	single := c.rank(x) == 2
@@ -32,9 +32,8 @@ func col2im(c *call) []ir.Value {
 	return one(c.reshape(y, t.Shape...))
 }
 
-// folded adds patches along one axis of an image: x has an axis of elements of a patch and one
-// of patches, in place of which come the out positions. Position p is element k of patch l where
-// p + padding = l*stride + k*dilation.
+// folded adds patches along one axis of an image. Of x, two axes, the elements of a patch and the patches, become one
+// axis of out elements: index p is element k of patch l where p + padding = l*stride + k*dilation.
 func (c *call) folded(x ir.Value, axis int, out dim.Dim, s *spatial, i int) ir.Value {
 	kernel, patches := c.shape(x)[axis], c.shape(x)[axis+1]
 	k := c.along(i64, 2, 1, kernel)
@@ -55,7 +54,7 @@ func (c *call) folded(x ir.Value, axis int, out dim.Dim, s *spatial, i int) ir.V
 	return c.reduce("sum", y, []int{axis + 1}, false)
 }
 
-// maxUnpool puts the elements of x at the indices that max_pool2d gave, and zeros elsewhere.
+// maxUnpool puts the elements of x at the indices that max_pool2d returned, and zeros elsewhere.
 func maxUnpool(c *call) []ir.Value {
 	x, index, t := c.tensor("self"), c.tensor("indices"), c.out(0)
 	rank := c.rank(x)

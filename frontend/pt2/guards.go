@@ -8,11 +8,10 @@ import (
 	"pwc/ir/dim"
 )
 
-// A guard is a relation between sizes that the export relied on. One that the ranges of the
-// symbols imply is dropped; one that bounds a symbol narrows its range, which is checked
-// whenever sizes are bound; others are refused.
+// A guard is a relation of sizes that the export relies on. A guard that the ranges of the symbols imply is dropped.
+// A guard that bounds one symbol narrows its range, which runs check when they bind sizes. Other guards are refused.
 
-// guard applies one that narrows ranges before they are declared.
+// guard applies a guard of the program before the symbols are declared, so that it can narrow their ranges.
 func (s *symbols) guard(text string) error {
 	e, err := parseExpr(text)
 	if err == nil {
@@ -23,7 +22,7 @@ func (s *symbols) guard(text string) error {
 	return err
 }
 
-// holds checks one that is met in the graph, when ranges are declared already.
+// holds checks an assertion of the graph. The symbols are declared already, so the ranges must imply it.
 func (s *symbols) holds(text string) error {
 	e, err := parseExpr(text)
 	if err != nil {
@@ -53,7 +52,7 @@ func (s *symbols) implied(e *expr) bool {
 // assume narrows the ranges so that a condition holds.
 func (s *symbols) assume(e *expr) error {
 	if len(e.args) != 2 {
-		return fmt.Errorf("it is no relation of two sizes")
+		return fmt.Errorf("it is not a relation of two sizes")
 	}
 	a, b := e.args[0], e.args[1]
 	switch {
@@ -66,7 +65,7 @@ func (s *symbols) assume(e *expr) error {
 	case e.op == "Or" && s.impossible(b):
 		return s.assume(a)
 	case e.op == "Or":
-		return fmt.Errorf("neither of its parts is decided by the ranges of the dimensions; export with narrower ranges, or fix dimensions (Options.Dims)")
+		return fmt.Errorf("the ranges of the dimensions decide neither of its parts; export with narrower ranges, or fix dimensions (Options.Dims)")
 	}
 	x, err := s.dim(a)
 	if err != nil {
@@ -90,7 +89,7 @@ func (s *symbols) impossible(e *expr) bool {
 // errNever is wrapped by errors of conditions that no sizes in the ranges satisfy.
 var errNever = errors.New("it does not hold in the ranges of the dimensions")
 
-// relate makes d op 0 hold.
+// relate narrows the ranges so that d op 0 holds.
 func (s *symbols) relate(op string, d dim.Dim) error {
 	switch op {
 	case "Le":
@@ -112,7 +111,7 @@ func (s *symbols) relate(op string, d dim.Dim) error {
 	case "Ne":
 		return s.notZero(d)
 	}
-	return fmt.Errorf("%s is no relation", op)
+	return fmt.Errorf("%s is not a relation", op)
 }
 
 // linear returns the symbol, factor and constant of c*symbol + k.
@@ -141,7 +140,7 @@ func (s *symbols) atMostZero(d dim.Dim) error {
 	}
 	name, c, k, ok := s.linear(d)
 	if !ok {
-		return fmt.Errorf("it bounds no single dimension, and the ranges do not imply it; fix dimensions (Options.Dims) or export with narrower ranges")
+		return fmt.Errorf("it is not a bound of one dimension, and the ranges do not imply it; fix dimensions (Options.Dims) or export with narrower ranges")
 	}
 	// c*x + k <= 0
 	if c > 0 {
@@ -178,7 +177,7 @@ func (s *symbols) notZero(d dim.Dim) error {
 	case linear && s.hi[name] == -k/c:
 		s.hi[name]--
 	default:
-		return fmt.Errorf("one size in the middle of a range cannot be left out; fix dimensions (Options.Dims) or export with narrower ranges")
+		return fmt.Errorf("it excludes a size in the middle of a range, which is not supported; fix dimensions (Options.Dims) or export with narrower ranges")
 	}
 	if s.lo[name] > s.hi[name] {
 		return fmt.Errorf("%w: no size of %s is left", errNever, name)

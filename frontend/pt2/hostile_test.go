@@ -69,7 +69,7 @@ func read(t testing.TB, entries []entry) (*Model, error) {
 	return a.Import(Options{})
 }
 
-// TestHostile changes one thing of an archive that is right, and looks for what the error says.
+// TestHostile changes one part of a valid archive, and looks for the reason in the error.
 func TestHostile(t *testing.T) {
 	if _, err := read(t, tinyEntries()); err != nil {
 		t.Fatal(err)
@@ -89,11 +89,11 @@ func TestHostile(t *testing.T) {
 		change     func([]entry) []entry
 	}{
 		{"compressed", "is compressed", func(e []entry) []entry { e[weight].compressed = true; return e }},
-		{"twice", "there twice", func(e []entry) []entry { return append(e, e[weight]) }},
-		{"path", "no path below", func(e []entry) []entry { e[weight].name = "model/../weight_0"; return e }},
-		{"other root", "no path below", func(e []entry) []entry { e[weight].name = "other/weight_0"; return e }},
-		{"backslash", "no path below", func(e []entry) []entry { e[weight].name = `model/data\weight_0`; return e }},
-		{"format", "no archive of torch.export.save", swap(0, "pt2", "zip")},
+		{"twice", "two entries of this name", func(e []entry) []entry { return append(e, e[weight]) }},
+		{"path", "not a path below", func(e []entry) []entry { e[weight].name = "model/../weight_0"; return e }},
+		{"other root", "not a path below", func(e []entry) []entry { e[weight].name = "other/weight_0"; return e }},
+		{"backslash", "not a path below", func(e []entry) []entry { e[weight].name = `model/data\weight_0`; return e }},
+		{"format", "not an archive of torch.export.save", swap(0, "pt2", "zip")},
 		{"version", "version 7 of the archive", swap(1, "0", "7")},
 		{"big-endian", `"big"-endian`, swap(2, "little", "big")},
 		{"old", "torch ≥ 2.9", func([]entry) []entry { return []entry{{name: "serialized_exported_program.json", data: "{}"}} }},
@@ -118,14 +118,14 @@ func TestHostile(t *testing.T) {
 		{"offset", "ends beyond", swap(config, `"storage_offset": {"as_int": 0}`, `"storage_offset": {"as_int": 1}`)},
 		{"stride", "ends beyond", swap(config, `"strides": [{"as_int": 1}]`, `"strides": [{"as_int": 2}]`)},
 		{"negative stride", "at least 0", swap(config, `"strides": [{"as_int": 1}]`, `"strides": [{"as_int": -1}]`)},
-		{"overflow", "can be counted", swap(config, `"sizes": [{"as_int": 2}], "requires_grad": false, "device": {"type": "cpu", "index": null}, "strides": [{"as_int": 1}]`,
+		{"overflow", "overflows int64", swap(config, `"sizes": [{"as_int": 2}], "requires_grad": false, "device": {"type": "cpu", "index": null}, "strides": [{"as_int": 1}]`,
 			`"sizes": [{"as_int": 9223372036854775807}], "strides": [{"as_int": 9223372036854775807}]`)},
 		{"repeated", "repeats elements", swap(config, `"sizes": [{"as_int": 2}], "requires_grad": false, "device": {"type": "cpu", "index": null}, "strides": [{"as_int": 1}]`,
 			`"sizes": [{"as_int": 1099511627776}], "strides": [{"as_int": 0}]`)},
 		{"sparse", "sparse", swap(config, `"layout": 7`, `"layout": 1`)},
 		{"type", "the archive says", swap(graph, `"add": {"dtype": 7, "sizes": [{"as_int": 2}]`, `"add": {"dtype": 7, "sizes": [{"as_int": 3}]`)},
-		{"unknown value", "no value of the program", swap(graph, `"arg": {"as_tensor": {"name": "x"}}, "kind"`, `"arg": {"as_tensor": {"name": "y"}}, "kind"`)},
-		{"unknown output", "no value of the program", swap(graph, `"user_output": {"arg": {"as_tensor": {"name": "add"}}}`, `"user_output": {"arg": {"as_tensor": {"name": "sub"}}}`)},
+		{"unknown value", "not a value of the program", swap(graph, `"arg": {"as_tensor": {"name": "x"}}, "kind"`, `"arg": {"as_tensor": {"name": "y"}}, "kind"`)},
+		{"unknown output", "not a value of the program", swap(graph, `"user_output": {"arg": {"as_tensor": {"name": "add"}}}`, `"user_output": {"arg": {"as_tensor": {"name": "sub"}}}`)},
 		{"guard", "cannot be kept", swap(graph, `"guards_code": []`, `"guards_code": ["L['x'].size()[0] == 3"]`)},
 		{"guard nested", "more than 64 levels", swap(graph, `"guards_code": []`, `"guards_code": ["`+strings.Repeat("(", 1000)+`"]`)},
 		{"scalar input", "takes a scalar", swap(graph, `"user_input": {"arg": {"as_tensor": {"name": "x"}}}`, `"user_input": {"arg": {"as_sym_int": {"as_name": "x"}}}`)},
@@ -139,7 +139,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestOverlap has two entries in the same bytes, as archives that expand without end have.
+// TestOverlap has two entries with the same bytes, as in zip bombs.
 func TestOverlap(t *testing.T) {
 	data := zipped(t, tinyEntries())
 	// The directory's last entry is given the place of the first one.
@@ -152,7 +152,7 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
-// FuzzRead reads changed archives. An error is all that they can cause.
+// FuzzRead reads changed archives: they may cause errors, but nothing else.
 func FuzzRead(f *testing.F) {
 	f.Add(zipped(f, tinyEntries()))
 	f.Add([]byte("PK\x05\x06"))
@@ -183,8 +183,8 @@ func size(shape []int64) int64 {
 	return n
 }
 
-// FuzzGraph imports graphs in which values are exchanged for others of the same graph: what a
-// text fuzzer hardly finds.
+// FuzzGraph imports graphs in which values are exchanged for others of the same graph, which a text fuzzer seldom
+// finds.
 func FuzzGraph(f *testing.F) {
 	for i, name := range []string{"mlp", "sdpa", "conv", "index", "layout", "symbolic", "rnn", "reduce", "pointwise", "einsum", "rnn-seq"} {
 		f.Add(uint8(i), uint64(0), uint64(1))
@@ -219,7 +219,7 @@ func graphAt(a *Archive) int64 {
 	return at
 }
 
-// mutator exchanges values in a tree of JSON.
+// A mutator exchanges values in a tree of JSON.
 type mutator struct {
 	state uint64
 	maps  []map[string]any
@@ -261,8 +261,7 @@ func sortedKeys(m map[string]any) []string {
 	return keys
 }
 
-// change gives a key the value that the same key has elsewhere, takes an element of a list
-// away, or changes a number.
+// change gives a key the value that the same key has elsewhere, removes an element of a list, or changes a number.
 func (m *mutator) change() {
 	a, b := m.maps[m.next(len(m.maps))], m.maps[m.next(len(m.maps))]
 	for _, k := range sortedKeys(a) {
@@ -296,7 +295,7 @@ func FuzzExpr(f *testing.F) {
 	})
 }
 
-// TestExpressions holds what sizes and conditions mean to numbers by hand.
+// TestExpressions compares sizes and conditions with values computed by hand.
 func TestExpressions(t *testing.T) {
 	ranges := func() *symbols {
 		return &symbols{lo: map[string]int64{"s0": 2, "s1": 1}, hi: map[string]int64{"s0": 64, "s1": 32}, fixed: map[string]int64{"s2": 5}}
@@ -319,7 +318,7 @@ func TestExpressions(t *testing.T) {
 		"TruncToInt(FloatTrueDiv(Float('1.0'), ToFloat(Symbol('s0'))))":                     "error: division by s0",
 		"Symbol('s2')":                         "5",
 		"2*s0 + s1 - 3":                        "2*s0 + s1 - 3",
-		"Max(Symbol('s0'), Symbol('s1'))":      "error: the ranges do not say which",
+		"Max(Symbol('s0'), Symbol('s1'))":      "error: the ranges do not decide which",
 		"FloorDiv(Integer(8), Symbol('s0'))":   "error: division by s0",
 		"Mod(Integer(8), Symbol('s0'))":        "error: remainder by s0",
 		"Symbol('u0', integer=True)":           "error: depends on values",
@@ -350,7 +349,7 @@ func TestExpressions(t *testing.T) {
 		"2*s0 != 7":                             "[2 64] [1 32]",
 		"s0 != 5":                               "error: in the middle",
 		"s0 == 1":                               "error: does not hold",
-		"s0 <= s1":                              "error: bounds no single dimension",
+		"s0 <= s1":                              "error: not a bound of one dimension",
 		"s0 == 1 or s1 <= 3":                    "[2 64] [1 3]",
 		"s0 >= 2 or s1 == 7":                    "[2 64] [1 32]",
 		"s0 >= 3 and s1 <= 8":                   "[3 64] [1 8]",

@@ -16,43 +16,45 @@ import (
 
 // Options say how an exported program becomes a module.
 type Options struct {
-	Name     string           // of the module; empty: the file's, without its extension
-	BatchDim string           // the dynamic dimension that is the batch symbol; empty: the leading one that all inputs share
-	Dims     map[string]int64 // dynamic dimensions that are fixed
-	Max      map[string]int64 // largest sizes of dynamic dimensions, within the exported range
-	Externs  []string         // ops that are kept as extern ops of the runner: "toy::attention"
+	Name     string           // of the module; empty: the file name without its extension
+	BatchDim string           // the dynamic dimension that becomes the batch symbol; empty: the leading one, if all inputs share it
+	Dims     map[string]int64 // dynamic dimensions to fix, with their sizes
+	Max      map[string]int64 // largest sizes of dynamic dimensions, within the exported ranges
+	Externs  []string         // ops to keep as extern ops, which the runner implements: "toy::attention"
 }
 
 // Model is an imported program.
 type Model struct {
 	Module *ir.Module
 	Dims   []Dim    // the dynamic dimensions, by name
-	Notes  []string // what a reader of the program may not expect of the module
+	Notes  []string // differences between the program and the module
 
 	Attentions Attentions
 }
 
-// Attentions counts the calls of scaled_dot_product_attention.
+// Attentions counts the calls of scaled_dot_product_attention by how they were imported.
 type Attentions struct {
-	Fused int    // attention of the IR, without a matrix of scores
-	Plain int    // plain ops, with it
-	Why   string // the first of the latter is not among the former
+	Fused int    // as the op attention, which stores no matrix of scores
+	Plain int    // as plain ops, which store a matrix of scores
+	Why   string // why the first plain call is not fused; empty if Plain is 0
 }
 
 // Dim is a dynamic dimension of the exported program.
 type Dim struct {
 	Name   string
-	Lo, Hi int64 // both included
-	Batch  bool
-	Where  string // the first place: "axis 0 of x"
+	Lo, Hi int64  // both included
+	Batch  bool   // it is the batch symbol
+	Where  string // the first axis of an input whose size depends on it: "axis 0 of x"
 }
 
 // FuncName is the name of the function that an import makes.
 const FuncName = "forward"
 
-// Import makes a module of the program: a function @forward. Parameters of the function are
-// the tensors that the program takes, in their order. Weights, and states, which are the buffers
-// that the program writes, have the names of the archive's tensors. What cannot be imported is an [*ImportError] with all of it.
+// Import makes a module of the program, with one function @forward. Its parameters are the tensor inputs of the
+// program, in their order. Weights have the names of the archive's tensors. A buffer that the program writes becomes
+// a state of the same name, an input that it writes a mut parameter. The error is an [*ImportError] that lists all
+// nodes that cannot be imported, a [*FormatError] about an input, an output, a dimension or a guard, or an error of
+// [ir.Builder.Build].
 func (a *Archive) Import(o Options) (*Model, error) {
 	if o.Name == "" {
 		o.Name = a.model
@@ -60,7 +62,8 @@ func (a *Archive) Import(o Options) (*Model, error) {
 			o.Name = strings.TrimSuffix(path.Base(a.path), path.Ext(a.path))
 		}
 	}
-	// The first run finds out which buffers are written: they are states in the second.
+	// The first pass finds the buffers and inputs that the program writes. The second pass declares them as states
+	// and mut parameters.
 	m, mutated, err := a.importWith(&o, nil)
 	if err == nil && len(mutated) > 0 {
 		m, _, err = a.importWith(&o, mutated)
@@ -68,8 +71,8 @@ func (a *Archive) Import(o Options) (*Model, error) {
 	return m, err
 }
 
-// importWith imports the program where these buffers and inputs may be written, and returns
-// those that are.
+// importWith imports the program with these buffers and inputs as states and mut parameters. It returns the names of
+// the buffers and inputs that the program writes.
 func (a *Archive) importWith(o *Options, states map[string]bool) (m *Model, mutated map[string]bool, err error) {
 	im := newImporter(a, o, states)
 	if e := try(func() { m, err = im.run() }); e != nil {
@@ -88,21 +91,21 @@ type importer struct {
 	b       *ir.Builder
 	emitter
 	values  map[string]*tensor
-	weights map[string]string // by place in the archive: the weight that reads it
-	states  map[string]bool   // buffers that are states
-	mutated map[string]bool   // buffers that were written
-	written map[string]bool   // of states, those that are declared
+	weights map[string]string // weight name by payload: tensors with the same bytes and layout share a weight
+	states  map[string]bool   // buffers and inputs that are states and mut parameters
+	mutated map[string]bool   // buffers and inputs that the program writes
+	written map[string]bool   // states that the module declares already
 	externs map[string]*ir.Extern
 	missing []Missing
-	index   map[[2]string]int // of missing, by op and reason
+	index   map[[2]string]int // index into missing by op and reason
 	dims    []Dim
 	notes   []string
 
 	attentions Attentions
-	masks      map[ir.Value]visible // of attention, that were evaluated
-	evaluated  int64                // elements of what they are made of
-	bandBytes  int64                // of patches of a convolution, about
-	autocast   bool                 // the nodes are in a region in which operands take the dtype of the result
+	masks      map[ir.Value]visible // attention masks that were evaluated; layers share them
+	evaluated  int64                // elements that the evaluation of masks computed so far
+	bandBytes  int64                // limit of the patches of a band of a convolution, in bytes
+	autocast   bool                 // the nodes are in an autocast region: operands are cast to the dtype of the result
 }
 
 func newImporter(a *Archive, o *Options, states map[string]bool) *importer {
@@ -150,7 +153,8 @@ func (im *importer) run() (*Model, error) {
 	return &Model{Module: m, Dims: im.dims, Notes: im.notes, Attentions: im.attentions}, nil
 }
 
-// declareDims reads shapes of inputs and guards, which say what symbols there are.
+// declareDims declares the symbols: it reads the shapes of inputs, narrows ranges by the guards, and chooses the
+// batch symbol.
 func (im *importer) declareDims() error {
 	var shapes [][]dim.Dim
 	where := map[string]string{}
@@ -191,7 +195,7 @@ func (im *importer) declareDims() error {
 	return nil
 }
 
-// bindGuardNames says which inputs guards mean by their names.
+// bindGuardNames records the input that each name in a guard means, see [inputName].
 func (im *importer) bindGuardNames() {
 	for _, in := range im.sig.Inputs {
 		if in.User == nil || in.User.Arg.Tensor == nil {
@@ -204,7 +208,7 @@ func (im *importer) bindGuardNames() {
 	}
 }
 
-// inputs makes the tensors that the graph starts from.
+// inputs makes a tensor of each input, parameter, buffer and constant of the graph.
 func (im *importer) inputs() error {
 	for _, in := range im.sig.Inputs {
 		var name, source string
@@ -222,9 +226,9 @@ func (im *importer) inputs() error {
 		case in.Constant != nil:
 			name, source = in.Constant.Arg.Name, in.Constant.Name
 		case in.ConstantInput != nil || in.Token != nil:
-			continue // its value is in the graph; tokens order effects, as the program does
+			continue // the graph has the constant's value; tokens order side effects, and nodes keep their order
 		case in.CustomObject != nil:
-			return im.errorf("the program takes an object that is no tensor (custom_obj)")
+			return im.errorf("the program has an input that is a script object (custom_obj); only tensors are supported")
 		default:
 			return im.errorf("the program has an input of an unknown kind")
 		}
@@ -261,7 +265,7 @@ func (im *importer) userInput(arg *argument) error {
 	return nil
 }
 
-// metaType returns the type that the archive says a tensor has.
+// metaType returns the type of a tensor by its metadata in the archive.
 func (im *importer) metaType(m *tensorMeta) (ir.Type, error) {
 	dt, ok := scalarTypes[m.DType]
 	if !ok {
@@ -274,8 +278,7 @@ func (im *importer) metaType(m *tensorMeta) (ir.Type, error) {
 	return ir.Type{DType: dt, Shape: shape}, err
 }
 
-// weight returns the value of a tensor of the archive: a weight, or a state where the
-// program writes it.
+// weight returns the value of a tensor of the archive: a state if the program writes the tensor, else a weight.
 func (im *importer) weight(st *storage) ir.Value {
 	p := im.a.tensors[st.source]
 	if p == nil {
@@ -305,7 +308,7 @@ func (im *importer) weight(st *storage) ir.Value {
 	return im.fb.Weight(name)
 }
 
-// outputs returns the values that the program returns, and writes what it mutates.
+// outputs returns the results of the program, and writes the final values of buffers and inputs that it changes.
 func (im *importer) outputs() ([]ir.Value, error) {
 	var out []ir.Value
 	im.fb.SetLoc("")
@@ -346,7 +349,7 @@ func (im *importer) outputs() ([]ir.Value, error) {
 func (im *importer) output(name string) (v ir.Value, err error) {
 	t := im.values[name]
 	if t == nil {
-		return ir.NoValue, im.errorf("output %s is no value of the program", termsafe.Quote(name))
+		return ir.NoValue, im.errorf("output %s is not a value of the program", termsafe.Quote(name))
 	}
 	if err := try(func() { v = im.read(t) }); err != nil {
 		return ir.NoValue, im.errorf("output %s: %v", termsafe.Quote(name), err)
@@ -354,7 +357,7 @@ func (im *importer) output(name string) (v ir.Value, err error) {
 	return v, nil
 }
 
-// assign gives a buffer or an input the value that the program leaves in it.
+// assign stores the value that a buffer or an input has after the program.
 func (im *importer) assign(target string, input bool, name string) error {
 	v, err := im.output(name)
 	if err != nil {
@@ -363,7 +366,7 @@ func (im *importer) assign(target string, input bool, name string) error {
 	for _, t := range im.values {
 		if t.views == nil && (input && t.st.input == target || !input && t.st.buffer && t.st.source == target) {
 			if v == t.st.value {
-				return nil // in-place ops have written it
+				return nil // in-place ops wrote this value already
 			}
 			if err := try(func() { im.write(t, v) }); err != nil {
 				return im.errorf("the program writes %s: %v", termsafe.Quote(target), err)
@@ -371,10 +374,10 @@ func (im *importer) assign(target string, input bool, name string) error {
 			return nil
 		}
 	}
-	return im.errorf("the program writes %s, which is no buffer and no input", termsafe.Quote(target))
+	return im.errorf("the program writes %s, which is neither a buffer nor an input", termsafe.Quote(target))
 }
 
-// writeBack writes states and inputs that the program changed, in the order of their names.
+// writeBack copies the final values of changed states and mut parameters to them, sorted by name.
 func (im *importer) writeBack() error {
 	done := map[*storage]bool{}
 	for _, name := range slices.Sorted(maps.Keys(im.values)) {
@@ -389,9 +392,9 @@ func (im *importer) writeBack() error {
 		}
 		switch {
 		case key == "" && st.source != "":
-			return im.errorf("the program writes %s, which is no buffer", termsafe.Quote(st.source))
+			return im.errorf("the program writes %s, which is not a buffer", termsafe.Quote(st.source))
 		case key == "":
-			continue // memory of the program's own
+			continue // memory that only the program sees
 		}
 		im.mutated[key] = true
 		if im.states[key] {

@@ -6,7 +6,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// indexRules are the ops that read and write at positions given by tensors.
+// indexRules are the ops that read and write at indices in tensors.
 var indexRules = map[string]opRule{
 	"aten.embedding": func(c *call) []ir.Value { return one(c.bin("embedding", c.tensor("weight"), c.tensor("indices"))) },
 	"aten.index":     indexed, "aten._unsafe_index": indexed, "aten.index_select": indexSelect,
@@ -15,23 +15,23 @@ var indexRules = map[string]opRule{
 	"aten.index_copy": indexCopy, "aten.index_fill": indexFill, "aten.masked_scatter": maskedScatter, "aten.searchsorted": searchSorted, "aten.one_hot": oneHot, "aten.bucketize": bucketize, "aten.isin": isIn, "aten.take": take,
 }
 
-// wrapped makes positions from the end positions from the start.
+// wrapped adds n to negative indices, which count from the end.
 func (c *call) wrapped(index ir.Value, n dim.Dim) ir.Value {
 	index = c.cast(index, i64)
 	return c.where(c.compare("lt", index, c.i(0)), c.bin("add", index, c.dimValue(n, i64)), index)
 }
 
-// inside reports whether positions are in [0, n).
+// inside returns whether indices are in [0, n).
 func (c *call) inside(index ir.Value, n dim.Dim) ir.Value {
 	return c.bin("and", c.compare("ge", index, c.i(0)), c.compare("lt", index, c.dimValue(n, i64)))
 }
 
-// advanced are the index tensors of x[i, :, j], which have one shape together.
+// advanced are the index tensors of x[i, :, j], which broadcast to one shape.
 type advanced struct {
-	axes     []int // of x, in order
+	axes     []int // indexed axes of x, in order
 	index    []ir.Value
-	shape    []dim.Dim // that the tensors broadcast to
-	adjacent bool      // the axes follow each other: those of the index take their place
+	shape    []dim.Dim // that the index tensors broadcast to
+	adjacent bool      // the indexed axes are consecutive: the axes of shape replace them, else they come first
 }
 
 // indices reads the index tensors of a call.
@@ -65,8 +65,8 @@ func (c *call) indices(x ir.Value) (advanced, bool) {
 	return a, true
 }
 
-// flat joins the indexed axes of x to its first one, and their positions to one, which is -1
-// where one of them is out of range.
+// flat moves the indexed axes of x to the front and joins them, and joins their indices likewise. The joined index is
+// -1, which is out of range, where one of the indices is out of range.
 func (c *call) flat(x ir.Value, a advanced) (rows, index ir.Value) {
 	k := len(a.axes)
 	to := lead(k)
@@ -116,9 +116,8 @@ func indexSelect(c *call) []ir.Value {
 	return one(c.gather(x, index, c.axis("dim", 0, c.rank(x))))
 }
 
-// elements returns the positions in flat memory of x of elements x[i0, …, index, …]: index
-// stands for the position along an axis, its own positions for the others. A position out of
-// range is -1.
+// elements returns the indices in flattened x of elements x[i0, …, index, …]: along the axis, the values of index;
+// along other axes, the position in index. An index out of range becomes -1.
 func (c *call) elements(x, index ir.Value, axis int) ir.Value {
 	s, shape := c.shape(x), c.shape(index)
 	index = c.cast(index, i64)
@@ -150,14 +149,14 @@ func gathered(c *call) []ir.Value {
 	return one(c.gatherElements(x, index, c.axis("dim", 0, c.rank(x))))
 }
 
-// take reads elements at positions in the flat tensor.
+// take reads elements at indices of the flattened tensor.
 func take(c *call) []ir.Value {
 	x := c.tensor("self")
 	n := product(c.shape(x))
 	return one(c.gather(c.reshape(x, n), c.wrapped(c.tensor("index"), n), 0))
 }
 
-// takeAlong is gather after its operands broadcast in the other axes.
+// takeAlong is gather with operands that first broadcast along the other axes.
 func takeAlong(c *call) []ir.Value {
 	x, index := c.tensor("self"), c.tensor("indices")
 	if !c.has("dim") {
@@ -167,14 +166,14 @@ func takeAlong(c *call) []ir.Value {
 	axis := c.axis("dim", 0, c.rank(x))
 	t := c.out(0)
 	if t.Rank() != c.rank(x) {
-		c.fail("operands have other numbers of axes")
+		c.fail("the operands differ in their number of axes")
 	}
 	wide := append([]dim.Dim{}, t.Shape...)
 	wide[axis] = c.shape(x)[axis]
 	return one(c.gatherElements(c.expand(x, wide...), c.wrapped(c.expand(index, t.Shape...), wide[axis]), axis))
 }
 
-// scatterRows returns x with rows src at positions index of its first axis.
+// scatterRows returns x with row index[i] replaced by row i of src.
 func (c *call) scatterRows(x, index, src ir.Value) ir.Value {
 	memory := c.op1("empty_like", x)
 	c.ops("copy", []ir.Value{memory, x})
@@ -219,7 +218,7 @@ func indexPut(c *call) []ir.Value {
 	}
 	rows, index := c.flat(x, a)
 	s := c.shape(rows)
-	// values have the extents of x[i, :, j]: those of the index where its axes are.
+	// values have the shape of x[i, :, j], with the axes of the index at place.
 	rest := s[1:]
 	place := 0
 	if a.adjacent {
@@ -245,7 +244,7 @@ func indexPut(c *call) []ir.Value {
 	return one(c.transpose(y, moved(c.rank(x), lead(k), a.axes)...))
 }
 
-// maskPut is x[mask] = number, which has no sizes that depend on values.
+// maskPut is x[mask] = number. No size in it depends on values.
 func (c *call) maskPut(x, v ir.Value) (ir.Value, bool) {
 	list, given := c.optionalTensors("indices")
 	if len(list) != 1 || !given[0] || c.dtype(list[0]) != dtype.Bool || c.rank(v) != 0 {
@@ -273,7 +272,7 @@ func indexFill(c *call) []ir.Value {
 	if c.rank(index) == 0 {
 		index = c.unsqueeze(index, 0)
 	}
-	// A position is filled if one of the index is it.
+	// An index of the axis is filled if index contains it.
 	k := c.shape(index)[0]
 	same := c.compare("eq", c.along(i64, 2, 0, n), c.reshape(c.wrapped(index, n), dim.Const(1), k))
 	hit := c.cast(c.reduce("max", c.cast(same, dtype.I32), []int{1}, false), dtype.Bool)
@@ -291,10 +290,10 @@ func oneHot(c *call) []ir.Value {
 	return one(c.cast(c.compare("eq", c.unsqueeze(x, c.rank(x)), classes), t.DType))
 }
 
-// bucketize counts the boundaries below each element.
+// bucketize returns the number of boundaries below each element.
 func bucketize(c *call) []ir.Value { return one(c.below(c.tensor("boundaries"), c.tensor("self"))) }
 
-// searchSorted is bucketize of a sorted vector, or of one for each row.
+// searchSorted is bucketize with one sorted vector, or with a sorted vector for each row.
 func searchSorted(c *call) []ir.Value {
 	edges := c.tensor("sorted_sequence")
 	if c.rank(edges) < 1 || c.has("sorter") {
@@ -306,7 +305,7 @@ func searchSorted(c *call) []ir.Value {
 	return one(c.below(edges, c.operand("self", c.dtype(edges))))
 }
 
-// below counts the edges below each element of x.
+// below returns the number of edges below each element of x; with right, below or equal.
 func (c *call) below(edges, x ir.Value) ir.Value {
 	dir := "lt"
 	if c.bool("right", false) || c.str("side", "left") == "right" {

@@ -6,10 +6,10 @@ import (
 	"pwc/ir/dtype"
 )
 
-// i64 is the dtype of positions in PyTorch.
+// i64 is the dtype of indices in PyTorch.
 const i64 = dtype.I64
 
-// layoutRules are the ops that move elements into memory of their own.
+// layoutRules are the ops that copy elements to new memory in another order.
 var layoutRules = map[string]opRule{
 	"aten.trace": func(c *call) []ir.Value {
 		x := c.cast(c.tensor("self"), c.out(0).DType)
@@ -104,12 +104,12 @@ func flipped(c *call) []ir.Value {
 	return one(x)
 }
 
-// rotated turns a plane of two axes by k quarters.
+// rotated rotates the plane of two axes by k quarter turns.
 func rotated(c *call) []ir.Value {
 	x := c.tensor("self")
 	axes := c.axes("dims", c.rank(x))
 	if len(axes) != 2 || axes[0] == axes[1] {
-		c.fail("it turns a plane of two axes")
+		c.fail("dims must name two different axes")
 	}
 	a, b := axes[0], axes[1]
 	swap := lead(c.rank(x))
@@ -158,7 +158,7 @@ func rolled(c *call) []ir.Value {
 	return one(c.reshape(x, c.out(0).Shape...))
 }
 
-// cutOf is where an axis is cut that is rolled by s: n-s, or -s for a negative one.
+// cutOf returns the index at which an axis of size n is cut to roll it by s: n-s, or -s for a negative s.
 func cutOf(n, s dim.Dim) dim.Dim {
 	if k, ok := s.Const(); ok && k < 0 {
 		return dim.Const(-k)
@@ -166,7 +166,7 @@ func cutOf(n, s dim.Dim) dim.Dim {
 	return n.Sub(s)
 }
 
-// padded adds elements at the ends of the last axes, or removes some.
+// padded adds elements at the ends of the last axes; a negative amount removes elements.
 func padded(c *call) []ir.Value {
 	x := c.tensor("self")
 	name := "pad"
@@ -203,7 +203,7 @@ func padded(c *call) []ir.Value {
 	return one(c.op("pad", []ir.Value{x, value}, ir.DimsAttr("low", low...), ir.DimsAttr("high", high...)))
 }
 
-// cut is what a negative amount of padding removes.
+// cut returns the number of elements that an amount of padding removes.
 func (c *call) cut(d dim.Dim) dim.Dim {
 	if c.known(d, func(lo, hi int64) bool { return hi < 0 }) {
 		return dim.Const(0).Sub(d)
@@ -211,7 +211,7 @@ func (c *call) cut(d dim.Dim) dim.Dim {
 	return dim.Const(0)
 }
 
-// grown is what an amount of padding that is not negative adds.
+// grown returns the number of elements that an amount of padding adds.
 func (c *call) grown(d dim.Dim) dim.Dim {
 	if c.known(d, func(lo, hi int64) bool { return hi < 0 }) {
 		return dim.Const(0)
@@ -254,7 +254,7 @@ func (c *call) triangle(dir string) ir.Value {
 	return c.where(keep, x, c.number(0, c.dtype(x)))
 }
 
-// diagonal is the view of elements (i, i+offset) of two axes; their axis comes last.
+// diagonal is the view of elements (i, i+offset) of two axes. The axis of the diagonal comes last.
 func diagonal(c *call) []*tensor {
 	a, b, offset := c.planeAxes()
 	return []*tensor{c.ref("self").through(view{
@@ -273,11 +273,11 @@ func (c *call) planeAxes() (a, b int, offset int64) {
 	return c.axis("dim1", 0, rank), c.axis("dim2", 1, rank), c.int("offset", 0)
 }
 
-// diagonalPut returns x with part in place of a diagonal of it.
+// diagonalPut returns x with a diagonal of it replaced by part.
 func (c *call) diagonalPut(x, part ir.Value, a, b int, offset int64) ir.Value {
 	rank := c.rank(x)
 	if a == b || rank < 2 {
-		c.fail("a diagonal has two axes")
+		c.fail("a diagonal needs two different axes")
 	}
 	to := moved(rank, []int{a, b}, []int{0, 1})
 	back := make([]int, rank)
@@ -287,7 +287,7 @@ func (c *call) diagonalPut(x, part ir.Value, a, b int, offset int64) ir.Value {
 	y := c.transpose(x, to...) // [rows, columns, ...]
 	s := c.shape(y)
 	row := c.iota(i64, s[0])
-	if offset < 0 { // the first rows have no element of it
+	if offset < 0 { // the first rows have no element of the diagonal
 		row = c.bin("add", row, c.i(offset))
 	}
 	last := c.shape(part)[rank-2]
@@ -299,7 +299,7 @@ func (c *call) diagonalPut(x, part ir.Value, a, b int, offset int64) ir.Value {
 func (c *call) diagonalOf(x ir.Value, a, b int, offset int64) ir.Value {
 	rank := c.rank(x)
 	if a == b || rank < 2 {
-		c.fail("a diagonal has two axes")
+		c.fail("a diagonal needs two different axes")
 	}
 	x = c.transpose(x, moved(rank, []int{a, b}, []int{0, 1})...)
 	s := c.shape(x)
@@ -314,7 +314,7 @@ func (c *call) diagonalOf(x ir.Value, a, b int, offset int64) ir.Value {
 	return c.transpose(c.gather(flat, i, 0), moved(rank-1, []int{0}, []int{rank - 2})...)
 }
 
-// diagEmbed puts the last axis on a diagonal of two new ones.
+// diagEmbed puts the last axis on the diagonal of two new axes.
 func diagEmbed(c *call) []ir.Value {
 	x, t := c.tensor("self"), c.out(0)
 	a, b := c.axis("dim1", -2, t.Rank()), c.axis("dim2", -1, t.Rank())
@@ -326,14 +326,14 @@ func diagEmbed(c *call) []ir.Value {
 	return one(c.where(on, c.unsqueeze(x, c.rank(x)), c.number(0, t.DType)))
 }
 
-// windows gathers windows of k elements along an axis, which becomes [number, k].
+// windows gathers windows of k elements along an axis, which becomes the two axes [number, k].
 func (c *call) windows(x ir.Value, axis int, number, k dim.Dim, step, dilation int64) ir.Value {
 	from := c.bin("mul", c.along(i64, 2, 0, number), c.i(step))
 	at := c.bin("add", from, c.bin("mul", c.along(i64, 2, 1, k), c.i(dilation)))
 	return c.gather(x, at, axis)
 }
 
-// unfolded is the view of windows of an axis, which cannot be written: windows overlap.
+// unfolded is the view of windows of an axis. Windows may overlap, so it cannot be written.
 func unfolded(c *call) []*tensor {
 	x, t := c.tensor("self"), c.out(0)
 	axis := c.axis("dimension", 0, c.rank(x))
@@ -414,7 +414,7 @@ func meshgrid(c *call) []*tensor {
 	return list
 }
 
-// broadcast repeats each tensor to the extents of all.
+// broadcast repeats the tensors to one shape.
 func broadcast(c *call) []*tensor {
 	list := c.refs("tensors")
 	for i, v := range list {

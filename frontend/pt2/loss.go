@@ -6,7 +6,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// lossRules are losses element by element, and those of classes, reduced as they say.
+// lossRules are losses of elements and losses of classes, reduced by the argument reduction.
 var lossRules = map[string]opRule{
 	"aten.mse_loss": loss(func(c *call, d ir.Value) ir.Value { return c.bin("mul", d, d) }),
 	"aten.l1_loss":  loss(func(c *call, d ir.Value) ir.Value { return c.un("abs", d) }),
@@ -24,7 +24,7 @@ var lossRules = map[string]opRule{
 	"aten.nll_loss_forward": negativeLogLikelihood, "aten.nll_loss2d_forward": negativeLogLikelihood,
 }
 
-// huber is d²/2 up to delta, and a line beyond it.
+// huber is d²/2 where |d| < delta, and delta*(|d| - delta/2) elsewhere.
 func (c *call) huber(d ir.Value, delta float64) ir.Value {
 	a := c.un("abs", d)
 	near := c.bin("mul", c.bin("mul", d, d), c.f(0.5))
@@ -32,17 +32,17 @@ func (c *call) huber(d ir.Value, delta float64) ir.Value {
 	return c.where(c.compare("lt", a, c.f(delta)), near, far)
 }
 
-// loss is a function of self - target.
+// loss is the rule of a loss that is a function of self - target.
 func loss(f func(c *call, d ir.Value) ir.Value) opRule {
 	return func(c *call) []ir.Value {
 		return one(c.losses(f(c, c.bin("sub", c.tensor("self"), c.tensor("target")))))
 	}
 }
 
-// What reduction means: neither of them keeps the loss of each element.
+// Values of the argument reduction. 0 keeps the loss of each element.
 const reductionMean, reductionSum = 1, 2
 
-// losses reduces losses of elements as the call says.
+// losses reduces the losses of elements.
 func (c *call) losses(v ir.Value) ir.Value {
 	switch c.int("reduction", reductionMean) {
 	case reductionMean:
@@ -53,7 +53,7 @@ func (c *call) losses(v ir.Value) ir.Value {
 	return v
 }
 
-// weighted multiplies losses by the weights of elements that a call may have.
+// weighted multiplies losses by the weights of elements, if the call has them.
 func (c *call) weighted(v ir.Value) ir.Value {
 	if !c.has("weight") {
 		return v
@@ -61,7 +61,7 @@ func (c *call) weighted(v ir.Value) ir.Value {
 	return c.bin("mul", v, c.tensor("weight"))
 }
 
-// binaryCrossEntropy is -(t log x + (1-t) log(1-x)), with logarithms of at least -100 as in PyTorch.
+// binaryCrossEntropy is -(t log x + (1-t) log(1-x)). As in PyTorch, logarithms are at least -100.
 func binaryCrossEntropy(c *call) []ir.Value {
 	x, t := c.tensor("self"), c.tensor("target")
 	log := c.bin("maximum", c.un("log", x), c.f(-100))
@@ -70,8 +70,8 @@ func binaryCrossEntropy(c *call) []ir.Value {
 	return one(c.losses(c.weighted(v)))
 }
 
-// binaryCrossEntropyWithLogits is binaryCrossEntropy of sigmoid(x), where positive ones weigh
-// pos_weight: (1-t)x + (1 + (pos_weight-1)t)(log(1+exp(-|x|)) + max(-x, 0)).
+// binaryCrossEntropyWithLogits is binaryCrossEntropy of sigmoid(x), in which pos_weight weighs positive targets:
+// (1-t)x + (1 + (pos_weight-1)t)(log(1+exp(-|x|)) + max(-x, 0)).
 func binaryCrossEntropyWithLogits(c *call) []ir.Value {
 	x, t := c.tensor("self"), c.tensor("target")
 	log := c.bin("add", c.log1p(c.un("exp", c.un("neg", c.un("abs", x)))), c.bin("maximum", c.un("neg", x), c.f(0)))
@@ -83,7 +83,7 @@ func binaryCrossEntropyWithLogits(c *call) []ir.Value {
 	return one(c.losses(c.weighted(v)))
 }
 
-// klDivergence is t(log t - x) of logarithms x, 0 where t is.
+// klDivergence is t(log t - x) for log-probabilities x, and 0 where t is 0.
 func klDivergence(c *call) []ir.Value {
 	x, t := c.tensor("self"), c.tensor("target")
 	if c.bool("log_target", false) {
@@ -93,16 +93,17 @@ func klDivergence(c *call) []ir.Value {
 	return one(c.losses(c.bin("sub", own, c.bin("mul", t, x))))
 }
 
-// classes are logarithms of probabilities along an axis, and which of them count.
+// classes are log-probabilities of classes along an axis, and the target class of each position.
 type classes struct {
-	log    ir.Value // f32
+	log    ir.Value // log-probabilities, f32
 	axis   int
-	target ir.Value // class of each position; the axis has extent 1
-	counts ir.Value // bool: the class is not ignored
-	weight ir.Value // f32, of each class, for the axis; ir.NoValue: 1
+	target ir.Value // target class of each position; the axis has size 1
+	counts ir.Value // bool: the class is not ignore_index
+	weight ir.Value // weight of each class along the axis, f32; ir.NoValue: all 1
 }
 
-// classes reads the operands of a loss of classes: those of one sample have no axis before.
+// classes reads the operands of a loss of classes. A single sample has no batch axis, so its classes are along axis
+// 0.
 func (c *call) classes(log, target ir.Value) classes {
 	k := classes{log: log, axis: min(c.rank(log)-1, 1), weight: ir.NoValue}
 	if k.axis < 0 {
@@ -121,18 +122,19 @@ func (c *call) classes(log, target ir.Value) classes {
 	return k
 }
 
-// chosen returns the element of v, which has the axis of classes, at each position's class.
+// chosen returns the element of v at the target class of each position. v has the axis of classes.
 func (c *call) chosen(k classes, v ir.Value) ir.Value {
 	at := c.along(i64, c.rank(k.log), k.axis, c.shape(k.log)[k.axis])
 	return c.reduce("sum", c.where(c.compare("eq", at, k.target), v, c.f(0)), []int{k.axis}, true)
 }
 
-// counted returns losses of positions, 0 of those that are ignored, without the axis of classes.
+// counted returns the losses of positions without the axis of classes, and 0 for ignored positions.
 func (c *call) counted(k classes, v ir.Value) ir.Value {
 	return c.squeeze(c.where(k.counts, v, c.f(0)), k.axis)
 }
 
-// classLosses reduces losses of positions: a mean is that of the weights of their classes.
+// classLosses reduces the losses of positions, and returns the sum of the weights of their classes, by which a mean
+// divides.
 func (c *call) classLosses(k classes, v ir.Value) (loss, total ir.Value) {
 	weight := c.full(c.f(1), dtype.F32, c.shape(k.target)...)
 	if k.weight != ir.NoValue {
@@ -149,7 +151,7 @@ func (c *call) classLosses(k classes, v ir.Value) (loss, total ir.Value) {
 	return v, total
 }
 
-// likelihood is -weight * log of each position's class.
+// likelihood is -weight * log-probability of the target class of each position.
 func (c *call) likelihood(k classes) ir.Value {
 	v := k.log
 	if k.weight != ir.NoValue {
@@ -164,8 +166,8 @@ func negativeLogLikelihood(c *call) []ir.Value {
 	return []ir.Value{c.cast(v, c.out(0).DType), c.cast(total, c.out(0).DType)}
 }
 
-// crossEntropy takes logits and, for each position, its class or the probability of each. With
-// label_smoothing that much of the probability is spread over all classes.
+// crossEntropy takes logits and, for each position, a target class or the probability of every class. label_smoothing
+// is the part of the probability that is spread over all classes.
 func crossEntropy(c *call) []ir.Value {
 	x, target := c.cast(c.tensor("self"), dtype.F32), c.tensor("target")
 	axis, smooth := min(c.rank(x)-1, 1), c.float("label_smoothing", 0)
@@ -194,7 +196,7 @@ func crossEntropy(c *call) []ir.Value {
 	return one(c.cast(v, c.out(0).DType))
 }
 
-// softCrossEntropy is that of probabilities of n classes; its mean is over positions.
+// softCrossEntropy is the cross entropy with target probabilities of n classes. A mean is over positions.
 func (c *call) softCrossEntropy(log, target ir.Value, axis int, smooth float64, n int64) ir.Value {
 	target = c.cast(target, dtype.F32)
 	if smooth != 0 {

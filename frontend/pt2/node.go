@@ -10,13 +10,12 @@ import (
 	"pwc/ir/dtype"
 )
 
-// call is one node of the graph while a rule makes nodes of the IR of it. Its methods refuse
-// what is wrong, which ends the rule.
+// A call is a node of the graph that a rule imports. Its methods refuse a wrong argument, which ends the rule.
 type call struct {
 	*importer
 	n        *node
 	name     string // "aten.add", as the archive has it
-	base     string // the same as the rules have it
+	base     string // the key of the op in the rules, see canonical
 	overload string // "Tensor"
 	in       map[string]*argument
 	outs     []string // names of the results; empty: not a tensor
@@ -67,8 +66,8 @@ func (im *importer) node(n *node) error {
 	return nil
 }
 
-// idle reports whether the call is of an op of ATen that writes nothing, and nothing reads its
-// results: transformers draws numbers that only training uses.
+// idle reports whether a call is of an ATen op that writes nothing and whose results nothing reads: models of
+// transformers draw random numbers that only training uses.
 func (c *call) idle() bool {
 	if !strings.HasPrefix(c.base, "aten.") || strings.HasSuffix(c.base, "_") || c.overload == "out" {
 		return false
@@ -76,8 +75,8 @@ func (c *call) idle() bool {
 	return !slices.ContainsFunc(c.outs, func(name string) bool { return name == "" || c.used(name) })
 }
 
-// otherNode is a node that is no op of a library: arithmetic of sizes, whose results the
-// archive has as expressions, or a higher-order op.
+// otherNode imports a node that is not a torch.ops op. Arithmetic of sizes needs no nodes, as the archive has its
+// results as expressions. Nodes with tensors or graphs are refused.
 func (im *importer) otherNode(n *node) error {
 	tensors := false
 	for _, o := range n.Outputs {
@@ -100,7 +99,7 @@ func (im *importer) otherNode(n *node) error {
 
 // results runs the rule of the op.
 func (c *call) results() []*tensor {
-	if c.external() { // what the options name is kept, also where there is a rule
+	if c.external() { // Options.Externs takes precedence over rules
 		return c.extern()
 	}
 	if rule, ok := viewRules[c.base]; ok {
@@ -130,10 +129,11 @@ func (c *call) results() []*tensor {
 	panic(refusal{errNoRule})
 }
 
-// errNoRule says that an op has no rule; that its name is listed says so already.
+// errNoRule is the error of an op without a rule. It is empty: an op in the list of an [ImportError] without a reason
+// has no rule.
 var errNoRule = errors.New("")
 
-// inPlace runs a rule and writes its result to self.
+// inPlace runs a rule and writes its first result to self.
 func (c *call) inPlace(rule opRule) []*tensor {
 	self := c.ref("self")
 	results := rule(c)
@@ -164,7 +164,7 @@ func (c *call) outputNames() error {
 	return nil
 }
 
-// bind gives the results their names, and holds their types to what the archive says.
+// bind stores the results by their names, and compares their types with the archive.
 func (c *call) bind(results []*tensor) {
 	for i, name := range c.outs {
 		if name == "" {
@@ -172,12 +172,12 @@ func (c *call) bind(results []*tensor) {
 		}
 		if i >= len(results) {
 			if c.used(name) {
-				c.fail("its result %d is used, which is not supported", i)
+				c.fail("the program reads result %d, which is not supported", i)
 			}
 			continue
 		}
 		want := c.out(i)
-		// Of results that nothing reads PyTorch does not keep the sizes right (lstm's states).
+		// PyTorch may record wrong sizes for results that nothing reads (the states of lstm).
 		if v := c.read(results[i]); !c.fb.Type(v).Equal(want) && c.used(name) {
 			c.fail("result %d is %s, the archive says %s", i, c.fb.Type(v), want)
 		}
@@ -185,8 +185,8 @@ func (c *call) bind(results []*tensor) {
 	}
 }
 
-// stand gives the results of a node that cannot be imported values of their types, so that
-// the nodes after it are looked at too.
+// stand gives placeholder values to the results of a node that cannot be imported, so that the nodes after it are
+// checked too.
 func (im *importer) stand(c *call) {
 	for _, name := range c.outs {
 		if name == "" || im.values[name] != nil {
@@ -212,7 +212,7 @@ func (im *importer) empty(t ir.Type) ir.Value {
 	return im.op("empty", nil, ir.DimsAttr("shape", t.Shape...), ir.DTypeAttr(t.DType))
 }
 
-// miss notes what cannot be imported.
+// miss records a node that cannot be imported.
 func (im *importer) miss(n *node, op string, reason error, extern string) {
 	key := [2]string{op, reason.Error()}
 	if i, ok := im.index[key]; ok {
@@ -235,8 +235,7 @@ func modulePath(stack string) string {
 	return parts[1]
 }
 
-// place returns the innermost line of the source that a node comes from, of those that are
-// not PyTorch's own, or the name of the node.
+// place returns the innermost source line of a node outside of PyTorch, or the name of a node without source lines.
 func place(n *node) string {
 	trace := strings.Split(n.Metadata["stack_trace"], "\n")
 	file := ""

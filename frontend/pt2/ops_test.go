@@ -31,11 +31,11 @@ type operand struct {
 	data  []float64
 }
 
-// opCase is a program of one op, and what it computes by its definition.
+// An opCase is a program of one op, and its results by the definition of the op.
 type opCase struct {
 	name, op string
 	operands []operand
-	args     string // the other arguments: name of the schema and value, as JSON
+	args     string // the other arguments, as JSON: name in the schema and value
 	results  []operand
 }
 
@@ -56,7 +56,7 @@ func (o operand) tensor(t *testing.T) *interp.Tensor {
 	return v
 }
 
-// wave are n numbers without a pattern.
+// wave returns n numbers without a pattern.
 func wave(n int, step float64) []float64 {
 	out := make([]float64, n)
 	for i := range out {
@@ -65,7 +65,7 @@ func wave(n int, step float64) []float64 {
 	return out
 }
 
-// archive writes a program that applies the op to its inputs.
+// archive returns the files of an archive whose program applies the op to its inputs.
 func (c *opCase) archive(t *testing.T) []entry {
 	t.Helper()
 	type m = map[string]any
@@ -145,7 +145,7 @@ func (c *opCase) run(t *testing.T) {
 	}
 }
 
-// TestOps holds ops to loops that follow their definitions.
+// TestOps compares ops with loops that follow their definitions.
 func TestOps(t *testing.T) {
 	for _, c := range opCases() {
 		t.Run(c.name, c.run)
@@ -165,7 +165,7 @@ func TestOpsOnHost(t *testing.T) {
 	}
 }
 
-// TestOpsOnGPU compiles them for a GPU, or every eighth for an emulated one.
+// TestOpsOnGPU compiles them for a GPU, or every eighth one for an emulated GPU.
 func TestOpsOnGPU(t *testing.T) {
 	dev := cudatest.Open(t, fake.Options{})
 	backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))
@@ -262,7 +262,7 @@ func foldCases() []opCase {
 	return append(out, poolIndexCase())
 }
 
-// poolIndexCase is max pooling of 6x8 by windows of 2x3, of which each second row counts, with padding.
+// poolIndexCase is max pooling of 6x8 by padded windows of 2x3, whose rows are two apart.
 func poolIndexCase() opCase {
 	const n, h, w = 2, 6, 8
 	x := wave(n*h*w, 2.3)
@@ -330,7 +330,7 @@ func sampleCases() []opCase {
 	return out
 }
 
-// sampled reads an image at a position.
+// sampled reads an image at a coordinate.
 func sampled(x []float64, h, w int, gx, gy float64, mode, beyond int, corners bool) float64 {
 	place := func(g float64, n int) float64 {
 		if corners {
@@ -460,7 +460,7 @@ func bagCases() []opCase {
 	return out
 }
 
-// bag combines rows of a table; those of the index pad do not count.
+// bag combines rows of a table; rows at the index pad do not count.
 func bag(table, index, weights []float64, width, mode int, pad float64) []float64 {
 	out, count := make([]float64, width), 0.0
 	for i, at := range index {
@@ -589,7 +589,7 @@ func lossCases() []opCase {
 	}
 }
 
-// TestViewable holds to PyTorch which tensors .view() takes without a copy.
+// TestViewable checks which tensors .view() takes without a copy in PyTorch.
 func TestViewable(t *testing.T) {
 	n := dim.Sym("n")
 	k := func(list ...int64) []dim.Dim {
@@ -621,8 +621,8 @@ func TestViewable(t *testing.T) {
 	}
 }
 
-// TestCopies holds that reshape and contiguous of a matrix that is turned have memory of their own,
-// and so has what the name of an op calls a copy.
+// TestCopies checks that reshape and contiguous of a transposed matrix return new memory, and so do ops with "copy"
+// in their name.
 func TestCopies(t *testing.T) {
 	size := func(n int64) symInt { return symInt{Int: &n} }
 	for _, c := range []struct {

@@ -10,7 +10,7 @@ import (
 	"pwc/ir"
 )
 
-// TestDims holds what options make of the dynamic dimensions.
+// TestDims checks the dynamic dimensions of an import under each option.
 func TestDims(t *testing.T) {
 	for _, c := range []struct {
 		what, archive string
@@ -18,9 +18,9 @@ func TestDims(t *testing.T) {
 		want          []Dim
 		err           string
 	}{
-		{what: "the leading one", archive: "mlp", want: []Dim{{Name: "s77", Lo: 1, Hi: 512, Batch: true, Where: "axis 0 of x"}}},
-		{what: "the first dynamic one", archive: "hf-bert", want: []Dim{{Name: "s27", Lo: 2, Hi: 64, Batch: true, Where: "axis 1 of x"}}},
-		{what: "inputs share none", archive: "symbolic", want: []Dim{{Name: "s77", Lo: 2, Hi: 32, Where: "axis 0 of x"}, {Name: "s94", Lo: 2, Hi: 16, Where: "axis 1 of y"}}},
+		{what: "leading", archive: "mlp", want: []Dim{{Name: "s77", Lo: 1, Hi: 512, Batch: true, Where: "axis 0 of x"}}},
+		{what: "first dynamic axis", archive: "hf-bert", want: []Dim{{Name: "s27", Lo: 2, Hi: 64, Batch: true, Where: "axis 1 of x"}}},
+		{what: "not shared by all inputs", archive: "symbolic", want: []Dim{{Name: "s77", Lo: 2, Hi: 32, Where: "axis 0 of x"}, {Name: "s94", Lo: 2, Hi: 16, Where: "axis 1 of y"}}},
 		{what: "chosen", archive: "symbolic", options: Options{BatchDim: "s94"}, want: []Dim{{Name: "s77", Lo: 2, Hi: 32, Where: "axis 0 of x"}, {Name: "s94", Lo: 2, Hi: 16, Batch: true, Where: "axis 1 of y"}}},
 		{what: "fixed", archive: "mlp", options: Options{Dims: map[string]int64{"s77": 7}}},
 		{what: "narrowed", archive: "mlp", options: Options{Max: map[string]int64{"s77": 64}}, want: []Dim{{Name: "s77", Lo: 1, Hi: 64, Batch: true, Where: "axis 0 of x"}}},
@@ -53,7 +53,7 @@ func TestDims(t *testing.T) {
 	}
 }
 
-// TestStates holds which buffers become states, and that they start from the archive's tensors.
+// TestStates checks which buffers become states, and that their initial values are the archive's tensors.
 func TestStates(t *testing.T) {
 	m, err := open(t, "mutation").Import(Options{})
 	if err != nil {

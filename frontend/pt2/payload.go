@@ -17,18 +17,17 @@ import (
 // payload is a tensor of the archive: a strided view of the bytes of an entry.
 type payload struct {
 	entry   string
-	dtype   dtype.DType // Invalid: one that the IR has not
+	dtype   dtype.DType // Invalid: the IR does not have it
 	scalar  int64       // schema.ScalarType
 	shape   []int64
 	strides []int64 // in elements
 	offset  int64   // in elements
-	bytes   int64   // of the entry
+	bytes   int64   // size of the entry
 }
 
 var _ safetensors.Source = (*Archive)(nil)
 
-// readPayloads reads the JSON files of weights and constants and checks every tensor against
-// the entry that it lies in.
+// readPayloads reads the JSON files of weights and constants, and checks every tensor against the size of its entry.
 func (a *Archive) readPayloads() error {
 	a.tensors = map[string]*payload{}
 	for _, folder := range []struct{ dir, config string }{
@@ -52,7 +51,7 @@ func (a *Archive) readPayloads() error {
 		}
 		for _, name := range slices.Sorted(maps.Keys(config.Config)) {
 			if a.tensors[name] != nil {
-				return a.errorf(folder.dir, "tensor %s is a weight and a constant", termsafe.Quote(name))
+				return a.errorf(folder.dir, "tensor %s is both a weight and a constant", termsafe.Quote(name))
 			}
 			meta := config.Config[name]
 			p, err := a.payload(folder.dir, name, &meta)
@@ -73,30 +72,30 @@ func (a *Archive) payload(dir, name string, m *payloadMeta) (*payload, error) {
 	entry := a.entries[dir+m.PathName]
 	switch {
 	case m.UsePickle:
-		return fail("it is pickled, as tensors of a subclass are, and objects that are no tensors; make plain tensors of them, or %s", resave)
+		return fail("it is pickled, as PyTorch does for tensor subclasses and objects that are not tensors; make plain tensors of them, or %s", resave)
 	case m.Meta == nil:
 		return fail("it has no tensor_meta")
 	case entry == nil:
-		return fail("there is no such entry")
+		return fail("the archive has no such entry")
 	case m.Meta.Layout != strided:
-		return fail("its layout is sparse; dense tensors are read")
+		return fail("its layout is sparse; only dense tensors are supported")
 	case len(m.Meta.Sizes) > ir.MaxRank || len(m.Meta.Sizes) != len(m.Meta.Strides):
-		return fail("it has %d sizes and %d strides, at most %d of each can be", len(m.Meta.Sizes), len(m.Meta.Strides), ir.MaxRank)
+		return fail("it has %d sizes and %d strides; both numbers must be equal and at most %d", len(m.Meta.Sizes), len(m.Meta.Strides), ir.MaxRank)
 	}
 	p := &payload{entry: dir + m.PathName, dtype: scalarTypes[m.Meta.DType], scalar: m.Meta.DType, bytes: int64(entry.UncompressedSize64)}
 	for i := range m.Meta.Sizes {
 		size, stride := m.Meta.Sizes[i].Int, m.Meta.Strides[i].Int
 		if size == nil || stride == nil || *size < 0 || *stride < 0 {
-			return fail("size or stride %d is no number of at least 0", i)
+			return fail("size or stride %d is not a number of at least 0", i)
 		}
 		p.shape, p.strides = append(p.shape, *size), append(p.strides, *stride)
 	}
 	if m.Meta.Offset.Int == nil || *m.Meta.Offset.Int < 0 {
-		return fail("its offset is no number of at least 0")
+		return fail("its offset is not a number of at least 0")
 	}
 	p.offset = *m.Meta.Offset.Int
 	if p.dtype == dtype.Invalid {
-		return p, nil // refused where it is used
+		return p, nil // refused when it is read
 	}
 	if reason := p.check(); reason != "" {
 		return fail("%s", reason)
@@ -104,10 +103,10 @@ func (a *Archive) payload(dir, name string, m *payloadMeta) (*payload, error) {
 	return p, nil
 }
 
-// maxRepeated bounds the bytes of a tensor whose strides repeat elements of its entry.
+// maxRepeated limits the bytes of a tensor whose strides repeat elements of its entry.
 const maxRepeated int64 = 1 << 31
 
-// check holds the extent of the view against the bytes of its entry.
+// check returns why the view is not within its entry; empty if it is.
 func (p *payload) check() (reason string) {
 	elements, last := int64(1), p.offset
 	for i, n := range p.shape {
@@ -115,7 +114,7 @@ func (p *payload) check() (reason string) {
 			return ""
 		}
 		if elements > math.MaxInt64/n || p.strides[i] > 0 && n-1 > (math.MaxInt64-last)/p.strides[i] {
-			return fmt.Sprintf("%v elements with strides %v and offset %d are more than can be counted", p.shape, p.strides, p.offset)
+			return fmt.Sprintf("shape %v with strides %v and offset %d overflows int64", p.shape, p.strides, p.offset)
 		}
 		elements, last = elements*n, last+(n-1)*p.strides[i]
 	}
@@ -125,12 +124,12 @@ func (p *payload) check() (reason string) {
 		return fmt.Sprintf("%s%v with strides %v and offset %d ends beyond the %d bytes of the entry", p.dtype, p.shape, p.strides, p.offset, p.bytes)
 	}
 	if size, ok := p.dtype.CheckedBytes(elements); !ok || size > max(p.bytes, maxRepeated) {
-		return fmt.Sprintf("%s%v repeats elements of an entry of %d bytes to more than %d", p.dtype, p.shape, p.bytes, maxRepeated)
+		return fmt.Sprintf("%s%v repeats elements of an entry of %d bytes; the limit is %d bytes", p.dtype, p.shape, p.bytes, maxRepeated)
 	}
 	return ""
 }
 
-// dense reports whether the elements lie in row-major order without gaps.
+// dense reports whether the elements are in row-major order without gaps.
 func (p *payload) dense() bool {
 	want := int64(1)
 	for i := len(p.shape) - 1; i >= 0; i-- {
@@ -145,8 +144,8 @@ func (p *payload) dense() bool {
 // Names returns the names of the tensors, sorted.
 func (a *Archive) Names() []string { return slices.Clone(a.names) }
 
-// Info describes a tensor: contiguous, as [Archive.Tensor] returns it. The error wraps
-// [safetensors.ErrNotFound] if there is none of that name.
+// Info returns the dtype and the shape of a tensor. The error wraps [safetensors.ErrNotFound] if the archive has no
+// tensor of that name, and is a [*FormatError] if the IR does not have its dtype.
 func (a *Archive) Info(name string) (safetensors.Info, error) {
 	p, err := a.tensor(name)
 	if err != nil {
@@ -155,8 +154,8 @@ func (a *Archive) Info(name string) (safetensors.Info, error) {
 	return safetensors.Info{Name: name, DType: p.dtype, Shape: slices.Clone(p.shape)}, nil
 }
 
-// Tensor reads a tensor: contiguous, whatever its strides in the archive are. Errors are those
-// of Info and of reading.
+// Tensor reads a tensor. The data is contiguous, whatever the strides in the archive are. Errors are those of Info
+// and of reading the entry.
 func (a *Archive) Tensor(name string) (safetensors.Tensor, error) {
 	p, err := a.tensor(name)
 	if err != nil {

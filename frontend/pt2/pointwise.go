@@ -7,7 +7,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// pointwiseRules are the ops that compute an element from elements.
+// pointwiseRules are the element-wise ops.
 var pointwiseRules = map[string]opRule{
 	"aten.neg": named("neg"), "aten.abs": named("abs"), "aten.sign": sign, "aten.sgn": sign, "aten.exp": named("exp"),
 	"aten.log": named("log"), "aten.sqrt": named("sqrt"), "aten.rsqrt": named("rsqrt"), "aten.reciprocal": named("reciprocal"),
@@ -200,17 +200,17 @@ var pointwiseRules = map[string]opRule{
 	"aten.dropout": dropout, "aten.native_dropout": dropout, "aten.alpha_dropout": dropout, "aten.feature_dropout": dropout,
 }
 
-// named is the op of that name of the IR; integers become the dtype of the result.
+// named is the rule of an op that the IR has under that name. An integer operand gets the dtype of the result.
 func named(op string) opRule {
 	return func(c *call) []ir.Value {
-		if c.has("input") { // some ops call their operand so
+		if c.has("input") { // the name of the operand of some ops
 			return one(c.un(op, c.cast(c.tensor("input"), c.out(0).DType)))
 		}
 		return one(c.un(op, c.cast(c.tensor("self"), c.out(0).DType)))
 	}
 }
 
-// sign is 0 of NaN.
+// sign is the IR's sign, with 0 for NaN.
 func sign(c *call) []ir.Value {
 	x := c.tensor("self")
 	y := c.un("sign", x)
@@ -220,7 +220,7 @@ func sign(c *call) []ir.Value {
 	return one(c.where(c.compare("eq", x, x), y, c.f(0)))
 }
 
-// composed is a function of one operand.
+// composed is the rule of a function of one operand.
 func composed(f func(*emitter, ir.Value) ir.Value) opRule {
 	return func(c *call) []ir.Value { return one(f(&c.emitter, c.cast(c.tensor("self"), c.out(0).DType))) }
 }
@@ -238,8 +238,8 @@ func (e *emitter) trunc(x ir.Value) ir.Value {
 	return e.where(e.compare("lt", x, e.f(0)), e.un("ceil", x), e.un("floor", x))
 }
 
-// log1p is exact near 0: log(u)*x/(u-1) with u = 1+x, where rounding errors of u cancel
-// (Goldberg, What Every Computer Scientist Should Know About Floating-Point Arithmetic, theorem 4).
+// log1p is accurate near 0: log(u)*x/(u-1) with u = 1+x, where rounding errors of u cancel (Goldberg, What Every
+// Computer Scientist Should Know About Floating-Point Arithmetic, theorem 4).
 func (e *emitter) log1p(x ir.Value) ir.Value {
 	u := e.bin("add", x, e.f(1))
 	d := e.bin("sub", u, e.f(1))
@@ -249,7 +249,7 @@ func (e *emitter) log1p(x ir.Value) ir.Value {
 	return e.where(near, x, e.where(big, x, exact))
 }
 
-// expm1 is exact near 0: 2*tanh(x/2) / (1-tanh(x/2)), and exp(x)-1 elsewhere.
+// expm1 is accurate near 0: 2*tanh(x/2) / (1-tanh(x/2)) for |x| < 0.5, and exp(x)-1 elsewhere.
 func (e *emitter) expm1(x ir.Value) ir.Value {
 	t := e.un("tanh", e.bin("mul", x, e.f(0.5)))
 	near := e.bin("div", e.bin("mul", t, e.f(2)), e.bin("sub", e.f(1), t))
@@ -257,14 +257,14 @@ func (e *emitter) expm1(x ir.Value) ir.Value {
 }
 
 func (e *emitter) sinh(x ir.Value) ir.Value {
-	// (exp(x)-exp(-x))/2, of expm1(x) so that it is exact near 0
+	// (exp(x)-exp(-x))/2 by expm1, which is accurate near 0
 	u := e.expm1(e.un("abs", x))
 	pos := e.bin("mul", e.f(0.5), e.bin("add", u, e.bin("div", u, e.bin("add", u, e.f(1)))))
 	large := e.bin("mul", e.f(0.5), e.un("exp", e.un("abs", x)))
 	return e.bin("mul", e.un("sign", x), e.where(e.compare("lt", e.un("abs", x), e.f(20)), pos, large))
 }
 
-// asinh is sign(x)*log1p(a + a^2/(1+sqrt(1+a^2))) of a = |x|.
+// asinh is sign(x)*log1p(a + a^2/(1+sqrt(1+a^2))) with a = |x|.
 func (e *emitter) asinh(x ir.Value) ir.Value {
 	a := e.un("abs", x)
 	sq := e.bin("mul", a, a)
@@ -305,14 +305,14 @@ func prelu(c *call) []ir.Value {
 func binary(op string) opRule {
 	return func(c *call) []ir.Value {
 		dt := c.out(0).DType
-		if dt == dtype.Bool { // products of bools; maximum and minimum
+		if dt == dtype.Bool { // mul, minimum and maximum of bools
 			return one(c.bin(map[string]string{"mul": "and", "minimum": "and", "maximum": "or"}[op], c.operand("self", dt), c.operand("other", dt)))
 		}
 		return one(c.bin(op, c.operand("self", dt), c.operand("other", dt)))
 	}
 }
 
-// numberOf is the larger or smaller of two, where one that is NaN does not count.
+// numberOf is fmax or fmin: if one operand is NaN, the result is the other.
 func numberOf(op string) opRule {
 	return func(c *call) []ir.Value {
 		dt := c.out(0).DType
@@ -327,13 +327,13 @@ func addition(op string) opRule {
 		dt := c.out(0).DType
 		a, b := c.operand("self", dt), c.operand("other", dt)
 		if dt == dtype.Bool {
-			return one(c.bin("or", a, b)) // sub of bools is no op of PyTorch
+			return one(c.bin("or", a, b)) // PyTorch has no sub of bools
 		}
 		return one(c.bin(op, a, c.scaled(b, "alpha", dt)))
 	}
 }
 
-// scaled multiplies by a number that is given as an argument.
+// scaled multiplies by the number argument of that name, by default 1.
 func (c *call) scaled(v ir.Value, name string, dt dtype.DType) ir.Value {
 	x := c.float(name, 1)
 	if x == 1 {
@@ -350,7 +350,7 @@ func reversedSub(c *call) []ir.Value {
 	return one(c.bin("sub", c.operand("other", dt), c.scaled(c.operand("self", dt), "alpha", dt)))
 }
 
-// remainder has the sign of other: r + other where r = rem(self, other) has another sign.
+// remainder has the sign of other: it is r + other where r = rem(self, other) has another sign, and r elsewhere.
 func remainder(c *call) []ir.Value {
 	dt := c.out(0).DType
 	a, b := c.operand("self", dt), c.operand("other", dt)
@@ -392,7 +392,7 @@ func power(c *call) []ir.Value {
 	return one(c.bin("pow", c.operand("self", dt), c.operand("exponent", dt)))
 }
 
-// powi multiplies, by squaring.
+// powi is x to the power of n, by repeated squaring.
 func (c *call) powi(x ir.Value, n int, dt dtype.DType) ir.Value {
 	if n == 0 {
 		return c.bin("add", c.bin("mul", x, c.number(0, dt)), c.number(1, dt))
@@ -414,7 +414,7 @@ func (c *call) powi(x ir.Value, n int, dt dtype.DType) ir.Value {
 
 func division(c *call) []ir.Value { return one(c.quotient(c.str("rounding_mode", ""))) }
 
-// quotient divides in the result's dtype: integers divide truly in floats.
+// quotient divides in the dtype of the result, which is a float for PyTorch's true division of integers.
 func (c *call) quotient(mode string) ir.Value {
 	dt := c.out(0).DType
 	a, b := c.operand("self", dt), c.operand("other", dt)
@@ -448,7 +448,7 @@ func truth(op string) opRule {
 	}
 }
 
-// shift multiplies by powers of two, which have to be constants.
+// shift shifts left by a constant number of bits: it multiplies by a power of two.
 func shift(c *call) []ir.Value {
 	dt := c.out(0).DType
 	n := c.float("other", 0)
@@ -468,9 +468,8 @@ func relation(dir string) opRule {
 	}
 }
 
-// promoted returns the dtype in which PyTorch computes with operands: tensors with axes
-// decide, then scalar tensors, then numbers, but a higher category (bool, integer, float)
-// wins (torch.result_type).
+// promoted returns the dtype in which PyTorch computes with operands (torch.result_type): that of tensors with axes,
+// unless scalar tensors, and then numbers, have a higher category (bool, integer, float).
 func (c *call) promoted(names ...string) dtype.DType {
 	var result dtype.DType
 	for level := range 3 { // tensors, scalar tensors, numbers
@@ -516,7 +515,7 @@ func category(dt dtype.DType) int {
 	return 3
 }
 
-// promote returns the dtype that holds values of both.
+// promote returns the dtype to which PyTorch promotes two dtypes of one priority.
 func promote(a, b dtype.DType) dtype.DType {
 	switch {
 	case category(a) != category(b):
@@ -580,18 +579,18 @@ func nanToNum(c *call) []ir.Value {
 	return one(c.where(c.compare("eq", y, c.f(math.Inf(-1))), c.f(c.float("neginf", -largest)), y))
 }
 
-// dropout copies in a program that was exported for inference.
+// dropout returns its argument and a mask of true: programs for inference drop nothing.
 func dropout(c *call) []ir.Value {
 	x := c.read(dropped(c)[0])
 	return []ir.Value{x, c.full(c.i(1), dtype.Bool, c.shape(x)...)}
 }
 
-// dropped is the argument itself, as PyTorch returns it where it does not train.
+// dropped returns the argument itself, as PyTorch does outside of training.
 func dropped(c *call) []*tensor {
 	if c.bool("train", false) && c.float("p", 0) != 0 {
 		c.fail("it draws random numbers (train=True); call eval() before the export")
 	}
-	if c.has("self") { // the variant that writes
+	if c.has("self") { // the name of the argument of in-place variants
 		return same(c)
 	}
 	return []*tensor{c.ref("input")}

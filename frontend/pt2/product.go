@@ -9,7 +9,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// productRules are matrix products and attention.
+// productRules are GEMMs, other products of tensors, and attention.
 var productRules = map[string]opRule{
 	"aten.linear": linear, "aten.matmul": func(c *call) []ir.Value { return one(c.matmul(c.tensor("self"), c.tensor("other"))) },
 	"aten.mm": func(c *call) []ir.Value { return one(c.matmul(c.tensor("self"), c.tensor("mat2"))) }, "aten.bmm": func(c *call) []ir.Value { return one(c.matmul(c.tensor("self"), c.tensor("mat2"))) },
@@ -41,7 +41,7 @@ func linear(c *call) []ir.Value {
 	if c.has("bias") {
 		args = append(args, c.tensor("bias"))
 	}
-	if c.rank(args[1]) == 1 { // a vector gives one number for each row
+	if c.rank(args[1]) == 1 { // the weight is a vector: the result has one number for each row
 		y := c.matmul(args[0], args[1])
 		if len(args) == 3 {
 			y = c.bin("add", y, args[2])
@@ -51,11 +51,11 @@ func linear(c *call) []ir.Value {
 	return one(c.op("linear", args))
 }
 
-// matmul is that of PyTorch: vectors are rows at the left and columns at the right.
+// matmul is torch.matmul: a vector is a row as left operand and a column as right operand.
 func (c *call) matmul(a, b ir.Value) ir.Value {
 	ra, rb := c.rank(a), c.rank(b)
 	if ra == 0 || rb == 0 {
-		c.fail("a scalar is no operand of a matrix product")
+		c.fail("a scalar cannot be an operand of a matrix product")
 	}
 	if ra == 1 {
 		a = c.unsqueeze(a, 0)
@@ -96,7 +96,7 @@ func outerAdded(c *call) []ir.Value {
 	return one(c.bin("add", c.scaled(c.tensor("self"), "beta", dt), c.scaled(y, "alpha", dt)))
 }
 
-// inner sums over the last axes of both operands; a scalar multiplies.
+// inner sums over the last axes of both operands; with a scalar operand it multiplies.
 func inner(c *call) []ir.Value {
 	a, b := c.tensor("self"), c.tensor("other")
 	if c.rank(a) == 0 || c.rank(b) == 0 {
@@ -108,12 +108,12 @@ func inner(c *call) []ir.Value {
 	return one(c.reshape(y, c.out(0).Shape...))
 }
 
-// attention is softmax(q @ k^T * scale + mask) @ v: causal, the IR's attention, else plain
-// ops. Heads of q are groups of those of k and v.
+// attention is softmax(q @ k^T * scale + mask) @ v: the op attention of the IR where [call.fusedAttention] can make
+// it, else plain ops. Several heads of q may share a head of k and v (GQA).
 func attention(c *call) []ir.Value {
 	q, k, v := c.tensor("query"), c.tensor("key"), c.tensor("value")
 	if c.float("dropout_p", 0) != 0 {
-		c.fail("it drops numbers at random; call eval() before the export")
+		c.fail("it drops probabilities at random (dropout_p); call eval() before the export")
 	}
 	if c.rank(q) < 2 || c.rank(k) < 2 || c.rank(v) < 2 {
 		c.fail("query, key and value must have at least two axes")
@@ -144,7 +144,7 @@ func attention(c *call) []ir.Value {
 	return one(y)
 }
 
-// groups gives heads of q that share a head of k and v an axis of their own.
+// groups splits the axis of heads of q in two: the heads of k and v, and the heads of q that share one of them.
 func (c *call) groups(q, k, v ir.Value) (ir.Value, ir.Value, ir.Value) {
 	at := c.rank(q) - 3
 	heads, kv := c.shape(q)[at], c.shape(k)[at]
@@ -157,7 +157,7 @@ func (c *call) groups(q, k, v ir.Value) (ir.Value, ir.Value, ir.Value) {
 	return q, c.unsqueeze(k, at+1), c.unsqueeze(v, at+1)
 }
 
-// probabilities applies the mask that the call has to scores.
+// probabilities applies the mask of the call to scores, and then softmax.
 func (c *call) probabilities(scores ir.Value, query []dim.Dim, group bool) ir.Value {
 	rank := c.rank(scores)
 	s := c.shape(scores)
@@ -170,7 +170,7 @@ func (c *call) probabilities(scores ir.Value, query []dim.Dim, group bool) ir.Va
 		return c.softmaxOf(scores, rank-1)
 	}
 	m := c.tensor(mask)
-	if group && c.rank(m) > 2 { // a mask for heads: its axis is that of q
+	if group && c.rank(m) > 2 { // a mask with an axis of heads, which is split like that of q
 		at := c.rank(m) - 3
 		if n, ok := c.shape(m)[at].Const(); ok && n == 1 {
 			m = c.unsqueeze(m, at)
@@ -192,7 +192,7 @@ type term struct {
 	letters []rune
 }
 
-// einsum contracts operands from left to right, each pair as a product of matrices.
+// einsum contracts operands from left to right, each pair as a GEMM.
 func einsum(c *call) []ir.Value {
 	operands := c.tensors("tensors")
 	terms, result, ok := c.letters(c.str("equation", ""), operands)
@@ -201,7 +201,7 @@ func einsum(c *call) []ir.Value {
 	}
 	acc := terms[0]
 	for i := 1; i <= len(terms); i++ {
-		// Letters that nothing after needs are summed.
+		// Sum over letters that neither the result nor a later operand has.
 		need := slices.Clone(result)
 		for _, t := range terms[i:] {
 			need = append(need, t.letters...)
@@ -220,13 +220,13 @@ func einsum(c *call) []ir.Value {
 	for i, l := range result {
 		perm[i] = slices.Index(acc.letters, l)
 		if perm[i] < 0 {
-			c.fail("result letter %c is of no operand", l)
+			c.fail("result letter %c is in no operand", l)
 		}
 	}
 	return one(c.transpose(acc.v, perm...))
 }
 
-// summed removes the axes whose letters are not needed.
+// summed sums over the axes whose letters are not needed.
 func (c *call) summed(t term, need []rune) term {
 	var axes []int
 	var keep []rune
@@ -243,7 +243,7 @@ func (c *call) summed(t term, need []rune) term {
 	return term{c.reduce("sum", t.v, axes, false), keep}
 }
 
-// contracted multiplies two operands and sums over the letters of both that are not needed.
+// contracted multiplies two operands and sums over their common letters that are not needed.
 func (c *call) contracted(a, b term, need []rune) term {
 	var batch, left, right, inner []rune
 	for _, l := range a.letters {
@@ -265,7 +265,7 @@ func (c *call) contracted(a, b term, need []rune) term {
 	vb, db := c.arranged(b, batch, inner, right)
 	y := c.bin("matmul", va, vb)
 	shape := append(append(append([]dim.Dim{}, da[:len(batch)]...), da[len(batch):len(batch)+len(left)]...), db[len(batch)+len(inner):]...)
-	for i := range batch { // an extent of 1 stretches
+	for i := range batch { // a size of 1 broadcasts
 		if n, ok := shape[i].Const(); ok && n == 1 {
 			shape[i] = db[i]
 		}
@@ -273,8 +273,8 @@ func (c *call) contracted(a, b term, need []rune) term {
 	return term{c.reshape(y, shape...), slices.Concat(batch, left, right)}
 }
 
-// arranged orders the axes of an operand by three groups of letters, and joins those of the
-// second and third to one each. It returns the extents before they were joined, too.
+// arranged orders the axes of an operand by three groups of letters, and joins the axes of the second and of the
+// third group to one axis each. It also returns the shape before the join.
 func (c *call) arranged(t term, groups ...[]rune) (ir.Value, []dim.Dim) {
 	var perm []int
 	for _, g := range groups {
@@ -293,12 +293,12 @@ func (c *call) arranged(t term, groups ...[]rune) (ir.Value, []dim.Dim) {
 	return c.reshape(v, joined...), s
 }
 
-// letters parses an equation. Axes of an ellipsis get letters of their own, from the right;
-// a letter twice in an operand is its diagonal.
+// letters parses an equation. Axes of an ellipsis get letters from the right, see dotLetter; a letter that occurs
+// twice in an operand means its diagonal.
 func (c *call) letters(equation string, operands []ir.Value) ([]term, []rune, bool) {
 	e := parseEinsum(equation)
 	if e == nil || len(e.operands) != len(operands) || len(operands) == 0 {
-		c.fail("equation %q is not understood", equation)
+		c.fail("equation %q is not one for %d operands", equation, len(operands))
 	}
 	terms := make([]term, len(operands))
 	wide := 0
@@ -313,7 +313,7 @@ func (c *call) letters(equation string, operands []ir.Value) ([]term, []rune, bo
 	return terms, e.spelledResult(wide), true
 }
 
-// distinctLetters takes diagonals until each letter is there once.
+// distinctLetters takes diagonals until each letter occurs once.
 func (c *call) distinctLetters(t term) term {
 	for i := 0; i < len(t.letters); i++ {
 		j := slices.Index(t.letters[i+1:], t.letters[i])
@@ -335,7 +335,7 @@ func tensordot(c *call) []ir.Value {
 	a, b := c.tensor("self"), c.tensor("other")
 	left, right := c.axes("dims_self", c.rank(a)), c.axes("dims_other", c.rank(b))
 	if len(left) != len(right) || !distinct(left) || !distinct(right) {
-		c.fail("it sums over %d axes and %d", len(left), len(right))
+		c.fail("dims_self has %d axes and dims_other %d; both must name the same number of different axes", len(left), len(right))
 	}
 	letters := func(rank, first int, sums []int) []rune {
 		out := make([]rune, rank)
@@ -354,7 +354,7 @@ func tensordot(c *call) []ir.Value {
 	return one(c.contracted(ta, tb, need).v)
 }
 
-// kron is the product of each element with each.
+// kron multiplies each element of self by each element of other.
 func kron(c *call) []ir.Value {
 	a, b := c.tensor("self"), c.tensor("other")
 	for c.rank(a) < c.rank(b) {
@@ -382,8 +382,8 @@ func bilinearForm(c *call) []ir.Value {
 	return one(c.op("linear", args))
 }
 
-// trilinear is what a bilinear layer is decomposed to: three operands get axes of extent 1, are
-// multiplied, and summed over axes.
+// trilinear is aten._trilinear, to which PyTorch decomposes a bilinear layer: three operands get axes of size 1, are
+// multiplied, and are summed over axes.
 func trilinear(c *call) []ir.Value {
 	y := ir.NoValue
 	for _, operand := range [][2]string{{"i1", "expand1"}, {"i2", "expand2"}, {"i3", "expand3"}} {
@@ -399,12 +399,12 @@ func trilinear(c *call) []ir.Value {
 	return one(c.over("sum", y, c.axes("sumdim", c.rank(y)), false))
 }
 
-// cross is the product of vectors of three, which lie along an axis.
+// cross is the cross product of vectors with three elements along an axis.
 func cross(c *call) []ir.Value {
 	x, y := c.tensor("self"), c.tensor("other")
 	axis := c.axis("dim", -1, c.rank(x))
 	if n, ok := c.shape(x)[axis].Const(); !ok || n != 3 || !c.has("dim") && c.base == "aten.cross" {
-		c.fail("it takes dim, an axis of 3")
+		c.fail("dim must be given and name an axis of size 3")
 	}
 	part := func(v ir.Value, i int) ir.Value {
 		return c.slice(v, axis, dim.Const(int64(i%3)), dim.Const(int64(i%3+1)), 1)

@@ -28,7 +28,7 @@ var recurrentRules = map[string]opRule{
 	"aten.gru": layers("gru"), "aten.lstm": layers("lstm"), "aten.rnn_tanh": layers("tanh"), "aten.rnn_relu": layers("relu"),
 }
 
-// cell are the parameters of a recurrent cell; biases may be none.
+// A cell has the parameters of a recurrent cell; biases may be ir.NoValue.
 type cell struct{ inWeight, hiddenWeight, inBias, hiddenBias ir.Value }
 
 func (c *call) cell(wi, wh, bi, bh string) cell {
@@ -94,21 +94,21 @@ func (c *call) rnn(act string, x, h ir.Value, p cell) ir.Value {
 // maxUnrolled bounds the steps of a sequence that are unrolled.
 const maxUnrolled = 256
 
-// layers is gru.input(input, hx, params, has_biases, num_layers, dropout, train,
-// bidirectional, batch_first) and its like.
+// layers is the rule of gru.input(input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
+// batch_first), and of lstm, rnn_tanh and rnn_relu.
 func layers(kind string) opRule {
 	return func(c *call) []ir.Value {
 		x := c.tensor("input")
 		first, both := c.bool("batch_first", false), c.bool("bidirectional", false)
 		if c.overload != "input" || c.rank(x) != 3 {
-			c.fail("packed sequences are not supported")
+			c.fail("packed sequences, and inputs that do not have 3 axes, are not supported")
 		}
 		if first {
 			x = c.transpose(x, 1, 0, 2)
 		}
 		steps, ok := c.shape(x)[0].Const()
 		if !ok || steps < 1 || steps > maxUnrolled {
-			c.fail("a sequence is unrolled: its length (%s) has to be a constant of at most %d", c.shape(x)[0], maxUnrolled)
+			c.fail("the sequence is unrolled, so its length (%s) must be a constant from 1 to %d", c.shape(x)[0], maxUnrolled)
 		}
 		var hx []ir.Value
 		if kind == "lstm" {
@@ -138,7 +138,7 @@ type layered struct {
 	hx     []ir.Value // states before the first step: [layers*directions, N, H]
 	params []ir.Value
 	biases bool
-	last   [][]ir.Value // states after the last step, of each of hx
+	last   [][]ir.Value // states after the last step, for each of hx
 }
 
 func (c *call) layer(l *layered, x ir.Value, layer int, both bool) ir.Value {
@@ -148,7 +148,7 @@ func (c *call) layer(l *layered, x ir.Value, layer int, both bool) ir.Value {
 		run := layer*directions + d
 		each := 2 + 2*b2i(l.biases)
 		if (run+1)*each > len(l.params) || len(l.hx) != len(l.last) || len(l.hx) == 0 {
-			c.fail("it has %d parameters", len(l.params))
+			c.fail("it has %d parameters, too few for its layers", len(l.params))
 		}
 		own := l.params[run*each:]
 		p := cell{own[0], own[1], ir.NoValue, ir.NoValue}
@@ -160,7 +160,7 @@ func (c *call) layer(l *layered, x ir.Value, layer int, both bool) ir.Value {
 	return c.concat(2, sides...)
 }
 
-// sweep runs a cell over all steps, backwards if asked.
+// sweep runs a cell over all steps, from the last to the first if backward is set.
 func (c *call) sweep(l *layered, x ir.Value, run int, p cell, backward bool) ir.Value {
 	state := make([]ir.Value, len(l.hx))
 	for i, h := range l.hx {

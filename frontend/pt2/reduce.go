@@ -8,7 +8,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// reduceRules are the ops that reduce axes, select positions, and normalize.
+// reduceRules are reductions, selections of elements such as topk, and norms.
 var reduceRules = map[string]opRule{
 	"aten.sum": reduction("sum"), "aten.mean": reduction("mean"), "aten.prod": reduction("prod"), "aten.amax": reduction("max"), "aten.amin": reduction("min"),
 	"aten.any": truthOver("max"), "aten.all": truthOver("min"),
@@ -48,7 +48,7 @@ var reduceRules = map[string]opRule{
 	},
 }
 
-// over reduces axes; a scalar has none to reduce.
+// over reduces axes. A scalar, or a tensor without axes to reduce, stays as it is.
 func (c *call) over(op string, x ir.Value, axes []int, keep bool) ir.Value {
 	if c.rank(x) == 0 || len(axes) == 0 {
 		return x
@@ -56,7 +56,7 @@ func (c *call) over(op string, x ir.Value, axes []int, keep bool) ir.Value {
 	return c.reduce(op, x, axes, keep)
 }
 
-// reduction is sum.dim_IntList(self, dim, keepdim, dtype) and its like.
+// reduction is the rule of sum.dim_IntList(self, dim, keepdim, dtype), and of ops with these arguments.
 func reduction(op string) opRule {
 	return func(c *call) []ir.Value {
 		x := c.cast(c.tensor("self"), c.out(0).DType)
@@ -64,7 +64,7 @@ func reduction(op string) opRule {
 	}
 }
 
-// truthOver reduces bools as integers.
+// truthOver is any or all: it reduces bools as integers.
 func truthOver(op string) opRule {
 	return func(c *call) []ir.Value {
 		x := c.cast(c.cast(c.tensor("self"), dtype.Bool), dtype.I32)
@@ -73,7 +73,7 @@ func truthOver(op string) opRule {
 	}
 }
 
-// extremes is max.default, max.other, and max.dim with its positions.
+// extremes is max.default, max.other or max.dim, which also returns indices; or the same of min.
 func extremes(c *call, reduce, pair string) []ir.Value {
 	x := c.tensor("self")
 	switch c.overload {
@@ -95,7 +95,7 @@ func (c *call) argExtreme(which string) ir.Value {
 	return c.argOver(which, x, c.axis("dim", 0, c.rank(x)), c.bool("keepdim", false))
 }
 
-// argOver returns i64 positions of the largest or smallest.
+// argOver returns the i64 indices of the largest or smallest elements along an axis.
 func (c *call) argOver(which string, x ir.Value, axis int, keep bool) ir.Value {
 	if c.rank(x) == 0 {
 		return c.full(c.i(0), dtype.I64)
@@ -107,8 +107,8 @@ func (c *call) argOver(which string, x ir.Value, axis int, keep bool) ir.Value {
 	return c.cast(v, dtype.I64)
 }
 
-// reversed returns values in the opposite order: -x of floats, the complement of integers,
-// which has no value that overflows.
+// reversed returns values in the opposite order: -x for floats, and for integers the complement, which cannot
+// overflow.
 func (e *emitter) reversed(x ir.Value) ir.Value {
 	if e.dtype(x).Float() {
 		return e.un("neg", x)
@@ -116,7 +116,7 @@ func (e *emitter) reversed(x ir.Value) ir.Value {
 	return e.un("not", x)
 }
 
-// count returns the elements that a reduction joins.
+// count returns the number of elements that a reduction combines.
 func (c *call) count(x ir.Value, axes []int) dim.Dim {
 	n := dim.Const(1)
 	for _, a := range axes {
@@ -127,7 +127,7 @@ func (c *call) count(x ir.Value, axes []int) dim.Dim {
 	return n
 }
 
-// moments returns mean and variance of f32 values over axes, which stay with extent 1.
+// moments returns mean and variance of f32 values over axes, which keep size 1.
 func (c *call) moments(x ir.Value, axes []int, correction float64) (mean, variance ir.Value) {
 	mean = c.over("mean", x, axes, true)
 	d := c.bin("sub", x, mean)
@@ -188,7 +188,7 @@ func weightNorm(c *call) []ir.Value {
 	return []ir.Value{y, c.reshape(norm, c.shape(c.tensor("g"))...)}
 }
 
-// normOver is the p-norm of axes.
+// normOver is the p-norm over axes.
 func (c *call) normOver(x ir.Value, p float64, axes []int, keep bool) ir.Value {
 	a := c.un("abs", x)
 	switch {
@@ -206,7 +206,7 @@ func (c *call) normOver(x ir.Value, p float64, axes []int, keep bool) ir.Value {
 	return c.bin("pow", c.over("sum", c.bin("pow", a, c.f(p)), axes, keep), c.f(1/p))
 }
 
-// logSumExp is m + log(sum(exp(x-m))) with the largest m, or 0 where that is infinite.
+// logSumExp is m + log(Σ exp(x-m)), where m is the largest element, or 0 if that is infinite.
 func logSumExp(c *call) []ir.Value {
 	t := c.out(0)
 	x := c.cast(c.tensor("self"), dtype.F32)
@@ -240,8 +240,7 @@ func diff(c *call) []ir.Value {
 	return one(x)
 }
 
-// largest returns the k largest of an axis, or the smallest, and their positions. NaN counts as
-// the largest.
+// largest returns the k largest elements of an axis, or the smallest, and their indices. NaN counts as the largest.
 func (c *call) largest(x ir.Value, axis int, k int64, smallest bool) (values, index ir.Value) {
 	rank := c.rank(x)
 	back := moved(rank, []int{rank - 1}, []int{axis})
@@ -256,9 +255,9 @@ func (c *call) largest(x ir.Value, axis int, k int64, smallest bool) (values, in
 	return c.transpose(values, back...), c.transpose(index, back...)
 }
 
-// descending returns keys in the opposite order of values, for topk: NaN, which is the largest
-// there, becomes the smallest. Halves leave room for infinity below the finite numbers; two
-// denormals of f32 that differ in their last bit have one key.
+// descending returns keys in the opposite order of x, for topk. NaN, which topk takes as the largest, gets the
+// smallest key. Keys are halves, so that the key of +Inf is below the keys of finite numbers. Two denormals of f32
+// that differ in their last bit have one key.
 func (c *call) descending(x ir.Value) ir.Value {
 	if !c.dtype(x).Float() {
 		return c.un("not", x)
@@ -276,7 +275,7 @@ func topk(c *call) []ir.Value {
 	return []ir.Value{v, i}
 }
 
-// sorted is topk of a whole axis, which keeps the order of equal elements.
+// sorted is topk of a whole axis; topk keeps the order of equal elements.
 func sorted(c *call) []ir.Value {
 	x := c.tensor("self")
 	axis := c.axis("dim", -1, c.rank(x))
@@ -288,7 +287,7 @@ func sorted(c *call) []ir.Value {
 	return []ir.Value{v, i}
 }
 
-// ranked returns the element of an axis that k others precede in ascending order, and its position.
+// ranked returns element k(n) of the n elements of an axis in ascending order, and its index.
 func (c *call) ranked(x ir.Value, axis int, k func(n int64) int64) (value, index ir.Value) {
 	n, ok := c.shape(x)[axis].Const()
 	if !ok {
@@ -302,7 +301,7 @@ func (c *call) ranked(x ir.Value, axis int, k func(n int64) int64) (value, index
 	return c.at(v, axis, at), c.at(i, axis, at)
 }
 
-// median is the lower one of two. NaN among the elements is the result.
+// median is the lower one of two middle elements. If an element is NaN, the result is NaN.
 func median(c *call) []ir.Value {
 	x := c.tensor("self")
 	all := !c.has("dim")
@@ -323,7 +322,7 @@ func median(c *call) []ir.Value {
 	return []ir.Value{c.reshape(v, c.out(0).Shape...), c.reshape(i, c.out(0).Shape...)}
 }
 
-// kthValue is the k-th smallest of an axis.
+// kthValue is the k-th smallest element of an axis.
 func kthValue(c *call) []ir.Value {
 	x := c.tensor("self")
 	v, i := c.ranked(x, c.axis("dim", -1, c.rank(x)), func(int64) int64 { return c.int("k", 1) - 1 })
@@ -337,17 +336,17 @@ func pdist(c *call) []ir.Value {
 		c.fail("it takes a matrix")
 	}
 	if !c.known(t.Shape[0], func(lo, hi int64) bool { return lo >= 0 }) {
-		c.fail("the ranges do not say that the number of its pairs, %s, is not negative; fix the number of rows (Options.Dims)", t.Shape[0])
+		c.fail("the ranges do not imply that its number of pairs, %s, is at least 0; fix the number of rows (Options.Dims)", t.Shape[0])
 	}
 	n := c.shape(x)[0]
-	// Row i begins at pair i(2n-i-1)/2, so that of a pair is the last that begins at or before it.
+	// Row i begins at pair i(2n-i-1)/2, so the row of a pair is the last one that begins at or before the pair.
 	begin := func(i ir.Value) ir.Value {
 		twice := c.bin("mul", i, c.bin("sub", c.scalar(n.Mul(dim.Const(2)).Sub(dim.Const(1)), i64), i))
 		return c.bin("div", twice, c.i(2))
 	}
 	pair := c.iota(i64, t.Shape[0])
 	before := c.compare("le", begin(c.along(i64, 2, 1, n)), c.unsqueeze(pair, 1))
-	// The last row begins where the pairs end.
+	// The last row has no pairs: it begins after the last pair, and is never counted.
 	i := c.bin("sub", c.reduce("sum", c.cast(before, i64), []int{1}, false), c.i(1))
 	j := c.bin("add", c.bin("sub", pair, begin(i)), c.bin("add", i, c.i(1)))
 	d := c.bin("sub", c.gather(x, i, 0), c.gather(x, j, 0))
@@ -393,8 +392,8 @@ func (c *call) logSoftmaxOf(x ir.Value, axis int) ir.Value {
 	return c.bin("sub", d, c.un("log", c.over("sum", c.un("exp", d), axes, true)))
 }
 
-// normalized returns x with the axes that are normalized joined to one, and weights that are
-// not given as ones and zeros.
+// normalized returns x with the normalized axes joined to its last axis, whose index is rank. Weights that are not
+// given are ones, biases zeros.
 func (c *call) normalized() (x, weight, bias ir.Value, rank int) {
 	x = c.tensor("input")
 	inner := len(c.dims("normalized_shape"))
@@ -428,7 +427,7 @@ func layerNorm(c *call) []ir.Value {
 
 func rmsNorm(c *call) []ir.Value {
 	x, w, _, rank := c.normalized()
-	eps := c.float("eps", 0x1p-23) // of f32, in which PyTorch computes
+	eps := c.float("eps", 0x1p-23) // the epsilon of f32, in which PyTorch computes
 	y := c.op("rms_norm", []ir.Value{x, w}, ir.FloatAttr("eps", eps))
 	out := one(c.reshape(y, c.out(0).Shape...))
 	if c.base == "aten._fused_rms_norm" {
@@ -439,7 +438,7 @@ func rmsNorm(c *call) []ir.Value {
 	return out
 }
 
-// channels gives a vector the extents [1, C, 1, …] of a tensor of that rank.
+// channels reshapes a vector to [1, C, 1, …] of the given rank, in f32.
 func (c *call) channels(v ir.Value, rank int) ir.Value {
 	shape := make([]dim.Dim, rank)
 	for i := range shape {
@@ -449,7 +448,7 @@ func (c *call) channels(v ir.Value, rank int) ir.Value {
 	return c.reshape(c.cast(v, dtype.F32), shape...)
 }
 
-// affine multiplies and adds vectors of channels, those that are given.
+// affine multiplies by the weights of channels and adds their biases, if the call has them.
 func (c *call) affine(x ir.Value) ir.Value {
 	if c.has("weight") {
 		x = c.bin("mul", x, c.channels(c.tensor("weight"), c.rank(x)))
@@ -508,11 +507,11 @@ func batchNorm(c *call) []ir.Value {
 	mean, v := c.channels(c.tensor("running_mean"), rank), c.channels(c.tensor("running_var"), rank)
 	rstd := c.un("rsqrt", c.bin("add", v, c.f(c.float("eps", 1e-5))))
 	y := c.affine(c.bin("mul", c.bin("sub", x, mean), rstd))
-	return one(c.cast(y, c.out(0).DType)) // saved statistics are for a backward
+	return one(c.cast(y, c.out(0).DType)) // the saved statistics serve the backward
 }
 
-// batchStatistics normalizes by statistics of the batch, as an instance norm does after its
-// batch was joined to the channels.
+// batchStatistics normalizes by statistics of the batch. PyTorch decomposes an instance norm to it, with the batch
+// joined to the channels.
 func batchStatistics(c *call) []ir.Value {
 	if c.has("running_mean") {
 		c.fail("it changes running statistics (training); call eval() before the export")
@@ -541,7 +540,7 @@ func cosineSimilarity(c *call) []ir.Value {
 	return one(c.over("sum", c.bin("mul", norm(a), norm(b)), axis, false))
 }
 
-// mseLoss reduces by schema's numbers: 0 none, 1 mean, 2 sum.
+// nanMean is the mean of the elements that are not NaN.
 func nanMean(c *call) []ir.Value {
 	x := c.tensor("self")
 	axes, keep := c.axes("dim", c.rank(x)), c.bool("keepdim", false)
@@ -550,7 +549,7 @@ func nanMean(c *call) []ir.Value {
 	return one(c.bin("div", sum, c.over("sum", c.cast(number, c.dtype(x)), axes, keep)))
 }
 
-// cdist is the p-norm of the difference of each row of x1 and each of x2.
+// cdist is the p-norm of the difference of each row of x1 and each row of x2.
 func cdist(c *call) []ir.Value {
 	a, b := c.cast(c.tensor("x1"), dtype.F32), c.cast(c.tensor("x2"), dtype.F32)
 	d := c.bin("sub", c.unsqueeze(a, c.rank(a)-1), c.unsqueeze(b, c.rank(b)-2))

@@ -12,8 +12,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// TestRefused holds the errors of archives that cannot be imported: everything that is
-// missing, with its number and place, in one error.
+// TestRefused compares the errors of archives that cannot be imported: one error lists all missing ops, with their
+// number and place.
 func TestRefused(t *testing.T) {
 	for _, name := range names(t) {
 		if !refused(name) {
@@ -43,8 +43,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestExternsAreOffered imports a program with an op of the user's own: without an option the
-// error names the option that keeps it, with it the module declares the op.
+// TestExternsAreOffered imports a program with an op of the user's own. Without an option the error names the option
+// that keeps the op; with the option the module declares the op.
 func TestExternsAreOffered(t *testing.T) {
 	a := open(t, "toy-attention")
 	_, err := a.Import(Options{})
@@ -66,8 +66,8 @@ func TestExternsAreOffered(t *testing.T) {
 	}
 }
 
-// TestExternsOfATen keeps an op that could be imported: a graph is cut at it, and the runner
-// brings its own kernel. Its operands are queries, keys, values and a mask.
+// TestExternsOfATen keeps an op that could be imported, so that graphs are cut at it and the runner uses its own
+// kernel. Its operands are queries, keys, values and a mask.
 func TestExternsOfATen(t *testing.T) {
 	const name = "aten::scaled_dot_product_attention"
 	m, err := open(t, "hf-vit").Import(Options{Externs: []string{name}})

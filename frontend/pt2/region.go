@@ -5,14 +5,14 @@ import (
 	"pwc/ir/dtype"
 )
 
-// runsRegion imports a higher-order op that runs a graph as it stands, and reports whether the
-// op is one: the graph's nodes are imported in its place.
+// runsRegion imports a higher-order op that runs a graph once under other settings: the nodes of the graph replace
+// it. It reports whether the op is one.
 func (c *call) runsRegion() bool {
 	switch c.base {
-	case "higher_order.wrap_with_set_grad_enabled": // gradients are not computed here
+	case "higher_order.wrap_with_set_grad_enabled": // the import computes no gradients
 		c.region(c.autocast)
 	case "higher_order.wrap_with_autocast":
-		// Arguments are the device, the dtype, whether it is enabled, and whether casts are kept.
+		// The arguments are device, dtype, enabled and cache_enabled.
 		c.region(len(c.n.Inputs) > 2 && c.n.Inputs[2].Arg.Bool != nil && *c.n.Inputs[2].Arg.Bool)
 	default:
 		return false
@@ -20,7 +20,7 @@ func (c *call) runsRegion() bool {
 	return true
 }
 
-// region imports the nodes of the graph that the call runs. Names in it are its own.
+// region imports the nodes of the graph that the call runs. The graph has names of its own.
 func (c *call) region(autocast bool) {
 	at := -1
 	for i := range c.n.Inputs {
@@ -35,7 +35,7 @@ func (c *call) region(autocast bool) {
 	g := c.n.Inputs[at].Arg.Graph.Graph
 	operands := c.n.Inputs[at+1:]
 	if len(operands) != len(g.Inputs) {
-		c.fail("its graph has %d inputs, it is given %d", len(g.Inputs), len(operands))
+		c.fail("its graph has %d inputs, the call gives %d", len(g.Inputs), len(operands))
 	}
 	values := map[string]*tensor{}
 	for i := range operands {
@@ -43,7 +43,7 @@ func (c *call) region(autocast bool) {
 		switch {
 		case in == nil && given == nil: // a size, which the graph has as an expression
 		case in == nil || given == nil:
-			c.fail("input %d of its graph is a tensor where the call has none, or the reverse", i)
+			c.fail("input %d is a tensor in only one of the call and its graph", i)
 		default:
 			values[in.Name] = c.named(given.Name)
 		}
@@ -52,11 +52,11 @@ func (c *call) region(autocast bool) {
 	k := 0
 	for _, name := range c.outs {
 		if k >= len(results) {
-			c.fail("its graph has %d results", len(results))
+			c.fail("its graph has %d results, the call %d", len(results), len(c.outs))
 		}
 		if name != "" {
 			if results[k] == nil {
-				c.fail("result %d of its graph is no tensor", k)
+				c.fail("result %d of its graph is not a tensor", k)
 			}
 			c.values[name] = results[k]
 		}
@@ -64,8 +64,8 @@ func (c *call) region(autocast bool) {
 	}
 }
 
-// inRegion imports nodes of a graph with values of its own, and returns its results; nil for
-// one that is no tensor.
+// inRegion imports the nodes of a graph, which reads these values, and returns its results; nil for a result that is
+// not a tensor.
 func (im *importer) inRegion(g *graph, values map[string]*tensor, autocast bool) []*tensor {
 	graph, outer, cast := im.graph, im.values, im.autocast
 	im.graph, im.values, im.autocast = g, values, autocast
@@ -86,8 +86,8 @@ func (im *importer) inRegion(g *graph, values map[string]*tensor, autocast bool)
 	return out
 }
 
-// autocastOperand gives an operand the dtype in which autocast computes. What that is, the
-// export has noted: the dtype of the result.
+// autocastOperand casts an operand to the dtype in which autocast computes, which the export recorded as the dtype of
+// the result.
 func (c *call) autocastOperand(v ir.Value) ir.Value {
 	if !c.autocast || !castable(c.dtype(v)) || len(c.outs) == 0 || c.outs[0] == "" {
 		return v

@@ -8,9 +8,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// resampleRules are the ops that give images other sizes. Axes are resampled one after the other.
-// Where a result lies between elements is computed in f32, as PyTorch does, so the sizes of axes
-// may be dynamic.
+// resampleRules are the ops that resize images, one axis after the other. Source coordinates are computed in f32, as
+// PyTorch does, so sizes may be dynamic.
 var resampleRules = map[string]opRule{
 	"aten.upsample_nearest1d": nearest(0), "aten.upsample_nearest2d": nearest(0), "aten.upsample_nearest3d": nearest(0),
 	"aten._upsample_nearest_exact1d": nearest(0.5), "aten._upsample_nearest_exact2d": nearest(0.5), "aten._upsample_nearest_exact3d": nearest(0.5),
@@ -19,7 +18,7 @@ var resampleRules = map[string]opRule{
 	"aten._upsample_bilinear2d_aa": antialiased(1, triangleFilter), "aten._upsample_bicubic2d_aa": antialiased(2, cubicFilter),
 }
 
-// scales returns the factors of the axes that are resampled; 0 where the sizes say.
+// scales returns the scale factors of the resampled axes; 0: the sizes decide.
 func (c *call) scales(n int) []float64 {
 	out := make([]float64, n)
 	if list := c.floats("scale_factors"); len(list) == n {
@@ -31,8 +30,7 @@ func (c *call) scales(n int) []float64 {
 	return out
 }
 
-// resampled returns the operand, which one overload calls self and the other input, and the
-// number of axes that get another size.
+// resampled returns the operand, which one overload calls self and the other input, and the number of resampled axes.
 func (c *call) resampled() (ir.Value, int) {
 	name := "self"
 	if c.has("input") {
@@ -46,7 +44,7 @@ func (c *call) resampled() (ir.Value, int) {
 	return x, n
 }
 
-// ratio returns how many elements of an axis there are for each result, as an operand of f32.
+// ratio returns the number of elements of an axis for each element of the result, as an f32 operand.
 func (c *call) ratio(in, out dim.Dim, scale float64) ir.Value {
 	a, ok1 := in.Const()
 	b, ok2 := out.Const()
@@ -77,13 +75,13 @@ func nearest(shift float64) opRule {
 	}
 }
 
-// within holds positions in [0, n).
+// within clamps indices to [0, n).
 func (c *call) within(at ir.Value, n dim.Dim) ir.Value {
 	return c.bin("maximum", c.bin("minimum", at, c.dimValue(n.Sub(dim.Const(1)), i64)), c.i(0))
 }
 
-// sources returns where the results of a resampled axis lie between its elements
-// (area_pixel_compute_source_index of PyTorch's UpSample.h).
+// sources returns the source coordinate of each result of a resampled axis (area_pixel_compute_source_index of
+// PyTorch's UpSample.h).
 func (c *call) sources(in, out dim.Dim, scale float64, corners bool) ir.Value {
 	at := c.cast(c.iota(i64, out), dtype.F32)
 	if !corners {
@@ -95,16 +93,16 @@ func (c *call) sources(in, out dim.Dim, scale float64, corners bool) ir.Value {
 	return c.bin("mul", at, c.ratio(in.Sub(dim.Const(1)), out.Sub(dim.Const(1)), 0))
 }
 
-// A kernelWeights returns the weights of the elements around a position that is part beyond an
-// element, and how many of them come before that element.
+// A kernelWeights returns the weights of the elements around a coordinate i + part, with 0 ≤ part < 1, and the number
+// of these elements before element i.
 type kernelWeights func(e *emitter, part ir.Value) (weights []ir.Value, before int64)
 
 func linearWeights(e *emitter, part ir.Value) ([]ir.Value, int64) {
 	return []ir.Value{e.bin("sub", e.f(1), part), part}, 0
 }
 
-// cubicWeights are those of convolution with Keys' kernel where a is -0.75, as PyTorch has it
-// (Keys, Cubic Convolution Interpolation for Digital Image Processing, 1981).
+// cubicWeights are those of cubic convolution with a = -0.75, as in PyTorch (Keys, Cubic Convolution Interpolation
+// for Digital Image Processing, 1981).
 func cubicWeights(e *emitter, part ir.Value) ([]ir.Value, int64) {
 	const a = -0.75
 	near := func(x ir.Value) ir.Value { // |x| ≤ 1: (a+2)x³ - (a+3)x² + 1
@@ -118,8 +116,8 @@ func cubicWeights(e *emitter, part ir.Value) ([]ir.Value, int64) {
 	return []ir.Value{far(e.bin("add", part, e.f(1))), near(part), near(rest), far(e.bin("add", rest, e.f(1)))}, 1
 }
 
-// interpolated is the weighted sum of the elements around each position; beyond an end the last
-// element counts.
+// interpolated is the weighted sum of the elements around each source coordinate. Indices beyond an end are clamped
+// to it.
 func interpolated(kernel kernelWeights) opRule {
 	return func(c *call) []ir.Value {
 		x, n := c.resampled()
@@ -137,7 +135,7 @@ func interpolated(kernel kernelWeights) opRule {
 	}
 }
 
-// blend makes each element of an axis of those around a position.
+// blend computes each element of an axis from the elements around a source coordinate.
 func (c *call) blend(x ir.Value, axis int, at ir.Value, kernel kernelWeights) ir.Value {
 	n := c.shape(x)[axis]
 	floor := c.un("floor", at)
@@ -163,8 +161,7 @@ func (c *call) blend(x ir.Value, axis int, at ir.Value, kernel kernelWeights) ir
 	return sum
 }
 
-// triangleFilter and cubicFilter are what antialiased resampling weighs elements by: a is -0.5
-// here, as in Pillow.
+// triangleFilter and cubicFilter are the filters of antialiased resampling. As in Pillow, a is -0.5.
 func triangleFilter(x float64) float64 { return max(1-math.Abs(x), 0) }
 
 func cubicFilter(x float64) float64 {
@@ -178,11 +175,11 @@ func cubicFilter(x float64) float64 {
 	return 0
 }
 
-// maxTaps is the most positions and weights that antialiased resampling makes for an axis.
+// maxTaps is the largest number of indices and weights that antialiased resampling makes for an axis.
 const maxTaps = 1 << 18
 
-// antialiased widens the filter, which reaches so many elements to each side, to all elements
-// that a result covers (_compute_indices_min_size_weights_aa of PyTorch's UpSampleKernel.cpp).
+// antialiased widens the filter, which has a reach in elements to each side, to all elements that a result covers
+// (_compute_indices_min_size_weights_aa of PyTorch's UpSampleKernel.cpp).
 func antialiased(reach float64, filter func(x float64) float64) opRule {
 	return func(c *call) []ir.Value {
 		x, n := c.resampled()
@@ -192,7 +189,7 @@ func antialiased(reach float64, filter func(x float64) float64) opRule {
 			in, ok1 := c.shape(x)[2+i].Const()
 			out, ok2 := t.Shape[2+i].Const()
 			if !ok1 || !ok2 || in < 1 || out < 1 {
-				c.fail("an axis of dynamic size is resampled with antialias")
+				c.fail("an axis of dynamic size cannot be resampled with antialias")
 			}
 			ratio := float64(in) / float64(out)
 			switch {
@@ -207,7 +204,7 @@ func antialiased(reach float64, filter func(x float64) float64) opRule {
 	}
 }
 
-// filtered sums the elements within reach of each result, as far as they lie in the axis.
+// filtered is the weighted sum of the elements of the axis within reach of each result.
 func (c *call) filtered(x ir.Value, axis int, out int64, ratio, reach float64, filter func(x float64) float64) ir.Value {
 	in, _ := c.shape(x)[axis].Const()
 	wide := max(ratio, 1)

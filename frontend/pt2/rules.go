@@ -7,21 +7,21 @@ import (
 	"pwc/ir"
 )
 
-// An opRule makes the results of an op, in memory of their own. An op of that name with an
-// underscore at the end writes the first result to its argument self.
+// An opRule returns the results of an op, in new memory. The rule also serves the in-place variant of the op, whose
+// name ends in an underscore: the first result is written to self.
 type opRule func(c *call) []ir.Value
 
-// A viewRule makes results that share memory with its argument, or has none.
+// A viewRule returns results that may share memory with the argument.
 type viewRule func(c *call) []*tensor
 
-// opRules and viewRules are by the name of an op without its overload: overloads take the
-// same arguments by the same names, and those that they lack have defaults.
+// opRules and viewRules have names of ops without overload as keys. Overloads have the same names for the same
+// arguments, and rules have a default for an argument that an overload lacks.
 var (
 	opRules   = merged(pointwiseRules, reduceRules, layoutRules, indexRules, accumulateRules, trigonometryRules, lossRules, productRules, convRules, resampleRules, sampleRules, bagRules, recurrentRules, createRules)
 	viewRules = aliasRules
 )
 
-// synonyms are other names of ops, which have the same arguments.
+// synonyms map other names of ops, with the same arguments, to the names in the rules.
 var synonyms = map[string]string{
 	"aten.absolute": "aten.abs", "aten.negative": "aten.neg", "aten.fix": "aten.trunc", "aten.clip": "aten.clamp",
 	"aten.subtract": "aten.sub", "aten.multiply": "aten.mul", "aten.divide": "aten.div", "aten.true_divide": "aten.div",
@@ -35,7 +35,7 @@ var synonyms = map[string]string{
 	"aten.special_softmax": "aten.softmax", "aten.special_log_softmax": "aten.log_softmax",
 }
 
-// canonical returns the name by which the rules know an op; one that writes keeps its underscore.
+// canonical returns the name of an op in the rules. An in-place variant keeps its underscore.
 func canonical(base string) string {
 	name, inPlace := strings.CutSuffix(base, "_")
 	s, ok := synonyms[name]

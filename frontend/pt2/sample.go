@@ -6,14 +6,14 @@ import (
 	"pwc/ir/dtype"
 )
 
-// What interpolation_mode and padding_mode of grid_sampler mean (ATen/native/GridSamplerUtils.h).
+// Values of interpolation_mode and padding_mode of grid_sampler (ATen/native/GridSamplerUtils.h).
 const (
 	sampleLinear, sampleNearest, sampleCubic = 0, 1, 2
 
 	beyondZeros, beyondBorder, beyondReflection = 0, 1, 2
 )
 
-// sampleRules are the ops that read images at positions that tensors give.
+// sampleRules are the ops that read images at coordinates in tensors.
 var sampleRules = map[string]opRule{
 	"aten.grid_sampler": gridSample, "aten.grid_sampler_2d": gridSample, "aten.grid_sampler_3d": gridSample,
 	"aten.affine_grid_generator": affineGrid,
@@ -26,16 +26,16 @@ type sampling struct {
 	corners      bool
 }
 
-// sampleTap is one of the positions along an axis that a result is made of: all have the shape
-// of the grid without its last axis.
+// A sampleTap is one of the elements along an axis from which a result is computed. Its values have the shape of the
+// grid without its last axis.
 type sampleTap struct {
-	at     ir.Value // i64, in the axis
-	inside ir.Value // bool: it is not beyond an end; ir.NoValue: none is
+	at     ir.Value // i64, index of the axis
+	inside ir.Value // bool: the index was within the axis before it was clamped; ir.NoValue: all count
 	weight ir.Value // f32; ir.NoValue: 1
 }
 
-// gridSample reads x[N, C, ...] where grid[N, ..., axes] says, in numbers from -1 to 1, of which
-// the first is along the last axis of x.
+// gridSample reads x[N, C, ...] at the coordinates in grid[N, ..., axes]. They are from -1 to 1, and the first one is
+// along the last axis of x.
 func gridSample(c *call) []ir.Value {
 	s := sampling{call: c, mode: c.int("interpolation_mode", 0), beyond: c.int("padding_mode", 0), corners: c.bool("align_corners", false)}
 	x, grid, t := c.cast(c.tensor("input"), dtype.F32), c.cast(c.tensor("grid"), dtype.F32), c.out(0)
@@ -62,7 +62,7 @@ func gridSample(c *call) []ir.Value {
 	return one(c.cast(c.transpose(y, back...), t.DType))
 }
 
-// along returns the taps of an axis of n elements.
+// along returns the taps of an axis of n elements at coordinates where.
 func (s *sampling) along(where ir.Value, n dim.Dim) []sampleTap {
 	size := s.scalar(n, dtype.F32)
 	var at ir.Value
@@ -89,12 +89,12 @@ func (s *sampling) along(where ir.Value, n dim.Dim) []sampleTap {
 	return []sampleTap{s.tap(floor, size, s.bin("sub", s.f(1), part)), s.tap(s.bin("add", floor, s.f(1)), size, part)}
 }
 
-// held moves a position into the axis where the padding mode does.
+// held moves a coordinate into the axis, unless the padding mode is zeros.
 func (s *sampling) held(at, size ir.Value) ir.Value {
 	last := s.bin("sub", size, s.f(1))
 	switch s.beyond {
 	case beyondReflection:
-		// Axes are mirrored at the elements of their ends, or half an element beyond them.
+		// Coordinates are mirrored at the centers of the elements at the ends, or half an element beyond them.
 		low, span := s.f(-0.5), size
 		if s.corners {
 			low, span = s.f(0), last
@@ -112,7 +112,7 @@ func (s *sampling) held(at, size ir.Value) ir.Value {
 	return s.bin("maximum", s.bin("minimum", at, last), s.f(0))
 }
 
-// tap is the element at a position of floats.
+// tap returns the tap at an integral coordinate, which is a float.
 func (s *sampling) tap(at, size, weight ir.Value) sampleTap {
 	last := s.bin("sub", size, s.f(1))
 	t := sampleTap{inside: ir.NoValue, weight: weight}
@@ -123,8 +123,8 @@ func (s *sampling) tap(at, size, weight ir.Value) sampleTap {
 	return t
 }
 
-// summed adds up the elements at all combinations of taps: rows are the elements of x, to is
-// what the axes before have chosen.
+// summed adds up the elements at all combinations of taps. rows are the elements of x, and to is the combination of
+// the taps of earlier axes.
 func (s *sampling) summed(rows ir.Value, to sampleTap, size []dim.Dim, taps [][]sampleTap) ir.Value {
 	if len(taps) == 0 {
 		y := s.gather(rows, to.at, 0)
@@ -147,7 +147,7 @@ func (s *sampling) summed(rows ir.Value, to sampleTap, size []dim.Dim, taps [][]
 	return sum
 }
 
-// both combines two values, of which one may not be there.
+// both combines two values, of which one may be ir.NoValue.
 func (s *sampling) both(op string, a, b ir.Value) ir.Value {
 	switch {
 	case a == ir.NoValue:
@@ -158,8 +158,8 @@ func (s *sampling) both(op string, a, b ir.Value) ir.Value {
 	return s.bin(op, a, b)
 }
 
-// affineGrid is theta[N, axes, axes+1] times the positions of the results, in numbers from -1 to
-// 1, of which the first is along the last axis.
+// affineGrid is theta[N, axes, axes+1] times the coordinates of the results. They are from -1 to 1, and the first one
+// is along the last axis.
 func affineGrid(c *call) []ir.Value {
 	theta, t := c.tensor("theta"), c.out(0)
 	n := t.Rank() - 2
@@ -175,7 +175,7 @@ func affineGrid(c *call) []ir.Value {
 		return v
 	}
 	for i := range n {
-		axis := n - i // of the results, that coordinate i is along
+		axis := n - i // that coordinate i is along
 		at := c.cast(c.along(i64, n+2, axis, t.Shape[axis]), c.dtype(theta))
 		size := c.scalar(t.Shape[axis], c.dtype(theta))
 		n, fixed := t.Shape[axis].Const()

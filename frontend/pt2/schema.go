@@ -8,11 +8,11 @@ import (
 	"pwc/ir/dtype"
 )
 
-// The types below are those of torch/_export/serde/schema.py, version 8, as far as they are
-// read: JSON objects with these keys. A union is an object with one key.
+// The types below are those of torch/_export/serde/schema.py, version 8: JSON objects with the keys that are read. A
+// union is an object with one key.
 
-// schemaMajor is the version of the schema that is read. PyTorch raises it with every change
-// that breaks readers; changes of the minor version add fields that have defaults.
+// schemaMajor is the supported major version of the schema. PyTorch raises it with every change that breaks readers;
+// minor versions add fields that have defaults.
 const schemaMajor = 8
 
 type exportedProgram struct {
@@ -29,7 +29,7 @@ type schemaVersion struct {
 	Minor int64 `json:"minor"`
 }
 
-// rng is the range of a symbol; nil: it has no such end.
+// rng is the range of a symbol; nil: no bound.
 type rng struct {
 	Min *json.Number `json:"min_val"`
 	Max *json.Number `json:"max_val"`
@@ -72,7 +72,7 @@ type nameRef struct {
 	Name string `json:"name"`
 }
 
-// argument is the union Argument. Kinds that no rule takes are kept by their key.
+// argument is the union Argument. Of a kind that no rule takes, only the key is decoded.
 type argument struct {
 	None            *bool            `json:"as_none"`
 	Tensor          *nameRef         `json:"as_tensor"`
@@ -96,7 +96,7 @@ type argument struct {
 	OptionalTensor  *optionalTensor  `json:"as_optional_tensor"`
 	Graph           *graphArgument   `json:"as_graph"`
 
-	// kind is the key of the union: "as_tensor". An empty list is told by it.
+	// kind is the key of the union: "as_tensor". It tells an empty list from an absent one.
 	kind string
 }
 
@@ -106,7 +106,7 @@ type graphArgument struct {
 	Graph *graph `json:"graph"`
 }
 
-// nodes counts the nodes of a graph and of those that its nodes run.
+// nodes counts the nodes of a graph and of the graphs that its nodes run.
 func (g *graph) nodes() int {
 	n := len(g.Nodes)
 	for i := range g.Nodes {
@@ -149,7 +149,7 @@ func unionKey(text []byte) (string, error) {
 	return "", nil
 }
 
-// float is a float, which is a string where JSON has no number for it.
+// float is a float64, which JSON has as a string if it is not finite.
 type float float64
 
 // UnmarshalJSON decodes a number, "Infinity", "-Infinity" or "NaN".
@@ -280,7 +280,7 @@ var scalarTypes = map[int64]dtype.DType{
 	12: dtype.Bool, 13: dtype.BF16, 29: dtype.F8E4M3, 30: dtype.F8E5M2,
 }
 
-// scalarTypeNames are the names of all of them, for errors.
+// scalarTypeNames are the names of the values of schema.ScalarType, for errors.
 var scalarTypeNames = map[int64]string{
 	1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32", 8: "float64", 9: "complex32",
 	10: "complex64", 11: "complex128", 12: "bool", 13: "bfloat16", 28: "uint16", 29: "float8_e4m3fn", 30: "float8_e5m2",

@@ -12,8 +12,8 @@ import (
 	"pwc/ir/interp"
 )
 
-// TestAscending holds the order of the smallest to PyTorch's: NaN is the largest, also above
-// infinity, equal elements keep their order, and values come back as they were.
+// TestAscending compares the order of the smallest elements with PyTorch's: NaN is the largest, also above infinity,
+// equal elements keep their order, and values do not change.
 func TestAscending(t *testing.T) {
 	inf, nan := math.Inf(1), math.NaN()
 	x := []float64{1, nan, -inf, inf, 0, math.MaxFloat32, 1, -2.5}

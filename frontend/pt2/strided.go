@@ -5,11 +5,11 @@ import (
 	"pwc/ir/dim"
 )
 
-// asStrided is a view of the memory of its argument, which is dense: its axes, in some order,
-// follow each other in memory.
+// asStrided is a view of the memory of its argument, which must be dense: in some order, its axes fill memory without
+// gaps.
 func asStrided(c *call) []*tensor { return []*tensor{c.ref("self").through(c.stridedView())} }
 
-// asStridedScatter returns self with src in place of such a view.
+// asStridedScatter returns self with a strided view of it replaced by src.
 func asStridedScatter(c *call) []ir.Value {
 	return one(c.stridedView().put(c.tensor("self"), c.tensor("src")))
 }
@@ -29,7 +29,7 @@ func (c *call) stridedView() view {
 	count := product(shape)
 	outside := func(d dim.Dim) bool { return c.known(d, func(lo, hi int64) bool { return hi < 0 }) }
 	if outside(first) || outside(count.Sub(dim.Const(1)).Sub(last)) {
-		c.fail("elements %s to %s of %s: it reaches memory that is not its argument's", first, last, count)
+		c.fail("it reads elements %s to %s of an argument that has %s elements", first, last, count)
 	}
 	n, from := product(sizes), moved(len(shape), order, lead(len(order)))
 	back := make([]int, len(from))
@@ -50,7 +50,7 @@ func (c *call) stridedView() view {
 	}
 }
 
-// positions returns first + Σ i*stride for each element of a tensor of these sizes.
+// positions returns first + Σ i*stride for each element of a tensor of these sizes: its index in flat memory.
 func (c *call) positions(first dim.Dim, sizes, strides []dim.Dim) ir.Value {
 	at := c.scalar(first, i64)
 	for i, n := range sizes {
@@ -59,7 +59,7 @@ func (c *call) positions(first dim.Dim, sizes, strides []dim.Dim) ir.Value {
 	return c.expand(at, sizes...)
 }
 
-// strides returns the steps of the axes of an argument in memory, if the archive says them.
+// strides returns the strides of an argument, in elements, if the archive has them.
 func (c *call) strides(name string) ([]dim.Dim, bool) {
 	if c.in[name] == nil || c.in[name].Tensor == nil {
 		return nil, false
@@ -75,15 +75,14 @@ func (c *call) strides(name string) ([]dim.Dim, bool) {
 	return out, len(out) == len(meta.Sizes) && len(out) == c.rank(c.tensor(name))
 }
 
-// viewable reports whether memory with these strides can be seen in other extents without a copy
-// (computeStride of PyTorch's TensorUtils.cpp): axes that follow each other in memory are joined
-// and cut, others stay apart.
+// viewable reports whether memory with these strides can be viewed in another shape without a copy (computeStride of
+// PyTorch's TensorUtils.cpp). Axes that are consecutive in memory can be joined and split, others cannot.
 func viewable(sizes, strides, to []dim.Dim) bool {
 	unit := func(d dim.Dim) bool { n, ok := d.Const(); return ok && n == 1 }
 	joined, step, rest := dim.Const(1), dim.Const(1), len(to)
 	for i := len(sizes) - 1; i >= 0; i-- {
 		if n, ok := joined.Const(); ok && n == 1 {
-			step = strides[i] // of the last axis of those that are joined
+			step = strides[i] // of the last of the joined axes
 		}
 		joined = joined.Mul(sizes[i])
 		if i > 0 && (unit(sizes[i-1]) || strides[i-1].Equal(joined.Mul(step))) {
@@ -102,17 +101,17 @@ func viewable(sizes, strides, to []dim.Dim) bool {
 	return true
 }
 
-// memoryOrder returns the axes of self from that with the largest steps in memory to that with
-// the smallest, and where in its storage self begins.
+// memoryOrder returns the axes of self from the largest stride to the smallest, and the offset of self in its
+// storage.
 func (c *call) memoryOrder(shape []dim.Dim) (order []int, offset dim.Dim) {
 	meta, ok := c.graph.TensorValues[c.in["self"].Tensor.Name]
 	if !ok || len(meta.Strides) != len(shape) {
-		c.fail("the archive does not say how its argument lies in memory")
+		c.fail("the archive has no strides of its argument")
 	}
 	size := func(n symInt) dim.Dim {
 		d, err := c.syms.size(n)
 		if err != nil {
-			c.fail("its argument's place in memory: %v", err)
+			c.fail("the strides and the offset of its argument: %v", err)
 		}
 		return d
 	}
@@ -127,7 +126,7 @@ func (c *call) memoryOrder(shape []dim.Dim) (order []int, offset dim.Dim) {
 			}
 		}
 		if next < 0 {
-			c.fail("its argument does not fill its memory")
+			c.fail("its argument is not dense")
 		}
 		taken[next], order = true, append([]int{next}, order...)
 		step = step.Mul(shape[next])

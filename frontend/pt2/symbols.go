@@ -16,15 +16,15 @@ import (
 
 // symbols are the dynamic dimensions of an exported program.
 type symbols struct {
-	lo, hi   map[string]int64 // ranges; a symbol that is fixed has none
+	lo, hi   map[string]int64 // ranges of the symbols that are not fixed
 	fixed    map[string]int64
-	inputs   map[string]*tensorMeta // by the path that guards name them by: L['x']
+	inputs   map[string]*tensorMeta // by the name that inputName returns for a guard
 	kind     map[string]ir.SymbolKind
-	parsed   map[string]dim.Dim // by text: sizes repeat
-	unending []string           // symbols without an end that no option gives
+	parsed   map[string]dim.Dim // by text; many tensors have the same sizes
+	unending []string           // symbols without a largest size
 }
 
-// newSymbols reads the ranges and what the options say of them.
+// newSymbols reads the ranges of the dimensions of inputs, and applies the options.
 func newSymbols(p *exportedProgram, o *Options) (*symbols, error) {
 	s := &symbols{lo: map[string]int64{}, hi: map[string]int64{}, fixed: map[string]int64{}, parsed: map[string]dim.Dim{},
 		kind: map[string]ir.SymbolKind{}, inputs: map[string]*tensorMeta{}}
@@ -91,7 +91,7 @@ func (e *expr) symbols(set map[string]bool) {
 
 func (s *symbols) declare(name string, r rng, o *Options) error {
 	if !dim.ValidName(name) {
-		return fmt.Errorf("%s is no name for a dimension", termsafe.Quote(name))
+		return fmt.Errorf("%s is not a valid name for a dimension", termsafe.Quote(name))
 	}
 	lo, hasLo, err := bound(r.Min)
 	if err != nil {
@@ -134,10 +134,11 @@ func rangeText(lo, hi int64, ends bool) string {
 	return fmt.Sprintf("[%d, %d]", lo, hi)
 }
 
-// unboundedRange is where PyTorch's integers of "infinity" begin: sys.maxsize - 1 and above.
+// unboundedRange is the smallest integer that PyTorch writes for infinity: sys.maxsize - 1.
 const unboundedRange = math.MaxInt64 - 1
 
-// bound returns an end of a range. One that no int64 holds, and null, are none.
+// bound returns an end of a range. It reports false for no end: null, an integer above int64, or PyTorch's integers
+// for infinity.
 func bound(n *json.Number) (int64, bool, error) {
 	if n == nil {
 		return 0, false, nil
@@ -149,7 +150,7 @@ func bound(n *json.Number) (int64, bool, error) {
 	case strings.Trim(string(*n), "0123456789") == "":
 		return 0, false, nil
 	}
-	return 0, false, fmt.Errorf("%s is no end of a range", termsafe.Clip(string(*n), 40))
+	return 0, false, fmt.Errorf("%s is not an integer, as an end of a range must be", termsafe.Clip(string(*n), 40))
 }
 
 // bounds returns the range of a symbol, in the form that [dim.Dim.Bounds] takes.
@@ -158,8 +159,8 @@ func (s *symbols) bounds(name string) (dim.Interval, bool) {
 	return dim.Interval{Lo: lo, Hi: s.hi[name]}, ok
 }
 
-// chooseBatch makes the leading dimension that all inputs share the batch symbol, unless one
-// is chosen already.
+// chooseBatch makes the leading dynamic dimension of the inputs the batch symbol, if all inputs have the same one and
+// the options choose none.
 func (s *symbols) chooseBatch(inputs [][]dim.Dim) {
 	if len(s.kind) > 0 {
 		return
@@ -192,7 +193,7 @@ func (s *symbols) emit(b *ir.Builder) {
 	}
 }
 
-// size returns a size of the archive as an extent.
+// size converts a size of the archive.
 func (s *symbols) size(n symInt) (dim.Dim, error) {
 	switch {
 	case n.Int != nil:
@@ -222,7 +223,7 @@ func (s *symbols) text(text string) (dim.Dim, error) {
 // shape returns the sizes of a tensor.
 func (s *symbols) shape(m *tensorMeta) ([]dim.Dim, error) {
 	if len(m.Sizes) > ir.MaxRank {
-		return nil, fmt.Errorf("%d axes, at most %d can be", len(m.Sizes), ir.MaxRank)
+		return nil, fmt.Errorf("it has %d axes; the limit is %d", len(m.Sizes), ir.MaxRank)
 	}
 	out := make([]dim.Dim, len(m.Sizes))
 	for i, n := range m.Sizes {
@@ -234,7 +235,7 @@ func (s *symbols) shape(m *tensorMeta) ([]dim.Dim, error) {
 	return out, nil
 }
 
-// dim returns what an expression means as an extent.
+// dim converts an expression to a dimension size.
 func (s *symbols) dim(e *expr) (dim.Dim, error) {
 	switch e.op {
 	case "Integer":
@@ -244,7 +245,7 @@ func (s *symbols) dim(e *expr) (dim.Dim, error) {
 	case "Size":
 		m := s.inputs[inputName(e.name)]
 		if m == nil || e.n < 0 || e.n >= int64(len(m.Sizes)) {
-			return dim.Dim{}, fmt.Errorf("%s.size()[%d] belongs to no input", termsafe.Clip(e.name, 60), e.n)
+			return dim.Dim{}, fmt.Errorf("%s.size()[%d] is not a size of an input", termsafe.Clip(e.name, 60), e.n)
 		}
 		return s.size(m.Sizes[e.n])
 	case "TruncToInt", "FloorToInt", "CeilToInt":
@@ -266,7 +267,7 @@ func (s *symbols) dim(e *expr) (dim.Dim, error) {
 	return d, err
 }
 
-// rounded returns a quotient of sizes, which torch.export computes in floats, as an integer.
+// rounded returns a quotient of sizes, which torch.export computes in floats, rounded to an integer.
 func (s *symbols) rounded(op string, e *expr) (dim.Dim, error) {
 	q, err := s.quotient(e)
 	if err != nil {
@@ -281,13 +282,13 @@ func (s *symbols) rounded(op string, e *expr) (dim.Dim, error) {
 	return q.num.FloorDiv(q.den), nil
 }
 
-// quotient is a number of sizes that need not be an integer: num / den.
+// A quotient of sizes is num / den, which need not be an integer.
 type quotient struct {
 	num dim.Dim
 	den int64
 }
 
-// maxQuotient is the largest divisor: sums and products of floats are exact up to it.
+// maxQuotient is the largest den: up to it, sums and products of floats are exact.
 const maxQuotient = 1 << 20
 
 func (s *symbols) quotient(e *expr) (quotient, error) {
@@ -317,7 +318,7 @@ func (s *symbols) quotient(e *expr) (quotient, error) {
 			default:
 				k, ok := b.num.Const()
 				if !ok || k < 1 || k > maxQuotient {
-					return q, fmt.Errorf("division by %s cannot be expressed, by a positive number it can", b.num)
+					return q, fmt.Errorf("division by %s cannot be expressed: the divisor must be a positive number", b.num)
 				}
 				q = quotient{q.num.Mul(dim.Const(b.den)), q.den * k}
 			}
@@ -335,7 +336,7 @@ func (s *symbols) quotient(e *expr) (quotient, error) {
 func floatQuotient(text string) (quotient, error) {
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil || math.Abs(f) > 1<<32 {
-		return quotient{}, fmt.Errorf("%s is no factor of a size", termsafe.Clip(text, 40))
+		return quotient{}, fmt.Errorf("%s is not supported as a factor of a size", termsafe.Clip(text, 40))
 	}
 	den := int64(1)
 	for ; f != math.Trunc(f); f *= 2 {
@@ -346,8 +347,8 @@ func floatQuotient(text string) (quotient, error) {
 	return quotient{dim.Const(int64(f)), den}, nil
 }
 
-// inputName returns the name of the input that a guard calls L['x'], or L['pair'][0]['y'] where
-// the program takes it inside of tuples and dicts: torch.export names it pair_0_y.
+// inputName returns the name that torch.export gives to the input that a guard calls source: x for L['x'], and
+// pair_0_y for L['pair'][0]['y'], which is an input inside of tuples and dicts.
 func inputName(source string) string {
 	path := strings.TrimSuffix(strings.TrimPrefix(source, "L["), "]")
 	var b strings.Builder
@@ -375,14 +376,14 @@ func (s *symbols) symbol(name string) (dim.Dim, error) {
 	if strings.HasPrefix(name, "u") || strings.HasPrefix(name, "zuf") {
 		return dim.Dim{}, fmt.Errorf("%s is a size that depends on values (an unbacked symbol)", termsafe.Clip(name, 40))
 	}
-	return dim.Dim{}, fmt.Errorf("%s is a dimension of no input", termsafe.Clip(name, 40))
+	return dim.Dim{}, fmt.Errorf("%s is not a dimension of an input", termsafe.Clip(name, 40))
 }
 
 func (s *symbols) apply(op string, args []dim.Dim) (dim.Dim, error) {
 	switch op {
 	case "Add", "Mul", "Min", "Max":
 		if len(args) == 0 {
-			return dim.Dim{}, fmt.Errorf("%s of nothing", op)
+			return dim.Dim{}, fmt.Errorf("%s has no operands", op)
 		}
 		d := args[0]
 		for _, a := range args[1:] {
@@ -419,7 +420,7 @@ func (s *symbols) apply(op string, args []dim.Dim) (dim.Dim, error) {
 			return q, nil
 		}
 		if !constant || k <= 0 {
-			return dim.Dim{}, fmt.Errorf("division by %s cannot be expressed, by a positive number it can", args[1])
+			return dim.Dim{}, fmt.Errorf("division by %s cannot be expressed: the divisor must be a positive number", args[1])
 		}
 		return args[0].FloorDiv(k), nil
 	case "Mod":
@@ -427,7 +428,7 @@ func (s *symbols) apply(op string, args []dim.Dim) (dim.Dim, error) {
 			return dim.Const(0), nil
 		}
 		if !constant || k <= 0 {
-			return dim.Dim{}, fmt.Errorf("a remainder by %s cannot be expressed, by a positive number it can", args[1])
+			return dim.Dim{}, fmt.Errorf("a remainder by %s cannot be expressed: the divisor must be a positive number", args[1])
 		}
 		return args[0].Sub(args[0].FloorDiv(k).Mul(dim.Const(k))), nil
 	}
@@ -439,7 +440,7 @@ func (s *symbols) positive(d dim.Dim) bool {
 	return ok && iv.Lo > 0
 }
 
-// extreme returns the smaller or larger of two extents, where the ranges decide which it is.
+// extreme returns the smaller or the larger of two sizes, if the ranges decide which one it is.
 func (s *symbols) extreme(op string, a, b dim.Dim) (dim.Dim, error) {
 	iv, ok := a.Sub(b).Bounds(s.bounds)
 	switch {
@@ -448,5 +449,5 @@ func (s *symbols) extreme(op string, a, b dim.Dim) (dim.Dim, error) {
 	case ok && iv.Lo >= 0, ok && iv.Hi <= 0:
 		return b, nil
 	}
-	return dim.Dim{}, fmt.Errorf("%s(%s, %s) cannot be expressed: the ranges do not say which it is", op, a, b)
+	return dim.Dim{}, fmt.Errorf("%s(%s, %s) cannot be expressed: the ranges do not decide which one it is", op, a, b)
 }

@@ -2,38 +2,37 @@ package pt2
 
 import "pwc/ir"
 
-// In PyTorch views share memory and ops may write it; in the IR tensors are values. A tensor
-// of the graph is therefore a storage and the views that lead to it: a write through a view
-// gives the storage a new value, and other views are taken anew from it. The same method is
-// torch.func.functionalize.
+// In PyTorch, views share memory and ops may write it. In the IR, tensors are values. So a tensor of the graph is a
+// storage and a list of views. A write through a view gives the storage a new value, from which every other view of
+// it is then computed again. torch.func.functionalize works in the same way.
 
-// storage is memory of the exported program, by its newest value.
+// A storage is memory of the exported program, with its current value.
 type storage struct {
-	value   ir.Value // ir.NoValue: a tensor of the archive that nothing has read
+	value   ir.Value // ir.NoValue: a tensor of the archive that was not read yet
 	first   ir.Value // the value before the first write
 	version int      // writes so far
-	source  string   // the archive's tensor that it starts from
-	buffer  bool     // and that is a buffer
-	input   string   // the input that it is
+	source  string   // tensor of the archive with the initial value; may be empty
+	buffer  bool     // source is a buffer
+	input   string   // name of the input; empty: not an input
 }
 
-// tensor is a value of the graph: the storage itself, or a view of it.
+// A tensor is a value of the graph: a storage, or a view of one.
 type tensor struct {
 	st    *storage
 	views []view
-	seen  int // version of the storage that value was taken from
+	seen  int // version of the storage from which value was computed
 	value ir.Value
 	ready bool // value is set
 
 }
 
-// view takes a part of a tensor, or writes one.
+// A view reads a part of a tensor, or writes it.
 type view struct {
 	take func(base ir.Value) ir.Value
 	put  func(base, part ir.Value) ir.Value // nil: the view cannot be written through
 }
 
-// read returns the value that a tensor has now.
+// read returns the current value of a tensor.
 func (im *importer) read(t *tensor) ir.Value {
 	if t.st.value == ir.NoValue {
 		t.st.value = im.weight(t.st)
@@ -51,14 +50,14 @@ func (im *importer) read(t *tensor) ir.Value {
 	return t.value
 }
 
-// write gives a tensor a value of its type: the storage changes, and every view of it.
+// write gives a tensor a value of its type. The storage changes, and with it every view.
 func (im *importer) write(t *tensor, v ir.Value) {
 	im.read(t)
 	bases := make([]ir.Value, len(t.views))
 	base := t.st.value
 	for i, w := range t.views {
 		if w.put == nil {
-			im.refuse("it writes a view that repeats or reorders memory")
+			im.refuse("it writes through a view that cannot be written, such as one with repeated elements")
 		}
 		bases[i] = base
 		base = w.take(base)
@@ -73,7 +72,7 @@ func (im *importer) write(t *tensor, v ir.Value) {
 	t.st.version++
 }
 
-// fresh returns a tensor with memory of its own.
+// fresh returns a tensor with new memory.
 func fresh(v ir.Value) *tensor { return &tensor{st: &storage{value: v}} }
 
 // through returns the view w of a tensor.

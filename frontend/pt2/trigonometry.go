@@ -6,7 +6,7 @@ import (
 	"pwc/ir"
 )
 
-// trigonometryRules are the inverse functions, of ops that the IR has.
+// trigonometryRules are the inverse trigonometric and hyperbolic functions, composed of ops of the IR.
 var trigonometryRules = map[string]opRule{
 	"aten.atan":  composed((*emitter).atan),
 	"aten.asin":  composed((*emitter).asin),
@@ -46,7 +46,7 @@ func (e *emitter) acos(x ir.Value) ir.Value {
 	return e.bin("mul", e.f(2), e.atan(e.un("sqrt", e.bin("div", e.bin("sub", e.f(1), x), e.bin("add", e.f(1), x)))))
 }
 
-// acosh is log1p(t + √(t(t+2))) of t = x-1, which is exact near 1.
+// acosh is log1p(t + √(t(t+2))) with t = x-1, which is accurate near 1.
 func (e *emitter) acosh(x ir.Value) ir.Value {
 	t := e.bin("sub", x, e.f(1))
 	return e.log1p(e.bin("add", t, e.un("sqrt", e.bin("mul", t, e.bin("add", t, e.f(2))))))
@@ -63,7 +63,7 @@ func atan2(c *call) []ir.Value {
 	y, x := c.operand("self", dt), c.operand("other", dt)
 	both := c.bin("and", c.infinite(y, "eq"), c.infinite(x, "eq"))
 	y, x = c.where(both, c.un("sign", y), y), c.where(both, c.un("sign", x), x)
-	still := c.compare("eq", y, c.f(0)) // 0/0 is no angle
+	still := c.compare("eq", y, c.f(0)) // avoids 0/0
 	a := c.where(still, y, c.atan(c.bin("div", y, x)))
 	half := c.where(c.compare("lt", y, c.f(0)), c.f(-math.Pi), c.where(c.compare("ne", y, y), y, c.f(math.Pi)))
 	return one(c.where(c.compare("lt", x, c.f(0)), c.bin("add", a, half), a))
