@@ -37,71 +37,71 @@ type buildFlags struct {
 	target       string
 	jobs         int
 	disable      []string
-	products     productsFlag
+	matmul       precisionFlag
 	dump         string
 	max          assignments
 	symbols      assignments
 	frozen       bool
-	uncached     bool // nothing is taken from the cache, nor kept there
-	unrecorded   bool // artifacts are kept, as part of what else is compiled
-	local        bool // what is not in the directories is not looked for elsewhere
+	uncached     bool // do not use the user's cache
+	unrecorded   bool // keep artifacts in the cache, but no record of the module
+	local        bool // search the directories of the cache only, not PWC_CACHE_REMOTE
 
-	copyWeights bool // none stays in a mapped file
-	threads     int  // of the host; 0: GOMAXPROCS
+	copyWeights bool // copy weights out of mapped files
+	threads     int  // threads that compute on the host; 0: GOMAXPROCS
 
-	traceOut string // file for a trace of the run; "": none
+	traceOut string // file for a trace of the run; "": no trace
 
 	process processFlags
 
-	partOf *pieces.Result // of a module that this one is a part of
+	partOf *pieces.Result // the build of a module that contains this one; nil: there is no such build
 }
 
 func (f *buildFlags) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
-	fl.StringSliceVar(&f.splitOn, "split-on", nil, "`OP`s to cut at (default: the ops that the module declares split)")
+	fl.StringSliceVar(&f.splitOn, "split-on", nil, "`OP`s to cut at (default: the ops that the module declares as split)")
 	addPaddedSlots(cmd, &f.paddedSlots)
-	fl.Var(&f.compileSizes, "compile-sizes", "`SIZE`s to compile each piece for exactly, besides the ranges")
+	fl.Var(&f.compileSizes, "compile-sizes", "`SIZE`s to compile each piece for exactly, in addition to the ranges")
 	fl.Var(&f.ranges, "ranges", "`END`s of the ranges of sizes; each piece is compiled once for each range")
-	fl.StringVar(&f.captureSizes, "capture-sizes", "default", "`SIZE`s to capture graphs for; or default, or none, which an empty list also means")
-	fl.StringVar(&f.target, "target", host.Target, "`TARGET` to compile for: host, cuda for this machine's GPU, or cuda:sm_90 for GPUs elsewhere; a later GPU runs it too")
+	fl.StringVar(&f.captureSizes, "capture-sizes", "default", "`SIZE`s to capture graphs for, or default, or none; an empty list is none")
+	fl.StringVar(&f.target, "target", host.Target, "`TARGET` to compile for: host, cuda for this machine's GPU, or cuda:sm_90 for GPUs of other machines; a later GPU runs that code too")
 	fl.Var(&wholeNumber[int]{&f.jobs, 0, maxNumber}, "jobs", "compile up to `N` pieces in parallel (default: one for each processor)")
 	fromEnv(cmd, "target", "PWC_TARGET")
 	fromEnv(cmd, "jobs", "PWC_JOBS")
 	fl.StringSliceVar(&f.disable, "disable-pass", nil, "compiler `PASS`es to disable")
-	fl.Var(&f.products, "matmul-precision", "`PRECISION` of f32 matrix products: ordered, whose sums do not depend on the number of rows, f32, or tf32, which rounds the operands of tensor cores to 10 bits (default: ordered, in training f32)")
-	fl.StringVar(&f.dump, "dump-passes", "", "write every piece after each pass to `DIR`; cached pieces are compiled again")
+	fl.Var(&f.matmul, "matmul-precision", "`PRECISION` of f32 GEMMs: ordered, whose sums do not depend on the number of rows; f32; or tf32, which rounds the operands of tensor cores to 10 bits (default: ordered, in training f32)")
+	fl.StringVar(&f.dump, "dump-passes", "", "write every piece after each pass to `DIR`, and compile cached pieces again")
 }
 
 // addRunning adds the flags of commands that load weights and run a model.
 func (f *buildFlags) addRunning(cmd *cobra.Command) {
 	f.addThreads(cmd)
-	cmd.Flags().BoolVar(&f.copyWeights, "copy-weights", false, "copy all weights, so that files of the checkpoint may change while this runs (default: the host maps the files)")
+	cmd.Flags().BoolVar(&f.copyWeights, "copy-weights", false, "copy all weights, so that files of the checkpoint may change during the run (default: the host maps the files)")
 }
 
-// addThreads adds the flag of commands that run something.
+// addThreads adds --threads, for commands that run a model.
 func (f *buildFlags) addThreads(cmd *cobra.Command) {
-	cmd.Flags().Var(&wholeNumber[int]{&f.threads, 0, maxNumber}, "threads", "`N` threads that compute on the host (default: GOMAXPROCS, which is one for each processor that the process may use, and the most that compute at a time)")
+	cmd.Flags().Var(&wholeNumber[int]{&f.threads, 0, maxNumber}, "threads", "`N` threads that compute on the host (default: GOMAXPROCS, which is one for each processor that the process may use, and bounds the threads that run in parallel)")
 	fromEnv(cmd, "threads", "PWC_THREADS")
 }
 
-// options returns what the flags say of the pipeline.
+// options returns the options of the compiler's pipeline that the flags set.
 func (f *buildFlags) options() compile.Options {
-	return compile.Options{Disable: f.disable, MatMul: f.products.Precision}
+	return compile.Options{Disable: f.disable, MatMul: f.matmul.Precision}
 }
 
-// trains lets products of f32 add up in any order, unless a flag says otherwise: a training step
-// has one number of rows.
+// trains sets the precision f32, unless --matmul-precision is given. The order of sums may then
+// depend on the number of rows, which is constant in a training run.
 func (f *buildFlags) trains(cmd *cobra.Command) {
 	if !cmd.Flags().Changed("matmul-precision") {
-		f.products.Precision = loop.F32
+		f.matmul.Precision = loop.F32
 	}
 }
 
-// productsFlag is a precision as a flag, whose default the usage says.
-type productsFlag struct{ loop.Precision }
+// precisionFlag is the value of --matmul-precision.
+type precisionFlag struct{ loop.Precision }
 
-// String returns nothing for the default.
-func (p *productsFlag) String() string {
+// String returns "" for the default, so that pflag prints no default: the usage names it.
+func (p *precisionFlag) String() string {
 	if p.Precision == loop.Ordered {
 		return ""
 	}
@@ -109,15 +109,15 @@ func (p *productsFlag) String() string {
 }
 
 // Set sets the precision.
-func (p *productsFlag) Set(text string) (err error) {
+func (p *precisionFlag) Set(text string) (err error) {
 	p.Precision, err = loop.ParsePrecision(text)
 	return err
 }
 
-// Type names what the flag takes.
-func (p *productsFlag) Type() string { return "precision" }
+// Type names the kind of value in the help.
+func (p *precisionFlag) Type() string { return "precision" }
 
-// addFrozen adds the flag of the commands that can go without compiling.
+// addFrozen adds --frozen, for commands that can run from a complete cache.
 func (f *buildFlags) addFrozen(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.frozen, "frozen", false, "fail instead of compiling, skipping a graph, or running a GEMM without a tuning record")
 }
@@ -128,7 +128,8 @@ func (f *buildFlags) addSymbols(cmd *cobra.Command) {
 	cmd.Flags().Var(&f.symbols, "symbol", "the value of a load symbol, such as the blocks of the KV cache: `SYMBOL=VALUE`")
 }
 
-// checkSymbols refuses values for symbols that the module does not have, or not of the kind.
+// checkSymbols returns a usage error for a value of --max or --symbol whose symbol the module does
+// not have, is of a kind that the flag does not set, or has a range without the value.
 func (f *buildFlags) checkSymbols(m *ir.Module) error {
 	for _, name := range slices.Sorted(maps.Keys(f.max)) {
 		switch s := m.Symbol(name); {
@@ -149,7 +150,7 @@ func (f *buildFlags) checkSymbols(m *ir.Module) error {
 	return nil
 }
 
-// symbolsOfKind names the symbols that a flag could have meant.
+// symbolsOfKind lists the module's symbols of some kinds, for an error of a flag that sets them.
 func symbolsOfKind(m *ir.Module, what string, kinds ...ir.SymbolKind) string {
 	var names []string
 	for _, s := range m.Symbols {
@@ -166,11 +167,11 @@ func symbolsOfKind(m *ir.Module, what string, kinds ...ir.SymbolKind) string {
 // largest returns the largest size that the flags name, or 0: limits that a command
 // chooses itself leave room for it.
 func (f *buildFlags) largest() int64 {
-	sizes, _ := f.sizes() // whoever compiles reports the error
+	sizes, _ := f.sizes() // backendOptions reports the error
 	return slices.Max(slices.Concat([]int64{0}, sizes, f.compileSizes, f.ranges))
 }
 
-// sizes returns what --capture-sizes says: nil is the default list.
+// sizes returns the sizes of --capture-sizes. nil is the default list, an empty list is none.
 func (f *buildFlags) sizes() ([]int64, error) {
 	switch f.captureSizes {
 	case "default":
@@ -185,8 +186,8 @@ func (f *buildFlags) sizes() ([]int64, error) {
 	return out, nil
 }
 
-// canDisable returns an error that lists the passes unless one of that name may
-// be left out.
+// canDisable returns a usage error that lists the passes that can be disabled, unless name is one
+// of them.
 func canDisable(name string) error {
 	var names []string
 	for _, p := range compile.Passes() {
@@ -200,21 +201,21 @@ func canDisable(name string) error {
 	return nil
 }
 
-// dumper compiles pieces and writes what each pass made of them.
+// dumper compiles pieces and writes the output of each pass.
 type dumper struct {
 	pieces.Pipeline
 	dir string
 }
 
-// For returns a dumper whose files go below a directory of the artifact's own, named by
-// the function, number and hash of its piece, as pwc split prints them.
+// For returns a dumper for one artifact. Its directory is named by the function, number and hash
+// of the piece, as pwc split prints them.
 func (d *dumper) For(a *pieces.Artifact) pieces.Compiler {
 	name := fmt.Sprintf("%s-%03d-%x", url.PathEscape(a.Func), a.Item, a.Key.Piece[:6])
 	return &dumper{d.Pipeline, filepath.Join(d.dir, name)}
 }
 
-// Compile compiles a piece; its passes go to files named by their order, below a
-// directory named by the shape, and their times to the file times.txt there.
+// Compile compiles a piece. It adds the shape to the directory's name, and writes a numbered file
+// for the output of each pass, and times.txt with their times.
 func (d *dumper) Compile(ctx context.Context, piece *ir.Module, ranges map[string]dim.Interval) (*program.Program, error) {
 	dir := d.dir
 	for _, s := range slices.Sorted(maps.Keys(ranges)) {
@@ -245,16 +246,15 @@ func (d *dumper) Compile(ctx context.Context, piece *ir.Module, ranges map[strin
 	return p, errors.Join(errs...)
 }
 
-// unread is a cache in which nothing is found, so that every piece goes through the
-// passes that are to be seen; what is compiled is kept as ever.
+// unread is a store whose Get finds nothing, so that every piece goes through the passes that
+// --dump-passes writes. Compiled pieces are kept as in the store itself.
 type unread struct{ *cache.Store }
 
 // Get finds nothing.
 func (unread) Get(context.Context, cache.Key) ([]byte, bool, error) { return nil, false, nil }
 
-// newBackend splits and compiles a model with the flags. The maximum of a batch
-// symbol and the values of load symbols are those of the flags, else of the
-// arguments.
+// newBackend splits and compiles a model with the flags. --max and --symbol override limits, the
+// maximums of batch symbols, and symbols, the values of load symbols.
 func (a *app) newBackend(ctx context.Context, m *ir.Module, t *target, f *buildFlags, mode piecewise.Mode, limits, symbols map[string]int64) (*piecewise.Backend, error) {
 	b, err := a.newBackends(ctx, m, t, &world{}, f, mode, limits, symbols)
 	if err != nil {
@@ -263,8 +263,8 @@ func (a *app) newBackend(ctx context.Context, m *ir.Module, t *target, f *buildF
 	return b.first(), nil
 }
 
-// explainOptions adds the flags that set the options which an error names: the call was wrong. That memory is not enough
-// for options that are right is none of the call's doing.
+// explainOptions adds the flags that set the options that an error names, and makes it a usage error. An error about
+// too little memory stays as it is: the options may be right.
 func explainOptions(err error) error {
 	if err == nil {
 		return nil
@@ -290,14 +290,15 @@ func explainOptions(err error) error {
 	return &usageError{err}
 }
 
-// planBackend is newBackend for a module that is compiled and not run.
+// planBackend is newBackend without a device: the module is compiled and not run.
 func (a *app) planBackend(ctx context.Context, m *ir.Module, t *target, f *buildFlags, symbols map[string]int64) (*piecewise.Backend, error) {
 	planned := *t
 	planned.dev = nil
 	return a.newBackend(ctx, m, &planned, f, piecewise.Piecewise, nil, symbols)
 }
 
-// bounds returns the largest steps of one sequence, given values of symbols.
+// bounds returns the limits of steps with one request: rows by limits, else by the ranges of the
+// batch symbols, and blocks by the values of load symbols.
 func bounds(m *ir.Module, limits, symbols map[string]int64) Site {
 	s := Site{Rows: 1, Requests: 1, Blocks: 1}
 	for _, x := range m.Symbols {
@@ -308,15 +309,15 @@ func bounds(m *ir.Module, limits, symbols map[string]int64) Site {
 				n = x.Hi
 			}
 			s.Rows = max(s.Rows, int(n))
-		case ir.Load: // a rank is smaller than any number of blocks that matters
+		case ir.Load: // rank symbols count too, but are smaller than the number of blocks
 			s.Blocks = max(s.Blocks, int(symbols[x.Name]))
 		}
 	}
 	return s
 }
 
-// backendOptions returns what the flags say of a backend, all but the values of
-// symbols. done is called once the backend is compiled.
+// backendOptions returns the options of a backend that the flags set, without the values of
+// symbols. The caller calls done when the backend is compiled.
 func (a *app) backendOptions(m *ir.Module, t *target, f *buildFlags, mode piecewise.Mode, steps Site) (o piecewise.Options, done func(), err error) {
 	ops, err := a.openOps(m, t, steps)
 	if err != nil {
@@ -354,7 +355,7 @@ func (a *app) backendOptions(m *ir.Module, t *target, f *buildFlags, mode piecew
 	}
 	if t.records != nil {
 		records := store
-		if f.uncached { // what runs elsewhere follows them too
+		if f.uncached { // tuning records of the user's cache apply all the same
 			if records, err = a.openStore(); err != nil {
 				return o, nil, err
 			}
@@ -366,7 +367,7 @@ func (a *app) backendOptions(m *ir.Module, t *target, f *buildFlags, mode piecew
 		if t.events != nil {
 			t.events(e)
 		}
-		if e.Kind == pieces.Finished && f.partOf == nil { // what is taken from elsewhere takes no time
+		if e.Kind == pieces.Finished && f.partOf == nil { // artifacts of partOf are ready: no progress to show
 			t.bar.set(e.Done, e.Total, e.Artifact.Origin)
 		}
 	}
@@ -382,7 +383,7 @@ func (a *app) backendOptions(m *ir.Module, t *target, f *buildFlags, mode piecew
 	}, nil
 }
 
-// overlay returns the entries of both, those of top before those of base.
+// overlay returns the entries of base and top. Where both have a key, the value is top's.
 func overlay(base, top map[string]int64) map[string]int64 {
 	out := maps.Clone(base)
 	if out == nil {

@@ -19,22 +19,22 @@ import (
 	"pwc/runner"
 )
 
-// benchFlags are the flags of bench that compile does not have.
+// benchFlags are the flags of bench other than those of modelFlags, buildFlags and trainFlags.
 type benchFlags struct {
 	batches sizeList
 	prompts sizeList
 	modes   []string
-	fn      string // of a model that is no language model
+	fn      string // the function to measure, of a model that is not a language model
 	repeats repeats
 	format  tableFormat
 	profile bool
 	train   bool
 
-	context    int64 // tokens of every request that is decoded
+	context    int64 // tokens of each request in a decode step
 	anyContext bool  // --context is not given
 }
 
-// benchContext is the context of a request where --context does not say it.
+// benchContext is the default of --context.
 const benchContext = 512
 
 func (a *app) benchCommand() *cobra.Command {
@@ -45,28 +45,28 @@ func (a *app) benchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench MODEL",
 		Short: "measure steps of a language model, or runs of a function",
-		Long: `Measure decode steps of a language model: each is @forward and @logits for every
-row, one row a request, at the end of contexts of the same length. Keys and values
-are written. --prompt measures prompts, too, each as one step. Weights are made up, so that
-a config.json is enough; --weights DIR takes real ones.
+		Long: `Measure decode steps of a language model. A step runs @forward and @logits for one row of
+each request, at the end of contexts of the same length, and writes keys and values.
+--prompt measures prompts too, each as one step. Weights are made up, so that
+a config.json is enough; --weights DIR takes real weights.
 
-Any other model, such as an exported program, is one function: it runs on made-up inputs
-of --batch rows in each --mode, which may be none, and the rates are of rows instead of tokens.
+Of any other model, such as an exported program, bench measures one function. It runs on
+made-up inputs of --batch rows in each --mode, also none. The rates count rows, not tokens.
 
-ms is the median device time of a step that runs alone, p90 and p99 are percentiles of it.
-in a row is the time of a step if the next is issued before it ends; to issue is the host's
-part. The bytes that a step must read are the weights, without embedding tables, and the
-keys and values of the contexts. They are compared with the bandwidth of a plain read of as
-much memory, which is measured first.
+ms is the median device time of a step that runs alone; p90 and p99 are percentiles of that time.
+"in a row" is the time of a step if the next one is issued before it ends; "to issue" is the
+host's time. A step must read the weights, without embedding tables, and the keys and values
+of the contexts. These bytes are compared with the bandwidth of a plain read of memory, which
+is measured first.
 
-Compilation is measured with an empty cache, and again with the cache that it filled. The
+Compilation is measured with an empty cache, and again with the filled cache. The
 default sizes are captured, whichever sizes run. --profile runs steps whose kernels do not
-overlap, and prints the time of each.
+overlap, and prints the time of each kernel.
 
---train measures training steps instead, forward, backward and optimizer: of a language
-model on --batch-size rows of --length tokens, or of a module that returns a loss, on --data
-or made-up numbers. The matrix products of a step are compared with the rate of a large product
-of the same precision, which is measured first.`,
+--train measures training steps instead: forward, backward and optimizer. The model is a
+language model, on --batch-size rows of --length tokens, or a module that returns a loss,
+on --data or made-up numbers. The FLOP/s of a step's GEMMs are compared with the FLOP/s of a
+large GEMM of the same precision, which is measured first.`,
 		Example: `  pwc bench config.json --target cuda --batch 1,8,32,128,256
   pwc bench config.json --target cuda --batch 1 --mode piecewise,full --profile
   pwc bench models/llama --batch 1,4 --context 64 --prompt 128,512 --json
@@ -97,7 +97,7 @@ of the same precision, which is measured first.`,
 			if g.anyContext = f.context == 0; g.anyContext {
 				f.context = benchContext
 			}
-			// The model is opened for a context that the longest prompt fits in, too.
+			// A prompt may be longer than --context: the model needs a context for both.
 			g.context, f.context = f.context, max(f.context, g.longestPrompt())
 			return a.runBench(cmd.Context(), args[0], &f, &b, &g)
 		},
@@ -112,37 +112,37 @@ of the same precision, which is measured first.`,
 	fl := cmd.Flags()
 	f.common = []string{"context"}
 	fl.Lookup("context").Value = &wholeNumber[int64]{&f.context, 1, 1 << 20}
-	fl.Lookup("context").Usage = "context of each request in `TOKENS`, with the one that is decoded (default 512, or the model's positions if these are fewer)"
+	fl.Lookup("context").Usage = "context of each request in `TOKENS`, including the decoded token (default 512, or the number of the model's positions if that is smaller)"
 	fl.Lookup("weights").Usage = "`DIR` with the checkpoint's tensors (default: dummy weights)"
 	f.weights = "dummy"
-	fl.Var(&g.batches, "batch", "`SIZE`s of steps to measure, in requests of a language model or rows of a function (default 1,8,32; of a function, those that it supports)")
+	fl.Var(&g.batches, "batch", "`SIZE`s of steps to measure, in requests of a language model or rows of a function (default 1,8,32; of a function, those of them that it supports)")
 	fl.StringSliceVar(&g.modes, "mode", []string{"piecewise"}, "`MODE`s to run: piecewise, full, or both; of a function also none")
 	fl.Lookup("mode").DefValue = "piecewise"
-	fl.Var(&g.prompts, "prompt", "lengths of the prompts to measure in `TOKENS`; each prompt is one step (default: none)")
+	fl.Var(&g.prompts, "prompt", "lengths of the prompts to measure, in `TOKENS`; each prompt is one step (default: no prompts)")
 	fl.StringVar(&g.fn, "func", "", "`FUNCTION` to measure, if the model is not a language model")
 	fl.Var(&wholeNumber[int]{&g.repeats.runs, 1, 1 << 20}, "repeats", "measure everything `N` times (default: 5 to 50 times, for about two seconds)")
 	fl.Var(&wholeNumber[int]{&g.repeats.warmup, 0, 1 << 20}, "warmup", "run everything `N` times before it is measured (default 5)")
 	g.repeats.warmup = warmups
 	g.format = asText
-	fl.Var(&g.format, "format", "print figures as text, csv or markdown, a `FORMAT`")
-	fl.BoolVar(&g.profile, "profile", false, "say how long each kernel takes")
+	fl.Var(&g.format, "format", "`FORMAT` of the tables: text, csv or markdown")
+	fl.BoolVar(&g.profile, "profile", false, "print the time of each kernel")
 	fl.BoolVar(&g.train, "train", false, "measure training steps")
 	t.add(cmd, trainOnly...)
 	return cmd
 }
 
-// trainOnly are the flags of train that bench --train has.
+// trainOnly are the flags of train that bench accepts with --train.
 var trainOnly = []string{"batch-size", "length", "data", "optimizer", "precision", "micro-batches", "clip-norm", "dp", "bucket"}
 
-// changedOf returns the flags among names that were given.
+// changedOf returns the names whose flags were given.
 func changedOf(cmd *cobra.Command, names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !cmd.Flags().Changed(name) })
 }
 
-// checkTrain returns an error for flags that have no effect on --train, and sets its defaults.
+// checkTrain returns a usage error for flags that have no effect with --train, and sets the defaults of --train.
 func (g *benchFlags) checkTrain(cmd *cobra.Command, f *modelFlags, t *trainFlags) error {
 	if given := changedOf(cmd, []string{"batch", "context", "prompt", "func", "repeats", "warmup", "format"}); len(given) > 0 {
-		return usagef("--%s has no effect on --train", strings.Join(given, " and --"))
+		return usagef("--%s has no effect with --train", strings.Join(given, " and --"))
 	}
 	if !cmd.Flags().Changed("mode") {
 		g.modes = []string{"full"}
@@ -154,10 +154,10 @@ func (g *benchFlags) checkTrain(cmd *cobra.Command, f *modelFlags, t *trainFlags
 	return nil
 }
 
-// longestPrompt returns the tokens of the longest prompt, 0 without prompts.
+// longestPrompt returns the number of tokens of the longest prompt, 0 without prompts.
 func (g *benchFlags) longestPrompt() int64 { return slices.Max(append(sizeList{0}, g.prompts...)) }
 
-// mode returns what must be captured to run steps in the modes asked for.
+// mode returns the mode whose captures serve all modes of --mode.
 func (g *benchFlags) mode() (piecewise.Mode, error) {
 	pieces, full := slices.Contains(g.modes, "piecewise"), slices.Contains(g.modes, "full")
 	for _, m := range g.modes {
@@ -192,35 +192,35 @@ type benchReport struct {
 	Profiles  []benchProfile `json:"profiles,omitempty"`
 }
 
-// benchCompile is what reading, splitting, compiling and planning takes.
+// benchCompile has the times of reading, splitting, compiling and planning together.
 type benchCompile struct {
 	Artifacts int64            `json:"artifacts"`
-	AtLoad    map[string]int64 `json:"compiled_at_load"` // by the driver
+	AtLoad    map[string]int64 `json:"compiled_at_load"` // artifacts that the driver compiles, by kind
 	Cold      float64          `json:"cold_seconds"`     // with an empty cache
-	Warm      float64          `json:"warm_seconds"`     // with what that left
+	Warm      float64          `json:"warm_seconds"`     // with the cache that the cold compilation filled
 }
 
 // benchLibrary counts the calls of library routines at captured sizes.
 type benchLibrary struct {
 	Calls   int64 `json:"calls"`
-	Untuned int64 `json:"untuned"` // whose algorithm was never measured
-	Missing int64 `json:"missing"` // that the device has no routine for: kernels of pwc's own serve
+	Untuned int64 `json:"untuned"` // calls with an algorithm that was never measured
+	Missing int64 `json:"missing"` // GEMMs without a routine on this device: pwc's kernels compute them
 }
 
-// benchCapture is what capturing the default sizes took in one mode.
+// benchCapture has the costs of capturing the default sizes in one mode.
 type benchCapture struct {
 	Mode    string  `json:"mode"`
 	Sizes   int     `json:"sizes"`
 	Graphs  int     `json:"graphs"`
 	Seconds float64 `json:"seconds"`
-	Bytes   *int64  `json:"bytes,omitempty"` // of the device that the graphs took; missing: not known
+	Bytes   *int64  `json:"bytes,omitempty"` // device memory that the graphs took; nil: not known
 }
 
 // benchStep is a decode step of one size in one mode.
 type benchStep struct {
 	Batch int64  `json:"batch"`
 	Size  int64  `json:"size"` // with padding
-	Mode  string `json:"mode"` // as it ran: piecewise, full, or eager where no graph serves the size
+	Mode  string `json:"mode"` // of the run: piecewise, full, or eager if no graph serves the size
 	benchTimes
 	ReadBytes int64   `json:"read_bytes"`
 	Share     float64 `json:"share_of_bandwidth"`
@@ -231,11 +231,11 @@ type benchPrefill struct {
 	Prompt int64   `json:"prompt"`
 	Size   int64   `json:"size"`
 	Mode   string  `json:"mode"`
-	Rate   float64 `json:"tokens_per_second"` // in a row
+	Rate   float64 `json:"tokens_per_second"` // of steps in a row
 	benchTimes
 }
 
-// benchProfile is where the time of an eager step goes.
+// benchProfile has the times of the kernels of an eager step.
 type benchProfile struct {
 	Batch   int64         `json:"batch,omitempty"`
 	MS      float64       `json:"ms"`
@@ -246,7 +246,7 @@ type benchProfile struct {
 type benchKernel struct {
 	Name        string  `json:"name"`
 	Launches    int     `json:"launches"`
-	US          float64 `json:"us"` // all of them
+	US          float64 `json:"us"` // microseconds of all launches
 	WeightBytes int64   `json:"weight_bytes,omitempty"`
 }
 
@@ -303,7 +303,7 @@ func (a *app) runBench(ctx context.Context, path string, f *modelFlags, bf *buil
 	return a.printBench(path, r, g.format)
 }
 
-// settings describe what all processes must measure alike.
+// settings describes the flags and the module, which must be equal in all processes.
 func (g *benchFlags) settings(m *ir.Module) string {
 	return fmt.Sprintf("module %x, --mode %v, --batch %v, --prompt %v, --context %d, --repeats %d, --warmup %d, --profile=%v", m.Hash(), g.modes, g.batches, g.prompts, g.context, g.repeats.runs, g.repeats.warmup, g.profile)
 }
@@ -311,7 +311,7 @@ func (g *benchFlags) settings(m *ir.Module) string {
 // hiddenType is the element type of what @forward returns.
 func hiddenType(m *ir.Module) dtype.DType { return m.Func("forward").ResultTypes[0].DType }
 
-// compile measures compilation, cold and warm, and leaves the warm backend.
+// compile measures compilation, first cold, then warm. b.backend is then the warm one.
 func (b *bench) compile(ctx context.Context, path string, f *modelFlags, r *benchReport) (*model, error) {
 	var m *model
 	for _, seconds := range []*float64{&r.Compile.Cold, &r.Compile.Warm} {
@@ -338,7 +338,7 @@ func (b *bench) compile(ctx context.Context, path string, f *modelFlags, r *benc
 	return m, nil
 }
 
-// make makes a backend whose artifacts lie in the bench's own cache.
+// make makes a backend whose artifacts are in the benchmark's temporary cache.
 func (b *bench) make(ctx context.Context, m *ir.Module, length int64) error {
 	if n := runner.BoundsOf(m).Positions; n > 0 && length > n {
 		if !b.flags.anyContext {
@@ -357,7 +357,7 @@ func (b *bench) make(ctx context.Context, m *ir.Module, length int64) error {
 	for _, s := range m.Symbols {
 		switch s.Kind {
 		case ir.Batch:
-			limits[s.Name] = min(s.Hi, max(most, prompt, 512, b.build.largest())) // the default sizes end at 512
+			limits[s.Name] = min(s.Hi, max(most, prompt, 512, b.build.largest())) // 512 is the largest default size
 			switch {
 			case most > s.Hi:
 				return usagef("--batch %d is more than the %d rows that the model takes in a step", most, s.Hi)
@@ -395,7 +395,7 @@ func (b *bench) make(ctx context.Context, m *ir.Module, length int64) error {
 	return b.makePeers(ctx, m, o, steps)
 }
 
-// uncached returns the flags of a backend that leaves the user's cache alone.
+// uncached returns the flags of a backend that does not use the user's cache.
 func (b *bench) uncached() *buildFlags {
 	f := *b.build
 	f.uncached = true
@@ -432,7 +432,7 @@ func (a *app) printBench(path string, r *benchReport, f tableFormat) error {
 		}
 	}
 	if len(r.Profiles) > 0 && f == asText {
-		fmt.Fprintln(a.out, "\nin a replay kernels start while others end, and steps are faster than the sums")
+		fmt.Fprintln(a.out, "\nin a replay the start of a kernel overlaps the end of another, so a step takes less than the sum")
 	}
 	return nil
 }
@@ -454,7 +454,7 @@ func (a *app) printBenchHead(path string, r *benchReport) {
 		fmt.Fprintf(a.out, "capture         %s: %s, %s: %.3f s%s\n", c.Mode, plural(int64(c.Sizes), "size"), plural(int64(c.Graphs), "graph"), c.Seconds, memory)
 	}
 	if l := r.Library; l.Calls+l.Missing > 0 {
-		fmt.Fprintf(a.out, "library         %s, %d untuned, %d served by kernels of pwc's own for want of the library\n", plural(l.Calls, "call"), l.Untuned, l.Missing)
+		fmt.Fprintf(a.out, "library         %s, %d untuned; %d GEMMs computed by pwc's kernels, because the library is missing\n", plural(l.Calls, "call"), l.Untuned, l.Missing)
 	}
 	fmt.Fprintln(a.out)
 }
@@ -468,7 +468,7 @@ func (t *benchTimes) cells() []string {
 	return out
 }
 
-// modeAt is the mode, with the size that rows were padded to.
+// modeAt returns the mode, and the size if the rows were padded to a larger one.
 func modeAt(mode string, size, rows int64) string {
 	if size == rows {
 		return mode
@@ -476,7 +476,7 @@ func modeAt(mode string, size, rows int64) string {
 	return fmt.Sprintf("%s at %d", mode, size)
 }
 
-// gigabytes is a rate in GB/s, or an amount in GB.
+// gigabytes formats bytes per second in GB/s, or bytes in GB.
 func gigabytes(v float64) string {
 	if v < 10e9 {
 		return fmt.Sprintf("%.2f", v/1e9)
@@ -484,8 +484,8 @@ func gigabytes(v float64) string {
 	return fmt.Sprintf("%.0f", v/1e9)
 }
 
-// printProfile prints the kernels of a step. A kernel that seems to read weights
-// faster than memory can be read does not read all of them.
+// printProfile prints the kernels of a step. It prints no rate for a kernel whose weights divided
+// by its time exceed the bandwidth of memory: such a kernel does not read all of its weights.
 func (a *app) printProfile(p *benchProfile, bandwidth float64, f tableFormat) error {
 	batch := ""
 	if p.Batch > 0 {

@@ -13,12 +13,12 @@ import (
 	"pwc/piecewise"
 )
 
-// funcBench measures a function of a module that is no language model.
+// funcBench measures a function of a module that is not a language model.
 type funcBench struct {
 	benchRun
 	flags  *benchFlags
 	model  *model
-	module *ir.Module // with the function alone
+	module *ir.Module // model.module with only the function to measure
 	loaded *modelFlags
 	report *funcReport
 }
@@ -34,7 +34,7 @@ type funcReport struct {
 	Runs     []funcTimes `json:"runs"`
 }
 
-// funcMode is what a mode took before anything was measured.
+// funcMode has the times of preparing a mode, before the runs that are measured.
 type funcMode struct {
 	Mode    string         `json:"mode"`
 	Compile float64        `json:"compile_seconds"`
@@ -47,13 +47,12 @@ type funcMode struct {
 type funcTimes struct {
 	Rows int64   `json:"rows"`
 	Size int64   `json:"size"`            // with padding
-	Mode string  `json:"mode"`            // as it ran
-	Rate float64 `json:"rows_per_second"` // in a row
+	Mode string  `json:"mode"`            // of the run, as in benchStep
+	Rate float64 `json:"rows_per_second"` // of runs in a row
 	benchTimes
 }
 
-// checkFunc returns an error for flags that mean nothing for a function that is no part of a
-// language model.
+// checkFunc returns a usage error for flags that only apply to language models.
 func (g *benchFlags) checkFunc(path string) error {
 	var given []string
 	for _, x := range []struct {
@@ -65,7 +64,7 @@ func (g *benchFlags) checkFunc(path string) error {
 		}
 	}
 	if len(given) > 0 {
-		return usagef("a language model, with @forward(ids, positions) and @logits(hidden states, rows), is needed for --%s; %s has other functions", strings.Join(given, " and --"), path)
+		return usagef("only language models, with @forward(ids, positions) and @logits(hidden states, rows), take --%s; %s has other functions", strings.Join(given, " and --"), path)
 	}
 	return nil
 }
@@ -118,8 +117,8 @@ func (a *app) runBenchFunc(ctx context.Context, path string, m *model, f *modelF
 	return b.print(path)
 }
 
-// sizesOf returns the default sizes, each once and within the range of the rows of the module's
-// function; one size for a function whose shapes are fixed.
+// sizesOf returns the default sizes, clamped to the range of the function's row symbol, without
+// repetitions; for a function with fixed shapes one size.
 func sizesOf(m *ir.Module) sizeList {
 	if len(m.Symbols) == 0 {
 		return sizeList{1}
@@ -134,8 +133,8 @@ func sizesOf(m *ir.Module) sizeList {
 	return slices.Compact(sizes)
 }
 
-// calls makes inputs up for every size, and returns one call for each, the largest first: its
-// limits have room for the others.
+// calls returns one call on made-up inputs for each size. The largest is first, because its limits
+// have room for the others.
 func (b *funcBench) calls() ([]*single, error) {
 	var out []*single
 	sizes := slices.Clone(b.flags.batches)
@@ -161,7 +160,7 @@ func (b *funcBench) run(ctx context.Context, mode piecewise.Mode) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeWeights()) }()
-	b.module.Weights, b.module.States = b.model.module.Weights, b.model.module.States // made-up values change where they come from
+	b.module.Weights, b.module.States = b.model.module.Weights, b.model.module.States // source has replaced them if values are made up
 	r := funcMode{Mode: mode.String()}
 	lap := func(d *float64, f func() error) error {
 		start := time.Now()

@@ -12,12 +12,12 @@ import (
 )
 
 // profile times every kernel of steps that run eagerly on a stream, and every call of ops. The
-// device is held until the host has issued a step, so that kernels do not wait for it.
+// device waits until the host has issued a whole step, so that no kernel waits for the host.
 func profile(t *target, stream device.Stream, m meter, ops []*tracedOp, step func() error) (benchProfile, error) {
 	const runs = 5
 	tracer, ok := stream.(device.Tracer)
 	if !ok {
-		return benchProfile{}, fmt.Errorf("%s does not tell of its kernels", t.name)
+		return benchProfile{}, fmt.Errorf("--profile: target %s cannot trace its kernels", t.name)
 	}
 	var labels []traced
 	var failed error
@@ -94,10 +94,10 @@ func sumProfile(labels []traced, times [][]time.Duration) benchProfile {
 	return p
 }
 
-// traced is what ends at a mark.
+// traced describes the interval that ends at a mark.
 type traced struct {
-	name    string // of a kernel or op; empty: what comes between launches
-	weights int64  // bytes of the weights that it is given
+	name    string // of a kernel or op; empty: the interval between launches
+	weights int64  // bytes of the kernel's weight arguments
 }
 
 // tracedStep names a step of a program by its kernel and the shape of its weight.

@@ -10,8 +10,8 @@ import (
 	"pwc/safetensors"
 )
 
-// makePeers makes the backends of the other devices that run the model with the first, of the
-// same artifacts. They measure nothing.
+// makePeers makes the backends of the other devices, from the same artifacts. Only the first device
+// is measured.
 func (b *bench) makePeers(ctx context.Context, m *ir.Module, o piecewise.Options, steps Site) error {
 	for i, t := range b.world.peers {
 		p := &bench{benchRun: benchRun{app: b.app, target: t, build: b.build, world: b.world}, flags: b.flags, mode: b.mode, module: m, blocks: b.blocks, block: b.block, context: b.context}
@@ -31,7 +31,7 @@ func (b *bench) makePeers(ctx context.Context, m *ir.Module, o piecewise.Options
 	return nil
 }
 
-// closeBackends closes those of all devices.
+// closeBackends closes the backends of all devices.
 func (b *bench) closeBackends() error {
 	errs := []error{b.backend.Close()}
 	for _, p := range b.peers {
@@ -41,8 +41,8 @@ func (b *bench) closeBackends() error {
 	return errors.Join(errs...)
 }
 
-// together calls own for the first device and other for each other one, at the same time. The
-// group of one that fails ends, so that no other waits for it.
+// together calls own for the first device and other for each other device, concurrently. If a call
+// fails, the groups of its device end, so that no other device waits for it.
 func (b *bench) together(own func() error, other func(p *bench) error) error {
 	return b.world.together(len(b.peers)+1, func(rank int) error {
 		if rank == 0 {

@@ -13,17 +13,17 @@ import (
 	"pwc/runtime/device"
 )
 
-// benchRun is what every benchmark has: a target, and a cache that it leaves nothing in.
+// benchRun is the common part of all benchmarks: a target, and a temporary cache.
 type benchRun struct {
 	app    *app
 	target *target
 	build  *buildFlags
 	cache  string // the directory of the artifacts
 	status *statusLine
-	world  *world // nil: the target is not joined yet
+	world  *world // nil before join
 }
 
-// benchRun opens the target that flags name. The caller closes it.
+// benchRun opens the target of the flags and makes a temporary cache. The caller calls close.
 func (a *app) benchRun(bf *buildFlags) (benchRun, error) {
 	dir, err := os.MkdirTemp("", "pwc-bench-*")
 	if err != nil {
@@ -34,14 +34,14 @@ func (a *app) benchRun(bf *buildFlags) (benchRun, error) {
 		return benchRun{}, errors.Join(err, os.RemoveAll(dir))
 	}
 	r := benchRun{app: a, target: t, build: bf, cache: dir, status: &statusLine{w: a.screen}}
-	if bf.process.follows() { // it prints nothing
+	if bf.process.follows() { // only rank 0 prints
 		r.status = &statusLine{}
 	}
 	return r, nil
 }
 
-// join joins the target, and the other devices that the module needs, to its groups. closeWorld takes the error of the
-// benchmark, which ends the groups.
+// join joins the target, and the other devices that the module needs, to the module's groups. The caller passes the
+// benchmark's error, or nil, to closeWorld: an error ends the groups.
 func (r *benchRun) join(ctx context.Context, m *ir.Module) (closeWorld func(error) error, err error) {
 	w, err := r.target.joinWorld(ctx, m, r.build)
 	if err != nil {
@@ -67,7 +67,7 @@ type bench struct {
 	flags *benchFlags
 	mode  piecewise.Mode
 
-	peers []*bench // of the other devices; only what a step needs is there
+	peers []*bench // of the other devices, with only the fields that a step needs
 
 	backend  *piecewise.Backend
 	ops      []*tracedOp
@@ -78,7 +78,7 @@ type bench struct {
 	context, block, blocks int64 // tokens of a request, of a block; blocks of a request
 	module                 *ir.Module
 	batch                  *attention.Batch
-	shape                  stepShape // that batch describes
+	shape                  stepShape // of batch
 }
 
 // stepShape is a step of requests that have query new tokens each, at the end of their contexts.
@@ -125,7 +125,7 @@ func (b *bench) run(ctx context.Context, m *model, f *modelFlags, r *benchReport
 	if err := b.world.meet(ctx, "weights are loaded"); err != nil {
 		return err
 	}
-	// The first run gives states their memory, which is not to count as that of graphs.
+	// The first run allocates the states: their memory must not count as memory of graphs.
 	if err := b.wait(b.step(ctx, b.decode(slices.Min(b.flags.batches)), false)); err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func (b *bench) run(ctx context.Context, m *model, f *modelFlags, r *benchReport
 	return errors.Join(b.stream.Synchronize(), b.backend.Faults())
 }
 
-// measureAll measures decode steps of every size in every mode, and then prompts.
+// measureAll measures decode steps of every size in every mode, then prompts.
 func (b *bench) measureAll(ctx context.Context, r *benchReport) error {
 	for _, n := range b.flags.batches {
 		for _, mode := range b.flags.modes {
@@ -230,7 +230,7 @@ func (b *bench) stepOnOne(ctx context.Context, shape stepShape, whole bool) (pie
 	return b.backend.Func(l.Name).Run(ctx, in, nil)
 }
 
-// inputs takes a staging slot, as soon as there is one.
+// inputs waits for a free staging slot.
 func (b *bench) inputs(fn string, n int64, whole bool) (piecewise.Inputs, error) {
 	in, err := whenFree(func() (piecewise.Inputs, error) { return b.backend.Func(fn).Inputs(n) })
 	if err == nil {
@@ -239,8 +239,8 @@ func (b *bench) inputs(fn string, n int64, whole bool) (piecewise.Inputs, error)
 	return in, err
 }
 
-// describe makes the metadata of steps of a shape, if the last had another. Requests have
-// blocks of their own, one after the other.
+// describe makes the metadata of a step's shape, unless b.batch has it already. Request r has
+// blocks r·n to (r+1)·n−1, for n blocks of a context.
 func (b *bench) describe(s stepShape) error {
 	if b.batch != nil && b.shape == s {
 		return nil
@@ -259,7 +259,7 @@ func (b *bench) describe(s stepShape) error {
 	return nil
 }
 
-// capture captures the default sizes and says what that took by mode.
+// capture captures the default sizes, and returns the costs by mode.
 func (b *bench) capture(ctx context.Context) ([]benchCapture, error) {
 	warmup := func(p *bench) error { return p.backend.Warmup(ctx) }
 	if err := b.together(func() error { return warmup(b) }, warmup); err != nil {
@@ -292,7 +292,7 @@ func (b *bench) capture(ctx context.Context) ([]benchCapture, error) {
 	return out, nil
 }
 
-// measure times steps of a shape: alone, and in a row.
+// measure times steps of a shape, alone and in a row.
 func (b *bench) measure(ctx context.Context, shape stepShape, whole bool) (s benchStep, err error) {
 	choice := b.backend.Func("forward").Choose(shape.rows(), whole)
 	s = benchStep{Size: choice.Size, Mode: choice.Mode.String()}
@@ -310,8 +310,8 @@ func median(d []time.Duration) time.Duration {
 
 func milliseconds(d time.Duration) float64 { return d.Seconds() * 1e3 }
 
-// readBytes is what a step of n rows must read: weights, of tables that rows are
-// picked from those rows, and the keys and values of all contexts.
+// readBytes returns the bytes that a step of n rows must read: weights, n rows of each table that
+// is only read by embedding or gather, and the keys and values of all contexts.
 func readBytes(m *ir.Module, n, context int64) int64 {
 	total := int64(0)
 	for _, w := range m.Weights {
@@ -340,7 +340,7 @@ func readBytes(m *ir.Module, n, context int64) int64 {
 	return total
 }
 
-// readsOf reports how a step reads a weight: all of it, or picked rows.
+// readsOf reports whether a module reads a weight as a whole, and whether it reads single rows.
 func readsOf(m *ir.Module, w *ir.Weight) (whole, picked bool) {
 	for _, f := range m.Funcs {
 		for _, node := range f.Nodes {
@@ -356,13 +356,13 @@ func readsOf(m *ir.Module, w *ir.Weight) (whole, picked bool) {
 	return whole, picked
 }
 
-// tracedOp tells of the launches of an extern op.
+// tracedOp calls trace before and after each launch of an extern op.
 type tracedOp struct {
 	wrapped
 	trace func(traced)
 }
 
-// Launch is that of the op.
+// Launch implements device.Op.
 func (o *tracedOp) Launch(c *device.OpCall) error {
 	trace := o.trace != nil && !c.Capturing
 	if trace {
@@ -375,7 +375,7 @@ func (o *tracedOp) Launch(c *device.OpCall) error {
 	return err
 }
 
-// Prepare is that of the op, if it has one.
+// Prepare implements device.Preparer. It does nothing if the op has no Prepare.
 func (o *tracedOp) Prepare(s device.Stream, meta any, size, rows int64) error {
 	p, ok := o.Op.(device.Preparer)
 	if !ok {
@@ -388,8 +388,8 @@ func (o *tracedOp) Prepare(s device.Stream, meta any, size, rows int64) error {
 	return err
 }
 
-// captureTimes is the observer that sums what captures take, by kind: pieces
-// come first, and then, where both are captured, whole functions.
+// captureTimes is an observer that sums the costs of captures by kind. For each function and size
+// the backend captures pieces before the whole function, if it captures both.
 type captureTimes struct {
 	kinds []*benchCapture
 	seen  map[capturedSize]int
@@ -406,7 +406,7 @@ type capturedSize struct {
 
 func newCaptureTimes() *captureTimes { return &captureTimes{seen: map[capturedSize]int{}} }
 
-// begin notes what memory there is before the first capture.
+// begin records the free memory before the first capture.
 func (c *captureTimes) begin(m meter) (err error) {
 	c.meter = m
 	c.free, c.known, err = m.free()

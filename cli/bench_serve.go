@@ -19,7 +19,7 @@ import (
 	"pwc/runner"
 )
 
-// benchServeFlags are the flags of bench-serve that do not describe the model.
+// benchServeFlags are the flags of bench-serve other than those of modelFlags and buildFlags.
 type benchServeFlags struct {
 	load    loadtest.Options
 	prompt  string
@@ -30,14 +30,14 @@ type benchServeFlags struct {
 	svg     string
 	csv     string
 
-	model   string // the name that a server is asked for
+	model   string // the model's name in requests to a server
 	keyFile string
-	extra   string // JSON of further fields
+	extra   string // more fields of requests to a server, a JSON object
 
-	run generateFlags // of the runner in the process
+	run generateFlags // of the runner, without a server
 }
 
-// servedOnly and modelOnly are the flags that mean something for a server and for a model.
+// servedOnly are the flags that only apply to a server.
 var servedOnly = []string{"model", "key-file", "extra-body"}
 
 func (a *app) benchServeCommand() *cobra.Command {
@@ -51,13 +51,13 @@ func (a *app) benchServeCommand() *cobra.Command {
 /v1/completions; or a model in this process, without a server, with dummy weights
 unless --weights is given.
 
-With --rate requests arrive at random (a Poisson process), however many still run.
-Without it --concurrency clients send one request after the other. Prompts are random
-ids. Arrivals, lengths and ids are a function of --seed.
+With --rate requests arrive at random (a Poisson process), no matter how many still run.
+Without --rate, --concurrency clients each send one request after the other. Prompts are random
+ids. --seed determines arrivals, lengths and ids.
 
-Of each request are measured the time to the first token (TTFT), between tokens (ITL),
+Four times of each request are measured: to the first token (TTFT), between tokens (ITL),
 for each token after the first (TPOT), and to the end (E2E). Goodput counts the requests
-that keep every --slo. Percentiles are interpolated between ranks. A token is an event
+within all --slo limits. Percentiles are interpolated between ranks. A token is an event
 of the stream that has text.`,
 		Example: `  pwc bench-serve http://127.0.0.1:8000 --rate 8 --requests 200 --prompt 64-512 --output 128
   pwc bench-serve models/llama --concurrency 16 --requests 64 --svg latency.svg
@@ -91,22 +91,22 @@ of the stream that has text.`,
 	fl := cmd.Flags()
 	fl.Var(&wholeNumber[int]{&s.load.Requests, 1, loadtest.MaxRequests}, "requests", "send `N` requests (default 64)")
 	s.load.Requests = 64
-	fl.Float64Var(&s.load.Rate, "rate", 0, "requests that arrive in a second on average, `N`; 0: clients send them")
+	fl.Float64Var(&s.load.Rate, "rate", 0, "`N` requests arrive per second on average; 0: --concurrency clients send them")
 	fl.Var(&wholeNumber[int]{&s.clients, 1, maxNumber}, "concurrency", "`N` clients that send one request after the other (default 8)")
 	s.clients = 8
-	fl.StringVar(&s.prompt, "prompt", "128", "`TOKENS` of prompts: a number, or a range as 64-512")
-	fl.StringVar(&s.output, "output", "64", "`TOKENS` that are asked for: a number, or a range")
+	fl.StringVar(&s.prompt, "prompt", "128", "`TOKENS` of prompts: a number, or a range such as 64-512")
+	fl.StringVar(&s.output, "output", "64", "`TOKENS` of answers: a number, or a range")
 	fl.Uint64Var(&s.load.Seed, "seed", 0, "`SEED` of arrivals, lengths and ids")
-	fl.Var(&wholeNumber[int]{&s.warmup, 0, maxNumber}, "warmup", "send `N` requests first that do not count (default 1)")
+	fl.Var(&wholeNumber[int]{&s.warmup, 0, maxNumber}, "warmup", "send `N` requests first, which are not measured (default 1)")
 	s.warmup = 1
 	fl.DurationVar(&s.limits.TTFT, "slo-ttft", 0, "a good request has its first token within this `TIME`")
 	fl.DurationVar(&s.limits.TPOT, "slo-tpot", 0, "a good request takes at most this `TIME` for each token after the first, on average")
 	fl.DurationVar(&s.limits.E2E, "slo-e2e", 0, "a good request ends within this `TIME`")
 	fl.StringVar(&s.svg, "svg", "", "draw the distributions of the times to `FILE`")
 	fl.StringVar(&s.csv, "csv", "", "write a line for each request to `FILE`")
-	fl.StringVar(&s.model, "model", "", "`NAME` of the model that a server is asked for (default: the first that it lists)")
-	fl.StringVar(&s.keyFile, "key-file", "", "`FILE` with the key of a server")
-	fl.StringVar(&s.extra, "extra-body", "", "further fields of the requests to a server, a `JSON` object")
+	fl.StringVar(&s.model, "model", "", "`NAME` of the model in requests to a server (default: the first that the server lists)")
+	fl.StringVar(&s.keyFile, "key-file", "", "`FILE` with the API key of a server")
+	fl.StringVar(&s.extra, "extra-body", "", "more fields of the requests to a server, a `JSON` object")
 	return cmd
 }
 
@@ -178,8 +178,8 @@ func (a *app) runBenchServe(ctx context.Context, where string, f *modelFlags, bf
 	return err
 }
 
-// servedVocabulary bounds the ids that a server is sent, whose vocabulary is not known: every
-// tokenizer of a language model has more.
+// servedVocabulary bounds the ids in requests to a server. The size of its vocabulary is not known,
+// but every tokenizer of a language model has at least so many ids.
 const servedVocabulary = 256
 
 const maxKey = 1 << 16 // bytes of a file with a key
@@ -230,7 +230,7 @@ func (s *benchServeFlags) measure(ctx context.Context, t loadtest.Target, schedu
 		}
 		for _, m := range warm {
 			if m.Err != nil {
-				return nil, fmt.Errorf("a request before the run: %w", m.Err)
+				return nil, fmt.Errorf("a warm-up request failed: %w", m.Err)
 			}
 		}
 	}
@@ -305,11 +305,11 @@ func (t runnerTarget) Complete(ctx context.Context, q loadtest.Request, token fu
 	return n, seq.Err()
 }
 
-// title says what was run.
+// title describes the load, for the heading of the report.
 func (r *benchServeReport) title() string {
 	load := fmt.Sprintf("%d clients", r.Concurrency)
 	if r.Rate > 0 {
-		load = fmt.Sprintf("%g requests/s arrive", r.Rate)
+		load = fmt.Sprintf("%g requests/s", r.Rate)
 	}
 	return fmt.Sprintf("%s: %s, prompts of %s tokens, outputs of %s, seed %d", termsafe.Line(r.Model, 80), load, r.PromptRange, r.OutputRange, r.Seed)
 }
@@ -318,7 +318,7 @@ func (a *app) printBenchServe(r *benchServeReport) error {
 	fmt.Fprintf(a.out, "%s\n%s\n\n", termsafe.Line(r.Target, termsafe.MaxLine), r.title())
 	fmt.Fprintf(a.out, "requests    %d completed, %d failed in %.3f s: %.2f/s\n", r.Completed, r.Failed, r.Seconds, r.RequestRate)
 	fmt.Fprintf(a.out, "tokens      %d of prompts, %d of outputs: %.1f output tokens/s, %.1f in all\n", r.Prompt, r.Output, r.OutputRate, r.TotalRate)
-	fmt.Fprintf(a.out, "goodput     %d kept the limits: %.2f requests/s\n\n", r.Good, r.Goodput)
+	fmt.Fprintf(a.out, "goodput     %d within the limits: %.2f requests/s\n\n", r.Good, r.Goodput)
 	t := table{head: []string{"ms", ">mean", ">p50", ">p90", ">p95", ">p99", ">max", ">of"}}
 	for _, s := range []struct {
 		name string
@@ -339,7 +339,7 @@ func (a *app) printBenchServe(r *benchServeReport) error {
 	return nil
 }
 
-// requestsCSV returns a line for each request, in milliseconds from the start of the run.
+// requestsCSV returns a line for each request. Times are milliseconds from the start of the run.
 func requestsCSV(measured []loadtest.Measured) ([]byte, error) {
 	var b bytes.Buffer
 	w := csv.NewWriter(&b)

@@ -11,34 +11,34 @@ import (
 )
 
 const (
-	slowest   = 2 * time.Second // that the runs of one kind may take, about
+	slowest   = 2 * time.Second // about the most time for the runs of one kind
 	mostRuns  = 50
 	leastRuns = 5
-	warmups   = 5 // where --warmup does not say it
+	warmups   = 5 // the default of --warmup
 )
 
 // benchTimes are the times of repeated runs, in milliseconds on the device.
 type benchTimes struct {
-	MS     float64 `json:"ms"` // median, of each run alone, as are the percentiles
+	MS     float64 `json:"ms"` // median of runs that run alone; so are min, max and the percentiles
 	Min    float64 `json:"min_ms"`
 	P90    float64 `json:"p90_ms"`
 	P99    float64 `json:"p99_ms"`
 	Max    float64 `json:"max_ms"`
-	InARow float64 `json:"in_a_row_ms"` // of a run that is issued before the one before it ends
-	Issue  float64 `json:"issue_ms"`    // the host's part of a run that is alone, median
+	InARow float64 `json:"in_a_row_ms"` // mean of runs that are issued before the previous one ends
+	Issue  float64 `json:"issue_ms"`    // the host's time of a run that runs alone, median
 	Runs   int     `json:"runs"`
 }
 
-// repeats says how often something is run.
+// repeats has the number of runs.
 type repeats struct {
 	warmup int
-	runs   int // 0: as many as take some two seconds, from leastRuns to mostRuns
+	runs   int // 0: as many as take about two seconds, from leastRuns to mostRuns
 
-	agree func(runs int) (int, error) // returns what all processes do; nil: there is one
+	agree func(runs int) (int, error) // returns the number of runs of all processes, which is rank 0's; nil: one process
 }
 
-// times measures what issue enqueues on the meter's stream. wait, if not nil, is called after
-// each run that is alone, and after the last of those in a row.
+// times measures the work that issue enqueues on the meter's stream. wait, if not nil, is called
+// after each run that runs alone, and after the last of the runs in a row.
 func (r repeats) times(m meter, issue, wait func() error) (t benchTimes, err error) {
 	if wait == nil {
 		wait = func() error { return nil }
@@ -85,7 +85,7 @@ func (r repeats) times(m meter, issue, wait func() error) (t benchTimes, err err
 	return t, err
 }
 
-// whenFree calls take until there is a staging slot.
+// whenFree calls take until a staging slot is free.
 func whenFree[T any](take func() (T, error)) (T, error) {
 	for {
 		v, err := take()

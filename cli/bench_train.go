@@ -27,11 +27,11 @@ type trainBenchReport struct {
 	Optimizer  string           `json:"optimizer"`
 	Ranks      int64            `json:"ranks"`            // devices that train together
 	Rows       int64            `json:"rows"`             // of a step, on all ranks
-	Length     int64            `json:"length,omitempty"` // of a row of a language model, in tokens
-	Parameters int64            `json:"parameters"`       // that are trained
+	Length     int64            `json:"length,omitempty"` // tokens in a row of a language model
+	Parameters int64            `json:"parameters"`       // elements of the weights that are trained
 	Compile    trainBenchTimes  `json:"compile"`
-	Operations int64            `json:"operations"`            // of the products of a step, on all ranks
-	Rate       float64          `json:"operations_per_second"` // of a large product of the precision on one device
+	Operations int64            `json:"operations"`            // FLOP of the GEMMs of a step, on all ranks
+	Rate       float64          `json:"operations_per_second"` // FLOP/s of a large GEMM of the precision on one device
 	Planned    int64            `json:"planned_bytes"`
 	Plan       piecewise.Plan   `json:"plan"`
 	Steps      []trainBenchStep `json:"steps"`
@@ -40,17 +40,17 @@ type trainBenchReport struct {
 
 type trainBenchTimes struct {
 	Cold float64 `json:"cold_seconds"` // with an empty cache
-	Warm float64 `json:"warm_seconds"` // with what that left
+	Warm float64 `json:"warm_seconds"` // with the cache that the cold compilation filled
 }
 
 // trainBenchStep is a training step in one mode.
 type trainBenchStep struct {
 	Mode string `json:"mode"`
 	benchTimes
-	Tokens  float64 `json:"tokens_per_second"` // of steps in a row; rows, if the model is no language model
-	Share   float64 `json:"share_of_rate"`     // of steps in a row
-	Capture float64 `json:"capture_seconds"`   // with loading
-	Taken   *int64  `json:"taken_bytes,omitempty"`
+	Tokens  float64 `json:"tokens_per_second"`     // of steps in a row; rows per second if the model is not a language model
+	Share   float64 `json:"share_of_rate"`         // FLOP/s of a rank, of steps in a row, as a part of Rate
+	Capture float64 `json:"capture_seconds"`       // of loading and capturing
+	Taken   *int64  `json:"taken_bytes,omitempty"` // device memory; nil: not known
 }
 
 // trainBench is one run of bench --train.
@@ -62,7 +62,7 @@ type trainBench struct {
 	program *train.Program
 	weights safetensors.Source
 	data    *train.Data
-	batches []*train.Data // of the ranks of this process
+	batches []*train.Data // by rank of this process
 	report  trainBenchReport
 }
 
@@ -118,7 +118,7 @@ func (a *app) runBenchTrain(ctx context.Context, path string, f *modelFlags, bf 
 	return b.print(path)
 }
 
-// prepare builds the step and finds its batches, which the caller closes.
+// prepare builds the training step and opens its data. The caller calls closeData.
 func (b *trainBench) prepare(m *model, o train.Options) (closeData func() error, err error) {
 	closeData = func() error { return nil }
 	tf, micro := b.flags, int64(max(b.flags.micro, 1)*max(b.flags.ranks, 1))
@@ -169,10 +169,10 @@ func (b *trainBench) prepare(m *model, o train.Options) (closeData func() error,
 	return closeData, nil
 }
 
-// run measures the rate of products, compilation, and steps in every mode.
+// run measures the rate of a large GEMM, compilation, and steps in every mode.
 func (b *trainBench) run(ctx context.Context) error {
 	if !b.build.process.follows() {
-		b.status.say("measuring the rate of products")
+		b.status.say("measuring the rate of GEMMs")
 		dt, _ := dtype.Parse(b.flags.precision)
 		var err error
 		if b.report.Rate, err = b.rate(ctx, dt); err != nil {
@@ -211,8 +211,8 @@ func (b *trainBench) run(ctx context.Context) error {
 	return nil
 }
 
-// make compiles the step in a mode, for all ranks. Artifacts lie in the bench's own cache. The caller closes
-// the steps, also those that come with an error.
+// make compiles the step in a mode, for all ranks. Artifacts are in the benchmark's temporary cache. The caller closes
+// the steps, also if there is an error.
 func (b *trainBench) make(ctx context.Context, mode string) ([]*train.Step, error) {
 	m, err := piecewise.ParseMode(mode)
 	if err != nil {
@@ -253,7 +253,7 @@ func (b *trainBench) options(m *ir.Module, mode piecewise.Mode) (piecewise.Optio
 	return o, nil
 }
 
-// measure times steps in a mode: alone, and in a row.
+// measure times steps in a mode, alone and in a row.
 func (b *trainBench) measure(ctx context.Context, mode string) (r trainBenchStep, err error) {
 	r.Mode = mode
 	s, err := b.make(ctx, mode)
@@ -321,8 +321,7 @@ func (b *trainBench) profile(ctx context.Context) (err error) {
 	return err
 }
 
-// timed returns the time of the device from before what issue enqueues to its end, and how long
-// issue took.
+// timed returns the device time of the work that issue enqueues, and the host time of issue.
 func timed(m meter, issue func() error) (took, issued time.Duration, err error) {
 	if err := m.mark(); err != nil {
 		return 0, 0, err
@@ -342,8 +341,8 @@ func timed(m meter, issue func() error) (took, issued time.Duration, err error) 
 	return d[len(d)-1], issued, nil
 }
 
-// rateSize is the size of the product whose rate is measured: as large as keeps a device busy,
-// and no larger than takes a moment on the host.
+// rateSize returns n of the n×n×n GEMM whose rate is measured. It fills a GPU, and takes well under
+// a second on the host.
 func rateSize(target string) int64 {
 	if target == "host" {
 		return 512
@@ -351,7 +350,7 @@ func rateSize(target string) int64 {
 	return 8192
 }
 
-// rate returns the multiplications and additions a second of a product of square matrices.
+// rate returns the FLOP/s of a GEMM of square matrices; a multiplication and an addition are 2 FLOP.
 func (b *trainBench) rate(ctx context.Context, dt dtype.DType) (rate float64, err error) {
 	n := rateSize(b.target.name)
 	d := dim.Const(n)
@@ -359,7 +358,7 @@ func (b *trainBench) rate(ctx context.Context, dt dtype.DType) (rate float64, er
 	for _, name := range []string{"a", "b", "c"} {
 		mb.State(name, ir.TypeOf(dt, d, d))
 	}
-	fb := mb.Func("fill") // zeros would be multiplied with less power than numbers are
+	fb := mb.Func("fill") // zeros draw less power, so a GPU would multiply them at a higher clock
 	for i, name := range []string{"a", "b"} {
 		at := fb.Op1("iota", nil, ir.DimsAttr("shape", d, d), ir.DTypeAttr(dtype.I64), ir.IntAttr("axis", int64(i)))
 		x := fb.Op1("philox", []ir.Value{fb.Int(int64(i)), fb.Int(0), at})
@@ -369,7 +368,7 @@ func (b *trainBench) rate(ctx context.Context, dt dtype.DType) (rate float64, er
 		fb.Op("copy", []ir.Value{fb.State(name), x})
 	}
 	fb.Return()
-	fb = mb.Func("product")
+	fb = mb.Func("gemm")
 	fb.Op("copy", []ir.Value{fb.State("c"), fb.Op1("linear", []ir.Value{fb.State("a"), fb.State("b")})})
 	fb.Return()
 	m, err := mb.Build()
@@ -406,7 +405,7 @@ func (b *trainBench) rate(ctx context.Context, dt dtype.DType) (rate float64, er
 	}
 	var times []time.Duration
 	for range 10 {
-		took, _, err := timed(meter, func() error { return run("product") })
+		took, _, err := timed(meter, func() error { return run("gemm") })
 		if err != nil {
 			return 0, err
 		}
@@ -415,8 +414,8 @@ func (b *trainBench) rate(ctx context.Context, dt dtype.DType) (rate float64, er
 	return 2 * float64(n) * float64(n) * float64(n) / slices.Min(times).Seconds(), nil
 }
 
-// madeUpBatch is the data of bench where none is given: one batch of numbers in [-1, 1), and of
-// ids of a vocabulary.
+// madeUpBatch is the data of bench --train without --data: one batch of floats in [-1, 1) and of
+// ids in the vocabulary.
 type madeUpBatch struct {
 	inputs            []train.Input
 	micro, vocabulary int64
@@ -456,7 +455,7 @@ func (d madeUpBatch) Tensor(name string) (safetensors.Tensor, error) {
 	for _, e := range info.Shape {
 		n *= e
 	}
-	const step = 7919 // a prime: ids that follow each other are not near each other
+	const step = 7919 // a prime, so that neighbouring tokens have distant ids
 	var data []byte
 	for i := range n {
 		switch info.DType {
@@ -465,7 +464,7 @@ func (d madeUpBatch) Tensor(name string) (safetensors.Tensor, error) {
 		case dtype.I32:
 			data = binary.LittleEndian.AppendUint32(data, uint32(i*step%d.vocabulary))
 		default:
-			return safetensors.Tensor{}, usagef("input %s is %s: --data FILE brings its values", name, info.DType)
+			return safetensors.Tensor{}, usagef("input %s is %s, for which no values are made up: give them with --data FILE", name, info.DType)
 		}
 	}
 	return safetensors.Tensor{Name: name, DType: info.DType, Shape: info.Shape, Data: data}, nil
@@ -478,10 +477,10 @@ func (b *trainBench) print(path string) error {
 		rows, unit = fmt.Sprintf("%s of %d tokens", rows, r.Length), ">tokens/s"
 	}
 	fmt.Fprintf(w, "%s trained in %s with %s on %s, %s, %.1f million parameters\n\n", path, r.Precision, r.Optimizer, devicesText(int(r.Ranks), r.Device), rows, float64(r.Parameters)/1e6)
-	fmt.Fprintf(w, "products        %.1f GFLOP/s in a large one, %.3f GFLOP a step\n", r.Rate/1e9, float64(r.Operations)/1e9)
+	fmt.Fprintf(w, "GEMMs           %.1f GFLOP/s in a large GEMM, %.3f GFLOP per step\n", r.Rate/1e9, float64(r.Operations)/1e9)
 	fmt.Fprintf(w, "compile         %.3f s cold, %.3f s warm\n", r.Compile.Cold, r.Compile.Warm)
 	fmt.Fprintf(w, "memory          %s planned\n\n", byteCount(r.Planned))
-	tab := table{head: []string{"mode", ">ms", ">in a row", ">to issue", unit, ">of the products' rate", ">taken", ">s to capture"}}
+	tab := table{head: []string{"mode", ">ms", ">in a row", ">to issue", unit, ">of GEMM rate", ">taken", ">s to capture"}}
 	for _, s := range r.Steps {
 		taken := ""
 		if s.Taken != nil {

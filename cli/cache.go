@@ -30,13 +30,14 @@ is the directory that is written (default: pwc in the user's cache directory).
 PWC_CACHE_PATH lists read-only directories that are searched first.
 PWC_CACHE_REMOTE is an artifact in a registry (oci://REGISTRY/REPO:TAG) from which
 missing pieces are fetched. PWC_CACHE=off turns the cache off. Code for GPUs is
-machine code, which cannot be checked: pwc cache trust says whose code is accepted.
+machine code, which cannot be checked: pwc cache trust lists whose code is accepted.
 
 gc removes, and pin keeps, whole models with all their artifacts. A MODEL is a name
 or the first digits of an id, as ls prints them; --target chooses among models of
-one name. ls prints what else two rows differ in behind them.`,
+one name. If several models have one name and target, the last column of ls has
+their other differences.`,
 		Example: `  pwc cache ls
-  pwc cache explain model.ir          # why its pieces are found, or not
+  pwc cache explain model.ir          # which pieces are found, and why others are not
   pwc cache gc --max-bytes 1GiB
   pwc cache push registry.example/models/llama:v1 llama`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -52,7 +53,7 @@ one name. ls prints what else two rows differ in behind them.`,
 	return cmd
 }
 
-// openStore opens the cache that the environment asks for. Nil: PWC_CACHE=off.
+// openStore opens the cache of the environment variables. The store is nil if PWC_CACHE is off.
 func (a *app) openStore() (*cache.Store, error) {
 	o, off, err := cache.FromEnv()
 	switch {
@@ -88,7 +89,7 @@ func (a *app) logger() *slog.Logger {
 	}}))
 }
 
-// withStore runs a command of the cache; without one it is a wrong call.
+// withStore returns a RunE that opens the cache for run. It is a usage error if the cache is off.
 func (a *app) withStore(run func(ctx context.Context, s *cache.Store, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		s, err := a.openStore()
@@ -99,7 +100,7 @@ func (a *app) withStore(run func(ctx context.Context, s *cache.Store, args []str
 			return usagef("the cache is turned off (PWC_CACHE=off)")
 		}
 		if info, err := os.Stat(s.Dir()); err == nil && !info.IsDir() {
-			return fmt.Errorf("%s, where the cache should be, is no directory", s.Dir())
+			return fmt.Errorf("the cache directory %s is not a directory", s.Dir())
 		}
 		return run(cmd.Context(), s, args)
 	}
@@ -117,7 +118,7 @@ type cacheModule struct {
 	Pinned   bool      `json:"pinned"`
 	Dir      string    `json:"dir"`
 	Layer    bool      `json:"layer"`
-	Differs  string    `json:"differs,omitempty"` // of `ls`: what tells it from others of its name and target
+	Differs  string    `json:"differs,omitempty"` // of `ls`: differences from other models of its name and target
 }
 
 func cacheModuleOf(m cache.ModuleInfo) cacheModule {
@@ -142,7 +143,7 @@ func (m *cacheModule) note() string {
 func (a *app) cacheList() *cobra.Command {
 	return &cobra.Command{
 		Use:     "ls",
-		Short:   "list the models that artifacts are kept for",
+		Short:   "list the models in the cache",
 		Example: "  pwc cache ls\n  pwc cache ls --json",
 		Args:    none,
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, _ []string) error {
@@ -160,7 +161,7 @@ func (a *app) cacheList() *cobra.Command {
 				return a.printJSON(map[string]any{"dir": s.Dir(), "modules": rows})
 			}
 			if len(rows) == 0 {
-				fmt.Fprintf(a.out, "nothing is kept in %s\n", s.Dir())
+				fmt.Fprintf(a.out, "the cache in %s has no models\n", s.Dir())
 				return nil
 			}
 			t := table{head: []string{"id", "model", "target", ">artifacts", ">bytes", "last used", ""}}
@@ -253,11 +254,11 @@ type explained struct {
 	Key     string         `json:"key"`
 	Shape   string         `json:"shape"`
 	Hit     bool           `json:"hit"`
-	Nearest string         `json:"nearest,omitempty"` // where the nearest entry is from
-	Changes []cache.Change `json:"changes,omitempty"` // from it to this one
+	Nearest string         `json:"nearest,omitempty"` // origin of the nearest entry
+	Changes []cache.Change `json:"changes,omitempty"` // from the nearest entry's key to this key
 	Damaged []string       `json:"damaged,omitempty"`
 
-	Untrusted []string `json:"untrusted,omitempty"` // why machine code that is there is not used
+	Untrusted []string `json:"untrusted,omitempty"` // why machine code in the cache is not used
 }
 
 func (a *app) cacheExplain() *cobra.Command {
@@ -320,7 +321,7 @@ func (a *app) explain(ctx context.Context, s *cache.Store, path string, f *model
 				for _, u := range why.Untrusted {
 					x.Untrusted = append(x.Untrusted, u.Error())
 				}
-				if miss.Err != nil && len(x.Damaged) == 0 && len(x.Untrusted) == 0 { // whole, and no program
+				if miss.Err != nil && len(x.Damaged) == 0 && len(x.Untrusted) == 0 { // an undamaged entry that is not a program
 					x.Damaged = []string{miss.Err.Error()}
 				}
 				if why.Nearest != nil {
@@ -328,7 +329,7 @@ func (a *app) explain(ctx context.Context, s *cache.Store, path string, f *model
 				}
 			}
 		}
-		first := pieces.Use{Plan: len(module.Funcs)} // kernels of ops come last
+		first := pieces.Use{Plan: len(module.Funcs)} // sorts kernels of ops, which have no use, last
 		if len(e.Artifact.Uses) > 0 {
 			first = e.Artifact.Uses[0]
 		}
@@ -371,7 +372,7 @@ func (a *app) explain(ctx context.Context, s *cache.Store, path string, f *model
 		switch {
 		case x.Hit || len(x.Damaged) > 0 || len(x.Untrusted) > 0:
 		case x.Nearest == "":
-			fmt.Fprintln(a.out, "        nothing is kept")
+			fmt.Fprintln(a.out, "        the cache is empty")
 		default:
 			fmt.Fprintf(a.out, "        nearest: %s\n", x.Nearest)
 			for _, c := range x.Changes {
@@ -439,7 +440,7 @@ programs: pwc cache verify does, and the next compilation repairs what it finds.
 				if err == nil {
 					return a.printJSON(doc)
 				}
-				doc["error"] = err.Error() // what was removed is true nevertheless, and there is one document
+				doc["error"] = err.Error() // the counts are valid also after an error, and there is only one document
 				fmt.Fprintln(a.err, "pwc: "+err.Error())
 				return errors.Join(a.printJSON(doc), errReported)
 			}
@@ -447,9 +448,9 @@ programs: pwc cache verify does, and the next compilation repairs what it finds.
 			return err
 		}),
 	}
-	cmd.Flags().Var(byteFlag{&limit}, "max-bytes", "`BYTES` that may stay, as in 500MiB or 2GB")
+	cmd.Flags().Var(byteFlag{&limit}, "max-bytes", "`BYTES` to keep at most, as in 500MiB or 2GB")
 	cmd.Flags().Lookup("max-bytes").DefValue = ""
-	cmd.Flags().DurationVar(&grace, "grace", grace, "keep artifacts of no model that are younger than this")
+	cmd.Flags().DurationVar(&grace, "grace", grace, "keep artifacts that belong to no model if they are younger than this")
 	return cmd
 }
 
@@ -493,7 +494,7 @@ func (a *app) cachePin(pin bool) *cobra.Command {
 func (a *app) cacheClear() *cobra.Command {
 	return &cobra.Command{
 		Use:     "clear",
-		Short:   "remove everything that is kept, pinned or not",
+		Short:   "remove everything from the cache, also pinned models",
 		Example: "  pwc cache clear",
 		Args:    none,
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, _ []string) error {
@@ -509,7 +510,7 @@ func (a *app) cacheClear() *cobra.Command {
 	}
 }
 
-// none is the check of a command that takes no arguments.
+// none is the cobra.PositionalArgs of a command that takes no arguments.
 func none(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return usagef("takes no arguments, got %d", len(args))

@@ -21,12 +21,12 @@ func (c *modelChoice) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&c.target, "target", "", "of the models of that name, those for this `TARGET`: host, cuda:sm_90, or cuda for any GPU")
 }
 
-// fits reports whether a model is for the target that was asked for.
+// fits reports whether --target accepts a model for this target.
 func (c *modelChoice) fits(target string) bool {
 	return c.target == "" || target == c.target || strings.HasPrefix(target, c.target+":")
 }
 
-// one returns what names the model that a reference means among those for the target, as [cache.Store.Find] takes it.
+// one resolves a reference among the models for --target. The result is a reference for [cache.Store.Find].
 func (c *modelChoice) one(ctx context.Context, s *cache.Store, ref string) (string, error) {
 	if c.target == "" {
 		return ref, nil
@@ -44,7 +44,7 @@ func (c *modelChoice) one(ctx context.Context, s *cache.Store, ref string) (stri
 	return ids[0], nil
 }
 
-// all returns what names the models for the target that references mean, of all models if there is no reference.
+// all resolves references among the models for --target. Without references it returns all models for it.
 func (c *modelChoice) all(ctx context.Context, s *cache.Store, refs []string) ([]string, error) {
 	if c.target == "" {
 		return refs, nil
@@ -94,7 +94,7 @@ func (c *modelChoice) all(ctx context.Context, s *cache.Store, refs []string) ([
 	return ids, nil
 }
 
-// tellApart says of models that have one name and one target what they differ in, by id.
+// tellApart returns, by id, the differences of models that have the same name and target.
 func tellApart(ctx context.Context, s *cache.Store, list []cache.ModuleInfo) map[string]string {
 	groups := map[[2]string][]cache.ModuleInfo{}
 	for _, m := range list {
@@ -108,7 +108,7 @@ func tellApart(ctx context.Context, s *cache.Store, list []cache.ModuleInfo) map
 		facts := make([][]string, len(group))
 		for i, m := range group {
 			facts[i] = make([]string, modelFacts)
-			if d, err := s.Show(ctx, m.ID.String()); err == nil { // of a damaged one nothing is said: verify does
+			if d, err := s.Show(ctx, m.ID.String()); err == nil { // pwc cache verify reports a damaged model
 				facts[i] = factsOf(d)
 			}
 		}
@@ -116,7 +116,7 @@ func tellApart(ctx context.Context, s *cache.Store, list []cache.ModuleInfo) map
 			var parts []string
 			for k, fact := range facts[i] {
 				differs := slices.ContainsFunc(facts, func(other []string) bool { return other[k] != fact })
-				if fact != "" && differs && (k < modelFacts-1 || len(parts) == 0) { // the text differs wherever anything does
+				if fact != "" && differs && (k < modelFacts-1 || len(parts) == 0) { // the last fact, the text's hash, only if no other differs
 					parts = append(parts, fact)
 				}
 			}
@@ -126,11 +126,11 @@ func tellApart(ctx context.Context, s *cache.Store, list []cache.ModuleInfo) map
 	return out
 }
 
-// modelFacts is how many facts there are of a model.
+// modelFacts is the number of facts that factsOf returns.
 const modelFacts = 6
 
-// factsOf returns what may tell a model from another of its name: the dtype, the longest sequence, the functions, the sizes
-// that have artifacts, the passes that were left out, and the text itself.
+// factsOf returns facts in which models of one name may differ: dtype, longest sequence, number of functions, sizes
+// that have artifacts, disabled passes, and the hash of the text.
 func factsOf(d *cache.ModuleDetail) []string {
 	facts := make([]string, modelFacts)
 	if m, err := ir.Parse("computation_graph.ir", d.Graph); err == nil {

@@ -14,8 +14,8 @@ import (
 	"pwc/safetensors"
 )
 
-// value is an operand or a result of a call: a tensor, or where a device keeps
-// one until the same function's next call.
+// value is an operand or a result of a call: a tensor, or a result on a device that is valid
+// until the next call of the same function.
 type value interface {
 	tensor() (*interp.Tensor, error)
 }
@@ -25,11 +25,11 @@ type hostValue struct{ t *interp.Tensor }
 
 func (v hostValue) tensor() (*interp.Tensor, error) { return v.t, nil }
 
-// caller runs functions of a module: on a device, or in the interpreter. States
-// live from call to call.
+// caller runs functions of a module on a device or in the interpreter. States keep their contents
+// between calls.
 type caller interface {
-	// call runs a function on its arguments; symbols has the values of those that no
-	// argument's shape tells, batch is the step's metadata.
+	// call runs a function on its arguments. symbols has the values of symbols that no
+	// argument's shape determines; batch is the step's metadata.
 	call(ctx context.Context, f *ir.Func, args []value, symbols map[string]int64, batch *attention.Batch) ([]value, error)
 
 	// function returns the caller's own function of a name, or nil.
@@ -75,7 +75,7 @@ func (c *deviceCaller) call(ctx context.Context, f *ir.Func, args []value, symbo
 	rows := int64(1)
 	if size, ok := padding.SizeSymbol(c.module, f); ok {
 		if rows, ok = bound[size]; !ok {
-			return nil, fmt.Errorf("@%s: no argument says how many rows %s there are", f.Name, size)
+			return nil, fmt.Errorf("@%s: no argument determines the number of rows, %s", f.Name, size)
 		}
 	}
 	in, err := whenFree(func() (piecewise.Inputs, error) { return fn.Inputs(rows) })
@@ -109,7 +109,7 @@ func (c *deviceCaller) call(ctx context.Context, f *ir.Func, args []value, symbo
 			return nil, err
 		}
 		if n := copy(dst, t.Bytes()); n != len(dst) || n != len(t.Bytes()) {
-			return nil, fmt.Errorf("input %%%s of @%s has %d bytes, was given %d", name, f.Name, len(dst), len(t.Bytes()))
+			return nil, fmt.Errorf("input %%%s of @%s has %d bytes, the argument has %d", name, f.Name, len(dst), len(t.Bytes()))
 		}
 	}
 	r, err := fn.Run(ctx, in, batch)
@@ -123,8 +123,8 @@ func (c *deviceCaller) call(ctx context.Context, f *ir.Func, args []value, symbo
 	return out, nil
 }
 
-// symbolsOf returns the values of a function's symbols: those given, and those that an
-// argument's shape tells.
+// symbolsOf returns the values of a function's symbols: the given values, and those that the shapes
+// of arguments determine.
 func symbolsOf(f *ir.Func, args []value, given map[string]int64) (map[string]int64, error) {
 	bound := maps.Clone(given)
 	if bound == nil {
@@ -154,7 +154,7 @@ func symbolsOf(f *ir.Func, args []value, given map[string]int64) (map[string]int
 	return bound, nil
 }
 
-// readTensor copies a tensor of a checkpoint.
+// readTensor copies a tensor of src by name.
 func readTensor(src safetensors.Source, name string) (*interp.Tensor, error) {
 	t, err := src.Tensor(name)
 	if err != nil {

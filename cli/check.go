@@ -19,14 +19,14 @@ func (a *app) checkCommand() *cobra.Command {
 	var slots []string
 	cmd := &cobra.Command{
 		Use:   "check FILE…",
-		Short: "parse and verify models, and say how their functions can be run",
+		Short: "parse and verify models, and print how their functions can be captured",
 		Long: `Parse and verify modules or checkpoints. All errors of a file are printed, each
 with its position, line and a caret. For each function check prints the symbol that
 counts its rows, and whether runs can be padded to a captured size; if not, the position
-of the op that mixes rows. It also prints what is bound at each run, and how many pieces
-graphs can hold.
+of the op that mixes rows. It also prints the symbols that each run binds, and the number of
+pieces that graphs can hold.
 
-check refuses in a mode what compile and run refuse in it.
+check refuses a --mode for the same reasons as compile and run.
 
 --whole prints for each function whether one graph can hold all of it, or every reason
 why not, with its position.`,
@@ -63,24 +63,24 @@ type checkFunc struct {
 	Name    string  `json:"name"`
 	Nodes   int     `json:"nodes"`
 	Size    string  `json:"size,omitempty"` // symbol that counts rows
-	Padding bool    `json:"padding"`        // runs may be padded over it
+	Padding bool    `json:"padding"`        // runs may be padded along the symbol
 	Mixing  []fault `json:"mixing,omitempty"`
 
 	Bound      []string `json:"bound,omitempty"` // plain symbols of the function: each run gives them values
 	Pieces     int      `json:"pieces"`
 	Capturable int      `json:"capturable"`           // pieces that graphs hold in the mode
-	Uncaptured string   `json:"uncaptured,omitempty"` // why none does
+	Uncaptured string   `json:"uncaptured,omitempty"` // why graphs hold none of them
 
 	Whole *wholeCheck `json:"whole,omitempty"` // of --whole
 }
 
-// wholeCheck says whether one graph can hold a function uncut.
+// wholeCheck is the result of --whole for a function: OK if one graph can hold all of it.
 type wholeCheck struct {
 	OK    bool        `json:"ok"`
 	Skips []wholeSkip `json:"skips,omitempty"`
 }
 
-// wholeSkip is one reason why not.
+// wholeSkip is one reason why a function cannot be one graph.
 type wholeSkip struct {
 	Reason string `json:"reason"`
 	Op     string `json:"op,omitempty"`
@@ -100,8 +100,8 @@ func faultOf(e *ir.Error) fault {
 	return fault{Line: e.Pos.Line, Col: e.Pos.Col, Func: e.Func, Loc: e.Loc, Message: e.Msg}
 }
 
-// faults returns the errors of a module one by one: those that have a position, wherever in
-// the tree of errors they are, else the whole.
+// faults returns the errors with a position in the tree of errors, one by one. If no error has a
+// position, it returns err as one fault.
 func faults(err error) []fault {
 	var out []fault
 	var visit func(error)
@@ -164,8 +164,8 @@ func (a *app) runCheck(files []string, f *modelFlags, modeName string, slots []s
 	return a.finish(r, failed)
 }
 
-// checkWhole asks the whole-graph backend about a function. Extern ops are what the module
-// declares of them.
+// checkWhole returns why the whole-graph backend would skip a function. Declarations stand for
+// extern ops, since no implementation is opened.
 func checkWhole(m *ir.Module, fn *ir.Func) *wholeCheck {
 	skips := whole.Check(m, fn, whole.CheckOptions{})
 	w := &wholeCheck{OK: len(skips) == 0}
@@ -177,7 +177,7 @@ func checkWhole(m *ir.Module, fn *ir.Func) *wholeCheck {
 	return w
 }
 
-// describe says of each function what piecewise.New would do with it in a mode.
+// describe returns the plan that piecewise.New would make for each function in a mode.
 func (a *app) describe(name string, m *ir.Module, mode piecewise.Mode, slots []string) (checkFile, error) {
 	c := checkFile{File: name, OK: true, Module: m.Name, Weights: len(m.Weights), States: len(m.States)}
 	reports, err := a.checkModule(m, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, PaddedSlots: slots}})
@@ -205,7 +205,7 @@ func (a *app) printCheck(c checkFile, m *ir.Module) {
 		fmt.Fprintf(a.out, "  @%s: %s, %s, %d capturable", d.Name, plural(int64(d.Nodes), "node"), plural(int64(d.Pieces), "piece"), d.Capturable)
 		switch {
 		case d.Size == "":
-			fmt.Fprintln(a.out, "; no batch symbol counts its rows, so it is run as it is")
+			fmt.Fprintln(a.out, "; no batch symbol counts its rows, so runs are not padded")
 		case d.Padding:
 			s := m.Symbol(d.Size)
 			fmt.Fprintf(a.out, "; rows %s in [%d, %d], may be padded to captured sizes\n", d.Size, s.Lo, s.Hi)

@@ -1,8 +1,8 @@
-// Package cli is the command line of pwc. [Main] is all of it: a program of one
-// line, so that a model runner builds a pwc that knows its own extern ops.
+// Package cli is the command line of pwc. A program that only calls [Main] is a complete pwc, so
+// that a model runner can build one with its own extern ops.
 //
-// Exit codes: 0, it was done; 1, it was tried and something is wrong, which is
-// said on standard error; 2, the call itself was wrong.
+// Exit codes: 0 is success; 1 is a failure, with a message on standard error; 2 is a wrong
+// call, such as an unknown flag.
 package cli
 
 import (
@@ -27,24 +27,24 @@ import (
 	"pwc/runtime/device"
 )
 
-// Op is an extern op that the command line knows. Those of package attention
+// Op is an extern op that the command line knows. The ops of packages attention
 // and silly are always known.
 type Op struct {
 	Name string // "ns::op"
 
-	// Open returns the op's implementation on the device of a site, or an error
-	// that says why there is none. If it has a method Close() error, that is called
-	// before the device is closed.
+	// Open returns the op's implementation on the site's device, or an error with the
+	// reason why it has none. If the implementation has a method Close() error, it is
+	// called before the device is closed.
 	Open func(s *Site) (device.Op, error)
 
 	// Kernels, if not nil, returns the kernels that calls with these operands, results
 	// and attributes need on GPUs of a target such as "cuda:sm_90". They are compiled
-	// with the model, kept in the cache as part of it, and given to Open by Site.Code.
+	// and cached with the model; Open gets them by Site.Code.
 	Kernels func(target string, calls []device.OpCall) ([]Kernel, error)
 
-	// Reference returns the op for the reference interpreter; batch gives the
-	// metadata of the step that is being run. nil: `run --check` cannot be used
-	// with modules that call the op.
+	// Reference returns the op for the reference interpreter; batch returns the
+	// metadata of the current step. If Reference is nil, `run --check` fails for
+	// modules that call the op.
 	Reference func(batch func() *attention.Batch) interp.Extern
 }
 
@@ -55,15 +55,15 @@ const (
 	exitUsage  = 2
 )
 
-// grace is how long a command has to end in order after a signal. What cannot look at a
-// context, such as a read of standard input, is left then; files and cache entries are
-// written aside and renamed, so none is left half.
+// grace is the time for an orderly end after a signal. Main then exits even if a call without a
+// context, such as a read of standard input, still blocks. Files and cache entries are written to
+// temporary files and renamed, so none is left incomplete.
 const grace = 2 * time.Second
 
-// Main runs the command line of the process and exits. ops are the extern ops
-// that it knows in addition to the built-in ones; one of the same name replaces it. An
-// interrupt or SIGTERM ends what is being done in order, within two seconds; a second
-// one at once. In a conversation an interrupt ends the answer first.
+// Main runs the command line of the process and exits. ops are extern ops
+// in addition to the built-in ones; an op with the name of a built-in one replaces it. An
+// interrupt or SIGTERM ends the command in order within two seconds; a second signal ends
+// it at once. In a conversation the first interrupt only ends the answer.
 func Main(ops ...Op) {
 	ctx, held := withHold(context.Background())
 	ctx, stop := withSignals(ctx)
@@ -99,20 +99,20 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	case err == nil:
 		err = out.err
 	case ctx.Err() != nil && !errors.Is(err, errReported):
-		err = context.Cause(ctx) // whatever it kept from being done
+		err = context.Cause(ctx) // the signal, and not the error that it led to
 	}
-	a.json = a.json || slices.Contains(args, "--json") // behind a flag that is wrong it was not read
+	a.json = a.json || slices.Contains(args, "--json") // the parser stops at a wrong flag, and may not have reached --json
 	return a.fail(cmd, err)
 }
 
-// printed is standard output. It keeps the first error, so that no command has to
-// look whether each line could be written.
+// printed is standard output. It keeps the first error of a write, so that commands need not check
+// each line.
 type printed struct {
 	io.Writer
 	err error
 }
 
-// Write is that of the output.
+// Write implements io.Writer.
 func (p *printed) Write(b []byte) (int, error) {
 	n, err := p.Writer.Write(b)
 	if p.err == nil {
@@ -121,29 +121,29 @@ func (p *printed) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// app is what the commands of one command line share.
+// app is the state that the commands of one command line share.
 type app struct {
 	in      io.Reader
-	out     io.Writer           // of text: what a terminal would obey is escaped
-	err     io.Writer           // the same
-	screen  io.Writer           // standard error, for what moves the cursor itself
+	out     io.Writer           // standard output; control sequences of terminals are escaped
+	err     io.Writer           // standard error, escaped in the same way
+	screen  io.Writer           // standard error without escaping, for progress that moves the cursor
 	safe    [2]*termsafe.Writer // out and err
-	names   []string            // that out and err show on one line
-	oneLine *strings.Replacer   // of names; nil: there are none
+	names   []string            // names with line feeds, which out and err print on one line
+	oneLine *strings.Replacer   // replaces names; nil: there are no such names
 	ops     []Op
 	json    bool
-	lines   bool // with json: a document is one line
+	lines   bool // with json: print each document on one line
 	verbose bool
 
-	trust     *cache.Trust // of the last store; nil: none was opened
-	saidNoDir bool         // that there is no directory for a cache
+	trust     *cache.Trust // of the last store; nil: no store was opened
+	saidNoDir bool         // the warning about a missing cache directory was logged
 }
 
-// linesAnnotation marks commands whose JSON is a document on each line.
+// linesAnnotation marks commands that print one JSON document on each line.
 const linesAnnotation = "lines"
 
-// argNames returns what messages name of the arguments: those, the values behind their equals
-// signs, and the elements of paths.
+// argNames returns the parts of the arguments that messages may print: the arguments, the values
+// after equals signs, and the elements of paths.
 func argNames(args []string) []string {
 	var out []string
 	for _, a := range args {
@@ -156,8 +156,8 @@ func argNames(args []string) []string {
 	return out
 }
 
-// showOnOneLine has names that hold line feeds shown without them in all that is printed from
-// now on, whichever package puts them into a text.
+// showOnOneLine replaces line feeds in these names in all further output, also in texts of other
+// packages.
 func (a *app) showOnOneLine(names []string) {
 	before := len(a.names)
 	for _, n := range names {
@@ -173,7 +173,7 @@ func (a *app) showOnOneLine(names []string) {
 	}
 }
 
-// message is the text of an error for people.
+// message returns the text of an error as it is printed.
 func (a *app) message(err error) string {
 	text := err.Error()
 	if a.oneLine != nil {
@@ -182,7 +182,7 @@ func (a *app) message(err error) string {
 	return termsafe.Message(text)
 }
 
-// usageError is a wrong call: exit code 2 and a hint at the help.
+// usageError is a wrong call: the exit code is 2, and a hint names the help.
 type usageError struct{ err error }
 
 // Error returns what is wrong with the call.
@@ -193,11 +193,11 @@ func (e *usageError) Unwrap() error { return e.err }
 
 func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
 
-// errReported is a finding that was printed already: it only sets the exit code.
+// errReported stands for an error that was printed already: it only sets the exit code.
 var errReported = errors.New("reported")
 
-// fail prints an error and returns the exit code. With --json the error is an
-// object on standard output as well, so that there is always one.
+// fail prints an error and returns the exit code. With --json it also prints an object with the
+// error to standard output, so that there is always a document.
 func (a *app) fail(cmd *cobra.Command, err error) int {
 	if errors.Is(err, errReported) {
 		if rest := unreported(err); rest != nil {
@@ -222,8 +222,8 @@ func (a *app) fail(cmd *cobra.Command, err error) int {
 	return exitFailed
 }
 
-// unreported returns the parts of an error other than errReported, such as that of a Close that is
-// joined with it; nil if there are none.
+// unreported returns the parts of a joined error other than errReported, such as the error of a
+// Close, or nil.
 func unreported(err error) error {
 	if err == errReported {
 		return nil
@@ -239,8 +239,8 @@ func unreported(err error) error {
 	return errors.Join(rest...)
 }
 
-// startsWithPosition reports whether a message begins with "file:line:col: ",
-// which editors look for at the start of a line.
+// startsWithPosition reports whether a message begins with "file:line:col: ". Editors expect this
+// at the start of a line, so such a message gets no prefix.
 func startsWithPosition(s string) bool {
 	line, _, _ := strings.Cut(s, "\n")
 	parts := strings.SplitN(line, ":", 4)
@@ -260,19 +260,19 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "pwc",
 		Short: "a piecewise graph compiler for LLM inference",
-		Long: `pwc compiles a model in pieces: it cuts the graph at the ops that cannot be
+		Long: `pwc compiles a model in pieces: it cuts the graph at ops that cannot be
 captured (attention), compiles each distinct piece once, captures every piece
 into one graph per batch size, and replays the graphs.
 
 A FILE is a module in the IR's text (model.ir), a checkpoint directory with a
 config.json as transformers writes it, or a config.json alone.`,
 		Example: `  pwc example -o toy.ir                        # write a small module to start from
-  pwc split toy.ir                             # see its pieces
+  pwc split toy.ir                             # print its pieces
   pwc run toy.ir --in x.safetensors            # compile and run it
   pwc run DIR --in prompt.safetensors          # the same with a checkpoint directory
   pwc compile DIR --target cuda:sm_90          # fill the cache for GPUs; no GPU is needed
   pwc generate DIR --target cuda --ids 5,7     # run on this machine's GPU
-  pwc bench config.json --target cuda          # how fast it is, and where the time goes`,
+  pwc bench config.json --target cuda          # measure its speed`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -335,8 +335,7 @@ func helpCommand() *cobra.Command {
 	}
 }
 
-// explainFlag says what is wrong with the value of a flag without saying how it was
-// read.
+// explainFlag rewrites an error about a flag's value without the names of Go's parsers.
 func explainFlag(err error) error {
 	var invalid *pflag.InvalidValueError
 	if !errors.As(err, &invalid) {
@@ -346,14 +345,14 @@ func explainFlag(err error) error {
 	if errors.Is(cause, strconv.ErrSyntax) || errors.Is(cause, strconv.ErrRange) {
 		what := strings.TrimRight(invalid.GetFlag().Value.Type(), "0123456789")
 		if what == "float" || what == "uint" {
-			what = "number that it can have"
+			what = "number in the range of the flag"
 		}
-		cause = fmt.Errorf("that is no %s", what)
+		cause = fmt.Errorf("not a %s", what)
 	}
 	return fmt.Errorf("--%s %s: %w", invalid.GetFlag().Name, invalid.GetValue(), cause)
 }
 
-// exactly is the check of a command that takes n arguments.
+// exactly is the cobra.PositionalArgs of a command that takes n arguments.
 func exactly(n int, what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) != n {
@@ -363,7 +362,7 @@ func exactly(n int, what string) cobra.PositionalArgs {
 	}
 }
 
-// atLeastOne is the check of a command that takes any number of files.
+// atLeastOne is the cobra.PositionalArgs of a command that takes one or more arguments.
 func atLeastOne(what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) == 0 {

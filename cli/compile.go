@@ -25,10 +25,10 @@ func (a *app) compileCommand() *cobra.Command {
 	var fn, mode string
 	cmd := &cobra.Command{
 		Use:   "compile FILE",
-		Short: "compile a model and show the plan of its memory",
-		Long: `Split a model, compile every distinct piece once, and print what was compiled
-and the device memory that running it takes, size by size, before anything is
-allocated. No weights are read.
+		Short: "compile a model and print its memory plan",
+		Long: `Split a model, compile every distinct piece once, and print the artifacts
+and the device memory of a run, for each size. No weights are read, and no device
+memory is allocated.
 
 --target cuda:sm_90 compiles for GPUs of that architecture on any machine that
 has NVRTC, without a GPU or driver. --target cuda compiles for this machine's GPU.
@@ -56,7 +56,8 @@ sizes. Capture sizes use the artifacts that serve them, and never add a compilat
 	return cmd
 }
 
-// fix tells a --split-on that was not given from an empty one, which cuts nowhere.
+// fix sets splitOn to nil if --split-on is not given, and to an empty list, which cuts nowhere, if
+// its value is empty.
 func (f *buildFlags) fix(cmd *cobra.Command) {
 	switch {
 	case !cmd.Flags().Changed("split-on"):
@@ -68,7 +69,7 @@ func (f *buildFlags) fix(cmd *cobra.Command) {
 
 type compileReport struct {
 	Target               string           `json:"target"`
-	Devices              int              `json:"devices"` // that run it together
+	Devices              int              `json:"devices"` // that run the model together
 	DType                string           `json:"dtype"`   // of the hidden states
 	GraphsSeen           int64            `json:"graphs_seen"`
 	PiecewiseGraphsSeen  int64            `json:"piecewise_graphs_seen"`
@@ -78,13 +79,13 @@ type compileReport struct {
 	Deduplicated         int64            `json:"deduplicated"`
 	Loaded               int64            `json:"loaded"`
 	Bytes                int64            `json:"bytes"`
-	Seconds              float64          `json:"seconds"` // of everything, sampling too
+	Seconds              float64          `json:"seconds"` // of all compilation, also of sampling
 	Shapes               []compileShape   `json:"shapes"`
-	Sampling             *compileSampling `json:"sampling,omitempty"` // of a language model, where a cache keeps it
-	Symbols              map[string]int64 `json:"symbols,omitempty"`  // values that load symbols were given
-	Largest              map[string]int64 `json:"largest,omitempty"`  // values of batch symbols that the plan has room for
+	Sampling             *compileSampling `json:"sampling,omitempty"` // of a language model, if there is a cache
+	Symbols              map[string]int64 `json:"symbols,omitempty"`  // values of load symbols
+	Largest              map[string]int64 `json:"largest,omitempty"`  // largest values of batch and plain symbols in the plan
 	Plan                 piecewise.Plan   `json:"plan"`
-	NotKept              []string         `json:"not_kept,omitempty"` // what the cache did not take, and why
+	NotKept              []string         `json:"not_kept,omitempty"` // errors of artifacts that the cache could not write
 }
 
 // compileShape sums the artifacts of one range of sizes.
@@ -159,14 +160,15 @@ func (a *app) runCompile(ctx context.Context, path, name, modeName string, f *mo
 	} else {
 		err = a.printCompile(m.path, &r)
 	}
-	if err == nil && len(r.NotKept) > 0 { // who finds the cache lacks it; each was logged
-		fmt.Fprintf(a.err, "pwc: compiled, but the cache did not take %s: set PWC_CACHE_DIR to a directory that can be written\n", plural(int64(len(r.NotKept)), "artifact"))
+	if err == nil && len(r.NotKept) > 0 { // each artifact was logged with its error
+		fmt.Fprintf(a.err, "pwc: compiled, but %s could not be written to the cache: set PWC_CACHE_DIR to a writable directory\n", plural(int64(len(r.NotKept)), "artifact"))
 		return errReported
 	}
 	return err
 }
 
-// notKept returns what the store did not take of what backends had compiled.
+// notKept returns the errors of compiled artifacts that the store could not write. Backends may be
+// nil.
 func notKept(backends ...*piecewise.Backend) (out []string) {
 	for _, b := range backends {
 		if b == nil {
@@ -181,8 +183,8 @@ func notKept(backends ...*piecewise.Backend) (out []string) {
 	return out
 }
 
-// serves returns the module that generate has compiled of a language model, if
-// there is a cache to keep it in.
+// serves returns the language model with the sampling functions, as generate compiles it. It
+// returns nil if there is no cache to keep it in, or no runner can serve the module.
 func (a *app) serves(m *ir.Module) (*ir.Module, error) {
 	store, err := a.openStore()
 	if err != nil || store == nil || !isLanguageModel(m) {
@@ -191,18 +193,18 @@ func (a *app) serves(m *ir.Module) (*ir.Module, error) {
 	if out, err := runner.WithSampling(m); err == nil {
 		return out, nil
 	}
-	return nil, nil // a model that a runner does not serve
+	return nil, nil // package runner does not support the model
 }
 
-// compileServed compiles a model with what a runner adds to it, side by side, and has the
-// cache keep all as one model.
+// compileServed compiles a model of serves. The cache then keeps the model's functions and the
+// sampling functions as one model.
 func (a *app) compileServed(ctx context.Context, m *ir.Module, t *target, bf *buildFlags) (*piecewise.Backend, error) {
 	whole := *bf
 	whole.captureSizes = "none"
 	return a.planBackend(ctx, m, t, &whole, loadSymbols(m))
 }
 
-// sampling counts the functions that a runner adds to a model's.
+// sampling counts the artifacts of whole that model does not have: those of the sampling functions.
 func sampling(m *ir.Module, whole, model *piecewise.Backend) *compileSampling {
 	known := map[cache.Key]bool{}
 	for _, x := range model.Build().Artifacts {
@@ -224,8 +226,8 @@ func sampling(m *ir.Module, whole, model *piecewise.Backend) *compileSampling {
 	return s
 }
 
-// loadSymbols gives every load symbol its smallest value, for a plan without a
-// runner that knows better.
+// loadSymbols returns the smallest value of every load symbol, for a plan without a runner, which
+// would choose the values.
 func loadSymbols(m *ir.Module) map[string]int64 {
 	out := map[string]int64{}
 	for _, s := range m.Symbols {
@@ -246,9 +248,9 @@ func (a *app) printCompile(path string, r *compileReport) error {
 	if err := t.write(a.out, "  "); err != nil {
 		return err
 	}
-	fmt.Fprintf(a.out, "\n%s asked for, %d served by those of identical pieces\n", plural(r.Compiled+r.Loaded+r.Deduplicated, "artifact"), r.Deduplicated)
+	fmt.Fprintf(a.out, "\n%s needed, %d of them shared with identical pieces\n", plural(r.Compiled+r.Loaded+r.Deduplicated, "artifact"), r.Deduplicated)
 	if s := r.Sampling; s != nil {
-		fmt.Fprintf(a.out, "for pwc generate, %s that choose tokens: %d compiled, %d loaded, %s, %.3f s\n", plural(int64(s.Functions), "function"), s.Compiled, s.Loaded, byteCount(s.Bytes), s.Seconds)
+		fmt.Fprintf(a.out, "sampling for pwc generate, %s: %d compiled, %d loaded, %s, %.3f s\n", plural(int64(s.Functions), "function"), s.Compiled, s.Loaded, byteCount(s.Bytes), s.Seconds)
 	}
 
 	p := &r.Plan
@@ -256,7 +258,7 @@ func (a *app) printCompile(path string, r *compileReport) error {
 	if r.Devices > 1 {
 		each = fmt.Sprintf(" on each of %d devices", r.Devices)
 	}
-	fmt.Fprintf(a.out, "\ndevice memory that running it takes%s%s\n", each, largestText(r.Largest))
+	fmt.Fprintf(a.out, "\ndevice memory of a run%s%s\n", each, largestText(r.Largest))
 	t = table{head: []string{"memory", ">bytes", ""}}
 	t.add("weights", byteCount(p.WeightBytes), "")
 	t.add("states", byteCount(p.StateBytes), symbolText(r.Symbols))
@@ -272,7 +274,7 @@ func (a *app) printCompile(path string, r *compileReport) error {
 		return err
 	}
 	if len(p.Unplanned) > 0 {
-		fmt.Fprintf(a.out, "\nwithout the scratch of %s, which depends on the GPU: --target cuda says it on the machine that has it\n", strings.Join(p.Unplanned, ", "))
+		fmt.Fprintf(a.out, "\nwithout the scratch memory of %s, which depends on the GPU: --target cuda includes it on a machine with the GPU\n", strings.Join(p.Unplanned, ", "))
 	}
 	if len(p.Unused)+len(p.Uncaptured) > 0 {
 		fmt.Fprintln(a.out)
@@ -285,8 +287,8 @@ func (a *app) printCompile(path string, r *compileReport) error {
 	return a.printGrid(p.ArenaBytes)
 }
 
-// printUnused says which sizes of the flags have no effect, and which functions no graph
-// serves. It reports whether there are any.
+// printUnused prints the sizes of the flags that have no effect, and the functions without graphs.
+// It reports whether it printed anything.
 func (a *app) printUnused(sizes []piecewise.Unused, funcs []piecewise.Uncaptured) bool {
 	for _, u := range sizes {
 		fmt.Fprintf(a.out, "unused: %s\n", u)
@@ -297,8 +299,8 @@ func (a *app) printUnused(sizes []piecewise.Unused, funcs []piecewise.Uncaptured
 	return len(sizes)+len(funcs) > 0
 }
 
-// batchSymbols returns the largest value of every batch symbol that a function is
-// sized by, and of every plain one.
+// batchSymbols returns the largest value of every batch symbol that counts a function's rows, and
+// of every plain symbol.
 func batchSymbols(m *ir.Module) map[string]int64 {
 	out := map[string]int64{}
 	for _, f := range m.Funcs {
@@ -314,7 +316,7 @@ func batchSymbols(m *ir.Module) map[string]int64 {
 	return out
 }
 
-// largestText says how large the steps are that a plan has room for.
+// largestText describes the largest steps that a plan has room for.
 func largestText(values map[string]int64) string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(values)) {
@@ -337,7 +339,7 @@ func symbolText(values map[string]int64) string {
 	return strings.Join(out, ", ")
 }
 
-// printGrid prints sizes with their bytes, several in a line.
+// printGrid prints sizes with their bytes, in several columns.
 func (a *app) printGrid(bytes map[int64]int64) error {
 	const columns = 5
 	sizes := slices.Sorted(maps.Keys(bytes))

@@ -12,7 +12,7 @@ import (
 	"pwc/piecewise"
 )
 
-// completions gives the flags of a command and those below it the values that a shell completes.
+// completions registers the values that a shell completes, for flags of a command and its subcommands.
 func (a *app) completions(cmd *cobra.Command) {
 	var passes []string
 	for _, p := range compile.Passes() {
@@ -43,14 +43,14 @@ func (a *app) completions(cmd *cobra.Command) {
 		complete := func(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 			return lastOfList(list, typed), directive
 		}
-		_ = cmd.RegisterFlagCompletionFunc(name, complete) // the flag is there, and nobody else completes it
+		_ = cmd.RegisterFlagCompletionFunc(name, complete) // fails only for an unknown flag or a second registration
 	}
 	for _, c := range cmd.Commands() {
 		a.completions(c)
 	}
 }
 
-// lastOfList completes the last of values with commas between them.
+// lastOfList completes the last element of a comma-separated list.
 func lastOfList(values []string, typed string) (out []cobra.Completion) {
 	before := typed[:strings.LastIndexByte(typed, ',')+1]
 	given := strings.Split(before, ",")
@@ -62,7 +62,7 @@ func lastOfList(values []string, typed string) (out []cobra.Completion) {
 	return out
 }
 
-// completeModels completes the names of the models that a cache keeps, in place of arguments from the first on.
+// completeModels completes the names of cached models, for arguments with an index of first and above.
 func (a *app) completeModels(first int) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
 		if len(args) < first {

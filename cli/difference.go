@@ -8,8 +8,8 @@ import (
 	"pwc/ir/interp"
 )
 
-// check runs the workload in the interpreter and compares the results with
-// those of the device. Where one differs it looks for the first value that does.
+// check runs the workload in the interpreter and compares its results with the device's results,
+// got. If a result differs, check searches for the first value that differs.
 func (s *session) check(ctx context.Context, got []output, tol float64) (*comparison, error) {
 	m := s.work.module()
 	want, err := s.reference(ctx, m)
@@ -27,7 +27,7 @@ func (s *session) check(ctx context.Context, got []output, tol float64) (*compar
 	if worst == nil {
 		return nil, usagef("--check: the function returns nothing to compare")
 	}
-	if worst.OK || m.World() > 1 { // the search runs parts of a module on one device
+	if worst.OK || m.World() > 1 { // the search only works on one device
 		return worst, nil
 	}
 	search := s.search(verifyReference{s})

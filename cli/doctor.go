@@ -21,11 +21,11 @@ import (
 func (a *app) doctorCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
-		Short: "check what this machine can run, and say how to get what is missing",
-		Long: `Check the machine: which libraries for GPUs are installed, where, and what each is
-for; how GPUs are linked; and whether each device compiles, captures and replays the
-demonstration module. For each library that is missing, pwc says what to do. The exit code is 1
-if a check fails; a library that is missing is no failure.`,
+		Short: "check what this machine can run, and print how to install missing libraries",
+		Long: `Check the machine: the installed libraries for GPUs, with path and purpose; the links
+between GPUs; and whether each device compiles, captures and replays the demonstration
+module. For each missing library doctor prints what to do. The exit code is 1 if a check
+fails; a missing library is not a failure.`,
 		Example: `  pwc doctor
   pwc doctor --json`,
 		Args: exactly(0, "no arguments"),
@@ -128,7 +128,7 @@ func checkCache() doctorCheck {
 	}
 	switch {
 	case off:
-		c.State, c.Detail = "ok", cache.EnvMode+" is off: nothing is kept"
+		c.State, c.Detail = "ok", cache.EnvMode+" is off: compiled models are not kept"
 	case err != nil:
 		c.Detail, c.Advice = err.Error(), "every start compiles everything again; set "+cache.EnvDir+" to a writable directory"
 	default:
@@ -154,7 +154,7 @@ func (a *app) selfTest(ctx context.Context, name string, t *target) doctorCheck 
 	return c
 }
 
-// demonstrate runs the demonstration on a target, which it closes.
+// demonstrate runs the demonstration on a target and closes the target.
 func (a *app) demonstrate(ctx context.Context, t *target) (values []float64, counts piecewise.Stats, err error) {
 	defer func() { err = errors.Join(err, t.close()) }()
 	text, err := examples.ReadFile("examples/nineteen.ir")

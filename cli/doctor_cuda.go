@@ -19,8 +19,8 @@ import (
 	"pwc/runtime/cuda/topology"
 )
 
-// checkGPUs looks for the libraries that GPUs need, and runs the demonstration on every GPU. The second result is nil
-// where there are not several.
+// checkGPUs looks for the libraries that GPUs need, and runs the demonstration on every GPU. links is nil if there are
+// fewer than two GPUs.
 func (a *app) checkGPUs(ctx context.Context) (out []doctorCheck, links *doctorTopology) {
 	driver, machine := checkDriver()
 	compiler, library := checkNVRTC()
@@ -37,7 +37,7 @@ func (a *app) checkGPUs(ctx context.Context) (out []doctorCheck, links *doctorTo
 	return out, links
 }
 
-// checkTopology reads how GPUs are linked.
+// checkTopology reads the links between GPUs.
 func checkTopology(m cuda.Machine) (doctorCheck, *doctorTopology) {
 	c := doctorCheck{Name: "topology", State: "ok", Detail: "the table below has the links between GPUs"}
 	library, err := nvml.Open(nvml.Options{})
@@ -57,7 +57,7 @@ func checkTopology(m cuda.Machine) (doctorCheck, *doctorTopology) {
 	return c, reportTopology(t)
 }
 
-// reportTopology is a topology as the command prints it.
+// reportTopology converts a topology to its JSON form.
 func reportTopology(t topology.Topology) *doctorTopology {
 	r := &doctorTopology{}
 	for _, g := range t.GPUs {
@@ -126,10 +126,10 @@ func checkCuBLASLt() doctorCheck {
 	path, version, err := cublaslt.Find(cublaslt.Options{})
 	if err != nil {
 		c.State, c.Detail = "missing", strings.TrimPrefix(err.Error(), "cublaslt: ")
-		c.Advice = "without it, pwc's own kernels compute matrix products of many rows"
+		c.Advice = "without it, pwc's own kernels compute GEMMs of many rows"
 		return c
 	}
-	c.State, c.Detail = "ok", fmt.Sprintf("%s %d.%d.%d, for matrix products of many rows", path, version/10000, version/100%100, version%100)
+	c.State, c.Detail = "ok", fmt.Sprintf("%s %d.%d.%d, for GEMMs of many rows", path, version/10000, version/100%100, version%100)
 	return c
 }
 
@@ -146,8 +146,8 @@ func checkNCCL() doctorCheck {
 	return c
 }
 
-// checkPeers reports which GPUs have access to each other's memory. Collectives use it; without it
-// they use NCCL.
+// checkPeers reports which GPUs have access to each other's memory. Collectives use peer access;
+// without it they need NCCL.
 func checkPeers(m cuda.Machine, nccl bool) doctorCheck {
 	c := doctorCheck{Name: "peer access", State: "ok", Detail: fmt.Sprintf("all %d GPUs have access to each other's memory", len(m.Devices))}
 	if len(m.Unreached) == 0 {
@@ -197,10 +197,9 @@ func (a *app) checkGPU(ctx context.Context, ordinal int, m cuda.Machine, compile
 	return tried
 }
 
-// latestBefore returns the last architecture that kernels are made for before another
-// one, 0 if there is none.
+// latestBefore returns the latest architecture below arch that pwc supports, or 0. archs ascends.
 func latestBefore(archs []int, arch int64) int {
-	for _, n := range slices.Backward(archs) { // they ascend
+	for _, n := range slices.Backward(archs) {
 		if int64(n) < arch && n >= compilecuda.MinArch {
 			return n
 		}

@@ -24,20 +24,20 @@ type doctorGPU struct {
 type doctorLink struct {
 	From           int    `json:"from"`
 	To             int    `json:"to"`
-	Kind           string `json:"kind"` // NV and the number of NVLinks, else as pcie
+	Kind           string `json:"kind"` // NV and the number of NVLinks; without NVLink the value of pcie, or "?"
 	PCIe           string `json:"pcie"` // PIX, PXB, PHB, NODE or SYS; "": unknown
 	NVLinks        int    `json:"nvlinks"`
-	BytesPerSecond int64  `json:"nvlink_bytes_per_second"` // of all of them, in each direction
+	BytesPerSecond int64  `json:"nvlink_bytes_per_second"` // of all NVLinks together, in each direction
 	Access         bool   `json:"access"`                  // to each other's memory
 }
 
-// pcieKinds says what the ways through PCIe are, by their names in nvidia-smi topo.
+// pcieKinds describes the kinds of PCIe paths, by their names in nvidia-smi topo.
 var pcieKinds = map[string]string{
 	"PIX": "PCIe through one switch", "PXB": "PCIe through several switches", "PHB": "PCIe through a host bridge",
 	"NODE": "PCIe through host bridges of one NUMA node", "SYS": "PCIe and the links between NUMA nodes", "?": "unknown",
 }
 
-// means says what the kind of a link is.
+// means describes the kind of a link.
 func (l *doctorLink) means() string {
 	if l.NVLinks == 0 {
 		return pcieKinds[l.Kind]
@@ -49,7 +49,7 @@ func (l *doctorLink) means() string {
 	return text
 }
 
-// between returns the link of two GPUs; nil of one and itself.
+// between returns the link of two GPUs, nil if i is j.
 func (t *doctorTopology) between(i, j int) *doctorLink {
 	at := slices.IndexFunc(t.Links, func(l doctorLink) bool { return l.From == min(i, j) && l.To == max(i, j) })
 	if at < 0 {
@@ -58,7 +58,7 @@ func (t *doctorTopology) between(i, j int) *doctorLink {
 	return &t.Links[at]
 }
 
-// write prints the links as a matrix, and what the kinds that occur mean.
+// write prints the links as a matrix, and a legend of the kinds in it.
 func (t *doctorTopology) write(w io.Writer) error {
 	list := table{head: []string{"link"}}
 	for i := range t.GPUs {

@@ -12,11 +12,11 @@ import (
 	"pwc/runtime/device"
 )
 
-// forGPU calls build, which builds a model for the target. Where that fails because
-// nothing can be compiled for this machine's GPU, build is called again for each target
-// of earlier GPUs that the cache has models for, the latest first, until it succeeds:
-// the GPU runs their machine code, or its driver compiles their PTX, which is counted
-// and said. Frozen that is not done: the error says that it could be.
+// forGPU calls build, which builds a model for the target. If build fails because nothing can be
+// compiled for this machine's GPU, forGPU retries with the targets of earlier GPUs that the cache
+// has models for, the latest first, until build succeeds. The GPU then runs their machine code, or
+// its driver compiles their PTX; forGPU logs a warning, and counters have the driver's
+// compilations. With --frozen there is no retry: the error names the targets to try.
 func (a *app) forGPU(ctx context.Context, t *target, f *buildFlags, build func() error) error {
 	err := build()
 	if err == nil || t.dev == nil || t.aim == nil || f.uncached {
@@ -41,15 +41,15 @@ func (a *app) forGPU(ctx context.Context, t *target, f *buildFlags, build func()
 	return errors.Join(err, t.closeOps(), t.retarget(f, own))
 }
 
-// retarget makes the target another one, with a compiler of the flags.
+// retarget changes the target to the one of a name, with a compiler of the flags.
 func (t *target) retarget(f *buildFlags, name string) error {
 	err := t.aim(name)
 	t.configure(f)
 	return err
 }
 
-// earlierTargets returns the targets other than the GPU's own that the cache has models for and the
-// GPU runs, the latest first.
+// earlierTargets returns the targets that the cache has models for and that the GPU can run, except
+// t's own, the latest first.
 func (a *app) earlierTargets(ctx context.Context, t *target) []string {
 	dev, ok := t.dev.(device.TargetChecker)
 	if !ok {
@@ -61,7 +61,7 @@ func (a *app) earlierTargets(ctx context.Context, t *target) []string {
 	}
 	list, err := store.Modules(ctx)
 	if err != nil {
-		return nil // the cache is no help; what failed before is what is said
+		return nil // the caller reports the error of its build instead
 	}
 	var out []string
 	for _, m := range list {
@@ -76,7 +76,7 @@ func (a *app) earlierTargets(ctx context.Context, t *target) []string {
 	return out
 }
 
-// adviseEarlier says of a frozen build's miss which target would do.
+// adviseEarlier adds earlier targets to the error of a frozen build that missed the cache.
 func (a *app) adviseEarlier(ctx context.Context, t *target, err error) error {
 	if !errors.As(err, new(*pieces.MissError)) {
 		return err
@@ -85,5 +85,5 @@ func (a *app) adviseEarlier(ctx context.Context, t *target, err error) error {
 	if len(names) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w\nthe cache has models for %s; --target %s runs them on this GPU too, but where its driver has to compile their PTX --frozen refuses that", err, strings.Join(names, ", "), names[0])
+	return fmt.Errorf("%w\nthe cache has models for %s: --target %s runs them on this GPU too, unless its driver must compile their PTX, which --frozen refuses", err, strings.Join(names, ", "), names[0])
 }

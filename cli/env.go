@@ -7,18 +7,18 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// envAnnotation holds the name of the environment variable that a flag follows where it is not given.
+// envAnnotation is the annotation of a flag with the environment variable that sets the flag's default.
 const envAnnotation = "env"
 
-// fromEnv has a flag follow an environment variable where it is not given.
+// fromEnv makes an environment variable the default of a flag.
 func fromEnv(cmd *cobra.Command, flag, variable string) {
 	f := cmd.Flags().Lookup(flag)
 	f.Annotations = map[string][]string{envAnnotation: {variable}}
 	f.Usage += " (environment: " + variable + ")"
 }
 
-// readEnv gives the flags that follow the environment their values. They do not count as given: a variable is for all
-// models, and a flag that has no effect on one is refused.
+// readEnv sets the flags of fromEnv that are not given. They do not count as given, because a given flag without effect
+// is an error, and a variable applies to all models.
 func readEnv(cmd *cobra.Command) error {
 	var err error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {

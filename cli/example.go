@@ -8,12 +8,12 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// examples are the modules that the command writes.
+// examples are the modules that pwc example writes.
 //
 //go:embed examples/*.ir
 var examples embed.FS
 
-// exampleTexts says what each example shows, in the order of the list.
+// exampleTexts has the name and the description of each example. The first is the default.
 var exampleTexts = [][2]string{
 	{"nineteen", "pointwise pieces around the demonstration op silly::attention: f(x) = 9x + 19"},
 	{"layer", "one layer of attention over a paged KV cache, with weights and a state"},

@@ -13,9 +13,8 @@ import (
 	"pwc/piecewise"
 )
 
-// sizeList is the value of a flag that takes sizes with commas between them. A
-// flag that is given again adds to it. An empty text is an empty list, as it is for
-// every flag that takes a list.
+// sizeList is the value of a flag that takes comma-separated sizes. A repeated flag adds to the
+// list. An empty text is an empty list, as for every flag that takes a list.
 type sizeList []int64
 
 // String returns the value as the flag takes it.
@@ -38,21 +37,21 @@ func (l *sizeList) Set(text string) error {
 	for s := range strings.SplitSeq(text, ",") {
 		n, err := strconv.ParseInt(strings.TrimSpace(s), 10, 64)
 		if err != nil || n < 1 {
-			return fmt.Errorf("%q is no size", s)
+			return fmt.Errorf("%q is not a size, which is a whole number above 0", s)
 		}
 		*l = append(*l, n)
 	}
 	return nil
 }
 
-// addMode adds the flag that says what is captured.
+// addMode adds --mode.
 func addMode(cmd *cobra.Command, mode *string) {
 	cmd.Flags().StringVar(mode, "mode", "piecewise", "capture `MODE`: none, piecewise, full, full-decode-only or full-and-piecewise")
 }
 
-// addPaddedSlots adds the flag that says which parameters hold -1 in padded rows.
+// addPaddedSlots adds --padded-slots.
 func addPaddedSlots(cmd *cobra.Command, names *[]string) {
-	cmd.Flags().StringSliceVar(names, "padded-slots", nil, "`PARAM`eters, or FUNCTION.PARAM, that are padded with -1 instead of 0: scatter writes nothing there")
+	cmd.Flags().StringSliceVar(names, "padded-slots", nil, "`PARAM`eters, or FUNCTION.PARAM, that are -1 instead of 0 in padded rows, so that scatter writes nothing for them")
 }
 
 // parseMode returns the mode that --mode names.
@@ -73,7 +72,7 @@ type wholeNumber[T int | int64] struct {
 // String returns the value as the flag takes it.
 func (v *wholeNumber[T]) String() string {
 	if v.n == nil {
-		return "0" // of a zero value, which pflag compares with
+		return "0" // of the zero value: pflag compares it with defaults
 	}
 	return strconv.FormatInt(int64(*v.n), 10)
 }
@@ -85,17 +84,16 @@ func (v *wholeNumber[T]) Type() string { return "number" }
 func (v *wholeNumber[T]) Set(text string) error {
 	n, err := strconv.ParseInt(text, 10, strconv.IntSize)
 	if err != nil || n < int64(v.least) || n > int64(v.most) {
-		return fmt.Errorf("it takes a number from %d to %d", v.least, v.most)
+		return fmt.Errorf("want a number from %d to %d", v.least, v.most)
 	}
 	*v.n = T(n)
 	return nil
 }
 
-// maxNumber is the most that flags take of anything that is counted; sums of two
-// are in range on every platform.
+// maxNumber bounds flags that count something. An int of 32 bits holds it.
 const maxNumber = 1 << 30
 
-// parseBytes reads "123", "10KiB", "1.5GB": units are powers of 1024 with an i, of 1000 without, in whatever case.
+// parseBytes reads "123", "10KiB", "1.5GB". Units with an i are powers of 1024, others of 1000; case does not matter.
 func parseBytes(s string) (int64, error) {
 	text, unit := strings.ToUpper(strings.TrimSpace(s)), 1.0
 	text = strings.TrimSuffix(text, "B")
@@ -111,7 +109,7 @@ func parseBytes(s string) (int64, error) {
 	}
 	v, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 	if err != nil || !(v >= 0) || v*unit > 1<<62 || strings.ContainsAny(text, "XxPp_") {
-		return 0, fmt.Errorf("%q is no number of bytes, such as 1048576, 500MiB or 1.5GB", s)
+		return 0, fmt.Errorf("%q is not a number of bytes, such as 1048576, 500MiB or 1.5GB", s)
 	}
 	return int64(v * unit), nil
 }

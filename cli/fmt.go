@@ -14,7 +14,7 @@ func (a *app) fmtCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fmt FILE…",
 		Short: "format modules, with their comments",
-		Long: `Print modules in the one canonical form. Comments stay where they are. The
+		Long: `Print modules in their canonical form. Comments keep their place. The
 file "-" is standard input.`,
 		Example: `  pwc fmt model.ir                   # print it formatted
   pwc fmt -w *.ir                    # format files in place
@@ -38,8 +38,8 @@ type fmtReport struct {
 
 type fmtFile struct {
 	File      string `json:"file"`
-	Formatted bool   `json:"formatted"`      // it was
-	Text      string `json:"text,omitempty"` // formatted; with neither -w nor --check
+	Formatted bool   `json:"formatted"`      // the file was formatted before
+	Text      string `json:"text,omitempty"` // the formatted text, with neither -w nor --check
 	Error     string `json:"error,omitempty"`
 }
 
@@ -73,8 +73,8 @@ func (a *app) runFmt(files []string, write, check bool) error {
 	return a.finish(r, failed)
 }
 
-// finish prints the report of a command that goes on after an error, if it is wanted as
-// JSON, and ends the command as failed if one of its files did.
+// finish ends a command that continues after the error of a file: it prints the report with --json,
+// and returns errReported if a file failed.
 func (a *app) finish(report any, failed bool) error {
 	if a.json {
 		if err := a.printJSON(report); err != nil {
@@ -87,7 +87,7 @@ func (a *app) finish(report any, failed bool) error {
 	return nil
 }
 
-// complain prints an error and goes on.
+// complain prints the error of a file. The command continues with the next file.
 func (a *app) complain(err error) {
 	text := err.Error()
 	if !startsWithPosition(text) {

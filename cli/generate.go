@@ -20,15 +20,16 @@ import (
 	"pwc/tokenizer"
 )
 
-// generateFlags are the flags of generate that compile does not have.
+// generateFlags are the flags of generate other than those of modelFlags and buildFlags. Other
+// commands that run a runner use some of them.
 type generateFlags struct {
 	ids       idList
 	file      string
 	prompt    string
-	tokenizer string // file or directory; "": where the checkpoint is
+	tokenizer string // file or directory; "": the checkpoint's directory
 	chat      bool
 	system    string
-	template  string // file or directory; "": where the checkpoint is
+	template  string // file or directory; "": the checkpoint's directory
 	maxNew    int
 	minNew    int
 	bias      biasFlag
@@ -40,14 +41,14 @@ type generateFlags struct {
 	stats     bool
 
 	sequences, tokens, blocks int
-	length                    int // of a sequence, at most; 0: what the model and the cache allow
+	length                    int // most tokens of a sequence; 0: the limits of the model and the cache
 	memory                    int64
 	fraction                  float64
 	metrics                   string
 	nvtx                      bool
 }
 
-// autoMode is the mode that depends on what the ops allow.
+// autoMode is the value of --mode for the best mode that the ops support.
 const autoMode = "auto"
 
 func (a *app) generateCommand() *cobra.Command {
@@ -58,13 +59,13 @@ func (a *app) generateCommand() *cobra.Command {
 		Use:   "generate MODEL",
 		Short: "generate tokens with a language model",
 		Long: `Run requests through a language model together, with continuous batching over a
-paged KV cache, and print the ids of their tokens as they come. What the model
-takes of the device is printed before anything is allocated.
+paged KV cache, and print the ids of the generated tokens. The memory plan is
+printed before device memory is allocated.
 
---ids gives one request. So does --prompt, whose text the checkpoint's tokenizer turns
-into ids; its answer is text, too, and ends before a string of --stop-text. --chat is a
+--ids gives one request. --prompt also gives one request: the checkpoint's tokenizer encodes
+its text, and the answer is text, which ends before a string of --stop-text. --chat is a
 conversation: each line of standard input is a message, and the checkpoint's chat template
-makes a prompt of it and the messages before. An interrupt ends the answer, the end of the
+makes a prompt of all messages so far. An interrupt ends the answer, the end of the
 input ends the conversation. Each line of --ids-file is a request: a list of ids, or an
 object {"ids": [5, 7], "request": "name", "max_new": 8, "stop": [2],
 "ignore_eos": true, "temperature": 0.8, "top_k": 50, "top_p": 0.9, "seed": 1, "min_new": 4,
@@ -75,11 +76,11 @@ the model's end-of-sequence ids (eos_token_id of generation_config.json, else of
 config.json), unless --ignore-eos is given.
 
 Answers are printed in the order of the requests, each on a line after its name; the answer
-of a single request is printed token by token. With --json each is a line {"request", "ids",
-"prompt_tokens", "finish_reason"}, where ids holds the prompt too, and --stats adds a line {"stats"}.
+of a single request is printed token by token. With --json each answer is a line {"request", "ids",
+"prompt_tokens", "finish_reason"}, where ids includes the prompt, and --stats adds a line {"stats"}.
 finish_reason is stop, length, max_position, canceled, deadline, failed or refused. A
 request that is refused or fails does not affect the others; the exit code is then 1. An
-interrupt ends all requests, and prints the tokens that they have.`,
+interrupt ends all requests, and their tokens so far are printed.`,
 		Example: `  pwc generate models/llama --ids 5,7,9 --max-new 24
   pwc generate models/llama --prompt "The capital of France is"
   pwc generate models/llama --chat --system "Answer in one sentence."
@@ -113,35 +114,35 @@ interrupt ends all requests, and prints the tokens that they have.`,
 	fl := cmd.Flags()
 	fl.Var(&g.ids, "ids", "`ID`s of the prompt")
 	fl.StringVar(&g.prompt, "prompt", "", "`TEXT` of the prompt")
-	fl.BoolVar(&g.chat, "chat", false, "talk with the model: each line of standard input is a message")
-	fl.StringVar(&g.system, "system", "", "`TEXT` of the system message that --chat begins with")
+	fl.BoolVar(&g.chat, "chat", false, "hold a conversation: each line of standard input is a message")
+	fl.StringVar(&g.system, "system", "", "`TEXT` of the system message, the first message of --chat")
 	fl.StringVar(&g.template, "template", "", "`FILE` or directory of the chat template of --chat (default: the one next to the weights)")
 	fl.StringVar(&g.tokenizer, "tokenizer", "", "`FILE` or directory of the tokenizer of --prompt and --chat (default: the one next to the weights)")
 	fl.StringVar(&g.file, "ids-file", "", "`FILE` with a request on each line, in JSON; - is standard input")
 	g.maxNew = 24
-	fl.Var(&wholeNumber[int]{&g.maxNew, 0, maxNumber}, "max-new", "generate at most `N` tokens for a request; 0: until its sequence is as long as the model and the cache allow, as in --chat unless this is given")
-	fl.Var(&g.stop, "stop", "`ID`s that end an answer, in addition to the model's own (eos)")
-	fl.StringArrayVar(&g.stopText, "stop-text", nil, "`TEXT` that ends an answer of --prompt or --chat, and is no part of it; may be repeated")
+	fl.Var(&wholeNumber[int]{&g.maxNew, 0, maxNumber}, "max-new", "generate at most `N` tokens for a request; 0: until the sequence reaches the limit of the model or the cache (default of --chat: 0)")
+	fl.Var(&g.stop, "stop", "`ID`s that end an answer, in addition to the model's end-of-sequence ids (eos)")
+	fl.StringArrayVar(&g.stopText, "stop-text", nil, "`TEXT` that ends an answer of --prompt or --chat, and is not printed; may be repeated")
 	fl.BoolVar(&g.noEOS, "ignore-eos", false, "do not end answers at the model's end-of-sequence ids (eos)")
-	fl.Float64Var(&g.sampling.Temperature, "temperature", 0, "divide the logits by `T` and sample; 0: take the most probable token, whatever --top-k, --top-p and --seed are")
+	fl.Float64Var(&g.sampling.Temperature, "temperature", 0, "divide the logits by `T` and sample; 0: take the most probable token, and ignore --top-k, --top-p and --seed")
 	fl.Var(&wholeNumber[int]{&g.sampling.TopK, 0, maxNumber}, "top-k", "sample among the `K` most probable tokens; 0: all")
 	fl.Float64Var(&g.sampling.TopP, "top-p", 1, "sample among the most probable tokens that sum to `P`, above 0; 1: all")
 	fl.Uint64Var(&g.sampling.Seed, "seed", 0, "`SEED` of the random numbers of a request")
 	fl.Float64Var(&g.sampling.MinP, "min-p", 0, "sample among the tokens that are at least `P` times as probable as the most probable one; 0: all")
 	fl.Float64Var(&g.sampling.RepetitionPenalty, "repetition-penalty", 1, "divide the positive logits of tokens of prompt and answer by `R`, and multiply the negative ones; 1: none")
-	fl.Float64Var(&g.sampling.FrequencyPenalty, "frequency-penalty", 0, "subtract `F` from a token's logit for each time that the answer has it")
-	fl.Float64Var(&g.sampling.PresencePenalty, "presence-penalty", 0, "subtract `F` from the logits of tokens that the answer has")
+	fl.Float64Var(&g.sampling.FrequencyPenalty, "frequency-penalty", 0, "subtract `F` from a token's logit for each occurrence of the token in the answer")
+	fl.Float64Var(&g.sampling.PresencePenalty, "presence-penalty", 0, "subtract `F` from the logits of the tokens in the answer")
 	fl.Var(&g.bias, "logit-bias", "add BIAS to the logit of ID: `ID=BIAS`, as in 7=-2,9=1.5")
 	fl.Var((*idList)(&g.sampling.Allowed), "allowed", "choose only among these `ID`s")
-	fl.Var(&wholeNumber[int]{&g.minNew, 0, maxNumber}, "min-new", "generate at least `N` tokens before one that ends the answer")
-	fl.BoolVar(&g.stats, "stats", false, "print steps by mode and size, padding, and where time went")
+	fl.Var(&wholeNumber[int]{&g.minNew, 0, maxNumber}, "min-new", "generate at least `N` tokens before a token that ends the answer")
+	fl.BoolVar(&g.stats, "stats", false, "print steps by mode and size, padding, and the time in pieces, attention and the host")
 	g.addRunner(cmd)
-	fl.StringVar(&g.metrics, "metrics", "", "serve Prometheus metrics at `ADDRESS`/metrics while it runs, as in :9100")
+	fl.StringVar(&g.metrics, "metrics", "", "serve Prometheus metrics at `ADDRESS`/metrics during the run, as in :9100")
 	fl.BoolVar(&g.nvtx, "nvtx", false, "mark each piece as an NVTX range, for NVIDIA's profilers")
 	return cmd
 }
 
-// check refuses flags that exclude each other, and values that none can have.
+// check returns a usage error for flags that exclude each other, and for invalid values.
 func (g *generateFlags) check() error {
 	text := g.prompt != "" || g.chat
 	switch {
@@ -164,17 +165,17 @@ func (g *generateFlags) check() error {
 	case !(g.sampling.TopP > 0 && g.sampling.TopP <= 1):
 		return usagef("--top-p %g: %w", g.sampling.TopP, errTopP)
 	case !(g.sampling.Temperature >= 0) || math.IsInf(g.sampling.Temperature, 0):
-		return usagef("--temperature %g: it must be 0 or more", g.sampling.Temperature)
+		return usagef("--temperature %g: want a number of at least 0", g.sampling.Temperature)
 	}
 	return nil
 }
 
-// addRunner adds the flags of a runner: what is captured, and how large it is.
+// addRunner adds the flags of a runner: the capture mode and the limits.
 func (g *generateFlags) addRunner(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringVar(&g.mode, "mode", autoMode, "capture `MODE`: auto, none, piecewise, full, full-decode-only or full-and-piecewise; auto is full-and-piecewise if the ops allow it, else piecewise")
 	fl.Var(&wholeNumber[int]{&g.sequences, 1, maxNumber}, "max-sequences", "at most `N` requests in a step (default 64)")
-	fl.Var(&wholeNumber[int]{&g.tokens, 1, maxNumber}, "max-tokens", "at most `N` rows in a step: longer prompts run in chunks (default 512)")
+	fl.Var(&wholeNumber[int]{&g.tokens, 1, maxNumber}, "max-tokens", "at most `N` rows in a step; longer prompts run in chunks (default 512)")
 	fl.Var(&wholeNumber[int]{&g.length, 1, maxNumber}, "max-length", "at most `N` tokens of a prompt and its answer (default: the limit of the model and the cache; of a conversation and of a server at most 4096)")
 	fl.Var(&wholeNumber[int]{&g.blocks, 1, maxNumber}, "blocks", "`N` blocks of the KV cache (default: as many as fit; on the host as many as the requests need)")
 	fl.Var(byteFlag{&g.memory}, "memory", "use at most `BYTES` of the device's memory, as in 40GiB or 40GB")
@@ -249,33 +250,33 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 	return nil
 }
 
-// generation is the requests of one generate, and what is printed of them.
+// generation has the requests of one generate, and prints their answers.
 type generation struct {
 	app      *app
 	requests []namedRequest
 	live     *liveLine
-	metrics  *metrics.Collector // nil: nobody asks
+	metrics  *metrics.Collector // nil: no --metrics
 	ops      []*timedOp
 	start    time.Time
 	tokens   int64
 	failed   bool
 
-	answer *textAnswer // to --prompt, else nil
+	answer *textAnswer // of --prompt; nil: the answers are ids
 }
 
-// namedRequest is a request by its name, which is JSON, and what became of it.
+// namedRequest is a request with its name, which is JSON, and its state.
 type namedRequest struct {
 	runner.Request
 	name    json.RawMessage
 	seq     *runner.Sequence
-	refused error // there is no seq
-	atMost  int   // tokens, where MaxNew is 0
-	stopped int   // ids of the answer with which a stop string ended it; 0: none did
+	refused error // why there is no seq; nil: there is one, or Submit was not called yet
+	atMost  int   // most tokens of the sequence, if MaxNew is 0
+	stopped int   // ids of the answer up to its stop string; 0: no stop string ended it
 
-	ignoreEOS bool // the ids that end the model's sequences do not end this one
+	ignoreEOS bool // the model's end-of-sequence ids do not end the answer
 }
 
-// Stepped moves the live line.
+// Stepped updates the live line and the metrics.
 func (g *generation) Stepped(s runner.Step) {
 	g.live.step(&s, g.tokens)
 	if g.metrics != nil {
@@ -283,24 +284,24 @@ func (g *generation) Stepped(s runner.Step) {
 	}
 }
 
-// Finished counts; answers are printed in the order of the requests.
+// Finished updates the metrics. It prints no answer: run prints them in the order of the requests.
 func (g *generation) Finished(s *runner.Sequence) {
 	if g.metrics != nil {
 		g.metrics.Finished(s)
 	}
 }
 
-// single reports whether the tokens are printed as they come.
+// single reports whether the answer is printed token by token.
 func (g *generation) single() bool { return len(g.requests) == 1 && !g.app.json }
 
-// errTopP says what a top-p must be. 0 leaves no token (vLLM refuses it, too); for package
-// runner it is a field that is not set.
-var errTopP = errors.New("it must be above 0, and at most 1, which leaves all tokens; --top-k 1 takes the most probable token")
+// errTopP is the error of a top-p out of range. 0 would leave no token, and vLLM refuses it too; for
+// package runner 0 means that the field is not set.
+var errTopP = errors.New("want a number above 0, and at most 1, which leaves all tokens; --top-k 1 takes the most probable token")
 
 // refusedReason is the finish_reason of a request that never ran.
 const refusedReason = "refused"
 
-// finishReason returns the text of why the request ended.
+// finishReason returns the finish_reason of a request that has ended.
 func (q *namedRequest) finishReason() string {
 	switch {
 	case q.seq == nil:
@@ -311,8 +312,7 @@ func (q *namedRequest) finishReason() string {
 	return q.seq.Reason().String()
 }
 
-// incomplete returns what is printed behind an answer that was cut off; nothing if it ended by
-// itself. Nobody should take such an answer for all of it.
+// incomplete returns a note to print after an answer that was cut off, else "".
 func (q *namedRequest) incomplete() string {
 	if r := q.seq.Reason(); q.stopped == 0 && (r == runner.Canceled || r == runner.Failed) {
 		return fmt.Sprintf(" (incomplete: %s)", r)
@@ -320,30 +320,29 @@ func (q *namedRequest) incomplete() string {
 	return ""
 }
 
-// label returns the name as text: a string without its quotes, and without what a terminal
-// would obey.
+// label returns the name as text, without quotes and with control sequences of terminals escaped.
 func (q *namedRequest) label() string {
 	return termsafe.Line(strings.Trim(string(q.name), `"`), termsafe.MaxLine)
 }
 
-// length is the most tokens that the request comes to.
+// length returns the most tokens of the request's sequence.
 func (q *namedRequest) length() int { return max(len(q.Prompt)+q.MaxNew, q.atMost) }
 
-// bound refuses requests for more tokens than the model has positions, or than --max-length
-// allows; 0: there is no such bound. The hint says what may help where positions are missing.
+// bound refuses requests for more tokens than the model has positions, or than length, the value of
+// --max-length. 0 means no bound. hint is advice for the error about positions.
 func (g *generation) bound(positions int64, length int, hint string) {
 	for i := range g.requests {
 		q := &g.requests[i]
 		q.boundBy(positions, "the model has %d positions", hint)
 		q.boundBy(int64(length), "--max-length is %d", ": raise it, or ask for less")
 		if q.MaxNew == 0 && q.refused == nil && q.atMost == 0 {
-			q.refused = errors.New("max_new is 0, but the model does not say its largest position: give the number of new tokens, in the request or with --max-new, or --max-length")
+			q.refused = errors.New("max_new is 0, but the model has no largest position: give max_new in the request, --max-new or --max-length")
 		}
 	}
 }
 
-// boundBy refuses a request for more tokens than the most, if that is not 0. The format says
-// what the most is.
+// boundBy refuses a request for more than most tokens, if most is not 0. format describes most in
+// the error.
 func (q *namedRequest) boundBy(most int64, format, hint string) {
 	switch bound := fmt.Sprintf(format, most); {
 	case most == 0 || q.refused != nil:
@@ -356,8 +355,7 @@ func (q *namedRequest) boundBy(most int64, format, hint string) {
 	}
 }
 
-// endAt has requests end at the ids at which the model's sequences end, unless they ignore
-// them.
+// endAt adds the model's end-of-sequence ids to the stop ids of requests without ignore_eos.
 func (g *generation) endAt(eos []int32) {
 	for i := range g.requests {
 		if q := &g.requests[i]; !q.ignoreEOS {
@@ -366,8 +364,8 @@ func (g *generation) endAt(eos []int32) {
 	}
 }
 
-// longerHint says how longer sequences are served than a module is for; nothing where a
-// table of positions ends there.
+// longerHint returns advice for sequences that are longer than a module's limit, or "" if there is no
+// limit, or if the limit is the table of learned positions.
 func longerHint(m *ir.Module) string {
 	if b := runner.BoundsOf(m); b.Positions == 0 || b.Positions == b.Learned {
 		return ""
@@ -420,11 +418,11 @@ func (g *generation) run(ctx context.Context, r *runner.Runner) error {
 		}
 		return nil
 	}
-	err := printEnded() // those that were refused
+	err := printEnded() // requests that were refused
 	for more := true; err == nil && more && printed < len(g.requests); {
-		// What fails a step is what its requests end with; the others go on. An interrupt
-		// ends the step that is under way, if it can be ended, and the next one ends the
-		// requests.
+		// The error of a step ends the requests of that step; the others continue. An
+		// interrupt cancels the current step if possible, and the next step ends the
+		// canceled requests, so that step needs a context that is not canceled.
 		stepping := ctx
 		if ctx.Err() != nil {
 			stepping = context.WithoutCancel(ctx)
@@ -449,7 +447,7 @@ func (g *generation) run(ctx context.Context, r *runner.Runner) error {
 	return context.Cause(ctx)
 }
 
-// cancel cancels all requests. Their context has ended, of which they may not know yet.
+// cancel cancels all requests. The runner may not have noticed the end of their context yet.
 func (g *generation) cancel() {
 	for i := range g.requests {
 		if s := g.requests[i].seq; s != nil {
@@ -458,8 +456,8 @@ func (g *generation) cancel() {
 	}
 }
 
-// stepFailed makes the command fail for a step that did, and says why unless a request
-// ended with that error, which is printed with its answer.
+// stepFailed makes the command fail because a step failed. It prints the error, unless a request
+// ended with the same error, which print prints.
 func (g *generation) stepFailed(failed error) {
 	g.failed = true
 	for i := range g.requests {
@@ -471,7 +469,7 @@ func (g *generation) stepFailed(failed error) {
 	fmt.Fprintf(g.app.err, "pwc: a step failed: %v\n", failed)
 }
 
-// say takes an id of the answer to --prompt, and ends the answer at a stop string.
+// say takes an id of the answer to --prompt, prints its text, and ends the answer at a stop string.
 func (g *generation) say(q *namedRequest, id int32) {
 	part := g.answer.next(id)
 	if g.single() {
@@ -483,7 +481,7 @@ func (g *generation) say(q *namedRequest, id int32) {
 	}
 }
 
-// answerText returns the text of an answer that has ended, if the prompt was text.
+// answerText returns the text of an answer that has ended, nil without --prompt.
 func (g *generation) answerText() *string {
 	if g.answer == nil {
 		return nil
@@ -499,7 +497,7 @@ func (g *generation) print(q *namedRequest) error {
 	if q.seq != nil {
 		err, ids, answer = q.seq.Err(), q.seq.IDs(), q.seq.IDs()[len(q.Prompt):]
 	}
-	if q.stopped > 0 { // steps that were under way may have given more
+	if q.stopped > 0 { // steps in flight may have added tokens after the stop string
 		err, ids, answer = nil, ids[:len(q.Prompt)+q.stopped], answer[:q.stopped]
 	}
 	rest := ""
@@ -510,14 +508,14 @@ func (g *generation) print(q *namedRequest) error {
 	if err != nil {
 		problem, g.failed = err.Error(), true
 	}
-	// A newline ends what was streamed before anything else is said.
+	// End the line of a streamed answer before anything else is printed.
 	switch {
 	case g.app.json:
 		line, err := json.Marshal(struct {
 			Request      json.RawMessage `json:"request"`
 			IDs          []int32         `json:"ids"`
 			Text         *string         `json:"text,omitempty"` // of the answer, with --prompt
-			PromptTokens int             `json:"prompt_tokens"`  // of the ids, the first
+			PromptTokens int             `json:"prompt_tokens"`  // the first of the ids
 			FinishReason string          `json:"finish_reason"`
 			Error        string          `json:"error,omitempty"`
 		}{q.name, ids, g.answerText(), len(q.Prompt), q.finishReason(), problem})
@@ -537,7 +535,7 @@ func (g *generation) print(q *namedRequest) error {
 			return err
 		}
 	}
-	if err != nil && (q.seq == nil || q.seq.Reason() != runner.Canceled) { // why all are canceled is said once
+	if err != nil && (q.seq == nil || q.seq.Reason() != runner.Canceled) { // run returns the cause of a cancellation
 		fmt.Fprintf(g.app.err, "pwc: request %s: %v\n", q.label(), err)
 	}
 	return nil
@@ -545,7 +543,7 @@ func (g *generation) print(q *namedRequest) error {
 
 func idText(ids []int32) string { return strings.Trim(fmt.Sprint(ids), "[]") }
 
-// liveLine says on a terminal what a runner does.
+// liveLine shows the state of a runner on a terminal.
 type liveLine struct {
 	statusLine
 	last   time.Time
@@ -555,7 +553,7 @@ type liveLine struct {
 }
 
 func newLiveLine(a *app, many bool) *liveLine {
-	// Tokens that are streamed to the same terminal would be drawn over.
+	// The line would overwrite tokens that are streamed to the same terminal.
 	if many || terminalWidth(a.out) == 0 {
 		return &liveLine{statusLine: statusLine{w: a.screen}}
 	}

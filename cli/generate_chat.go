@@ -20,13 +20,13 @@ import (
 	"pwc/tokenizer"
 )
 
-// message is one of a conversation, as chat templates read it.
+// message is a message of a conversation, in the form that chat templates read.
 type message struct {
 	Role    string `json:"role"`
 	Content string `json:"content"`
 }
 
-// conversation is the messages so far, with the runner that answers.
+// conversation has the messages so far and the runner that answers.
 type conversation struct {
 	app      *app
 	flags    *generateFlags
@@ -51,11 +51,11 @@ func (a *app) runChat(ctx context.Context, path string, f *modelFlags, bf *build
 	if g.system != "" {
 		c.messages = []message{{"system", g.system}}
 	}
-	beside := cmp.Or(m.weights, path)
-	if c.text, err = openTokenizer(cmp.Or(g.tokenizer, beside)); err != nil {
+	dir := cmp.Or(m.weights, path)
+	if c.text, err = openTokenizer(cmp.Or(g.tokenizer, dir)); err != nil {
 		return err
 	}
-	if c.template, err = openTemplate(g.template, beside); err != nil {
+	if c.template, err = openTemplate(g.template, dir); err != nil {
 		return err
 	}
 	weights, t, w, closeAll, err := m.openOn(ctx, f, bf)
@@ -91,16 +91,16 @@ func (a *app) runChat(ctx context.Context, path string, f *modelFlags, bf *build
 	return c.talk(ctx)
 }
 
-// openTemplate opens the chat template of a file or directory, else the one beside a
-// checkpoint's tensors.
-func openTemplate(asked, beside string) (*chat.Template, error) {
+// openTemplate opens the chat template of --template, a file or directory, else the one in the
+// directory of a checkpoint, or of a file of the checkpoint.
+func openTemplate(asked, checkpoint string) (*chat.Template, error) {
 	if asked != "" {
 		return chat.Open(asked, "")
 	}
-	if info, err := os.Stat(beside); err == nil && !info.IsDir() {
-		beside = filepath.Dir(beside)
+	if info, err := os.Stat(checkpoint); err == nil && !info.IsDir() {
+		checkpoint = filepath.Dir(checkpoint)
 	}
-	t, err := chat.Open(beside, "")
+	t, err := chat.Open(checkpoint, "")
 	if errors.Is(err, chat.ErrNone) {
 		err = fmt.Errorf("%w; --template FILE gives one", err)
 	}
@@ -142,21 +142,22 @@ func (c *conversation) talk(ctx context.Context) (err error) {
 	}
 }
 
-// ask shows a person that a message is waited for.
+// ask prints a prompt if standard input is a terminal.
 func (c *conversation) ask() {
 	if f, ok := c.app.in.(*os.File); ok && term.IsTerminal(int(f.Fd())) && !c.app.json {
 		fmt.Fprint(c.app.err, "> ")
 	}
 }
 
-// inputLine is a line of standard input, or the error that reading it gave.
+// inputLine is a line of standard input, or a read error.
 type inputLine struct {
 	text string
 	err  error
 }
 
-// readLines reads standard input on a goroutine, which ends with ctx once a read returns: a read
-// of a terminal cannot be ended. The last element has an error: io.EOF at the end.
+// readLines reads standard input in a goroutine. A read of a terminal cannot be canceled, so after
+// the end of ctx the goroutine ends only when its read returns. The last element has an error,
+// io.EOF at the end of the input.
 func (a *app) readLines(ctx context.Context) <-chan inputLine {
 	lines := make(chan inputLine)
 	go func() {
@@ -190,8 +191,8 @@ func (a *app) readLines(ctx context.Context) <-chan inputLine {
 // maxMessage bounds a message of a conversation, in bytes.
 const maxMessage = 1 << 20
 
-// turn takes a message and prints the answer. A message that cannot be answered is as if it had
-// not been said; an answer that is interrupted is as long as it came.
+// turn takes a message and prints the answer. A message that cannot be answered is removed from the
+// conversation; an interrupted answer is kept as far as it was generated.
 func (c *conversation) turn(ctx context.Context, said string) error {
 	before := len(c.messages)
 	c.messages = append(c.messages, message{"user", said})
@@ -225,15 +226,15 @@ func (c *conversation) request(ctx context.Context) (runner.Request, error) {
 	q := runner.Request{Prompt: c.text.Encode(prompt, false), MaxNew: c.flags.maxNew, Stop: c.ends, Sampling: c.flags.sampling}
 	room := c.runner.Plan().MaxLength - len(q.Prompt)
 	if room < 1 {
-		return q, fmt.Errorf("the conversation has %d tokens with this message, and the longest sequence %d: nothing can be answered; begin another one", len(q.Prompt), c.runner.Plan().MaxLength)
+		return q, fmt.Errorf("the conversation has %d tokens with this message, which leaves no room for an answer in a sequence of at most %d: begin another conversation", len(q.Prompt), c.runner.Plan().MaxLength)
 	}
 	if q.MaxNew > room {
-		q.MaxNew = 0 // until the sequence is full
+		q.MaxNew = 0 // no limit but the length of the sequence
 	}
 	return q, nil
 }
 
-// answer prints the answer of a request as it comes, and adds it to the conversation.
+// answer prints the answer of a request token by token, and adds it to the conversation.
 func (c *conversation) answer(ctx context.Context, q runner.Request) error {
 	answering, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -245,7 +246,7 @@ func (c *conversation) answer(ctx context.Context, q runner.Request) error {
 	out := newTextAnswer(c.text, c.flags.stopText, c.ends)
 	for id, err := range seq.Tokens(context.WithoutCancel(ctx)) {
 		if err != nil {
-			break // seq says why
+			break // seq.Reason and seq.Err have the cause
 		}
 		c.print(out.next(id))
 		if out.stopped() {

@@ -18,7 +18,7 @@ import (
 	"pwc/runner"
 )
 
-// idList is the value of a flag that takes ids with commas between them.
+// idList is the value of a flag that takes comma-separated ids.
 type idList []int32
 
 // String returns the value as the flag takes it.
@@ -35,14 +35,14 @@ func (l *idList) Set(text string) error {
 	for s := range strings.SplitSeq(text, ",") {
 		n, err := strconv.ParseInt(strings.TrimSpace(s), 10, 32)
 		if err != nil || n < 0 {
-			return fmt.Errorf("%q is no id", s)
+			return fmt.Errorf("%q is not an id", s)
 		}
 		*l = append(*l, int32(n))
 	}
 	return nil
 }
 
-// biasFlag is the value of a flag that takes biases of ids.
+// biasFlag is the value of --logit-bias: biases by id.
 type biasFlag map[int32]float64
 
 // String returns the value as the flag takes it.
@@ -63,11 +63,11 @@ func (b *biasFlag) Set(text string) error {
 		id, bias, ok := strings.Cut(strings.TrimSpace(s), "=")
 		n, err := strconv.ParseInt(id, 10, 32)
 		if !ok || err != nil || n < 0 {
-			return fmt.Errorf("%q is no ID=BIAS", s)
+			return fmt.Errorf("%q is not ID=BIAS", s)
 		}
 		v, err := strconv.ParseFloat(bias, 64)
 		if err != nil {
-			return fmt.Errorf("%q is no bias: %q is no number", s, bias)
+			return fmt.Errorf("%q is not ID=BIAS: %q is not a number", s, bias)
 		}
 		if *b == nil {
 			*b = biasFlag{}
@@ -77,10 +77,10 @@ func (b *biasFlag) Set(text string) error {
 	return nil
 }
 
-// maxLine is the most bytes of a line of --ids-file; a million ids are some 7 MB.
+// maxLine bounds a line of --ids-file, in bytes; a million ids are about 7 MB.
 const maxLine = 64 << 20
 
-// requests returns what the flags ask for.
+// requests returns the requests of the flags, and of the lines of --ids-file.
 func (g *generateFlags) requests(stdin io.Reader) ([]namedRequest, error) {
 	base := namedRequest{Request: runner.Request{Prompt: g.ids, MaxNew: g.maxNew, MinNew: g.minNew, Stop: g.stop, Sampling: g.sampling}, name: json.RawMessage("0"), ignoreEOS: g.noEOS}
 	base.Sampling.LogitBias = g.bias
@@ -124,7 +124,7 @@ func (g *generateFlags) requests(stdin io.Reader) ([]namedRequest, error) {
 	return out, nil
 }
 
-// requestLine is a line of --ids-file. What is nil is what the flags say.
+// requestLine is a line of --ids-file. The flags set the values of fields that are nil.
 type requestLine struct {
 	Request     json.RawMessage `json:"request"`
 	IDs         jsonIDs         `json:"ids"`
@@ -146,7 +146,7 @@ type requestLine struct {
 	Priority          *int              `json:"priority"`
 }
 
-// jsonIDs is ids in JSON. A null among them is an error: encoding/json would make id 0 of it.
+// jsonIDs is a list of ids in JSON. A null in the list is an error: encoding/json would read it as 0.
 type jsonIDs []int32
 
 // UnmarshalJSON reads a list of ids, or null.
@@ -155,7 +155,7 @@ func (l *jsonIDs) UnmarshalJSON(text []byte) error {
 	if err := json.Unmarshal(text, &list); err != nil {
 		return err
 	}
-	if *l = nil; list != nil { // none is not what the flags say
+	if *l = nil; list != nil { // an empty list is not nil: it overrides the flag
 		*l = make(jsonIDs, 0, len(list))
 	}
 	for i, id := range list {
@@ -228,17 +228,17 @@ func parseRequest(line []byte, base namedRequest, number int) (namedRequest, err
 	return q, nil
 }
 
-// keyError is a key of a request that stands at a byte of its line.
+// keyError is an error about a key of a request, with its column.
 type keyError struct {
 	col  int // from 1
 	what string
 }
 
-// Error says what is wrong with the key.
+// Error returns the problem with the key.
 func (e *keyError) Error() string { return e.what }
 
-// exactKeys refuses keys that encoding/json would take for others, in another case, and keys that
-// are there twice, of which it would take the last. The line is an object.
+// exactKeys refuses keys that encoding/json would accept although their case differs, and duplicate
+// keys, of which encoding/json would take the last. The line is an object.
 func exactKeys(line []byte) error {
 	known := map[string]bool{}
 	for f := range reflect.TypeFor[requestLine]().Fields() {
@@ -254,13 +254,13 @@ func exactKeys(line []byte) error {
 		if err != nil {
 			return err
 		}
-		key := t.(string)                          // between values of an object nothing else is a token
-		col := int(d.InputOffset()) - len(key) - 1 // of the quote before it, if nothing in it is escaped
+		key := t.(string)                          // the only tokens between the values of an object are keys
+		col := int(d.InputOffset()) - len(key) - 1 // of the opening quote, if the key has no escapes
 		switch {
 		case !known[key]:
 			return &keyError{col, fmt.Sprintf("unknown field %s", termsafe.Quote(key))}
 		case seen[key]:
-			return &keyError{col, fmt.Sprintf("%s is there twice", key)}
+			return &keyError{col, fmt.Sprintf("duplicate field %s", termsafe.Quote(key))}
 		}
 		seen[key] = true
 		var value json.RawMessage
@@ -271,17 +271,17 @@ func exactKeys(line []byte) error {
 	return nil
 }
 
-// explainRequest says what is wrong with a request without saying what it was read
-// into, and at which byte of its text.
+// explainRequest returns the column and the text of an error about a request, without the names of
+// Go's types.
 func explainRequest(err error) (col int, what string) {
 	var syntax *json.SyntaxError
 	var value *json.UnmarshalTypeError
 	var key *keyError
 	switch {
 	case errors.As(err, &syntax):
-		return max(1, int(syntax.Offset)), "no JSON: " + err.Error()
+		return max(1, int(syntax.Offset)), "not JSON: " + err.Error()
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return 1, "no JSON: the line ends within the request"
+		return 1, "not JSON: the line ends within the request"
 	case errors.As(err, &key):
 		return key.col, key.what
 	case !errors.As(err, &value):

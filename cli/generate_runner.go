@@ -11,12 +11,12 @@ import (
 	"pwc/runner"
 )
 
-// options are the runner's options in the flags.
+// options returns the runner's options that the flags set.
 func (g *generateFlags) options() runner.Options {
 	return runner.Options{MaxSequences: g.sequences, MaxTokens: g.tokens, MaxLength: g.length, Blocks: g.blocks, MemoryBytes: g.memory, MemoryFraction: g.fraction}
 }
 
-// mostBlocks is the most blocks that the cache of a model can have, with the flags.
+// mostBlocks returns the most blocks that the model's KV cache can have, with --blocks.
 func (g *generateFlags) mostBlocks(m *ir.Module) int {
 	most := math.MaxInt
 	for _, s := range m.Symbols {
@@ -30,11 +30,11 @@ func (g *generateFlags) mostBlocks(m *ir.Module) int {
 	return most
 }
 
-// sizes returns options of a runner that is large enough for the requests, and refuses those
-// that are too large for any.
+// sizes returns the options of a runner that is large enough for the requests. It refuses requests
+// that need more blocks than the KV cache can have.
 func (out *generation) sizes(m *ir.Module, g *generateFlags) (runner.Options, error) {
 	o := g.options()
-	o.Observer, o.MaxLength = out, 0 // as long as the requests, which are no longer than --max-length
+	o.Observer, o.MaxLength = out, 0 // the longest request sets MaxLength; bound has applied --max-length
 	blockSize, most := int(cacheBlock(m)), g.mostBlocks(m)
 	var needed []int // blocks of each request
 	for i := range out.requests {
@@ -45,7 +45,7 @@ func (out *generation) sizes(m *ir.Module, g *generateFlags) (runner.Options, er
 		length := q.length()
 		blocks := (length + blockSize - 1) / blockSize
 		if q.refused == nil && blocks > most {
-			q.refused = fmt.Errorf("%d tokens of prompt and %d new ones are %d blocks of %d tokens, the cache has at most %d", len(q.Prompt), q.MaxNew, blocks, blockSize, most)
+			q.refused = fmt.Errorf("%d tokens of prompt and %d new ones need %d blocks of %d tokens, and the KV cache has at most %d", len(q.Prompt), q.MaxNew, blocks, blockSize, most)
 		}
 		if q.refused != nil {
 			continue
@@ -57,7 +57,7 @@ func (out *generation) sizes(m *ir.Module, g *generateFlags) (runner.Options, er
 	if err != nil {
 		return o, explainOptions(err)
 	}
-	// More blocks than the longest requests of a step need have no use, however many wait.
+	// The blocks of the longest requests that fit in a step are enough, no matter how many wait.
 	slices.Sort(needed)
 	for _, blocks := range needed[max(0, len(needed)-full.MaxSequences):] {
 		o.MaxBlocks = min(o.MaxBlocks+blocks, most)
@@ -107,8 +107,8 @@ func (a *app) openRunner(ctx context.Context, m *ir.Module, t *target, w *world,
 	return r, explainOptions(err)
 }
 
-// watched returns a backend's options in the mode of the flags, with what the flags
-// want told of it.
+// watched returns a backend's options with the mode of the flags, and with the observers of metrics,
+// NVTX ranges and op times.
 func (a *app) watched(m *ir.Module, backend piecewise.Options, g *generateFlags, out *generation) (piecewise.Options, error) {
 	var err error
 	if g.mode == autoMode {
@@ -138,7 +138,7 @@ func (a *app) watched(m *ir.Module, backend piecewise.Options, g *generateFlags,
 	return backend, nil
 }
 
-// stepsOf returns the largest steps of a runner with the options.
+// stepsOf returns the limits of the steps of a runner with the options.
 func stepsOf(m *ir.Module, o runner.Options) (Site, error) {
 	full, err := o.Resolve(m)
 	if err != nil {

@@ -17,16 +17,15 @@ import (
 	"pwc/runtime/device"
 )
 
-// metricsServer returns a server that a client cannot hold: it has this long to send a
-// request, to read the answer and to send another. Prometheus scrapes in 10 s at most
-// unless it is told otherwise.
+// metricsServer returns a server with timeouts, so that no client can hold a connection. 10 s is the
+// default scrape_timeout of Prometheus.
 func metricsServer(h http.Handler) *http.Server {
 	const patience = 10 * time.Second
 	return &http.Server{Handler: h, ReadHeaderTimeout: patience, ReadTimeout: patience, WriteTimeout: patience, IdleTimeout: 6 * patience, MaxHeaderBytes: 64 << 10}
 }
 
-// serveMetrics serves what the generation does from here on until stop is called, whose
-// error says why it could not.
+// serveMetrics serves the metrics of the generation until stop is called. stop returns the error of
+// the server.
 func (g *generation) serveMetrics(address string) (stop func() error, err error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
@@ -53,22 +52,23 @@ func listening(server *http.Server, l net.Listener) (stop func() error) {
 	}
 }
 
-// twoObservers tells two of what a backend does.
+// twoObservers forwards the events of a backend to two observers.
 type twoObservers [2]piecewise.Observer
 
-// Captured tells both.
+// Captured implements piecewise.Observer.
 func (o twoObservers) Captured(fn string, size int64, graphs int, took time.Duration) {
 	o[0].Captured(fn, size, graphs, took)
 	o[1].Captured(fn, size, graphs, took)
 }
 
-// Ran tells both.
+// Ran implements piecewise.Observer.
 func (o twoObservers) Ran(fn string, rows, size int64, mode piecewise.RunMode) {
 	o[0].Ran(fn, rows, size, mode)
 	o[1].Ran(fn, rows, size, mode)
 }
 
-// both returns an observer that tells two, and marks ranges for those that want them.
+// both returns an observer that forwards to two observers, and marks ranges for those that implement
+// piecewise.ProfileRanges.
 func both(a, b piecewise.Observer) piecewise.Observer {
 	var all markers
 	for _, o := range []piecewise.Observer{a, b} {
@@ -82,7 +82,7 @@ func both(a, b piecewise.Observer) piecewise.Observer {
 	return marked{twoObservers{a, b}, all}
 }
 
-// markers mark the same ranges.
+// markers is a marker that forwards to several.
 type markers []marker
 
 // Enter implements marker.
@@ -105,7 +105,7 @@ type marker interface {
 	Leave()
 }
 
-// marked is an observer that marks the pieces of runs, too.
+// marked is an observer that also marks the pieces of runs.
 type marked struct {
 	piecewise.Observer
 	marker
@@ -113,15 +113,15 @@ type marked struct {
 
 var _ piecewise.ProfileRanges = marked{}
 
-// timedOp counts the time in the launches of an op. A launch on the host device
-// is the op itself; on a GPU it is what issuing it takes. An op inside a whole
-// graph is not launched.
+// timedOp sums the host time of an op's launches. On the host device this is the time of the op; on
+// a GPU it is the time to issue the launch. An op inside a whole graph is not launched, and so not
+// counted.
 type timedOp struct {
 	wrapped
 	nanoseconds atomic.Int64
 }
 
-// Launch is that of the op.
+// Launch implements device.Op.
 func (o *timedOp) Launch(c *device.OpCall) error {
 	if c.Capturing {
 		return o.Op.Launch(c)
@@ -132,7 +132,7 @@ func (o *timedOp) Launch(c *device.OpCall) error {
 	return err
 }
 
-// Prepare is that of the op, if it has one.
+// Prepare implements device.Preparer. It does nothing if the op has no Prepare.
 func (o *timedOp) Prepare(s device.Stream, meta any, size, rows int64) error {
 	p, ok := o.Op.(device.Preparer)
 	if !ok {
@@ -147,20 +147,20 @@ func (o *timedOp) Prepare(s device.Stream, meta any, size, rows int64) error {
 // generateStats is the JSON of --stats.
 type generateStats struct {
 	runner.Stats
-	Padding float64        `json:"padding"` // part of all rows
+	Padding float64        `json:"padding"` // padded rows as a part of all rows
 	Seconds generateTimes  `json:"seconds"`
 	Backend piecewiseStats `json:"backend"`
 }
 
-// generateTimes is where the time of the steps went.
+// generateTimes has the seconds of the parts of steps.
 type generateTimes struct {
 	All       float64 `json:"all"`       // from the first step to the last answer
-	Pieces    float64 `json:"pieces"`    // graphs, and waiting for the device
+	Pieces    float64 `json:"pieces"`    // graphs, with the wait for the device
 	Attention float64 `json:"attention"` // extern ops between graphs
 	Host      float64 `json:"host"`      // scheduling, metadata, answers
 }
 
-// piecewiseStats are counters of the backend over all functions of a step.
+// piecewiseStats has the backend's counters, summed over all functions.
 type piecewiseStats struct {
 	Replays     int64            `json:"replays"`
 	FullReplays int64            `json:"full_replays"`
@@ -203,20 +203,20 @@ func (g *generation) printStats(r *runner.Runner) error {
 	if err := t.write(g.app.err, "  "); err != nil {
 		return err
 	}
-	fmt.Fprintf(g.app.err, "\n%s generated, %.1f%% of rows were padding; %s, %s computed anew\n", plural(s.Generated, "token"), 100*out.Padding,
+	fmt.Fprintf(g.app.err, "\n%s generated, %.1f%% of rows were padding; %s, %s recomputed\n", plural(s.Generated, "token"), 100*out.Padding,
 		plural(s.Preempted, "preemption"), plural(s.Recomputed, "token"))
-	fmt.Fprintf(g.app.err, "%.3f s in pieces, %.3f in attention, %.3f in the host's part of steps\n", out.Seconds.Pieces, out.Seconds.Attention, out.Seconds.Host)
+	fmt.Fprintf(g.app.err, "%.3f s in pieces, %.3f in attention, %.3f in scheduling and metadata on the host\n", out.Seconds.Pieces, out.Seconds.Attention, out.Seconds.Host)
 	for _, what := range slices.Sorted(maps.Keys(b.CompiledAtLoad)) {
-		fmt.Fprintf(g.app.err, "%s compiled by the driver when they were loaded: %s\n", plural(b.CompiledAtLoad[what], "artifact"), what)
+		fmt.Fprintf(g.app.err, "%s compiled by the driver at load: %s\n", plural(b.CompiledAtLoad[what], "artifact"), what)
 	}
 	if b.LibraryCalls > 0 {
-		fmt.Fprintf(g.app.err, "%s by a library at captured sizes, %d of them by algorithms that were not measured: see pwc tune\n", plural(b.LibraryCalls, "product"), b.LibraryUntuned)
+		fmt.Fprintf(g.app.err, "%s by a library at captured sizes, %d of them with algorithms that were not measured: see pwc tune\n", plural(b.LibraryCalls, "GEMM"), b.LibraryUntuned)
 	}
 	if b.LibraryMissing > 0 {
-		fmt.Fprintf(g.app.err, "%s at captured sizes without the library that would make them faster: see pwc doctor\n", plural(b.LibraryMissing, "step"))
+		fmt.Fprintf(g.app.err, "%s at captured sizes without a library that would be faster: see pwc doctor\n", plural(b.LibraryMissing, "GEMM"))
 	}
 	if whole {
-		fmt.Fprintln(g.app.err, "attention inside whole graphs counts as pieces; --mode piecewise tells them apart")
+		fmt.Fprintln(g.app.err, "attention inside whole graphs counts as pieces; --mode piecewise separates their times")
 	}
 	return nil
 }

@@ -7,20 +7,20 @@ import (
 	"pwc/tokenizer"
 )
 
-// textAnswer is the text of an answer, whose ids come one by one.
+// textAnswer decodes an answer id by id.
 type textAnswer struct {
 	stream *tokenizer.Stream
 	stop   *tokenizer.StopStrings
-	ends   []int32 // ids that end the answer: they have no text
+	ends   []int32 // ids that end the answer, and are not part of the text
 	text   strings.Builder
-	ids    int // that the text is of; after a stop string no more count
+	ids    int // number of ids taken, up to the one that completes a stop string
 }
 
 func newTextAnswer(t *tokenizer.Tokenizer, stops []string, ends []int32) *textAnswer {
 	return &textAnswer{stream: t.Stream(false), stop: tokenizer.NewStopStrings(stops...), ends: ends}
 }
 
-// next takes an id and returns the text that is certain by now.
+// next takes an id and returns the text that no later id can change.
 func (t *textAnswer) next(id int32) string {
 	if t.stopped() {
 		return ""
@@ -43,6 +43,5 @@ func (t *textAnswer) add(part string) string {
 	return part
 }
 
-// stopped reports whether a stop string ended the text. The request goes on unless it is
-// told to stop.
+// stopped reports whether a stop string ended the text. The caller must stop the request.
 func (t *textAnswer) stopped() bool { return t.stop.Found() != "" }

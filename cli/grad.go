@@ -22,12 +22,12 @@ func (a *app) gradCommand() *cobra.Command {
 		Long: `Differentiate a function and write a module with @F.gradient. It takes the
 parameters of @F and a cotangent grad_outK for each float result K of @F, and returns
 grad_in0, grad_in1, …: the gradients of the float parameters in their order, or of
-what --wrt names. Weights and states can be named too.
+the parameters, weights and states that --wrt names.
 
-The module is like any other: fmt, check, compile and run take it.`,
+fmt, check, compile and run accept the module.`,
 		Example: `  pwc grad model.ir --func loss -o grad.ir                   # by all float parameters
   pwc grad model.ir --func loss --wrt x,@w -o two.ir         # by parameter x and weight w
-  pwc run grad.ir --in case.safetensors --against grad_in0   # hold a gradient to a tensor`,
+  pwc run grad.ir --in case.safetensors --against grad_in0   # compare a gradient with a tensor`,
 		Args: exactly(1, "one module or checkpoint"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if err := out.check(); err != nil {
@@ -68,7 +68,7 @@ func (a *app) runGrad(path, fn string, wrt []string, out string, f *modelFlags) 
 		for _, f := range funcs {
 			names = append(names, "@"+f.Name)
 		}
-		return usagef("the module has the functions %s; --func says which one to differentiate", strings.Join(names, ", "))
+		return usagef("the module has the functions %s: choose one with --func", strings.Join(names, ", "))
 	}
 	g, err := autodiff.Joint(m.module, funcs[0].Name, wrt, autodiff.Options{})
 	if err != nil {

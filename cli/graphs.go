@@ -22,14 +22,14 @@ func (a *app) graphsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "graphs",
 		Short: "run scenarios of graph trees",
-		Long: `Graph trees find out which captured graphs follow each other. A
-scenario is a file that drives one: a module, small functions over a recorder, and steps
-with what they must give. docs/graphs.md describes the language.`,
+		Long: `A graph tree records which captured graphs follow each other. A
+scenario is a file that drives a graph tree: a module, small functions over a recorder, and
+steps with expected values. docs/graphs.md describes the language.`,
 		Example: `  pwc graphs run scenario.txtar
   pwc graphs run scenario.txtar --json`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usagef("unknown command %q of pwc graphs: there is run", args[0])
+				return usagef("unknown command %q of pwc graphs; its only command is run", args[0])
 			}
 			return nil
 		},
@@ -46,7 +46,7 @@ func (a *app) graphsRunCommand() *cobra.Command {
 		Short: "run a scenario and check its expectations",
 		Long: `Run a scenario of a graph tree (a txtar archive with the sections module.ir,
 functions, options and steps). The log has one line for each transition of the tree; the
-table has what each step must give and what it gave. The exit code is 1 where one differs.`,
+table has the expected and the actual values of each step. The exit code is 1 if they differ.`,
 		Example: `  pwc graphs run graphs/scenario/testdata/foo_fee.txtar
   pwc graphs run graphs/scenario/testdata/foo_fee.txtar --json
   pwc graphs run graphs/scenario/testdata/foo_fee.txtar --target cuda`,
@@ -116,7 +116,7 @@ func (a *app) runScenario(ctx context.Context, name string, f *buildFlags) error
 	return nil
 }
 
-// printScenario prints a row for each value that was expected.
+// printScenario prints a row for each expected value.
 func (a *app) printScenario(res *scenario.Result) error {
 	t := table{head: []string{">line", "ok", "what", "want", "got"}}
 	failed := 0
@@ -139,5 +139,5 @@ func (a *app) printScenario(res *scenario.Result) error {
 	return nil
 }
 
-// oneLine makes text a cell of a table.
+// oneLine replaces line feeds in a cell of a table.
 func oneLine(s string) string { return strings.ReplaceAll(s, "\n", "; ") }

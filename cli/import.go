@@ -23,23 +23,23 @@ func (a *app) importCommand() *cobra.Command {
 		Use:   "import DIR|config.json|model.pt2",
 		Short: "make a module of a checkpoint or an exported program",
 		Long: `Make a module of a Hugging Face checkpoint: a directory with config.json and
-safetensors, or the config alone. A setting that would not be honoured is
-refused by its name, and so is a checkpoint whose tensors are not the config's.
+safetensors, or the config alone. A setting without an implementation is an error that names
+the setting; so is a tensor that does not match the config.
 
-Or make one of a program that torch.export.save wrote (torch 2.9 and later). Its
+Or make a module of a program that torch.export.save wrote (torch 2.9 and later). Its
 weights stay in the archive, which the module names. Dynamic dimensions become
-symbols; what cannot be imported is listed completely.
+symbols. The error of a failed import lists everything that cannot be imported.
 
 Architectures: ` + strings.Join(fold(strings.Join(hf.Builtin().Architectures(), " "), 64), "\n  ") + `.`,
 		Example: `  pwc import models/llama -o llama.ir
   pwc import config.json --dtype bf16 -o small.ir      # no weights are needed
-  pwc import models/llama --check                      # hold the tensors against the config, write nothing
+  pwc import models/llama --check                      # compare the tensors with the config, write nothing
   pwc import model.pt2 -o program.ir                   # an exported program
-  pwc import attention.pt2 --extern toy::attention     # an op of it that the runner has`,
+  pwc import attention.pt2 --extern toy::attention     # the runner implements this op`,
 		Args: exactly(1, "a checkpoint directory, a config.json or an exported program"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if check && out.path != "" {
-				return usagef("--check writes nothing, so -o makes no sense with it")
+				return usagef("--check and -o exclude each other: --check writes nothing")
 			}
 			if err := out.check(); err != nil {
 				return err
@@ -58,17 +58,17 @@ type importReport struct {
 	Architecture string      `json:"architecture"`
 	Module       string      `json:"module"`
 	DType        string      `json:"dtype"`
-	Tensors      int         `json:"tensors"`    // of the checkpoint that the module reads
-	Parameters   int64       `json:"parameters"` // elements in them
-	Bytes        int64       `json:"bytes"`      // of them, as stored
+	Tensors      int         `json:"tensors"`    // tensors of the checkpoint that the module reads
+	Parameters   int64       `json:"parameters"` // elements of the tensors
+	Bytes        int64       `json:"bytes"`      // bytes of the tensors, as stored
 	Functions    []string    `json:"functions"`
 	Nodes        int         `json:"nodes"`
-	Checked      bool        `json:"checked"`             // the tensors were there and held against the config
+	Checked      bool        `json:"checked"`             // the tensors were compared with the config
 	Context      int64       `json:"context"`             // the longest sequence in tokens; 0: unknown
 	EOS          []int32     `json:"eos"`                 // ids that end a sequence
-	Notes        []string    `json:"notes"`               // what a reader of the checkpoint may not expect of the module
+	Notes        []string    `json:"notes"`               // differences from the checkpoint that may surprise a reader
 	Dims         []importDim `json:"dims,omitempty"`      // dynamic dimensions of an exported program
-	Attention    *importAttn `json:"attention,omitempty"` // of an exported program that calls it
+	Attention    *importAttn `json:"attention,omitempty"` // of an exported program that calls attention
 	Output       string      `json:"output,omitempty"`
 	Text         string      `json:"text,omitempty"` // of the module, with neither -o nor --check
 }
@@ -76,11 +76,11 @@ type importReport struct {
 // importAttn counts the calls of attention of an exported program.
 type importAttn struct {
 	Fused int    `json:"fused"` // without a matrix of scores
-	Plain int    `json:"plain"` // plain ops
+	Plain int    `json:"plain"` // as plain ops, with a matrix of scores
 	Why   string `json:"why,omitempty"`
 }
 
-// text says which calls are which.
+// text is the line that import prints.
 func (c *importAttn) text() string {
 	text := fmt.Sprintf("attention: %d without a matrix of scores; %d as plain ops", c.Fused, c.Plain)
 	if c.Why != "" {
@@ -94,14 +94,14 @@ type importDim struct {
 	Name  string `json:"name"`
 	Min   int64  `json:"min"`
 	Max   int64  `json:"max"`
-	Batch bool   `json:"batch"` // it counts rows
+	Batch bool   `json:"batch"` // the dimension counts rows
 	Where string `json:"where"` // "axis 0 of x"
 }
 
 func (a *app) runImport(path, out string, check bool, f *modelFlags) error {
 	info, err := os.Stat(path)
 	if path == standardStream || err == nil && loaderOf(path, info) == nil {
-		return usagef("%s is neither a checkpoint directory nor a config.json nor an exported program (.pt2)", path)
+		return usagef("%s is not a checkpoint directory, a config.json or an exported program (.pt2)", path)
 	}
 	m, err := a.open(path, f)
 	if err != nil {
@@ -118,7 +118,7 @@ func (a *app) runImport(path, out string, check bool, f *modelFlags) error {
 	if check && !r.Checked {
 		return fmt.Errorf("%s: there are no tensors to check: no %s and no %s", m.weights, safetensors.SingleFile, safetensors.IndexFile)
 	}
-	if r.Checked && m.check != nil && !info.IsDir() { // a directory is held against its config when it is imported
+	if r.Checked && m.check != nil && !info.IsDir() { // the import of a directory compares its tensors with the config
 		if err := m.checkTensors(); err != nil {
 			return explainImport(err)
 		}
@@ -173,15 +173,15 @@ func (a *app) runImport(path, out string, check bool, f *modelFlags) error {
 	case check && m.check == nil:
 		fmt.Fprintln(a.out, "ok: the program can be imported")
 	case check:
-		fmt.Fprintln(a.out, "ok: the tensors are the config's")
+		fmt.Fprintln(a.out, "ok: the tensors match the config")
 	case m.check == nil:
 		fmt.Fprintf(a.out, "wrote %s: %s; the weights stay in %s\n", out, plural(int64(r.Nodes), "node"), m.weights)
 	case r.Checked:
-		fmt.Fprintf(a.out, "wrote %s: %s; the tensors are the config's\n", out, plural(int64(r.Nodes), "node"))
+		fmt.Fprintf(a.out, "wrote %s: %s; the tensors match the config\n", out, plural(int64(r.Nodes), "node"))
 	case there:
-		fmt.Fprintf(a.out, "wrote %s: %s; the tensors in %s were not held against the config: --check does\n", out, plural(int64(r.Nodes), "node"), m.weights)
+		fmt.Fprintf(a.out, "wrote %s: %s; the tensors in %s were not compared with the config: --check compares them\n", out, plural(int64(r.Nodes), "node"), m.weights)
 	default:
-		fmt.Fprintf(a.out, "wrote %s: %s; no tensors were there to hold against the config\n", out, plural(int64(r.Nodes), "node"))
+		fmt.Fprintf(a.out, "wrote %s: %s; there were no tensors to compare with the config\n", out, plural(int64(r.Nodes), "node"))
 	}
 	return nil
 }
@@ -209,7 +209,7 @@ func (m *model) tensors() []safetensors.Info {
 // hasTensors reports whether the checkpoint's tensors are in the directory of its config.
 func (m *model) hasTensors() (bool, error) {
 	if m.check == nil {
-		return true, nil // an archive has its own
+		return true, nil // an archive contains its tensors
 	}
 	for _, name := range []string{safetensors.SingleFile, safetensors.IndexFile} {
 		switch _, err := os.Stat(filepath.Join(m.weights, name)); {
@@ -222,7 +222,7 @@ func (m *model) hasTensors() (bool, error) {
 	return false, nil
 }
 
-// check holds the tensors against what the module reads.
+// checkTensors compares the names, shapes and dtypes of the tensors with those that the module reads.
 func (m *model) checkTensors() error {
 	set, err := safetensors.OpenDir(m.weights)
 	if err != nil {
@@ -240,8 +240,8 @@ func modelDType(m *ir.Module) string {
 	return "mixed dtypes"
 }
 
-// moduleText returns the module's text. Where it says that its weights are is
-// relative to the file that it is for, so that both can be moved together.
+// moduleText returns the module's text. Its path to the weights is relative to the directory of out,
+// so that both can be moved together.
 func moduleText(m *model, out string) string {
 	from := m.weights
 	if out != "" && !filepath.IsAbs(from) {
@@ -253,8 +253,8 @@ func moduleText(m *model, out string) string {
 	return ir.Print(m.module)
 }
 
-// canWrite returns an error where there is no directory for a file, or where a
-// directory has its name: what is found before the work is done.
+// canWrite returns an error if the directory of a file does not exist, or if path is a directory.
+// Commands call it before they begin to work.
 func canWrite(path string) error {
 	dir := filepath.Dir(path)
 	info, err := os.Stat(dir)
@@ -282,8 +282,8 @@ func relative(base, target string) (string, error) {
 	return filepath.Rel(b, t)
 }
 
-// writeFile writes a temporary file in the directory of path and renames it, so that nobody
-// reads half of a file.
+// writeFile writes a temporary file in the directory of path and renames it, so that no reader
+// sees an incomplete file.
 func writeFile(path string, data []byte) error {
 	if err := canWrite(path); err != nil {
 		return err

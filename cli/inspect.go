@@ -31,13 +31,13 @@ func (a *app) inspectCommand() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "inspect FILE",
-		Short: "write a report of a compiled model that a browser shows",
-		Long: `Compile a model and write one HTML file, which loads nothing from elsewhere: the pieces of
-each function as a graph, their IR, what each pass changed, their kernels with source,
+		Short: "write an HTML report of a compiled model",
+		Long: `Compile a model and write one HTML file, which loads no other files. It has the pieces of
+each function as a graph, their IR, the changes of each pass, their kernels with source,
 launch shape, registers and shared memory, and the memory of a step.
 
---sizes are the rows for which the report has numbers. --profile takes what pwc bench
---profile --json printed, and adds measured times. --json prints the report's data
+--sizes are the numbers of rows that the report describes. --profile adds measured times from
+the output of pwc bench --profile --json. --json prints the report's data
 (docs/inspect.md) instead.`,
 		Example: `  pwc inspect models/llama -o report.html
   pwc inspect model.ir --target cuda:sm_90 --mode full -o full.html
@@ -47,7 +47,7 @@ launch shape, registers and shared memory, and the memory of a step.
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b.fix(cmd)
 			if out == "" && !a.json {
-				return usagef("-o says which file to write, as in -o report.html")
+				return usagef("give the file to write with -o, as in -o report.html")
 			}
 			return a.runInspect(cmd.Context(), args[0], &f, &b, inspectFlags{sizes, mode, out, profile, peak, force})
 		},
@@ -57,7 +57,7 @@ launch shape, registers and shared memory, and the memory of a step.
 	b.addSymbols(cmd)
 	addMode(cmd, &mode)
 	fl := cmd.Flags()
-	fl.Var(&sizes, "sizes", "`ROWS` of the steps that the report describes (default: those of 1, 8, 64 and 512 that the model supports)")
+	fl.Var(&sizes, "sizes", "`ROWS` of the steps that the report describes (default: 1, 8, 64 and 512, within the range of the model's batch symbols)")
 	fl.StringVarP(&out, "output", "o", "", "`FILE` for the report")
 	fl.StringVar(&profile, "profile", "", "`FILE` with the output of pwc bench --profile --json")
 	fl.Float64Var(&peak, "peak", 0, "peak of the device in `TFLOP/s`, for the roofline of --profile (989 in bf16 for an H100 SXM, by its datasheet)")
@@ -118,7 +118,7 @@ func (a *app) runInspect(ctx context.Context, path string, f *modelFlags, bf *bu
 	return nil
 }
 
-// inspect compiles a model again, whatever a cache has, and collects what there is to see.
+// inspect compiles a model without the cache and collects the data of the report.
 func (a *app) inspect(ctx context.Context, m *model, mode piecewise.Mode, bf *buildFlags, sizes sizeList) (report *inspect.Report, err error) {
 	t, err := openTarget(bf, false)
 	if err != nil {
@@ -140,7 +140,7 @@ func (a *app) inspect(ctx context.Context, m *model, mode piecewise.Mode, bf *bu
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	graphs, _ := a.graphsOf(m.module, bf.splitOn, mode) // where the mode is refused no graph holds anything
+	graphs, _ := a.graphsOf(m.module, bf.splitOn, mode) // if the mode is refused, no graph holds a piece
 	store, err := a.openStore()
 	if err != nil {
 		return nil, err
@@ -160,8 +160,8 @@ func (a *app) inspect(ctx context.Context, m *model, mode piecewise.Mode, bf *bu
 	return report, err
 }
 
-// inspectedSizes returns the rows for which the report has numbers: the flags', or a few that
-// every batch symbol takes.
+// inspectedSizes returns the numbers of rows that the report describes: given, else a default list,
+// clamped to the ranges of all batch symbols.
 func inspectedSizes(m *ir.Module, given sizeList) []int64 {
 	sizes := []int64{1, 8, 64, 512}
 	if len(given) > 0 {
@@ -178,13 +178,13 @@ func inspectedSizes(m *ir.Module, given sizeList) []int64 {
 	return slices.Compact(sizes)
 }
 
-// weightOf splits the name that bench gives a kernel, "linear [6144 4096]", into the kernel's
-// own and the elements of its weight; 0 for a kernel that is no product.
+// weightOf splits the label of a kernel in bench's output, "linear [6144 4096]", into the kernel's
+// name and the number of elements of its weight, 0 if the kernel is not a GEMM.
 func weightOf(label string) (name string, elements int64) {
 	name, shape, ok := strings.Cut(label, " [")
 	dims := strings.Fields(strings.TrimSuffix(shape, "]"))
-	if product := strings.Contains(name, "linear") || strings.Contains(name, "matmul"); !ok || !product || len(dims) != 2 {
-		return name, 0 // an embedding reads some rows of its table
+	if gemm := strings.Contains(name, "linear") || strings.Contains(name, "matmul"); !ok || !gemm || len(dims) != 2 {
+		return name, 0 // such as an embedding, which reads only some rows of its table
 	}
 	elements = 1
 	for _, d := range dims {
@@ -197,10 +197,10 @@ func weightOf(label string) (name string, elements int64) {
 	return name, elements
 }
 
-// maxProfile bounds what bench printed, in bytes.
+// maxProfile bounds the file of --profile, in bytes.
 const maxProfile = 64 << 20
 
-// readProfile reads what bench printed.
+// readProfile reads the file of --profile.
 func readProfile(path string) (*inspect.Measured, error) {
 	text, err := openfile.Read(path, maxProfile)
 	if err != nil {

@@ -9,17 +9,17 @@ import (
 	"syscall"
 )
 
-// interrupts is where an interrupt goes while a command has something smaller to end than
-// itself.
+// interrupts has the handler of the next interrupt, for a command that ends only a part of its work
+// at an interrupt.
 type interrupts struct {
 	mu sync.Mutex
-	to func() // nil: it ends the command
+	to func() // nil: an interrupt ends the command
 }
 
 // interruptsKey is the key of the interrupts in a context that [Main] makes.
 type interruptsKey struct{}
 
-// withSignals returns a context that an interrupt or SIGTERM ends, which is its cause.
+// withSignals returns a context that an interrupt or SIGTERM cancels. The cause names the signal.
 func withSignals(ctx context.Context) (_ context.Context, stop func()) {
 	in := &interrupts{}
 	ctx, cancel := context.WithCancelCause(context.WithValue(ctx, interruptsKey{}, in))
@@ -45,8 +45,8 @@ func withSignals(ctx context.Context) (_ context.Context, stop func()) {
 	}
 }
 
-// take gives an interrupt to who asked for it, once: the next one ends the command if this one
-// has no effect.
+// take calls the handler of onInterrupt, if there is one, and removes it: the next interrupt ends
+// the command even if the handler had no effect.
 func (in *interrupts) take() bool {
 	in.mu.Lock()
 	to := in.to
@@ -58,7 +58,7 @@ func (in *interrupts) take() bool {
 	return to != nil
 }
 
-// onInterrupt has the next interrupt call f, and not end the command, until release is called.
+// onInterrupt makes the next interrupt call f instead of ending the command, until release is called.
 func onInterrupt(ctx context.Context, f func()) (release func()) {
 	in, ok := ctx.Value(interruptsKey{}).(*interrupts)
 	if !ok {

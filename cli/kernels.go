@@ -18,19 +18,19 @@ import (
 // Kernel is a kernel of an extern op for NVIDIA GPUs.
 type Kernel struct {
 	Name         string // for messages
-	Source       string // CUDA C, C++17 without headers, textures, and functions and types of the CUDA runtime
-	ArchSpecific string // the target of the source's arch-specific code, "sm_90a" (nvrtc.CompileSpecific); or ""
+	Source       string // CUDA C++17 without headers, textures, and functions and types of the CUDA runtime
+	ArchSpecific string // the target of arch-specific code in the source, "sm_90a" (nvrtc.CompileSpecific); or ""
 }
 
-// kernelPipeline names how kernels are compiled, as part of their keys.
+// kernelPipeline is the version of the compilation of kernels, a part of their keys.
 const kernelPipeline = "kernel 1"
 
-// hash names the source, and what it is compiled for.
+// hash is the hash of the source and its arch-specific target.
 func (k *Kernel) hash() [sha256.Size]byte {
 	return sha256.Sum256([]byte(k.ArchSpecific + "\x00" + k.Source))
 }
 
-// kernels are the compiled kernels of extern ops, by source; each is a program.
+// kernels has the compiled kernels of extern ops, by Kernel.hash, as programs without steps.
 type kernels struct {
 	mu   sync.Mutex
 	code map[[sha256.Size]byte]*program.Program
@@ -49,11 +49,11 @@ func (ks *kernels) find(_ context.Context, k Kernel) (*program.Program, error) {
 	if code, ok := ks.code[k.hash()]; ok {
 		return code, nil
 	}
-	return nil, fmt.Errorf("kernel %s is not among those that cli.Op.Kernels names for the module", k.Name)
+	return nil, fmt.Errorf("kernel %s was not compiled: cli.Op.Kernels does not return it for the module", k.Name)
 }
 
-// extras returns the kernels that the extern ops of a module need on the target, to be compiled
-// and cached with its pieces.
+// extras returns the kernels of the module's extern ops and collectives on the target. They are
+// compiled and cached with the module's pieces.
 func (a *app) extras(m *ir.Module, t *target) ([]pieces.Extra, error) {
 	if t.cuda == nil {
 		return nil, nil
@@ -93,8 +93,8 @@ func (a *app) extras(m *ir.Module, t *target) ([]pieces.Extra, error) {
 	return out, nil
 }
 
-// callsOf returns the operands, results and attributes of every call of an op, with
-// symbols at their largest values: no kernel depends on what the machine's limits are.
+// callsOf returns the operands, results and attributes of every call of an op. Symbols have their
+// largest values, so that kernels do not depend on the limits of a machine.
 func callsOf(m *ir.Module, e *ir.Extern) ([]device.OpCall, error) {
 	largest := func(name string) (int64, bool) {
 		if s := m.Symbol(name); s != nil {
@@ -122,7 +122,7 @@ func callsOf(m *ir.Module, e *ir.Extern) ([]device.OpCall, error) {
 	return calls, nil
 }
 
-// evalTensor returns a tensor of a type whose symbols have these values.
+// evalTensor returns a tensor of a type, with the values of its symbols.
 func evalTensor(typ ir.Type, values func(string) (int64, bool)) (device.Tensor, error) {
 	t := device.Tensor{DType: typ.DType}
 	for _, d := range typ.Shape {

@@ -180,7 +180,7 @@ func (w *world) meet(ctx context.Context, what string) error {
 // settings describe what processes with the same command compile and capture alike.
 func (f *buildFlags) settings() string {
 	return fmt.Sprintf("--target %s, --capture-sizes %s, --compile-sizes %v, --ranges %v, --max %v, --symbol %v, --split-on %v, --disable-pass %v, --matmul-precision %v",
-		f.target, f.captureSizes, f.compileSizes, f.ranges, f.max, f.symbols, f.splitOn, f.disable, f.products.Precision)
+		f.target, f.captureSizes, f.compileSizes, f.ranges, f.max, f.symbols, f.splitOn, f.disable, f.matmul.Precision)
 }
 
 // agree returns an error if processes have other settings, which they describe by text, than rank 0 has.

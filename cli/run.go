@@ -71,7 +71,7 @@ compare by ‖a−b‖/‖b‖.`,
 			case r.in != "" && r.rows != 0:
 				return usagef("--in and --rows exclude each other")
 			case !(r.tol > 0):
-				return usagef("--tol %g: it takes a number above 0", r.tol)
+				return usagef("--tol %g: want a number above 0", r.tol)
 			case r.against != "" && r.in == "":
 				return usagef("--against compares with a tensor of the file that --in gives")
 			}

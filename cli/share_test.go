@@ -160,7 +160,7 @@ func TestTrust(t *testing.T) {
 	for _, take := range [][]string{pull, imports} {
 		fleet()
 		expect("nothing is trusted", 1, "pwc cache trust add --key FILE with the signer's public key, or pwc cache trust add --artifact "+digest, take...)
-		expect("nothing is kept", 0, "nothing is kept", "cache", "ls")
+		expect("nothing is kept", 0, "has no models", "cache", "ls")
 		expect("a key that is none", 2, "--trust-key", append(take, "--trust-key", key)...)
 		expect("with the key", 0, "machine code is trusted: signed by key ", append(take, "--trust-key", pub)...)
 		expect("nothing is recorded", 0, "nothing is listed in "+list, "cache", "trust", "list")

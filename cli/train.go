@@ -195,19 +195,19 @@ func (t *trainFlags) options(symbols map[string]int64) (train.Options, error) {
 	case "adam", "adamw":
 		o.Optimizer = optim.Adam{Beta1: t.betas[0], Beta2: t.betas[1], Eps: t.eps, WeightDecay: t.decay, Decoupled: t.optimizer == "adamw"}
 	default:
-		return o, usagef("--optimizer %s: it takes sgd, adam or adamw", t.optimizer)
+		return o, usagef("--optimizer %s: want sgd, adam or adamw", t.optimizer)
 	}
 	left := max(t.steps-t.warmup, 1)
 	after := map[string]optim.Schedule{"constant": optim.Constant{}, "linear": optim.Linear{Steps: left}, "cosine": optim.Cosine{Steps: left}}[t.schedule]
 	switch {
 	case after == nil:
-		return o, usagef("--schedule %s: it takes constant, linear or cosine", t.schedule)
+		return o, usagef("--schedule %s: want constant, linear or cosine", t.schedule)
 	case t.warmup > 0 || t.schedule != "constant":
 		o.Schedule = optim.Warmup{Steps: t.warmup, After: after}
 	}
 	dt, ok := dtype.Parse(t.precision)
 	if !ok || !slices.Contains([]dtype.DType{dtype.F32, dtype.BF16, dtype.F16}, dt) {
-		return o, usagef("--precision %s: it takes f32, bf16 or f16", t.precision)
+		return o, usagef("--precision %s: want f32, bf16 or f16", t.precision)
 	}
 	o.Precision = dt
 	if dt == dtype.F16 || t.scaled {

@@ -63,7 +63,7 @@ func (a *app) runTrain(ctx context.Context, path string, f *modelFlags, bf *buil
 		return err
 	}
 	if mode > piecewise.Full {
-		return usagef("--mode %s: a training step has one size; it takes none, piecewise or full", tf.mode)
+		return usagef("--mode %s: a training step has one size; want none, piecewise or full", tf.mode)
 	}
 	o, err := tf.options(bf.symbols)
 	if err != nil {

@@ -209,7 +209,7 @@ func (s *session) versus(what string) (verify.Target, func() error, error) {
 		}
 		return verifyTarget{s.inMode(mode)}, none, nil
 	case ok:
-		return nil, nil, usagef("--versus %s: it takes a target such as host, or mode=MODE", what)
+		return nil, nil, usagef("--versus %s: want a target such as host, or mode=MODE", what)
 	}
 	build := *s.build
 	build.target = what

@@ -126,8 +126,8 @@ func (s *session) caseCommand(v *verifyFlags) string {
 	if len(s.build.disable) > 0 {
 		args = append(args, "--disable-pass", strings.Join(s.build.disable, ","))
 	}
-	if s.build.products.Precision != loop.Ordered {
-		args = append(args, "--matmul-precision", s.build.products.Precision.String())
+	if s.build.matmul.Precision != loop.Ordered {
+		args = append(args, "--matmul-precision", s.build.matmul.Precision.String())
 	}
 	if s.build.captureSizes != "default" {
 		args = append(args, "--capture-sizes", s.build.captureSizes)
