@@ -20,7 +20,7 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// Types of an artifact and its parts.
+// Media types of an artifact and its parts.
 const (
 	ArtifactType    = "application/vnd.pwc.cache.v1"
 	ConfigMediaType = "application/vnd.pwc.cache.config.v1+json"
@@ -28,25 +28,24 @@ const (
 	GraphMediaType  = "application/vnd.pwc.cache.graph.v1"   // a module's computation_graph.ir
 )
 
-// Annotations of the manifest: the labels that Red Hat's Model Cache Vault
-// gives to the images of other caches (cache.triton.image/…,
-// cache.vllm.image/…), under a prefix of our own. They are for tools that list
-// images; nothing here reads them.
+// Annotations of the manifest, for tools that list images. They are the labels that Red Hat's Model Cache Vault gives
+// to the images of other caches (cache.triton.image/…, cache.vllm.image/…), under our own prefix. This package does
+// not read them.
 const (
 	AnnotationEntryCount = "cache.pwc.image/entry-count"      // entries, in decimal
 	AnnotationCacheSize  = "cache.pwc.image/cache-size-bytes" // Config.Bytes, in decimal
 	AnnotationSummary    = "cache.pwc.image/summary"          // {"targets":[{"backend":"cuda","arch":"sm_90","warp_size":32}]}
-	AnnotationFormat     = "cache.pwc.image/format"           // "v1": of the cache
+	AnnotationFormat     = "cache.pwc.image/format"           // "v1": version of the cache format
 )
 
-// artifact is what is pushed: a manifest, a config and layers.
+// An artifact is a manifest, a config and layers.
 type artifact struct {
 	config   *Config
 	manifest part
 	parts    []part // the layers by digest, then the config
 }
 
-// part is one blob of an artifact.
+// A part is one blob of an artifact.
 type part struct {
 	ocispec.Descriptor
 	load func(ctx context.Context) ([]byte, error)
@@ -57,8 +56,8 @@ func inline(mediaType string, data []byte) part {
 		func(context.Context) ([]byte, error) { return data, nil }}
 }
 
-// pack makes the artifact of some modules of a store; of all, if refs is
-// empty. Contents are read when they are wanted.
+// pack makes the artifact of the modules of a store that refs name, or of all modules if refs is empty. A blob is
+// read when it is sent.
 func pack(ctx context.Context, s *cache.Store, refs []string, minDriver func(target, compiler string) string) (*artifact, error) {
 	modules, err := show(ctx, s, refs)
 	if err != nil {
@@ -117,7 +116,7 @@ func newestDriver(drivers map[string]string, target, v string) error {
 	return nil
 }
 
-// show returns the modules that refs mean, each once, by id.
+// show returns the modules that refs name, each once, sorted by id.
 func show(ctx context.Context, s *cache.Store, refs []string) ([]*cache.ModuleDetail, error) {
 	if len(refs) == 0 {
 		all, err := s.Modules(ctx)
@@ -158,12 +157,13 @@ func sortedIDs[T any](m map[cache.ID]T) []cache.ID {
 	return ids
 }
 
-// loadBlob returns what reads the blob of an entry.
+// loadBlob returns a function that reads the blob of an entry. It fails if the blob is not the one that the manifest
+// names.
 func loadBlob(s *cache.Store, e *cache.Entry) func(context.Context) ([]byte, error) {
 	return func(ctx context.Context) ([]byte, error) {
 		blob, ok, err := s.Get(ctx, e.Key)
 		if err == nil && !ok {
-			err = errors.New("it went from the cache")
+			err = errors.New("it was removed from the cache")
 		}
 		if err == nil && cache.DigestOf(blob) != e.Blob {
 			err = errors.New("it was replaced in the cache")
@@ -175,8 +175,8 @@ func loadBlob(s *cache.Store, e *cache.Entry) func(context.Context) ([]byte, err
 	}
 }
 
-// layers returns the descriptors of what a config lists, by digest. A text of
-// no bytes has no layer: some registries refuse those.
+// layers returns the descriptors of all blobs that a config lists, sorted by digest. Some registries refuse empty
+// blobs, so these have no layer.
 func (c *Config) layers() []ocispec.Descriptor {
 	var out []ocispec.Descriptor
 	add := func(mediaType string, b Content) {
@@ -194,8 +194,8 @@ func (c *Config) layers() []ocispec.Descriptor {
 	return slices.CompactFunc(out, func(a, b ocispec.Descriptor) bool { return a.Digest == b.Digest })
 }
 
-// assemble makes manifest and config. The same config gives the same bytes:
-// there is no time in them, and maps are encoded by key.
+// assemble makes manifest and config. The same config gives the same bytes: they contain no time, and JSON sorts maps
+// by key.
 func assemble(c *Config, loads map[digest.Digest]func(context.Context) ([]byte, error)) (*artifact, error) {
 	text, err := c.encode()
 	if err != nil {
@@ -242,8 +242,8 @@ func assemble(c *Config, loads map[digest.Digest]func(context.Context) ([]byte, 
 	return a, nil
 }
 
-// summary returns the targets as MCV's labels have them. warp_size is 32 on
-// every CUDA architecture and 0 where there are no warps.
+// summary returns the targets in the form of MCV's label. warp_size is 32 on every CUDA architecture, and 0 for
+// targets without warps.
 func (c *Config) summary() (string, error) {
 	type target struct {
 		Backend  string `json:"backend"`
@@ -265,7 +265,7 @@ func (c *Config) summary() (string, error) {
 	return string(text), err
 }
 
-// descriptor is what is read of a descriptor in a manifest or an index.
+// A descriptor has the fields that are read of a descriptor in a manifest or an index.
 type descriptor struct {
 	MediaType    string `json:"mediaType"`
 	ArtifactType string `json:"artifactType"`
@@ -276,8 +276,8 @@ type descriptor struct {
 	} `json:"annotations"`
 }
 
-// check returns the descriptor if it is of a type and within a size. A digest
-// other than SHA-256 is refused: it would not be verified against the cache's.
+// check returns the descriptor if it has the media type and at most limit bytes. It refuses a digest other than
+// SHA-256, which could not be compared with the digests of the cache.
 func (d *descriptor) check(mediaType string, limit int64) (ocispec.Descriptor, error) {
 	if d.MediaType != mediaType {
 		return ocispec.Descriptor{}, fmt.Errorf("of type %q, not %q", termsafe.Clip(d.MediaType, 80), mediaType)
@@ -286,13 +286,12 @@ func (d *descriptor) check(mediaType string, limit int64) (ocispec.Descriptor, e
 		return ocispec.Descriptor{}, fmt.Errorf("not named by its SHA-256: %w", err)
 	}
 	if d.Size <= 0 || d.Size > limit {
-		return ocispec.Descriptor{}, fmt.Errorf("of %d bytes, the most is %d", d.Size, limit)
+		return ocispec.Descriptor{}, fmt.Errorf("of %d bytes; the limit is %d", d.Size, limit)
 	}
 	return ocispec.Descriptor{MediaType: d.MediaType, Digest: digest.Digest(d.Digest), Size: d.Size}, nil
 }
 
-// parseManifest returns the descriptors of the config and of the layers. The
-// error is the reason alone.
+// parseManifest returns the descriptors of the config and of the layers. The error does not name the source.
 func parseManifest(text []byte) (config ocispec.Descriptor, layers []descriptor, err error) {
 	var m struct {
 		SchemaVersion int              `json:"schemaVersion"`
@@ -317,7 +316,7 @@ func parseManifest(text []byte) (config ocispec.Descriptor, layers []descriptor,
 	return config, m.Layers, nil
 }
 
-// checkLayers reports whether the layers are those that the config lists.
+// checkLayers returns an error if the layers are not those that the config lists.
 func (c *Config) checkLayers(layers []descriptor) error {
 	want := c.layers()
 	if len(layers) != len(want) {

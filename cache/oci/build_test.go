@@ -24,8 +24,7 @@ module "toy" {
 }
 `
 
-// "Compile once in the image build, use on a thousand nodes": what one machine
-// compiled and pushed, another loads, by a pull or entry by entry, and compiles
+// TestBuild compiles on one machine and pushes. Another machine loads by a pull or entry by entry, and compiles
 // nothing. The programs are the same.
 func TestBuild(t *testing.T) {
 	m, err := ir.Parse("toy.ir", []byte(model))
@@ -71,7 +70,7 @@ func TestBuild(t *testing.T) {
 			}
 		}
 	}
-	// Both hold the model as if they had compiled it.
+	// Both caches list the model as if it was compiled here.
 	want, err := from.Find(t.Context(), "toy")
 	if err != nil {
 		t.Fatal(err)
@@ -87,8 +86,8 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-// Where the machine that compiled had its weights does not get into an
-// artifact: another machine makes the same one.
+// TestNoPaths checks that the place of the weights does not change the artifact: another machine makes the same
+// artifact.
 func TestNoPaths(t *testing.T) {
 	var digests []cache.Digest
 	for _, dir := range []string{"", "/home/me/secret/checkpoint", "/mnt"} {

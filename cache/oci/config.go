@@ -17,12 +17,12 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// ConfigVersion is the version of the config's JSON. Any change of its bytes
-// for the same modules needs another number.
+// ConfigVersion is the version of the config's JSON. Any change of its bytes for the same modules needs a new
+// version.
 const ConfigVersion = 1
 
-// Bounds of what is read from outside. A registry takes manifests of up to 4
-// MiB, which is nearly 30,000 layers; the rest follows from that.
+// Limits of what is read from a registry or a layout. Registries accept manifests of up to 4 MiB, which is nearly
+// 30,000 layers; the other limits follow from that.
 const (
 	maxManifest = 4 << 20
 	maxConfig   = 16 << 20
@@ -30,27 +30,26 @@ const (
 	maxText     = 64 << 10
 )
 
-// Config lists what is in an artifact. Everything that is not in Modules,
-// Entries or a MinDriver follows from them.
+// Config lists the contents of an artifact. Modules, Entries and each MinDriver determine all other fields.
 type Config struct {
 	Version        int          `json:"version"`         // ConfigVersion
-	CacheFormat    int          `json:"cache_format"`    // cache.FormatVersion: what the factors of keys mean
-	ProgramFormats list[int]    `json:"program_formats"` // of the entries, rising
-	Pipelines      list[string] `json:"pipelines"`       // of the entries, in order
-	Targets        list[Target] `json:"targets"`         // of the entries and modules, by name
-	Bytes          int64        `json:"bytes"`           // of all blobs and graphs, each once
-	Modules        list[Module] `json:"modules"`         // by id
-	Entries        list[Entry]  `json:"entries"`         // by id; each is of a module
+	CacheFormat    int          `json:"cache_format"`    // cache.FormatVersion: the meaning of the factors of keys
+	ProgramFormats list[int]    `json:"program_formats"` // of the entries, ascending
+	Pipelines      list[string] `json:"pipelines"`       // of the entries, sorted
+	Targets        list[Target] `json:"targets"`         // of the entries and modules, sorted by name
+	Bytes          int64        `json:"bytes"`           // of all blobs and graphs, each counted once
+	Modules        list[Module] `json:"modules"`         // sorted by id
+	Entries        list[Entry]  `json:"entries"`         // sorted by id; each belongs to a module
 
 	ids []cache.ID // of Entries
 }
 
-// Target is what some of the programs run on.
+// Target is a target of some of the programs.
 type Target struct {
 	Name      string `json:"target"`     // "host", "cuda:sm_90"
-	MinDriver string `json:"min_driver"` // oldest driver that loads them: numbers and dots, as of the CUDA that it runs; empty: none is needed
+	MinDriver string `json:"min_driver"` // oldest driver that loads them, by its CUDA version in numbers and dots; empty: no driver is needed
 	Entries   int    `json:"entries"`
-	Bytes     int64  `json:"bytes"` // of their blobs, each once
+	Bytes     int64  `json:"bytes"` // of their blobs, each counted once
 }
 
 // Module is a [cache.Module] without its time.
@@ -59,19 +58,19 @@ type Module struct {
 	Hash    cache.Digest `json:"hash"`
 	Target  string       `json:"target"`
 	Graph   Content      `json:"graph"`
-	Entries list[int]    `json:"entries"` // indices of Config.Entries, rising
+	Entries list[int]    `json:"entries"` // indices of Config.Entries, ascending
 }
 
-// Content is a layer.
+// Content is the content of a layer.
 type Content struct {
 	Digest cache.Digest `json:"digest"`
 	Size   int64        `json:"size"` // bytes; a graph of 0 bytes has no layer
 }
 
-// Entry is a [cache.Entry] without its time, the duration of its compilation
-// and its origin, which differ between machines that made the same bytes.
+// Entry is a [cache.Entry] without its time, compile duration and origin: these differ between machines that compile
+// the same bytes.
 type Entry struct {
-	Piece    cache.Digest `json:"piece"` // from here on the factors of its key
+	Piece    cache.Digest `json:"piece"` // this and the next five fields are the factors of the key
 	Shape    string       `json:"shape"`
 	Target   string       `json:"target"`
 	Pipeline string       `json:"pipeline"`
@@ -86,11 +85,11 @@ func (e *Entry) Key() cache.Key {
 	return cache.Key{Piece: e.Piece, Shape: e.Shape, Target: e.Target, Pipeline: e.Pipeline, Externs: e.Externs, Format: e.Format}
 }
 
-// list is a JSON array of at most maxList elements. Without the bound a text
-// of a few megabytes ("[{},{},…]") would make a hundred times as much of them.
+// list is a JSON array of at most maxList elements. Without the limit, a text of a few megabytes ("[{},{},…]") would
+// take a hundred times its size in memory.
 type list[T any] []T
 
-// UnmarshalJSON takes one element after the other.
+// UnmarshalJSON decodes one element after the other, so that it stops at the limit.
 func (l *list[T]) UnmarshalJSON(text []byte) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	if t, err := d.Token(); err != nil || t != json.Delim('[') {
@@ -110,7 +109,7 @@ func (l *list[T]) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// module returns the module that is kept, without its graph.
+// module returns the module for the store, without its graph.
 func (c *Config) module(m *Module) cache.Module {
 	out := cache.Module{Name: m.Name, Hash: m.Hash, Target: m.Target, Entries: make([]cache.ModuleEntry, len(m.Entries))}
 	for i, e := range m.Entries {
@@ -119,8 +118,7 @@ func (c *Config) module(m *Module) cache.Module {
 	return out
 }
 
-// derive fills what follows from modules and entries. minDriver gives those of
-// the targets.
+// derive sets the fields that follow from modules and entries, and from the minimum driver of each target.
 func (c *Config) derive(minDriver map[string]string) {
 	c.Version, c.CacheFormat = ConfigVersion, cache.FormatVersion
 	c.ProgramFormats, c.Pipelines, c.Targets, c.Bytes = list[int]{}, list[string]{}, list[Target]{}, 0
@@ -177,22 +175,22 @@ func (c *Config) derive(minDriver map[string]string) {
 	slices.SortFunc(c.Targets, func(a, b Target) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// validate reports what cannot be in an artifact. derive came before.
+// validate returns an error about contents that an artifact cannot have. derive must run first.
 func (c *Config) validate() error {
 	if len(c.Modules) == 0 {
 		return errors.New("no module")
 	}
 	if len(c.Modules) > maxList || len(c.Entries) > maxList || len(c.Targets) > maxList {
-		return fmt.Errorf("%d modules, %d entries, %d targets; %d of each are possible", len(c.Modules), len(c.Entries), len(c.Targets), maxList)
+		return fmt.Errorf("%d modules, %d entries, %d targets; the limit for each is %d", len(c.Modules), len(c.Entries), len(c.Targets), maxList)
 	}
 	sizes := map[cache.Digest]int64{}
 	graphs := map[cache.Digest]bool{}
 	content := func(b Content, least int64) error {
 		if b.Size < least || b.Size > cache.MaxBlob {
-			return fmt.Errorf("%s of %d bytes; %d to %d are possible", b.Digest, b.Size, least, cache.MaxBlob)
+			return fmt.Errorf("%s has %d bytes, not from %d to %d", b.Digest, b.Size, least, cache.MaxBlob)
 		}
 		if size, seen := sizes[b.Digest]; seen && size != b.Size {
-			return fmt.Errorf("%s of %d bytes and of %d", b.Digest, size, b.Size)
+			return fmt.Errorf("%s has two sizes, %d and %d bytes", b.Digest, size, b.Size)
 		}
 		sizes[b.Digest] = b.Size
 		return nil
@@ -231,7 +229,7 @@ func (c *Config) validate() error {
 	}
 	for i := range c.Entries {
 		if graphs[c.Entries[i].Blob.Digest] {
-			return fmt.Errorf("%s is a program and a graph", c.Entries[i].Blob.Digest)
+			return fmt.Errorf("%s is both a program and a graph", c.Entries[i].Blob.Digest)
 		}
 	}
 	for i := range c.Targets {
@@ -262,14 +260,13 @@ func (c *Config) encode() ([]byte, error) {
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n")), nil
 }
 
-// parseConfig parses what encode returns for a valid config, and nothing else:
-// one text has one meaning, and no summary says other than the entries do. The
-// error is the reason alone.
+// parseConfig parses the output of encode for a valid config, and refuses any other text: each config has one text,
+// and its summary cannot contradict its entries. The error does not name the source.
 func parseConfig(text []byte) (*Config, error) {
 	if len(text) > maxConfig {
 		return nil, fmt.Errorf("%d bytes, above the limit of %d", len(text), maxConfig)
 	}
-	// A later version may have another form: it is told by its number alone.
+	// A later version may have other fields, so only the version is decoded first.
 	var version struct {
 		Version     int `json:"version"`
 		CacheFormat int `json:"cache_format"`
@@ -333,7 +330,7 @@ func olderVersion(a, b []int) bool {
 	return slices.Compare(trim(a), trim(b)) < 0
 }
 
-// readBounded reads a whole text of at most limit bytes.
+// readBounded reads all of a text of at most limit bytes.
 func readBounded(r io.Reader, limit int64) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(r, limit+1))
 	if err == nil && int64(len(data)) > limit {

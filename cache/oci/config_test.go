@@ -16,8 +16,8 @@ import (
 	"pwc/cache"
 )
 
-// hand is a config of one module, written by hand; its digests are of the
-// texts "piece", "toy", "graph" and "blob" and were made with sha256sum.
+// hand is a config of one module, written by hand. Its digests are those of the texts "piece", "toy", "graph" and
+// "blob", made with sha256sum.
 const hand = `{"version":1,"cache_format":1,"program_formats":[1],"pipelines":["7 -cse"],` +
 	`"targets":[{"target":"cuda:sm_90","min_driver":"525.60.13","entries":1,"bytes":4}],"bytes":9,` +
 	`"modules":[{"name":"toy <&> \"quoted\"","hash":"sha256:0f53133ce57ca8e8937bb4b1c15a33ef9594704e1c11abd58e598bb8362f7385","target":"cuda:sm_90",` +
@@ -25,8 +25,8 @@ const hand = `{"version":1,"cache_format":1,"program_formats":[1],"pipelines":["
 	`"entries":[{"piece":"sha256:34235a2c502e3919d3f00af5dabb87cb58aef4566b10631f2a5db94950ebffbd","shape":"s0=[1, 512]","target":"cuda:sm_90","pipeline":"7 -cse",` +
 	`"externs":"my::op 3","format":1,"blob":{"digest":"sha256:fa2c8cc4f28176bbeed4b736df569a34c79cd3723e9ec42f9674b4d46ac6b8b8","size":4},"compiler":"nvrtc 12.8"}]}`
 
-// The bytes of a config are part of digests that people wrote down: they do not
-// change without another ConfigVersion.
+// TestConfigGolden fixes the bytes of a config: users have written down digests that depend on them. A change needs a
+// new ConfigVersion.
 func TestConfigGolden(t *testing.T) {
 	c, err := parseConfig([]byte(hand))
 	if err != nil {
@@ -44,7 +44,7 @@ func TestConfigGolden(t *testing.T) {
 	}
 }
 
-// One digest is one content of one kind.
+// TestConfigContents checks that a digest has one size and one kind.
 func TestConfigContents(t *testing.T) {
 	parsed := func() *Config {
 		c, err := parseConfig([]byte(hand))
@@ -65,10 +65,10 @@ func TestConfigContents(t *testing.T) {
 	}
 	c := parsed()
 	c.Modules[0].Graph = c.Entries[0].Blob
-	refuse(c, "is a program and a graph")
+	refuse(c, "is both a program and a graph")
 	c = parsed()
 	c.Modules[0].Graph = Content{c.Entries[0].Blob.Digest, 7}
-	refuse(c, "of 4 bytes and of 7")
+	refuse(c, "has two sizes, 4 and 7 bytes")
 	c = parsed()
 	c.Entries[0].Compiler = strings.Repeat("x", maxText+1)
 	refuse(c, "compiler")
@@ -96,11 +96,11 @@ func TestConfigContents(t *testing.T) {
 	refuse(c, "module 1 is out of order")
 }
 
-// What could not be read again is not made.
+// TestTooMuch checks that no artifact is made that a reader would refuse.
 func TestTooMuch(t *testing.T) {
 	many := func(n int, shape string, size int) *Config {
 		c := &Config{Modules: []Module{{Name: "toy", Hash: cache.Digest{1}, Target: "host", Entries: list[int]{}}}}
-		ids := map[cache.Digest]cache.ID{} // by piece
+		ids := map[cache.Digest]cache.ID{} // id by piece
 		for i := range n {
 			e := Entry{Piece: cache.DigestOf(fmt.Append(nil, i)), Shape: shape, Target: "host", Format: 1, Blob: Content{cache.DigestOf(fmt.Append(nil, i%size)), 9}}
 			c.Entries, ids[e.Piece] = append(c.Entries, e), e.Key().Sum()
@@ -120,7 +120,7 @@ func TestTooMuch(t *testing.T) {
 	wantErr(t, err, "its config", "fewer modules")
 }
 
-// What is listed is bounded, and so is what parsing takes.
+// TestConfigBounds checks the limits of lists, and of the memory that parsing takes.
 func TestConfigBounds(t *testing.T) {
 	for _, element := range []string{"{}", "[]", "0", `""`} {
 		for _, field := range []string{"entries", "modules", "pipelines", "program_formats", "targets"} {
@@ -199,7 +199,8 @@ func drawConfig(t *rapid.T) *Config {
 	return c
 }
 
-// An encoded config parses to the same config, and the artifact has its digest and size.
+// TestConfigRoundTrip checks that an encoded config parses to the same config, and that the artifact has its digest
+// and size.
 func TestConfigRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := drawConfig(t)

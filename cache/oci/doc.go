@@ -1,7 +1,7 @@
 // Package oci moves modules of a compiled cache between machines as OCI
-// artifacts: to and from a registry (Push, Pull), an image layout in a
-// directory or a tar (Export, Import), and entry by entry, when they are
-// missed (Layer).
+// artifacts: to and from a registry (Push, Pull), and to and from an image
+// layout in a directory or a tar (Export, Import). A Layer fetches single
+// entries from a registry when the local store misses them.
 //
 // # The artifact
 //
@@ -13,66 +13,67 @@
 //	layers     application/vnd.pwc.cache.program.v1   a program, as package program encodes it
 //	           application/vnd.pwc.cache.graph.v1     computation_graph.ir of a module
 //
-// A layer is one blob as it is: neither packed nor compressed. So a registry
-// holds a program once, however many artifacts have it, and a push sends what
-// is new. Layers stand in the order of their digests. Contents of no bytes have
-// no layer.
+// A layer is one blob, neither packed nor compressed. So a registry stores a
+// program once for all artifacts that have it, and a push sends new programs
+// only. Layers are sorted by digest. An empty blob has no layer.
 //
-// The config lists everything else, in JSON without white space, in this order
+// The config lists everything else, as JSON without white space, in this order
 // of fields:
 //
 //	{"version":1,                     of the config
 //	 "cache_format":1,                cache.FormatVersion
-//	 "program_formats":[1],           of the entries, rising
-//	 "pipelines":["7 -cse"],          of the entries, by name
+//	 "program_formats":[1],           of the entries, ascending
+//	 "pipelines":["7 -cse"],          of the entries, sorted
 //	 "targets":[{"target":"cuda:sm_90","min_driver":"12.0","entries":12,"bytes":34567}],
 //	 "bytes":45678,                   of all layers
 //	 "modules":[{"name":"toy","hash":"sha256:…","target":"cuda:sm_90",
 //	   "graph":{"digest":"sha256:…","size":6789},
-//	   "entries":[0,1,2]}],           indices of the list below, rising; modules by cache.Module.ID
+//	   "entries":[0,1,2]}],           indices of the list below, ascending; modules sorted by cache.Module.ID
 //	 "entries":[{"piece":"sha256:…","shape":"s0=[1, 512]","target":"cuda:sm_90","pipeline":"7 -cse",
-//	   "externs":"","format":1,       the factors of the key; entries by its sum
+//	   "externs":"","format":1,       the factors of the key; entries sorted by its sum
 //	   "blob":{"digest":"sha256:…","size":1234},
 //	   "compiler":"nvrtc 12.8"}]}
 //
-// All but modules, entries and minimum drivers follows from those, and a config
-// is refused unless its bytes are the ones that would be written for what it
-// lists: a summary cannot say other than the entries.
+// Modules, entries and minimum drivers determine all other fields. A reader
+// computes the config again from them and refuses one that differs in any byte,
+// so the summary cannot contradict the entries.
 //
-// Nothing in it is a time, a duration, a path or the name of a machine, and
-// lists have one order, so the same modules have the same digest, wherever and
-// in whatever order they were compiled. Entries that were pulled name the
-// artifact by its digest as their origin.
+// The config contains no time, duration, path or machine name, and each list
+// has one order. So the same modules have the same digest, independent of the
+// machine that compiled them and of the order. The origin of an entry that was
+// pulled is the digest of the artifact.
 //
 // The annotations of the manifest are those that Red Hat's Model Cache Vault
 // gives to images of other caches, under the prefix cache.pwc.image:
-// entry-count, cache-size-bytes, summary, format. Nothing here reads them.
+// entry-count, cache-size-bytes, summary, format. This package does not read
+// them.
 //
 // # What is verified
 //
-// Manifest, config and layers are read up to a size that was named before, and
-// checked against their SHA-256. Lists are bounded, and memory is taken as bytes
-// arrive, not as they are announced. A blob goes into the store only if it is a
-// program (package program checks offsets, registers, bounds) for the target of
-// its key, and only by cache.Store.Put: nothing that an artifact says becomes
-// part of a file name. What is whole in the store is never replaced.
+// The reader knows the size of the manifest, the config and each layer before
+// it reads them, reads no more than that, and checks their SHA-256. Lists are
+// bounded, and memory grows with the bytes that arrive, not with the announced
+// size. A blob enters the store only if it is a program (package program checks
+// offsets, registers, bounds) for the target of its key, and only by
+// cache.Store.Put: no text of an artifact becomes part of a file name. An intact
+// entry of the store is never replaced.
 //
-// A registry, or whoever sits between, can refuse, delay and withhold. If it is
-// asked for a tag it can answer with another artifact, and so decide which
-// programs run, within what loading checks: that a program was compiled from
-// the piece whose key it is under cannot be seen from outside. If it is asked
-// for a digest it can do neither.
+// A registry, or an attacker between it and this machine, can refuse, delay and
+// withhold. If the reference is a tag, it can answer with another artifact, and
+// so choose the programs that run, within the checks of loading: nothing proves
+// that a program was compiled from the piece of its key. If the reference is a
+// digest, it can do neither.
 //
-// Loading proves that programs for the host stay in their buffers, and nothing of
-// machine code. So an artifact's machine code is taken only if Options.Trust lists
-// the artifact or its repository, or has a key that signed its digest, or if
-// Options.Accept takes it. Signatures are cosign's, by key pairs: the image under
-// the tag sha256-<hex>.sig, in the registry or the layout.
+// Loading proves that programs for the host stay within their buffers. It proves
+// nothing about machine code. So an artifact with machine code is taken only if
+// Options.Trust lists the artifact or its repository, or has a key that signed
+// its digest, or if Options.Accept takes it. Signatures are cosign's, by key
+// pairs: the image under the tag sha256-<hex>.sig, in the registry or the layout.
 //
-// It cannot have anything read or sent without encryption, unless
-// Options.PlainHTTP: redirects, uploads and token services are held to it.
-// Credentials do not follow a redirect to another host; the token service that
-// a registry names gets those of the registry. A transfer that takes longer than
-// Options.Stall and moves less than Options.MinRate ends, and what an artifact
-// lists is at most Options.MaxBytes. Keys of JSON are exact.
+// Without Options.PlainHTTP nothing is read or sent without encryption, also for
+// redirects, uploads and token services. Credentials do not follow a redirect to
+// another host; the token service that a registry names gets the credentials of
+// the registry. A transfer fails if it moves less than Options.MinRate over
+// Options.Stall. An artifact lists at most Options.MaxBytes. Keys of JSON are
+// exact.
 package oci

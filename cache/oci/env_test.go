@@ -17,10 +17,9 @@ import (
 	"pwc/cache"
 )
 
-// roles are jobs of the test binary started again: what is read from the
-// environment is read once in the life of a process.
+// roles are jobs of the test binary when it is started again: a process reads proxy variables once only.
 var roles = map[string]func(args []string) error{
-	// pull DIR REF takes REF into the store in DIR as a command line would.
+	// pull DIR REF pulls REF into the store in DIR, as a command line does.
 	"pull": func(args []string) error {
 		o := FromEnv()
 		o.PlainHTTP, o.Retry, o.Machine = true, impatient, Machine{Targets: []string{"host"}}
@@ -32,8 +31,7 @@ var roles = map[string]func(args []string) error{
 	},
 }
 
-// FromEnv reaches a registry whose name only the proxy knows, with the
-// credentials of Docker's config.
+// TestFromEnv reaches a registry whose name only the proxy knows, with the credentials of Docker's config.
 func TestFromEnv(t *testing.T) {
 	srv := newServer(t)
 	mustPush(t, filled(t, 3), srv.ref("v1"))

@@ -8,24 +8,24 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// Refusal is a module that is not taken, and why.
+// A Refusal is a module of an artifact that is not taken, and the reason.
 type Refusal struct {
-	Module string // its name
+	Module string // name of the module
 	Target string
 	Reason string
 }
 
-// String returns all of it in one line.
+// String returns the module, its target and the reason in one line.
 func (r Refusal) String() string {
 	return fmt.Sprintf("module %q for %s: %s", termsafe.Clip(r.Module, 80), termsafe.Clip(r.Target, 80), r.Reason)
 }
 
-// RefusedError says that nothing of an artifact can be used. Nothing but its
-// manifest and its config was fetched, and nothing was written.
+// A RefusedError reports that no module of an artifact can be used. Only the manifest, the config and perhaps
+// signatures were fetched, and nothing was written.
 type RefusedError struct {
 	Source    string
 	Refusals  []Refusal
-	Untrusted *cache.UntrustedError // why machine code was left; nil: there was none, or it was trusted
+	Untrusted *cache.UntrustedError // why machine code was refused; nil: there is none that fits, or it is trusted
 }
 
 // Unwrap returns Untrusted.
@@ -36,10 +36,10 @@ func (e *RefusedError) Unwrap() error {
 	return e.Untrusted
 }
 
-// Error gives every reason once.
+// Error lists every different refusal once.
 func (e *RefusedError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: nothing in it can be used", e.Source)
+	fmt.Fprintf(&b, "%s: none of its modules can be used", e.Source)
 	said := map[Refusal]bool{}
 	for _, r := range e.Refusals {
 		if !said[r] {
@@ -50,10 +50,9 @@ func (e *RefusedError) Error() string {
 	return b.String()
 }
 
-// FormatError says that what was read is not an artifact of this package, or
-// not one that this version knows.
+// A FormatError reports that the source is not an artifact of this package, or has a version that is not supported.
 type FormatError struct {
-	Source string // of the artifact
+	Source string // name of the registry or the layout
 	Part   string // "manifest", "config", …
 	Reason error
 }
@@ -66,8 +65,8 @@ func (e *FormatError) Error() string {
 // Unwrap returns the reason.
 func (e *FormatError) Unwrap() error { return e.Reason }
 
-// ContentError says that bytes arrived which are not those that were named.
-// They were thrown away.
+// A ContentError reports bytes that are not those of their digest, or not a program for their key. They were
+// discarded.
 type ContentError struct {
 	Digest string
 	Reason string

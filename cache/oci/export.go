@@ -30,11 +30,10 @@ import (
 // defaultTag is the tag of an artifact in a layout, as in other OCI tools.
 const defaultTag = "latest"
 
-// Export writes modules of a store as an OCI image layout: those that refs
-// name (see [cache.Store.Find]), or all. A name that ends in ".tar" is a tar
-// file of the layout, replaced as a whole; any other is a directory, to which
-// the artifact is added if it is a layout already. The same modules give the
-// same digest, and the same tar.
+// Export writes modules of a store as an OCI image layout: the modules that refs name (see [cache.Store.Find]), or
+// all. A name that ends in ".tar" is a tar file of the layout, which is replaced as a whole. Any other name is a
+// directory; if it is a layout already, the artifact is added. The same modules give the same digest and the same
+// tar.
 func Export(ctx context.Context, s *cache.Store, refs []string, name string, o Options) (*Sent, error) {
 	a, err := pack(ctx, s, refs, o.MinDriver)
 	if err != nil {
@@ -64,8 +63,8 @@ func Export(ctx context.Context, s *cache.Store, refs []string, name string, o O
 	return sent, nil
 }
 
-// sign returns the artifact with the signatures of the exported artifact; nil if the options ask for
-// none, or the directory has it.
+// sign returns the artifact with the signatures of the exported artifact. It returns nil if the options ask for no
+// signature, or if the directory has the signer's signature already.
 func (o *Options) sign(ctx context.Context, sent *Sent, name string, isTar bool) (*artifact, error) {
 	if o.Signer == nil {
 		return nil, nil
@@ -248,7 +247,7 @@ func writeAside(root *os.Root, write func(w io.Writer) error) (name string, err 
 	}
 	err = write(f)
 	if err == nil {
-		// Errors of file systems that cannot sync.
+		// These errors mean that the file system cannot sync.
 		if err = f.Sync(); errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
 			err = nil
 		}

@@ -17,11 +17,11 @@ import (
 	"pwc/program"
 )
 
-// fetchTries bounds how often a blob is asked for whose transfer broke off.
-// Requests that fail before they are answered are repeated by Options.Retry.
+// fetchTries is the number of requests for a blob whose transfer breaks off. Requests that fail before an answer are
+// repeated by Options.Retry.
 const fetchTries = 3
 
-// fetch reads a blob and verifies every byte of it.
+// fetch reads a blob and verifies its size and digest.
 func fetch(ctx context.Context, src source, d ocispec.Descriptor) ([]byte, error) {
 	for try := 1; ; try++ {
 		data, err := fetchOnce(ctx, src, d)
@@ -38,7 +38,7 @@ func fetchOnce(ctx context.Context, src source, d ocispec.Descriptor) ([]byte, e
 		return nil, err
 	}
 	defer body.Close()
-	// The size is what somebody says: memory is taken as bytes arrive.
+	// The size is not trusted: memory grows with the bytes that arrive.
 	var buf bytes.Buffer
 	buf.Grow(int(min(d.Size, 1<<20)))
 	n, err := buf.ReadFrom(io.LimitReader(body, d.Size+1))
@@ -51,19 +51,19 @@ func fetchOnce(ctx context.Context, src source, d ocispec.Descriptor) ([]byte, e
 		return nil, &ContentError{d.Digest.String(), fmt.Sprintf("%d of its %d bytes arrived", n, d.Size)}
 	}
 	if got := cache.DigestOf(buf.Bytes()).String(); got != d.Digest.String() {
-		return nil, &ContentError{d.Digest.String(), "what arrived has the digest " + got}
+		return nil, &ContentError{d.Digest.String(), "the bytes that arrived have the digest " + got}
 	}
 	return buf.Bytes(), nil
 }
 
-// remoteArtifact is an artifact of which the config was read.
+// A remoteArtifact is an artifact whose config was read.
 type remoteArtifact struct {
 	src    source
 	digest cache.Digest // of the manifest
 	config *Config
 }
 
-// origin is where entries say that they come from.
+// origin returns the origin of entries that are taken from the artifact.
 func (a *remoteArtifact) origin() string {
 	name := "layout"
 	if r, ok := a.src.(*repository); ok {
@@ -72,7 +72,7 @@ func (a *remoteArtifact) origin() string {
 	return "from " + name + "@" + a.digest.String()
 }
 
-// open reads manifest and config, and nothing else.
+// open reads the manifest and the config only.
 func open(ctx context.Context, src source) (*remoteArtifact, error) {
 	d, err := src.resolve(ctx)
 	if err != nil {
@@ -102,20 +102,19 @@ func open(ctx context.Context, src source) (*remoteArtifact, error) {
 	return a, nil
 }
 
-// content reads a layer. What has no bytes has no layer.
+// content reads a layer. Empty content has no layer.
 func (a *remoteArtifact) content(ctx context.Context, b Content) ([]byte, error) {
 	if b.Size == 0 {
 		if b.Digest != cache.DigestOf(nil) {
-			return nil, &ContentError{b.Digest.String(), "it is not the digest of no bytes"}
+			return nil, &ContentError{b.Digest.String(), "it is not the digest of empty content"}
 		}
 		return []byte{}, nil
 	}
 	return fetch(ctx, a.src, ocispec.Descriptor{MediaType: BlobMediaType, Digest: digest.Digest(b.Digest.String()), Size: b.Size})
 }
 
-// checkProgram reports whether a blob is a program for the target of a key.
-// What it says was checked by package program; that it was compiled from the
-// piece of the key cannot be checked.
+// checkProgram returns an error unless a blob is a program for the target of a key. Package program checks the
+// program; nothing can check that it was compiled from the piece of the key.
 func checkProgram(blob []byte, key cache.Key) error {
 	p, err := program.Decode(blob)
 	if err == nil && p.Target != key.Target {
@@ -127,11 +126,11 @@ func checkProgram(blob []byte, key cache.Key) error {
 	return nil
 }
 
-// refuses returns why a target cannot be used, or "".
+// refuses returns why a target cannot be used, or "" if it can.
 func (o *Options) refuses(c *Config, name string) string {
 	if o.Targets != nil {
 		if !slices.Contains(o.Targets, name) {
-			return fmt.Sprintf("not of the targets that were asked for (%s)", quoted(o.Targets))
+			return fmt.Sprintf("not one of the requested targets (%s)", quoted(o.Targets))
 		}
 		return ""
 	}
@@ -162,20 +161,20 @@ func (o *Options) refuses(c *Config, name string) string {
 	return ""
 }
 
-// quoted lists names for a message.
+// quoted formats names for a message.
 func quoted(names []string) string {
 	return fmt.Sprintf("%q", names)
 }
 
-// refusesEntry returns why an entry cannot be used, or "".
+// refusesEntry returns why an entry cannot be used, or "" if it can.
 func (o *Options) refusesEntry(c *Config, e *Entry) string {
 	if e.Format != program.FormatVersion {
-		return fmt.Sprintf("programs of format %d; this program loads format %d", e.Format, program.FormatVersion)
+		return fmt.Sprintf("its programs have format %d; this version of pwc loads format %d", e.Format, program.FormatVersion)
 	}
 	return o.refuses(c, e.Target)
 }
 
-// refusesModule returns why a module cannot be used, or "".
+// refusesModule returns why a module cannot be used, or "" if it can.
 func (o *Options) refusesModule(c *Config, m *Module) string {
 	if why := o.refuses(c, m.Target); why != "" {
 		return why

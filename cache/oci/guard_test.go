@@ -19,8 +19,8 @@ func (silent) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, r.Context().Err()
 }
 
-// TestStallKeepsSecrets holds that what a stalled transfer says has no password and
-// no query, which may hold a signature.
+// TestStallKeepsSecrets checks that the error of a stalled transfer contains no password and no query, which may hold
+// a signature.
 func TestStallKeepsSecrets(t *testing.T) {
 	req, err := http.NewRequestWithContext(t.Context(), "GET", "https://me:secret@blobs.example/x?signature=secret", nil)
 	if err != nil {
@@ -36,12 +36,11 @@ func TestStallKeepsSecrets(t *testing.T) {
 	}
 }
 
-// drip is a registry that answers after a pause, with a body of which some bytes come
-// at a time.
+// drip is a registry that answers after a pause, and sends its body in parts with a pause after each.
 type drip struct {
 	answer time.Duration
-	bytes  int // in all
-	each   int // at a time
+	bytes  int // of the body
+	each   int // of a part
 	pause  time.Duration
 }
 
@@ -80,8 +79,8 @@ func (d *dripping) Read(p []byte) (int, error) {
 
 func (d *dripping) Close() error { return nil }
 
-// TestMinimumRate moves bytes at rates around the least, on a clock that the test
-// turns. A transfer ends within a span, or keeps the rate.
+// TestMinimumRate moves bytes at rates around the minimum, on a fake clock. A transfer ends within a span, or keeps
+// the rate.
 func TestMinimumRate(t *testing.T) {
 	const rate, stall = 4 << 10, 30 * time.Second
 	for name, test := range map[string]struct {
@@ -89,7 +88,7 @@ func TestMinimumRate(t *testing.T) {
 		wantErr string
 		within  time.Duration
 	}{
-		"a byte a second":         {drip{0, 1 << 20, 1, time.Second}, "bytes moved in 30s; a transfer that is well moves at least 122880", 31 * time.Second},
+		"a byte a second":         {drip{0, 1 << 20, 1, time.Second}, "bytes moved in 30s; the minimum is 122880 bytes", 31 * time.Second},
 		"just too slow":           {drip{0, 1 << 20, rate - 100, time.Second}, "bytes moved in 30s", 31 * time.Second},
 		"fast enough":             {drip{0, 1 << 20, rate + 200, time.Second}, "", 5 * time.Minute},
 		"little, within a span":   {drip{0, 20, 1, time.Second}, "", 21 * time.Second},

@@ -24,8 +24,7 @@ import (
 	"pwc/program"
 )
 
-// roleEnv makes the test binary, started again, do one of the jobs in roles
-// instead of testing.
+// roleEnv is the variable that makes the test binary run one of the jobs in roles instead of the tests.
 const roleEnv = "PWC_CACHE_OCI_TEST_ROLE"
 
 func TestMain(m *testing.M) {
@@ -39,12 +38,12 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// testKey returns the i-th of a family of keys.
+// testKey returns key number i.
 func testKey(i int, target string) cache.Key {
 	return cache.Key{Piece: sha256.Sum256(fmt.Appendf(nil, "piece %d", i)), Shape: "s0=[1, 512]", Target: target, Pipeline: "7 -cse", Format: program.FormatVersion}
 }
 
-// testBlob returns the program of testKey(i): one that holds some constants.
+// testBlob returns a program for testKey(i), with some constants.
 func testBlob(t testing.TB, i int, target string) []byte {
 	t.Helper()
 	p := &program.Program{Target: target, Consts: [][]byte{bytes.Repeat(fmt.Appendf(nil, "constant of piece %d\n", i), 20+i%7)}}
@@ -55,7 +54,7 @@ func testBlob(t testing.TB, i int, target string) []byte {
 	return blob
 }
 
-// fill puts the entries from…to-1 and a module over them.
+// fill puts entries from … to-1, and a module of them.
 func fill(t testing.TB, s *cache.Store, name, target string, from, to int) cache.Module {
 	t.Helper()
 	m := cache.Module{Name: name, Hash: sha256.Sum256([]byte(name)), Target: target, Graph: []byte("pwc 1\nmodule \"" + name + "\" {\n}\n")}
@@ -73,7 +72,7 @@ func fill(t testing.TB, s *cache.Store, name, target string, from, to int) cache
 	return m
 }
 
-// newStore returns a store in a new directory and what it logs.
+// newStore returns a store in a new directory, and its log.
 func newStore(t testing.TB) (*cache.Store, *testkit.Log) {
 	t.Helper()
 	j := &testkit.Log{}
@@ -88,14 +87,13 @@ func filled(t testing.TB, n int) *cache.Store {
 	return s
 }
 
-// server is a registry in the process that counts requests.
+// server is a registry in the test process that counts requests.
 type server struct {
 	*httptest.Server
 	mu    sync.Mutex
-	count map[string]int // by method and kind: "GET blobs"
+	count map[string]int // requests by method and kind: "GET blobs"
 
-	// meddle, if not nil, may answer instead of the registry, and then returns
-	// true.
+	// meddle may answer in place of the registry, and then returns true. nil: the registry answers.
 	meddle func(w http.ResponseWriter, r *http.Request) bool
 }
 
@@ -119,7 +117,7 @@ func startServer(t testing.TB, start func(http.Handler) *httptest.Server) *serve
 	return s
 }
 
-// kind is "manifests", "blobs" or "uploads".
+// kind returns "manifests", "blobs" or "uploads".
 func kind(r *http.Request) string {
 	for _, k := range []string{"manifests", "uploads", "blobs"} {
 		if strings.Contains(r.URL.Path, "/"+k+"/") {
@@ -129,7 +127,7 @@ func kind(r *http.Request) string {
 	return r.URL.Path
 }
 
-// counts returns the requests since the last call.
+// counts returns the number of requests since the last call.
 func (s *server) counts() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,12 +148,11 @@ func (s *server) at(d cache.Digest) string {
 	return s.Listener.Addr().String() + "/team/toy@" + d.String()
 }
 
-// impatient tries a request twice without a pause.
+// impatient retries a request once, without a pause.
 var impatient = &retry.GenericPolicy{Retryable: retry.DefaultPredicate, MaxRetry: 1,
 	Backoff: func(int, *http.Response) time.Duration { return 0 }}
 
-// plain are the options of a machine that runs host programs and reaches a
-// registry on this one.
+// plain returns the options of a machine that runs host programs and uses a local registry without encryption.
 func plain() Options {
 	return Options{PlainHTTP: true, Retry: impatient, Machine: Machine{Targets: []string{"host"}}}
 }

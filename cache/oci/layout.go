@@ -20,9 +20,8 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// Import takes the modules of an OCI image layout that Options want into a
-// store, as [Pull] does from a registry: a directory, or a tar file of one that
-// is not compressed. Nothing is reached over a network.
+// Import takes modules from an OCI image layout into a store, as [Pull] does from a registry. The layout is a
+// directory, or an uncompressed tar file of one. Import uses no network.
 func Import(ctx context.Context, s *cache.Store, name string, o Options) (*Received, error) {
 	l, err := openLayout(name, o.Tag)
 	if err != nil {
@@ -46,14 +45,14 @@ func InspectLayout(ctx context.Context, name string, o Options) (*Info, error) {
 	return &Info{a.digest, a.config}, nil
 }
 
-// layout is an OCI image layout and a reference in it.
+// A layout is an OCI image layout and a reference to an artifact in it.
 type layout struct {
 	path  string
 	ref   string // tag or digest; "": the only artifact
 	files files
 }
 
-// files are the files of a layout, by names with slashes.
+// files opens the files of a layout by slash-separated names.
 type files interface {
 	// open opens a file. The error matches fs.ErrNotExist if there is none.
 	open(name string) (io.ReadCloser, error)
@@ -113,7 +112,7 @@ func (l *layout) find(_ context.Context, ref string) (none ocispec.Descriptor, e
 	return out, nil
 }
 
-// checkVersion reads the file that says that this is a layout.
+// checkVersion reads the layout file, which marks a directory as a layout.
 func (l *layout) checkVersion() error {
 	var version struct {
 		Version string `json:"imageLayoutVersion"`
@@ -127,9 +126,9 @@ func (l *layout) checkVersion() error {
 	return nil
 }
 
-// choose returns the manifest that ref means; without one, the only one or else
-// the one with the default tag. A manifest of no known artifact
-// type may be one of ours: tools that copy do not always keep it in the index.
+// choose returns the manifest that ref names. Without a ref it returns the only artifact, or else the one with the
+// default tag. A manifest without an artifact type may be a pwc cache, as some tools drop the type from the index
+// when they copy.
 func choose(list []descriptor, ref string) (*descriptor, error) {
 	var found []*descriptor
 	var have []string
@@ -152,7 +151,7 @@ func choose(list []descriptor, ref string) (*descriptor, error) {
 	case ref != "":
 		return nil, fmt.Errorf("the layout has no %q; it has %q: %w", termsafe.Clip(ref, 80), have, fs.ErrNotExist)
 	case len(found) == 0:
-		return nil, errors.New("the layout has no cache in it")
+		return nil, errors.New("the layout has no pwc cache")
 	case len(found) > 1 && !slices.Contains(have, defaultTag):
 		return nil, fmt.Errorf("the layout has several artifacts; name one of %q", have)
 	}
@@ -176,8 +175,7 @@ func (l *layout) readJSON(name string, v any) error {
 	return nil
 }
 
-// open opens a blob. Its name is made of the digest, which was checked to be
-// hex digits.
+// open opens a blob. The file name contains the digest, which was checked to be hex digits.
 func (l *layout) open(_ context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
 	f, err := l.files.open(blobName(d))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -190,7 +188,7 @@ func blobName(d ocispec.Descriptor) string {
 	return path.Join(ocispec.ImageBlobsDir, d.Digest.Algorithm().String(), d.Digest.Encoded())
 }
 
-// dirFiles are files below a directory; links do not lead out of it.
+// dirFiles are the files below a directory. Links out of it are not followed.
 type dirFiles struct{ root *os.Root }
 
 func (d dirFiles) open(name string) (io.ReadCloser, error) {
@@ -201,7 +199,7 @@ func (d dirFiles) open(name string) (io.ReadCloser, error) {
 	return f, nil
 }
 
-// whole reports whether a blob is there with the bytes that it should have.
+// whole reports whether the layout has a blob with the right bytes.
 func (d dirFiles) whole(b ocispec.Descriptor) bool {
 	f, err := d.open(blobName(b))
 	if err != nil {
@@ -221,8 +219,7 @@ type tarFiles struct {
 	at   map[string]*io.SectionReader
 }
 
-// maxMembers bounds the members of a tar: layers, and as much of something
-// else.
+// maxMembers is the largest number of members of a tar: all layers, and as many other members.
 const maxMembers = 2 * maxList
 
 // openTar finds the files of a tar without reading them.
@@ -242,7 +239,7 @@ func openTar(name string) (*tarFiles, error) {
 func (t *tarFiles) index() error {
 	var magic [4]byte
 	if n, _ := t.file.ReadAt(magic[:], 0); bytes.HasPrefix(magic[:n], []byte{0x1f, 0x8b}) || bytes.HasPrefix(magic[:n], []byte{0x28, 0xb5, 0x2f, 0xfd}) {
-		return errors.New("it is compressed")
+		return errors.New("it is compressed; decompress it first")
 	}
 	r := tar.NewReader(t.file)
 	for n := 0; ; n++ {
@@ -259,8 +256,8 @@ func (t *tarFiles) index() error {
 		if h.Typeflag != tar.TypeReg {
 			continue
 		}
-		// The reader has just read the header, and the data follows. Of a sparse
-		// file other bytes do, and the digest does not match.
+		// The reader is behind the header, where the data begins. In a sparse file
+		// other bytes follow, and the digest does not match.
 		start, err := t.file.Seek(0, io.SeekCurrent)
 		if err != nil {
 			return err
@@ -274,7 +271,7 @@ func (t *tarFiles) open(name string) (io.ReadCloser, error) {
 	if r == nil {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 	}
-	// A reader of its own: several are open at once.
+	// Each caller gets its own offset, as several may be open.
 	return io.NopCloser(io.NewSectionReader(r, 0, r.Size())), nil
 }
 

@@ -82,7 +82,8 @@ func TestExportImport(t *testing.T) {
 	}
 }
 
-// What is in a tar is what any tool for tars makes of the directory.
+// TestTarIsLayout checks that two exports write the same tar, that tar unpacks it to a layout, and that a layout that
+// tar packed can be imported.
 func TestTarIsLayout(t *testing.T) {
 	s, dir := filled(t, 2), t.TempDir()
 	mustExport(t, s, filepath.Join(dir, "a.tar"), Options{Tag: "v1"})
@@ -117,7 +118,7 @@ func TestTarIsLayout(t *testing.T) {
 	if _, err := Import(t.Context(), to, layout, plain()); err != nil {
 		t.Error(err)
 	}
-	// Other tools name the members otherwise, and have directories among them.
+	// Other tools write member names in another form, and add directories.
 	if out, err := exec.Command(program, "-cf", filepath.Join(dir, "packed.tar"), "-C", layout, ".").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -128,8 +129,8 @@ func TestTarIsLayout(t *testing.T) {
 	wantWhole(t, again, 2, 1)
 }
 
-// Another tool copies the tar into a registry, and an artifact of a registry
-// into a directory: the digest stays, and both are whole.
+// TestOtherTools copies the tar to a registry and an artifact from a registry to a directory with another tool. The
+// digest does not change, and both are complete.
 func TestOtherTools(t *testing.T) {
 	from, srv := filled(t, 3), newServer(t)
 	file := filepath.Join(t.TempDir(), "layout.tar")
@@ -194,7 +195,7 @@ func TestSeveralInLayout(t *testing.T) {
 	wantErr(t, err, "several", "small", "big")
 	_, err = take("huge")
 	wantErr(t, err, `no "huge"`, "small", "big")
-	// Without tags the last export counts.
+	// The artifact of the last export has the default tag.
 	for n := 6; n < 8; n++ {
 		mustExport(t, filled(t, n), dir, Options{})
 		if got, err := take(""); got != n || err != nil {
@@ -254,7 +255,7 @@ func TestNotLayouts(t *testing.T) {
 	const v1 = `{"imageLayoutVersion":"1.0.0"}`
 	wantErr(t, imports(filepath.Dir(file("bare/x", nil))), "not an OCI image layout")
 	wantErr(t, imports(layout("v2", `{"imageLayoutVersion":"2.0.0"}`, `{}`)), "layout version")
-	wantErr(t, imports(layout("none", v1, `{"manifests":[]}`)), "no cache in it")
+	wantErr(t, imports(layout("none", v1, `{"manifests":[]}`)), "no pwc cache")
 	wantErr(t, imports(layout("junk", v1, `{"manifests":[`)), "index.json")
 	wantErr(t, imports(layout("huge", v1, strings.Repeat(" ", maxManifest+1)+`{}`)), "above the limit")
 	wantErr(t, imports(layout("absent", v1, `{"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:`+strings.Repeat("0", 64)+`","size":7}]}`)), "does not have it")
@@ -262,7 +263,7 @@ func TestNotLayouts(t *testing.T) {
 	wantErr(t, imports(layout("index", v1, `{"manifests":[{"mediaType":"application/vnd.oci.image.index.v1+json","artifactType":"`+ArtifactType+`","digest":"sha256:`+strings.Repeat("0", 64)+`","size":7}]}`)), "of type")
 }
 
-// Links in a layout do not lead out of it, and what is not a file is not read.
+// TestLayoutLinks checks that links out of a layout are not followed, and that only regular files are read.
 func TestLayoutLinks(t *testing.T) {
 	dir := t.TempDir()
 	from := filled(t, 1)
@@ -292,8 +293,8 @@ func TestLayoutLinks(t *testing.T) {
 	}
 }
 
-// Every bit of every file of a layout counts: with one of them flipped an
-// import fails, or takes what was meant.
+// TestLayoutDamage flips a bit in some bytes of each file of a layout, one after the other. Each import fails, or takes
+// the right contents.
 func TestLayoutDamage(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "layout")
 	mustExport(t, filled(t, 1), dir, Options{})
@@ -339,7 +340,7 @@ func TestLayoutDamage(t *testing.T) {
 	}
 }
 
-// An export does not take a damaged blob of the layout for one that is there.
+// TestExportRepairsLayout checks that an export replaces a damaged blob of the layout.
 func TestExportRepairsLayout(t *testing.T) {
 	from, dir := filled(t, 2), filepath.Join(t.TempDir(), "layout")
 	first := mustExport(t, from, dir, Options{})
@@ -373,8 +374,8 @@ func TestExportRepairsLayout(t *testing.T) {
 	}
 }
 
-// Exports into one layout at once lose nothing, and whoever reads it meanwhile finds
-// a whole index.
+// TestExportsAtOnce exports into one layout concurrently. No artifact is lost, and concurrent readers find a whole
+// index.
 func TestExportsAtOnce(t *testing.T) {
 	from, dir := filled(t, 1), filepath.Join(t.TempDir(), "layout")
 	mustExport(t, from, dir, Options{})
@@ -417,7 +418,7 @@ func TestExportsAtOnce(t *testing.T) {
 	}
 }
 
-// The same where there is no layout yet, which the first of them begin.
+// TestFirstExportsAtOnce is TestExportsAtOnce without a layout: the first exports create it.
 func TestFirstExportsAtOnce(t *testing.T) {
 	const exports, layouts = 4, 20
 	from := filled(t, 1)
@@ -443,7 +444,7 @@ func TestFirstExportsAtOnce(t *testing.T) {
 	}
 }
 
-// A file that cannot be written to its end stays what it was.
+// TestReplaceFile checks that a file stays as it was if the new contents cannot be written completely.
 func TestReplaceFile(t *testing.T) {
 	dir := t.TempDir()
 	root, err := os.OpenRoot(dir)
@@ -463,7 +464,8 @@ func TestReplaceFile(t *testing.T) {
 	}
 }
 
-// A tag has one owner; what had it stays, by its digest, and is listed once.
+// TestRetag moves a tag to another artifact. The artifact that had the tag stays in the layout by its digest, and is
+// listed once.
 func TestRetag(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "layout")
 	one := mustExport(t, filled(t, 1), dir, Options{Tag: "v1"})
@@ -485,7 +487,7 @@ func TestRetag(t *testing.T) {
 	if err := l.readJSON("index.json", &index); err != nil || len(index.Manifests) != 3 {
 		t.Errorf("%d manifests, %v; want v1, v2 and the one without a tag", len(index.Manifests), err)
 	}
-	mustExport(t, filled(t, 1), dir, Options{Tag: "v3"}) // the one without a tag gets one
+	mustExport(t, filled(t, 1), dir, Options{Tag: "v3"}) // the manifest without a tag gets one
 	if err := l.readJSON("index.json", &index); err != nil || len(index.Manifests) != 3 {
 		t.Errorf("%d manifests, %v; want v1, v2 and v3", len(index.Manifests), err)
 	}
@@ -503,7 +505,7 @@ func TestExportErrors(t *testing.T) {
 	writeFile(t, filepath.Join(dir, "file"), nil)
 	_, err = Export(t.Context(), s, nil, filepath.Join(dir, "file"), Options{})
 	wantErr(t, err, "file")
-	// A tar is replaced as a whole or not at all.
+	// A failed export leaves the old tar.
 	old := filepath.Join(dir, "old.tar")
 	writeFile(t, old, []byte("old"))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -519,7 +521,7 @@ func TestExportErrors(t *testing.T) {
 	}
 }
 
-// The tag is in the index, where it changes no digest.
+// TestLayoutTag checks that the tag is only in the index, so it changes no digest.
 func TestLayoutTag(t *testing.T) {
 	for _, name := range []string{"layout", "layout.tar"} {
 		name = filepath.Join(t.TempDir(), name)
@@ -540,7 +542,7 @@ func TestLayoutTag(t *testing.T) {
 	}
 }
 
-// An export that ctx ends is over soon.
+// TestExportContext checks that an export ends soon after its context.
 func TestExportContext(t *testing.T) {
 	ctx, cancel := context.WithDeadline(t.Context(), time.Now())
 	defer cancel()
@@ -551,8 +553,7 @@ func TestExportContext(t *testing.T) {
 	}
 }
 
-// TestLayoutLockIsNotWaitedForLong exports into a layout whose lock a reader holds and
-// never gives back.
+// TestLayoutLockIsNotWaitedForLong exports into a layout whose lock a reader holds forever.
 func TestLayoutLockIsNotWaitedForLong(t *testing.T) {
 	from, dir := filled(t, 1), filepath.Join(t.TempDir(), "layout")
 	mustExport(t, from, dir, Options{})

@@ -16,62 +16,60 @@ import (
 	"pwc/cache"
 )
 
-// Options say how a registry is reached, what is taken from it, and who is
-// told. The zero value: HTTPS, no proxy, no credentials, nothing is wanted.
+// Options say how to reach a registry, what to take from it, and where to report progress. The zero value means HTTPS
+// without proxy or credentials, and takes nothing.
 type Options struct {
-	// How a registry is reached (Push, Pull, NewRemote).
-	PlainHTTP  bool                // HTTP, without encryption or proof of who answers
+	// The connection to a registry (Push, Pull, NewRemote).
+	PlainHTTP  bool                // HTTP, without encryption or authentication of the registry
 	Credential auth.CredentialFunc // nil: none
-	Transport  http.RoundTripper   // nil: one of Go's defaults that uses no proxy
-	Retry      retry.Policy        // of requests that fail; nil: retry.DefaultPolicy
-	Stall      time.Duration       // a transfer in which no byte moves for this long has failed; 0: 30 s
+	Transport  http.RoundTripper   // nil: one like Go's default, without a proxy
+	Retry      retry.Policy        // for requests that fail; nil: retry.DefaultPolicy
+	Stall      time.Duration       // a transfer that moves too few bytes in this time fails, see MinRate; 0: 30 s
 
-	MinRate int64 // bytes a second that a transfer must move, over each Stall; 0: 4 KiB, less than 0: one byte in all
+	MinRate int64 // least bytes per second of a transfer, measured over each Stall; 0: 4 KiB, negative: one byte in each Stall
 
-	// Trust says whose machine code is taken (Import, Pull, NewRemote): an artifact with
-	// some is taken if it or its repository is listed, or if a key of the list signed it.
-	// Nil: none is. Programs for the host need no trust.
+	// Trust lists the artifacts, repositories and keys whose machine code is taken (Import, Pull, NewRemote): an
+	// artifact with machine code is taken if the list has it or its repository, or a key that signed it. Nil: no
+	// machine code is trusted. Programs for the host need no trust.
 	Trust *cache.Trust
 
-	// Accept is asked about an artifact with machine code that Trust does not cover
-	// (Import, Pull), by the digest of its manifest and before anything is taken: an error
-	// ends the transfer. Nil: such code is refused.
+	// Accept is called for an artifact with machine code that Trust does not cover (Import, Pull), with the digest of
+	// the manifest, before anything is taken. An error ends the transfer. Nil: such code is refused.
 	Accept func(cache.Digest) error
 
-	// Signer signs the artifact (Export, Push), unless its signature is there. Nil: no
-	// signature is added.
+	// Signer signs the artifact (Export, Push), unless it has a signature by the same key. Nil: no signature is
+	// added.
 	Signer *cache.Signer
 
-	// What is wanted (Import, Pull, NewRemote).
+	// What to take (Import, Pull, NewRemote).
 	Machine  Machine
-	Targets  []string // not nil: modules of these targets are wanted, whatever Machine is
+	Targets  []string // not nil: take modules for these targets, whatever Machine is
 	MaxBytes int64    // of an artifact; 0: 16 GiB
 
-	// MinDriver gives the oldest driver that loads what a compiler makes for a
-	// target, in numbers and dots; "" where none is needed (Export, Push). Nil:
-	// none is needed. It should depend on its arguments alone: the digest of the
-	// artifact does depend on its result.
+	// MinDriver returns the oldest driver that loads the output of a compiler for a target, as numbers and dots; ""
+	// if no driver is needed (Export, Push). Nil: no driver is needed. The result is part of the artifact's digest,
+	// so it should depend on the arguments only.
 	MinDriver func(target, compiler string) string
 
-	// Tag of the artifact in a layout (Export; "": latest), or which one, by tag
-	// or digest (Import; "": the only one, or else latest).
+	// Tag is the tag that Export gives the artifact in a layout ("": latest), or the tag or digest of the artifact
+	// that Import takes ("": the only artifact, or else latest).
 	Tag string
 
-	Jobs     int            // transfers at once; 0: 4
+	Jobs     int            // concurrent transfers; 0: 4
 	Logger   *slog.Logger   // nil: no messages
-	Observer func(Progress) // nil, or told of every blob; calls do not overlap
+	Observer func(Progress) // called after every blob, by one goroutine at a time; nil: not called
 }
 
 // Machine is what a machine can run.
 type Machine struct {
 	Targets []string // "host", "cuda:sm_90"
-	Driver  string   // version of the GPU's driver, in the form of Target.MinDriver; empty: there is none
+	Driver  string   // version of the GPU's driver, in the form of Target.MinDriver; empty: no driver
 }
 
-// Progress is how far a transfer is.
+// Progress counts the blobs of a transfer.
 type Progress struct {
-	Done, Total           int   // blobs, those included that were there already
-	DoneBytes, TotalBytes int64 // of the blobs
+	Done, Total           int   // blobs, including those that the destination had already
+	DoneBytes, TotalBytes int64 // bytes of these blobs
 }
 
 const (
@@ -93,13 +91,11 @@ func (o *Options) log() *slog.Logger {
 	return o.Logger
 }
 
-// FromEnv returns the options of a command line. It is the only function of
-// the package that looks around in the machine: HTTPS_PROXY, HTTP_PROXY and
-// NO_PROXY say how a registry is reached ([http.ProxyFromEnvironment]), and
-// credentials come from Docker's config.json in DOCKER_CONFIG or the home
-// directory, and the credential helpers that it names. The config is read when
-// a registry first asks who is there: a machine without one, or without a home
-// directory, reaches those that do not.
+// FromEnv returns the options of a command line. It is the only function of the package that reads the environment:
+// HTTPS_PROXY, HTTP_PROXY and NO_PROXY choose a proxy ([http.ProxyFromEnvironment]). Credentials come from Docker's
+// config.json, in DOCKER_CONFIG or the home directory, and from the credential helpers that it names. It is read when
+// a registry first asks for credentials, so a machine without the file, or without a home directory, can use
+// registries that ask for none.
 func FromEnv() Options {
 	t := newTransport()
 	t.Proxy = http.ProxyFromEnvironment
@@ -115,7 +111,7 @@ func FromEnv() Options {
 	}}
 }
 
-// tracker counts blobs for an observer.
+// A tracker counts blobs for an observer.
 type tracker struct {
 	mu      sync.Mutex
 	observe func(Progress)
@@ -132,7 +128,7 @@ func (t *tracker) done(bytes int64) {
 	}
 }
 
-// cause returns the cause of ctx's end if it has ended, and else err.
+// cause returns the cause of ctx if it has ended, else err.
 func cause(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)

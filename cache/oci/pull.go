@@ -12,29 +12,28 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// Received is what Import and Pull took.
+// Received is the result of Import and Pull.
 type Received struct {
 	Digest       cache.Digest // of the manifest
 	Modules      []cache.ID
-	Refused      []Refusal // modules that were left
+	Refused      []Refusal // modules that were not taken
 	Entries      int       // of the modules
-	Kept         int       // of the entries, those that were there already
-	Fetched      int       // blobs and graphs that were read from the source
+	Kept         int       // entries that the store had already
+	Fetched      int       // blobs and graphs read from the source
 	FetchedBytes int64
 
-	// Trusted says why machine code was taken: "listed", "signed by key …", "accepted"
-	// (by Options.Accept). "": there was none.
+	// Trusted is why machine code was taken: "listed", "signed by key …" or "accepted" (by Options.Accept). "": there
+	// was no machine code.
 	Trusted string
 }
 
-// Info is what is known of an artifact from its manifest and config.
+// Info is the manifest's digest and the config of an artifact.
 type Info struct {
 	Digest cache.Digest
 	Config *Config
 }
 
-// Inspect reads manifest and config of REGISTRY/REPO:TAG or
-// REGISTRY/REPO@sha256:….
+// Inspect reads the manifest and the config of REGISTRY/REPO:TAG or REGISTRY/REPO@sha256:….
 func Inspect(ctx context.Context, ref string, o Options) (*Info, error) {
 	r, err := newRepository(ref, &o)
 	if err != nil {
@@ -48,16 +47,14 @@ func Inspect(ctx context.Context, ref string, o Options) (*Info, error) {
 	return &Info{a.digest, a.config}, nil
 }
 
-// Pull takes the modules of REGISTRY/REPO:TAG or REGISTRY/REPO@sha256:… that
-// Options want into a store. The config is read first: modules that cannot be
-// used are left, and said in the result; if that is all of them the error is a
+// Pull takes modules from REGISTRY/REPO:TAG or REGISTRY/REPO@sha256:… into a store. It reads the config first and
+// skips modules that cannot be used, with the reasons in the result. If it skips all modules, the error is a
 // *[RefusedError].
 //
-// Every blob is verified against its digest, checked to be a program, and put
-// by [cache.Store.Put] when it is whole, and a module when all of it is there.
-// So a pull that was interrupted leaves whole entries, and the next goes on
-// from them. What the store holds whole under a key stays, even if the artifact
-// has other bytes.
+// Every blob is compared with its digest, checked to be a program, and put by [cache.Store.Put] when it has arrived
+// whole. A module is put when the store has all its entries. So an interrupted pull leaves whole entries, and the
+// next pull continues with the others. An intact entry of the store stays, even if the artifact has other bytes for
+// its key.
 func Pull(ctx context.Context, s *cache.Store, ref string, o Options) (*Received, error) {
 	r, err := newRepository(ref, &o)
 	if err != nil {
@@ -87,25 +84,25 @@ func receive(ctx context.Context, s *cache.Store, src source, o *Options) (*Rece
 	return rx.result, nil
 }
 
-// receiver is one run of receive.
+// A receiver is one run of receive.
 type receiver struct {
 	s        *cache.Store
 	a        *remoteArtifact
 	o        *Options
 	modules  []*Module
-	blobs    [][]int // entries to be had, by blob
+	blobs    [][]int // indices of the wanted entries, by blob
 	progress *tracker
 
 	mu     sync.Mutex
 	result *Received
-	sizes  map[int]int64 // of entries for which the store holds other bytes
+	sizes  map[int]int64 // by entry for which the store has other bytes: their size
 }
 
-// choose fills modules and blobs.
+// choose selects the modules, and sets modules, blobs and progress.
 func (rx *receiver) choose(ctx context.Context) error {
 	c := rx.a.config
 	wanted := make([]bool, len(c.Entries))
-	var untrusted *cache.UntrustedError // once it was asked for
+	var untrusted *cache.UntrustedError // why the artifact is not trusted, once that was checked
 	for i := range c.Modules {
 		m := &c.Modules[i]
 		why := rx.o.refusesModule(c, m)
@@ -163,7 +160,7 @@ func (rx *receiver) choose(ctx context.Context) error {
 	return nil
 }
 
-// entries gets all blobs.
+// entries fetches all blobs that the store lacks.
 func (rx *receiver) entries(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(rx.o.jobs())
@@ -173,14 +170,14 @@ func (rx *receiver) entries(ctx context.Context) error {
 	return g.Wait()
 }
 
-// blob gets the entries that share a blob.
+// blob puts the entries that share a blob.
 func (rx *receiver) blob(ctx context.Context, of []int) error {
 	entries := rx.a.config.Entries
 	want := entries[of[0]].Blob
 	var data []byte
 	var missing []int
 	for _, i := range of {
-		// A damaged entry, which the store has logged, is one that is missing.
+		// A damaged entry counts as missing; the store has logged it.
 		have, ok, _ := rx.s.Get(ctx, entries[i].Key())
 		switch {
 		case ctx.Err() != nil:
@@ -221,7 +218,7 @@ func (rx *receiver) blob(ctx context.Context, of []int) error {
 	return nil
 }
 
-// count is called with mu held.
+// count adds a blob to the result if it was fetched. It is called with mu held.
 func (rx *receiver) count(fetched bool, bytes int64) {
 	if fetched {
 		rx.result.Fetched++
@@ -229,7 +226,7 @@ func (rx *receiver) count(fetched bool, bytes int64) {
 	}
 }
 
-// module records a module, all entries of which are there.
+// module puts a module. The store has all its entries.
 func (rx *receiver) module(ctx context.Context, m *Module) error {
 	out := rx.a.config.module(m)
 	for j, e := range m.Entries {
@@ -258,8 +255,8 @@ func (rx *receiver) module(ctx context.Context, m *Module) error {
 	return nil
 }
 
-// Usable returns the modules of an artifact that Options want, and why not the
-// others.
+// Usable returns the modules of an artifact that the options take, and why they refuse the others. It does not check
+// trust.
 func (i *Info) Usable(o Options) (modules []Module, refused []Refusal) {
 	for _, m := range i.Config.Modules {
 		if why := o.refusesModule(i.Config, &m); why != "" {

@@ -18,14 +18,14 @@ import (
 	"pwc/cache"
 )
 
-// A registry fails in some way for some blobs. Nothing but whole entries is
-// kept, and the next pull fetches only what is missing.
+// TestPullFaults has a registry that fails in several ways for some blobs. The store keeps whole entries only, and
+// the next pull fetches the missing ones only.
 func TestPullFaults(t *testing.T) {
 	real := testBlob(t, 3, "host")
 	bad := "/blobs/" + cache.DigestOf(real).String()
 	tests := map[string]struct {
 		answer http.HandlerFunc
-		want   []string // in the error
+		want   []string // parts of the error
 		as     func(error) bool
 		tries  int // requests for the blob
 	}{
@@ -105,7 +105,7 @@ func isContent(err error) bool {
 	return ok
 }
 
-// Transfers that break off now and then are no failure.
+// TestPullBrokenTransfers checks that a pull survives some transfers that break off.
 func TestPullBrokenTransfers(t *testing.T) {
 	srv, from := newServer(t), filled(t, 8)
 	sent := mustPush(t, from, srv.ref("v1"))
@@ -129,7 +129,7 @@ func TestPullBrokenTransfers(t *testing.T) {
 	wantWhole(t, to, 8, 1)
 }
 
-// sizeOf returns the right size of what a request asks for.
+// sizeOf returns the right size of the blob of a request.
 func sizeOf(t testing.TB, s *cache.Store, sent *Sent, r *http.Request) int64 {
 	a, err := pack(context.Background(), s, nil, nil)
 	if err != nil {
@@ -145,7 +145,7 @@ func sizeOf(t testing.TB, s *cache.Store, sent *Sent, r *http.Request) int64 {
 	return 0
 }
 
-// A pull that is interrupted again and again gets further each time.
+// TestPullResumes interrupts a pull several times: each pull continues from the entries that are there.
 func TestPullResumes(t *testing.T) {
 	srv, from := newServer(t), filled(t, 6)
 	mustPush(t, from, srv.ref("v1"))
@@ -190,8 +190,8 @@ func TestPullResumes(t *testing.T) {
 	wantWhole(t, to, 6, 1)
 }
 
-// A module of which something is missing is not recorded, even if nothing but
-// its programs would have to be fetched.
+// TestPullStopped checks that a module is not recorded if an entry is missing, even if only its programs would have
+// to be fetched.
 func TestPullStopped(t *testing.T) {
 	from, _ := newStore(t)
 	m := fill(t, from, "toy", "host", 0, 3)
@@ -253,7 +253,7 @@ func TestSlowRegistry(t *testing.T) {
 	}
 }
 
-// A transfer that takes longer than Stall but moves is well.
+// TestSlowButMoving checks that a transfer may take longer than Stall if bytes move.
 func TestSlowButMoving(t *testing.T) {
 	srv, from := newServer(t), filled(t, 1)
 	mustPush(t, from, srv.ref("v1"))
@@ -273,7 +273,7 @@ func TestSlowButMoving(t *testing.T) {
 	})
 	to, _ := newStore(t)
 	o := plain()
-	o.Stall, o.MinRate = 250*time.Millisecond, -1 // in all it takes at least 300
+	o.Stall, o.MinRate = 250*time.Millisecond, -1 // the transfer takes at least 300 ms
 	if _, err := Pull(t.Context(), to, srv.ref("v1"), o); err != nil {
 		t.Fatal(err)
 	}
@@ -293,13 +293,13 @@ func TestPushFaults(t *testing.T) {
 		srv.setMeddle(fail)
 		_, err := Push(t.Context(), from, nil, srv.ref("v1"), plain())
 		wantErr(t, err, "502", srv.ref("v1"))
-		// Whatever was sent: there is no tag until all is there.
+		// A failed push sets no tag.
 		srv.setMeddle(nil)
 		to, _ := newStore(t)
 		if _, err := Pull(t.Context(), to, srv.ref("v1"), plain()); err == nil {
 			t.Errorf("%s: there is an artifact under the tag", method)
 		}
-		// One failure is overcome.
+		// A push survives one failure.
 		var once atomic.Bool
 		srv.setMeddle(func(w http.ResponseWriter, r *http.Request) bool {
 			return r.Method+" "+kind(r) == method && once.CompareAndSwap(false, true) && fail(w, r)
@@ -329,7 +329,8 @@ func TestPushStalls(t *testing.T) {
 	}
 }
 
-// What the store holds whole under a key stays.
+// TestPullKeepsOtherBytes checks that an intact entry of the store stays, if the artifact has other bytes for its
+// key.
 func TestPullKeepsOtherBytes(t *testing.T) {
 	srv, from := newServer(t), filled(t, 3)
 	mustPush(t, from, srv.ref("v1"))
@@ -354,7 +355,7 @@ func TestPullKeepsOtherBytes(t *testing.T) {
 	}
 }
 
-// Damage is repaired by a pull.
+// TestPullRepairs checks that a pull replaces damaged entries.
 func TestPullRepairs(t *testing.T) {
 	srv, from := newServer(t), filled(t, 3)
 	mustPush(t, from, srv.ref("v1"))
@@ -370,7 +371,7 @@ func TestPullRepairs(t *testing.T) {
 	wantWhole(t, to, 3, 1)
 }
 
-// Two keys of one program are one blob.
+// TestSharedBlob checks that two keys with one program have one blob.
 func TestSharedBlob(t *testing.T) {
 	srv := newServer(t)
 	from, _ := newStore(t)

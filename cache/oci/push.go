@@ -11,31 +11,30 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// Sent is what Export and Push made.
+// Sent is the result of Export and Push.
 type Sent struct {
-	Digest       cache.Digest // of the manifest: what "@sha256:…" names
+	Digest       cache.Digest // of the manifest: the "@sha256:…" of a reference
 	Modules      int
 	Entries      int
 	Blobs        int   // layers and the config
 	Bytes        int64 // of the blobs
-	Written      int   // blobs that were not there yet
+	Written      int   // blobs that the destination did not have
 	WrittenBytes int64
 	SignedBy     string // id of the key of Options.Signer; "": the artifact was not signed
 }
 
 func (a *artifact) sent() *Sent {
 	s := &Sent{Modules: len(a.config.Modules), Entries: len(a.config.Entries), Blobs: len(a.parts)}
-	s.Digest, _ = cache.ParseDigest(a.manifest.Digest.String()) // made by us
+	s.Digest, _ = cache.ParseDigest(a.manifest.Digest.String()) // cannot fail: pack made it
 	for _, p := range a.parts {
 		s.Bytes += p.Size
 	}
 	return s
 }
 
-// Push sends modules of a store to REGISTRY/REPO:TAG: those that refs name
-// (see [cache.Store.Find]), or all. What the registry has is not sent again.
-// The tag is set last, so whoever pulls meanwhile gets the old artifact or the
-// whole new one. The same modules give the same digest.
+// Push sends modules of a store to REGISTRY/REPO:TAG: the modules that refs name (see [cache.Store.Find]), or all.
+// Blobs that the registry has are not sent again. The tag is set last, so a concurrent pull gets the old artifact or
+// the complete new one. The same modules give the same digest.
 func Push(ctx context.Context, s *cache.Store, refs []string, ref string, o Options) (*Sent, error) {
 	r, err := newRepository(ref, &o)
 	if err != nil {
@@ -50,7 +49,7 @@ func Push(ctx context.Context, s *cache.Store, refs []string, ref string, o Opti
 		return nil, err
 	}
 	sent := a.sent()
-	// The signature goes first: whoever finds the artifact finds it signed.
+	// The signature is pushed first, so that a reader that finds the artifact finds its signature.
 	err = pushSignature(ctx, r, sent, &o)
 	if err == nil {
 		err = push(ctx, r, a, r.repo.Reference.Reference, sent, &o)
@@ -61,7 +60,7 @@ func Push(ctx context.Context, s *cache.Store, refs []string, ref string, o Opti
 	return sent, nil
 }
 
-// pushSignature signs the artifact where that is asked for.
+// pushSignature signs the artifact if the options have a signer.
 func pushSignature(ctx context.Context, r *repository, sent *Sent, o *Options) error {
 	if o.Signer == nil {
 		return nil
@@ -88,7 +87,7 @@ func push(ctx context.Context, r *repository, a *artifact, tag string, sent *Sen
 	switch there, err := r.tagged(ctx, a.manifest.Descriptor, tag); {
 	case err != nil:
 		return err
-	case there: // a registry does not have a manifest without what it names
+	case there: // a registry takes a manifest only if it has the blobs that it names
 		return nil
 	}
 	var written, writtenBytes atomic.Int64

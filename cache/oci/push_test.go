@@ -51,7 +51,7 @@ func TestPushPull(t *testing.T) {
 	}
 }
 
-// The manifest is what other tools see: its form is fixed here by hand.
+// TestManifest compares the manifest, which other tools read, with one that was written by hand.
 func TestManifest(t *testing.T) {
 	srv, s := newServer(t), filled(t, 1)
 	fill(t, s, "gpu", "cuda:sm_90", 7, 8)
@@ -110,13 +110,12 @@ func TestSecondPushUploadsNothing(t *testing.T) {
 	if want := map[string]int{"HEAD manifests": 1}; !cmp.Equal(srv.counts(), want) || again.Written != 0 || again.Digest != first.Digest {
 		t.Errorf("second push: %+v", again)
 	}
-	// Another tag is a manifest alone.
+	// Another tag needs the manifest only.
 	mustPush(t, s, srv.ref("v2"))
 	if want, got := map[string]int{"HEAD manifests": 1, "HEAD blobs": 7, "PUT manifests": 1}, srv.counts(); !cmp.Equal(got, want) {
 		t.Errorf("push under another tag: %v", got)
 	}
-	// A changed module: what is new and nothing else. Two more programs, their
-	// module's graph, the config.
+	// A second module sends its new blobs only: two programs, its graph and the config.
 	fill(t, s, "toy two", "host", 3, 7)
 	more := mustPush(t, s, srv.ref("v1"))
 	if got := srv.counts(); more.Written != 4 || got["PUT uploads"] != 4 || got["HEAD blobs"] != 10 || got["PUT manifests"] != 1 {
@@ -124,9 +123,8 @@ func TestSecondPushUploadsNothing(t *testing.T) {
 	}
 }
 
-// The digest is a function of the modules: not of the order in which they were
-// made, the times, the durations, the origins, the name of the store or the
-// machine.
+// TestReproducible checks that the digest depends on the modules only: not on their order, times, durations, origins,
+// the name of the store or the machine.
 func TestReproducible(t *testing.T) {
 	a, _ := newStore(t)
 	fill(t, a, "one", "host", 0, 4)
@@ -168,7 +166,7 @@ func TestReproducible(t *testing.T) {
 	if one.sent().Digest == digests[0] {
 		t.Error("other modules have the same digest")
 	}
-	// What was pulled and pushed again is the same artifact.
+	// A push of a pulled artifact gives the same artifact.
 	srv := newServer(t)
 	sent := mustPush(t, a, srv.ref("v1"))
 	c, _ := newStore(t)
@@ -213,14 +211,14 @@ func TestPushErrors(t *testing.T) {
 	wantErr(t, push(bare, nil, srv.ref("v1"), plain()), "nothing to share")
 }
 
-// A blob that goes or changes between the manifest and its sending is an error,
-// not another artifact.
+// TestPushOfChanging checks that a blob that is removed or changed between the making of the manifest and the upload
+// is an error, not another artifact.
 func TestPushOfChanging(t *testing.T) {
 	for name, change := range map[string]func(s *cache.Store) error{
 		"it was replaced": func(s *cache.Store) error {
 			return s.Put(t.Context(), testKey(1, "host"), testBlob(t, 99, "host"), cache.Provenance{})
 		},
-		"it went": func(s *cache.Store) error { return s.Clear(t.Context()) },
+		"it was removed": func(s *cache.Store) error { return s.Clear(t.Context()) },
 	} {
 		srv, s := newServer(t), filled(t, 3)
 		changed := false

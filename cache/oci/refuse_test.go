@@ -11,7 +11,7 @@ import (
 	"pwc/program"
 )
 
-// fleet is an artifact for two GPUs and the host.
+// fleet pushes an artifact for two GPUs and the host.
 func fleet(t testing.TB, srv *server) {
 	t.Helper()
 	s, _ := newStore(t)
@@ -38,7 +38,7 @@ func TestRefusals(t *testing.T) {
 		machine Machine
 		targets []string
 		modules int
-		refused map[string]string // module to reason
+		refused map[string]string // reason by module
 	}{
 		"host": {Machine{Targets: []string{"host"}}, nil, 1, map[string]string{
 			"toy 80": `this machine runs ["host"]`, "toy 90": `this machine runs ["host"]`}},
@@ -53,9 +53,9 @@ func TestRefusals(t *testing.T) {
 		"nothing": {Machine{}, nil, 0, map[string]string{
 			"toy": "this machine runs no target", "toy 80": "this machine runs no target", "toy 90": "this machine runs no target"}},
 		"for others": {Machine{Targets: []string{"host"}}, []string{"cuda:sm_80", "cuda:sm_90"}, 2, map[string]string{
-			"toy": `not of the targets that were asked for (["cuda:sm_80" "cuda:sm_90"])`}},
+			"toy": `not one of the requested targets (["cuda:sm_80" "cuda:sm_90"])`}},
 		"for nobody": {Machine{Targets: []string{"host"}}, []string{"cuda:sm_70"}, 0, map[string]string{
-			"toy": `not of the targets that were asked for (["cuda:sm_70"])`, "toy 80": `not of the targets that were asked for (["cuda:sm_70"])`, "toy 90": `not of the targets that were asked for (["cuda:sm_70"])`}},
+			"toy": `not one of the requested targets (["cuda:sm_70"])`, "toy 80": `not one of the requested targets (["cuda:sm_70"])`, "toy 90": `not one of the requested targets (["cuda:sm_70"])`}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -110,7 +110,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Programs of another format cannot be loaded, whatever is asked for.
+// TestRefusesFormat checks that programs of another format are refused, whatever the options request.
 func TestRefusesFormat(t *testing.T) {
 	srv := newServer(t)
 	from, _ := newStore(t)
@@ -131,7 +131,7 @@ func TestRefusesFormat(t *testing.T) {
 	if !errors.As(err, &r) {
 		t.Fatalf("%v; want a refusal", err)
 	}
-	wantErr(t, err, fmt.Sprintf("programs of format %d; this program loads format %d", program.FormatVersion+1, program.FormatVersion))
+	wantErr(t, err, fmt.Sprintf("its programs have format %d; this version of pwc loads format %d", program.FormatVersion+1, program.FormatVersion))
 	wantWhole(t, to, 0, 0)
 }
 
@@ -177,7 +177,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// The minimum of a target is the newest that any of its entries needs.
+// TestMinDriver checks that the minimum driver of a target is the newest that one of its entries needs.
 func TestMinDriver(t *testing.T) {
 	for _, order := range [][]string{{"450.80", "525.60.13", "", "525.60"}, {"525.60.13", "9", "450.80"}} {
 		drivers := map[string]string{}

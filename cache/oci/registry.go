@@ -18,21 +18,20 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// source is where an artifact is read from.
+// A source is a registry or a layout from which an artifact is read.
 type source interface {
-	// name is what messages call it.
+	// name returns the name for messages.
 	name() string
-	// resolve returns the descriptor of the manifest, of a type and size that
-	// were checked.
+	// resolve returns the descriptor of the manifest, whose type and size were checked.
 	resolve(ctx context.Context) (ocispec.Descriptor, error)
-	// find is resolve of another tag. The error matches errdef.ErrNotFound or
-	// fs.ErrNotExist if there is none.
+	// find is resolve for another tag. The error matches errdef.ErrNotFound or fs.ErrNotExist if the source does not
+	// have the tag.
 	find(ctx context.Context, tag string) (ocispec.Descriptor, error)
-	// open opens a blob or the manifest. Nothing that comes is trusted.
+	// open opens a blob or the manifest. The bytes are not verified.
 	open(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error)
 }
 
-// repository is one repository of a registry, and a reference in it.
+// A repository is a repository of a registry, with a reference in it.
 type repository struct {
 	repo   *remote.Repository
 	client *http.Client
@@ -67,27 +66,25 @@ func newRepository(ref string, o *Options) (*repository, error) {
 	return &repository{repo: repo, client: client}, nil
 }
 
-// idleCloser closes the idle connections under a retry.Transport, which does
-// not.
+// idleCloser closes the idle connections below a retry.Transport, which does not pass CloseIdleConnections on.
 type idleCloser struct {
 	http.RoundTripper
 	base http.RoundTripper
 }
 
-// CloseIdleConnections implements what http.Client.CloseIdleConnections looks
-// for.
+// CloseIdleConnections implements the interface that http.Client.CloseIdleConnections looks for.
 func (c *idleCloser) CloseIdleConnections() {
 	if b, ok := c.base.(interface{ CloseIdleConnections() }); ok {
 		b.CloseIdleConnections()
 	}
 }
 
-// close closes the connections that wait for another request.
+// close closes the idle connections.
 func (r *repository) close() { r.client.CloseIdleConnections() }
 
 func (r *repository) name() string { return r.repo.Reference.String() }
 
-// withoutTag is the name without tag or digest.
+// withoutTag returns the name without tag or digest.
 func (r *repository) withoutTag() string {
 	return r.repo.Reference.Registry + "/" + r.repo.Reference.Repository
 }
@@ -121,7 +118,7 @@ func (r *repository) upload(ctx context.Context, d ocispec.Descriptor, data []by
 	return r.repo.Push(ctx, d, bytes.NewReader(data))
 }
 
-// tagged reports whether a tag means this manifest.
+// tagged reports whether a tag names this manifest.
 func (r *repository) tagged(ctx context.Context, d ocispec.Descriptor, tag string) (bool, error) {
 	have, err := r.repo.Resolve(ctx, tag)
 	if errors.Is(err, errdef.ErrNotFound) {
@@ -130,8 +127,7 @@ func (r *repository) tagged(ctx context.Context, d ocispec.Descriptor, tag strin
 	return err == nil && have.Digest == d.Digest, err
 }
 
-// tag sends a manifest under a tag. Registries take it if they have all that it
-// names.
+// tag sends a manifest under a tag. Registries accept it only if they have all blobs that it names.
 func (r *repository) tag(ctx context.Context, d ocispec.Descriptor, manifest []byte, tag string) error {
 	return r.repo.PushReference(ctx, d, bytes.NewReader(manifest), tag)
 }

@@ -13,40 +13,37 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// EnvRemote names the artifact that a command line consults after the local
-// cache: oci://REGISTRY/REPO:TAG or …@sha256:…, or oci+http://… without
-// encryption. The library does not read it.
+// EnvRemote is the variable with the address of the artifact that a command line consults after the local cache:
+// oci://REGISTRY/REPO:TAG or oci://REGISTRY/REPO@sha256:…, or oci+http://… without encryption. The library does not
+// read it.
 const EnvRemote = "PWC_CACHE_REMOTE"
 
-// Remote is an artifact in a registry from which single entries are taken when
-// they are wanted. Its config is read once, at the first look-up. The first
-// failure ends its use, with one warning: a build does not wait for a broken
-// registry once for every piece. All methods may be called from many
-// goroutines.
+// Remote is an artifact in a registry from which single entries are fetched when they are looked up. Its config is
+// read once, at the first look-up. The first failure ends its use, with one warning, so that a build does not wait
+// for a broken registry at every piece. Methods are safe for concurrent use.
 type Remote struct {
 	repo *repository
 	o    Options
 
-	opening chan struct{} // holds a token while nobody opens
+	opening chan struct{} // holds a token while no goroutine reads the config
 	opened  atomic.Pointer[remoteIndex]
 
 	mu      sync.Mutex
 	failure error
-	refused map[string]bool // reasons that were logged
+	refused map[string]bool // reasons that were logged already
 
 	fetched, fetchedBytes atomic.Int64
 }
 
-// remoteIndex is an artifact and its entries by id.
+// A remoteIndex is an artifact and its entries by id.
 type remoteIndex struct {
 	*remoteArtifact
 	at        map[cache.ID]*Entry
-	untrusted error // why its machine code is not used; nil: it has none, or it is trusted
+	untrusted error // why its machine code is not used; nil: there is none, or it is trusted
 }
 
-// NewRemote returns the remote of an address as in [EnvRemote]. Nothing is
-// reached before the first look-up. Options.Targets and Machine.Targets name
-// what may be looked up.
+// NewRemote returns the remote of an address as in [EnvRemote]. It does not connect before the first look-up.
+// Options.Targets or else Machine limit the entries that a look-up may return.
 func NewRemote(address string, o Options) (*Remote, error) {
 	scheme, ref, ok := strings.Cut(address, "://")
 	switch {
@@ -65,7 +62,7 @@ func NewRemote(address string, o Options) (*Remote, error) {
 	return m, nil
 }
 
-// Close closes the connections that wait for another request.
+// Close closes the idle connections.
 func (m *Remote) Close() { m.repo.close() }
 
 // Err returns the failure that ended the use of the remote, or nil.
@@ -75,11 +72,10 @@ func (m *Remote) Err() error {
 	return m.failure
 }
 
-// Fetched returns how many blobs were taken, and their bytes.
+// Fetched returns the number of fetched blobs, and their bytes.
 func (m *Remote) Fetched() (blobs, bytes int64) { return m.fetched.Load(), m.fetchedBytes.Load() }
 
-// fail ends the use of the remote, unless ctx has ended: that is no fault of
-// the remote.
+// fail ends the use of the remote, unless ctx has ended, which is not a failure of the remote.
 func (m *Remote) fail(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -93,7 +89,7 @@ func (m *Remote) fail(ctx context.Context, err error) error {
 	return m.failure
 }
 
-// index returns the entries, which the first caller reads.
+// index returns the entries. The first caller reads them.
 func (m *Remote) index(ctx context.Context) (*remoteIndex, error) {
 	if x := m.opened.Load(); x != nil {
 		return x, nil
@@ -117,7 +113,7 @@ func (m *Remote) index(ctx context.Context) (*remoteIndex, error) {
 	var untrusted *cache.UntrustedError
 	if err == nil && slices.ContainsFunc(a.config.Targets, func(t Target) bool { return cache.NeedsTrust(t.Name) && m.o.refuses(a.config, t.Name) == "" }) {
 		trust := m.o
-		trust.Accept = nil // which is for whoever looks at what comes
+		trust.Accept = nil // only Import and Pull ask it
 		if _, err = trust.trusted(ctx, a); errors.As(err, &untrusted) {
 			err = nil
 		}
@@ -137,8 +133,8 @@ func (m *Remote) index(ctx context.Context) (*remoteIndex, error) {
 	return x, nil
 }
 
-// find returns the entry of a key; nil if the remote has none that this machine
-// can use, with a *cache.UntrustedError where it has machine code that is not trusted.
+// find returns the entry of a key, or nil if the remote has no entry that this machine can use. The error is a
+// *cache.UntrustedError if the entry is machine code that is not trusted.
 func (m *Remote) find(ctx context.Context, key cache.Key) (*remoteIndex, *Entry, error) {
 	x, err := m.index(ctx)
 	if err != nil {
@@ -164,7 +160,7 @@ func (m *Remote) find(ctx context.Context, key cache.Key) (*remoteIndex, *Entry,
 	return x, nil, err
 }
 
-// fetch returns the blob of an entry, verified.
+// fetch returns the blob of an entry, after all checks.
 func (m *Remote) fetch(ctx context.Context, x *remoteIndex, e *Entry) ([]byte, error) {
 	blob, err := x.content(ctx, e.Blob)
 	if err == nil {
@@ -178,24 +174,22 @@ func (m *Remote) fetch(ctx context.Context, x *remoteIndex, e *Entry) ([]byte, e
 	return blob, nil
 }
 
-// Layered is a store over a remote that is asked for what the store does not
-// have. What comes from there is kept in the store. Nothing is sent.
+// Layered is a store that asks a remote for entries that it does not have, and keeps what it fetches. It sends
+// nothing to the remote.
 type Layered struct {
 	*cache.Store
 	remote *Remote
 	frozen bool
 }
 
-// Layer returns a store over a remote. A failure of the remote is a miss with
-// one warning; if frozen, every look-up that misses for it is an error that
-// says so.
+// Layer returns a store over a remote. After a failure of the remote its entries are misses, with one warning. If
+// frozen is set, such a miss is an error that contains the failure.
 func Layer(s *cache.Store, m *Remote, frozen bool) *Layered {
 	return &Layered{Store: s, remote: m, frozen: frozen}
 }
 
-// Get returns the blob of a key from the store, and else from the remote. An
-// error of the store is returned as [cache.Store.Get] does, unless the remote
-// has the blob, which repairs the store.
+// Get returns the blob of a key from the store, or else from the remote. An error of the store is returned as by
+// [cache.Store.Get], unless the remote has the blob, which then repairs the store.
 func (l *Layered) Get(ctx context.Context, key cache.Key) (blob []byte, ok bool, err error) {
 	blob, ok, err = l.Store.Get(ctx, key)
 	if ok || ctx.Err() != nil {
@@ -213,10 +207,9 @@ func (l *Layered) Get(ctx context.Context, key cache.Key) (blob []byte, ok bool,
 	return nil, false, err
 }
 
-// getRemote returns nil if the remote does not have the key. Of several
-// processes that want it one fetches, and the others, if the store missed
-// plainly, find it there. The lock is not that of the key, which is held while
-// the key is compiled, perhaps by the caller.
+// getRemote returns nil if the remote does not have the key. If several processes want it, one of them fetches it,
+// and the others find it in the store, unless the store returned an error (missed is false). The lock is not the lock
+// of the key: the caller may hold that one to compile the key.
 func (l *Layered) getRemote(ctx context.Context, key cache.Key, missed bool) ([]byte, error) {
 	x, e, err := l.remote.find(ctx, key)
 	if e == nil {

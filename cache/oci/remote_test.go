@@ -32,7 +32,7 @@ func newRemote(t testing.TB, srv *server, tag string) *Remote {
 	return r
 }
 
-// newLayer returns a layer over an empty store, and what the remote logs.
+// newLayer returns a layer over an empty store, and the log of the remote.
 func newLayer(t testing.TB, srv *server, frozen bool) (*Layered, *Remote, *testkit.Log) {
 	t.Helper()
 	j := &testkit.Log{}
@@ -81,7 +81,7 @@ func TestLayer(t *testing.T) {
 	if err != nil || !strings.HasSuffix(why[0].Nearest.Provenance.Origin, "@"+sent.Digest.String()) {
 		t.Errorf("%+v, %v; want the artifact as the origin", why, err)
 	}
-	// What is put stays here.
+	// Put does not send to the remote.
 	if err := l.Put(t.Context(), testKey(7, "host"), testBlob(t, 7, "host"), cache.Provenance{}); err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestLayer(t *testing.T) {
 	wantWhole(t, l.Store, 2, 0)
 }
 
-// Whatever fails, however often: misses, one warning, and no more requests.
+// TestLayerFailure checks that any failure leads to misses, one warning, and no more requests.
 func TestLayerFailure(t *testing.T) {
 	for _, what := range []string{"HEAD manifests", "GET manifests", "GET blobs", "nothing"} {
 		srv := newServer(t)
@@ -135,7 +135,7 @@ func TestLayerFailure(t *testing.T) {
 			if r.Err() == nil || !failed.Load() {
 				t.Errorf("%s: no failure", what)
 			}
-			// The store works on.
+			// The store still works.
 			if err := l.Put(t.Context(), testKey(0, "host"), testBlob(t, 0, "host"), cache.Provenance{}); err != nil {
 				t.Error(err)
 			}
@@ -144,13 +144,13 @@ func TestLayerFailure(t *testing.T) {
 	}
 }
 
-// Look-ups that fail at the same time are one failure.
+// TestLayerFailsOnce checks that concurrent look-ups that fail are one failure.
 func TestLayerFailsOnce(t *testing.T) {
 	const n = 4
 	srv := newServer(t)
 	mustPush(t, filled(t, n), srv.ref("v1"))
 	l, _, j := newLayer(t, srv, false)
-	wantMiss(t, l, n) // the config is read
+	wantMiss(t, l, n) // reads the config
 	var all sync.WaitGroup
 	all.Add(n)
 	srv.setMeddle(func(w http.ResponseWriter, _ *http.Request) bool {
@@ -172,7 +172,7 @@ func TestLayerFailsOnce(t *testing.T) {
 		t.Errorf("messages:\n%s", text)
 	}
 
-	// Those that waited for the one that failed do not try it again.
+	// Look-ups that waited for the failing one do not try again.
 	srv.setMeddle(nil)
 	l, r, _ := newLayer(t, srv, false)
 	wantMiss(t, l, n)
@@ -194,7 +194,7 @@ func TestLayerFailsOnce(t *testing.T) {
 	}
 }
 
-// A look-up that was given up is no failure of the remote.
+// TestLayerContext checks that a cancelled look-up is not a failure of the remote.
 func TestLayerContext(t *testing.T) {
 	srv := newServer(t)
 	mustPush(t, filled(t, 2), srv.ref("v1"))
@@ -220,9 +220,8 @@ func TestLayerContext(t *testing.T) {
 	}
 }
 
-// Several stores over one directory, as in several processes, fetch a blob
-// once in all; a caller that holds the lock of the key does not wait for
-// itself.
+// TestLayerOnce has several stores in one directory, as in several processes. Together they fetch a blob once. A
+// caller that holds the lock of the key does not deadlock.
 func TestLayerOnce(t *testing.T) {
 	srv := newServer(t)
 	mustPush(t, filled(t, 4), srv.ref("v1"))
@@ -265,7 +264,7 @@ func TestLayerOnce(t *testing.T) {
 	wantWhole(t, layers[0].Store, 4, 0)
 }
 
-// Damage of the store is repaired from the remote.
+// TestLayerRepairs checks that the remote repairs a damaged entry of the store.
 func TestLayerRepairs(t *testing.T) {
 	srv := newServer(t)
 	mustPush(t, filled(t, 2), srv.ref("v1"))
@@ -279,7 +278,7 @@ func TestLayerRepairs(t *testing.T) {
 	wantHit(t, l, 0, "host")
 	wantHit(t, l.Store, 0, "host")
 	wantWhole(t, l.Store, 1, 0)
-	// Without help it is an error of the store, as without a layer.
+	// Without the remote it is an error of the store.
 	if err := os.Truncate(file, 5); err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +289,7 @@ func TestLayerRepairs(t *testing.T) {
 	}
 }
 
-// What comes is used even if it cannot be kept.
+// TestLayerNotKept checks that a fetched blob is used even if the store cannot keep it.
 func TestLayerNotKept(t *testing.T) {
 	srv := newServer(t)
 	mustPush(t, filled(t, 2), srv.ref("v1"))
@@ -299,7 +298,7 @@ func TestLayerNotKept(t *testing.T) {
 	wantHit(t, l, 0, "host")
 }
 
-// Entries that this machine cannot run are not taken: a miss, said once.
+// TestLayerRefuses checks that entries that this machine cannot run are misses, with one warning.
 func TestLayerRefuses(t *testing.T) {
 	srv := newServer(t)
 	fleet(t, srv)
@@ -322,7 +321,7 @@ func TestLayerRefuses(t *testing.T) {
 	if text := j.Take(); strings.Count(text, "level=WARN") != 1 || !strings.Contains(text, "it needs driver 525.60.13, this machine has 470") {
 		t.Errorf("messages:\n%s", text)
 	}
-	// For another machine they are.
+	// Another machine can use them.
 	o.Targets, o.Trust = []string{"cuda:sm_90"}, trusts(srv)
 	other, err := NewRemote("oci+http://"+srv.ref("v1"), o)
 	if err != nil {

@@ -18,11 +18,10 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// Signatures are those of cosign (SIGNATURE_SPEC.md of github.com/sigstore/cosign): an
-// image manifest under the tag sha256-<hex>.sig, each layer of which is a text that
-// names the digest of what is signed ("simple signing"), with the signature over the
-// bytes of that text in an annotation. Certificates, transparency logs and bundles
-// are not read: a key is all that decides.
+// Signatures are those of cosign (SIGNATURE_SPEC.md of github.com/sigstore/cosign): an image manifest under the tag
+// sha256-<hex>.sig. Each layer is a text that names the digest of the signed artifact ("simple signing"), with a
+// signature over its bytes in an annotation. Certificates, transparency logs and bundles are not read: only keys
+// decide.
 const (
 	signatureMediaType  = "application/vnd.dev.cosign.simplesigning.v1+json"
 	signatureAnnotation = "dev.cosignproject.cosign/signature"
@@ -39,8 +38,7 @@ func isSignatureTag(tag string) bool {
 	return strings.HasPrefix(tag, "sha256-") && strings.HasSuffix(tag, ".sig")
 }
 
-// payload is the text that is signed. The rest of it is not looked at: who signed
-// vouches for the digest, wherever it lies.
+// A payload is the signed text. Only type and digest are read: a signature is about the digest, in any registry.
 type payload struct {
 	Critical struct {
 		Identity struct {
@@ -54,14 +52,14 @@ type payload struct {
 	Optional json.RawMessage `json:"optional"`
 }
 
-// signature is one layer of a signature's manifest.
+// A signature is one layer of the manifest of signatures.
 type signature struct {
 	ocispec.Descriptor
 	payload []byte
 	bytes   []byte
 }
 
-// by returns the first of some keys that made the signature over a digest, if any did.
+// by returns the first of the keys that made this signature of a digest. It reports false if none did.
 func (s *signature) by(keys []cache.PublicKey, of cache.Digest) (key cache.PublicKey, ok bool) {
 	var p payload
 	if exactjson.Unmarshal(s.payload, &p) != nil || p.Critical.Type != signatureType || p.Critical.Image.Digest != of.String() {
@@ -75,8 +73,7 @@ func (s *signature) by(keys []cache.PublicKey, of cache.Digest) (key cache.Publi
 	return key, false
 }
 
-// signatures reads the signatures of an artifact; none if it has none. What is not a
-// signature is left out.
+// signatures reads the signatures of an artifact, if any. Layers that are not signatures are left out.
 func signatures(ctx context.Context, src source, of cache.Digest) ([]signature, error) {
 	d, err := src.find(ctx, signatureTag(of))
 	if errors.Is(err, errdef.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
@@ -103,7 +100,7 @@ func signatures(ctx context.Context, src source, of cache.Digest) ([]signature, 
 		return nil, fmt.Errorf("not JSON of a manifest: %w", err)
 	}
 	if len(m.Layers) > maxSignatures {
-		return nil, fmt.Errorf("%d signatures; at most %d are read", len(m.Layers), maxSignatures)
+		return nil, fmt.Errorf("it has %d signatures; the limit is %d", len(m.Layers), maxSignatures)
 	}
 	var out []signature
 	for _, l := range m.Layers {
@@ -124,9 +121,8 @@ func signatures(ctx context.Context, src source, of cache.Digest) ([]signature, 
 	return out, nil
 }
 
-// sign makes the manifest of an artifact's signatures: those that it has, and one by
-// the signer. Nil: the signer's is among them. reference is what the text says that
-// was signed.
+// sign makes the manifest of an artifact's signatures: those that it has, and one by the signer. It returns nil if it
+// has one by the signer. reference is the name of the artifact in the signed text.
 func sign(signer *cache.Signer, of cache.Digest, reference string, have []signature) (*artifact, error) {
 	parts := make([]part, 0, len(have)+2)
 	for i := range have {
@@ -136,7 +132,7 @@ func sign(signer *cache.Signer, of cache.Digest, reference string, have []signat
 		parts = append(parts, part{have[i].Descriptor, func(context.Context) ([]byte, error) { return have[i].payload, nil }})
 	}
 	if len(parts) == maxSignatures {
-		return nil, fmt.Errorf("it has %d signatures already, as many as are read", len(parts))
+		return nil, fmt.Errorf("it has %d signatures already, which is the limit", len(parts))
 	}
 	var p payload
 	p.Critical.Identity.Reference, p.Critical.Image.Digest, p.Critical.Type, p.Optional = reference, of.String(), signatureType, json.RawMessage("null")
@@ -166,8 +162,8 @@ func sign(signer *cache.Signer, of cache.Digest, reference string, have []signat
 	return &artifact{manifest: inline(ocispec.MediaTypeImageManifest, manifest), parts: append(parts, config)}, nil
 }
 
-// trusted reports whether the machine code of an artifact may be used, and says in
-// words why. The error is a *[cache.UntrustedError], or that of reading signatures.
+// trusted returns why the machine code of an artifact may be used. The error is a *[cache.UntrustedError], an error
+// of reading the signatures, or that of Options.Accept.
 func (o *Options) trusted(ctx context.Context, a *remoteArtifact) (why string, err error) {
 	from := ""
 	if r, ok := a.src.(*repository); ok {
@@ -188,7 +184,7 @@ func (o *Options) trusted(ctx context.Context, a *remoteArtifact) (why string, e
 			}
 		}
 		if reason = "it is not signed"; len(list) > 0 {
-			reason = fmt.Sprintf("none of its %d signatures is by a key that is trusted", len(list))
+			reason = fmt.Sprintf("none of its %d signatures is by a trusted key", len(list))
 		}
 	}
 	if o.Accept != nil {
@@ -198,8 +194,7 @@ func (o *Options) trusted(ctx context.Context, a *remoteArtifact) (why string, e
 		Fix: "pwc cache trust add --key FILE with the signer's public key, or pwc cache trust add --artifact " + a.digest.String()}
 }
 
-// machineTarget returns the first target of machine code that the artifact is for, or
-// "".
+// machineTarget returns the first machine code target of the artifact, or "".
 func (c *Config) machineTarget() string {
 	for _, t := range c.Targets {
 		if cache.NeedsTrust(t.Name) {

@@ -41,7 +41,7 @@ func gpuOptions() Options {
 	return o
 }
 
-// keys of the kinds that sign.
+// keys returns one key of each supported kind.
 func keys(t testing.TB) map[string]crypto.Signer {
 	t.Helper()
 	ec, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -97,8 +97,8 @@ func wantUntrusted(t *testing.T, what string, err error, parts ...string) {
 	}
 }
 
-// TestSignedArtifacts signs what is pushed and exported. It is taken by who trusts the
-// key, and refused to everybody else.
+// TestSignedArtifacts signs artifacts in a push and an export. A reader that trusts the key takes them, any other
+// refuses them.
 func TestSignedArtifacts(t *testing.T) {
 	for name, key := range keys(t) {
 		from, srv, dir := gpuStore(t), newServer(t), t.TempDir()
@@ -136,7 +136,7 @@ func TestSignedArtifacts(t *testing.T) {
 			wantUntrusted(t, what+", nothing trusted", err, "no key is trusted")
 			o.Trust = trustKey(t, keys(t)[name])
 			_, err = pull(o)
-			wantUntrusted(t, what+", another key", err, "none of its 1 signatures is by a key that is trusted")
+			wantUntrusted(t, what+", another key", err, "none of its 1 signatures is by a trusted key")
 			o.Accept = func(cache.Digest) error { return errors.New("not recorded") }
 			if _, err := pull(o); err == nil || !strings.Contains(err.Error(), "not recorded") {
 				t.Errorf("%s, not accepted: %v", what, err)
@@ -158,7 +158,7 @@ func TestSignedArtifacts(t *testing.T) {
 	}
 }
 
-// TestSignaturesAddUp has an artifact signed by two; each of them is enough.
+// TestSignaturesAddUp has an artifact with two signatures: each of the two keys is enough.
 func TestSignaturesAddUp(t *testing.T) {
 	from, srv := gpuStore(t), newServer(t)
 	for _, key := range keys(t) {
@@ -178,7 +178,7 @@ func TestSignaturesAddUp(t *testing.T) {
 	}
 }
 
-// TestUnsigned pushes without a key, and takes what needs none.
+// TestUnsigned pushes without a key, and takes modules that need no trust.
 func TestUnsigned(t *testing.T) {
 	from, srv := gpuStore(t), newServer(t)
 	fill(t, from, "toy", "host", 0, 3)
@@ -193,15 +193,15 @@ func TestUnsigned(t *testing.T) {
 	wantWhole(t, to, 3, 1)
 }
 
-// TestUntrustedRemote asks a remote for machine code: a miss that is said once, or, if
-// frozen, an error that names the command. A signature makes it a hit.
+// TestUntrustedRemote looks up machine code in a remote: a miss with one warning, or, if frozen, an error that names
+// the command. With a signature it is a hit.
 func TestUntrustedRemote(t *testing.T) {
 	from, srv, key := gpuStore(t), newServer(t), keys(t)["ECDSA"]
 	mustPush(t, from, srv.ref("v1"))
 	look := func(trust *cache.Trust, frozen bool) (hit bool, said string, err error) {
 		j := &testkit.Log{}
 		o := gpuOptions()
-		o.Trust, o.Logger, o.Accept = trust, j.Logger(), func(cache.Digest) error { return nil } // which is for pull and import alone
+		o.Trust, o.Logger, o.Accept = trust, j.Logger(), func(cache.Digest) error { return nil } // which only Pull and Import ask
 		r, err := NewRemote("oci+http://"+srv.ref("v1"), o)
 		if err != nil {
 			t.Fatal(err)
@@ -234,16 +234,16 @@ func TestUntrustedRemote(t *testing.T) {
 	}
 }
 
-// cosigned is a signature as cosign writes it, with what a test makes of it.
+// cosigned is a signature as cosign writes it, with the changes of a test.
 type cosigned struct {
 	payload, manifest func(text string) string
 	key               crypto.Signer
-	signed            string // what is signed instead of the payload
+	signed            string // signed in place of the payload
 }
 
-// TestCosignSignatures lays signatures of cosign's form beside an artifact, made here
-// from cosign's specification and not by package oci. Those that say something else
-// than "this key signed this digest" are not taken.
+// TestCosignSignatures adds signatures in cosign's format to an artifact. The test makes them from cosign's
+// specification, not with package oci. Signatures that say anything other than "this key signed this digest" are
+// refused.
 func TestCosignSignatures(t *testing.T) {
 	same := func(s string) string { return s }
 	swap := func(old, new string) func(string) string {
@@ -321,8 +321,7 @@ func (c *cosigned) write(t *testing.T, dir string, of cache.Digest) {
 	}
 }
 
-// TestWithheldSignature has a registry that hides a signature, or breaks off in one:
-// nothing is taken.
+// TestWithheldSignature has a registry that hides a signature, or breaks off while sending it: nothing is taken.
 func TestWithheldSignature(t *testing.T) {
 	from, srv, key := gpuStore(t), newServer(t), keys(t)["Ed25519"]
 	o := gpuOptions()
@@ -349,7 +348,7 @@ func TestWithheldSignature(t *testing.T) {
 	}
 }
 
-// FuzzSignature holds that no text but the one that was signed is taken.
+// FuzzSignature checks that only the signed text is taken.
 func FuzzSignature(f *testing.F) {
 	key := keys(f)["Ed25519"]
 	trust := trustKey(f, key)

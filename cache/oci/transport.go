@@ -11,16 +11,13 @@ import (
 	"time"
 )
 
-// newTransport returns a transport without a proxy. What is not said here is
-// bounded by the guard.
+// newTransport returns a transport without a proxy. The guard limits the time of requests.
 func newTransport() *http.Transport {
 	return &http.Transport{ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute}
 }
 
-// guard is the transport under everything else. It refuses what a registry may
-// not ask for (a redirect, an upload or a token service without encryption)
-// and ends a request in which no byte moves. A time limit for the whole of a
-// request would end large transfers that are well.
+// guard is the transport below all others. It refuses redirects, uploads and token services without encryption, and
+// ends a request that moves too few bytes. A time limit for a whole request would end large transfers that progress.
 type guard struct {
 	base      http.RoundTripper
 	plainHTTP bool
@@ -28,7 +25,7 @@ type guard struct {
 	rate      int64 // bytes a second; see Options.MinRate
 }
 
-// StallError says that a transfer stood still, or moved too slowly to end.
+// A StallError reports a transfer that moved no bytes, or too few, over Options.Stall.
 type StallError struct {
 	URL   string // without its query, which may hold a signature
 	After time.Duration
@@ -36,21 +33,21 @@ type StallError struct {
 	Least int64 // bytes that should have moved in it
 }
 
-// Error names the address, the time and the bytes.
+// Error contains the address, the time and the bytes.
 func (e *StallError) Error() string {
 	if e.Moved == 0 {
 		return fmt.Sprintf("%s: no byte moved for %v", e.URL, e.After)
 	}
-	return fmt.Sprintf("%s: %d bytes moved in %v; a transfer that is well moves at least %d", e.URL, e.Moved, e.After, e.Least)
+	return fmt.Sprintf("%s: %d bytes moved in %v; the minimum is %d bytes", e.URL, e.Moved, e.After, e.Least)
 }
 
-// RoundTrip sends one request.
+// RoundTrip sends one request, if it is encrypted or PlainHTTP is set.
 func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !g.plainHTTP && req.URL.Scheme != "https" {
 		if req.Body != nil {
 			req.Body.Close()
 		}
-		return nil, fmt.Errorf("%s %s://%s: refused: it is not encrypted, and plain HTTP was not asked for", req.Method, req.URL.Scheme, req.URL.Host)
+		return nil, fmt.Errorf("%s %s://%s: refused: it is not encrypted; Options.PlainHTTP (--plain-http, oci+http://) allows that", req.Method, req.URL.Scheme, req.URL.Host)
 	}
 	ctx, cancel := context.WithCancelCause(req.Context())
 	at := *req.URL
@@ -81,22 +78,20 @@ func (g *guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// CloseIdleConnections implements what http.Client.CloseIdleConnections looks
-// for.
+// CloseIdleConnections implements the interface that http.Client.CloseIdleConnections looks for.
 func (g *guard) CloseIdleConnections() {
 	if c, ok := g.base.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
 }
 
-// watch ends a request that stands still. It looks at each span of the length stall: a
-// span in which too few bytes moved is the last. So a transfer ends within a span, or
-// keeps the least rate.
+// A watch ends a request after the first span of length stall in which fewer than least bytes moved. So a transfer
+// ends within a span, or keeps the minimum rate.
 type watch struct {
 	stall  time.Duration
-	least  int64 // bytes of a span, at least 1
+	least  int64 // bytes per span, at least 1
 	url    string
-	moved  atomic.Int64 // bytes of the span
+	moved  atomic.Int64 // bytes in the current span
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
@@ -111,7 +106,7 @@ func (w *watch) begin() {
 	w.timer = time.AfterFunc(w.stall, w.expire)
 }
 
-// expire is called at the end of a span.
+// expire runs at the end of a span.
 func (w *watch) expire() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -126,7 +121,7 @@ func (w *watch) expire() {
 	}
 }
 
-// restart begins a span: the other side's turn has come, and it has the whole of one.
+// restart begins a new span when it is the other side's turn to send.
 func (w *watch) restart() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -144,7 +139,7 @@ func (w *watch) end() {
 	w.cancel(nil)
 }
 
-// reason replaces the error of a request that was ended by the watch.
+// reason returns the StallError if the watch ended the request, else err.
 func (w *watch) reason(err error) error {
 	if err != nil && err != io.EOF {
 		var stall *StallError
@@ -155,23 +150,23 @@ func (w *watch) reason(err error) error {
 	return err
 }
 
-// watchedBody tells the watch of every byte.
+// A watchedBody counts every byte in the watch.
 type watchedBody struct {
 	io.ReadCloser
 	watch *watch
 }
 
-// Read reads.
+// Read reads and counts.
 func (b *watchedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.watch.moved.Add(int64(n))
 	return n, b.watch.reason(err)
 }
 
-// watchedRequest gives the other side a span to answer in when all is sent.
+// A watchedRequest begins a new span at the end of the request, in which the other side can answer.
 type watchedRequest struct{ watchedBody }
 
-// Read reads.
+// Read reads and counts.
 func (b *watchedRequest) Read(p []byte) (int, error) {
 	n, err := b.watchedBody.Read(p)
 	if err == io.EOF {
@@ -180,10 +175,10 @@ func (b *watchedRequest) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// watchedResponse ends the watch with the response.
+// A watchedResponse ends the watch when the response is closed.
 type watchedResponse struct{ watchedBody }
 
-// Close closes.
+// Close closes the body and ends the watch.
 func (b *watchedResponse) Close() error {
 	err := b.ReadCloser.Close()
 	b.watch.end()

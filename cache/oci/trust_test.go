@@ -22,7 +22,7 @@ import (
 	"pwc/cache"
 )
 
-// What whoever makes an artifact, a registry, or somebody between can and
+// The tests of this file show what the author of an artifact, a registry, or an attacker between them can do and
 // cannot do.
 
 // writeFile writes a file and the directories above it.
@@ -36,7 +36,7 @@ func writeFile(t testing.TB, name string, data []byte) {
 	}
 }
 
-// writeLayout writes a layout with one artifact of parts as they are given.
+// writeLayout writes a layout with one artifact of the given parts.
 func writeLayout(t testing.TB, dir string, manifest part, parts ...part) {
 	t.Helper()
 	index, err := json.Marshal(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, Manifests: []ocispec.Descriptor{manifest.Descriptor}})
@@ -54,9 +54,8 @@ func writeLayout(t testing.TB, dir string, manifest part, parts ...part) {
 	}
 }
 
-// forge makes the artifact of a store with a config and a manifest that were
-// changed. The manifest names the config that there is, unless it was changed
-// to name another.
+// forge makes the artifact of a store with a changed config and manifest. The manifest names the changed config,
+// unless it is changed to name another.
 func forge(t testing.TB, s *cache.Store, config func(string) string, manifest func(m *ocispec.Manifest)) (part, []part) {
 	t.Helper()
 	a, err := pack(t.Context(), s, nil, nil)
@@ -131,12 +130,12 @@ func TestForged(t *testing.T) {
 		"an entry of no module":       {replace(`"entries":[0,1]`, `"entries":[0]`), nil, "belongs to no module"},
 		"a key without a target":      {replace(`"target":"host","pipeline"`, `"target":"","pipeline"`), nil, "key without a target"},
 		"a driver that is none":       {replace(`"min_driver":""`, `"min_driver":"rm -rf"`), nil, "is not numbers separated by dots"},
-		"an entry of a negative size": {replace(fmt.Sprintf(`"digest":"%s","size":`, blob), fmt.Sprintf(`"digest":"%s","size":-`, blob)), nil, "are possible"},
-		"an entry of a petabyte":      {replace(fmt.Sprintf(`"digest":"%s","size":`, blob), fmt.Sprintf(`"digest":"%s","size":1000000000000`, blob)), nil, "are possible"},
+		"an entry of a negative size": {replace(fmt.Sprintf(`"digest":"%s","size":`, blob), fmt.Sprintf(`"digest":"%s","size":-`, blob)), nil, "bytes, not from"},
+		"an entry of a petabyte":      {replace(fmt.Sprintf(`"digest":"%s","size":`, blob), fmt.Sprintf(`"digest":"%s","size":1000000000000`, blob)), nil, "bytes, not from"},
 		"another artifact":            {nil, func(m *ocispec.Manifest) { m.ArtifactType = "application/vnd.example" }, "not a cache"},
 		"an image":                    {nil, func(m *ocispec.Manifest) { m.ArtifactType, m.Config.MediaType = "", ocispec.MediaTypeImageConfig }, "not a cache"},
 		"another config":              {nil, func(m *ocispec.Manifest) { m.Config.MediaType = "application/json" }, "its config is of type"},
-		"a config of a petabyte":      {nil, func(m *ocispec.Manifest) { m.Config.Size = 1 << 50 }, "the most is"},
+		"a config of a petabyte":      {nil, func(m *ocispec.Manifest) { m.Config.Size = 1 << 50 }, "the limit is"},
 		"a config of no bytes":        {nil, func(m *ocispec.Manifest) { m.Config.Size = 0 }, "of 0 bytes"},
 		"a config with another size":  {nil, func(m *ocispec.Manifest) { m.Config.Size-- }, "more than its"},
 		"a path as a config":          {nil, func(m *ocispec.Manifest) { m.Config.Digest = "sha256:../../index.json" }, "not named by its SHA-256"},
@@ -162,8 +161,7 @@ func TestForged(t *testing.T) {
 	}
 }
 
-// evil returns a store in which the key of piece 0 names other bytes, in a
-// module of the same name.
+// evil returns a store in which the key of piece 0 has other bytes, with a module of the same name.
 func evil(t testing.TB, blob []byte) *cache.Store {
 	t.Helper()
 	s, _ := newStore(t)
@@ -178,8 +176,7 @@ func evil(t testing.TB, blob []byte) *cache.Store {
 	return s
 }
 
-// What has the right digest and is not a program for the key's target goes
-// nowhere.
+// TestNotAProgram checks that a blob with the right digest that is not a program for the key's target is not stored.
 func TestNotAProgram(t *testing.T) {
 	for name, blob := range map[string][]byte{
 		"a script":                     []byte("#!/bin/sh\nrm -rf /\n"),
@@ -207,8 +204,7 @@ func TestNotAProgram(t *testing.T) {
 	}
 }
 
-// Whoever controls a tag decides which programs come under it: this is what a
-// registry can do. Under a digest it cannot.
+// TestTagsAndDigests shows that a registry decides which programs a tag names, and cannot do so for a digest.
 func TestTagsAndDigests(t *testing.T) {
 	srv := newServer(t)
 	good := mustPush(t, filled(t, 2), srv.ref("v1"))
@@ -230,8 +226,8 @@ func TestTagsAndDigests(t *testing.T) {
 	}
 	wantHit(t, safe, 0, "host")
 
-	// The registry answers the digest with the other artifact, and lies about
-	// its digest in the header or leaves it out.
+	// The registry answers a request for the digest with the other artifact, and sends a false digest in the header
+	// or none.
 	for _, header := range []string{good.Digest.String(), bad.Digest.String(), ""} {
 		srv.setMeddle(func(w http.ResponseWriter, r *http.Request) bool {
 			if kind(r) != "manifests" || r.URL.Path == "/v2/team/toy/manifests/v1" {
@@ -262,7 +258,7 @@ func TestTagsAndDigests(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// Memory is taken as bytes arrive, not as they are announced.
+// TestAnnouncedSizes checks that memory grows with the bytes that arrive, not with the announced size.
 func TestAnnouncedSizes(t *testing.T) {
 	dir := t.TempDir()
 	blob := cache.DigestOf(testBlob(t, 0, "host")).String()
@@ -292,7 +288,7 @@ func TestAnnouncedSizes(t *testing.T) {
 	}
 }
 
-// A text of no bytes, for which nothing is fetched, is verified too.
+// TestNoBytes checks that the digest of an empty graph is verified, although nothing is fetched.
 func TestNoBytes(t *testing.T) {
 	dir := t.TempDir()
 	a, err := pack(t.Context(), filled(t, 1), nil, nil)
@@ -317,8 +313,8 @@ func TestNoBytes(t *testing.T) {
 	wantWhole(t, to, 1, 0)
 }
 
-// Nothing is sent or read without encryption unless that was asked for: not at
-// first, and not because the registry says so.
+// TestEncryption checks that without PlainHTTP nothing is sent or read unencrypted, neither at first nor because the
+// registry redirects.
 func TestEncryption(t *testing.T) {
 	srv, from := newServer(t), filled(t, 2)
 	o := plain()
@@ -374,8 +370,8 @@ func TestEncryption(t *testing.T) {
 	}
 }
 
-// Credentials of a registry do not follow a redirect to another host, where
-// blobs often lie.
+// TestCredentialsStay checks that the credentials of a registry do not follow a redirect to another host, where blobs
+// often are.
 func TestCredentialsStay(t *testing.T) {
 	srv, from := newServer(t), filled(t, 2)
 	var leaked atomic.Bool

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// What is exported is readable by whom the umask leaves it to.
+// TestExportUmask checks that exported files have no permission that the umask removes.
 func TestExportUmask(t *testing.T) {
 	from, dir := filled(t, 1), t.TempDir()
 	old := syscall.Umask(0o077)
