@@ -56,7 +56,7 @@ func (g *Generator) SetState(s GeneratorState) error {
 	case g.capturing != nil:
 		return fmt.Errorf("%w: the state is set while %s captures draws: set it before or after", ErrGenerator, g.capturing.name)
 	case s.Offset%4 != 0:
-		return fmt.Errorf("%w: offset %d is no multiple of 4", ErrGenerator, s.Offset)
+		return fmt.Errorf("%w: offset %d is not a multiple of 4", ErrGenerator, s.Offset)
 	}
 	g.state = s
 	return nil

@@ -39,7 +39,7 @@ func TestOnGPU(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		test func(*testing.T, opener)
-		real bool // takes long on an emulated GPU, or holds what it does not do
+		real bool // needs a real GPU: slow on an emulated one, or checks something that it lacks
 	}{
 		{"captureSimple", captureSimple, false},
 		{"failedCapture", failedCapture, false},
@@ -69,7 +69,7 @@ func TestOnGPU(t *testing.T) {
 	}
 }
 
-// TestWatchedOnGPU runs a few of them under a tool that watches every access.
+// TestWatchedOnGPU runs a few tests of the host under a tool that checks every memory access.
 func TestWatchedOnGPU(t *testing.T) {
 	g, dev := gpuRig(t)
 	if dev.Emulated {
@@ -94,7 +94,7 @@ func TestBranchesOverlapOnGPU(t *testing.T) {
 	}
 	e := openOn(t, g, 8)
 	defer e.close()
-	// One block that computes for some 10 µs, many times as long as its launch takes.
+	// One block computes for about 10 µs, many times the duration of its launch.
 	var text strings.Builder
 	text.WriteString("pwc 1\nmodule \"long\" {\n  func @long(%x0: f32[8]) -> (f32[8]) {\n")
 	const ops = 128
@@ -164,8 +164,8 @@ func TestBranchesOverlapOnGPU(t *testing.T) {
 	testkit.Check(t, errors.Join(start.Close(), end.Close()))
 }
 
-// TestCaptureBesideOthersOnGPU captures and replays while other goroutines allocate, free,
-// load programs and run them on streams of their own, all the time.
+// TestCaptureBesideOthersOnGPU captures and replays while other goroutines constantly allocate, free,
+// load programs and run them on their own streams.
 func TestCaptureBesideOthersOnGPU(t *testing.T) {
 	g, dev := gpuRig(t)
 	captures := 20
@@ -255,7 +255,7 @@ func captureBesideOthers(t *testing.T, e *env, captures int) {
 }
 
 // TestLibraryMemoryOnGPU is test_repeat_graph_capture_cublas_workspace_memory: 100 captures
-// of a product that cuBLASLt computes take less than 5 MB of the device's memory.
+// of a GEMM that cuBLASLt computes take less than 5 MB of the device's memory.
 func TestLibraryMemoryOnGPU(t *testing.T) {
 	g, dev := gpuRig(t)
 	if dev.Emulated {
@@ -283,7 +283,7 @@ module "product" {
 	in := []graphs.Tensor{testkit.Must[graphs.Tensor](t)(e.s.Tensor("x", dtype.BF16, 512, 1024)), testkit.Must[graphs.Tensor](t)(e.s.Tensor("w", dtype.BF16, 1024, 1024))}
 	r := e.s.Eager(e.s.DefaultStream())
 	testkit.Check(t, errors.Join(r.Fill(in[0], 0), r.Fill(in[1], 0)))
-	drop(t, testkit.Must[[]graphs.Tensor](t)(product.Run(r, in))...) // what is recorded ran before
+	drop(t, testkit.Must[[]graphs.Tensor](t)(product.Run(r, in))...) // run once before the capture
 	capture := func() {
 		gr := e.capture(graphs.Options{Name: "product"}, func(r *graphs.Recorder) {
 			drop(t, testkit.Must[[]graphs.Tensor](t)(product.Run(r, in))...)

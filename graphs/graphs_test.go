@@ -74,12 +74,12 @@ module "m" {
 `, "[n]", fmt.Sprintf("[%d]", n))
 }
 
-// rig is a device, and how functions are compiled for it.
+// rig is a device with a compiler for it.
 type rig struct {
 	dev      device.Device
 	compiler pieces.Compiler
 	store    pieces.Store // nil: each test compiles anew
-	stays    bool         // the device is closed behind several sessions
+	stays    bool         // several sessions share the device: close leaves it open
 }
 
 // env is a session on a device with functions over n elements.
@@ -112,7 +112,7 @@ func openOn(t testing.TB, g rig, n int) *env {
 	return e
 }
 
-// close ends the session: what is left of graphs, storages or pools is an error.
+// close closes the session. Graphs, storages and pools that are left are errors.
 func (e *env) close() {
 	e.Helper()
 	for _, f := range e.fns {
@@ -132,7 +132,7 @@ func (e *env) fn(name string) *whole.Function {
 	return e.fns[name]
 }
 
-// run calls a function of one result.
+// run calls a function with one result.
 func (e *env) run(r *graphs.Recorder, name string, ts ...graphs.Tensor) graphs.Tensor {
 	e.Helper()
 	out := testkit.Must[[]graphs.Tensor](e)(e.fn(name).Run(r, ts))
@@ -246,7 +246,7 @@ func captureSimple(t *testing.T, open opener) {
 	drop(t, a)
 }
 
-// TestMisuse has the errors of section 3.1: none of them changes anything.
+// TestMisuse makes calls that are refused: each returns its error and changes nothing.
 func TestMisuse(t *testing.T) {
 	e := open(t, 8)
 	defer e.close()
@@ -310,7 +310,8 @@ func TestMisuse(t *testing.T) {
 	e.reset(g)
 }
 
-// TestFailedCapture leaves nothing: the graph captures again, streams and pools work.
+// TestFailedCapture: nothing of a failed capture remains. The graph captures again, and streams and
+// pools work.
 func TestFailedCapture(t *testing.T) { failedCapture(t, open) }
 
 func failedCapture(t *testing.T, open opener) {
@@ -466,9 +467,9 @@ func twoSuccessive(t *testing.T, open opener) {
 	}
 }
 
-// TestThreeSuccessive is test_graph_three_successive: replayed in another order the
-// second graph reads what the third overwrote. PyTorch computes 10000; here it is an
-// error before the launch.
+// TestThreeSuccessive is test_graph_three_successive: in another order of replays, the second graph
+// would read memory that the third overwrote. PyTorch computes 10000; here the replay is refused
+// before the launch.
 func TestThreeSuccessive(t *testing.T) { threeSuccessive(t, open) }
 
 func threeSuccessive(t *testing.T, open opener) {
@@ -515,8 +516,8 @@ func threeSuccessive(t *testing.T, open opener) {
 				t.Errorf("shared %t, order %v: f sums to %v", shared, order, got)
 			}
 			if shared && order[1] == 2 {
-				// Replaying g0 makes c again, and then g1 may run: but it would overwrite what g2
-				// made, no: f lies where c lay.
+				// A replay of g0 writes c again, after which g1 may run. But f has the memory of
+				// c, so the replay would overwrite f.
 				if err := gs[0].Replay(e.s.DefaultStream()); !errors.Is(err, graphs.ErrHeld) {
 					t.Errorf("g0 overwrites f, which is held: %v", err)
 				}
@@ -551,7 +552,7 @@ func statsAndResultsAfterDestroy(t *testing.T, open opener) {
 		small    bool
 		segments int64
 		reserved int64
-		after    int64 // reserved once the graph is gone
+		after    int64 // reserved after the graph's reset
 	}{
 		{512, true, 1, 2 * mib, 2 * mib},
 		{mib, true, 2, 4 * mib, 2 * mib},
@@ -728,7 +729,7 @@ func forkJoin(t *testing.T, open opener) {
 	}
 	drop(t, a, b, c)
 	e.reset(g)
-	// Work that does not rejoin is an error that names the stream; then all is usable.
+	// Work that does not rejoin is an error that names the stream. Everything stays usable.
 	_, err := graphs.Capture(ctx, e.s, graphs.Options{Name: "unjoined"}, func(r *graphs.Recorder) error {
 		f, err := r.Fork(side)
 		if err != nil {
@@ -748,8 +749,8 @@ func forkJoin(t *testing.T, open opener) {
 	drop(t, a, x)
 }
 
-// TestForkKeepsMemory holds that memory which a fork reads is not given to others
-// before the fork is joined, though its tensor was released.
+// TestForkKeepsMemory holds that memory that a fork reads is not reused before the fork is joined,
+// although its tensor was released.
 func TestForkKeepsMemory(t *testing.T) { forkKeepsMemory(t, open) }
 
 func forkKeepsMemory(t *testing.T, open opener) {
@@ -816,7 +817,7 @@ func streams(t *testing.T, open opener) {
 	if err := e.s.Read(y, make([]byte, 32)); !errors.Is(err, graphs.ErrStale) {
 		t.Errorf("y was overwritten by h: %v", err)
 	}
-	testkit.Check(t, e.s.DefaultStream().Synchronize()) // the host orders, too
+	testkit.Check(t, e.s.DefaultStream().Synchronize()) // orders streams, too
 	testkit.Check(t, g.Replay(side))
 	if got := e.sum(y); got != 16 { // Read waits for the writer
 		t.Errorf("y sums to %v", got)
@@ -832,7 +833,7 @@ func streams(t *testing.T, open opener) {
 	drop(t, x)
 }
 
-// TestGenerator mixes eager and replayed draws: the sequence is that of one eager run.
+// TestGenerator mixes eager and replayed draws. The numbers are those of eager draws only.
 func TestGenerator(t *testing.T) { generator(t, open) }
 
 func generator(t *testing.T, open opener) {
@@ -925,7 +926,8 @@ func (eagerOp) ScratchBytes([]device.Tensor, []program.Attr) (int64, error) { re
 
 func (eagerOp) Launch(*device.OpCall) error { return nil }
 
-// TestLeaks reports what was forgotten: count, bytes, and who made it.
+// TestLeaks: a session that cannot be closed reports count, bytes and maker of the storages that were
+// not released.
 func TestLeaks(t *testing.T) {
 	e := open(t, 8)
 	x := e.tensor("a forgotten input", 1)
@@ -980,8 +982,8 @@ func TestEmptyGraph(t *testing.T) {
 	e.reset(g)
 }
 
-// TestErrorModes is test_cuda_graph_error_options: another goroutine takes and frees memory
-// during a capture. Mode global refuses it, and a second capture; the others allow both.
+// TestErrorModes is test_cuda_graph_error_options: another goroutine allocates and frees memory during
+// a capture. Mode global refuses that and a second capture; the other modes allow both.
 func TestErrorModes(t *testing.T) { errorModes(t, open) }
 
 func errorModes(t *testing.T, open opener) {
@@ -1035,8 +1037,8 @@ func errorModes(t *testing.T, open opener) {
 	}
 }
 
-// TestForkedAllocation is test_cuda_graph_allocator_propagates_stream: what is allocated on
-// a forked stream is of the capture's pool, in a segment of that stream.
+// TestForkedAllocation is test_cuda_graph_allocator_propagates_stream: an allocation on a forked
+// stream comes from the capture's pool, in a segment of that stream.
 func TestForkedAllocation(t *testing.T) { forkedAllocation(t, open) }
 
 func forkedAllocation(t *testing.T, open opener) {
@@ -1112,8 +1114,8 @@ func twoGenerators(t *testing.T, open opener) {
 }
 
 // TestMemoryOfGenerators is test_memory_stats_of_multiple_generators_and_graphs with the
-// numbers of this runtime: one block of 64 KiB for each graph that draws, whatever the
-// number of generators, which goes with the graph.
+// numbers of this runtime: each graph that draws has one block of 64 KiB, for any number of
+// generators, and frees it at its reset.
 func TestMemoryOfGenerators(t *testing.T) {
 	for _, c := range [][2]int{{1, 1}, {3, 2}, {10, 20}} {
 		e := open(t, 20)
@@ -1184,7 +1186,7 @@ func assigningOwners(t *testing.T, open opener) {
 	}
 	drop(t, outs...)
 	live(0)
-	// The outputs are written again at their addresses, and own nothing.
+	// The outputs are written again at their addresses and own no blocks.
 	again := make([]graphs.Tensor, len(outs))
 	testkit.Check(t, g.Launch(e.s.DefaultStream()))
 	for i := range outs {
@@ -1208,8 +1210,8 @@ func assigningOwners(t *testing.T, open opener) {
 	testkit.Check(t, pool.Release())
 }
 
-// TestColdLibrary refuses to record a library routine that never ran for the shape: the
-// library would initialise itself within the capture.
+// TestColdLibrary: a capture refuses a library routine that never ran for the shape, because the
+// library would initialise itself during the capture.
 func TestColdLibrary(t *testing.T) {
 	e := open(t, 8)
 	defer e.close()
@@ -1237,8 +1239,8 @@ func TestColdLibrary(t *testing.T) {
 	testkit.Check(t, f.Close())
 }
 
-// choosing loads a program that has a choice with a routine that the host does not have, and goes
-// without it.
+// choosing loads a program that chooses between a library routine, which the host lacks, and the
+// steps of add1.
 func choosing(e *env) *graphs.Program {
 	e.Helper()
 	p := *e.fn("add1").Compiled()
@@ -1285,8 +1287,7 @@ func TestWorkspaces(t *testing.T) {
 	testkit.Check(t, f.Close())
 }
 
-// TestRefusedRunKeepsNothing gives a program a generator and then a wrong operand: what the
-// draw took is given back.
+// TestRefusedRunKeepsNothing: a refused run keeps no memory and does not advance its generator.
 func TestRefusedRunKeepsNothing(t *testing.T) {
 	e := open(t, 8)
 	defer e.close()

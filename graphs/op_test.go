@@ -12,8 +12,8 @@ import (
 	"pwc/runtime/host"
 )
 
-// negateOp writes the complement of its operand's bytes to its result: by Go code that it
-// enqueues, or at once, which a replay does not repeat.
+// negateOp writes the complement of its operand's bytes to its result, either in Go code that it
+// enqueues or immediately. A replay does not repeat immediate work.
 type negateOp struct {
 	dev    *host.Device
 	atOnce bool
@@ -43,8 +43,8 @@ func (o negateOp) Launch(c *device.OpCall) error {
 	return c.Stream.(*host.Stream).Call(run)
 }
 
-// TestOpsOfARecorder holds ops that a recorder launches to what ops in programs are held
-// to: what a replay would skip is refused, and so is moving memory that an op was given.
+// TestOpsOfARecorder holds that ops of a recorder follow the rules of ops in programs: a capture refuses
+// work that a replay would skip, and Update refuses to move memory that an op was given.
 func TestOpsOfARecorder(t *testing.T) {
 	e := open(t, 8)
 	defer e.close()

@@ -134,7 +134,7 @@ func (p *Program) bindSymbols(shapes [][]int64, symbols map[string]int64) (*env,
 	var missing []error
 	for i, name := range e.names {
 		if !e.known[i] {
-			missing = append(missing, fmt.Errorf("%w: no operand of @%s tells the value of symbol %q: give it with Recorder.RunSymbols", ErrArguments, p.name, name))
+			missing = append(missing, fmt.Errorf("%w: no operand of @%s determines symbol %q: give it with Recorder.RunSymbols", ErrArguments, p.name, name))
 		}
 	}
 	if missing != nil {

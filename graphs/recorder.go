@@ -138,7 +138,7 @@ func (r *Recorder) take(m *Maker, bytes int64) (*store.Storage, error) {
 
 func (r *Recorder) usable() error {
 	if r.joined {
-		return fmt.Errorf("graphs: stream %q has joined: its recorder is done", r.stream.name)
+		return fmt.Errorf("graphs: stream %q has joined: its recorder cannot be used any more", r.stream.name)
 	}
 	return nil
 }

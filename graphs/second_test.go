@@ -11,9 +11,9 @@ import (
 	"pwc/runtime/cuda"
 )
 
-// TestSecondStreamKeepsMemory holds that memory which a second stream still reads is
-// not given to others, though its tensor was released: by a copy that is enqueued, and
-// by a replay. The driver executes when it is waited for.
+// TestSecondStreamKeepsMemory holds that memory is not reused while a second stream still reads it, in
+// an enqueued copy or in a replay, although its tensor was released. The test's driver executes work
+// only when it is waited for.
 func TestSecondStreamKeepsMemory(t *testing.T) {
 	drv := fake.New(fake.Options{Schedule: fake.Lazy})
 	dev := testkit.Must[*cuda.Device](t)(cuda.Open(cuda.Options{Driver: drv}))
@@ -39,7 +39,7 @@ func TestSecondStreamKeepsMemory(t *testing.T) {
 		if z.Range() == at {
 			t.Errorf("replayed %v: reused while it is read", replayed)
 		}
-		testkit.Check(t, s.Read(y, got)) // behind the copy
+		testkit.Check(t, s.Read(y, got)) // after the copy
 		if !slices.Equal(got, old) {
 			t.Errorf("replayed %v: read %v, want %v", replayed, got, old)
 		}

@@ -10,7 +10,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// TestUndo takes a trial back: what it wrote of memory that was there before, and what it drew.
+// TestUndo undoes a trial run: it restores the older memory that the run wrote, and its generators.
 func TestUndo(t *testing.T) {
 	e := open(t, 4)
 	defer e.close()
@@ -58,8 +58,8 @@ func TestUndo(t *testing.T) {
 	drop(t, x, y)
 }
 
-// TestDraw holds what a capture draws apart from a launch: each replay gets the generator's next
-// numbers, and keeps them for who reads them later.
+// TestDraw draws in a capture without a launch: each replay gets the generator's next state, and keeps
+// it for later readers.
 func TestDraw(t *testing.T) { drawn(t, open) }
 
 func drawn(t *testing.T, open opener) {

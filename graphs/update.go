@@ -64,7 +64,7 @@ func (g *Graph) Update(moves ...Move) error {
 		}
 		at[i] = slices.IndexFunc(g.reads, func(r read) bool { return r.t.Storage() == m.From.Storage() })
 		if at[i] < 0 {
-			return fmt.Errorf("%w: update of %s: it reads nothing of %s", ErrArguments, g.name, m.From.Storage().Maker())
+			return fmt.Errorf("%w: update of %s: the graph does not read %s", ErrArguments, g.name, m.From.Storage().Maker())
 		}
 		if b := m.From.Storage().Buffer(); m.From.Range() != b || m.To.Range() != m.To.Storage().Buffer() {
 			return fmt.Errorf("%w: update of %s: %s is a part of its storage, and graphs may read the rest: move whole storages", ErrArguments, g.name, m.From)

@@ -7,8 +7,8 @@ import (
 	"pwc/graphs/callables"
 )
 
-// BenchmarkCall is a forward and a backward of small callables: what the calls cost beside the
-// work.
+// BenchmarkCall measures a forward and a backward of small callables, where the host's part of a
+// call dominates.
 func BenchmarkCall(b *testing.B) {
 	e := open(b, hostRig(), network)
 	defer e.close()

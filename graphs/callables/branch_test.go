@@ -15,8 +15,8 @@ import (
 	"pwc/safetensors"
 )
 
-// branch is the partial network of PyTorch's notes: which of two modules follows the first is
-// decided on the host.
+// branch is the partial-network example of PyTorch's notes on CUDA graphs: the host decides which of
+// two modules follows the first.
 const branch = `pwc 1
 module "branch" {
   sym N in [1, 64]
@@ -61,7 +61,7 @@ module "branch" {
 }
 `
 
-// part is a function of the network with its backward, however it is run.
+// part runs a function of the network and its backward, captured or not.
 type part struct {
 	weights  []string
 	forward  func(in ...graphs.Tensor) []graphs.Tensor
@@ -75,7 +75,7 @@ type brancher struct {
 	one     graphs.Tensor
 	sgd     map[int]*whole.Function
 	parts   map[string]part
-	begin   func() // of a step
+	begin   func() // begins a step
 	seen    map[string][]float32
 	firsts  map[string][]float32 // gradients of the first step
 	taken   []int32
@@ -131,7 +131,7 @@ func (b *brancher) step(x, y graphs.Tensor) {
 	}
 }
 
-// train makes all steps. run makes the parts runnable.
+// train runs all steps. run sets b.parts.
 func train(e *env, run func(b *brancher, fns []callables.Function)) *brancher {
 	e.Helper()
 	b := &brancher{env: e, weights: map[string]graphs.Tensor{}, sgd: map[int]*whole.Function{1: e.compile("sgd1"), 2: e.compile("sgd2")},
@@ -205,12 +205,12 @@ func graphed(o callables.Options) func(b *brancher, fns []callables.Function) {
 	}
 }
 
-// inTree runs the same functions in a tree, which is told nothing of their order.
+// inTree runs the same functions in a graph tree, which does not get their order.
 func inTree(stats *tree.Stats) func(b *brancher, fns []callables.Function) {
 	return func(b *brancher, fns []callables.Function) {
 		b.Helper()
 		m := testkit.Must[*tree.Manager](b)(tree.New(b.s, tree.Options{Check: true}))
-		var step []graphs.Tensor // what the calls of a step gave; the next step takes it away
+		var step []graphs.Tensor // results of a step's calls; the next step makes them stale
 		b.begin = func() { m.MarkStep(); step = step[:0] }
 		b.end = append(b.end, func() error {
 			*stats = testkit.Must[tree.Inspection](b)(m.Inspect()).Stats
@@ -258,9 +258,9 @@ func inTree(stats *tree.Stats) func(b *brancher, fns []callables.Function) {
 	}
 }
 
-// TestBranch trains the partial network: with callables of one pool, with callables of their own
-// pools, uncaptured, and in a tree. All have the same bits, and PyTorch's losses, first gradients
-// and weights within 1e-4.
+// TestBranch trains the partial network uncaptured, with callables of one pool, with a pool for each
+// callable, and in a tree. The results are bit-equal, and match PyTorch's losses, first gradients and
+// weights within 1e-4.
 func TestBranch(t *testing.T) { branched(t, hostRig) }
 
 func branched(t *testing.T, next func() rig) {
@@ -286,15 +286,15 @@ func branched(t *testing.T, next func() rig) {
 		}
 		same(t, c.name, b.seen, first.seen)
 	}
-	// Both ways are recorded: the first module, each of the others with its loss, and the
-	// backwards behind each. The other runs of each way are replays.
+	// The tree records both branches: the first module, each of the others with its loss, and the
+	// backwards after each. All other runs are replays.
 	if stats.Executed < 50 || stats.Eager > 0 {
 		t.Errorf("the tree counts %+v", stats)
 	}
 }
 
-// holdToGoldens holds the steps to PyTorch's: every loss, which way was taken, the first
-// gradients, the weights behind the last step.
+// holdToGoldens compares every loss, the branches taken, the first gradients and the last weights
+// with PyTorch's.
 func holdToGoldens(t *testing.T, b *brancher) {
 	t.Helper()
 	expected, taken := golden(t, "expected"), golden(t, "taken")

@@ -13,34 +13,34 @@ import (
 type Call struct {
 	c       *Callable
 	outputs []graphs.Tensor
-	done    bool // the backward ran, or will not
+	done    bool // the backward ran or was discarded
 
-	// Of an uncaptured call, which owns them.
+	// Only for an uncaptured call, which owns these tensors.
 	plain    bool
 	training bool
 	in       []graphs.Tensor
-	results  []graphs.Tensor // outputs, and what the backward reads
+	results  []graphs.Tensor // outputs, then values saved for the backward
 	grads    []graphs.Tensor
 }
 
 // Name returns the function's name.
 func (c *Callable) Name() string { return c.fn.Name }
 
-// Inputs returns the static inputs that arguments are copied to. An argument that is one of them
-// is not copied: its values were written there. Backwards may read them, so they are not to be
-// written between a forward and its backward.
+// Inputs returns the static inputs that Forward copies its arguments to. Forward does not copy an
+// argument that is itself the static input. A backward may read the static inputs, so do not write
+// them between a forward and its backward.
 func (c *Callable) Inputs() []graphs.Tensor { return slices.Clone(c.in[:len(c.fn.Args)]) }
 
-// Train switches to training mode, or to evaluation mode. The graphs serve the mode that they
-// were captured in; in the other one the function runs uncaptured.
+// Train selects training mode or, if on is false, evaluation mode. The graphs serve the mode in
+// which they were captured. In the other mode the function runs uncaptured.
 func (c *Callable) Train(on bool) { c.training.Store(on) }
 
 // Captured reports whether calls are served by graphs in the current mode.
 func (c *Callable) Captured() bool { return c.training.Load() != c.set.opts.Eval }
 
-// Forward copies the arguments into the static inputs, unless they lie there, and replays the
-// forward on st. Arguments have the dtypes, shapes and need for gradients of the samples.
-// The outputs are valid as the package's comment says.
+// Forward copies each argument into its static input, unless the argument is that input, and replays
+// the forward on st. An argument must have the dtype, shape and RequiresGrad of its sample. The
+// package comment says how long the outputs are valid.
 func (c *Callable) Forward(st *graphs.Stream, args ...Arg) (*Call, error) {
 	leave, err := c.group.enter()
 	if err != nil {
@@ -82,7 +82,7 @@ func (c *Callable) Forward(st *graphs.Stream, args ...Arg) (*Call, error) {
 	return call, nil
 }
 
-// enter takes the group for one call.
+// enter reserves the group for one call. A concurrent call gets ErrBusy.
 func (g *group) enter() (leave func(), err error) {
 	if !g.busy.CompareAndSwap(false, true) {
 		return nil, graphs.ErrBusy
@@ -110,7 +110,7 @@ func (c *Callable) checkArgs(args []Arg) error {
 	return errors.Join(errs...)
 }
 
-// copyIn copies t to a static input, unless it lies there.
+// copyIn copies t to a static input, unless t is that input.
 func (c *Callable) copyIn(st *graphs.Stream, static, t graphs.Tensor) error {
 	if t.SameAddress(static.Storage(), static.Offset()) {
 		return t.Err()
@@ -118,9 +118,9 @@ func (c *Callable) copyIn(st *graphs.Stream, static, t graphs.Tensor) error {
 	return c.set.s.Eager(st).Copy(static, t)
 }
 
-// ends calls f with what a forward of c overwrites, or may overwrite: the gradients of the
-// group, and the outputs of c and of callables behind it. Their memory was free when c was
-// captured, or is c's own. What nobody has a valid handle of is left out.
+// ends calls f for each tensor that a forward of c may overwrite: the gradients of the group, and
+// the outputs of c and of later callables. Their memory was free when c was captured, or belongs to
+// c. It skips tensors whose handles are stale already.
 func (c *Callable) ends(f func(t *graphs.Tensor) error) error {
 	each := func(list []graphs.Tensor) error {
 		for i := range list {
@@ -152,7 +152,7 @@ func (c *Callable) held(t *graphs.Tensor) error {
 	return &graphs.HeldError{Graph: c.maker.Name, Held: t.Storage().Maker().String()}
 }
 
-// expirable refuses a forward that would overwrite what somebody retained.
+// expirable refuses a forward that would overwrite a retained tensor.
 func (c *Callable) expirable() error {
 	return c.ends(func(t *graphs.Tensor) error {
 		if t.Storage().Owners() > 1 {
@@ -162,12 +162,12 @@ func (c *Callable) expirable() error {
 	})
 }
 
-// expire makes the handles of the storages stale that a forward overwrites.
+// expire makes the handles of all tensors stale that a forward of c may overwrite.
 func (c *Callable) expire() error {
 	c.generation++
 	err := c.ends(func(t *graphs.Tensor) error {
 		if !store.Renew(t.Storage(), c.maker, c.generation) {
-			return c.held(t) // it was retained meanwhile
+			return c.held(t) // it was retained after expirable
 		}
 		*t = t.At(t.Storage())
 		return nil
@@ -185,9 +185,9 @@ func (c *Callable) expire() error {
 // Outputs returns the function's outputs. The slice belongs to the call.
 func (c *Call) Outputs() []graphs.Tensor { return c.outputs }
 
-// Backward replays the backward on st. grads has a cotangent for each float output; the zero
-// Tensor stands for zeros. It returns a gradient for each input that requires one, those of
-// Args before those of Params: the zero Tensor for an unused input. A call has one backward.
+// Backward replays the backward on st. grads has a cotangent for each float output; the zero Tensor
+// means zeros. It returns a gradient for each input that requires one, in the order of Args and then
+// Params, with the zero Tensor for an unused input. A second backward matches [ErrBackwardDone].
 func (c *Call) Backward(st *graphs.Stream, grads ...graphs.Tensor) ([]graphs.Tensor, error) {
 	f := c.c
 	leave, err := f.group.enter()
@@ -241,7 +241,7 @@ func checkCotangents(name string, like, grads []graphs.Tensor) error {
 	return errors.Join(errs...)
 }
 
-// Discard drops the backward of the call, and those of forwards that ran behind it in the same
+// Discard drops the backward of the call, and the pending backwards of later forwards of the same
 // pool.
 func (c *Call) Discard() error {
 	leave, err := c.c.group.enter()

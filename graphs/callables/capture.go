@@ -15,7 +15,8 @@ func (c *Callable) differentiates() bool {
 	return !c.set.opts.Eval && c.fn.Backward != nil && len(c.fn.differentiated()) > 0
 }
 
-// warmUp runs the function and its backward, and takes back what they changed.
+// warmUp runs the function and its backward, and restores the memory and the generators that they
+// change.
 func (c *Callable) warmUp() error {
 	n := c.set.opts.WarmUps
 	if n == 0 {
@@ -62,7 +63,7 @@ func (c *Callable) captureForward(ctx context.Context) (err error) {
 		return err
 	})
 	if err != nil {
-		c.forward, c.results = nil, nil // the capture took its memory back
+		c.forward, c.results = nil, nil // the failed capture freed the results
 		return err
 	}
 	if !c.differentiates() {
@@ -103,8 +104,8 @@ func (c *Callable) captureBackward(ctx context.Context) (err error) {
 	return c.dropSaved()
 }
 
-// dropSaved gives the memory of saved values to the captures that follow: when their graphs
-// run, this backward has run.
+// dropSaved releases the saved values, so that later captures reuse their memory. The graphs of
+// those captures run after this backward.
 func (c *Callable) dropSaved() error {
 	saved := c.results[c.fn.Outputs:]
 	c.results = c.results[:c.fn.Outputs:c.fn.Outputs]

@@ -1,23 +1,23 @@
 // Package callables captures functions of a training loop and their backwards, as
-// torch.cuda.make_graphed_callables does: partial-network capture. The loop stays a loop of
-// the host, with control flow between the functions and the optimizer outside.
+// torch.cuda.make_graphed_callables does: partial-network capture. The loop itself stays on the
+// host. It has the control flow between the functions, and runs the optimizer outside of the graphs.
 //
 // [New] captures the forwards of all functions in order, then their backwards in reverse
 // order, into one private pool. [Callable.Forward] copies its arguments into static inputs and
 // replays the forward; [Call.Backward] replays the backward later.
 //
-// # What is valid when
+// # Validity
 //
-// Outputs and gradients lie in static memory, which the set owns. They need no release. A
-// forward of a callable ends the validity of all gradients of its pool, and of the outputs of
-// that callable and of those behind it; until then everything is readable. A read after that
-// is a [graphs.StaleError]. Who retains an output or a gradient (graphs.Tensor.Retain) keeps it
-// from being overwritten: the forward that would do so is a [graphs.HeldError].
+// Outputs and gradients are in static memory that the set owns, so they need no release. A forward
+// of a callable invalidates all gradients of its pool, and the outputs of that callable and of later
+// ones. They are readable until then; a later read is a [graphs.StaleError]. A caller that retains
+// an output or a gradient (graphs.Tensor.Retain) keeps its contents: a forward that would overwrite
+// it is refused with a [graphs.HeldError].
 //
 // # Order
 //
-// Callables of one pool reuse each other's memory, so they run in the order of their capture:
-// forwards in ascending order, any of them left out, then the backwards in reverse. Another
-// order is an [OrderError]. Callables that may run in any order, or at the same time, get
-// pools of their own ([Options].AnyOrder, or sets of their own).
+// Callables of one pool reuse each other's memory, so they run in the order of their capture: first
+// forwards in ascending order, then backwards in reverse order. A step may skip callables. Any other
+// order is an [OrderError]. Callables that run in any order, or concurrently, need separate pools:
+// set [Options].AnyOrder, or make a set for each.
 package callables

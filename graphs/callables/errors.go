@@ -9,21 +9,23 @@ import (
 var (
 	// ErrUnused is an input that requires a gradient and reaches no output.
 	ErrUnused = errors.New("callables: the input requires a gradient and reaches no output: set Options.AllowUnused, or Arg.RequiresGrad to false")
-	// ErrBackwardDone is a second backward of one call: its saved values are overwritten.
+	// ErrBackwardDone is a backward of a call that had its backward or was discarded: the saved
+	// values may be overwritten.
 	ErrBackwardDone = errors.New("callables: the backward ran already, or its forward was discarded: run the forward again")
-	// ErrNoBackward is a backward of a call that has none.
+	// ErrNoBackward is a backward of a call in evaluation mode, or without an input that requires a
+	// gradient.
 	ErrNoBackward = errors.New("callables: the call has no backward")
-	// ErrClosed is the use of a set behind Close.
+	// ErrClosed is the use of a set after Close.
 	ErrClosed = errors.New("callables: the set is closed")
-	// ErrOrder is what an [OrderError] matches.
+	// ErrOrder matches an [OrderError].
 	ErrOrder = errors.New("callables: wrong order in a shared pool")
 )
 
-// OrderError is a call that would overwrite what a backward which did not run yet needs. It
-// matches [ErrOrder].
+// OrderError is a call that would overwrite memory that a pending backward reads. It matches
+// [ErrOrder].
 type OrderError struct {
-	Call    string // what was called: "forward of f" or "backward of f"
-	Pending string // the callable whose backward has to run first
+	Call    string // "the forward of f" or "the backward of f"
+	Pending string // the callable whose backward must run first
 }
 
 // Error names both callables and what to do.

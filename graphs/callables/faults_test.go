@@ -11,9 +11,9 @@ import (
 	"pwc/runtime/device/failing"
 )
 
-// TestEveryCallFails makes the n-th call of the device fail, for every n of a set that is made and
-// trains a step. Each time the error names the call, nothing is left, and weights and generators
-// are as they were; a set that was made trains afterwards as if nothing had happened.
+// TestEveryCallFails makes the n-th call of the device fail, for every n while a set is made and runs
+// its forwards. Each time the injected error is returned, nothing leaks, and weights and generators
+// keep their values. The set, or a new one, then trains with the same results.
 func TestEveryCallFails(t *testing.T) {
 	clean := open(t, hostRig(), network)
 	want := newTrainer(clean, callables.Options{})
@@ -70,7 +70,7 @@ func failNth(t *testing.T, n int, want map[string][]float32) bool {
 	return err != nil
 }
 
-// tryForward runs the forwards, and drops what ran at an error and at the end.
+// tryForward runs the forwards and then discards their backwards, also after an error.
 func (t *trainer) tryForward(x, y graphs.Tensor) error {
 	in := []graphs.Tensor{x}
 	var first *callables.Call

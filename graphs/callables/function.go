@@ -14,40 +14,40 @@ type Arg struct {
 	RequiresGrad bool // the backward returns its gradient
 }
 
-// Function is a function with its backward, over a recorder. What a body made and does not
-// return is released when it ends.
+// Function is a function and its backward, over a recorder. When a body returns, the tensors that it
+// made and does not return are released.
 type Function struct {
 	Name string
 
-	// Args are samples of the arguments of a call: dtype, shape and need for a gradient,
-	// which each call is checked against. Warm-ups read their values.
+	// Args are samples of a call's arguments. Each call is checked against their dtypes, shapes
+	// and RequiresGrad. Warm-ups read their values.
 	Args []Arg
 
-	// Params are read, and may be written, where they lie: weights and states. They belong
-	// to the caller, who keeps them until Set.Close.
+	// Params are weights and states, which the bodies read and may write in place. The set
+	// retains them until Set.Close.
 	Params []Arg
 
-	// Outputs is how many of Forward's results are the function's own. The others are
-	// saved for the backward.
+	// Outputs is the number of Forward's results that are outputs of the function. The other
+	// results are saved for the backward.
 	Outputs int
 
-	// Generators are those that the bodies draw from.
+	// Generators are the generators that the bodies draw from.
 	Generators []*graphs.Generator
 
-	// Forward computes the outputs, then what only the backward reads. in has Args, then
-	// Params.
+	// Forward returns the outputs, then the values that only the backward reads. in has Args,
+	// then Params.
 	Forward func(r *graphs.Recorder, in []graphs.Tensor) ([]graphs.Tensor, error)
 
-	// Backward returns a gradient for each input that requires one, in order; the zero
-	// Tensor for one that reaches no output. results are Forward's; grads has a cotangent
-	// for each float output. Nil: the function has no gradients.
+	// Backward returns a gradient for each input that requires one, in order; the zero Tensor
+	// for an input that reaches no output. results are Forward's results, and grads has a
+	// cotangent for each float output. Nil: the function has no gradients.
 	Backward func(r *graphs.Recorder, in, results, grads []graphs.Tensor) ([]graphs.Tensor, error)
 
-	// Eval computes the outputs in evaluation mode, without a backward. Nil: Forward does.
+	// Eval computes the outputs in evaluation mode, without a backward. Nil: Forward is used.
 	Eval func(r *graphs.Recorder, in []graphs.Tensor) ([]graphs.Tensor, error)
 }
 
-// differentiated returns what requires a gradient among Args and Params.
+// differentiated returns the inputs that require a gradient, in the order of Args and then Params.
 func (f *Function) differentiated() []graphs.Tensor {
 	var out []graphs.Tensor
 	for _, a := range slices.Concat(f.Args, f.Params) {
@@ -104,8 +104,8 @@ func (f *Function) backward(r *graphs.Recorder, in, results, grads []graphs.Tens
 	return f.own(r, out, err)
 }
 
-// own gives each result storage of its own with one owner: an input, or a second view of one
-// storage, is copied. It releases what else the body made.
+// own gives each result its own storage with one owner: it copies a result that is an input, or that
+// shares its storage with an earlier result. It releases all other tensors that the body made.
 func (f *Function) own(r *graphs.Recorder, out []graphs.Tensor, err error) ([]graphs.Tensor, error) {
 	var kept []*graphs.Storage
 	out = slices.Clone(out)

@@ -59,15 +59,16 @@ module "notes" {
 }
 `
 
-// BenchmarkNotesOnGPU is a step of the notes' network: three callables, and the optimizer outside
-// of the graphs. bench/callables.py is PyTorch's make_graphed_callables on the same network.
+// BenchmarkNotesOnGPU measures a step of the notes' network: three callables, and the optimizer
+// outside of the graphs. bench/callables.py measures PyTorch's make_graphed_callables on the same
+// network.
 func BenchmarkNotesOnGPU(b *testing.B) {
 	for _, p := range []loop.Precision{loop.F32, loop.TF32} {
 		b.Run(p.String(), func(b *testing.B) { stepNotes(b, p) })
 	}
 }
 
-// stepNotes runs steps whose products have a precision.
+// stepNotes measures steps whose GEMMs compute in a precision.
 func stepNotes(b *testing.B, precision loop.Precision) {
 	dev := cudatest.Open(b, fake.Options{})
 	if dev.Emulated {
@@ -107,7 +108,7 @@ func stepNotes(b *testing.B, precision loop.Precision) {
 	set := testkit.Must[*callables.Set](b)(callables.New(ctx, e.s, fns, callables.Options{}))
 	e.end = append(e.end, set.Close)
 	st := e.s.DefaultStream()
-	// As in PyTorch, where the samples are the static inputs, the batch lies there.
+	// PyTorch uses the samples as static inputs, so both benchmarks keep the batch there.
 	batch, target := set.At(0).Inputs()[0], set.At(2).Inputs()[1]
 	step := func() {
 		first := testkit.Must[*callables.Call](b)(set.At(0).Forward(st, args([]graphs.Tensor{batch})...))

@@ -21,12 +21,12 @@ import (
 
 var ctx = context.Background()
 
-// rig is a device, and how functions are compiled for it.
+// rig is a device with a compiler for it.
 type rig struct {
 	dev      device.Device
 	compiler pieces.Compiler
 	store    pieces.Store
-	stays    bool // the device is closed behind several sessions
+	stays    bool // several sessions share the device: close leaves it open
 }
 
 func hostRig() rig {
@@ -39,7 +39,7 @@ type env struct {
 	testing.TB
 	s   *graphs.Session
 	mod *ir.Module
-	end []func() error // last first, before the session is closed
+	end []func() error // run in reverse order before the session is closed
 }
 
 func open(t testing.TB, g rig, text string) *env {
@@ -47,7 +47,7 @@ func open(t testing.TB, g rig, text string) *env {
 	return &env{rig: g, TB: t, s: testkit.Must[*graphs.Session](t)(graphs.NewSession(g.dev, graphs.SessionOptions{})), mod: testkit.Must[*ir.Module](t)(ir.Parse("m.ir", []byte(text)))}
 }
 
-// close ends the session: what is left of graphs, storages or pools is an error.
+// close closes the session. Graphs, storages and pools that are left are errors.
 func (e *env) close() {
 	e.Helper()
 	for i := len(e.end) - 1; i >= 0; i-- {
@@ -78,7 +78,7 @@ func (e *env) callable(name string, o whole.CallableOptions) *whole.Callable {
 	return c
 }
 
-// tensor makes a tensor that the session's end releases.
+// tensor makes a tensor that close releases.
 func (e *env) tensor(name string, values []float32, shape ...int64) graphs.Tensor {
 	e.Helper()
 	t := testkit.Must[graphs.Tensor](e)(e.s.TensorOf(name, bytes(values), dtype.F32, shape...))
@@ -113,7 +113,7 @@ func draw(r *rand.Rand, n int, scale float64) []float32 {
 	return out
 }
 
-// args are arguments of a call: those whose index is in grad require a gradient.
+// args returns the arguments of a call: those with an index in grad require a gradient.
 func args(ts []graphs.Tensor, grad ...int) []callables.Arg {
 	out := make([]callables.Arg, len(ts))
 	for i, t := range ts {

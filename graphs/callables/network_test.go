@@ -67,7 +67,8 @@ module "network" {
 }
 `
 
-// sections are the functions in the order of the forward, and what each is differentiated by.
+// sections are the functions in the order of the forward, with the values whose gradients each
+// returns.
 var sections = []struct {
 	name, eval string
 	wrt        []string
@@ -139,8 +140,8 @@ func (t *trainer) forward(x, y graphs.Tensor) []*callables.Call {
 	return calls
 }
 
-// backward runs the backwards and returns the gradients by name: of weights, and of the
-// arguments of sections.
+// backward runs the backwards and returns the gradients of the weights and of the sections'
+// arguments, by name.
 func (t *trainer) backward(calls []*callables.Call) map[string]graphs.Tensor {
 	t.Helper()
 	grads, g := map[string]graphs.Tensor{}, t.one
@@ -156,7 +157,7 @@ func (t *trainer) backward(calls []*callables.Call) map[string]graphs.Tensor {
 	return grads
 }
 
-// step trains on one batch and returns what can be read behind it: loss, outputs, gradients.
+// step trains on one batch and returns the loss, the outputs and the gradients.
 func (t *trainer) step(x, y graphs.Tensor) map[string][]float32 {
 	t.Helper()
 	calls := t.forward(x, y)
@@ -183,8 +184,8 @@ func (e *env) batch(r *rand.Rand) (x, y graphs.Tensor) {
 	return e.tensor("x", draw(r, 20, 1), 4, 5), e.tensor("y", draw(r, 12, 1), 4, 3)
 }
 
-// TestTraining is test_graph_make_graphed_callables: ten steps of SGD are those of the
-// uncaptured functions, to the bit; then evaluation, which runs uncaptured, and training again.
+// TestTraining is test_graph_make_graphed_callables: ten steps of SGD are bit-equal to those of the
+// uncaptured functions. Evaluation follows, which runs uncaptured, then training again.
 func TestTraining(t *testing.T) { training(t, hostRig(), callables.Options{}) }
 
 // TestAnyOrder is TestTraining with a pool for each callable.
@@ -218,7 +219,7 @@ func training(t *testing.T, g rig, o callables.Options) {
 		t.Errorf("generators at %+v and %+v", a, b)
 	}
 	graphed.set.Train(false)
-	plain.set.Train(false) // captured in this mode
+	plain.set.Train(false) // the mode in which it was captured
 	x, y := e.batch(r)
 	same(t, "evaluation", outputs(graphed, x, y), outputs(plain, x, y))
 	if a, b := testkit.Must[graphs.GeneratorState](t)(graphed.gen.State()), testkit.Must[graphs.GeneratorState](t)(plain.gen.State()); a != b {
@@ -250,8 +251,8 @@ func same(t *testing.T, what string, got, want map[string][]float32) {
 	}
 }
 
-// TestWarmUpChangesNothing: weights and generators are what they were before the capture, and so
-// is a state that the function writes.
+// TestWarmUpChangesNothing: a capture changes neither weights nor generators, nor a state that the
+// function writes.
 func TestWarmUpChangesNothing(t *testing.T) {
 	e := open(t, hostRig(), network)
 	defer e.close()
@@ -267,7 +268,7 @@ func TestWarmUpChangesNothing(t *testing.T) {
 			if _, err := add.Run(r, []graphs.Tensor{in[1], in[0]}); err != nil {
 				return nil, err
 			}
-			return []graphs.Tensor{in[1]}, nil // copied: a later run writes it
+			return []graphs.Tensor{in[1]}, nil // an input, so the output is a copy
 		},
 	}
 	set := testkit.Must[*callables.Set](t)(callables.New(ctx, e.s, []callables.Function{bump}, callables.Options{}))

@@ -68,9 +68,9 @@ type result struct {
 	retained bool
 }
 
-// TestRandomOrder calls four callables of one pool in random orders. A wrong order and a forward
-// that would overwrite what is retained are refused; everything else computes what it should, and
-// what the package's comment says is valid is readable.
+// TestRandomOrder calls four callables of one pool in random orders. A wrong order, and a forward
+// that would overwrite a retained result, are refused. All other calls compute the right values, and
+// results are readable for as long as the package comment says.
 func TestRandomOrder(t *testing.T) {
 	for seed := range uint64(20) {
 		randomOrder(t, hostRig(), seed, 400)
@@ -84,7 +84,7 @@ type pending struct {
 	x    float32
 }
 
-// orderRun is callables of one pool, and what the test knows of them.
+// orderRun is callables of one pool, with the calls and results that the test expects.
 type orderRun struct {
 	*env
 	r           *rand.Rand
@@ -127,7 +127,7 @@ func randomOrder(t *testing.T, g rig, seed uint64, steps int) {
 		}
 	}
 	testkit.Check(t, o.set.Close())
-	for _, x := range o.results { // Close leaves what is retained valid
+	for _, x := range o.results { // retained results are valid after Close
 		if x.retained {
 			testkit.Check(t, x.t.Release())
 		}
@@ -139,14 +139,15 @@ func randomOrder(t *testing.T, g rig, seed uint64, steps int) {
 	}
 }
 
-// small returns a tensor of one small integer: every number that is computed is exact.
+// small returns a tensor of one small integer, so that all computed values are exact.
 func (o *orderRun) small() (float32, graphs.Tensor) {
 	o.Helper()
 	v := float32(o.r.IntN(9) - 4)
 	return v, testkit.Must[graphs.Tensor](o)(o.s.TensorOf("x", bytes(slices.Repeat([]float32{v}, 64)), dtype.F32, 64))
 }
 
-// forward runs any forward. It must be refused below a pending one, and over what is retained.
+// forward runs a random forward. It must be refused if the same or a later callable is pending, or
+// if it would overwrite a retained result.
 func (o *orderRun) forward() {
 	o.Helper()
 	i := o.r.IntN(o.set.Len())
@@ -164,7 +165,7 @@ func (o *orderRun) forward() {
 	}
 	if held {
 		if !errors.Is(err, graphs.ErrHeld) {
-			o.Errorf("forward of f%d over what is retained: %v", i, err)
+			o.Errorf("forward of f%d over a retained result: %v", i, err)
 		}
 		o.counts["held"]++
 		return
@@ -178,7 +179,8 @@ func (o *orderRun) forward() {
 	o.counts["forward"]++
 }
 
-// backward runs the backward of the last forward, or tries that of the one before.
+// backward runs the backward of the last forward, or tries the one of the forward before it, which
+// must be refused.
 func (o *orderRun) backward() {
 	o.Helper()
 	i := len(o.stack) - 1 - o.r.IntN(min(2, len(o.stack)))
@@ -212,7 +214,7 @@ func (o *orderRun) changeOwner() {
 	}
 }
 
-// checkResults reads everything that is valid, and no more.
+// checkResults holds that exactly the valid results are readable.
 func (o *orderRun) checkResults() {
 	o.Helper()
 	for _, x := range o.results {
@@ -240,8 +242,8 @@ func TestSharedPoolReusesMemory(t *testing.T) {
 	}
 	pool := e.s.NewPool("shared")
 	set := testkit.Must[*callables.Set](t)(callables.New(ctx, e.s, fns, callables.Options{Pool: pool}))
-	// Four outputs and four gradients have owners. Saved values have none: backwards that
-	// were captured later lie there.
+	// Four outputs and four gradients have owners. Saved values have no owner: backwards that
+	// were captured later reuse their memory.
 	if u := pool.Use(); u.Blocks != 8 || u.Uses != 9 {
 		t.Errorf("the pool has %d blocks and %d uses, want 8 blocks and 9 uses", u.Blocks, u.Uses)
 	}
@@ -315,7 +317,7 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// TestStaticInputs: an argument that was written to the static input is read there.
+// TestStaticInputs: an argument that is the static input itself is read without a copy.
 func TestStaticInputs(t *testing.T) {
 	e := open(t, hostRig(), cubic)
 	defer e.close()
@@ -356,7 +358,8 @@ func TestBusy(t *testing.T) {
 	}
 }
 
-// TestArguments: what does not fit the samples is refused, all of it at once, and changes nothing.
+// TestArguments: arguments that do not fit the samples are refused, all faults in one error, and
+// nothing changes.
 func TestArguments(t *testing.T) {
 	e := open(t, hostRig(), network)
 	defer e.close()

@@ -7,8 +7,8 @@ import (
 	"pwc/graphs"
 )
 
-// runPlain runs the function uncaptured, in the mode that was not captured. Its outputs are valid until the callable runs uncaptured
-// again, unless somebody retains them.
+// runPlain runs the function uncaptured, in the mode that was not captured. The outputs are valid
+// until the next uncaptured run of the callable; a retained output stays valid.
 func (c *Callable) runPlain(st *graphs.Stream, args []Arg) (*Call, error) {
 	if c.plain != nil {
 		err := c.plain.free()
@@ -64,7 +64,7 @@ func (c *Call) backwardPlain(st *graphs.Stream, grads []graphs.Tensor) ([]graphs
 		return nil, errors.Join(err, release(zeros))
 	}
 	in := append(c.in[:len(c.in):len(c.in)], c.c.in[len(c.in):]...)
-	c.grads, err = f.backward(r, in, c.results, given) // which releases the zeros, too
+	c.grads, err = f.backward(r, in, c.results, given) // also releases the zeros, which r made
 	if err != nil {
 		return nil, fmt.Errorf("callables: backward of %s: %w", f.Name, err)
 	}
@@ -72,7 +72,7 @@ func (c *Call) backwardPlain(st *graphs.Stream, grads []graphs.Tensor) ([]graphs
 	return c.grads, nil
 }
 
-// free gives up what an uncaptured call owns.
+// free releases the tensors that an uncaptured call owns.
 func (c *Call) free() error {
 	err := errors.Join(release(c.grads), release(c.results), release(c.in))
 	c.grads, c.results, c.in, c.done = nil, nil, nil, true

@@ -12,31 +12,31 @@ import (
 
 // Options configure a set.
 type Options struct {
-	// AnyOrder gives each callable a pool of its own: they may run in any order, and at the
-	// same time on streams of their own.
+	// AnyOrder gives each callable its own pool, so that callables may run in any order, and
+	// concurrently on different streams.
 	AnyOrder bool
 
-	// Pool is where the captures allocate. Nil: a private pool of the set's own. It cannot
-	// be given with AnyOrder.
+	// Pool is the pool of the captures. Nil: a private pool of the set. It excludes AnyOrder.
 	Pool *graphs.Pool
 
-	// Eval captures the functions in evaluation mode, without backwards. The other mode
-	// runs uncaptured.
+	// Eval captures the functions in evaluation mode, without backwards. Training mode then runs
+	// uncaptured.
 	Eval bool
 
 	// AllowUnused makes the gradient of an input that reaches no output the zero Tensor,
 	// instead of an error.
 	AllowUnused bool
 
-	// WarmUps is how often each function runs before it is captured, so that libraries are
-	// loaded: 0 is 3, as in PyTorch. They change no memory and no generator.
+	// WarmUps is the number of runs of each function before its capture, which load the
+	// libraries. 0: 3, as in PyTorch. Warm-ups restore the memory and the generators that they
+	// change.
 	WarmUps int
 
-	// Stream captures. Nil: streams that the session keeps for captures, with AnyOrder one for
-	// each callable, whose library routines then have workspaces of their own.
+	// Stream is the capturing stream. Nil: a stream that the session keeps for captures; with
+	// AnyOrder one for each callable, so that their library routines have separate workspaces.
 	Stream *graphs.Stream
 
-	// Errors says which calls a capture refuses.
+	// Errors selects the calls that a capture refuses.
 	Errors device.CaptureMode
 }
 
@@ -52,8 +52,8 @@ type Set struct {
 // group is callables that share a pool.
 type group struct {
 	pool    *graphs.Pool
-	stream  *graphs.Stream // that captures
-	owned   bool           // the pool is the set's
+	stream  *graphs.Stream // the capturing stream
+	owned   bool           // the set made the pool
 	busy    atomic.Bool
 	closed  bool
 	members []*Callable
@@ -76,13 +76,13 @@ type Callable struct {
 	grads             []graphs.Tensor // the zero Tensor for unused inputs
 	maker             *graphs.Maker
 	generation        int32 // forwards so far
-	ran, graded       bool  // handles of results, of grads, name what lies there
+	ran, graded       bool  // the handles of results, and of grads, are valid
 
 	plain *Call // the last uncaptured call, whose results are kept until the next one
 }
 
 // New warms the functions up and captures them: all forwards in order, then all backwards in
-// reverse order. After an error nothing is left.
+// reverse order. After an error it has released everything that it made.
 func New(ctx context.Context, s *graphs.Session, functions []Function, o Options) (_ *Set, err error) {
 	set := &Set{s: s, opts: o}
 	defer func() {
@@ -173,8 +173,8 @@ func (s *Set) Train(on bool) {
 	}
 }
 
-// Close resets the graphs and gives up what the set owns. Outputs and gradients that somebody
-// retained stay valid. A second Close does nothing.
+// Close resets the graphs and releases the set's memory. Retained outputs and gradients stay valid.
+// A second Close does nothing.
 func (s *Set) Close() error {
 	if s.closed {
 		return nil
@@ -217,7 +217,7 @@ func (c *Callable) close() error {
 	return errors.Join(errs...)
 }
 
-// release takes an owner from each tensor but the zero ones.
+// release removes an owner from each tensor that is not the zero Tensor.
 func release(ts []graphs.Tensor) error {
 	var errs []error
 	for _, t := range ts {

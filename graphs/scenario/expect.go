@@ -17,7 +17,7 @@ func (x *run) expected(s *step, ok bool, key, want, got string) {
 	x.result.Expects = append(x.result.Expects, ExpectResult{Line: s.line, OK: ok, Want: map[string]Value{key: Value(want)}, Got: map[string]Value{key: Value(got)}})
 }
 
-// compare holds addresses against each other.
+// compare checks that addresses are the same, or that they are distinct.
 func (x *run) compare(s *step) error {
 	var at []device.Buffer
 	got := []string{}
@@ -46,8 +46,7 @@ func (x *run) compare(s *step) error {
 	return nil
 }
 
-// address returns a tensor whose address a comparison may ask for: also of one that
-// was dropped.
+// address returns the tensor of a name for a comparison of addresses. A dropped tensor has one, too.
 func (x *run) address(name string) (graphs.Tensor, error) {
 	if t, ok := x.last[name]; ok {
 		return t, nil
@@ -97,7 +96,7 @@ func numbers(vs []float64) string {
 	return "[" + strings.Join(parts, ", ") + "]"
 }
 
-// warned counts the warnings of a step that have a text.
+// warned counts the warnings, or the skips, of a step whose text contains the step's message.
 func (x *run) warned(s *step) error {
 	before := x.said
 	x.said = nil
@@ -118,7 +117,7 @@ func (x *run) warned(s *step) error {
 	return err
 }
 
-// expect compares what the manager looks like.
+// expect compares the manager's state with the expected values.
 func (x *run) expect(s *step) error {
 	in, err := x.m.Inspect()
 	if err != nil {
@@ -136,7 +135,7 @@ func (x *run) expect(s *step) error {
 	return nil
 }
 
-// value returns what a key of expect has now.
+// value returns the present value of a key of expect.
 func (x *run) value(key string, in tree.Inspection) string {
 	use := x.m.Pool().Use()
 	number := func(v int, there bool) string {

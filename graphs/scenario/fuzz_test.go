@@ -11,11 +11,11 @@ import (
 	"pwc/graphs/scenario"
 )
 
-// place is what every error of Parse begins with.
+// place is the prefix of every error of Parse.
 var place = regexp.MustCompile(`^fuzz\.txtar:([0-9]+):([0-9]+): .`)
 
-// FuzzParse holds that no file makes Parse panic, that errors name a line and column of the
-// file, and that what is taken is taken again.
+// FuzzParse holds that no file makes Parse panic, that errors name a line and column of the file, and
+// that Parse accepts an accepted file again.
 func FuzzParse(f *testing.F) {
 	for _, file := range files(f) {
 		text, err := os.ReadFile(file)

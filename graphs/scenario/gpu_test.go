@@ -17,9 +17,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// TestScenariosOnGPU runs every file of testdata on the machine's GPU, or an emulated one:
-// each expectation is the same as on the host. Scenarios share the programs that are
-// compiled.
+// TestScenariosOnGPU runs every file of testdata on the machine's GPU, or an emulated one, with the same
+// expectations as on the host. Scenarios share compiled programs.
 func TestScenariosOnGPU(t *testing.T) {
 	store := pieces.NewMemoryStore()
 	for _, file := range files(t) {

@@ -31,8 +31,7 @@ func wordByte(c byte, first bool) bool {
 	return c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || !first && (c >= '0' && c <= '9' || c == '.' || c == '-')
 }
 
-// lex splits a line; what follows // is a comment. A line that cannot be split has no
-// tokens but the end.
+// lex splits a line into tokens; // starts a comment. After an error the end is the only token.
 func (p *parser) lex(s string) (ok bool) {
 	p.toks, p.at = p.toks[:0], 0
 	defer func() {
@@ -52,7 +51,7 @@ func (p *parser) lex(s string) (ok bool) {
 			q, err := strconv.QuotedPrefix(s[i:])
 			text, uerr := strconv.Unquote(q)
 			if err != nil || uerr != nil {
-				p.fail(i+1, "a string that does not end")
+				p.fail(i+1, "invalid string: a string ends with \" on its line")
 				return false
 			}
 			p.toks = append(p.toks, token{'"', text, i + 1})
@@ -87,7 +86,7 @@ func (p *parser) lex(s string) (ok bool) {
 
 func (p *parser) peek() token { return p.toks[p.at] }
 
-// after returns the kind of the token behind the next one; behind the end is the end.
+// after returns the kind of the token after the next one, or of the end.
 func (p *parser) after() byte { return p.toks[min(p.at+1, len(p.toks)-1)].kind }
 
 func (p *parser) next() token {
@@ -172,7 +171,7 @@ func (p *parser) typ() (dtype.DType, []int64, bool) {
 	}
 	dt, known := dtype.Parse(t.text)
 	if !known {
-		p.fail(t.col, "%q is no element type", t.text)
+		p.fail(t.col, "%q is not an element type: an example is f32", t.text)
 		return 0, nil, false
 	}
 	var shape []int64
@@ -242,7 +241,7 @@ func (p *parser) indices(col int) ([]int, bool) {
 	return out, ok
 }
 
-// end reports an error for what is left of the line.
+// end reports an error if tokens are left on the line.
 func (p *parser) end() {
 	if t := p.peek(); t.kind != 0 {
 		p.fail(t.col, "unexpected %q", t.text)

@@ -9,10 +9,10 @@ import (
 	"pwc/ir"
 )
 
-// MaxBytes is the most that a scenario has.
+// MaxBytes is the maximum size of a scenario in bytes.
 const MaxBytes = 1 << 20
 
-// Limits on one file, so that a hostile one costs little.
+// Limits on one file, which bound the cost of a hostile one.
 const (
 	maxDepth  = 16      // blocks within blocks
 	maxRepeat = 1 << 20 // of one block
@@ -28,7 +28,7 @@ type File struct {
 	steps   []*step
 }
 
-// Options are the section of that name: settings of the manager and the device.
+// Options are the settings of the section options, for the manager and the device.
 type Options struct {
 	SkipWarmup     bool
 	RerecordLimit  *int
@@ -38,10 +38,10 @@ type Options struct {
 	NoMutation     bool
 	OrError        bool
 	GenerationCall bool
-	Device         string // "": what the caller runs on
+	Device         string // "": the caller's choice
 }
 
-// Error is what is wrong at a place of the file.
+// Error is a fault at a position of the file.
 type Error struct {
 	File      string
 	Line, Col int
@@ -54,7 +54,7 @@ func (e *Error) Error() string { return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Li
 // Parse reads a scenario. All errors are returned, each an [*Error].
 func Parse(name string, text []byte) (*File, error) {
 	if len(text) > MaxBytes {
-		return nil, &Error{name, 1, 1, fmt.Sprintf("%d bytes, the most is %d", len(text), MaxBytes)}
+		return nil, &Error{name, 1, 1, fmt.Sprintf("the scenario has %d bytes, the maximum is %d", len(text), MaxBytes)}
 	}
 	f := &File{Name: name, scripts: map[string]*script{}}
 	var errs []error
@@ -63,7 +63,7 @@ func Parse(name string, text []byte) (*File, error) {
 		line := s.line
 		p := &parser{file: name, line: line, toks: []token{{}}}
 		if seen[s.name] {
-			errs = append(errs, &Error{name, line - 1, 1, fmt.Sprintf("the section %q stands twice", s.name)})
+			errs = append(errs, &Error{name, line - 1, 1, fmt.Sprintf("a second section %q: give each section once", s.name)})
 			continue
 		}
 		seen[s.name] = true
@@ -99,7 +99,7 @@ func Parse(name string, text []byte) (*File, error) {
 // section is a file of a txtar archive.
 type section struct {
 	name string
-	line int // behind its marker
+	line int // after its marker
 	data string
 }
 
@@ -130,7 +130,7 @@ func sections(text string) (all []section) {
 	return all
 }
 
-// options reads the section options: one setting a line.
+// options reads the section options: one or more settings in each line.
 func (p *parser) options(o *Options, text string) error {
 	for _, l := range strings.Split(text, "\n") {
 		if p.lex(l) && p.peek().kind != 0 {

@@ -20,18 +20,18 @@ import (
 
 // Compiled is a function of the scenario's module on the device.
 type Compiled interface {
-	// Run gives the function to a recorder: inputs are its parameters in order, and
-	// the results have one owner each.
+	// Run runs the function on a recorder. inputs are its parameters in order. Each result has
+	// one owner.
 	Run(r *graphs.Recorder, inputs []graphs.Tensor) ([]graphs.Tensor, error)
 
 	// Mutates lists the parameters that the function writes.
 	Mutates() []int
 
-	// Locs has the position of each result in the module.
+	// Locs returns the position of each result in the module.
 	Locs() []string
 }
 
-// Config is what a scenario runs on.
+// Config configures the run of a scenario.
 type Config struct {
 	// Open returns the device that the option device names; "" is the caller's choice.
 	Open func(name string) (device.Device, error)
@@ -39,11 +39,11 @@ type Config struct {
 	// Compile compiles a function of the module whole, for the session's device.
 	Compile func(ctx context.Context, s *graphs.Session, f *File, name string) (Compiled, error)
 
-	// Log gets the transitions; nil: nobody.
+	// Log, if not nil, gets the transitions.
 	Log io.Writer
 }
 
-// Result is what a scenario gave.
+// Result is the result of a scenario.
 type Result struct {
 	Steps   []StepResult   `json:"steps"`
 	Expects []ExpectResult `json:"expects"`
@@ -57,8 +57,8 @@ type StepResult struct {
 	Error string `json:"error,omitempty"`
 }
 
-// ExpectResult is something that a step had to give: an expect, a check, a comparison
-// of storages, an error, a warning or a skip.
+// ExpectResult compares an expectation of a step with the actual value: of an expect, a check, a
+// comparison of addresses, an explain, an error, a warning or a skip.
 type ExpectResult struct {
 	Line int              `json:"line"`
 	OK   bool             `json:"ok"`
@@ -66,8 +66,8 @@ type ExpectResult struct {
 	Got  map[string]Value `json:"got"`
 }
 
-// Value is what was expected or came, as scenarios write it: 1, none, [1,0], [(0,1)], or a
-// text. In JSON, integers are numbers and lists are arrays.
+// Value is an expected or actual value, as scenarios write it: 1, none, [1,0], [(0,1)], or a text.
+// In JSON, integers are numbers and lists are arrays.
 type Value string
 
 // MarshalJSON returns a number, an array or a string.
@@ -83,7 +83,7 @@ func (r *Result) OK() bool {
 	return !slices.ContainsFunc(r.Expects, func(e ExpectResult) bool { return !e.OK })
 }
 
-// run is a scenario that runs.
+// run is a running scenario.
 type run struct {
 	ctx     context.Context
 	file    *File
@@ -96,14 +96,14 @@ type run struct {
 	funcs   map[string]*tree.Func
 	names   map[string][]*tree.Func
 	streams map[string]*graphs.Stream
-	last    map[string]graphs.Tensor // what each name named last, dropped or not
+	last    map[string]graphs.Tensor // the last tensor of each name, dropped or not
 	said    []tree.Warning
 	result  *Result
 }
 
-// Run runs the scenario. What a step expects and does not get is in the result; a step
-// that fails without an error being expected ends the run. At the end every name is
-// dropped, and storages, segments or uses of the pool that are left are errors.
+// Run runs the scenario. The result has every expectation, met or not. A step that fails although no
+// error is expected ends the run. At the end every name is dropped; storages, and segments or uses of
+// the pool, that are left are errors.
 func (f *File) Run(ctx context.Context, c Config) (_ *Result, err error) {
 	opened, err := c.Open(f.Options.Device)
 	if err != nil {
@@ -150,7 +150,8 @@ func (f *File) treeOptions(x *run) tree.Options {
 	return t
 }
 
-// finish drops everything and holds the session to what every scenario promises.
+// finish drops all names and closes the manager and the session. It returns an error if memory, or
+// a use of the pool, is left.
 func (x *run) finish() error {
 	var errs []error
 	for n, t := range x.vars {
@@ -175,7 +176,7 @@ func (x *run) finish() error {
 	return errors.Join(append(errs, x.s.Close())...)
 }
 
-// at puts the step's place before an error.
+// at puts the step's position before an error.
 func (x *run) at(s *step, err error) error {
 	var e *Error
 	if err == nil || errors.As(err, &e) {
@@ -221,7 +222,7 @@ func (x *run) tensor(name string) (graphs.Tensor, error) {
 	return t, nil
 }
 
-// set gives a name a value; what it named before is dropped.
+// set gives a name to a tensor and drops the tensor that had the name before.
 func (x *run) set(name string, t graphs.Tensor) error {
 	old, ok := x.vars[name]
 	x.vars[name], x.last[name] = t, t
@@ -231,8 +232,8 @@ func (x *run) set(name string, t graphs.Tensor) error {
 	return dropped(old)
 }
 
-// dropped releases a tensor that nobody names any more. One that was overwritten
-// belongs to nobody already.
+// dropped releases a tensor that has lost its name. An overwritten tensor has no owner any more, so
+// ErrStale is not an error.
 func dropped(t graphs.Tensor) error {
 	if err := t.Release(); err != nil && !errors.Is(err, graphs.ErrStale) {
 		return err
@@ -454,7 +455,7 @@ func (x *run) call(s *step) error {
 	if err != nil {
 		return err
 	}
-	// Compilation comes before the first run, not within a recording.
+	// Compile before the first run: a recording must not compile.
 	if sc := x.file.scripts[s.name]; sc != nil {
 		if err := x.compileAll(sc.body); err != nil {
 			return err

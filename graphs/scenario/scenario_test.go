@@ -39,7 +39,7 @@ func files(t testing.TB) []string {
 	return files
 }
 
-// hold runs a file of testdata: what it expects is in it.
+// hold runs a file of testdata, which has its expectations.
 func hold(t *testing.T, file string, config func(log *bytes.Buffer) scenario.Config) {
 	t.Helper()
 	text, err := os.ReadFile(file)

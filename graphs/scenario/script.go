@@ -51,7 +51,7 @@ type action struct {
 type ref struct {
 	name   string
 	part   bool // [lo:hi] or [lo]
-	index  bool // [lo]: the axis goes
+	index  bool // [lo]: the axis is dropped
 	lo, hi int64
 	col    int
 }
@@ -72,7 +72,7 @@ func (p *parser) scripts(f *File, text string) error {
 			continue
 		}
 		if f.scripts[s.name] != nil {
-			p.errs = append(p.errs, &Error{p.file, s.line, 1, fmt.Sprintf("the function %s stands twice", s.name)})
+			p.errs = append(p.errs, &Error{p.file, s.line, 1, fmt.Sprintf("a second function %s: give each function a name of its own", s.name)})
 		}
 		f.scripts[s.name] = s
 		p.end()
@@ -308,7 +308,7 @@ func (p *parser) ref() (ref, bool) {
 	return r, ok
 }
 
-// part returns the elements of t that the reference names.
+// of returns the elements of t that the reference names.
 func (r *ref) of(t graphs.Tensor) (graphs.Tensor, error) {
 	if !r.part {
 		return t, nil
@@ -328,7 +328,7 @@ func (r *ref) of(t graphs.Tensor) (graphs.Tensor, error) {
 	return t.View(r.lo*row, t.DType(), rest...)
 }
 
-// frame is a script that runs.
+// frame is a running script.
 type frame struct {
 	run   *run
 	s     *script

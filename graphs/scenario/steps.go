@@ -100,7 +100,7 @@ func (p *parser) block(lines *[]string, depth int) (all []*step, closed bool) {
 				break
 			}
 			all = append(all, s)
-			for p.accept(';') || p.accept('|') { // one step a line, or several with or without these
+			for p.accept(';') || p.accept('|') { // optional between the steps of a line
 			}
 		}
 		p.line++
@@ -108,7 +108,7 @@ func (p *parser) block(lines *[]string, depth int) (all []*step, closed bool) {
 	return all, false
 }
 
-// stepWords begin a step that names nothing.
+// stepWords are the first words of steps that name no result.
 var stepWords = []string{"drop", "same", "distinct", "mark", "reset", "empty-cache", "move", "fail-driver", "repeat", "check", "error", "warn", "skip", "explain", "expect"}
 
 // startsStep reports whether the next word begins another step of the line.
@@ -208,7 +208,7 @@ func (p *parser) repeat(s *step, lines *[]string, depth int) *step {
 		return nil
 	}
 	if n < 0 || n > maxRepeat {
-		p.fail(col, "repeat %d: the most is %d", n, maxRepeat)
+		p.fail(col, "repeat %d: the maximum is %d", n, maxRepeat)
 		return nil
 	}
 	if depth == maxDepth {
@@ -241,7 +241,7 @@ func (p *parser) repeat(s *step, lines *[]string, depth int) *step {
 	return s
 }
 
-// about reads what error, warn, skip and explain have: a text, a count, and a step.
+// about reads the operands of error, warn, skip and explain: a text, a count, and a step.
 func (p *parser) about(s *step, text string, lines *[]string, depth int, counted bool) *step {
 	m, ok := p.expect('"', "a quoted text")
 	if !ok {
@@ -323,7 +323,7 @@ func (p *parser) expectations(s *step) *step {
 	return s
 }
 
-// value reads what expect compares, in one form: 1, none, [1,0], [(0,1),(0,2)]. A list
+// value reads a value of expect and returns its normal form: 1, none, [1,0], [(0,1),(0,2)]. A list
 // within a list is a place, with either kind of brackets.
 func (p *parser) value() (string, bool) { return p.nested(0) }
 
@@ -371,7 +371,7 @@ func (p *parser) nested(depth int) (string, bool) {
 	return "", false
 }
 
-// assign reads a step that gives names to something, or a call without names.
+// assign reads a step that names its results, or a call that does not.
 func (p *parser) assign(s *step) *step {
 	if p.after() != '(' {
 		for {

@@ -10,8 +10,8 @@ import (
 	"pwc/runtime/host"
 )
 
-// Example runs a function three times: it warms up, is recorded, and is replayed. Reading
-// what a later generation overwrote is an error.
+// Example runs a function three times: it warms up, is recorded, and is replayed. A read of an output
+// that a later generation overwrote is an error.
 func Example() {
 	dev := host.Open(host.Options{})
 	defer dev.Close()

@@ -42,8 +42,8 @@ func failNth(t *testing.T, g rig, n int) bool {
 	foo, fee := e.add("foo"), e.add("fee")
 	x := e.tensor(0, 1, 2, 3)
 	failed := 0
-	// step runs foo, drops a where it is told to, and runs fee on b. With an error it
-	// gives up and drops what it has.
+	// step runs foo, drops a if asked to, and runs fee on b. After an error it stops and drops its
+	// tensors.
 	step := func(dropA bool) {
 		e.m.MarkStep()
 		note := func(err error) {
@@ -80,7 +80,7 @@ func failNth(t *testing.T, g rig, n int) bool {
 	step(true)
 	reached := failed > 0
 	dev.FailCall(0)
-	// Afterwards everything is as if nothing had happened.
+	// The manager then works as if no call had failed.
 	for range 3 {
 		e.m.MarkStep()
 		out := e.call(foo, x)

@@ -8,29 +8,28 @@ import (
 	"pwc/graphs"
 )
 
-// Function is what a manager graphs: a Go function over a recorder.
+// Function is a Go function over a recorder, which a manager graphs.
 type Function struct {
 	Name string
 	Mode Mode
 
-	// Static lists the inputs whose memory stays: weights, states.
+	// Static lists the inputs that keep their address between calls: weights and states.
 	Static []int
 
 	// Mutated lists the inputs that the function writes.
 	Mutated []int
 
-	// Generators are those that the function draws from.
+	// Generators are the generators that the function draws from.
 	Generators []*graphs.Generator
 
-	// Outputs has a position in the module for each output (file:line:col), for
-	// messages; it may be shorter than the outputs.
+	// Outputs has the position of each output in the module (file:line:col), for messages. It
+	// may be shorter than the list of outputs.
 	Outputs []string
 
-	// Body runs the function. It is called for warm-ups, recordings and eager runs, and
-	// gives all its work to the recorder. An output is a tensor that the body made, an
-	// input, or a view of either; the caller gets an owner of each. What the body made
-	// and does not return is released when it ends, and so are the inputs that it did
-	// not release.
+	// Body runs the function, for warm-ups, recordings and eager runs. It must issue all work on
+	// the recorder. An output is a tensor that the body made, an input, or a view of either; the
+	// caller gets an owner of each. When the body returns, all other tensors that it made are
+	// released, and so are the inputs that it did not release.
 	Body func(r *graphs.Recorder, in *Inputs) ([]graphs.Tensor, error)
 }
 
@@ -44,15 +43,14 @@ type Inputs struct {
 // Len returns the number of tensors.
 func (in *Inputs) Len() int { return len(in.tensors) }
 
-// At returns tensor i. The body must not release it but by Release.
+// At returns tensor i. The body must release it only with Release.
 func (in *Inputs) At(i int) graphs.Tensor { return in.tensors[i] }
 
 // All returns all tensors.
 func (in *Inputs) All() []graphs.Tensor { return in.tensors }
 
-// Release says that the body needs input i no more. Of an input that was copied, or
-// that the caller gave away, the memory may be reused by what the body allocates next.
-// A second release of one input matches [graphs.ErrReleased].
+// Release ends the body's use of input i. If the input was copied, or taken from the caller, later
+// allocations of the body may reuse its memory. A second release matches [graphs.ErrReleased].
 func (in *Inputs) Release(i int) error {
 	if i < 0 || i >= len(in.tensors) {
 		return fmt.Errorf("%w: release of input %d of %d", graphs.ErrArguments, i, len(in.tensors))
@@ -78,8 +76,8 @@ func (in *Inputs) releaseAll() error {
 type Input struct {
 	Tensor graphs.Tensor
 
-	// Take gives the caller's owner to the call, which may release the input before it
-	// ends. Without it the call borrows the input.
+	// Take passes the caller's owner to the call, which may release the input before the call
+	// ends. Without Take the call borrows the input.
 	Take bool
 }
 
@@ -101,14 +99,14 @@ type Func struct {
 	bodies    int
 }
 
-// instance is a function for one set of integer inputs. Its recordings are its own.
+// instance is a function with one set of integer inputs. Each instance has its own recordings.
 type instance struct {
 	f       *Func
 	id      int
 	keys    []int64
 	warm    bool
 	roots   []*node
-	rooted  bool           // looked for at a root: the path may end for it
+	rooted  bool           // looked up or recorded at a root, so its calls may end the path
 	hints   []mutationHint // by node
 	again   []rerecord     // by node
 	makers  []*graphs.Maker
@@ -121,7 +119,7 @@ type mutationHint struct {
 	eager bool
 }
 
-// rerecord counts unexpected recordings behind a node.
+// rerecord counts the recordings after a node that a moved address caused.
 type rerecord struct {
 	at    *node
 	count int
@@ -142,7 +140,7 @@ func (f *Func) Name() string { return f.def.Name }
 // Bodies returns how often the body ran: warm-ups, recordings and eager runs.
 func (f *Func) Bodies() int { return f.bodies }
 
-// instance returns the function for integer inputs.
+// instance returns the function's instance for integer inputs.
 func (f *Func) instance(keys []int64) *instance {
 	for _, i := range f.byKey {
 		if slices.Equal(i.keys, keys) {

@@ -25,7 +25,7 @@ func gpuRig(t testing.TB) (g rig, emulated bool) {
 	return rig{dev: dev.Device, compiler: pieces.Pipeline{Backend: backend}, store: pieces.NewMemoryStore(), stays: true}, dev.Emulated
 }
 
-// TestRandomOnGPU is TestRandom on a GPU: some 15,000 calls, an emulated one takes fewer.
+// TestRandomOnGPU is TestRandom on a GPU with about 15,000 calls, or fewer on an emulated one.
 func TestRandomOnGPU(t *testing.T) {
 	g, emulated := gpuRig(t)
 	programs, rounds := 50, 60
@@ -65,9 +65,9 @@ func TestFastPathDoesNotAllocateOnGPU(t *testing.T) {
 	}
 }
 
-// BenchmarkPairGPU is BenchmarkPair on a GPU. It tells the host's time for a step, what the
-// runtime takes of it for the same copy and two replays of the same graphs by themselves
-// (driver-ns/step), and what the tree adds.
+// BenchmarkPairGPU is BenchmarkPair on a GPU. It reports the host's time for a step (ns/step), the time
+// for the same copy and replays of the same two graphs without a tree (driver-ns/step), and the
+// difference (tree-ns/step).
 func BenchmarkPairGPU(b *testing.B) {
 	for _, statics := range []int{0, 400} {
 		b.Run(fmt.Sprintf("statics=%d", statics), func(b *testing.B) {
@@ -76,7 +76,7 @@ func BenchmarkPairGPU(b *testing.B) {
 			defer e.close()
 			step, done := e.pair(statics)
 			bare, wait, free := e.bare()
-			// A batch that the device's queue takes without waiting.
+			// The device's queue accepts a batch of this size without blocking.
 			const steps = 64
 			var trees, driver time.Duration
 			batches := 0
@@ -105,8 +105,8 @@ func BenchmarkPairGPU(b *testing.B) {
 	}
 }
 
-// bare returns the device's part of a step of the pair: a copy, and replays of graphs of
-// foo and fee, on a stream that wait waits for.
+// bare returns a step of the pair without a tree: a copy, and replays of graphs of foo and fee. wait
+// waits for their stream.
 func (e *env) bare() (step func(), wait func() error, free func()) {
 	e.t.Helper()
 	st := testkit.Must[device.Stream](e.t)(e.dev.NewStream())

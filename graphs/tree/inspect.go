@@ -13,7 +13,7 @@ import (
 // Place is an output of the current path: the depth of its node and its number there.
 type Place = place
 
-// Inspection is what a manager looks like between two calls.
+// Inspection is the state of a manager between two calls.
 type Inspection struct {
 	State      State
 	Node       int  // the current node, if HasNode
@@ -34,7 +34,7 @@ type Inspection struct {
 	Stats Stats
 }
 
-// Inspect returns what the manager looks like now.
+// Inspect returns the manager's present state.
 func (m *Manager) Inspect() (Inspection, error) {
 	if err := m.enter(); err != nil {
 		return Inspection{}, err
@@ -69,8 +69,8 @@ func (m *Manager) roots() []*node {
 	return all
 }
 
-// Explain says, without running anything, which recording would serve a call of f now,
-// or which check fails, with both values.
+// Explain returns which recording would serve a call of f now, or which checks fail, with both
+// values. It runs nothing.
 func (m *Manager) Explain(f *Func, in []Input, keys ...int64) (string, error) {
 	if err := m.enter(); err != nil {
 		return "", err
@@ -102,7 +102,7 @@ func (m *Manager) Explain(f *Func, in []Input, keys ...int64) (string, error) {
 		}
 		switch {
 		case starts:
-			say("a generation starts: the outputs of the path are taken away")
+			say("a generation starts: the outputs of the path become stale")
 			cur = nil
 		case cur.allDead():
 			say("all outputs of the path are released")
@@ -131,7 +131,7 @@ func (m *Manager) Explain(f *Func, in []Input, keys ...int64) (string, error) {
 			return b.String(), nil
 		}
 		if !m.mayStart() && !cur.allDead() {
-			say("%s is recorded behind node %d, of which outputs are live", f.def.Name, cur.id)
+			say("%s is recorded behind node %d, which has live outputs", f.def.Name, cur.id)
 			return b.String(), nil
 		}
 		say("the path of node %d ends", cur.id)
@@ -142,8 +142,8 @@ func (m *Manager) Explain(f *Func, in []Input, keys ...int64) (string, error) {
 	return b.String(), nil
 }
 
-// keepOutputs gives live outputs of a replayed path blocks of their own, so that they
-// outlive the recordings.
+// keepOutputs makes the live outputs of a replayed path own their blocks, so that they outlive the
+// recordings.
 func (m *Manager) keepOutputs() error {
 	if m.state != Execution || m.cur == nil || len(m.cur.storages()) == 0 {
 		return nil
@@ -151,9 +151,9 @@ func (m *Manager) keepOutputs() error {
 	return m.checkpoint(m.cur.f)
 }
 
-// Reset drops all recordings and starts anew: functions stay, and warm up again. Outputs
-// that are held stay valid until their release. After it, calls start generations again
-// if the options say so.
+// Reset drops all recordings. Functions stay registered and warm up again. Outputs with owners stay
+// valid until their last release. Reset also ends Seal, and the effect of MarkStep on
+// Options.Generations.
 func (m *Manager) Reset() error {
 	if err := m.enter(); err != nil {
 		return err
@@ -176,15 +176,15 @@ func (m *Manager) reset() error {
 	m.instances, m.cur, m.state = nil, nil, Idle
 	m.marked, m.pending, m.running = false, false, -1
 	m.sealed = Open
-	// Outputs that are held keep the pool; what is recorded next must not find their
-	// blocks in its checkpoints.
+	// Outputs with owners keep the pool. Later recordings get a new one, so that their
+	// checkpoints do not contain the blocks of these outputs.
 	errs = append(errs, m.pool.Release())
 	m.pool = m.s.NewManagedPool("trees")
 	return errors.Join(errs...)
 }
 
-// Close drops all recordings and gives the pool back once outputs that are held are
-// released. A second Close does nothing.
+// Close drops all recordings and releases the pool. Outputs with owners stay valid until their last
+// release. A second Close does nothing.
 func (m *Manager) Close() error {
 	if !m.busy.CompareAndSwap(false, true) {
 		return graphs.ErrBusy

@@ -12,7 +12,7 @@ import (
 	"pwc/runtime/mem"
 )
 
-// State is what a manager did last.
+// State is the kind of a manager's last run.
 type State uint8
 
 const (
@@ -35,14 +35,14 @@ var (
 	ErrSkipped = errors.New("tree: a graph is skipped")
 	// ErrStatic is a static input that moved, with Options.FixedStatics.
 	ErrStatic = errors.New("static input data pointer changed")
-	// ErrBorrowed is a call that keeps an input which the recording released.
+	// ErrBorrowed is a call whose caller keeps an owner of an input that the recording released.
 	ErrBorrowed = errors.New("tree: graph recording observed an input tensor deallocate during graph recording that did not occur during replay")
 	// ErrSealed is a call that no recording serves, after Seal.
 	ErrSealed = errors.New("tree: sealed: no recording serves the call")
 )
 
-// Manager graphs functions of one session. It is used by one goroutine at a time, on
-// any thread; a second one gets [graphs.ErrBusy].
+// Manager graphs functions of one session. It runs one call at a time, from any goroutine; a
+// concurrent call gets [graphs.ErrBusy].
 type Manager struct {
 	s    *graphs.Session
 	opts Options
@@ -56,37 +56,37 @@ type Manager struct {
 	functions int
 	instances []*instance // with roots
 	all       []*instance
-	carried   []*graphs.Storage
+	carried   []*graphs.Storage // outputs of the previous generation that the call reads
 
-	generation int32 // that a call starts now belongs to
-	running    int32 // of the path
+	generation int32 // of a call that starts now
+	running    int32 // generation of the path
 	marked     bool  // MarkStep was called: calls start no generations
-	pending    bool  // a forward ran whose backward did not
+	pending    bool  // a forward ran and its backward did not
 	sealed     Seal
-	deferred   error // of a skip that is an error
+	deferred   error // of a skip with Options.OrError, for the eager run that follows
 	closed     bool
 
 	stats Stats
 }
 
-// Stats counts what a manager did.
+// Stats counts the runs of a manager.
 type Stats struct {
 	Recorded    int // recordings
 	Warmups     int
-	Executed    int // replays
-	Eager       int // runs outside of the pool
-	Checkpoints int // restores of the pool to a recording's end
-	Rerecords   int // recordings because an address moved
-	Skips       map[string]int
+	Executed    int            // replays
+	Eager       int            // runs outside of the pool
+	Checkpoints int            // restores of the pool to a recording's end
+	Rerecords   int            // recordings because an address moved
+	Skips       map[string]int // by reason
 }
 
-// Seal says what a sealed manager does with a call that no recording serves.
+// Seal selects what happens to a call that no recording serves.
 type Seal uint8
 
 const (
-	Open   Seal = iota
-	Refuse      // [ErrSealed]
-	Eager       // it runs eagerly and is counted
+	Open   Seal = iota // the function is warmed up and recorded
+	Refuse             // [ErrSealed]
+	Eager              // the function runs eagerly and is counted as a skip
 )
 
 // New returns a manager with a pool and a stream of its own.
@@ -110,25 +110,26 @@ func (m *Manager) Session() *graphs.Session { return m.s }
 // Stream returns the stream of eager runs and replays.
 func (m *Manager) Stream() *graphs.Stream { return m.out }
 
-// BeginForward says that a forward ran whose backward is pending, for callers that call
-// several functions for one forward. EndBackward says that the backward ran, or will not:
-// calls start generations again.
+// BeginForward records that a forward ran and its backward is pending, for callers that run several
+// functions for one forward.
 func (m *Manager) BeginForward() { m.pending = true }
 
-// EndBackward ends what BeginForward, or a call of mode forward, began.
+// EndBackward records that the pending backward ran, or will not run, so that calls start generations
+// again.
 func (m *Manager) EndBackward() { m.pending = false }
 
 // Pool returns the pool that warm-ups and recordings allocate from.
 func (m *Manager) Pool() *graphs.Pool { return m.pool }
 
-// MarkStep starts a new generation: the next call may take the outputs of earlier ones
-// away. From now on, until Reset, only MarkStep starts generations.
+// MarkStep starts a generation: the next call may make the outputs of earlier generations stale. From
+// now on, until Reset, only MarkStep starts generations.
 func (m *Manager) MarkStep() {
 	m.marked = true
 	m.generation++
 }
 
-// Seal stops recording: calls that no recording serves are refused, or run eagerly.
+// Seal stops warm-ups and recordings: s selects whether a call that no recording serves is refused or
+// runs eagerly.
 func (m *Manager) Seal(s Seal) { m.sealed = s }
 
 func (m *Manager) enter() error {
@@ -144,10 +145,10 @@ func (m *Manager) enter() error {
 
 func (m *Manager) leave() { m.busy.Store(false) }
 
-// Call runs the function on inputs and appends its outputs to out, each with an owner
-// for the caller. keys are integer inputs: for each set of them the function is warmed
-// up and recorded on its own. Inputs that are taken belong to the call from the moment
-// that the function, or its recording, runs; an error before that leaves them alone.
+// Call runs the function on inputs and appends its outputs to out, each with an owner for the caller.
+// keys are integer inputs: the function is warmed up and recorded separately for each set of them. A
+// taken input belongs to the call once the body or the recording runs; an error before that leaves it
+// to the caller.
 func (f *Func) Call(in []Input, out []graphs.Tensor, keys ...int64) ([]graphs.Tensor, error) {
 	m := f.m
 	if err := m.enter(); err != nil {
@@ -179,7 +180,7 @@ func (f *Func) Call(in []Input, out []graphs.Tensor, keys ...int64) ([]graphs.Te
 	return out, nil
 }
 
-// run serves a call: the order of the checks is that of PyTorch's CUDAGraphTreeManager.
+// run serves a call. Its checks have the order of PyTorch's CUDAGraphTreeManager.
 func (m *Manager) run(i *instance, in []Input, out []graphs.Tensor) ([]graphs.Tensor, error) {
 	for {
 		if m.state == Recording || m.state == Warmup {
@@ -267,9 +268,9 @@ func (m *Manager) blocks() []mem.LiveBlock {
 	return m.pool.Mem().LiveBlocks()
 }
 
-// check holds the pool against the live outputs of the path, with Options.Check. A replay
-// leaves the blocks as they were before the call; behind a path that was recorded or
-// warmed up and has ended there are none.
+// check implements Options.Check. After a warm-up or a recording, the pool's live blocks must be those
+// of the path's live outputs. A replay must not change the blocks; if it ended a warmed-up or recorded
+// path, there must be no blocks.
 func (m *Manager) check(before State, blocks []mem.LiveBlock) error {
 	switch {
 	case !m.opts.Check:
@@ -285,10 +286,10 @@ func (m *Manager) check(before State, blocks []mem.LiveBlock) error {
 	return nil
 }
 
-// unknown is a call that a sealed manager has no recording for.
+// unknown refuses a call that no recording of a sealed manager serves, or runs it eagerly.
 func (m *Manager) unknown(i *instance, in []Input, out []graphs.Tensor, why string) ([]graphs.Tensor, error) {
 	if why == "" {
-		why = "no recording is behind the current node"
+		why = "no recording follows the current node"
 	}
 	if m.sealed == Refuse {
 		return nil, fmt.Errorf("%w: %s: %s", ErrSealed, i.f.def.Name, why)
@@ -309,11 +310,11 @@ func (m *Manager) candidates(i *instance) []*node {
 // newStep reports whether the call is of a later generation than the path.
 func (m *Manager) newStep() bool { return m.generation != m.running }
 
-// mayStart reports whether the call may take the outputs of the path away.
+// mayStart reports whether the call may make the outputs of the path stale.
 func (m *Manager) mayStart() bool { return m.newStep() && (m.marked || !m.pending) }
 
-// endPath ends the path if a generation starts or all its outputs are released. It
-// leaves alone what the call reads: that ends with the call.
+// endPath ends the path if a generation starts or all its outputs are released. Outputs that the call
+// reads stay valid until the call ends.
 func (m *Manager) endPath(i *instance, in []Input) error {
 	switch {
 	case m.cur == nil:
@@ -328,7 +329,8 @@ func (m *Manager) endPath(i *instance, in []Input) error {
 	return nil
 }
 
-// takeAway makes the live outputs of the path stale.
+// takeAway makes the live outputs of the path stale, except those that the call reads: dropCarried
+// does that later.
 func (m *Manager) takeAway(i *instance, in []Input) error {
 	var errs []error
 	for _, s := range m.cur.storages() {
@@ -348,7 +350,7 @@ func (m *Manager) clear(i *instance, why string) {
 	m.cur = nil
 }
 
-// dropCarried makes outputs of the generation before stale that the call read.
+// dropCarried makes the outputs of the previous generation stale that the call read.
 func (m *Manager) dropCarried(i *instance) error {
 	var errs []error
 	for _, s := range m.carried {
@@ -359,8 +361,8 @@ func (m *Manager) dropCarried(i *instance) error {
 	return errors.Join(errs...)
 }
 
-// warnPending warns once of a function that keeps running behind itself because
-// generations cannot start.
+// warnPending warns once of a function that runs several times on one path because generations cannot
+// start.
 func (m *Manager) warnPending(i *instance) {
 	if i.pending || !m.newStep() {
 		return
@@ -387,8 +389,8 @@ func (m *Manager) warnPending(i *instance) {
 	m.warn(PendingSteps, fmt.Sprintf("%s: Unable to hit fast path of CUDAGraphs because of pending, uninvoked backwards: run the backward, call Manager.MarkStep before each step, or use the mode inference", i.f.def.Name))
 }
 
-// checkpoint puts the pool into the state at the end of the current node's recording,
-// with what is live now, so that something new can be recorded or warmed up behind it.
+// checkpoint restores the pool to the end of the current node's recording, with the storages that are
+// live now, so that another function can be recorded or warmed up after the node.
 func (m *Manager) checkpoint(i *instance) error {
 	n := m.cur
 	live := n.storages()
@@ -408,8 +410,8 @@ func (m *Manager) checkpoint(i *instance) error {
 	return nil
 }
 
-// serves returns nil if a recording serves the inputs now, else the first check that
-// fails. unexpected says that an address moved.
+// serves returns nil if a recording serves the inputs now, else the first check that fails. unexpected
+// reports that an address moved.
 func (m *Manager) serves(n *node, in []Input) (why error, unexpected bool) {
 	if len(in) != len(n.inputs) {
 		return fmt.Errorf("%w: %d inputs, the recording has %d", graphs.ErrArguments, len(in), len(n.inputs)), false
@@ -452,7 +454,7 @@ func (m *Manager) serves(n *node, in []Input) (why error, unexpected bool) {
 	return nil, false
 }
 
-// addressError is an input that is not where a recording reads it.
+// addressError is an input at an address other than the one that a recording reads.
 type addressError struct {
 	what     string
 	input    int
@@ -464,8 +466,8 @@ func (e *addressError) Error() string {
 	return fmt.Sprintf("%s: input %d was at %s, is at %s", e.what, e.input, e.was, e.now)
 }
 
-// mutation reports whether the function would write an input that a replay cannot
-// write: neither static nor an output of the path. again asks anew.
+// mutation reports whether the function would write an input that a replay cannot write: one that is
+// neither static nor an output of the path. again computes the answer anew.
 func (m *Manager) mutation(i *instance, in []Input, again bool) (bool, error) {
 	if len(i.f.def.Mutated) == 0 {
 		return false, nil
@@ -496,8 +498,8 @@ func (m *Manager) mutation(i *instance, in []Input, again bool) (bool, error) {
 	return eager, nil
 }
 
-// exceeded returns the count of recordings behind the current node if it is above the
-// limit.
+// exceeded returns the count of re-recordings after the current node if it is above the limit, else
+// nil.
 func (m *Manager) exceeded(i *instance) *rerecord {
 	for k := range i.again {
 		if r := &i.again[k]; r.at == m.cur && r.count > m.opts.RerecordLimit {
@@ -524,12 +526,12 @@ func (m *Manager) countRerecord(i *instance, why string) bool {
 	if m.cur != nil {
 		at = fmt.Sprint(m.cur.id)
 	}
-	// An error of skip comes back with the eager run that follows.
+	// The eager run that follows returns the error of skip.
 	m.deferred = m.skip("re-recording limit", fmt.Sprintf("%s: skipping cudagraph due to function %d exceeding max re-recording limit (=%d) on cudagraph node %s due to %s", i.f.def.Name, i.id, m.opts.RerecordLimit, at, why))
 	return true
 }
 
-// skip counts a skip, or refuses it.
+// skip counts a skip and warns of it. With Options.OrError it returns an error.
 func (m *Manager) skip(reason, text string) error {
 	m.stats.Skips[reason]++
 	m.warn(Skipped, text)

@@ -8,8 +8,7 @@ import (
 	"pwc/runtime/mem"
 )
 
-// node is one run of a function behind its parent: a recording, or a warm-up, which
-// is never run again.
+// node is one run of a function after its parent: a recording, or a warm-up, which is never replayed.
 type node struct {
 	id     int // recordings count from 0, warm-ups down from -1
 	f      *instance
@@ -20,20 +19,19 @@ type node struct {
 
 	graph   *graphs.Graph
 	inputs  []nodeInput
-	where   []inputPlace // of inputs, packed for the pass that each replay makes
+	where   []inputPlace // the places of inputs, packed for the check before each replay
 	copies  []int        // inputs that are copied
 	outputs []output
 
-	// What was live in the path, by depth and output.
-	liveAfter  [][]bool
-	deadBefore []place // died between the parent's end and this node's start
-	deadAfter  []place // died while the node was recorded
+	liveAfter  [][]bool // outputs of the path with owners at the recording's end, by depth and output
+	deadBefore []place  // died between the parent's end and this node's start
+	deadAfter  []place  // died while the node was recorded
 	state      *mem.State
 
-	staging []graphs.Tensor // by copied input, where copies may overlap; made at need
+	staging []graphs.Tensor // by copied input; allocated when copies first overlap
 }
 
-// children are the recordings of one function behind a node.
+// children are the recordings of one function after a node.
 type children struct {
 	f     *instance
 	nodes []*node
@@ -46,22 +44,23 @@ type inputKind uint8
 
 const (
 	copied  inputKind = iota // into memory of the pool
-	static                   // where it lies
-	managed                  // an output of the path
+	static                   // read in place
+	managed                  // an output of the path, read in place
 )
 
 // nodeInput is an input of a recording.
 type nodeInput struct {
 	kind inputKind
-	at   device.Buffer // that the recording reads
+	at   device.Buffer // the memory that the recording reads
 	from place         // of a managed input
 
 	storage *graphs.Storage // of at
-	off     int64           // of at in it
+	off     int64           // of at in storage
 }
 
-// fits reports whether all inputs are where the recording reads them, or of the size that
-// it copies. One pass over hundreds of static inputs is what a replay costs the host.
+// fits reports whether each input has the recorded size and, unless it is copied, the recorded
+// address. This pass over hundreds of static inputs dominates the host's time of a replay, so it
+// reads the packed form.
 func (n *node) fits(in []Input) bool {
 	for j := range n.where {
 		x, t := &n.where[j], &in[j].Tensor
@@ -72,7 +71,8 @@ func (n *node) fits(in []Input) bool {
 	return true
 }
 
-// inputPlace is where an input must be; without a storage it is copied and may be anywhere.
+// inputPlace is the required place of an input. Without a storage the input is copied, so any place
+// will do.
 type inputPlace struct {
 	storage   *graphs.Storage
 	off, size int64
@@ -89,7 +89,7 @@ func (n *node) place() {
 	}
 }
 
-// reads reports whether a tensor is what the recording reads.
+// reads reports whether a tensor is the memory that the recording reads.
 func (x *nodeInput) reads(t *graphs.Tensor) bool {
 	return t.SameAddress(x.storage, x.off) && t.Size() == x.at.Size || t.Range() == x.at
 }
@@ -103,8 +103,7 @@ const (
 	repeated                   // an earlier output of the node
 )
 
-// output is an output of a node. t names the storage, which is kept from one run of
-// the node to the next.
+// output is an output of a node. t names the storage, which all runs of the node share.
 type output struct {
 	kind      outputKind
 	t         graphs.Tensor
@@ -113,7 +112,7 @@ type output struct {
 	unaliased bool  // no later output, in any path, shares its storage
 }
 
-// storage returns the storage of an output that is memory of the pool, else nil.
+// storage returns the output's storage if it is memory of the pool, else nil.
 func (o *output) storage() *graphs.Storage {
 	if o.kind == outside {
 		return nil
@@ -127,7 +126,7 @@ func (o *output) live() bool {
 	return s != nil && s.Live()
 }
 
-// liveness returns which outputs of the path have owners.
+// liveness reports for each output of the path whether it has owners, by depth and output.
 func (n *node) liveness() [][]bool {
 	if n == nil {
 		return nil
@@ -188,7 +187,7 @@ func (n *node) find(s *graphs.Storage) (place, bool) {
 	return place{}, false
 }
 
-// candidates returns the recordings of f behind n.
+// candidates returns the recordings of f after n.
 func (n *node) candidates(f *instance) []*node {
 	for i := range n.next {
 		if n.next[i].f == f {
@@ -209,7 +208,7 @@ func (n *node) add(c *node) {
 	n.next = append(n.next, children{c.f, []*node{c}})
 }
 
-// descendants counts the nodes behind n.
+// descendants counts the descendants of n.
 func (n *node) descendants() int {
 	sum := 0
 	for _, c := range n.next {
@@ -220,7 +219,7 @@ func (n *node) descendants() int {
 	return sum
 }
 
-// each calls f for n and all behind it.
+// each calls f for n and its descendants.
 func (n *node) each(f func(*node)) {
 	f(n)
 	for _, c := range n.next {

@@ -6,12 +6,12 @@ import (
 	"pwc/graphs"
 )
 
-// Mode says what a function is part of.
+// Mode is the role of a function in training.
 type Mode uint8
 
 const (
-	Inference Mode = iota // leaves pending backwards as they are
-	Forward               // a backward follows: until it ran, only MarkStep starts a generation
+	Inference Mode = iota // does not change whether a backward is pending
+	Forward               // its backward is pending: until that runs, only MarkStep starts a generation
 	Backward
 )
 
@@ -20,72 +20,71 @@ var modeNames = [...]string{"inference", "forward", "backward"}
 // String returns the mode in one word.
 func (m Mode) String() string { return modeNames[m] }
 
-// Generations says when a generation starts.
+// Generations selects when a generation starts.
 type Generations uint8
 
 const (
-	ByMark Generations = iota // when MarkStep is called
-	ByCall                    // with each call, until MarkStep is called once
+	ByMark Generations = iota // at MarkStep
+	ByCall                    // at each call; from the first MarkStep on, at MarkStep
 )
 
 // Options configure a manager.
 type Options struct {
-	// Stream is where replays and eager runs go. Nil: the session's default stream.
+	// Stream is the stream of replays and eager runs. Nil: the session's default stream.
 	Stream *graphs.Stream
 
 	// SkipWarmup records a function at its first call.
 	SkipWarmup bool
 
-	// RerecordLimit is how often a function is recorded again behind one node because
-	// an address moved; above it the function runs eagerly there. 0: 128. Negative:
-	// never again.
+	// RerecordLimit is the number of times that a function is recorded again after one node
+	// because an address moved. Above the limit the function runs eagerly there. 0: 128.
+	// Negative: the function is never recorded again.
 	RerecordLimit int
 
-	// FixedStatics makes a static input that moved an error, instead of a reason to
-	// record again.
+	// FixedStatics makes a static input at a new address an error. Without it the function is
+	// recorded again.
 	FixedStatics bool
 
-	// CaptureSizes are the integer inputs that functions are graphed for; with others
-	// they run eagerly. Nil: all.
+	// CaptureSizes are the values of the first integer input for which functions are graphed.
+	// With other values they run eagerly. Nil: all values.
 	CaptureSizes []int64
 
-	// DynamicLimit is how many different integer inputs a function may have before a
-	// warning. 0: 8. Negative: no warning.
+	// DynamicLimit is the number of different integer inputs of a function above which the
+	// manager warns. 0: 8. Negative: no warning.
 	DynamicLimit int
 
-	// NoMutation runs functions that write an input eagerly, unless the input is
-	// static.
+	// NoMutation runs a function eagerly if it writes an input that is not static.
 	NoMutation bool
 
 	// OrError makes every skip an error.
 	OrError bool
 
-	// Generations says when a generation starts.
+	// Generations selects when a generation starts.
 	Generations Generations
 
-	// Check holds the pool's live blocks against the live outputs after every call, and
-	// after a replay against what they were before it (C17). It is for debugging and
-	// tests: each check looks at every block.
+	// Check compares the pool's live blocks with the path's live outputs after every call, and
+	// after a replay with the live blocks before it (C17). It is for debugging and tests,
+	// because each check visits every block.
 	Check bool
 
 	// Log, if not nil, gets one line for each transition, and warnings.
 	Log *slog.Logger
 
-	// Warn, if not nil, is told of each warning and of each skip that is counted.
+	// Warn, if not nil, gets each warning.
 	Warn func(Warning)
 }
 
-// WarningKind says what a warning is about.
+// WarningKind is the subject of a warning.
 type WarningKind uint8
 
 const (
-	Skipped      WarningKind = iota // a function runs eagerly: counted once for each reason
-	PendingSteps                    // forwards whose backward never ran keep generations from starting
+	Skipped      WarningKind = iota // a function runs eagerly
+	PendingSteps                    // pending backwards keep generations from starting
 	ManySizes                       // a function is called with many integer inputs
 	EmptyGraph                      // a recording has no operations
 )
 
-// Warning is something that makes runs slower than they could be.
+// Warning reports a cause of slow runs.
 type Warning struct {
 	Kind WarningKind
 	Text string

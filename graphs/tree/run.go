@@ -12,11 +12,11 @@ import (
 	"pwc/runtime/device"
 )
 
-// copyAlign is what an input's address must be a multiple of to be read in place, in
-// bytes (ALIGNMENT of torch/_inductor/utils.py): kernels load vectors of 16 bytes.
+// copyAlign is the alignment, in bytes, that an input needs to be read in place (ALIGNMENT of
+// torch/_inductor/utils.py): kernels load vectors of 16 bytes.
 const copyAlign = 16
 
-// kindOf says how a recording behind the current node reads an input.
+// kindOf returns how a recording after the current node reads an input.
 func (m *Manager) kindOf(i *instance, j int, t graphs.Tensor) (inputKind, place) {
 	if t.Range().Offset%copyAlign != 0 {
 		return copied, place{}
@@ -30,7 +30,7 @@ func (m *Manager) kindOf(i *instance, j int, t graphs.Tensor) (inputKind, place)
 	return copied, place{}
 }
 
-// hold gives the body an owner of each input: the caller's where it is taken.
+// hold gets an owner of each input for the body: the caller's owner of a taken input, else a new one.
 func hold(in []Input, keys []int64) (*Inputs, error) {
 	ins := &Inputs{Keys: keys, tensors: make([]graphs.Tensor, len(in)), held: make([]bool, len(in))}
 	for j := range in {
@@ -81,8 +81,8 @@ func (i *instance) body(r *graphs.Recorder, ins *Inputs) ([]graphs.Tensor, error
 	return outs, errors.Join(r.ReleaseMade(given), ins.releaseAll())
 }
 
-// evacuate moves inputs that are outputs of the generation before out of the pool. Their
-// memory counts as free, or is about to: what runs next may allocate it.
+// evacuate copies inputs that are outputs of the previous generation out of the pool, because the
+// run may allocate their memory.
 func (m *Manager) evacuate(i *instance, in []Input) ([]Input, error) {
 	if len(m.carried) == 0 {
 		return in, nil
@@ -171,7 +171,7 @@ func (m *Manager) warmup(i *instance, in []Input, out []graphs.Tensor) ([]graphs
 	return m.give(n, outs, out), nil
 }
 
-// give appends a node's outputs, as handles of what they are now.
+// give appends a node's outputs to out, as handles of their present incarnations.
 func (m *Manager) give(n *node, outs, out []graphs.Tensor) []graphs.Tensor {
 	for o, t := range outs {
 		if n.outputs[o].kind == fresh {
@@ -206,7 +206,7 @@ func (m *Manager) setOutputs(n *node, in []Input, outs []graphs.Tensor) {
 	}
 }
 
-// releaseAll releases what a failed call does not give to its caller.
+// releaseAll releases the outputs of a failed call.
 func releaseAll(err error, ts []graphs.Tensor) error {
 	for _, t := range ts {
 		err = errors.Join(err, t.Release())
@@ -285,9 +285,9 @@ func (m *Manager) record(i *instance, in []Input, out []graphs.Tensor) (_ []grap
 	return m.give(n, outs, out), nil
 }
 
-// recordInputs tells a new node its inputs, copies those that do not stay where they are
-// into its memory, and takes an owner of each for the body of the recording. own are the
-// inputs of the call with the copies in place of what was copied.
+// recordInputs sets the inputs of a new node, copies those that are not read in place into the pool,
+// and gets an owner of each for the body. own are the inputs of the call, with copies in place of the
+// copied inputs.
 func (m *Manager) recordInputs(n *node, in []Input) (_ *Inputs, own []Input, err error) {
 	i := n.f
 	ins := &Inputs{Keys: i.keys, tensors: make([]graphs.Tensor, len(in)), held: make([]bool, len(in))}
@@ -298,8 +298,8 @@ func (m *Manager) recordInputs(n *node, in []Input) (_ *Inputs, own []Input, err
 		kind, from := m.kindOf(i, j, t)
 		x := nodeInput{kind: kind, at: t.Range(), from: from, storage: t.Storage(), off: t.Offset()}
 		if kind == copied {
-			// Copies lie at the end of free memory: what the body allocates first then lies
-			// where it lies in a warm-up, which has no copies.
+			// Copies go to the end of free memory, so that the body's allocations get the
+			// same addresses as in a warm-up, which has no copies.
 			c, err := prep.AllocLast(fmt.Sprintf("copy of input %d of %s", j, i.f.def.Name), t.DType(), t.Shape()...)
 			if err == nil {
 				x.at = c.Range()
@@ -335,7 +335,7 @@ func (m *Manager) recordInputs(n *node, in []Input) (_ *Inputs, own []Input, err
 	return ins, own, nil
 }
 
-// execute replays a recording. The allocator is not touched.
+// execute replays a recording. It does not change the pool.
 func (m *Manager) execute(n *node, in []Input, out []graphs.Tensor) ([]graphs.Tensor, error) {
 	if err := m.copyInputs(n, in); err != nil {
 		return nil, fmt.Errorf("tree: replay of node %d (%s): %w", n.id, n.f.f.def.Name, err)
@@ -373,7 +373,7 @@ func (m *Manager) execute(n *node, in []Input, out []graphs.Tensor) ([]graphs.Te
 	}
 	for j := range in {
 		if in[j].Take {
-			// What was carried over from the generation before is gone already.
+			// dropCarried made an input from the previous generation stale.
 			if err := in[j].Tensor.Release(); err != nil && !errors.Is(err, graphs.ErrStale) {
 				return nil, err
 			}
@@ -387,9 +387,9 @@ func (m *Manager) execute(n *node, in []Input, out []graphs.Tensor) ([]graphs.Te
 	return out, nil
 }
 
-// copyInputs copies inputs into the memory that a recording reads. An input that is an
-// output of the generation before may lie where another input's copy goes: then all are
-// staged outside of the pool first.
+// copyInputs copies inputs into the memory that a recording reads. An input that is an output of the
+// previous generation may overlap the destination of another copy; then all inputs are first staged
+// outside of the pool.
 func (m *Manager) copyInputs(n *node, in []Input) error {
 	for a, j := range n.copies {
 		src := in[j].Tensor.Range()
@@ -413,7 +413,7 @@ func (m *Manager) copyInputs(n *node, in []Input) error {
 	return nil
 }
 
-// stageInputs copies inputs by way of memory outside of the pool, which the node keeps.
+// stageInputs copies inputs through memory outside of the pool, which the node keeps.
 func (m *Manager) stageInputs(n *node, in []Input) error {
 	if n.staging == nil {
 		for _, j := range n.copies {

@@ -46,12 +46,12 @@ module "m" {
 }
 `
 
-// rig is a device, and how functions are compiled for it.
+// rig is a device with a compiler for it.
 type rig struct {
 	dev      device.Device
 	compiler pieces.Compiler
 	store    pieces.Store // nil: each test compiles anew
-	stays    bool         // the device is closed behind several managers
+	stays    bool         // several managers share the device: close leaves it open
 }
 
 // hostRig returns a host device of the test's own.
@@ -90,7 +90,7 @@ func openBehind(t testing.TB, g rig, dev device.Device, o tree.Options) *env {
 	return e
 }
 
-// close ends everything; what is left is an error.
+// close closes the manager and the session. Memory that is left is an error.
 func (e *env) close() {
 	e.t.Helper()
 	testkit.Check(e.t, e.m.Close())
@@ -191,7 +191,7 @@ func TestFastPathDoesNotAllocate(t *testing.T) {
 	drop(t, x)
 }
 
-// TestMisuse has errors of wrong use: none of them changes what follows.
+// TestMisuse makes calls that are refused: none of them affects later calls.
 func TestMisuse(t *testing.T) {
 	e := open(t, tree.Options{SkipWarmup: true, Check: true})
 	defer e.close()
@@ -276,7 +276,7 @@ func TestShutdown(t *testing.T) {
 	if _, err := foo.Call(tree.Borrow(x), nil); !errors.Is(err, tree.ErrShutdown) {
 		t.Errorf("after Close: %v", err)
 	}
-	// What is held outlives the manager.
+	// Outputs with owners outlive the manager.
 	if got := e.read(out[0]); !slices.Equal(got, []float32{1, 2, 3, 4}) {
 		t.Errorf("%v", got)
 	}
@@ -285,12 +285,11 @@ func TestShutdown(t *testing.T) {
 	e.close()
 }
 
-// pattern is one step of a random program: calls whose operands are numbers of values
-// made before.
+// pattern is one step of a random program: calls whose operands are indices of earlier values.
 type pattern []move
 
 type move struct {
-	f    int // of the functions of TestRandom; -1: drop
+	f    int // index in the functions of TestRandom; -1: drop
 	args []int
 	take []bool
 	drop int
@@ -329,9 +328,9 @@ func randomPattern(r *rand.Rand, arity, results []int, n int) pattern {
 	return p
 }
 
-// TestRandom drives the tree with random programs and holds every value to the same
-// program run eagerly in Go: bit-equal, the pool's live blocks equal to the live
-// storages after each step, and its memory constant once every path was recorded.
+// TestRandom drives the tree with random programs. Every value is bit-equal to that of the same
+// program in Go, the pool's live blocks are the live storages after each step, and its memory is
+// constant once all paths are recorded.
 func TestRandom(t *testing.T) {
 	programs, rounds := 320, 60
 	if testing.Short() {
@@ -421,7 +420,7 @@ func randomProgram(t *testing.T, g rig, r *rand.Rand, rounds int) (calls int) {
 	for round := range rounds {
 		p := patterns[r.IntN(len(patterns))]
 		if round < 8*len(patterns) {
-			p = patterns[round%len(patterns)] // each often enough to be recorded
+			p = patterns[round%len(patterns)] // each pattern often enough to be recorded
 		}
 		e.m.MarkStep()
 		values := []value{statics[0], statics[1]}
@@ -440,8 +439,8 @@ func randomProgram(t *testing.T, g rig, r *rand.Rand, rounds int) (calls int) {
 			}
 			out, err := f.f.Call(in, nil)
 			if errors.Is(err, tree.ErrBorrowed) {
-				// Another pattern gave the input away here. What the message says helps: a
-				// copy that the call may release.
+				// Another pattern gave the input away here. As the message advises, pass a copy
+				// that the call may release.
 				for i, a := range m.args {
 					if a > 1 && !m.take[i] {
 						in[i] = tree.Input{Tensor: testkit.Must[graphs.Tensor](t)(e.s.Clone("a copy", values[a].t)), Take: true}
@@ -504,8 +503,7 @@ func randomProgram(t *testing.T, g rig, r *rand.Rand, rounds int) (calls int) {
 	return calls
 }
 
-// BenchmarkPair is the host's time for two replays, a copy and a mark, beside what the
-// device takes.
+// BenchmarkPair measures two replays, a copy and a mark on the host device.
 func BenchmarkPair(b *testing.B) {
 	for _, statics := range []int{0, 400} {
 		b.Run(fmt.Sprintf("statics=%d", statics), func(b *testing.B) {
@@ -521,8 +519,8 @@ func BenchmarkPair(b *testing.B) {
 	}
 }
 
-// pair returns one step of the pair foo, fee, which replays from now on: a mark, foo with a
-// copied input and some static ones, and fee. done drops what the step reads.
+// pair returns one step of the pair foo, fee, which is recorded already: a mark, foo with a copied
+// input and some static ones, and fee. done drops the step's inputs.
 func (e *env) pair(statics int) (step, done func()) {
 	e.t.Helper()
 	fooFn, feeFn := e.fn("foo"), e.fn("fee")
@@ -557,8 +555,8 @@ func (e *env) pair(statics int) (step, done func()) {
 	return step, func() { drop(e.t, append(ws, x)...) }
 }
 
-// TestManagerPerDevice is test_manager_per_device: managers of two devices know nothing of
-// each other, and refuse each other's functions.
+// TestManagerPerDevice is test_manager_per_device: managers of two devices are independent, and refuse
+// each other's functions.
 func TestManagerPerDevice(t *testing.T) {
 	e, o := open(t, tree.Options{}), open(t, tree.Options{})
 	foo := o.add("foo")
@@ -601,8 +599,8 @@ func TestSingleStream(t *testing.T) {
 	drop(t, x)
 }
 
-// TestRandomNumbers is test_rng_trees: three calls, seeded anew, three calls: pairwise equal,
-// whether they warm up, record or replay.
+// TestRandomNumbers is test_rng_trees: three calls, a new seed and three more calls give pairwise equal
+// numbers, in warm-ups, recordings and replays.
 func TestRandomNumbers(t *testing.T) {
 	e := open(t, tree.Options{Check: true})
 	defer e.close()

@@ -24,17 +24,17 @@ type BackendOptions struct {
 	// them are functions of one tree. Without it such a function runs eagerly.
 	Partition bool
 
-	// NoMutation skips functions that write an input which is not static.
+	// NoMutation skips functions that write an input that is not static.
 	NoMutation bool
 
 	// OrError makes every skip an error.
 	OrError bool
 
-	// Warn, if not nil, is told of each skip once.
+	// Warn, if not nil, gets each skip.
 	Warn func(*Skip)
 }
 
-// Backend serves functions of modules by graph trees.
+// Backend runs functions of modules from a graph tree.
 type Backend struct {
 	m     *tree.Manager
 	s     *graphs.Session
@@ -48,7 +48,7 @@ func New(m *tree.Manager, o BackendOptions) *Backend {
 	return &Backend{m: m, s: m.Session(), opts: o, skips: map[Reason]int{}}
 }
 
-// Skips counts what was skipped by reason.
+// Skips returns the number of skips by reason.
 func (b *Backend) Skips() map[Reason]int { return maps.Clone(b.skips) }
 
 // Close unloads the functions. Reset or close the manager first.
@@ -65,27 +65,27 @@ func (b *Backend) Close() error {
 	return errors.Join(errs...)
 }
 
-// FunctionOptions say what a function is.
+// FunctionOptions describe a function to a backend.
 type FunctionOptions struct {
 	Mode   tree.Mode
-	Static []int // parameters whose memory stays
+	Static []int // parameters that keep their address between calls
 
-	// Forward is what a function of mode backward belongs to: where the forward was
-	// skipped, its backward runs eagerly without a word.
+	// Forward is the forward of a function of mode backward. If the forward was skipped, the
+	// backward runs eagerly without a warning.
 	Forward *Graphed
 
-	// Generators are those that the function draws from.
+	// Generators are the generators that the function draws from.
 	Generators []*graphs.Generator
 
-	// Symbols are values that symbols have in every call.
+	// Symbols are the values of symbols that are the same in every call.
 	Symbols map[string]int64
 
-	// Keys names the symbols that the integer keys of a call give values, in order. A part
-	// may have a symbol that the shape of none of its own operands tells.
+	// Keys names the symbols whose values are the integer keys of a call, in order. A part needs
+	// them for a symbol that the shapes of its operands do not determine.
 	Keys []string
 }
 
-// Graphed is a function that graphs serve where they can.
+// Graphed is a function of a backend. Graphs serve the parts of it that can be captured.
 type Graphed struct {
 	b     *Backend
 	fn    *ir.Func
@@ -95,11 +95,11 @@ type Graphed struct {
 	keys  []string // symbols
 	plan  *split.Plan
 	parts []part
-	skip  *Skip // it runs eagerly
+	skip  *Skip // why it runs eagerly; nil: graphs serve it
 	quiet bool  // a backward whose forward was skipped
 
-	weights, states []int // of the module
-	last            map[ir.Value]int
+	weights, states []int            // indices in the module
+	last            map[ir.Value]int // the last part that reads a memory between parts
 }
 
 // part is a piece of a function, or one call that runs between graphs.
@@ -111,8 +111,8 @@ type part struct {
 	loc  string
 }
 
-// Function compiles a function and registers it with the manager. A reason not to graph
-// it is told once, counted, and an error where the backend is asked for that.
+// Function compiles a function and registers it with the manager. If the function cannot be graphed,
+// it is counted as a skip and given to Warn; with OrError that is an error.
 func (b *Backend) Function(ctx context.Context, m *ir.Module, name string, o FunctionOptions) (*Graphed, error) {
 	fn := m.Func(name)
 	if fn == nil {
@@ -172,7 +172,7 @@ func (b *Backend) Function(ctx context.Context, m *ir.Module, name string, o Fun
 		f.parts = append(f.parts, p)
 	}
 	if b.opts.Partition && !eager && graphable == 0 && len(f.parts) > 0 {
-		// PyTorch falls silent here (#176611): nothing of the function is graphed.
+		// Nothing of the function is graphed. PyTorch does not warn here (#176611).
 		f.skip = Check(m, fn, CheckOptions{Static: o.Static, Ops: b.opts.Ops})[0]
 		if err := b.warn(f.skip); err != nil {
 			return nil, err
@@ -195,7 +195,7 @@ func (f *Graphed) check(m *ir.Module, o FunctionOptions) error {
 	return nil
 }
 
-// load makes a piece ready: a function of the tree, or a program that runs eagerly.
+// load loads the program of a piece. If graphed, it registers the piece as a function of the tree.
 func (f *Graphed) load(m *ir.Module, p *part, res *pieces.Result, o FunctionOptions, graphed bool) error {
 	piece := p.unit.Piece
 	prog, err := res.Program(piece, 0)
@@ -211,7 +211,7 @@ func (f *Graphed) load(m *ir.Module, p *part, res *pieces.Result, o FunctionOpti
 	if p.prog, err = f.b.s.Load(prog, f.fn.Name, f.b.opts.Ops...); err != nil {
 		return err
 	}
-	// A graph of allocations alone would be empty.
+	// A piece with only allocations would give an empty graph.
 	if !graphed || !slices.ContainsFunc(piece.Origins, func(i int) bool { return !f.fn.Nodes[i].IsEmpty() }) {
 		return nil
 	}
@@ -246,7 +246,7 @@ func (f *Graphed) load(m *ir.Module, p *part, res *pieces.Result, o FunctionOpti
 	return err
 }
 
-// values returns what symbols are in a call with these integer keys.
+// values returns the values of symbols in a call with these integer keys.
 func (f *Graphed) values(keys []int64) map[string]int64 {
 	env := map[string]int64{}
 	maps.Copy(env, f.given)
@@ -258,7 +258,7 @@ func (f *Graphed) values(keys []int64) map[string]int64 {
 	return env
 }
 
-// symbols returns the values of a call that a piece has symbols for, by the piece's names.
+// symbols returns the given values of a piece's symbols in a call, by the piece's names.
 func (f *Graphed) symbols(p *part, keys []int64) map[string]int64 {
 	given := f.values(keys)
 	out := map[string]int64{}
@@ -270,8 +270,8 @@ func (f *Graphed) symbols(p *part, keys []int64) map[string]int64 {
 	return out
 }
 
-// operands puts generators in place of the parameters that are their states: a generator
-// is chosen by the order of such parameters.
+// operands replaces each parameter that is the state of a generator by a generator, in the order of
+// these parameters.
 func (f *Graphed) operands(p *graphs.Program, ts []graphs.Tensor) []graphs.Arg {
 	args := graphs.Args(ts...)
 	next := 0
@@ -284,8 +284,8 @@ func (f *Graphed) operands(p *graphs.Program, ts []graphs.Tensor) []graphs.Arg {
 	return args
 }
 
-// lives finds the last part that reads each memory between parts, and the weights and
-// states that the function's inputs have.
+// lives finds the last part that reads each memory between parts, and the weights and states that
+// the parts read.
 func (f *Graphed) lives() {
 	f.last = map[ir.Value]int{}
 	for _, s := range f.plan.Storages {
@@ -322,18 +322,18 @@ func add(list []int, x int) []int {
 	return append(list, x)
 }
 
-// Weights and States return which of the module's the function reads, by index, in the
-// order of Call's operands behind the parameters.
+// Weights returns the indices of the module's weights that the function reads. Call takes them in
+// this order, after the parameters.
 func (f *Graphed) Weights() []int { return f.weights }
 
-// States are those that the function uses, in the order of Call's operands behind the
-// weights.
+// States returns the indices of the module's states that the function uses. Call takes them in this
+// order, after the weights.
 func (f *Graphed) States() []int { return f.states }
 
-// Skipped returns why the function runs eagerly; nil where graphs serve it.
+// Skipped returns why the function runs eagerly; nil if graphs serve it.
 func (f *Graphed) Skipped() *Skip { return f.skip }
 
-// Parts returns how many parts graphs serve, and how many there are.
+// Parts returns the number of parts that graphs serve, and the number of all parts.
 func (f *Graphed) Parts() (graphed, all int) {
 	for _, p := range f.parts {
 		if p.fn != nil {
@@ -343,13 +343,13 @@ func (f *Graphed) Parts() (graphed, all int) {
 	return graphed, len(f.parts)
 }
 
-// Call runs the function on its parameters, weights and states and returns its results,
-// each with an owner for the caller. A parameter that is taken is the call's. Of inputs
-// that are of several devices the function is skipped and refused.
+// Call runs the function on its parameters, weights and states and returns its results, each with an
+// owner for the caller. A taken parameter belongs to the call. An input of another session is counted
+// as a skip and refused.
 func (f *Graphed) Call(in []tree.Input) ([]graphs.Tensor, error) { return f.CallWith(in, nil) }
 
-// CallWith is Call with the metadata of a step, which goes untouched to the ops between
-// graphs, and integer keys: for each set of them the parts are recorded on their own.
+// CallWith is Call with the metadata of a step, which the ops between graphs get unchanged, and with
+// integer keys: the parts are recorded separately for each set of keys.
 func (f *Graphed) CallWith(in []tree.Input, meta any, keys ...int64) (results []graphs.Tensor, err error) {
 	want := len(f.fn.Params) + len(f.weights) + len(f.states)
 	if len(in) != want {
@@ -366,7 +366,7 @@ func (f *Graphed) CallWith(in []tree.Input, meta any, keys ...int64) (results []
 	}
 	defer func() {
 		if f.mode == tree.Backward && err == nil {
-			f.b.m.EndBackward() // also of a backward that was skipped
+			f.b.m.EndBackward() // also after a skipped backward
 		} else if f.mode == tree.Forward && err == nil && f.skip == nil {
 			f.b.m.BeginForward()
 		}
@@ -398,7 +398,7 @@ type call struct {
 	weights, states []tree.Input
 	meta            any
 	keys            []int64
-	prepared        []string // ops that know of the step
+	prepared        []string // ops that are prepared for the step
 }
 
 // held is memory between parts.

@@ -12,19 +12,19 @@ import (
 	"pwc/ir"
 )
 
-// CallableOptions say how a function of a module becomes a callable of a training loop.
+// CallableOptions configure the callable of a function of a module.
 type CallableOptions struct {
 	Options
 
-	// WRT names what gradients are taken by, as in [autodiff.Gradients]: "%x", "@w". Empty:
-	// the float parameters.
+	// WRT names the values to differentiate with respect to, as in [autodiff.Gradients]: "%x",
+	// "@w". Empty: the float parameters.
 	WRT []string
 
-	// Gradients are the choices of the differentiation.
+	// Gradients configures the differentiation.
 	Gradients autodiff.Options
 
-	// Eval is the module's function for evaluation mode, which has the same parameters: one
-	// without dropout, say. Empty: the function itself.
+	// Eval names the module's function for evaluation mode, for example one without dropout. It
+	// must have as many parameters. Empty: the function itself.
 	Eval string
 }
 
@@ -67,7 +67,7 @@ func CompileCallable(ctx context.Context, s *graphs.Session, m *ir.Module, name 
 	return c, nil
 }
 
-// Close unloads what was compiled, behind the sets that use it.
+// Close unloads the compiled functions. Close the sets that use them first.
 func (c *Callable) Close() error {
 	var errs []error
 	for _, f := range []*Function{c.forward, c.backward, c.eval} {
@@ -78,14 +78,14 @@ func (c *Callable) Close() error {
 	return errors.Join(errs...)
 }
 
-// Operands are what a function of a module reads but its parameters, by name without "@".
+// Operands are the weights and states of a function, by name without "@".
 type Operands struct {
-	Tensors    map[string]graphs.Tensor // weights and states
-	Generators map[string]*graphs.Generator
+	Tensors    map[string]graphs.Tensor
+	Generators map[string]*graphs.Generator // for states of random numbers
 }
 
-// Function returns the function for [callables.New]: samples has one tensor for each parameter.
-// Gradients come in the order of the parameters, the module's weights, and its states.
+// Function returns the function for [callables.New]. samples has one tensor for each parameter. The
+// gradients have the order of the parameters, then the module's weights, then its states.
 func (c *Callable) Function(name string, samples []graphs.Tensor, o Operands) (callables.Function, error) {
 	f := callables.Function{Name: name, Outputs: len(c.fn.Returns)}
 	if len(samples) != len(c.fn.Params) {
@@ -129,7 +129,8 @@ func (c *Callable) Function(name string, samples []graphs.Tensor, o Operands) (c
 	return f, nil
 }
 
-// uses reports whether a weight or state is read by one of the functions, or differentiated by.
+// uses reports whether one of the functions reads a weight or state, or the backward has its
+// gradient.
 func (c *Callable) uses(kind ir.ValueKind, i int) bool {
 	for _, f := range []*Function{c.forward, c.backward, c.eval} {
 		of := f.weights
@@ -143,7 +144,7 @@ func (c *Callable) uses(kind ir.ValueKind, i int) bool {
 	return c.target(kind, i) >= 0
 }
 
-// target returns which gradient of the backward is the value's, -1: none.
+// target returns the index of a value's gradient in the backward's results; -1: it has no gradient.
 func (c *Callable) target(kind ir.ValueKind, i int) int {
 	return slices.IndexFunc(c.d.Targets, func(t autodiff.Target) bool { return t.Kind == kind && t.Index == i })
 }
@@ -151,12 +152,13 @@ func (c *Callable) target(kind ir.ValueKind, i int) int {
 // binding gives a callable's functions their operands.
 type binding struct {
 	c          *Callable
-	at         map[string]int // weights and states: which input of the callable they are
+	at         map[string]int // indices of weights and states in the callable's inputs
 	generators map[string]*graphs.Generator
 	order      []int // gradients of the backward, in the order of the callable's inputs
 }
 
-// want notes that the input which is added next is differentiated by, and reports whether it is.
+// want reports whether the next input of the callable requires a gradient. If so, it adds the
+// gradient to b.order.
 func (b *binding) want(kind ir.ValueKind, i int) bool {
 	t := b.c.target(kind, i)
 	if t >= 0 {
@@ -165,8 +167,8 @@ func (b *binding) want(kind ir.ValueKind, i int) bool {
 	return t >= 0
 }
 
-// operands returns params, then the weights and states of f. state gives the operand that is
-// read in place of a generator.
+// operands returns params, then the weights and states of f. state returns the operand for a state
+// that is a generator.
 func (b *binding) operands(f *Function, params, in []graphs.Tensor, state func(input int, name string) (graphs.Arg, error)) ([]graphs.Arg, error) {
 	args := graphs.Args(params...)
 	for _, w := range f.weights {
@@ -256,7 +258,7 @@ func (b *binding) evaluate(r *graphs.Recorder, in []graphs.Tensor) ([]graphs.Ten
 	return f.RunArgs(r, args)
 }
 
-// advance returns by how much a run moves the generator that the input is.
+// advance returns by how many numbers a run advances the generator of an input.
 func (f *Function) advance(input int) uint64 {
 	return uint64(f.prog.Program().Params[f.param(input)].Advance)
 }

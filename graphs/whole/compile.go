@@ -13,15 +13,15 @@ import (
 	"pwc/split"
 )
 
-// Options say how a function is compiled.
+// Options configure the compilation of a function.
 type Options struct {
 	Compiler pieces.Compiler
-	Store    pieces.Store // nil: nothing is kept
+	Store    pieces.Store // nil: programs are not stored
 	Ops      []device.Op  // extern ops of the module
 
 	// Extras are programs of extern ops, built with the module's.
 	Extras []pieces.Extra
-	Frozen bool // nothing is compiled: what Store lacks is an error
+	Frozen bool // compile nothing: a program that Store lacks is an error
 }
 
 // Function is a function of a module, compiled uncut and loaded. Its inputs are the
@@ -114,7 +114,7 @@ func (f *Function) Mutates() []int {
 // Inputs returns the number of inputs.
 func (f *Function) Inputs() int { return len(f.fn.Params) + len(f.weights) + len(f.states) }
 
-// param returns the program's parameter of an input, -1: it does not use the input.
+// param returns the program's parameter of an input; -1: the program does not use the input.
 func (f *Function) param(input int) int {
 	np := len(f.fn.Params)
 	if input >= np {
@@ -128,8 +128,8 @@ func (f *Function) param(input int) int {
 	return -1
 }
 
-// Run gives the function to a recorder. Results have an owner each; a result that is an
-// input is that input, without another owner.
+// Run runs the function on a recorder. Each result has one owner; a result that is an input is
+// returned without another owner.
 func (f *Function) Run(r *graphs.Recorder, inputs []graphs.Tensor) ([]graphs.Tensor, error) {
 	return f.RunArgs(r, graphs.Args(inputs...))
 }

@@ -33,9 +33,9 @@ func (o copied) Launch(c *device.OpCall) error {
 	return c.Stream.Copy(c.Args[1].Buffer, c.Args[0].Buffer)
 }
 
-// TestOnGPU runs functions on the machine's GPU, or an emulated one: uncut with a weight and
-// with an op that is captured, cut at one that is not, skipped, with a static input that is
-// written, and by the plain variant.
+// TestOnGPU runs functions on the machine's GPU, or an emulated one: uncut with a weight and with an op
+// that is captured, cut at an op that is not captured, skipped, with a written static input, and as a
+// Plain.
 func TestOnGPU(t *testing.T) {
 	dev := cudatest.Open(t, fake.Options{})
 	backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))

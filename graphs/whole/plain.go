@@ -8,10 +8,10 @@ import (
 	"pwc/graphs"
 )
 
-// PlainOptions say what a plain graph copies.
+// PlainOptions configure the copies of a plain graph.
 type PlainOptions struct {
-	// CopyInputs gives the graph inputs of its own, into which each run copies. Without
-	// it, runs read the inputs of the capture and ignore their operands.
+	// CopyInputs gives the graph static inputs, to which each run copies its inputs. Without it,
+	// runs read the inputs of the capture and ignore their own.
 	CopyInputs bool
 
 	// CopyOutputs returns copies. Without it runs return the graph's own outputs, which
@@ -31,8 +31,8 @@ type Plain struct {
 // Body runs a function over a recorder and returns its results, each with an owner.
 type Body func(r *graphs.Recorder, in []graphs.Tensor) ([]graphs.Tensor, error)
 
-// NewPlain runs f once on a side stream with the inputs, as a warm-up, and captures it.
-// Reset frees what it holds.
+// NewPlain runs f once on a side stream with the inputs, as a warm-up, and captures it. Reset
+// releases its memory.
 func NewPlain(ctx context.Context, s *graphs.Session, f Body, inputs []graphs.Tensor, o PlainOptions) (_ *Plain, err error) {
 	p := &Plain{s: s, o: o}
 	defer func() {
@@ -82,9 +82,9 @@ func NewPlain(ctx context.Context, s *graphs.Session, f Body, inputs []graphs.Te
 	return p, err
 }
 
-// Run replays the graph on inputs and returns its results, each with an owner for the
-// caller. A wrong number of inputs, or one of another dtype or shape, matches
-// [graphs.ErrArguments].
+// Run replays the graph on inputs and returns its results, each with an owner for the caller. The
+// error matches [graphs.ErrArguments] for a wrong number of inputs and, with CopyInputs, for an input
+// of another dtype or size in bytes.
 func (p *Plain) Run(inputs []graphs.Tensor) (results []graphs.Tensor, err error) {
 	if len(inputs) != len(p.inputs) {
 		return nil, fmt.Errorf("%w: the graph has %d inputs, %d were given", graphs.ErrArguments, len(p.inputs), len(inputs))
@@ -120,7 +120,7 @@ func (p *Plain) Run(inputs []graphs.Tensor) (results []graphs.Tensor, err error)
 	return results, nil
 }
 
-// Reset drops the graph, its inputs and its owners of the outputs.
+// Reset drops the graph and releases its inputs and outputs.
 func (p *Plain) Reset() error {
 	var errs []error
 	if p.graph != nil {

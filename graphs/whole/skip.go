@@ -13,7 +13,7 @@ import (
 // Reason is why a function is not graphed.
 type Reason string
 
-// Reasons, by the words of PyTorch's counters and messages.
+// Reasons, in the words of PyTorch's counters and messages.
 const (
 	MutatedInputs   Reason = "mutated inputs"   // it writes an input that is not static
 	HostDevice      Reason = "cpu device"       // an op reads or changes state of the host
@@ -21,7 +21,7 @@ const (
 	IncompatibleOp  Reason = "incompatible op"  // an extern op cannot be captured
 )
 
-// Skip is one place that keeps a function from being graphed.
+// Skip is a reason why a function cannot be graphed, with its position.
 type Skip struct {
 	Reason Reason
 	Func   string
@@ -30,7 +30,7 @@ type Skip struct {
 	At     *ir.Error // the place in the module; nil for inputs of a call
 }
 
-// Error is "skipping cudagraphs due to …" with the place.
+// Error is "skipping cudagraphs due to …" with the position.
 func (s *Skip) Error() string {
 	what := string(s.Reason)
 	switch {
@@ -46,7 +46,7 @@ func (s *Skip) Error() string {
 	return text
 }
 
-// place is file:line:col and the node's loc, as far as they are known.
+// place returns file:line:col and the node's loc, whichever is known.
 func place(e *ir.Error) string {
 	var parts []string
 	if e.Source != nil && e.Pos.IsValid() {
@@ -61,22 +61,22 @@ func place(e *ir.Error) string {
 	return strings.Join(parts, " ")
 }
 
-// CheckOptions say what a check takes for granted.
+// CheckOptions are the assumptions of a check.
 type CheckOptions struct {
-	// Static lists the parameters whose memory stays. Weights and states always do.
+	// Static lists the parameters that keep their address between calls. Weights and states
+	// always keep theirs.
 	Static []int
 
-	// NoMutation forbids writes to inputs that are not static, even where they would be
-	// outputs of a graph.
+	// NoMutation forbids writes to inputs that are not static, even to outputs of a graph.
 	NoMutation bool
 
-	// Ops are the implementations of extern ops. One that cannot be captured beats the
-	// declaration of the module.
+	// Ops are the implementations of extern ops. An op that cannot be captured overrides its
+	// declaration in the module.
 	Ops []device.Op
 }
 
-// Check returns every reason why the function cannot be one graph, in the order in which
-// PyTorch's cudagraphs backend looks: inputs that are written, devices, ops. Nil: it can.
+// Check returns every reason why the function cannot be one graph, in the order of PyTorch's
+// cudagraphs backend: written inputs, devices, ops. It returns nil if the function can be one graph.
 func Check(m *ir.Module, fn *ir.Func, o CheckOptions) []*Skip {
 	var skips []*Skip
 	if o.NoMutation {
@@ -125,12 +125,12 @@ func Mutated(fn *ir.Func) []int {
 	return all
 }
 
-// writes reports whether a node writes the memory that base is the first value of.
+// writes reports whether a node writes the memory whose first value is base.
 func writes(fn *ir.Func, n *ir.Node, base ir.Value) bool {
 	return slices.ContainsFunc(n.Versions, func(v ir.Version) bool { return fn.Base(v.Value) == base })
 }
 
-// mutated is the skip for inputs that are written.
+// mutated returns the skip for written inputs that are not static; nil if there are no such inputs.
 func mutated(m *ir.Module, fn *ir.Func, static []int) *Skip {
 	var s *Skip
 	for _, i := range Mutated(fn) {
@@ -147,11 +147,10 @@ func mutated(m *ir.Module, fn *ir.Func, static []int) *Skip {
 	return s
 }
 
-// Front returns fn with the nodes that cannot be captured, and depend on none that can,
-// before all others, so that they cut the function once and not wherever they stand. Order
-// among those that move, and among those that stay, is kept. A node stays if an earlier
-// node that stays touches memory that one of the two writes, or if both have effects
-// beyond their results.
+// Front moves nodes that cannot be captured to the front of fn, so that they cut the function in one
+// place. A node stays if it depends on an earlier node that stays: both touch memory that one of them
+// writes, or both have effects beyond their results. The moved nodes keep their order, and so do the
+// other nodes.
 func Front(m *ir.Module, fn *ir.Func, ops []device.Op) (*ir.Func, error) {
 	moved := make([]bool, len(fn.Nodes))
 	some := false
@@ -191,8 +190,8 @@ func Front(m *ir.Module, fn *ir.Func, ops []device.Op) (*ir.Func, error) {
 	return out, nil
 }
 
-// frontable reports whether a node may stand in front: it cannot be captured, or is an
-// allocation that such a node uses first.
+// frontable reports whether Front may move a node: it cannot be captured, or it is an allocation whose
+// first user cannot be captured.
 func frontable(fn *ir.Func, n *ir.Node, ops []device.Op) bool {
 	if reasonOf(n, ops) != "" {
 		return true
@@ -206,7 +205,7 @@ func frontable(fn *ir.Func, n *ir.Node, ops []device.Op) bool {
 	return first >= 0 && reasonOf(fn.Nodes[first], ops) != ""
 }
 
-// independent reports whether b may stand before a, which is earlier.
+// independent reports whether b may move before the earlier node a.
 func independent(fn *ir.Func, a, b *ir.Node) bool {
 	const ordered = ir.Random | ir.Host
 	if a.Effects()&ordered != 0 && b.Effects()&ordered != 0 {
@@ -229,7 +228,7 @@ func independent(fn *ir.Func, a, b *ir.Node) bool {
 	return true
 }
 
-// warn tells of a skip once.
+// warn counts a skip and gives it to Warn. With OrError it returns an error.
 func (b *Backend) warn(s *Skip) error {
 	b.skips[s.Reason]++
 	if b.opts.Warn != nil {

@@ -215,7 +215,8 @@ func TestUncut(t *testing.T) {
 	drop(t, x, w)
 }
 
-// TestSkips runs what cannot be graphed eagerly, tells why once, and where.
+// TestSkips: a function that cannot be graphed runs eagerly, and one warning has the reason and the
+// position.
 func TestSkips(t *testing.T) {
 	for _, c := range []struct {
 		fn     string
@@ -251,8 +252,8 @@ func TestSkips(t *testing.T) {
 	}
 }
 
-// TestMutation is test_mutate_input: the input is written once in each call, and graphed
-// where its memory is static.
+// TestMutation is test_mutate_input: each call writes the input once. The function is graphed if the
+// input is static.
 func TestMutation(t *testing.T) {
 	for _, static := range []bool{false, true} {
 		e := open(t, whole.BackendOptions{NoMutation: true}, tree.Options{})
@@ -281,8 +282,8 @@ func TestMutation(t *testing.T) {
 	}
 }
 
-// TestPartition cuts functions where they cannot be captured: the parts are functions of
-// one tree, and ops that depend on nothing graphed come first.
+// TestPartition cuts functions at ops that cannot be captured. The parts are functions of one tree, and
+// ops that depend on nothing graphed come first.
 func TestPartition(t *testing.T) {
 	for _, c := range []struct {
 		fn      string
@@ -313,7 +314,7 @@ func TestPartition(t *testing.T) {
 		drop(t, x)
 		e.close()
 	}
-	// A function of which nothing can be graphed is a skip, told and counted.
+	// A function without a part that can be graphed is a skip, with a warning and a count.
 	e := open(t, whole.BackendOptions{Partition: true}, tree.Options{})
 	f := e.fn("host", whole.FunctionOptions{})
 	x := e.tensor(1, 2, 3, 4)
@@ -326,8 +327,8 @@ func TestPartition(t *testing.T) {
 	e.close()
 }
 
-// TestSkippedForward disables its backward without a word, and the backward still ends
-// what is pending.
+// TestSkippedForward: the backward of a skipped forward runs eagerly without a warning, and the
+// backward is no longer pending after it.
 func TestSkippedForward(t *testing.T) {
 	e := open(t, whole.BackendOptions{}, tree.Options{Generations: tree.ByCall})
 	defer e.close()

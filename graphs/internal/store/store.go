@@ -1,11 +1,10 @@
-// Package store keeps the storages of a device: who owns a block of memory, what a
-// handle to it may still read, and what was forgotten.
+// Package store tracks the storages of a device: the owner count of each block of memory, whether
+// a handle may still read its contents, and the storages that were never released.
 //
-// Go counts no references, so ownership is explicit. A Storage is made with one
-// owner; Retain adds one, Release takes one away, and the last Release frees the
-// block. A Tensor is a plain value that names a storage and the incarnation that it
-// was made for. Memory that is written again gets a new incarnation, so a handle
-// that was kept cannot read or release what followed.
+// Go has no reference counts, so ownership is explicit. A new Storage has one owner. Retain adds an
+// owner and Release removes one; the last Release frees the block. A Tensor is a plain value that
+// names a storage and an incarnation of its contents. When a later run takes the memory over, the
+// storage gets a new incarnation, so an old handle can neither read nor release the new contents.
 package store
 
 import (
@@ -25,20 +24,20 @@ import (
 var (
 	// ErrReleased is the use, or another release, of a storage without owners.
 	ErrReleased = errors.New("graphs: the storage was released")
-	// ErrStale is what a [StaleError] matches.
+	// ErrStale matches a [StaleError].
 	ErrStale = errors.New("graphs: the memory was overwritten by a subsequent run")
 	// ErrNoStorage is the use of the zero Tensor.
 	ErrNoStorage = errors.New("graphs: the zero tensor has no storage")
-	// ErrView is a view that leaves its tensor or is not aligned to its elements.
+	// ErrView is a view that exceeds its tensor or is not aligned to its elements.
 	ErrView = errors.New("graphs: view out of range")
 )
 
-// Maker is the writer of a storage. It is made once for each place that writes, so
-// that fast paths share it.
+// Maker is the writer of a storage, for messages. Programs and graphs make it once for each output,
+// so that a replay does not allocate.
 type Maker struct {
 	Name   string // "output 1 of @foo", "input x"
 	Loc    string // position in the module, file:line:col; may be empty
-	Output int    // -1: no output
+	Output int    // -1: not an output
 }
 
 // String returns the name and the position.
@@ -52,17 +51,16 @@ func (m *Maker) String() string {
 	return m.Name + " (" + m.Loc + ")"
 }
 
-// StaleError is the use of a tensor whose memory was written again since. It
-// matches [ErrStale].
+// StaleError is the use of a tensor whose memory was overwritten. It matches [ErrStale].
 type StaleError struct {
-	Tensor     string // what the handle was made for: function, output, position in the module
-	By         string // what wrote the memory since
-	Generation int32  // of the handle
-	Now        int32  // of what lies there
-	Advice     string // what to do
+	Tensor     string // the maker of the tensor: function, output, position in the module
+	By         string // the maker of the present contents
+	Generation int32  // of the tensor
+	Now        int32  // of the present contents
+	Advice     string // how to avoid the error
 }
 
-// Error names both sides and says what to do.
+// Error names the tensor and the present contents, both with their generation.
 func (e *StaleError) Error() string {
 	s := fmt.Sprintf("graphs: %s of generation %d was overwritten by a subsequent run: its memory holds %s of generation %d", e.Tensor, e.Generation, e.By, e.Now)
 	if e.Advice != "" {
@@ -74,24 +72,24 @@ func (e *StaleError) Error() string {
 // Unwrap returns ErrStale.
 func (e *StaleError) Unwrap() error { return ErrStale }
 
-// Access is a point of a stream: the tick-th operation of stream number Stream.
-// The zero Access is before everything.
+// Access is operation number Tick of the stream with index Stream. The zero Access precedes all
+// operations.
 type Access struct {
 	Stream int32
 	Tick   uint64
 }
 
-// Content says what lies in a storage.
+// Content is the state of a storage's contents.
 type Content uint8
 
 const (
-	Unwritten   Content = iota // nothing yet: allocated, or recorded and not replayed
-	Written                    // what its maker wrote
+	Unwritten   Content = iota // allocated, or recorded and not replayed
+	Written                    // its maker wrote it
 	Overwritten                // another storage that shares the memory was written
 )
 
-// Book is the storages of one device. Its methods, and those of its storages, may
-// be called from any goroutine.
+// Book tracks the storages of one device. Its methods and those of its storages are safe for
+// concurrent use.
 type Book struct {
 	mu    sync.Mutex
 	first *Storage // list of storages with owners
@@ -107,7 +105,7 @@ type Leak struct {
 
 // Storage is a block of memory with owners.
 type Storage struct {
-	// What a replay asks of each of hundreds of inputs is in the first cache line.
+	// The first cache line has the fields that a replay reads for each of hundreds of inputs.
 	book    *Book
 	inc     uint32 // incarnation
 	owners  int32
@@ -116,12 +114,12 @@ type Storage struct {
 
 	// Guarded by book.mu, as inc, owners, step and content are.
 	prev, next *Storage
-	pool       *mem.Pool // where block is freed; nil: memory of somebody else
+	pool       *mem.Pool // that block is freed to; nil: the storage does not free its memory
 	block      mem.Block
 	owns       bool // the last release frees block
 	buf        device.Buffer
 	maker      *Maker
-	over       *Maker // who wrote it, if Overwritten or if a new incarnation follows
+	over       *Maker // the overwriter, if content is Overwritten or an incarnation has ended
 	overAt     int32
 	wrote      Access
 	read       Access
@@ -170,13 +168,13 @@ func (b *Book) Live() Leak {
 	return b.live
 }
 
-// Forgotten is storages of one maker that still have owners.
+// Forgotten counts the storages of one maker that still have owners.
 type Forgotten struct {
 	Leak
-	Made string // who made them
+	Made string // the maker
 }
 
-// Forgotten lists the storages that have owners by who made them, most bytes first.
+// Forgotten counts the storages with owners by maker, most bytes first.
 func (b *Book) Forgotten() []Forgotten {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -200,8 +198,8 @@ func (b *Book) Forgotten() []Forgotten {
 	return all
 }
 
-// Buffer returns the storage's memory, whoever owns it. It is for the owner of the
-// memory, such as a recorded path, which knows what may be touched.
+// Buffer returns the storage's memory without checks. It is for callers that track the contents
+// themselves, such as graph trees.
 func (s *Storage) Buffer() device.Buffer { return s.buf }
 
 // Owners returns the owner count.
@@ -211,18 +209,18 @@ func (s *Storage) Owners() int {
 	return int(s.owners)
 }
 
-// Serial returns a number that is the storage's alone in its Book.
+// Serial returns a number that is unique in the storage's Book.
 func (s *Storage) Serial() uint64 { return s.serial }
 
-// Block returns the block that the storage owns; false when it owns none.
+// Block returns the block that the storage owns, and whether it owns one.
 func (s *Storage) Block() (mem.Block, bool) {
 	s.book.mu.Lock()
 	defer s.book.mu.Unlock()
 	return s.block, s.owns
 }
 
-// Attach makes the storage the owner of a block at its address: its last release
-// frees it. A storage without owners, or with a block, is an error.
+// Attach makes the storage own a block at its address, which the last release frees. It returns an
+// error if the storage has no owners or owns a block.
 func Attach(s *Storage, pool *mem.Pool, block mem.Block) error {
 	s.book.mu.Lock()
 	defer s.book.mu.Unlock()
@@ -233,15 +231,15 @@ func Attach(s *Storage, pool *mem.Pool, block mem.Block) error {
 	return nil
 }
 
-// Detach ends the ownership of the block, which stays as it is.
+// Detach ends the storage's ownership of its block and does not free the block.
 func Detach(s *Storage) {
 	s.book.mu.Lock()
 	defer s.book.mu.Unlock()
 	s.block, s.owns = mem.Block{}, false
 }
 
-// Revive starts a new incarnation with one owner: the memory was written again by
-// its maker. It must have no owners.
+// Revive starts a new incarnation with one owner, after a replay wrote the memory again. It returns
+// an error if the storage has owners.
 func Revive(s *Storage, step int32, a Access) error {
 	s.book.mu.Lock()
 	defer s.book.mu.Unlock()
@@ -255,9 +253,9 @@ func Revive(s *Storage, step int32, a Access) error {
 	return nil
 }
 
-// Renew starts a new incarnation for the one owner of the storage, which m writes in
-// generation step: handles of the incarnation before are stale. It changes nothing and
-// reports false while the storage has more owners, or none.
+// Renew starts a new incarnation of a storage that has exactly one owner: m writes it next, in
+// generation step, and existing handles become stale. With any other owner count Renew changes
+// nothing and returns false.
 func Renew(s *Storage, m *Maker, step int32) bool {
 	s.book.mu.Lock()
 	defer s.book.mu.Unlock()
@@ -270,16 +268,16 @@ func Renew(s *Storage, m *Maker, step int32) bool {
 	return true
 }
 
-// Stamp sets the generation of the incarnation and says that it was written.
+// Stamp records that m wrote the storage in generation step.
 func Stamp(s *Storage, m *Maker, step int32) {
 	s.book.mu.Lock()
 	defer s.book.mu.Unlock()
 	s.maker, s.step, s.content = m, step, Written
 }
 
-// Invalidate takes the storage away from its owners: m writes the memory next, in
-// generation step. Handles are stale from here on. A block that the storage owns is
-// freed. It reports whether there were owners.
+// Invalidate removes all owners of the storage: m writes the memory next, in generation step, and
+// existing handles become stale. It frees the block that the storage owns, and reports whether the
+// storage had owners.
 func Invalidate(s *Storage, m *Maker, step int32) (bool, error) {
 	s.book.mu.Lock()
 	defer s.book.mu.Unlock()
@@ -292,7 +290,8 @@ func Invalidate(s *Storage, m *Maker, step int32) (bool, error) {
 	return true, s.drop()
 }
 
-// Retire makes every handle stale, weak ones too: the memory is given to others.
+// Retire makes all handles of a storage without owners stale, weak ones too, because its memory may
+// be reused.
 func Retire(s *Storage, m *Maker) {
 	s.book.mu.Lock()
 	defer s.book.mu.Unlock()
@@ -320,23 +319,23 @@ func (s *Storage) Live() bool {
 	return s.owners > 0
 }
 
-// In reports whether the storage's memory is of the pool.
+// In reports whether the storage's memory belongs to the pool.
 func (s *Storage) In(p *mem.Pool) bool { return s.pool == p }
 
-// Of reports whether the storage is of the book.
+// Of reports whether the storage belongs to the book.
 func (s *Storage) Of(b *Book) bool { return s.book == b }
 
-// Maker returns who makes the storage's contents.
+// Maker returns the writer of the storage's contents.
 func (s *Storage) Maker() *Maker { return s.maker }
 
-// Content returns what lies in the storage, and who overwrote it.
+// Content returns the state of the contents and the last overwriter.
 func (s *Storage) Content() (Content, *Maker) {
 	s.book.mu.Lock()
 	defer s.book.mu.Unlock()
 	return s.content, s.over
 }
 
-// SetContent says what lies in the storage since access a; by is who wrote it.
+// SetContent sets the state of the contents after access a. by is the overwriter, for Overwritten.
 func SetContent(s *Storage, c Content, by *Maker, a Access) {
 	s.book.mu.Lock()
 	defer s.book.mu.Unlock()
@@ -353,7 +352,7 @@ func (s *Storage) Accesses() (wrote, read Access) {
 	return s.wrote, s.read
 }
 
-// Note records an access.
+// Note records access a. A write makes the contents Written.
 func Note(s *Storage, a Access, write bool) {
 	s.book.mu.Lock()
 	defer s.book.mu.Unlock()
@@ -364,8 +363,8 @@ func Note(s *Storage, a Access, write bool) {
 	}
 }
 
-// Tensor returns the start of the storage as a tensor of the current incarnation: the
-// zero Tensor if it does not fit.
+// Tensor returns a tensor at the start of the storage, of the current incarnation; the zero Tensor
+// if the storage is too small.
 func (s *Storage) Tensor(dt dtype.DType, shape []int64) Tensor {
 	n, err := Bytes(dt, shape)
 	if err != nil || n > s.buf.Size {
@@ -394,8 +393,8 @@ type Tensor struct {
 	shape []int64
 }
 
-// Bytes returns the bytes of a contiguous tensor. Negative sizes and sums beyond
-// int64 are errors.
+// Bytes returns the size of a contiguous tensor in bytes. It returns an error for a negative
+// dimension, and for a size that overflows int64.
 func Bytes(dt dtype.DType, shape []int64) (int64, error) {
 	n := int64(1)
 	for _, d := range shape {
@@ -423,14 +422,14 @@ func (t Tensor) DType() dtype.DType { return t.dt }
 // Shape returns the sizes. The slice is shared and must not be changed.
 func (t Tensor) Shape() []int64 { return t.shape }
 
-// Offset returns where the tensor starts in its storage, in bytes.
+// Offset returns the tensor's offset in its storage, in bytes.
 func (t Tensor) Offset() int64 { return t.off }
 
-// Generation returns the generation of the contents that the handle names: 0
-// outside of graph trees.
+// Generation returns the generation of the tensor's contents. It is 0 outside of graph trees and
+// graphed callables.
 func (t Tensor) Generation() int32 { return t.step }
 
-// Size returns the bytes of the tensor.
+// Size returns the size of the tensor in bytes.
 func (t Tensor) Size() int64 { return t.size }
 
 // check returns an error unless the handle names the current incarnation and the
@@ -447,16 +446,16 @@ func (t Tensor) check() error {
 	return nil
 }
 
-// Weak returns a handle that reads the tensor's memory without an owner, for as long
-// as the graph that makes it exists and nothing else was written there. Graphs that
-// share a pool may reuse the memory of a result whose only handles are weak.
+// Weak returns a handle that needs no owner. It is readable until the graph that writes the tensor
+// is reset, or other contents overwrite the memory. Graphs that share a pool may reuse the memory of
+// a result whose only handles are weak.
 func (t Tensor) Weak() Tensor {
 	t.weak = true
 	return t
 }
 
-// Err returns nil while the handle may be used: its storage has owners and holds
-// what the handle was made for. Otherwise the error matches [ErrReleased],
+// Err returns nil while the handle may be read: its storage has owners, or the handle is weak, and
+// the memory holds the contents that the handle names. Otherwise the error matches [ErrReleased],
 // [ErrStale] or [ErrNoStorage].
 func (t Tensor) Err() error {
 	if t.st == nil {
@@ -474,8 +473,8 @@ func (t Tensor) Err() error {
 	return nil
 }
 
-// FirstErr returns the first of n tensors for which Err is not nil, and that error. It
-// locks once for tensors of one session.
+// FirstErr returns the index and the error of the first of n tensors whose Err is not nil, or 0 and
+// nil. It locks once for consecutive tensors of one session.
 func FirstErr(n int, at func(int) *Tensor) (int, error) {
 	var b *Book
 	for i := range n {
@@ -504,12 +503,11 @@ func FirstErr(n int, at func(int) *Tensor) (int, error) {
 	return 0, nil
 }
 
-// SameAddress reports whether two tensors begin at one address of one storage.
+// SameAddress reports whether the tensor starts off bytes into storage s.
 func (t *Tensor) SameAddress(s *Storage, off int64) bool { return t.st == s && t.off == off }
 
-// Alive returns nil while the handle names the storage's incarnation and the storage
-// has owners. It does not look at the contents: a capture needs no more, because what it
-// records reads the memory later.
+// Alive is Err without the check for overwritten contents. A capture needs no more, because the
+// operations that it records read the memory later, at a replay.
 func (t Tensor) Alive() error {
 	if t.st == nil {
 		return ErrNoStorage
@@ -536,9 +534,9 @@ func (t Tensor) Retain() error {
 	return nil
 }
 
-// Release takes an owner away; the last one frees the block, in the order of the
-// stream that it was allocated for. A release too many matches [ErrReleased], one
-// of memory that was overwritten since [ErrStale]; both change nothing.
+// Release removes an owner. The last release frees the block, in the order of the stream that the
+// block was allocated for. Without owners the error matches [ErrReleased], and for a handle of an
+// earlier incarnation [ErrStale]; both change nothing.
 func (t Tensor) Release() error {
 	if t.st == nil {
 		return ErrNoStorage
@@ -558,7 +556,7 @@ func (t Tensor) Release() error {
 	return nil
 }
 
-// Buffer returns the tensor's memory, or why it must not be read.
+// Buffer returns the tensor's memory, or the error of Err.
 func (t Tensor) Buffer() (device.Buffer, error) {
 	if err := t.Err(); err != nil {
 		return device.Buffer{}, err
@@ -566,12 +564,11 @@ func (t Tensor) Buffer() (device.Buffer, error) {
 	return t.st.buf.Slice(t.off, t.size), nil
 }
 
-// Range returns the tensor's memory without asking whether it may be read.
+// Range returns the tensor's memory without the check of Err.
 func (t Tensor) Range() device.Buffer { return t.st.buf.Slice(t.off, t.size) }
 
-// View returns a tensor of the same storage, off bytes behind the start of t. It
-// adds no owner. A view that leaves t or is not aligned to its elements matches
-// [ErrView].
+// View returns a tensor of the same storage, off bytes after the start of t. It adds no owner. The
+// error matches [ErrView] if the view exceeds t or is not aligned to its elements.
 func (t Tensor) View(off int64, dt dtype.DType, shape ...int64) (Tensor, error) {
 	if t.st == nil {
 		return Tensor{}, ErrNoStorage
@@ -594,7 +591,7 @@ func (t Tensor) View(off int64, dt dtype.DType, shape ...int64) (Tensor, error) 
 // Same reports whether two tensors name the same incarnation of the same storage.
 func (t Tensor) Same(u Tensor) bool { return t.st != nil && t.st == u.st && t.inc == u.inc }
 
-// At returns the tensor as a view of another incarnation of the same memory.
+// At returns the same view of s, of the current incarnation.
 func (t Tensor) At(s *Storage) Tensor {
 	s.book.mu.Lock()
 	defer s.book.mu.Unlock()
