@@ -1,14 +1,10 @@
-// Package metrics gives what a runner and its backend do as Prometheus metrics,
-// in the text format that Prometheus scrapes (version 0.0.4). It needs no client
-// library, and programs that do not import it have no cost.
+// Package metrics exports counters, gauges and latencies of a runner and its backend in the text
+// format that Prometheus scrapes (version 0.0.4). It needs no client library, and programs that do
+// not import it have no cost.
 //
-//	c := metrics.New("pwc")
-//	options.Observer, options.Backend.Observer = c, c
-//	http.Handle("/metrics", c)
-//
-// Metrics that vLLM has with the same meaning stand under vLLM's names as well ("vllm:…", with
-// its label model_name), so that dashboards and alerts made for it hold. dashboard.json is
-// a dashboard for Grafana over both.
+// Metrics that vLLM has, too, have vLLM's names ("vllm:…") and its label model_name, so dashboards
+// and alerts that were made for vLLM work. Some also have a name with the collector's prefix.
+// dashboard.json is a dashboard for Grafana of both, for the prefix pwc.
 package metrics
 
 import (
@@ -46,19 +42,19 @@ type Collector struct {
 	serving  serving
 }
 
-// run is what runs of a function are told apart by.
+// run is the key by which runs are counted.
 type run struct {
 	fn   string
 	how  piecewise.RunMode
-	size int64
+	size int64 // with padding; 0 for eager runs
 }
 
 type count struct{ runs, rows int64 }
 
 // histogram counts values in buckets.
 type histogram struct {
-	bounds []float64 // upper ends of the buckets but for the last, which has none
-	counts []int64   // one more
+	bounds []float64 // upper bounds of all buckets except the last, which is unbounded
+	counts []int64   // by bucket: one more than bounds
 	sum    float64
 }
 
@@ -66,8 +62,8 @@ func newHistogram(bounds []float64) histogram {
 	return histogram{bounds: bounds, counts: make([]int64, len(bounds)+1)}
 }
 
-// stepBounds are the upper ends of buckets in seconds: a step takes from some 100 µs
-// to a second.
+// stepBounds are the upper bounds of the buckets in seconds: a step takes from some 100 µs to a second,
+// its part on the host from some 10 µs.
 var stepBounds = []float64{1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1}
 
 func (h *histogram) add(v float64) {
@@ -88,7 +84,7 @@ var (
 	_ http.Handler       = (*Collector)(nil)
 )
 
-// New returns a collector whose metrics' names begin with prefix and "_".
+// New returns a collector. Names of its metrics begin with prefix and "_", except for vLLM's names.
 func New(prefix string) *Collector {
 	return &Collector{prefix: prefix, runs: map[run]*count{}, captured: map[string]int64{}, finished: map[runner.Reason]int64{},
 		steps: newHistogram(stepBounds), host: newHistogram(stepBounds), serving: newServing()}
@@ -116,7 +112,7 @@ func (c *Collector) Ran(fn string, rows, size int64, how piecewise.RunMode) {
 	defer c.mu.Unlock()
 	key := run{fn, how, size}
 	if how == piecewise.RunEager {
-		key.size = 0 // any number of rows may run eagerly: a series for each would have no end
+		key.size = 0 // any number of rows may run eagerly, so the number of series would be unbounded
 	}
 	n := c.runs[key]
 	if n == nil {
@@ -127,7 +123,7 @@ func (c *Collector) Ran(fn string, rows, size int64, how piecewise.RunMode) {
 	n.rows += rows
 }
 
-// Stepped counts a step.
+// Stepped counts a step. A step that issued nothing has no times and no sampled tokens, but it can fail.
 func (c *Collector) Stepped(s runner.Step) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,13 +147,13 @@ func (c *Collector) Finished(s *runner.Sequence) {
 	c.serving.finished(s.Reason(), s.Times(), len(s.Prompt()), len(s.IDs())-len(s.Prompt()))
 }
 
-// ServeHTTP answers a scrape.
+// ServeHTTP writes all metrics to w.
 func (c *Collector) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	_ = c.Write(w) // the scraper has gone: nobody is left to tell
+	_ = c.Write(w) // an error means that the client is gone
 }
 
-// Write writes all metrics. Who is observed does not wait for w.
+// Write writes all metrics. A slow w delays neither the runner nor the backend.
 func (c *Collector) Write(w io.Writer) error {
 	_, err := io.WriteString(w, c.page())
 	return err
@@ -176,7 +172,7 @@ func (c *Collector) page() string {
 	keys := slices.SortedFunc(maps.Keys(c.runs), func(a, b run) int {
 		return cmp.Or(cmp.Compare(a.fn, b.fn), cmp.Compare(a.how, b.how), cmp.Compare(a.size, b.size))
 	})
-	p.head("runs_total", "counter", "Runs of functions by mode and padded size; size 0 is any that no graph serves.")
+	p.head("runs_total", "counter", "Runs of functions by mode and padded size; eager runs of all sizes have size 0.")
 	for _, k := range keys {
 		p.value("runs_total", float64(c.runs[k].runs), "function", k.fn, "mode", k.how.String(), "size", strconv.FormatInt(k.size, 10))
 	}
@@ -194,16 +190,16 @@ func (c *Collector) page() string {
 	for _, why := range slices.Sorted(maps.Keys(c.finished)) {
 		p.value("requests_finished_total", float64(c.finished[why]), "reason", why.String())
 	}
-	p.head("steps_failed_total", "counter", "Steps that ended with an error.")
+	p.head("steps_failed_total", "counter", "Calls of Runner.Step that returned an error, including calls that issued nothing.")
 	p.value("steps_failed_total", float64(c.failed))
-	p.head("tokens_sampled_total", "counter", "Tokens that were sampled.")
+	p.head("tokens_sampled_total", "counter", "Tokens that scheduled steps sample, including steps that failed.")
 	p.value("tokens_sampled_total", float64(c.sampled))
 	p.gauge("requests_running", "Requests in the batch.", float64(c.last.Running))
 	p.gauge("requests_waiting", "Requests that wait for room.", float64(c.last.Waiting))
 	p.gauge("kv_blocks_used", "Blocks of the KV cache in use.", float64(c.last.UsedBlocks))
 	p.gauge("kv_blocks", "Blocks of the KV cache.", float64(c.last.Blocks))
-	p.histogram("step_seconds", "Time of a step.", &c.steps)
-	p.histogram("step_host_seconds", "Time of a step outside of the backend.", &c.host)
+	p.histogram("step_seconds", "Time of a step that issued work.", &c.steps)
+	p.histogram("step_host_seconds", "Time of a step that issued work, outside of the backend.", &c.host)
 	c.serving.write(p, &c.last)
 	return p.b.String()
 }
@@ -211,7 +207,7 @@ func (c *Collector) page() string {
 // page is a page of metrics being written.
 type page struct {
 	prefix string   // of names
-	common []string // labels of all samples: names and values in turn
+	common []string // labels of all samples: name, value, name, value, …
 	b      strings.Builder
 }
 
@@ -219,10 +215,10 @@ func (p *page) head(name, kind, help string) {
 	fmt.Fprintf(&p.b, "# HELP %s%s %s\n# TYPE %s%s %s\n", p.prefix, name, help, p.prefix, name, kind)
 }
 
-// labelEscapes are what the format escapes in a label's value.
+// labelEscapes escapes the value of a label, as the format requires.
 var labelEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
-// value writes a sample; labels are names and values in turn.
+// value writes a sample. labels are name, value, name, value, ….
 func (p *page) value(name string, v float64, labels ...string) {
 	p.b.WriteString(p.prefix + name)
 	labels = slices.Concat(p.common, labels)

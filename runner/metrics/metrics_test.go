@@ -1,6 +1,7 @@
 package metrics_test
 
 import (
+	"net/http"
 	"net/http/httptest"
 	"regexp"
 	"slices"
@@ -13,8 +14,15 @@ import (
 	"pwc/runner/metrics"
 )
 
-// Every line is a comment or a sample, as the exposition format has them.
+// sample matches a line of a sample in the exposition format.
 var sample = regexp.MustCompile(`^[a-z0-9_:]+(\{[a-z_]+="([^"\\]|\\.)*"(,[a-z_]+="([^"\\]|\\.)*")*\})? [0-9.e+-]+$`)
+
+func ExampleNew() {
+	var options runner.Options
+	c := metrics.New("pwc")
+	options.Observer, options.Backend.Observe.Observer = c, c
+	http.Handle("/metrics", c)
+}
 
 func TestScrape(t *testing.T) {
 	c := metrics.New("pwc")
@@ -68,7 +76,7 @@ func TestScrape(t *testing.T) {
 			t.Errorf("no line %q", want)
 		}
 	}
-	// A family is its help, its type and then its samples, and comes once.
+	// Each family occurs once: its help, its type, then its samples.
 	help, kind := "", map[string]string{}
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
@@ -114,7 +122,7 @@ func TestScrape(t *testing.T) {
 	}
 }
 
-// slow is a client that reads nothing until a step is done.
+// slow is a client that reads nothing before a step is counted.
 type slow struct{ stepped func() }
 
 func (s slow) Write(b []byte) (int, error) {
@@ -122,8 +130,7 @@ func (s slow) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestSlowReader observes a step while a client holds the answer: what is served must
-// not keep a runner from its work.
+// TestSlowReader counts a step while a client has not read the answer: a client must not delay a runner.
 func TestSlowReader(t *testing.T) {
 	c := metrics.New("pwc")
 	err := c.Write(slow{func() {
@@ -135,7 +142,7 @@ func TestSlowReader(t *testing.T) {
 		select {
 		case <-done:
 		case <-time.After(10 * time.Second):
-			t.Error("a step waits for whoever reads the metrics")
+			t.Error("a step waits for a client that reads the metrics")
 		}
 	}})
 	if err != nil {

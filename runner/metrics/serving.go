@@ -4,12 +4,13 @@ import (
 	"pwc/runner"
 )
 
-// serving is what operators of vLLM graph, under its names.
+// serving has the metrics that have vLLM's names.
 type serving struct {
 	model string // label model_name
 
-	prompt, generated, preempted int64 // tokens, and times that a request gave its blocks back
-	ends                         [len(endReasons)]int64
+	prompt, generated int64 // tokens
+	preempted         int64 // times that a request gave its blocks back
+	ends              [len(endReasons)]int64
 
 	firstToken, interval             histogram // seconds
 	total, queue, prefill, decode    histogram // seconds of a request
@@ -17,10 +18,10 @@ type serving struct {
 	promptLengths, generationLengths histogram // tokens of a request
 }
 
-// endReasons are vLLM's names of why requests end (FinishReason).
+// endReasons are vLLM's names for the reasons why requests end (FinishReason).
 var endReasons = [...]string{"stop", "length", "abort", "error"}
 
-// endReason returns the index of vLLM's name.
+// endReason returns the index in endReasons.
 func endReason(r runner.Reason) int {
 	switch r {
 	case runner.Stopped:
@@ -55,8 +56,8 @@ func (v *serving) stepped(s *runner.Step) {
 	v.interval.addAll(s.Intervals)
 }
 
-// finished counts a request. Those that got no token have no times of their phases, and do
-// not count in what describes answers.
+// finished counts a request. A request without a token is counted by its reason only, because it has
+// no times of its phases.
 func (v *serving) finished(why runner.Reason, at runner.Times, prompt, generated int) {
 	v.ends[endReason(why)]++
 	if at.FirstToken.IsZero() {
@@ -71,7 +72,7 @@ func (v *serving) finished(why runner.Reason, at runner.Times, prompt, generated
 	v.generationLengths.add(float64(generated))
 }
 
-// write adds the metrics to a page whose own were written.
+// write adds the metrics to a page. It changes the page's prefix and labels, so it is called last.
 func (v *serving) write(p *page, last *runner.Step) {
 	p.prefix, p.common = "vllm:", []string{"model_name", v.model}
 	usage := 0.0
