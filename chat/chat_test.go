@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ardanlabs/jinja"
 )
 
 func load(t testing.TB, name string, v any) {
@@ -89,6 +91,7 @@ func TestRendering(t *testing.T) {
 		{"{{ strftime_now('%d %b %Y, %H:%M') }}", hello, "04 Mar 2026, 05:06"},
 		{"{{ pad_token is defined }}{{ bos_token }}", hello, "False<s>"},
 		{"}} {x} { %} {", hello, "}} {x} { %} {"},
+		{"{% raw %}{ {% if %}{% endraw %}{", hello, "{ {% if %}{"},
 	} {
 		if got, err := render(t, c.source, c.messages); err != nil || got != c.want {
 			t.Errorf("%s: %q, %v, want %q", c.source, got, err, c.want)
@@ -138,6 +141,67 @@ func TestLimits(t *testing.T) {
 	}
 	if _, err := tmpl.Render(ctx, Conversation{Messages: json.RawMessage(hello)}); !errors.Is(err, context.Canceled) {
 		t.Errorf("a canceled rendering: %v", err)
+	}
+}
+
+// TestGuard holds the limits against templates that try to pass them: that use the inserted names, that
+// write tags which the library reads as loops or raw blocks, and that hide code in strings.
+func TestGuard(t *testing.T) {
+	loops := "{% for i in 'ab' %}{% endfor %}"
+	sets, brackets := strings.Repeat("{% set a %}{% endset %}", 200), strings.Repeat("[", 1000)+strings.Repeat("]", 1000)
+	ifs := strings.Repeat("{% if true %}", 200) + strings.Repeat("{% endif %}", 200)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel() // so a step fails
+	for _, c := range []struct {
+		source string
+		want   error
+	}{
+		{loops, context.Canceled},
+		{"{% set pwc_step = namespace %}" + loops, ErrTemplate},
+		{"{% macro f(pwc_step) %}" + loops + "{% endmacro %}{{ f(namespace) }}", ErrTemplate},
+		{"{% for pwc_step in [namespace] %}" + loops + "{% endfor %}", ErrTemplate},
+		{"{% macro pwc_enter() %}{% endmacro %}", ErrTemplate},
+		{"{{ pwc_leave() }}", ErrTemplate},
+		{"{{ __filter_tojson(messages) }}", ErrTemplate},
+		{"{% raw %}{% endraw x %}" + loops + "{% raw %}{% endraw %}", context.Canceled},
+		{"{% raw %}{% endraw\u00a0%}" + loops + "{% raw %}{% endraw %}", context.Canceled},
+		{"{#} {% raw %} #}" + loops + "{% raw %}{% endraw %}", context.Canceled},
+		{strings.ReplaceAll(loops, "{% for", "{%\vfor"), context.Canceled},
+		{strings.ReplaceAll(loops, "{% for", "{%\u00a0for"), context.Canceled},
+		{strings.ReplaceAll(loops, "{% for i", "{% for1"), context.Canceled},
+		{sets + ifs, ErrTemplate},
+		{strings.ReplaceAll(ifs, "if true", "set a"), ErrTemplate},
+		{strings.NewReplacer("if true", "set a", "endif", "endset").Replace(ifs), ErrTemplate},
+		{strings.NewReplacer("if true", "generation", "endif", "endgeneration").Replace(ifs), ErrTemplate},
+		{"{% endset %}", ErrTemplate},
+		{"{% raw %}{", ErrTemplate},
+		{"{% set a" + brackets + " = 1 %}", ErrTemplate},
+		{`{% set a" = ` + brackets + ` ~ " %}`, ErrTemplate},
+		{`{% macro f(a=",b=` + brackets + `,c=") %}{% endmacro %}`, ErrTemplate},
+		{`{% macro f"(a=` + brackets + `,b=") %}{% endmacro %}`, ErrTemplate},
+		{`{% if false %}{% call(") ` + brackets + ` ~ " %}{% endcall %}{% endif %}`, ErrTemplate},
+		{"{% macro f(a=f()) %}{% endmacro %}{{ f() }}", ErrTemplate},
+		{"{% macro f(x, a=1|f) %}{% endmacro %}{{ f(1) }}", ErrTemplate},
+	} {
+		tmpl, err := Parse(c.source, special)
+		if err == nil {
+			_, err = tmpl.Render(ctx, Conversation{Messages: json.RawMessage(hello)})
+		}
+		if !errors.Is(err, c.want) {
+			t.Errorf("%.60s: %v, want %v", c.source, err, c.want)
+		}
+	}
+	inner := strings.Repeat("[", maxBrackets) + strings.Repeat("]", maxBrackets)
+	nested := strings.Repeat("{% if true %}", maxBlocks) + "x" + strings.Repeat("{% endif %}", maxBlocks)
+	for _, source := range []string{"{{ " + inner + " }}", "{% set a = " + inner + " %}", sets + nested} {
+		if _, err := render(t, source, hello); err != nil {
+			t.Errorf("%.60s: %v", source, err)
+		}
+	}
+	for _, source := range []string{"{{ [" + inner + "] }}", "{% set a = [" + inner + "] %}"} {
+		if _, err := render(t, source, hello); !errors.Is(err, ErrTemplate) {
+			t.Errorf("%.60s: %v, want %v", source, err, ErrTemplate)
+		}
 	}
 }
 
@@ -196,5 +260,37 @@ func FuzzTemplate(f *testing.F) {
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		defer cancel()
 		_, _ = tmpl.Render(ctx, Conversation{Messages: json.RawMessage(messages)})
+	})
+}
+
+// FuzzGuard: the library runs no iteration of a loop before the call that guard inserts.
+func FuzzGuard(f *testing.F) {
+	for _, source := range []string{
+		"{% for i in [1, 2] %}{{ mark(loop) }}{% endfor %}",
+		"{%- for k, v in messages[0].items() if k -%}{{ mark(loop) }}{% else %}{{ mark(loop) }}{%- endfor -%}",
+		"{# {% raw %} #}{% for i in 'ab' %}{{ mark(loop) }}{% endfor %}{% raw %}{% for i in 'ab' %}{{ mark(loop) }}{% endfor %}{% endraw %}",
+		"{#}#}{% for i in 'ab' %}{{ mark(loop) }}{% endfor %}{% raw %}{% endraw %}",
+		"{% macro f(x, y='a,b') %}{% for i in x %}{{ mark(loop) }}{% endfor %}{% endmacro %}{{ f('ab') }}",
+		"{% call(x) f() %}{% for i in 'ab' %}{{ mark(loop) }}{% endfor %}{% endcall %}",
+		"{% set x %}{% for i in 'ab' %}{{ mark(loop) }}{% endfor %}{% endset %}{% generation %}{{ 'a' }}{% endgeneration %}",
+		`{% set x = 'a' ~ "b\"" %}{% if x == '%}' %}{% elif x %}{% for i in x %}{{ mark(loop) }}{% break %}{% endfor %}{% endif %}`,
+	} {
+		f.Add(source)
+	}
+	f.Fuzz(func(t *testing.T, source string) {
+		tmpl, err := Parse(source, nil)
+		if err != nil || strings.Contains(source, "*") { // strings that repeat are memory, not steps
+			return
+		}
+		values := map[string]jinja.Value{"messages": jinja.NewList([]jinja.Value{jinja.NewDict()})}
+		run := &run{ctx: context.Background(), steps: maxSteps} // no step is left
+		run.define(values)
+		values["mark"] = jinja.NewCallable("mark", func(args []jinja.Value, _ map[string]jinja.Value) (jinja.Value, error) {
+			if len(args) > 0 && args[0].IsDict() && args[0].AsDict().Has("revindex0") {
+				t.Fatalf("an iteration without a step: %q", source)
+			}
+			return jinja.None(), nil
+		})
+		_ = recovered(func() (err error) { _, err = tmpl.program.RenderValues(values); return err })
 	})
 }

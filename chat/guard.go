@@ -5,15 +5,19 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"unicode"
 )
 
-// Names that guard inserts into templates. No template of a checkpoint uses them.
+// Names that guard inserts into templates. guard refuses templates that contain them.
 const (
 	stepName  = "pwc_step"
 	enterName = "pwc_enter"
 	leaveName = "pwc_leave"
 	jsonName  = "pwc_tojson"
 )
+
+// filterPrefix begins the names of the library's filters, which a template could call without guard.
+const filterPrefix = "__filter_"
 
 // Limits of a template's text. The interpreter recurses for each of these.
 const (
@@ -22,26 +26,28 @@ const (
 	maxCode     = 4 << 10 // bytes of a tag outside of strings
 )
 
-var (
-	tagWord = regexp.MustCompile(`^\{%[-+]?\s*(\w+)`)
-	// rawTag begins literal text.
-	rawTag = regexp.MustCompile(`^\{%[-+]?\s*raw\s*[-+]?%\}`)
-	endRaw = regexp.MustCompile(`\{%[-+]?\s*endraw\s*[-+]?%\}`)
-	// jsonFilter is pwc's filter. The library's sorts keys if it indents.
-	jsonFilter = regexp.MustCompile(`\|(\s*)tojson\b`)
-)
+// jsonFilter matches a use of the filter tojson. guard replaces it by jsonName, because the library's
+// tojson sorts keys if it indents. The library ignores bytes between | and the name that are in no token.
+var jsonFilter = regexp.MustCompile(`\|([^\w'"(),.:\[\]{}|~+\-*/%<>=]*)tojson\b`)
 
 // guarding is the state of guard.
 type guarding struct {
-	out    strings.Builder
-	blocks int // open blocks
+	out  strings.Builder
+	open []string // words of the open blocks, such as "for"
+	raw  bool     // in a raw block
 }
 
 // guard returns the template with calls of stepName in loops, calls of enterName and leaveName in
-// macros, and pwc's tojson. Each call is in an if tag with the whitespace marks of the tag next
-// to it, so whitespace does not change (Jinja, "Whitespace Control"). guard refuses templates
-// that nest too deep.
+// macros and call blocks, and pwc's tojson. Each call is in an if tag with the whitespace marks of the
+// tag next to it, so whitespace does not change (Jinja, "Whitespace Control"). guard refuses templates
+// that exceed the limits above, and templates that it could read differently from the library: it finds
+// tags, strings and the words of statements as the library does (jinja/scan.go, jinja/parse.go).
 func guard(source string) (string, error) {
+	for _, name := range [...]string{stepName, enterName, leaveName, jsonName, filterPrefix} {
+		if at := strings.Index(source, name); at >= 0 {
+			return "", lineError(source[:at], fmt.Errorf("templates must not contain the name %s", name))
+		}
+	}
 	var g guarding
 	for at := 0; at < len(source); {
 		open := strings.IndexByte(source[at:], '{')
@@ -53,72 +59,69 @@ func guard(source string) (string, error) {
 		at += open
 		n, err := g.tag(source[at:])
 		if err != nil {
-			return "", fmt.Errorf("line %d: %w", 1+strings.Count(source[:at], "\n"), err)
+			return "", lineError(source[:at], err)
 		}
 		at += n
+	}
+	switch {
+	case g.raw:
+		return "", errors.New("a raw block has no end")
+	case len(g.open) > 0:
+		return "", fmt.Errorf("a block %s has no end", g.open[len(g.open)-1])
 	}
 	return g.out.String(), nil
 }
 
-// tag writes the tag or brace at the start of s, and returns its bytes.
+func lineError(before string, err error) error {
+	return fmt.Errorf("line %d: %w", 1+strings.Count(before, "\n"), err)
+}
+
+// tag writes the tag, comment or brace at the start of s, and returns its length in bytes.
 func (g *guarding) tag(s string) (int, error) {
-	switch {
-	case strings.HasPrefix(s, "{#"):
-		n := strings.Index(s, "#}") + 2
-		if n < 2 {
-			return 0, errors.New("a comment has no end")
-		}
-		g.out.WriteString(s[:n])
-		return n, nil
-	case rawTag.MatchString(s):
-		end := endRaw.FindStringIndex(s)
-		if end == nil {
-			return 0, errors.New("a raw block has no end")
-		}
-		g.out.WriteString(s[:end[1]])
-		return end[1], nil
-	case strings.HasPrefix(s, "{{"):
-		n, err := tagEnd(s, "}}")
-		if err != nil {
-			return 0, err
-		}
-		return n, g.code(s[:n])
-	case strings.HasPrefix(s, "{%"):
-		n, err := tagEnd(s, "%}")
-		if err != nil {
-			return 0, err
-		}
-		return n, g.statement(s[:n])
+	n, err := 1, error(nil)
+	kind := s[:min(2, len(s))]
+	switch kind {
+	case "{#":
+		n, err = commentEnd(s)
+	case "{{":
+		n, err = tagEnd(s, "}}")
+	case "{%":
+		n, err = tagEnd(s, "%}")
 	}
-	g.out.WriteByte('{')
-	return 1, nil
+	switch {
+	case err != nil:
+		return 0, err
+	case g.raw:
+		g.raw = kind != "{%" || statementWord(s[:n]) != "endraw"
+		g.out.WriteString(s[:n])
+	case kind == "{{":
+		err = g.code(s[:n])
+	case kind == "{%":
+		err = g.statement(s[:n])
+	default:
+		g.out.WriteString(s[:n])
+	}
+	return n, err
 }
 
 // statement writes a tag with the call that belongs to it.
 func (g *guarding) statement(tag string) error {
-	word := ""
-	if m := tagWord.FindStringSubmatch(tag); m != nil {
-		word = m[1]
+	word := statementWord(tag)
+	if err := g.nest(word, tag); err != nil {
+		return err
+	}
+	if err := checkStrings(word, tag); err != nil {
+		return err
 	}
 	begin, end := "{%", "%}"
-	if c := tag[2]; c == '-' || c == '+' {
-		begin += string(c)
+	if strings.HasPrefix(tag, "{%-") {
+		begin += "-"
 	}
-	if c := tag[len(tag)-3]; (c == '-' || c == '+') && len(tag) > 5 {
-		end = string(c) + end
+	if strings.HasSuffix(tag, "-%}") && len(tag) > len("{%-%}") {
+		end = "-" + end
 	}
-	switch word {
-	case "if", "for", "macro", "call", "filter", "with", "block":
-		if g.blocks++; g.blocks > maxBlocks {
-			return fmt.Errorf("more than %d blocks within each other", maxBlocks)
-		}
-	case "endmacro", "endcall":
+	if word == "endmacro" || word == "endcall" {
 		g.out.WriteString(begin + " if " + leaveName + "() %}{% endif %}")
-		fallthrough
-	default:
-		if strings.HasPrefix(word, "end") {
-			g.blocks--
-		}
 	}
 	if err := g.code(tag); err != nil {
 		return err
@@ -132,10 +135,101 @@ func (g *guarding) statement(tag string) error {
 	return nil
 }
 
-// code writes a tag with renamed functions.
+// nest counts the blocks that a tag begins or ends.
+func (g *guarding) nest(word, tag string) error {
+	block, ends := strings.CutPrefix(word, "end")
+	switch block {
+	case "if", "for", "macro", "call", "filter", "generation", "set":
+	case "raw":
+		g.raw = !ends
+		if ends {
+			return errors.New("endraw ends no raw block")
+		}
+		return nil
+	case "elif", "else", "break", "continue":
+		if !ends {
+			return nil
+		}
+		fallthrough
+	default:
+		return fmt.Errorf("unknown statement %q", word)
+	}
+	switch last := len(g.open) - 1; {
+	case ends && (last < 0 || g.open[last] != block):
+		return fmt.Errorf("%s ends no block", word)
+	case ends:
+		g.open = g.open[:last]
+	case block == "set" && strings.Contains(tag, "="):
+	case len(g.open) == maxBlocks:
+		return fmt.Errorf("more than %d blocks within each other", maxBlocks)
+	default:
+		g.open = append(g.open, block)
+	}
+	return nil
+}
+
+// checkStrings refuses strings in the parts of a tag that the library splits without regard to strings,
+// because it would run text of a string. A macro's parameters are such parts, too, but their default
+// values have strings, so they are checked as the library splits them. They must not call, because the
+// library computes them before the call of enterName.
+func checkStrings(word, tag string) error {
+	switch word {
+	case "set":
+		if target, _, _ := strings.Cut(tag, "="); strings.ContainsAny(target, `'"`) {
+			return errors.New("the target of a set statement contains a string")
+		}
+	case "call":
+		args := strings.TrimSpace(strings.TrimPrefix(statementText(tag), word))
+		if args, _, _ := strings.Cut(args, ")"); strings.HasPrefix(args, "(") && strings.ContainsAny(args, `'"`) {
+			return errors.New("the parameters of a call block contain a string")
+		}
+	case "macro":
+		_, parameters, _ := strings.Cut(tag, "(")
+		for parameter := range strings.SplitSeq(parameters, ",") {
+			_, value, _ := strings.Cut(parameter, "=")
+			if err := checkCode(value); err != nil {
+				return err
+			}
+			calls := false
+			outsideStrings(value, func(code string) string {
+				calls = calls || strings.ContainsAny(code, "(|")
+				return ""
+			})
+			if calls {
+				return errors.New("the default value of a macro's parameter has a call or a filter")
+			}
+		}
+	}
+	return nil
+}
+
+// statementText returns the text between the marks of a tag.
+func statementText(tag string) string {
+	return strings.TrimSpace(strings.TrimSuffix(strings.TrimPrefix(tag[2:len(tag)-2], "-"), "-"))
+}
+
+// statementWord returns the word that begins a statement, by the library's rule (stmtKeyword).
+func statementWord(tag string) string {
+	text := statementText(tag)
+	end := strings.IndexFunc(text, func(r rune) bool { return !unicode.IsLetter(r) && r != '_' })
+	if end < 0 {
+		return text
+	}
+	return text[:end]
+}
+
+// code checks the limits of a tag, and writes it with tojson replaced by jsonName.
 func (g *guarding) code(tag string) error {
-	depth, deepest, size := 0, 0, 0
 	g.out.WriteString(outsideStrings(tag, func(code string) string {
+		return jsonFilter.ReplaceAllString(code, "|${1}"+jsonName)
+	}))
+	return checkCode(tag[2 : len(tag)-2])
+}
+
+// checkCode refuses an expression, or the text of a tag, that exceeds maxCode or maxBrackets.
+func checkCode(text string) error {
+	depth, deepest, size := 0, 0, 0
+	outsideStrings(text, func(code string) string {
 		size += len(code)
 		for i := range len(code) {
 			switch code[i] {
@@ -143,21 +237,30 @@ func (g *guarding) code(tag string) error {
 				depth++
 				deepest = max(deepest, depth)
 			case ')', ']', '}':
-				depth--
+				depth = max(depth-1, 0)
 			}
 		}
-		return jsonFilter.ReplaceAllString(code, "|${1}"+jsonName)
-	}))
+		return ""
+	})
 	switch {
 	case size > maxCode:
 		return fmt.Errorf("a tag has %d bytes outside of strings, at most %d are allowed", size, maxCode)
-	case deepest > maxBrackets+2:
+	case deepest > maxBrackets:
 		return fmt.Errorf("more than %d brackets within each other", maxBrackets)
 	}
 	return nil
 }
 
-// tagEnd returns the bytes of a tag, which ends at its mark outside of strings.
+// commentEnd returns the length of a comment in bytes.
+func commentEnd(s string) (int, error) {
+	n := strings.Index(s[2:], "#}")
+	if n < 0 {
+		return 0, errors.New("a comment has no end")
+	}
+	return 2 + n + 2, nil
+}
+
+// tagEnd returns the length of a tag in bytes. The tag ends at the first mark outside of strings.
 func tagEnd(s, mark string) (int, error) {
 	for i := 2; i < len(s); {
 		switch {
@@ -176,7 +279,7 @@ func tagEnd(s, mark string) (int, error) {
 	return 0, fmt.Errorf("a tag has no %s", mark)
 }
 
-// stringEnd returns the bytes of the string literal at the start of s; -1 if it has no end.
+// stringEnd returns the length in bytes of the string literal at the start of s; -1 if it has no end.
 func stringEnd(s string) int {
 	for i := 1; i < len(s); i++ {
 		switch s[i] {
@@ -189,21 +292,25 @@ func stringEnd(s string) int {
 	return -1
 }
 
-// outsideStrings changes the parts of a tag between its string literals.
-func outsideStrings(tag string, change func(string) string) string {
+// outsideStrings changes the parts of a text between its string literals. A literal without an end
+// reaches to the end of the text.
+func outsideStrings(text string, change func(string) string) string {
 	var out strings.Builder
 	from := 0
-	for i := 0; i < len(tag); {
-		if tag[i] != '\'' && tag[i] != '"' {
+	for i := 0; i < len(text); {
+		if text[i] != '\'' && text[i] != '"' {
 			i++
 			continue
 		}
-		n := stringEnd(tag[i:])
-		out.WriteString(change(tag[from:i]))
-		out.WriteString(tag[i : i+n])
+		n := stringEnd(text[i:])
+		if n < 0 {
+			n = len(text) - i
+		}
+		out.WriteString(change(text[from:i]))
+		out.WriteString(text[i : i+n])
 		i += n
 		from = i
 	}
-	out.WriteString(change(tag[from:]))
+	out.WriteString(change(text[from:]))
 	return out.String()
 }
