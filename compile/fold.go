@@ -125,8 +125,8 @@ func evaluate(fn *ir.Func, n *ir.Node, known []*constants, written map[ir.Value]
 			return nil
 		}
 	}
-	for _, x := range c.i { // const holds float64s
-		if !c.uniform && int64(float64(x)) != x {
+	for _, x := range c.i { // const holds float64s; 2^63 converts to different integers on different machines
+		if f := float64(x); !c.uniform && (f == 1<<63 || int64(f) != x) {
 			return nil
 		}
 	}

@@ -1,6 +1,7 @@
 package compile_test
 
 import (
+	"math"
 	"strings"
 	"testing"
 
@@ -76,6 +77,36 @@ func TestFold(t *testing.T) {
 	}
 }
 
+// TestFoldToLimits folds vectors to the least i64, which const holds, and not to the largest, which is no float64.
+func TestFoldToLimits(t *testing.T) {
+	for op, folds := range map[string]bool{"mul": true, "xor": false} {
+		b := ir.NewBuilder("constants")
+		fb := b.Func("piece")
+		x := fb.Op1("const", nil, ir.FloatsAttr("values", -1<<62, 1), ir.DTypeAttr(dtype.I64))
+		y := fb.Literal(ir.Literal{IsInt: true, Int: 2})
+		if op == "xor" { // -2^62 xor this is 2^63 - 1
+			y = fb.Literal(ir.Literal{IsInt: true, Int: -1<<62 ^ math.MaxInt64})
+		}
+		fb.Return(fb.Op1(op, []ir.Value{x, y}))
+		m, err := b.Build()
+		if err != nil {
+			t.Fatal(err)
+		}
+		left := ""
+		dump := func(pass, text string) {
+			if pass == "fold" {
+				left = text
+			}
+		}
+		if err := check(m, compile.Shape{}, compile.Options{Dump: dump}, &oracle.Inputs{}, true); err != nil {
+			t.Errorf("%s: %v", op, err)
+		}
+		if folds == strings.Contains(left, " = "+op+"(") {
+			t.Errorf("%s: folds should be %v:\n%s", op, folds, left)
+		}
+	}
+}
+
 // constantModule applies the op of a case to constants: to tensors whose elements
 // are all one number, which is counted from pick on, or, if pick is -1, to vectors
 // of 20 numbers. It returns nil if the op does not take the dtype.
@@ -84,7 +115,7 @@ func constantModule(dt dtype.DType, c opCase, pick int) *ir.Module {
 	fb := b.Func("piece")
 	values := irgen.Special(dt)
 	if dt == dtype.I64 {
-		values = values[1:8] // const has float64s: it refuses the least integer, and results that are none do not fold
+		values = values[1:8] // results that are no float64 do not fold, such as -2^63 - 1
 	}
 	var x []ir.Value
 	for i := range c.shapes {

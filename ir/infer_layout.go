@@ -1,15 +1,13 @@
 package ir
 
 import (
-	"math"
-
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 )
 
 func (c *inferCtx) wantIndex(t Type) bool {
 	if !t.DType.Int() {
-		c.errf("%s: positions must be integers, are %s", c.op.Name, t.DType)
+		c.errf("%s: index must have an integer dtype, is %s", c.op.Name, t.DType)
 		return false
 	}
 	return c.wantDType(t.DType, "an integer", isAny)
@@ -48,7 +46,7 @@ func inferScatter(c *inferCtx) []Type {
 		return nil
 	}
 	if idx.Rank() != 1 {
-		return c.fail("scatter: positions must be a vector, are %s", idx)
+		return c.fail("scatter: index must be a vector, is %s", idx)
 	}
 	if c.attr("add").Bool && dst.DType == dtype.Bool {
 		return c.fail("scatter: bools cannot be added")
@@ -125,7 +123,7 @@ func inferSlice(c *inferCtx) []Type {
 	start, end := c.attr("start").Dim, c.attr("end").Dim
 	step, isConst := c.attr("step").Dim.Const()
 	if !isConst || step < 1 {
-		return c.fail("slice: step must be an integer of at least 1")
+		return c.fail("slice: step must be a constant of at least 1, is %s", c.attr("step").Dim)
 	}
 	switch {
 	case !c.atLeast(start, 0):
@@ -261,8 +259,8 @@ func inferConst(c *inferCtx) []Type {
 	vals := c.attr("values").Floats
 	if !dt.Float() {
 		for _, v := range vals {
-			// 2^63 would convert to different integers on different machines.
-			if !(math.Abs(v) < 1<<63) || v != float64(int64(v)) || dt.Wrap(int64(v)) != int64(v) {
+			// A float64 of 2^63 or more converts to different integers on different machines.
+			if !(v >= -1<<63 && v < 1<<63) || v != float64(int64(v)) || dt.Wrap(int64(v)) != int64(v) {
 				return c.fail("const: %v is not a value of %s", v, dt)
 			}
 		}
