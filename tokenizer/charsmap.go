@@ -37,7 +37,7 @@ func parseCharsmap(data []byte) (normalizer, error) {
 	return m, nil
 }
 
-// longest returns the bytes of the longest known prefix, and its replacement.
+// longest returns the length in bytes of the longest known prefix, and its replacement.
 func (m *charsmap) longest(text string) (size int, replacement string) {
 	if len(m.units) == 0 {
 		return 0, ""

@@ -39,7 +39,7 @@ func texts(t *testing.T) []string {
 	return out
 }
 
-// row is what tokenizers made of a text.
+// row has the results of the tokenizers library for a text.
 type row struct {
 	bare, ids  []int32
 	text, full string
@@ -133,7 +133,7 @@ func TestSentencePiece(t *testing.T) {
 	}
 }
 
-// spRow is what SentencePiece made of a text.
+// spRow has the results of SentencePiece for a text.
 type spRow struct {
 	ids  []int32
 	text string

@@ -4,16 +4,17 @@ import "container/heap"
 
 // textPart is a part of a word, in a list.
 type textPart struct {
-	start, end int
+	start, end int // in bytes; end is -1 after a merge into the part before it
 	prev, next int // indices in the list; -1: none
 	frozen     bool
 }
 
-// textMerge is a possible merge of part at and the next one. It is valid while both have their
-// recorded ends.
+// textMerge is a possible merge of a part and the next part. It is stale if the first was merged into the
+// part before it, or if the next part is now another or longer one.
 type textMerge struct {
-	rank    float64
-	at, end int
+	rank float64
+	at   int // index of the first part
+	end  int // of the next part
 }
 
 type textMerges []textMerge
@@ -56,7 +57,7 @@ func mergeText(word string, parts []textPart, rank func(text string) (float64, b
 		m := heap.Pop(&queue).(textMerge)
 		left := &parts[m.at]
 		if left.end < 0 || left.next < 0 || parts[left.next].end != m.end {
-			continue // one of them was merged meanwhile
+			continue // stale
 		}
 		right := &parts[left.next]
 		left.end, left.next = right.end, right.next

@@ -158,7 +158,7 @@ func (m *bpe) mergeAll(symbols []symbol) {
 		c := heap.Pop(&queue).(candidate)
 		left := &symbols[c.at]
 		if left.gone || left.id != c.left || left.next < 0 || symbols[left.next].id != c.right {
-			continue // one of them was merged meanwhile
+			continue // stale: a symbol of the pair was merged
 		}
 		right := &symbols[left.next]
 		right.gone = true

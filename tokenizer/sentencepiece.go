@@ -202,7 +202,7 @@ type spNormalizer struct {
 	removeExtra bool
 }
 
-// prefix returns the bytes of the next unit of a text, and its replacement.
+// prefix returns the length in bytes of the next unit of a text, and its replacement.
 func (n *spNormalizer) prefix(text string) (size int, by string) {
 	if len(n.user.tokens) > 0 {
 		if _, size, ok := n.user.at(text, 0); ok {

@@ -8,17 +8,17 @@ import (
 	"unicode/utf8"
 )
 
-// By hand, after Unicode 16, section 3.9, table 3-8 and the tables beside it.
+// The texts were worked out by hand from Unicode 16, section 3.9, table 3-8 and the tables next to it.
 func TestInvalidUTF8(t *testing.T) {
 	for in, want := range map[string]string{
 		"a":                                      "a",
 		"\xff":                                   "�",
 		"a\xc3":                                  "a�",
-		"\xc0\xaf":                               "��",    // overlong: no beginning of anything
+		"\xc0\xaf":                               "��",    // overlong: never valid
 		"\xe0\x9f\x80":                           "���",   // the second byte is too small
 		"\xed\xa0\x80":                           "���",   // a surrogate
 		"\xf4\x91\x92\x93":                       "����",  // above U+10FFFF
-		"\xf0\x90\x8d":                           "�",     // truncated: one for all that could go on
+		"\xf0\x90\x8d":                           "�",     // truncated: one for the longest valid prefix
 		"\xe1\x80\xe2\xf0\x91\x92\xf1\xbfA":      "����A", // table 3-11
 		"\xc3\xa9\x80":                           "é�",
 		"x\xe2\x82":                              "x�",

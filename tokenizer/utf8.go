@@ -24,7 +24,7 @@ func validUTF8(s string) string {
 	return b.String()
 }
 
-// subpart returns the bytes of the maximal subpart at the start of an ill-formed sequence.
+// subpart returns the length in bytes of the maximal subpart at the start of an ill-formed sequence.
 func subpart(s string) int {
 	need, low, high := 0, byte(0x80), byte(0xbf) // of the second byte
 	switch c := s[0]; {
