@@ -3,5 +3,7 @@
 //
 // A template is an untrusted program. It can read the conversation, the tools and the names of
 // special tokens, but no file, no environment and no Go value. Loops and macros are counted,
-// ranges and results are bounded, and a panic of the interpreter is an error.
+// ranges and results are bounded, and a panic of the interpreter is an error. Two things are not
+// bounded, and can end the process: the memory of one expression, such as 'a' * 1000000000000, and
+// the stack of the interpreter for a value that contains itself.
 package chat
