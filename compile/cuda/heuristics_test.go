@@ -16,8 +16,10 @@ import (
 	gpu "pwc/runtime/cuda"
 )
 
-// TestOneRow pins what computes products of one row: on GPUs that start kernels early
-// warp pipelines, except of long rows, small matrices and vocabularies.
+// TestOneRow pins the kernels of GEMMs with one row. From sm_90 on (PDL) they are warp-private or
+// block-cooperative pipelines. They are GEMVs, fused with the norm before them, on older GPUs, and for
+// matrices that have at least 4096 columns and at least 4096 rows, that have less than
+// gemm.earlyTriggerElements, or whose columns are a vocabulary.
 func TestOneRow(t *testing.T) {
 	for _, c := range []struct {
 		target        string
@@ -35,7 +37,7 @@ func TestOneRow(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := strings.Join(launches(t, p, 1), " "); got != c.want {
-			t.Errorf("%s, rows of %d: %s, want %s", c.target, c.hidden, got, c.want)
+			t.Errorf("%s, hidden size %d: launches %s, want %s", c.target, c.hidden, got, c.want)
 		}
 	}
 	r := newRecorder(t, "cuda:sm_90")
@@ -44,12 +46,12 @@ func TestOneRow(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := fmt.Sprint(launches(t, p, 1)); got != "[k_linear_add_rows1]" {
-		t.Errorf("a vocabulary: %s", got)
+		t.Errorf("a vocabulary: launches %s", got)
 	}
 }
 
-// TestSharedMemory pins that no kernel of a product takes more shared memory than a
-// block of the target has, however long its sums are.
+// TestSharedMemory pins that no kernel of a GEMM takes more shared memory than a block of the target
+// has, for any K.
 func TestSharedMemory(t *testing.T) {
 	for target, most := range map[string]int64{"cuda:sm_80": 163 << 10, "cuda:sm_86": 99 << 10, "cuda:sm_90": 227 << 10, "cuda:sm_100": 227 << 10, "cuda:sm_120": 99 << 10} {
 		for _, depth := range []int64{8, 520, 4096, 14336, 53248, 90000, 128256} {
@@ -63,9 +65,9 @@ func TestSharedMemory(t *testing.T) {
 					t.Fatal(err)
 				}
 				for _, s := range allSteps(p) {
-					const static = 1 << 10 // beside it, at least
+					const static = 1 << 10 // a launch leaves at least these bytes for static shared memory
 					if n, ok := s.Launch.Shared.Const(); s.Kind == program.StepKernel && (!ok || n > most-static) {
-						t.Errorf("%s, K %d: %s takes %s bytes of shared memory, a block has %d", target, depth, p.Kernels[s.Kernel].Name, s.Launch.Shared, most)
+						t.Errorf("%s, K %d: %s takes %s bytes of dynamic shared memory, want a constant of at most %d", target, depth, p.Kernels[s.Kernel].Name, s.Launch.Shared, most-static)
 					}
 				}
 			}
@@ -73,8 +75,8 @@ func TestSharedMemory(t *testing.T) {
 	}
 }
 
-// TestLessSharedMemory pins which GPUs of a major version have the shared memory for
-// products that are compiled for an earlier one of it.
+// TestLessSharedMemory pins which GPUs load a GEMM that was compiled for their compute capability or for
+// an earlier minor version of it: blocks of the later version may have less shared memory.
 func TestLessSharedMemory(t *testing.T) {
 	for _, c := range []struct {
 		target       string
