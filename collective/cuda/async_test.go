@@ -16,9 +16,9 @@ import (
 	"pwc/runtime/device"
 )
 
-// TestDeviceAsync: calls with attribute async have their sums once they are waited for, by the routine or by a call
-// without the attribute, eagerly and in a graph. In the graph the step between does not depend on them, and the step behind a wait does not
-// depend on later calls.
+// TestDeviceAsync: the results of calls with attribute async are complete after program.CollectiveWait, or after a
+// call without the attribute, eagerly and in a graph. In the graph a step between calls and a wait depends on no
+// call, and a step after the wait for the first call does not depend on the second.
 func TestDeviceAsync(t *testing.T) {
 	devices := cudatest.Several(t, 2, fake.Options{})
 	must(t, eachRank(t, devices, collectivecuda.Options{}, func(r *rank) error {
@@ -37,13 +37,13 @@ func TestDeviceAsync(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		between := device.Buffer{Memory: m, Size: 64}
+		filled := device.Buffer{Memory: m, Size: 64}
 		wait := r.Libraries()[program.CollectiveWait]
 		launch := func(c *call) error { return r.stream.LaunchOp(c.op, c.oc) }
 		enqueue := func() error {
 			waits := &device.OpCall{Args: calls[0].oc.Args}
-			return errors.Join(launch(calls[0]), launch(calls[1]), r.stream.Fill(between, 7), r.stream.LaunchOp(wait, waits),
-				r.stream.Fill(between, 8), launch(calls[2]), launch(calls[3]))
+			return errors.Join(launch(calls[0]), launch(calls[1]), r.stream.Fill(filled, 7), r.stream.LaunchOp(wait, waits),
+				r.stream.Fill(filled, 8), launch(calls[2]), launch(calls[3]))
 		}
 		if err := enqueue(); err != nil {
 			return err
@@ -59,12 +59,14 @@ func TestDeviceAsync(t *testing.T) {
 		}
 		nodes := g.Describe()
 		fill := slices.IndexFunc(nodes, func(n device.Node) bool { return n.Kind == device.NodeFill })
-		if fill < 1 || len(nodes[fill].Deps) != 0 {
-			return fmt.Errorf("the fill is node %d of %d, behind nodes %v", fill, len(nodes), nodes[fill].Deps)
+		if fill < 1 || fill+1 == len(nodes) {
+			return fmt.Errorf("the first fill is node %d of %d, want one between the calls", fill, len(nodes))
 		}
-		// The fill behind the wait for the first call does not wait for the second.
-		if want := []int32{0, int32(fill)}; !slices.Equal(nodes[fill+1].Deps, want) {
-			return fmt.Errorf("the fill behind the wait is behind nodes %v, want %v of %d", nodes[fill+1].Deps, want, len(nodes))
+		if deps := nodes[fill].Deps; len(deps) != 0 {
+			return fmt.Errorf("the fill before the wait depends on nodes %v, want no dependency", deps)
+		}
+		if deps, want := nodes[fill+1].Deps, []int32{0, int32(fill)}; !slices.Equal(deps, want) {
+			return fmt.Errorf("the fill after the wait for the first call depends on nodes %v, want %v", deps, want)
 		}
 		for range 2 {
 			if err := r.stream.LaunchGraph(g); err != nil {
