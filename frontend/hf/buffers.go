@@ -28,38 +28,39 @@ const (
 	MaskValue                         // masked_bias: the number that stands for a masked score, far below any score
 )
 
-// hides returns what a buffer holds instead of what the model computes with a rope; empty: the buffer can be left out.
+// hides returns how a buffer differs from the values that the model computes, given the rope of its layer. It returns
+// an empty string if the buffer can stay unread.
 func (k BufferKind) hides(t safetensors.Tensor, rope Rope) string {
 	switch k {
 	case CausalMask:
 		return notCausal(t)
 	case MaskValue:
 		if v, ok := elements(t); !ok || len(v) != 1 || !(v[0] <= -1e3) {
-			return fmt.Sprintf("%s%v is not one number below -1000, which stands for a masked score", t.DType, t.Shape)
+			return fmt.Sprintf("is %s%v: it must be one number of at most -1000, the value of a masked score", t.DType, t.Shape)
 		}
 		return ""
 	}
 	v, ok := elements(t)
 	switch {
 	case !ok || len(v) != len(rope.InvFreq):
-		return fmt.Sprintf("%s%v, the config says %d frequencies of a rope", t.DType, t.Shape, len(rope.InvFreq))
+		return fmt.Sprintf("is %s%v: the config's rope has %d frequencies", t.DType, t.Shape, len(rope.InvFreq))
 	case !near(v, rope.InvFreq) && !near(v, rope.Unscaled):
 		i := 0
 		for near(v[i:i+1], rope.InvFreq[i:i+1]) {
 			i++
 		}
-		return fmt.Sprintf("holds other frequencies of a rope than the config says: number %d is %.6g, not %.6g", i, v[i], rope.InvFreq[i])
+		return fmt.Sprintf("differs from the config's rope: frequency %d is %.6g, not %.6g", i, v[i], rope.InvFreq[i])
 	}
 	return ""
 }
 
-// near reports whether frequencies are the same but for the rounding of checkpoints that computed them in 16 bits: the
-// exponent of the base has 8 bits in bf16, so a frequency is off by up to ln(base)/2^8.
+// near reports whether frequencies agree within the error of checkpoints that computed them in 16 bits. In bf16 the
+// exponent of the base has 8 bits, so the relative error of a frequency is up to ln(base)/2^8.
 func near(got, want []float64) bool {
 	return slices.EqualFunc(got, want, func(g, w float64) bool { return math.Abs(g-w) <= w/16+0x1p-24 })
 }
 
-// notCausal says why a tensor is no causal mask.
+// notCausal returns why a tensor is not a causal mask, or an empty string if it is one.
 func notCausal(t safetensors.Tensor) string {
 	n := int64(0)
 	if r := len(t.Shape); r >= 2 {
@@ -67,17 +68,17 @@ func notCausal(t safetensors.Tensor) string {
 	}
 	v, ok := elements(t)
 	if !ok || n == 0 || int64(len(v)) != n*n || t.Shape[len(t.Shape)-2] != n {
-		return fmt.Sprintf("%s%v is no square mask", t.DType, t.Shape)
+		return fmt.Sprintf("is %s%v: it must be one square mask", t.DType, t.Shape)
 	}
 	for i, x := range v {
 		if row, col := int64(i)/n, int64(i)%n; (x != 0) != (col <= row) {
-			return fmt.Sprintf("is no causal mask: row %d, column %d is %v", row, col, x)
+			return fmt.Sprintf("is not a causal mask: row %d, column %d is %v", row, col, x)
 		}
 	}
 	return ""
 }
 
-// elements returns a tensor's values; ok is false for a dtype that no buffer has.
+// elements returns a tensor's values. ok is false for dtypes that buffers do not have.
 func elements(t safetensors.Tensor) (v []float64, ok bool) {
 	size := t.DType.Bits() / 8
 	var decode func(b []byte) float64
@@ -100,22 +101,21 @@ func elements(t safetensors.Tensor) (v []float64, ok bool) {
 	return v, true
 }
 
-// ignored is a tensor that a checkpoint may hold unread.
+// ignored is a tensor that a checkpoint may hold and the module does not read.
 type ignored struct {
 	kind  BufferKind
 	rope  Rope
-	check bool // it is held against kind
+	check bool // its values must be those of kind
 }
 
-// Ignore names a tensor that checkpoints may hold without any effect, whatever its values are.
+// Ignore declares a tensor that checkpoints may hold and that has no effect, whatever its values are.
 func (n *Net) Ignore(tensor string) {
 	n.ignored[tensor] = ignored{}
 	n.B.Unread(tensor, "")
 }
 
-// ignoreBuffers names the buffers of the decoder's layers, whose tensors have the base. The
-// module has one declaration for all layers. Their values are compared if the checkpoint is
-// available.
+// ignoreBuffers declares the buffers of the decoder's layers, whose tensors have the prefix base. The module has one
+// declaration for all layers. [Model.Check] compares the values of each layer.
 func (d *Decoder) ignoreBuffers(n *Net, base string) {
 	for _, b := range d.Names.Buffers {
 		n.B.Unread(base+strings.Replace(d.Names.Layer, "%d", "*", 1)+b.Name, "")

@@ -14,7 +14,7 @@ import (
 	"pwc/safetensors"
 )
 
-// over is a checkpoint with some tensors of given values.
+// over is a source in which some tensors are replaced or added.
 type over struct {
 	safetensors.Source
 	own []safetensors.Tensor
@@ -68,7 +68,7 @@ func causalMask(name string, n int) safetensors.Tensor {
 	return t
 }
 
-// Buffers that go unread hold what the model computes, or the checkpoint is refused.
+// A checkpoint is refused if a buffer, which the model does not read, has other values than the model computes.
 func TestBuffers(t *testing.T) {
 	const inv = "model.layers.1.self_attn.rotary_emb.inv_freq"
 	anti := causalMask("transformer.h.0.attn.bias", 4)
@@ -80,21 +80,21 @@ func TestBuffers(t *testing.T) {
 		arch   string
 		edits  settings
 		tensor safetensors.Tensor
-		want   string // of the error; empty: none
+		want   string // of the error; empty: no error
 	}{
 		{"LlamaForCausalLM", nil, f32s(inv, []int64{2}, 1, 0.01), ""},
 		{"LlamaForCausalLM", nil, narrow, ""},
-		{"LlamaForCausalLM", nil, f32s(inv, []int64{2}, 1, 0.02), `"` + inv + `", which the model does not read, holds other frequencies of a rope than the config says: number 1 is 0.02`},
-		{"LlamaForCausalLM", nil, f32s(inv, []int64{2}, 1, math.NaN()), "number 1 is NaN"},
-		{"LlamaForCausalLM", nil, f32s(inv, []int64{3}, 1, 0.01, 0), "f32[3], the config says 2 frequencies"},
+		{"LlamaForCausalLM", nil, f32s(inv, []int64{2}, 1, 0.02), `"` + inv + `", which the model does not read, differs from the config's rope: frequency 1 is 0.02`},
+		{"LlamaForCausalLM", nil, f32s(inv, []int64{2}, 1, math.NaN()), "frequency 1 is NaN"},
+		{"LlamaForCausalLM", nil, f32s(inv, []int64{3}, 1, 0.01, 0), "is f32[3]: the config's rope has 2 frequencies"},
 		{"LlamaForCausalLM", scaled, f32s(inv, []int64{2}, 0.5, 0.005), ""},
-		{"LlamaForCausalLM", scaled, f32s(inv, []int64{2}, 1, 0.01), ""}, // what older versions kept, which scaled positions
-		{"LlamaForCausalLM", scaled, f32s(inv, []int64{2}, 0.25, 0.0025), "number 0 is 0.25, not 0.5"},
+		{"LlamaForCausalLM", scaled, f32s(inv, []int64{2}, 1, 0.01), ""}, // older versions scaled the positions, so their buffer is unscaled
+		{"LlamaForCausalLM", scaled, f32s(inv, []int64{2}, 0.25, 0.0025), "frequency 0 is 0.25, not 0.5"},
 		{"GPT2LMHeadModel", nil, causalMask("transformer.h.0.attn.bias", 4), ""},
-		{"GPT2LMHeadModel", nil, anti, "is no causal mask: row 0, column 1 is 1"},
-		{"GPT2LMHeadModel", nil, f32s("transformer.h.0.attn.bias", []int64{2}, 1, 1), "f32[2] is no square mask"},
+		{"GPT2LMHeadModel", nil, anti, "is not a causal mask: row 0, column 1 is 1"},
+		{"GPT2LMHeadModel", nil, f32s("transformer.h.0.attn.bias", []int64{2}, 1, 1), "is f32[2]: it must be one square mask"},
 		{"GPT2LMHeadModel", nil, f32s("transformer.h.0.attn.masked_bias", nil, -1e9), ""},
-		{"GPT2LMHeadModel", nil, f32s("transformer.h.0.attn.masked_bias", nil, -1), "is not one number below -1000"},
+		{"GPT2LMHeadModel", nil, f32s("transformer.h.0.attn.masked_bias", nil, -1), "is f32[]: it must be one number of at most -1000"},
 	} {
 		config := base(c.arch).with(c.edits)
 		m, err := Builtin().Import(config.json(t), Options{})
@@ -123,7 +123,7 @@ func TestBuffers(t *testing.T) {
 	}
 }
 
-// A caller ignores tensors that are there and not read, and nothing else.
+// IgnoreTensors accepts tensors that the checkpoint has and the module does not read, and no others.
 func TestIgnoreTensors(t *testing.T) {
 	config := base("LlamaForCausalLM")
 	m, err := Builtin().Import(config.json(t), Options{})
@@ -147,7 +147,7 @@ func TestIgnoreTensors(t *testing.T) {
 	}
 }
 
-// A head that the config ties to the embedding is the embedding only if the checkpoint's is.
+// A head that the config ties to the embedding uses the table only if the checkpoint has no head with other values.
 func TestTiedHead(t *testing.T) {
 	for _, arch := range []string{"LlamaForCausalLM", "GPT2LMHeadModel", "GPTNeoXForCausalLM", "Gemma2ForCausalLM"} {
 		config := base(arch).with(settings{"tie_word_embeddings": true})
@@ -195,7 +195,7 @@ func TestTiedHead(t *testing.T) {
 		if !strings.Contains(ir.Print(got.Module), `weight @head : f32[32, 16] = "`+head+`"`) || len(got.Notes) != 1 || !strings.Contains(got.Notes[0], `"`+head+`" differs from "`+table+`"`) {
 			t.Errorf("%s, another head: notes %q, module\n%s", arch, got.Notes, ir.Print(got.Module))
 		}
-		// What was decided without the tensors is found when they are there.
+		// A module that was imported without the tensors detects the difference when it checks or loads them.
 		var differs *checkpoint.Error
 		if err := checkpoint.Check(m.Module, with(plain, other)); !errors.As(err, &differs) || len(differs.Differs) != 1 {
 			t.Errorf("%s: loading another head: %v", arch, err)
@@ -210,7 +210,7 @@ func TestTiedHead(t *testing.T) {
 		if _, err := Builtin().Import(config.json(t), Options{Source: with(plain, wide)}); err == nil || !strings.Contains(err.Error(), `"`+head+`" is f32[2 2]`) {
 			t.Errorf("%s: a head of another shape: %v", arch, err)
 		}
-		// Of the two names of one matrix a tool may keep the head's.
+		// A tool may save the tied matrix under the head's name only.
 		params := slices.Clone(m.Params)
 		params[0].Name = head
 		got, err = Builtin().Import(config.json(t), Options{Source: Dummy(params)})

@@ -1,8 +1,8 @@
 package hf
 
-// Cohere imports CohereForCausalLM: Command R and Aya 23. Attention and MLP read the same norm, a layer norm without a bias;
-// heads turn in pairs of neighbours, the head is tied, and a number multiplies the logits. What a config means where it
-// is silent is in transformers' configuration_cohere.py.
+// Cohere imports CohereForCausalLM: Command R and Aya 23. Attention and MLP read the same norm, a layer norm without a
+// bias. The rope rotates interleaved pairs, the head is tied by default, and logit_scale multiplies the logits.
+// Defaults of the config are those of transformers' configuration_cohere.py.
 func Cohere(c *Config) Emit {
 	d := readCohere(c, RopeKeys{DefaultBase: 500000})
 	if c.BoolOr("use_qk_norm", false) {
@@ -11,8 +11,8 @@ func Cohere(c *Config) Emit {
 	return d.Emit
 }
 
-// Cohere2 imports Cohere2ForCausalLM: Command R7B and Command A. It is Cohere with windows in three of four layers, of which
-// only those with a window have a rope (transformers' configuration_cohere2.py).
+// Cohere2 imports Cohere2ForCausalLM: Command R7B and Command A. It is Cohere with a window in three of four layers.
+// Only layers with a window have a rope (transformers' configuration_cohere2.py).
 func Cohere2(c *Config) Emit {
 	d := readCohere(c, RopeKeys{})
 	pattern := c.IntOr("sliding_window_pattern", c.IntOr("_sliding_window_pattern", 4, 1, maxLayers), 1, maxLayers)
@@ -21,7 +21,7 @@ func Cohere2(c *Config) Emit {
 	for i := range d.Unturned {
 		d.Unturned[i] = d.window(int64(i)) == 0
 	}
-	c.Inert("order_of_interleaved_layers", "position_embedding_type", "rotary_pct", // published, and read by no version of the reference
+	c.Inert("order_of_interleaved_layers", "position_embedding_type", "rotary_pct", // published, but no version of the reference reads them
 		"use_embedding_sharing", "use_gated_activation", "use_parallel_block", "use_parallel_embedding", "layer_switch")
 	return d.Emit
 }

@@ -17,13 +17,14 @@ import (
 	"pwc/ir/dtype"
 )
 
-// settings is a config.json to be edited by a test; json.RawMessage stands for values that Go would not write.
+// settings is a config.json that a test edits. json.RawMessage is for values that encoding/json does not write.
 type settings map[string]any
 
-// absent deletes a key in with.
+// absent, as a value in edits, makes with delete the key.
 type absent struct{}
 
-// base is the smallest config of an architecture with every key that has no default, or one that does not fit.
+// base is a small config of an architecture, with the keys that have no default or a default that does not fit the
+// sizes.
 func base(arch string) settings {
 	s := settings{
 		"architectures": []string{arch}, "vocab_size": 32, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
@@ -35,11 +36,11 @@ func base(arch string) settings {
 			"architectures": []string{arch}, "vocab_size": 32, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 8, "torch_dtype": "float32",
 		}
 	case "GPTNeoXForCausalLM":
-		return s.with(settings{"rotary_pct": 0.5}) // the default turns a quarter of each head
+		return s.with(settings{"rotary_pct": 0.5}) // the default share, 1/4, would rotate one element of 4
 	case "Mistral3ForConditionalGeneration":
 		return settings{"architectures": []string{arch}, "text_config": base("MistralForCausalLM")}
 	case "MistralForCausalLM", "MixtralForCausalLM", "Qwen2MoeForCausalLM":
-		return s.with(settings{"num_key_value_heads": 2}) // the default is 8, or 16
+		return s.with(settings{"num_key_value_heads": 2}) // the default is 8 or 16
 	case "Ministral3ForCausalLM":
 		return s.with(settings{"num_key_value_heads": 2, "rope_parameters": settings{"rope_type": "default", "rope_theta": 10000.0}})
 	case "Qwen3VLMoeForConditionalGeneration":
@@ -69,7 +70,7 @@ func (s settings) json(t testing.TB) []byte {
 	return text
 }
 
-// decoderOf reads a config as Import would, without building the module.
+// decoderOf reads a config as Import does, without building the module.
 func decoderOf(t *testing.T, s settings, set func(*Config, *Decoder)) (*Decoder, error) {
 	t.Helper()
 	c, err := parseConfig(s.json(t))
@@ -90,7 +91,7 @@ func TestSpellings(t *testing.T) {
 	llama3 := settings{"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 	type group struct {
 		name string
-		all  []settings // all mean the same
+		all  []settings // configs of the same decoder
 	}
 	for _, g := range []group{
 		{"default rope", []settings{
@@ -231,15 +232,15 @@ func TestRefusals(t *testing.T) {
 		{"Llama", settings{"num_hidden_layers": int64(1) << 40}, "is not in [1, 4096]"},
 		{"Llama", settings{"num_attention_heads": 3}, "3 does not divide hidden_size"},
 		{"Llama", settings{"num_key_value_heads": 3}, "3 does not divide num_attention_heads"},
-		{"Llama", settings{"head_dim": 5}, "1 of a head's 5 elements turn, which is not an even number"},
+		{"Llama", settings{"head_dim": 5}, "even number of elements, from 2 to the head's 5; the share 1 does not give one"},
 		{"Llama", settings{"hidden_size": 1 << 20, "num_attention_heads": 1}, "a head of 1048576 elements is not in [1, 16384]"},
-		{"Llama", settings{"num_attention_heads": 16}, "1 of a head's 1 elements turn"},
+		{"Llama", settings{"num_attention_heads": 16}, "from 2 to the head's 1"},
 		{"Llama", settings{"hidden_act": "quick_gelu"}, `"quick_gelu" is not supported; supported: gelu, gelu_fast, gelu_new`},
 		{"Llama", settings{"hidden_act": []string{"silu"}}, "is not a string"},
 		{"Llama", settings{"rms_norm_eps": 0}, "0 is not above 0"},
 		{"Llama", settings{"rms_norm_eps": "1e-6"}, "is not a number"},
 		{"Llama", settings{"attention_bias": 1}, "1 is not true or false"},
-		{"Llama", settings{"is_encoder_decoder": true}, "only decoders are"},
+		{"Llama", settings{"is_encoder_decoder": true}, "only decoders can be imported"},
 		{"Llama", settings{"pruned_heads": settings{"0": []int{1}}}, "pruned heads are not supported"},
 		{"Llama", settings{"rope_theta": -1}, "-1 is not above 0"},
 		{"Llama", settings{"rope_theta": 1, "rope_parameters": settings{"rope_theta": 2}}, "contradicts rope_parameters.rope_theta"},
@@ -337,7 +338,7 @@ func TestNotAConfig(t *testing.T) {
 	}
 }
 
-// TestTooLarge asks for shapes that no int64 counts: an error, not a wrapped number.
+// TestTooLarge imports a config whose shapes overflow int64, which must be an error.
 func TestTooLarge(t *testing.T) {
 	config := base("LlamaForCausalLM").with(settings{"num_attention_heads": maxHeadSize, "num_key_value_heads": maxHeadSize, "head_dim": maxHeadSize})
 	_, err := Builtin().Import(config.json(t), Options{BlockSize: maxBlock})
@@ -346,7 +347,7 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// TestAnyConfig draws configs that say everything right and expects modules whose text parses again.
+// TestAnyConfig draws valid configs, and requires that the text of each module parses.
 func TestAnyConfig(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kv := rapid.IntRange(1, 3).Draw(t, "kv")
@@ -365,7 +366,7 @@ func TestAnyConfig(t *testing.T) {
 			"tie_word_embeddings": rapid.Bool().Draw(t, "tied"),
 			"rope_theta":          rapid.Float64Range(1, 1e7).Draw(t, "theta"),
 		}
-		switch arch { // heads divide the hidden features, and there are as many of keys
+		switch arch { // the head size is hidden_size / heads, and there are as many KV heads as heads
 		case "GPT2LMHeadModel":
 			config = settings{
 				"architectures": config["architectures"], "torch_dtype": config["torch_dtype"], "vocab_size": config["vocab_size"],
@@ -377,7 +378,7 @@ func TestAnyConfig(t *testing.T) {
 				"hidden_size": heads * size, "num_key_value_heads": absent{}, "head_dim": absent{}, "rope_theta": absent{},
 				"rotary_emb_base": config["rope_theta"], "rotary_pct": 1,
 			})
-		case "PhiForCausalLM", "GlmForCausalLM", "Glm4ForCausalLM": // the default turns half of each head
+		case "PhiForCausalLM", "GlmForCausalLM", "Glm4ForCausalLM": // half of a head, the default share, may be odd
 			config = config.with(settings{"partial_rotary_factor": 1})
 		case "Ministral3ForCausalLM":
 			config = config.with(settings{"rope_theta": absent{}, "rope_parameters": settings{"rope_theta": config["rope_theta"]}})
@@ -409,8 +410,8 @@ func TestAnyConfig(t *testing.T) {
 	})
 }
 
-// FuzzImport holds that no config.json crashes the import, and that what it accepts is a verified module whose tensors a
-// dummy checkpoint has.
+// FuzzImport requires that no config.json crashes the import, and that an accepted one gives a verified module whose
+// tensors a dummy checkpoint has.
 func FuzzImport(f *testing.F) {
 	paths, err := filepath.Glob("../../testdata/hf/*/config.json")
 	if err != nil || len(paths) == 0 {

@@ -13,9 +13,10 @@ import (
 	"pwc/safetensors"
 )
 
-// Dummy returns a stand-in for a checkpoint: tensors with the names, shapes and dtypes of params and random values of
-// their Mean and Std; integers and bools are zeros, which are valid as positions. Each tensor is computed when it is asked for and kept by nobody, so a model of any size can be
-// loaded tensor by tensor. The values depend on the tensor's name and shape alone: they are the same on every machine.
+// Dummy returns a source that stands in for a checkpoint. Its tensors have the names, shapes and dtypes of params, and
+// random values with their Mean and Std. Integers and bools are zeros, which are valid as indices. Each call of Tensor
+// computes the values anew and the source does not keep them, so a model of any size can be loaded tensor by tensor.
+// The values depend only on params, so they are the same on every machine.
 func Dummy(params []Param) safetensors.Source {
 	d := &dummy{byName: make(map[string]Param, len(params))}
 	for _, p := range params {
@@ -35,7 +36,7 @@ type dummy struct {
 // Names returns the tensors in the order of the params.
 func (d *dummy) Names() []string { return append([]string(nil), d.names...) }
 
-// Info describes a tensor as its param does.
+// Info returns the description of a tensor from its param.
 func (d *dummy) Info(name string) (safetensors.Info, error) {
 	p, ok := d.byName[name]
 	if !ok {
@@ -44,7 +45,7 @@ func (d *dummy) Info(name string) (safetensors.Info, error) {
 	return p.Info, nil
 }
 
-// Tensor computes a tensor. Floats of other dtypes than f32, f16 and bf16 have no values: they are an error.
+// Tensor computes a tensor. A float dtype other than f32, f16 and bf16 is an error.
 func (d *dummy) Tensor(name string) (safetensors.Tensor, error) {
 	info, err := d.Info(name)
 	if err != nil {
@@ -72,7 +73,7 @@ func (d *dummy) Tensor(name string) (safetensors.Tensor, error) {
 		if info.DType == dtype.Bool || info.DType.Int() {
 			return t, nil
 		}
-		return safetensors.Tensor{}, fmt.Errorf("hf: dummy weights: %s: no values of %s are made", termsafe.Quote(name), info.DType)
+		return safetensors.Tensor{}, fmt.Errorf("hf: dummy weights: %s: %s is not supported: floats must be f32, f16 or bf16", termsafe.Quote(name), info.DType)
 	}
 	inParallel(0, min(n, period), func(from, to int64) {
 		for i := from; i < to; i++ {
@@ -91,14 +92,14 @@ func (d *dummy) Tensor(name string) (safetensors.Tensor, error) {
 	return t, nil
 }
 
-// period is after how many elements the values of a tensor repeat: copying is many times as fast as computing, and a
-// large model is made in seconds. It is a prime, so that no two rows of a matrix are alike.
+// period is the number of elements after which the values of a tensor repeat. Copying is many times faster than
+// computing, so a large model takes seconds. period is a prime, so that the rows of a matrix differ.
 const period = 1<<22 - 3
 
-// inParallel calls f with parts of [from, to), from as many goroutines as there are processors: a tensor of a large
-// model has 10⁸ elements.
+// inParallel calls f with parts of [from, to), on at most one goroutine per processor. A tensor of a large model has
+// 10⁸ elements.
 func inParallel(from, to int64, f func(from, to int64)) {
-	const least = 1 << 16 // elements that are worth a goroutine
+	const least = 1 << 16 // elements for which a goroutine pays off
 	n := max(0, to-from)
 	parts := max(1, min(int64(runtime.GOMAXPROCS(0)), n/least))
 	var wg sync.WaitGroup
@@ -114,9 +115,9 @@ func seedOf(name string) uint64 {
 	return h.Sum64()
 }
 
-// sample returns element i of a tensor, of the first period: the sum of four independent uniform numbers, which is close to normal and within
-// 3.5 deviations of the mean. The numbers are the quarters of a hash of the element's position (SplitMix64: Steele, Lea,
-// Flood, "Fast splittable pseudorandom number generators", 2014).
+// sample returns element i of a tensor, for i below period. It is the sum of four independent uniform numbers, which is
+// close to normal and within 3.5 standard deviations of the mean. The numbers are the four 16-bit parts of a hash of i
+// (SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
 func sample(seed, i uint64, mean, std float64) float32 {
 	z := seed + (i+1)*0x9e3779b97f4a7c15
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
@@ -125,8 +126,9 @@ func sample(seed, i uint64, mean, std float64) float32 {
 	sum := int64(z&0xffff) + int64(z>>16&0xffff) + int64(z>>32&0xffff) + int64(z>>48)
 	const (
 		center = 4 * 65535. / 2
-		unit   = 37837.22723720648 // deviation of the sum: sqrt(4·(65536²-1)/12)
+		unit   = 37837.22723720648 // standard deviation of the sum: sqrt(4·(65536²-1)/12)
 	)
-	// The conversion keeps a compiler from fusing, which would give machines different digits.
+	// The conversion to float64 prevents a fused multiply-add, which not every machine has and which rounds
+	// differently.
 	return float32(mean + float64((float64(sum)-center)*(std/unit)))
 }

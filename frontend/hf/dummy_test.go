@@ -35,8 +35,8 @@ func TestDummy(t *testing.T) {
 		v := float64(math.Float32frombits(binary.LittleEndian.Uint32(w.Data[4*i:])))
 		sum, square, most = sum+v, square+v*v, max(most, math.Abs(v))
 	}
-	// Of 150000 samples the mean is within 5 standard errors of 0, the deviation within 2 % of 0.02, and none is beyond
-	// the distribution's end.
+	// For 150000 samples, the mean must be within 5 standard errors of 0 and the standard deviation within 2 % of 0.02.
+	// No sample may be outside the range of the distribution.
 	if mean := sum / float64(n); math.Abs(mean) > 5*0.02/math.Sqrt(float64(n)) {
 		t.Errorf("mean %v", mean)
 	}
@@ -74,8 +74,8 @@ func TestDummy(t *testing.T) {
 	}
 }
 
-// TestDummyValues pins values, worked out from the definition in Python: they must never change, or results that were
-// recorded with dummy weights would.
+// TestDummyValues compares values with those of the definition in Python. They must never change, because recorded
+// results depend on them.
 func TestDummyValues(t *testing.T) {
 	src := Dummy([]Param{param("model.norm.weight", dtype.F32, 0, 1, 3)})
 	x, err := src.Tensor("model.norm.weight")
@@ -87,8 +87,7 @@ func TestDummyValues(t *testing.T) {
 			t.Errorf("element %d is %v, want %v", i, got, want)
 		}
 	}
-	// Elements are made side by side, and each is where its position says; after a
-	// period they repeat.
+	// Several goroutines compute the elements. Each must have the value of its index modulo the period.
 	const columns = 3000
 	big := param("big", dtype.F32, 1, 2, 2*period/columns+2, columns)
 	if x, err = Dummy([]Param{big}).Tensor("big"); err != nil {

@@ -1,8 +1,8 @@
 package hf
 
-// EXAONE4 imports Exaone4ForCausalLM (arXiv:2507.11407): norms after attention and MLP, normalized q and k, and in the
-// larger models windows in three of four layers, of which only those with a window have a rope. What a config means where
-// it is silent is in transformers' configuration_exaone4.py.
+// EXAONE4 imports Exaone4ForCausalLM (arXiv:2507.11407): norms after attention and MLP, and normalized q and k. The
+// larger models have a window in three of four layers, and only these layers have a rope. Defaults of the config are
+// those of transformers' configuration_exaone4.py.
 func EXAONE4(c *Config) Emit {
 	d := ReadDecoder(c, Dialect{Eps: 1e-5})
 	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{})
@@ -20,8 +20,9 @@ func EXAONE4(c *Config) Emit {
 	return d.Emit
 }
 
-// readPattern honours sliding_window_pattern: n, which gives every n-th layer no window, or letters that repeat, L for a
-// layer with a window and G for one without; 0 and null give none a window.
+// readPattern honours sliding_window_pattern, and returns which layers have a window. The key is a number n (every n-th
+// layer has no window) or a string that repeats (L is a layer with a window, G one without). With 0, null or an empty
+// string, no layer has a window.
 func readPattern(c *Config) func(layer int64) bool {
 	const key = "sliding_window_pattern"
 	none := func(int64) bool { return false }

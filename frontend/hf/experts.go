@@ -7,16 +7,17 @@ import (
 	"pwc/ir"
 )
 
-// Experts is a mixture of experts: gated MLPs of which each token computes only those that a router chooses for it
-// (Shazeer et al., arXiv:1701.06538). The router's scores, a softmax over all experts, weigh what the chosen ones give.
+// Experts is a mixture of experts: gated MLPs, of which a router selects a few for each token (Shazeer et al.,
+// arXiv:1701.06538). The result is the sum of the selected experts' results, weighted by the router's scores, a softmax
+// over all experts.
 type Experts struct {
 	Weight     string       // prefix of the module's weights: "l0."
 	Loc        string       // "model.layers.0.block_sparse_moe"
-	Router     Projection   // one row an expert
-	Count      int64        // experts, of all ranks
-	Own        int64        // experts that a rank has; it has its part of each of them where it has them all
-	Up         []Projection // gate and up of the first expert, then of the second, …; or one of all (Projection.Stacked)
-	Down       []Projection // one for each expert; or one of all
+	Router     Projection   // one row per expert
+	Count      int64        // experts of all ranks together
+	Own        int64        // experts of one rank. If it is Count, each rank has a part of every expert
+	Up         []Projection // gate and up of the first expert, then of the second, …; or one for all (Projection.Stacked)
+	Down       []Projection // one for each expert; or one for all
 	PerToken   int64        // experts that a token computes
 	Normalize  bool         // the scores of a token's experts are divided by their sum
 	Activation string       // op of the IR
@@ -27,19 +28,19 @@ type Experts struct {
 	SharedGate Projection
 }
 
-// Experts adds the block for x[N, hidden]. The matrices of all experts are one weight, of which a row of a product takes
-// its expert's; only the chosen ones are read. As in the reference, scores are computed in f32 from rounded logits, and
-// what an expert gives is rounded before it is weighed; the weighed sum is rounded once.
+// Experts adds the block for x[N, hidden]. The matrices of all experts are one weight. For each row, linear_select
+// reads only the matrices of the selected experts. As in the reference, scores are computed in f32 from rounded logits,
+// each expert's result is rounded before it is multiplied by its score, and the weighted sum is rounded once.
 //
-// The sum is a chain of additions, not a reduction: it runs over a few experts for each of many features, which kernels
-// do element by element, together with the residual that follows.
+// The sum is a chain of additions, not a reduction. It has few terms, one per selected expert, and many features, so
+// kernels compute it as pointwise ops and fuse it with the residual addition that follows.
 func (n *Net) Experts(x ir.Value, e Experts) ir.Value {
 	n.SetLoc(e.Loc)
 	hidden := n.width(x)
 	p := n.F.Op1("softmax", []ir.Value{n.f32(n.Linear(x, e.Weight+"router", false, e.Router))})
 	chosen := n.F.Op("topk", []ir.Value{p}, ir.IntAttr("k", e.PerToken))
 	if len(chosen) != 2 {
-		return ir.NoValue // the reason is recorded
+		return ir.NoValue // the builder has recorded the error
 	}
 	scores, index := chosen[0], chosen[1]
 	if e.Normalize {
@@ -77,8 +78,8 @@ func (n *Net) Experts(x ir.Value, e Experts) ir.Value {
 	return n.Add(result, n.F.Op1("mul", []ir.Value{weight, shared}))
 }
 
-// selected returns x·Wᵀ for x[N, …, in] and W[experts, rows, in], the matrix of each row being that at its position in
-// index. The projections are those of the first expert, then of the second, ….
+// selected returns x·W[index]ᵀ, [N, k, rows], for x[N, 1 or k, in], index[N, k] and W[experts, rows, in]. The
+// projections are those of the first expert, then of the second, ….
 func (n *Net) selected(x, index ir.Value, weight string, e Experts, ps []Projection) ir.Value {
 	parts := make([]part, len(ps))
 	for i, p := range ps {
@@ -98,20 +99,20 @@ func ones(n int64) []int64 {
 	return list
 }
 
-// maxExperts bounds the experts of a model, and of a layer: each is tensors of its own.
+// maxExperts bounds the experts of all layers together, because each expert has its own tensors.
 const maxExperts = 1 << 17
 
-// ExpertLayers is what a decoder's layers of experts have in common.
+// ExpertLayers has the settings that all layers with experts of a decoder share.
 type ExpertLayers struct {
 	Count, PerToken int64
-	Inner           int64 // features inside an expert
-	Shared          int64 // features inside the expert that all tokens compute, if Names has one
+	Inner           int64 // intermediate features of an expert
+	Shared          int64 // intermediate features of the expert that all tokens compute, if Names has one
 	Normalize       bool
-	Dense           []bool // layers that have a dense MLP instead; nil: none
+	Dense           []bool // true for layers that have a dense MLP instead; nil: every layer has experts
 }
 
-// ReadExperts honours the number of experts, under one key or several that must agree, and how many of them a token
-// computes, for experts with so many features inside. Keys that only training has are inert.
+// ReadExperts honours keys, which give the number of experts and must agree, and num_experts_per_tok. Their defaults
+// are count and perToken. Each expert has inner intermediate features. Keys of training are inert.
 func (d *Decoder) ReadExperts(c *Config, inner, count, perToken int64, keys ...string) {
 	e := &ExpertLayers{Count: count, Inner: inner}
 	first := ""
@@ -137,8 +138,9 @@ func (d *Decoder) ReadExperts(c *Config, inner, count, perToken int64, keys ...s
 	d.Experts = e
 }
 
-// stacked is the matrices of all experts in one tensor. Published checkpoints have them as [experts, in, rows],
-// transformers 5 writes [experts, rows, in]; where both are one shape, it takes the latter.
+// stacked returns the projection for a tensor with the matrices of all experts. Published checkpoints store it as
+// [experts, in, rows], and transformers 5 writes [experts, rows, in]. If both are the same shape, stacked takes the
+// latter.
 func (n *Net) stacked(tensor string, experts, rows, in int64) Projection {
 	p := Projection{Tensor: tensor, Rows: experts * rows, Stacked: experts, Transposed: true}
 	if n.has(tensor) {
@@ -151,7 +153,7 @@ func (n *Net) stacked(tensor string, experts, rows, in int64) Projection {
 // sparse reports whether layer i has experts.
 func (e *ExpertLayers) sparse(i int64) bool { return e != nil && (e.Dense == nil || !e.Dense[i]) }
 
-// experts is the mixture of a layer, whose tensors have the prefix.
+// experts describes the experts of a layer, whose tensors have the prefix.
 func (d *Decoder) experts(n *Net, weight, prefix string) Experts {
 	e := Experts{
 		Weight: weight, Loc: loc(prefix), PerToken: d.Experts.PerToken, Normalize: d.Experts.Normalize, Activation: d.Activation,

@@ -11,8 +11,8 @@ import (
 	"pwc/ir/padding"
 )
 
-// published is a model by its published config.json, with the number of parameters that its card or its checkpoint's
-// index gives, and the type of a layer's cache.
+// published is a published config.json, with the number of parameters from the model card or the checkpoint's index,
+// and the type of a layer's KV cache.
 type published struct {
 	name   string
 	config settings
@@ -21,7 +21,7 @@ type published struct {
 	kv     string
 }
 
-// check imports the model by its config alone.
+// check imports the model from its config, without tensors.
 func (p published) check(t *testing.T, o Options) {
 	t.Helper()
 	m, err := Builtin().Import(p.config.json(t), o)
@@ -30,7 +30,7 @@ func (p published) check(t *testing.T, o Options) {
 		return
 	}
 	var total int64
-	last := "" // norm
+	last := "" // name of the final norm
 	for _, param := range m.Params {
 		n := int64(1)
 		for _, d := range param.Shape {
@@ -59,7 +59,7 @@ func (p published) check(t *testing.T, o Options) {
 			break
 		}
 	}
-	// Steps are padded to captured sizes, so rows must be independent: of tokens in one function, of rows in the other.
+	// Steps are padded to capture sizes, so rows must be independent: along N in @forward, along M in @logits.
 	for fn, size := range map[string]string{"forward": "N", "logits": "M"} {
 		f := m.Module.Func(fn)
 		if got, ok := padding.SizeSymbol(m.Module, f); !ok || got != size {
@@ -69,7 +69,7 @@ func (p published) check(t *testing.T, o Options) {
 			t.Errorf("%s: %v", p.name, mix.Err)
 		}
 	}
-	// One tensor of the end: the dummy makes it without the gigabytes before it.
+	// The dummy computes one tensor without the gigabytes of the others.
 	src := Dummy(m.Params)
 	if err := m.Check(src); err != nil {
 		t.Errorf("%s: %v", p.name, err)
@@ -79,7 +79,7 @@ func (p published) check(t *testing.T, o Options) {
 	}
 }
 
-// sameModules holds that all edits of an architecture's base config mean one model.
+// sameModules requires that all edits of an architecture's base config give the same module.
 func sameModules(t *testing.T, arch string, edits ...settings) {
 	t.Helper()
 	var want string
@@ -97,7 +97,7 @@ func sameModules(t *testing.T, arch string, edits ...settings) {
 	}
 }
 
-// otherModules holds that each edit of an architecture's base config makes another model: the key is honoured.
+// otherModules requires that each edit of an architecture's base config changes the module, so the key is honoured.
 func otherModules(t *testing.T, arch string, edits ...settings) {
 	t.Helper()
 	seen := map[string]int{importText(t, base(arch), Options{Context: 64}): -1}
@@ -110,13 +110,13 @@ func otherModules(t *testing.T, arch string, edits ...settings) {
 	}
 }
 
-// refused is an edit of a base config and what the import must say to it.
+// refused is an edit of a base config, with a part of the error that it must give.
 type refused struct {
 	edits settings
 	want  string
 }
 
-// refuse holds that an architecture refuses edits of its base config by name.
+// refuse requires that importing each edit of an architecture's base config fails with its error.
 func refuse(t *testing.T, arch string, cases ...refused) {
 	t.Helper()
 	for _, c := range cases {

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Gemma imports GemmaForCausalLM (arXiv:2403.08295): Llama with scales of norms that are kept from 1, an embedding that is
-// multiplied by the root of its features, and the GELU. Where a config gives hidden_activation, that is the activation;
-// hidden_act alone is what it says, as in transformers 5.
+// Gemma imports GemmaForCausalLM (arXiv:2403.08295): Llama with norm scales that are stored minus 1, an embedding that
+// is multiplied by the square root of hidden_size, and the GELU. The activation is hidden_activation if the config has
+// it, else hidden_act, as in transformers 5.
 func Gemma(c *Config) Emit {
 	keys := map[string]string{}
 	if c.Has("hidden_activation") {
@@ -19,8 +19,8 @@ func Gemma(c *Config) Emit {
 	return d.Emit
 }
 
-// Gemma2 imports Gemma2ForCausalLM (arXiv:2408.00118): norms before and after attention and MLP, bounds on scores and
-// logits, and a window in every second layer, the first among them.
+// Gemma2 imports Gemma2ForCausalLM (arXiv:2408.00118): norms before and after attention and MLP, softcaps of scores and
+// logits, and a window in layers 0, 2, 4, ….
 func Gemma2(c *Config) Emit {
 	d := readLaterGemma(c)
 	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{})
@@ -31,13 +31,14 @@ func Gemma2(c *Config) Emit {
 	return d.Emit
 }
 
-// Gemma3 imports Gemma3ForCausalLM (arXiv:2503.19786), the models of Gemma 3 that read text alone. It is Gemma 2 with
-// normalized q and k, a rope of their own for layers with a window, and, as published, five of those for one without.
+// Gemma3 imports Gemma3ForCausalLM (arXiv:2503.19786), the text-only models of Gemma 3. It is Gemma 2 with normalized q
+// and k, and with a separate rope for layers with a window. Published models have five layers with a window for each
+// layer without one.
 func Gemma3(c *Config) Emit {
 	d := readLaterGemma(c)
 	d.Names.QNorm, d.Names.KNorm = "q_norm", "k_norm"
 	d.readSoftcaps(c, 0, 0)
-	c.Inert("_sliding_window_pattern") // layer_types, which the config has too, was made from it
+	c.Inert("_sliding_window_pattern") // transformers made layer_types from it, which the config has too
 	pattern := c.IntOr("sliding_window_pattern", 6, 1, maxLayers)
 	d.ReadLayerTypes(c, readWindow(c, 4096), func(layer int64) bool { return (layer+1)%pattern != 0 })
 
@@ -45,7 +46,7 @@ func Gemma3(c *Config) Emit {
 	return d.Emit
 }
 
-// readGemma honours what all Gemmas have in common.
+// readGemma honours the keys that all Gemmas have in common.
 func readGemma(c *Config, dialect Dialect) *Decoder {
 	d := ReadDecoder(c, dialect)
 	d.Norm.FromOne = true
@@ -57,7 +58,7 @@ func readGemma(c *Config, dialect Dialect) *Decoder {
 	return d
 }
 
-// readLaterGemma honours what Gemma 2 and 3 have in common. The defaults are those of transformers'
+// readLaterGemma honours the keys that Gemma 2 and 3 have in common. Defaults are those of transformers'
 // configuration_gemma2.py.
 func readLaterGemma(c *Config) *Decoder {
 	d := readGemma(c, Dialect{
@@ -67,12 +68,11 @@ func readLaterGemma(c *Config) *Decoder {
 	d.Names.MLPNorm, d.Names.MLPPostNorm = "pre_feedforward_layernorm", "post_feedforward_layernorm"
 	d.Names.AttentionPostNorm = "post_attention_layernorm"
 	d.Scales = slices.Repeat([]float64{1 / math.Sqrt(c.PositiveOr("query_pre_attn_scalar", 256))}, int(d.Layers))
-	c.Inert("hidden_act") // older configs have it and hidden_activation, which alone is read
+	c.Inert("hidden_act") // older configs have it and hidden_activation; the reference reads only the latter
 	return d
 }
 
-// readSoftcaps honours the bounds of scores and logits, given what they are where the config has no such key; null
-// means that there is none.
+// readSoftcaps honours the softcaps of scores and logits, with their defaults. Null means no softcap.
 func (d *Decoder) readSoftcaps(c *Config, scores, logits float64) {
 	d.Softcap = readSoftcap(c, "attn_logit_softcapping", scores)
 	d.LogitSoftcap = readSoftcap(c, "final_logit_softcapping", logits)

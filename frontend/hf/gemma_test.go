@@ -83,8 +83,8 @@ func TestGemma3(t *testing.T) {
 	)
 }
 
-// TestEmbedScale holds the number that multiplies the embedding: the square root of 48 features, 6.9282…, rounded to the
-// model's dtype. Its neighbours are 1/32 apart in bf16 and 1/256 in f16.
+// TestEmbedScale checks the factor of the embedding: the square root of 48 features, 6.9282…, rounded to the model's
+// dtype. Adjacent numbers there are 1/32 apart in bf16 and 1/256 in f16.
 func TestEmbedScale(t *testing.T) {
 	for d, want := range map[string]string{"bfloat16": "mul(%0, 6.9375)", "float32": "mul(%0, 6.928203105926514)", "float16": "mul(%0, 6.9296875)"} {
 		text := importText(t, base("Gemma2ForCausalLM").with(settings{"hidden_size": 48, "torch_dtype": d}), Options{})
@@ -94,7 +94,7 @@ func TestEmbedScale(t *testing.T) {
 	}
 }
 
-// TestUntrainedScales holds what dummy weights make of norms: a scale of 1, which Gemma keeps as 0.
+// TestUntrainedScales checks that dummy weights give norms a scale of 1, which Gemma stores as 0.
 func TestUntrainedScales(t *testing.T) {
 	for arch, want := range map[string]float64{"Gemma3ForCausalLM": 0, "LlamaForCausalLM": 1, "Starcoder2ForCausalLM": 1} {
 		m, err := Builtin().Import(base(arch).json(t), Options{})

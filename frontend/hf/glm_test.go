@@ -14,7 +14,7 @@ func TestGLM4(t *testing.T) {
 	published{"GLM-4-9B-0414", config, 9_400_279_040, 40, "bf16[B, 2, 16, 2, 128]"}.check(t, Options{})
 	sameModules(t, arch, settings{}, settings{"head_dim": 128, "num_key_value_heads": 2, "partial_rotary_factor": 0.5, "rms_norm_eps": 1.5625e-7})
 	otherModules(t, arch, settings{"partial_rotary_factor": 1.0}, settings{"attention_bias": false}, settings{"head_dim": 64}, settings{"tie_word_embeddings": true})
-	refuse(t, arch, refused{settings{"head_dim": 2}, "not an even number of them"})
+	refuse(t, arch, refused{settings{"head_dim": 2}, "an even number of elements, from 2"})
 }
 
 func TestGLM(t *testing.T) {

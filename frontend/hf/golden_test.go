@@ -14,11 +14,11 @@ import (
 	"pwc/safetensors"
 )
 
-// runner runs an imported model in the interpreter, on all its ranks, for one sequence whose blocks lie in order.
+// runner runs an imported model in the interpreter, on all its ranks, for one sequence whose KV blocks are in order.
 type runner struct {
 	m    *hf.Model
 	envs []*interp.Env // by rank
-	pos  []int64       // of the step's tokens
+	pos  []int64       // positions of the step's tokens
 }
 
 const blocks = 3
@@ -66,8 +66,8 @@ func (r *runner) newEnv(t *testing.T, rank int, src safetensors.Source) *interp.
 	return env
 }
 
-// attention is the plain definition of the extern op: append k and v to the cache, then softmax(q·k·scale)·v over the
-// positions that each token sees.
+// attention is a direct implementation of the extern op: it appends k and v to the cache, and computes
+// softmax(q·k·scale)·v over the positions that each token attends to.
 func (r *runner) attention(c *interp.Call) error {
 	q, k, v, cache, out := c.Args[0], c.Args[1], c.Args[2], c.Args[3], c.Args[4]
 	var scale float64
@@ -85,7 +85,7 @@ func (r *runner) attention(c *interp.Call) error {
 		}
 	}
 	heads, size, kvHeads, block := q.Shape[1], q.Shape[2], k.Shape[1], cache.Shape[2]
-	// at returns where the cache keeps element 0 of the key (which = 0) or the value (1) of a position.
+	// at returns the index in the cache of element 0 of the key (which = 0) or the value (1) of a position.
 	at := func(pos, which, head int64) int {
 		return int((((pos/block)*2+which)*block+pos%block)*kvHeads*size + head*size)
 	}
@@ -161,7 +161,7 @@ func (r *runner) step(t *testing.T, ids []int32, first int64, rows ...int32) *in
 	return run("logits", run("forward", vec(ids), vec(pos)), vec(rows))
 }
 
-// golden is a checkpoint with what the reference computed for it.
+// golden is a checkpoint with the results of transformers for it.
 type golden struct {
 	checkpoint, expected safetensors.Source
 	dir                  string
@@ -238,14 +238,14 @@ func rowsOf(n int) []int32 {
 	return rows
 }
 
-// goldens are the checkpoints in testdata/hf with the options they are imported with.
+// goldens are the checkpoints in testdata/hf, with the options for their import.
 func goldens() map[string]hf.Options {
 	return map[string]hf.Options{
 		"gemma2":              {},
-		"gemma3":              {}, // windows everywhere
-		"gemma3_full":         {}, // a layer without, whose rope is scaled
+		"gemma3":              {}, // a window in every layer
+		"gemma3_full":         {}, // one layer without a window, whose rope is scaled
 		"gpt2":                {},
-		"gpt2_scaled":         {}, // scores scaled by layer, another activation, a head of its own
+		"gpt2_scaled":         {}, // scores scaled by layer, another activation, a head that is not tied
 		"gpt_neox":            {},
 		"gpt_neox_sequential": {}, // no parallel residual, no biases in attention, a tied head
 		"granite":             {},
@@ -254,12 +254,12 @@ func goldens() map[string]hf.Options {
 		"mistral":             {},
 		"mixtral":             {},
 		"olmo2":               {},
-		"phi3":                {},             // half of each head turns
-		"phi3_longrope":       {Context: 128}, // beyond its original context
+		"phi3":                {},             // the rope rotates half of each head
+		"phi3_longrope":       {Context: 128}, // longer than the original context
 		"qwen2":               {},
 		"qwen3":               {},
 		"qwen3_moe":           {}, // a dense layer between layers of experts
-		"qwen3_moe_stepped":   {}, // experts in every second layer, their scores as they are, windows, biases
+		"qwen3_moe_stepped":   {}, // experts in every second layer, scores that are not normalized, windows, biases
 		"starcoder2":          {},
 		"falcon3":             {},
 		"cohere":              {},
@@ -295,7 +295,7 @@ func goldens() map[string]hf.Options {
 	}
 }
 
-// TestLogits holds imported models against transformers, whose results lie in testdata/hf.
+// TestLogits compares logits of imported models with those of transformers, which are in testdata/hf.
 func TestLogits(t *testing.T) {
 	for name, o := range goldens() {
 		t.Run(name, func(t *testing.T) {
@@ -308,7 +308,7 @@ func TestLogits(t *testing.T) {
 			if d := largestDifference(got.Float64s(), want); !(d <= 1e-4) {
 				t.Errorf("f32: logits differ by %g", d)
 			}
-			// In bf16 the reference itself is off; rounding elsewhere must not be worse than twice that.
+			// pwc rounds to bf16 at other nodes than the reference. Its error may be up to twice the reference's.
 			off := largestDifference(g.values(t, "logits_bf16"), want)
 			r = newRunner(t, importGolden(t, g, o), g.checkpoint)
 			got = r.step(t, ids, 0, rowsOf(len(ids))...)
@@ -319,7 +319,7 @@ func TestLogits(t *testing.T) {
 	}
 }
 
-// TestGreedy decodes token by token over the cache, after a prompt in two steps.
+// TestGreedy runs a prompt in two steps, then decodes token by token with the KV cache.
 func TestGreedy(t *testing.T) {
 	for name, o := range goldens() {
 		o.DType = dtype.F32
@@ -327,7 +327,7 @@ func TestGreedy(t *testing.T) {
 	}
 }
 
-// greedy decodes as the reference did.
+// greedy requires the same tokens as the reference.
 func greedy(t *testing.T, name string, o hf.Options) {
 	t.Helper()
 	g := openGolden(t, name)
@@ -349,7 +349,7 @@ func greedy(t *testing.T, name string, o hf.Options) {
 	}
 }
 
-// TestDummyRuns runs models on dummy weights: finite logits that differ from token to token.
+// TestDummyRuns runs models with dummy weights. Logits must be finite and differ between tokens.
 func TestDummyRuns(t *testing.T) {
 	for name, o := range goldens() {
 		g := openGolden(t, name)

@@ -35,10 +35,10 @@ func GPT2(c *Config) Emit {
 		d.Scales = append(d.Scales, scale)
 	}
 	c.Inert(
-		"n_ctx", // n_positions, before it had that name
+		"n_ctx", // old name of n_positions
 		"resid_pdrop", "embd_pdrop", "attn_pdrop",
-		"n_special", "predict_special_tokens", // of training
-		"reorder_and_upcast_attn", // scores are computed in f32 whatever it says
+		"n_special", "predict_special_tokens", // for training
+		"reorder_and_upcast_attn", // scores are computed in f32 in any case
 		"summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout",
 	)
 	return d.Emit

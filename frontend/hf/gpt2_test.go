@@ -30,12 +30,12 @@ func TestGPT2(t *testing.T) {
 		refused{settings{"n_head": 17}, "17 does not divide"},
 		refused{settings{"hidden_size": 16}, `"hidden_size"`},
 		refused{settings{"rope_theta": 10000}, `"rope_theta"`},
-		refused{settings{"add_cross_attention": true}, "only decoders are"},
+		refused{settings{"add_cross_attention": true}, "only decoders can be imported"},
 	)
 }
 
-// TestBareCheckpoint imports a checkpoint that was saved without its head, and with the masks that were buffers once, as
-// the first GPT-2 was. The module is that of any other but for the names of tensors.
+// TestBareCheckpoint imports a checkpoint without a head and with masks as buffers, like the first GPT-2. Its module
+// differs from others only in the names of tensors.
 func TestBareCheckpoint(t *testing.T) {
 	config := base("GPT2LMHeadModel")
 	m, err := Builtin().Import(config.json(t), Options{})

@@ -2,8 +2,8 @@ package hf
 
 import "slices"
 
-// Granite imports GraniteForCausalLM, the dense models of Granite 3: Llama with numbers that multiply the embedding, the
-// scores and what layers add to the residual, and one that divides the logits (arXiv:2408.13359).
+// Granite imports GraniteForCausalLM, the dense models of Granite 3: Llama with constants that multiply the embedding,
+// the scores and the residual branches, and one that divides the logits (arXiv:2408.13359).
 func Granite(c *Config) Emit {
 	d := ReadDecoder(c, Dialect{})
 	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{})

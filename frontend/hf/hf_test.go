@@ -17,8 +17,8 @@ import (
 	"pwc/safetensors"
 )
 
-// TestPublishedModels imports models by their published config.json alone. The numbers of parameters are those that
-// their model cards and the checkpoints' indexes give.
+// TestPublishedModels imports published config.json files without tensors. The numbers of parameters are from model
+// cards and the indexes of checkpoints.
 func TestPublishedModels(t *testing.T) {
 	llama31 := settings{
 		"architectures": []string{"LlamaForCausalLM"}, "model_type": "llama", "attention_bias": false, "attention_dropout": 0.0,
@@ -82,8 +82,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestMaxPositions takes the bound of a sequence from where it is hardest: a table of positions has no more rows, and
-// what a rope was trained on is exceeded by whoever says so.
+// TestMaxPositions checks the precedence of the bounds of a sequence: the rows of a table of positions are a hard
+// limit, and Options.Context may exceed the length of training of a rope.
 func TestMaxPositions(t *testing.T) {
 	llama, gpt2 := base("LlamaForCausalLM"), base("GPT2LMHeadModel") // 8 learned positions
 	for _, c := range []struct {
@@ -107,8 +107,8 @@ func TestMaxPositions(t *testing.T) {
 	}
 }
 
-// TestDependsOnConfigAlone imports with and without a checkpoint, and twice: the module is the same, so that it can be
-// compiled where its weights are not.
+// TestDependsOnConfigAlone imports twice, with and without a checkpoint. The modules must be equal, so that a model can
+// be compiled without its weights.
 func TestDependsOnConfigAlone(t *testing.T) {
 	config := base("Qwen3ForCausalLM").with(settings{"torch_dtype": "bfloat16"})
 	m, err := Builtin().Import(config.json(t), Options{DType: dtype.F32})
@@ -123,7 +123,7 @@ func TestDependsOnConfigAlone(t *testing.T) {
 	}
 }
 
-// TestSourceDTypes imports a checkpoint whose norms are wider than its config says.
+// TestSourceDTypes imports a checkpoint whose norms have a wider dtype than the config's.
 func TestSourceDTypes(t *testing.T) {
 	config := base("LlamaForCausalLM").with(settings{"torch_dtype": "bfloat16", "attention_bias": true})
 	m, err := Builtin().Import(config.json(t), Options{})
@@ -203,7 +203,7 @@ func TestUnknownArchitecture(t *testing.T) {
 	}
 }
 
-// TestRegister adds a family from outside: a decoder without a key of its own.
+// TestRegister registers a family outside of Builtin.
 func TestRegister(t *testing.T) {
 	r := Builtin()
 	r.Register("TinyForCausalLM", func(c *Config) Emit {
@@ -224,7 +224,7 @@ func TestRegister(t *testing.T) {
 	}
 }
 
-// TestFamilyMistakes builds modules as a family should not.
+// TestFamilyMistakes checks the errors for mistakes of a family.
 func TestFamilyMistakes(t *testing.T) {
 	for want, emit := range map[string]Emit{
 		"@w is made of different tensors": func(n *Net) {

@@ -1,7 +1,7 @@
 package hf
 
 // Mistral imports MistralForCausalLM (arXiv:2310.06825): Llama with a window in every layer, which later models switch
-// off. What a config means where it is silent is in transformers' configuration_mistral.py.
+// off. Defaults of the config are those of transformers' configuration_mistral.py.
 func Mistral(c *Config) Emit {
 	d := ReadDecoder(c, Dialect{KVHeads: 8})
 	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{})

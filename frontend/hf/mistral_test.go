@@ -18,7 +18,7 @@ func TestMistral(t *testing.T) {
 	published{"Mistral-7B-v0.1", v01, 7_241_732_096, 32, "bf16[B, 2, 16, 8, 128]"}.check(t, Options{})
 	published{"Mistral-7B-v0.3", v03, 7_248_023_552, 32, "bf16[B, 2, 16, 8, 128]"}.check(t, Options{})
 
-	// A key that is not there means its default, null means none.
+	// A missing key has its default; null means as many KV heads as heads, or no window.
 	heads := settings{"num_attention_heads": 16, "head_dim": 4, "num_key_value_heads": absent{}}
 	eight, sixteen := maps.Clone(heads), maps.Clone(heads)
 	eight["num_key_value_heads"], eight["sliding_window"], sixteen["num_key_value_heads"] = 8, 4096, 16

@@ -1,7 +1,7 @@
 package hf
 
-// Mixtral imports MixtralForCausalLM (arXiv:2401.04088): Mistral with experts in every layer, and as published without
-// windows. What a config means where it is silent is in transformers' configuration_mixtral.py.
+// Mixtral imports MixtralForCausalLM (arXiv:2401.04088): Mistral with experts in every layer. Published models have no
+// windows. Defaults of the config are those of transformers' configuration_mixtral.py.
 func Mixtral(c *Config) Emit {
 	d := ReadDecoder(c, Dialect{KVHeads: 8, Eps: 1e-5})
 	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{DefaultBase: 1e6})
@@ -10,6 +10,6 @@ func Mixtral(c *Config) Emit {
 	d.Experts.Normalize = true
 	d.Names.MLP, d.Names.Router, d.Names.Expert = "block_sparse_moe.", "gate", "experts.%d."
 	d.Names.Up, d.Names.Down = []string{"w1", "w3"}, "w2"
-	c.Inert("router_jitter_noise") // of training
+	c.Inert("router_jitter_noise") // for training
 	return d.Emit
 }

@@ -1,7 +1,8 @@
 package hf
 
-// GPTNeoX imports GPTNeoXForCausalLM (arXiv:2204.06745): GPT-NeoX-20B, Pythia and their kind. Attention and MLP read the
-// same input behind norms of their own, a part of each head turns, and q, k and v are stored head after head.
+// GPTNeoX imports GPTNeoXForCausalLM (arXiv:2204.06745): GPT-NeoX-20B, Pythia and similar models. Attention and MLP
+// read the same input through separate norms, the rope rotates a part of each head, and q, k and v are stored head
+// after head.
 func GPTNeoX(c *Config) Emit {
 	d := ReadDecoder(c, Dialect{
 		Keys: map[string]string{"rms_norm_eps": "layer_norm_eps", "num_key_value_heads": "", "head_dim": ""},
@@ -25,8 +26,8 @@ func GPTNeoX(c *Config) Emit {
 	return d.Emit
 }
 
-// readAgain honours a key under which releases of transformers write once more what another key says, or what that means
-// where it is missing.
+// readAgain honours a key that some releases of transformers write with the same value as the key first. missing is the
+// default of first.
 func readAgain(c *Config, key, first string, missing float64) {
 	if !c.Has(key) {
 		return

@@ -22,7 +22,7 @@ func TestGPTNeoX(t *testing.T) {
 
 	all := settings{"rotary_pct": 1.0}
 	sameModules(t, arch, all, settings{"rotary_pct": absent{}, "rope_parameters": settings{"partial_rotary_factor": 1.0, "rope_theta": 10000.0, "rope_type": "default"}},
-		all.with(settings{"rotary_emb_base": 10000, "rope_theta": 10000, "partial_rotary_factor": 1.0, "rope_scaling": nil}), // as saved anew
+		all.with(settings{"rotary_emb_base": 10000, "rope_theta": 10000, "partial_rotary_factor": 1.0, "rope_scaling": nil}), // as newer transformers save it
 		all.with(settings{"rotary_emb_base": 10000, "attention_bias": true, "layer_norm_eps": 1e-5, "use_parallel_residual": true, "hidden_act": "gelu"}))
 	sameModules(t, arch, settings{"hidden_size": 32, "rotary_pct": absent{}}, settings{"hidden_size": 32, "rotary_pct": 0.25})
 	otherModules(t, arch, settings{"hidden_size": 32}, settings{"hidden_size": 32, "rotary_emb_base": 20000}, settings{"rotary_pct": 1}, settings{"use_parallel_residual": false},
@@ -32,7 +32,7 @@ func TestGPTNeoX(t *testing.T) {
 		refused{settings{"head_dim": 4}, `"head_dim"`},
 		refused{settings{"rotary_pct": 1, "rope_theta": 20000}, `"rope_theta": 20000 contradicts rotary_emb_base, 10000`},
 		refused{settings{"rotary_pct": 1, "partial_rotary_factor": 0.5}, `"partial_rotary_factor": 0.5 contradicts rotary_pct, 1`},
-		refused{settings{"rotary_pct": 0.25}, "0.25 of a head's 4 elements turn"},
+		refused{settings{"rotary_pct": 0.25}, "head's 4; the share 0.25"},
 		refused{settings{"rotary_pct": 0.25, "num_attention_heads": 32}, "32 does not divide hidden_size"},
 	)
 }

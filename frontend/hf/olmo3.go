@@ -1,7 +1,7 @@
 package hf
 
-// OLMo3 imports Olmo3ForCausalLM: OLMo 2 with windows in three of four layers, whose ropes are not scaled. What a config
-// means where it is silent is in transformers' configuration_olmo3.py.
+// OLMo3 imports Olmo3ForCausalLM: OLMo 2 with a window in three of four layers. The ropes of these layers are not
+// scaled. Defaults of the config are those of transformers' configuration_olmo3.py.
 func OLMo3(c *Config) Emit {
 	d := readOLMo(c)
 	d.readLayerRopes(c, RopeKeys{DefaultBase: 500000}, RopeKeys{DefaultBase: 500000})

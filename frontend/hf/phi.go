@@ -2,9 +2,9 @@ package hf
 
 import "pwc/internal/termsafe"
 
-// Phi imports PhiForCausalLM (arXiv:2309.05463): Phi 1, 1.5 and 2. Attention and MLP read the same norm, a part of each
-// head turns, and everything has a bias, the head too. Configs of model_type phi-msft are those that came with the models
-// before transformers had the architecture, with other keys and names of tensors.
+// Phi imports PhiForCausalLM (arXiv:2309.05463): Phi 1, 1.5 and 2. Attention and MLP read the same norm, the rope
+// rotates a part of each head, and all projections have biases, including the head. Configs with model_type phi-msft
+// are from the time before transformers had the architecture. They have other keys and names of tensors.
 func Phi(c *Config) Emit {
 	if c.StringOr("model_type", "") == "phi-msft" {
 		return firstPhi(c)
@@ -20,7 +20,7 @@ func Phi(c *Config) Emit {
 	return d.Emit
 }
 
-// phi sets what all configs of the architecture mean.
+// phi sets the features that both kinds of configs have in common.
 func (d *Decoder) phi() {
 	d.Norm.Centered, d.Gated, d.Parallel = true, false, true
 	d.QKVBias, d.OutBias, d.MLPBias, d.HeadBias = true, true, true, true

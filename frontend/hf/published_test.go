@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What published configs have and no model reads changes nothing.
+// Keys of published configs that no model reads do not change the module.
 func TestHarmlessKeys(t *testing.T) {
 	sameModules(t, "LlamaForCausalLM", settings{},
 		settings{"_attn_implementation": "eager", "attn_implementation": "sdpa", "_flash_attn_2_enabled": true, "_commit_hash": "x"},
@@ -16,7 +16,7 @@ func TestHarmlessKeys(t *testing.T) {
 		settings{"is_llama_config": true, "rope_interleaved": false, "transformers.js_config": settings{"kv_cache_dtype": settings{"fp16": "float16"}}},
 		settings{"context_window_size": 2048, "prefill_chunk_size": 2048, "internal_version": "7b"},
 		settings{"cross_attention_hidden_size": nil, "sliding_window": nil, "anything": nil}, // null is absent
-		settings{"architectures": "LlamaForCausalLM"},                                        // one where a list is meant
+		settings{"architectures": "LlamaForCausalLM"},                                        // a string instead of a list
 	)
 	sameModules(t, "GPT2LMHeadModel", settings{}, settings{"n_special": 0, "predict_special_tokens": true})
 	sameModules(t, "Starcoder2ForCausalLM", settings{}, settings{"activation_function": "gelu", "layer_norm_epsilon": 1e-5, "scale_attn_weights": true,
@@ -24,7 +24,7 @@ func TestHarmlessKeys(t *testing.T) {
 	sameModules(t, "MistralForCausalLM", settings{}, settings{"sliding_window_size": 4096, "attention_sink_size": 4})
 }
 
-// Numbers as Python writes them are read, and refused where they are used.
+// Infinity and NaN, as Python writes them, are accepted in keys that are not read and refused in others.
 func TestNonFiniteNumbers(t *testing.T) {
 	text := string(base("LlamaForCausalLM").with(settings{"strange": 1, `a "NaN" \ Infinity`: 2}).json(t))
 	text = strings.Replace(text, `"strange":1`, `"strange":{"limit": [0.0, Infinity, -Infinity,NaN], "text": "-Infinity \" NaN"}`, 1)
@@ -39,12 +39,12 @@ func TestNonFiniteNumbers(t *testing.T) {
 	}
 }
 
-// A config without architectures has that of its model_type.
+// A config without architectures is imported by its model_type.
 func TestModelType(t *testing.T) {
 	meant := map[string]bool{}
 	for modelType, arch := range modelTypes() {
 		meant[arch] = true
-		if modelType == "phi-msft" { // has keys of its own
+		if modelType == "phi-msft" { // its config has other keys
 			continue
 		}
 		m, err := Builtin().Import(base(arch).with(settings{"architectures": absent{}, "model_type": modelType}).json(t), Options{Context: 64})
@@ -61,13 +61,13 @@ func TestModelType(t *testing.T) {
 	if _, err := Builtin().Import(base("x").with(settings{"architectures": []string{}, "model_type": "bert"}).json(t), Options{}); !errors.As(err, &ue) {
 		t.Errorf("bert: %v", err)
 	}
-	// What architectures says goes first.
+	// architectures takes precedence over model_type.
 	if _, err := Builtin().Import(base("LlamaModel").with(settings{"model_type": "llama"}).json(t), Options{}); !errors.As(err, &ue) {
 		t.Errorf("LlamaModel: %v", err)
 	}
 }
 
-// A key that is ignored may be one of an object, and must be there.
+// An ignored key may be in an object, and must be in the config.
 func TestNestedIgnoreKeys(t *testing.T) {
 	config := base("LlamaForCausalLM").with(settings{
 		"rope_scaling": settings{"type": "linear", "factor": 2.0, "finetuned": true, "deep": settings{"er": 1}}, "dotted.key": 1, "dotted.outer": settings{"in.ner": 2},
@@ -86,15 +86,16 @@ func TestNestedIgnoreKeys(t *testing.T) {
 			t.Errorf("%q: %v", key, err)
 		}
 	}
-	for _, key := range []string{"rope_scaling.deep.er", "dotted.outer.in.ner"} { // there, though the object around it is refused
+	for _, key := range []string{"rope_scaling.deep.er", "dotted.outer.in.ner"} { // in the config, although the object around it is refused
 		if _, err := Builtin().Import(config, Options{IgnoreKeys: append([]string{key}, all...)}); err != nil {
 			t.Errorf("%q: %v", key, err)
 		}
 	}
 }
 
-// Every config in the folder that PWC_TEST_CONFIGS names is imported, or refused for a reason of a known kind: quantized,
-// an architecture that is not known, a context or dtype that must be given. Other people's configs are in no repository.
+// Every config in the folder PWC_TEST_CONFIGS is imported, or refused for one of these reasons: it is quantized, its
+// architecture is unknown, or it needs Options.Context or Options.DType. This repository does not include such configs,
+// because they belong to others.
 func TestConfigsOfOthers(t *testing.T) {
 	dir := os.Getenv("PWC_TEST_CONFIGS")
 	if dir == "" {

@@ -14,25 +14,25 @@ import (
 	"pwc/safetensors"
 )
 
-// QuantizedError: a checkpoint is quantized. Its tensors are codes of weights with scales, or its
-// config says so. Read as plain weights, the codes would make a model of noise.
+// QuantizedError reports a quantized checkpoint: its config or another file marks it as quantized, or its tensors are
+// codes of weights with scales. A module that read the codes as plain weights would compute noise.
 type QuantizedError struct {
-	File   string // that says so; empty: the tensors do
-	Key    string // of the file; empty: the file as a whole
-	Method string // "fp8" by the file; empty: unknown
+	File   string // file that marks the checkpoint as quantized; empty: see Kinds
+	Key    string // key in File; empty: the file as a whole
+	Method string // name in File: "fp8"; empty: unknown
 
-	// Of the tensors: how many are stored in which way, and one of each, sorted.
+	// Kinds are the kinds of quantized tensors, sorted by What; nil if File is set.
 	Kinds []QuantizedKind
 }
 
-// QuantizedKind is one way in which tensors are quantized.
+// QuantizedKind counts the tensors that are quantized in one way.
 type QuantizedKind struct {
-	What    string // "f8e4m3", or "*.weight_scale"
+	What    string // a dtype, "f8e4m3", or a pattern of names, "*.weight_scale"
 	Count   int
-	Example string
+	Example string // name of one of the tensors
 }
 
-// Error has one line for any number of tensors.
+// Error returns one line, for any number of tensors.
 func (e *QuantizedError) Error() string {
 	const advice = "quantized checkpoints are not supported: import an unquantized one"
 	if e.File != "" {
@@ -53,8 +53,9 @@ func (e *QuantizedError) Error() string {
 	return fmt.Sprintf("the checkpoint is quantized, by its tensors: %s; %s", strings.Join(parts, ", "), advice)
 }
 
-// scaleNames are the last parts of names that tools give to what belongs to codes: ModelOpt, compressed-tensors,
-// fine-grained FP8, GPTQ, AWQ, bitsandbytes, HQQ, MLX (scales, biases), and scales of FP8 caches.
+// scaleNames are the last parts of the names of tensors that tools store with codes, such as scales and zero points:
+// ModelOpt, compressed-tensors, fine-grained FP8, GPTQ, AWQ, bitsandbytes, HQQ, MLX (scales, biases), and scales of FP8
+// KV caches.
 func scaleNames() []string {
 	return []string{
 		"weight_scale", "weight_scale_inv", "weight_scale_2", "weight_zero_point", "weight_packed", "weight_shape", "weight_g_idx",
@@ -65,8 +66,8 @@ func scaleNames() []string {
 	}
 }
 
-// quantizedTensors returns a [*QuantizedError] if tensors of a checkpoint are codes of weights, or belong to such codes.
-// It knows them by their dtypes and names, so that it does not depend on what a config says.
+// quantizedTensors returns a [*QuantizedError] if a checkpoint has tensors that are codes of weights, or scales of such
+// codes. It recognizes them by their dtypes and names, independently of the config.
 func quantizedTensors(src safetensors.Source) error {
 	scales := scaleNames()
 	kinds := map[string]*QuantizedKind{}
@@ -77,7 +78,7 @@ func quantizedTensors(src safetensors.Source) error {
 		case slices.Contains(scales, last):
 			what = "*." + last
 		case err != nil:
-			// A dtype that the IR lacks: unsigned integers of several bytes, where codes are packed.
+			// A dtype that the IR does not have: unsigned integers of several bytes, into which codes are packed.
 			if fault, ok := errors.AsType[*safetensors.FormatError](err); ok && strings.HasSuffix(name, ".weight") && strings.HasPrefix(fault.DType, "U") {
 				what = fault.DType
 			}
@@ -104,13 +105,13 @@ func quantizedTensors(src safetensors.Source) error {
 	return e
 }
 
-// quantKeys are the keys of a config.json that say that the checkpoint is quantized: transformers', compressed-tensors',
-// MLX's, and that of some converters.
+// quantKeys are the keys of a config.json that mark a checkpoint as quantized: those of transformers,
+// compressed-tensors, MLX and some converters.
 func quantKeys() []string {
 	return []string{"quantization_config", "compression_config", "quantization", "quant_config"}
 }
 
-// quantMethod returns what an object of a config calls the method.
+// quantMethod returns the name of the method in the object of a quantization key or file, or an empty string.
 func quantMethod(text []byte) string {
 	values, err := parseObject(text)
 	if err != nil {
@@ -125,15 +126,14 @@ func quantMethod(text []byte) string {
 	if bits := q.FloatOr("bits", 0); bits > 0 {
 		return fmt.Sprintf("%v bits", bits)
 	}
-	if raw, ok := q.raw("quantization"); ok { // ModelOpt has an object around it
+	if raw, ok := q.raw("quantization"); ok { // ModelOpt has the keys in an inner object
 		return quantMethod(raw)
 	}
 	return ""
 }
 
-// besideConfig refuses a directory with a file that changes the meaning of its tensors: ModelOpt,
-// AutoGPTQ and AWQ mark a quantized checkpoint in a separate file, and an adapter adds to the
-// weights.
+// besideConfig refuses a directory with a file that changes the meaning of its tensors. ModelOpt,
+// AutoGPTQ and AWQ mark a quantized checkpoint in a separate file. An adapter adds to the weights.
 func besideConfig(dir string) error {
 	for _, name := range []string{"hf_quant_config.json", "quantize_config.json", "quant_config.json"} {
 		text, err := ReadConfig(filepath.Join(dir, name))

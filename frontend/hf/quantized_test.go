@@ -13,7 +13,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// A config that says that the checkpoint is quantized is refused, whatever else it says and whatever is ignored.
+// A config with a key of quantization is refused, whatever its other keys and IgnoreKeys are.
 func TestQuantizedConfigs(t *testing.T) {
 	for _, c := range []struct {
 		edits settings
@@ -41,7 +41,8 @@ func TestQuantizedConfigs(t *testing.T) {
 	}
 }
 
-// A file beside the config says so as well: ModelOpt's, AutoGPTQ's, AWQ's. An adapter is not ignored either.
+// The files of ModelOpt, AutoGPTQ and AWQ in the config's directory mark a checkpoint as quantized. The file of an
+// adapter is refused too.
 func TestFilesBesideTheConfig(t *testing.T) {
 	for _, c := range []struct{ file, text, want string }{
 		{"hf_quant_config.json", `{"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}`, `hf_quant_config.json: the checkpoint is quantized with "FP8"`},
@@ -64,13 +65,13 @@ func TestFilesBesideTheConfig(t *testing.T) {
 		if _, err := Builtin().ImportFile(filepath.Join(dir, "config.json"), Options{}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s, by the file: %v", c.file, err)
 		}
-		if _, err := Builtin().ImportFile(filepath.Join(dir, "other.json"), Options{}); err != nil { // of another model
+		if _, err := Builtin().ImportFile(filepath.Join(dir, "other.json"), Options{}); err != nil { // the files belong to config.json only
 			t.Errorf("%s beside other.json: %v", c.file, err)
 		}
 	}
 }
 
-// A checkpoint whose config does not say so is known by its tensors, and it is said once.
+// Without a mark in the config, a quantized checkpoint is recognized by its tensors. The error is short for any number.
 func TestQuantizedTensors(t *testing.T) {
 	config := base("LlamaForCausalLM")
 	m, err := Builtin().Import(config.json(t), Options{})
@@ -113,7 +114,7 @@ func TestQuantizedTensors(t *testing.T) {
 	}
 }
 
-// Weights of many tensors with a dtype that no weight is made from are one error.
+// Many tensors with a dtype that weights cannot be made from give one error.
 func TestOddTensorsAreOneError(t *testing.T) {
 	config := base("LlamaForCausalLM").with(settings{"attention_bias": true})
 	m, err := Builtin().Import(config.json(t), Options{})

@@ -1,8 +1,8 @@
 package hf
 
-// Qwen2MoE imports Qwen2MoeForCausalLM, Qwen1.5-MoE and Qwen2-57B-A14B (arXiv:2407.10671): Qwen 2 with experts in the layers
-// that the config says, and one that every token computes, and windows that can be switched on for every second layer.
-// What a config means where it is silent is in transformers' configuration_qwen2_moe.py.
+// Qwen2MoE imports Qwen2MoeForCausalLM, Qwen1.5-MoE and Qwen2-57B-A14B (arXiv:2407.10671): Qwen 2 with experts in the
+// layers that the config selects, and a shared expert that every token computes. use_sliding_window gives every second
+// layer below max_window_layers a window. Defaults of the config are those of transformers' configuration_qwen2_moe.py.
 func Qwen2MoE(c *Config) Emit {
 	d := ReadDecoder(c, Dialect{KVHeads: 16})
 	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{})
@@ -20,8 +20,8 @@ func Qwen2MoE(c *Config) Emit {
 	return d.Emit
 }
 
-// readQwenExperts honours the experts of Qwen's mixtures, given their features inside, their number and how many a token
-// computes where the config does not say.
+// readQwenExperts honours the keys of experts in Qwen's models. inner, count and perToken are the defaults of the
+// intermediate features, the number of experts and the experts per token.
 func (d *Decoder) readQwenExperts(c *Config, inner, count, perToken int64) {
 	d.ReadExperts(c, c.IntOr("moe_intermediate_size", inner, 1, maxExtent), count, perToken, "num_experts", "num_local_experts")
 	d.Experts.Normalize = c.BoolOr("norm_topk_prob", false)
@@ -33,7 +33,7 @@ func (d *Decoder) readQwenExperts(c *Config, inner, count, perToken int64) {
 	}
 	for _, i := range c.Ints("mlp_only_layers") {
 		if i < 0 || i >= d.Layers {
-			c.Errorf("mlp_only_layers", "there is no layer %d", i)
+			c.Errorf("mlp_only_layers", "there is no layer %d in a model of %d layers", i, d.Layers)
 			continue
 		}
 		d.Experts.Dense[i] = true

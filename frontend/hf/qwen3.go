@@ -4,7 +4,7 @@ package hf
 // not tied to the hidden features, and windows that can be switched on (arXiv:2505.09388).
 func Qwen3(c *Config) Emit { return readQwen3(c, 10000) }
 
-// readQwen3 is Qwen3, given the base of the rope where the config is silent.
+// readQwen3 is Qwen3 with the given default of the rope's base.
 func readQwen3(c *Config, base float64) Emit {
 	d := ReadDecoder(c, Dialect{HeadSize: 128}) // transformers' configuration_qwen3.py
 	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{DefaultBase: base})

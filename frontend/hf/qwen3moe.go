@@ -2,8 +2,8 @@ package hf
 
 import "slices"
 
-// Qwen3MoE imports Qwen3MoeForCausalLM, the mixtures of experts of Qwen 3 (arXiv:2505.09388): Qwen 3 with experts in the
-// layers that the config says, and a window in every layer or in none. What a config means where it is silent is in
+// Qwen3MoE imports Qwen3MoeForCausalLM, the mixtures of experts of Qwen 3 (arXiv:2505.09388): Qwen 3 with experts in
+// the layers that the config selects, and a window in all layers or in no layer. Defaults of the config are those of
 // transformers' configuration_qwen3_moe.py.
 func Qwen3MoE(c *Config) Emit {
 	d := ReadDecoder(c, Dialect{KVHeads: 4})
@@ -13,15 +13,15 @@ func Qwen3MoE(c *Config) Emit {
 	if size := readWindow(c, 4096); c.BoolOr("use_sliding_window", false) && size > 0 {
 		d.Windows = slices.Repeat([]int64{size}, int(d.Layers))
 	}
-	// Qwen3-Coder's configs say these too, for models of the same kind.
+	// Qwen3-Coder's configs have these keys too, with values that do not change the model.
 	c.IntOr("shared_expert_intermediate_size", 0, 0, 0)
 	if c.BoolOr("qkv_bias", false) {
-		c.Errorf("qkv_bias", "true is not supported: it is attention_bias that says whether there are biases")
+		c.Errorf("qkv_bias", "true is not supported: the reference reads attention_bias instead")
 	}
 	if !c.BoolOr("use_qk_norm", true) {
 		c.Errorf("use_qk_norm", "false is not supported: the architecture normalizes q and k")
 	}
-	c.Inert("max_window_layers") // published, and read by no version of the reference
+	c.Inert("max_window_layers") // published, but no version of the reference reads it
 
 	d.readQwenExperts(c, 768, 128, 8)
 	return d.Emit
@@ -34,7 +34,7 @@ func qwen3VLMoEText(c *Config) Emit {
 	d.ReadAttentionBias(c)
 	d.Names.QNorm, d.Names.KNorm = "q_norm", "k_norm"
 	d.readQwenExperts(c, 1408, 60, 4)
-	d.Experts.Normalize = true // whatever norm_topk_prob says
+	d.Experts.Normalize = true // the reference does not read norm_topk_prob
 	d.Names.StackedUp, d.Names.StackedDown = "experts.gate_up_proj", "experts.down_proj"
 	return d.Emit
 }

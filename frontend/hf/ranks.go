@@ -6,41 +6,43 @@ import (
 	"pwc/ir/dtype"
 )
 
-// The group whose ranks run a model together, and the symbol of the rank.
+// The group of the ranks that run a model together, and the symbol of a rank's number.
 const (
 	rankGroup  = "tp"
 	rankSymbol = "r"
 )
 
 // Tensor parallelism divides a model among ranks (Shoeybi et al., "Megatron-LM", arXiv:1909.08053).
-// A rank has its heads of attention and its features inside an MLP: the rows of the projections
-// that make them, and the columns of the projection that reads them, whose products are partial
-// sums. They are summed over the ranks twice a layer. What is between layers is the same on each rank.
+// A rank has a part of the attention heads and of the intermediate features of each MLP. It has the
+// rows of the projections that compute this part (column-parallel in Megatron's terms), and the
+// columns of the projection that reads it (row-parallel), whose results are partial sums. An
+// all-reduce adds them after attention and after the MLP. The hidden states between layers are the
+// same on each rank.
 
-// Share says how a projection is divided among ranks. The zero value leaves it whole.
+// Share is how a projection is divided among ranks. The zero value gives each rank the whole projection.
 type Share struct {
-	// Rows are the sections of the rows of which each rank has its part: q, k and v of one matrix,
-	// or all rows of another.
+	// Rows divides each of these sections of the rows among the ranks: q, k and v of one matrix, or one section of all
+	// rows.
 	Rows []Section
 
-	// Inner says that a rank has its part of the features that come in, and that its products are
-	// partial sums: [Net.Linear] sums them before the bias.
+	// Inner divides the input features among the ranks. The results are then partial sums, and [Net.Linear] adds those
+	// of all ranks before the bias.
 	Inner bool
 }
 
-// Section is consecutive rows of a projection.
+// Section is a number of consecutive rows of a projection.
 type Section struct {
 	Rows  int64
-	Parts int64 // that they are divided into; fewer than there are ranks: neighbouring ranks have the same
+	Parts int64 // number of equal parts; if it is below the number of ranks, neighbouring ranks have the same part
 }
 
-// local is how many of a section's rows a rank has.
+// local returns the number of a section's rows that a rank has.
 func (s Section) local() int64 { return s.Rows / s.Parts }
 
-// Ranks returns how many devices run the model together.
+// Ranks returns the number of devices that run the model together.
 func (n *Net) Ranks() int64 { return max(n.ranks, 1) }
 
-// declareRanks adds the group.
+// declareRanks declares the group of ranks, if there are several.
 func (n *Net) declareRanks(ranks int64) {
 	n.ranks = ranks
 	if ranks > 1 {
@@ -48,8 +50,7 @@ func (n *Net) declareRanks(ranks int64) {
 	}
 }
 
-// Divides reports whether a number of things can be divided among the ranks. Where it cannot,
-// that is an error.
+// Divides reports whether the number of ranks divides count. If not, it records an error.
 func (n *Net) Divides(count int64, what string) bool {
 	if count%n.Ranks() != 0 {
 		n.B.Errorf(ir.Pos{}, "%d %s cannot be divided among %d ranks: choose a number of ranks that divides them", count, what, n.Ranks())
@@ -57,12 +58,12 @@ func (n *Net) Divides(count int64, what string) bool {
 	return count%n.Ranks() == 0
 }
 
-// section is rows of which each rank has its own part.
+// section returns the section of rows of which each rank has a different part.
 func (n *Net) section(rows int64) Section { return Section{rows, n.Ranks()} }
 
-// keyParts is the number of parts that heads of keys are divided into: with fewer heads than
-// ranks, each is that of several neighbouring ranks, whose heads of queries read it. It is 0, and an
-// error, where they do not divide.
+// keyParts returns the number of parts into which KV heads are divided. With fewer heads than ranks,
+// neighbouring ranks have the same head, which their query heads read. If neither number divides the
+// other, keyParts records an error and returns 0.
 func (n *Net) keyParts(heads int64) int64 {
 	if heads%n.Ranks() == 0 {
 		return n.Ranks()
@@ -74,14 +75,14 @@ func (n *Net) keyParts(heads int64) int64 {
 	return 0
 }
 
-// divide takes a rank's share of a weight [rows, …], or of a bias [rows].
+// divide returns a rank's share of a weight [rows, …], or of a bias [rows].
 func (n *Net) divide(p part, s Share) part { return n.divideAt(p, 0, s) }
 
-// divideAt is divide for rows along an axis, after which the features that come in are.
+// divideAt is divide for a weight whose rows are along the given axis, and its input features along the next.
 func (n *Net) divideAt(p part, axis int, s Share) part {
 	rows := s.Rows
 	if s.Inner {
-		if axis++; axis == len(p.shape) { // a bias, which is added to the sum of all ranks
+		if axis++; axis == len(p.shape) { // a bias stays whole: it is added after the all-reduce
 			return p
 		}
 		rows = []Section{n.section(p.shape[axis])}
@@ -99,7 +100,7 @@ func (n *Net) divideAt(p part, axis int, s Share) part {
 	return p
 }
 
-// divided joins the rank's parts of sections along an axis.
+// divided concatenates a rank's parts of sections along an axis.
 func divided(e *ir.WeightExpr, axis int64, sections []Section) *ir.WeightExpr {
 	if len(sections) == 1 {
 		return ir.ShardExpr(e, axis, sections[0].Parts, rankGroup)
@@ -121,13 +122,13 @@ func (n *Net) reduced(x ir.Value) ir.Value {
 	return n.F.Op1("all_reduce", []ir.Value{x}, ir.EnumAttr("group", rankGroup))
 }
 
-// gathered joins the last axis of x over the ranks.
+// gathered concatenates x of all ranks along the last axis.
 func (n *Net) gathered(x ir.Value) ir.Value {
 	return n.F.Op1("all_gather", []ir.Value{x}, ir.EnumAttr("group", rankGroup), ir.IntAttr("axis", -1))
 }
 
-// own returns positions counted from the first of each that the rank has, those of the rank
-// where is true at, and elsewhere the nearest that it has.
+// own converts indices into indices of the block of size each that the rank has. is reports which
+// indices are in the block; the others are clamped to it.
 func (n *Net) own(index ir.Value, each int64) (local, is ir.Value) {
 	rank := dim.Sym(rankSymbol)
 	ranks := n.F.Op1("iota", nil, ir.IntsAttr("shape", n.Ranks()), ir.DTypeAttr(dtype.I32))
@@ -137,7 +138,7 @@ func (n *Net) own(index ir.Value, each int64) (local, is ir.Value) {
 	return n.F.Op1("clamp", []ir.Value{local, n.F.Int(0), n.F.Int(each - 1)}), is
 }
 
-// within reports where 0 <= x < end.
+// within returns which elements of x are in [0, end).
 func (n *Net) within(x ir.Value, end int64) ir.Value {
 	compare := func(dir string, v int64) ir.Value {
 		return n.F.Op1("compare", []ir.Value{x, n.F.Int(v)}, ir.EnumAttr("dir", dir))
@@ -145,12 +146,12 @@ func (n *Net) within(x ir.Value, end int64) ir.Value {
 	return n.F.Op1("and", []ir.Value{compare("ge", 0), compare("lt", end)})
 }
 
-// vocabularyDivided reports whether ranks have parts of a vocabulary. One that does not divide is
-// whole on each rank: the product of its few rows more costs less than a padded table would.
+// vocabularyDivided reports whether the table and the head are divided among the ranks. If the number of ranks does not
+// divide the vocabulary, each rank has it whole, because weight expressions cannot pad a table.
 func (n *Net) vocabularyDivided(vocab int64) bool { return n.Ranks() > 1 && vocab%n.Ranks() == 0 }
 
-// embeddingOfRanks is Embedding where each rank has its part of the table. An id that no rank has
-// is one that the model does not have: it reads zeros, and every rank reports it (C12).
+// embeddingOfRanks is Embedding with the table divided among the ranks. An id outside of the vocabulary reads zeros,
+// and every rank reports it (C12): its index stays unclamped, so that it is out of range for the rank's part too.
 func (n *Net) embeddingOfRanks(ids ir.Value, weight, tensor string, size, hidden int64) ir.Value {
 	table := n.weight(weight, []part{n.divide(asStored(Matrix(tensor+".weight", size, hidden)), Share{Rows: []Section{n.section(size)}})})
 	local, is := n.own(ids, size/n.Ranks())
@@ -160,8 +161,8 @@ func (n *Net) embeddingOfRanks(ids ir.Value, weight, tensor string, size, hidden
 	return n.reduced(n.F.Op1("where", []ir.Value{mine, rows, n.F.Float(0)}))
 }
 
-// normOfRanks is an RMS norm over features of which each rank has a part: the mean of the squares
-// is that of all ranks. parts is how many different parts there are.
+// normOfRanks is an RMS norm over features that are divided among the ranks, with the mean of the
+// squares over all ranks. parts is the number of different parts.
 func (n *Net) normOfRanks(x ir.Value, weight, tensor string, norm Norm, parts int64) ir.Value {
 	n.SetLoc(tensor)
 	whole := n.width(x) * parts

@@ -10,16 +10,16 @@ import (
 	"pwc/ir/dtype"
 )
 
-// oneOfEachFamily are the goldens that are also divided among ranks: each family, and what
-// divides otherwise than its family does.
+// oneOfEachFamily are the goldens that are also divided among ranks: one for each family, with the
+// options of the family that need a division of their own (norms of q and k, biases).
 var oneOfEachFamily = []string{
 	"llama", "mistral", "ministral3", "smollm3", "granite", "falcon3", "qwen2", "qwen3", "starcoder2", "phi3", "glm4",
 	"gemma", "gemma2", "gemma3", "cohere_qknorm", "cohere2", "exaone4", "olmo2", "olmo3_bias",
 	"gpt2", "gpt_neox", "phi_qknorm", "mixtral", "qwen2_moe", "qwen3_moe", "qwen3_vl_moe", "gemma3_vl",
 }
 
-// TestRanks holds models that several devices run together to transformers: logits and greedy
-// tokens, with heads of keys for each rank and with fewer than ranks.
+// TestRanks compares models on several ranks with transformers: logits and greedy tokens, with at
+// least one KV head per rank, and with fewer KV heads than ranks.
 func TestRanks(t *testing.T) {
 	for _, ranks := range []int64{2, 4} {
 		for _, name := range oneOfEachFamily {
@@ -37,7 +37,7 @@ func TestRanks(t *testing.T) {
 	}
 }
 
-// TestExpertParallel holds models whose ranks have experts of their own to the same logits.
+// TestExpertParallel compares the logits of models whose ranks have whole experts with transformers.
 func TestExpertParallel(t *testing.T) {
 	for _, name := range []string{"mixtral", "qwen2_moe", "qwen3_moe", "qwen3_vl_moe"} {
 		o := goldens()[name]
@@ -65,7 +65,7 @@ func refused(t *testing.T, name string, o hf.Options, want string) {
 	}
 }
 
-// headsOf returns the number of heads of a golden's queries.
+// headsOf returns the number of query heads of a golden.
 func headsOf(t *testing.T, name string) int64 {
 	t.Helper()
 	m := importGolden(t, openGolden(t, name), goldens()[name])
@@ -80,7 +80,7 @@ func headsOf(t *testing.T, name string) int64 {
 	return 0
 }
 
-// TestCacheOfRanks holds that a rank's cache has its own heads alone, and is declared so.
+// TestCacheOfRanks checks that a rank's KV cache has only its own heads, and the cache's placement.
 func TestCacheOfRanks(t *testing.T) {
 	for ranks, want := range map[int64]string{1: "bf16[B, 2, 16, 2, 16]", 2: "bf16[B, 2, 16, 1, 16] shard 3 over tp", 4: "bf16[B, 2, 16, 1, 16] varying over tp"} {
 		m := importGolden(t, openGolden(t, "llama"), hf.Options{Ranks: ranks, DType: dtype.BF16})
@@ -95,7 +95,7 @@ func TestCacheOfRanks(t *testing.T) {
 	}
 }
 
-// TestRanksThatDoNotDivide holds what is refused, with the numbers.
+// TestRanksThatDoNotDivide checks the errors for sizes that the number of ranks does not divide.
 func TestRanksThatDoNotDivide(t *testing.T) {
 	refused(t, "llama", hf.Options{Ranks: 3}, "4 heads of attention (num_attention_heads) cannot be divided among 3 ranks")
 	refused(t, "llama", hf.Options{Ranks: 3}, "2 heads of keys and values (num_key_value_heads) cannot be shared by 3 ranks")

@@ -10,35 +10,36 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Rope is a rotary position embedding: pair i of a head's first elements turns by InvFreq[i] radians a position, and the
-// elements beyond the pairs stay (RoFormer, arXiv:2104.09864). The frequencies are values of f32, as in the reference,
-// which also makes them the same on every machine.
+// Rope is a rotary position embedding: it rotates pair i of a head's first elements by InvFreq[i] radians per position
+// (RoFormer, arXiv:2104.09864). The other elements are not rotated. The frequencies are rounded to f32, as in the
+// reference, which also makes them the same on every machine.
 type Rope struct {
 	InvFreq []float64
-	Scale   float64 // multiplies cosines and sines, a value of f32; 1 but for the scalings that say otherwise
+	Scale   float64 // multiplies cosines and sines, rounded to f32; 1 unless rope_type is yarn or longrope
 
 	Unscaled []float64 // InvFreq before scaling, which older checkpoints may hold as a buffer
 }
 
-// RopeKeys is what a config calls the settings of a rope, and what they are where it is silent. The zero value is
-// Llama's.
+// RopeKeys has a config's names for the settings of a rope, and their defaults. The zero value is Llama's.
 type RopeKeys struct {
 	Base        string  // key of the base of the frequencies; empty: "rope_theta"
 	DefaultBase float64 // 0: 10000
 
-	// Share is the key of the share of a head's elements that turn; empty: all do, and nothing may say otherwise.
+	// Share is the key of the share of a head's elements that the rope rotates. If it is empty, the rope rotates all,
+	// and another share in the config is a problem.
 	Share        string
 	DefaultShare float64
 }
 
-// ReadRope honours rope_theta and rope_scaling, or rope_parameters, which newer configs have in their place, for heads of
-// the given size.
+// ReadRope honours rope_theta and rope_scaling, or rope_parameters, which newer configs have in their place, for heads
+// of the given size.
 func ReadRope(c *Config, headSize int64, keys RopeKeys) Rope {
 	return readRope(c, headSize, keys, c.Object("rope_parameters"), c.Object("rope_scaling"))
 }
 
-// readLayerRopes honours the ropes of layers without a window, and with one, of families that tell them apart: in
-// rope_parameters by the kind of layer, or in the file, where rope_scaling is of those without.
+// readLayerRopes honours the ropes of families that have one rope for layers without a window (full) and another for
+// layers with one (local). rope_parameters has an object for each. Older configs have keys in the file, of which
+// rope_scaling is for full only.
 func (d *Decoder) readLayerRopes(c *Config, full, local RopeKeys) {
 	var ofFull, ofLocal *Config
 	if o := c.Object("rope_parameters"); o != nil {
@@ -49,8 +50,8 @@ func (d *Decoder) readLayerRopes(c *Config, full, local RopeKeys) {
 	d.LocalRope = &rope
 }
 
-// readRope reads a rope from the keys of the config itself and from the objects that are there; where several say the
-// same thing they must agree.
+// readRope reads a rope from the keys of the config itself and from those of the objects that are not nil. They must
+// agree.
 func readRope(c *Config, headSize int64, keys RopeKeys, objects ...*Config) Rope {
 	if keys.Base == "" {
 		keys.Base = "rope_theta"
@@ -78,7 +79,7 @@ func readRope(c *Config, headSize int64, keys RopeKeys, objects ...*Config) Rope
 		case keys.Share == "" && s != 1:
 			o.Errorf("partial_rotary_factor", "%v is not supported: only 1 is", s)
 			s = 1
-		case keys.Share != "" && c.Has(keys.Share) && s != share && share != keys.DefaultShare: // transformers 5 writes the default where another share is given
+		case keys.Share != "" && c.Has(keys.Share) && s != share && share != keys.DefaultShare: // transformers 5 may write the default in the file and the actual share in the object
 			c.Errorf(keys.Share, "%v contradicts %s.partial_rotary_factor, %v", share, name, s)
 		}
 		r := scaledRope(c, o, turning(c, keys.Share, headSize, s), b)
@@ -100,17 +101,17 @@ func readRope(c *Config, headSize int64, keys RopeKeys, objects ...*Config) Rope
 	return *found
 }
 
-// turning returns how many of a head's elements turn, an even number. key is what gave the share of them.
+// turning returns the number of a head's elements that the rope rotates, an even number. key is the key of the share.
 func turning(c *Config, key string, headSize int64, share float64) int64 {
 	if key == "" {
 		key = "head_dim"
 	}
 	n := int64(0)
 	if size := float64(headSize) * share; size <= float64(headSize) {
-		n = int64(max(size, 0)) // cut, as in the reference
+		n = int64(max(size, 0)) // truncated, as in the reference
 	}
 	if n < 2 || n%2 != 0 {
-		c.Errorf(key, "%v of a head's %d elements turn, which is not an even number of them", share, headSize)
+		c.Errorf(key, "the rope must rotate an even number of elements, from 2 to the head's %d; the share %v does not give one", headSize, share)
 		return 2
 	}
 	return n
@@ -125,10 +126,10 @@ func toF32(v []float64) []float64 {
 	return v
 }
 
-// RopeTables are the cosines and sines of a step's positions, f32[N, pairs], computed once and used by every layer.
+// RopeTables are the cosines and sines of a step's positions, f32[N, pairs]. Layers with the same rope share them.
 type RopeTables struct{ Cos, Sin ir.Value }
 
-// RopeTables adds the tables for positions i32[N].
+// RopeTables adds the tables for positions i32[N], with the given location.
 func (n *Net) RopeTables(pos ir.Value, r Rope, loc string) RopeTables {
 	n.SetLoc(loc)
 	freq := n.F.Op1("const", nil, ir.FloatsAttr("values", r.InvFreq...), ir.DTypeAttr(dtype.F32))
@@ -138,7 +139,7 @@ func (n *Net) RopeTables(pos ir.Value, r Rope, loc string) RopeTables {
 	return RopeTables{Cos: n.Times(n.F.Op1("cos", angle), r.Scale), Sin: n.Times(n.F.Op1("sin", angle), r.Scale)}
 }
 
-// Rotate turns the pairs (i, i+R/2) of the first R elements of the heads x[N, heads, size], for tables of R/2 pairs.
+// Rotate rotates the pairs (i, i+R/2) of the first R elements of the heads x[N, heads, size], for tables of R/2 pairs.
 func (n *Net) Rotate(x ir.Value, t RopeTables) ir.Value {
 	return n.F.Op1("rope", []ir.Value{x, t.Cos, t.Sin})
 }

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// TestLlama3Frequencies holds the frequencies of Llama 3.1 against numbers computed with the reference's formulas in
-// Python (transformers' _compute_llama3_parameters, in double precision). Pairs up to 28 keep their frequency, from 35 on
-// they have an eighth of it, and those between are blended.
+// TestLlama3Frequencies compares the frequencies of Llama 3.1 with numbers computed with the reference's formulas in
+// Python (transformers' _compute_llama3_parameters, in double precision). Pairs up to 28 keep their frequency, pairs
+// from 35 on have an eighth of it, and pairs between are interpolated.
 func TestLlama3Frequencies(t *testing.T) {
 	d, err := decoderOf(t, base("LlamaForCausalLM").with(settings{
 		"head_dim": 128, "rope_theta": 500000.0,
@@ -47,9 +47,9 @@ func TestLinearFrequencies(t *testing.T) {
 	}
 }
 
-// TestYarnFrequencies holds scalings against numbers worked out in Python from the formulas of the paper and
-// of transformers' _compute_yarn_parameters: that of Qwen2.5, whose pairs keep their frequency up to number 23 and have a
-// quarter of it from 40 on, and one without rounding of those numbers, with a gain that the config weighs.
+// TestYarnFrequencies compares scalings with numbers computed in Python, with the formulas of the paper and of
+// transformers' _compute_yarn_parameters. In Qwen2.5, pairs up to 23 keep their frequency, and pairs from 40 on have a
+// quarter of it. Another case does not round these indices, and has a gain with mscale and mscale_all_dim.
 func TestYarnFrequencies(t *testing.T) {
 	for _, c := range []struct {
 		headSize int
@@ -67,13 +67,13 @@ func TestYarnFrequencies(t *testing.T) {
 			0: 1, 9: 0.07498942093324558, 10: 0.056234132519034905, 11: 0.04036758449441141, 15: 0.008446235311291834,
 			20: 0.0007226383418941806, 22: 0.00011838773159168898, 23: 3.33380358040831e-05, 24: 2.5e-05, 31: 3.33380358040831e-06,
 		}},
-		// So short a context that the fastest pair alone keeps its frequency.
+		// The context is so short that only the fastest pair keeps its frequency.
 		{4, 100, settings{"type": "yarn", "factor": 4, "original_max_position_embeddings": 4, "attention_factor": 1}, 1, map[int]float64{0: 1, 1: 0.025}},
 		{4, 100, settings{"type": "yarn", "factor": 0.5, "original_max_position_embeddings": 4}, 1, map[int]float64{0: 1, 1: 0.2}},
-		// One of the two numbers that weigh the gain says nothing.
+		// mscale has no effect without mscale_all_dim, and the reverse.
 		{4, 100, settings{"type": "yarn", "factor": 4, "original_max_position_embeddings": 4, "mscale": 0.5}, 1.138629436111989, nil},
 		{4, 100, settings{"type": "yarn", "factor": 4, "original_max_position_embeddings": 4, "mscale_all_dim": 0.5}, 1.138629436111989, nil},
-		// So small a base that pairs up to number 22 would be blended: the end is the last element's number, 7.
+		// The base is so small that pairs up to 22 would be interpolated. The bound is 2·4 - 1 = 7.
 		{8, 2, settings{"type": "yarn", "factor": 4, "original_max_position_embeddings": 248}, 1.138629436111989, map[int]float64{
 			0: 1, 1: 0.8408964152537145, 2: 0.6187184335382291, 3: 0.4459526681260204,
 		}},
@@ -94,8 +94,8 @@ func TestYarnFrequencies(t *testing.T) {
 	}
 }
 
-// TestLongFrequencies chooses the factors by the longest sequence that will be served: up to 4096 it is short. 4 elements
-// turn, with frequencies 1 and 100^(-2/4) before scaling, and the scale is sqrt(1 + ln 32/ln 4096).
+// TestLongFrequencies checks the choice of factors by the longest sequence to be served: short_factor up to 4096. The
+// rope rotates 4 elements, with frequencies 1 and 100^(-2/4) before scaling, and the scale is sqrt(1 + ln 32/ln 4096).
 func TestLongFrequencies(t *testing.T) {
 	scaling := settings{"rope_type": "longrope", "short_factor": []float64{1, 2}, "long_factor": []float64{4, 8}}
 	for _, c := range []struct {
@@ -129,7 +129,7 @@ func TestLongFrequencies(t *testing.T) {
 	}
 }
 
-// TestDynamicFrequencies raises the base beyond 16 tokens: for 33, with factor 2, it is 100·(2·33/16 - 1)^(4/2).
+// TestDynamicFrequencies checks the base beyond 16 tokens: for 33, with factor 2, it is 100·(2·33/16 - 1)^(4/2).
 func TestDynamicFrequencies(t *testing.T) {
 	config := base("LlamaForCausalLM").with(settings{"head_dim": 4, "rope_theta": 100, "max_position_embeddings": 16, "rope_scaling": settings{"type": "dynamic", "factor": 2}})
 	for context, want := range map[int64]float64{0: 0.1, 16: 0.1, 33: 0.032} {
@@ -145,7 +145,7 @@ func TestDynamicFrequencies(t *testing.T) {
 	}
 }
 
-// A rope that is scaled by YaRN reaches as far as it is scaled, where the config gives the length before.
+// A rope with YaRN scaling supports the original length times the factor, or max_position_embeddings if that is more.
 func TestYarnReaches(t *testing.T) {
 	yarn := settings{"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
 	for _, c := range []struct {
@@ -187,11 +187,11 @@ func TestScalingRefusals(t *testing.T) {
 		{settings{"rope_scaling": yarn.with(settings{"attention_factor": -1})}, "-1 is not above 0"},
 		{settings{"rope_scaling": yarn, "original_max_position_embeddings": 32}, "16 contradicts original_max_position_embeddings of the file, 32"},
 		{settings{"rope_scaling": yarn.with(settings{"mscale": 1e300, "mscale_all_dim": 1e-300})}, "outside the range of f32"},
-		{settings{"rope_scaling": long.with(settings{"long_factor": absent{}})}, "short_factor has 2 factors and long_factor 0, for 2 pairs"},
+		{settings{"rope_scaling": long.with(settings{"long_factor": absent{}})}, "short_factor has 2 factors and long_factor 0: both must have 2"},
 		{settings{"rope_scaling": long.with(settings{"short_factor": []float64{1}})}, "short_factor has 1 factors"},
 		{settings{"rope_scaling": long.with(settings{"long_factor": []float64{1, 0}})}, `"rope_scaling.long_factor": 0 is not above 0`},
 		{settings{"rope_scaling": long.with(settings{"long_factor": "x"})}, "is not a list of numbers"},
-		{settings{"rope_scaling": long.with(settings{"original_max_position_embeddings": 1})}, "too short to be scaled from"},
+		{settings{"rope_scaling": long.with(settings{"original_max_position_embeddings": 1})}, "1 cannot be scaled"},
 		{settings{"rope_scaling": yarn, "rope_theta": 1e-200}, "is outside the range of f32"},
 		{settings{"rope_parameters": yarn, "rope_scaling": yarn.with(settings{"attention_factor": 2})}, `"rope_scaling": contradicts rope_parameters`},
 	} {

@@ -7,9 +7,9 @@ import (
 	"pwc/ir/dtype"
 )
 
-// scaledRope honours the keys of rope_parameters or rope_scaling, o, for the size elements of a head that turn. The
-// formulas are those of transformers' modeling_rope_utils.py. Conversions of products keep a compiler from fusing them
-// into sums, which would give machines different digits.
+// scaledRope honours the keys of rope_parameters or rope_scaling, o, for a rope that rotates size elements of a head.
+// The formulas are those of transformers' modeling_rope_utils.py. Products are converted to float64 to prevent a fused
+// multiply-add, which not every machine has and which rounds differently.
 func scaledRope(c, o *Config, size int64, base float64) Rope {
 	kind := o.StringOr("rope_type", o.StringOr("type", "default"))
 	// mrope has three positions: time, height and width. For text they are equal, so mrope is the default rope.
@@ -38,7 +38,7 @@ func scaledRope(c, o *Config, size int64, base float64) Rope {
 		scale = longFrequencies(freq, c, o)
 	default:
 		o.Errorf("rope_type", "%s is not supported; supported: default, dynamic, linear, llama3, longrope, su, yarn", termsafe.Quote(kind))
-		o.Inert(sortedKeys(o.values)...) // their meaning depends on the type; one complaint is enough
+		o.Inert(sortedKeys(o.values)...) // their meaning depends on the type, which already is a problem
 	}
 	return Rope{InvFreq: toF32(freq), Scale: dtype.F32.Round(scale), Unscaled: toF32(frequencies(size, base))}
 }
@@ -52,7 +52,8 @@ func frequencies(size int64, base float64) []float64 {
 	return freq
 }
 
-// llama3Frequencies stretches the low-frequency pairs by a factor, leaves the others, and blends between: Llama 3.1's scaling.
+// llama3Frequencies divides low frequencies by a factor, keeps high ones, and interpolates between: Llama 3.1's
+// scaling.
 func llama3Frequencies(freq []float64, o *Config) {
 	factor := o.Positive("factor")
 	low, high := o.Positive("low_freq_factor"), o.Positive("high_freq_factor")
@@ -73,12 +74,12 @@ func llama3Frequencies(freq []float64, o *Config) {
 	}
 }
 
-// dynamicFrequencies raises the base with the longest sequence, beyond what the model was trained on (NTK-aware scaling, in
-// its dynamic form). The reference recomputes it at every call from the longest sequence, so one KV cache can hold keys of
-// different bases. pwc uses the longest sequence to be served.
+// dynamicFrequencies raises the base if the longest sequence exceeds the length of training (dynamic NTK-aware
+// scaling). The reference computes the base anew at every call, from the longest sequence so far, so one KV cache can
+// hold keys of different bases. pwc uses one base, for the longest sequence to be served.
 func dynamicFrequencies(freq []float64, base float64, c, o *Config) {
 	factor := o.Positive("factor")
-	o.Inert("original_max_position_embeddings") // published, and read by no version of the reference
+	o.Inert("original_max_position_embeddings") // published, but no version of the reference reads it
 	trained := c.Positive("max_position_embeddings")
 	if float64(c.context) <= trained {
 		return
@@ -92,8 +93,8 @@ func dynamicFrequencies(freq []float64, base float64, c, o *Config) {
 	copy(freq, frequencies(int64(size), float64(base*math.Pow(grown, size/(size-2)))))
 }
 
-// yarnFrequencies stretches the slow pairs by a factor, leaves the fast ones, and blends between by the pair's number
-// (YaRN, arXiv:2309.00071). It returns what multiplies cosines and sines.
+// yarnFrequencies divides low frequencies by a factor, keeps high ones, and interpolates between by the index of the
+// pair (YaRN, arXiv:2309.00071). It returns the factor of cosines and sines.
 func yarnFrequencies(freq []float64, base float64, c, o *Config) float64 {
 	context := originalContext(c, o)
 	factor := contextFactor(c, o, context)
@@ -103,7 +104,7 @@ func yarnFrequencies(freq []float64, base float64, c, o *Config) float64 {
 		o.Errorf("beta_fast", "%v must not be below beta_slow, %v, and the base, %v, must not be 1", fast, slow, base)
 		return 1
 	}
-	// pair returns the fractional index of the pair that turns so many times within the original context.
+	// pair returns the fractional index of the pair that makes the given number of turns within the original context.
 	last := float64(2*len(freq) - 1)
 	pair := func(turns float64) float64 {
 		return float64(len(freq)) * math.Log(context/(turns*2*math.Pi)) / math.Log(base)
@@ -121,7 +122,7 @@ func yarnFrequencies(freq []float64, base float64, c, o *Config) float64 {
 		freq[i] = float64(f/factor*stretch) + float64(f*(1-stretch))
 	}
 
-	// gain is what the paper multiplies attention's logits by, its square root taken.
+	// gain is sqrt(1/t) of the paper. It multiplies q and k, so the logits of attention are multiplied by 1/t.
 	gain := func(weight float64) float64 {
 		if factor <= 1 {
 			return 1
@@ -136,10 +137,10 @@ func yarnFrequencies(freq []float64, base float64, c, o *Config) float64 {
 	return o.PositiveOr("attention_factor", scale)
 }
 
-// longFrequencies divides each pair's frequency by its own factor (LongRoPE, arXiv:2402.13753), which older configs call
-// "su". There are two lists of factors: for sequences up to the original context and for longer ones. The reference
-// chooses at every call by the longest sequence, so one KV cache can hold keys of both kinds. pwc chooses once, for the
-// longest sequence to be served. It returns the factor of cosines and sines.
+// longFrequencies divides each pair's frequency by its own factor (LongRoPE, arXiv:2402.13753; "su" in older configs).
+// The config has two lists of factors: for sequences up to the original context and for longer ones. The reference
+// chooses a list at every call by the longest sequence, so one KV cache can hold keys of both. pwc chooses one list,
+// for the longest sequence to be served. longFrequencies returns the factor of cosines and sines.
 func longFrequencies(freq []float64, c, o *Config) float64 {
 	short, long := o.Floats("short_factor"), o.Floats("long_factor")
 	context := originalContext(c, o)
@@ -147,12 +148,12 @@ func longFrequencies(freq []float64, c, o *Config) float64 {
 	list, key := short, "short_factor"
 	switch {
 	case c.context == 0:
-		o.Errorf("rope_type", "its frequencies depend on whether sequences are longer than %v tokens: say how long the longest is (Options.Context)", context)
+		o.Errorf("rope_type", "the frequencies depend on whether sequences are longer than %v tokens: give the longest sequence to be served (Options.Context)", context)
 	case float64(c.context) > context:
 		list, key = long, "long_factor"
 	}
 	if len(short) != len(freq) || len(long) != len(freq) {
-		o.Errorf(key, "short_factor has %d factors and long_factor %d, for %d pairs of elements", len(short), len(long), len(freq))
+		o.Errorf(key, "short_factor has %d factors and long_factor %d: both must have %d, one per pair of elements", len(short), len(long), len(freq))
 		return 1
 	}
 	for i, f := range list {
@@ -165,7 +166,7 @@ func longFrequencies(freq []float64, c, o *Config) float64 {
 	scale := 1.0
 	if factor > 1 {
 		if context == 1 {
-			o.Errorf("original_max_position_embeddings", "1 is too short to be scaled from")
+			o.Errorf("original_max_position_embeddings", "1 cannot be scaled: it must be above 1")
 			return 1
 		}
 		scale = math.Sqrt(1 + math.Log(factor)/math.Log(context))
@@ -173,12 +174,12 @@ func longFrequencies(freq []float64, c, o *Config) float64 {
 	return o.PositiveOr("attention_factor", scale)
 }
 
-// originalContext returns the longest sequence before scaling, which newer configs give in the object and those of Phi-3
-// in the file.
+// originalContext returns the longest sequence before scaling, original_max_position_embeddings. Newer configs have the
+// key in the object o, and Phi-3 in the file c.
 func originalContext(c, o *Config) float64 {
 	const key = "original_max_position_embeddings"
 	if !c.Has(key) {
-		if !o.Has(key) { // as transformers 5 completes it
+		if !o.Has(key) { // the default of transformers 5
 			return c.Positive("max_position_embeddings")
 		}
 		return o.Positive(key)
@@ -190,8 +191,8 @@ func originalContext(c, o *Config) float64 {
 	return outer
 }
 
-// contextFactor returns how much longer sequences may be after scaling: what the config says, or what follows from the
-// longest position.
+// contextFactor returns the ratio of the longest sequences after and before scaling. It is factor if the config has
+// that key, else max_position_embeddings / context.
 func contextFactor(c, o *Config, context float64) float64 {
 	if o.Has("factor") {
 		return o.Positive("factor")

@@ -12,7 +12,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// The ids that end a sequence are the module's: those of generation_config.json, else of config.json.
+// The module has the ids that end a sequence: those of generation_config.json, else those of config.json.
 func TestEOS(t *testing.T) {
 	for _, c := range []struct {
 		config     any
@@ -74,7 +74,7 @@ func TestEOS(t *testing.T) {
 	}
 }
 
-// Keys are exact: another case is another key.
+// Keys are case-sensitive.
 func TestKeysAreExact(t *testing.T) {
 	m, err := Builtin().Import(base("LlamaForCausalLM").json(t), Options{GenerationConfig: []byte(`{"EOS_token_id": 3}`)})
 	if err != nil || m.Module.EOS != nil {
@@ -85,7 +85,7 @@ func TestKeysAreExact(t *testing.T) {
 	}
 }
 
-// The config is read before any tensor, and the generation config from beside it.
+// The config is read before any tensor, and generation_config.json is read from its directory.
 func TestImportReadsTheConfigFirst(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
@@ -117,7 +117,7 @@ func TestImportReadsTheConfigFirst(t *testing.T) {
 	}
 }
 
-// Without a dtype in the config the tensors say it: that of most elements.
+// Without a dtype in the config, the dtype is that of most elements of the tensors.
 func TestDTypeOfTheTensors(t *testing.T) {
 	config := base("LlamaForCausalLM").with(settings{"torch_dtype": absent{}, "dtype": absent{}})
 	m, err := Builtin().Import(config.json(t), Options{DType: dtype.BF16})

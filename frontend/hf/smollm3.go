@@ -1,7 +1,8 @@
 package hf
 
-// SmolLM3 imports SmolLM3ForCausalLM: Llama without a rope in some layers, one in four as published, which alone can have
-// a window. What a config means where it is silent is in transformers' configuration_smollm3.py.
+// SmolLM3 imports SmolLM3ForCausalLM: Llama without a rope in some layers, in published models in every fourth. Without
+// layer_types, use_sliding_window gives only these layers a window. Defaults of the config are those of transformers'
+// configuration_smollm3.py.
 func SmolLM3(c *Config) Emit {
 	d := ReadDecoder(c, Dialect{KVHeads: 4, Tied: true})
 	d.Rope = ReadRope(c, d.HeadSize, RopeKeys{DefaultBase: 2e6})
@@ -13,12 +14,12 @@ func SmolLM3(c *Config) Emit {
 		size = 0
 	}
 	d.ReadLayerTypes(c, size, func(layer int64) bool { return size > 0 && d.Unturned[layer] })
-	c.Inert("max_window_layers") // published, and read by no version of the reference
+	c.Inert("max_window_layers") // published, but no version of the reference reads it
 	return d.Emit
 }
 
-// readNoRopeLayers honours no_rope_layers, whose zeros are the layers without a rope, and no_rope_layer_interval, which
-// says without it that every so many layers one has none.
+// readNoRopeLayers honours no_rope_layers, a list with 0 for each layer without a rope and 1 for each layer with one.
+// If the config does not have it, every no_rope_layer_interval-th layer has no rope.
 func (d *Decoder) readNoRopeLayers(c *Config) {
 	const key = "no_rope_layers"
 	interval := c.IntOr("no_rope_layer_interval", 4, 1, maxLayers)

@@ -1,7 +1,7 @@
 package hf
 
-// StarCoder2 imports Starcoder2ForCausalLM (arXiv:2402.19173): layer norms, an MLP without a gate, biases everywhere and
-// a window in every layer.
+// StarCoder2 imports Starcoder2ForCausalLM (arXiv:2402.19173): layer norms, an MLP without a gate, biases everywhere
+// and a window in every layer.
 func StarCoder2(c *Config) Emit {
 	d := ReadDecoder(c, Dialect{
 		Keys:    map[string]string{"rms_norm_eps": "norm_epsilon"},
@@ -13,10 +13,10 @@ func StarCoder2(c *Config) Emit {
 	d.Names.Up, d.Names.Down, d.Names.Activation = []string{"c_fc"}, "c_proj", "act"
 	bias := c.BoolOr("use_bias", true)
 	d.QKVBias, d.OutBias, d.MLPBias = bias, bias, bias
-	OneOf(c, "mlp_type", "default", map[string]bool{"default": true}) // the model had others before it was published
+	OneOf(c, "mlp_type", "default", map[string]bool{"default": true}) // other values are from before the model was published
 	OneOf(c, "norm_type", "layer_norm", map[string]bool{"layer_norm": true})
 	c.Inert("residual_dropout", "embedding_dropout",
-		// Left over in published configs, and read by no version of the reference.
+		// Published, but no version of the reference reads them.
 		"rms_norm_eps", "activation_function", "layer_norm_epsilon", "scale_attn_weights", "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32",
 	)
 	return d.Emit

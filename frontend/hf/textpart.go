@@ -2,16 +2,16 @@ package hf
 
 import "strings"
 
-// textPart is the part that reads text of a model that has others too, for images or sound. The config has its keys in an
-// object of their own, and its tensors have a prefix, which releases of transformers changed.
+// textPart is the text part of a multimodal model, which also reads images or sound. The keys of the text part are in
+// the object text_config, and its tensors have a prefix that differs between releases of transformers.
 type textPart struct {
 	family Family
-	bases  []string // before its tensors; the first is that of published checkpoints
-	heads  []string // likewise, its head
-	others []string // the parts that are not imported, as checkpoints call them
+	bases  []string // possible prefixes of its tensors; the first is that of published checkpoints
+	heads  []string // possible names of its head; the first is that of published checkpoints
+	others []string // names of the parts that are not imported
 }
 
-// otherPartsKeys are the keys of configs that are about other parts, or about where they meet the text.
+// otherPartsKeys are the keys of a config that are about other parts, or about how their results enter the text.
 func otherPartsKeys() []string {
 	return []string{
 		"vision_config", "audio_config", "image_token_id", "image_token_index", "video_token_id", "video_token_index", "vision_token_id",
@@ -21,13 +21,13 @@ func otherPartsKeys() []string {
 	}
 }
 
-// read honours a config of a model with such a part. A config without the object has the part's keys itself.
+// read honours the config of a multimodal model. A config without text_config has the text part's keys itself.
 func (t textPart) read(c *Config) Emit {
 	c.Inert(otherPartsKeys()...)
 	emit := t.family(c.textPart())
 	return func(n *Net) {
 		n.bases, n.heads = t.bases, t.heads
-		n.notes = append(n.notes, "the module is the part of the model that reads text; left out: "+strings.Join(t.others, ", "))
+		n.notes = append(n.notes, "the module is the text part of the model; left out: "+strings.Join(t.others, ", "))
 		for _, part := range t.others {
 			n.leaveOut(part)
 			n.leaveOut("model." + part)
@@ -36,8 +36,8 @@ func (t textPart) read(c *Config) Emit {
 	}
 }
 
-// textPart returns the object text_config, or the config itself. What holds for the whole model is honoured in the object
-// as well; that the head is tied goes by the file, if it says so.
+// textPart returns the object text_config, or the config itself. It honours the keys that every config may have in the
+// object too. If the file has tie_word_embeddings, that takes precedence over the object's.
 func (c *Config) textPart() *Config {
 	o := c.Object("text_config")
 	if o == nil {
@@ -55,13 +55,13 @@ func (c *Config) textPart() *Config {
 	return o
 }
 
-// leaveOut names a part of the checkpoint whose tensors the module does not read.
+// leaveOut declares a part of the checkpoint whose tensors the module does not read.
 func (n *Net) leaveOut(part string) {
 	n.leftOut = append(n.leftOut, part+".")
 	n.B.Unread(part+".**", "")
 }
 
-// Gemma3VL imports the text part of Gemma3ForConditionalGeneration: Gemma 3 of 4B and more.
+// Gemma3VL imports the text part of Gemma3ForConditionalGeneration: the models of Gemma 3 with 4B or more parameters.
 func Gemma3VL(c *Config) Emit {
 	return textPart{
 		family: Gemma3,
@@ -77,7 +77,7 @@ func Mistral3VL(c *Config) Emit {
 		family: func(text *Config) Emit {
 			family := OneOf(text, "model_type", "mistral", map[string]Family{"mistral": Mistral, "ministral3": Ministral3})
 			if family == nil {
-				return nil // the reason is recorded
+				return nil // OneOf has recorded the problem
 			}
 			return family(text)
 		},
@@ -87,7 +87,7 @@ func Mistral3VL(c *Config) Emit {
 	}.read(c)
 }
 
-// qwenVL imports the text part of a model of Qwen that reads images.
+// qwenVL returns the family of a Qwen model that also reads images.
 func qwenVL(family Family, bases ...string) Family {
 	return textPart{family: family, bases: bases, heads: []string{"lm_head"}, others: []string{"visual"}}.read
 }

@@ -12,7 +12,7 @@ import (
 	"pwc/safetensors"
 )
 
-// The text parts of models that read images have as many parameters as the models of text that they are.
+// The text part of a multimodal model has as many parameters as the same text-only model.
 func TestTextParts(t *testing.T) {
 	qwen := settings{
 		"architectures": []string{"Qwen2VLForConditionalGeneration"}, "attention_dropout": 0.0, "bos_token_id": 151643, "eos_token_id": 151645,
@@ -55,7 +55,8 @@ func TestTextParts(t *testing.T) {
 	published{"Qwen3-VL-30B-A3B-Instruct", vl, 30_532_122_624, 48, "bf16[B, 2, 16, 4, 128]"}.check(t, Options{})
 }
 
-// A text part is the model of text that it is, but for the names of its tensors: what the file says of the whole holds.
+// The module of a text part equals that of the text-only model, except for the names of tensors. tie_word_embeddings of
+// the file takes precedence.
 func TestTextPartIsTheModelOfText(t *testing.T) {
 	config := base("Qwen3ForCausalLM").with(settings{"head_dim": 4, "rope_theta": 1000, "max_position_embeddings": 77, "eos_token_id": 5, "tie_word_embeddings": true})
 	inner := config.with(settings{"architectures": absent{}, "tie_word_embeddings": false, "model_type": "qwen3_vl_text"})
@@ -80,7 +81,7 @@ func TestTextPartIsTheModelOfText(t *testing.T) {
 	}
 }
 
-// renamed is a checkpoint whose tensors have other names, and some more.
+// renamed is a source whose tensors have other names, with further tensors added.
 type renamed struct {
 	safetensors.Source
 	from, to string
@@ -104,7 +105,7 @@ func (r renamed) Info(name string) (safetensors.Info, error) {
 	return info, err
 }
 
-// Releases of transformers named the parts in several ways. Tensors of other parts go unread, others do not.
+// Releases of transformers have several names for the parts. Only tensors of the other parts may stay unread.
 func TestNamesOfTextParts(t *testing.T) {
 	config := settings{"architectures": []string{"Gemma3ForConditionalGeneration"}, "text_config": base("Gemma3ForCausalLM")}
 	m, err := Builtin().Import(config.json(t), Options{})
@@ -115,7 +116,7 @@ func TestNamesOfTextParts(t *testing.T) {
 	for _, c := range []struct {
 		to   string
 		more []string
-		want string // of the error
+		want string // part of the error
 	}{
 		{"language_model.model.", []string{"vision_tower.vision_model.embeddings.patch_embedding.weight", "multi_modal_projector.mm_input_projection_weight"}, ""},
 		{"model.language_model.", []string{"model.vision_tower.x.y", "model.multi_modal_projector.z"}, ""},

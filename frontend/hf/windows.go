@@ -12,8 +12,8 @@ const (
 	fullAttention    = "full_attention"
 )
 
-// ReadWindow honours sliding_window as the window of every layer. missing is the window where the config has no such key,
-// 0 for none, which is also what null means.
+// ReadWindow honours sliding_window as the window of every layer. missing is its default. A default of 0, or null in
+// the config, means no window.
 func (d *Decoder) ReadWindow(c *Config, missing int64) {
 	if size := readWindow(c, missing); size > 0 {
 		d.Windows = slices.Repeat([]int64{size}, int(d.Layers))
@@ -24,7 +24,7 @@ func readWindow(c *Config, missing int64) int64 {
 	return readWindowFrom(c, missing, 1)
 }
 
-// readWindowFrom is readWindow for a key that is at least least; 0 is no window.
+// readWindowFrom is readWindow for a window of at least least; 0 means no window.
 func readWindowFrom(c *Config, missing, least int64) int64 {
 	const key = "sliding_window"
 	if c.Null(key) {
@@ -33,15 +33,15 @@ func readWindowFrom(c *Config, missing, least int64) int64 {
 	return c.IntOr(key, missing, least, maxExtent)
 }
 
-// readWindowAgain honours sliding_window_size, which says once more, in published configs, what the window is.
+// readWindowAgain honours sliding_window_size, which some published configs have with the same value as sliding_window.
 func readWindowAgain(c *Config, size int64) {
 	if again := c.IntOr("sliding_window_size", size, 0, maxExtent); again != size {
 		c.Errorf("sliding_window_size", "%d contradicts sliding_window, %d", again, size)
 	}
 }
 
-// ReadSwitchedWindows honours the keys that give layers a window: use_sliding_window switches them on, layer_types says
-// which layers have one, and without it all from max_window_layers on do, as in transformers' configuration_qwen2.py.
+// ReadSwitchedWindows honours sliding_window if use_sliding_window switches windows on. layer_types gives the layers
+// with a window; without it, these are all from max_window_layers on, as in transformers' configuration_qwen2.py.
 func (d *Decoder) ReadSwitchedWindows(c *Config) {
 	size := readWindow(c, 0)
 	first := c.IntOr("max_window_layers", 28, 0, maxExtent)
@@ -55,8 +55,8 @@ func (d *Decoder) ReadSwitchedWindows(c *Config) {
 	d.ReadLayerTypes(c, size, func(layer int64) bool { return on && layer >= first })
 }
 
-// ReadLayerTypes honours layer_types, which says which layers have a window; without it missing says so. size is the
-// window, 0 if there is none to have.
+// ReadLayerTypes honours layer_types, the layers that have a window of the given size. Without the key, missing returns
+// whether a layer has one. size is 0 if no layer may have a window.
 func (d *Decoder) ReadLayerTypes(c *Config, size int64, missing func(layer int64) bool) {
 	const key = "layer_types"
 	types := c.Strings(key)
@@ -80,7 +80,7 @@ func (d *Decoder) ReadLayerTypes(c *Config, size int64, missing func(layer int64
 		case t == slidingAttention && size > 0:
 			d.Windows[i] = size
 		case t == slidingAttention:
-			c.Errorf(key, "layer %d has %s, and the config gives no window or switches it off", i, t)
+			c.Errorf(key, "layer %d has %s, but the config gives no window or switches it off", i, t)
 			return
 		default:
 			c.Errorf(key, "%s of layer %d is not supported; supported: %s, %s", termsafe.Quote(t), i, fullAttention, slidingAttention)
