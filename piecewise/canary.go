@@ -63,9 +63,8 @@ func (r *residents) takeCanary(bytes int64, name string) (device.Buffer, error) 
 	return buf, err
 }
 
-// CheckCanaries waits for everything that was issued and looks at the canaries of
-// every buffer. The first that was written over is a [GuardError]. Without
-// canaries there is nothing to look at.
+// CheckCanaries waits for all issued work and checks the canaries of every buffer. The first
+// overwritten canary is a [CanaryError]. Without canaries it returns nil.
 func (b *Backend) CheckCanaries() error {
 	if err := b.enter(loaded, sealed); err != nil {
 		return err

@@ -41,7 +41,7 @@ func TestCanaries(t *testing.T) {
 			}
 			found = nil
 			if err := b.Close(); !errors.As(err, &found) {
-				t.Errorf("close: %v, want a GuardError", err)
+				t.Errorf("close: %v, want a CanaryError", err)
 			}
 		}
 	}

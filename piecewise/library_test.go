@@ -41,15 +41,15 @@ func (c withRoutine) Compile(ctx context.Context, piece *ir.Module, ranges map[s
 	return p, p.Validate()
 }
 
-// librarian is a device that says it has the routine. Plans follow that; the host
-// behind it runs kernels.
-type librarian struct {
+// libraryDevice is a device that reports the routine, which plans follow. The host device
+// that it wraps runs the kernels.
+type libraryDevice struct {
 	device.Device
 	routine device.Op
 }
 
-func (l librarian) Libraries() device.OpSet { return device.OpSet{"lib::routine": l.routine} }
-func (librarian) WorkspaceBytes() int64     { return 4096 }
+func (l libraryDevice) Libraries() device.OpSet { return device.OpSet{"lib::routine": l.routine} }
+func (libraryDevice) WorkspaceBytes() int64     { return 4096 }
 
 // routine takes at least so many elements, and was measured for as many.
 type routine struct{ least, tuned int64 }
@@ -81,7 +81,7 @@ func TestLibraryCalls(t *testing.T) {
 	if programs != 2 || s.LibraryMissing != 3*programs || s.LibraryCalls+s.LibraryUntuned != 0 || b.Plan().WorkspaceBytes != 0 {
 		t.Errorf("without the library: %d programs, %+v", programs, s)
 	}
-	o.Device = librarian{openHost(t), routine{least: 4, tuned: 64}}
+	o.Device = libraryDevice{openHost(t), routine{least: 4, tuned: 64}}
 	b = create(t, layers(3), o)
 	s = b.Stats()
 	if s.LibraryMissing != 0 || s.LibraryCalls != 2*3*programs || s.LibraryUntuned != 2*2*programs || b.Plan().WorkspaceBytes != 4096 {
@@ -90,9 +90,9 @@ func TestLibraryCalls(t *testing.T) {
 	o.Frozen, o.Compile.Store = true, store
 	var frozen *piecewise.FrozenError
 	if _, err := piecewise.New(context.Background(), testkit.Parse(t, layers(3)), o); !errors.As(err, &frozen) || !strings.Contains(err.Error(), fmt.Sprintf("%d of %d calls", s.LibraryUntuned, s.LibraryCalls)) {
-		t.Errorf("frozen, and nobody measured: %v", err)
+		t.Errorf("frozen, with unmeasured algorithms: %v", err)
 	}
-	o.Device = librarian{o.Device, routine{least: 4, tuned: 4}}
+	o.Device = libraryDevice{o.Device, routine{least: 4, tuned: 4}}
 	create(t, layers(3), o)
 	all, err := b.Programs()
 	if err != nil || len(all) != int(4*programs) || all[0].Size != 64 || all[len(all)-1].Size != 1 || all[0].Func != "forward" || len(all[0].Symbols) != 1 || all[0].Symbols[0] != 64 {
@@ -115,7 +115,7 @@ func (a asked) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, 
 func TestAskedOnce(t *testing.T) {
 	times := func(n int) (out int) {
 		create(t, layers(n), piecewise.Options{Compile: piecewise.CompileOptions{Compiler: withRoutine{pieces.Pipeline{Backend: host.New()}}}, Ops: []device.Op{&silent{sum3{}}},
-			Capture: piecewise.CaptureOptions{Sizes: []int64{1, 4, 16}}, Device: librarian{openHost(t), asked{routine{least: 4}, &out}}})
+			Capture: piecewise.CaptureOptions{Sizes: []int64{1, 4, 16}}, Device: libraryDevice{openHost(t), asked{routine{least: 4}, &out}}})
 		return out
 	}
 	if few, many := times(2), times(20); few == 0 || few != many {
@@ -162,7 +162,7 @@ func TestWakesRoutines(t *testing.T) {
 	}{{refused, 1}, {nil, 2}, {nil, 2}} {
 		s := sleepy{routine{least: 4}, make(chan struct{}), &woken}
 		o := piecewise.Options{Compile: piecewise.CompileOptions{Compiler: &awaited{Compiler: withRoutine{pieces.Pipeline{Backend: host.New()}}, to: s, err: c.err}, Store: store},
-			Ops: []device.Op{&silent{sum3{}}}, Device: librarian{openHost(t), s}}
+			Ops: []device.Op{&silent{sum3{}}}, Device: libraryDevice{openHost(t), s}}
 		b, err := piecewise.New(context.Background(), testkit.Parse(t, layers(3)), o)
 		if !errors.Is(err, c.err) {
 			t.Fatal(err)
@@ -178,9 +178,9 @@ func TestWakesRoutines(t *testing.T) {
 	}
 }
 
-// workspaceDevice is a librarian whose streams take no workspace while refuse is set.
+// workspaceDevice is a libraryDevice whose streams take no workspace while refuse is set.
 type workspaceDevice struct {
-	librarian
+	libraryDevice
 	refuse error
 	given  int // workspaces that streams took
 }
@@ -191,7 +191,7 @@ type workspaceStream struct {
 }
 
 func (d *workspaceDevice) NewStream() (device.Stream, error) {
-	s, err := d.librarian.NewStream()
+	s, err := d.libraryDevice.NewStream()
 	return &workspaceStream{s, d}, err
 }
 
@@ -207,7 +207,7 @@ func (s *workspaceStream) WarmLibraries(device.BoundLaunch) error { return nil }
 // A workspace that the stream did not take is not there: a load that is tried again
 // gives it one.
 func TestWorkspaceIsTriedAgain(t *testing.T) {
-	dev := &workspaceDevice{librarian: librarian{openHost(t), routine{least: 4, tuned: 64}}, refuse: errors.New("refused")}
+	dev := &workspaceDevice{libraryDevice: libraryDevice{openHost(t), routine{least: 4, tuned: 64}}, refuse: errors.New("refused")}
 	pool, err := piecewise.NewPool(dev, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -144,8 +144,8 @@ func (pl *plan) makePlan(ctx context.Context) error {
 	return pl.countLibraries()
 }
 
-// countLibraries counts what library routines have a part in. A frozen backend
-// refuses calls that nobody measured.
+// countLibraries counts the calls of library routines, and the steps that would use a missing
+// routine. A frozen backend refuses calls whose algorithm was not measured on this device.
 func (pl *plan) countLibraries() error {
 	if pl.opts.Device == nil {
 		return nil
@@ -167,7 +167,7 @@ func (pl *plan) countLibraries() error {
 				}
 			}
 		}
-		steps := map[int]bool{} // that would take a routine in one way or another
+		steps := map[int]bool{} // that have a variant with a missing routine
 		for _, d := range r.Declined {
 			if d.Missing && !steps[d.Step] {
 				steps[d.Step] = true
@@ -176,7 +176,7 @@ func (pl *plan) countLibraries() error {
 		}
 	}
 	if pl.opts.Frozen && pl.libraries.untuned > 0 {
-		return &FrozenError{Reason: fmt.Sprintf("%d of %d calls of library routines at captured sizes would run algorithms that nobody measured on this device: Options.Compile.Tune or pwc tune does", pl.libraries.untuned, pl.libraries.calls)}
+		return &FrozenError{Reason: fmt.Sprintf("%d of %d calls of library routines at captured sizes have no algorithm measured on this device: set Options.Compile.Tune or run pwc tune", pl.libraries.untuned, pl.libraries.calls)}
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ type plan struct {
 // libraryCounts counts steps that library routines have a part in, at capture sizes.
 type libraryCounts struct {
 	calls   int64
-	untuned int64 // calls whose algorithm nobody measured
+	untuned int64 // calls whose algorithm was not measured
 	missing int64 // steps left to kernels because the device does not have the routine
 }
 

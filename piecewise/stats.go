@@ -31,7 +31,7 @@ type Stats struct {
 	CompiledAtLoad map[string]int64 `json:"compiled_at_load"`
 
 	// Calls of library routines that programs make at capture sizes, each program
-	// and size once, and those of them whose algorithm nobody measured; and steps that
+	// and size once, and those of them whose algorithm was not measured; and steps that
 	// are left to other kernels because the device does not have a routine (C8).
 	LibraryCalls   int64 `json:"library_calls"`
 	LibraryUntuned int64 `json:"library_untuned"`

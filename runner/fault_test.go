@@ -170,7 +170,7 @@ func TestFaultsReachTheirRequests(t *testing.T) {
 					if more, err = r.Step(context.Background()); err != nil {
 						faults++
 						if !errors.Is(err, device.ErrIndex) || !strings.Contains(err.Error(), "positions") {
-							t.Errorf("%s, mode %s: a step returns %v, want a PositionError that names positions", name, mode, err)
+							t.Errorf("%s, mode %s: a step returns %v, want an IndexError that names positions", name, mode, err)
 						}
 					}
 				}
