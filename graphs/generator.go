@@ -155,7 +155,7 @@ func (r *Recorder) drawNow(g *Generator, by uint64) (Tensor, error) {
 func (r *Recorder) slot(g *Generator, by uint64, who string) (Tensor, error) {
 	c := r.run.graph
 	if !slices.Contains(c.opts.Generators, g) {
-		return Tensor{}, fmt.Errorf("%w: %s draws from one that %s does not list: add it to Options.Generators", ErrGenerator, who, c.name)
+		return Tensor{}, fmt.Errorf("%w: %s draws from a generator that %s does not list: add it to Options.Generators", ErrGenerator, who, c.name)
 	}
 	if len(r.run.draws) == slotsMost {
 		return Tensor{}, fmt.Errorf("%w: %s has more than %d launches that draw", ErrGenerator, c.name, slotsMost)

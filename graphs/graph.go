@@ -292,7 +292,7 @@ func (g *Graph) End() error {
 	g.dev = g.on.graph
 	g.rec = nil
 	if g.dev.Nodes() == 0 && g.opts.Log != nil {
-		g.opts.Log.Warn(fmt.Sprintf("The CUDA Graph is empty: the capture of %s recorded nothing, so its work went to another stream or device, or there was none", g.name))
+		g.opts.Log.Warn(fmt.Sprintf("The CUDA Graph is empty: the capture of %s recorded nothing: its function issued no work, or issued it on another stream or device", g.name))
 	}
 	g.take(r)
 	g.releaseGenerators(len(g.opts.Generators))

@@ -78,7 +78,7 @@ module "m" {
 type rig struct {
 	dev      device.Device
 	compiler pieces.Compiler
-	store    pieces.Store // nil: each test compiles anew
+	store    pieces.Store // nil: each test compiles its programs
 	stays    bool         // several sessions share the device: close leaves it open
 }
 

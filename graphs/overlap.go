@@ -105,8 +105,8 @@ func (s *Session) poolsWith(p *Pool) []*Pool {
 	return append(slices.Clone(s.pools), p)
 }
 
-// meets makes sto a victim of g if a replay of g writes its memory, g did not make it, and sto is
-// not an output that g was told to write. s.mu is held.
+// meets makes sto a victim of g if a replay of g writes its memory, unless g made sto or accesses it as
+// an input. s.mu is held.
 func (g *Graph) meets(sto *store.Storage) {
 	if slices.Contains(g.tracked, sto) || slices.Contains(g.victims, sto) {
 		return

@@ -333,7 +333,7 @@ func (r *Recorder) results(p *Program, e *env, params []Tensor) ([]Tensor, error
 	return results, nil
 }
 
-// scratch allocates the kernels' scratch memory; the zero Tensor if they need none.
+// scratch allocates the kernels' scratch memory. It returns the zero Tensor if they need no scratch.
 func (r *Recorder) scratch(p *Program, e *env) (Tensor, error) {
 	need, err := p.exec.ScratchBytes(e.values)
 	if err != nil {
@@ -549,7 +549,7 @@ func (r *Recorder) Fork(to *Stream) (*Recorder, error) {
 	return &Recorder{s: r.s, stream: to, pool: r.pool, run: r.run, parent: r}, nil
 }
 
-// Join orders later work of r behind the work of a fork, and ends the fork.
+// Join orders later work of r after the work of a fork, and ends the fork.
 func (r *Recorder) Join(fork *Recorder) error {
 	if err := r.usable(); err != nil {
 		return err

@@ -93,7 +93,7 @@ func (st *Stream) Name() string { return st.name }
 // directly.
 func (st *Stream) Device() device.Stream { return st.dev }
 
-// Wait orders later work of st behind the work that other has so far.
+// Wait orders later work of st after the work that other has so far.
 func (st *Stream) Wait(other *Stream) error {
 	if st == other {
 		return nil
@@ -105,7 +105,7 @@ func (st *Stream) Wait(other *Stream) error {
 	return nil
 }
 
-// merge orders later work of st behind other.
+// merge orders later work of st after the work of other.
 func (st *Stream) merge(other *Stream) {
 	for len(st.clock) < len(other.clock) {
 		st.clock = append(st.clock, 0)
@@ -116,7 +116,7 @@ func (st *Stream) merge(other *Stream) {
 }
 
 // Synchronize waits for all enqueued work of the stream. Later work of every stream is ordered
-// behind it.
+// after that work.
 func (st *Stream) Synchronize() error {
 	if err := st.wait(); err != nil {
 		return err
@@ -161,7 +161,7 @@ func (st *Stream) enqueued(err error) error {
 	return err
 }
 
-// behind reports whether later work of st is ordered behind an access.
+// behind reports whether later work of st is ordered after an access.
 func (st *Stream) behind(a store.Access) bool {
 	return a.Tick == 0 || int(a.Stream) < len(st.clock) && st.clock[a.Stream] >= a.Tick || st.s.streams()[a.Stream].done.Load() >= a.Tick
 }

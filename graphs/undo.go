@@ -32,7 +32,7 @@ func (r *Recorder) Undoable() *Recorder {
 }
 
 // Undo restores the storages that the run wrote and did not make, and the generators that it drew
-// from. It is ordered behind the run's work on the recorder's stream.
+// from. It is ordered after the run's work on the recorder's stream.
 func (r *Recorder) Undo() error {
 	u := r.run.undo
 	if u == nil {

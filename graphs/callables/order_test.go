@@ -297,7 +297,7 @@ func concurrent(t *testing.T, g rig) {
 	}
 }
 
-// TestStreams: a backward on a stream that is not ordered behind its forward is refused, and can
+// TestStreams: a backward on a stream that is not ordered after its forward is refused, and can
 // be repeated.
 func TestStreams(t *testing.T) {
 	e := open(t, hostRig(), cubic)

@@ -108,30 +108,30 @@ func (m *Manager) Explain(f *Func, in []Input, keys ...int64) (string, error) {
 			say("all outputs of the path are released")
 			cur = nil
 		case m.state == Warmup:
-			say("%s warms up behind node %d, which is a warm-up: its addresses are not fixed", f.def.Name, cur.id)
+			say("%s warms up after node %d, which is a warm-up: its addresses are not fixed", f.def.Name, cur.id)
 			return b.String(), nil
 		default:
-			say("%s is recorded behind node %d, which was recorded last", f.def.Name, cur.id)
+			say("%s is recorded after node %d, which was recorded last", f.def.Name, cur.id)
 			return b.String(), nil
 		}
 	}
-	served := func(behind string, nodes []*node) bool {
+	served := func(where string, nodes []*node) bool {
 		for _, n := range nodes {
 			if why, _ := m.serves(n, in); why != nil {
-				say("node %d %s does not serve: %v", n.id, behind, why)
+				say("node %d %s does not serve: %v", n.id, where, why)
 				continue
 			}
-			say("node %d %s serves", n.id, behind)
+			say("node %d %s serves", n.id, where)
 			return true
 		}
 		return false
 	}
 	if cur != nil {
-		if served(fmt.Sprintf("behind node %d", cur.id), cur.candidates(i)) {
+		if served(fmt.Sprintf("after node %d", cur.id), cur.candidates(i)) {
 			return b.String(), nil
 		}
 		if !m.mayStart() && !cur.allDead() {
-			say("%s is recorded behind node %d, which has live outputs", f.def.Name, cur.id)
+			say("%s is recorded after node %d, which has live outputs", f.def.Name, cur.id)
 			return b.String(), nil
 		}
 		say("the path of node %d ends", cur.id)

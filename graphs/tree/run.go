@@ -214,7 +214,7 @@ func releaseAll(err error, ts []graphs.Tensor) error {
 	return err
 }
 
-// record captures a function behind the current node, and replays it once.
+// record captures a function after the current node, and replays it once.
 func (m *Manager) record(i *instance, in []Input, out []graphs.Tensor) (_ []graphs.Tensor, err error) {
 	if in, err = m.evacuate(i, in); err != nil {
 		return nil, err
