@@ -87,9 +87,7 @@ func (st *step) attendSegment(l *lane, t *tile, head, seg int) {
 // weigh makes weights of the scores that a pair sees.
 func (st *step) weigh(l *lane, pair int, scores []float32) {
 	if limit := st.params.Softcap; limit > 0 {
-		for i, x := range scores {
-			scores[i] = float32(limit * math.Tanh(float64(x)/limit))
-		}
+		st.kernels.Softcap(scores, limit)
 	}
 	top := st.kernels.Largest(scores, &l.lanes)
 	l.tops[pair] = top

@@ -38,3 +38,35 @@ func exp(x float32) float32 {
 	y = float32(y*float32(r*r)) + r + 1
 	return math.Float32frombits(math.Float32bits(y) + math.Float32bits(z)<<23)
 }
+
+// The hyperbolic tangent follows tanhf of Cephes (S. Moshier, single/tanhf.c): a polynomial in x²
+// for small x. Larger ones are (1-e)/(1+e) with e = exp(-2|x|). The relative error is below 2^-21.
+const (
+	tanhSmall = 0.625
+	tanhC0    = -5.70498872745e-3
+	tanhC1    = 2.06390887954e-2
+	tanhC2    = -5.37397155531e-2
+	tanhC3    = 1.33314422036e-1
+	tanhC4    = -3.33332819422e-1
+)
+
+// tanh gives the same bits on every architecture, as exp does. Only NaN and the sign of zero need
+// care: the sign of the result is that of x.
+func tanh(x float32) float32 {
+	const sign = 1 << 31
+	bits := math.Float32bits(x)
+	z := math.Float32frombits(bits &^ sign)
+	var y float32
+	if z < tanhSmall {
+		s := float32(x * x)
+		y = float32(tanhC0)
+		for _, c := range [...]float32{tanhC1, tanhC2, tanhC3, tanhC4} {
+			y = float32(y*s) + c
+		}
+		y = float32(float32(y*s)*x) + x
+	} else {
+		e := exp(-2 * z)
+		y = (1 - e) / (1 + e)
+	}
+	return math.Float32frombits(math.Float32bits(y) | bits&sign)
+}

@@ -82,6 +82,7 @@ func TestGuardPages(t *testing.T) {
 			k.Blend(d, s, 2, 3)
 			k.Largest(d, &l)
 			k.Weigh(d, 0, &l)
+			k.Softcap(d, 3)
 		}
 	}
 }

@@ -443,3 +443,8 @@ func largest8(n int, s *float32, top *[8]float32)
 //
 //go:noescape
 func weigh8(n int, d *float32, top float32, sums *[8]float32)
+
+// softcap8 puts limit·tanh(d/limit) of n numbers to d.
+//
+//go:noescape
+func softcap8(n int, d *float32, limit float32)

@@ -12657,126 +12657,6 @@ done:
 	VZEROUPPER
 	RET
 
-DATA weigh3fb8aa3b<>+0(SB)/4, $0x3fb8aa3b
-DATA weigh3fb8aa3b<>+4(SB)/4, $0x3fb8aa3b
-DATA weigh3fb8aa3b<>+8(SB)/4, $0x3fb8aa3b
-DATA weigh3fb8aa3b<>+12(SB)/4, $0x3fb8aa3b
-DATA weigh3fb8aa3b<>+16(SB)/4, $0x3fb8aa3b
-DATA weigh3fb8aa3b<>+20(SB)/4, $0x3fb8aa3b
-DATA weigh3fb8aa3b<>+24(SB)/4, $0x3fb8aa3b
-DATA weigh3fb8aa3b<>+28(SB)/4, $0x3fb8aa3b
-GLOBL weigh3fb8aa3b<>(SB), RODATA|NOPTR, $32
-
-DATA weigh4b400000<>+0(SB)/4, $0x4b400000
-DATA weigh4b400000<>+4(SB)/4, $0x4b400000
-DATA weigh4b400000<>+8(SB)/4, $0x4b400000
-DATA weigh4b400000<>+12(SB)/4, $0x4b400000
-DATA weigh4b400000<>+16(SB)/4, $0x4b400000
-DATA weigh4b400000<>+20(SB)/4, $0x4b400000
-DATA weigh4b400000<>+24(SB)/4, $0x4b400000
-DATA weigh4b400000<>+28(SB)/4, $0x4b400000
-GLOBL weigh4b400000<>(SB), RODATA|NOPTR, $32
-
-DATA weigh3f318000<>+0(SB)/4, $0x3f318000
-DATA weigh3f318000<>+4(SB)/4, $0x3f318000
-DATA weigh3f318000<>+8(SB)/4, $0x3f318000
-DATA weigh3f318000<>+12(SB)/4, $0x3f318000
-DATA weigh3f318000<>+16(SB)/4, $0x3f318000
-DATA weigh3f318000<>+20(SB)/4, $0x3f318000
-DATA weigh3f318000<>+24(SB)/4, $0x3f318000
-DATA weigh3f318000<>+28(SB)/4, $0x3f318000
-GLOBL weigh3f318000<>(SB), RODATA|NOPTR, $32
-
-DATA weighb95e8083<>+0(SB)/4, $0xb95e8083
-DATA weighb95e8083<>+4(SB)/4, $0xb95e8083
-DATA weighb95e8083<>+8(SB)/4, $0xb95e8083
-DATA weighb95e8083<>+12(SB)/4, $0xb95e8083
-DATA weighb95e8083<>+16(SB)/4, $0xb95e8083
-DATA weighb95e8083<>+20(SB)/4, $0xb95e8083
-DATA weighb95e8083<>+24(SB)/4, $0xb95e8083
-DATA weighb95e8083<>+28(SB)/4, $0xb95e8083
-GLOBL weighb95e8083<>(SB), RODATA|NOPTR, $32
-
-DATA weighc2ae0000<>+0(SB)/4, $0xc2ae0000
-DATA weighc2ae0000<>+4(SB)/4, $0xc2ae0000
-DATA weighc2ae0000<>+8(SB)/4, $0xc2ae0000
-DATA weighc2ae0000<>+12(SB)/4, $0xc2ae0000
-DATA weighc2ae0000<>+16(SB)/4, $0xc2ae0000
-DATA weighc2ae0000<>+20(SB)/4, $0xc2ae0000
-DATA weighc2ae0000<>+24(SB)/4, $0xc2ae0000
-DATA weighc2ae0000<>+28(SB)/4, $0xc2ae0000
-GLOBL weighc2ae0000<>(SB), RODATA|NOPTR, $32
-
-DATA weigh3f800000<>+0(SB)/4, $0x3f800000
-DATA weigh3f800000<>+4(SB)/4, $0x3f800000
-DATA weigh3f800000<>+8(SB)/4, $0x3f800000
-DATA weigh3f800000<>+12(SB)/4, $0x3f800000
-DATA weigh3f800000<>+16(SB)/4, $0x3f800000
-DATA weigh3f800000<>+20(SB)/4, $0x3f800000
-DATA weigh3f800000<>+24(SB)/4, $0x3f800000
-DATA weigh3f800000<>+28(SB)/4, $0x3f800000
-GLOBL weigh3f800000<>(SB), RODATA|NOPTR, $32
-
-DATA weigh39506967<>+0(SB)/4, $0x39506967
-DATA weigh39506967<>+4(SB)/4, $0x39506967
-DATA weigh39506967<>+8(SB)/4, $0x39506967
-DATA weigh39506967<>+12(SB)/4, $0x39506967
-DATA weigh39506967<>+16(SB)/4, $0x39506967
-DATA weigh39506967<>+20(SB)/4, $0x39506967
-DATA weigh39506967<>+24(SB)/4, $0x39506967
-DATA weigh39506967<>+28(SB)/4, $0x39506967
-GLOBL weigh39506967<>(SB), RODATA|NOPTR, $32
-
-DATA weigh3ab743ce<>+0(SB)/4, $0x3ab743ce
-DATA weigh3ab743ce<>+4(SB)/4, $0x3ab743ce
-DATA weigh3ab743ce<>+8(SB)/4, $0x3ab743ce
-DATA weigh3ab743ce<>+12(SB)/4, $0x3ab743ce
-DATA weigh3ab743ce<>+16(SB)/4, $0x3ab743ce
-DATA weigh3ab743ce<>+20(SB)/4, $0x3ab743ce
-DATA weigh3ab743ce<>+24(SB)/4, $0x3ab743ce
-DATA weigh3ab743ce<>+28(SB)/4, $0x3ab743ce
-GLOBL weigh3ab743ce<>(SB), RODATA|NOPTR, $32
-
-DATA weigh3c088908<>+0(SB)/4, $0x3c088908
-DATA weigh3c088908<>+4(SB)/4, $0x3c088908
-DATA weigh3c088908<>+8(SB)/4, $0x3c088908
-DATA weigh3c088908<>+12(SB)/4, $0x3c088908
-DATA weigh3c088908<>+16(SB)/4, $0x3c088908
-DATA weigh3c088908<>+20(SB)/4, $0x3c088908
-DATA weigh3c088908<>+24(SB)/4, $0x3c088908
-DATA weigh3c088908<>+28(SB)/4, $0x3c088908
-GLOBL weigh3c088908<>(SB), RODATA|NOPTR, $32
-
-DATA weigh3d2aa9c1<>+0(SB)/4, $0x3d2aa9c1
-DATA weigh3d2aa9c1<>+4(SB)/4, $0x3d2aa9c1
-DATA weigh3d2aa9c1<>+8(SB)/4, $0x3d2aa9c1
-DATA weigh3d2aa9c1<>+12(SB)/4, $0x3d2aa9c1
-DATA weigh3d2aa9c1<>+16(SB)/4, $0x3d2aa9c1
-DATA weigh3d2aa9c1<>+20(SB)/4, $0x3d2aa9c1
-DATA weigh3d2aa9c1<>+24(SB)/4, $0x3d2aa9c1
-DATA weigh3d2aa9c1<>+28(SB)/4, $0x3d2aa9c1
-GLOBL weigh3d2aa9c1<>(SB), RODATA|NOPTR, $32
-
-DATA weigh3e2aaaaa<>+0(SB)/4, $0x3e2aaaaa
-DATA weigh3e2aaaaa<>+4(SB)/4, $0x3e2aaaaa
-DATA weigh3e2aaaaa<>+8(SB)/4, $0x3e2aaaaa
-DATA weigh3e2aaaaa<>+12(SB)/4, $0x3e2aaaaa
-DATA weigh3e2aaaaa<>+16(SB)/4, $0x3e2aaaaa
-DATA weigh3e2aaaaa<>+20(SB)/4, $0x3e2aaaaa
-DATA weigh3e2aaaaa<>+24(SB)/4, $0x3e2aaaaa
-DATA weigh3e2aaaaa<>+28(SB)/4, $0x3e2aaaaa
-GLOBL weigh3e2aaaaa<>(SB), RODATA|NOPTR, $32
-
-DATA weigh3f000000<>+0(SB)/4, $0x3f000000
-DATA weigh3f000000<>+4(SB)/4, $0x3f000000
-DATA weigh3f000000<>+8(SB)/4, $0x3f000000
-DATA weigh3f000000<>+12(SB)/4, $0x3f000000
-DATA weigh3f000000<>+16(SB)/4, $0x3f000000
-DATA weigh3f000000<>+20(SB)/4, $0x3f000000
-DATA weigh3f000000<>+24(SB)/4, $0x3f000000
-DATA weigh3f000000<>+28(SB)/4, $0x3f000000
-GLOBL weigh3f000000<>(SB), RODATA|NOPTR, $32
-
 // func weigh8(n int, d *float32, top float32, sums *[8]float32)
 // Requires: AVX, AVX2, SSE
 TEXT ·weigh8(SB), NOSPLIT, $0-32
@@ -12792,31 +12672,31 @@ loop:
 	JLT     done
 	VMOVUPS (CX), Y2
 	VSUBPS  Y0, Y2, Y2
-	VMULPS  weigh3fb8aa3b<>+0(SB), Y2, Y3
-	VADDPS  weigh4b400000<>+0(SB), Y3, Y3
-	VSUBPS  weigh4b400000<>+0(SB), Y3, Y5
-	VMULPS  weigh3f318000<>+0(SB), Y5, Y4
+	VMULPS  floats3fb8aa3b<>+0(SB), Y2, Y3
+	VADDPS  floats4b400000<>+0(SB), Y3, Y3
+	VSUBPS  floats4b400000<>+0(SB), Y3, Y5
+	VMULPS  floats3f318000<>+0(SB), Y5, Y4
 	VSUBPS  Y4, Y2, Y4
-	VMULPS  weighb95e8083<>+0(SB), Y5, Y5
+	VMULPS  floatsb95e8083<>+0(SB), Y5, Y5
 	VSUBPS  Y5, Y4, Y4
-	VMOVUPS weigh39506967<>+0(SB), Y6
+	VMOVUPS floats39506967<>+0(SB), Y6
 	VMULPS  Y4, Y6, Y6
-	VADDPS  weigh3ab743ce<>+0(SB), Y6, Y6
+	VADDPS  floats3ab743ce<>+0(SB), Y6, Y6
 	VMULPS  Y4, Y6, Y6
-	VADDPS  weigh3c088908<>+0(SB), Y6, Y6
+	VADDPS  floats3c088908<>+0(SB), Y6, Y6
 	VMULPS  Y4, Y6, Y6
-	VADDPS  weigh3d2aa9c1<>+0(SB), Y6, Y6
+	VADDPS  floats3d2aa9c1<>+0(SB), Y6, Y6
 	VMULPS  Y4, Y6, Y6
-	VADDPS  weigh3e2aaaaa<>+0(SB), Y6, Y6
+	VADDPS  floats3e2aaaaa<>+0(SB), Y6, Y6
 	VMULPS  Y4, Y6, Y6
-	VADDPS  weigh3f000000<>+0(SB), Y6, Y6
+	VADDPS  floats3f000000<>+0(SB), Y6, Y6
 	VMULPS  Y4, Y4, Y5
 	VMULPS  Y5, Y6, Y6
 	VADDPS  Y4, Y6, Y6
-	VADDPS  weigh3f800000<>+0(SB), Y6, Y6
+	VADDPS  floats3f800000<>+0(SB), Y6, Y6
 	VPSLLD  $0x17, Y3, Y3
 	VPADDD  Y3, Y6, Y6
-	VCMPPS  $0x05, weighc2ae0000<>+0(SB), Y2, Y5
+	VCMPPS  $0x05, floatsc2ae0000<>+0(SB), Y2, Y5
 	VANDPS  Y5, Y6, Y6
 	VCMPPS  $0x03, Y2, Y2, Y2
 	VORPS   Y2, Y6, Y6
@@ -12830,3 +12710,286 @@ done:
 	VMOVUPS Y1, (AX)
 	VZEROUPPER
 	RET
+
+DATA floats3fb8aa3b<>+0(SB)/4, $0x3fb8aa3b
+DATA floats3fb8aa3b<>+4(SB)/4, $0x3fb8aa3b
+DATA floats3fb8aa3b<>+8(SB)/4, $0x3fb8aa3b
+DATA floats3fb8aa3b<>+12(SB)/4, $0x3fb8aa3b
+DATA floats3fb8aa3b<>+16(SB)/4, $0x3fb8aa3b
+DATA floats3fb8aa3b<>+20(SB)/4, $0x3fb8aa3b
+DATA floats3fb8aa3b<>+24(SB)/4, $0x3fb8aa3b
+DATA floats3fb8aa3b<>+28(SB)/4, $0x3fb8aa3b
+GLOBL floats3fb8aa3b<>(SB), RODATA|NOPTR, $32
+
+DATA floats4b400000<>+0(SB)/4, $0x4b400000
+DATA floats4b400000<>+4(SB)/4, $0x4b400000
+DATA floats4b400000<>+8(SB)/4, $0x4b400000
+DATA floats4b400000<>+12(SB)/4, $0x4b400000
+DATA floats4b400000<>+16(SB)/4, $0x4b400000
+DATA floats4b400000<>+20(SB)/4, $0x4b400000
+DATA floats4b400000<>+24(SB)/4, $0x4b400000
+DATA floats4b400000<>+28(SB)/4, $0x4b400000
+GLOBL floats4b400000<>(SB), RODATA|NOPTR, $32
+
+DATA floats3f318000<>+0(SB)/4, $0x3f318000
+DATA floats3f318000<>+4(SB)/4, $0x3f318000
+DATA floats3f318000<>+8(SB)/4, $0x3f318000
+DATA floats3f318000<>+12(SB)/4, $0x3f318000
+DATA floats3f318000<>+16(SB)/4, $0x3f318000
+DATA floats3f318000<>+20(SB)/4, $0x3f318000
+DATA floats3f318000<>+24(SB)/4, $0x3f318000
+DATA floats3f318000<>+28(SB)/4, $0x3f318000
+GLOBL floats3f318000<>(SB), RODATA|NOPTR, $32
+
+DATA floatsb95e8083<>+0(SB)/4, $0xb95e8083
+DATA floatsb95e8083<>+4(SB)/4, $0xb95e8083
+DATA floatsb95e8083<>+8(SB)/4, $0xb95e8083
+DATA floatsb95e8083<>+12(SB)/4, $0xb95e8083
+DATA floatsb95e8083<>+16(SB)/4, $0xb95e8083
+DATA floatsb95e8083<>+20(SB)/4, $0xb95e8083
+DATA floatsb95e8083<>+24(SB)/4, $0xb95e8083
+DATA floatsb95e8083<>+28(SB)/4, $0xb95e8083
+GLOBL floatsb95e8083<>(SB), RODATA|NOPTR, $32
+
+DATA floats39506967<>+0(SB)/4, $0x39506967
+DATA floats39506967<>+4(SB)/4, $0x39506967
+DATA floats39506967<>+8(SB)/4, $0x39506967
+DATA floats39506967<>+12(SB)/4, $0x39506967
+DATA floats39506967<>+16(SB)/4, $0x39506967
+DATA floats39506967<>+20(SB)/4, $0x39506967
+DATA floats39506967<>+24(SB)/4, $0x39506967
+DATA floats39506967<>+28(SB)/4, $0x39506967
+GLOBL floats39506967<>(SB), RODATA|NOPTR, $32
+
+DATA floats3ab743ce<>+0(SB)/4, $0x3ab743ce
+DATA floats3ab743ce<>+4(SB)/4, $0x3ab743ce
+DATA floats3ab743ce<>+8(SB)/4, $0x3ab743ce
+DATA floats3ab743ce<>+12(SB)/4, $0x3ab743ce
+DATA floats3ab743ce<>+16(SB)/4, $0x3ab743ce
+DATA floats3ab743ce<>+20(SB)/4, $0x3ab743ce
+DATA floats3ab743ce<>+24(SB)/4, $0x3ab743ce
+DATA floats3ab743ce<>+28(SB)/4, $0x3ab743ce
+GLOBL floats3ab743ce<>(SB), RODATA|NOPTR, $32
+
+DATA floats3c088908<>+0(SB)/4, $0x3c088908
+DATA floats3c088908<>+4(SB)/4, $0x3c088908
+DATA floats3c088908<>+8(SB)/4, $0x3c088908
+DATA floats3c088908<>+12(SB)/4, $0x3c088908
+DATA floats3c088908<>+16(SB)/4, $0x3c088908
+DATA floats3c088908<>+20(SB)/4, $0x3c088908
+DATA floats3c088908<>+24(SB)/4, $0x3c088908
+DATA floats3c088908<>+28(SB)/4, $0x3c088908
+GLOBL floats3c088908<>(SB), RODATA|NOPTR, $32
+
+DATA floats3d2aa9c1<>+0(SB)/4, $0x3d2aa9c1
+DATA floats3d2aa9c1<>+4(SB)/4, $0x3d2aa9c1
+DATA floats3d2aa9c1<>+8(SB)/4, $0x3d2aa9c1
+DATA floats3d2aa9c1<>+12(SB)/4, $0x3d2aa9c1
+DATA floats3d2aa9c1<>+16(SB)/4, $0x3d2aa9c1
+DATA floats3d2aa9c1<>+20(SB)/4, $0x3d2aa9c1
+DATA floats3d2aa9c1<>+24(SB)/4, $0x3d2aa9c1
+DATA floats3d2aa9c1<>+28(SB)/4, $0x3d2aa9c1
+GLOBL floats3d2aa9c1<>(SB), RODATA|NOPTR, $32
+
+DATA floats3e2aaaaa<>+0(SB)/4, $0x3e2aaaaa
+DATA floats3e2aaaaa<>+4(SB)/4, $0x3e2aaaaa
+DATA floats3e2aaaaa<>+8(SB)/4, $0x3e2aaaaa
+DATA floats3e2aaaaa<>+12(SB)/4, $0x3e2aaaaa
+DATA floats3e2aaaaa<>+16(SB)/4, $0x3e2aaaaa
+DATA floats3e2aaaaa<>+20(SB)/4, $0x3e2aaaaa
+DATA floats3e2aaaaa<>+24(SB)/4, $0x3e2aaaaa
+DATA floats3e2aaaaa<>+28(SB)/4, $0x3e2aaaaa
+GLOBL floats3e2aaaaa<>(SB), RODATA|NOPTR, $32
+
+DATA floats3f000000<>+0(SB)/4, $0x3f000000
+DATA floats3f000000<>+4(SB)/4, $0x3f000000
+DATA floats3f000000<>+8(SB)/4, $0x3f000000
+DATA floats3f000000<>+12(SB)/4, $0x3f000000
+DATA floats3f000000<>+16(SB)/4, $0x3f000000
+DATA floats3f000000<>+20(SB)/4, $0x3f000000
+DATA floats3f000000<>+24(SB)/4, $0x3f000000
+DATA floats3f000000<>+28(SB)/4, $0x3f000000
+GLOBL floats3f000000<>(SB), RODATA|NOPTR, $32
+
+DATA floats3f800000<>+0(SB)/4, $0x3f800000
+DATA floats3f800000<>+4(SB)/4, $0x3f800000
+DATA floats3f800000<>+8(SB)/4, $0x3f800000
+DATA floats3f800000<>+12(SB)/4, $0x3f800000
+DATA floats3f800000<>+16(SB)/4, $0x3f800000
+DATA floats3f800000<>+20(SB)/4, $0x3f800000
+DATA floats3f800000<>+24(SB)/4, $0x3f800000
+DATA floats3f800000<>+28(SB)/4, $0x3f800000
+GLOBL floats3f800000<>(SB), RODATA|NOPTR, $32
+
+DATA floatsc2ae0000<>+0(SB)/4, $0xc2ae0000
+DATA floatsc2ae0000<>+4(SB)/4, $0xc2ae0000
+DATA floatsc2ae0000<>+8(SB)/4, $0xc2ae0000
+DATA floatsc2ae0000<>+12(SB)/4, $0xc2ae0000
+DATA floatsc2ae0000<>+16(SB)/4, $0xc2ae0000
+DATA floatsc2ae0000<>+20(SB)/4, $0xc2ae0000
+DATA floatsc2ae0000<>+24(SB)/4, $0xc2ae0000
+DATA floatsc2ae0000<>+28(SB)/4, $0xc2ae0000
+GLOBL floatsc2ae0000<>(SB), RODATA|NOPTR, $32
+
+// func softcap8(n int, d *float32, limit float32)
+// Requires: AVX, AVX2, SSE
+TEXT ·softcap8(SB), NOSPLIT, $0-20
+	MOVQ         n+0(FP), AX
+	MOVQ         d+8(FP), CX
+	MOVSS        limit+16(FP), X0
+	VBROADCASTSS X0, Y0
+
+loop:
+	SUBQ      $0x08, AX
+	JLT       done
+	VMOVUPS   (CX), Y1
+	VDIVPS    Y0, Y1, Y1
+	VMULPS    Y1, Y1, Y2
+	VMOVUPS   floatsbbbaf0ea<>+0(SB), Y5
+	VMULPS    Y2, Y5, Y5
+	VADDPS    floats3ca9134e<>+0(SB), Y5, Y5
+	VMULPS    Y2, Y5, Y5
+	VADDPS    floatsbd5c1e2d<>+0(SB), Y5, Y5
+	VMULPS    Y2, Y5, Y5
+	VADDPS    floats3e088393<>+0(SB), Y5, Y5
+	VMULPS    Y2, Y5, Y5
+	VADDPS    floatsbeaaaa99<>+0(SB), Y5, Y5
+	VMULPS    Y2, Y5, Y5
+	VMULPS    Y1, Y5, Y5
+	VADDPS    Y1, Y5, Y5
+	VANDPS    floats7fffffff<>+0(SB), Y1, Y3
+	VMULPS    floatsc0000000<>+0(SB), Y3, Y4
+	VMULPS    floats3fb8aa3b<>+0(SB), Y4, Y2
+	VADDPS    floats4b400000<>+0(SB), Y2, Y2
+	VSUBPS    floats4b400000<>+0(SB), Y2, Y8
+	VMULPS    floats3f318000<>+0(SB), Y8, Y7
+	VSUBPS    Y7, Y4, Y7
+	VMULPS    floatsb95e8083<>+0(SB), Y8, Y8
+	VSUBPS    Y8, Y7, Y7
+	VMOVUPS   floats39506967<>+0(SB), Y6
+	VMULPS    Y7, Y6, Y6
+	VADDPS    floats3ab743ce<>+0(SB), Y6, Y6
+	VMULPS    Y7, Y6, Y6
+	VADDPS    floats3c088908<>+0(SB), Y6, Y6
+	VMULPS    Y7, Y6, Y6
+	VADDPS    floats3d2aa9c1<>+0(SB), Y6, Y6
+	VMULPS    Y7, Y6, Y6
+	VADDPS    floats3e2aaaaa<>+0(SB), Y6, Y6
+	VMULPS    Y7, Y6, Y6
+	VADDPS    floats3f000000<>+0(SB), Y6, Y6
+	VMULPS    Y7, Y7, Y8
+	VMULPS    Y8, Y6, Y6
+	VADDPS    Y7, Y6, Y6
+	VADDPS    floats3f800000<>+0(SB), Y6, Y6
+	VPSLLD    $0x17, Y2, Y2
+	VPADDD    Y2, Y6, Y6
+	VCMPPS    $0x05, floatsc2ae0000<>+0(SB), Y4, Y8
+	VANDPS    Y8, Y6, Y6
+	VCMPPS    $0x03, Y4, Y4, Y2
+	VORPS     Y2, Y6, Y6
+	VADDPS    floats3f800000<>+0(SB), Y6, Y2
+	VMOVUPS   floats3f800000<>+0(SB), Y4
+	VSUBPS    Y6, Y4, Y4
+	VDIVPS    Y2, Y4, Y4
+	VCMPPS    $0x01, floats3f200000<>+0(SB), Y3, Y3
+	VBLENDVPS Y3, Y5, Y4, Y4
+	VANDPS    floats80000000<>+0(SB), Y1, Y1
+	VORPS     Y1, Y4, Y4
+	VMULPS    Y0, Y4, Y4
+	VMOVUPS   Y4, (CX)
+	ADDQ      $0x20, CX
+	JMP       loop
+
+done:
+	VZEROUPPER
+	RET
+
+DATA floatsbbbaf0ea<>+0(SB)/4, $0xbbbaf0ea
+DATA floatsbbbaf0ea<>+4(SB)/4, $0xbbbaf0ea
+DATA floatsbbbaf0ea<>+8(SB)/4, $0xbbbaf0ea
+DATA floatsbbbaf0ea<>+12(SB)/4, $0xbbbaf0ea
+DATA floatsbbbaf0ea<>+16(SB)/4, $0xbbbaf0ea
+DATA floatsbbbaf0ea<>+20(SB)/4, $0xbbbaf0ea
+DATA floatsbbbaf0ea<>+24(SB)/4, $0xbbbaf0ea
+DATA floatsbbbaf0ea<>+28(SB)/4, $0xbbbaf0ea
+GLOBL floatsbbbaf0ea<>(SB), RODATA|NOPTR, $32
+
+DATA floats3ca9134e<>+0(SB)/4, $0x3ca9134e
+DATA floats3ca9134e<>+4(SB)/4, $0x3ca9134e
+DATA floats3ca9134e<>+8(SB)/4, $0x3ca9134e
+DATA floats3ca9134e<>+12(SB)/4, $0x3ca9134e
+DATA floats3ca9134e<>+16(SB)/4, $0x3ca9134e
+DATA floats3ca9134e<>+20(SB)/4, $0x3ca9134e
+DATA floats3ca9134e<>+24(SB)/4, $0x3ca9134e
+DATA floats3ca9134e<>+28(SB)/4, $0x3ca9134e
+GLOBL floats3ca9134e<>(SB), RODATA|NOPTR, $32
+
+DATA floatsbd5c1e2d<>+0(SB)/4, $0xbd5c1e2d
+DATA floatsbd5c1e2d<>+4(SB)/4, $0xbd5c1e2d
+DATA floatsbd5c1e2d<>+8(SB)/4, $0xbd5c1e2d
+DATA floatsbd5c1e2d<>+12(SB)/4, $0xbd5c1e2d
+DATA floatsbd5c1e2d<>+16(SB)/4, $0xbd5c1e2d
+DATA floatsbd5c1e2d<>+20(SB)/4, $0xbd5c1e2d
+DATA floatsbd5c1e2d<>+24(SB)/4, $0xbd5c1e2d
+DATA floatsbd5c1e2d<>+28(SB)/4, $0xbd5c1e2d
+GLOBL floatsbd5c1e2d<>(SB), RODATA|NOPTR, $32
+
+DATA floats3e088393<>+0(SB)/4, $0x3e088393
+DATA floats3e088393<>+4(SB)/4, $0x3e088393
+DATA floats3e088393<>+8(SB)/4, $0x3e088393
+DATA floats3e088393<>+12(SB)/4, $0x3e088393
+DATA floats3e088393<>+16(SB)/4, $0x3e088393
+DATA floats3e088393<>+20(SB)/4, $0x3e088393
+DATA floats3e088393<>+24(SB)/4, $0x3e088393
+DATA floats3e088393<>+28(SB)/4, $0x3e088393
+GLOBL floats3e088393<>(SB), RODATA|NOPTR, $32
+
+DATA floatsbeaaaa99<>+0(SB)/4, $0xbeaaaa99
+DATA floatsbeaaaa99<>+4(SB)/4, $0xbeaaaa99
+DATA floatsbeaaaa99<>+8(SB)/4, $0xbeaaaa99
+DATA floatsbeaaaa99<>+12(SB)/4, $0xbeaaaa99
+DATA floatsbeaaaa99<>+16(SB)/4, $0xbeaaaa99
+DATA floatsbeaaaa99<>+20(SB)/4, $0xbeaaaa99
+DATA floatsbeaaaa99<>+24(SB)/4, $0xbeaaaa99
+DATA floatsbeaaaa99<>+28(SB)/4, $0xbeaaaa99
+GLOBL floatsbeaaaa99<>(SB), RODATA|NOPTR, $32
+
+DATA floats7fffffff<>+0(SB)/4, $0x7fffffff
+DATA floats7fffffff<>+4(SB)/4, $0x7fffffff
+DATA floats7fffffff<>+8(SB)/4, $0x7fffffff
+DATA floats7fffffff<>+12(SB)/4, $0x7fffffff
+DATA floats7fffffff<>+16(SB)/4, $0x7fffffff
+DATA floats7fffffff<>+20(SB)/4, $0x7fffffff
+DATA floats7fffffff<>+24(SB)/4, $0x7fffffff
+DATA floats7fffffff<>+28(SB)/4, $0x7fffffff
+GLOBL floats7fffffff<>(SB), RODATA|NOPTR, $32
+
+DATA floatsc0000000<>+0(SB)/4, $0xc0000000
+DATA floatsc0000000<>+4(SB)/4, $0xc0000000
+DATA floatsc0000000<>+8(SB)/4, $0xc0000000
+DATA floatsc0000000<>+12(SB)/4, $0xc0000000
+DATA floatsc0000000<>+16(SB)/4, $0xc0000000
+DATA floatsc0000000<>+20(SB)/4, $0xc0000000
+DATA floatsc0000000<>+24(SB)/4, $0xc0000000
+DATA floatsc0000000<>+28(SB)/4, $0xc0000000
+GLOBL floatsc0000000<>(SB), RODATA|NOPTR, $32
+
+DATA floats3f200000<>+0(SB)/4, $0x3f200000
+DATA floats3f200000<>+4(SB)/4, $0x3f200000
+DATA floats3f200000<>+8(SB)/4, $0x3f200000
+DATA floats3f200000<>+12(SB)/4, $0x3f200000
+DATA floats3f200000<>+16(SB)/4, $0x3f200000
+DATA floats3f200000<>+20(SB)/4, $0x3f200000
+DATA floats3f200000<>+24(SB)/4, $0x3f200000
+DATA floats3f200000<>+28(SB)/4, $0x3f200000
+GLOBL floats3f200000<>(SB), RODATA|NOPTR, $32
+
+DATA floats80000000<>+0(SB)/4, $0x80000000
+DATA floats80000000<>+4(SB)/4, $0x80000000
+DATA floats80000000<>+8(SB)/4, $0x80000000
+DATA floats80000000<>+12(SB)/4, $0x80000000
+DATA floats80000000<>+16(SB)/4, $0x80000000
+DATA floats80000000<>+20(SB)/4, $0x80000000
+DATA floats80000000<>+24(SB)/4, $0x80000000
+DATA floats80000000<>+28(SB)/4, $0x80000000
+GLOBL floats80000000<>(SB), RODATA|NOPTR, $32

@@ -87,3 +87,9 @@ func weigh(d []float32, top float32, sums *[lanes]float32) {
 		sums[i%lanes] += d[i]
 	}
 }
+
+func softcap(d []float32, limit float32) {
+	for i, x := range d {
+		d[i] = limit * tanh(x/limit)
+	}
+}

@@ -40,6 +40,7 @@ type Kernels struct {
 	blend                 func(d, s []float32, x, y float32)
 	largest               func(s []float32, top *[lanes]float32)
 	weigh                 func(d []float32, top float32, sums *[lanes]float32)
+	softcap               func(d []float32, limit float32)
 	fewRows, columnsOfFew int // rows that take so many columns together; 0: none do
 	mostColumns           int // that any rows take together, where there are as many; 0: no more than those
 }
@@ -55,7 +56,7 @@ func (k *Kernels) Name() string { return k.name }
 
 // Portable returns the kernels in Go.
 func Portable() *Kernels {
-	return &Kernels{name: "portable", mulAdd: mulAdd, turn: turn, widenBF16: widenBF16, widenF16: widenF16, scale: scale, blend: blend, largest: largest, weigh: weigh}
+	return &Kernels{name: "portable", mulAdd: mulAdd, turn: turn, widenBF16: widenBF16, widenF16: widenF16, scale: scale, blend: blend, largest: largest, weigh: weigh, softcap: softcap}
 }
 
 // Matrix is rows of f32, f16 or bf16 in memory, Pitch elements apart.
@@ -187,4 +188,16 @@ func (k *Kernels) Weigh(d []float32, top float32, l *Lanes) float32 {
 	*l = Lanes{}
 	k.weigh(d, top, (*[lanes]float32)(l))
 	return ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]))
+}
+
+// Softcap puts limit·tanh(d[i]/limit) to d[i], for a limit above zero.
+func (k *Kernels) Softcap(d []float32, limit float64) {
+	const most = 1 << 64 // beyond it and its reciprocal, quotients of usual scores are subnormal or infinite in float32
+	if limit >= 1./most && limit <= most {
+		k.softcap(d, float32(limit))
+		return
+	}
+	for i, x := range d {
+		d[i] = float32(limit * math.Tanh(float64(x)/limit))
+	}
 }

@@ -89,7 +89,7 @@ func avx512MulAdd(rows, cols, depth int, a *float32, lda int, b Matrix, c *float
 
 func avx2() *Kernels {
 	return &Kernels{name: "avx2", mulAdd: avx2MulAdd, turn: avx2Turn, prefetch: prefetch, widenBF16: avx2WidenBF16, widenF16: avx2WidenF16,
-		scale: avx2Scale, blend: avx2Blend, largest: avx2Largest, weigh: avx2Weigh, fewRows: 3, columnsOfFew: 32}
+		scale: avx2Scale, blend: avx2Blend, largest: avx2Largest, weigh: avx2Weigh, softcap: avx2Softcap, fewRows: 3, columnsOfFew: 32}
 }
 
 func avx2MulAdd(rows, cols, depth int, a *float32, lda int, b Matrix, c *float32, ldc int) {
@@ -165,4 +165,12 @@ func avx2Weigh(d []float32, top float32, sums *[lanes]float32) {
 		weigh8(n, unsafe.SliceData(d), top, sums)
 	}
 	weigh(d[n:], top, sums)
+}
+
+func avx2Softcap(d []float32, limit float32) {
+	n := whole(len(d))
+	if n > 0 {
+		softcap8(n, unsafe.SliceData(d), limit)
+	}
+	softcap(d[n:], limit)
 }

@@ -145,6 +145,11 @@ func TestSameBits(t *testing.T) {
 			sums := slices.Clone(d)
 			k.Blend(sums, weights, x, y)
 			k.Scale(sums, y)
+			capped := slices.Clone(s)
+			k.Softcap(capped, 3)
+			sums = append(sums, capped...)
+			k.Softcap(capped, math.Abs(float64(y))) // of numbers of both sizes
+			sums = append(sums, capped...)
 			for i, v := range sums { // which NaN an operation returns is the processor's choice
 				if v != v {
 					sums[i] = float32(math.NaN())
@@ -155,6 +160,7 @@ func TestSameBits(t *testing.T) {
 			for i, v := range s {
 				narrow[i] = dtype.F32ToF16(v)
 			}
+			sums = sums[:n]
 			for _, dt := range float32s[1:] {
 				k.Widen(sums, Matrix{unsafe.Pointer(unsafe.SliceData(narrow)), n, dt})
 				add(sums...)
@@ -182,6 +188,38 @@ func TestWeigh(t *testing.T) {
 		if got := exp(x - x); got == got {
 			t.Errorf("e to the NaN is %g", got)
 		}
+	}
+}
+
+// TestSoftcap holds capped scores to math.Tanh, at the ends and for limits of any size.
+func TestSoftcap(t *testing.T) {
+	for _, k := range available() {
+		check := func(limit float64, scores ...float32) {
+			t.Helper()
+			got := slices.Clone(scores)
+			k.Softcap(got, limit)
+			for i, x := range scores {
+				want := float64(float32(limit * math.Tanh(float64(x)/limit)))
+				d := math.Abs(float64(got[i]) - want)
+				if math.IsNaN(want) != math.IsNaN(float64(got[i])) || math.Signbit(want) != math.Signbit(float64(got[i])) && want == want || d > math.Abs(want)/(1<<21)+min(limit, 0x1p64)*0x1p-149 { // quotients may be subnormal
+					t.Fatalf("%s: %g capped at %g is %g, want %g", k.Name(), x, limit, got[i], want)
+				}
+			}
+		}
+		negativeZero := float32(math.Copysign(0, -1))
+		for _, limit := range []float64{50, 1, 0x1p-64, 0x1p64, 0x1p-66, 0x1p66, 1e-60, 1e300, math.Inf(1)} {
+			l := float32(min(limit, 1e30))
+			check(limit, 0, negativeZero, float32(math.NaN()), 1, -1, 1e-3, l, -l, 0.625*l, 0.62499*l, -0.626*l, 5*l, -9*l, 1e30, -1e30, 1e-30)
+			if !math.IsInf(limit, 1) { // the quotient of infinities has no value
+				check(limit, float32(math.Inf(1)), float32(math.Inf(-1)), 1, 2, 3, 4, 5, 6)
+			}
+		}
+		var scores []float32
+		for x := float32(-20); x < 20; x += 0.0037 {
+			scores = append(scores, x)
+		}
+		check(1, scores...)
+		check(7.3, scores...)
 	}
 }
 

@@ -62,7 +62,9 @@ func main() {
 	scale()
 	blend()
 	largest()
-	weigh()
+	f := floats{}
+	weigh(f)
+	softcap(f)
 	Generate()
 }
 
@@ -491,21 +493,64 @@ const (
 
 var expPolynomial = []float32{1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1}
 
-func weigh() {
-	constant := func(v float32) operand.Mem {
-		m := GLOBL(fmt.Sprintf("weigh%08x", math.Float32bits(v)), RODATA|NOPTR)
+// The polynomial of tanh is that of exp.go.
+const tanhSmall = 0.625
+
+var tanhPolynomial = []float32{-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1}
+
+// floats has one read-only constant of eight equal numbers for each number that is asked for.
+type floats map[uint32]operand.Mem
+
+func (f floats) at(v float32) operand.Mem { return f.bits(math.Float32bits(v)) }
+
+func (f floats) bits(v uint32) operand.Mem {
+	m, ok := f[v]
+	if !ok {
+		m = GLOBL(fmt.Sprintf("floats%08x", v), RODATA|NOPTR)
 		for i := range kit.Lanes {
-			DATA(4*i, operand.U32(math.Float32bits(v)))
+			DATA(4*i, operand.U32(v))
 		}
-		return m
+		f[v] = m
 	}
-	var mem []operand.Mem
-	for _, v := range []float32{math.Log2E, expShift, expLn2Hi, expLn2Lo, expLeast, 1} {
-		mem = append(mem, constant(v))
+	return m
+}
+
+// horner computes a polynomial of x, the highest coefficient first.
+func (f floats) horner(x reg.VecVirtual, coefficients []float32) reg.VecVirtual {
+	y := YMM()
+	VMOVUPS(f.at(coefficients[0]), y)
+	for _, c := range coefficients[1:] {
+		VMULPS(x, y, y)
+		VADDPS(f.at(c), y, y)
 	}
-	for _, v := range expPolynomial {
-		mem = append(mem, constant(v))
-	}
+	return y
+}
+
+// exp returns e to the x for x <= 0 and NaN, as exp.go defines it.
+func (f floats) exp(x reg.VecVirtual) reg.VecVirtual {
+	z, r, t, nan := YMM(), YMM(), YMM(), YMM()
+	VMULPS(f.at(math.Log2E), x, z)
+	VADDPS(f.at(expShift), z, z)
+	VSUBPS(f.at(expShift), z, t)
+	VMULPS(f.at(expLn2Hi), t, r)
+	VSUBPS(r, x, r)
+	VMULPS(f.at(expLn2Lo), t, t)
+	VSUBPS(t, r, r)
+	y := f.horner(r, expPolynomial)
+	VMULPS(r, r, t)
+	VMULPS(t, y, y)
+	VADDPS(r, y, y)
+	VADDPS(f.at(1), y, y)
+	VPSLLD(operand.U8(23), z, z)
+	VPADDD(z, y, y)
+	VCMPPS(operand.U8(5), f.at(expLeast), x, t) // not less than, or unordered
+	VANDPS(t, y, y)
+	VCMPPS(operand.U8(3), x, x, nan) // unordered
+	VORPS(nan, y, y)
+	return y
+}
+
+func weigh(f floats) {
 	var top, sum reg.VecVirtual
 	kit.Block("weigh8", "func(n int, d *float32, top float32, sums *[8]float32)", "puts e to the d-top of n numbers to d, and adds element i to sums[i%8].", []string{"d", "sums"}, []int{4, 0},
 		func(p []reg.GPVirtual) {
@@ -513,34 +558,44 @@ func weigh() {
 			VMOVUPS(kit.At(p[1]), sum)
 		},
 		func(p []reg.GPVirtual) {
-			x, z, r, t, y, nan := YMM(), YMM(), YMM(), YMM(), YMM(), YMM()
+			x := YMM()
 			VMOVUPS(kit.At(p[0]), x)
 			VSUBPS(top, x, x)
-			VMULPS(mem[0], x, z)
-			VADDPS(mem[1], z, z)
-			VSUBPS(mem[1], z, t)
-			VMULPS(mem[2], t, r)
-			VSUBPS(r, x, r)
-			VMULPS(mem[3], t, t)
-			VSUBPS(t, r, r)
-			VMOVUPS(mem[6], y)
-			for _, c := range mem[7:] {
-				VMULPS(r, y, y)
-				VADDPS(c, y, y)
-			}
-			VMULPS(r, r, t)
-			VMULPS(t, y, y)
-			VADDPS(r, y, y)
-			VADDPS(mem[5], y, y)
-			VPSLLD(operand.U8(23), z, z)
-			VPADDD(z, y, y)
-			VCMPPS(operand.U8(5), mem[4], x, t) // not less than, or unordered
-			VANDPS(t, y, y)
-			VCMPPS(operand.U8(3), x, x, nan) // unordered
-			VORPS(nan, y, y)
+			y := f.exp(x)
 			VMOVUPS(y, kit.At(p[0]))
 			VADDPS(y, sum, sum)
 		})
 	VMOVUPS(sum, kit.At(kit.Load64("sums")))
+	kit.End()
+}
+
+func softcap(f floats) {
+	const signBit = 1 << 31
+	var limit reg.VecVirtual
+	kit.Block("softcap8", "func(n int, d *float32, limit float32)", "puts limit·tanh(d/limit) of n numbers to d.", []string{"d"}, []int{4},
+		func([]reg.GPVirtual) { limit = argument("limit") },
+		func(p []reg.GPVirtual) {
+			x, s, z, t := YMM(), YMM(), YMM(), YMM()
+			VMOVUPS(kit.At(p[0]), x)
+			VDIVPS(limit, x, x)
+			VMULPS(x, x, s)
+			y := f.horner(s, tanhPolynomial)
+			VMULPS(s, y, y)
+			VMULPS(x, y, y)
+			VADDPS(x, y, y)
+			VANDPS(f.bits(signBit-1), x, z)
+			VMULPS(f.at(-2), z, t)
+			e := f.exp(t)
+			VADDPS(f.at(1), e, s)
+			VMOVUPS(f.at(1), t)
+			VSUBPS(e, t, t)
+			VDIVPS(s, t, t)
+			VCMPPS(operand.U8(1), f.at(tanhSmall), z, z) // less than
+			VBLENDVPS(z, y, t, t)
+			VANDPS(f.bits(signBit), x, x)
+			VORPS(x, t, t)
+			VMULPS(limit, t, t)
+			VMOVUPS(t, kit.At(p[0]))
+		})
 	kit.End()
 }
