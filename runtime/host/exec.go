@@ -55,6 +55,10 @@ func (fr *frame) exec(list []inst, n int) {
 			fr.unit.sigmoid(fr.f[in.dst:in.dst+n], fr.f[in.a:in.a+n])
 		case vec.OpSilu:
 			fr.unit.silu(fr.f[in.dst:in.dst+n], fr.f[in.a:in.a+n])
+		case vec.OpGeluTanh:
+			fr.unit.geluTanh(fr.f[in.dst:in.dst+n], fr.f[in.a:in.a+n])
+		case vec.OpTanh:
+			fr.unit.tanh(fr.f[in.dst:in.dst+n], fr.f[in.a:in.a+n])
 		case vec.OpAdd:
 			fr.unit.add(fr.f[in.dst:in.dst+n], fr.f[in.a:in.a+n], fr.f[in.b:in.b+n])
 		case vec.OpSub:

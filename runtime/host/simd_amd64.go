@@ -199,6 +199,16 @@ func sigmoid8(n int, d *float32, s *float32, table *[32]uint64)
 //go:noescape
 func silu8(n int, d *float32, s *float32, table *[32]uint64)
 
+// geluTanh8 computes x/(1+exp(-2z)) with z = sqrt(2/pi)·(x + 0.044715x³) of n numbers, with the table of unary.go.
+//
+//go:noescape
+func geluTanh8(n int, d *float32, s *float32, table *[32]uint64)
+
+// tanh8 computes tanh(x) of n numbers, with the table of unary.go.
+//
+//go:noescape
+func tanh8(n int, d *float32, s *float32, table *[32]uint64)
+
 // philox32 computes n random numbers, n a multiple of 32, of one seed and offset and of
 // blocks that follow each other.
 //

@@ -61,10 +61,6 @@ func unaryF(op vec.Op, d, a []float32) {
 		for i, x := range a {
 			d[i] = float32(math.Cos(float64(x)))
 		}
-	case vec.OpTanh:
-		for i, x := range a {
-			d[i] = float32(tanh(float64(x)))
-		}
 	case vec.OpErf:
 		for i, x := range a {
 			d[i] = float32(math.Erf(float64(x)))
@@ -72,16 +68,6 @@ func unaryF(op vec.Op, d, a []float32) {
 	case vec.OpGelu:
 		for i, x := range a {
 			d[i] = float32(0.5 * float64(x) * math.Erfc(float64(x)*-math.Sqrt2/2))
-		}
-	case vec.OpGeluTanh:
-		for i, x := range a {
-			// (1 + tanh z)/2 = 1/(1 + exp(-2z))
-			x := float64(x)
-			z := 2 * math.Sqrt2 / math.SqrtPi * (x + 0.044715*x*x*x)
-			d[i] = float32(x / (1 + exp(clampExp(-z))))
-			if x < -math.MaxFloat32 {
-				d[i] = nan32
-			}
 		}
 	case vec.OpRelu:
 		for i, x := range a {
@@ -126,6 +112,26 @@ func silus(d, a []float32) {
 		if x < -math.MaxFloat32 {
 			d[i] = nan32 // -Inf·0
 		}
+	}
+}
+
+func geluTanhs(d, a []float32) {
+	a = a[:len(d)]
+	for i, x := range a {
+		// (1 + tanh z)/2 = 1/(1 + exp(-2z))
+		x := float64(x)
+		z := 2 * math.Sqrt2 / math.SqrtPi * (x + 0.044715*x*x*x)
+		d[i] = float32(x / (1 + exp(clampExp(-z))))
+		if x < -math.MaxFloat32 {
+			d[i] = nan32
+		}
+	}
+}
+
+func tanhs(d, a []float32) {
+	a = a[:len(d)]
+	for i, x := range a {
+		d[i] = float32(tanh(float64(x)))
 	}
 }
 

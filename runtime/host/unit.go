@@ -23,6 +23,7 @@ type unit struct {
 	dotsF32, dotsBF16, dotsF16 func(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, out *sums)
 
 	exp, sigmoid, silu    func(d, a []float32)
+	geluTanh, tanh        func(d, a []float32)
 	add, sub, mul, div    func(d, a, b []float32)
 	roundBF16, roundF16   func(d, a []float32)
 	widenBF16, widenF16   func(d []float32, s []uint16)      // exact
@@ -44,7 +45,7 @@ func bestUnit() *unit {
 // portable is the unit in Go, for every architecture.
 func portable() *unit {
 	return &unit{
-		name: "portable", rows: 3, dotsF32: dotsF32, exp: exps, sigmoid: sigmoids, silu: silus, add: add, sub: sub, mul: mul, div: div,
+		name: "portable", rows: 3, dotsF32: dotsF32, exp: exps, sigmoid: sigmoids, silu: silus, geluTanh: geluTanhs, tanh: tanhs, add: add, sub: sub, mul: mul, div: div,
 		roundBF16: roundBF16s, roundF16: roundF16s, widenBF16: widenBF16, widenF16: widenF16, narrowBF16: narrowBF16, narrowF16: narrowF16, sum: sum, relate: relation, selects: selectF,
 		philox: philox.Uniforms,
 	}

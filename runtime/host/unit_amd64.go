@@ -37,7 +37,7 @@ func avx512() *unit {
 func avx2() *unit {
 	return &unit{
 		name: "avx2", rows: 3, dotsF32: avx2F32, dotsBF16: avx2BF16, dotsF16: avx2F16,
-		exp: avx2Exp, sigmoid: avx2Sigmoid, silu: avx2Silu, add: avx2Add, sub: avx2Sub, mul: avx2Mul, div: avx2Div,
+		exp: avx2Exp, sigmoid: avx2Sigmoid, silu: avx2Silu, geluTanh: avx2GeluTanh, tanh: avx2Tanh, add: avx2Add, sub: avx2Sub, mul: avx2Mul, div: avx2Div,
 		roundBF16: avx2RoundBF16, roundF16: avx2RoundF16, widenBF16: avx2WidenBF16, widenF16: avx2WidenF16,
 		narrowBF16: avx2NarrowBF16, narrowF16: avx2NarrowF16, sum: avx2Sum, relate: avx2Relate, selects: avx2Select,
 		philox: avx2Philox,
@@ -251,6 +251,24 @@ func avx2Silu(d, a []float32) {
 		silu8(n, &d[0], &a[0], &exp2Table)
 	}
 	silus(d[n:], a[n:])
+}
+
+func avx2GeluTanh(d, a []float32) {
+	a = a[:len(d)]
+	n := whole(len(d))
+	if n > 0 {
+		geluTanh8(n, &d[0], &a[0], &exp2Table)
+	}
+	geluTanhs(d[n:], a[n:])
+}
+
+func avx2Tanh(d, a []float32) {
+	a = a[:len(d)]
+	n := whole(len(d))
+	if n > 0 {
+		tanh8(n, &d[0], &a[0], &exp2Table)
+	}
+	tanhs(d[n:], a[n:])
 }
 
 func avx2Relate(op vec.Op, d []int64, a, b []float32) {

@@ -181,16 +181,18 @@ func TestUnitBlocks(t *testing.T) {
 					}
 				}
 			}
-			// Small magnitudes too: most bit patterns overflow an exponential.
+			// Small magnitudes too: most bit patterns overflow an exponential, and tanh has a formula of its own below 0.625.
 			c := make([]float32, n)
 			for i := range c {
 				if c[i] = a[i]; i%2 == 0 {
-					c[i] = float32(r.NormFloat64() * 30)
+					c[i] = float32(r.NormFloat64() * []float64{0.5, 30}[i/2%2])
 				}
 			}
 			floats("exp", quiet, func(u *unit, d []float32) { u.exp(d, c) })
 			floats("sigmoid", quiet, func(u *unit, d []float32) { u.sigmoid(d, c) })
 			floats("silu", quiet, func(u *unit, d []float32) { u.silu(d, c) })
+			floats("gelu.tanh", quiet, func(u *unit, d []float32) { u.geluTanh(d, c) })
+			floats("tanh", quiet, func(u *unit, d []float32) { u.tanh(d, c) })
 			floats("add", quiet, func(u *unit, d []float32) { u.add(d, a, b) })
 			floats("sub", quiet, func(u *unit, d []float32) { u.sub(d, a, b) })
 			floats("mul", quiet, func(u *unit, d []float32) { u.mul(d, a, b) })

@@ -79,18 +79,7 @@ func main() {
 	bf16()
 	f16()
 	sum()
-	exponential("exp8", "e to the x", nil)
-	exponential("sigmoid8", "1/(1+exp(-x))", func(c *constants, x, e reg.VecVirtual) {
-		VADDPD(c.one, e, e)
-		VDIVPD(e, c.one, e)
-	})
-	exponential("silu8", "x/(1+exp(-x))", func(c *constants, x, e reg.VecVirtual) {
-		VADDPD(c.one, e, e)
-		VDIVPD(e, x, e)
-		// -Inf·0 is NaN, of which all bits set is one.
-		VCMPPD(operand.U8(0), c.minusInf, x, x)
-		VORPD(x, e, e)
-	})
+	exponentials()
 	philox()
 	Generate()
 }
@@ -403,38 +392,117 @@ const (
 	expMax   = 700
 )
 
-// constants are what an exponential keeps in registers.
-type constants struct{ one, minusInf reg.VecVirtual }
+// The rational function of tanh is that of runtime/host/unary.go, the highest coefficient first.
+const tanhSmall = 0.625
 
-// exponential computes functions of e to the x, or to the -x if there is a
-// finish, in two halves of four float64 numbers. Multiplications and additions
-// stay apart, as in Go.
-func exponential(name, doc string, finish func(c *constants, x, e reg.VecVirtual)) {
-	var shift, inv, c0, c1, c2, most, least reg.VecVirtual
-	var c constants
-	double := func(v float64) reg.VecVirtual {
-		r, x, y := GP64(), XMM(), YMM()
-		MOVQ(operand.U64(math.Float64bits(v)), r)
-		VMOVQ(r, x)
-		VPBROADCASTQ(x, y)
-		return y
-	}
-	prepare := func([]reg.GPVirtual) {
-		shift, inv, c0, c1, c2, c.one = double(expShift), double(invLn2N), double(expC0), double(expC1), double(expC2), double(1)
-		most, least = double(expMax), double(-expMax)
-		if finish != nil {
-			c.minusInf = double(math.Inf(-1))
+var (
+	tanhP = []float64{-9.64399179425052238628e-1, -9.92877231001918586564e1, -1.61468768441708447952e3}
+	tanhQ = []float64{1, 1.12811678491632931402e2, 2.23548839060100448583e3, 4.84406305325125486048e3}
+)
+
+// doubles has one read-only constant of four equal float64 for each number that is asked for.
+type doubles map[uint64]operand.Mem
+
+func (d doubles) at(v float64) operand.Mem { return d.bits(math.Float64bits(v)) }
+
+func (d doubles) bits(v uint64) operand.Mem {
+	m, ok := d[v]
+	if !ok {
+		m = GLOBL(fmt.Sprintf("doubles%016x", v), RODATA|NOPTR)
+		for i := range 4 {
+			DATA(8*i, operand.U64(v))
 		}
+		d[v] = m
+	}
+	return m
+}
+
+// horner computes a polynomial of x, the highest coefficient first. A coefficient of 1 is not multiplied.
+func (d doubles) horner(x reg.VecVirtual, coefficients []float64) reg.VecVirtual {
+	y := YMM()
+	if coefficients[0] == 1 {
+		VADDPD(d.at(coefficients[1]), x, y)
+		coefficients = coefficients[1:]
+	} else {
+		VMOVUPD(d.at(coefficients[0]), y)
+	}
+	for _, c := range coefficients[1:] {
+		VMULPD(x, y, y)
+		VADDPD(d.at(c), y, y)
+	}
+	return y
+}
+
+// exponentials emits the functions that need one exponential of each element.
+func exponentials() {
+	d := doubles{}
+	negated := func(x, e reg.VecVirtual) {
+		VXORPD(e, e, e)
+		VSUBPD(x, e, e)
+	}
+	logistic := func(x, e reg.VecVirtual) { // x/(1+e)
+		VADDPD(d.at(1), e, e)
+		VDIVPD(e, x, e)
+		// -Inf·0 is NaN, of which all bits set is one.
+		VCMPPD(operand.U8(0), d.at(math.Inf(-1)), x, x)
+		VORPD(x, e, e)
+	}
+	d.exponential("exp8", "e to the x", func(x, e reg.VecVirtual) { VMOVAPD(x, e) }, nil)
+	d.exponential("sigmoid8", "1/(1+exp(-x))", negated, func(x, e reg.VecVirtual) {
+		VADDPD(d.at(1), e, e)
+		VMOVUPD(d.at(1), x)
+		VDIVPD(e, x, e)
+	})
+	d.exponential("silu8", "x/(1+exp(-x))", negated, logistic)
+	d.exponential("geluTanh8", "x/(1+exp(-2z)) with z = sqrt(2/pi)·(x + 0.044715x³)", func(x, e reg.VecVirtual) {
+		VMULPD(d.at(0.044715), x, e)
+		VMULPD(x, e, e)
+		VMULPD(x, e, e)
+		VADDPD(e, x, e)
+		VMULPD(d.at(2*math.Sqrt2/math.SqrtPi), e, e)
+		VXORPD(d.at(math.Copysign(0, -1)), e, e)
+	}, logistic)
+	d.exponential("tanh8", "tanh(x)", func(x, e reg.VecVirtual) {
+		VANDPD(d.bits(math.MaxInt64), x, e)
+		VADDPD(e, e, e)
+	}, func(x, e reg.VecVirtual) {
+		large, small := YMM(), YMM()
+		VADDPD(d.at(1), e, e)
+		VMOVUPD(d.at(2), large)
+		VDIVPD(e, large, large)
+		VMOVUPD(d.at(1), e)
+		VSUBPD(large, e, large)
+		VMULPD(x, x, e)
+		VMULPD(e, x, small)
+		VMULPD(d.horner(e, tanhP), small, small)
+		VDIVPD(d.horner(e, tanhQ), small, small)
+		VADDPD(small, x, small)
+		VANDPD(d.bits(math.MaxInt64), x, e)
+		VCMPPD(operand.U8(1), d.at(tanhSmall), e, e) // less than
+		VBLENDVPD(e, small, large, e)
+		VANDPD(d.at(math.Copysign(0, -1)), x, x)
+		VORPD(x, e, e) // also -0 has the sign of x
+	})
+}
+
+// exponential emits a function of e to the power that exponent computes of x. It takes two halves of
+// four float64 numbers. finish makes the result of the exponential and x. Multiplications and
+// additions stay apart, as in Go.
+func (d doubles) exponential(name, doc string, exponent, finish func(x, e reg.VecVirtual)) {
+	var shift, inv, c0, c1, c2, one, most, least reg.VecVirtual
+	prepare := func([]reg.GPVirtual) {
+		load := func(v float64) reg.VecVirtual {
+			y := YMM()
+			VMOVUPD(d.at(v), y)
+			return y
+		}
+		shift, inv, c0, c1, c2, one = load(expShift), load(invLn2N), load(expC0), load(expC1), load(expC2), load(1)
+		most, least = load(expMax), load(-expMax)
 	}
 	half := func(p []reg.GPVirtual, i int) reg.VecVirtual {
 		x, e, k, s := YMM(), YMM(), YMM(), YMM()
 		VCVTPS2PD(operand.Mem{Base: p[1], Disp: 16 * i}, x)
-		if finish != nil {
-			VXORPD(e, e, e)
-			VSUBPD(x, e, e)
-		} else {
-			VMOVAPD(x, e)
-		}
+		exponent(x, e)
 		// The operand that is returned for NaN is the first here.
 		VMINPD(e, most, e)
 		VMAXPD(e, least, e)
@@ -454,11 +522,11 @@ func exponential(name, doc string, finish func(c *constants, x, e reg.VecVirtual
 		VMULPD(e, e, t)
 		VMULPD(t, s, s)
 		VMULPD(c2, e, e)
-		VADDPD(c.one, e, e)
+		VADDPD(one, e, e)
 		VADDPD(e, s, e)
 		VMULPD(k, e, e)
 		if finish != nil {
-			finish(&c, x, e)
+			finish(x, e)
 		}
 		VCVTPD2PSY(e, e.AsX())
 		return e
