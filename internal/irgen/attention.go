@@ -9,8 +9,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// attention adds an attention over values whose last axis is cut into queries or keys, heads
-// and elements of a head; with grad its gradient, too.
+// attention adds an attention of values whose last axis is split into queries or keys, heads and elements
+// of a head. With grad it adds the gradient, too.
 func (g *generator) attention(grad bool) {
 	if !g.allowed("reshape") || !g.allowed("attention") || !g.has(dtype.F32) {
 		return
@@ -44,7 +44,8 @@ func (g *generator) attention(grad bool) {
 	if !grad {
 		return
 	}
-	// The sums of e are those of p, which are at most 1 for a query, times what stands beside it.
+	// The gradient of a score is its probability times a factor of magnitude e at most. The probabilities
+	// of a query sum to 1.
 	e := float64(size)*o.max*v.max + lse.max
 	d := g.fb.Op("attention_grad", []ir.Value{q.v, k.v, v.v, o.v, lse.v, lse.v}, attrs...)
 	g.add(value{v: d[0], max: 0.25 * e * k.max})

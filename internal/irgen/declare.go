@@ -104,7 +104,7 @@ func (g *generator) declare() {
 	}
 }
 
-// declareOdd declares what nothing uses.
+// declareOdd adds declarations that no node uses.
 func (g *generator) declareOdd() {
 	g.b.WeightsFrom("a directory/")
 	g.b.Unread("odd.*", "")

@@ -6,8 +6,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// draw emits an op that draws so many elements: mostly at the offset that the
-// builder gives, else at one beyond, or what an earlier node drew.
+// draw emits an op that draws so many random elements: at the builder's offset, at a later offset, or at
+// the offset of an earlier node, as a redraw.
 func (g *generator) draw(op string, args []ir.Value, elements dim.Dim, like value, attrs ...ir.Attr) {
 	f := g.fb.Func()
 	rng := g.rngs[g.r.Intn(len(g.rngs))]
@@ -41,7 +41,7 @@ func (g *generator) dropout() {
 	g.draw("dropout", []ir.Value{x.v}, x.t.Elements(), like, ir.FloatAttr("p", p))
 }
 
-// philox adds a number of integers, of which two may be literals.
+// philox adds a philox, of whose operands two may be literals.
 func (g *generator) philox() {
 	integers := func(x *value) bool { return x.t.DType == dtype.I64 && x.exact }
 	x := g.pick(integers)

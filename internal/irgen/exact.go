@@ -9,9 +9,9 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Special returns the numbers where implementations go wrong, for a dtype that
-// computes: NaN, infinities, zeros, the ends of its range, odd and even integers,
-// and integers beside ties of bf16 that float32 rounds to the tie.
+// Special returns numbers that implementations often compute wrongly, for a dtype that
+// computes: NaN, infinities, zeros, the limits of the dtype, odd and even integers,
+// and integers next to ties of bf16 that float32 rounds to the tie.
 func Special(dt dtype.DType) []float64 {
 	if dt == dtype.Bool {
 		return []float64{0, 1, 1, 0}
@@ -38,23 +38,20 @@ func Special(dt dtype.DType) []float64 {
 		1, -1, 0.5, 2.5, -2.5, 3, 88, -88, 1e-3, 7.75, -100.25}
 }
 
-// exactGenerator makes a module op by op. What the builder would refuse is not
-// added.
+// exactGenerator makes a module op by op. It omits ops that the builder would refuse.
 type exactGenerator struct {
 	r      Source
 	fb     *ir.FuncBuilder
 	n, m   dim.Dim
 	rng    ir.Value
 	pool   []ir.Value
-	memory []ir.Value // of the pool, what may be written
+	memory []ir.Value // the writable values of pool
 }
 
 // Exact returns a random module with one function, @piece, over the batch symbols N
-// and M in [0, 64], of at most maxOps ops. It has only ops whose results every
-// implementation gives to the bit, whatever numbers they are given: NaNs but for
-// their payloads, infinities, the limits of integers ([Special]), and positions out
-// of range. Memory is written again and again. A runner gives silly::attention a
-// meaning that is the same everywhere.
+// and M in [0, 64], from at most maxOps steps. All correct implementations compute the same bits for any
+// inputs, such as those of [Special] and indices out of range; only payloads of NaNs differ.
+// Memory is written several times. The test implements silly::attention with the same bits everywhere.
 func Exact(r Source, maxOps int) *ir.Module {
 	b := ir.NewBuilder("exact")
 	g := &exactGenerator{r: r, n: b.Symbol("N", 0, 64, ir.Batch), m: b.Symbol("M", 0, 64, ir.Batch)}
@@ -105,7 +102,7 @@ func (g *exactGenerator) shape() []dim.Dim {
 	return out
 }
 
-// pick returns a value whose type ok accepts, rather a late one, or NoValue.
+// pick returns a value whose type ok accepts, or NoValue. It prefers values of late nodes.
 func (g *exactGenerator) pick(ok func(ir.Type) bool) ir.Value {
 	for range 40 {
 		i := max(g.r.Intn(len(g.pool)), g.r.Intn(2)*g.r.Intn(len(g.pool)))
@@ -116,7 +113,7 @@ func (g *exactGenerator) pick(ok func(ir.Type) bool) ir.Value {
 	return ir.NoValue
 }
 
-func (g *exactGenerator) positions(ok func(ir.Type) bool) ir.Value {
+func (g *exactGenerator) indices(ok func(ir.Type) bool) ir.Value {
 	return g.pick(func(t ir.Type) bool { return t.DType.Int() && ok(t) })
 }
 
@@ -159,7 +156,7 @@ func (g *exactGenerator) one(names ...string) string { return names[g.r.Intn(len
 
 func (g *exactGenerator) literal(dt dtype.DType) ir.Value {
 	switch {
-	case dt.Float(): // some are no number of any dtype
+	case dt.Float(): // some are not exact in any float dtype
 		list := []float64{0, 1, -1, 0.1, 2.5, 1e300, -1e300, 1e-300, 7.7, 0.5, 65520, 3.4e38, 0x1.0100000001p0, 0x1.0020000001p0}
 		return g.fb.Float(list[g.r.Intn(len(list))])
 	case dt == dtype.Bool:
@@ -185,7 +182,7 @@ func (g *exactGenerator) pair(x ir.Value) []ir.Value {
 	return args
 }
 
-// step adds an op, or nothing where it does not fit.
+// step adds an op to a random value, or nothing if the op does not accept it.
 func (g *exactGenerator) step() {
 	x := g.pick(anyType)
 	t := g.fb.Type(x)
@@ -215,9 +212,9 @@ func (g *exactGenerator) step() {
 	case 12:
 		g.op("topk", []ir.Value{x}, ir.IntAttr("k", int64(1+g.r.Intn(3))))
 	case 13:
-		g.op("gather", []ir.Value{x, g.positions(anyType)}, at)
+		g.op("gather", []ir.Value{x, g.indices(anyType)}, at)
 	case 14:
-		g.op("embedding", []ir.Value{x, g.positions(anyType)})
+		g.op("embedding", []ir.Value{x, g.indices(anyType)})
 	case 15, 16:
 		g.layout(x, at)
 	case 17:
@@ -247,7 +244,7 @@ func (g *exactGenerator) step() {
 	}
 }
 
-// draw adds random numbers of any shape, or drops some of x.
+// draw adds a uniform of any shape, or a dropout of x.
 func (g *exactGenerator) draw(x ir.Value) {
 	if dt := g.fb.Type(x).DType; dt.Float() && g.r.Intn(2) == 0 {
 		p := []float64{0, 0.1, 0.5, 1}[g.r.Intn(4)]
@@ -258,8 +255,8 @@ func (g *exactGenerator) draw(x ir.Value) {
 	g.pool = append(g.pool, g.fb.Op1("uniform", []ir.Value{g.rng}, ir.DimsAttr("shape", g.shape()...), ir.DTypeAttr(dt)))
 }
 
-// arithmetic adds an op of which an f32 result has one rounding. Literals that
-// are no f32 would be rounded first.
+// arithmetic adds an op whose f32 result is rounded once. An f32 op has no literal operand, because a
+// literal that is not an f32 would be rounded first.
 func (g *exactGenerator) arithmetic(x ir.Value) {
 	dt := g.fb.Type(x).DType
 	switch {
@@ -339,7 +336,7 @@ func (g *exactGenerator) layout(x ir.Value, axis ir.Attr) {
 	}
 }
 
-// reshaped joins, parts, adds and drops axes.
+// reshaped merges, splits, inserts and removes axes.
 func (g *exactGenerator) reshaped(shape []dim.Dim) []dim.Dim {
 	s := slices.Clone(shape)
 	for range 1 + g.r.Intn(3) {
@@ -389,7 +386,7 @@ func (g *exactGenerator) write() {
 		}
 		return
 	}
-	idx := g.positions(func(t ir.Type) bool { return t.Rank() == 1 })
+	idx := g.indices(func(t ir.Type) bool { return t.Rank() == 1 })
 	if t.Rank() == 0 || !apart(idx) {
 		return
 	}

@@ -1,16 +1,14 @@
-// Package irgen makes random valid modules, for tests that hold one
-// implementation of the language against another: the printer against the
-// parser, a compiled program against the interpreter.
+// Package irgen makes random valid modules, for tests that compare two implementations of the
+// language: the printer and the parser, a compiled program and the interpreter.
 //
-// The values that a module computes stay comparable. Inputs are assumed to be
-// what [Input] gives; from these the generator knows a bound on every value and
-// keeps it small, never takes a logarithm of a negative number or divides by
-// something near zero, and feeds ops that jump (compare, argmax, topk, floor,
-// casts to integers, remainders) only values that every correct implementation
-// gives to the bit: inputs, integers, and floats that hold small integers.
-// Memory is written before it is read, and positions are in range, unless
-// [Options] says otherwise. Modules that
-// [Exact] makes are for any inputs instead, and have fewer ops.
+// [Generate] makes modules whose results can be compared with a tolerance. It assumes inputs from
+// [Input], so it knows a bound of every value and keeps the bounds small. It never takes a logarithm
+// of a negative number, and never divides by a number near zero. Discontinuous ops (compare, argmax,
+// topk, floor, casts to integers, remainders) get only values that all correct implementations compute
+// to the same bits: inputs, integers, and floats with small integers. Memory is written before it is
+// read, and indices are in range unless [Options.Faults] is set.
+//
+// [Exact] makes modules for any inputs, of fewer ops.
 package irgen
 
 import (
@@ -22,16 +20,16 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Source gives the random choices: rapid, math/rand or the bytes of a fuzzer.
+// Source makes the random choices: rapid, math/rand or the bytes of a fuzzer.
 type Source interface {
 	// Intn returns a number in [0, n), n > 0.
 	Intn(n int) int
 }
 
-// Bytes is a Source over a fuzzer's bytes; past their end it gives 0.
+// Bytes is a Source that reads a fuzzer's bytes. After the last byte every number is 0.
 type Bytes struct{ Data []byte }
 
-// Intn takes one byte, or two where n is larger than 256.
+// Intn reads as many bytes as n-1 has.
 func (b *Bytes) Intn(n int) int {
 	v := 0
 	for k := n - 1; k > 0; k >>= 8 {
@@ -44,43 +42,41 @@ func (b *Bytes) Intn(n int) int {
 	return v % n
 }
 
-// Options says what modules may hold. The zero value allows everything but
-// what its fields name.
+// Options restricts and extends the modules. The zero value allows all ops and dtypes, in modules of one
+// device whose rows do not mix.
 type Options struct {
 	// MaxOps bounds the nodes of the function; 0 means 60. Some ops need others
 	// before them, so a module may have a few more.
 	MaxOps int
 
-	// DTypes are the element types to compute on; nil means all that compute.
+	// DTypes are the element types of computations; nil means all of which DType.Computes is true.
 	DTypes []dtype.DType
 
-	// Ops are the ops of the table to use; nil means all. "call" stands for the
-	// extern ops. An op that needs another before it (a clamp, a cast) is left
-	// out where that one is not allowed.
+	// Ops are names of the allowed ops; nil means all. "call" allows the extern ops. An op whose operand
+	// needs another op (a clamp, a reshape) is omitted if that other op is not allowed.
 	Ops []string
 
-	// MixRows allows ops whose result in a row depends on other rows of the
-	// batch: reductions, cumsum, softmax, gather, products over it, and layout
-	// ops that move it.
+	// MixRows allows ops whose result in a row depends on other rows of the batch: reductions, cumsum,
+	// softmax, gather and GEMMs over the batch symbol, and layout ops that move its axis.
 	MixRows bool
 
-	// Faults lets positions be out of range now and then.
+	// Faults makes some indices out of range.
 	Faults bool
 
-	// Ranks is how many devices run the module together, as group tp; 0: one, and the module
-	// has no collectives. Inputs, weights and states are the same on each.
+	// Ranks is the number of devices in the group tp that run the module; 0: the module has no group and
+	// no collectives. Inputs, weights and states are the same on each device.
 	Ranks int
 
 	// Load adds a load symbol B in [1, 64], the extent of a state.
 	Load bool
 
-	// Odd adds what only the text must cope with: quoted and clashing names,
-	// unused declarations of every dtype, weight expressions, locs.
+	// Odd adds parts that matter to the text only: quoted and clashing names, unused declarations of
+	// every dtype, weight expressions, locs.
 	Odd bool
 
 	// Externs are the extern ops to declare and call; nil means
-	// [SillyAttention] alone. All tensors of a call have one type. A runner of
-	// the module gives them a meaning that keeps values in [-4, 4].
+	// only [SillyAttention]. All tensors of a call have one type. The test implements them with results
+	// in [-4, 4].
 	Externs []*ir.Extern
 }
 
@@ -107,7 +103,7 @@ func Input(r Source, dt dtype.DType) float64 {
 
 // Generate returns a random module with one function, @forward, whose first
 // result has the batch symbol N in [1, 64] as its leading extent. It panics if
-// the builder refuses the module, which is a bug here or there.
+// the builder refuses the module, which is a bug of this package or of ir.
 func Generate(r Source, o Options) *ir.Module {
 	g := &generator{r: r, o: o, b: ir.NewBuilder("random")}
 	if g.o.MaxOps == 0 {
@@ -155,17 +151,12 @@ type value struct {
 	// max bounds the magnitude of every element.
 	max float64
 
-	// exact says that every implementation gives the same bits.
-	exact bool
-
-	// whole says that a float value holds integers only. Integers are whole.
-	whole bool
-
-	// writable says that nodes may write it.
-	writable bool
+	exact    bool // all correct implementations compute the same bits
+	whole    bool // all elements are integers; always true for an integer dtype
+	writable bool // nodes may write it
 }
 
-// small reports whether whole floats of that size are exact in every dtype.
+// small reports whether the value is exact and has only integers that every float dtype represents.
 func (x *value) small() bool { return x.exact && x.whole && x.max <= 256 }
 
 // rows reports whether the value has the batch symbol in an extent.
@@ -183,12 +174,12 @@ type generator struct {
 	rngs []ir.Value // generators
 	drew []int      // nodes that draw
 	pool []*value
-	odd  int // names given so far
+	odd  int // number of values with a name
 }
 
 func (g *generator) allowed(op string) bool { return g.o.Ops == nil || slices.Contains(g.o.Ops, op) }
 
-// chance is true once in n times.
+// chance is true with probability 1/n.
 func (g *generator) chance(n int) bool { return g.r.Intn(n) == 0 }
 
 // extent returns a small constant extent.
@@ -208,8 +199,7 @@ func (g *generator) dtype(ok func(dtype.DType) bool) (dtype.DType, bool) {
 	return fit[g.r.Intn(len(fit))], true
 }
 
-// pick returns a value that ok accepts, preferring late ones so that modules
-// are deep, or nil.
+// pick returns a value that ok accepts, or nil. It prefers values of late nodes, so modules are deep.
 func (g *generator) pick(ok func(*value) bool) *value {
 	var fit []*value
 	for _, x := range g.pool {
@@ -238,7 +228,7 @@ func (g *generator) add(x value) *value {
 	return p
 }
 
-// emit adds a node with one result, of which like says what is known.
+// emit adds a node with one result. like has the properties of the result.
 func (g *generator) emit(op string, args []ir.Value, like value, attrs ...ir.Attr) *value {
 	like.v = g.fb.Op1(op, args, attrs...)
 	like.writable = ir.LookupOp(op).Writable
@@ -246,12 +236,11 @@ func (g *generator) emit(op string, args []ir.Value, like value, attrs ...ir.Att
 	return g.add(like)
 }
 
-// result is what is known of a float computed with a rounding or a series:
-// nothing to the bit.
+// result describes a float whose bits depend on the implementation: of a rounding or a series.
 func result(max float64) value { return value{max: max} }
 
-// limited returns x, or x through a clamp or a tanh so that its magnitude is at
-// most limit; nil where neither op is allowed.
+// limited returns x if its magnitude is at most limit, and otherwise its clamp or tanh; nil if neither op
+// is allowed.
 func (g *generator) limited(x *value, limit float64) *value {
 	switch {
 	case x.max <= limit:
@@ -277,8 +266,7 @@ func (g *generator) clamp(x *value, lo, hi float64, whole bool) *value {
 	return g.emit("clamp", []ir.Value{x.v, g.scalar(x.t.DType, lo), g.scalar(x.t.DType, hi)}, like)
 }
 
-// scalar returns a literal of a dtype; integers in float ops are written either
-// way.
+// scalar returns a literal of a dtype. An integer among floats is written as an integer or as a float.
 func (g *generator) scalar(dt dtype.DType, v float64) ir.Value {
 	if !dt.Float() || v == float64(int64(v)) && g.chance(3) {
 		return g.fb.Int(int64(v))
@@ -286,7 +274,7 @@ func (g *generator) scalar(dt dtype.DType, v float64) ir.Value {
 	return g.fb.Float(v)
 }
 
-// positive returns a value in [lo, hi], lo > 0, made from x.
+// positive returns x clamped to [lo, hi], lo > 0.
 func (g *generator) positive(x *value, lo, hi float64) *value { return g.clamp(x, lo, hi, false) }
 
 func (g *generator) loc() {

@@ -19,9 +19,8 @@ var variants = map[string]irgen.Options{
 	"few":     {MaxOps: 8, Ops: []string{"add", "mul", "tanh", "sum"}},
 }
 
-// TestCoversTheTable holds that modules are valid (Generate builds them), that
-// the same choices give the same module, and that no op of the table is out of
-// the generator's reach.
+// TestCoversTheTable holds that modules are valid (Generate builds them), that the same choices make the
+// same module, and that every op occurs.
 func TestCoversTheTable(t *testing.T) {
 	for name, o := range variants {
 		t.Run(name, func(t *testing.T) {
@@ -54,8 +53,7 @@ func TestCoversTheTable(t *testing.T) {
 	}
 }
 
-// TestMemoryIsWritten holds that no node reads memory from an empty that
-// nothing has written.
+// TestMemoryIsWritten holds that no node reads the result of an empty before another node writes it.
 func TestMemoryIsWritten(t *testing.T) {
 	for seed := range int64(300) {
 		m := irgen.Generate(rand.New(rand.NewSource(seed)), variants["odd"])
@@ -78,7 +76,7 @@ func TestMemoryIsWritten(t *testing.T) {
 	}
 }
 
-// TestBytes holds that a fuzzer's bytes drive the generator, from none on.
+// TestBytes holds that any number of a fuzzer's bytes makes a module, and the order in which Intn reads bytes.
 func TestBytes(t *testing.T) {
 	if m := irgen.Generate(&irgen.Bytes{}, irgen.Options{}); m.Func("forward") == nil {
 		t.Error("no function")

@@ -75,8 +75,8 @@ func (g *generator) layout(op ir.OpID) {
 	}
 }
 
-// reshaped returns another shape for x's elements: an axis of extent 1 more or
-// less, two axes merged, or one split.
+// reshaped returns a shape for x's elements: with an axis of extent 1 inserted or removed, two axes
+// merged, one axis split, or unchanged if the drawn change does not apply.
 func (g *generator) reshaped(x *value) []dim.Dim {
 	s := slices.Clone(x.t.Shape)
 	if len(s) == 0 {
@@ -120,7 +120,7 @@ func (g *generator) slice() {
 	case isConst:
 		first, _ := start.Const()
 		end = dim.Const(first + 1 + int64(g.r.Intn(int(n-first))))
-	case g.chance(3): // the last row
+	case g.chance(3): // the last index
 		start = d.Sub(dim.Const(1))
 	case g.chance(3):
 		end = dim.Const(lo)
@@ -184,7 +184,8 @@ func (g *generator) concat() {
 	}
 }
 
-// create adds an op without operands.
+// create adds an op without tensor operands: full, iota, uniform or const. It adds nothing if the drawn
+// shape or dtype is not allowed.
 func (g *generator) create(op ir.OpID) {
 	var s []dim.Dim
 	if g.chance(2) {

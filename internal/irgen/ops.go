@@ -8,8 +8,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// op adds a node of that op, and before it what the op needs; it adds nothing
-// where no value fits.
+// op adds a node of the op, after nodes for operands that it needs. It adds nothing if no value is a
+// suitable operand.
 func (g *generator) op(op ir.OpID) {
 	switch op {
 	case ir.OpNeg, ir.OpAbs, ir.OpRelu, ir.OpSign:
@@ -40,7 +40,7 @@ func (g *generator) op(op ir.OpID) {
 	case ir.OpSoftmax, ir.OpRMSNorm, ir.OpLayerNorm, ir.OpRope:
 		g.composite(op)
 	case ir.OpMatmul, ir.OpLinear:
-		g.product(op)
+		g.gemm(op)
 	case ir.OpLinearSelect:
 		g.linearSelect()
 	case ir.OpAttention, ir.OpAttentionGrad:
@@ -60,10 +60,10 @@ func (g *generator) op(op ir.OpID) {
 	}
 }
 
-// sameSize: ops whose result is as large as the operand and as exact.
+// sameSize adds an op whose result has the bound and the exactness of its operand.
 func (g *generator) sameSize(op ir.OpID) {
 	ok := number
-	if op == ir.OpSign { // jumps at 0
+	if op == ir.OpSign { // discontinuous at 0
 		ok = both(number, exact)
 	}
 	x := g.pick(ok)
@@ -80,7 +80,7 @@ func (g *generator) sameSize(op ir.OpID) {
 	g.emit(op.String(), []ir.Value{x.v}, like)
 }
 
-// series: float functions that implementations compute to their own last bit.
+// series adds a float function whose last bits depend on the implementation.
 func (g *generator) series(op ir.OpID) {
 	x := g.pick(float)
 	if x == nil {
@@ -108,7 +108,7 @@ func (g *generator) series(op ir.OpID) {
 	}
 }
 
-// partner returns a second operand for x that ok accepts, and the joined shape.
+// partner returns a second operand for x that ok accepts, and the broadcast shape.
 func (g *generator) partner(x *value, ok func(*value) bool) (*value, []dim.Dim) {
 	y := g.pick(func(y *value) bool {
 		if y.t.DType != x.t.DType || !ok(y) {
@@ -124,7 +124,7 @@ func (g *generator) partner(x *value, ok func(*value) bool) (*value, []dim.Dim) 
 	return y, s
 }
 
-// binaryOperand returns which values a binary op may have as an operand.
+// binaryOperand returns the condition for operands of a binary op.
 func binaryOperand(op ir.OpID) func(x *value) bool {
 	switch op {
 	case ir.OpAnd, ir.OpOr, ir.OpXor:

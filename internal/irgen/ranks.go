@@ -5,13 +5,13 @@ import (
 	"pwc/ir/dim"
 )
 
-// Names of what modules for several devices declare.
+// Names of the group and of its rank in modules for several devices.
 const (
 	groupName  = "tp"
 	rankSymbol = "r"
 )
 
-// varying returns x times the rank plus one: a value that each device has for itself.
+// varying returns x times (rank + 1), which differs between devices.
 func (g *generator) varying(x *value) ir.Value {
 	rank := dim.Sym(rankSymbol)
 	ranks := g.fb.Op1("iota", nil, ir.IntsAttr("shape", int64(g.o.Ranks)), ir.DTypeAttr(x.t.DType))
@@ -19,12 +19,11 @@ func (g *generator) varying(x *value) ir.Value {
 	return g.fb.Op1("mul", []ir.Value{x.v, g.fb.Op1("add", []ir.Value{own, g.fb.Int(1)})})
 }
 
-// one reports whether an extent is the constant 1: what is multiplied by the rank along it is
-// a part of a value, and not one that varies.
+// one reports whether an extent is the constant 1.
 func one(d dim.Dim) bool { v, ok := d.Const(); return ok && v == 1 }
 
-// collective adds an exchange of a value that differs between devices. What it leaves in the
-// pool is the same on each of them.
+// collective adds a collective of a value that differs between devices. Its results in the pool are the
+// same on each device.
 func (g *generator) collective(op ir.OpID) {
 	sums := op == ir.OpAllReduce || op == ir.OpReduceScatter
 	ranks := int64(g.o.Ranks)

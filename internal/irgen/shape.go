@@ -11,7 +11,7 @@ import (
 // maxElements bounds every tensor, at the largest values of the symbols.
 const maxElements = 1 << 14
 
-// cap is what float results are kept below, far from the ends of f16.
+// capFloat bounds float results, far below the limits of f16.
 const capFloat = 1000
 
 func (g *generator) bounds(d dim.Dim) dim.Interval {
@@ -35,8 +35,8 @@ func constant(d dim.Dim) int64 {
 
 func isOne(d dim.Dim) bool { return constant(d) == 1 }
 
-// shapeOK reports whether a result may have the shape: it is small enough, and
-// the batch symbol stands in front where rows may not mix.
+// shapeOK reports whether a result may have the shape: it has few elements, and without MixRows only its
+// first extent has the batch symbol.
 func (g *generator) shapeOK(shape []dim.Dim) bool {
 	if len(shape) > 5 || g.bounds(ir.Type{Shape: shape}.Elements()).Hi > maxElements {
 		return false
@@ -55,8 +55,7 @@ func (g *generator) isRows(d dim.Dim) bool { return slices.Contains(d.Symbols(),
 // axisOK reports whether an op may mix along the axis of x.
 func (g *generator) axisOK(x *value, axis int) bool { return g.o.MixRows || !g.isRows(x.t.Shape[axis]) }
 
-// mixAxis returns an axis of x along which an op may mix and that is never
-// empty, or -1.
+// mixAxis returns an axis of x that is never empty and along which an op may mix, or -1.
 func (g *generator) mixAxis(x *value) int {
 	var fit []int
 	for i, d := range x.t.Shape {
@@ -76,7 +75,7 @@ func hasMixAxis(g *generator) func(*value) bool {
 	}
 }
 
-// axisAttr writes an axis from the front or from the end.
+// axisAttr returns an axis as an index or as a negative index.
 func (g *generator) axisAttr(axis, rank int) ir.Attr {
 	if g.chance(2) {
 		axis -= rank
@@ -84,7 +83,7 @@ func (g *generator) axisAttr(axis, rank int) ir.Attr {
 	return ir.IntAttr("axis", int64(axis))
 }
 
-// broadcast joins two shapes as the language does.
+// broadcast returns the broadcast of two shapes, by the language's rule.
 func broadcast(a, b []dim.Dim) ([]dim.Dim, bool) {
 	if len(a) < len(b) {
 		a, b = b, a

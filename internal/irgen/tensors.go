@@ -37,8 +37,7 @@ func (g *generator) composite(op ir.OpID) {
 	if w == nil {
 		return
 	}
-	// A large eps keeps rows of nearly equal elements from blowing up what
-	// implementations round differently.
+	// A large eps, because rows of nearly equal elements would amplify differences of rounding.
 	eps := ir.FloatAttr("eps", []float64{0.0625, 0.1, 1}[g.r.Intn(3)])
 	bound := math.Sqrt(float64(g.bounds(last).Hi)) * w.max
 	if op == ir.OpRMSNorm {
@@ -83,8 +82,8 @@ func (g *generator) rope() {
 	g.emit("rope", []ir.Value{x.v, cos.v, sin.v}, result(x.max*(cos.max+sin.max)), attrs...)
 }
 
-// product adds a matmul or a linear.
-func (g *generator) product(op ir.OpID) {
+// gemm adds a matmul or a linear.
+func (g *generator) gemm(op ir.OpID) {
 	ok := number
 	if op == ir.OpLinear {
 		ok = float
@@ -141,8 +140,8 @@ func (g *generator) product(op ir.OpID) {
 	g.emit(op.String(), args, like)
 }
 
-// linearSelect adds a linear whose matrix is chosen row by row: out of a value of
-// three axes, or of one of two that is cut into matrices.
+// linearSelect adds a linear_select. Its weight is a value with three axes, or one with two axes that is
+// split into matrices.
 func (g *generator) linearSelect() {
 	rows := func(x *value, axis int) bool { return !g.o.MixRows && g.isRows(x.t.Shape[axis]) }
 	x := g.pick(func(x *value) bool { return float(x) && x.t.Rank() >= 1 && !rows(x, x.t.Rank()-1) })
@@ -195,8 +194,8 @@ func (g *generator) linearSelect() {
 	g.emit("linear_select", args, like)
 }
 
-// index returns positions in [0, n) made from an integer value that ok accepts, or
-// any that are near.
+// index returns indices in [0, n) made from an integer value that ok accepts. With Faults some are out of
+// range.
 func (g *generator) index(n dim.Dim, ok func(*value) bool) *value {
 	x := g.pick(both(integer, ok))
 	lo := g.bounds(n).Lo
@@ -252,7 +251,7 @@ func (g *generator) memory(op ir.OpID) {
 			g.fb.Op("copy", []ir.Value{dst.v, src.v})
 			dst.max, dst.exact, dst.whole = src.max, src.exact, src.whole
 		}
-	case ir.OpEmpty, ir.OpEmptyLike: // written at once: nothing may read what was not
+	case ir.OpEmpty, ir.OpEmptyLike: // written immediately, so no node reads unwritten memory
 		x := g.pick(anything)
 		if g.allowed("copy") {
 			dst := value{v: g.memoryLike(op, x), max: x.max, exact: x.exact, whole: x.whole, writable: true}
@@ -303,8 +302,8 @@ func (g *generator) scatter() {
 	dst.max, dst.exact, dst.whole = max(dst.max, src.max), dst.exact && src.exact, dst.whole && src.whole
 }
 
-// call adds a call of an extern op; all its tensors have one type, and what it
-// writes is fresh memory or a value that may be written.
+// call adds a call of an extern op. All its tensors have one type. It writes fresh memory or writable
+// values.
 func (g *generator) call() {
 	if len(g.o.Externs) == 0 {
 		return
