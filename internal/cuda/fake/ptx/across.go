@@ -6,7 +6,7 @@ import (
 	"math/bits"
 )
 
-// Instructions in which lanes or warps meet.
+// Instructions that synchronize lanes or warps, or exchange data between lanes.
 
 // barrier decodes barriers of the warp, the block and the cluster.
 func (d *decoder) barrier(o *op) {
@@ -32,7 +32,7 @@ func (d *decoder) barrier(o *op) {
 	case "":
 		return
 	}
-	d.flag("aligned") // others, too, are waited for by all lanes of a warp at once
+	d.flag("aligned") // all lanes of a warp wait together also without it
 	d.operands(1, 2)
 	id, want := d.source(0, u32), d.constant(0, 32)
 	if len(d.in.operands) == 2 {
@@ -68,7 +68,7 @@ func (d *decoder) clusterBarrier(o *op) {
 	o.run = func(w *warp, _ uint32) { w.waitCluster() }
 }
 
-// named is the lanes that an operand names.
+// named returns the union of the lanes that an operand, a mask, names in the lanes m.
 func named(mask slot) func(w *warp, m uint32) uint32 {
 	return func(w *warp, m uint32) uint32 {
 		x, need := lanes[uint32](w, mask), uint32(0)
@@ -79,7 +79,7 @@ func named(mask slot) func(w *warp, m uint32) uint32 {
 	}
 }
 
-// across decodes instructions between the lanes of a warp.
+// across decodes instructions that exchange data between the lanes of a warp.
 func (d *decoder) across(o *op) {
 	if d.base == "activemask" {
 		k := d.typ()
@@ -113,7 +113,7 @@ func (d *decoder) across(o *op) {
 	}
 }
 
-// unknown is what lanes get that read what is not defined.
+// unknown is the value of an undefined result: a NaN as a float.
 const unknown = 0xffffffff
 
 // shuffle decodes shfl.sync (PTX ISA, "shfl.sync").
@@ -240,7 +240,7 @@ func (d *decoder) redux(o *op) {
 	}
 }
 
-// whole holds that all lanes take part.
+// whole ends the launch if not all lanes execute the instruction.
 func (w *warp) whole(m uint32) {
 	if m != all {
 		w.fault(WaitFault, bits.TrailingZeros32(^m), "a part of a warp")
@@ -292,9 +292,9 @@ func (d *decoder) matrices(o *op) {
 	}
 }
 
-// mma decodes d = a·b + c, of 16 by 8 elements over 8 or 16 of bf16 or f16, or 4 or
-// 8 of tf32, in f32. Which element is where: PTX ISA, "Matrix Fragments for
-// mma.m16n8k16" and its neighbours.
+// mma decodes d = a·b + c with c and d of 16 by 8 elements in f32, and K of 8 or 16 in bf16 or f16, or of 4 or
+// 8 in tf32. The registers of the elements are those of the PTX ISA, "Matrix Fragments for mma.m16n8k16" and
+// the sections next to it.
 func (d *decoder) mma(o *op) {
 	depth := map[string]int{"m16n8k4": 4, "m16n8k8": 8, "m16n8k16": 16}[d.choice("", "m16n8k4", "m16n8k8", "m16n8k16")]
 	if !d.flag("aligned") || !d.flag("row") || !d.flag("col") || depth == 0 || len(d.parts) != 4 || d.parts[0] != "f32" || d.parts[3] != "f32" || d.parts[1] != d.parts[2] {
@@ -313,14 +313,14 @@ func (d *decoder) mma(o *op) {
 	d.operands(4, 4)
 	f32 := kind{classFloat, 32, 1}
 	b32 := kind{classBits, 32, 1}
-	groups := depth / (4 * each) // of the columns of a that one register covers: 4·each
+	groups := depth / (4 * each) // of 4·each columns of a, which one register of the lanes covers
 	to, a, b, c := d.fragment(0, 4, f32, true), d.fragment(1, 2*groups, b32, false), d.fragment(2, groups, b32, false), d.fragment(3, 4, f32, false)
 	o.run = func(w *warp, m uint32) {
 		w.whole(m)
 		var x [16][16]float64
 		var y [8][16]float64
-		// Of group g a register of a has row lane/4, the next one row lane/4+8, and
-		// both the columns from 4·each·g + each·(lane%4) on.
+		// Group g has two registers of a: of row lane/4 and of row lane/4+8. Their first column is
+		// 4·each·g + each·(lane%4).
 		for i, s := range a {
 			unpackRow(lanes[uint32](w, s), element, func(lane, j int, v float64) { x[lane/4+i%2*8][i/2*4*each+lane%4*each+j] = v })
 		}
@@ -340,7 +340,7 @@ func (d *decoder) mma(o *op) {
 	}
 }
 
-// fragment decodes operand i, the n registers that a lane has a part of a matrix in.
+// fragment decodes operand i: n registers with the part of a matrix that a lane has.
 func (d *decoder) fragment(i, n int, k kind, write bool) []slot {
 	v := d.operand(i)
 	if v.kind != operandVector || len(v.list) != n {
@@ -358,8 +358,7 @@ func (d *decoder) fragment(i, n int, k kind, write bool) []slot {
 	return out
 }
 
-// dot is the product of the first n elements; it is exact but for the last bits of
-// a float64.
+// dot returns the dot product of the first n elements, exact except for the last bits of a float64.
 func dot(a, b *[16]float64, n int) float64 {
 	if n < 16 {
 		s := 0.0
@@ -375,7 +374,7 @@ func dot(a, b *[16]float64, n int) float64 {
 	return (s + t) + (u + v)
 }
 
-// unpackRow gives the elements of a register of each lane.
+// unpackRow calls put with the elements of a register of each lane.
 func unpackRow(x *[lanesOfWarp]uint32, element string, put func(lane, j int, v float64)) {
 	for lane, v := range x {
 		switch element {

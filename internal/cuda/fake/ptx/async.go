@@ -5,24 +5,23 @@ import (
 	"slices"
 )
 
-// asyncCopy is a copy to shared memory that has not been waited for.
+// asyncCopy is a cp.async before its wait.
 type asyncCopy struct {
 	lane  int32
 	group int32 // of the lane
-	next  int32 // the number of the warp's arrival that comes after it
+	next  int32 // number of the warp's first arrival after it
 	at    uint64
 	bytes int
 	data  [16]byte
 }
 
-// asyncArrival is an arrival at a barrier in shared memory that happens when the copies
-// have ended that the lanes asked for before.
+// asyncArrival is an arrival at an mbarrier that happens when all earlier copies of its lanes are complete.
 type asyncArrival struct {
 	mask   uint32
 	number int32
 	at     uint64
 	pc     int32
-	clock  []uint32 // when the lanes asked for it
+	clock  []uint32 // of the warp at the instruction
 }
 
 // async decodes cp.async.
@@ -56,7 +55,7 @@ func (d *decoder) async() exec {
 	return both(hint, d.copy())
 }
 
-// groups decodes the one operand, how many groups need not have ended.
+// groups decodes the only operand: the number of latest groups that need not be complete.
 func (d *decoder) groups() int32 {
 	d.operands(1, 1)
 	n := d.operand(0)
@@ -66,8 +65,8 @@ func (d *decoder) groups() int32 {
 	return int32(n.value)
 }
 
-// copy decodes the copy itself: [to], [from], bytes, and how many of them are
-// read; the others are zero.
+// copy decodes the operands of a copy: [to], [from], the number of bytes, and optionally the number of bytes
+// that are read; the remaining ones are zero.
 func (d *decoder) copy() exec {
 	level := d.choice("", "ca", "cg")
 	d.flag("L2::64B", "L2::128B", "L2::256B")
@@ -93,7 +92,7 @@ func (d *decoder) copy() exec {
 		for ; m != 0; m &= m - 1 {
 			lane := bits.TrailingZeros32(m)
 			c := asyncCopy{lane: int32(lane), group: w.groups[lane], next: w.arrived, at: to.of(w, lane), bytes: size}
-			w.bytes(spaceShared, c.at, size, lane, true, false) // it may be written from now on
+			w.bytes(spaceShared, c.at, size, lane, true, false) // shared memory may be written from now on
 			r := int(lanes[uint32](w, read)[lane])
 			if r > size {
 				w.fault(AddressFault, lane, "a copy that reads %d bytes and writes %d", r, size)
@@ -110,7 +109,7 @@ func (d *decoder) copy() exec {
 	}
 }
 
-// partial reads bytes of global memory from an aligned address on.
+// partial reads len(to) bytes of global memory at an aligned address.
 func (w *warp) partial(to []byte, at uint64, lane int) {
 	if n := len(to); n&(n-1) == 0 {
 		copy(to, w.bytes(spaceGlobal, at, n, lane, false, true))
@@ -121,7 +120,7 @@ func (w *warp) partial(to []byte, at uint64, lane int) {
 	}
 }
 
-// arrival decodes an arrival that tells of copies. A phase expects it (.noinc).
+// arrival decodes cp.async.mbarrier.arrive.noinc. The arrival is one of those that the phase expects.
 func (d *decoder) arrival() exec {
 	if !d.flag("arrive") || !d.flag("noinc") || d.space() != spaceShared || !d.flag("b64") {
 		return nil
@@ -140,15 +139,15 @@ func (d *decoder) arrival() exec {
 	}
 }
 
-// of reports whether the arrival tells of a copy.
+// of reports whether the arrival waits for a copy.
 func (a *asyncArrival) of(c *asyncCopy) bool { return a.mask>>c.lane&1 == 1 && c.next <= a.number }
 
-// landGroups ends the copies of all but the last n groups of some lanes.
+// landGroups completes the copies of all groups of the lanes m except the last n.
 func (w *warp) landGroups(m uint32, n int32) {
 	w.land(func(c *asyncCopy) bool { return m>>c.lane&1 == 1 && c.group < w.groups[c.lane]-n })
 }
 
-// land ends copies. Those that an arrival tells of are ordered as that is.
+// land completes the copies that are due. A copy has the order of the first arrival that waits for it.
 func (w *warp) land(due func(c *asyncCopy) bool) {
 	left := w.copies[:0]
 	for i := range w.copies {
@@ -167,8 +166,8 @@ func (w *warp) land(due func(c *asyncCopy) bool) {
 	w.copies = left
 }
 
-// tell lets the next arrival of each warp happen that waits for copies, until a phase
-// ends: no sooner than when nothing else can be done. It returns false if there is none.
+// tell executes the next asyncArrival of each warp, until a phase ends. It is called when no warp can execute
+// anything else. It returns false if no warp has an asyncArrival.
 func tell(warps []*warp) bool {
 	told := false
 	for _, w := range warps {
@@ -183,8 +182,8 @@ func tell(warps []*warp) bool {
 	return told
 }
 
-// tell lets the warp's next arrival that waits for copies happen, as of when it was asked
-// for, and returns whether a phase ends.
+// tell executes the warp's next asyncArrival with the clock of its instruction, and reports whether a phase
+// ends.
 func (w *warp) tell() bool {
 	pc, clock, a := w.pc, w.clock, w.arrivals[0]
 	w.pc, w.clock = a.pc, a.clock

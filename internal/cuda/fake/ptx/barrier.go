@@ -2,17 +2,17 @@ package ptx
 
 import "fmt"
 
-// Barriers of a block and of a cluster. They order accesses to memory: each warp
-// has a clock, and knows of the others how far it has heard of them.
+// Barriers of a block and of a cluster. They order accesses to memory by vector clocks: a warp has a clock
+// of its own, and for each other warp the time up to which that warp's accesses are before its next one.
 
-// hear takes over what a clock knows.
+// hear joins a clock with another one.
 func hear(clock, of []uint32) {
 	for i, v := range of {
 		clock[i] = max(clock[i], v)
 	}
 }
 
-// alive counts the warps that have lanes left.
+// alive returns the number of warps that have not ended.
 func (b *block) alive() int {
 	n := 0
 	for _, w := range b.warps {
@@ -23,8 +23,7 @@ func (b *block) alive() int {
 	return n
 }
 
-// arrive is the arrival of a warp at a barrier, for want warps, or for all if it
-// is 0.
+// arrive is the arrival of a warp at a barrier of want warps; 0: of all warps.
 func (w *warp) arrive(id, want int, wait bool) {
 	b := w.block
 	x := &b.barriers[id]
@@ -45,7 +44,7 @@ func (w *warp) arrive(id, want int, wait bool) {
 	b.complete(id)
 }
 
-// complete ends the wait at a barrier if all are there.
+// complete ends the wait at a barrier if enough warps have arrived.
 func (b *block) complete(id int) {
 	x := &b.barriers[id]
 	want := x.want
@@ -63,8 +62,8 @@ func (b *block) complete(id int) {
 	clear(x.clock)
 }
 
-// arriveCluster is the arrival of a warp at the cluster's barrier. One that is not ordered
-// tells of what a fence.mbarrier_init was for.
+// arriveCluster is the arrival of a warp at the cluster's barrier. An arrival that is not ordered (.relaxed)
+// publishes only what preceded the warp's last fence.mbarrier_init.
 func (w *warp) arriveCluster(ordered bool) {
 	m := w.m
 	if w.phase >= 0 {
@@ -93,13 +92,13 @@ func (w *warp) waitCluster() {
 	}
 }
 
-// heardCluster ends a wait at the cluster's barrier, after which the warp may arrive again.
+// heardCluster ends a wait at the cluster's barrier. The warp may arrive again after it.
 func (w *warp) heardCluster() {
 	w.phase = -1
 	hear(w.clock, w.m.clock)
 }
 
-// completeCluster ends the wait at the cluster's barrier if all are there.
+// completeCluster ends the wait at the cluster's barrier if all warps have arrived.
 func (m *Machine) completeCluster() {
 	n := m.count
 	want := 0
@@ -123,20 +122,20 @@ func (m *Machine) completeCluster() {
 
 // record is an access to shared memory.
 type record struct {
-	warp  int32 // in the cluster, plus 1, or behind warps a barrier that stores complete transactions of; 0: none
+	warp  int32 // of the cluster, plus 1; above the warps: a barrier of st.async; 0: no access
 	lane  int32 // -1: several
 	clock uint32
 	pc    int32
 }
 
-// access is what is known of the accesses to a unit of shared memory.
+// access has the last write of a unit of shared memory, and the last reads since then.
 type access struct {
-	gen     uint32 // of the block; of another it is forgotten
+	gen     uint32 // of the block; an entry of another generation is empty
 	writer  record
 	readers [2]record
 }
 
-// races reports whether an access of a lane and an earlier one have no order.
+// races reports whether the recorded access and an access of a lane now have no order.
 func (r *record) races(w *warp, lane int) bool {
 	if int(r.warp) == w.id+1 {
 		return r.clock == w.clock[w.id] && int(r.lane) != lane
@@ -144,14 +143,13 @@ func (r *record) races(w *warp, lane int) bool {
 	return r.warp > 0 && r.clock > w.clock[r.warp-1]
 }
 
-// watch notes an access to shared memory of block b and looks for one that no
-// barrier orders with it. same says that a write changes nothing.
+// watch records an access to shared memory of block b, and ends the launch if an earlier access has no
+// order with it. same: a write changes nothing.
 func (w *warp) watch(b *block, lane int, at, n int64, write, same bool) {
 	w.note(b, record{int32(w.id + 1), int32(lane), w.clock[w.id], w.pc}, at, n, write, same)
 }
 
-// note is watch for an access as of by, which is not the warp if the access has an order of
-// its own.
+// note is watch for the access by, which is not of the warp if it is ordered as a barrier of st.async.
 func (w *warp) note(b *block, by record, at, n int64, write, same bool) {
 	if w.m.Unordered {
 		return
@@ -192,7 +190,7 @@ func (w *warp) note(b *block, by record, at, n int64, write, same bool) {
 	}
 }
 
-// race reports two accesses, between which something is not that had to be.
+// race ends the launch because of two accesses. lacks is what had to be between them.
 func (w *warp) race(b *block, at int64, lane int, did string, r *record, lacks string) {
 	p := w.entry.places[r.pc]
 	by := "an asynchronous store"

@@ -81,7 +81,7 @@ func (d *decoder) setp() exec {
 	}
 }
 
-// tests is test, or nil without a comparison.
+// tests returns test, or nil if f is nil.
 func tests[T number](p int32, a, b slot, f func(a, b T) bool) exec {
 	if f == nil {
 		return nil
@@ -89,7 +89,7 @@ func tests[T number](p int32, a, b slot, f func(a, b T) bool) exec {
 	return test(p, a, b, f)
 }
 
-// comparison finds a comparison by name, or returns nil.
+// comparison returns a comparison by name; nil for an unknown name.
 func comparison[T number](name string, float bool) func(a, b T) bool {
 	switch name {
 	case "eq":
@@ -108,7 +108,7 @@ func comparison[T number](name string, float bool) func(a, b T) bool {
 	if !float {
 		return nil
 	}
-	switch name { // those that hold if there is a NaN
+	switch name { // comparisons that are true if an operand is NaN, and tests for NaN
 	case "equ":
 		return func(a, b T) bool { return !(a < b || a > b) }
 	case "neu":

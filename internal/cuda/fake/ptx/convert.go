@@ -9,8 +9,8 @@ import (
 
 func bf16ToFloat(x uint32) float32 { return math.Float32frombits(x << 16) }
 
-// narrow rounds x to a float with so many bits of exponent and mantissa. Overflow
-// is as IEEE 754 has it, NaN is all ones but for the sign.
+// narrow rounds x to a float with so many bits of exponent and mantissa. It overflows by the rules of IEEE
+// 754. A NaN becomes all ones except for the sign.
 func narrow(x float64, exponent, mantissa int, r rounding) uint32 {
 	sign := uint32(math.Float64bits(x)>>63) << (exponent + mantissa)
 	top := uint32(1<<exponent - 1)
@@ -25,8 +25,8 @@ func narrow(x float64, exponent, mantissa int, r rounding) uint32 {
 	}
 	a := math.Abs(x)
 	_, e := math.Frexp(a)
-	e = max(e-1, 1-bias)                 // the exponent of the last place's unit, plus mantissa
-	q := math.Ldexp(a, mantissa-e)       // exact: in units of the last place
+	e = max(e-1, 1-bias)                 // exponent of the last mantissa bit, plus mantissa
+	q := math.Ldexp(a, mantissa-e)       // exact: in units of the last mantissa bit
 	n, rest := math.Floor(q), float64(0) // q is below 2^(mantissa+1)
 	rest = q - n
 	negative := math.Signbit(x)
@@ -44,13 +44,13 @@ func narrow(x float64, exponent, mantissa int, r rounding) uint32 {
 		}
 		return sign | top<<mantissa
 	}
-	// n is the mantissa with its leading one, if there is one.
+	// n includes the leading one of a normal number, which adds 1 to the exponent.
 	return sign | (uint32(e+bias-1)<<mantissa + uint32(n))
 }
 
 func floatToBF16(x float32, r rounding) uint32 {
 	b := math.Float32bits(x)
-	if r == toNearest { // the most frequent
+	if r == toNearest { // the most frequent mode
 		if x != x {
 			return 0x7fff
 		}
@@ -78,7 +78,7 @@ func f16ToFloat(h uint32) float32 {
 	return float32(v)
 }
 
-// whole rounds to an integer.
+// whole rounds x to an integer.
 func whole(x float64, r rounding) float64 {
 	switch r {
 	case toZero:
@@ -144,8 +144,8 @@ func (d *decoder) cvt() exec {
 	})
 }
 
-// register16 is the type of the register of an operand of cvt: one of 8 or 16 bits
-// may be in a larger one.
+// register16 returns the type of the register of an operand of cvt. An operand of 8 or 16 bits, or an
+// integer, may be in a larger register.
 func register16(k kind, o *operand) kind {
 	if k.bits == 8 || k.bits == 16 && o.kind == operandRegister {
 		if o.kind == operandRegister && o.reg.kind.bits >= k.bits {
@@ -159,7 +159,7 @@ func register16(k kind, o *operand) kind {
 	return k
 }
 
-// width is the number of bits of the register of operand i.
+// width returns the number of bits of the register of operand i; 32 for another operand.
 func (d *decoder) width(i int) int {
 	if o := d.operand(i); o.kind == operandRegister {
 		return o.reg.kind.bits
@@ -167,7 +167,7 @@ func (d *decoder) width(i int) int {
 	return 32
 }
 
-// floatBitsOf is v in a float type.
+// floatBitsOf returns the bits of v in a float type.
 func floatBitsOf(v float64, to kind, r rounding, sat bool) uint64 {
 	if sat {
 		if !(v > 0) {
@@ -188,7 +188,7 @@ func floatBitsOf(v float64, to kind, r rounding, sat bool) uint64 {
 	return math.Float64bits(v)
 }
 
-// convert sets d, of a register of so many bits, to f of a float.
+// convert sets d, a register of width bits, to f(a) for a float a.
 func convert(d, a slot, width int, from kind, f func(float64) uint64) exec {
 	read := func(w *warp, i int) float64 { return float64(lanes[float32](w, a)[i]) }
 	switch {
@@ -211,8 +211,7 @@ func convert(d, a slot, width int, from kind, f func(float64) uint64) exec {
 	}
 }
 
-// floatToInteger is a whole number within an integer type. What NaN gives depends
-// on the types.
+// floatToInteger clamps a whole number to an integer type. The result for NaN depends on the types.
 func floatToInteger(v float64, to, from kind) uint64 {
 	lo, hi := 0.0, math.Ldexp(1, to.bits)
 	if to.signed() {
@@ -243,7 +242,7 @@ func (d *decoder) fromInteger(x, p slot, to, from kind, r rounding) exec {
 		for ; m != 0; m &= m - 1 {
 			i := bits.TrailingZeros32(m)
 			v := wordOf(w, p, i, wide)
-			// An integer of 64 bits is the sum of two floats.
+			// An integer of 64 bits is the exact sum of two float64.
 			var hi, lo float64
 			if v = extend(v, from); from.signed() {
 				hi, lo = float64(int64(v)>>32)*0x1p32, float64(v&0xffffffff)
@@ -262,7 +261,7 @@ func (d *decoder) fromInteger(x, p slot, to, from kind, r rounding) exec {
 	}
 }
 
-// wordOf is what a lane has in a register of 64 bits, if it is wide, or 32.
+// wordOf returns the value of a lane in a register of 64 bits (wide) or 32 bits.
 func wordOf(w *warp, p slot, lane int, wide bool) uint64 {
 	if wide {
 		return lanes[uint64](w, p)[lane]
@@ -270,7 +269,7 @@ func wordOf(w *warp, p slot, lane int, wide bool) uint64 {
 	return uint64(lanes[uint32](w, p)[lane])
 }
 
-// extend is an integer of a type in 64 bits.
+// extend sign- or zero-extends an integer of a type to 64 bits.
 func extend(v uint64, k kind) uint64 {
 	shift := 64 - k.bits
 	if k.signed() {
@@ -309,7 +308,7 @@ func (d *decoder) resize(x, p slot, to, from kind, sat bool) exec {
 	}
 }
 
-// clampInteger is v of one type, extended, within another.
+// clampInteger clamps v, an extended integer of type from, to type to.
 func clampInteger(v uint64, to, from kind) uint64 {
 	if !from.signed() {
 		hi := uint64(1)<<to.bits - 1
@@ -328,7 +327,7 @@ func clampInteger(v uint64, to, from kind) uint64 {
 	return uint64(min(max(s, -1<<(to.bits-1)), 1<<(to.bits-1)-1))
 }
 
-// packed decodes cvt to f16x2 and bf16x2 of two f32; the first is the upper half.
+// packed decodes cvt of two f32 to f16x2 or bf16x2. The first operand becomes the upper half.
 func (d *decoder) packed(to, from kind, r rounding) exec {
 	d.operands(3, 3)
 	if !from.float() || from.bits != 32 || r != toNearest && r != toZero {

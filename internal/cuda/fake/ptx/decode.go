@@ -8,16 +8,15 @@ import (
 	"unsafe"
 )
 
-// slot is a register, or below 0 a constant: ^slot is its number.
+// slot is the index of a register; if it is negative, ^slot is the index of a constant.
 type slot int32
 
-// number is what a register holds.
+// number is the type of a value in a register.
 type number interface {
 	int32 | uint32 | float32 | int64 | uint64 | float64
 }
 
-// lanes returns a register as elements of a type. T has the size of the file
-// that the register is in.
+// lanes returns the values of a register in all lanes. T has the size of the register's file.
 func lanes[T number](w *warp, s slot) *[lanesOfWarp]T {
 	var t T
 	switch {
@@ -82,13 +81,13 @@ func map3[D, A, B, C number](d, a, b, c slot, f func(A, B, C) D) exec {
 	}
 }
 
-// onOne decodes an operation on one operand of the type of its result.
+// onOne decodes an operation with one operand, of the type of its result.
 func onOne[T number](d *decoder, k kind, f func(T) T) exec {
 	d.operands(2, 2)
 	return map1(d.target(0, k), d.source(1, k), f)
 }
 
-// onTwo decodes an operation on two operands of the type of its result.
+// onTwo decodes an operation with two operands, of the type of its result.
 func onTwo[T number](d *decoder, k kind, f func(a, b T) T) exec {
 	d.operands(3, 3)
 	return map2(d.target(0, k), d.source(1, k), d.source(2, k), f)
@@ -109,12 +108,12 @@ func test[T number](d int32, a, b slot, f func(a, b T) bool) exec {
 	}
 }
 
-// decoder turns the instructions of an entry into what runs.
+// decoder decodes the instructions of an entry to ops.
 type decoder struct {
 	e       *Entry
 	in      *instruction
 	base    string   // of the opcode
-	parts   []string // what is left of its modifiers
+	parts   []string // modifiers that are not decoded yet
 	c32     map[uint32]slot
 	c64     map[uint64]slot
 	named   map[string]slot // special registers
@@ -189,7 +188,7 @@ func (d *decoder) fail(format string, args ...any) {
 	}
 }
 
-// flag takes a modifier if it is there.
+// flag removes the first of names that is a modifier, and reports whether there is one.
 func (d *decoder) flag(names ...string) bool {
 	for _, n := range names {
 		if i := slices.Index(d.parts, n); i >= 0 {
@@ -200,7 +199,7 @@ func (d *decoder) flag(names ...string) bool {
 	return false
 }
 
-// choice takes the first of some modifiers that is there, or gives the default.
+// choice removes and returns the first of names that is a modifier; otherwise if there is none.
 func (d *decoder) choice(otherwise string, names ...string) string {
 	for _, n := range names {
 		if d.flag(n) {
@@ -210,7 +209,7 @@ func (d *decoder) choice(otherwise string, names ...string) string {
 	return otherwise
 }
 
-// typ takes the last modifier, a type.
+// typ removes the last modifier, which is a type.
 func (d *decoder) typ() kind {
 	if len(d.parts) == 0 {
 		d.fail("no type")
@@ -226,14 +225,14 @@ func (d *decoder) typ() kind {
 	return k
 }
 
-// operands checks how many there are, and makes none be missing.
+// operands checks the number of operands.
 func (d *decoder) operands(lo, hi int) {
 	if n := len(d.in.operands); n < lo || n > hi {
 		d.fail("%d operands", n)
 	}
 }
 
-// operand returns operand i, or a sink if there is none.
+// operand returns operand i, or a sink if it is missing.
 func (d *decoder) operand(i int) *operand {
 	if i >= len(d.in.operands) {
 		d.fail("%d operands", len(d.in.operands))
@@ -242,7 +241,7 @@ func (d *decoder) operand(i int) *operand {
 	return &d.in.operands[i]
 }
 
-// constant is a constant of a size.
+// constant returns the slot of a constant.
 func (d *decoder) constant(v uint64, bits int) slot {
 	switch bits {
 	case 64:
@@ -253,8 +252,7 @@ func (d *decoder) constant(v uint64, bits int) slot {
 	return constantOf(d.c32, &d.e.c32, uint32(v))
 }
 
-// constantOf is where an entry has a constant in every lane, which is added to all of
-// them unless it is known.
+// constantOf returns the slot of a constant. It adds a new constant to all.
 func constantOf[T uint32 | uint64](known map[T]slot, all *[][lanesOfWarp]T, v T) slot {
 	if s, ok := known[v]; ok {
 		return s
@@ -269,7 +267,7 @@ func constantOf[T uint32 | uint64](known map[T]slot, all *[][lanesOfWarp]T, v T)
 	return s
 }
 
-// hidden is a register that no text names, set when a warp starts.
+// hidden adds a register without a name, whose value is set when a warp starts.
 func (d *decoder) hidden(wide bool, value func(w *warp, lane int) uint64) slot {
 	n := &d.e.n32
 	if wide {
@@ -281,7 +279,7 @@ func (d *decoder) hidden(wide bool, value func(w *warp, lane int) uint64) slot {
 	return s
 }
 
-// source is operand i as an input of a type.
+// source returns the slot of operand i as an input of a type.
 func (d *decoder) source(i int, k kind) slot { return d.input(d.operand(i), k) }
 
 func (d *decoder) input(o *operand, k kind) slot {
@@ -309,7 +307,7 @@ func (d *decoder) input(o *operand, k kind) slot {
 	return 0
 }
 
-// target is operand i as a register that is written.
+// target returns the slot of operand i as a register that is written.
 func (d *decoder) target(i int, k kind) slot { return d.output(d.operand(i), k) }
 
 func (d *decoder) output(o *operand, k kind) slot {
@@ -320,7 +318,7 @@ func (d *decoder) output(o *operand, k kind) slot {
 	return slot(o.reg.index)
 }
 
-// predicate is operand i as a predicate, which may be negated.
+// predicate returns operand i, a predicate, and whether it is negated.
 func (d *decoder) predicate(i int) (index int32, negated bool) {
 	o := d.operand(i)
 	if o.kind != operandRegister || o.reg.kind.class != classPred {
@@ -330,7 +328,7 @@ func (d *decoder) predicate(i int) (index int32, negated bool) {
 	return o.reg.index, o.negated
 }
 
-// predicateOf reads a predicate, inverted if it is negated.
+// predicateOf returns the lanes in which a predicate is true, or false if it is negated.
 func predicateOf(w *warp, index int32, negated bool) uint32 {
 	if negated {
 		return ^w.preds[index]
@@ -338,16 +336,16 @@ func predicateOf(w *warp, index int32, negated bool) uint32 {
 	return w.preds[index]
 }
 
-// The windows of the generic address space. A block of rank r has its shared
-// memory at (r+1)<<sharedShift, in 32 bits.
+// Windows of the generic address space. The shared memory of the block of rank r is at (r+1)<<sharedShift, an
+// address of 32 bits.
 const (
 	sharedWindow = 1 << 40
 	localWindow  = 2 << 40
 	sharedShift  = 20
-	localBase    = mostAlign // so that no variable is at 0
+	localBase    = mostAlign // so no variable has the address 0
 )
 
-// symbol is the address of a variable in its space.
+// symbol returns the slot of a variable's address in its space, plus off.
 func (d *decoder) symbol(v *variable, off int64, wide bool) slot {
 	if s, ok := d.symbols[v][off]; ok && wide {
 		return s
@@ -386,7 +384,7 @@ func (d *decoder) symbol(v *variable, off int64, wide bool) slot {
 	return s
 }
 
-// specialRegister is a special register of a type.
+// specialRegister returns the slot of a special register.
 func (d *decoder) specialRegister(name string, k kind) slot {
 	key := fmt.Sprintf("%s %d", name, k.bits)
 	if s, ok := d.named[key]; ok {
@@ -445,7 +443,7 @@ func (d *decoder) specialRegister(name string, k kind) slot {
 	return s
 }
 
-// scalar is the value of a special register that is no vector, or nil.
+// scalar returns the value of a special register that is not a vector; nil for another name.
 func scalar(name string) func(w *warp, lane int) uint64 {
 	switch name {
 	case "%laneid":
@@ -479,7 +477,7 @@ func scalar(name string) func(w *warp, lane int) uint64 {
 	return nil
 }
 
-// decode decodes what is no jump.
+// decode decodes an instruction that is not a branch.
 func (d *decoder) decode(o *op) {
 	switch d.base {
 	case "mov":

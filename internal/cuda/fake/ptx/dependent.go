@@ -2,35 +2,35 @@ package ptx
 
 import "errors"
 
-// Kernels that start before earlier ones end (programmatic dependent launch). Until
-// griddepcontrol.wait returns, these may still be running: what they write is
-// neither to be read nor to be written.
+// Kernels that start before earlier kernels end (programmatic dependent launch, PDL). Until
+// griddepcontrol.wait returns, the earlier kernels may still execute, so a kernel must not read what
+// they write, and must not write.
 //
-// A kernel that lets the next one begin (griddepcontrol.launch_dependents) no sooner
-// than in threads that have waited has seen the earlier ones end for that one, too:
-// this need only keep clear of what the kernel itself works with. But after one that
-// ends without having waited the next one's wait says nothing about earlier ones.
+// If a kernel executes griddepcontrol.launch_dependents only in threads that have waited, all kernels
+// before it have ended when the next kernel starts. So the next kernel only has to avoid the memory that this
+// kernel reads and writes. If a kernel ends without a wait, the wait of the next kernel does not cover
+// the kernels before both.
 
-// Chain is the launches of a stream since all before had ended: each but the first
-// may start before the ones before it end. The zero Chain is empty.
+// Chain has the launches of a stream since the last point at which all earlier launches had ended. Each but
+// the first may start before the earlier ones end. The zero Chain is empty.
 type Chain struct {
-	written words // by all of them
+	written words // by all launches of the chain
 	last    touched
-	passed  bool // the last one let the next begin when it had seen the ones before it end
-	loose   bool // the last one started early and did not wait
+	passed  bool // the last launch triggered the next only in threads that had waited
+	loose   bool // the last launch was early and did not wait
 
-	// Of the launch that runs.
-	now     touched // followed if it may pass
-	follow  bool
-	waited  bool // some thread did
-	hurried bool // it let the next one begin in a thread that had not
-	only    bool // of those before, the last alone may be running
+	// State of the launch that is executed.
+	now     touched // recorded if follow
+	follow  bool    // it may trigger the next launch after a wait
+	waited  bool    // a thread has waited
+	hurried bool    // a thread triggered the next launch before it waited
+	only    bool    // of the earlier launches only the last may still execute
 }
 
-// touched is what a launch works with.
+// touched is the memory that a launch reads and writes.
 type touched struct{ read, written words }
 
-// Clear forgets all: what comes next starts when everything before it has ended.
+// Clear empties the chain: the next launch starts after all earlier ones have ended.
 func (c *Chain) Clear() {
 	c.written.clear()
 	c.passed, c.loose = false, false
@@ -38,7 +38,7 @@ func (c *Chain) Clear() {
 
 var errLoose = errors.New("the kernel before started before earlier ones ended, and ended without griddepcontrol.wait: the wait of this one would not be for these")
 
-// begin begins a launch. late tells that its kernel may let the next one begin behind a wait.
+// begin begins a launch. late: its kernel has a griddepcontrol.launch_dependents after a wait.
 func (c *Chain) begin(late bool) error {
 	if c.loose {
 		return errLoose
@@ -52,33 +52,32 @@ func (c *Chain) begin(late bool) error {
 	return nil
 }
 
-// end ends the launch. Unless it was early, those before it had ended when it began.
+// end ends the launch. If it was not early, all earlier launches had ended when it began.
 func (c *Chain) end(early bool) {
 	c.loose = early && !c.waited
 	c.passed = c.follow && !c.hurried
 }
 
-// words is global memory in words of 4 bytes. The zero words is empty.
+// words is a set of words of 4 bytes of global memory. The zero words is empty.
 type words struct {
 	pages map[uint64]*page
-	gen   uint64 // of what counts
+	gen   uint64 // pages of other generations are empty
 	at    uint64 // of last
 	last  *page
 }
 
 const pageWords = 1 << 12
 
-// page is a bit for each word. It is kept, so that a chain that comes again
-// allocates nothing.
+// page has a bit for each word. It is reused, so a repeated chain allocates nothing.
 type page struct {
 	gen  uint64
 	bits [pageWords / 64]uint64
 }
 
-// clear empties it.
+// clear empties the set.
 func (s *words) clear() { s.gen, s.last = s.gen+1, nil }
 
-// page finds the page of a word; if there is none it makes it, or returns nil.
+// page returns the page of a word. If there is no page, it makes one or returns nil.
 func (s *words) page(word uint64, make bool) *page {
 	at := word / pageWords
 	if s.last != nil && s.at == at {
@@ -102,14 +101,14 @@ func (s *words) page(word uint64, make bool) *page {
 	return p
 }
 
-// add notes bytes.
+// add adds the words of n bytes.
 func (s *words) add(address uint64, n int) {
 	for w := address / 4; w <= (address+uint64(n)-1)/4; w++ {
 		s.page(w, true).bits[w%pageWords/64] |= 1 << (w % 64)
 	}
 }
 
-// has reports whether any of some bytes is there.
+// has reports whether the set has a word of n bytes.
 func (s *words) has(address uint64, n int) bool {
 	for w := address / 4; w <= (address+uint64(n)-1)/4; w++ {
 		if p := s.page(w, false); p != nil && p.bits[w%pageWords/64]>>(w%64)&1 != 0 {
@@ -119,7 +118,8 @@ func (s *words) has(address uint64, n int) bool {
 	return false
 }
 
-// depend watches an access of a launch in a chain.
+// depend records an access of a launch of a chain. It ends the launch if an earlier launch may still execute
+// and has not the order that the access needs.
 func (w *warp) depend(at uint64, n, lane int, write bool) {
 	l := &w.m.launch
 	c := l.Chain
@@ -144,7 +144,7 @@ func (w *warp) depend(at uint64, n, lane int, write bool) {
 	}
 }
 
-// waitForEarlier is griddepcontrol.wait.
+// waitForEarlier executes griddepcontrol.wait.
 func (w *warp) waitForEarlier(lanes uint32) {
 	w.waited |= lanes
 	if c := w.m.launch.Chain; c != nil {
@@ -152,7 +152,7 @@ func (w *warp) waitForEarlier(lanes uint32) {
 	}
 }
 
-// letNextBegin is griddepcontrol.launch_dependents.
+// letNextBegin executes griddepcontrol.launch_dependents.
 func (w *warp) letNextBegin(lanes uint32) {
 	if c := w.m.launch.Chain; c != nil && lanes&^w.waited != 0 {
 		c.hurried = true

@@ -1,82 +1,72 @@
-// Package ptx executes kernels in PTX, the instruction set of NVIDIA's virtual
-// machine, on the host: so that a machine without a GPU runs what NVRTC makes of
-// kernels, and finds what a GPU would forgive or punish at random.
+// Package ptx executes kernels in PTX, the instruction set of NVIDIA's virtual machine, on the host.
+// So a machine without a GPU can run kernels that NVRTC compiled, and can find faults that a GPU does
+// not report or shows at random only.
 //
-// [Parse] reads a module and decodes every instruction; one that it does not
-// know is an error that names it. [Machine.Run] executes a launch: the blocks of a
-// cluster together, clusters one after another, the 32 lanes of a warp in step
-// while their ways are one. Of lanes that parted, those at the lowest address go
-// first, until they meet again. Instructions that end in .sync wait for the lanes
-// that they name. Each launch has another order of clusters, and of the warps of
-// one: what a kernel computes must not depend on it.
+// [Parse] reads a module and decodes every instruction; an unknown instruction is an error that names
+// it. [Machine.Run] executes a launch: the blocks of a cluster together, and clusters one after
+// another. The 32 lanes of a warp execute together until they diverge. Of diverged lanes, those with the
+// lowest address execute first, until they converge. Instructions that end in .sync wait for the lanes
+// that their mask names. Each launch has another order of clusters, and of the warps of a cluster,
+// because the results of a kernel must not depend on these orders.
 //
-// It is stricter than a GPU where programs must not rely on luck:
+// It is stricter than a GPU where a program must not rely on luck:
 //
-//   - What cp.async copies is in shared memory when its group is waited for, not
-//     before.
-//   - An arrival at an mbarrier that tells of copies (cp.async.mbarrier.arrive.noinc)
-//     happens when nothing else can be done, and they land then.
-//   - wgmma.mma_async reads shared memory, and writes registers, when its group is
-//     waited for; what it reads may not be written from the instruction on until then.
-//     It reads what was written before a fence.proxy.async of the warp that wrote it or
-//     of one of the warpgroup, and what was written after is an error.
-//     Registers that the left matrix is in are read when the group is waited for, too:
-//     what was written to them too early is multiplied.
-//   - What st.async stores may be touched after a wait for the phase of the mbarrier whose
-//     transactions it completes, or after a barrier with a warp that has waited: nothing else
-//     orders it, its own warp's barriers neither, and it orders nothing else that its warp
-//     did. A block may not end before one of its warps knows that what others stored, or it
-//     itself, is there.
-//   - A relaxed arrival at the cluster's barrier orders nothing but what was before a
-//     fence.mbarrier_init.
-//   - A warp that has arrived at the cluster's barrier has to wait there before it ends: a
-//     kernel where one does not never ends under compute-sanitizer's racecheck.
-//   - More arrivals of one instruction than a phase of an mbarrier still expects are an
-//     error, as are those where there is none, or something else was written over it.
+//   - cp.async writes shared memory when its group is waited for, not before.
+//   - An arrival at an mbarrier that waits for copies (cp.async.mbarrier.arrive.noinc) happens when no
+//     warp can execute anything else, and its copies write shared memory then.
+//   - wgmma.mma_async reads shared memory, and writes registers, when its group is waited for. Its
+//     operands in shared memory must not be written between the instruction and the wait. It must
+//     only read memory that was written before a fence.proxy.async of the writing warp or of a warp of
+//     the warpgroup. Registers with the left matrix are read at the wait, too: a register that was
+//     written too early contributes its new value.
+//   - Data of st.async may be accessed after a wait for the phase of the mbarrier whose transactions the
+//     store completes, or after a barrier with a warp that has waited. Nothing else orders the
+//     store, not even barriers of its own warp, and the store orders no other access of its warp.
+//     For each st.async to its shared memory a warp of the block has to have waited before the block ends.
+//   - A relaxed arrival at the cluster's barrier orders only what precedes a fence.mbarrier_init.
+//   - A warp that has arrived at the cluster's barrier has to wait there before it ends. Otherwise the
+//     kernel never ends under compute-sanitizer's racecheck.
+//   - An instruction must not arrive at an mbarrier more often than the phase still expects, and must not
+//     arrive where no mbarrier is or where other data overwrote it.
 //   - Shared memory is full of NaN when a block starts.
-//   - Two accesses to the same bytes of shared memory, one a write, that no
-//     barrier orders are an error, also between lanes of one warp: only
-//     bar.warp.sync orders these (PTX ISA, "Memory Consistency Model"). Of the
-//     readers since the last write the last two warps are known. Writes of what is
-//     there already pass.
-//   - What a block wrote to global memory, one of another cluster may neither read nor
-//     overwrite, unless the kernel has atomic operations.
-//   - A kernel that may start before earlier ones end neither writes before
-//     griddepcontrol.wait nor reads what they write. Where the one before lets it begin
-//     only behind its own wait, it keeps clear of what that one works with. If none
-//     of its threads waits none follows that may start early.
-//   - A lane that shfl.sync or vote.sync names must come to that instruction;
-//     what a lane reads from one that does not take part is NaN.
-//   - A cache policy that createpolicy did not make is an error.
-//   - An access outside an allocation, or one that is not aligned, ends the
-//     launch, as do waits that nothing ends, be it for a phase of an mbarrier.
+//   - Two accesses to the same bytes of shared memory, at least one of them a write, need a barrier
+//     between them. Between lanes of a warp only bar.warp.sync is one (PTX ISA, "Memory
+//     Consistency Model"). Two reading warps since the last write are remembered. A write that
+//     changes nothing is allowed.
+//   - A block must not read or overwrite global memory that a block of another cluster wrote, unless the
+//     kernel has atomic operations.
+//   - A kernel that may start before earlier kernels end must not write before griddepcontrol.wait, and
+//     must not read what the earlier kernels write. If the kernel before it triggers it only after
+//     its own wait, it must only avoid the memory that that kernel reads and writes. If none of
+//     its threads waits, no early kernel may follow it.
+//   - A lane that the mask of shfl.sync or vote.sync names must execute that instruction. A lane that
+//     reads from a lane outside of the mask gets NaN.
+//   - A cache policy has to be the result of createpolicy.
+//   - An access outside an allocation, an access that is not aligned, and a wait that cannot end are
+//     errors that end the launch.
 //
-// Where it is not as strict, or not as general:
+// It is less strict, or less general, than a GPU in the following:
 //
-//   - mbarrier.try_wait waits until the phase ends: it is never false.
-//   - An arrival at an mbarrier and wgmma.wait_group order accesses of the lanes of the
-//     warp, as bar.warp.sync does; an arrival that tells of copies orders the warp's
-//     other accesses before it, too.
-//   - st.async stores at once, and completes its transactions at once.
-//   - fence.mbarrier_init tells of all that its warp did before it, and knew of others, not
-//     only of barriers that its thread made, and orders accesses of the lanes of the warp, as
-//     bar.warp.sync does.
-//   - st.async is known of 64 barriers of a cluster, made anew included.
-//   - fence.proxy.async also counts for what its warp wrote after it, until the next
-//     barrier, arrival or wgmma.wait_group.
-//   - The warps of a warpgroup multiply each for itself: that they do not wait for each
-//     other, or have other descriptors, does not show. That wgmma.fence is there is only
-//     asked of the first product.
-//   - wgmma.mma_async is known of matrices of bf16 or f16 with sums in f32: the left one in
-//     registers, or in shared memory along K, the right one in shared memory along K or,
-//     from a multiple of 64 columns on, along N. In shared memory they are exchanged in
-//     128 bytes.
+//   - mbarrier.try_wait waits until the phase ends; its result is never false.
+//   - An arrival at an mbarrier and wgmma.wait_group order accesses of the lanes of the warp, as
+//     bar.warp.sync does. An arrival that waits for copies also orders the warp's other accesses
+//     before it.
+//   - st.async stores immediately, and completes its transactions immediately.
+//   - fence.mbarrier_init publishes all accesses of its warp and all that were ordered before them, not
+//     only the mbarriers that its thread made. It also orders accesses of the lanes of the warp.
+//   - st.async works for at most 64 mbarriers of a cluster; an mbarrier that is made again counts again.
+//   - fence.proxy.async also covers later writes of its warp, until the warp's next barrier, arrival or
+//     wgmma.wait_group.
+//   - The warps of a warpgroup multiply independently, so missing synchronization and differing
+//     descriptors are not detected. Only the first wgmma.mma_async of a warp requires a wgmma.fence.
+//   - wgmma.mma_async supports matrices of bf16 or f16 with sums in f32. The left one is in registers, or
+//     K-major in shared memory; the right one is K-major in shared memory, or N-major from a
+//     multiple of 64 columns. In shared memory they have the 128-byte swizzle.
 //
-// Numbers: add, sub, mul, fma, div.rn, sqrt.rn and conversions round as IEEE 754
-// has it, in the mode asked for, and NaN results are 0x7fffffff, as on a GPU. The
-// approximations (ex2, lg2, sin, cos, rcp, rsqrt, sqrt and div with .approx) are
-// those of float64 rounded once, which is closer than a GPU's. mma.sync adds the
-// products of a step and the accumulator in float64 and rounds once; a tensor core
-// truncates addends to a few bits more than those of an f32, so results differ in
-// the last bits. wgmma.mma_async adds as mma.sync does.
+// Numbers: add, sub, mul, fma, div.rn, sqrt.rn and conversions round as IEEE 754 requires, in the
+// mode of the instruction. A NaN result is 0x7fffffff, as on a GPU. The approximations (ex2, lg2,
+// sin, cos, rcp, rsqrt, sqrt and div with .approx) are computed in float64 and rounded once, which is
+// more exact than a GPU. mma.sync and wgmma.mma_async add the products of a step and the accumulator in
+// float64 and round once. A tensor core truncates addends to a few bits more than an f32 has, so
+// results differ in the last bits.
 package ptx

@@ -13,11 +13,10 @@ type Module struct {
 	Entries []*Entry
 
 	data   []byte // .global and .const variables
-	shared int64  // bytes of shared memory that is not an entry's own
+	shared int64  // bytes of the module's .shared variables
 }
 
-// Data is what the module's variables hold when it is loaded. Launches take the
-// address where it was put.
+// Data returns the initial contents of the module's variables. [Launch.Data] is the address of a copy.
 func (m *Module) Data() []byte { return m.data }
 
 // Entry returns a kernel by name, or nil.
@@ -37,37 +36,37 @@ type Entry struct {
 	StaticShared int     // bytes
 
 	module          *Module
-	params          map[string]int64 // where they start
+	params          map[string]int64 // offsets in bytes
 	paramBytes      int64
-	local           int64 // bytes of each thread
+	local           int64 // bytes of local memory of a thread
 	n32, n64, nPred int32
-	body            []instruction // until it is decoded
+	body            []instruction // nil after decoding
 	code            []op
 	places          []place // by instruction
 	c32             [][lanesOfWarp]uint32
 	c64             [][lanesOfWarp]uint64
 	specials        []special
-	unit            int64 // bytes of shared memory that one record of accesses is for
-	globalUnit      int64 // and of global memory
-	atomic          bool  // there are atomic operations
-	spins           bool  // there are volatile loads of global memory
-	waits, late     bool  // there is a griddepcontrol.wait, and behind one a griddepcontrol.launch_dependents
-	signals         int   // barriers of a cluster that stores may complete transactions of; 0 if there are no such stores
-	tail            int64 // where dynamic shared memory starts
+	unit            int64 // bytes of shared memory of one access record
+	globalUnit      int64 // bytes of global memory of one owner
+	atomic          bool  // has atomic operations
+	spins           bool  // has volatile loads of global memory
+	waits, late     bool  // has a griddepcontrol.wait; has a griddepcontrol.launch_dependents after one
+	signals         int   // largest number of mbarriers of a cluster for st.async; 0 without st.async
+	tail            int64 // offset of dynamic shared memory
 }
 
-// Spins reports whether the kernel may wait for what others write while it runs: it has volatile
-// loads of global memory. Blocks of such a kernel execute in their order.
+// Spins reports whether the kernel has volatile loads of global memory, by which it may wait for writes of
+// the host or of other devices. Blocks of such a kernel execute in the order of their numbers.
 func (e *Entry) Spins() bool { return e.spins }
 
-// place is where an instruction stands.
+// place is the place of an instruction in the text.
 type place struct {
 	line   int
 	opcode string
 	source string
 }
 
-// special is a register that holds what a block or lane is told.
+// special is a register whose value is set when a warp starts, such as %tid.x.
 type special struct {
 	wide  bool
 	index int32
@@ -79,19 +78,19 @@ const lanesOfWarp = 32
 // all is the mask of a whole warp.
 const all = ^uint32(0)
 
-// exec does an instruction in the lanes of a mask, of which there is one.
+// exec executes an instruction in the lanes of a mask, which is not empty.
 type exec func(w *warp, m uint32)
 
-// opKind says how an instruction moves the lanes.
+// opKind is the effect of an instruction on the control flow of lanes.
 type opKind uint8
 
 const (
 	opPlain   opKind = iota
 	opBranch         // to target
 	opExit           // ends lanes
-	opSync           // first the lanes of need come here
-	opBarrier        // first all lanes come here; then the warp may have to wait
-	opAwait          // the lanes of need come here again later
+	opSync           // waits until the lanes of need are here
+	opBarrier        // waits until all lanes are here; then the warp may have to wait
+	opAwait          // the lanes of need execute it again later
 )
 
 // op is a decoded instruction.
@@ -101,7 +100,7 @@ type op struct {
 	guard   int32 // predicate, or -1
 	target  int32
 	run     exec
-	need    func(w *warp, m uint32) uint32 // nil: all that have not ended
+	need    func(w *warp, m uint32) uint32 // nil: all lanes that have not ended
 }
 
 // Memory is the device's memory.
@@ -116,41 +115,41 @@ type Launch struct {
 	Grid, Block [3]uint32
 	Cluster     [3]uint32 // blocks; zero: none
 	Dynamic     uint32    // bytes of dynamic shared memory
-	Params      []uint64  // each from a multiple of 8 bytes on
+	Params      []uint64  // each starts at a multiple of 8 bytes
 	Memory      Memory
-	Data        uint64 // where the module's variables are
+	Data        uint64 // address of the module's variables
 	Early       bool   // may start before the launches of the chain end
-	Chain       *Chain // to which this one is added; nil: not watched
+	Chain       *Chain // the launch is added to it; nil: early starts are not checked
 
-	// Yield is called by a kernel that spins when all its warps have had a turn; false ends the
-	// launch. Nil: nothing else writes while it runs.
+	// Yield is called by a kernel that spins, after each turn of all its warps. It returns false to end
+	// the launch. nil: nothing else writes memory during the launch.
 	Yield func() bool
 }
 
-// Fault says what a kernel did that ends it.
+// Fault is the kind of error that ended a launch.
 type Fault uint8
 
 const (
-	AddressFault   Fault = iota // touched memory that it may not
-	AlignmentFault              // touched memory at an address that is not a multiple of the size
-	RaceFault                   // accesses that nothing orders
-	WaitFault                   // a wait that nothing ends, or a loop
-	LaunchFault                 // a launch that the kernel cannot have
+	AddressFault   Fault = iota // an access outside of an allocation
+	AlignmentFault              // an access at an address that is not a multiple of its size
+	RaceFault                   // accesses without an order
+	WaitFault                   // a wait or a loop that does not end
+	LaunchFault                 // invalid parameters of a launch
 )
 
-// Error is what ended a launch.
+// Error is the error that ended a launch.
 type Error struct {
 	Fault  Fault
 	Kernel string
-	Line   int    // of the text
+	Line   int    // of the PTX; 0: the error is not of an instruction
 	Opcode string // of the instruction
-	Source string // file and line, if the text says it
+	Source string // file and line of the CUDA source, if the text has them
 	Block  [3]uint32
 	Thread int // in the block
 	Text   string
 }
 
-// Error names the kernel, and the instruction and the thread if it was one.
+// Error returns the kernel, the fault, and the instruction and thread of an error of an instruction.
 func (e *Error) Error() string {
 	if e.Line == 0 {
 		return fmt.Sprintf("ptx: kernel %s: %s", e.Kernel, e.Text)
@@ -168,36 +167,36 @@ type span struct {
 	data []byte
 }
 
-// spanCache is how many ranges a launch remembers, by instruction.
+// spanCache is the number of ranges that a launch caches, by instruction.
 const spanCache = 256
 
-// Machine executes launches, one at a time. The zero Machine is ready.
+// Machine executes launches. It is not safe for concurrent use. The zero Machine is ready.
 type Machine struct {
-	Unordered bool  // accesses that nothing orders are no error
-	Limit     int64 // of the instructions of warps in a cluster; 0: 2³¹
+	Unordered bool  // accesses without an order are allowed
+	Limit     int64 // on the instructions of all warps of a cluster; 0: 2³¹
 
 	entry  *Entry
 	launch Launch
 	blocks []*block
 	warps  []*warp // of all blocks
 	spans  [spanCache]span
-	b32    [][lanesOfWarp]uint32 // what warps have their registers of
+	b32    [][lanesOfWarp]uint32 // memory of the registers of all warps
 	b64    [][lanesOfWarp]uint64
 	preds  []uint32
-	steps  int64 // instructions of warps so far: the time
-	// Launches so far: each has another order of clusters, and of warps.
+	steps  int64 // executed instructions of warps
+	// launches is the number of launches. It decides the order of clusters and warps.
 	launches uint64
-	number   uint32 // of the cluster that runs, plus 1
+	number   uint32 // of the cluster that is executed, plus 1
 	owners   owners // of global memory
 	// Of the cluster's barrier.
 	phase   int
 	arrived int
 	clock   []uint32
 	count   int // warps of a cluster
-	signals int // barriers of the cluster that runs, of which stores have completed transactions
+	signals int // mbarriers of the executed cluster for st.async so far
 }
 
-// block is a block of the cluster that runs.
+// block is a block of the cluster that is executed.
 type block struct {
 	rank     int
 	at       [3]uint32 // in the grid
@@ -206,30 +205,30 @@ type block struct {
 	gen      uint32
 	warps    []*warp
 	barriers [16]barrier
-	// Barriers in shared memory, those that something else was written over included.
+	// mbarriers are the barriers in shared memory, including overwritten ones.
 	mbarriers []mbarrier
 }
 
 // barrier is a barrier of a block.
 type barrier struct {
-	arrived int // warps, those that do not wait included
-	want    int // warps; 0: all that have lanes left
+	arrived int // warps, including those that do not wait
+	want    int // warps; 0: all that have not ended
 	waiting []*warp
 	clock   []uint32
 }
 
-// state says whether a warp may run.
+// state is the state of a warp.
 type state uint8
 
 const (
 	stateReady state = iota
 	stateBarrier
 	stateCluster
-	stateAwait // all lanes that have not ended wait for phases, or for lanes that do
+	stateAwait // all lanes that have not ended wait for phases, or for lanes that wait for phases
 	stateDone
 )
 
-// group is lanes at one place.
+// group is a set of lanes at the same instruction.
 type group struct {
 	pc   int32
 	mask uint32
@@ -246,36 +245,36 @@ type warp struct {
 	b64    [][lanesOfWarp]uint64
 	preds  []uint32
 	state  state
-	phase  int // of the cluster's barrier, at its arrival; -1 if it has waited since
+	phase  int // phase of the cluster's barrier at this warp's arrival; -1 after the wait
 	pc     int32
 	mask   uint32
 	exists uint32 // lanes that have a thread
-	alive  uint32 // of them, those that have not ended
-	waited uint32 // of them, those that waited for earlier kernels
-	next   int32  // the lowest place of rest
+	alive  uint32 // lanes that have not ended
+	waited uint32 // lanes that executed griddepcontrol.wait
+	next   int32  // lowest pc in rest
 	rest   []group
-	parked []group // lanes that wait for others of the warp
-	// Lanes that wait for a phase of a barrier in shared memory to end.
+	parked []group // lanes that wait for other lanes of the warp
+	// awaiting are lanes that wait for a phase of an mbarrier.
 	awaiting []group
 	clock    []uint32
 	fenced   []uint32 // the clock at the last fence.proxy.async
 	made     []uint32 // the clock at the last fence.mbarrier_init
 	local    [lanesOfWarp][]byte
 	copies   []asyncCopy
-	groups   [lanesOfWarp]int32 // groups of copies committed, by lane
+	groups   [lanesOfWarp]int32 // committed groups of copies, by lane
 	arrivals []asyncArrival
-	arrived  int32 // how many arrivals there were, those that have happened included
+	arrived  int32 // number of arrivals so far, including those that have happened
 	products []asyncProduct
-	batches  int32 // groups of products committed
+	batches  int32 // committed groups of products
 	began    bool  // wgmma.fence was executed
 }
 
 const never = int32(1<<31 - 1)
 
-// sliceSteps is how many instructions a warp executes before the next has its turn.
+// sliceSteps is the number of instructions that a warp executes before the next warp's turn.
 const sliceSteps = 1 << 20
 
-// spinSteps is sliceSteps of a kernel that spins.
+// spinSteps is sliceSteps for a kernel that spins.
 const spinSteps = 1 << 10
 
 // Run executes a launch. An error is an [*Error].
@@ -331,7 +330,7 @@ func (m *Machine) Run(e *Entry, l Launch) (err error) {
 	return nil
 }
 
-// place is the first block of a cluster by number.
+// place returns the coordinates of the first block of cluster n.
 func (m *Machine) place(n uint32) [3]uint32 {
 	g, c := m.launch.Grid, m.launch.Cluster
 	nx, ny := g[0]/c[0], g[1]/c[1]
@@ -345,7 +344,7 @@ func gcd(a, b uint64) uint64 {
 	return a
 }
 
-// prepare makes the blocks and warps of a cluster.
+// prepare allocates the blocks and warps of a cluster.
 func (m *Machine) prepare() {
 	e, l := m.entry, &m.launch
 	threads := int(l.Block[0] * l.Block[1] * l.Block[2])
@@ -394,7 +393,7 @@ func (m *Machine) prepare() {
 	m.clock = slices.Grow(m.clock[:0], known)[:known]
 }
 
-// sharedBytes is the shared memory of a block.
+// sharedBytes returns the bytes of shared memory of a block.
 func (e *Entry) sharedBytes(dynamic uint32) int64 {
 	if dynamic == 0 {
 		return int64(e.StaticShared)
@@ -402,7 +401,7 @@ func (e *Entry) sharedBytes(dynamic uint32) int64 {
 	return e.tail + int64(dynamic)
 }
 
-// cluster executes the blocks of a cluster, the first of which is at.
+// cluster executes the blocks of the cluster whose first block has the coordinates at.
 func (m *Machine) cluster(at [3]uint32) {
 	l := &m.launch
 	blocks := int(l.Cluster[0] * l.Cluster[1] * l.Cluster[2])
@@ -456,7 +455,7 @@ func (m *Machine) cluster(at [3]uint32) {
 	}
 }
 
-// stuck ends the launch if the warp waits, which nothing will end.
+// stuck ends the launch if the warp waits. No warp can execute, so the wait cannot end.
 func (w *warp) stuck() {
 	switch w.state {
 	case stateAwait:
@@ -468,12 +467,12 @@ func (w *warp) stuck() {
 	}
 }
 
-// start fills shared memory with NaN.
+// start resets the block and fills shared memory with NaN.
 func (b *block) start() {
 	for i := range b.shared {
 		b.shared[i] = 0xff
 	}
-	if b.gen++; b.gen == 0 { // the records of 2³² blocks ago
+	if b.gen++; b.gen == 0 { // gen wrapped: access records of 2³² blocks ago would count
 		clear(b.shadow)
 		b.gen = 1
 	}
@@ -518,7 +517,8 @@ func (w *warp) fault(f Fault, lane int, format string, args ...any) {
 		Thread: w.first + lane, Text: fmt.Sprintf(format, args...)})
 }
 
-// run executes until the warp has to wait, has ended, or has had its turn.
+// run executes the warp until it waits, ends, or branches back when the machine has executed more than
+// until instructions.
 func (w *warp) run(until int64) {
 	code := w.entry.code
 	for {
@@ -589,7 +589,7 @@ func (w *warp) run(until int64) {
 	}
 }
 
-// part adds lanes that are elsewhere.
+// part adds diverged lanes to rest.
 func (w *warp) part(g group) {
 	for i := range w.rest {
 		if w.rest[i].pc == g.pc {
@@ -602,14 +602,14 @@ func (w *warp) part(g group) {
 	w.next = w.rest[0].pc
 }
 
-// meet joins the lanes that are where others wait, or lets those go first that
-// are lower.
+// meet joins the executing lanes with those that wait at the same instruction, and continues with the lanes
+// at the lowest instruction.
 func (w *warp) meet() {
 	w.part(group{w.pc, w.mask})
 	w.take()
 }
 
-// leave lets others run than some lanes, which wait here.
+// leave removes the lanes m from the executing lanes, because they wait at this instruction.
 func (w *warp) leave(m uint32) {
 	if w.mask &^= m; w.mask != 0 {
 		w.pc++
@@ -618,8 +618,8 @@ func (w *warp) leave(m uint32) {
 	}
 }
 
-// take makes the lowest lanes those that run. It returns false if there are none:
-// all have ended, or the warp waits.
+// take continues with the lanes of rest at the lowest instruction. It returns false if rest is empty: all
+// lanes have ended, or the warp waits.
 func (w *warp) take() bool {
 	if len(w.rest) == 0 {
 		if len(w.awaiting) > 0 {
@@ -641,8 +641,8 @@ func (w *warp) take() bool {
 	return true
 }
 
-// gather returns the lanes that execute an instruction which waits for others, or
-// 0 if these wait and others run.
+// gather returns the lanes that execute an opSync or opBarrier. It returns 0 if needed lanes are missing;
+// then the lanes m wait and others execute.
 func (w *warp) gather(o *op, m uint32) uint32 {
 	for i := range w.parked {
 		if w.parked[i].pc == w.pc {
@@ -664,7 +664,7 @@ func (w *warp) gather(o *op, m uint32) uint32 {
 	return 0
 }
 
-// end is the end of a warp: barriers do not wait for it.
+// end ends the warp. Barriers do not wait for it any more.
 func (w *warp) end() {
 	if w.phase >= 0 {
 		w.fault(WaitFault, 0, "a warp ends between barrier.cluster.arrive and its wait")

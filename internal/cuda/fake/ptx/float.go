@@ -13,7 +13,7 @@ const (
 	toNearestAway // ties away from zero
 )
 
-// rounding takes the mode of a float's arithmetic.
+// rounding removes the modifier of a rounding mode.
 func (d *decoder) rounding() rounding {
 	switch d.choice("rn", "rz", "rm", "rp", "rn") {
 	case "rz":
@@ -26,10 +26,10 @@ func (d *decoder) rounding() rounding {
 	return toNearest
 }
 
-// nan32 is the NaN that arithmetic of a GPU gives.
+// nan32 returns the NaN that arithmetic of a GPU returns.
 func nan32() float32 { return math.Float32frombits(0x7fffffff) }
 
-// plain makes every NaN that of a GPU.
+// plain replaces any NaN by nan32.
 func plain(x float32) float32 {
 	if x != x {
 		return nan32()
@@ -37,7 +37,7 @@ func plain(x float32) float32 {
 	return x
 }
 
-// flush makes a subnormal zero.
+// flush replaces a subnormal by zero.
 func flush(x float32) float32 {
 	if b := math.Float32bits(x); b&0x7f800000 == 0 {
 		return math.Float32frombits(b & 0x80000000)
@@ -45,7 +45,7 @@ func flush(x float32) float32 {
 	return x
 }
 
-// saturate is x within [0, 1]; NaN is 0.
+// saturate clamps x to [0, 1]. NaN becomes 0.
 func saturate(x float32) float32 {
 	if !(x > 0) {
 		return 0
@@ -53,23 +53,22 @@ func saturate(x float32) float32 {
 	return min(x, 1)
 }
 
-// sum2 is a+b as two floats: rounded, and what rounding lost (Knuth, The Art of
-// Computer Programming 2, 4.2.2).
+// sum2 returns a+b as the rounded sum and its rounding error (Knuth, The Art of Computer Programming 2,
+// 4.2.2).
 func sum2(a, b float64) (s, err float64) {
 	s = a + b
 	t := float64(s - a)
 	return s, float64(a-float64(s-t)) + float64(b-t)
 }
 
-// round32 rounds hi+lo, where lo is what rounding to hi lost.
+// round32 rounds hi+lo, where hi is the sum rounded to a float64 and lo is its rounding error.
 func round32(hi, lo float64, r rounding) float32 {
 	f := float32(hi)
 	if math.IsInf(hi, 0) || hi != hi {
 		return plain(f)
 	}
 	if r == toNearest {
-		// hi is right unless it lies in the middle between two floats, or as good
-		// as, and lo says on which side.
+		// If hi is a tie of float32, or next to one, lo decides.
 		if b := math.Float64bits(hi); lo != 0 && b&0x0fffffff == 0 {
 			if (lo > 0) == (hi > 0) {
 				b |= 1
@@ -93,7 +92,7 @@ func round32(hi, lo float64, r rounding) float32 {
 	return f
 }
 
-// fma32 is a·b+c, rounded once.
+// fma32 returns a·b+c, rounded once.
 func fma32(a, b, c float32, r rounding) float32 {
 	p := float64(a) * float64(b) // exact
 	if r == toNearest {
@@ -112,8 +111,8 @@ func fma32(a, b, c float32, r rounding) float32 {
 	return round32(s, err, r)
 }
 
-// unary64 are the functions of which there is only an approximation: they are computed in
-// float64 and rounded once.
+// unary64 are the functions for which PTX has only an approximation. They are computed in float64 and rounded
+// once.
 var unary64 = map[string]func(float64) float64{
 	"rsqrt": func(x float64) float64 {
 		if x == 0 {
@@ -128,7 +127,7 @@ var unary64 = map[string]func(float64) float64{
 	"tanh": math.Tanh,
 }
 
-// floats decodes one instruction of f32.
+// floats decodes an instruction of f32.
 type floats struct {
 	*decoder
 	k      kind
@@ -152,7 +151,7 @@ func (d *decoder) floats(k kind) *floats {
 	return f
 }
 
-// in is an operand as the instruction reads it.
+// in returns the value that the instruction uses for an operand.
 func (d *floats) in(x float32) float32 {
 	if d.ftz {
 		return flush(x)
@@ -272,7 +271,7 @@ func (d *floats) quotient() exec {
 		if math.IsInf(q, 0) || q != q || b == 0 || math.IsInf(float64(b), 0) {
 			return float32(q)
 		}
-		rest := math.FMA(-q, float64(b), float64(a)) // of the sign of what q lost, for b > 0
+		rest := math.FMA(-q, float64(b), float64(a)) // has the sign of the rounding error of q if b > 0
 		if b < 0 {
 			rest = -rest
 		}
@@ -280,8 +279,8 @@ func (d *floats) quotient() exec {
 	})
 }
 
-// extreme is the smaller or larger of a and b, with -0 below +0. NaN is the other,
-// or with nan the result.
+// extreme returns the smaller (low) or larger of a and b, with -0 below +0. If one is NaN, it returns the
+// other, or NaN if nan is set.
 func extreme(a, b float64, nan, low bool) float64 {
 	switch {
 	case a != a && b != b, nan && (a != a || b != b):

@@ -6,7 +6,7 @@ type integer interface {
 	int32 | uint32 | int64 | uint64
 }
 
-// half extends what lies in a register of 16 bits to 32.
+// half extends the value of a register of 16 bits to 32 bits.
 func half(signed bool, x uint32) uint32 {
 	if signed {
 		return uint32(int32(int16(x)))
@@ -37,7 +37,7 @@ func (d *decoder) arithmetic() exec {
 	return integers[uint64, uint64](d, k)
 }
 
-// integer16 decodes what there is of 16 bits by way of 32.
+// integer16 decodes arithmetic of 16 bits, which it computes in 32 bits.
 func (d *decoder) integer16(k kind) exec {
 	signed := k.signed()
 	wide := kind{classUnsigned, 32, 1}
@@ -71,7 +71,7 @@ func (d *decoder) integer16(k kind) exec {
 		divide := d.base == "div"
 		return two(func(a, b uint32) uint32 {
 			switch {
-			case b == 0 && divide: // not defined; as for 32 bits
+			case b == 0 && divide: // undefined in PTX; as for 32 bits
 				return 0xffff
 			case b == 0:
 				return a
@@ -125,7 +125,7 @@ func (d *decoder) integer16(k kind) exec {
 	return nil
 }
 
-// integers decodes integer arithmetic of T; U is T without a sign.
+// integers decodes integer arithmetic of T. U is the unsigned type of the same size.
 func integers[T, U integer](d *decoder, k kind) exec {
 	size := k.bits
 	two := func(f func(a, b T) T) exec { return onTwo(d, k, f) }
@@ -145,7 +145,7 @@ func integers[T, U integer](d *decoder, k kind) exec {
 		return multiply[T](d, k)
 	case "div":
 		return two(func(a, b T) T {
-			if b == 0 { // not defined; all ones on a GPU
+			if b == 0 { // undefined in PTX; all ones on a GPU
 				return ^T(0)
 			}
 			return a / b
@@ -194,12 +194,12 @@ func integers[T, U integer](d *decoder, k kind) exec {
 		if d.base == "shl" {
 			return map2(d.target(0, k), d.source(1, k), n, func(a T, n uint32) T { return a << n })
 		}
-		return map2(d.target(0, k), d.source(1, k), n, func(a T, n uint32) T { return a >> n }) // Go fills as PTX does, also beyond the width
+		return map2(d.target(0, k), d.source(1, k), n, func(a T, n uint32) T { return a >> n }) // Go shifts in zeros or signs as PTX does, also for n above the width
 	}
 	return nil
 }
 
-// add is the most frequent instruction.
+// add decodes the most frequent instruction, so it has a loop of its own for whole warps.
 func add[T integer](d *decoder, k kind) exec {
 	d.operands(3, 3)
 	x, p, q := d.target(0, k), d.source(1, k), d.source(2, k)
@@ -228,7 +228,7 @@ func multiply[T integer](d *decoder, k kind) exec {
 	var high func(a, b T) T
 	switch {
 	case k.bits == 32:
-		high = func(a, b T) T { return T(int64(a) * int64(b) >> 32) } // of two uint32 the product may wrap to a negative; its upper half is right
+		high = func(a, b T) T { return T(int64(a) * int64(b) >> 32) } // the product of two uint32 may wrap to a negative; its upper half is correct
 	case k.signed():
 		high = func(a, b T) T {
 			hi, _ := bits.Mul64(uint64(a), uint64(b))
@@ -270,7 +270,7 @@ func multiply[T integer](d *decoder, k kind) exec {
 	return nil
 }
 
-// bitwise decodes what works on fields of bits.
+// bitwise decodes instructions on fields of bits.
 func (d *decoder) bitwise() exec {
 	if d.base == "prmt" || d.base == "shf" || d.base == "lop3" {
 		return d.bits32()
@@ -341,7 +341,7 @@ func (d *decoder) bitwise() exec {
 			if k.signed() && n > 0 && a>>min(at+n-1, width-1)&1 == 1 {
 				sign = ^uint64(0)
 			}
-			v := a >> at // beyond the width: 0
+			v := a >> at // 0 if at is above the width
 			if left := width - min(at, width); n > left {
 				v, n = v&(1<<left-1)|sign<<left, width
 			}
@@ -355,7 +355,7 @@ func (d *decoder) bitwise() exec {
 	return nil
 }
 
-// insert puts the low n bits of a into b at a position.
+// insert replaces n bits of b, from bit at on, by the low bits of a.
 func insert[T uint32 | uint64](d, a, b, at, n slot) exec {
 	return func(w *warp, m uint32) {
 		x, p, q := lanes[T](w, d), lanes[T](w, a), lanes[T](w, b)
@@ -382,7 +382,7 @@ func (d *decoder) bits32() exec {
 			for i := range 4 {
 				s := c >> (4 * i) & 0xf
 				x := uint32(v >> (s & 7 * 8) & 0xff)
-				if s&8 != 0 { // its sign, repeated
+				if s&8 != 0 { // repeat the sign bit
 					x = -(x >> 7) & 0xff
 				}
 				out |= x << (8 * i)

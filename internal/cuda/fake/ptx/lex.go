@@ -2,13 +2,13 @@ package ptx
 
 import "fmt"
 
-// tokenKind says what a token is.
+// tokenKind is the kind of a token.
 type tokenKind uint8
 
 const (
 	tokenEnd    tokenKind = iota
 	tokenWord             // opcode, directive, register, symbol or label
-	tokenNumber           // as it is written, without a sign
+	tokenNumber           // as written, without a sign
 	tokenString           // without the quotes
 	tokenPunct            // one character
 )
@@ -20,20 +20,20 @@ type token struct {
 	line int
 }
 
-// lexer cuts a text into tokens.
+// lexer splits a text into tokens.
 type lexer struct {
 	text string
 	at   int
 	line int
 }
 
-// SyntaxError is a text that is not PTX, or uses what is not known here.
+// SyntaxError reports a text that is not PTX, or that uses a part of PTX that this package does not have.
 type SyntaxError struct {
 	Line int
 	Text string
 }
 
-// Error says what is wrong in which line.
+// Error returns the line and the fault.
 func (e *SyntaxError) Error() string { return fmt.Sprintf("ptx: line %d: %s", e.Line, e.Text) }
 
 func wordStart(c byte) bool {

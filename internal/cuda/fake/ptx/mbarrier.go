@@ -6,29 +6,28 @@ import (
 	"slices"
 )
 
-// Barriers in shared memory (PTX ISA, "mbarrier"). A phase ends when as many arrivals
-// as are expected have come, and transactions of as many bytes as they said are complete;
-// the next one starts at once.
+// Barriers in shared memory (PTX ISA, "mbarrier"). A phase ends when the expected number of warps or lanes
+// has arrived and transactions of the expected number of bytes are complete. Then the next phase starts.
 
-// mbarrier is a barrier at a place in shared memory, where word is.
+// mbarrier is a barrier in shared memory. Shared memory has its word at the offset at.
 type mbarrier struct {
 	at                int64
 	expected, pending uint32
-	bytes             int32    // of transactions that the phase waits for; below 0: more have completed than it expects yet
+	bytes             int32    // of transactions that the phase waits for; negative: more are complete than expected
 	phase             uint32   // phases that have ended
-	clock             []uint32 // of those that arrived
-	done              []uint32 // before the last phase ended
-	stored            record   // the last store that completed transactions; warp 0: none
+	clock             []uint32 // join of the clocks of all arrivals
+	done              []uint32 // clock at the end of the last phase
+	stored            record   // the last st.async; its warp is 0 if there was none
 }
 
-// maxArrivals is the most that one phase may expect, and maxBytesExpected the most bytes,
-// be they expected or complete.
+// maxArrivals is the largest number of expected arrivals of a phase, and maxBytesExpected the largest
+// number of expected or complete bytes.
 const (
 	maxArrivals      = 1<<20 - 1
 	maxBytesExpected = 1<<20 - 1
 )
 
-// word is what shared memory holds of the barrier, and programs may not look into.
+// word returns the contents of shared memory at the barrier, which are opaque to programs.
 func (x *mbarrier) word() uint64 {
 	return uint64(x.phase)<<61 | uint64(x.bytes&(1<<21-1))<<40 | uint64(x.expected)<<20 | uint64(x.pending)
 }
@@ -108,8 +107,7 @@ func (d *decoder) mbarrier(o *op) {
 	}
 }
 
-// alike returns the address that the first lane of m has, and the lanes that have
-// the same.
+// alike returns the address of the first lane of m, and the lanes of m with the same address.
 func (a address) alike(w *warp, m uint32) (at uint64, same uint32) {
 	at = a.of(w, bits.TrailingZeros32(m))
 	for ; m != 0; m &= m - 1 {
@@ -120,7 +118,7 @@ func (a address) alike(w *warp, m uint32) (at uint64, same uint32) {
 	return at, same
 }
 
-// expect makes a barrier, in place of one that something else was written over.
+// expect makes a barrier. It replaces an overwritten barrier at the same address.
 func (w *warp) expect(at uint64, count uint32, lane int) {
 	mem, b := w.bytes(spaceShared, at, 8, lane, true, false), w.block
 	if count == 0 || count > maxArrivals {
@@ -135,8 +133,7 @@ func (w *warp) expect(at uint64, count uint32, lane int) {
 	binary.LittleEndian.PutUint64(mem, b.mbarriers[len(b.mbarriers)-1].word())
 }
 
-// expectBytes lets the phase of a barrier wait for transactions of as many bytes more as
-// each of some lanes has in counts.
+// expectBytes adds the counts of the lanes m to the bytes that the phase of a barrier waits for.
 func (w *warp) expectBytes(at uint64, m uint32, counts *[lanesOfWarp]int32) {
 	for ; m != 0; m &= m - 1 {
 		lane := bits.TrailingZeros32(m)
@@ -156,11 +153,11 @@ func (w *warp) add(b *block, x *mbarrier, n int32, lane int) {
 	binary.LittleEndian.PutUint64(b.shared[x.at:], x.word())
 }
 
-// offset is where an address in shared memory is in its block's.
+// offset returns the offset of an address in the shared memory of its block.
 func offset(at uint64) int64 { return int64(at & (1<<sharedShift - 1)) }
 
-// mbarrier returns the barrier at an address that holds these bytes: nil if there is
-// none, or if something else was written there.
+// mbarrier returns the barrier at an address, or nil if there is none. mem is memory at the address; a
+// barrier was overwritten if mem is not its word.
 func (b *block) mbarrier(at uint64, mem []byte) *mbarrier {
 	for i := range b.mbarriers {
 		if x := &b.mbarriers[i]; x.at == offset(at) && binary.LittleEndian.Uint64(mem) == x.word() {
@@ -170,8 +167,8 @@ func (b *block) mbarrier(at uint64, mem []byte) *mbarrier {
 	return nil
 }
 
-// mbarrier returns the barrier at an address. Arrivals and waits have no order, but
-// come after what makes the barrier: they are as reads of it.
+// mbarrier returns the barrier at an address. It records a read, because arrivals and waits need no order
+// among each other, but have to be after the mbarrier.init.
 func (w *warp) mbarrier(at uint64, lane int) *mbarrier {
 	x := w.block.mbarrier(at, w.bytes(spaceShared, at, 8, lane, false, false))
 	if x == nil {
@@ -180,9 +177,9 @@ func (w *warp) mbarrier(at uint64, lane int) *mbarrier {
 	return x
 }
 
-// arriveAt is an arrival of each of some lanes, which returns what the barrier was
-// before. The last one that a phase expects ends it, unless it waits for transactions. That
-// further ones of the same instruction count for the next phase cannot be meant.
+// arriveAt is one arrival of each lane of m. It returns the barrier's word before them, and whether the phase
+// ended. More arrivals than the phase still expects end the launch, because a program cannot want to split
+// the arrivals of one instruction between two phases.
 func (w *warp) arriveAt(at uint64, m uint32) (was uint64, ended bool) {
 	var x *mbarrier
 	for v := m; v != 0; v &= v - 1 {
@@ -198,7 +195,7 @@ func (w *warp) arriveAt(at uint64, m uint32) (was uint64, ended bool) {
 	return was, w.block.settle(x)
 }
 
-// settle ends the phase of a barrier of the block if nothing is left that it waits for.
+// settle ends the phase of a barrier if it waits for no arrival and no byte.
 func (b *block) settle(x *mbarrier) (ended bool) {
 	if ended = x.pending == 0 && x.bytes == 0; ended {
 		x.phase++
@@ -212,13 +209,13 @@ func (b *block) settle(x *mbarrier) (ended bool) {
 	return ended
 }
 
-// await lets some lanes wait for a phase to end.
+// await makes the lanes m wait for the end of a phase.
 func (w *warp) await(m uint32) {
 	w.awaiting = append(w.awaiting, group{w.pc, m})
 	w.leave(m)
 }
 
-// wake lets lanes that wait for phases look again.
+// wake makes the lanes that wait for phases execute their wait again.
 func (b *block) wake() {
 	for _, w := range b.warps {
 		for _, g := range w.awaiting {

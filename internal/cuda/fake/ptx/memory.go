@@ -39,7 +39,7 @@ func (d *decoder) address(i int) address {
 	return a
 }
 
-// space takes a state space.
+// space removes the modifier of a state space.
 func (d *decoder) space() space {
 	switch d.choice("", "global", "shared", "shared::cta", "shared::cluster", "local", "param", "param::entry", "const") {
 	case "global", "const":
@@ -56,14 +56,14 @@ func (d *decoder) space() space {
 	return spaceGeneric
 }
 
-// hints takes what orders and caches accesses; nothing here depends on it.
+// hints removes the modifiers for order and caches, which have no effect here.
 func (d *decoder) hints() {
 	for d.flag("nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "volatile", "weak", "relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys",
 		"L1::no_allocate", "L1::evict_first", "L1::evict_last", "L1::evict_normal", "L1::evict_unchanged", "L2::64B", "L2::128B", "L2::256B") {
 	}
 }
 
-// memory decodes what touches memory, or is about addresses.
+// memory decodes instructions that access memory or convert addresses.
 func (d *decoder) memory() exec {
 	switch d.base {
 	case "ld", "st":
@@ -85,8 +85,8 @@ func (d *decoder) memory() exec {
 	return nil
 }
 
-// bytes returns n bytes at an address, which has to be a multiple of n. A quiet
-// access races with none.
+// bytes returns n bytes at an address, which has to be a multiple of n. A quiet access to shared memory is not
+// recorded, so it is never a race.
 func (w *warp) bytes(s space, at uint64, n, lane int, write, quiet bool) []byte {
 	if at&uint64(n-1) != 0 {
 		w.fault(AlignmentFault, lane, "%d bytes at %#x", n, at)
@@ -130,7 +130,7 @@ func (w *warp) bytes(s space, at uint64, n, lane int, write, quiet bool) []byte 
 	return b.shared[off : off+int64(n)]
 }
 
-// global looks memory up that the cache has not.
+// global returns memory that is not in the cache c, and adds it.
 func (w *warp) global(c *span, at uint64, n, lane int) []byte {
 	base, data := w.m.launch.Memory.Span(at)
 	if off := at - base; data != nil && off < uint64(len(data)) && uint64(len(data))-off >= uint64(n) {
@@ -141,7 +141,7 @@ func (w *warp) global(c *span, at uint64, n, lane int) []byte {
 	return nil
 }
 
-// sharedAt finds the block and the offset of an address in shared memory.
+// sharedAt returns the block and the offset of an address in shared memory.
 func (w *warp) sharedAt(s space, at uint64, n, lane int) (*block, int64) {
 	rank, off := int(at>>sharedShift)-1, int64(at&(1<<sharedShift-1))
 	if rank < 0 || at >= 1<<40 {
@@ -162,15 +162,15 @@ func (w *warp) sharedAt(s space, at uint64, n, lane int) (*block, int64) {
 	return b, off
 }
 
-// element is a register that a load fills or a store empties.
+// element is a register of the data of a load or a store.
 type element struct {
 	slot slot
 	wide bool
-	bits int // of the register; 0: none
+	bits int // of the register; 0: the element is dropped
 }
 
-// registers decodes what a load fills or a store empties: a register or a vector of
-// them, each at least as wide as the type.
+// registers decodes the data of a load or a store: a register or a vector of registers, each at least as wide
+// as the type.
 func (d *decoder) registers(o *operand, k kind, write bool) []element {
 	list := []operand{*o}
 	if o.kind == operandVector {
@@ -248,7 +248,7 @@ func (d *decoder) access() exec {
 	return storer(s, a, regs, size)
 }
 
-// fill puts an element of memory into a register.
+// fill loads an element from memory.
 func (e *element) fill(w *warp, lane int, k kind, b []byte) {
 	var v uint64
 	switch k.bits {
@@ -297,7 +297,7 @@ func loader(s space, a address, regs []element, k kind) exec {
 	}
 }
 
-// empty puts the low bytes of a register into memory.
+// empty stores the low bytes of a register.
 func (e *element) empty(w *warp, lane, size int, b []byte) {
 	var v uint64
 	if e.wide {
@@ -331,7 +331,7 @@ func storer(s space, a address, regs []element, size int) exec {
 	}
 }
 
-// store writes bytes. Of shared memory it is noted whether they change anything.
+// store writes bytes. A write that changes nothing is allowed where others read or write.
 func (w *warp) store(s space, at uint64, data []byte, lane int) {
 	if s == spaceGlobal || s == spaceLocal || s == spaceGeneric && at>>40 != sharedWindow>>40 {
 		to := w.bytes(s, at, len(data), lane, true, false)
@@ -384,7 +384,7 @@ func (d *decoder) param(at int, regs []element, k kind, load bool) exec {
 	}
 }
 
-// convertAddress decodes cvta: to generic addresses, and with .to from them.
+// convertAddress decodes cvta, which returns a generic address, and cvta.to, which takes one.
 func (d *decoder) convertAddress() exec {
 	to := d.flag("to")
 	s := d.space()
@@ -409,7 +409,7 @@ func (d *decoder) convertAddress() exec {
 	return map1(d.target(0, k), d.source(1, k), func(a uint64) uint64 { return a + window })
 }
 
-// mapa decodes the address that a variable has in another block of the cluster.
+// mapa decodes mapa, which returns the address of a variable in another block of the cluster.
 func (d *decoder) mapa() exec {
 	s := d.space()
 	k := d.typ()
@@ -467,7 +467,7 @@ func (d *decoder) atomic() exec {
 		var x, y [8]byte
 		for ; m != 0; m &= m - 1 {
 			lane := bits.TrailingZeros32(m)
-			// Atomics of several lanes on one place are no race: it is not noted.
+			// Atomics of several lanes at the same address are not a race, so the access is quiet.
 			mem := w.bytes(s, a.of(w, lane), size, lane, true, true)
 			var was [8]byte
 			copy(was[:], mem)
@@ -484,8 +484,8 @@ func (d *decoder) atomic() exec {
 	}
 }
 
-// combine is what an atomic operation leaves where old was. Values of 32 bits
-// are the low ones.
+// combine returns the function of an atomic operation: its new value from the old one and the operands. A value
+// of 32 bits is in the low half.
 func combine(op string, k kind) func(old, b, c uint64) uint64 {
 	signed := k.signed()
 	switch op {

@@ -25,7 +25,7 @@ func (d *decoder) mov() exec {
 		return d.unpack(to.list, from, k)
 	case from.kind == operandSpecial && (from.text == "%clock64" || from.text == "%globaltimer"):
 		x := d.output(to, k)
-		return func(w *warp, m uint32) { // as if an instruction took a nanosecond
+		return func(w *warp, m uint32) { // an instruction takes a nanosecond
 			for p := lanes[uint64](w, x); m != 0; m &= m - 1 {
 				p[bits.TrailingZeros32(m)] = uint64(w.m.steps)
 			}
@@ -62,7 +62,7 @@ func move[T uint32 | uint64](x, p slot) exec {
 	}
 }
 
-// elements returns the type of the elements of a vector of so many.
+// elements returns the element type of a vector of n elements in k.
 func (d *decoder) elements(n int, k kind) kind {
 	if n < 2 || k.bits%n != 0 || k.bits/n < 16 {
 		d.fail("a vector of %d", n)

@@ -1,30 +1,30 @@
 package ptx
 
-// Global memory between the blocks of a launch. Nothing orders blocks of different
-// clusters, so none may read or overwrite what another writes; a kernel with atomic
-// operations may order them by these, and is not watched. That one reads what
-// another writes later shows in the launches that run them the other way round.
+// Global memory between the blocks of a launch. Blocks of different clusters have no order, so no block may
+// read or overwrite what a block of another cluster writes. A kernel with atomic operations may order
+// them by these, and is not checked. A read before another cluster's write is found in a launch that
+// executes the two clusters in the other order.
 
-// owners is which cluster of a launch wrote what, by unit.
+// owners has the cluster of a launch that wrote each unit of global memory.
 type owners struct {
 	pages map[uint64]*ownerPage
 	gen   uint64 // of the launch
 	at    uint64 // of last
 	last  *ownerPage
-	known bool // last is what there is at at, or nil
+	known bool // last is the page at at, or nil if there is no page
 }
 
-// ownerPage is the number of a cluster, plus 1, for each unit. It is kept, so that
-// a launch that comes again allocates nothing.
+// ownerPage has for each unit the number of a cluster plus 1, or 0. It is reused, so a repeated launch
+// allocates nothing.
 type ownerPage struct {
 	gen uint64
 	by  [pageWords]uint32
 }
 
-// clear forgets all.
+// clear removes all entries.
 func (o *owners) clear() { o.gen, o.last, o.known = o.gen+1, nil, false }
 
-// page finds the page of a unit; if there is none it makes it, or returns nil.
+// page returns the page of a unit. If there is no page, it makes one or returns nil.
 func (o *owners) page(unit uint64, make bool) *ownerPage {
 	at := unit / pageWords
 	if o.known && o.at == at && (o.last != nil || !make) {
@@ -48,7 +48,8 @@ func (o *owners) page(unit uint64, make bool) *ownerPage {
 	return p
 }
 
-// owned holds an access to the rule. A write that changes nothing passes.
+// owned ends the launch if another cluster wrote the bytes of an access. A write that changes nothing is
+// allowed.
 func (w *warp) owned(at uint64, n, lane int, write, same bool) {
 	m := w.m
 	if m.Unordered || w.entry.atomic {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// scope is what the names between two braces mean.
+// scope has the names that are declared between two braces.
 type scope struct {
 	up     *scope
 	regs   map[string]register
@@ -146,7 +146,7 @@ func (p *parser) word() string {
 	return t.text
 }
 
-// identifier is a word that is no directive.
+// identifier reads a word that is not a directive.
 func (p *parser) identifier() string {
 	if strings.HasPrefix(p.tok.text, ".") {
 		p.fail("%q, want a name", p.tok.text)
@@ -154,7 +154,7 @@ func (p *parser) identifier() string {
 	return p.word()
 }
 
-// integer reads a number that is no float.
+// integer reads an integer.
 func (p *parser) integer() int64 {
 	negative := p.accept("-")
 	t := p.tok
@@ -172,7 +172,7 @@ func (p *parser) integer() int64 {
 	return int64(v)
 }
 
-// count is integer between 0 and a limit.
+// count reads an integer in [0, limit].
 func (p *parser) count(limit int64) int64 {
 	v := p.integer()
 	if v < 0 || v > limit {
@@ -182,7 +182,7 @@ func (p *parser) count(limit int64) int64 {
 	return v
 }
 
-// line skips what is left of a directive that ends with its line.
+// line skips the rest of a directive that ends with its line.
 func (p *parser) line() {
 	for line := p.tok.line; p.err == nil && p.tok.kind != tokenEnd && p.tok.line == line; p.advance() {
 		if p.is(".entry") {
@@ -191,8 +191,7 @@ func (p *parser) line() {
 	}
 }
 
-// declaration reads a directive outside of entries, and returns the entry it may
-// be.
+// declaration reads a directive outside of entries. It returns the entry, or nil for another directive.
 func (p *parser) declaration(top *scope) *Entry {
 	extern := false
 	for {
@@ -225,7 +224,7 @@ func (p *parser) declaration(top *scope) *Entry {
 			p.fail("addresses of %d bits, want 64", n)
 		}
 	case ".file", ".loc":
-		p.position()
+		p.location()
 	case ".section":
 		p.advance()
 		p.word()
@@ -262,8 +261,8 @@ func (p *parser) pragma() {
 	p.expect(";")
 }
 
-// position reads .file or .loc.
-func (p *parser) position() {
+// location reads .file or .loc.
+func (p *parser) location() {
 	loc := p.is(".loc")
 	line := p.tok.line
 	p.advance()
@@ -290,7 +289,7 @@ func (p *parser) position() {
 // mostAlign is the largest alignment of a variable, in bytes.
 const mostAlign = 1 << 10
 
-// variable reads a variable. e is the entry it is in, if any.
+// variable reads a variable of the entry e, or of the module if e is nil.
 func (p *parser) variable(in *scope, e *Entry, extern bool) {
 	v := &variable{align: 1}
 	switch p.word() {
@@ -357,7 +356,7 @@ func (p *parser) variable(in *scope, e *Entry, extern bool) {
 		place(&n)
 		p.m.data = append(p.m.data, make([]byte, n-int64(len(p.m.data)))...)
 		copy(p.m.data[v.offset:], v.data)
-	case v.dynamic: // placed by entries, after what has a size
+	case v.dynamic: // placed by entries, after the variables with a size
 	case e == nil:
 		place(&p.m.shared)
 	case v.space == spaceShared:
@@ -398,8 +397,7 @@ func (p *parser) initial(v *variable, element int64) {
 	}
 }
 
-// floatBits is the number of bits of a float in hexadecimal, or 0 if the number is
-// none.
+// floatBits returns the number of bits of a float in hexadecimal, or 0 if the text is not one.
 func floatBits(text string) int {
 	switch {
 	case len(text) == 10 && (text[:2] == "0f" || text[:2] == "0F"):
@@ -410,7 +408,7 @@ func floatBits(text string) int {
 	return 0
 }
 
-// entry reads a kernel from its name on.
+// entry reads a kernel, beginning with its name.
 func (p *parser) entry(top *scope) *Entry {
 	e := &Entry{Name: p.word(), module: p.m, StaticShared: int(p.m.shared), MaxThreads: 1024, params: map[string]int64{}}
 	if p.accept("(") {

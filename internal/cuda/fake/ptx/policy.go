@@ -2,8 +2,8 @@ package ptx
 
 import "math/bits"
 
-// evictFirst is the value of a cache policy: what is read by it leaves the second-level
-// cache before the rest. Results do not depend on policies, but a hint has to be one.
+// evictFirst is the value of the cache policy L2::evict_first. Results do not depend on policies, but the
+// operand of a hint has to be one.
 const evictFirst = 0x12f0 << 48
 
 // policy decodes createpolicy.
@@ -20,8 +20,8 @@ func (d *decoder) policy() exec {
 	}
 }
 
-// hinted takes the last operand, a cache policy, of an access that has one, and returns
-// what asks for it; nil if there is none.
+// hinted removes the last operand, a cache policy, of an access with a cache hint. It returns the check of
+// the policy, or nil for an access without a hint.
 func (d *decoder) hinted() exec {
 	if !d.flag("L2::cache_hint") {
 		return nil
@@ -45,7 +45,7 @@ func (d *decoder) hinted() exec {
 	}
 }
 
-// both runs one after the other, of which the first may be nil.
+// both returns first followed by second. first may be nil; if second is nil, the result is nil.
 func both(first, second exec) exec {
 	if first == nil || second == nil {
 		return second

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// operandKind says what an operand is.
+// operandKind is the kind of an operand.
 type operandKind uint8
 
 const (
@@ -35,10 +35,10 @@ type operand struct {
 	symbol  *variable
 }
 
-// instruction is an instruction as it is written.
+// instruction is an instruction before it is decoded.
 type instruction struct {
 	line     int
-	source   string // the line of the CUDA source, if the text says it
+	source   string // file and line of the CUDA source, if the text has a .loc
 	guard    *register
 	negated  bool
 	opcode   string
@@ -62,7 +62,7 @@ func (p *parser) block(s *scope, e *Entry, depth int) {
 		case p.is(".shared") || p.is(".local"):
 			p.variable(s, e, false)
 		case p.is(".loc"):
-			p.position()
+			p.location()
 		case p.is(".pragma"):
 			p.pragma()
 		case p.tok.kind == tokenWord || p.is("@"):
@@ -238,14 +238,14 @@ func (p *parser) name(s *scope, e *Entry) operand {
 	return o
 }
 
-// bits is the immediate as the bits of a type.
+// bits returns the immediate as bits of a type.
 func (o *operand) bits(k kind) (uint64, error) {
 	switch {
 	case o.kind == operandImmediate && k.integer():
 		return uint64(o.value), nil
 	case o.kind == operandFloat && o.width == k.bits && k.class != classUnsigned && k.class != classSigned:
 		return uint64(o.value), nil
-	case o.kind == operandFloat && o.width == 64 && k == kind{classFloat, 32, 1}: // PTX lets a double stand for a float
+	case o.kind == operandFloat && o.width == 64 && k == kind{classFloat, 32, 1}: // PTX accepts a double for a float
 		return uint64(math.Float32bits(float32(math.Float64frombits(uint64(o.value))))), nil
 	}
 	return 0, fmt.Errorf("%q is no such immediate", o.text)

@@ -2,14 +2,14 @@ package ptx
 
 import "math/bits"
 
-// Stores to shared memory of a block of the cluster that complete transactions of a barrier
-// there (PTX ISA, "st.async"). Nothing orders them but that barrier: in clocks it has a place
-// of its own, where the phases are that one knows to have ended.
+// Stores to shared memory of a block of the cluster that complete transactions of an mbarrier
+// there (PTX ISA, "st.async"). Only that mbarrier orders them. It has an entry in vector clocks: the
+// number of its phases that are known to have ended.
 
-// maxSignals is how many barriers of a cluster may have such a place.
+// maxSignals is the largest number of mbarriers of a cluster with an entry in clocks.
 const maxSignals = 64
 
-// storeAsync decodes st.async: [to], what is stored, and [barrier].
+// storeAsync decodes the operands of st.async: [to], data and [mbarrier].
 func (d *decoder) storeAsync() exec {
 	d.flag("weak")
 	if !d.flag("shared::cluster") || !d.flag("mbarrier::complete_tx::bytes") {
@@ -41,9 +41,9 @@ func (d *decoder) storeAsync() exec {
 	}
 }
 
-// signal stores, and completes as many bytes of transactions of a barrier. Both count as
-// accesses of that barrier in its phase, which has to end before any warp may rely on them:
-// also the one that asks for them.
+// signal executes a st.async of one lane: it stores data and completes len(data) bytes of transactions of an
+// mbarrier. Both are recorded as accesses of the mbarrier in its current phase, so every warp, including
+// this one, has to wait for that phase before it accesses the data.
 func (w *warp) signal(at uint64, data []byte, barrier uint64, lane int) {
 	n := len(data)
 	if at&uint64(n-1) != 0 {
@@ -80,8 +80,8 @@ func (w *warp) signal(at uint64, data []byte, barrier uint64, lane int) {
 	}
 }
 
-// outlived holds, when the last warp of the block ends, that stores to its shared memory have
-// arrived: that a warp of it knows of the phases that they were for.
+// outlived ends the launch if the last warp of a block ends and no warp of the block has waited for the phase
+// of a st.async to its shared memory.
 func (w *warp) outlived() {
 	b := w.block
 	if b.alive() > 0 {

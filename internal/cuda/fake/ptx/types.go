@@ -1,6 +1,6 @@
 package ptx
 
-// class is what the bits of a type mean.
+// class is the interpretation of the bits of a type.
 type class uint8
 
 const (
@@ -13,7 +13,7 @@ const (
 	classTF32
 )
 
-// kind is a fundamental type.
+// kind is a type of PTX: a fundamental type, or an alternate floating-point format (bf16, tf32).
 type kind struct {
 	class class
 	bits  int
@@ -69,14 +69,14 @@ func kindOf(name string) (kind, bool) {
 
 func (k kind) signed() bool { return k.class == classSigned }
 
-// integer reports whether the bits are those of an integer, or of anything.
+// integer reports whether the type is an integer or untyped bits (.b8 to .b64).
 func (k kind) integer() bool { return k.class <= classSigned }
 
 // float reports whether the type is an IEEE 754 binary32 or binary64.
 func (k kind) float() bool { return k.class == classFloat && k.bits >= 32 && k.pack == 1 }
 
-// register is a register of an entry. Those of 16 and 32 bits are in one file,
-// those of 64 in another, predicates in a third.
+// register is a register of an entry. Registers of 16 and 32 bits are in one file, registers of 64 bits in
+// another, predicates in a third.
 type register struct {
 	kind  kind
 	index int32
@@ -87,9 +87,9 @@ type space uint8
 
 const (
 	spaceGeneric space = iota
-	spaceGlobal
-	spaceShared  // of the own block
-	spaceCluster // shared memory of any block of the cluster
+	spaceGlobal        // .const, too
+	spaceShared        // of the block itself
+	spaceCluster       // shared memory of any block of the cluster
 	spaceLocal
 	spaceParam
 )
@@ -99,12 +99,13 @@ type variable struct {
 	space   space
 	align   int64
 	bytes   int64
-	offset  int64 // within its space; of .global and .const from the module's data on
-	dynamic bool  // shared memory of the size that a launch gives
+	offset  int64 // in its space, in bytes; for .global and .const in the module's data
+	dynamic bool  // shared memory whose size is a parameter of the launch
 	data    []byte
 }
 
-// The limits of what is read: far above what a compiler writes.
+// Limits of a module: registers of a file, bytes of a variable and of all variables of a space, nested braces.
+// Compilers stay far below them.
 const (
 	maxRegisters = 1 << 16
 	maxBytes     = 1 << 24

@@ -6,28 +6,28 @@ import (
 	"slices"
 )
 
-// wgmma, warpgroup-level matrix multiply: four warps, whose tensor cores read the right matrix, and the
-// left one unless it is in registers, from shared memory themselves (PTX ISA, "wgmma").
-// Each warp has 16 of the 64 rows of the result, and they do not wait for each other here.
+// wgmma, warpgroup-level matrix multiply: four warps whose tensor cores read the right matrix from shared
+// memory, and the left matrix from shared memory or registers (PTX ISA, "wgmma"). Each warp computes 16
+// of the 64 rows of the result. Here the warps do not wait for each other.
 
-// warpsOfGroup is how many warps a warpgroup has.
+// warpsOfGroup is the number of warps of a warpgroup.
 const warpsOfGroup = 4
 
-// asyncProduct is a wgmma.mma_async that no wait_group has completed.
+// asyncProduct is a wgmma.mma_async before its wait_group.
 type asyncProduct struct {
 	group  int32
 	pc     int32
 	of     *product
-	a, b   matrix   // a unless it is in registers
-	adds   bool     // to what is in the registers
+	a, b   matrix   // a is unused if it is in registers
+	adds   bool     // to the values of the result registers
 	clock  []uint32 // of the issuing warp, at the issue
 	fenced []uint32 // per warp, the clock up to which its writes are fenced (proxied)
 }
 
-// product is an instruction that multiplies.
+// product is a decoded wgmma.mma_async.
 type product struct {
-	to      []slot // 4 for 8 columns
-	left    []slot // the 4 that a is in, or none
+	to      []slot // 4 registers for 8 columns
+	left    []slot // the 4 registers of a; nil: a is in shared memory
 	element func(uint32) float32
 }
 
@@ -35,9 +35,9 @@ type product struct {
 // Matrix Layout"). It is K-major, or MN-major if across.
 type matrix struct {
 	at      uint64
-	stride  uint64 // bytes from 8 rows to the next
+	stride  uint64 // bytes between groups of 8 rows
 	across  bool
-	leading uint64 // bytes from 64 columns to the next, if across
+	leading uint64 // bytes between groups of 64 columns, if across
 }
 
 // swizzled is the size of the swizzle pattern in bytes.
@@ -75,8 +75,8 @@ func (d *decoder) warpgroup(o *op) {
 	}
 }
 
-// multiply decodes wgmma.mma_async: d = a·b + d, of 64 by 8 to 256 elements over 16 of
-// bf16 or f16, in f32, or with a predicate that is false d = a·b.
+// multiply decodes wgmma.mma_async: d = a·b + d, or d = a·b if its predicate is false. d has 64 rows and 8 to
+// 256 columns in f32; K is 16, in bf16 or f16.
 func (d *decoder) multiply() exec {
 	if len(d.parts) != 4 || d.parts[1] != "f32" || d.parts[2] != d.parts[3] {
 		return nil
@@ -137,7 +137,7 @@ func (d *decoder) multiply() exec {
 	}
 }
 
-// adds decodes operand i, a predicate or 0 or 1, as the lanes in which it is true.
+// adds decodes operand i, a predicate or 0 or 1. The result returns the lanes in which it is true.
 func (d *decoder) adds(i int) func(w *warp) uint32 {
 	if x := d.operand(i); x.kind == operandImmediate && x.value>>1 == 0 {
 		return func(*warp) uint32 { return -uint32(x.value) }
@@ -146,7 +146,7 @@ func (d *decoder) adds(i int) func(w *warp) uint32 {
 	return func(w *warp) uint32 { return predicateOf(w, p, negated) }
 }
 
-// matrix reads the descriptor, the same in all lanes, of n rows of a or columns of b (PTX
+// matrix reads the descriptor of n rows of a or n columns of b, which has to be the same in all lanes (PTX
 // ISA, "Matrix Descriptor Format").
 func (w *warp) matrix(s slot, n int, across bool) matrix {
 	x := lanes[uint64](w, s)
@@ -171,8 +171,8 @@ func (w *warp) matrix(s slot, n int, across bool) matrix {
 	return m
 }
 
-// multiply completes all but the last n groups. The emulator reads shared memory at the
-// wait, with the clock of the issue, so a write between the two is a race.
+// multiply completes all groups except the last n. It reads shared memory at the wait with the clock of the
+// wgmma.mma_async, so a write between the two is a race.
 func (w *warp) multiply(n int32) {
 	pc, clock := w.pc, w.clock
 	left := w.products[:0]
@@ -187,12 +187,12 @@ func (w *warp) multiply(n int32) {
 		w.product(x)
 	}
 	w.pc, w.clock, w.products = pc, clock, left
-	w.clock[w.id]++ // what lanes do now is after it
+	w.clock[w.id]++ // later accesses of the warp are after the wait
 }
 
-// product sets the warp's rows of a result. Which element is where: PTX ISA, "Register
-// Fragments for wgmma.mma_async.m64nNk16". Registers that a is in are read when the
-// product is waited for, like the sums: nothing may change them until then.
+// product computes the warp's rows of a result. The registers of the elements are those of the PTX ISA,
+// "Register Fragments for wgmma.mma_async.m64nNk16". The registers of a and of the sums are read at the
+// wait, so the program must not change them before.
 func (w *warp) product(x *asyncProduct) {
 	var a [2][8][16]float64
 	for i, s := range x.of.left {
@@ -222,8 +222,8 @@ func (w *warp) product(x *asyncProduct) {
 	}
 }
 
-// eight reads 16 elements of each of 8 rows of a or columns of b, the first of which is a
-// multiple of 8, in 16 parts of 16 bytes.
+// eight reads 16 elements of each of 8 rows of a, or of 8 columns of b, in 16 parts of 16 bytes. first, the
+// first row or column, is a multiple of 8.
 func (w *warp) eight(x *asyncProduct, m *matrix, first int, to *[8][16]float64) {
 	for part := range 16 {
 		at := m.at
@@ -246,10 +246,10 @@ func (w *warp) eight(x *asyncProduct, m *matrix, first int, to *[8][16]float64) 
 	}
 }
 
-// fence decodes fence and membar. The tensor cores see what instructions of warps wrote
-// to shared memory only through fence.proxy.async. A relaxed arrival at the cluster's
-// barrier publishes the writes before fence.mbarrier_init. The warp's clock advances, so that
-// its later writes are not covered. Other fences have no effect here.
+// fence decodes fence and membar. The tensor cores see writes of warps to shared memory only after a
+// fence.proxy.async. A relaxed arrival at the cluster's barrier publishes the writes before the last
+// fence.mbarrier_init; that fence advances the warp's clock, so later writes are not published. Other fences
+// have no effect here.
 func (d *decoder) fence() exec {
 	if d.base == "fence" && d.flag("mbarrier_init") {
 		d.operands(0, 0)
@@ -270,8 +270,8 @@ func (d *decoder) fence() exec {
 	return func(w *warp, _ uint32) { hear(w.fenced, w.clock) }
 }
 
-// proxied is up to when the writes of each warp have gone through a fence, of that warp
-// or of one of this one's warpgroup.
+// proxied returns for each warp the clock up to which its writes precede a fence.proxy.async of that warp or
+// of a warp of w's warpgroup.
 func (w *warp) proxied() []uint32 {
 	first := w.first / lanesOfWarp / warpsOfGroup * warpsOfGroup
 	out := make([]uint32, len(w.clock))
@@ -284,7 +284,7 @@ func (w *warp) proxied() []uint32 {
 	return out
 }
 
-// throughFence holds that bytes of shared memory were written before fences.
+// throughFence ends the launch if bytes of shared memory were written after the fences.
 func (w *warp) throughFence(at, n int64, fenced []uint32) {
 	if w.m.Unordered {
 		return
