@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// machines runs a kernel of one block several times, in which its warps have other
-// turns, and returns what each run writes.
+// machines executes a kernel of one block four times, with different orders of its warps, and returns the output
+// of each launch.
 func machines(t *testing.T, body string, in []byte, out int, block uint32) [][]byte {
 	t.Helper()
 	m, err := Parse(text("", body))
@@ -27,9 +27,8 @@ func machines(t *testing.T, body string, in []byte, out int, block uint32) [][]b
 	return outs
 }
 
-// threads are the first instructions of kernels of threads: tid in %r1, the warp in %r2,
-// the lane in %r3, %p1 in warp 0, s+4·lane in %r4, and out+4·tid in %d1. Barriers for
-// full and empty are at s+128 and s+136, for one warp and for one lane.
+// threads begins a kernel. It sets %r1 to tid, %r2 to the warp, %r3 to the lane, %p1 in warp 0, %r4 to s+4·lane,
+// and %d1 to out+4·tid. An mbarrier for 32 arrivals (full) is at s+128, one for 1 arrival (empty) at s+136.
 const threads = `.shared .align 16 .b8 s[512]; .reg .b64 %state; .reg .b32 %i;
   mov.u32 %r1, %tid.x; shr.u32 %r2, %r1, 5; and.b32 %r3, %r1, 31; setp.eq.u32 %p1, %r2, 0;
   mov.u32 %r4, s; shl.b32 %r5, %r3, 2; add.s32 %r4, %r4, %r5; mul.wide.u32 %d1, %r1, 4; add.s64 %d1, %out, %d1;
@@ -39,8 +38,8 @@ const threads = `.shared .align 16 .b8 s[512]; .reg .b64 %state; .reg .b32 %i;
   bar.sync 0;
 `
 
-// TestPhases hands words from a warp to another one and back, in both turns of a warp:
-// that of a fresh barrier, which has no phase of parity 1 to wait for, and later ones.
+// TestPhases passes words from one warp to the other through a buffer with the mbarriers full and empty. The
+// first wait for empty has parity 1, which a fresh mbarrier does not block.
 func TestPhases(t *testing.T) {
 	for _, out := range machines(t, threads+`
   mov.u32 %i, 0; mov.u32 %r6, 0;
@@ -79,7 +78,7 @@ $end:
 	}
 }
 
-// TestPhasesWithinWarp waits in some lanes for what others do later in the text.
+// TestPhasesWithinWarp: lanes wait for an arrival of another lane of the warp, later in the text.
 func TestPhasesWithinWarp(t *testing.T) {
 	for _, out := range machines(t, threads+`
   setp.lt.u32 %p3, %r3, 31;
@@ -104,7 +103,7 @@ $end:
 	}
 }
 
-// TestExitsBesideWait ends all lanes of a warp but one, which waits for another warp.
+// TestExitsBesideWait: all lanes of a warp except one end while that lane waits for another warp.
 func TestExitsBesideWait(t *testing.T) {
 	for _, out := range machines(t, threads+`
   @%p2 mbarrier.arrive.shared.b64 %state, [s+136];
@@ -120,9 +119,8 @@ $end:`, nil, 4, 64) {
 	}
 }
 
-// TestArrivalOfCopies ends a phase by copies, whose bytes are there then and not
-// before. What is copied after the arrival is not, unless it is waited for, which makes
-// no difference to those that wait for the phase.
+// TestArrivalOfCopies: a phase that waits for copies makes their bytes visible when it ends, and not before. A
+// copy after the arrival is not part of it, and becomes visible by its own wait.
 func TestArrivalOfCopies(t *testing.T) {
 	var in []byte
 	for i := range uint32(64) {
@@ -131,8 +129,8 @@ func TestArrivalOfCopies(t *testing.T) {
 	const stale = 0xffffffff
 	for _, c := range []struct {
 		then string
-		// What thread i of the 32 that copy reads before the wait and after it: the
-		// neighbour's word, and its own of those that are copied later.
+		// Words that thread i reads: the neighbour's word before the wait for the phase and after it,
+		// and its own word of the copy after the arrival.
 		before, copied, later func(i uint32) uint32
 	}{
 		{"", func(uint32) uint32 { return stale }, func(i uint32) uint32 { return 1000 + i ^ 1 }, func(uint32) uint32 { return stale }},
@@ -172,8 +170,8 @@ $wait:
 	}
 }
 
-// TestForgets runs kernels that leave much undone, and others for which it must not
-// count.
+// TestForgets: copies, arrivals and products that a launch leaves without a wait have no effect on the next
+// launch of the machine.
 func TestForgets(t *testing.T) {
 	const wait = "mbarrier.try_wait.parity.shared.b64 %p3, [s+128], 0;"
 	const product = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%c0, %c1, %c2, %c3}, %a, %b, !%p1, 1, 1, 0, 0; wgmma.commit_group.sync.aligned;"

@@ -27,14 +27,14 @@ func (m memory) Span(at uint64) (uint64, []byte) {
 	return 0, nil
 }
 
-// text is a module of one kernel k(in, out).
+// text returns a module with one kernel, k(in, out).
 func text(directives, body string) string {
 	return ".version 8.0\n.target sm_90\n.address_size 64\n" + directives + "\n.visible .entry k(.param .u64 in, .param .u64 out)\n{\n" +
 		".reg .pred %p<9>; .reg .b16 %h<9>; .reg .b32 %r<9>; .reg .f32 %f<9>; .reg .b64 %d<9>; .reg .b64 %in, %out;\n" +
 		"ld.param.u64 %in, [in]; ld.param.u64 %out, [out];\n" + body + "\nret;\n}\n"
 }
 
-// run runs a kernel of one block, or of the blocks and cluster that l says.
+// run executes a kernel with the grid, block and cluster of l; 0 means 1.
 func run(t *testing.T, src string, in, out []byte, l Launch) error {
 	t.Helper()
 	m, err := Parse(src)
@@ -60,8 +60,8 @@ func word(xs ...uint32) []byte {
 	return b
 }
 
-// TestInstructions holds instructions against values worked out by hand from the
-// PTX ISA. d, a, b and c are of the types given, in this order.
+// TestInstructions compares results of instructions with values that were worked out by hand from the PTX ISA.
+// The types are those of d, a, b and c, in this order.
 func TestInstructions(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	const canonical = 0x7fffffff
@@ -122,7 +122,7 @@ func TestInstructions(t *testing.T) {
 		{"f32 f32 f32", "add.f32 d, a, b", []uint64{f32(inf), f32(-inf)}, canonical},
 		{"f32 f32 f32", "mul.rn.f32 d, a, b", []uint64{f32(0x1p-100), f32(0x1p-30)}, f32(0x1p-130)},
 		{"f32 f32 f32", "mul.ftz.f32 d, a, b", []uint64{f32(0x1p-100), f32(0x1p-30)}, 0},
-		// (1+2⁻¹²)² = 1 + 2⁻¹¹ + 2⁻²⁴, half a unit; the third operand decides.
+		// (1+2⁻¹²)² = 1 + 2⁻¹¹ + 2⁻²⁴, a tie; the third operand decides.
 		{"f32 f32 f32 f32", "fma.rn.f32 d, a, b, c", []uint64{f32(1 + 0x1p-12), f32(1 + 0x1p-12), f32(0x1p-70)}, f32(1 + 0x1p-11 + 0x1p-23)},
 		{"f32 f32 f32 f32", "fma.rn.f32 d, a, b, c", []uint64{f32(1 + 0x1p-12), f32(1 + 0x1p-12), f32(-0x1p-70)}, f32(1 + 0x1p-11)},
 		{"f32 f32 f32 f32", "fma.rm.f32 d, a, b, c", []uint64{f32(1), f32(1), f32(-0x1p-40)}, f32(1 - 0x1p-24)},
@@ -232,17 +232,17 @@ func TestInstructions(t *testing.T) {
 	}
 }
 
-// warpgroupOp is a product of a warpgroup, of four registers.
+// warpgroupOp returns a wgmma.mma_async with four result registers.
 func warpgroupOp(shape, element, scale string) string {
 	return "wgmma.mma_async.sync.aligned." + shape + ".f32." + element + "." + element + " {%f1, %f2, %f3, %f4}, %d1, %d2, " + scale + ", 1, 0, 0;"
 }
 
-// warpgroupOpOf is a product of a warpgroup, of a left matrix with what is behind the scale.
+// warpgroupOpOf returns a wgmma.mma_async with a left matrix and the operands after scale-d.
 func warpgroupOpOf(left, rest string) string {
 	return "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f1, %f2, %f3, %f4}, " + left + ", %d2, 1, " + rest + ";"
 }
 
-// TestUnknown refuses what it does not know when it is loaded, by name and line.
+// TestUnknown: Parse refuses unknown instructions and operands with an error that names them and the line.
 func TestUnknown(t *testing.T) {
 	for body, want := range map[string]string{
 		"wmma.fence.sync.aligned;":    "line 9: wmma.fence.sync.aligned: unknown",
@@ -308,7 +308,7 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
-// TestDivergence runs lanes that part, loop for different times, and meet.
+// TestDivergence runs lanes that diverge, loop different numbers of times, and converge.
 func TestDivergence(t *testing.T) {
 	src := text("", `
   mov.u32 %r1, %tid.x;
@@ -378,11 +378,11 @@ func TestShuffle(t *testing.T) {
 	}
 }
 
-// TestFaults holds that what a kernel may not do ends it, and says where.
+// TestFaults: a forbidden action of a kernel ends the launch with an error that names the place.
 func TestFaults(t *testing.T) {
 	warp, block := [3]uint32{32, 1, 1}, [3]uint32{64, 1, 1}
 	const shared = ".shared .align 16 .b8 s[1024];"
-	// at is the address of the thread's word of shared memory in %d1, and tid in %r1.
+	// at sets %d1 to the address of the thread's word of shared memory, and %r1 to tid.
 	const at = "mov.u32 %r1, %tid.x; mul.wide.u32 %d2, %r1, 4; mov.u64 %d3, s; add.s64 %d1, %d3, %d2;\n"
 	const next = "ld.shared.u32 %r2, [%d1+4];\n"
 	const lane0 = "mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 0; mov.u64 %d1, s;\n"
@@ -436,7 +436,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// faulted holds an error to a fault and to what it says: "" if there is to be none.
+// faulted reports an error without the fault or the text; says "" means that no error is expected.
 func faulted(t *testing.T, err error, want Fault, says string) {
 	t.Helper()
 	var e *Error
@@ -449,8 +449,7 @@ func faulted(t *testing.T, err error, want Fault, says string) {
 	}
 }
 
-// TestAsyncCopies sees what is copied only after the wait, and zeros beyond what
-// is read.
+// TestAsyncCopies: copied bytes are visible only after the wait, and bytes that are not read become zero.
 func TestAsyncCopies(t *testing.T) {
 	body := `.shared .align 16 .b8 s[32];
   .reg .b32 %to; mov.u32 %to, s;
@@ -474,8 +473,8 @@ func TestAsyncCopies(t *testing.T) {
 	}
 }
 
-// TestCachePolicies: accesses with a policy do what others do, and take no other value for
-// one.
+// TestCachePolicies: accesses with a policy have the results of accesses without one, and refuse a value that is
+// not a policy.
 func TestCachePolicies(t *testing.T) {
 	const made = "createpolicy.fractional.L2::evict_first.b64 %d1;"
 	body := `.shared .align 16 .b8 s[32];
@@ -497,8 +496,8 @@ func TestCachePolicies(t *testing.T) {
 	faulted(t, err, AddressFault, "0x1 is no cache policy")
 }
 
-// TestMMA multiplies matrices of small integers, whose sums are exact, and looks
-// for every element where the ISA's figures have it.
+// TestMMA multiplies matrices of small integers, whose sums are exact. It expects every element in the register
+// of the ISA's figures.
 func TestMMA(t *testing.T) {
 	type layout struct {
 		op            string
@@ -566,7 +565,7 @@ func TestMMA(t *testing.T) {
 	}
 }
 
-// TestMatrices loads matrices of 16-bit elements whose values say where they are.
+// TestMatrices loads matrices of 16-bit elements whose values encode their places.
 func TestMatrices(t *testing.T) {
 	for _, trans := range []bool{false, true} {
 		op := "ldmatrix.sync.aligned.m8n8.x4.shared.b16"
@@ -642,7 +641,7 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// TestOrder runs the clusters of each launch once, in another order.
+// TestOrder: each launch executes every cluster once, in another order.
 func TestOrder(t *testing.T) {
 	m, err := Parse(text("", `
   atom.global.add.u32 %r1, [%out], 1;
@@ -673,15 +672,15 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestDependentLaunches holds what a launch may do before it waits for the ones
-// before it, which write 8 bytes at out.
+// TestDependentLaunches holds which accesses an early launch may make before its wait. The launches before it
+// write 8 bytes at out.
 func TestDependentLaunches(t *testing.T) {
 	const wait = "griddepcontrol.wait;\n"
 	for _, c := range []struct{ name, body, says string }{
-		{"reads what is written", "ld.global.u32 %r1, [%out+4];" + wait, "4 bytes at 0x7f0000100004, which an earlier kernel writes, are read"},
-		{"reads what is written, after the wait", wait + "ld.global.u32 %r1, [%out+4];", ""},
-		{"reads beside it", "ld.global.u32 %r1, [%out+8]; ld.global.u32 %r1, [%in];" + wait, ""},
-		{"copies what is written", ".shared .align 16 .b8 s[16]; mov.u32 %r1, s; cp.async.ca.shared.global [%r1], [%out], 8;" + wait, "are read"},
+		{"reads written bytes", "ld.global.u32 %r1, [%out+4];" + wait, "4 bytes at 0x7f0000100004, which an earlier kernel writes, are read"},
+		{"reads written bytes after the wait", wait + "ld.global.u32 %r1, [%out+4];", ""},
+		{"reads other bytes", "ld.global.u32 %r1, [%out+8]; ld.global.u32 %r1, [%in];" + wait, ""},
+		{"copies written bytes", ".shared .align 16 .b8 s[16]; mov.u32 %r1, s; cp.async.ca.shared.global [%r1], [%out], 8;" + wait, "are read"},
 		{"writes", "st.global.u32 [%out+12], %r1;" + wait, "4 bytes are written at 0x7f000010000c"},
 		{"counts", "red.global.add.u32 [%out+12], 1;" + wait, "are written"},
 		{"some lanes wait", "mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 7; @%p1 griddepcontrol.wait; ld.global.u32 %r1, [%out];", "thread 7"},
@@ -689,7 +688,7 @@ func TestDependentLaunches(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var chain Chain
 			var machine Machine
-			for round := range 2 { // what is cleared is forgotten
+			for round := range 2 { // the second round holds that Clear empties the chain
 				chain.Clear()
 				for i, body := range []string{"st.global.u64 [%out], %d1;", wait, c.body} {
 					m, err := Parse(text("", body))
@@ -711,40 +710,41 @@ func TestDependentLaunches(t *testing.T) {
 	}
 }
 
-// TestPassedOn holds what a launch may do without a wait when the one before it let it begin behind its own, and had
-// read 4 bytes at in and written 4 at out then; the one before that wrote 4 bytes behind these of out.
+// TestPassedOn holds which accesses a launch may make before its wait if the launch before it triggered it after
+// its own wait. That launch (passes) then reads 4 bytes at in and writes 4 bytes at out. The launch before that
+// one, the first, wrote 4 bytes at out+4.
 func TestPassedOn(t *testing.T) {
 	const wait, next = "griddepcontrol.wait;\n", "griddepcontrol.launch_dependents;\n"
 	const work = "ld.global.u32 %r1, [%in]; st.global.u32 [%out], %r1;\n"
 	const passes = wait + next + work
-	const read, write = "ld.global.u32 %r1, [%out+4];\n", "st.global.u32 [%out+4], %r1;\n" // of what came before both
+	const read, write = "ld.global.u32 %r1, [%out+4];\n", "st.global.u32 [%out+4], %r1;\n" // of the bytes that the first launch wrote
 	const some = "mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 7; @%p1 "
-	const cleared = "" // all before has ended
+	const cleared = "" // all earlier launches have ended
 	const reads, works, loose = "which an earlier kernel writes, are read", "which the kernel before works with, are written", "ended without griddepcontrol.wait"
 	for _, c := range []struct {
 		name     string
-		launches []string // that start early
-		says     string   // of the last one
+		launches []string // early launches after the first one
+		says     string   // error of the last launch; "": no error
 	}{
-		{"reads what came before both", []string{passes, read + wait}, ""},
-		{"writes it", []string{passes, write + wait}, ""},
-		{"writes beside it", []string{passes, "st.global.u32 [%out+8], %r1;" + wait}, ""},
-		{"reads what the second writes", []string{passes, "ld.global.u32 %r1, [%out];" + wait}, reads},
-		{"and writes beside it before", []string{passes, "st.global.u32 [%out+8], %r1; ld.global.u32 %r1, [%out];" + wait + next}, reads},
-		{"writes what the second writes", []string{passes, "st.global.u32 [%out], %r1;" + wait}, works},
-		{"writes what the second reads", []string{passes, "st.global.u32 [%in], %r1;" + wait}, works},
-		{"behind one that let it begin at once", []string{next + wait + work, read + wait}, reads},
-		{"behind one of which some threads did", []string{some + wait + next + wait + work, read + wait}, reads},
-		{"behind one that passes on, behind one that does not", []string{next + wait, passes, read + wait}, ""},
-		{"does not pass on", []string{passes, read + next + wait, read + wait}, reads},
-		{"does not wait in the end", []string{passes, read}, ""},
-		{"which one that waits follows", []string{passes, read, wait}, loose},
-		{"which one follows when all has ended", []string{passes, read, cleared, wait}, ""},
-		{"behind one that does not wait", []string{"ld.global.u32 %r1, [%out+8];" + next, wait}, loose},
-		{"the next one must not read what both write", []string{passes, "st.global.u32 [%out+8], %r1;" + wait, "ld.global.u32 %r1, [%out];" + wait}, reads},
-		{"unless it waits", []string{passes, "st.global.u32 [%out+8], %r1;" + wait, wait + "ld.global.u32 %r1, [%out]; ld.global.u32 %r1, [%out+8];"}, ""},
-		{"writes what others than the one before read and wrote", []string{passes, wait + next + "st.global.u32 [%out+8], %r1;", wait + next, "st.global.u32 [%out], %r1; st.global.u32 [%in], %r1;" + wait}, ""},
-		{"when all has ended nothing was passed on", []string{passes, cleared, write + wait}, "are written at 0x7f0000100004 before"},
+		{"reads bytes of the first", []string{passes, read + wait}, ""},
+		{"writes bytes of the first", []string{passes, write + wait}, ""},
+		{"writes other bytes", []string{passes, "st.global.u32 [%out+8], %r1;" + wait}, ""},
+		{"reads bytes that the second writes", []string{passes, "ld.global.u32 %r1, [%out];" + wait}, reads},
+		{"reads bytes that the second writes, after a write of others", []string{passes, "st.global.u32 [%out+8], %r1; ld.global.u32 %r1, [%out];" + wait + next}, reads},
+		{"writes bytes that the second writes", []string{passes, "st.global.u32 [%out], %r1;" + wait}, works},
+		{"writes bytes that the second reads", []string{passes, "st.global.u32 [%in], %r1;" + wait}, works},
+		{"the second triggers before its wait", []string{next + wait + work, read + wait}, reads},
+		{"the second triggers in threads that have not waited", []string{some + wait + next + wait + work, read + wait}, reads},
+		{"the second triggers before its wait, the third after", []string{next + wait, passes, read + wait}, ""},
+		{"the third triggers before its wait", []string{passes, read + next + wait, read + wait}, reads},
+		{"the last does not wait", []string{passes, read}, ""},
+		{"a launch that does not wait, then one that waits", []string{passes, read, wait}, loose},
+		{"a launch that does not wait, then one after all have ended", []string{passes, read, cleared, wait}, ""},
+		{"the second does not wait", []string{"ld.global.u32 %r1, [%out+8];" + next, wait}, loose},
+		{"the fourth reads bytes that the second writes", []string{passes, "st.global.u32 [%out+8], %r1;" + wait, "ld.global.u32 %r1, [%out];" + wait}, reads},
+		{"the fourth waits and reads bytes of the second and third", []string{passes, "st.global.u32 [%out+8], %r1;" + wait, wait + "ld.global.u32 %r1, [%out]; ld.global.u32 %r1, [%out+8];"}, ""},
+		{"writes bytes that only the second reads and writes", []string{passes, wait + next + "st.global.u32 [%out+8], %r1;", wait + next, "st.global.u32 [%out], %r1; st.global.u32 [%in], %r1;" + wait}, ""},
+		{"writes bytes of the first after all have ended", []string{passes, cleared, write + wait}, "are written at 0x7f0000100004 before"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var chain Chain
@@ -757,7 +757,7 @@ func TestPassedOn(t *testing.T) {
 				return machine.Run(m.Entries[0], Launch{Grid: [3]uint32{1, 1, 1}, Block: [3]uint32{32, 1, 1}, Params: []uint64{base, base + gap},
 					Memory: memory{make([]byte, 16), make([]byte, 16)}, Early: early, Chain: &chain})
 			}
-			for round := range 2 { // what is cleared is forgotten
+			for round := range 2 { // the second round holds that Clear empties the chain
 				chain.Clear()
 				err := launch(write, false)
 				for i, body := range c.launches {
@@ -800,7 +800,7 @@ func TestBlocks(t *testing.T) {
 				t.Fatal(err)
 			}
 			var machine Machine
-			for range 4 { // in other orders
+			for range 4 { // launches with different orders
 				if err == nil {
 					err = machine.Run(m.Entries[0], Launch{Grid: [3]uint32{6, 1, 1}, Block: [3]uint32{1, 1, 1}, Cluster: [3]uint32{2, 1, 1}, Params: []uint64{base, base + gap}, Memory: memory{nil, make([]byte, 64)}})
 				}
@@ -816,7 +816,7 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// TestVariables reads a module's variables and a kernel's own memory.
+// TestVariables reads variables of a module and of a kernel.
 func TestVariables(t *testing.T) {
 	src := text(".global .align 4 .u32 g[2] = {7, 8};\n.const .align 8 .b64 c = 0d3FF0000000000000;\n.extern .shared .align 16 .b8 dyn[];", `
   .shared .align 4 .b8 s[20]; .local .align 8 .b8 l[16]; .local .align 16 .b8 v[16];
@@ -841,7 +841,7 @@ func TestVariables(t *testing.T) {
 	}
 }
 
-// FuzzParse reads anything, and neither panics nor takes long.
+// FuzzParse: Parse of any text ends, does not panic and does not lose an entry.
 func FuzzParse(f *testing.F) {
 	f.Add(text(".global .align 4 .u32 g[2] = {7, 8};", "@%p1 bra $x; .shared .align 4 .b8 s[20]; ld.shared.v2.u32 {%r1, _}, [s+8]; $x: { .reg .b32 y; mov.b32 y, {%h1, %h2}; }"))
 	f.Add(text("", "setp.lt.and.s32 %p1|%p2, %r1, -1, !%p3; cp.async.cg.shared.global [%r1], [%d1+-16], 16, %r2;"))
@@ -850,7 +850,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(text("", "mbarrier.try_wait.parity.shared.b64 %p1, [%r1+8], 1; cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r1];\n"+warpgroupOp("m64n8k16", "bf16", "!%p1, 1")))
 	f.Add(text("", "fence.mbarrier_init.release.cluster; mbarrier.arrive.expect_tx.shared.b64 %d1, [%r1], 16; "+storeAll))
 	f.Add(text("", warpgroupOpOf("{%r1, %r2, %r3, %r4}", "1, 1, 1")+warpgroupOpOf("%d1", "1, 1, 0, 1")))
-	entry := regexp.MustCompile(`(^|[\s;{}])\.entry([^\w$.:]|$)`) // a word of its own
+	entry := regexp.MustCompile(`(^|[\s;{}])\.entry([^\w$.:]|$)`) // .entry as a whole word
 	f.Fuzz(func(t *testing.T, src string) {
 		m, err := Parse(src)
 		if err == nil && len(m.Entries) == 0 && entry.MatchString(src) && !strings.ContainsAny(src, "/\"") && !strings.Contains(src, ".section") {
@@ -859,8 +859,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// BenchmarkRun runs warps that multiply and add in a loop, and through shared
-// memory, watched and not.
+// BenchmarkRun runs warps that multiply, add, and store and load shared memory in a loop, with and without the
+// check for races.
 func BenchmarkRun(b *testing.B) {
 	const trips, instructions = 256, 8
 	m, err := Parse(text("", fmt.Sprintf(`.shared .align 16 .b8 s[1024];

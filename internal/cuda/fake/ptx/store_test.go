@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// exchange is a kernel of clusters of two blocks of 64 threads, each of which stores 16 bytes
-// into the other's inbox at s: thread i of block b the numbers from 1000·b+4·i on. It reads
-// its own inbox, and writes it to out, when all 1024 bytes are there.
+// exchange is a kernel of clusters of two blocks of 64 threads. Thread i of block b stores four numbers, beginning
+// with 1000·b+4·i, in a buffer at s of the other block. After the phase of 1024 bytes each block copies its
+// own buffer to out.
 const exchange = `.shared .align 16 .b8 s[1040]; .reg .b32 %full, %inbox, %at, %signal; .reg .b64 %state;
   mov.u32 %r1, %tid.x; mov.u32 %r2, %cluster_ctarank; xor.b32 %r3, %r2, 1; setp.eq.u32 %p1, %r1, 0;
   mov.u32 %inbox, s; add.s32 %full, %inbox, 1024; shl.b32 %r4, %r1, 4; add.s32 %inbox, %inbox, %r4;
@@ -32,8 +32,8 @@ $wait:
   mov.u32 %r7, %ctaid.x; shl.b32 %r7, %r7, 10; add.s32 %r7, %r7, %r4; cvt.u64.u32 %d1, %r7; add.s64 %d1, %out, %d1;
   st.global.v4.f32 [%d1], {%f5, %f6, %f7, %f8};`
 
-// exchanges runs a kernel of two clusters, whose warps have another order each time, and
-// returns what the last run writes.
+// exchanges executes a kernel of two clusters four times, with different orders of warps, and returns the output
+// of the last launch.
 func exchanges(t *testing.T, body string) ([]byte, error) {
 	t.Helper()
 	m, err := Parse(text("", body))
@@ -52,7 +52,7 @@ func exchanges(t *testing.T, body string) ([]byte, error) {
 	return out, nil
 }
 
-// changed is exchange with some of it replaced: old and new in turn.
+// changed returns exchange with texts replaced: old, new, old, new, ….
 func changed(t *testing.T, replace ...string) string {
 	t.Helper()
 	body := exchange
@@ -75,7 +75,7 @@ const (
 	meet     = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
 )
 
-// TestExchange has the blocks of a cluster give each other numbers, in the ways to say so.
+// TestExchange runs exchange with all forms of st.async and of the expected bytes.
 func TestExchange(t *testing.T) {
 	halves := "mov.b32 %r5, %f1; mov.b32 %r6, %f2; mov.b32 %r7, %f3; mov.b32 %r8, %f4; mov.b64 %d1, {%r5, %r6}; mov.b64 %d2, {%r7, %r8};"
 	for name, body := range map[string]string{
@@ -107,8 +107,8 @@ func TestExchange(t *testing.T) {
 	}
 }
 
-// TestExchangeTwice stores into an inbox again after a barrier of the cluster tells that it
-// was read, and then without.
+// TestExchangeTwice stores to a buffer again after it was read: with a barrier of the cluster between, and
+// without one, which is a race.
 func TestExchangeTwice(t *testing.T) {
 	const again = storeAll + `
   @%p1 mbarrier.arrive.expect_tx.shared.b64 %state, [%full], 1024;
@@ -123,7 +123,7 @@ $wait2: mbarrier.try_wait.parity.shared.b64 %p2, [%full], 1;
 	faulted(t, err, RaceFault, "and no barrier is between")
 }
 
-// TestExchangeFaults leaves out what an exchange needs, or does more than it may.
+// TestExchangeFaults runs exchanges without a step that they need, or with a forbidden one.
 func TestExchangeFaults(t *testing.T) {
 	const fence = "  fence.mbarrier_init.release.cluster;\n"
 	own := func(n string) string { return strings.Replace(promise, "1024", n, 1) }
@@ -166,8 +166,7 @@ func TestExchangeFaults(t *testing.T) {
 	}
 }
 
-// TestOneOfTwoBarriers waits for one of the barriers that a warp stores for: that the other's
-// phase has ended does not follow from it.
+// TestOneOfTwoBarriers: a wait for the phase of one mbarrier does not order a st.async of another one.
 func TestOneOfTwoBarriers(t *testing.T) {
 	const stores = `.shared .align 16 .b8 s[64]; .reg .b64 %state;
   mov.u32 %r1, s; mov.u32 %r2, %tid.x; setp.eq.u32 %p1, %r2, 0;
@@ -198,7 +197,7 @@ $made: bar.sync 0;
 	}
 }
 
-// TestManyBarriers stores for as many barriers as are known, and for one more.
+// TestManyBarriers uses as many mbarriers for st.async as are supported, and one more.
 func TestManyBarriers(t *testing.T) {
 	body := `.shared .align 16 .b8 s[2048]; .reg .b64 %state; mov.u32 %r1, s; mov.u32 %r2, 0;
 $loop: mbarrier.init.shared.b64 [%r1], 1; mbarrier.arrive.expect_tx.shared.b64 %state, [%r1], 4;
@@ -209,8 +208,8 @@ $loop: mbarrier.init.shared.b64 [%r1], 1; mbarrier.arrive.expect_tx.shared.b64 %
 	}
 }
 
-// TestBarrierWord: what shared memory holds of a barrier follows the bytes that it waits for,
-// also below 0, and tells it from others.
+// TestBarrierWord: the word of a barrier in shared memory encodes the bytes that it waits for, including negative
+// numbers. Different states have different words.
 func TestBarrierWord(t *testing.T) {
 	body := `.shared .align 16 .b8 s[32]; .reg .b64 %state; mov.u32 %r1, s;
   mbarrier.init.shared.b64 [%r1], 3; ld.shared.u64 %d1, [%r1]; st.global.u64 [%out], %d1;
@@ -242,7 +241,7 @@ func TestBarrierWord(t *testing.T) {
 	}
 }
 
-// TestUnknownStores refuses other asynchronous stores, and what goes with them.
+// TestUnknownStores: Parse refuses other forms of st.async and of its fences.
 func TestUnknownStores(t *testing.T) {
 	for body, want := range map[string]string{
 		"st.async.mbarrier::complete_tx::bytes.b32 [%r1], %r2, [%r3];":           "line 9: st.async.mbarrier::complete_tx::bytes.b32: unknown",

@@ -9,9 +9,8 @@ import (
 	"testing"
 )
 
-// matrices begins a kernel of warpgroups. It copies a, of 64 rows of 128 bytes, and b
-// behind it, of so many, to shared memory, and has their descriptors in %a and %b,
-// out+4·tid in %to, and 7 in n registers %c.
+// matrices begins a kernel of warpgroups. It copies a, of 64 rows of 128 bytes, and after it b, of rows such rows,
+// to shared memory. It sets %a and %b to their descriptors, %to to out+4·tid, and n registers %c to 7.
 func matrices(rows, n int) string {
 	return fmt.Sprintf(`.shared .align 1024 .b8 s[%d]; .reg .b32 %%at; .reg .b64 %%a, %%b, %%to; .reg .f32 %%c<%d>;
   mov.u32 %%r1, %%tid.x; mul.wide.u32 %%d1, %%r1, 4; add.s64 %%to, %%out, %%d1;
@@ -24,10 +23,10 @@ $fill:
 `, (64+rows)*128, n, uint64(1<<62|64<<32|1<<16), (64+rows)/4) + registers("mov.f32 %%c%d, 0f40E00000;", n)
 }
 
-// ready is what a product needs before it.
+// ready has the fences and the barrier that a wgmma.mma_async needs.
 const ready = "fence.proxy.async.shared::cta; bar.sync 0; wgmma.fence.sync.aligned;\n"
 
-// registers repeats an instruction for each of n numbers.
+// registers repeats an instruction for n registers %c.
 func registers(format string, n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -36,7 +35,7 @@ func registers(format string, n int) string {
 	return b.String()
 }
 
-// accumulators is the operand of the n registers %c from one on.
+// accumulators returns the operand of n registers %c, beginning with number first.
 func accumulators(first, n int) string {
 	var s []string
 	for i := range n {
@@ -45,17 +44,16 @@ func accumulators(first, n int) string {
 	return "{" + strings.Join(s, ", ") + "}"
 }
 
-// swizzle is where element k of a row is, of a matrix of rows of 128 bytes that starts
-// at a multiple of 1024.
+// swizzle returns the offset of element k of a row in a matrix with rows of 128 bytes that starts at a multiple
+// of 1024.
 func swizzle(row, k int) int {
 	at := row*128 + k*2
 	return at ^ at>>3&0x70
 }
 
-// TestWarpgroups multiplies matrices of numbers whose sums are exact, in two steps of
-// 16 after one that is not added to what was there, and looks for every element where
-// the ISA's figure has it. Before the wait the registers are as they were. A left matrix in
-// registers is not in shared memory.
+// TestWarpgroups multiplies matrices of numbers whose sums are exact, in three steps of K 16, of which the first
+// overwrites the accumulators. It expects every element in the register of the ISA's figure. Before the wait
+// the registers are unchanged. If held, the left matrix is in registers only.
 func TestWarpgroups(t *testing.T) {
 	for _, element := range []string{"bf16", "f16"} {
 		for _, n := range []int{8, 64, 72, 128, 256} {
@@ -78,15 +76,15 @@ func TestWarpgroups(t *testing.T) {
 	}
 }
 
-// rightMatrix is a way that a right matrix of up to 64 of k lies.
+// rightMatrix is a layout of a right matrix with K of up to 64.
 type rightMatrix struct {
 	name                  string
 	size, leading, stride int
-	step                  int                  // bytes from 16 of k to the next
+	step                  int                  // bytes between steps of K 16
 	at                    func(col, k int) int // bytes
 }
 
-// multiply is a case of TestWarpgroups. A left matrix that is held is in registers.
+// multiply is a case of TestWarpgroups. held: the left matrix is in registers.
 func (right rightMatrix) multiply(t *testing.T, element string, n int, held bool) {
 	random := rand.New(rand.NewPCG(1, 2))
 	bits := func(v float64) uint16 {
@@ -110,7 +108,7 @@ func (right rightMatrix) multiply(t *testing.T, element string, n int, held bool
 			binary.LittleEndian.PutUint16(in[at:], bits(x[r][k]))
 		}
 	}
-	for i := range 3 * 4 * 128 { // of each step 4 registers of each thread
+	for i := range 3 * 4 * 128 { // 4 registers of each thread in each step
 		step, register, thread := i/512, i/128%4, i%128
 		row, k := thread/32*16+thread%32/4+register%2*8, step*16+register/2*8+thread%4*2
 		binary.LittleEndian.PutUint16(in[fragments+4*i:], bits(x[row][k]))
@@ -158,8 +156,8 @@ func (right rightMatrix) multiply(t *testing.T, element string, n int, held bool
 	}
 }
 
-// TestWarpgroupHeld changes registers that a left matrix is in, of one group before it is
-// waited for and of the next after: the first is multiplied by what they are changed to.
+// TestWarpgroupHeld changes the registers of a left matrix: of one group before its wait, which multiplies by the
+// new values, and of the next group after its wait.
 func TestWarpgroupHeld(t *testing.T) {
 	in := make([]byte, (64+8)*128)
 	for r := range 8 {
@@ -183,7 +181,7 @@ func TestWarpgroupHeld(t *testing.T) {
 	}
 }
 
-// TestWarpgroupGroups waits for all but the last group of products.
+// TestWarpgroupGroups waits for all groups except the last.
 func TestWarpgroupGroups(t *testing.T) {
 	in := make([]byte, (64+8)*128)
 	for r := range 64 + 8 {
@@ -205,11 +203,11 @@ func TestWarpgroupGroups(t *testing.T) {
 	}
 }
 
-// TestWarpgroupFaults holds what products by warpgroups need.
+// TestWarpgroupFaults holds what a wgmma.mma_async requires.
 func TestWarpgroupFaults(t *testing.T) {
 	const (
 		product = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%c0, %c1, %c2, %c3}, %a, %b, 1, 1, 1, 0, 0;\n"
-		// With a in registers: b, or as such a's matrix across k.
+		// a is in registers. The right matrix is b, or in across a, N-major.
 		held   = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%c0, %c1, %c2, %c3}, {%r4, %r5, %r6, %r7}, %b, 1, 1, 1, 0;\n"
 		across = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%c0, %c1, %c2, %c3}, {%r4, %r5, %r6, %r7}, %a, 1, 1, 1, 1;\n"
 		third  = "setp.eq.u32 %p2, %r1, 33; bar.sync 0; @%p2 "
