@@ -26,7 +26,7 @@ func load(t testing.TB, name string, v any) {
 
 var special = map[string]string{"bos_token": "<s>", "eos_token": "</s>"}
 
-// TestTransformers holds prompts to those of transformers' apply_chat_template, for
+// TestTransformers compares prompts with those of transformers' apply_chat_template, for
 // templates like those of published models: system prompts, tools and their calls, thinking,
 // conversations that a template refuses.
 func TestTransformers(t *testing.T) {
@@ -75,8 +75,8 @@ func render(t testing.TB, source, messages string) (string, error) {
 
 const hello = `[{"role": "user", "content": "hi"}]`
 
-// TestRendering holds what the goldens do not have. The texts are worked out by the
-// documentation of Jinja and of Python's json.
+// TestRendering has cases that the goldens lack. The texts follow from the documentation of Jinja and of
+// Python's json.
 func TestRendering(t *testing.T) {
 	for _, c := range []struct{ source, messages, want string }{
 		{"{% for m in messages %}\n{{ m.content }}\n{% endfor %}\nend", hello, "hi\nend"},
@@ -99,7 +99,7 @@ func TestRendering(t *testing.T) {
 	}
 }
 
-// TestLimits: no template, however it loops, runs or allocates without an end.
+// TestLimits: the limits end loops, macros and ranges, and invalid templates and messages are refused.
 func TestLimits(t *testing.T) {
 	var nested strings.Builder
 	for range 8 {
@@ -205,7 +205,7 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// TestOpen reads the places where checkpoints keep templates.
+// TestOpen reads templates from all files that a checkpoint may have them in.
 func TestOpen(t *testing.T) {
 	for _, c := range []struct {
 		files      map[string]string
@@ -241,7 +241,7 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// FuzzTemplate: whatever a template and a conversation are, there is a result or an error.
+// FuzzTemplate: any template with any conversation has a result or an error; nothing panics.
 func FuzzTemplate(f *testing.F) {
 	var templates map[string]string
 	load(f, "templates.json", &templates)

@@ -130,7 +130,7 @@ type run struct {
 	ctx     context.Context
 	now     time.Time
 	steps   int
-	calls   int // nested macros
+	calls   int // nested macros and call blocks
 	refused string
 	failed  error
 }
@@ -170,7 +170,7 @@ func (r *run) step([]jinja.Value, map[string]jinja.Value) (jinja.Value, error) {
 	return jinja.NewBool(false), nil
 }
 
-// enter begins a macro.
+// enter begins a macro or a call block.
 func (r *run) enter(args []jinja.Value, options map[string]jinja.Value) (jinja.Value, error) {
 	if r.calls++; r.calls > maxCalls {
 		return r.fail(fmt.Errorf("%w: more than %d macros within each other", ErrLimit, maxCalls))
@@ -178,7 +178,7 @@ func (r *run) enter(args []jinja.Value, options map[string]jinja.Value) (jinja.V
 	return r.step(args, options)
 }
 
-// leave ends a macro.
+// leave ends a macro or a call block.
 func (r *run) leave([]jinja.Value, map[string]jinja.Value) (jinja.Value, error) {
 	r.calls--
 	return jinja.NewBool(false), nil
