@@ -23,11 +23,11 @@ import (
 // block is a block of commands that a reader pastes into a shell.
 type block struct {
 	name  string // "README.md:52", "pwc run"
-	model string // what model.ir and its tensors are, by the command that the block is of
+	model string // the model that model.ir and its tensors are, by the command of the block
 	lines []string
 }
 
-// documentBlocks returns the blocks of the documents that have a command of pwc in them.
+// documentBlocks returns the blocks in documents that contain a command of pwc.
 func documentBlocks(t *testing.T) (blocks []block) {
 	t.Helper()
 	paths, err := filepath.Glob("../docs/*.md")
@@ -92,7 +92,7 @@ func logicalLines(text string) (lines []string) {
 	return lines
 }
 
-// modelOf chooses what model.ir is in the folder of a block.
+// modelOf chooses the model for model.ir in the folder of a block.
 func modelOf(text string) string {
 	for _, command := range []string{"train", "grad"} {
 		if strings.Contains(text, "pwc "+command) {
@@ -102,11 +102,13 @@ func modelOf(text string) string {
 	return "run"
 }
 
-// elsewhere are commands that need what no test has: a registry, a server, another program, a digest that only a push gives.
+// elsewhere are commands that cannot run in a test: they need a registry, a server, another program, or the digest of a
+// push.
 var elsewhere = regexp.MustCompile(`registry\.|bench-serve http|tls-cert|sha256:…|…|^(curl|digest=\$|cosign|oras|man|make|python3?|go|\.ci/|PARTS=)|trust remove|trace-out|/opt/pwc`)
 
-// Every block of commands in a document, and every example of --help, is what a shell takes, and every command of pwc in
-// it runs. What needs a GPU runs where there is one; what needs a registry or another program must have flags that exist.
+// Every block of commands in a document, and every example of --help, is valid for a shell, and every command of pwc in
+// it runs. A command for a GPU runs if there is one. Of commands that need a registry or another program only the flags
+// are checked.
 func TestCommandBlocks(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {
@@ -128,7 +130,7 @@ func TestCommandBlocks(t *testing.T) {
 					if command != "" {
 						script += command + " --help >help.txt\n"
 					}
-				case strings.HasPrefix(line, "pwc serve "): // it answers until it is ended
+				case strings.HasPrefix(line, "pwc serve "): // it would run until a signal
 					script += "rm -f serve.txt\n" + line + " --listen 127.0.0.1:0 >serve.txt &\nserver=$!\nuntil grep -qs serving serve.txt; do kill -0 $server; sleep 0.05; done\nkill $server\nwait $server\n"
 				default:
 					script += line + "\n"
@@ -140,7 +142,7 @@ func TestCommandBlocks(t *testing.T) {
 			cmd := exec.Command(bash, "-c", shorter(script))
 			cmd.Dir = blockFolder(t, b.model)
 			cmd.Env = append(cmd.Environ(), "PWC_CACHE=", "PWC_CACHE_DIR="+cache, "PWC_CACHE_PATH=", "PWC_CACHE_REMOTE=", "PWC_CACHE_TRUST="+filepath.Join(cmd.Dir, "trust"))
-			if strings.HasPrefix(b.name, "pwc cache") || strings.HasPrefix(b.name, "docs/cache.md") || strings.HasPrefix(b.name, "docs/registries.md") { // they pin and clear
+			if strings.HasPrefix(b.name, "pwc cache") || strings.HasPrefix(b.name, "docs/cache.md") || strings.HasPrefix(b.name, "docs/registries.md") { // these commands pin models and clear the cache
 				cmd.Env = append(cmd.Env, "PWC_CACHE_DIR="+filepath.Join(cmd.Dir, "cache"))
 				script = "pwc compile models/llama --capture-sizes none >compiled.txt\npwc cache export cache.tar >>compiled.txt\n" + script
 				cmd.Args[2] = shorter(script)
@@ -152,7 +154,8 @@ func TestCommandBlocks(t *testing.T) {
 	}
 }
 
-// commandOf returns the first command of pwc in a line, without what a shell does with it, and whether it cannot run here.
+// commandOf returns the first command of pwc in a line, without the shell's syntax around it, and whether it cannot run
+// here.
 func commandOf(line string) (command string, away bool) {
 	away = elsewhere.MatchString(line)
 	at := strings.Index(line, "pwc ")
@@ -167,7 +170,7 @@ func commandOf(line string) (command string, away bool) {
 	return strings.TrimSpace(command), away
 }
 
-// shorter makes of a block what takes a test's time: pwc for what builds it, a few steps where a thousand are asked for.
+// shorter makes a block fast enough for a test: it uses this pwc instead of building one, and few training steps.
 func shorter(script string) string {
 	script = strings.ReplaceAll(script, "go run ./cmd/pwc ", "pwc ")
 	script = regexp.MustCompile(`--steps [0-9]{3,}`).ReplaceAllString(script, "--steps 2")
@@ -175,7 +178,7 @@ func shorter(script string) string {
 	return regexp.MustCompile(`--warmup [0-9]+`).ReplaceAllString(script, "--warmup 1")
 }
 
-// blockFolder makes a folder with the files that blocks name.
+// blockFolder makes a folder with the files that blocks use.
 func blockFolder(t *testing.T, model string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -238,7 +241,7 @@ func blockFolder(t *testing.T, model string) string {
 	return dir
 }
 
-// writeKeys writes a private key and its public one, under the names that blocks use.
+// writeKeys writes a private key and its public key, under the names that blocks use.
 func writeKeys(t *testing.T, dir string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

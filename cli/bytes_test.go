@@ -2,7 +2,7 @@ package cli
 
 import "testing"
 
-// Units are powers of 1024 with an i and of 1000 without, in whatever case.
+// Units with an i are powers of 1024, others of 1000, in upper and lower case.
 func TestBytes(t *testing.T) {
 	for text, want := range map[string]int64{
 		"0": 0, "123": 123, " 7 ": 7, "5B": 5, "1KiB": 1 << 10, "1.5GiB": 3 << 29, "2TiB": 1 << 41, "1K": 1000, "10kb": 10_000, "1GB": 1_000_000_000,

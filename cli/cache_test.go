@@ -23,7 +23,7 @@ func one(t *testing.T, out string) (doc map[string]any) {
 	return doc
 }
 
-// withNineteen makes a cache that has a module, for the rest of the test.
+// withNineteen makes a cache with one module, for the rest of the test.
 func withNineteen(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -36,7 +36,7 @@ func withNineteen(t *testing.T) (dir string) {
 	return dir
 }
 
-// A collection that cannot remove everything says so in the one document that there is.
+// A collection that cannot remove everything reports this in its only document.
 func TestCollectionThatFails(t *testing.T) {
 	dir := withNineteen(t)
 	blobs, err := filepath.Glob(filepath.Join(dir, "v1", "blobs", "*", "*"))
@@ -56,7 +56,7 @@ func TestCollectionThatFails(t *testing.T) {
 	}
 }
 
-// A graph that is damaged is an error, and no empty graph.
+// A damaged graph is an error, not an empty graph.
 func TestShowGraph(t *testing.T) {
 	dir := withNineteen(t)
 	_, graph, _ := pwc(t, "cache", "show", "nineteen", "--graph")

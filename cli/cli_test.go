@@ -47,14 +47,14 @@ func TestScripts(t *testing.T) {
 		Condition:     condition,
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("TESTDATA", data)
-			e.Setenv("PWC_CACHE", "off") // a script that wants one names its directory
+			e.Setenv("PWC_CACHE", "off") // a script that needs the cache sets its directory
 			return nil
 		},
 	})
 }
 
-// condition knows "nvrtc" and "gpu": whether the machine has them. The first is
-// not asked where PWC_REQUIRE_NVRTC=1 says that it must be there.
+// condition reports whether the machine has "nvrtc" or "gpu". With PWC_REQUIRE_NVRTC=1 nvrtc is
+// always true, so that scripts fail without it.
 func condition(name string) (bool, error) {
 	switch name {
 	case "nvrtc":
@@ -70,8 +70,8 @@ func condition(name string) (bool, error) {
 	return false, fmt.Errorf("unknown condition %q", name)
 }
 
-// doubler is an op of a runner, "my::double"(x, mut y). Its reference doubles;
-// its implementation multiplies by factor, so that with 3 it is wrong.
+// doubler is an op of a runner, "my::double"(x, mut y). Its reference multiplies by 2, its
+// implementation by factor, so a factor of 3 is a wrong implementation.
 func doubler(factor float32) cli.Op {
 	return cli.Op{
 		Name: "my::double",

@@ -19,7 +19,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// errless is a compiler that nothing keeps from compiling.
+// errless is a compiler whose Err is nil.
 type errless struct{ cudatest.Compiler }
 
 func (errless) Err() error { return nil }

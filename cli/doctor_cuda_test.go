@@ -22,7 +22,7 @@ func TestLatestBefore(t *testing.T) {
 	}
 }
 
-// TestTopology prints a matrix of links, and what they are.
+// TestTopology prints a matrix of links and its legend.
 func TestTopology(t *testing.T) {
 	r := reportTopology(topology.Topology{
 		GPUs: []topology.GPU{{PCI: "0000:06:00.0", NUMANode: 0, Processors: "0-31"}, {PCI: "0000:07:00.0", NUMANode: 0, Processors: "0-31"}, {PCI: "0000:87:00.0", NUMANode: -1}},

@@ -25,8 +25,8 @@ import (
 	"pwc/runtime/cuda"
 )
 
-// entries makes images of the fake driver, for the architectures that it knows: of
-// each source the names of its kernels.
+// entries is a compiler whose images, for the fake driver, are the names of the source's kernels. It
+// compiles for the architectures in knows.
 type entries struct {
 	knows []string
 
@@ -64,8 +64,8 @@ func (e *entries) Err() error {
 	return e.err
 }
 
-// A kernel of an op that has code of its own for an architecture alone is compiled for it, and is another than one with
-// that text that has none.
+// A kernel with code for a specific architecture is compiled for it. A kernel with the same text and without such code
+// is a different kernel.
 func TestOwnKernel(t *testing.T) {
 	e := &entries{knows: []string{"sm_90", "sm_90a", "compute_90"}}
 	own := Kernel{Name: "k", Source: "__global__ void k(", ArchSpecific: "sm_90a"}
@@ -102,10 +102,10 @@ func attentionVariants(t *testing.T) []attentioncuda.Variant {
 	return v
 }
 
-// A later GPU runs what was compiled for an earlier one: where the target is named,
-// and where nothing can be compiled for its own and the cache has the model for an
-// earlier one. Then the machine code serves if the major version is the same; else the
-// driver compiles PTX, which is counted and said, and refused if frozen.
+// A later GPU runs code for an earlier one in two cases: --target names it; or nothing can be compiled
+// for the GPU's own target, and the cache has the model for an earlier one. Machine code runs if the
+// major version is the same; else the driver compiles PTX, which is counted and logged, and refused
+// with --frozen.
 func TestEarlierTargets(t *testing.T) {
 	text, err := examples.ReadFile("examples/nineteen.ir")
 	if err != nil {
@@ -122,10 +122,10 @@ func TestEarlierTargets(t *testing.T) {
 		target       string
 		frozen       bool
 
-		runs   string // the target that is run; empty: an error
-		ptx    bool   // by PTX
+		runs   string // the target that runs; empty: an error
+		ptx    bool   // the driver compiles PTX
 		native bool   // something is compiled
-		says   string // the error, or what is logged
+		says   string // the error or the log
 	}{
 		"its own":                   {nil, []string{"sm_90"}, 9, 0, "cuda", false, "cuda:sm_90", false, true, ""},
 		"its own, kept":             {[]string{"cuda:sm_80", "cuda:sm_90"}, nil, 9, 0, "cuda", true, "cuda:sm_90", false, false, ""},
@@ -148,7 +148,7 @@ func TestEarlierTargets(t *testing.T) {
 			var log bytes.Buffer
 			a := &app{out: &log, err: &log}
 			flags := &buildFlags{captureSizes: "1,2", frozen: c.frozen}
-			known := &entries{knows: []string{"sm_80", "sm_86", "sm_90", "sm_100"}} // of which the driver is told
+			known := &entries{knows: []string{"sm_80", "sm_86", "sm_90", "sm_100"}} // the fake driver knows these
 			for _, name := range append([]string{"cuda:sm_90"}, c.cached...) {
 				backend, err := compilecuda.New(name, known)
 				if err != nil {
@@ -209,8 +209,8 @@ func TestEarlierTargets(t *testing.T) {
 	}
 }
 
-// A language model's runner runs what the cache has for an earlier GPU, with the
-// kernel of attention that was made for that.
+// The runner of a language model runs the cached programs for an earlier GPU, with the attention kernel
+// for that GPU.
 func TestRunnerOfAnEarlierTarget(t *testing.T) {
 	t.Setenv("PWC_CACHE_DIR", t.TempDir())
 	var log bytes.Buffer
@@ -261,13 +261,13 @@ func TestRunnerOfAnEarlierTarget(t *testing.T) {
 	}
 }
 
-// reliable is a compiler that nothing keeps from compiling.
+// reliable is a compiler whose Err is nil.
 type reliable struct{ cudatest.Compiler }
 
 func (reliable) Err() error { return nil }
 
-// What was compiled for sm_80 generates the host's tokens on a later GPU, the one at
-// hand or an emulated one, where nothing can be compiled.
+// Programs for sm_80 generate the host's tokens on a later GPU, this machine's or an emulated one,
+// without a compiler.
 func TestGenerateOfAnEarlierTarget(t *testing.T) {
 	t.Setenv("PWC_CACHE_DIR", t.TempDir())
 	var log bytes.Buffer

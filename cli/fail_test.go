@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What goes wrong beside a finding that was printed is said, too.
+// An error that is joined with errReported is printed.
 func TestFailBesideAFinding(t *testing.T) {
 	lost := errors.New("the file system is gone")
 	for _, c := range []struct {
@@ -28,7 +28,7 @@ func TestFailBesideAFinding(t *testing.T) {
 	}
 }
 
-// A step that fails makes the command fail, and is said unless a request ended with it.
+// A failed step makes the command fail. Its error is printed unless a request ended with it.
 func TestStepFailedWithoutARequest(t *testing.T) {
 	var stderr bytes.Buffer
 	g := &generation{app: &app{err: &stderr}, live: &liveLine{}, requests: []namedRequest{{refused: errors.New("no ids")}}}
@@ -38,7 +38,7 @@ func TestStepFailedWithoutARequest(t *testing.T) {
 	}
 }
 
-// brokenListener accepts nothing, and says when it was asked.
+// brokenListener fails to accept, and signals the call.
 type brokenListener struct {
 	net.Listener
 	asked chan struct{}
@@ -49,7 +49,7 @@ func (l brokenListener) Accept() (net.Conn, error) {
 	return nil, errors.New("no more files")
 }
 
-// Metrics that could not be served are an error of the command; the end of serving is none.
+// An error of the metrics server is an error of the command; the end of the server is not.
 func TestMetricsThatCannotBeServed(t *testing.T) {
 	listen := func() net.Listener {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

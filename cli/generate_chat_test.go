@@ -16,7 +16,7 @@ import (
 	"pwc/cli"
 )
 
-// talking are the flags of a conversation with a checkpoint that has no tokenizer of its own.
+// talking are the flags of a conversation with a checkpoint without a tokenizer.
 var talking = []string{"generate", "../testdata/hf/llama", "--tokenizer", "../testdata/tokenizers/bytes"}
 
 // generated is an answer to --prompt or --chat, in JSON.
@@ -52,8 +52,8 @@ func generate(t *testing.T, stdin string, flags ...string) []generated {
 	}
 }
 
-// Each message of a conversation is answered as its prompt is: all that was said before, by the
-// chat template.
+// The answer to a message equals the answer to its prompt, which the chat template makes of all
+// messages so far.
 func TestConversation(t *testing.T) {
 	const template = "../testdata/chat/plain.jinja"
 	got := generate(t, "hi\n\nand now?\n", "--chat", "--template", template, "--system", "be brief", "--max-new", "12")
@@ -70,8 +70,8 @@ func TestConversation(t *testing.T) {
 	}
 }
 
-// --max-length bounds prompt and answer together, of requests and of conversations; what it
-// leaves no room for is refused, and says so.
+// --max-length bounds prompt and answer together, for requests and conversations. A prompt that leaves
+// no room for an answer is refused with an error.
 func TestMaxLength(t *testing.T) {
 	whole := generate(t, "", "--prompt", "abc", "--max-new", "40")[0]
 	prompt := whole.PromptTokens
@@ -99,7 +99,7 @@ func TestMaxLength(t *testing.T) {
 	}
 }
 
-// A stop string ends an answer before it, wherever the borders of tokens are.
+// An answer ends before a stop string, no matter where the borders of tokens are.
 func TestStopText(t *testing.T) {
 	whole := generate(t, "", "--prompt", "abc", "--max-new", "40")[0]
 	runes := []rune(whole.Text)
@@ -120,7 +120,7 @@ func TestStopText(t *testing.T) {
 	}
 }
 
-// writeTemplate writes a template whose prompt is the last message alone.
+// writeTemplate writes a template whose prompt is only the last message.
 func writeTemplate(t *testing.T) string {
 	t.Helper()
 	file := t.TempDir() + "/bare.jinja"
@@ -130,7 +130,7 @@ func writeTemplate(t *testing.T) string {
 	return file
 }
 
-// An interrupt ends the answer, and not the conversation, which keeps the part of the answer that came.
+// An interrupt ends the answer and not the conversation, which keeps the generated part of the answer.
 func TestInterruptEndsAnswer(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no signals to send")

@@ -13,8 +13,8 @@ import (
 	"pwc/cli"
 )
 
-// TestInputsAreNotWaitedFor gives pipes that nobody writes, and devices, as the inputs
-// of commands. Each call ends; without the check the first one waits for ever.
+// TestInputsAreNotWaitedFor gives commands pipes without a writer, and devices, as inputs. Each call
+// returns; without the check the first call would block.
 func TestInputsAreNotWaitedFor(t *testing.T) {
 	t.Setenv("PWC_CACHE", "off")
 	dir := t.TempDir()
@@ -45,8 +45,7 @@ func TestInputsAreNotWaitedFor(t *testing.T) {
 	}
 }
 
-// TestModuleFromPipe reads a module from a pipe with a writer, as a shell's process
-// substitution gives it.
+// TestModuleFromPipe reads a module from a pipe with a writer, such as a shell's process substitution.
 func TestModuleFromPipe(t *testing.T) {
 	text, err := os.ReadFile("../testdata/nineteen.ir")
 	if err != nil {
@@ -60,7 +59,7 @@ func TestModuleFromPipe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hold, err := os.OpenFile(pipe, os.O_RDONLY, 0) // so that what is written stays when w is closed
+	hold, err := os.OpenFile(pipe, os.O_RDONLY, 0) // keeps the written bytes when w is closed
 	if err != nil {
 		t.Fatal(err)
 	}

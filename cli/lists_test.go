@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// For every flag that takes a list an empty text is an empty list; --capture-sizes, which
-// takes names too, captures nothing then.
+// An empty text is an empty list for every flag that takes a list. An empty --capture-sizes, which also
+// takes names, captures nothing.
 func TestEmptyLists(t *testing.T) {
 	lists := 0
 	var visit func(c *cobra.Command)
@@ -19,7 +19,7 @@ func TestEmptyLists(t *testing.T) {
 				return
 			}
 			lists++
-			for range 2 { // given again too
+			for range 2 { // a repeated flag too
 				if err := c.Flags().Set(f.Name, ""); err != nil {
 					t.Errorf("%s --%s=: %v", c.CommandPath(), f.Name, err)
 				}

@@ -14,10 +14,10 @@ import (
 	"pwc/safetensors"
 )
 
-// loader makes a model of files of one kind. What no loader takes is the text of a module.
+// loader reads models from files of one kind. A file that no loader takes is the text of a module.
 type loader struct {
-	kind  string   // what messages call such a file: "an exported program"
-	flags []string // flags of modelFlags that say how it is read
+	kind  string   // the kind's name in messages: "an exported program"
+	flags []string // flags of modelFlags that apply to the kind
 	takes func(path string, info fs.FileInfo) bool
 	load  func(path string, f *modelFlags) (*model, error)
 }
@@ -44,8 +44,8 @@ func loaderOf(path string, info fs.FileInfo) *loader {
 	return nil
 }
 
-// fits returns an error if flags were given that mean nothing for a file that l reads; nil
-// reads the text of a module.
+// fits returns a usage error if flags were given that do not apply to files of loader l. A nil l is
+// the text of a module.
 func (f *modelFlags) fits(path string, l *loader) error {
 	kind := "a module"
 	own := f.common
@@ -68,7 +68,7 @@ func (f *modelFlags) fits(path string, l *loader) error {
 
 func openDir(dir string, f *modelFlags) (*model, error) {
 	if _, err := os.Stat(filepath.Join(dir, "config.json")); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s: a directory without config.json is no checkpoint; name a module's .ir file or a directory as transformers' save_pretrained writes it", dir)
+		return nil, fmt.Errorf("%s: the directory has no config.json, so it is not a checkpoint; give a module's .ir file, or a directory that transformers' save_pretrained wrote", dir)
 	}
 	o, err := f.options()
 	if err != nil {
@@ -116,8 +116,8 @@ func openProgram(path string, f *modelFlags) (*model, error) {
 func explainProgram(err error) error {
 	text := err.Error()
 	for _, o := range []struct{ option, flag string }{
-		{"Options.Externs", "--extern OP keeps an op as one of the runner, and --split-on OP cuts the graph at it"},
-		{"Options.Max", "--max DIM=VALUE gives a dimension a largest size, --dim DIM=VALUE fixes it"},
+		{"Options.Externs", "--extern OP imports an op as an extern op of the runner, and --split-on OP cuts the graph at the op"},
+		{"Options.Max", "--max DIM=VALUE bounds a dimension, --dim DIM=VALUE fixes it"},
 		{"Options.Dims", "--dim DIM=VALUE fixes a dynamic dimension"},
 		{"Options.BatchDim", "--batch-dim DIM names the dimension that counts rows"},
 	} {

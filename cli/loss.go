@@ -18,10 +18,10 @@ const (
 	curveFile = "loss.svg"
 )
 
-// maxLossFile is the most bytes of a loss.csv that are read.
+// maxLossFile bounds a loss.csv that is read, in bytes.
 const maxLossFile = 1 << 30
 
-// lossLog is the loss of every step of a run.
+// lossLog has the loss of every step of a run.
 type lossLog struct {
 	steps  []int64
 	losses []float32
@@ -31,7 +31,7 @@ func (l *lossLog) add(step int64, loss float32) {
 	l.steps, l.losses = append(l.steps, step), append(l.losses, loss)
 }
 
-// read takes the losses of the steps up to last from a file of a run that is resumed.
+// read adds the losses of the steps up to last from the loss.csv of the run that is resumed.
 func (l *lossLog) read(path string, last int64) error {
 	data, err := openfile.Read(path, maxLossFile)
 	if err != nil {
@@ -47,7 +47,7 @@ func (l *lossLog) read(path string, last int64) error {
 		step, err1 := strconv.ParseInt(row[0], 10, 64)
 		loss, err2 := strconv.ParseFloat(row[1], 32)
 		if err1 != nil || err2 != nil {
-			return fmt.Errorf("%s:%d: %s,%s is no step and loss", path, i+2, row[0], row[1])
+			return fmt.Errorf("%s:%d: %s,%s is not a step and a loss", path, i+2, row[0], row[1])
 		}
 		if step <= last {
 			l.add(step, float32(loss))
@@ -56,11 +56,11 @@ func (l *lossLog) read(path string, last int64) error {
 	return nil
 }
 
-// write writes loss.csv and loss.svg to a directory, each whole or not at all.
+// write writes loss.csv and loss.svg to a directory. A reader never sees an incomplete file.
 func (l *lossLog) write(dir string) error {
 	var b bytes.Buffer
 	w := csv.NewWriter(&b)
-	_ = w.Write([]string{"step", "loss"}) // a buffer takes everything
+	_ = w.Write([]string{"step", "loss"}) // a buffer returns no error
 	for i, step := range l.steps {
 		_ = w.Write([]string{strconv.FormatInt(step, 10), strconv.FormatFloat(float64(l.losses[i]), 'g', -1, 32)})
 	}
@@ -71,7 +71,7 @@ func (l *lossLog) write(dir string) error {
 	return writeWhole(filepath.Join(dir, curveFile), l.curve())
 }
 
-// writeWhole replaces a file by rename.
+// writeWhole writes a file under a temporary name and renames it.
 func writeWhole(path string, data []byte) error {
 	tmp := path + ".tmp"
 	if err := os.WriteFile(tmp, data, 0o644); err != nil {
@@ -80,11 +80,11 @@ func writeWhole(path string, data []byte) error {
 	return os.Rename(tmp, path)
 }
 
-// Extents of the picture, in pixels.
+// Size of the picture, in pixels.
 const (
 	curveWidth, curveHeight = 720, 360
 	curveMargin             = 48
-	curvePoints             = 2000 // at most; more steps are averaged
+	curvePoints             = 2000 // most points; the mean of several steps is one point if there are more steps
 )
 
 // curve draws the losses over the steps as an SVG. Losses that are not finite leave gaps.

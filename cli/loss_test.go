@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// The losses of a run are read back to the bit, up to the step that it goes on from. The picture
-// is well-formed, with a gap where a loss is not finite.
+// The losses of a run are read back with the same bits, up to the step from which it resumes. The
+// picture is well-formed, and has a gap for a loss that is not finite.
 func TestLossLog(t *testing.T) {
 	dir := t.TempDir()
 	inf := float32(math.Inf(1))

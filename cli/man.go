@@ -13,8 +13,8 @@ func (a *app) manCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "man DIR",
 		Short: "write the manual pages of all commands",
-		Long: `Write a manual page for each command into a directory, which is made: pwc.1,
-pwc-run.1, pwc-cache-ls.1, …. man -M looks for them in a directory man1.`,
+		Long: `Write a manual page for each command into a directory, and create the directory: pwc.1,
+pwc-run.1, pwc-cache-ls.1, …. For man -M its name must be man1.`,
 		Example: `  pwc man share/man/man1
   man -M share/man pwc-run`,
 		Args: exactly(1, "one directory"),
@@ -24,7 +24,7 @@ pwc-run.1, pwc-cache-ls.1, …. man -M looks for them in a directory man1.`,
 			}
 			root := cmd.Root()
 			root.DisableAutoGenTag = true
-			header := &doc.GenManHeader{Section: "1", Source: "pwc " + version().Version, Manual: "pwc"} // SOURCE_DATE_EPOCH gives the date
+			header := &doc.GenManHeader{Section: "1", Source: "pwc " + version().Version, Manual: "pwc"} // doc takes the date from SOURCE_DATE_EPOCH
 			if err := doc.GenManTree(root, header, args[0]); err != nil {
 				return err
 			}

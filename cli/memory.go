@@ -11,8 +11,8 @@ import (
 	"pwc/runtime/host"
 )
 
-// available returns how many bytes this process can still take, a sixteenth less, which is for
-// the process itself. Where the platform does not tell it is the most that there can be.
+// available returns 15/16 of the bytes that this process can still allocate. The rest is for the
+// process's other needs. It is the largest number if the platform does not know the limit.
 func available() int64 {
 	n, known := host.Available()
 	if !known {
@@ -21,17 +21,17 @@ func available() int64 {
 	return max(n-n/16, 1)
 }
 
-// boundHeap has the collector run before the heap exceeds what the process can take. Without
-// it the heap may grow to twice what is in use, which ends the process although there is room.
-// GOMEMLIMIT goes first.
+// boundHeap sets the garbage collector's memory limit to 31/32 of the memory that the process can
+// allocate. Without a limit the heap may grow to twice the live memory, and the process is killed
+// although there is garbage to collect. GOMEMLIMIT takes precedence.
 func boundHeap() {
 	if n, known := host.Available(); known && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(n - n/32)
 	}
 }
 
-// checkRoom returns a [device.MemoryError] unless the process can take so many bytes.
-// Few are not worth a look at the limits, which costs some 50 µs.
+// checkRoom returns a [device.MemoryError] unless the process can allocate so many bytes. It does
+// not check less than 1 MiB, because reading the limits takes about 50 µs.
 func checkRoom(what string, bytes int64) error {
 	if bytes < 1<<20 {
 		return nil
@@ -42,8 +42,8 @@ func checkRoom(what string, bytes int64) error {
 	return nil
 }
 
-// heldBytes returns what a tensor takes on its way between a file or a device and the
-// interpreter: its bytes, and 8 for each element.
+// heldBytes returns the bytes that converting a tensor between a file or a device and the
+// interpreter takes: those of the tensor, and 8 for each element.
 func heldBytes(dt dtype.DType, shape []int64) int64 {
 	n := int64(1)
 	for _, d := range shape {
@@ -55,8 +55,8 @@ func heldBytes(dt dtype.DType, shape []int64) int64 {
 	return addBytes(mulBytes(n, 8), dt.Bytes(min(n, math.MaxInt64/64)))
 }
 
-// addBytes and mulBytes compute with numbers of bytes that are not negative; what exceeds an
-// int64 becomes the largest.
+// addBytes and mulBytes compute with numbers of bytes of at least 0, and saturate at the largest
+// int64.
 func addBytes(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64

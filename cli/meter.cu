@@ -1,10 +1,10 @@
-// What bench measures a GPU with.
+// Kernels with which bench measures a GPU.
 
 typedef unsigned long long u64;
 
-// read adds up n 16-byte words of x, so that all of them are read; out gets the
-// sum in the one case in a lifetime in which it is 1, which no compiler can rule
-// out.
+// read reads n 16-byte words of x and adds them up. It writes the sum to out if
+// it is 1, which almost never happens, but keeps the compiler from removing the
+// loads.
 extern "C" __global__ void read(const uint4 *x, u64 n, unsigned *out) {
   unsigned sum = 0;
   u64 stride = (u64)gridDim.x * blockDim.x;

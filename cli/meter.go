@@ -8,34 +8,32 @@ import (
 	"pwc/runtime/device"
 )
 
-// meter measures what a device does on one stream.
+// meter measures times on one stream of a device.
 type meter interface {
-	// mark marks this point of the stream.
+	// mark records a mark at this point of the stream.
 	mark() error
 
-	// intervals waits for the stream, returns the time of the device between each
-	// two marks that follow one another, and forgets the marks. The slice is valid
-	// until the next call.
+	// intervals waits for the stream, returns the device times between consecutive
+	// marks, and removes the marks. The slice is valid until the next call.
 	intervals() ([]time.Duration, error)
 
-	// hold keeps the stream waiting for so long, so that what is enqueued meanwhile
-	// runs without waiting for the host. A device that does what is enqueued at once
-	// does not wait.
+	// hold makes the stream wait for a time, so that work which is enqueued meanwhile
+	// then runs without waiting for the host. It does nothing on a device that runs
+	// work synchronously.
 	hold(d time.Duration) error
 
-	// bandwidth returns the bytes a second at which the device reads its memory, the
-	// best of several tries.
+	// bandwidth returns the bytes per second at which the device reads its memory, the
+	// best of several measurements.
 	bandwidth() (float64, error)
 
-	// free returns the bytes of memory that the device has left; false: it does not
-	// know.
+	// free returns the bytes of free device memory. It returns false if the device does
+	// not know them.
 	free() (int64, bool, error)
 
 	close() error
 }
 
-// hostMeter measures the host device, which has done what is enqueued when the
-// call returns.
+// hostMeter measures the host device, which runs work synchronously.
 type hostMeter struct {
 	marks []time.Time
 	times []time.Duration
@@ -63,8 +61,8 @@ func (m *hostMeter) free() (int64, bool, error) { return 0, false, nil }
 
 func (m *hostMeter) close() error { return nil }
 
-// hostReadBytes is what is read to measure the host's memory: more than caches
-// hold, of all processors together.
+// hostReadBytes are the bytes that bandwidth reads. They exceed the caches of all processors
+// together.
 const hostReadBytes = 512 << 20
 
 func (m *hostMeter) bandwidth() (float64, error) {
@@ -89,7 +87,7 @@ func (m *hostMeter) bandwidth() (float64, error) {
 	return hostReadBytes / best.Seconds(), nil
 }
 
-// sum adds up elements in several accumulators, so that memory bandwidth bounds it and not the
+// sum adds up elements in several accumulators, so that the memory bandwidth limits it and not the
 // latency of additions.
 func sum(x []uint64) uint64 {
 	var a, b, c, d uint64

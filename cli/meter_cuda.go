@@ -16,7 +16,7 @@ import (
 //go:embed meter.cu
 var meterSource string
 
-// gpuMeter measures a stream of a GPU by events.
+// gpuMeter measures a stream of a GPU with events.
 type gpuMeter struct {
 	dev    *cuda.Device
 	stream *cuda.Stream
@@ -31,7 +31,7 @@ func (t *target) newGPUMeter(s device.Stream) (meter, error) {
 	dev, isGPU := t.dev.(*cuda.Device)
 	stream, isStream := s.(*cuda.Stream)
 	if !isGPU || !isStream {
-		return nil, fmt.Errorf("%s cannot be measured as a GPU: it is another device", t.name)
+		return nil, fmt.Errorf("%s cannot be measured: its device is not a CUDA GPU", t.name)
 	}
 	code, err := t.compileKernel(context.Background(), Kernel{Name: "meter", Source: meterSource})
 	if err != nil {
@@ -100,8 +100,8 @@ func (m *gpuMeter) free() (int64, bool, error) {
 	return n, true, err
 }
 
-// bandwidth measures a read of 8 GiB, or of half the free memory, in the way in which a decode step
-// reads weights: once, in order.
+// bandwidth measures a read of 8 GiB, or of half the free memory if that is less. Like a decode step
+// it reads once and in order.
 func (m *gpuMeter) bandwidth() (float64, error) {
 	free, err := m.dev.FreeBytes()
 	if err != nil {
@@ -129,7 +129,7 @@ func (m *gpuMeter) read(b device.Buffer) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	for _, i := range []int{0, 2} { // the kernel would write the sum to the start of the buffer that it reads
+	for _, i := range []int{0, 2} { // argument 2 is for the result, which the kernel almost never writes: it may overlap the input
 		if err := c.SetBuffer(i, b); err != nil {
 			return 0, err
 		}

@@ -10,9 +10,8 @@ import (
 	"pwc/runtime/cuda/nvrtc"
 )
 
-// The kernels that a GPU is measured with compile for every architecture that
-// kernels are made for, and the reading one really reads: its loads are not
-// compiled away.
+// The kernels of the meter compile for every supported architecture, and the compiler does not remove
+// the loads of the reading kernel.
 func TestMeterCompiles(t *testing.T) {
 	l, err := nvrtc.Open(nvrtc.Options{})
 	if err != nil {

@@ -2,7 +2,7 @@ package cli
 
 import "testing"
 
-// What a driver must run, of what was compiled where.
+// minDriver returns the oldest driver for the output of each compiler.
 func TestMinDriver(t *testing.T) {
 	for _, c := range []struct{ target, compiler, want string }{
 		{"host", "", ""},

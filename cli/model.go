@@ -28,7 +28,7 @@ type modelFlags struct {
 	weights string
 	arch    string
 	ignore  []string
-	unread  []string // names of tensors, and patterns
+	unread  []string // names or patterns of tensors to ignore
 	context int64
 
 	ranks          int64
@@ -38,36 +38,36 @@ type modelFlags struct {
 	dims     assignments
 	externs  []string
 
-	common []string       // flags that mean something for models of any kind
-	set    *pflag.FlagSet // nil: no flag was given
+	common []string       // flags that apply to models of any kind
+	set    *pflag.FlagSet // nil: no flags
 }
 
-// addImport adds the flags that say how a checkpoint directory is read.
+// addImport adds the flags for reading checkpoints and exported programs.
 func (f *modelFlags) addImport(cmd *cobra.Command, dtype string) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.dtype, "dtype", dtype, "`DTYPE` of weights, activations and caches of a checkpoint: f32, f16, bf16, or auto for the checkpoint's own")
-	if dtype == "auto" { // what compares does not follow it
+	if dtype == "auto" { // commands that compare results ignore the environment
 		fromEnv(cmd, "dtype", "PWC_DTYPE")
 	}
-	fl.StringVar(&f.arch, "architecture", "", "import a checkpoint as this `NAME` instead of the one in its config")
-	fl.Var(&wholeNumber[int64]{&f.context, 1, maxNumber}, "context", "the longest sequence to serve, in `TOKENS`; some checkpoints scale their positions by it (default: the length that the checkpoint was trained on)")
-	fl.StringSliceVar(&f.ignore, "ignore-key", nil, "config `KEY`s to ignore, as they have no effect on the model")
-	fl.StringSliceVar(&f.unread, "ignore-tensor", nil, "`PATTERN`s of tensors to ignore, as they have no effect on the model; * matches one part of a name between dots")
+	fl.StringVar(&f.arch, "architecture", "", "import a checkpoint as architecture `NAME` instead of the one in its config")
+	fl.Var(&wholeNumber[int64]{&f.context, 1, maxNumber}, "context", "the longest sequence to serve, in `TOKENS`; the positions of some checkpoints are scaled for this length (default: the length that the checkpoint was trained on)")
+	fl.StringSliceVar(&f.ignore, "ignore-key", nil, "config `KEY`s to ignore, if they have no effect on the model")
+	fl.StringSliceVar(&f.unread, "ignore-tensor", nil, "`PATTERN`s of tensors to ignore, if they have no effect on the model; * matches one part of a name between dots")
 	fl.Var(&wholeNumber[int64]{&f.ranks, 1, ir.MaxGroupSize}, "tp", "divide a checkpoint among `N` devices that run it together (tensor parallelism)")
 	fl.BoolVar(&f.expertParallel, "expert-parallel", false, "with --tp: divide the experts among the devices, instead of dividing each expert")
-	fl.StringVar(&f.batchDim, "batch-dim", "", "the dynamic `DIM`ension of an exported program that counts rows (default: the leading one that all inputs share)")
+	fl.StringVar(&f.batchDim, "batch-dim", "", "the dynamic `DIM`ension of an exported program that counts rows (default: the leading dimension that all inputs share)")
 	fl.Var(&f.dims, "dim", "fix a dynamic dimension of an exported program: `DIM=VALUE`")
 	fl.StringSliceVar(&f.externs, "extern", nil, "`OP`s of an exported program to import as extern ops, which a runner implements: ns::op or ns::op.overload")
 	f.set = fl
 }
 
-// addMax adds the flag that bounds dynamic dimensions, to a command that does not compile:
-// others have it from buildFlags.
+// addMax adds --max for the bounds of dynamic dimensions, to a command that does not call
+// buildFlags.addSymbols, which adds a --max too.
 func (f *modelFlags) addMax(cmd *cobra.Command) {
 	cmd.Flags().Var(&assignments{}, "max", "the largest size of a dynamic dimension of an exported program: `DIM=VALUE`")
 }
 
-// limits returns what --max says.
+// limits returns the values of --max.
 func (f *modelFlags) limits() map[string]int64 {
 	if flag := f.set.Lookup("max"); flag != nil {
 		if a, ok := flag.Value.(*assignments); ok {
@@ -78,21 +78,21 @@ func (f *modelFlags) limits() map[string]int64 {
 }
 
 func (f *modelFlags) addWeights(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.weights, "weights", "", "`DIR` or safetensors file with the checkpoint's tensors, or dummy for made-up values (default: where the module says)")
+	cmd.Flags().StringVar(&f.weights, "weights", "", "`DIR` or safetensors file with the checkpoint's tensors, or dummy for made-up values (default: the path in the module)")
 }
 
-// model is what a FILE argument names.
+// model is the model of a FILE argument.
 type model struct {
-	path    string // as it was given
+	path    string // the argument
 	module  *ir.Module
-	weights string // directory or file with the tensors; empty: none is known
+	weights string // directory or file with the tensors; empty: not known
 
-	from   string                         // what it was imported from: an architecture, a version of PyTorch; empty: it was parsed
-	params []hf.Param                     // tensors of a checkpoint that it reads; nil: each weight is one
-	notes  []string                       // what a reader of the model may not expect of the module
-	check  func(safetensors.Source) error // holds other tensors to the config; nil: there is none
+	from   string                         // an architecture or a version of PyTorch; empty: the module was parsed from text
+	params []hf.Param                     // tensors that the model reads of a checkpoint; nil: each weight is a tensor
+	notes  []string                       // differences from the checkpoint that may surprise a reader
+	check  func(safetensors.Source) error // compares tensors with the config; nil: there is no config
 	dims   []pt2.Dim                      // dynamic dimensions of an exported program
-	calls  pt2.Attentions                 // its calls of attention
+	calls  pt2.Attentions                 // calls of attention in an exported program
 }
 
 func (f *modelFlags) options() (hf.Options, error) {
@@ -107,11 +107,10 @@ func (f *modelFlags) options() (hf.Options, error) {
 	return o, nil
 }
 
-// maxModule is the most bytes of a module's text that are read; 100,000 nodes
-// are some 20 MB.
+// maxModule bounds the text of a module, in bytes; 100,000 nodes are about 20 MB.
 const maxModule = 1 << 30
 
-// open reads a module, a checkpoint directory or a config.json.
+// open reads the model of a FILE argument.
 func (a *app) open(path string, f *modelFlags) (*model, error) {
 	start := time.Now()
 	m, err := a.openModel(path, f)
@@ -126,7 +125,7 @@ func (a *app) open(path string, f *modelFlags) (*model, error) {
 	for _, w := range m.module.Weights {
 		n := int64(1)
 		for _, d := range w.Type.Shape {
-			e, _ := d.Const() // a weight's extents are
+			e, _ := d.Const() // sizes of weights are constants
 			n *= e
 		}
 		bytes += w.Type.DType.Bytes(n)
@@ -135,7 +134,7 @@ func (a *app) open(path string, f *modelFlags) (*model, error) {
 	return m, nil
 }
 
-// moduleNames returns the names that messages about a module name.
+// moduleNames returns the names that messages about a module may print.
 func moduleNames(m *ir.Module) []string {
 	out := []string{m.Name}
 	for _, f := range m.Funcs {
@@ -187,7 +186,7 @@ func (a *app) openModel(path string, f *modelFlags) (*model, error) {
 // standardStream stands for standard input where a file is read, and for standard output where one is written.
 const standardStream = "-"
 
-// openText reads a module's text, which messages call shown.
+// openText reads a module's text. shown is its name in messages.
 func (a *app) openText(path, shown string, f *modelFlags, read func() ([]byte, error)) (*model, error) {
 	if err := f.fits(shown, nil); err != nil {
 		return nil, err
@@ -230,7 +229,7 @@ func readText(name string, r io.Reader) ([]byte, error) {
 }
 
 func tooLarge(name string) error {
-	return fmt.Errorf("%s: more than %s, the most that are read of a module", name, byteCount(maxModule))
+	return fmt.Errorf("%s: the text of a module is limited to %s, and this file has more", name, byteCount(maxModule))
 }
 
 // explainImport adds the flags that help with an error of the frontend.
@@ -240,20 +239,21 @@ func explainImport(err error) error {
 	var tensors *hf.CheckError
 	switch {
 	case errors.As(err, &unknown):
-		return fmt.Errorf("%w\nOn the command line: --architecture NAME takes one of them", err)
+		return fmt.Errorf("%w\nOn the command line: --architecture NAME imports the checkpoint as one of them", err)
 	case strings.Contains(err.Error(), "Options.DType"):
-		return fmt.Errorf("%w\nOn the command line: --dtype DTYPE says in which dtype to import", err)
+		return fmt.Errorf("%w\nOn the command line: --dtype DTYPE sets the dtype", err)
 	case errors.As(err, &tensors) && len(tensors.Unexpected) > 0 || strings.Contains(err.Error(), "IgnoreTensors"):
-		return fmt.Errorf("%w\nOn the command line: --ignore-tensor PATTERN leaves tensors out that have no effect on the model", err)
+		return fmt.Errorf("%w\nOn the command line: --ignore-tensor PATTERN ignores tensors that have no effect on the model", err)
 	case errors.As(err, &config) && strings.Contains(err.Error(), "IgnoreKeys"):
-		return fmt.Errorf("%w\nOn the command line: --ignore-key KEY leaves a key out that has no effect on the model", err)
+		return fmt.Errorf("%w\nOn the command line: --ignore-key KEY ignores a key that has no effect on the model", err)
 	case errors.As(err, &config) && strings.Contains(err.Error(), "Options.Context"):
-		return fmt.Errorf("%w\nOn the command line: --context TOKENS says how long the longest sequence is", err)
+		return fmt.Errorf("%w\nOn the command line: --context TOKENS sets the length of the longest sequence", err)
 	}
 	return err
 }
 
-// source returns the model's weights; nil when it has none. The caller closes it.
+// source returns the model's weights, or nil if the module has no weights, and a function that
+// closes them.
 func (m *model) source(f *modelFlags) (safetensors.Source, func() error, error) {
 	none := func() error { return nil }
 	switch {
@@ -271,13 +271,13 @@ func (m *model) source(f *modelFlags) (safetensors.Source, func() error, error) 
 		dir = f.weights
 	}
 	if dir == "" {
-		return nil, none, usagef("%s has %s and names no checkpoint: give --weights DIR, or --weights dummy for made-up values", m.path, plural(int64(len(m.module.Loaded())), "weight"))
+		return nil, none, usagef("%s has %s and no path to a checkpoint: give --weights DIR, or --weights dummy for made-up values", m.path, plural(int64(len(m.module.Loaded())), "weight"))
 	}
 	set, err := openTensors(dir)
 	if err != nil {
-		return nil, none, fmt.Errorf("%w\n--weights DIR names another directory, --weights dummy makes values up", err)
+		return nil, none, fmt.Errorf("%w\n--weights DIR sets another directory, --weights dummy makes up values", err)
 	}
-	// A directory was held against its config when it was imported.
+	// The import of a directory has compared its tensors with the config.
 	if m.check != nil && dir != m.path {
 		if err := m.check(set); err != nil {
 			return nil, none, errors.Join(fmt.Errorf("%s: %w", dir, err), set.Close())
@@ -286,9 +286,9 @@ func (m *model) source(f *modelFlags) (safetensors.Source, func() error, error) 
 	return set, set.Close, nil
 }
 
-// dummy returns made-up values for the weights of a module and what its states start from, and
-// makes the module read each by its own name: what a weight is made from tells the
-// tensors' names but not their shapes. A weight that is a shard stays one, of a tensor of its own.
+// dummy returns made-up values for the weights and the initial states of a module. It changes m.module
+// so that each weight is read by its own name, because the expression of a weight has the names of
+// tensors but not their shapes. A sharded weight becomes a shard of a tensor with the weight's name.
 func (m *model) dummy() (safetensors.Source, error) {
 	var params []hf.Param
 	for _, w := range m.module.Loaded() {
@@ -296,7 +296,7 @@ func (m *model) dummy() (safetensors.Source, error) {
 		for _, d := range w.Type.Shape {
 			n, ok := d.Const()
 			if !ok {
-				return nil, fmt.Errorf("%s: weight @%s is %s, made-up values need constant extents", m.path, w.Name, w.Type)
+				return nil, fmt.Errorf("%s: weight @%s is %s, and made-up values need constant sizes", m.path, w.Name, w.Type)
 			}
 			p.Shape = append(p.Shape, n)
 		}
@@ -328,7 +328,7 @@ func (m *model) dummy() (safetensors.Source, error) {
 	return hf.Dummy(params), nil
 }
 
-// wholeOf makes the shape of a weight that is a shard that of the tensor whose part it is.
+// wholeOf changes the shape of a sharded weight to the shape of the whole tensor.
 func (m *model) wholeOf(w *ir.Weight, shape []int64) error {
 	e := w.Expr
 	for ; e != nil && e.Op == ir.WeightShard; e = e.Args[0] {
@@ -344,17 +344,17 @@ func (m *model) wholeOf(w *ir.Weight, shape []int64) error {
 		shape[axis] *= parts
 	}
 	if shards(e) {
-		return usagef("%s: weight @%s is made of several shards, for which --weights dummy has no values: give --weights DIR", m.path, w.Name)
+		return usagef("%s: weight @%s is made of several shards, which --weights dummy does not support: give --weights DIR", m.path, w.Name)
 	}
 	return nil
 }
 
-// shards reports whether an expression has a shard.
+// shards reports whether an expression contains a shard.
 func shards(e *ir.WeightExpr) bool {
 	return e != nil && (e.Op == ir.WeightShard || slices.ContainsFunc(e.Args, shards))
 }
 
-// madeUpExpr is the expression of a weight that is read by its own name, with the shards of e.
+// madeUpExpr returns the expression of a tensor of this name with the outer shards of e.
 func madeUpExpr(name string, e *ir.WeightExpr) *ir.WeightExpr {
 	if e == nil || e.Op != ir.WeightShard {
 		return &ir.WeightExpr{Name: name}

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// With -tags nocuda nothing of CUDA is linked, nor what opens libraries.
+// With -tags nocuda no package of CUDA is linked, and no package that opens libraries.
 func TestNoCUDA(t *testing.T) {
 	if _, err := exec.LookPath("go"); err != nil {
 		t.Skip(err)

@@ -18,21 +18,21 @@ import (
 	"pwc/silly"
 )
 
-// Site is where an op is opened: a device, the steps that will run there, and
-// where machine code comes from.
+// Site describes where an op is opened: the device, the limits of its steps, and the source of
+// machine code.
 type Site struct {
 	Device device.Device
 
-	Rows     int // most rows of a step, padded ones included
+	Rows     int // most rows of a step, with padded rows
 	Requests int // most requests of a step
-	Blocks   int // most blocks of the KV cache that a request has
+	Blocks   int // most blocks of the KV cache for a request
 
-	// Code returns a kernel that Op.Kernels names, compiled for Target, alone in a
-	// program: what runtime/cuda.Device.LoadModule takes. It is nil where the device
-	// is no GPU.
+	// Code returns a kernel of Op.Kernels, compiled for Target, as a program with only
+	// this kernel, for runtime/cuda.Device.LoadModule. Code is nil if the device is not
+	// a GPU.
 	Code func(ctx context.Context, k Kernel) (*program.Program, error)
 
-	// Target is what code is made for: the device's own target, or an earlier one.
+	// Target is the target of the code: the device's own or an earlier one.
 	Target string
 }
 
@@ -58,13 +58,12 @@ func openSilly(s *Site) (device.Op, error) {
 	return openSillyOnGPU(s)
 }
 
-// wrapped is an op under another one, which counts or times its calls. A warm-up
-// goes to the op itself.
+// wrapped forwards to an op. Types that embed it count or time calls; warm-ups are not counted.
 type wrapped struct{ device.Op }
 
 var _ device.Warmer = wrapped{}
 
-// Warm is that of the op, if it has one.
+// Warm implements device.Warmer. It does nothing if the op has no Warm.
 func (w wrapped) Warm(c *device.OpCall) error {
 	if op, ok := w.Op.(device.Warmer); ok {
 		return op.Warm(c)
@@ -76,7 +75,7 @@ func noImplementation(op string, s *Site) error {
 	return fmt.Errorf("%s has no implementation for %s", op, s.Device.Info().Target)
 }
 
-// op returns the op of a name; the caller's own come before the built-in ones.
+// op returns the op of a name. Ops of the caller of Main take precedence over built-in ops.
 func (a *app) op(name string) (Op, bool) {
 	for _, list := range [][]Op{a.ops, builtin()} {
 		if i := slices.IndexFunc(list, func(o Op) bool { return o.Name == name }); i >= 0 {
@@ -86,8 +85,8 @@ func (a *app) op(name string) (Op, bool) {
 	return Op{}, false
 }
 
-// checkModule is piecewise.Check with the host's implementations of the ops that this pwc
-// knows; of others their declarations decide.
+// checkModule is piecewise.Check with the host's implementations of ops. Declarations decide for ops
+// without one.
 func (a *app) checkModule(m *ir.Module, o piecewise.Options) (reports []piecewise.Report, err error) {
 	o.Memory.Symbols = loadSymbols(m)
 	if called := m.Called(); len(called) > 0 && o.Capture.Mode != piecewise.None {
@@ -103,7 +102,7 @@ func (a *app) checkModule(m *ir.Module, o piecewise.Options) (reports []piecewis
 			if !ok {
 				continue
 			}
-			if impl, err := op.Open(&site); err == nil { // one that has none for the host is a matter of its target
+			if impl, err := op.Open(&site); err == nil { // an op may have implementations for other targets only
 				o.Ops, t.ops = append(o.Ops, impl), append(t.ops, impl)
 			}
 		}
@@ -112,8 +111,8 @@ func (a *app) checkModule(m *ir.Module, o piecewise.Options) (reports []piecewis
 	return reports, err
 }
 
-// openOps opens the extern ops that a module calls, for steps of the bounds; the
-// target closes them. Without a device it only looks that they are known.
+// openOps opens the extern ops that a module calls, for steps within bounds. The target closes them.
+// Without a device openOps only checks that the ops are known.
 func (a *app) openOps(m *ir.Module, t *target, bounds Site) ([]device.Op, error) {
 	bounds.Device, bounds.Target = t.dev, t.name
 	if t.cuda != nil {
@@ -123,7 +122,7 @@ func (a *app) openOps(m *ir.Module, t *target, bounds Site) ([]device.Op, error)
 	for _, e := range m.Called() {
 		o, ok := a.op(e.Name)
 		if !ok {
-			return nil, &ir.Error{Source: m.Source, Origin: ir.Origin{Pos: e.Pos}, Msg: fmt.Sprintf("op %q is not known to this pwc: build one that passes it to cli.Main", e.Name)}
+			return nil, &ir.Error{Source: m.Source, Origin: ir.Origin{Pos: e.Pos}, Msg: fmt.Sprintf("op %q is not known to this pwc: build a pwc that passes the op to cli.Main", e.Name)}
 		}
 		if t.dev == nil {
 			continue

@@ -12,8 +12,8 @@ func openAttentionOnGPU(s *Site) (device.Op, error) { return nil, noImplementati
 
 func openSillyOnGPU(s *Site) (device.Op, error) { return nil, noImplementation(silly.Name, s) }
 
-// attentionKernels returns none: no target of this program has kernels.
+// attentionKernels returns nil: no target of this program has kernels.
 func attentionKernels(string, []device.OpCall) ([]Kernel, error) { return nil, nil }
 
-// sillyKernels returns none.
+// sillyKernels returns nil.
 func sillyKernels(string, []device.OpCall) ([]Kernel, error) { return nil, nil }

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// outputFile is where a command writes what it makes: the flags -o and --force.
+// outputFile is the output of a command: the flags -o and --force.
 type outputFile struct {
 	path  string // empty: standard output
 	force bool
@@ -20,7 +20,8 @@ func (o *outputFile) add(cmd *cobra.Command, what string) {
 	cmd.Flags().BoolVar(&o.force, "force", false, "overwrite an existing file")
 }
 
-// check returns an error where the file cannot be written, or is there already: what is found before the work is done.
+// check returns an error if the file cannot be written, or exists without --force. Commands call it before they begin
+// to work.
 func (o *outputFile) check() error {
 	if o.path == standardStream {
 		o.path = ""

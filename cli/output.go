@@ -27,11 +27,11 @@ func (a *app) printJSON(v any) error {
 	return e.Encode(v)
 }
 
-// number is a float in JSON, which knows no NaN and no infinities: they are the
-// strings "NaN", "+Inf" and "-Inf".
+// number is a float in JSON. JSON has no NaN and infinities, so they are the strings "NaN", "+Inf"
+// and "-Inf".
 type number float64
 
-// MarshalJSON returns the shortest text that gives the number back.
+// MarshalJSON returns the shortest text that parses to the same number.
 func (n number) MarshalJSON() ([]byte, error) {
 	text := strconv.FormatFloat(float64(n), 'g', -1, 64)
 	if f := float64(n); math.IsNaN(f) || math.IsInf(f, 0) {
@@ -40,14 +40,14 @@ func (n number) MarshalJSON() ([]byte, error) {
 	return []byte(text), nil
 }
 
-// table is rows of cells under a head, in columns as wide as their widest cell.
+// table has rows of cells under a heading. A column is as wide as its widest cell.
 type table struct {
-	head  []string // a column whose head begins with ">" is aligned to the right
+	head  []string // a heading that begins with ">" aligns its column to the right
 	rows  [][]string
-	width int // of the output; the last column is folded to it. 0: not folded
+	width int // columns of the output, to which the last column is wrapped; 0: no wrapping
 }
 
-// add adds a row. What cannot be printed is escaped.
+// add adds a row. Characters that cannot be printed are escaped.
 func (t *table) add(cells ...string) {
 	for i, c := range cells {
 		cells[i] = termsafe.Line(c, termsafe.MaxLine)
@@ -55,7 +55,7 @@ func (t *table) add(cells ...string) {
 	t.rows = append(t.rows, cells)
 }
 
-// tableFormat says how tables of figures are printed.
+// tableFormat is the value of --format.
 type tableFormat string
 
 const (
@@ -67,7 +67,7 @@ const (
 // String returns the format's name.
 func (f *tableFormat) String() string { return string(*f) }
 
-// Type is what the value of the flag is called.
+// Type names the kind of value in the help.
 func (f *tableFormat) Type() string { return "FORMAT" }
 
 // Set reads text, csv or markdown.
@@ -80,7 +80,7 @@ func (f *tableFormat) Set(s string) error {
 	return fmt.Errorf("%q is not one of text, csv and markdown", s)
 }
 
-// print prints the table in a format: as write does, or for a program or a document.
+// print prints the table in a format. Text is that of write.
 func (t *table) print(w io.Writer, f tableFormat, indent string) error {
 	head := make([]string, len(t.head))
 	rule := make([]string, len(t.head))
@@ -108,7 +108,7 @@ func (t *table) print(w io.Writer, f tableFormat, indent string) error {
 	return t.write(w, indent)
 }
 
-// write prints the table, each line behind an indent.
+// write prints the table as text. Each line begins with indent.
 func (t *table) write(w io.Writer, indent string) error {
 	head := make([]string, len(t.head))
 	right := make([]bool, len(t.head))
@@ -130,7 +130,7 @@ func (t *table) write(w io.Writer, indent string) error {
 			if i > 0 {
 				l.WriteString("  ")
 			}
-			pad := strings.Repeat(" ", max(0, width[i]-utf8.RuneCountInString(c))) // a word may be longer than what it is folded to
+			pad := strings.Repeat(" ", max(0, width[i]-utf8.RuneCountInString(c))) // a word may be longer than the column
 			if right[i] {
 				l.WriteString(pad + c)
 			} else {
@@ -162,8 +162,7 @@ func (t *table) write(w io.Writer, indent string) error {
 	return err
 }
 
-// fold breaks text at spaces into lines of at most width runes; a longer word
-// stands alone.
+// fold breaks text at spaces into lines of at most width runes. A longer word is a line of its own.
 func fold(text string, width int) []string {
 	if utf8.RuneCountInString(text) <= width {
 		return []string{text}
@@ -182,7 +181,7 @@ func fold(text string, width int) []string {
 	return append(lines, line)
 }
 
-// terminalWidth returns the columns of the terminal that w is, or 0.
+// terminalWidth returns the number of columns if w is a terminal, else 0.
 func terminalWidth(w io.Writer) int {
 	if s, ok := w.(*termsafe.Writer); ok {
 		w = s.To
@@ -197,10 +196,10 @@ func terminalWidth(w io.Writer) int {
 	if n, _, err := term.GetSize(int(f.Fd())); err == nil && n > 0 {
 		return n
 	}
-	return 80 // one that does not know
+	return 80 // the terminal does not know its size
 }
 
-// drawWidth is terminalWidth where lines can be drawn over, else 0.
+// drawWidth is terminalWidth if a line can be overwritten, else 0.
 func drawWidth(w io.Writer) int {
 	if os.Getenv("TERM") == "dumb" {
 		return 0
@@ -208,7 +207,7 @@ func drawWidth(w io.Writer) int {
 	return terminalWidth(w)
 }
 
-// byteCount returns bytes for people: "512 B", "1.5 MiB".
+// byteCount formats bytes: "512 B", "1.5 MiB".
 func byteCount(n int64) string {
 	const units = "KMGTPE"
 	if n < 1024 {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Every command has its part in the document, and examples.
+// Every command has a section in docs/cli.md, and examples.
 func TestDocument(t *testing.T) {
 	text, err := os.ReadFile("../docs/cli.md")
 	if err != nil {

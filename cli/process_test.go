@@ -17,8 +17,8 @@ import (
 	"pwc/cli"
 )
 
-// A signal ends a generation in order: what was generated stays on its line, and one
-// line says why it ended.
+// A signal ends a generation in order: the generated tokens stay on their line, and one line has the
+// reason of the end.
 func TestSignal(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no signals to send")
@@ -55,7 +55,7 @@ func TestSignal(t *testing.T) {
 	}
 }
 
-// While it runs, Prometheus finds what it has done.
+// Prometheus can scrape the counters of a running command.
 func TestMetricsAreServed(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -100,7 +100,7 @@ func TestMetricsAreServed(t *testing.T) {
 	}
 }
 
-// An interrupt that comes before requests run is an answer of none of them.
+// After an interrupt before the first step no request has an answer.
 func TestCanceled(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("why it was"))
@@ -112,7 +112,7 @@ func TestCanceled(t *testing.T) {
 	}
 }
 
-// The end of the context ends every command, before it does anything, with its cause.
+// A canceled context ends every command before it does anything, with the cause as the error.
 func TestEveryCommandEnds(t *testing.T) {
 	t.Setenv("PWC_CACHE", "off")
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -142,7 +142,7 @@ func TestEveryCommandEnds(t *testing.T) {
 			t.Errorf("no call of command %s", name)
 		}
 		if args == "" {
-			continue // prints what it has in memory
+			continue // these only print data in memory
 		}
 		var stdout, stderr bytes.Buffer
 		if code := cli.Run(ctx, strings.Fields(args), strings.NewReader(""), &stdout, &stderr); code != 1 || stdout.String() != "" || stderr.String() != "pwc: why it was\n" {
@@ -154,7 +154,7 @@ func TestEveryCommandEnds(t *testing.T) {
 	}
 }
 
-// One signal ends what cannot look at a context: a read of standard input that nobody writes.
+// One signal ends a call without a context: a read of standard input without a writer.
 func TestSignalWhileReading(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no signals to send")
@@ -171,7 +171,7 @@ func TestSignalWhileReading(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	// More than a pipe holds: when it is written, the command reads.
+	// More than the buffer of a pipe, so that the end of the write shows that the command reads.
 	if _, err := in.Write(bytes.Repeat([]byte("\n"), 1<<18)); err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func TestSignalWhileReading(t *testing.T) {
 	}
 }
 
-// One signal ends work without end.
+// One signal ends work that would take for ever.
 func TestSignalEndsWork(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no signals to send")
@@ -216,7 +216,7 @@ func TestSignalEndsWork(t *testing.T) {
 	}
 }
 
-// interrupted is an output whose first token interrupts.
+// interrupted is an output that interrupts at the first token.
 type interrupted struct {
 	bytes.Buffer
 	cancel func()
@@ -227,7 +227,7 @@ func (w *interrupted) Write(b []byte) (int, error) {
 	return w.Buffer.Write(b)
 }
 
-// An interrupt ends the requests at the next step, and what they had is printed.
+// An interrupt ends the requests at the next step, and their tokens so far are printed.
 func TestInterruptEndsRequests(t *testing.T) {
 	t.Setenv("PWC_CACHE", "off")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -243,12 +243,12 @@ func TestInterruptEndsRequests(t *testing.T) {
 	}
 }
 
-// full is a disk without room.
+// full is a writer like a full disk.
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errors.New("no room") }
 
-// A command whose output cannot be written has failed.
+// A command fails if its output cannot be written.
 func TestOutputFails(t *testing.T) {
 	t.Setenv("PWC_CACHE", "")
 	t.Setenv("PWC_CACHE_DIR", t.TempDir())

@@ -19,7 +19,7 @@ import (
 	"pwc/safetensors"
 )
 
-// processFlags say which rank of a divided model a process runs.
+// processFlags are the flags of a process that runs one rank of a model.
 type processFlags struct {
 	rank       int
 	device     int
@@ -29,10 +29,10 @@ type processFlags struct {
 
 func (f *processFlags) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
-	fl.Var(&wholeNumber[int]{&f.rank, 0, collective.MaxSize - 1}, "rank", "run rank `R` of the --tp or --dp devices alone; each other rank is a process with the same command, here or on another host (default: one process runs all)")
-	fl.StringVar(&f.rendezvous, "rendezvous", "", "`ADDRESS` where the processes of --rank meet: host:port of rank 0, which takes the port behind it, too, or file:PATH in a directory that all of them see")
-	fl.StringVar(&f.token, "rendezvous-token", "", "`SECRET` that the processes of --rank show each other")
-	fl.Var(&wholeNumber[int]{&f.device, 0, maxNumber}, "local-rank", "use GPU `N` of this host (default: that of the number of --rank)")
+	fl.Var(&wholeNumber[int]{&f.rank, 0, collective.MaxSize - 1}, "rank", "run only rank `R` of the --tp or --dp devices; each other rank is a process with the same command, on this or another host (default: one process runs all ranks)")
+	fl.StringVar(&f.rendezvous, "rendezvous", "", "`ADDRESS` where the processes of --rank meet: host:port of rank 0, which also uses the next port, or file:PATH in a directory that all processes share")
+	fl.StringVar(&f.token, "rendezvous-token", "", "`SECRET` with which the processes of --rank authenticate each other")
+	fl.Var(&wholeNumber[int]{&f.device, 0, maxNumber}, "local-rank", "use GPU `N` of this host (default: the value of --rank)")
 	fromEnv(cmd, "rendezvous-token", "PWC_RENDEZVOUS_TOKEN")
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if given := fl.Changed("rank"); given != (f.rendezvous != "") {
@@ -52,14 +52,14 @@ func (f *processFlags) add(cmd *cobra.Command) {
 // apart reports whether the process runs one rank of several.
 func (f *processFlags) apart() bool { return f.rendezvous != "" }
 
-// follows reports whether another process decides what runs.
+// follows reports whether the process follows rank 0, which decides what runs.
 func (f *processFlags) follows() bool { return f.rank > 0 }
 
-// controlLimit is how long a process waits for news of rank 0, which compiles and captures in
-// between.
+// controlLimit is how long a process waits for a message of rank 0, which may compile and capture
+// before it sends.
 const controlLimit = 10 * time.Minute
 
-// joinProcess joins the process's device, and the runner's own group, to the other processes.
+// joinProcess joins the group of all processes, and the process's device to the module's groups.
 func (w *world) joinProcess(ctx context.Context, m *ir.Module, t *target, f *processFlags) error {
 	n := m.World()
 	switch {
@@ -88,7 +88,7 @@ func (w *world) joinProcess(ctx context.Context, m *ir.Module, t *target, f *pro
 	return t.join(ctx, largestCollective(m), w.groups[0]...)
 }
 
-// explainJoin adds where the token comes from.
+// explainJoin adds the flag of the token to an error about tokens.
 func explainJoin(err error) error {
 	if strings.Contains(err.Error(), "the token differs") {
 		return fmt.Errorf("%w\nOn the command line: --rendezvous-token SECRET or PWC_RENDEZVOUS_TOKEN, the same on all ranks", err)
@@ -96,12 +96,12 @@ func explainJoin(err error) error {
 	return err
 }
 
-// addressOf returns where the members of the module's group i meet that the rank is in: behind
-// the address of all.
+// addressOf returns the address where the members of the rank's group i meet. It is derived from
+// --rendezvous, where all ranks meet.
 func (f *processFlags) addressOf(m *ir.Module, i int) (string, error) {
 	if strings.HasPrefix(f.rendezvous, collective.FileScheme) {
 		address := f.rendezvous + "." + m.Groups[i].Name
-		for _, other := range m.Groups { // one group for each choice of ranks in the others
+		for _, other := range m.Groups { // ranks that differ in another group are in different groups i
 			if other != m.Groups[i] {
 				address += fmt.Sprintf(".%d", m.GroupRank(other, f.rank))
 			}
@@ -109,12 +109,13 @@ func (f *processFlags) addressOf(m *ir.Module, i int) (string, error) {
 		return address, nil
 	}
 	if len(m.Groups) > 1 {
-		return "", usagef("--rendezvous %s: the model has %d groups, whose first ranks are on several hosts: give file:PATH", f.rendezvous, len(m.Groups))
+		return "", usagef("--rendezvous %s: the model has %d groups, whose first ranks may be on several hosts: give file:PATH", f.rendezvous, len(m.Groups))
 	}
 	return f.behind()
 }
 
-// behind returns the address behind that of --rendezvous: the next port, or the same file.
+// behind returns the address of the module's only group: the port after that of --rendezvous, or the
+// same file.
 func (f *processFlags) behind() (string, error) {
 	if !f.apart() || strings.HasPrefix(f.rendezvous, collective.FileScheme) {
 		return f.rendezvous, nil
@@ -122,12 +123,12 @@ func (f *processFlags) behind() (string, error) {
 	host, text, err := net.SplitHostPort(f.rendezvous)
 	port, wrong := strconv.ParseUint(text, 10, 16)
 	if err = errors.Join(err, wrong); err != nil || port == 0 || port == 1<<16-1 {
-		return "", usagef("--rendezvous %s: want host:port, whose port and the next one are free at rank 0, or file:PATH", f.rendezvous)
+		return "", usagef("--rendezvous %s: want host:port, with this port and the next one free on the host of rank 0, or file:PATH", f.rendezvous)
 	}
 	return net.JoinHostPort(host, strconv.FormatUint(port+1, 10)), nil
 }
 
-// rank is that of the first device of this process.
+// rank returns the rank of the first device of this process.
 func (w *world) rank() int {
 	if w.process != nil {
 		return w.process.Rank()
@@ -135,7 +136,7 @@ func (w *world) rank() int {
 	return 0
 }
 
-// ranks are those of the devices of this process.
+// ranks returns the ranks of the devices of this process.
 func (w *world) ranks() []int {
 	out := []int{w.rank()}
 	for i := range w.peers {
@@ -144,7 +145,7 @@ func (w *world) ranks() []int {
 	return out
 }
 
-// numbers gives a number of each process to all, in rank order.
+// numbers sends mine to all processes, and returns the numbers of all of them in rank order.
 func (w *world) numbers(ctx context.Context, what string, mine int64) ([]int64, error) {
 	if w.process == nil {
 		return []int64{mine}, nil
@@ -153,7 +154,7 @@ func (w *world) numbers(ctx context.Context, what string, mine int64) ([]int64, 
 	err := w.process.Exchange(ctx, what, binary.LittleEndian.AppendUint64(nil, uint64(mine)), func(all [][]byte) error {
 		for rank, text := range all {
 			if len(text) != 8 {
-				return fmt.Errorf("rank %d gave %d bytes: all ranks have the same version of pwc", rank, len(text))
+				return fmt.Errorf("rank %d sent %d bytes, want 8: run the same version of pwc on all ranks", rank, len(text))
 			}
 			out[rank] = int64(binary.LittleEndian.Uint64(text))
 		}
@@ -162,7 +163,7 @@ func (w *world) numbers(ctx context.Context, what string, mine int64) ([]int64, 
 	return out, err
 }
 
-// agreeRuns returns what has all processes run something as often as rank 0.
+// agreeRuns returns repeats.agree: a function that returns rank 0's number of runs on all ranks.
 func (w *world) agreeRuns(ctx context.Context) func(runs int) (int, error) {
 	return func(runs int) (int, error) {
 		all, err := w.numbers(ctx, "number of runs", int64(runs))
@@ -170,20 +171,21 @@ func (w *world) agreeRuns(ctx context.Context) func(runs int) (int, error) {
 	}
 }
 
-// meet returns when all processes have come so far. Rank 0 may compile and load meanwhile, which takes longer than a
-// collective waits.
+// meet waits for all processes. Compiling and loading may take longer than the timeout of a collective, so processes
+// meet before the first collective.
 func (w *world) meet(ctx context.Context, what string) error {
 	_, err := w.numbers(ctx, what, 0)
 	return err
 }
 
-// settings describe what processes with the same command compile and capture alike.
+// settings describes the flags that must be equal in all processes, because they determine the compiled programs and
+// the captured graphs.
 func (f *buildFlags) settings() string {
 	return fmt.Sprintf("--target %s, --capture-sizes %s, --compile-sizes %v, --ranges %v, --max %v, --symbol %v, --split-on %v, --disable-pass %v, --matmul-precision %v",
 		f.target, f.captureSizes, f.compileSizes, f.ranges, f.max, f.symbols, f.splitOn, f.disable, f.matmul.Precision)
 }
 
-// agree returns an error if processes have other settings, which they describe by text, than rank 0 has.
+// agree returns an error if the settings of a process differ from those of rank 0.
 func (w *world) agree(ctx context.Context, settings string) error {
 	if w.process == nil {
 		return nil
@@ -199,7 +201,7 @@ func (w *world) agree(ctx context.Context, settings string) error {
 	})
 }
 
-// differing returns the parts of two settings, between commas, that differ.
+// differing returns the comma-separated parts in which two settings differ.
 func differing(a, b string) (ofA, ofB string) {
 	x, y := strings.Split(a, ", "), strings.Split(b, ", ")
 	if len(x) != len(y) {
@@ -214,7 +216,8 @@ func differing(a, b string) (ofA, ofB string) {
 	return strings.Join(p, ", "), strings.Join(q, ", ")
 }
 
-// leave leaves the other processes when all are done: they may still write to memory of this one.
+// leave waits until all processes are done, and leaves their group. Before that, other processes may still write to
+// memory of this process.
 func (w *world) leave() error {
 	p := w.process
 	if p == nil {
@@ -230,7 +233,7 @@ func (w *world) leave() error {
 	return errors.Join(err, p.Close())
 }
 
-// runFollower loads a rank that is not the first, and runs what rank 0 does until that ends.
+// runFollower loads a rank other than 0 and follows the steps of rank 0 until rank 0 ends.
 func (a *app) runFollower(ctx context.Context, r *runner.Runner, weights safetensors.Source) error {
 	if err := r.Load(ctx, weights); err != nil {
 		return err

@@ -34,7 +34,7 @@ func rankOf(t *testing.T, command, rank, address, token string, args ...string) 
 	return cmd, stdout, stderr
 }
 
-// Two processes answer as one process with both ranks does, and only rank 0 says so.
+// Two processes give the same answers as one process with both ranks. Only rank 0 prints them.
 func TestRanksInProcesses(t *testing.T) {
 	requests := filepath.Join(t.TempDir(), "requests.jsonl")
 	if err := os.WriteFile(requests, []byte(`{"ids": [5, 7], "max_new": 20}
@@ -86,7 +86,7 @@ func inProcesses(t *testing.T, command string, args ...string) string {
 	return out.String()
 }
 
-// Two processes run a model as one process with both ranks does: rank 0 has the same logits, compares and writes them.
+// Two processes compute the same logits as one process with both ranks. Rank 0 compares and writes them.
 func TestRunRanksInProcesses(t *testing.T) {
 	dir := t.TempDir()
 	args := []string{"../testdata/hf/llama", "--tp", "2", "--in", "../testdata/hf/llama/expected.safetensors", "--against", "logits", "--check", "--out"}
@@ -105,8 +105,8 @@ func TestRunRanksInProcesses(t *testing.T) {
 	}
 }
 
-// Two processes measure together: steps of a language model, runs of a function and training steps. Rank 0 says how often
-// each is run, and prints.
+// Two processes measure together: steps of a language model, runs of a function and training steps. Rank 0 decides the
+// number of runs, and prints.
 func TestBenchRanksInProcesses(t *testing.T) {
 	const model = "../testdata/hf/llama"
 	function := filepath.Join(t.TempDir(), "sum.ir")
@@ -139,7 +139,7 @@ module "sum" {
 	}
 }
 
-// Processes with different commands or inputs are told so, and in what they differ; none waits for the other.
+// Processes with different commands or inputs get an error with the difference, and do not wait for each other.
 func TestRanksDisagree(t *testing.T) {
 	dir := t.TempDir()
 	for name, ids := range map[string]string{"a": "1,2,3", "b": "1,2,4"} {
@@ -172,7 +172,7 @@ func TestRanksDisagree(t *testing.T) {
 	}
 }
 
-// twoFreePorts returns an address that nobody listens at, nor at the next port.
+// twoFreePorts returns an address whose port and next port are free.
 func twoFreePorts(t *testing.T) string {
 	t.Helper()
 	for {
@@ -193,7 +193,7 @@ func twoFreePorts(t *testing.T) string {
 	}
 }
 
-// A process with another token is refused at once, and says so. The ranks meet without it.
+// A process with another token is refused at once, with an error. The other ranks meet without it.
 func TestWrongToken(t *testing.T) {
 	address := twoFreePorts(t)
 	args := []string{"../testdata/hf/llama", "--tp", "2", "--rows", "4"}
@@ -215,8 +215,8 @@ func TestWrongToken(t *testing.T) {
 	}
 }
 
-// The process of a rank that is killed ends the other one within ten seconds (C22), with an error that names it, and the
-// ranks can start again.
+// If the process of a rank is killed, the other process ends within ten seconds (C22), with an error that names the
+// rank, and the ranks can start again.
 func TestKilledRank(t *testing.T) {
 	meet := filepath.Join(t.TempDir(), "meet")
 	for killed, name := range []string{"rank 0", "rank 1"} {

@@ -12,9 +12,9 @@ import (
 	"pwc/piecewise"
 )
 
-// progress is a bar on a terminal, and nothing elsewhere: what is being done to which piece, how
-// much of it is done, how long it has taken and will take. It is told of captures as the observer of
-// a backend.
+// progress is a bar on a terminal, with the current work and piece, the part that is done, and the
+// elapsed and remaining time. It draws nothing if w is not a terminal. As the observer of a backend it
+// counts captures.
 type progress struct {
 	w     io.Writer
 	mu    sync.Mutex
@@ -41,7 +41,7 @@ func (p *progress) set(done, total int, piece string) {
 	_ = p.bar.Set(done)
 }
 
-// describe names the piece as far as the bar's own text leaves room for it.
+// describe returns the bar's description: the work and the piece, cut to the room that the bar leaves.
 func (p *progress) describe(piece string) string {
 	const bar = 48 // columns of percent, bar, count and times
 	name := termsafe.Line(p.what+" "+piece, termsafe.MaxLine)
@@ -51,7 +51,7 @@ func (p *progress) describe(piece string) string {
 	return name
 }
 
-// end takes the bar away.
+// end removes the bar.
 func (p *progress) end() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -61,7 +61,7 @@ func (p *progress) end() {
 	}
 }
 
-// capturing makes the bar count graphs from here on.
+// capturing makes the bar count captured graphs from now on.
 func (p *progress) capturing(total int64) { p.what, p.total, p.done = "capturing", int(total), 0 }
 
 // Captured moves the bar.
@@ -73,14 +73,13 @@ func (p *progress) Captured(fn string, size int64, graphs int, _ time.Duration) 
 // Ran does nothing.
 func (p *progress) Ran(string, int64, int64, piecewise.RunMode) {}
 
-// statusLine is a line on a terminal that says what is being done, and nothing
-// elsewhere.
+// statusLine is a line on a terminal with the current work. It draws nothing if w is not a terminal.
 type statusLine struct {
 	w     io.Writer
 	drawn bool
 }
 
-// say replaces what the line says.
+// say replaces the text of the line.
 func (l *statusLine) say(format string, args ...any) {
 	if width := drawWidth(l.w); width > 0 {
 		fmt.Fprintf(l.w, "\r\x1b[K%.*s", width-1, fmt.Sprintf(format, args...))
@@ -88,7 +87,7 @@ func (l *statusLine) say(format string, args ...any) {
 	}
 }
 
-// clear takes the line away.
+// clear removes the line.
 func (l *statusLine) clear() {
 	if l.drawn {
 		fmt.Fprint(l.w, "\r\x1b[K")

@@ -18,8 +18,8 @@ type backends struct {
 	all   []*piecewise.Backend
 }
 
-// newBackends is newBackend for all devices of this process. Those after the first find its artifacts in the store, and
-// are not observed.
+// newBackends is newBackend for all devices of this process. The first backend compiles; the others load its artifacts
+// from the store, and have no observers.
 func (a *app) newBackends(ctx context.Context, m *ir.Module, t *target, w *world, f *buildFlags, mode piecewise.Mode, limits, symbols map[string]int64) (_ *backends, err error) {
 	if err := f.checkSymbols(m); err != nil {
 		return nil, err
@@ -64,8 +64,8 @@ func (b *backends) each(f func(b *piecewise.Backend) error) error {
 	return b.world.together(len(b.all), func(i int) error { return f(b.all[i]) })
 }
 
-// load loads the weights of all ranks. No rank goes on before all are loaded: a warm-up waits for the others in
-// collectives.
+// load loads the weights of all ranks and waits for all processes, because a warm-up runs collectives, which time out
+// if a rank still loads.
 func (b *backends) load(ctx context.Context, weights safetensors.Source) error {
 	if err := b.each(func(b *piecewise.Backend) error { return b.Load(ctx, weights, nil) }); err != nil {
 		return err
@@ -81,7 +81,7 @@ func (b *backends) capture(ctx context.Context) error {
 	return b.each((*piecewise.Backend).Seal)
 }
 
-// finish waits for what was issued on all devices, and returns the index errors.
+// finish waits for the work of all devices and returns the index errors.
 func (b *backends) finish() error {
 	return b.each(func(b *piecewise.Backend) error { return errors.Join(b.Stream().Synchronize(), b.Faults()) })
 }
@@ -102,12 +102,12 @@ func (b *backends) caller(m *ir.Module) caller {
 	return &ranksCaller{b, m}
 }
 
-// rankValue is what each device of this process has of one value. Its tensor is that of the first.
+// rankValue has the value on each device of this process. Its tensor is that of the first device.
 type rankValue []value
 
 func (v rankValue) tensor() (*interp.Tensor, error) { return v[0].tensor() }
 
-// ofRank returns the values of one device. Other values are inputs, which are the same on all.
+// ofRank returns the values of device i. Values that are not a rankValue are inputs, which are the same on all devices.
 func ofRank(args []value, i int) []value {
 	out := make([]value, len(args))
 	for j, a := range args {
@@ -119,7 +119,7 @@ func ofRank(args []value, i int) []value {
 	return out
 }
 
-// joinRanks returns results by device as one list of values.
+// joinRanks returns one rankValue for each result, of the results by device.
 func joinRanks(results [][]value) []value {
 	out := make([]value, len(results[0]))
 	for j := range out {

@@ -10,11 +10,11 @@ import (
 	"pwc/safetensors"
 )
 
-// referenceCaller interprets functions, of a module for several devices on all ranks.
+// referenceCaller interprets functions. It interprets a module for several devices on all ranks.
 type referenceCaller struct {
 	module *ir.Module
 	envs   []*interp.Env    // by rank
-	batch  *attention.Batch // of the call that is being run
+	batch  *attention.Batch // of the current call
 }
 
 func (c *referenceCaller) function(name string) *ir.Func { return c.module.Func(name) }
@@ -57,8 +57,8 @@ func hostValues(tensors []*interp.Tensor) []value {
 	return out
 }
 
-// newReference returns an interpreter of the module with its weights, its states as they are
-// at first, and the references of its ops.
+// newReference returns an interpreter of the module with its weights, initial states, and the
+// references of its ops.
 func (a *app) newReference(ctx context.Context, m *ir.Module, weights safetensors.Source, symbols map[string]int64) (*referenceCaller, error) {
 	c := &referenceCaller{module: m}
 	for rank := range m.World() {
@@ -80,7 +80,7 @@ func (a *app) newReference(ctx context.Context, m *ir.Module, weights safetensor
 	return c, nil
 }
 
-// newValues returns the weights that a rank of a module has, and its states as they are at first, as the interpreter has them.
+// newValues returns the weights and the initial states of a rank for the interpreter.
 func (a *app) newValues(ctx context.Context, m *ir.Module, rank int, weights safetensors.Source, symbols map[string]int64) (*interp.Env, error) {
 	env := &interp.Env{Weights: map[string]*interp.Tensor{}, States: map[string]*interp.Tensor{}, Symbols: symbols}
 	if err := checkMemory(m, symbols); err != nil {
@@ -105,9 +105,9 @@ func (a *app) newValues(ctx context.Context, m *ir.Module, rank int, weights saf
 	return env, nil
 }
 
-// checkMemory holds the weights and states of a rank against the memory that the process can take: in
-// the interpreter each of their elements is 8 bytes. The largest weight is there three times,
-// as the checkpoint has it and before and after its expression.
+// checkMemory returns an error if the weights and states of a rank in the interpreter, with 8 bytes
+// for each element, exceed the memory that the process can allocate. It counts the largest weight
+// three times: in the checkpoint, and before and after its expression is evaluated.
 func checkMemory(m *ir.Module, symbols map[string]int64) error {
 	symbol := func(name string) (int64, bool) { v, ok := symbols[name]; return v, ok }
 	sum, largest := int64(0), int64(0)
@@ -138,14 +138,14 @@ func checkMemory(m *ir.Module, symbols map[string]int64) error {
 	return checkRoom("weights and states in the interpreter", addBytes(sum, addBytes(largest, largest)))
 }
 
-// initial returns what a state of a rank holds at first: zeros, or what the module computes from tensors.
+// initial returns the initial contents of a rank's state: zeros, or the value of the state's expression.
 func initial(ctx context.Context, m *ir.Module, rank int, s *ir.State, symbols map[string]int64, get func(name string) (*interp.Tensor, error)) (*interp.Tensor, error) {
 	if w := s.Initial(); w != nil {
 		t, err := interp.EvalWeight(ctx, m, m.WeightOf(w, rank), get)
 		if err != nil {
 			return nil, err
 		}
-		return t.Clone(), nil // what the source gave is not to be written
+		return t.Clone(), nil // functions write states, and must not write the source's memory
 	}
 	shape := make([]int64, s.Type.Rank())
 	for i, d := range s.Type.Shape {

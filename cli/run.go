@@ -18,7 +18,7 @@ import (
 	"pwc/safetensors"
 )
 
-// runFlags are the flags of run that compile does not have.
+// runFlags are the flags of run other than those of modelFlags and buildFlags.
 type runFlags struct {
 	in, out string
 	rows    int64
@@ -27,10 +27,10 @@ type runFlags struct {
 	tol     float64
 	check   bool
 	fn      string
-	ranks   bool // a module for several devices is run, too
+	ranks   bool // accept a module for several devices
 }
 
-// maxRows is the most rows that are made up: far more than any step has.
+// maxRows bounds --rows. It is far more than any step has.
 const maxRows = 1 << 24
 
 func (a *app) runCommand() *cobra.Command {
@@ -40,16 +40,16 @@ func (a *app) runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run FILE",
 		Short: "compile, capture and run a model",
-		Long: `Compile a model, capture it, and run it on tensors of a safetensors file: each
-parameter takes the tensor of its name, other tensors are ignored. --rows makes up
+		Long: `Compile a model, capture it, and run it on tensors of a safetensors file. Each
+parameter takes the tensor of its name; other tensors are ignored. --rows makes up
 inputs instead.
 
 A language model (@forward of ids and positions, and @logits) takes input_ids,
-one sequence, and gives logits for every row. It runs through a paged KV cache;
-a sequence longer than --max N runs in chunks of that many tokens.
+one sequence, and returns logits for every row. It uses a paged KV cache;
+a sequence longer than --max N runs in chunks of N tokens.
 
-A checkpoint that --tp divides, or a module for a group of devices, runs on all of them:
-inputs are the same on each, and results are those of rank 0.
+A checkpoint that --tp divides, or a module for a group of devices, runs on all its devices
+with the same inputs. Results are those of rank 0.
 
 --against compares a result with a tensor of the input file. --check compares all
 results with the reference interpreter, and names the first value that differs. Both
@@ -67,7 +67,7 @@ compare by ‖a−b‖/‖b‖.`,
 			b.fix(cmd)
 			switch {
 			case r.in == "" && r.rows == 0:
-				return usagef("give the inputs with --in x.safetensors, or have them made up with --rows N")
+				return usagef("give the inputs with --in x.safetensors, or make them up with --rows N")
 			case r.in != "" && r.rows != 0:
 				return usagef("--in and --rows exclude each other")
 			case !(r.tol > 0):
@@ -95,28 +95,28 @@ compare by ‖a−b‖/‖b‖.`,
 	fl := cmd.Flags()
 	fl.StringVar(&r.in, "in", "", "safetensors `FILE` with the inputs")
 	fl.StringVar(&r.out, "out", "", "safetensors `FILE` for the results")
-	fl.Var(&wholeNumber[int64]{&r.rows, 1, maxRows}, "rows", "make up inputs of `N` rows: floats within ±1, other numbers 0, ids in order")
+	fl.Var(&wholeNumber[int64]{&r.rows, 1, maxRows}, "rows", "make up inputs of `N` rows: floats in [-1, 1], 0 for other dtypes, consecutive ids for a language model")
 	addMode(cmd, &r.mode)
-	fl.Lookup("mode").Usage += "; or trees: graph trees, which record which function follows which, in " + fmt.Sprint(treeRounds) + " runs"
+	fl.Lookup("mode").Usage += "; or trees: graph trees, which record the order of functions, in " + fmt.Sprint(treeRounds) + " runs"
 	fl.StringVar(&r.against, "against", "", "compare a result with this `TENSOR` of the input file")
-	fl.BoolVar(&r.check, "check", false, "compare with the reference interpreter, which is slow")
+	fl.BoolVar(&r.check, "check", false, "compare with the reference interpreter (slow)")
 	fl.Float64Var(&r.tol, "tol", 1e-4, "the largest relative `ERROR` that --against and --check allow; for f16 values 5e-3, for bf16 2e-2")
-	fl.StringVar(&r.fn, "func", "", "run this `FUNCTION` alone")
+	fl.StringVar(&r.fn, "func", "", "run only this `FUNCTION`")
 	return cmd
 }
 
-// runReport is the JSON of run: the backend's counters and what the run gave.
+// runReport is the JSON of run: the backend's counters and the results.
 type runReport struct {
 	piecewise.Stats
 	Mode    string      `json:"mode"`
 	Rows    int64       `json:"rows_given"` // of the input
-	Ranks   int         `json:"ranks"`      // devices that ran it together
+	Ranks   int         `json:"ranks"`      // devices that ran the model together
 	Seconds runSeconds  `json:"seconds"`
 	Outputs []runOutput `json:"outputs"`
 	Against *comparison `json:"against,omitempty"`
 	Check   *comparison `json:"check,omitempty"`
 
-	Collectives *collectiveCounts `json:"collectives,omitempty"` // of the first of several devices, where it counts them
+	Collectives *collectiveCounts `json:"collectives,omitempty"` // of the first of several devices, if the device counts them
 
 	Trees *treeReport `json:"trees,omitempty"` // of mode trees
 
@@ -138,13 +138,13 @@ type runOutput struct {
 	Values []number `json:"values"` // the first ones
 }
 
-// comparison is what --against and --check found.
+// comparison is the result of --against or --check.
 type comparison struct {
-	Name      string  `json:"name"` // of the result
+	Name      string  `json:"name"` // of the result; of --check the one that differs most
 	OK        bool    `json:"ok"`
 	Error     number  `json:"relative_error"`
 	Tolerance float64 `json:"tolerance"`
-	Worst     string  `json:"worst,omitempty"` // where, when it is not ok
+	Worst     string  `json:"worst,omitempty"` // description of the difference, if not OK
 	First     string  `json:"first_difference,omitempty"`
 	Loc       string  `json:"loc,omitempty"` // of the first value that differs
 }
@@ -181,7 +181,7 @@ func (a *app) runRun(ctx context.Context, path string, f *modelFlags, bf *buildF
 	}
 	outputs, err := run(ctx, w.module(), &report)
 	if err == nil {
-		err = s.world.leave() // what follows needs no other process, and may take long
+		err = s.world.leave() // comparisons may take long, and need no other process
 	}
 	if err != nil || bf.process.follows() {
 		return err
@@ -218,7 +218,7 @@ func (a *app) runRun(ctx context.Context, path string, f *modelFlags, bf *buildF
 	return err
 }
 
-// output is a result of a run by its name.
+// output is a result of a run with its name.
 type output struct {
 	name   string
 	tensor *interp.Tensor
@@ -242,8 +242,8 @@ func writeOutputs(path string, outputs []output) error {
 	return safetensors.Write(path, tensors, nil)
 }
 
-// against compares a result with a tensor of the input file: that of the same
-// name, or the only one.
+// against compares tensor --against of the input file with the result of the same name, or with the
+// only result.
 func against(file *safetensors.File, outputs []output, rf *runFlags, tol float64) (*comparison, error) {
 	t, err := file.Tensor(rf.against)
 	if err != nil {
@@ -280,8 +280,8 @@ func compared(name string, d interp.Diff, tol float64) *comparison {
 	return c
 }
 
-// tolerance is what --tol says, else what the coarsest rounding in the module's
-// functions allows.
+// tolerance returns tol, the value of --tol, if it is above 0, else the tolerance for the coarsest
+// dtype in the module's functions.
 func tolerance(tol float64, m *ir.Module) float64 {
 	if tol > 0 {
 		return tol
@@ -300,7 +300,7 @@ func tolerance(tol float64, m *ir.Module) float64 {
 	return tol
 }
 
-// printCaptured says what a backend captured and did.
+// printCaptured prints the backend's counters and the times of the run.
 func (a *app) printCaptured(path string, t *target, r *runReport) {
 	fmt.Fprintf(a.out, "%s on %s, mode %s\n", path, devicesText(r.Ranks, t.dev.Info().Name), r.Mode)
 	fmt.Fprintf(a.out, "  %s, %d capturable; %s compiled, %d loaded, %d deduplicated; %s\n", plural(r.PiecewiseGraphsSeen, "piece"), r.CapturableGraphsSeen,
@@ -361,7 +361,7 @@ func (a *app) printComparison(what string, c *comparison) {
 	}
 }
 
-// session runs one workload on a target, as often as it must be run.
+// session runs one workload on a target, any number of times.
 type session struct {
 	app     *app
 	target  *target
@@ -372,12 +372,12 @@ type session struct {
 	work    workload
 
 	path    string            // of the model
-	file    *safetensors.File // of --in; nil without
+	file    *safetensors.File // of --in; nil without --in
 	closers []func() error
-	observe func(caller) caller // nil, or put around what runs the functions
+	observe func(caller) caller // if not nil, wraps the caller that runs the functions
 }
 
-// openSession opens the model, what --in names and the target. The caller closes it.
+// openSession opens the model, the file of --in and the target. The caller closes the session.
 func (a *app) openSession(ctx context.Context, path string, f *modelFlags, rf *runFlags, bf *buildFlags, mode piecewise.Mode) (_ *session, err error) {
 	s := &session{app: a, mode: mode, world: &world{}}
 	defer func() {
@@ -427,7 +427,7 @@ func (a *app) openSession(ctx context.Context, path string, f *modelFlags, rf *r
 	return s, nil
 }
 
-// close closes what the session opened, the last first.
+// close closes everything that the session opened, in reverse order.
 func (s *session) close() error {
 	var err error
 	for _, c := range slices.Backward(s.closers) {
@@ -436,8 +436,8 @@ func (s *session) close() error {
 	return err
 }
 
-// run compiles, loads, captures and runs a module; report, if not nil, gets the
-// counters and times.
+// run compiles, loads, captures and runs a module. It stores counters and times in report, unless
+// report is nil.
 func (s *session) run(ctx context.Context, m *ir.Module, report *runReport) (out []output, err error) {
 	var sec runSeconds
 	lap := func(start time.Time, d *float64) { *d = time.Since(start).Seconds() }
@@ -474,7 +474,7 @@ func (s *session) run(ctx context.Context, m *ir.Module, report *runReport) (out
 	if out, err = s.work.run(ctx, c); err != nil {
 		return nil, err
 	}
-	// A function without results has none to read the flags with.
+	// Reading a result checks for index errors, but a function may have no results.
 	if err := all.finish(); err != nil {
 		return nil, err
 	}

@@ -22,7 +22,7 @@ import (
 	"pwc/serve"
 )
 
-// serveFlags are the flags of serve that compile does not have.
+// serveFlags are the flags of serve other than those of modelFlags and buildFlags.
 type serveFlags struct {
 	listen    string
 	name      string
@@ -36,7 +36,7 @@ type serveFlags struct {
 	body     int64
 	timeout  time.Duration
 	drain    time.Duration
-	traces   string // the endpoint of OTLP; "": none
+	traces   string // the endpoint of OTLP; "": no traces
 }
 
 func (a *app) serveCommand() *cobra.Command {
@@ -45,11 +45,11 @@ func (a *app) serveCommand() *cobra.Command {
 	var s serveFlags
 	cmd := &cobra.Command{
 		Use:   "serve MODEL",
-		Short: "answer HTTP requests with a language model, as OpenAI's API",
-		Long: `Serve a language model: POST /v1/completions and /v1/chat/completions, whole or as
-server-sent events, GET /v1/models, POST /tokenize and /detokenize, GET /health/live,
-/health/ready and /metrics, and at / a page with a conversation and the state of the
-engine. A field that the server does not know or cannot do is refused by its name.
+		Short: "serve a language model over HTTP with OpenAI's API",
+		Long: `Serve a language model: POST /v1/completions and /v1/chat/completions, as one answer or as
+server-sent events; GET /v1/models; POST /tokenize and /detokenize; GET /health/live,
+/health/ready and /metrics; and at / a page with a chat and the state of the
+engine. A field that the server does not support is an error that names the field.
 
 The tokenizer is the checkpoint's, or --tokenizer; the chat template is the
 checkpoint's (chat_template.jinja, else tokenizer_config.json), or --template. Without a
@@ -57,8 +57,8 @@ template /v1/chat/completions is refused.
 
 The server listens on the loopback address unless --listen is given. --key-file has the
 key that clients must send; --tls-cert and --tls-key turn TLS on. On SIGTERM or an
-interrupt /health/ready returns 503, new requests are refused, and running requests have
-the time of --drain to end; a second signal ends the server at once.`,
+interrupt /health/ready returns 503, new requests are refused, and the server waits up to
+--drain for running requests; a second signal ends the server at once.`,
 		Example: `  pwc serve testdata/hf/llama --tokenizer testdata/tokenizers/bytes --template testdata/chat/plain.jinja
   pwc serve models/llama --listen 0.0.0.0:8000 --key-file key.txt --tls-cert cert.pem --tls-key key.pem
   pwc serve models/llama --max-sequences 256 --max-tokens 2048 --name my-model`,
@@ -81,8 +81,8 @@ the time of --drain to end; a second signal ends the server at once.`,
 	b.process.add(cmd)
 	b.addFrozen(cmd)
 	fl := cmd.Flags()
-	fl.StringVar(&s.listen, "listen", "127.0.0.1:8000", "`ADDRESS` to listen on; port 0: any that is free")
-	fl.StringVar(&s.name, "name", "", "`NAME` of the model in requests and answers (default: that of its directory)")
+	fl.StringVar(&s.listen, "listen", "127.0.0.1:8000", "`ADDRESS` to listen on; port 0: any free port")
+	fl.StringVar(&s.name, "name", "", "`NAME` of the model in requests and answers (default: the name of its directory)")
 	fl.StringVar(&s.tokenizer, "tokenizer", "", "`FILE` or directory of the tokenizer (default: the one next to the weights)")
 	fl.StringVar(&s.template, "template", "", "`FILE` or directory of the chat template (default: the one next to the weights)")
 	fl.StringVar(&s.keyFile, "key-file", "", "`FILE` with the key that clients send as Authorization: Bearer KEY")
@@ -111,14 +111,14 @@ func (a *app) runServe(ctx context.Context, path string, f *modelFlags, bf *buil
 	if err != nil {
 		return err
 	}
-	beside := cmp.Or(m.weights, path)
-	text, err := openTokenizer(cmp.Or(s.tokenizer, beside))
+	dir := cmp.Or(m.weights, path)
+	text, err := openTokenizer(cmp.Or(s.tokenizer, dir))
 	if err != nil {
 		return err
 	}
-	template, err := openTemplate(s.template, beside)
+	template, err := openTemplate(s.template, dir)
 	if err != nil && (s.template != "" || !errors.Is(err, chat.ErrNone)) {
-		return err // without one, completions are served alone
+		return err // no template: /v1/chat/completions is refused
 	}
 	weights, t, w, closeAll, err := m.openOn(ctx, f, bf)
 	if err != nil {
@@ -154,7 +154,7 @@ func (a *app) runServe(ctx context.Context, path string, f *modelFlags, bf *buil
 	return a.serveUntil(ctx, r, server, s, config)
 }
 
-// secrets reads the key of clients and those of TLS.
+// secrets reads the clients' API key, and the certificate and key of TLS.
 func (s *serveFlags) secrets() (string, *tls.Config, error) {
 	secret := ""
 	if s.keyFile != "" {
@@ -176,7 +176,7 @@ func (s *serveFlags) secrets() (string, *tls.Config, error) {
 	return secret, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
 }
 
-// modelName is the name of a model's directory, or of its file without the extension.
+// modelName returns the name of a model's directory, or of its file without the extension .ir.
 func modelName(path string) string {
 	base := filepath.Base(path)
 	if base == "config.json" {
@@ -185,8 +185,8 @@ func modelName(path string) string {
 	return strings.TrimSuffix(base, ".ir")
 }
 
-// requestLogger logs requests on standard error: all of them with --verbose, else those that were
-// refused or failed.
+// requestLogger logs requests on standard error: all requests with --verbose, else only those that
+// were refused or failed.
 func (a *app) requestLogger() *slog.Logger {
 	level := slog.LevelWarn
 	if a.verbose {
@@ -195,7 +195,7 @@ func (a *app) requestLogger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
 }
 
-// serveUntil answers until ctx ends, and then drains.
+// serveUntil answers requests until ctx ends, then drains.
 func (a *app) serveUntil(ctx context.Context, r *runner.Runner, server *serve.Server, s *serveFlags, config *tls.Config) error {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.listen)
 	if err != nil {
@@ -205,7 +205,7 @@ func (a *app) serveUntil(ctx context.Context, r *runner.Runner, server *serve.Se
 	if config != nil {
 		l, scheme = tls.NewListener(l, config), "https"
 	}
-	// Answers are streams: the server itself bounds each write.
+	// No WriteTimeout: answers are streams, and package serve bounds each write.
 	h := &http.Server{Handler: server, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(a.logger().Handler(), slog.LevelWarn)}
 	stepping, endSteps := context.WithCancel(context.WithoutCancel(ctx))

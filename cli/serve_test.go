@@ -19,11 +19,10 @@ import (
 	"pwc/cli"
 )
 
-// serveArgs serve the checkpoint of testdata as docs/serving.md shows.
+// serveArgs are the arguments to serve the checkpoint of testdata, as in docs/serving.md.
 var serveArgs = []string{"serve", "../testdata/hf/llama", "--tokenizer", "../testdata/tokenizers/bytes", "--template", "../testdata/chat/plain.jinja", "--listen", "127.0.0.1:0", "--max-sequences", "4", "--blocks", "64"}
 
-// A server answers at the address that it prints, asks for the key, and ends in order with
-// its context.
+// A server answers at the address that it prints, requires the key, and drains when its context ends.
 func TestServe(t *testing.T) {
 	t.Setenv("PWC_CACHE", "off")
 	key := filepath.Join(t.TempDir(), "key")
@@ -98,7 +97,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// Wrong calls of serve say what is wrong, before a model is loaded.
+// Wrong calls of serve are errors before a model is loaded.
 func TestServeRefusals(t *testing.T) {
 	t.Setenv("PWC_CACHE", "off")
 	empty := filepath.Join(t.TempDir(), "empty")

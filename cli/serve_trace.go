@@ -15,8 +15,8 @@ import (
 )
 
 // tracing returns a tracer that sends spans to an OTLP endpoint over HTTP, in batches, and a
-// function that sends the last ones; nil and one that does nothing where endpoint is "". An
-// address without a path gets the path of the protocol.
+// function that sends the last spans. If endpoint is "", the tracer is nil and the function does
+// nothing. A URL without a path gets the protocol's path, /v1/traces.
 func (a *app) tracing(ctx context.Context, endpoint string) (trace.Tracer, func() error, error) {
 	if endpoint == "" {
 		return nil, func() error { return nil }, nil
@@ -35,23 +35,23 @@ func (a *app) tracing(ctx context.Context, endpoint string) (trace.Tracer, func(
 	named := resource.NewSchemaless(attribute.String("service.name", "pwc"), attribute.String("service.version", version().Version))
 	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(loggedExporter{exporter, a.requestLogger()}), sdktrace.WithResource(named))
 	return provider.Tracer("pwc/serve"), func() error {
-		// The context of the command has ended by now.
+		// ctx has ended at this point.
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSpans)
 		defer cancel()
 		return provider.Shutdown(ending)
 	}, nil
 }
 
-// lastSpans is how long the last spans have to reach the endpoint.
+// lastSpans is the timeout for sending the last spans.
 const lastSpans = 5 * time.Second
 
-// loggedExporter logs spans that are lost: requests go on without them.
+// loggedExporter logs lost spans instead of returning an error: requests do not depend on spans.
 type loggedExporter struct {
 	sdktrace.SpanExporter
 	log *slog.Logger
 }
 
-// ExportSpans sends spans.
+// ExportSpans implements sdktrace.SpanExporter.
 func (e loggedExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	if err := e.SpanExporter.ExportSpans(ctx, spans); err != nil {
 		e.log.Warn("spans are lost", "spans", len(spans), "error", err)

@@ -16,19 +16,19 @@ import (
 // shareFlags are the flags of the commands that move a cache between machines.
 type shareFlags struct {
 	targets   []string
-	machine   bool // what this machine can run counts
+	machine   bool // choose the models that this machine can run
 	tag       string
 	plainHTTP bool
-	trust     bool     // take machine code, and record that its artifact is trusted
-	trustKeys []string // files of public keys, for this call
+	trust     bool     // accept machine code, and add its artifact to the trust file
+	trustKeys []string // files of public keys to trust in this call
 	signKey   string   // file of a private key
 }
 
-// addTake adds the flags of commands that take artifacts.
+// addTake adds the flags of commands that take artifacts into the cache.
 func (f *shareFlags) addTake(cmd *cobra.Command) {
-	cmd.Flags().StringSliceVar(&f.targets, "target", nil, "take the models for these `TARGET`s, whatever this machine is")
-	cmd.Flags().BoolVar(&f.trust, "trust", false, "take machine code that nothing vouches for, and record that this artifact, by its digest, is trusted")
-	cmd.Flags().StringSliceVar(&f.trustKeys, "trust-key", nil, "take machine code that the key in this `FILE` signed: a public key in PEM, as cosign.pub is")
+	cmd.Flags().StringSliceVar(&f.targets, "target", nil, "take the models for these `TARGET`s (default: those for this machine)")
+	cmd.Flags().BoolVar(&f.trust, "trust", false, "take machine code without a trusted signature, and add the artifact's digest to the trust list")
+	cmd.Flags().StringSliceVar(&f.trustKeys, "trust-key", nil, "take machine code that is signed with the key in `FILE`: a public key in PEM, such as cosign.pub")
 }
 
 // addSign adds the flag of commands that make artifacts.
@@ -36,8 +36,8 @@ func (f *shareFlags) addSign(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.signKey, "sign-key", "", "sign with the private key in `FILE`: PKCS #8 in PEM, ECDSA P-256 or Ed25519, as openssl genpkey makes it")
 }
 
-// sharing returns the options of a transfer: what the environment says, what
-// this machine can use, whom the user trusts, and the flags.
+// sharing returns the options of a transfer, from the environment, this machine's targets, the
+// user's trust file, and the flags.
 func (a *app) sharing(f *shareFlags) (oci.Options, error) {
 	o := oci.FromEnv()
 	if err := a.trusting(f, &o); err != nil {
@@ -63,7 +63,7 @@ func (a *app) sharing(f *shareFlags) (oci.Options, error) {
 	return o, nil
 }
 
-// trusting adds keys and whom the user trusts.
+// trusting adds the user's trust, the keys of the flags, and the signer.
 func (a *app) trusting(f *shareFlags, o *oci.Options) error {
 	o.Trust = &cache.Trust{}
 	if a.trust != nil {
@@ -91,13 +91,13 @@ func (a *app) trusting(f *shareFlags, o *oci.Options) error {
 	return nil
 }
 
-// oldestDriver is the oldest CUDA that pwc's own calls need of a driver.
+// oldestDriver is the oldest CUDA version of a driver that has all functions that pwc calls.
 const oldestDriver = "12.0"
 
-// minDriver returns the oldest driver, by the CUDA that it runs, that loads what a
-// compiler makes for a target: a cubin needs a driver of the compiler's major
-// version (CUDA Compatibility, "Minor Version Compatibility"), and none older than
-// pwc itself needs. Compilers are named as in "nvrtc 13.0".
+// minDriver returns the oldest driver, as a CUDA version, that loads the output of a compiler for a
+// target. A cubin needs a driver of the compiler's major version or later (CUDA Compatibility,
+// "Minor Version Compatibility"), and pwc needs oldestDriver. A compiler is a name such as
+// "nvrtc 13.0".
 func minDriver(target, compiler string) string {
 	if target == host.Target {
 		return ""
@@ -109,7 +109,7 @@ func minDriver(target, compiler string) string {
 	return fmt.Sprintf("%d.0", major)
 }
 
-// overRemote puts the artifact that PWC_CACHE_REMOTE names behind a store.
+// overRemote returns a store that reads pieces missing in s from the artifact of PWC_CACHE_REMOTE.
 func (a *app) overRemote(s *cache.Store, target string, frozen bool) (pieces.Store, func(), error) {
 	address := os.Getenv(oci.EnvRemote)
 	if address == "" {
@@ -133,10 +133,10 @@ func (a *app) cacheExport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export FILE.tar|DIR [MODEL…]",
 		Short: "write models as an OCI image layout",
-		Long: `Write models with all their artifacts as an OCI image layout: to a tar file, or
-into a directory, to which they are added if it is a layout already. Without
-MODELs, all of them. The same models give the same bytes, but for a signature of
-ECDSA, which has a random number in it.`,
+		Long: `Write models with all their artifacts as an OCI image layout, to a tar file or to a
+directory. If the directory is a layout already, the models are added to it. Without
+MODELs all models are written. The same models give the same bytes, except for an ECDSA
+signature, which contains a random number.`,
 		Example: "  pwc cache export cache.tar\n  pwc cache export layout/ llama --tag v1\n  pwc cache export cache.tar --sign-key key.pem",
 		Args:    atLeastOne("a file or directory"),
 
@@ -156,11 +156,11 @@ func (a *app) cachePush() *cobra.Command {
 		Use:   "push REGISTRY/REPO:TAG [MODEL…]",
 		Short: "send models to a registry",
 		Long: `Send models with all their artifacts to a registry, as one OCI artifact. Without
-MODELs, all of them. Blobs that the registry has are not sent again. Credentials
-come from the Docker config; HTTPS_PROXY and NO_PROXY are honoured.
+MODELs all models are sent. Blobs that the registry has are not sent again. Credentials
+come from the Docker config; HTTPS_PROXY and NO_PROXY apply.
 
 Signatures are in cosign's format: cosign verify --key accepts them, and pwc cache
-pull accepts cosign's. The signature is pushed before the tag.`,
+pull accepts those of cosign. The signature is pushed before the tag.`,
 		Example: "  pwc cache push registry.example/models/llama:sm90 llama --target cuda:sm_90\n  pwc cache push registry.example/models/llama:sm90 llama --sign-key key.pem",
 		Args:    atLeastOne("a reference"),
 
@@ -173,8 +173,8 @@ pull accepts cosign's. The signature is pushed before the tag.`,
 	return cmd
 }
 
-// sendModels returns a command that sends the models of its arguments to where the first
-// one says. done is what it has done then, as a word of the report.
+// sendModels returns a RunE that sends models to its first argument. The other arguments are
+// references of the models. done is the verb of the report, such as "pushed".
 func (a *app) sendModels(f *shareFlags, choice *modelChoice, send func(context.Context, *cache.Store, []string, string, oci.Options) (*oci.Sent, error), done string) func(*cobra.Command, []string) error {
 	return a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
 		o, err := a.sharing(f)
@@ -213,8 +213,8 @@ func (a *app) cacheImport() *cobra.Command {
 		Use:   "import FILE.tar|DIR",
 		Short: "take models from an OCI image layout",
 		Long: `Take the models of an OCI image layout that this machine can use into the cache.
-Everything is verified; nothing is reached over a network. Machine code is taken
-if a key that is trusted signed it (pwc cache trust), or with --trust.`,
+Everything is verified, without network access. Machine code is taken if it is signed
+with a trusted key (pwc cache trust), or with --trust.`,
 		Example: "  pwc cache import cache.tar\n  pwc cache import layout/ --target cuda:sm_90\n  pwc cache import cache.tar --trust-key cosign.pub",
 		Args:    exactly(1, "one file or directory"),
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
@@ -239,15 +239,14 @@ func (a *app) cachePull() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pull REGISTRY/REPO:TAG|@sha256:…",
 		Short: "take models from a registry",
-		Long: `Take the models of an artifact that this machine can use into the cache. What the
-artifact is for is read first, and refused with the reasons if none of it fits.
-Every digest is verified; a pull that was interrupted goes on where it was.
+		Long: `Take the models of an artifact that this machine can use into the cache. If the
+artifact has no such model, it is refused with the reasons before blobs are fetched.
+Every digest is verified. Repeat an interrupted pull: it continues where it stopped.
 
-Programs for the host are proven when they are loaded. Machine code for GPUs is
-taken if a key that is trusted signed it (cosign's signatures, those of push
---sign-key), if pwc cache trust lists the artifact or its repository, or with
---trust. A tag trusts the registry with the choice of an artifact: a digest does
-not.`,
+Programs for the host are verified when they are loaded. Machine code for GPUs is
+taken if it is signed with a trusted key (by cosign or push --sign-key), if pwc cache
+trust lists the artifact or its repository, or with --trust. With a tag the registry
+chooses the artifact, so you trust the registry; with a digest you do not.`,
 		Example: `  pwc cache pull registry.example/models/llama:sm90
   pwc cache pull registry.example/models/llama:sm90 --trust-key cosign.pub
   pwc cache pull registry.example/models/llama@sha256:… --trust`,
@@ -282,13 +281,13 @@ func (a *app) printReceived(what string, r *oci.Received) error {
 		return a.printJSON(map[string]any{"digest": r.Digest.String(), "modules": ids, "refused": refused, "entries": r.Entries, "kept": r.Kept,
 			"fetched": r.Fetched, "fetched_bytes": r.FetchedBytes, "trusted": r.Trusted})
 	}
-	fmt.Fprintf(a.out, "%s: %s, %s of which %d were here; %s fetched (%s)\n", what, plural(int64(len(r.Modules)), "model"), plural(int64(r.Entries), "artifact"),
+	fmt.Fprintf(a.out, "%s: %s, %s, %d of them already in the cache; %s fetched (%s)\n", what, plural(int64(len(r.Modules)), "model"), plural(int64(r.Entries), "artifact"),
 		r.Kept, plural(int64(r.Fetched), "blob"), byteCount(r.FetchedBytes))
 	if r.Trusted != "" {
 		fmt.Fprintf(a.out, "  machine code is trusted: %s\n", r.Trusted)
 	}
 	for _, x := range refused {
-		fmt.Fprintf(a.out, "  left: %s\n", x)
+		fmt.Fprintf(a.out, "  not taken: %s\n", x)
 	}
 	_, err := fmt.Fprintln(a.out, r.Digest)
 	return err

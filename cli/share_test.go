@@ -32,8 +32,8 @@ func pwc(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-// Models go through a registry: pushed once, pulled by digest, and taken piece by
-// piece where PWC_CACHE_REMOTE names the artifact.
+// Models go through a registry: they are pushed once, and pulled by digest, or fetched piece by
+// piece with PWC_CACHE_REMOTE.
 func TestRegistry(t *testing.T) {
 	srv := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	defer srv.Close()
@@ -61,7 +61,7 @@ func TestRegistry(t *testing.T) {
 	t.Setenv("PWC_CACHE_DIR", t.TempDir())
 	expect("pull without --plain-http", 1, "pwc:", "cache", "pull", ref)
 	expect("pull for another target", 1, "host", "cache", "pull", ref, "--plain-http", "--target", "cuda:sm_90")
-	expect("pull", 0, "1 model, 3 artifacts of which 0 were here", "cache", "pull", host+"/models/nineteen@"+digest, "--plain-http")
+	expect("pull", 0, "1 model, 3 artifacts, 0 of them already in the cache", "cache", "pull", host+"/models/nineteen@"+digest, "--plain-http")
 	expect("compile what was pulled", 0, "", "compile", model, "--frozen")
 
 	dir := t.TempDir()
@@ -83,7 +83,7 @@ func TestRegistry(t *testing.T) {
 	expect("a remote that cannot be", 2, "PWC_CACHE_REMOTE", "compile", model)
 }
 
-// gpuModel puts a model of machine code into the cache that PWC_CACHE_DIR names.
+// gpuModel puts a model with machine code into the cache PWC_CACHE_DIR.
 func gpuModel(t *testing.T, dir string) {
 	t.Helper()
 	s := cache.New(cache.Options{Dir: dir})
@@ -104,8 +104,8 @@ func gpuModel(t *testing.T, dir string) {
 	}
 }
 
-// Machine code goes from a build machine to a fleet by two commands: one that signs
-// and one that verifies, or one that pushes and one that names a digest and trusts it.
+// Machine code goes from a build machine to a fleet with two commands: one signs and one verifies, or
+// one pushes and one trusts a digest.
 func TestTrust(t *testing.T) {
 	srv := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	defer srv.Close()
@@ -163,14 +163,14 @@ func TestTrust(t *testing.T) {
 		expect("nothing is kept", 0, "has no models", "cache", "ls")
 		expect("a key that is none", 2, "--trust-key", append(take, "--trust-key", key)...)
 		expect("with the key", 0, "machine code is trusted: signed by key ", append(take, "--trust-key", pub)...)
-		expect("nothing is recorded", 0, "nothing is listed in "+list, "cache", "trust", "list")
+		expect("nothing is recorded", 0, "the list in "+list+" is empty", "cache", "trust", "list")
 	}
 	for _, take := range [][]string{pull, imports} {
 		fleet()
 		expect("accepted", 0, "machine code is trusted: accepted", append(take, "--trust")...)
 		fleet()
 		expect("recorded", 0, "machine code is trusted: listed", take...)
-		expect("removed", 0, "nothing is listed", "cache", "trust", "remove", digest)
+		expect("removed", 0, "is empty", "cache", "trust", "remove", digest)
 	}
 
 	// The list.
@@ -185,12 +185,12 @@ func TestTrust(t *testing.T) {
 	expect("remove", 0, "key", "cache", "trust", "remove", dir, strings.TrimSuffix(ref, ":v1"))
 	fleet()
 	expect("by key", 0, "signed by key", pull...)
-	expect("remove it", 0, "nothing is listed", "cache", "trust", "rm", regexp.MustCompile(`[0-9a-f]{64}`).FindString(out)[:8])
+	expect("remove it", 0, "is empty", "cache", "trust", "rm", regexp.MustCompile(`[0-9a-f]{64}`).FindString(out)[:8])
 	expect("remove it again", 1, "not on the list", "cache", "trust", "remove", dir)
 	fleet()
 	expect("no longer", 1, "is trusted", pull...)
 
-	// A layer that everybody can write.
+	// A layer that all users can write.
 	layer := filepath.Join(dir, "build")
 	t.Setenv("PWC_CACHE_PATH", layer)
 	fleet()

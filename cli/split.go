@@ -19,16 +19,17 @@ func (a *app) splitCommand() *cobra.Command {
 	var long, dot bool
 	cmd := &cobra.Command{
 		Use:   "split FILE",
-		Short: "show the pieces that a model is cut into",
+		Short: "print the pieces of a model",
 		Long: `Cut the functions of a model at its splitting ops and print the pieces in
 program order. Consecutive splitting ops share a piece; pieces between them can
 be captured into graphs. Pieces with the same hash are compiled once.
 
-Without --split-on the cuts are at the ops that the module declares split; an
+Without --split-on the cuts are at the ops that the module declares as split; an
 empty list cuts nowhere. ns::op.default matches an op that is declared as ns::op.
 
-The column graph says which graphs hold a piece in the mode: its own, the graph of the
-whole function, both, or none. If compile and run refuse the mode, the reason follows.`,
+The column graph has the graphs that contain a piece in --mode: own (a graph of the piece),
+whole (the graph of the whole function), both, or none. If compile and run refuse the mode,
+the reason follows.`,
 		Example: `  pwc split model.ir
   pwc split models/llama --split-on attention::paged,linear
   pwc split models/llama --func logits --json
@@ -48,19 +49,19 @@ whole function, both, or none. If compile and run refuse the mode, the reason fo
 	cmd.Flags().StringSliceVar(&on, "split-on", nil, "`OP`s to cut at: ns::op, ns::op.overload, or an op of the table")
 	cmd.Flags().StringVar(&fn, "func", "", "restrict to this `FUNCTION`")
 	addMode(cmd, &mode)
-	cmd.Flags().BoolVar(&dot, "dot", false, "print the pieces as a graph in the DOT language of Graphviz, identical ones once")
+	cmd.Flags().BoolVar(&dot, "dot", false, "print the pieces as a graph in the DOT language of Graphviz; identical pieces are one node")
 	cmd.Flags().BoolVar(&long, "long", false, "print the inputs and results of each piece, and the lifetimes of memory between pieces")
 	return cmd
 }
 
-// splitOutput says what is printed in place of the table.
+// splitOutput has the flags for other outputs than the table.
 type splitOutput struct{ long, dot bool }
 
 type splitReport struct {
 	Items      []splitItem `json:"items"`
 	Pieces     int         `json:"pieces"`
 	Capturable int         `json:"capturable"`
-	Distinct   int         `json:"distinct"`          // compiled pieces that differ
+	Distinct   int         `json:"distinct"`          // number of different pieces, by hash
 	Refused    string      `json:"refused,omitempty"` // why compile and run refuse the mode
 }
 
@@ -70,7 +71,7 @@ type splitItem struct {
 	Splitting bool     `json:"splitting"`
 	Nodes     []string `json:"nodes"`
 	Hashes    []string `json:"hashes,omitempty"` // of its compiled pieces, shortened
-	Graph     string   `json:"graph"`            // what holds it: own, whole, both, none
+	Graph     string   `json:"graph"`            // the graphs that contain it: own, whole, both, none
 }
 
 func (a *app) runSplit(path string, on []string, name, modeName string, show splitOutput, f *modelFlags) error {
@@ -138,8 +139,8 @@ func (a *app) runSplit(path string, on []string, name, modeName string, show spl
 	return err
 }
 
-// writeDOT writes the pieces of a function as a graph: identical ones once, with how often
-// one follows another.
+// writeDOT writes the pieces of a function as a graph. Identical pieces are one node, with their
+// number; an edge has the number of times that one piece follows another.
 func writeDOT(w *strings.Builder, p *split.Plan) {
 	id := func(u *split.Unit) string {
 		if u.Piece == nil {
@@ -172,10 +173,10 @@ func writeDOT(w *strings.Builder, p *split.Plan) {
 	w.WriteString("}\n")
 }
 
-// heldBy says which graphs are made of a function.
+// heldBy has the graphs that are captured of a function: of its pieces, of the whole.
 type heldBy struct{ pieces, whole bool }
 
-// of returns what holds an item.
+// of returns the graphs that contain an item, as in splitItem.Graph.
 func (h heldBy) of(splitting bool) string {
 	switch own := h.pieces && !splitting; {
 	case own && h.whole:
@@ -188,8 +189,8 @@ func (h heldBy) of(splitting bool) string {
 	return "none"
 }
 
-// graphsOf asks what piecewise.New would capture of each function in a mode, and why it
-// would refuse the mode.
+// graphsOf returns the graphs that piecewise.New would capture of each function in a mode, and its
+// error if it refuses the mode.
 func (a *app) graphsOf(m *ir.Module, on []string, mode piecewise.Mode) (map[string]heldBy, error) {
 	reports, err := a.checkModule(m, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode}, Compile: piecewise.CompileOptions{SplitOn: on}})
 	out := map[string]heldBy{}
@@ -199,7 +200,7 @@ func (a *app) graphsOf(m *ir.Module, on []string, mode piecewise.Mode) (map[stri
 	return out, err
 }
 
-// runs joins names and counts those that follow themselves: "add ×3, mul".
+// runs joins names, and counts repetitions: "add ×3, mul".
 func runs(names []string) string {
 	var out []string
 	for i := 0; i < len(names); {

@@ -20,80 +20,83 @@ import (
 	"pwc/runtime/host"
 )
 
-// platform is a kind of device that this program was built for.
+// platform is a kind of device that this program supports.
 type platform struct {
-	kind  string   // what stands before the colon
-	forms []string // of its targets, as --target takes them
+	kind  string   // the part of a target before the colon
+	forms []string // descriptions of its targets, for errors
 
-	complete []string // those that a shell completes
+	complete []string // targets that a shell completes
 
-	// open opens a target, on the device of that number. Where nothing will run, one that
-	// names an architecture is opened without its device. A *usageError says that there is no
-	// such target.
+	// open opens a target on the device of that number. If run is false and the target
+	// names an architecture, it is opened without a device. The error is a *usageError if
+	// there is no such target.
 	open func(ordinal int, f *buildFlags, run bool) (*target, error)
 }
 
-// platforms returns what --target can be.
+// platforms returns the platforms of --target.
 func platforms() []platform {
 	return append([]platform{{kind: host.Target, forms: []string{host.Target}, complete: []string{host.Target}, open: openHost}}, gpus()...)
 }
 
-// target is what code is made for, and the device that it runs on.
+// target is a compile target, with the device that runs its code.
 type target struct {
 	name    string        // "host", "cuda:sm_90"
-	dev     device.Device // nil: this machine has none, and nothing will run
+	dev     device.Device // nil: code is compiled and not run
 	backend compile.Backend
-	cuda    cudaCompiler // nil: the target has no CUDA C
+	cuda    cudaCompiler // nil: the target is not a GPU
 
-	watch func(seen func(source string, cubin []byte)) // nil, or has every source that is compiled from then on told
+	watch func(seen func(source string, cubin []byte)) // makes the compiler call seen after each source; nil: not a GPU
 
-	// aim makes the target another one that the device runs; nil where there is no
-	// choice. configure must follow. The error says that the device does not run it.
+	// aim changes the target to another one that the device runs. The caller must call
+	// configure afterwards. It returns an error if the device does not run the target.
+	// nil: the device has only one target.
 	aim func(name string) error
 
-	// join gives the device the routines that meet the other ranks of groups, for calls of up to so many
-	// bytes. All devices of a group join at the same time. nil: there is no device.
+	// join adds the routines of collectives to the device, for calls of up to most bytes. All devices
+	// of a group must call it concurrently. nil: there is no device.
 	join func(ctx context.Context, most int64, groups ...*collective.Group) error
 
-	// timeCollectives measures all_reduces on all devices of a group at the same time. nil: there is nothing to choose.
+	// timeCollectives measures all_reduces. All devices of a group must call it concurrently. nil: there is only one
+	// algorithm.
 	timeCollectives func(ctx context.Context, g *collective.Group) (tuneCollectives, error)
 
-	// collectives counts the calls that join's routines enqueued or captured. nil: the device does not count.
+	// collectives returns the number of collectives that the device enqueued or captured. nil: the device does not
+	// count them.
 	collectives func() *collectiveCounts
 
 	meter func(s device.Stream) (meter, error)
 
-	tune    tuner                      // nil: nothing is chosen on the device
-	records func(records *cache.Store) // nil, or has the device follow what was measured before
+	tune    tuner                      // nil: the device has nothing to tune
+	records func(records *cache.Store) // makes the device use the store's tuning records; nil: there are none
 
-	compiler pieces.Compiler    // the backend with the passes that the flags leave
-	events   func(pieces.Event) // nil, or told of what is compiled and loaded
+	compiler pieces.Compiler    // the backend with the passes of the flags
+	events   func(pieces.Event) // gets the events of the build; may be nil
 	bar      *progress          // of the last backend
-	trace    *traceFile         // nil: none is written
-	ops      []device.Op        // that were opened, for close
-	kernels  *kernels           // of extern ops
+	trace    *traceFile         // nil: no --trace-out
+	ops      []device.Op        // open ops, for close
+	kernels  *kernels           // of extern ops and collectives
 }
 
-// collectiveCounts are the collectives of one device by what computes them. One that was captured counts once.
+// collectiveCounts counts the collectives of one device by implementation. A captured collective counts once.
 type collectiveCounts struct {
 	Peer  int64 `json:"peer"`  // kernels over peer memory
 	Fused int64 `json:"fused"` // all_reduces that are part of other kernels
 	NCCL  int64 `json:"nccl"`
 }
 
-// cudaCompiler compiles the kernels of ops.
+// cudaCompiler compiles the kernels of extern ops.
 type cudaCompiler interface {
 	compileKernel(ctx context.Context, k Kernel, arch string) (cubin, ptx []byte, err error)
-	Err() error // what keeps it from compiling anything, found when it was tried
+	Err() error // why it cannot compile at all; nil if it can, or has not tried yet
 }
 
-// openTarget opens the target of the flags: with its device where something will
-// run, or where only the device tells what the target is.
+// openTarget opens the target of the flags. It opens the device if run is set, or if the target
+// depends on the device, as "cuda" does.
 func openTarget(f *buildFlags, run bool) (*target, error) {
 	return openTargetOn(f.process.device, f, run)
 }
 
-// openTargetOn is openTarget for the device of a number, of those of one kind.
+// openTargetOn is openTarget for device number ordinal of the target's kind.
 func openTargetOn(ordinal int, f *buildFlags, run bool) (*target, error) {
 	for _, name := range f.disable {
 		if err := canDisable(name); err != nil {
@@ -124,7 +127,7 @@ func openTargetOn(ordinal int, f *buildFlags, run bool) (*target, error) {
 	return t, nil
 }
 
-// configure makes the compiler of the flags.
+// configure sets the compiler with the flags, and removes the kernels of an earlier target.
 func (t *target) configure(f *buildFlags) {
 	t.kernels = &kernels{code: map[[sha256.Size]byte]*program.Program{}}
 	pipeline := pieces.Pipeline{Backend: t.backend, Options: f.options()}
@@ -134,7 +137,7 @@ func (t *target) configure(f *buildFlags) {
 	}
 }
 
-// targetForms says what --target can be.
+// targetForms lists the values of --target, for errors.
 func targetForms(all []platform) string {
 	var forms []string
 	for _, p := range all {
@@ -145,7 +148,7 @@ func targetForms(all []platform) string {
 
 func openHost(_ int, f *buildFlags, _ bool) (*target, error) {
 	if f.target != host.Target {
-		return nil, usagef("the host has no architectures to choose from")
+		return nil, usagef("target host has no architectures")
 	}
 	dev := host.Open(host.Options{Workers: f.threads})
 	return &target{name: host.Target, dev: dev, backend: compilehost.New(), meter: newHostMeter,
@@ -154,7 +157,7 @@ func openHost(_ int, f *buildFlags, _ bool) (*target, error) {
 		}}, nil
 }
 
-// closeOps closes the ops that were opened.
+// closeOps closes the open ops.
 func (t *target) closeOps() error {
 	var errs []error
 	for _, op := range t.ops {
@@ -175,7 +178,7 @@ func (t *target) close() error {
 	return errors.Join(errs...)
 }
 
-// explain gives the reason once where all compilations failed for the same one.
+// explain replaces the errors of all compilations by the compiler's error, if it cannot compile at all.
 func (t *target) explain(err error) error {
 	if err != nil && t.cuda != nil && t.cuda.Err() != nil {
 		return fmt.Errorf("compiling for %s: %w", t.name, t.cuda.Err())

@@ -26,7 +26,7 @@ import (
 	"pwc/tune"
 )
 
-// gpus returns the platforms that a program built with -tags nocuda does not have.
+// gpus returns the platforms of GPUs.
 func gpus() []platform {
 	return []platform{{
 		kind:     "cuda",
@@ -36,10 +36,9 @@ func gpus() []platform {
 	}}
 }
 
-// openGPUOf opens the driver's GPU of an ordinal; where nothing runs and the target names
-// an architecture, none. NVRTC is opened when something has to be compiled: with
-// a cache that has everything it need not be there. Nor need cuBLASLt, without which
-// products of many rows are slower: doctor says so.
+// openGPUOf opens GPU number ordinal of the driver. It opens no GPU if run is false and the target
+// names an architecture. NVRTC is opened at the first compilation, so a complete cache works without
+// it. cuBLASLt is optional: without it GEMMs of many rows are slower, which pwc doctor reports.
 func openGPUOf(ordinal int, f *buildFlags, run bool) (*target, error) {
 	name := f.target
 	compiler := &watched{gpuCompiler: nvrtc.Deferred(nvrtc.Options{}, "--std=c++17")}
@@ -64,7 +63,7 @@ func openGPUOf(ordinal int, f *buildFlags, run bool) (*target, error) {
 	return t, nil
 }
 
-// watched is a compiler that tells what it compiles.
+// watched is a compiler that calls seen with each source that it compiled.
 type watched struct {
 	gpuCompiler
 	seen atomic.Pointer[func(source string, cubin []byte)]
@@ -81,7 +80,7 @@ func (w *watched) Compile(ctx context.Context, source, name, arch string) (cubin
 	return cubin, ptx, err
 }
 
-// newGPUTarget returns the target of a name on a GPU: "cuda" is its own.
+// newGPUTarget returns the target of a name on a GPU. "cuda" is the GPU's own target.
 func newGPUTarget(dev *cuda.Device, name string, compiler gpuCompiler) (*target, error) {
 	t := &target{cuda: kernelCompiler{compiler}, dev: dev}
 	options := collectivecuda.Options{Code: t.collectiveCode, NCCL: openNCCL, Counts: new(collectivecuda.Counts)}
@@ -131,39 +130,39 @@ func newGPUTarget(dev *cuda.Device, name string, compiler gpuCompiler) (*target,
 	return t, nil
 }
 
-// collectiveCode finds the kernel of a collective.
+// collectiveCode returns the compiled kernel of a collective.
 func (t *target) collectiveCode(ctx context.Context, v collectivecuda.Variant) (*program.Program, error) {
 	return t.kernels.find(ctx, collectiveKernel(v))
 }
 
 func openNCCL() (nccl.API, error) { return nccl.Open(nccl.Options{}) }
 
-// gpuCompiler compiles CUDA C for kernels of the compiler and of ops.
+// gpuCompiler compiles the CUDA C of the backend and of extern ops.
 type gpuCompiler interface {
 	compilecuda.Compiler
 	Err() error
 }
 
-// kernelCompiler compiles those of ops.
+// kernelCompiler compiles the kernels of extern ops.
 type kernelCompiler struct{ gpuCompiler }
 
 func (c kernelCompiler) compileKernel(ctx context.Context, k Kernel, arch string) (cubin, ptx []byte, err error) {
 	return nvrtc.CompileSpecific(ctx, c, k.Source, k.Name+".cu", arch, k.ArchSpecific)
 }
 
-// useLibrary has products chosen by records, and lets them be measured.
+// useLibrary makes cuBLASLt use tuning records, and sets the target's tuner.
 func (t *target) useLibrary(dev *cuda.Device, lib *cublaslt.Library) {
 	t.records = func(s *cache.Store) {
 		if s != nil {
 			lib.UseRecords(tune.Records(s))
 		}
 	}
-	t.tune = func(ctx context.Context, programs []piecewise.Sized, s *cache.Store, candidates int, progress func(done, of int)) ([]tuneProduct, error) {
+	t.tune = func(ctx context.Context, programs []piecewise.Sized, s *cache.Store, candidates int, progress func(done, of int)) ([]tuneGEMM, error) {
 		found, err := tune.Run(ctx, programs, tune.Options{Device: dev, Library: lib, Store: s, Candidates: candidates, Progress: func(done, of int, _ string) { progress(done, of) }})
-		out := make([]tuneProduct, len(found))
+		out := make([]tuneGEMM, len(found))
 		us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 		for i, r := range found {
-			out[i] = tuneProduct{Product: r.Product, Kernel: r.Kernel, Own: us(r.Own), Heuristic: us(r.Heuristic), Best: us(r.Best), Tried: r.Tried, Choice: choseOther,
+			out[i] = tuneGEMM{Name: r.Product, Kernel: r.Kernel, Own: us(r.Own), Heuristic: us(r.Heuristic), Best: us(r.Best), Tried: r.Tried, Choice: choseOther,
 				library: fmt.Sprintf("cuBLASLt %d", r.Version)}
 			switch {
 			case r.Choice.Own:
@@ -176,11 +175,11 @@ func (t *target) useLibrary(dev *cuda.Device, lib *cublaslt.Library) {
 	}
 }
 
-// collectiveSizes are the bytes of the all_reduces that are measured.
+// collectiveSizes are the sizes of the measured all_reduces, in bytes.
 var collectiveSizes = []int64{64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20}
 
-// recordedNCCLBytes returns from which size on NCCL was faster among so many GPUs of a kind; 0: at none, or nobody has
-// measured it with the NCCL of this machine.
+// recordedNCCLBytes returns the size from which on NCCL is faster, by the tuning record for so many GPUs of a kind. It
+// returns 0 if NCCL is never faster, or if there is no record with the NCCL version of this machine.
 func recordedNCCLBytes(device string, ranks int) int64 {
 	o, off, err := cache.FromEnv()
 	if off || err != nil { // openStore reports the error
@@ -196,7 +195,7 @@ func recordedNCCLBytes(device string, ranks int) int64 {
 	return c.NCCLBytes
 }
 
-// reportCollectives says what was measured among so many GPUs of a kind.
+// reportCollectives converts the times of so many GPUs of a kind to a report, and makes the tuning record.
 func reportCollectives(device string, ranks int, times []collectivecuda.AllReduceTime) (r tuneCollectives, err error) {
 	l, err := nccl.Open(nccl.Options{})
 	if err != nil {
@@ -213,11 +212,11 @@ func reportCollectives(device string, ranks int, times []collectivecuda.AllReduc
 	return r, nil
 }
 
-// openNVTX opens the library that profilers listen to.
+// openNVTX opens the NVTX library, which passes ranges to profilers.
 func openNVTX() (marker, error) { return nvtx.Open(nvtx.Options{}) }
 
-// gpuTargets returns the targets of the machine's GPUs, each once, and its driver by
-// the CUDA that it runs; nothing without a driver.
+// gpuTargets returns the different targets of the machine's GPUs, and the driver's CUDA version. Both
+// are empty without a driver.
 func gpuTargets() (targets []string, driver string) {
 	m, err := cuda.Describe(cuda.Options{})
 	if err != nil {
@@ -235,8 +234,7 @@ func collectiveKernel(v collectivecuda.Variant) Kernel {
 	return Kernel{Name: v.Entry(), Source: v.Source()}
 }
 
-// collectiveKernels returns the kernels of the collectives of a module, for any size of their
-// operands.
+// collectiveKernels returns the kernels of a module's collectives, for operands of any size.
 func collectiveKernels(m *ir.Module) []Kernel {
 	algorithms := map[ir.OpID][]collectivecuda.Algorithm{
 		ir.OpAllReduce: {collectivecuda.OneShot, collectivecuda.TwoShot}, ir.OpReduceScatter: {collectivecuda.ReduceScatter},

@@ -8,14 +8,14 @@ import (
 	"pwc/ir"
 )
 
-// gpus returns none: the program was built without them.
+// gpus returns nil: the program was built with -tags nocuda.
 func gpus() []platform { return nil }
 
-// openNVTX fails: NVTX is opened as the other libraries of CUDA are.
+// openNVTX returns an error: a program built with -tags nocuda opens no libraries.
 func openNVTX() (marker, error) { return nil, errors.New("this pwc was built with -tags nocuda") }
 
-// gpuTargets returns none.
+// gpuTargets returns no targets and no driver.
 func gpuTargets() (targets []string, driver string) { return nil, "" }
 
-// collectiveKernels returns none: they are of GPUs.
+// collectiveKernels returns nil: only GPUs need kernels.
 func collectiveKernels(*ir.Module) []Kernel { return nil }

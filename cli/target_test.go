@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// missingCompiler compiles nothing and says why once.
+// missingCompiler is a compiler that cannot compile at all.
 type missingCompiler struct{ err error }
 
 func (c missingCompiler) compileKernel(context.Context, Kernel, string) (cubin, ptx []byte, err error) {
@@ -16,8 +16,8 @@ func (c missingCompiler) compileKernel(context.Context, Kernel, string) (cubin, 
 
 func (c missingCompiler) Err() error { return c.err }
 
-// Where no kernel can be compiled for the same reason, it is said once, whatever
-// each of them says.
+// If no kernel can be compiled for the same reason, the reason is printed once, and not the errors of
+// the kernels.
 func TestExplain(t *testing.T) {
 	missing := errors.New("no compiler")
 	many := errors.Join(fmt.Errorf("piece 0: %w", missing), fmt.Errorf("piece 2: %w", missing))

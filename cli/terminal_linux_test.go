@@ -13,8 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onTerminal runs a command on a terminal of so many columns and returns all that was
-// written to it. 0 columns is a terminal that does not know.
+// onTerminal runs a command on a terminal with so many columns, 0 for unknown, and returns its output.
 func onTerminal(t *testing.T, columns uint16, env string, args ...string) string {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
@@ -44,14 +43,14 @@ func onTerminal(t *testing.T, columns uint16, env string, args ...string) string
 		t.Fatal(err)
 	}
 	slave.Close()
-	out, _ := io.ReadAll(master) // ends with an error when nobody has the other side
+	out, _ := io.ReadAll(master) // ends with an error when the other side is closed
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("pwc %s: %v", strings.Join(args, " "), err)
 	}
 	return string(out)
 }
 
-// On a terminal bars and a line say what is being done, and are taken away.
+// On a terminal bars and a status line show the current work, and are removed at the end.
 func TestTerminal(t *testing.T) {
 	requests := filepath.Join(t.TempDir(), "requests.jsonl")
 	if err := os.WriteFile(requests, []byte("{\"ids\": [5], \"max_new\": 250}\n{\"ids\": [6], \"max_new\": 250}\n"), 0o600); err != nil {
@@ -79,11 +78,11 @@ func TestTerminal(t *testing.T) {
 	if out := onTerminal(t, 80, "TERM=dumb", many...); strings.ContainsAny(out, "\x1b") || strings.Contains(out, "running") {
 		t.Errorf("drawn on a terminal that cannot: %q", out)
 	}
-	// A line would be drawn over tokens that are streamed.
+	// A status line would overwrite streamed tokens.
 	if out := onTerminal(t, 80, "TERM=xterm", "generate", model, "--ids", "5", "--max-new", "250"); strings.Contains(out, "running") {
 		t.Errorf("a line among the tokens: %q", out)
 	}
-	// A word that is longer than its column stands alone, however narrow that is.
+	// A word that is longer than its column is a line of its own, no matter how narrow the column is.
 	if out := onTerminal(t, 20, "TMPDIR="+t.TempDir(), "doctor"); !strings.Contains(out, "replays") || strings.Contains(out, "panic") {
 		t.Errorf("doctor on 20 columns:\n%s", out)
 	}

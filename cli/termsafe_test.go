@@ -19,11 +19,11 @@ import (
 	"pwc/safetensors"
 )
 
-// evil is a name that clears a screen, sets a title, reverses what follows, forges a line, is no
-// UTF-8, and is long.
+// evil is a long name with control sequences that clear the screen, set the title, reverse text and
+// forge a line, and with invalid UTF-8.
 var evil = "x\x1b[2J\x1b]0;t\a\u202e\u009b31m\nforged: line\r\xff" + strings.Repeat("y", 200)
 
-// obeyed returns the first character of a text that a terminal obeys, or a line that was forged.
+// obeyed returns the first control character of a text, or a forged line.
 func obeyed(text string) string {
 	for i, line := range strings.Split(text, "\n") {
 		if strings.HasPrefix(line, "forged") {
@@ -38,9 +38,9 @@ func obeyed(text string) string {
 	return ""
 }
 
-// TestNothingIsObeyed gives every command names that a terminal would obey: of files, modules,
-// functions, tensors, ops, keys, values and flags. What is printed, as text and as JSON, on
-// either output, has none of it.
+// TestNothingIsObeyed gives every command names with control sequences: of files, modules,
+// functions, tensors, ops, keys, values and flags. Standard output and standard error, as text and
+// as JSON, must not contain the sequences.
 func TestNothingIsObeyed(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PWC_CACHE", "")
@@ -56,7 +56,7 @@ func TestNothingIsObeyed(t *testing.T) {
 		return path
 	}
 	inFile := strings.ReplaceAll(evil, "/", "")[:60]
-	q := strconv.Quote(strings.ToValidUTF8(evil, "")) // as the language has strings
+	q := strconv.Quote(strings.ToValidUTF8(evil, "")) // a string of the IR
 	module := "pwc 1\nmodule " + q + " {\n  sym N in [1, 64] batch\n  weight @" + q + " : f32[4]\n  func @" + q + "(%" + q + ": f32[N, 4]) -> (f32[N, 4]) {\n    %" + q + "1 = neg(%" + q + ") loc(" + q + ")\n    return %" + q + "1\n  }\n}\n"
 	module = strings.ReplaceAll(module, q+"1", strconv.Quote(strings.ToValidUTF8(evil, "")+"1"))
 	good := write(inFile+"good.ir", module)
@@ -128,7 +128,7 @@ func TestNothingIsObeyed(t *testing.T) {
 			t.Errorf("no hostile call of command %s", name)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(calls)) { // what one leaves behind, the next one finds
+	for _, name := range slices.Sorted(maps.Keys(calls)) { // in order: a command may use the files of an earlier one
 		for _, args := range calls[name] {
 			for _, more := range [][]string{nil, {"--json"}} {
 				var stdout, stderr bytes.Buffer

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// together calls f for the n devices of this process at the same time, for the first on this goroutine, and waits
-// for all of them. The groups of a rank that fails end, so that no other waits for it.
+// together calls f concurrently for the n devices of this process, for the first one in this goroutine, and waits
+// for all calls. If a call fails, the groups of its device end, so that no other device waits for it.
 func (w *world) together(n int, f func(rank int) error) error {
 	if n == 1 {
 		err := f(0)

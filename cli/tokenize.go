@@ -16,12 +16,12 @@ func (a *app) tokenizeCommand() *cobra.Command {
 	var bare, control bool
 	cmd := &cobra.Command{
 		Use:   "tokenize TOKENIZER",
-		Short: "turn text into ids, or ids into text",
-		Long: `Turn text into the ids of a tokenizer: a checkpoint directory, a tokenizer.json, a
+		Short: "convert text to ids, or ids to text",
+		Long: `Convert text to the ids of a tokenizer: a checkpoint directory, a tokenizer.json, a
 SentencePiece model (tokenizer.model), or the ranks of tiktoken (.tiktoken). The text is
---text, else standard input. --ids turns ids back into text.
+--text, else standard input. --ids converts ids to text.
 
-What surrounds a sequence, such as the token of its beginning, is added unless --bare is
+Special tokens, such as the one that begins a sequence, are added unless --bare is
 given. Control tokens have no text unless --control is given.`,
 		Example: `  pwc tokenize models/llama --text "Hello, world"
   pwc tokenize tokenizer.json --ids 72,101,108
@@ -51,8 +51,8 @@ given. Control tokens have no text unless --control is given.`,
 			return a.printTokens(t, t.Encode(text, !bare))
 		},
 	}
-	cmd.Flags().StringVar(&text, "text", "", "`TEXT` to turn into ids (default: standard input)")
-	cmd.Flags().Var(&ids, "ids", "`ID`s to turn into text")
+	cmd.Flags().StringVar(&text, "text", "", "`TEXT` to convert to ids (default: standard input)")
+	cmd.Flags().Var(&ids, "ids", "`ID`s to convert to text")
 	cmd.Flags().BoolVar(&bare, "bare", false, "do not add special tokens, such as the one that begins a sequence")
 	cmd.Flags().BoolVar(&control, "control", false, "print control tokens as the vocabulary spells them")
 	return cmd
@@ -61,7 +61,7 @@ given. Control tokens have no text unless --control is given.`,
 // maxText bounds a text on standard input, in bytes.
 const maxText = 256 << 20
 
-// openTokenizer opens the tokenizer of a file, of a directory, or of the directory of a checkpoint's file.
+// openTokenizer opens a tokenizer: a file, a directory with one, or a file of a checkpoint whose directory has one.
 func openTokenizer(path string) (*tokenizer.Tokenizer, error) {
 	switch filepath.Ext(path) {
 	case ".ir", ".safetensors":
@@ -76,7 +76,7 @@ func openTokenizer(path string) (*tokenizer.Tokenizer, error) {
 
 type tokenizeReport struct {
 	IDs    []int32  `json:"ids"`
-	Tokens []string `json:"tokens"` // as the vocabulary writes them
+	Tokens []string `json:"tokens"` // as the vocabulary spells them
 }
 
 func (a *app) printTokens(t *tokenizer.Tokenizer, ids []int32) error {

@@ -15,13 +15,13 @@ func (f *buildFlags) addTraceOut(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.traceOut, "trace-out", "", "write a trace of the host, captures and timed kernels to `FILE`, for Perfetto or chrome://tracing")
 }
 
-// traceFile is a trace that is written when the target is closed.
+// traceFile is the trace of --trace-out. It is written when the target is closed.
 type traceFile struct {
 	path   string
 	tracer *inspect.Tracer
 }
 
-// traced returns an observer that tells the trace, too, if there is one.
+// traced returns an observer that forwards to o and, if there is one, to the trace.
 func (t *target) traced(o piecewise.Observer) piecewise.Observer {
 	if t.trace == nil {
 		return o
@@ -29,18 +29,18 @@ func (t *target) traced(o piecewise.Observer) piecewise.Observer {
 	return both(o, t.trace.tracer)
 }
 
-// memory adds what a backend takes of the device.
+// memory adds the device memory of a backend.
 func (t *traceFile) memory(p piecewise.Plan) {
 	if t != nil {
 		t.tracer.Memory(map[string]int64{"weights": p.WeightBytes, "states": p.StateBytes, "inputs": p.InputBytes, "results": p.ResultBytes, "constants": p.ConstBytes, "arena": p.PeakArenaBytes, "workspace": p.WorkspaceBytes})
 	}
 }
 
-// kernels adds the launches of a step one after the other, as events of the device timed them.
+// kernels adds the launches of a step as consecutive spans, with the times of the device's events.
 func (t *traceFile) kernels(labels []traced, took []time.Duration) {
 	at := time.Now()
 	for i, d := range took {
-		if i < len(labels) && labels[i].name != "" { // else what comes between launches
+		if i < len(labels) && labels[i].name != "" { // an empty name is the interval between launches
 			t.tracer.Span(labels[i].name, at, d)
 		}
 		at = at.Add(d)

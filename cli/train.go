@@ -16,7 +16,7 @@ import (
 	"pwc/train"
 )
 
-// trainFlags are the flags of train that compile does not have.
+// trainFlags are the flags of train other than those of modelFlags and buildFlags.
 type trainFlags struct {
 	data      string
 	shuffle   bool
@@ -37,7 +37,7 @@ type trainFlags struct {
 
 	steps     int64
 	micro     int
-	ranks     int   // that train together
+	ranks     int   // devices that train together
 	bucket    int64 // bytes of one call that sums gradients; 0: the default
 	fn        []string
 	mode      string
@@ -60,24 +60,25 @@ func (a *app) trainCommand() *cobra.Command {
 		Use:   "train FILE",
 		Short: "train a model: a module with a loss, or a language model",
 		Long: `Train a language model (a checkpoint directory or its config.json) on tensor input_ids,
-i32[rows, tokens], of the file --data, and on labels of that shape if the file has them:
--100 leaves a token out of the loss. Or train a module with a function that returns a
+i32[rows, tokens], of the file --data, and on labels of that shape if the file has them;
+the label -100 excludes a token from the loss. Or train a module with a function that returns a
 loss, f32[]: its parameters are the batch, and the f32 weights that it reads are trained.
 Forward, backward and optimizer are one function, which --mode captures into graphs.
 
-A parameter of a module takes the tensor of its name, which holds a batch for each step,
-[steps, …], or the rows of all batches in order. After the last batch the first one
-follows. If there are several losses, @loss.a and @loss.b, @choose selects the one that a
+A parameter of a module takes the tensor of its name, which has a batch for each step,
+[steps, …], or the rows of all batches in order. The first batch follows the last
+one. If there are several losses, @loss.a and @loss.b, @choose selects the loss that a
 step trains.
 
---out DIR gets model.safetensors with the weights, loss.csv, loss.svg, and
-checkpoint-N directories with the weights and the optimizer's state. --out
-FILE.safetensors gets the weights alone. An interrupt writes a checkpoint; --resume
-continues from it bit for bit.
+train writes model.safetensors with the weights, loss.csv, loss.svg, and checkpoint-N
+directories with the weights and the optimizer's state to --out DIR, or only the weights to
+--out FILE.safetensors. An interrupt writes a checkpoint; --resume continues from it with
+the same bits.
 
 --dp N trains on N devices, which have copies of the weights. A step takes N times as many
-batches, as with N micro-batches on one device. With --rank each device has a process of its
-own, on this host or on several; rank 0 prints and writes, and --resume reads the checkpoint on all.`,
+batches, as with N micro-batches on one device. With --rank each device has its own
+process, on this host or on several. Rank 0 prints and writes; with --resume all ranks
+read the checkpoint.`,
 		Example: `  pwc train model.ir --weights initial.safetensors --data data.safetensors --optimizer sgd --lr 0.1 --momentum 0.9 --steps 100
   pwc train model.ir --weights initial.safetensors --data data.safetensors --optimizer adamw --lr 3e-4 --betas 0.9,0.95 --clip-norm 1 --steps 1000 --out run
   pwc train model.ir --weights initial.safetensors --data data.safetensors --optimizer adamw --lr 3e-4 --steps 2000 --out run --resume
@@ -99,7 +100,7 @@ own, on this host or on several; rank 0 prints and writes, and --resume reads th
 	}
 	f.addImport(cmd, "f32")
 	f.addWeights(cmd)
-	cmd.Flags().Lookup("weights").Usage = "safetensors `FILE` or directory with the weights to start from, or dummy for made-up values (default: where the module says)"
+	cmd.Flags().Lookup("weights").Usage = "safetensors `FILE` or directory with the weights to start from, or dummy for made-up values (default: the path in the module)"
 	b.add(cmd)
 	b.addThreads(cmd)
 	b.process.add(cmd)
@@ -110,37 +111,37 @@ own, on this host or on several; rank 0 prints and writes, and --resume reads th
 	return cmd
 }
 
-// add adds the flags of train, or those of them that are named.
+// add adds the flags of train, or only those that are named.
 func (t *trainFlags) add(cmd *cobra.Command, only ...string) {
 	fl := pflag.NewFlagSet("", pflag.ContinueOnError)
 	fl.StringVar(&t.data, "data", "", "safetensors `FILE` with the batches: a tensor for each parameter of the loss")
-	fl.BoolVar(&t.shuffle, "shuffle", false, "draw another order of the rows of --data for each pass over them, from --seed")
+	fl.BoolVar(&t.shuffle, "shuffle", false, "shuffle the rows of --data for each pass over them, by --seed")
 	fl.StringVar(&t.optimizer, "optimizer", "adamw", "`NAME` of the optimizer: sgd, adam or adamw")
 	fl.Float64Var(&t.lr, "lr", 1e-3, "learning `RATE`")
 	fl.Float64Var(&t.momentum, "momentum", 0, "momentum of sgd")
 	fl.BoolVar(&t.nesterov, "nesterov", false, "Nesterov's momentum of sgd")
-	fl.Float64Var(&t.decay, "weight-decay", 0, "weight decay: of adamw decoupled (default for it: 0.01), else added to the gradient")
+	fl.Float64Var(&t.decay, "weight-decay", 0, "weight decay: for adamw decoupled (default 0.01), for other optimizers added to the gradient (default 0)")
 	fl.Float64SliceVar(&t.betas, "betas", []float64{0.9, 0.999}, "`BETA1,BETA2` of adam and adamw")
-	fl.Float64Var(&t.eps, "eps", 1e-8, "what adam and adamw add to the root of the second moment")
-	fl.Float64Var(&t.clip, "clip-norm", 0, "the largest `NORM` of all gradients together; larger ones are scaled down to it (default: no limit)")
+	fl.Float64Var(&t.eps, "eps", 1e-8, "added by adam and adamw to the root of the second moment")
+	fl.Float64Var(&t.clip, "clip-norm", 0, "the largest `NORM` of all gradients together; gradients with a larger norm are scaled down to it (default: no limit)")
 	fl.StringVar(&t.schedule, "schedule", "constant", "the learning rate after the warm-up until --steps: constant, or a linear or cosine decay to 0")
-	fl.Var(&wholeNumber[int64]{&t.warmup, 0, 1 << 24}, "warmup", "steps in which the learning rate rises from 0")
+	fl.Var(&wholeNumber[int64]{&t.warmup, 0, 1 << 24}, "warmup", "number of steps in which the learning rate rises from 0")
 	fl.Var(&wholeNumber[int64]{&t.rows, 1, maxNumber}, "batch-size", "`ROWS` of a batch of a language model (default: 8)")
-	fl.Var(&wholeNumber[int64]{&t.length, 2, maxNumber}, "length", "`TOKENS` of a row of a language model (default: those of a row of the data)")
-	fl.Var(&wholeNumber[int64]{&t.steps, 1, 1 << 40}, "steps", "train until step `N`; a resumed run counts the steps before it")
+	fl.Var(&wholeNumber[int64]{&t.length, 2, maxNumber}, "length", "`TOKENS` in a row of a language model (default: the length of the data's rows)")
+	fl.Var(&wholeNumber[int64]{&t.steps, 1, 1 << 40}, "steps", "train until step `N`, counted from the beginning of the run also with --resume")
 	fl.Var(&wholeNumber[int]{&t.micro, 1, 1 << 20}, "micro-batches", "accumulate the gradients of `N` micro-batches in each step")
-	fl.Var(&wholeNumber[int]{&t.ranks, 1, ir.MaxGroupSize}, "dp", "train on `N` devices, each on batches of its own (data parallelism); loss and gradients are the means")
-	fl.Var(byteFlag{&t.bucket}, "bucket", "with --dp, join gradients to buckets of up to `BYTES`, which are summed in one call (default 4MiB)")
+	fl.Var(&wholeNumber[int]{&t.ranks, 1, ir.MaxGroupSize}, "dp", "train on `N` devices, each on its own batches (data parallelism); loss and gradients are the means")
+	fl.Var(byteFlag{&t.bucket}, "bucket", "with --dp, sum gradients in buckets of up to `BYTES`, with one all_reduce for each (default 4MiB)")
 	fl.StringSliceVar(&t.fn, "func", nil, "`FUNCTION`s that return the loss (default: the only one, or @loss, or those named @loss.…)")
 	fl.StringVar(&t.mode, "mode", "full", "capture `MODE`: none, piecewise or full")
-	fl.StringVar(&t.precision, "precision", "f32", "`DTYPE` of matrix products and what follows them: f32, or bf16 or f16 with weights and optimizer in f32")
+	fl.StringVar(&t.precision, "precision", "f32", "`DTYPE` of GEMMs and the ops after them: f32, or bf16 or f16 with weights and optimizer in f32")
 	fl.Float64Var(&t.scaler.Initial, "loss-scale", t.scaler.Initial, "the initial loss `SCALE`; f16 always scales the loss, other dtypes if one of the --loss-scale flags is given")
 	fl.Float64Var(&t.scaler.Growth, "loss-scale-growth", t.scaler.Growth, "`FACTOR` by which the scale grows")
 	fl.Float64Var(&t.scaler.Backoff, "loss-scale-backoff", t.scaler.Backoff, "`FACTOR` by which the scale falls if a gradient is not finite; that step is skipped")
 	fl.Var(&wholeNumber[int64]{&t.scaler.Interval, 1, math.MaxInt32}, "loss-scale-interval", "`STEPS` with finite gradients after which the scale grows")
-	fl.Int64Var(&t.seed, "seed", 0, "`SEED` of dropout, --shuffle and other random numbers; a run that is resumed keeps its own")
-	fl.StringVar(&t.out, "out", "", "`DIR` for weights, checkpoints and the curve of the loss, or FILE.safetensors for the weights alone")
-	fl.Var(&wholeNumber[int64]{&t.every, 1, 1 << 40}, "save-every", "write a checkpoint every `N` steps (default: at the end and at an interrupt)")
+	fl.Int64Var(&t.seed, "seed", 0, "`SEED` of dropout, --shuffle and other random numbers; a resumed run keeps its seed")
+	fl.StringVar(&t.out, "out", "", "`DIR` for weights, checkpoints and the curve of the loss, or FILE.safetensors for only the weights")
+	fl.Var(&wholeNumber[int64]{&t.every, 1, 1 << 40}, "save-every", "write a checkpoint every `N` steps, in addition to the end and an interrupt")
 	fl.BoolVar(&t.resume, "resume", false, "resume from the latest checkpoint in --out")
 	fl.VisitAll(func(f *pflag.Flag) {
 		if len(only) == 0 || slices.Contains(only, f.Name) {
@@ -149,8 +150,8 @@ func (t *trainFlags) add(cmd *cobra.Command, only ...string) {
 	})
 }
 
-// check returns an error for flags that make no sense together, and takes what the defaults
-// depend on.
+// check returns a usage error for flags that exclude or need each other, and sets the defaults that
+// depend on other flags.
 func (t *trainFlags) check(cmd *cobra.Command) error {
 	changed := cmd.Flags().Changed
 	for _, name := range []string{"loss-scale", "loss-scale-growth", "loss-scale-backoff", "loss-scale-interval"} {
@@ -160,14 +161,14 @@ func (t *trainFlags) check(cmd *cobra.Command) error {
 	of := map[string]string{"momentum": "sgd", "nesterov": "sgd", "betas": "adam", "eps": "adam"}
 	for name, optimizer := range of {
 		if changed(name) && !strings.HasPrefix(t.optimizer, optimizer) {
-			return usagef("--%s has no effect on --optimizer %s", name, t.optimizer)
+			return usagef("--%s has no effect with --optimizer %s", name, t.optimizer)
 		}
 	}
 	switch {
 	case t.data == "":
 		return usagef("give the batches with --data data.safetensors")
 	case t.steps == 0:
-		return usagef("--steps N says how many steps to train")
+		return usagef("give the number of steps to train with --steps N")
 	case len(t.betas) != 2:
 		return usagef("--betas takes two numbers, as in 0.9,0.95")
 	case t.resume && (t.out == "" || t.single()):
@@ -183,10 +184,10 @@ func (t *trainFlags) check(cmd *cobra.Command) error {
 	return nil
 }
 
-// single reports whether --out is a file for the weights alone.
+// single reports whether --out is a file for only the weights.
 func (t *trainFlags) single() bool { return strings.HasSuffix(t.out, ".safetensors") }
 
-// options returns what the flags say of the step.
+// options returns the options of the training step that the flags set.
 func (t *trainFlags) options(symbols map[string]int64) (train.Options, error) {
 	o := train.Options{Losses: t.fn, Symbols: symbols, LearningRate: t.lr, ClipNorm: t.clip, MicroBatches: t.micro, Ranks: t.ranks, BucketBytes: t.bucket}
 	switch t.optimizer {
@@ -219,7 +220,7 @@ func (t *trainFlags) options(symbols map[string]int64) (train.Options, error) {
 		}
 	}
 	if !(t.lr >= 0) || !(t.clip >= 0) {
-		return o, usagef("--lr %s and --clip-norm %s: they take numbers of at least 0", strconv.FormatFloat(t.lr, 'g', -1, 64), fmt.Sprint(t.clip))
+		return o, usagef("--lr %s and --clip-norm %s: want numbers of at least 0", strconv.FormatFloat(t.lr, 'g', -1, 64), fmt.Sprint(t.clip))
 	}
 	return o, nil
 }

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// mostAfterLoss is how long ranks may run after one of them is lost (C22). They usually end at once.
+// mostAfterLoss is the longest time that ranks may run after one of them is lost (C22). They usually end at once.
 const mostAfterLoss = 10 * time.Second
 
 // mlpRun are the arguments of a run of two ranks on the MLP.
@@ -45,7 +45,7 @@ func sameFile(t *testing.T, a, b, name string) {
 	}
 }
 
-// startRanks starts both ranks of pwc train, each as a process.
+// startRanks starts both ranks of pwc train as processes.
 func startRanks(t *testing.T, args []string) (ranks []*exec.Cmd, says []*bytes.Buffer) {
 	t.Helper()
 	meet := "file:" + filepath.Join(t.TempDir(), "meet")
@@ -85,7 +85,7 @@ func awaitCheckpoint(t *testing.T, out string, says []*bytes.Buffer) {
 	}
 }
 
-// Two processes train as one process with both ranks does, bit for bit, also where they resume.
+// Two processes train with the same bits as one process with both ranks, also with --resume.
 func TestTrainRanksInProcesses(t *testing.T) {
 	dir := t.TempDir()
 	whole, parts := filepath.Join(dir, "whole"), filepath.Join(dir, "parts")
@@ -99,8 +99,8 @@ func TestTrainRanksInProcesses(t *testing.T) {
 	}
 }
 
-// The process of a rank that is killed ends the other one within ten seconds (C22), with an error that names it. The run
-// goes on from its last checkpoint as if nothing had happened.
+// If the process of a rank is killed, the other process ends within ten seconds (C22), with an error that names the
+// rank. The resumed run has the bits of an uninterrupted one.
 func TestTrainKilledRank(t *testing.T) {
 	for victim := range 2 {
 		dir := t.TempDir()
@@ -129,7 +129,7 @@ func TestTrainKilledRank(t *testing.T) {
 	}
 }
 
-// An interrupt of one process ends all of them after the same step; rank 0 leaves a checkpoint.
+// An interrupt of one process ends all processes after the same step, and rank 0 writes a checkpoint.
 func TestTrainRanksInterrupted(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no signals to send")

@@ -13,7 +13,7 @@ import (
 	"pwc/ir/interp"
 )
 
-// A run on several devices has the losses and the weights of one with as many micro-batches on one.
+// A run on several devices has the losses and weights of a run on one device with as many micro-batches.
 func TestTrainRanks(t *testing.T) {
 	for _, name := range []string{"mlp", "llama"} {
 		flags := func(out string, more ...string) []string {
@@ -36,8 +36,8 @@ func TestTrainRanks(t *testing.T) {
 	}
 }
 
-// A run on two devices that is resumed has the bits of one that is not. Other numbers of devices and micro-batches go
-// on from it, too.
+// A resumed run on two devices has the bits of an uninterrupted one. It can be resumed with other numbers of devices
+// and micro-batches.
 func TestTrainRanksResume(t *testing.T) {
 	dir := t.TempDir()
 	whole, parts := filepath.Join(dir, "whole"), filepath.Join(dir, "parts")
@@ -60,7 +60,7 @@ func TestTrainRanksResume(t *testing.T) {
 	}
 }
 
-// bench --train measures steps of several devices: twice the rows and the operations of one.
+// bench --train measures steps of several devices: two devices have twice the rows and operations of one.
 func TestBenchTrainRanks(t *testing.T) {
 	var of [2]struct{ Ranks, Rows, Operations int64 }
 	for i, ranks := range []string{"1", "2"} {
@@ -78,7 +78,7 @@ func TestBenchTrainRanks(t *testing.T) {
 	}
 }
 
-// Flags that make no sense together are refused, with what to do.
+// Flags that exclude or need each other are errors with advice.
 func TestTrainRanksUsage(t *testing.T) {
 	mlp := []string{"train", "../testdata/train/mlp.ir", "--weights", "../testdata/train/mlp/initial.safetensors", "--data", "../testdata/train/mlp/data.safetensors", "--steps", "1"}
 	branch := []string{"train", "../testdata/train/branch.ir", "--weights", "../testdata/train/branch/initial.safetensors", "--data", "../testdata/train/branch/data.safetensors", "--steps", "1"}

@@ -21,9 +21,9 @@ import (
 
 // trainReport is the JSON of train.
 type trainReport struct {
-	Losses  []number     `json:"losses"` // of the steps that were run now
-	First   int64        `json:"first_step"`
-	Steps   int64        `json:"steps"` // with those before a resumption
+	Losses  []number     `json:"losses"`     // of the steps of this process
+	First   int64        `json:"first_step"` // steps before this process
+	Steps   int64        `json:"steps"`      // all steps of the run, with those before --resume
 	Skipped int64        `json:"skipped"`
 	Mode    string       `json:"mode"`
 	Ranks   int          `json:"ranks"` // devices that trained together
@@ -33,7 +33,7 @@ type trainReport struct {
 
 type trainSeconds struct {
 	Compile float64 `json:"compile"`
-	Load    float64 `json:"load"` // with capturing
+	Load    float64 `json:"load"` // of loading and capturing
 	Train   float64 `json:"train"`
 }
 
@@ -42,19 +42,19 @@ type training struct {
 	app     *app
 	flags   *trainFlags
 	world   *world
-	steps   []*train.Step // of the ranks of this process
-	step    *train.Step   // of the first of them: rank 0 writes what the run leaves
+	steps   []*train.Step // by rank of this process
+	step    *train.Step   // steps[0]: rank 0 writes the files of the run
 	data    *train.Data
-	batches []*train.Data // of the same ranks
+	batches []*train.Data // by rank, as steps
 	weights safetensors.Source
-	files   []string // that are written to the directory of the weights
+	files   []string // to copy to the directory of the weights
 	log     *lossLog
 	rows    int64  // of a step
-	unit    string // what rows are
+	unit    string // of rows: "rows" or "tokens"
 	report  trainReport
 
 	follows bool  // rank 0 is another process
-	stopped error // why all ranks end before the last step, between the same steps
+	stopped error // why all ranks end before the last step, after the same step
 }
 
 func (a *app) runTrain(ctx context.Context, path string, f *modelFlags, bf *buildFlags, tf *trainFlags) (err error) {
@@ -132,7 +132,7 @@ func (a *app) runTrain(ctx context.Context, path string, f *modelFlags, bf *buil
 	r.report.Seconds.Load = time.Since(start).Seconds()
 	start = time.Now()
 	if err = r.run(ctx); err == nil {
-		err = w.leave() // rank 0 needs no other process to write what the run leaves, which may take long
+		err = w.leave() // writing the files may take long, and needs no other process
 	}
 	if err != nil || r.follows {
 		return errors.Join(err, r.stopped)
@@ -141,7 +141,7 @@ func (a *app) runTrain(ctx context.Context, path string, f *modelFlags, bf *buil
 	return errors.Join(r.stopped, r.finish(ctx))
 }
 
-// language returns the module that trains a model: of a checkpoint the one with its loss.
+// language returns the module to train: that of a checkpoint with a loss, or the module itself.
 func (r *training) language(m *model, data *safetensors.File) (*ir.Module, error) {
 	t := r.flags
 	if m.params == nil {
@@ -157,23 +157,23 @@ func (r *training) language(m *model, data *safetensors.File) (*ir.Module, error
 	if length == 0 {
 		info, err := data.Info(train.InputIDs)
 		if err != nil {
-			return nil, fmt.Errorf("%w; the data of a language model is %s, i32[rows, tokens]", err, train.InputIDs)
+			return nil, fmt.Errorf("%w; the data of a language model is tensor %s, i32[rows, tokens]", err, train.InputIDs)
 		}
 		if len(info.Shape) < 2 {
-			return nil, usagef("%s of %s is one text: give the tokens of a row with --length", train.InputIDs, t.data)
+			return nil, usagef("%s of %s has one dimension: give the number of tokens in a row with --length", train.InputIDs, t.data)
 		}
 		length = info.Shape[len(info.Shape)-1]
 	}
-	r.files = besideWeights(m.path)
+	r.files = sideFiles(m.path)
 	if slices.Contains(data.Names(), train.Labels) {
 		return train.Labeled(m.module, rows, length)
 	}
 	return train.Language(m.module, rows, length)
 }
 
-// besideWeights returns the files of a checkpoint that belong to its weights: what reads one
-// needs them.
-func besideWeights(path string) []string {
+// sideFiles returns the files of a checkpoint, other than its weights, that readers of the
+// checkpoint need.
+func sideFiles(path string) []string {
 	dir := path
 	if filepath.Ext(path) == ".json" {
 		dir = filepath.Dir(path)
@@ -193,7 +193,7 @@ func besideWeights(path string) []string {
 
 // explainTrain adds the flags that set the options which an error names.
 func explainTrain(err error) error {
-	for _, x := range []struct{ text, flag string }{{"a training step has one size", "--symbol N=64 gives a symbol its value"}, {"name the one that returns the loss", "--func NAME names it"}} {
+	for _, x := range []struct{ text, flag string }{{"a training step has one size", "--symbol N=64 sets the value of a symbol"}, {"name the one that returns the loss", "--func NAME names the function"}} {
 		if strings.Contains(err.Error(), x.text) {
 			return fmt.Errorf("%w\nOn the command line: %s", err, x.flag)
 		}
@@ -201,8 +201,8 @@ func explainTrain(err error) error {
 	return err
 }
 
-// newSteps compiles a program with the flags, for each rank on its device. The caller closes the steps,
-// also those that come with an error.
+// newSteps compiles a training program with the flags for each rank of this process. The caller closes the
+// steps, also if there is an error.
 func (a *app) newSteps(ctx context.Context, p *train.Program, t *target, w *world, f *buildFlags, mode piecewise.Mode, seed int64) (out []*train.Step, err error) {
 	err = a.forGPU(ctx, t, f, func() error {
 		o, done, err := a.backendOptions(p.Module, t, f, mode, bounds(p.Module, nil, nil))
@@ -216,8 +216,8 @@ func (a *app) newSteps(ctx context.Context, p *train.Program, t *target, w *worl
 	return out, explainOptions(err)
 }
 
-// stepsOf makes the steps of all ranks. Those after the first find its artifacts in the store, and are not
-// observed.
+// stepsOf makes the steps of all ranks of this process. The first step compiles; the others load its artifacts
+// from the store, and have no observers. Steps are returned also with an error.
 func (a *app) stepsOf(ctx context.Context, p *train.Program, t *target, w *world, seed int64, o piecewise.Options) (out []*train.Step, err error) {
 	o.Rank = w.rank()
 	s, err := train.New(ctx, p, seed, o)
@@ -247,7 +247,7 @@ func closeSteps(steps []*train.Step) error {
 	return errors.Join(errs...)
 }
 
-// batchesOf returns the batches of ranks.
+// batchesOf returns the batches of each rank.
 func batchesOf(d *train.Data, ranks []int) ([]*train.Data, error) {
 	out := make([]*train.Data, len(ranks))
 	for i, rank := range ranks {
@@ -259,7 +259,7 @@ func batchesOf(d *train.Data, ranks []int) ([]*train.Data, error) {
 	return out, nil
 }
 
-// shuffle draws the order of the rows from a seed, if it is asked for.
+// shuffle shuffles the rows of the data with a seed, if --shuffle is given.
 func (r *training) shuffle(seed int64) error {
 	if !r.flags.shuffle {
 		return nil
@@ -267,7 +267,7 @@ func (r *training) shuffle(seed int64) error {
 	return r.data.Shuffle(seed)
 }
 
-// count finds what a step trains on: tokens where a batch has rows of integers, else rows.
+// count sets rows and unit: the number of tokens of a step if an input is a matrix of integers, else of rows.
 func (r *training) count(p *train.Program) {
 	parts := int64(max(r.flags.micro, 1) * max(r.flags.ranks, 1))
 	r.rows, r.unit = parts, "rows"
@@ -287,12 +287,12 @@ func (r *training) count(p *train.Program) {
 	}
 }
 
-// load loads the step, and the checkpoint that it goes on from.
+// load loads the steps and, with --resume, the checkpoint.
 func (r *training) load(ctx context.Context) error {
 	if err := r.together(func(i int) error { return r.steps[i].Load(ctx, r.weights) }); err != nil {
 		return err
 	}
-	if r.flags.out != "" && !r.follows { // better now than after hours
+	if r.flags.out != "" && !r.follows { // fail before training
 		if err := r.step.CanSave(r.weights); err != nil {
 			return err
 		}
@@ -326,7 +326,8 @@ func (r *training) load(ctx context.Context) error {
 // together calls f for all ranks of this process at the same time.
 func (r *training) together(f func(i int) error) error { return r.world.together(len(r.steps), f) }
 
-// goesOn reports whether there is another step: all ranks see an interrupt of one of them between the same steps.
+// goesOn reports whether there is another step. The ranks exchange interrupts before each step, so that all of them end
+// after the same step.
 func (r *training) goesOn(ctx context.Context) (bool, error) {
 	if r.step.Steps() >= r.flags.steps {
 		return false, nil
@@ -394,14 +395,15 @@ func (r *training) run(ctx context.Context) error {
 	}
 }
 
-// progress is what the line on a terminal says after step n.
+// progress returns the text of the status line after step n.
 func (r *training) progress(n int64, loss float32, took time.Duration, first int64) string {
 	done := n - first
 	left := time.Duration(float64(took) / float64(done) * float64(r.flags.steps-n)).Round(time.Second)
 	return fmt.Sprintf("step %d of %d  loss %.4f  %.0f %s/s  %s left", n, r.flags.steps, loss, float64(done*r.rows)/took.Seconds(), r.unit, left)
 }
 
-// finish writes what the run leaves and prints the report. An interrupt leaves a checkpoint.
+// finish writes the files of the run and prints the report. After an interrupt it writes the same files, and prints how
+// to resume.
 func (r *training) finish(ctx context.Context) error {
 	r.report.Steps = r.step.Steps()
 	var err error
@@ -446,13 +448,13 @@ func (r *training) write(ctx context.Context) error {
 	return safetensors.Write(out, weights, map[string]string{"format": "pt"})
 }
 
-// checkpoint writes a checkpoint and the curve so far.
+// checkpoint writes a checkpoint, and the losses so far.
 func (r *training) checkpoint() error {
 	dir := checkpointDir(r.flags.out, r.step.Steps())
-	if _, err := os.Stat(dir); err == nil { // nothing was trained since
+	if _, err := os.Stat(dir); err == nil { // it was written after this step
 		return nil
 	}
-	if err := r.log.write(r.flags.out); err != nil { // first: a run that is resumed reads it, wherever this one was killed
+	if err := r.log.write(r.flags.out); err != nil { // before the checkpoint: a resumed run reads the losses of all its steps
 		return err
 	}
 	return r.step.Save(dir, r.weights, r.files...)
@@ -464,19 +466,19 @@ func checkpointDir(out string, step int64) string {
 	return filepath.Join(out, checkpointPrefix+strconv.FormatInt(step, 10))
 }
 
-// latestCheckpoint returns the checkpoint in a directory that has the most steps.
+// latestCheckpoint returns the checkpoint of a directory with the most steps.
 func latestCheckpoint(dir string) (string, error) {
 	steps, err := checkpoints(dir)
 	if err != nil {
 		return "", err
 	}
 	if len(steps) == 0 {
-		return "", fmt.Errorf("%s holds no checkpoint to resume from; leave out --resume to begin a new run", dir)
+		return "", fmt.Errorf("%s has no checkpoint to resume from; omit --resume to begin a new run", dir)
 	}
 	return checkpointDir(dir, slices.Max(steps)), nil
 }
 
-// checkpoints returns the steps of the checkpoints in a directory.
+// checkpoints returns the step numbers of the checkpoints in a directory.
 func checkpoints(dir string) ([]int64, error) {
 	root, err := openfile.Dir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -500,7 +502,7 @@ func checkpoints(dir string) ([]int64, error) {
 	return out, nil
 }
 
-// openOut makes sure that the run can leave what it trains.
+// openOut checks that the run can write to --out, and creates the directory of a new run.
 func (r *training) openOut() error {
 	r.log = &lossLog{}
 	out := r.flags.out
@@ -519,12 +521,13 @@ func (r *training) openOut() error {
 		return err
 	}
 	if len(steps) > 0 {
-		return usagef("--out %s already holds a run of %s: add --resume to continue it, or give another directory", out, plural(slices.Max(steps), "step"))
+		return usagef("--out %s already has a run of %s: add --resume to continue it, or give another directory", out, plural(slices.Max(steps), "step"))
 	}
 	return os.MkdirAll(out, 0o755)
 }
 
-// checkSeed refuses a seed that is not that of the run to resume: its random numbers go on.
+// checkSeed refuses a --seed that differs from the seed of the run to resume, whose random numbers
+// continue.
 func (t *trainFlags) checkSeed() error {
 	if !t.seedGiven {
 		return nil
@@ -535,12 +538,12 @@ func (t *trainFlags) checkSeed() error {
 	}
 	seed, err := train.SavedSeed(from)
 	if err == nil && seed != t.seed {
-		err = usagef("--seed %d: the run of %s has seed %d, which --resume keeps: leave --seed out, or begin a new run with another --out", t.seed, from, seed)
+		err = usagef("--seed %d: the run of %s has seed %d, which --resume keeps: omit --seed, or begin a new run with another --out", t.seed, from, seed)
 	}
 	return err
 }
 
-// print prints the report for people.
+// print prints the report as text.
 func (r *training) print() error {
 	w, rep := r.app.out, &r.report
 	fmt.Fprintf(w, "%s in mode %s: %.3f s to compile, %.3f to load, %.3f to train", plural(int64(len(rep.Losses)), "step"), rep.Mode, rep.Seconds.Compile, rep.Seconds.Load, rep.Seconds.Train)

@@ -71,7 +71,7 @@ func readTensor(t *testing.T, f *safetensors.File, name string) *interp.Tensor {
 	return y
 }
 
-// Each of PyTorch's runs can be called for, and gives its losses and weights.
+// train has the losses and weights of each of PyTorch's runs.
 func TestTrainAsPyTorch(t *testing.T) {
 	for name, flags := range trainGoldens {
 		out := filepath.Join(t.TempDir(), "out")
@@ -89,7 +89,7 @@ func TestTrainAsPyTorch(t *testing.T) {
 		weights := openTensors(t, filepath.Join(out, "model.safetensors"))
 		for _, w := range weights.Names() {
 			if strings.HasSuffix(w, "qkv.bias") {
-				continue // the gradient of the keys' bias is 0 but for rounding, which Adam divides by itself
+				continue // the gradient of the keys' bias is only rounding, which Adam scales up to steps of full size
 			}
 			if d := interp.Compare(readTensor(t, weights, w), readTensor(t, expected, "final."+w)); !d.Within(1e-4) {
 				t.Errorf("%s: %s: %s", name, w, d)
@@ -103,8 +103,7 @@ func TestTrainAsPyTorch(t *testing.T) {
 	}
 }
 
-// A run of bf16 products reaches the loss of f32 within 3 %; so does one of f16 with its scaled
-// loss.
+// A run with bf16 GEMMs reaches the loss of f32 within 3 %, and so does a run with f16 and a scaled loss.
 func TestTrainPrecisions(t *testing.T) {
 	want := trained(t, "gpt", trainGoldens["gpt"]...)
 	for _, precision := range []string{"bf16", "f16"} {
@@ -116,8 +115,8 @@ func TestTrainPrecisions(t *testing.T) {
 	}
 }
 
-// A run that is resumed has the bits of one that is not: weights, optimizer, losses and the order of
-// the rows, whose seed the checkpoint has.
+// A resumed run has the bits of an uninterrupted one: weights, optimizer, losses, and the order of the
+// rows, whose seed is in the checkpoint.
 func TestTrainResumes(t *testing.T) {
 	dir := t.TempDir()
 	whole, parts := filepath.Join(dir, "whole"), filepath.Join(dir, "parts")
@@ -155,7 +154,7 @@ func TestTrainResumes(t *testing.T) {
 	}
 }
 
-// An interrupt leaves a whole checkpoint, from which the run goes on, also of several devices.
+// An interrupt writes a complete checkpoint, from which the run resumes, also on several devices.
 func TestTrainInterrupted(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no signals to send")
@@ -202,7 +201,7 @@ func testTrainInterrupted(t *testing.T, ranks string) {
 	}
 }
 
-// A file with labels is trained on them: one whose labels leave out every token has the loss 0.
+// Labels in the file are used: the loss is 0 if all labels are -100.
 func TestTrainLabels(t *testing.T) {
 	const dir = "../testdata/train/repeat"
 	ids, err := openTensors(t, dir+"/data.safetensors").Tensor("input_ids")
@@ -227,8 +226,8 @@ func TestTrainLabels(t *testing.T) {
 	}
 }
 
-// A small language model learns to repeat what it has seen, from a config alone, and what it
-// leaves is a checkpoint that other commands take.
+// A small language model learns to repeat tokens, starting from only a config, and its output is a
+// checkpoint that other commands accept.
 func TestTrainLearns(t *testing.T) {
 	t.Setenv("PWC_CACHE", "off")
 	out := filepath.Join(t.TempDir(), "out")
@@ -247,7 +246,7 @@ func TestTrainLearns(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &report); err != nil {
 		t.Fatal(err)
 	}
-	// 3 of 15 tokens cannot be known, of 31 ids: 3 ln(31) / 15 = 0.69.
+	// 3 of 15 tokens are random among 31 ids: 3 ln(31) / 15 = 0.69.
 	if first, last := report.Losses[0], report.Losses[299]; first < 3.4 || last > 1 {
 		t.Errorf("the loss goes from %v to %v", first, last)
 	}

@@ -19,14 +19,14 @@ import (
 	"pwc/runtime/device"
 )
 
-// modeTrees is the value of --mode that runs functions by graph trees.
+// modeTrees is the value of --mode for graph trees.
 const modeTrees = "trees"
 
-// treeRounds is how often run --mode trees runs everything: once to warm up, once to record,
-// once to replay. What it prints is of the last.
+// treeRounds is the number of runs of run --mode trees: a warm-up, a recording and a replay. The
+// results are those of the last run.
 const treeRounds = 3
 
-// treeReport is what run --mode trees says of the trees.
+// treeReport has the counters of graph trees for run --mode trees.
 type treeReport struct {
 	Recorded    int            `json:"recorded"`
 	Warmups     int            `json:"warmups"`
@@ -38,7 +38,7 @@ type treeReport struct {
 	Reserved    int64          `json:"reserved_bytes"` // of the trees' pool
 }
 
-// treeCaller runs functions of a module by graph trees. Results are kept until forget.
+// treeCaller runs functions of a module by graph trees. Results are valid until forget.
 type treeCaller struct {
 	m       *ir.Module
 	s       *graphs.Session
@@ -102,7 +102,7 @@ func (c *treeCaller) call(ctx context.Context, f *ir.Func, args []value, symbols
 	for _, s := range fn.States() {
 		in = append(in, tree.Input{Tensor: c.states[s]})
 	}
-	var keys []int64 // each size is a function of its own
+	var keys []int64 // each combination of sizes is a separate function
 	for _, name := range slices.Sorted(maps.Keys(bound)) {
 		keys = append(keys, bound[name])
 	}
@@ -135,7 +135,7 @@ func (c *treeCaller) forget() error {
 	return errors.Join(errs...)
 }
 
-// close ends the trees.
+// close closes the trees, weights and states.
 func (c *treeCaller) close() error {
 	errs := []error{c.forget()}
 	for _, t := range append(c.weights, c.states...) {
@@ -144,8 +144,8 @@ func (c *treeCaller) close() error {
 	return errors.Join(append(errs, c.tree.Close(), c.backend.Close(), c.s.Close())...)
 }
 
-// runTrees is run with graph trees: functions are graphed whole, or cut at what cannot be
-// captured, with nothing said beforehand of which follows which.
+// runTrees is run with graph trees. A function is one graph, or is cut at ops that cannot be
+// captured. The trees learn the order of functions from the runs.
 func (s *session) runTrees(ctx context.Context, m *ir.Module, report *runReport) (out []output, err error) {
 	var sec runSeconds
 	lap := func(start time.Time, d *float64) { *d = time.Since(start).Seconds() }
@@ -219,8 +219,8 @@ func (s *session) runTrees(ctx context.Context, m *ir.Module, report *runReport)
 	return out, nil
 }
 
-// treeFaults reports the indices out of range that the trees' programs met (C12), which no
-// read of a result does.
+// treeFaults returns an error if programs of the trees met indices out of range (C12). Reading a
+// result of a tree does not check for them.
 func (s *session) treeFaults(c *treeCaller) (err error) {
 	if err := c.tree.Stream().Synchronize(); err != nil {
 		return err
@@ -241,7 +241,7 @@ func (c *treeCaller) load(name string, t *interp.Tensor) (graphs.Tensor, error) 
 	return c.s.TensorOf(name, t.Bytes(), t.Type, t.Shape...)
 }
 
-// printTrees says what the trees did.
+// printTrees prints the counters of the trees.
 func (a *app) printTrees(path string, t *target, r *runReport) {
 	k := r.Trees
 	fmt.Fprintf(a.out, "%s on %s, mode %s, run %d times\n", path, t.dev.Info().Name, r.Mode, treeRounds)

@@ -14,16 +14,16 @@ import (
 func (a *app) cacheTrust() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "trust",
-		Short: "say where machine code may come from",
-		Long: `Nothing can be proven of machine code: code for a GPU that was made to do harm
-reads and writes what it likes in the GPU's memory. So it is used from the
-directory that pwc writes, from layers (PWC_CACHE_PATH) that nobody but you and
-root can write, from artifacts that a key on this list signed, and from what is
-on this list itself. Programs for the host are proven when they are loaded, and
-need no trust.
+		Short: "list and change the trusted sources of machine code",
+		Long: `Machine code cannot be verified: malicious code for a GPU can read and write all of
+the GPU's memory. So pwc only uses machine code from these sources: the
+directory that pwc writes; layers (PWC_CACHE_PATH) that only you and root can
+write; artifacts that are signed with a key on this list; and directories,
+repositories and artifacts on this list. Programs for the host are verified when
+they are loaded, and need no trust.
 
-The list is the file that PWC_CACHE_TRUST names (default: pwc/trust in the
-user's directory of settings). Others must not be able to write it.`,
+The list is the file PWC_CACHE_TRUST (default: pwc/trust in the user's
+configuration directory). Other users must not be able to write it.`,
 		Example: `  pwc cache trust add --key cosign.pub
   pwc cache trust list
   pwc cache trust remove /opt/pwc`,
@@ -39,7 +39,7 @@ user's directory of settings). Others must not be able to write it.`,
 	return cmd
 }
 
-// changeTrust reads the trust file, has it changed and writes it.
+// changeTrust reads the trust file, calls change and writes the file.
 func changeTrust(change func(t *cache.Trust) error) error {
 	name, err := cache.TrustFile()
 	if err != nil {
@@ -107,9 +107,9 @@ func (a *app) trustAdd() *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&keys, "key", nil, "`FILE` with a public key in PEM, ECDSA P-256 or Ed25519: artifacts that it signed are trusted")
-	f.StringArrayVar(&dirs, "dir", nil, "`DIR`ectory of a cache, also if others can write it")
-	f.StringSliceVar(&repositories, "repository", nil, "`REGISTRY/REPO`: all its artifacts, and all below that name")
+	f.StringSliceVar(&keys, "key", nil, "`FILE` with a public key in PEM, ECDSA P-256 or Ed25519: artifacts that are signed with it are trusted")
+	f.StringArrayVar(&dirs, "dir", nil, "`DIR`ectory of a cache, also if other users can write it")
+	f.StringSliceVar(&repositories, "repository", nil, "`REGISTRY/REPO`: all artifacts of the repository, and of repositories below it")
 	f.StringSliceVar(&artifacts, "artifact", nil, "`DIGEST` of an artifact, as push and pull print it")
 	return cmd
 }
@@ -161,23 +161,23 @@ func (a *app) printTrust() error {
 		return a.printJSON(map[string]any{"file": name, "keys": keys, "dirs": append([]string{}, t.Dirs...), "repositories": append([]string{}, t.Repositories...), "artifacts": artifacts})
 	}
 	if len(rows.rows) == 0 {
-		_, err := fmt.Fprintf(a.out, "nothing is listed in %s\n", name)
+		_, err := fmt.Fprintf(a.out, "the list in %s is empty\n", name)
 		return err
 	}
 	return rows.write(a.out, "")
 }
 
-// minKeyDigits is the least number of digits of a key's id that name it.
+// minKeyDigits is the smallest number of digits that identify a key.
 const minKeyDigits = 8
 
 func (a *app) trustRemove() *cobra.Command {
 	return &cobra.Command{
 		Use:     "remove WHAT…",
 		Aliases: []string{"rm"},
-		Short:   "trust something no longer",
-		Long: `Take keys, directories, repositories or artifacts off the list. WHAT is what
-pwc cache trust list prints; the first 8 digits of a key are enough. What was
-taken into the cache while it was trusted stays there: pwc cache clear removes it.`,
+		Short:   "remove entries from the list of trusted sources",
+		Long: `Remove keys, directories, repositories or artifacts from the list. WHAT is an entry as
+pwc cache trust list prints it; the first 8 digits of a key are enough. Artifacts that
+are already in the cache stay there: pwc cache clear removes them.`,
 		Example: "  pwc cache trust remove /opt/pwc\n  pwc cache trust remove 3f9a02bc",
 		Args:    atLeastOne("what list prints"),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -191,7 +191,7 @@ taken into the cache while it was trusted stays there: pwc cache clear removes i
 					t.Repositories = slices.DeleteFunc(t.Repositories, func(s string) bool { return s == what })
 					t.Artifacts = slices.DeleteFunc(t.Artifacts, func(d cache.Digest) bool { return d.String() == what })
 					if len(t.Keys)+len(t.Dirs)+len(t.Repositories)+len(t.Artifacts) == before {
-						return fmt.Errorf("%s is not on the list; pwc cache trust list prints it", what)
+						return fmt.Errorf("%s is not on the list; pwc cache trust list prints the list", what)
 					}
 				}
 				return nil

@@ -15,31 +15,31 @@ import (
 	"pwc/piecewise"
 )
 
-// tuner measures products on a target's device and keeps what it finds in the
-// store, if there is one. progress is told before each product.
-type tuner func(ctx context.Context, programs []piecewise.Sized, s *cache.Store, candidates int, progress func(done, of int)) ([]tuneProduct, error)
+// tuner measures GEMMs on a target's device and writes tuning records to the store, if it is not
+// nil. It calls progress before each GEMM.
+type tuner func(ctx context.Context, programs []piecewise.Sized, s *cache.Store, candidates int, progress func(done, of int)) ([]tuneGEMM, error)
 
 // tuneReport is the JSON of tune.
 type tuneReport struct {
-	Target   string        `json:"target"`
-	Device   string        `json:"device"`
-	DType    string        `json:"dtype"` // of the hidden states
-	Library  string        `json:"library"`
-	Kept     bool          `json:"kept"` // in the cache
-	Seconds  float64       `json:"seconds"`
-	Products []tuneProduct `json:"products"`
+	Target  string     `json:"target"`
+	Device  string     `json:"device"`
+	DType   string     `json:"dtype"` // of the hidden states
+	Library string     `json:"library"`
+	Kept    bool       `json:"kept"` // records are in the cache
+	Seconds float64    `json:"seconds"`
+	GEMMs   []tuneGEMM `json:"products"`
 
-	Collectives []tuneCollectives `json:"collectives,omitempty"` // of a module for several devices, by number of ranks
+	Collectives []tuneCollectives `json:"collectives,omitempty"` // of a module for several devices, one for each number of ranks
 }
 
-// tuneCollectives is what was measured of the collectives of a number of ranks.
+// tuneCollectives has the times of all_reduces over a number of ranks.
 type tuneCollectives struct {
 	Ranks     int             `json:"ranks"`
 	Library   string          `json:"library"`
-	NCCLBytes int64           `json:"nccl_bytes"` // from which on NCCL is faster; 0: at no size
+	NCCLBytes int64           `json:"nccl_bytes"` // size from which on NCCL is faster; 0: NCCL is not faster
 	Times     []tuneAllReduce `json:"all_reduce"`
 
-	keep func(ctx context.Context, s *cache.Store) error // as a record
+	keep func(ctx context.Context, s *cache.Store) error // writes a tuning record
 }
 
 type tuneAllReduce struct {
@@ -48,11 +48,10 @@ type tuneAllReduce struct {
 	NCCL  float64 `json:"nccl_us"`
 }
 
-// tuneProduct is what was measured of one product. Times are in microseconds; 0: the
-// library has no algorithm.
-type tuneProduct struct {
-	Product   string  `json:"product"`
-	Kernel    string  `json:"kernel"` // the program's own
+// tuneGEMM has the times of one GEMM, in microseconds. A time is 0 if the library has no algorithm.
+type tuneGEMM struct {
+	Name      string  `json:"product"`
+	Kernel    string  `json:"kernel"` // pwc's kernel
 	Own       float64 `json:"own_us"`
 	Heuristic float64 `json:"heuristic_us"`
 	Best      float64 `json:"best_us"`
@@ -62,7 +61,7 @@ type tuneProduct struct {
 	library string
 }
 
-// What a tuneProduct says was chosen.
+// Values of tuneGEMM.Choice.
 const (
 	choseOwn       = "own"
 	choseHeuristic = "heuristic"
@@ -75,18 +74,19 @@ func (a *app) tuneCommand() *cobra.Command {
 	candidates := 8
 	cmd := &cobra.Command{
 		Use:   "tune MODEL",
-		Short: "measure on this GPU how each product of a model is computed best",
-		Long: `Measure the matrix products of a model on this machine's GPU, with pwc's kernels and with
-algorithms of cuBLASLt, at every capture size. Each product runs between its neighbouring
-kernels, on memory that no cache holds. The fastest choice is written to the cache as a
-record for this GPU and this version of the library; every later run there reads it. No
-weights are read, and compiled programs do not change.
+		Short: "find the fastest kernel for each GEMM of a model on this GPU",
+		Long: `Measure the GEMMs of a model on this machine's GPU, with pwc's kernels and with
+algorithms of cuBLASLt, at every capture size. Each GEMM runs between its neighbouring
+kernels, with operands that are not in a cache of the GPU. The fastest choice is written to
+pwc's cache as a tuning record for this GPU model and this version of cuBLASLt, and later
+runs use it. No weights are read, and compiled programs do not change.
 
-Of a model for several GPUs (--tp) the sums over them are measured too: by pwc's kernels over
-peer memory and by NCCL. The size from which on NCCL is faster is kept, and used.
+For a model on several GPUs (--tp) tune also measures all_reduces, by pwc's kernels over
+peer memory and by NCCL. Another record has the size from which on NCCL is faster.
 
-Without a record pwc's kernels compute small numbers of rows, up to a bound that was
-measured on another GPU; above it cuBLASLt does, with the algorithm of its own heuristic.`,
+Without a record pwc's kernels compute GEMMs of few rows, up to a bound that was
+measured on another GPU; above the bound cuBLASLt computes them with the first algorithm
+of its heuristic.`,
 		Example: `  pwc tune models/llama --target cuda
   pwc tune config.json --target cuda --dtype bf16 --capture-sizes 1,8,32,128,256 --json
   pwc tune models/llama --target cuda --tp 2`,
@@ -100,7 +100,7 @@ measured on another GPU; above it cuBLASLt does, with the algorithm of its own h
 	b.add(cmd)
 	b.addFrozen(cmd)
 	b.addSymbols(cmd)
-	cmd.Flags().Var(&wholeNumber[int]{&candidates, 1, maxNumber}, "candidates", "`N` algorithms of the library to try for each product")
+	cmd.Flags().Var(&wholeNumber[int]{&candidates, 1, maxNumber}, "candidates", "`N` algorithms of the library to try for each GEMM")
 	return cmd
 }
 
@@ -115,7 +115,7 @@ func (a *app) runTune(ctx context.Context, path string, f *modelFlags, bf *build
 	}
 	defer func() { err = errors.Join(err, closeWorld()) }()
 	if t.tune == nil {
-		return usagef("--target %s: there is nothing to tune on it; --target cuda tunes this machine's GPU", t.name)
+		return usagef("--target %s has nothing to tune; --target cuda tunes this machine's GPU", t.name)
 	}
 	b, err := a.newBackend(ctx, m.module, t, bf, piecewise.Piecewise, nil, loadSymbols(m.module))
 	if err != nil {
@@ -133,7 +133,7 @@ func (a *app) runTune(ctx context.Context, path string, f *modelFlags, bf *build
 	r := &tuneReport{Target: t.name, Device: t.dev.Info().Name, DType: modelDType(m.module), Kept: store != nil && store.Dir() != ""}
 	bar := &progress{w: a.screen, what: "measuring"}
 	start := time.Now()
-	r.Products, err = t.tune(ctx, programs, store, candidates, func(done, of int) { bar.set(done, of, "") })
+	r.GEMMs, err = t.tune(ctx, programs, store, candidates, func(done, of int) { bar.set(done, of, "") })
 	bar.end()
 	if err != nil {
 		return err
@@ -150,8 +150,8 @@ func (a *app) runTune(ctx context.Context, path string, f *modelFlags, bf *build
 		}
 	}
 	r.Seconds = time.Since(start).Seconds()
-	if len(r.Products) > 0 {
-		r.Library = r.Products[0].library
+	if len(r.GEMMs) > 0 {
+		r.Library = r.GEMMs[0].library
 	}
 	if a.json {
 		return a.printJSON(r)
@@ -159,7 +159,7 @@ func (a *app) runTune(ctx context.Context, path string, f *modelFlags, bf *build
 	return a.printTune(m.module, r)
 }
 
-// timeCollectives measures the collectives of each number of ranks that the module's groups have.
+// timeCollectives measures all_reduces for each size of the module's groups.
 func (w *world) timeCollectives(ctx context.Context, m *ir.Module, first *target) (out []tuneCollectives, err error) {
 	devices := append([]*target{first}, w.peers...)
 	seen := map[int64]bool{1: true}
@@ -193,7 +193,7 @@ func (w *world) timeCollectives(ctx context.Context, m *ir.Module, first *target
 	return out, nil
 }
 
-// printCollectives prints what was measured of the sums over several devices.
+// printCollectives prints the times of all_reduces.
 func (a *app) printCollectives(r *tuneReport) error {
 	for _, c := range r.Collectives {
 		fmt.Fprintf(a.out, "all_reduce of bf16 over %d × %s, µs; %s\n\n", c.Ranks, r.Device, c.Library)
@@ -205,9 +205,9 @@ func (a *app) printCollectives(r *tuneReport) error {
 			return err
 		}
 		if c.NCCLBytes == 0 {
-			fmt.Fprint(a.out, "\npeer memory serves all sizes\n\n")
+			fmt.Fprint(a.out, "\npwc's kernels over peer memory compute all sizes\n\n")
 		} else {
-			fmt.Fprintf(a.out, "\nNCCL serves calls of %s and more\n\n", byteCount(c.NCCLBytes))
+			fmt.Fprintf(a.out, "\nNCCL computes calls of %s and more\n\n", byteCount(c.NCCLBytes))
 		}
 	}
 	return nil
@@ -217,12 +217,12 @@ func (a *app) printTune(m *ir.Module, r *tuneReport) error {
 	if err := a.printCollectives(r); err != nil {
 		return err
 	}
-	if len(r.Products) == 0 {
-		fmt.Fprintf(a.out, "%s has no products that a library could compute at the sizes that are captured\n", m.Name)
+	if len(r.GEMMs) == 0 {
+		fmt.Fprintf(a.out, "%s has no GEMMs that a library could compute at the captured sizes\n", m.Name)
 		return nil
 	}
 	fmt.Fprintf(a.out, "%s in %s on %s with %s, µs\n\n", m.Name, r.DType, r.Device, r.Library)
-	t := table{head: []string{"product", ">own", ">heuristic", ">best", ">tried", "choice", "own kernel"}}
+	t := table{head: []string{"GEMM", ">own", ">heuristic", ">best", ">tried", "choice", "own kernel"}}
 	us := func(v float64) string {
 		if v == 0 {
 			return ""
@@ -230,8 +230,8 @@ func (a *app) printTune(m *ir.Module, r *tuneReport) error {
 		return fmt.Sprintf("%.2f", v)
 	}
 	count := map[string]int64{}
-	for _, p := range r.Products {
-		t.add(p.Product, us(p.Own), us(p.Heuristic), us(p.Best), fmt.Sprint(p.Tried), p.Choice, p.Kernel)
+	for _, p := range r.GEMMs {
+		t.add(p.Name, us(p.Own), us(p.Heuristic), us(p.Best), fmt.Sprint(p.Tried), p.Choice, p.Kernel)
 		count[p.Choice]++
 	}
 	if err := t.write(a.out, "  "); err != nil {
@@ -239,9 +239,9 @@ func (a *app) printTune(m *ir.Module, r *tuneReport) error {
 	}
 	where := "kept in the cache"
 	if !r.Kept {
-		where = "not kept: there is no cache to keep them in"
+		where = "not kept: there is no cache"
 	}
 	fmt.Fprintf(a.out, "\n%s: own kernels for %d, the library's first choice for %d, another of its algorithms for %d; %s; %.1f s\n",
-		plural(int64(len(r.Products)), "product"), count[choseOwn], count[choseHeuristic], count[choseOther], where, r.Seconds)
+		plural(int64(len(r.GEMMs)), "GEMM"), count[choseOwn], count[choseHeuristic], count[choseOther], where, r.Seconds)
 	return nil
 }

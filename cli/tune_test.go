@@ -43,7 +43,7 @@ module "m" {
 	}
 }
 
-// TestPrintCollectives prints times of both ways, and which serves.
+// TestPrintCollectives prints the times over peer memory and NCCL, and the choice.
 func TestPrintCollectives(t *testing.T) {
 	var out bytes.Buffer
 	a := &app{out: &out}
@@ -57,7 +57,7 @@ func TestPrintCollectives(t *testing.T) {
    1.0 MiB         6.21   22.40
   64.0 MiB       230.00  210.50
 
-NCCL serves calls of 64.0 MiB and more
+NCCL computes calls of 64.0 MiB and more
 
 `
 	if d := cmp.Diff(want, out.String()); d != "" {

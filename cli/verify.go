@@ -15,7 +15,7 @@ import (
 	"pwc/verify"
 )
 
-// verifyFlags are the flags of verify that compile does not have.
+// verifyFlags are the flags of verify other than those of modelFlags and buildFlags.
 type verifyFlags struct {
 	run           runFlags
 	trace         string
@@ -35,21 +35,21 @@ func (a *app) verifyCommand() *cobra.Command {
 		Short: "compare values inside a model with a trace, and find the cause of a departure",
 		Long: `Run a model and compare values inside it, layer by layer.
 
---trace compares with a file of module outputs, as forward hooks of PyTorch see them:
+--trace compares with a file of module outputs, as forward hooks of PyTorch record them:
 tensors named by module path (model.layers.3.mlp), and inputs named by parameter
-(input_ids for a language model). --write-script prints a Python script that records one.
+(input_ids for a language model). --write-script prints a Python script that records a trace.
 Without a trace the expected values come from the reference interpreter, or from another
 target (--versus host) or another mode (--versus mode=none).
 
-A value departs if its relative error ‖a−b‖/‖b‖ exceeds a bound for rounding, which follows
-from the dtypes and sums that lead to the value (docs/verify.md).
+A value departs if its relative error ‖a−b‖/‖b‖ exceeds a bound for rounding, which depends
+on the dtypes and sums that lead to the value (docs/verify.md).
 
 --bisect searches for the smallest cause: the piece that departs on correct inputs; the pass
-or the kernel variant without which it is correct; and the fewest nodes. It writes them to
---dir as a module and its inputs, with the command that reproduces the departure.
+or the kernel variant without which the piece is correct; and the fewest nodes. It writes the
+nodes to --dir as a module with its inputs, and prints the command that reproduces the departure.
 
-Exit code 1: a value departs, is NaN or has another shape; nothing was compared; or a name of
-the trace is no value of the model, unless --allow-unmapped.`,
+The exit code is 1 if a value departs, is NaN or has another shape; if nothing was compared; or
+if the model has no value for a name of the trace, unless --allow-unmapped is given.`,
 		Example: `  pwc verify models/llama --trace trace.safetensors
   pwc verify models/llama --trace trace.safetensors --target cuda --mode full --json
   pwc verify models/llama --trace trace.safetensors --bisect --dir case
@@ -79,15 +79,15 @@ the trace is no value of the model, unless --allow-unmapped.`,
 	b.addFrozen(cmd)
 	b.addSymbols(cmd)
 	fl := cmd.Flags()
-	fl.StringVar(&v.trace, "trace", "", "safetensors `FILE` with outputs of modules and the inputs")
+	fl.StringVar(&v.trace, "trace", "", "safetensors `FILE` with the outputs of modules and the inputs")
 	fl.StringVar(&v.versus, "versus", "", "compare with `WHAT` instead of the interpreter: host, or mode=MODE")
 	fl.StringVar(&v.run.in, "in", "", "safetensors `FILE` with the inputs, if there is no trace")
 	fl.Var(&wholeNumber[int64]{&v.run.rows, 1, maxRows}, "rows", "make up inputs of `N` rows, if there is no trace")
-	fl.StringVar(&v.run.fn, "func", "", "run this `FUNCTION` alone")
+	fl.StringVar(&v.run.fn, "func", "", "run only this `FUNCTION`")
 	addMode(cmd, &v.run.mode)
 	fl.BoolVar(&v.bisect, "bisect", false, "find the smallest cause of a departure")
-	fl.StringVar(&v.dir, "dir", "pwc-case", "`DIR` for the case that --bisect finds")
-	fl.BoolVar(&v.allowUnmapped, "allow-unmapped", false, "list and count names of the trace that are no value of the model, without failing")
+	fl.StringVar(&v.dir, "dir", "pwc-case", "`DIR` for the module and inputs that --bisect finds")
+	fl.BoolVar(&v.allowUnmapped, "allow-unmapped", false, "list and count names of the trace without a value in the model, without failing")
 	fl.BoolVar(&v.script, "write-script", false, "print a Python script that records a trace")
 	return cmd
 }
@@ -122,14 +122,14 @@ type verifyReport struct {
 type verifyLayer struct {
 	Name    string `json:"name"`
 	Error   number `json:"relative_error"`
-	Growth  number `json:"growth"` // over the layer before; 0: there is none
+	Growth  number `json:"growth"` // relative to the previous layer; 0: the first layer
 	Bound   number `json:"bound"`
 	OK      bool   `json:"ok"`
 	Problem string `json:"problem,omitempty"`
-	Node    string `json:"node,omitempty"` // that makes the value
+	Node    string `json:"node,omitempty"` // the node of the value
 }
 
-// verifyCause is the cause that --bisect found.
+// verifyCause is the result of --bisect.
 type verifyCause struct {
 	Kind    verify.Kind `json:"kind"`
 	Func    string      `json:"func"`
@@ -195,7 +195,7 @@ func (a *app) runVerify(ctx context.Context, path string, f *modelFlags, bf *bui
 	return err
 }
 
-// versus returns what --versus names, and what closes it.
+// versus returns the target of --versus, and a function that closes it.
 func (s *session) versus(what string) (verify.Target, func() error, error) {
 	none := func() error { return nil }
 	name, value, ok := strings.Cut(what, "=")
@@ -222,7 +222,7 @@ func (s *session) versus(what string) (verify.Target, func() error, error) {
 	return verifyTarget{&other}, t.close, nil
 }
 
-// wanted returns the tensors of a trace that are no inputs of the model.
+// wanted returns the tensors of a trace that are not inputs of the model.
 func (a *app) wanted(file *safetensors.File, m *ir.Module) ([]verify.Wanted, error) {
 	inputs := map[string]bool{"input_ids": true}
 	for _, f := range m.Funcs {
@@ -283,7 +283,7 @@ func (a *app) printVerify(path string, t *target, r *verifyReport, v *verifyFlag
 		return err
 	}
 	if n := len(r.Unmapped); n > 0 {
-		fmt.Fprintf(a.out, "\n%s of the trace that the model does not have as values:\n", plural(int64(n), "name"))
+		fmt.Fprintf(a.out, "\n%s of the trace without a value in the model:\n", plural(int64(n), "name"))
 		for _, name := range r.Unmapped {
 			fmt.Fprintf(a.out, "  %s\n", name)
 		}
@@ -299,7 +299,7 @@ func (a *app) printVerify(path string, t *target, r *verifyReport, v *verifyFlag
 	case len(r.Layers) == 0:
 		fmt.Fprintln(a.out, "\nnothing was compared")
 	case !r.OK:
-		fmt.Fprintln(a.out, "\neverything that was compared is ok; --allow-unmapped accepts the names above")
+		fmt.Fprintln(a.out, "\nall compared values are ok; --allow-unmapped accepts the names above")
 	default:
 		fmt.Fprintf(a.out, "\nok: %s\n", plural(int64(len(r.Layers)), "value"))
 	}

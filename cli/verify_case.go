@@ -16,13 +16,13 @@ import (
 	"pwc/verify"
 )
 
-// The files of a case, below the directory of --dir.
+// The files of a case, in the directory of --dir.
 const (
 	caseModule = "case.ir"
-	caseInputs = "case.safetensors" // inputs, and the expected results as out0, out1, …
+	caseInputs = "case.safetensors" // the inputs, and the expected results as out0, out1, …
 )
 
-// bisect searches for the smallest cause and writes it.
+// bisect searches for the smallest cause and writes its case.
 func (s *session) bisect(ctx context.Context, search *verify.Search, out *verifyReport, v *verifyFlags, path string) error {
 	f, err := search.Bisect(ctx)
 	if errors.Is(err, verify.ErrAgree) {
@@ -51,7 +51,7 @@ func (s *session) bisect(ctx context.Context, search *verify.Search, out *verify
 	return nil
 }
 
-// writeCase writes the module, the tensors of its weights, and the inputs with the expected results.
+// writeCase writes the module, the tensors of its weights, the inputs and the expected results.
 func (s *session) writeCase(dir string, f *verify.Finding) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -97,7 +97,7 @@ func (s *session) writeCase(dir string, f *verify.Finding) error {
 	return safetensors.Write(filepath.Join(dir, caseInputs), io, nil)
 }
 
-// leaves returns the names of the checkpoint tensors that a weight is made of.
+// leaves returns the names of the checkpoint tensors in a weight's expression.
 func leaves(w *ir.Weight) []string {
 	if w.Expr == nil {
 		return []string{w.Name}
@@ -116,7 +116,7 @@ func leaves(w *ir.Weight) []string {
 	return out
 }
 
-// caseCommand is the command line that reproduces a case.
+// caseCommand returns the command line that reproduces a case.
 func (s *session) caseCommand(v *verifyFlags) string {
 	args := []string{"pwc", "run", filepath.ToSlash(filepath.Join(v.dir, caseModule)), "--in", filepath.ToSlash(filepath.Join(v.dir, caseInputs)), "--against", "out0"}
 	if s.build.target != "host" {
@@ -146,10 +146,10 @@ func (a *app) printCause(c *verifyCause) {
 		return
 	}
 	says := map[verify.Kind]string{
-		verify.InModel:    "the model itself: the interpreter departs from the trace too, so the import, the weights or the module are wrong",
+		verify.InModel:    "the model: the interpreter departs from the trace too, so the import, the weights or the module are wrong",
 		verify.InPass:     "compiler passes: with --disable-pass " + strings.Join(c.Passes, ",") + " the values are right",
-		verify.InVariant:  "kernel variant " + c.Variant + ": with another one the values are right",
-		verify.InKernel:   "code generation: whatever passes are switched off, the kernels of these nodes are wrong",
+		verify.InVariant:  "kernel variant " + c.Variant + ": with another variant the values are right",
+		verify.InKernel:   "code generation: the kernels of these nodes are wrong, no matter which passes are disabled",
 		verify.InOp:       "the extern op",
 		verify.InSchedule: "capture, memory between pieces, or padding: each piece alone is right, together they are not",
 	}

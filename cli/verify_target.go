@@ -13,7 +13,7 @@ import (
 	"pwc/verify"
 )
 
-// verifyTarget runs modules for package verify: on the session's device.
+// verifyTarget runs modules for package verify on the session's device.
 type verifyTarget struct{ *session }
 
 // Workload implements verify.Target.
@@ -39,9 +39,8 @@ func (t verifyTarget) Function(ctx context.Context, m *ir.Module, args []*interp
 	return tensorsOf(outputs), err
 }
 
-// configured returns the session with a compiler that follows the Config. What it compiles is
-// not kept: an entry of the cache is found by what it was compiled from, which does not name
-// the variants that were avoided.
+// configured returns the session with a compiler for the Config. The session does not use the cache,
+// because the keys of artifacts do not have the variants that the Config excludes.
 func (t verifyTarget) configured(c verify.Config) *session {
 	s, build, target := *t.session, *t.build, *t.target
 	build.uncached = true
@@ -84,7 +83,7 @@ func (t verifyReference) Function(ctx context.Context, m *ir.Module, args []*int
 func oneCall(m *ir.Module, args []*interp.Tensor, bf *buildFlags) (*single, error) {
 	f := m.Funcs[0]
 	if len(args) != len(f.Params) {
-		return nil, fmt.Errorf("@%s takes %d arguments, was given %d", f.Name, len(f.Params), len(args))
+		return nil, fmt.Errorf("@%s takes %d arguments, got %d", f.Name, len(f.Params), len(args))
 	}
 	bound := map[string]int64{}
 	for i, p := range f.Params {
@@ -109,7 +108,7 @@ type recorder struct {
 	calls []verify.Call
 }
 
-// around returns the caller with the recorder before it.
+// around returns a caller that forwards to c and records the calls.
 func (r *recorder) around(c caller) caller {
 	r.caller = c
 	return r
@@ -139,7 +138,7 @@ func (r *recorder) call(ctx context.Context, f *ir.Func, args []value, symbols m
 	return results, nil
 }
 
-// search is what package verify looks for a departure with.
+// search returns the search of package verify for a departure.
 func (s *session) search(reference verify.Target) *verify.Search {
 	var passes []string
 	for _, p := range compile.Passes() {

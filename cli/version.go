@@ -13,7 +13,7 @@ import (
 
 type versionReport struct {
 	Version  string `json:"version"`
-	Revision string `json:"revision,omitempty"` // commit of the source; "+" follows if Go stamped that files were modified
+	Revision string `json:"revision,omitempty"` // commit of the source, with "+" if Go recorded modified files
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 	Language int    `json:"language"` // ir.LanguageVersion, of the IR's text
@@ -46,7 +46,7 @@ func (a *app) printVersions() error {
 	return t.write(a.out, "")
 }
 
-// commit is the revision of the source, set by the linker (make build). It is used where Go stamps no revision into the
+// commit is the revision of the source, set by the linker (make build). It is used if Go recorded no revision in the
 // binary: with -buildvcs=false, and outside a checkout.
 var commit string
 

@@ -21,31 +21,31 @@ import (
 	"pwc/safetensors"
 )
 
-// workload is what run runs: a function on given inputs, or a language model on
-// a sequence.
+// workload is the work of pwc run: one call of a function, or a sequence through a language
+// model.
 type workload interface {
-	// module returns the module with the functions that are run.
+	// module returns the module with the functions to run.
 	module() *ir.Module
 
 	// limits returns the largest values of batch symbols that the run needs.
 	limits() map[string]int64
 
-	// symbols returns the values that the run needs load symbols to have.
+	// symbols returns the values of load symbols that the run needs.
 	symbols() map[string]int64
 
 	// rows returns the rows of the input.
 	rows() int64
 
-	// fingerprint returns a text that inputs with other values have not.
+	// fingerprint returns a hash of the inputs.
 	fingerprint() string
 
-	// run runs everything once, from empty caches, and returns the results. A
-	// function of the caller may have more results than the module's: they come
-	// after the others.
+	// run runs everything once, from initial states, and returns the results. A
+	// function of the caller may have more results than the module's; these come
+	// last.
 	run(ctx context.Context, c caller) ([]output, error)
 }
 
-// newWorkload chooses by what the module is.
+// newWorkload returns a sequence for a language model without --func, else a single call.
 func newWorkload(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFlags) (workload, error) {
 	if rf.fn == "" && isLanguageModel(m) {
 		return newSequence(m, file, rf, bf)
@@ -67,7 +67,7 @@ func newWorkload(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFl
 }
 
 // cacheBlock returns the tokens of a block of the module's paged KV caches.
-// States with the operand's five extents are taken for caches.
+// States of rank 5, the rank of attention's operand, are taken for caches.
 func cacheBlock(m *ir.Module) int64 {
 	for _, s := range m.States {
 		if s.Type.Rank() == 5 {
@@ -79,12 +79,11 @@ func cacheBlock(m *ir.Module) int64 {
 	return 16
 }
 
-// steps is what workloads have in common: one sequence in a paged cache, whose
-// blocks lie in order.
+// steps is the common part of workloads: one sequence in a paged cache with consecutive blocks.
 type steps struct {
 	m     *ir.Module
 	total int64 // tokens of the sequence
-	sizes int64 // the largest that the flags capture or compile
+	sizes int64 // the largest size in flags
 	block int64
 	batch *attention.Batch
 }
@@ -98,9 +97,8 @@ func (s *steps) module() *ir.Module { return s.m }
 
 func (s *steps) rows() int64 { return s.total }
 
-// limits holds every batch symbol to the rows of the run, and to the largest of
-// vLLM's default sizes below 64, so that small runs can be padded too, or to the largest
-// size that the flags name.
+// limits bounds every batch symbol by the rows of the run, but at least by 64, so that small runs can
+// be padded to vLLM's default sizes, and at least by the largest size in flags.
 func (s *steps) limits() map[string]int64 {
 	out := map[string]int64{}
 	for _, x := range s.m.Symbols {
@@ -111,7 +109,7 @@ func (s *steps) limits() map[string]int64 {
 	return out
 }
 
-// symbols gives every load symbol as many blocks as the sequence needs.
+// symbols sets every load symbol to the number of blocks of the sequence.
 func (s *steps) symbols() map[string]int64 {
 	out := map[string]int64{}
 	for _, x := range s.m.Symbols {
@@ -122,7 +120,7 @@ func (s *steps) symbols() map[string]int64 {
 	return out
 }
 
-// step describes tokens [from, to) of the sequence.
+// step returns the metadata of tokens [from, to) of the sequence.
 func (s *steps) step(from, to int64) (*attention.Batch, error) {
 	blocks := make([]int32, (s.total+s.block-1)/s.block)
 	for i := range blocks {
@@ -138,11 +136,10 @@ type single struct {
 	args  []value
 	bound map[string]int64 // values of the function's symbols
 
-	numbered bool // inputs came by position: results are named so, too
+	numbered bool // the input file names tensors by position, and so do the results
 }
 
-// limits is that of steps, with room for what other symbols than the one that counts rows
-// are bound to.
+// limits returns the limits of steps, raised to the values of the function's symbols.
 func (s *single) limits() map[string]int64 {
 	out := s.steps.limits()
 	for _, x := range s.m.Symbols {
@@ -189,7 +186,7 @@ func newSingle(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFlag
 	return out, nil
 }
 
-// singleOf is one call of the module's function, with the values that its symbols have.
+// singleOf returns one call of the module's first function, with the values of its symbols.
 func singleOf(m *ir.Module, args []*interp.Tensor, bound map[string]int64, bf *buildFlags) *single {
 	rows := int64(1)
 	if size, ok := padding.SizeSymbol(m, m.Funcs[0]); ok {
@@ -213,8 +210,8 @@ func (s *single) fingerprint() string {
 	return hex.EncodeToString(sum.Sum(nil)[:8])
 }
 
-// withoutBound returns the flags without the values of plain symbols, which the run binds
-// and the backend is not told.
+// withoutBound returns the flags without the values of plain symbols: the call binds them, and the
+// backend must not fix them.
 func (s *single) withoutBound(bf *buildFlags) *buildFlags {
 	out := *bf
 	out.symbols = maps.Clone(bf.symbols)
@@ -225,8 +222,8 @@ func (s *single) withoutBound(bf *buildFlags) *buildFlags {
 	return &out
 }
 
-// byPosition reports whether a file has inputs of a function as in0, in1, …, and not by the
-// names of its parameters.
+// byPosition reports whether a file names the inputs of a function in0, in1, …, instead of by
+// parameter.
 func byPosition(file *safetensors.File, f *ir.Func) bool {
 	if file == nil || len(f.Params) == 0 {
 		return false
@@ -236,7 +233,7 @@ func byPosition(file *safetensors.File, f *ir.Func) bool {
 	return named != nil && numbered == nil
 }
 
-// positional is the name of input or output i in files that name them by their position.
+// positional returns the name of input or output i in files that name them by position.
 func positional(kind string, i int) string { return fmt.Sprintf("%s%d", kind, i) }
 
 // readInput reads the tensor of parameter i. Integers may be narrower than the parameter's.
@@ -265,7 +262,8 @@ func readInput(file *safetensors.File, f *ir.Func, i int) (*interp.Tensor, error
 	return v, err
 }
 
-// bindShape holds a shape against a parameter's type and the symbols bound so far.
+// bindShape adds the values that a shape gives the symbols of a parameter's type to bound. It returns an
+// error if the shape contradicts the type or bound.
 func bindShape(f *ir.Func, info ir.ValueInfo, shape []int64, bound map[string]int64) error {
 	for i, d := range info.Type.Shape {
 		if name, n, ok := symbolOf(d, shape[i]); ok {
@@ -276,16 +274,17 @@ func bindShape(f *ir.Func, info ir.ValueInfo, shape []int64, bound map[string]in
 		}
 		want, err := d.Eval(func(name string) (int64, bool) { v, ok := bound[name]; return v, ok })
 		if err == nil && want != shape[i] {
-			err = fmt.Errorf("extent %d is %d, not %d", i, shape[i], want)
+			err = fmt.Errorf("dimension %d is %d, want %d", i, shape[i], want)
 		}
 		if err != nil {
-			return fmt.Errorf("input %s of @%s is %v, it must be %s: %w", info.Name, f.Name, shape, info.Type, err)
+			return fmt.Errorf("input %s of @%s is %v, want %s: %w", info.Name, f.Name, shape, info.Type, err)
 		}
 	}
 	return nil
 }
 
-// symbolOf returns the value that a size gives the symbol of an extent c*symbol + k.
+// symbolOf returns the symbol of a dimension c*symbol + k, and the value for which the dimension is
+// size.
 func symbolOf(d dim.Dim, size int64) (name string, n int64, ok bool) {
 	names := d.Symbols()
 	if len(names) != 1 {
@@ -303,9 +302,9 @@ func symbolOf(d dim.Dim, size int64) (name string, n int64, ok bool) {
 	return names[0], (size - k) / c, true
 }
 
-// madeUp returns values that depend on the type and the rows alone: floats
-// within ±1, everything else 0. Batch symbols are as many as the rows, plain ones too
-// where their range allows it and bound says nothing else.
+// madeUp returns values that only depend on the type and the rows: floats in [-1, 1], other dtypes 0.
+// Symbols have the values of bound. Other batch symbols are rows; other plain symbols are rows,
+// clamped to their range.
 func madeUp(m *ir.Module, t ir.Type, rows int64, bound map[string]int64) (*interp.Tensor, error) {
 	shape := make([]int64, t.Rank())
 	for i, d := range t.Shape {
@@ -322,7 +321,7 @@ func madeUp(m *ir.Module, t ir.Type, rows int64, bound map[string]int64) (*inter
 			return rows, s != nil && s.Kind == ir.Batch
 		})
 		if err != nil {
-			return nil, fmt.Errorf("--rows cannot make an input %s up: %w", t, err)
+			return nil, fmt.Errorf("--rows cannot make up an input %s: %w", t, err)
 		}
 	}
 	if err := checkRoom("an input "+t.String(), heldBytes(t.DType, shape)); err != nil {
@@ -333,7 +332,7 @@ func madeUp(m *ir.Module, t ir.Type, rows int64, bound map[string]int64) (*inter
 		return out, err
 	}
 	for i := range out.Len() {
-		// The fractional parts of multiples of the golden ratio lie evenly.
+		// The fractional parts of multiples of the golden ratio are evenly distributed.
 		_, part := math.Modf(float64(i+1) * math.Phi)
 		out.Set(i, 2*part-1)
 	}
@@ -367,8 +366,8 @@ func (s *single) run(ctx context.Context, c caller) ([]output, error) {
 	return out, nil
 }
 
-// resultNames returns the names that the text gives a function's results, and
-// out0, out1, … where it gives none, or one twice.
+// resultNames returns the names of a function's results in the text. Result i is outI if it has no
+// name, or a name that another result has.
 func resultNames(f *ir.Func) []string {
 	names := make([]string, len(f.Returns))
 	seen := map[string]bool{}
@@ -423,7 +422,7 @@ func newSequence(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFl
 			return nil, err
 		}
 		if x.Type.Float() || x.Len() == 0 || len(x.Shape) == 0 || x.Shape[len(x.Shape)-1] != int64(x.Len()) {
-			return nil, fmt.Errorf("%s: input_ids is %s%v, it must be integers [tokens], one sequence", file.Path(), t.DType, t.Shape)
+			return nil, fmt.Errorf("%s: input_ids is %s%v, want integers [tokens], one sequence", file.Path(), t.DType, t.Shape)
 		}
 		if n := bound.Positions; n > 0 && int64(x.Len()) > n {
 			return nil, fmt.Errorf("%s: input_ids has %d tokens, more than the %d positions that the model is for%s", file.Path(), x.Len(), n, longerHint(m))
@@ -443,7 +442,7 @@ func newSequence(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFl
 		}
 	}
 	if s.chunk < 1 {
-		return nil, usagef("--max leaves no room for a token")
+		return nil, usagef("--max of the symbol that counts rows must be at least 1")
 	}
 	return s, nil
 }
@@ -453,7 +452,7 @@ func (s *sequence) fingerprint() string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// vocabulary returns the number of ids that the model knows, for made-up ones.
+// vocabulary returns the number of ids of the model, for made-up ids.
 func vocabulary(m *ir.Module) int64 { return max(runner.BoundsOf(m).IDs, 1) }
 
 func (s *sequence) run(ctx context.Context, c caller) ([]output, error) {
@@ -499,7 +498,7 @@ func (s *sequence) run(ctx context.Context, c caller) ([]output, error) {
 	return out, nil
 }
 
-// vectors returns lists of integers as arguments.
+// vectors converts lists of integers to arguments.
 func vectors(lists ...[]int32) ([]value, error) {
 	out := make([]value, len(lists))
 	for i, v := range lists {
@@ -512,7 +511,7 @@ func vectors(lists ...[]int32) ([]value, error) {
 	return out, nil
 }
 
-// appendRows joins tensors along their first extent.
+// appendRows concatenates tensors along their first dimension.
 func appendRows(a, b *interp.Tensor) (*interp.Tensor, error) {
 	shape := append([]int64(nil), a.Shape...)
 	shape[0] += b.Shape[0]

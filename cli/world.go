@@ -13,24 +13,24 @@ import (
 	"pwc/safetensors"
 )
 
-// world is the devices that run a module together. The first is the target that it was joined
-// for, which is its owner's.
+// world has the devices that run a module together. The first device is the target of the caller
+// of joinWorld, and is not in peers.
 type world struct {
 	peers  []*target
-	groups [][]*collective.Group // by device of this process, those that it is in
+	groups [][]*collective.Group // by device of this process: the groups of the device
 
-	process *collective.Group // of all processes, each with one rank; nil: one process has all ranks
+	process *collective.Group // the group of all processes; nil: one process has all ranks
 }
 
-// openTargetFor opens a target that m is compiled for, not run, and joins it to m's groups
-// where it has a device. The caller calls closeAll.
+// openTargetFor opens a target to compile m for, without running m. If it has a device, the device
+// joins m's groups. The caller calls closeAll.
 func openTargetFor(ctx context.Context, m *ir.Module, f *buildFlags) (t *target, closeAll func() error, err error) {
 	t, _, closeAll, err = openWorld(ctx, m, f, false)
 	return t, closeAll, err
 }
 
-// openWorld opens a target, which has a device if m is run, and joins it to m's groups. The caller
-// calls closeAll.
+// openWorld opens a target and, if m is run, its device, which joins m's groups with the other devices
+// of m. The caller calls closeAll.
 func openWorld(ctx context.Context, m *ir.Module, f *buildFlags, run bool) (t *target, w *world, closeAll func() error, err error) {
 	if t, err = openTarget(f, run); err != nil {
 		return nil, nil, nil, err
@@ -54,9 +54,9 @@ func (m *model) openOn(ctx context.Context, f *modelFlags, bf *buildFlags) (weig
 	return weights, t, w, func() error { return errors.Join(closeWorld(), closeWeights()) }, nil
 }
 
-// joinWorld opens the other devices that a module needs, the next ones of t's kind, and joins
-// all of them to the module's groups. A module for one device needs none, and neither does a
-// target without a device, for which code is made and not run.
+// joinWorld opens the other devices that a module needs, devices 1 and up of t's kind, and joins
+// all devices to the module's groups. It opens no devices if the module is for one device, if t has
+// no device, or if each rank has its own process.
 func (t *target) joinWorld(ctx context.Context, m *ir.Module, f *buildFlags) (w *world, err error) {
 	w = &world{}
 	n := m.World()
@@ -83,13 +83,13 @@ func (t *target) joinWorld(ctx context.Context, m *ir.Module, f *buildFlags) (w 
 		if err != nil {
 			return nil, fmt.Errorf("device %d of %d: %w", d, n, err)
 		}
-		peer.kernels = t.kernels // which are compiled once for all devices
+		peer.kernels = t.kernels // compiled once for all devices
 		w.peers = append(w.peers, peer)
 	}
 	return w, w.join(ctx, t, largestCollective(m))
 }
 
-// join has all devices join their groups at the same time.
+// join joins all devices to their groups concurrently.
 func (w *world) join(ctx context.Context, first *target, most int64) error {
 	errs := make([]error, len(w.groups))
 	var all sync.WaitGroup
@@ -104,8 +104,8 @@ func (w *world) join(ctx context.Context, first *target, most int64) error {
 	return errors.Join(errs...)
 }
 
-// largestCollective returns the most bytes of a rank's part that a collective of a module may have; the largest number
-// where sizes have no bounds.
+// largestCollective returns the most bytes of an operand or result in a module's collectives. It returns the largest
+// int64 if a size has no bound.
 func largestCollective(m *ir.Module) int64 {
 	most := int64(0)
 	for _, f := range m.Funcs {
@@ -126,7 +126,8 @@ func largestCollective(m *ir.Module) int64 {
 	return most
 }
 
-// joinGroup makes a group of the module in this process: one for each choice of ranks in the others.
+// joinGroup makes the collective.Groups of one of the module's groups, for a process with all ranks. There is one for
+// each combination of ranks in the module's other groups.
 func (w *world) joinGroup(m *ir.Module, g *ir.Group) error {
 	made := map[string][]*collective.Group{} // by the ranks in the other groups
 	for d := range w.groups {
@@ -148,7 +149,7 @@ func (w *world) joinGroup(m *ir.Module, g *ir.Group) error {
 	return nil
 }
 
-// fail ends the groups of a device that cannot go on.
+// fail ends the groups of a device that failed, so that other ranks do not wait for it.
 func (w *world) fail(device int, cause error) {
 	if w.process != nil {
 		device = 0
@@ -161,7 +162,7 @@ func (w *world) fail(device int, cause error) {
 	}
 }
 
-// devicesText names the first of n devices that run a module together, with their number.
+// devicesText returns the name of a device, and the number of devices if there are several.
 func devicesText(n int, name string) string {
 	if n == 1 {
 		return name
@@ -169,7 +170,7 @@ func devicesText(n int, name string) string {
 	return fmt.Sprintf("%d devices (%s)", n, name)
 }
 
-// text says how many devices there are, behind the name of the first.
+// text returns the number of further devices or processes, to print after the first device's name.
 func (w *world) text() string {
 	if w.process != nil {
 		return fmt.Sprintf(", rank %d of %d processes; each takes", w.process.Rank(), w.process.Size())
@@ -180,7 +181,7 @@ func (w *world) text() string {
 	return fmt.Sprintf(", with %d more; each takes", len(w.peers))
 }
 
-// close closes the peers, and leaves the groups. What uses them is closed before.
+// close closes the peers and leaves the groups. Backends must be closed before.
 func (w *world) close() error {
 	errs := []error{w.leave()}
 	for _, t := range w.peers {
@@ -194,7 +195,7 @@ func (w *world) close() error {
 	return errors.Join(errs...)
 }
 
-// peers returns the other devices with their ops, for a runner.
+// peers returns the other devices and their ops for a runner.
 func (a *app) peers(m *ir.Module, w *world, steps Site) ([]runner.Peer, error) {
 	var out []runner.Peer
 	for _, t := range w.peers {
@@ -207,15 +208,15 @@ func (a *app) peers(m *ir.Module, w *world, steps Site) ([]runner.Peer, error) {
 	return out, nil
 }
 
-// onOneDevice refuses a module that several devices run together, for commands that run one.
+// onOneDevice returns a usage error if a module is for several devices.
 func onOneDevice(m *ir.Module) error {
 	if n := m.World(); n > 1 {
-		return usagef("the module is for %d devices, which pwc generate, serve, bench and run take; this command, and --mode trees, take one for one device", n)
+		return usagef("the module is for %d devices: use pwc generate, serve, bench or run, without --mode trees", n)
 	}
 	return nil
 }
 
-// openForOne is open for a command that runs a module on one device.
+// openForOne is open for a command that runs modules on one device.
 func (a *app) openForOne(path string, f *modelFlags) (*model, error) {
 	m, err := a.open(path, f)
 	if err == nil {

@@ -26,7 +26,7 @@ func (o *recordedOp) note(what string) error {
 	return errors.New(what)
 }
 
-// Ops that are timed or traced are told all that the ops themselves would be.
+// Timed and traced ops forward all calls to the op.
 func TestWrappedOpsHideNothing(t *testing.T) {
 	for name, wrap := range map[string]func(device.Op) device.Op{
 		"timed":  func(op device.Op) device.Op { return &timedOp{wrapped: wrapped{op}} },
