@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	comphost "pwc/compile/host"
@@ -263,6 +264,40 @@ func TestMisuse(t *testing.T) {
 	}
 	drop(t, out...)
 	drop(t, x)
+}
+
+// TestWeakInput replays with a weak input that has no owners. A released input after it is refused.
+func TestWeakInput(t *testing.T) {
+	e := open(t, tree.Options{})
+	defer e.close()
+	foo, fee := e.fn("foo"), e.fn("fee")
+	second := testkit.Must[*tree.Func](t)(e.m.Add(tree.Function{Name: "second", Body: func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) {
+		return foo.Run(r, in.All()[1:])
+	}}))
+	x := e.tensor(1, 2, 3, 4)
+	var y graphs.Tensor
+	g := testkit.Must[*graphs.Graph](t)(graphs.Capture(context.Background(), e.s, graphs.Options{}, func(r *graphs.Recorder) error {
+		out, err := fee.Run(r, []graphs.Tensor{x})
+		if err == nil {
+			y = out[0]
+		}
+		return err
+	}))
+	testkit.Check(t, g.Replay(e.s.DefaultStream()))
+	for range 2 {
+		drop(t, e.call(second, y, x)...)
+	}
+	drop(t, y)
+	out := e.call(second, y.Weak(), x)
+	if got := e.read(out[0]); !slices.Equal(got, []float32{2, 3, 4, 5}) {
+		t.Errorf("with a weak input: %v", got)
+	}
+	drop(t, out...)
+	drop(t, x)
+	if _, err := second.Call(tree.Borrow(y.Weak(), x), nil); !errors.Is(err, graphs.ErrReleased) || !strings.Contains(err.Error(), "input 1 of second") {
+		t.Errorf("a released input after a weak one: %v", err)
+	}
+	testkit.Check(t, g.Reset())
 }
 
 // TestShutdown refuses calls after Close.

@@ -463,6 +463,11 @@ func (t Tensor) Err() error {
 	}
 	t.st.book.mu.Lock()
 	defer t.st.book.mu.Unlock()
+	return t.fault()
+}
+
+// fault is Err for a tensor with a storage. book.mu is held.
+func (t *Tensor) fault() error {
 	if err := t.check(); err != nil {
 		return err
 	}
@@ -492,9 +497,12 @@ func FirstErr(n int, at func(int) *Tensor) (int, error) {
 			b = t.st.book
 			b.mu.Lock()
 		}
-		if s := t.st; t.inc != s.inc || s.owners == 0 || s.content == Overwritten {
+		if s := t.st; t.inc == s.inc && s.owners > 0 && s.content != Overwritten {
+			continue // no call for the common case: a replay checks hundreds of inputs
+		}
+		if err := t.fault(); err != nil {
 			b.mu.Unlock()
-			return i, t.Err()
+			return i, err
 		}
 	}
 	if b != nil {
