@@ -55,7 +55,7 @@ type Graph struct {
 
 	spans     []device.Buffer
 	reads     []read
-	tracked   []*store.Storage // storages of the capture that have owners at its end or that other graphs read
+	tracked   []*store.Storage // storages of the capture that have owners at its end
 	victims   []*store.Storage // storages of others in memory that a replay writes
 	near      []*Graph         // graphs that overlap in memory, or share a generator or a workspace
 	draws     []draw
@@ -316,6 +316,7 @@ func (g *Graph) take(r *Recorder) {
 	for _, sto := range r.run.made {
 		store.SetContent(sto, store.Unwritten, nil, store.Access{})
 		if sto.Live() {
+			store.Keep(sto)
 			g.tracked = append(g.tracked, sto)
 		}
 	}

@@ -833,6 +833,53 @@ func streams(t *testing.T, open opener) {
 	drop(t, x)
 }
 
+// TestWeak reads by weak handles after the last release: only a result of a graph is readable, because
+// its graph keeps the memory.
+func TestWeak(t *testing.T) {
+	e := open(t, 8)
+	defer e.close()
+	released := func(what string, weak graphs.Tensor) {
+		t.Helper()
+		if err := weak.Err(); !errors.Is(err, graphs.ErrReleased) {
+			t.Errorf("%s: Err is %v", what, err)
+		}
+		if err := e.s.Read(weak, make([]byte, 32)); !errors.Is(err, graphs.ErrReleased) {
+			t.Errorf("%s: Read: %v", what, err)
+		}
+	}
+	pool := e.s.NewPool("private")
+	x := e.tensor("x", 1)
+	own := testkit.Must[graphs.Tensor](t)(e.s.EagerIn(pool, e.s.DefaultStream()).Clone("own", x))
+	if err := own.Weak().Err(); err != nil {
+		t.Errorf("a weak handle of a tensor with an owner: %v", err)
+	}
+	drop(t, own)
+	released("an eager tensor of a private pool", own.Weak())
+	var y, inside graphs.Tensor
+	g := e.capture(graphs.Options{Name: "g", Pool: pool}, func(r *graphs.Recorder) {
+		inside = e.run(r, "add2", x)
+		drop(t, inside)
+		if _, err := r.Clone("c", inside.Weak()); !errors.Is(err, graphs.ErrReleased) {
+			t.Errorf("a temporary of a capture: %v", err)
+		}
+		y = e.run(r, "add1", x)
+	})
+	drop(t, y)
+	e.replay(g)
+	if got := e.sum(y.Weak()); got != 16 {
+		t.Errorf("the result of a graph sums to %v", got)
+	}
+	var z graphs.Tensor
+	h := e.capture(graphs.Options{Name: "h", Pool: pool}, func(r *graphs.Recorder) { z = e.run(r, "add1", x) })
+	e.replay(h)
+	e.reset(g, h)
+	drop(t, z)
+	released("a result that outlived its graph", z.Weak())
+	drop(t, x)
+	released("a tensor of the default pool", x.Weak())
+	testkit.Check(t, pool.Release())
+}
+
 // TestGenerator mixes eager and replayed draws. The numbers are those of eager draws only.
 func TestGenerator(t *testing.T) { generator(t, open) }
 

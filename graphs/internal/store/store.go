@@ -111,8 +111,9 @@ type Storage struct {
 	owners  int32
 	step    int32 // generation of the incarnation
 	content Content
+	kept    bool // see Keep
 
-	// Guarded by book.mu, as inc, owners, step and content are.
+	// Guarded by book.mu, as inc, owners, step, content and kept are.
 	prev, next *Storage
 	pool       *mem.Pool // that block is freed to; nil: the storage does not free its memory
 	block      mem.Block
@@ -290,11 +291,20 @@ func Invalidate(s *Storage, m *Maker, step int32) (bool, error) {
 	return true, s.drop()
 }
 
-// Retire makes all handles of a storage without owners stale, weak ones too, because its memory may
-// be reused.
+// Keep makes weak handles of the storage readable without owners: a graph writes it, and the graph's
+// pool keeps the memory until Retire.
+func Keep(s *Storage) {
+	s.book.mu.Lock()
+	defer s.book.mu.Unlock()
+	s.kept = true
+}
+
+// Retire ends Keep. It makes all handles of a storage without owners stale, weak ones too, because its
+// memory may be reused.
 func Retire(s *Storage, m *Maker) {
 	s.book.mu.Lock()
 	defer s.book.mu.Unlock()
+	s.kept = false
 	if s.owners == 0 {
 		s.over = m
 		s.inc++
@@ -433,29 +443,31 @@ func (t Tensor) Generation() int32 { return t.step }
 func (t Tensor) Size() int64 { return t.size }
 
 // check returns an error unless the handle names the current incarnation and the
-// storage has owners. book.mu is held.
+// storage has owners, or is kept and the handle is weak. book.mu is held.
 func (t Tensor) check() error {
 	s := t.st
 	switch {
 	case t.inc != s.inc:
 		return &StaleError{Tensor: s.maker.String(), By: s.over.String(), Generation: t.step, Now: s.overAt,
 			Advice: "clone the tensor before the next run to keep its values"}
-	case s.owners == 0 && !t.weak:
+	case s.owners == 0 && !(t.weak && s.kept):
 		return fmt.Errorf("%w: %s", ErrReleased, s.maker)
 	}
 	return nil
 }
 
-// Weak returns a handle that needs no owner. It is readable until the graph that writes the tensor
-// is reset, or other contents overwrite the memory. Graphs that share a pool may reuse the memory of
-// a result whose only handles are weak.
+// Weak returns a handle that needs no owner while a graph writes the tensor, from the end of the
+// graph's capture to its reset. Without owners it is then readable until other contents overwrite the
+// memory: graphs that share a pool may reuse the memory of a result whose only handles are weak. No
+// graph keeps the memory of other tensors, including outputs of graph trees, so after their last
+// release Err of a weak handle matches [ErrReleased], too.
 func (t Tensor) Weak() Tensor {
 	t.weak = true
 	return t
 }
 
-// Err returns nil while the handle may be read: its storage has owners, or the handle is weak, and
-// the memory holds the contents that the handle names. Otherwise the error matches [ErrReleased],
+// Err returns nil while the handle may be read: its storage has owners, or the handle is weak (see
+// Weak), and the memory holds the contents that the handle names. Otherwise the error matches [ErrReleased],
 // [ErrStale] or [ErrNoStorage].
 func (t Tensor) Err() error {
 	if t.st == nil {
