@@ -81,25 +81,32 @@ func (m *Manager) Explain(f *Func, in []Input, keys ...int64) (string, error) {
 	}
 	var b strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	var i *instance
+	i := &instance{f: f, keys: keys} // without recordings
 	for _, x := range f.byKey {
 		if slices.Equal(x.keys, keys) {
 			i = x
 		}
+	}
+	warmsUp, isRecorded := "warms up", "is recorded"
+	switch m.sealed {
+	case Refuse:
+		warmsUp, isRecorded = "is refused (sealed)", "is refused (sealed)"
+	case Eager:
+		warmsUp, isRecorded = "runs eagerly (sealed)", "runs eagerly (sealed)"
+	}
+	starts := m.mayStart()
+	if m.opts.Generations == ByCall && !m.marked {
+		starts = !m.pending
 	}
 	cur := m.cur
 	switch {
 	case len(keys) > 0 && m.opts.CaptureSizes != nil && !slices.Contains(m.opts.CaptureSizes, keys[0]):
 		say("%s runs eagerly: %d is not among the capture sizes %v", f.def.Name, keys[0], m.opts.CaptureSizes)
 		return b.String(), nil
-	case i == nil || !i.warm && !m.opts.SkipWarmup:
-		say("%s warms up: it did not run before with integer inputs %v", f.def.Name, keys)
+	case !i.warm && !m.opts.SkipWarmup:
+		say("%s %s: it did not run before with integer inputs %v", f.def.Name, warmsUp, keys)
 		return b.String(), nil
 	case m.state == Recording || m.state == Warmup:
-		starts := m.newStep() && (m.marked || !m.pending)
-		if generation := m.opts.Generations == ByCall && !m.marked; generation {
-			starts = !m.pending
-		}
 		switch {
 		case starts:
 			say("a generation starts: the outputs of the path become stale")
@@ -108,10 +115,10 @@ func (m *Manager) Explain(f *Func, in []Input, keys ...int64) (string, error) {
 			say("all outputs of the path are released")
 			cur = nil
 		case m.state == Warmup:
-			say("%s warms up after node %d, which is a warm-up: its addresses are not fixed", f.def.Name, cur.id)
+			say("%s %s after node %d, which is a warm-up: its addresses are not fixed", f.def.Name, warmsUp, cur.id)
 			return b.String(), nil
 		default:
-			say("%s is recorded after node %d, which was recorded last", f.def.Name, cur.id)
+			say("%s %s after node %d, which was recorded last", f.def.Name, isRecorded, cur.id)
 			return b.String(), nil
 		}
 	}
@@ -130,14 +137,14 @@ func (m *Manager) Explain(f *Func, in []Input, keys ...int64) (string, error) {
 		if served(fmt.Sprintf("after node %d", cur.id), cur.candidates(i)) {
 			return b.String(), nil
 		}
-		if !m.mayStart() && !cur.allDead() {
-			say("%s is recorded after node %d, which has live outputs", f.def.Name, cur.id)
+		if !starts && !cur.allDead() {
+			say("%s %s after node %d, which has live outputs", f.def.Name, isRecorded, cur.id)
 			return b.String(), nil
 		}
 		say("the path of node %d ends", cur.id)
 	}
 	if !served("at the root", i.roots) {
-		say("%s is recorded as a root", f.def.Name)
+		say("%s %s as a root", f.def.Name, isRecorded)
 	}
 	return b.String(), nil
 }

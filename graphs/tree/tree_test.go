@@ -611,6 +611,61 @@ func TestManagerPerDevice(t *testing.T) {
 	e.close()
 }
 
+// TestExplain compares Explain with the call that follows.
+func TestExplain(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		o    tree.Options
+		want []string // before each call; outputs are held until the next call returned
+		ran  tree.Stats
+	}{
+		{"by mark", tree.Options{}, []string{"foo warms up: it did not run", "foo warms up after node -1", "foo warms up after node -2"}, tree.Stats{Warmups: 3}},
+		{"without warm-ups", tree.Options{SkipWarmup: true}, []string{"foo is recorded as a root", "foo is recorded after node 0", "foo is recorded after node 1"}, tree.Stats{Recorded: 3}},
+		{"by call", tree.Options{Generations: tree.ByCall}, []string{"foo warms up: it did not run", "foo is recorded as a root", "node 0 at the root serves", "the path of node 0 ends\nnode 0 at the root serves"}, tree.Stats{Warmups: 1, Recorded: 1, Executed: 2}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			e := open(t, c.o)
+			defer e.close()
+			foo := e.add("foo")
+			x := e.tensor(0, 1, 2, 3)
+			explained := func(want string, keys ...int64) {
+				t.Helper()
+				if got := testkit.Must[string](t)(e.m.Explain(foo, tree.Borrow(x), keys...)); !strings.Contains(got, want) {
+					t.Errorf("explained by\n%swant %q", got, want)
+				}
+			}
+			var held []graphs.Tensor
+			for _, want := range c.want {
+				explained(want)
+				out := e.call(foo, x)
+				for _, h := range held {
+					if h.Err() == nil {
+						drop(t, h)
+					}
+				}
+				held = out
+			}
+			got := testkit.Must[tree.Inspection](t)(e.m.Inspect()).Stats
+			if got.Skips = nil; fmt.Sprint(got) != fmt.Sprint(c.ran) {
+				t.Errorf("ran %+v, want %+v", got, c.ran)
+			}
+			e.m.Seal(tree.Refuse)
+			explained("foo is refused (sealed)", 7)
+			if _, err := foo.Call(tree.Borrow(x), nil, 7); !errors.Is(err, tree.ErrSealed) {
+				t.Errorf("sealed: %v", err)
+			}
+			e.m.Seal(tree.Eager)
+			explained("foo runs eagerly (sealed)", 7)
+			for _, h := range held {
+				if h.Err() == nil {
+					drop(t, h)
+				}
+			}
+			drop(t, x)
+		})
+	}
+}
+
 // TestSingleStream is test_single_stream_use: all segments of the pool belong to one stream.
 func TestSingleStream(t *testing.T) {
 	e := open(t, tree.Options{})
