@@ -164,22 +164,22 @@ func TestBranchesOverlapOnGPU(t *testing.T) {
 	testkit.Check(t, errors.Join(start.Close(), end.Close()))
 }
 
-// TestCaptureBesideOthersOnGPU captures and replays while other goroutines constantly allocate, free,
+// TestCaptureWithConcurrentWorkOnGPU captures and replays while other goroutines constantly allocate, free,
 // load programs and run them on their own streams.
-func TestCaptureBesideOthersOnGPU(t *testing.T) {
+func TestCaptureWithConcurrentWorkOnGPU(t *testing.T) {
 	g, dev := gpuRig(t)
 	captures := 20
 	if dev.Emulated {
 		captures = 5
 	}
-	captureBesideOthers(t, openOn(t, g, 8), captures)
+	captureWithConcurrentWork(t, openOn(t, g, 8), captures)
 }
 
-// TestCaptureBesideOthers is TestCaptureBesideOthersOnGPU on the host.
-func TestCaptureBesideOthers(t *testing.T) { captureBesideOthers(t, open(t, 8), 20) }
+// TestCaptureWithConcurrentWork is TestCaptureWithConcurrentWorkOnGPU on the host.
+func TestCaptureWithConcurrentWork(t *testing.T) { captureWithConcurrentWork(t, open(t, 8), 20) }
 
-// captureBesideOthers closes e.
-func captureBesideOthers(t *testing.T, e *env, captures int) {
+// captureWithConcurrentWork closes e.
+func captureWithConcurrentWork(t *testing.T, e *env, captures int) {
 	t.Helper()
 	prog := e.fn("add1").Compiled()
 	done := make(chan struct{})
@@ -224,7 +224,7 @@ func captureBesideOthers(t *testing.T, e *env, captures int) {
 				default:
 				}
 				if err := once(); err != nil {
-					t.Errorf("beside captures: %v", err)
+					t.Errorf("while others capture: %v", err)
 					ran <- struct{}{}
 					return
 				}

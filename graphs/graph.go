@@ -342,7 +342,7 @@ func (g *Graph) Replay(st *Stream) error {
 		if err := g.reads[i].ready(); err != nil {
 			return fmt.Errorf("graphs: replay of %s: %w", g.name, err)
 		}
-		if wrote, _ := g.reads[i].t.Storage().Accesses(); !st.behind(wrote) {
+		if wrote, _ := g.reads[i].t.Storage().Accesses(); !st.orderedAfter(wrote) {
 			return &UnorderedError{What: g.reads[i].t.Storage().Maker().String(), Stream: st.name, Other: g.s.streams()[wrote.Stream].name}
 		}
 	}
@@ -352,7 +352,7 @@ func (g *Graph) Replay(st *Stream) error {
 		}
 	}
 	for _, h := range g.near {
-		if !st.behind(h.last) {
+		if !st.orderedAfter(h.last) {
 			return &UnorderedError{What: g.name, Stream: st.name, Other: g.s.streams()[h.last.Stream].name}
 		}
 	}

@@ -768,12 +768,12 @@ func forkKeepsMemory(t *testing.T, open opener) {
 		drop(t, a)
 		c := e.run(r, "add2", x)
 		if c.Range() == at {
-			t.Error("overwritten beside the fork that reads it")
+			t.Error("overwritten while a fork reads it")
 		}
 		testkit.Check(t, r.Join(f))
 		d := e.run(r, "add2", x)
 		if d.Range() != at {
-			t.Errorf("at %v behind the join, want %v", d.Range(), at)
+			t.Errorf("at %v after the join, want %v", d.Range(), at)
 		}
 		drop(t, c, d)
 	})

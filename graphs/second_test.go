@@ -45,7 +45,7 @@ func TestSecondStreamKeepsMemory(t *testing.T) {
 		}
 		w := testkit.Must[graphs.Tensor](t)(s.TensorOf("w", other, dtype.U8, 64))
 		if w.Range() != at {
-			t.Errorf("replayed %v: at %v behind the read, want %v", replayed, w.Range(), at)
+			t.Errorf("replayed %v: at %v after the read, want %v", replayed, w.Range(), at)
 		}
 		drop(t, y, z, w)
 		if g != nil {

@@ -161,15 +161,15 @@ func (st *Stream) enqueued(err error) error {
 	return err
 }
 
-// behind reports whether later work of st is ordered after an access.
-func (st *Stream) behind(a store.Access) bool {
+// orderedAfter reports whether later work of st is ordered after an access.
+func (st *Stream) orderedAfter(a store.Access) bool {
 	return a.Tick == 0 || int(a.Stream) < len(st.clock) && st.clock[a.Stream] >= a.Tick || st.s.streams()[a.Stream].done.Load() >= a.Tick
 }
 
 // order makes st wait for the last writer of t, unless it is ordered already.
 func (st *Stream) order(t Tensor) error {
 	wrote, _ := t.Storage().Accesses()
-	if st.behind(wrote) {
+	if st.orderedAfter(wrote) {
 		return nil
 	}
 	return st.Wait(st.s.streams()[wrote.Stream])
@@ -183,9 +183,9 @@ func (st *Stream) use(t Tensor, write bool) error {
 		return ErrNoStorage
 	}
 	wrote, read := sto.Accesses()
-	if !st.behind(wrote) || write && !st.behind(read) {
+	if !st.orderedAfter(wrote) || write && !st.orderedAfter(read) {
 		other := wrote
-		if st.behind(wrote) {
+		if st.orderedAfter(wrote) {
 			other = read
 		}
 		return &UnorderedError{What: sto.Maker().String(), Stream: st.name, Other: st.s.streams()[other.Stream].name}

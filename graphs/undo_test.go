@@ -30,7 +30,7 @@ func TestUndo(t *testing.T) {
 	testkit.Check(t, r.Undo())
 	testkit.Check(t, r.Undo())
 	if a, b := e.read(x), e.read(y); a[3] != 1 || b[3] != 2 {
-		t.Errorf("behind the undo x is %v, y %v", a, b)
+		t.Errorf("after Undo x is %v, y %v", a, b)
 	}
 	if s := testkit.Must[graphs.GeneratorState](t)(gen.State()); s != (graphs.GeneratorState{Seed: 3}) {
 		t.Errorf("the generator is at %+v", s)

@@ -249,7 +249,7 @@ func TestSharedPoolReusesMemory(t *testing.T) {
 	}
 	testkit.Check(t, set.Close())
 	if u := pool.Use(); u.Blocks != 0 || u.Uses != 1 {
-		t.Errorf("behind Close the pool has %d blocks and %d uses", u.Blocks, u.Uses)
+		t.Errorf("after Close the pool has %d blocks and %d uses", u.Blocks, u.Uses)
 	}
 	testkit.Check(t, pool.Release())
 }

@@ -37,7 +37,7 @@ func everyCallFails(t *testing.T, open func() rig, stride int) {
 // failNth reports whether the n-th call was reached.
 func failNth(t *testing.T, g rig, n int) bool {
 	dev := failing.New(g.dev)
-	e := openBehind(t, g, dev, tree.Options{Check: true})
+	e := openWrapped(t, g, dev, tree.Options{Check: true})
 	defer e.close()
 	foo, fee := e.add("foo"), e.add("fee")
 	x := e.tensor(0, 1, 2, 3)

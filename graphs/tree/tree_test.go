@@ -78,11 +78,11 @@ func open(t testing.TB, o tree.Options) *env {
 // openOn is open on another device.
 func openOn(t testing.TB, g rig, o tree.Options) *env {
 	t.Helper()
-	return openBehind(t, g, g.dev, o)
+	return openWrapped(t, g, g.dev, o)
 }
 
-// openBehind is openOn with a device that wraps the rig's.
-func openBehind(t testing.TB, g rig, dev device.Device, o tree.Options) *env {
+// openWrapped is openOn with a device that wraps the rig's.
+func openWrapped(t testing.TB, g rig, dev device.Device, o tree.Options) *env {
 	t.Helper()
 	e := &env{rig: g, t: t, fns: map[string]*whole.Function{}}
 	e.s = testkit.Must[*graphs.Session](t)(graphs.NewSession(dev, graphs.SessionOptions{}))
