@@ -290,12 +290,14 @@ func explainRequest(err error) (col int, what string) {
 	col = max(1, int(value.Offset))
 	field, _, _ := strings.Cut(value.Field, ".")
 	switch field {
-	case "temperature", "top_p":
+	case "temperature", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty":
 		return col, fmt.Sprintf("%s takes a number, not %s", field, value.Value)
 	case "ignore_eos":
 		return col, fmt.Sprintf("%s takes true or false, not %s", field, value.Value)
-	case "max_new", "top_k", "seed":
+	case "max_new", "top_k", "seed", "min_new", "priority":
 		return col, fmt.Sprintf("%s takes a whole number in its range, not %s", field, value.Value)
+	case "logit_bias":
+		return col, fmt.Sprintf("%s takes an object of numbers by id, not %s", field, value.Value)
 	case "":
 		if value.Type.Kind() == reflect.Struct {
 			return col, fmt.Sprintf("a request is a list of ids or an object, not %s", value.Value)
