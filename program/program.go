@@ -214,7 +214,7 @@ const (
 	// that no buffer bounds: numbers to compute with, extents of what is made up.
 	LaunchFree = "free"
 
-	// LaunchPeers (AttrString) is a group whose inboxes a kernel takes as its last parameters,
+	// LaunchPeers (AttrString) is a group whose receive buffers a kernel takes as its last parameters,
 	// because it meets the other ranks.
 	LaunchPeers = "peers"
 )

@@ -100,7 +100,7 @@ struct Task {
   int pair, pairs;               // of the tile; pair 0 is the request's first
   int from, to;                  // keys of this part
   int part, parts;
-  bool later;                    // the block is behind the first ones, of which each multiprocessor gets one
+  bool laterOnSM;                // the block is not among the first ones, of which each multiprocessor runs one
   float scale, softcap;          // scale is multiplied by log2(e)
   unsigned long long evictFirst; // L2 policy for keys that no other block reads
   int window;
@@ -128,8 +128,8 @@ __device__ __forceinline__ long long queryOffset(const Task &t, int p) {
 // cacheOffset returns the offset in the cache of a slot's key for a head, in elements. The value is
 // VALUE_DISTANCE(heads) behind it.
 #define VALUE_DISTANCE(heads) ((long long)BLOCK_SIZE * (heads) * HEAD_DIM)
-__device__ __forceinline__ long long cacheOffset(int block, int place, int heads, int head) {
-  return ((((long long)block * 2) * BLOCK_SIZE + place) * heads + head) * HEAD_DIM;
+__device__ __forceinline__ long long cacheOffset(int block, int blockOffset, int heads, int head) {
+  return ((((long long)block * 2) * BLOCK_SIZE + blockOffset) * heads + head) * HEAD_DIM;
 }
 
 // exp2Approx returns 2^x; 0 for MINUS_INFINITY.

@@ -13,12 +13,12 @@
 // first launch computes large tiles and the second one small tiles. The launch with the smallest requests also writes the
 // padded rows.
 //
-// A tile's number (y) follows from the metadata, without a list of tiles:
-// - Every request has one row: the numbers of request r start at r*ROW_TILES.
-// - No request of the launch has more pairs than a tile: request r has the number r.
-// - No two tiles start in one row (BY_ROW): a tile that starts in row y has the number y. A captured launch then has no
-//   unused numbers in a decode.
-// - Otherwise the numbers of request r, whose first row is f, start at f*GROUP/TILE + r, which leaves enough for its rows.
+// A tile's index (y) follows from the metadata, without a list of tiles:
+// - Every request has one row: the indices of request r start at r*ROW_TILES.
+// - No request of the launch has more pairs than a tile: request r has the index r.
+// - No two tiles start in one row (BY_ROW): a tile that starts in row y has the index y. A captured launch then has no
+//   unused indices in a decode.
+// - Otherwise the indices of request r, whose first row is f, start at f*GROUP/TILE + r, which leaves enough for its rows.
 // A block without pairs returns.
 //
 // No block reads what another block of the launch writes to the cache. Keys and values of the step are read from the
@@ -32,24 +32,24 @@
 //
 // The order of every sum depends only on the shapes and the length of the sequence.
 //
-// common.cu, warpgroup.cu (on tensor cores), and tensor.cu or plain.cu precede this file.
+// common.cu, warpgroup.cu (on tensor cores), and tensor.cu or simt.cu precede this file.
 
 #define BY_ROW (TENSOR && !LARGE)
 #if BY_ROW
 static_assert(GROUP <= TILE, "a row has one tile");
-#define FIRST_NUMBER(row, r) (row)
+#define FIRST_TILE_INDEX(row, r) (row)
 #else
-#define FIRST_NUMBER(row, r) ((int)((long long)(row) * GROUP / TILE) + (r))
+#define FIRST_TILE_INDEX(row, r) ((int)((long long)(row) * GROUP / TILE) + (r))
 #endif
 
-// request returns the request that a tile belongs to: the last whose first number is at most the tile's. The lanes of a
+// request returns the request that a tile belongs to: the last whose first tile has at most this index. The lanes of a
 // warp compare 32 requests in each round.
 __device__ __forceinline__ int request(const int *starts, int requests, int tile) {
   int low = 0, count = requests;
 #pragma unroll 1
   while (count > 1) {
     const int step = (count + 31) / 32, r = low + (int)(threadIdx.x % 32) * step;
-    const bool from = r < low + count && FIRST_NUMBER(starts[r], r) <= tile;
+    const bool from = r < low + count && FIRST_TILE_INDEX(starts[r], r) <= tile;
     const int last = (__popc(__ballot_sync(~0u, from)) - 1) * step;
     low += last;
     count = min(step, count - last);
@@ -98,14 +98,14 @@ paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, 
       newRows = starts[r + 1] - t.first;
     }
   } else {
-    const int numbers = BY_ROW ? rows : tiles;
-    if (requests == 0 || tile >= numbers) return;
-    tile = numbers - 1 - tile; // later rows have more keys and start first
+    const int indices = BY_ROW ? rows : tiles; // of tiles
+    if (requests == 0 || tile >= indices) return;
+    tile = indices - 1 - tile; // later rows have more keys and start first
     r = request(starts, requests, tile);
     t.first = starts[r];
     newRows = starts[r + 1] - t.first;
     t.length = lengths[r];
-    tile -= FIRST_NUMBER(t.first, r);
+    tile -= FIRST_TILE_INDEX(t.first, r);
     if (BY_ROW) {
       const int row = tile;
       tile = (row * GROUP + TILE - 1) / TILE;
@@ -126,19 +126,19 @@ paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, 
   int unused;
   visible(t, t.cachedKeys + rowOf(t, 0) - t.first, t.from, unused);
   visible(t, t.cachedKeys + rowOf(t, t.pairs - 1) - t.first, unused, t.to);
-  // A part is some units of keys; a context has at most upTo parts.
+  // A part is some units of keys; a context has at most maxPartsOfContext parts.
   const int units = (max(0, t.to - t.from) + UNIT - 1) / UNIT;
-  const int upTo = LARGE ? parts : units < LONG_UNITS ? min(parts, MAX_SHORT_PARTS) : units < 2 * LONG_UNITS ? min(longParts, MAX_SHORT_PARTS) : longParts;
+  const int maxPartsOfContext = LARGE ? parts : units < LONG_UNITS ? min(parts, MAX_SHORT_PARTS) : units < 2 * LONG_UNITS ? min(longParts, MAX_SHORT_PARTS) : longParts;
   int chunk = units;
   t.part = blockIdx.z, t.parts = 1;
-  if (upTo > 1 && units > 1) {
-    chunk = max(LARGE ? MIN_UNITS : 1, ceilDiv(units, upTo));
+  if (maxPartsOfContext > 1 && units > 1) {
+    chunk = max(LARGE ? MIN_UNITS : 1, ceilDiv(units, maxPartsOfContext));
     t.parts = ceilDiv(units, chunk);
   }
   if (t.part >= t.parts) return;
   t.from += t.part * chunk * UNIT;
   t.to = min(t.to, t.from + chunk * UNIT);
-  t.later = (int)(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z)) >= multiprocessors;
+  t.laterOnSM = (int)(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z)) >= multiprocessors;
   t.partCapacity = partCapacity, t.partial = partial, t.partsDone = counters;
   attend(t, shared);
   if (!LARGE && order == ORDER_SECOND) wait_for_dependency(); // waits are transitive: the next launch relies on this one

@@ -4,7 +4,7 @@
 
 // Row pitch in shared memory, in elements: an odd number of 16 bytes, so that 8 rows have no bank conflict.
 #define PITCH (HEAD_DIM + 8)
-#define SUMS (HEAD_DIM + 8) // pitch of a pair's sums in shared memory, in floats: the bytes of two rows
+#define SUMS_PITCH (HEAD_DIM + 8) // pitch of a pair's sums in shared memory, in floats: the bytes of two rows
 
 // 8 threads fetch a key: each copies every 8th chunk of 16 bytes, of LOADS keys per stage.
 #define LOADS (KEYS / (THREADS / 8))
@@ -102,22 +102,22 @@ __device__ __forceinline__ void copy(const Task &t, u32 to, unsigned long long k
 // column returns the offset of a thread's chunk in a row of all heads, in bytes.
 __device__ __forceinline__ int column(const Task &t) { return t.head * (HEAD_DIM * 2) + (int)threadIdx.x % 8 * 16; }
 
-// copyCached copies a key from its block of the cache, keysBehind keys after chunk.from; zeros if real is false.
-__device__ __forceinline__ void copyCached(const Task &t, const ThreadChunk &chunk, u32 to, int block, int keysBehind, bool real) {
+// copyCached copies a key from its block of the cache, keyOffset keys after chunk.from; zeros if real is false.
+__device__ __forceinline__ void copyCached(const Task &t, const ThreadChunk &chunk, u32 to, int block, int keyOffset, bool real) {
   const int row = t.kvHeads * (HEAD_DIM * 2);
-  const unsigned long long k = multiplyAdd(chunk.from, block, 2 * BLOCK_SIZE * row) + (long long)(keysBehind * row);
+  const unsigned long long k = multiplyAdd(chunk.from, block, 2 * BLOCK_SIZE * row) + (long long)(keyOffset * row);
   copy(t, to, k, k + BLOCK_SIZE * row, real, !LARGE); // no other block reads the keys of a small tile: evict first
 }
 
-// keysBehind returns how many keys after chunk.from the key at index j is in its block.
-__device__ __forceinline__ int keysBehind(const ThreadChunk &chunk, int j) { return (int)((u32)j % BLOCK_SIZE) - chunk.key % BLOCK_SIZE; }
+// keyOffset returns how many keys after chunk.from the key at index j is in its block.
+__device__ __forceinline__ int keyOffset(const ThreadChunk &chunk, int j) { return (int)((u32)j % BLOCK_SIZE) - chunk.key % BLOCK_SIZE; }
 
 // copyKey copies the key at index j, of an earlier token or of this step; zeros from t.to on. found is the result of
 // lookup.
 __device__ __forceinline__ void copyKey(const Task &t, const ThreadChunk &chunk, u32 to, int j, int found) {
   const int last = min(j, t.to - 1);
   // The key of a padded row is in the cache.
-  if (last < t.cachedKeys || found < 0) return copyCached(t, chunk, to, last < t.cachedKeys ? found : t.table[(u32)last / BLOCK_SIZE], keysBehind(chunk, j), j < t.to);
+  if (last < t.cachedKeys || found < 0) return copyCached(t, chunk, to, last < t.cachedKeys ? found : t.table[(u32)last / BLOCK_SIZE], keyOffset(chunk, j), j < t.to);
   const int row = t.kvHeads * (HEAD_DIM * 2);
   copy(t, to, multiplyAdd((unsigned long long)t.k + column(t), t.first + last - t.cachedKeys, row), multiplyAdd((unsigned long long)t.v + column(t), t.first + last - t.cachedKeys, row), j < t.to, false);
 }
@@ -136,8 +136,8 @@ __device__ __forceinline__ void fetch(const Task &t, const ThreadChunk &chunk, u
     for (int i = 0; i < LOADS; i++) {
       const int key = i * KEY_STRIDE;
       const bool real = key < t.to - at;
-      const int away = FIXED_STRIDE ? (SAME_OFFSET ? 0 : keysBehind(chunk, at)) + key % BLOCK_SIZE : keysBehind(chunk, at + key);
-      if (withStep || key < t.cachedKeys - at || !real) copyCached(t, chunk, to + i * NEXT, s.found[i], away, real);
+      const int offset = FIXED_STRIDE ? (SAME_OFFSET ? 0 : keyOffset(chunk, at)) + key % BLOCK_SIZE : keyOffset(chunk, at + key);
+      if (withStep || key < t.cachedKeys - at || !real) copyCached(t, chunk, to + i * NEXT, s.found[i], offset, real);
     }
   }
 }
@@ -260,8 +260,8 @@ __device__ __forceinline__ void transpose(u32 (&x)[4]) {
 // warpSums returns where a warp stores the sums, the maximum and the weight sum of a pair. In a warp-private pipeline it
 // is the warp's part of the first stage, which no other warp reads: 8 pairs over the keys, 8 over the values.
 __device__ __forceinline__ float *warpSums(u16 *stages, int warp, int p) {
-  if (WARP_PRIVATE) return (float *)(stages + warp * 16 * PITCH + p / 8 * Stage::VALUE) + p % 8 * SUMS;
-  return (float *)stages + (warp * 16 + p) * SUMS;
+  if (WARP_PRIVATE) return (float *)(stages + warp * 16 * PITCH + p / 8 * Stage::VALUE) + p % 8 * SUMS_PITCH;
+  return (float *)stages + (warp * 16 + p) * SUMS_PITCH;
 }
 
 // attend computes the tile for the keys of the part. In a large tile, a warp has M operands of 16 pairs, which are ROWS
@@ -291,7 +291,7 @@ __device__ __forceinline__ void attend(Task &t, char *shared) {
 
   // The later block of a multiprocessor has a stage less. The first one is then served earlier, and the two do not both
   // start and end at the same times, when they load nothing.
-  const int depth = WARP_PRIVATE && DEPTH > 2 && t.later ? DEPTH - 1 : DEPTH;
+  const int depth = WARP_PRIVATE && DEPTH > 2 && t.laterOnSM ? DEPTH - 1 : DEPTH;
   BlockLookup next = {};
   if (t.from < t.to) next = lookupStage(t, t.from, false);
 #pragma unroll 1
@@ -373,8 +373,9 @@ __device__ __forceinline__ void attend(Task &t, char *shared) {
   }
   commitGroup();
 
-  // The maximum is taken of the raw products, negated if the scale is negative. unit scales their differences for exp2.
-  const float scale = fmaxf(fabsf(t.scale), 1e-30f), unit = SOFTCAP ? 1.f : scale;
+  // The maximum is taken of the raw products, negated if the scale is negative. exp2Scale scales their differences for
+  // exp2.
+  const float scale = fmaxf(fabsf(t.scale), 1e-30f), exp2Scale = SOFTCAP ? 1.f : scale;
   float sum[M][HEAD_DIM / 8][4] = {}, maximum[M][2], weightSum[M][2] = {};
 #pragma unroll
   for (int m = 0; m < M; m++) maximum[m][0] = maximum[m][1] = MINUS_INFINITY;
@@ -490,7 +491,7 @@ __device__ __forceinline__ void attend(Task &t, char *shared) {
           best = fmaxf(best, __shfl_xor_sync(~0u, best, 1));
           best = fmaxf(best, __shfl_xor_sync(~0u, best, 2));
           if (__any_sync(~0u, best != maximum[m][h])) {
-            const float by = exp2Approx((maximum[m][h] - finiteMax(best)) * unit);
+            const float by = exp2Approx((maximum[m][h] - finiteMax(best)) * exp2Scale);
             maximum[m][h] = best;
             weightSum[m][h] *= by;
 #pragma unroll
@@ -499,10 +500,10 @@ __device__ __forceinline__ void attend(Task &t, char *shared) {
               sum[m][i][2 * h + 1] *= by;
             }
           }
-          const float to = finiteMax(best) * unit;
+          const float to = finiteMax(best) * exp2Scale;
 #pragma unroll
           for (int c = 0; c < STEP / 8; c++) {
-            const float w0 = exp2Approx(fmaf(s[m][c][2 * h], unit, -to)), w1 = exp2Approx(fmaf(s[m][c][2 * h + 1], unit, -to));
+            const float w0 = exp2Approx(fmaf(s[m][c][2 * h], exp2Scale, -to)), w1 = exp2Approx(fmaf(s[m][c][2 * h + 1], exp2Scale, -to));
             weightSum[m][h] += w0 + w1;
             p[m][c / 2][c % 2 * 2 + h] = pack2(w0, w1, Q_TYPE);
           }
@@ -546,7 +547,7 @@ __device__ __forceinline__ void attend(Task &t, char *shared) {
         float *part = partOf(t, p, t.part) + lane % 4 * 2;
 #pragma unroll
         for (int i = 0; i < HEAD_DIM / 8; i++) *(float2 *)(part + i * 8) = make_float2(sum[m][i][2 * h], sum[m][i][2 * h + 1]);
-        if (lane % 4 == 0) *(float2 *)(part + PART - 4) = make_float2(maximum[m][h] * unit, weightSum[m][h]);
+        if (lane % 4 == 0) *(float2 *)(part + PART - 4) = make_float2(maximum[m][h] * exp2Scale, weightSum[m][h]);
         continue;
       }
       const int last = min(p, t.pairs - 1);
@@ -577,7 +578,7 @@ __device__ __forceinline__ void attend(Task &t, char *shared) {
     float *sums = warpSums(stages, warp, p);
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 8; i++) *(float2 *)(sums + i * 8 + lane % 4 * 2) = make_float2(sum[0][i][2 * h], sum[0][i][2 * h + 1]);
-    if (lane % 4 == 0) *(float2 *)(sums + HEAD_DIM) = make_float2(maximum[0][h] * unit, weightSum[0][h]);
+    if (lane % 4 == 0) *(float2 *)(sums + HEAD_DIM) = make_float2(maximum[0][h] * exp2Scale, weightSum[0][h]);
   }
   __syncthreads();
 #pragma unroll 1

@@ -25,8 +25,8 @@ var (
 	warpgroupSource string
 	//go:embed tensor.cu
 	tensorSource string
-	//go:embed plain.cu
-	plainSource string
+	//go:embed simt.cu
+	simtSource string
 	//go:embed paged.cu
 	pagedSource string
 )
@@ -81,8 +81,8 @@ const (
 	partExtra    = 4  // floats of a part behind its sums
 	tensorTile   = 64 // pairs of a large tile of heads above 128; twice as many up to there
 	warpKeys     = 16 // of a stage, for each warp
-	plainTile    = 16
-	plainKeys    = 32 // of heads up to 128; half of it above
+	simtTile     = 16
+	simtKeys     = 32 // of heads up to 128; half of it above
 	headerInt32s = 4
 	behindTables = 4 * warpKeys // int32s behind the tables that kernels may load: a stage of four warps, in blocks of one token
 )
@@ -277,7 +277,7 @@ func (v *Variant) shared() int {
 		return max(v.Stages*2*v.keys()*(v.HeadDim+8)*2, 4*v.Warps*smallTile*(v.HeadDim+8))
 	}
 	keys := v.keys()
-	return 4 * ((plainTile+keys)*(v.HeadDim+1) + keys*v.HeadDim + plainTile*keys)
+	return 4 * ((simtTile+keys)*(v.HeadDim+1) + keys*v.HeadDim + simtTile*keys)
 }
 
 // keys returns the number of keys of a stage.
@@ -286,9 +286,9 @@ func (v *Variant) keys() int {
 	case v.Tensor:
 		return warpKeys * v.Warps
 	case v.HeadDim <= 128:
-		return plainKeys
+		return simtKeys
 	}
-	return plainKeys / 2
+	return simtKeys / 2
 }
 
 // tile returns the number of pairs of a tile.
@@ -296,7 +296,7 @@ func (v *Variant) tile() int {
 	one := 16 * v.Warps // each warp has the 16 rows of an mma instruction
 	switch {
 	case !v.Tensor:
-		return plainTile
+		return simtTile
 	case !v.Large:
 		return smallTile
 	case v.Resident > 2 && v.Group <= one:
@@ -317,7 +317,7 @@ func (v *Variant) warpgroups() bool {
 // rowTiles returns the number of tiles of the pairs of one row.
 func (v *Variant) rowTiles() int { return (v.Group + v.tile() - 1) / v.tile() }
 
-// tiles returns how many tile numbers the rows of so many requests have (paged.cu).
+// tiles returns how many tile indices the rows of so many requests have (paged.cu).
 func (v *Variant) tiles(rows, requests int) int {
 	if v.Tensor && !v.Large { // the kernel's BY_ROW
 		return rows
@@ -356,7 +356,7 @@ func (v Variant) String() string {
 func (v Variant) Source() string {
 	number := map[dtype.DType]string{dtype.F32: "F32", dtype.F16: "F16", dtype.BF16: "BF16"}
 	flag := map[bool]int{true: 1}
-	name, attend := "plain.cu", plainSource
+	name, attend := "simt.cu", simtSource
 	if v.Tensor {
 		name, attend = "tensor.cu", tensorSource
 	}

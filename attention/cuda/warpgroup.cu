@@ -21,9 +21,9 @@ __device__ __forceinline__ u32 panelOffset(int rows, int row, int part) {
 }
 
 #if WARPGROUPS
-// panelDescriptor returns the matrix descriptor of panels that are apart bytes from each other.
-__device__ __forceinline__ unsigned long long panelDescriptor(u32 at, u32 apart) {
-  return 1ull << 62 | (unsigned long long)(PANEL_ALIGN / 16) << 32 | (unsigned long long)(apart / 16) << 16 | (at & 0x3ffff) / 16;
+// panelDescriptor returns the matrix descriptor of panels that are leadingByteOffset bytes apart.
+__device__ __forceinline__ unsigned long long panelDescriptor(u32 at, u32 leadingByteOffset) {
+  return 1ull << 62 | (unsigned long long)(PANEL_ALIGN / 16) << 32 | (unsigned long long)(leadingByteOffset / 16) << 16 | (at & 0x3ffff) / 16;
 }
 
 #if Q_TYPE == BF16

@@ -1,14 +1,14 @@
 // Package cuda computes the routines of package collective on NVIDIA GPUs of one host, over peer
 // memory: a kernel for each call, without work of the host, so that calls are captured as they are.
 // Package peer has the kernels and says why they are right. Kernels of programs may compute an all_reduce
-// themselves, in the same inboxes: the device gets their parameters (runtime/cuda.Device.AddPeers). Where GPUs do not reach each other's memory
+// themselves, in the same receive buffers: the device gets their parameters (runtime/cuda.Device.AddPeers). Where GPUs do not reach each other's memory
 // NCCL computes (nccl.go).
 //
 // Ranks are devices of one process, a goroutine each, or of several processes. All ranks make the
 // same calls in the same order, on one stream at a time, eagerly or from graphs of any sizes. Nothing
 // that waits for a device may come between the launches of its ranks on one goroutine.
 //
-// A kernel that waits for a rank longer than Options.Patience, or finds that the group has ended,
+// A kernel that waits for a rank longer than Options.Timeout, or finds that the group has ended,
 // ends without a result. Whoever waits for the device then gets a collective.LostError (C22), and
 // Launch refuses further calls. A GPU that writes to memory of a process that was killed may be lost:
 // the error is then a device.LostError too, and restarting means restarting the process.
@@ -36,8 +36,8 @@ type Options struct {
 	// Code gives the kernels, when a call of a new kind is planned.
 	Code Code
 
-	// Patience is how long a kernel waits for another rank. 0: one minute.
-	Patience time.Duration
+	// Timeout is how long a kernel waits for another rank. 0: one minute.
+	Timeout time.Duration
 
 	// NCCL opens NCCL, whose version all ranks share; nil: it is not used. It is opened where it
 	// has something to compute: all calls of a group whose GPUs do not reach each other's memory,
@@ -105,8 +105,8 @@ func Add(ctx context.Context, dev *cuda.Device, o Options, groups ...*collective
 	}
 	dev.AddCheck(l.check)
 	for name, r := range l.rings {
-		if r.inboxes != nil && (r.comm == nil || r.comm.from > fusedBytes) {
-			params := peer.Values(r.control, uint64(l.options.Patience), r.group.Rank(), r.inboxes.address)
+		if r.recv != nil && (r.comm == nil || r.comm.from > fusedBytes) {
+			params := peer.Values(r.control, uint64(l.options.Timeout), r.group.Rank(), r.recv.address)
 			if err := dev.AddPeers(name, r.group.Size(), params, &l.options.Counts.Fused); err != nil {
 				return err
 			}
@@ -127,8 +127,8 @@ func newLibrary(dev *cuda.Device, o Options) (*library, error) {
 	if o.Code == nil {
 		return nil, errors.New("collective: Options.Code is needed")
 	}
-	if o.Patience <= 0 {
-		o.Patience = time.Minute
+	if o.Timeout <= 0 {
+		o.Timeout = time.Minute
 	}
 	if o.Counts == nil {
 		o.Counts = new(Counts)
@@ -151,10 +151,10 @@ type library struct {
 	failed  error // of aborts
 }
 
-// ring is a group: the inboxes of its ranks.
+// ring is a group: the receive buffers of its ranks.
 type ring struct {
 	group   *collective.Group
-	inboxes *inboxes      // nil: a group of one rank, or one without peer memory
+	recv    *recvBuffers  // nil: a group of one rank, or one without peer memory
 	comm    *communicator // nil: NCCL is not used
 	shared  device.HostMemory
 	control uint64 // where kernels see it
@@ -190,8 +190,8 @@ func (l *library) join(ctx context.Context, g *collective.Group) error {
 	var unreached error
 	if g.Size() > MaxRanks {
 		unreached = fmt.Errorf("collective: group %q has %d ranks; kernels over peer memory serve up to %d", g.Name(), g.Size(), MaxRanks)
-	} else if r.inboxes, err = meet(ctx, l.dev, g, l.options.NCCLBytes); err != nil {
-		r.inboxes = nil // meet has given it back
+	} else if r.recv, err = meet(ctx, l.dev, g, l.options.NCCLBytes); err != nil {
+		r.recv = nil // meet has given it back
 		if unreached = err; !errors.Is(err, errUnreached) {
 			return err
 		}
@@ -238,7 +238,7 @@ func (l *library) watch(r *ring) {
 func (l *library) lost(r *ring) bool {
 	v := r.word(controlLost).Load()
 	if v != 0 && v != lostBefore {
-		r.group.Lose(int(v-1), "a kernel", l.options.Patience)
+		r.group.Lose(int(v-1), "a kernel", l.options.Timeout)
 	}
 	return v != 0 || r.comm != nil && r.comm.gone.Load()
 }
@@ -270,8 +270,8 @@ func (l *library) check(gone error) error {
 func (l *library) free() error {
 	var errs []error
 	for _, r := range l.rings {
-		if r.inboxes != nil {
-			errs = append(errs, r.inboxes.free())
+		if r.recv != nil {
+			errs = append(errs, r.recv.free())
 		}
 		if r.comm != nil {
 			errs = append(errs, l.dev.Do(r.comm.destroy), r.comm.heart.free())
@@ -366,7 +366,7 @@ func (l *library) kernel(x *ring, v Variant, programmatic bool) (*cuda.KernelCal
 	if err != nil {
 		return nil, fmt.Errorf("collective: %s: %w", v, err)
 	}
-	for i, v := range peer.Values(x.control, uint64(l.options.Patience), x.group.Rank(), x.inboxes.address) {
+	for i, v := range peer.Values(x.control, uint64(l.options.Timeout), x.group.Rank(), x.recv.address) {
 		k.SetArg(argPeers+i, v)
 	}
 	if l.kernels == nil {

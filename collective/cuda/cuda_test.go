@@ -251,11 +251,11 @@ func TestDeviceCleaning(t *testing.T) {
 // rank is missing; all ranks are.
 func TestDeviceMissingRank(t *testing.T) {
 	devices := cudatest.Several(t, 2, fake.Options{})
-	patience := 50 * time.Millisecond
+	timeout := 50 * time.Millisecond
 	if devices[0].Emulated {
-		patience = 100 * time.Microsecond // an instruction takes a nanosecond there
+		timeout = 100 * time.Microsecond // an instruction takes a nanosecond there
 	}
-	errs := eachRank(t, devices, collectivecuda.Options{Patience: patience}, func(r *rank) error {
+	errs := eachRank(t, devices, collectivecuda.Options{Timeout: timeout}, func(r *rank) error {
 		c := &call{Call: cases.Call{Kind: collective.AllReduce, DType: dtype.F32, N: 100}}
 		if err := r.prepare(c); err != nil {
 			return err
@@ -279,10 +279,10 @@ func TestDeviceMissingRank(t *testing.T) {
 	}
 }
 
-// TestDeviceEndedGroup: a kernel that waits ends when the group does, whatever its patience.
+// TestDeviceEndedGroup: a kernel that waits ends when the group does, whatever its timeout.
 func TestDeviceEndedGroup(t *testing.T) {
 	devices := cudatest.Several(t, 2, fake.Options{})
-	holdEndedGroup(t, devices, collectivecuda.Options{Patience: time.Hour}, cases.Call{Kind: collective.AllGather, DType: dtype.F32, N: 100})
+	holdEndedGroup(t, devices, collectivecuda.Options{Timeout: time.Hour}, cases.Call{Kind: collective.AllGather, DType: dtype.F32, N: 100})
 }
 
 // holdEndedGroup has rank 0 wait in a call for rank 1, which ends the group: both get its error.

@@ -44,7 +44,7 @@ func TimeAllReduce(ctx context.Context, dev *cuda.Device, o Options, g *collecti
 	}
 	x := l.rings[g.Name()]
 	l.watching.Go(func() { l.watch(x) })
-	if x.inboxes == nil || x.comm == nil {
+	if x.recv == nil || x.comm == nil {
 		err := fmt.Errorf("collective: group %q has one way to compute: NCCL without peer access, or peer memory without NCCL on all ranks", g.Name())
 		g.Fail(err)
 		return nil, err

@@ -81,7 +81,7 @@ func (h *heart) around(s *cuda.Stream, call func() error) error {
 }
 
 // stalled reports whether one call has been under way for so long. One goroutine calls it.
-func (h *heart) stalled(patience time.Duration, now time.Time) bool {
+func (h *heart) stalled(timeout time.Duration, now time.Time) bool {
 	word := (*[heartSize]byte)(unsafe.Pointer(unsafe.SliceData(h.host.Bytes())))
 	progress := word[heartProgress] != 0
 	word[heartProgress] = 0
@@ -91,7 +91,7 @@ func (h *heart) stalled(patience time.Duration, now time.Time) bool {
 	case h.since.IsZero():
 		h.since = now
 	}
-	return !h.since.IsZero() && now.Sub(h.since) > patience
+	return !h.since.IsZero() && now.Sub(h.since) > timeout
 }
 
 // enlistment is what a rank tells the others before they make a communicator.
@@ -125,7 +125,7 @@ func (l *library) enlist(g *collective.Group) (e enlistment, api nccl.API, err e
 // NCCL if a rank lacks it. All ranks decide alike.
 func (l *library) connect(ctx context.Context, r *ring, unreached error) error {
 	g := r.group
-	if unreached == nil && r.inboxes.ncclBytes == 0 {
+	if unreached == nil && r.recv.ncclBytes == 0 {
 		return nil
 	}
 	mine, api, err := l.enlist(g)
@@ -149,7 +149,7 @@ func (l *library) connect(ctx context.Context, r *ring, unreached error) error {
 	}
 	c := &communicator{api: api}
 	if unreached == nil {
-		c.from = r.inboxes.ncclBytes
+		c.from = r.recv.ncclBytes
 	}
 	if len(all[0].ID) != len(nccl.ID{}) {
 		return fmt.Errorf("collective: group %q: rank 0 gave an id of %d bytes for NCCL, want %d", g.Name(), len(all[0].ID), len(nccl.ID{}))
@@ -256,7 +256,7 @@ func (l *library) rehearse(ctx context.Context, g *collective.Group, c *communic
 
 // takes reports whether a call of a ring is NCCL's.
 func (r *ring) takes(c collective.Call) bool {
-	return r.comm != nil && (r.inboxes == nil || c.Bytes >= r.comm.from)
+	return r.comm != nil && (r.recv == nil || c.Bytes >= r.comm.from)
 }
 
 // enqueue issues a call on the stream, or records it if the stream captures.
@@ -328,14 +328,14 @@ func (l *library) beat(r *ring) {
 		r.group.Fail(err)
 		return
 	}
-	if !c.heart.stalled(l.options.Patience, time.Now()) {
+	if !c.heart.stalled(l.options.Timeout, time.Now()) {
 		return
 	}
 	if r.group.Size() == 2 {
-		r.group.Lose(1-r.group.Rank(), "a call of NCCL", l.options.Patience)
+		r.group.Lose(1-r.group.Rank(), "a call of NCCL", l.options.Timeout)
 		return
 	}
-	r.group.Fail(fmt.Errorf("its call of NCCL did not end within %s: another rank has not made the call", l.options.Patience))
+	r.group.Fail(fmt.Errorf("its call of NCCL did not end within %s: another rank has not made the call", l.options.Timeout))
 }
 
 // share gives a value to all ranks, and returns theirs.

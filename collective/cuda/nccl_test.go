@@ -259,11 +259,11 @@ func TestNCCLEndedGroup(t *testing.T) {
 	holdEndedGroup(t, devices, o, cases.Call{Kind: collective.AllReduce, DType: dtype.F32, N: 1000})
 }
 
-// TestNCCLMissingRank: a call that waits for a rank longer than the patience ends the group, and the
+// TestNCCLMissingRank: a call that waits for a rank longer than the timeout ends the group, and the
 // error names the rank.
 func TestNCCLMissingRank(t *testing.T) {
 	devices, _, o := withNCCL(t, 2, false)
-	o.Patience = 5 * time.Second
+	o.Timeout = 5 * time.Second
 	errs := eachRank(t, devices, o, func(r *rank) error {
 		c := &call{Call: cases.Call{Kind: collective.AllReduce, DType: dtype.F32, N: 1000}}
 		if err := r.prepare(c); err != nil {

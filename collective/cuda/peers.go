@@ -18,9 +18,9 @@ type offer struct {
 	Host    string            `json:"host"`    // of which boot
 	Process string            `json:"process"` // on the host
 	Ordinal int               `json:"ordinal"` // of the GPU, in the process
-	Address uint64            `json:"address"` // of the inbox, in the process
-	Handle  cuda.MemoryHandle `json:"handle"`  // of the inbox, for other processes of the host
-	Err     string            `json:"err"`     // why the rank has no inbox; "" if it has one
+	Address uint64            `json:"address"` // of the receive buffer, in the process
+	Handle  cuda.MemoryHandle `json:"handle"`  // of the receive buffer, for other processes of the host
+	Err     string            `json:"err"`     // why the rank has no receive buffer; "" if it has one
 
 	NCCLBytes int64 `json:"nccl_bytes"` // of Options; rank 0's counts
 
@@ -28,8 +28,8 @@ type offer struct {
 	Unreached bool `json:"unreached"`
 }
 
-// inboxes are where kernels of a rank write to, by rank, and what has to be given back.
-type inboxes struct {
+// recvBuffers has the receive buffers of all ranks, by rank, and the resources that free releases.
+type recvBuffers struct {
 	address []uint64
 	mine    device.Memory
 	others  []device.Memory // of other processes
@@ -38,7 +38,7 @@ type inboxes struct {
 }
 
 // free gives all back.
-func (b *inboxes) free() error {
+func (b *recvBuffers) free() error {
 	var errs []error
 	for _, m := range b.others {
 		errs = append(errs, m.Free())
@@ -49,10 +49,10 @@ func (b *inboxes) free() error {
 	return errors.Join(errs...)
 }
 
-// meet exchanges inboxes with the other ranks. All ranks get an error if one does, which matches
+// meet exchanges receive buffers with the other ranks. All ranks get an error if one does, which matches
 // errUnreached on all of them or on none.
-func meet(ctx context.Context, dev *cuda.Device, g *collective.Group, ncclBytes int64) (b *inboxes, err error) {
-	b = &inboxes{}
+func meet(ctx context.Context, dev *cuda.Device, g *collective.Group, ncclBytes int64) (b *recvBuffers, err error) {
+	b = &recvBuffers{}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("collective: group %q over peer memory: %w", g.Name(), err), b.free())
@@ -63,7 +63,7 @@ func meet(ctx context.Context, dev *cuda.Device, g *collective.Group, ncclBytes 
 		o.Err = err.Error()
 	}
 	o.NCCLBytes = ncclBytes
-	all, err := share(ctx, g, "inboxes", o)
+	all, err := share(ctx, g, "receive buffers", o)
 	if err == nil {
 		b.ncclBytes = all[0].NCCLBytes
 		err = b.open(dev, g, all)
@@ -102,13 +102,13 @@ func judge(all []offer) error {
 	}
 }
 
-// offer makes this rank's inbox.
-func (b *inboxes) offer(dev *cuda.Device, g *collective.Group) (o offer, err error) {
+// offer makes this rank's receive buffer.
+func (b *recvBuffers) offer(dev *cuda.Device, g *collective.Group) (o offer, err error) {
 	if o.Host, o.Process, err = whereabouts(); err != nil {
 		return o, err
 	}
 	o.Ordinal = dev.Ordinal()
-	if b.mine, err = dev.Alloc(inboxBytes(g.Size())); err != nil {
+	if b.mine, err = dev.Alloc(recvBufferBytes(g.Size())); err != nil {
 		return o, err
 	}
 	buf := device.Buffer{Memory: b.mine, Size: b.mine.Size()}
@@ -125,14 +125,14 @@ func (b *inboxes) offer(dev *cuda.Device, g *collective.Group) (o offer, err err
 	return o, errors.Join(s.Fill(buf, 0), s.Synchronize(), s.Close())
 }
 
-// open makes the inboxes of the other ranks reachable.
-func (b *inboxes) open(dev *cuda.Device, g *collective.Group, all []offer) error {
+// open makes the receive buffers of the other ranks reachable.
+func (b *recvBuffers) open(dev *cuda.Device, g *collective.Group, all []offer) error {
 	b.address = make([]uint64, len(all))
 	me := all[g.Rank()]
 	for rank, o := range all {
 		switch {
 		case o.Err != "":
-			return fmt.Errorf("rank %d has no inbox: %s", rank, o.Err)
+			return fmt.Errorf("rank %d has no receive buffer: %s", rank, o.Err)
 		case rank == g.Rank():
 			b.address[rank] = o.Address
 		case o.Host != me.Host:
@@ -151,7 +151,7 @@ func (b *inboxes) open(dev *cuda.Device, g *collective.Group, all []offer) error
 			}
 			b.address[rank] = o.Address
 		default:
-			m, err := dev.ImportMemory(o.Handle, inboxBytes(g.Size()))
+			m, err := dev.ImportMemory(o.Handle, recvBufferBytes(g.Size()))
 			if err != nil {
 				return fmt.Errorf("%w: that of rank %d, GPU %d of its process: %w", errUnreached, rank, o.Ordinal, err)
 			}

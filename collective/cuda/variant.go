@@ -114,8 +114,8 @@ func Compiled(c Compiler, target string) Code {
 	return func(ctx context.Context, v Variant) (*program.Program, error) { return Compile(ctx, c, target, v) }
 }
 
-// inboxBytes is the memory that a rank gives the others to write to.
-func inboxBytes(ranks int) int64 {
+// recvBufferBytes is the size of the receive buffer of a rank.
+func recvBufferBytes(ranks int) int64 {
 	return peer.HeaderBytes + peer.Blocks*peer.Parities*int64(ranks)*peer.Packets*peer.PacketBytes
 }
 

@@ -31,7 +31,7 @@ type ranks struct {
 }
 
 // openRanks opens so many GPUs, or emulated ones, as a group named tp.
-func openRanks(t *testing.T, n int, patience time.Duration) *ranks {
+func openRanks(t *testing.T, n int, timeout time.Duration) *ranks {
 	t.Helper()
 	devices := cudatest.Several(t, n, fake.Options{})
 	x := &ranks{}
@@ -42,7 +42,7 @@ func openRanks(t *testing.T, n int, patience time.Duration) *ranks {
 	for _, dev := range devices {
 		x.rigs = append(x.rigs, newRig(t, dev))
 	}
-	o := collectivecuda.Options{Patience: patience, Counts: &x.counts, Code: collectivecuda.Compiled(x.rigs[0].nvrtc, x.rigs[0].dev.Info().Target)}
+	o := collectivecuda.Options{Timeout: timeout, Counts: &x.counts, Code: collectivecuda.Compiled(x.rigs[0].nvrtc, x.rigs[0].dev.Info().Target)}
 	if err := x.each(func(rank int) error { return collectivecuda.Add(t.Context(), x.rigs[rank].dev, o, x.groups[rank]) }); err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func TestDeviceAllReduceLostRank(t *testing.T) {
 	}
 }
 
-// TestDeviceAllReduceLateRank: without Options.Patience a kernel waits for a rank that comes later.
+// TestDeviceAllReduceLateRank: without Options.Timeout a kernel waits for a rank that comes later.
 func TestDeviceAllReduceLateRank(t *testing.T) {
 	x := openRanks(t, 2, 0)
 	m := reducedNorm(t, 2, dtype.F32, 64, "rms_norm(%h, @w, eps=1e-5)")
@@ -209,7 +209,7 @@ func TestDeviceAllReduceLateRank(t *testing.T) {
 
 // TestDeviceAllReduce holds kernels that compute their all_reduce to the routine and the kernel behind it, bit
 // by bit: of few bytes (LL) and more (LL128), rows of a block, of a warp and of a thread, more
-// packets than a round has, more rows than blocks have inboxes, and rows that end within a word.
+// packets than a round has, more rows than blocks have receive buffers, and rows that end within a word.
 func TestDeviceAllReduce(t *testing.T) {
 	const norm, residual, centered = "rms_norm(%s, @w, eps=1e-5)", "rms_norm(%h, @w, eps=1e-5)", "layer_norm(%s, @w, @w, eps=1e-5)"
 	cases := []struct {

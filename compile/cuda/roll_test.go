@@ -138,7 +138,7 @@ func loopsOf(t *testing.T, m *ir.Module) string {
 	return strings.Join(got, ", ")
 }
 
-// TestRollingKeepsCache: a phase that fills registers for later ones is in no loop, of which each trip
+// TestRollingKeepsCache: a phase that fills registers for later ones is in no loop, of which each iteration
 // would read it again. What is prefetched is in registers in all of them.
 func TestRollingKeepsCache(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -1,6 +1,6 @@
 // Collectives of GPUs of one host that reach each other's memory, by flags in the data.
 //
-// Each rank has an inbox: a word that ends the group, a counter of rounds for each block, and
+// Each rank has a receive buffer: a word that ends the group, a counter of rounds for each block, and
 // for each block, parity of the round and source a region of packets. A packet is what a thread
 // stores at once, 16 bytes: data, and the number of the round as a flag. A receiver polls its
 // own memory until the flag is that of the round, so no fence and no second message is needed
@@ -14,17 +14,17 @@
 // packets of every rank. A rank that sends round r+2 has seen a packet of round r+1 of each
 // rank's block, which that block sent when all its threads had read round r: a barrier, or the
 // end of the kernel, is between the two. That holds for kernels of any sizes in any order,
-// because a block counts its rounds by itself, and all ranks launch the same grids.
+// because each block has its own counter of rounds, and all ranks launch the same grids.
 //
 // A flag that is 2^32 rounds old would look new. Packets that no round has overwritten for long
-// would keep one, so two rounds of every 2^CLEAN_BITS send the whole region. Inboxes are zeros at
+// would keep one, so two rounds of every 2^CLEAN_BITS send the whole region. Receive buffers are zeros at
 // first, and the first round of a block is 2.
 //
 // Sums are f32, in rank order, rounded once. TestProtocol explores the protocol in a model, which
 // reads the constants below. RANKS, the number of ranks, is defined in front of this text, up to 8.
 //
-// A kernel has an entry by ENTRY, or calls all_reduce for the rows that its blocks go on to
-// compute with. The rules for a block are the same, and so are inboxes and counters.
+// ENTRY defines the kernel of a routine. Other kernels call all_reduce for the rows that their blocks
+// compute with. The rules for a block are the same, and so are receive buffers and counters.
 
 constexpr int THREADS = 512;        // of a block of a routine, at most
 constexpr int DEPTH = 2;            // packets of a thread in a round, at most
@@ -32,9 +32,9 @@ constexpr int PACKETS = THREADS * DEPTH;
 constexpr int BLOCKS = 128;         // of a launch, at most
 constexpr int PARITIES = 2;
 constexpr int CLEAN_BITS = 24;
-constexpr int COUNTERS_AT = 1024;   // bytes from the start of an inbox
-constexpr int HEADER_BYTES = 4096;  // of an inbox
-constexpr int SPINS = 1024;         // polls of a packet between two reads of the clock and of the word that ends the group
+constexpr int COUNTERS_AT = 1024;   // bytes from the start of a receive buffer
+constexpr int HEADER_BYTES = 4096;  // of a receive buffer
+constexpr int SPINS_BEFORE_CHECK = 1024;  // polls of a packet between two calls of check_abort
 constexpr int HOST_PERIOD = 32 << 20;  // nanoseconds of waiting between two reads of the host's memory
 constexpr int LATENCY_BYTES = 65536;  // the largest part that LL sends faster than LL128
 
@@ -46,7 +46,7 @@ constexpr int CONTROL_END = 0;   // the host ends the group
 constexpr int CONTROL_LOST = 1;  // a kernel ended without a result: 1 + the rank that it waited for too long
 constexpr u32 LOST_BEFORE = 0xffffffffu;  // in its place: the group had ended before
 
-// Ranks are the inboxes of all ranks, from this one on in turn: peer[i] is of rank + i.
+// Ranks has the receive buffers of all ranks, from this rank on: peer[i] is that of rank + i, modulo RANKS.
 struct Ranks {
   char *peer[RANKS];
   int rank;
@@ -196,14 +196,14 @@ template <class Protocol>
 struct Session {
   const Ranks &ranks;
   volatile u32 *control;
-  u64 patience;   // nanoseconds that a packet is waited for
-  u32 round;      // the last one that the block had
-  bool lost;      // the group has ended: nothing is waited for, and results are undefined
+  u64 timeout;    // of a wait for a packet, in nanoseconds
+  u32 round;      // the current round of the block
+  bool aborted;   // the group has ended: the block waits for no packet, and its results are undefined
 
-  // region is where a rank finds packets of a source in the round that is under way.
-  __device__ __forceinline__ char *region(char *inbox, int source) const {
+  // region returns the address of the packets of a source in the current round.
+  __device__ __forceinline__ char *region(char *recv, int source) const {
     const u32 n = (blockIdx.x * PARITIES + round % PARITIES) * RANKS + source;
-    return inbox + HEADER_BYTES + n * (16ull * PACKETS);
+    return recv + HEADER_BYTES + n * (16ull * PACKETS);
   }
 
   // send gives a packet to the i-th rank from this one on.
@@ -215,18 +215,19 @@ struct Session {
   __device__ __forceinline__ void receive(int from, int packet, Packet &p) {
     const char *at = region(ranks.peer[0], from) + 16 * packet;
     Wait wait{};
-    for (u32 n = 1; !lost && !Protocol::load(at, p, round); n++)
-      if (n % SPINS == 0) look(from, wait);
+    for (u32 n = 1; !aborted && !Protocol::load(at, p, round); n++)
+      if (n % SPINS_BEFORE_CHECK == 0) check_abort(from, wait);
   }
 
-  // look gives up if the group has ended or the wait is too long, and tells all ranks. A GPU reads
-  // some 0.9 million words a second of the host's memory: if all threads of a launch read there, a rank that
-  // waits for 1 ms goes on 75 ms later. So one thread of a warp does, every HOST_PERIOD.
-  __device__ __forceinline__ void look(int from, Wait &wait) {
+  // check_abort aborts the block if the group has ended or the wait is longer than timeout, and ends the group
+  // on all ranks. A GPU reads some 0.9 million words a second of the host's memory: if all threads of a launch
+  // read it, a rank that waits for 1 ms continues 75 ms later. So one thread of a warp reads it, every
+  // HOST_PERIOD.
+  __device__ __forceinline__ void check_abort(int from, Wait &wait) {
     const u64 now = clock_ns();
     if (wait.since == 0) wait = Wait{now, now};
     const u32 active = __activemask();
-    const bool late = now - wait.since > patience;
+    const bool late = now - wait.since > timeout;
     bool ended = volatile_load((const u32 *)ranks.peer[0]) != 0;
     if (now - wait.host > HOST_PERIOD) {
       wait.host = now;
@@ -234,16 +235,16 @@ struct Session {
     }
     ended = __any_sync(active, ended);
     if (!__any_sync(active, late || ended)) return;
-    lost = true;
+    aborted = true;
     if (!ended) control[CONTROL_LOST] = 1 + from;
     else if (control[CONTROL_LOST] == 0) control[CONTROL_LOST] = LOST_BEFORE;
 #pragma unroll
     for (int i = 0; i < RANKS; i++) volatile_store((u32 *)ranks.peer[i], 1);
   }
 
-  // next begins a round, of which packets below used carry data, once all threads have read the
-  // one before. Two rounds in a row, one of each parity, clean: they send the whole region.
-  __device__ __forceinline__ void next(bool first, int used) {
+  // begin_round begins a round when all threads have read the round before. Packets below used carry data
+  // in it. Two rounds in a row, one of each parity, send the whole region (CLEAN_BITS).
+  __device__ __forceinline__ void begin_round(bool first, int used) {
     if (!first) __syncthreads();
     round++;
     if ((round & ((1u << CLEAN_BITS) - 1)) > 1) return;
@@ -293,8 +294,8 @@ __device__ __forceinline__ void store(const Part &to, u64 packet, const Packet &
   if (Protocol::words(packet) == 2) to.store(word + 1, p.word[1]);
 }
 
-// Call is a call of a routine: a rank's part has so many bytes. Of TWO_SHOT, parts are those that
-// ranks add, and the last ones are cut off where total ends.
+// Call is a call of a routine. A rank's part has bytes bytes. For TWO_SHOT, a part is what a rank adds;
+// the last parts are shorter if total ends before them.
 struct Call {
   char *dst, *src;
   u64 bytes, total;
@@ -306,8 +307,8 @@ struct Call {
   }
 };
 
-// wait_for_dependency lets the next kernel begin, and waits for the one before.
-__device__ __forceinline__ void wait_for_dependency() {
+// trigger_then_wait triggers the dependent launch, and waits for the kernel before.
+__device__ __forceinline__ void trigger_then_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -316,22 +317,22 @@ __device__ __forceinline__ void wait_for_dependency() {
 
 enum Kind { ONE_SHOT, TWO_SHOT, ALL_GATHER, REDUCE_SCATTER, BROADCAST };
 
-// collective makes a block's part of a call: of packets first, first + step, … as many as the block sends
-// in a round. depth is the packets of a thread in a round. A warp whose packets all lie
-// behind the end sends and receives none; one that has some is whole, and has zeros there.
+// collective computes a block's part of a call. The block sends a round of packets from each of first,
+// first + step, and so on. depth is the number of packets of a thread in a round. A warp sends and
+// receives nothing if all its packets are after the end; otherwise its packets after the end are zeros.
 template <int kind, class Protocol, class T>
-__device__ __forceinline__ void collective(const Call &call, u64 first, u64 step, int depth, u32 *control, u64 patience, const Ranks &ranks) {
+__device__ __forceinline__ void collective(const Call &call, u64 first, u64 step, int depth, u32 *control, u64 timeout, const Ranks &ranks) {
   constexpr bool scatters = kind == TWO_SHOT || kind == REDUCE_SCATTER;
   u32 *counter = (u32 *)(ranks.peer[0] + COUNTERS_AT) + blockIdx.x;
-  Session<Protocol> s{ranks, control, patience, volatile_load(counter) + 1, __any_sync(0xffffffffu, volatile_load((const u32 *)ranks.peer[0]) != 0) != 0};
-  if (s.lost && control[CONTROL_LOST] == 0) control[CONTROL_LOST] = LOST_BEFORE;
+  Session<Protocol> s{ranks, control, timeout, volatile_load(counter) + 1, __any_sync(0xffffffffu, volatile_load((const u32 *)ranks.peer[0]) != 0) != 0};
+  if (s.aborted && control[CONTROL_LOST] == 0) control[CONTROL_LOST] = LOST_BEFORE;
   constexpr int line = 8 * Protocol::words_of_8_threads;  // bytes of the data of 8 threads
   const u64 packets = (8 * ((call.bytes + line - 1) / line) + 31) / 32 * 32;
   const u64 share = (u64)blockDim.x * depth;
   for (u64 base = first; base < packets; base += step) {
     const int used = (int)min(share, packets - base);
     Packet mine[DEPTH];
-    s.next(base == first, used);
+    s.begin_round(base == first, used);
 #pragma unroll
     for (int d = 0; d < DEPTH; d++) {
       const int at = d * blockDim.x + threadIdx.x;
@@ -366,7 +367,7 @@ __device__ __forceinline__ void collective(const Call &call, u64 first, u64 step
       if (kind != TWO_SHOT) store<Protocol>(Part{call.dst, call.bytes}, base + at, mine[d]);
     }
     if (kind != TWO_SHOT) continue;
-    s.next(false, used);
+    s.begin_round(false, used);
 #pragma unroll
     for (int d = 0; d < DEPTH; d++) {
       const int at = d * blockDim.x + threadIdx.x;
@@ -390,39 +391,40 @@ __device__ __forceinline__ void collective(const Call &call, u64 first, u64 step
   if (threadIdx.x == 0) *counter = s.round - 1;
 }
 
-__device__ __forceinline__ Ranks ranks_of(u64 rank, char *inbox0, char *inbox1, char *inbox2, char *inbox3, char *inbox4, char *inbox5, char *inbox6, char *inbox7) {
-  char *const inbox[8] = {inbox0, inbox1, inbox2, inbox3, inbox4, inbox5, inbox6, inbox7};
+__device__ __forceinline__ Ranks ranks_of(u64 rank, char *recv0, char *recv1, char *recv2, char *recv3, char *recv4, char *recv5, char *recv6, char *recv7) {
+  char *const recv[8] = {recv0, recv1, recv2, recv3, recv4, recv5, recv6, recv7};
   Ranks ranks;
   ranks.rank = (int)rank;
 #pragma unroll
-  for (int i = 0; i < RANKS; i++) ranks.peer[i] = inbox[i];
+  for (int i = 0; i < RANKS; i++) ranks.peer[i] = recv[i];
   return ranks;
 }
 
 // all_reduce sums a block's part of a source over all ranks, for kernels that use the sums of each
 // block in that block alone. Blocks have whole warps and up to PACKETS threads, all of which call it
-// once. No part has more bytes than most, the same on all ranks. The sums are there for all threads when it returns.
+// once. No part has more than max_bytes bytes, and max_bytes is the same on all ranks. All threads may read
+// the sums when it returns.
 template <class T>
-__device__ __forceinline__ void all_reduce(char *dst, char *src, u64 bytes, u64 most, u32 *control, u64 patience, u64 rank, char *inbox0,
-                                           char *inbox1, char *inbox2, char *inbox3, char *inbox4, char *inbox5, char *inbox6, char *inbox7) {
-  const Ranks ranks = ranks_of(rank, inbox0, inbox1, inbox2, inbox3, inbox4, inbox5, inbox6, inbox7);
+__device__ __forceinline__ void all_reduce(char *dst, char *src, u64 bytes, u64 max_bytes, u32 *control, u64 timeout, u64 rank, char *recv0,
+                                           char *recv1, char *recv2, char *recv3, char *recv4, char *recv5, char *recv6, char *recv7) {
+  const Ranks ranks = ranks_of(rank, recv0, recv1, recv2, recv3, recv4, recv5, recv6, recv7);
   const int depth = DEPTH * blockDim.x <= PACKETS ? DEPTH : 1;
   const u64 share = (u64)blockDim.x * depth;
   const Call call{dst, src, bytes, bytes, 0};
-  if (gridDim.x * most <= LATENCY_BYTES)
-    collective<ONE_SHOT, LL, T>(call, 0, share, depth, control, patience, ranks);
+  if (gridDim.x * max_bytes <= LATENCY_BYTES)
+    collective<ONE_SHOT, LL, T>(call, 0, share, depth, control, timeout, ranks);
   else
-    collective<ONE_SHOT, LL128, T>(call, 0, share, depth, control, patience, ranks);
+    collective<ONE_SHOT, LL128, T>(call, 0, share, depth, control, timeout, ranks);
 }
 
-// inbox0… are those of Ranks; those behind RANKS are not read.
-#define ENTRY(name, kind, protocol, type)                                                                                  \
-  extern "C" __global__ void __launch_bounds__(THREADS)                                                                    \
-      name(char *dst, char *src, u64 bytes, u64 total, u64 root, u64 depth, u32 *control, u64 patience, u64 rank,          \
-           char *inbox0, char *inbox1, char *inbox2, char *inbox3, char *inbox4, char *inbox5, char *inbox6, char *inbox7) { \
-    wait_for_dependency();                                                                                                 \
-    const u64 share = (u64)blockDim.x * (int)depth;                                                                        \
-    collective<kind, protocol, type>(Call{dst, src, bytes, total, (int)root}, blockIdx.x * share, gridDim.x * share,       \
-                                     (int)depth, control, patience,                                                        \
-                                     ranks_of(rank, inbox0, inbox1, inbox2, inbox3, inbox4, inbox5, inbox6, inbox7));      \
+// recv0… are the receive buffers of Ranks; from RANKS on they are not read.
+#define ENTRY(name, kind, protocol, type)                                                                            \
+  extern "C" __global__ void __launch_bounds__(THREADS)                                                              \
+      name(char *dst, char *src, u64 bytes, u64 total, u64 root, u64 depth, u32 *control, u64 timeout, u64 rank,     \
+           char *recv0, char *recv1, char *recv2, char *recv3, char *recv4, char *recv5, char *recv6, char *recv7) { \
+    trigger_then_wait();                                                                                             \
+    const u64 share = (u64)blockDim.x * (int)depth;                                                                  \
+    collective<kind, protocol, type>(Call{dst, src, bytes, total, (int)root}, blockIdx.x * share, gridDim.x * share, \
+                                     (int)depth, control, timeout,                                                   \
+                                     ranks_of(rank, recv0, recv1, recv2, recv3, recv4, recv5, recv6, recv7));        \
   }

@@ -1,6 +1,6 @@
 // Package peer holds the CUDA C of collectives over peer memory, for the routines of package
 // collective/cuda and for kernels that compute an all_reduce themselves. peer.cu describes the
-// protocol. Both kinds of kernels share the inboxes of a group and their counters of rounds.
+// protocol. Both kinds of kernels share the receive buffers of a group and their counters of rounds.
 package peer
 
 import (
@@ -60,9 +60,9 @@ func Inline(ranks int) string {
 // Params are the last parameters of a kernel that calls peers::all_reduce: the values that
 // [Values] returns. Their names are those that [Call] uses.
 func Params() []string {
-	out := []string{"unsigned int *peer_control", "unsigned long long peer_patience", "unsigned long long peer_rank"}
+	out := []string{"unsigned int *peer_control", "unsigned long long peer_timeout", "unsigned long long peer_rank"}
 	for i := range MaxRanks {
-		out = append(out, fmt.Sprintf("char *inbox%d", i))
+		out = append(out, fmt.Sprintf("char *recv%d", i))
 	}
 	return out
 }
@@ -71,13 +71,13 @@ func Params() []string {
 const ValueCount = 3 + MaxRanks
 
 // Values are the values of [Params] on a rank: the address of the words that the host shares with
-// kernels, how many nanoseconds a packet is waited for, the rank, and the addresses of the inboxes
-// by rank.
-func Values(control, patience uint64, rank int, inboxes []uint64) []uint64 {
+// kernels, the timeout of a wait for a packet in nanoseconds, the rank, and the addresses of the
+// receive buffers by rank.
+func Values(control, timeout uint64, rank int, buffers []uint64) []uint64 {
 	out := make([]uint64, ValueCount)
-	out[0], out[1], out[2] = control, patience, uint64(rank)
-	for i := range inboxes {
-		out[3+i] = inboxes[(rank+i)%len(inboxes)]
+	out[0], out[1], out[2] = control, timeout, uint64(rank)
+	for i := range buffers {
+		out[3+i] = buffers[(rank+i)%len(buffers)]
 	}
 	return out
 }

@@ -3,70 +3,71 @@
 // PITCH elements: 16 bytes more than a head, so that ldmatrix has no bank conflicts. cp.async
 // prefetches the next tiles while a tile is multiplied.
 
-//@ pair_bf16 needs bf16
-__device__ __forceinline__ unsigned pair_of(const bf16 *, float low, float high) {  // rounds to nearest even
+//@ pack2_bf16 needs bf16
+// pack2 rounds two numbers to nearest even and packs them, low in the lower half.
+__device__ __forceinline__ unsigned pack2(const bf16 *, float low, float high) {
   unsigned x;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
   return x;
 }
 
-//@ pair_f16 needs f16
-__device__ __forceinline__ unsigned pair_of(const f16 *, float low, float high) {
+//@ pack2_f16 needs f16
+__device__ __forceinline__ unsigned pack2(const f16 *, float low, float high) {
   unsigned x;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));
   return x;
 }
 
-//@ attention_mma needs head_of, shared_address, copies
+//@ attention_mma needs head_view, shared_address, cp_async
 constexpr float LOG2_E = 1.44269504f;
 __device__ __forceinline__ float exp2_approx(float x) {  // within 2 ulp; 0 for subnormal results
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-__device__ __forceinline__ void load_transposed(unsigned (&r)[4], unsigned from) {
+__device__ __forceinline__ void ldmatrix4_transposed(unsigned (&r)[4], unsigned from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(from) : "memory");
 }
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int LEFT>
-__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
-// mma_tile is what the kernels below have in common, for heads of D elements. A 16x16 matrix is
-// operand A of the instruction, or two operands B.
+__device__ __forceinline__ void cp_async_fence() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N>
+__device__ __forceinline__ void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+// mma_tile has the functions of all kernels below, for heads of D elements. A 16x16 matrix is operand A
+// of the instruction, or two operands B.
 template <class T, int D, int THREADS>
 struct mma_tile {
   static constexpr int PADDED = (D + 15) / 16 * 16, PITCH = PADDED + 8, STEPS = PADDED / 16;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  // copy copies COUNT tokens from first on to shared memory, and zeros behind the last token.
+  // copy copies COUNT tokens from first on to shared memory; zeros after the last token.
   template <int COUNT>
-  static __device__ __forceinline__ void copy(unsigned to, const head_of<const T> &from, int first, int length) {
+  static __device__ __forceinline__ void copy(unsigned to, const head_view<const T> &from, int first, int length) {
     constexpr int PARTS = PADDED / 8;
     #pragma unroll
     for (int n = 0; n < (COUNT * PARTS + THREADS - 1) / THREADS; n++) {
       const int i = n * THREADS + threadIdx.x, t = i / PARTS, c = i % PARTS;
       const bool exists = first + t < length && (D % 16 == 0 || c * 8 < D);
       if (COUNT * PARTS % THREADS == 0 || i < COUNT * PARTS)
-        copy_async(to + (t * PITCH + c * 8) * 2, exists ? from.at + (first + t) * from.row + c * 8 : from.at, exists);
+        cp_async_zfill(to + (t * PITCH + c * 8) * 2, exists ? from.data + (first + t) * from.row_stride + c * 8 : from.data, exists);
     }
   }
-  // as_a and as_b return the lane's ldmatrix address of operand A, and of operand B if the sum is over
-  // elements. For a sum over tokens, B is loaded transposed, from the address of as_a.
-  __device__ __forceinline__ unsigned as_a(unsigned at) const { return at + (lane % 16 * PITCH + lane / 16 * 8) * 2; }
-  __device__ __forceinline__ unsigned as_b(unsigned at) const { return at + ((lane / 16 * 8 + lane % 8) * PITCH + lane / 8 % 2 * 8) * 2; }
+  // a_address and b_address return the lane's ldmatrix address of operand A, and of operand B if the sum is over
+  // elements. For a sum over tokens, B is loaded transposed, from the address of a_address.
+  __device__ __forceinline__ unsigned a_address(unsigned at) const { return at + (lane % 16 * PITCH + lane / 16 * 8) * 2; }
+  __device__ __forceinline__ unsigned b_address(unsigned at) const { return at + ((lane / 16 * 8 + lane % 8) * PITCH + lane / 8 % 2 * 8) * 2; }
   static __device__ __forceinline__ unsigned offset_of(int rows, int steps) { return (rows * PITCH + steps * 16) * 2; }
   static __device__ __forceinline__ void multiply(float (&c)[2][4], const unsigned (&a)[4], const unsigned (&b)[4]) {
     const T *type = nullptr;
     mma(type, c[0], a[0], a[1], a[2], a[3], b[0], b[1]);
     mma(type, c[1], a[0], a[1], a[2], a[3], b[2], b[3]);
   }
-  // weights rounds 16x16 sums to operand A of the next product.
-  static __device__ __forceinline__ void weights(unsigned (&a)[4], const float (&p)[2][4]) {
+  // to_operand_a rounds a 16x16 matrix of sums to operand A of the next mma.
+  static __device__ __forceinline__ void to_operand_a(unsigned (&a)[4], const float (&p)[2][4]) {
     const T *type = nullptr;
-    a[0] = pair_of(type, p[0][0], p[0][1]), a[1] = pair_of(type, p[0][2], p[0][3]);
-    a[2] = pair_of(type, p[1][0], p[1][1]), a[3] = pair_of(type, p[1][2], p[1][3]);
+    a[0] = pack2(type, p[0][0], p[0][1]), a[1] = pack2(type, p[0][2], p[0][3]);
+    a[2] = pack2(type, p[1][0], p[1][1]), a[3] = pack2(type, p[1][2], p[1][3]);
   }
   // store writes 16 rows of sums through the warp's rows in shared memory. It scales the first eight
   // rows by upper and the others by lower.
-  __device__ __forceinline__ void store(const head_of<T> &to, const float (&acc)[STEPS][2][4], float upper, float lower, unsigned at, int first, int length) const {
+  __device__ __forceinline__ void store(const head_view<T> &to, const float (&acc)[STEPS][2][4], float upper, float lower, unsigned at, int first, int length) const {
     const T *type = nullptr;
     __syncwarp();
     #pragma unroll
@@ -74,8 +75,8 @@ struct mma_tile {
       #pragma unroll
       for (int n = 0; n < 2; n++) {
         const unsigned column = at + ((lane / 4) * PITCH + i * 16 + n * 8 + lane % 4 * 2) * 2;
-        asm volatile("st.shared.u32 [%0], %1;" ::"r"(column), "r"(pair_of(type, __fmul_rn(acc[i][n][0], upper), __fmul_rn(acc[i][n][1], upper))) : "memory");
-        asm volatile("st.shared.u32 [%0], %1;" ::"r"(column + 8 * PITCH * 2), "r"(pair_of(type, __fmul_rn(acc[i][n][2], lower), __fmul_rn(acc[i][n][3], lower))) : "memory");
+        asm volatile("st.shared.u32 [%0], %1;" ::"r"(column), "r"(pack2(type, __fmul_rn(acc[i][n][0], upper), __fmul_rn(acc[i][n][1], upper))) : "memory");
+        asm volatile("st.shared.u32 [%0], %1;" ::"r"(column + 8 * PITCH * 2), "r"(pack2(type, __fmul_rn(acc[i][n][2], lower), __fmul_rn(acc[i][n][3], lower))) : "memory");
       }
     __syncwarp();
     #pragma unroll
@@ -83,22 +84,22 @@ struct mma_tile {
       const int t = i / (D / 8), c = i % (D / 8) * 8;
       uint4 x;
       asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(at + (t * PITCH + c) * 2) : "memory");
-      if (first + t < length) *(uint4 *)(to.at + (first + t) * to.row + c) = x;
+      if (first + t < length) *(uint4 *)(to.data + (first + t) * to.row_stride + c) = x;
     }
   }
 };
-// room_for_tiles returns the address of the dynamic shared memory.
-__device__ __forceinline__ unsigned room_for_tiles() {
+// smem_address returns the address of the dynamic shared memory.
+__device__ __forceinline__ unsigned smem_address() {
   extern __shared__ uint4 shared[];
   return shared_address(shared);
 }
 // A warp has M operands of 16 queries.
 template <class T, int D, int ROWS, int COLS, int STAGES, bool CAUSAL>
-__device__ __forceinline__ void attention_mma(const head_of<const T> &q, const head_of<const T> &k, const head_of<const T> &v, const head_of<T> &out, float *lse, long long lse_row, int queries, int keys, float scale, int tile) {
+__device__ __forceinline__ void attention_mma(const head_view<const T> &q, const head_view<const T> &k, const head_view<const T> &v, const head_view<T> &out, float *lse, long long lse_stride, int queries, int keys, float scale, int tile) {
   constexpr int THREADS = 128, M = ROWS / 64;
   const mma_tile<T, D, THREADS> x;
   constexpr int STEPS = x.STEPS, STAGE = 2 * COLS * x.PITCH * 2;
-  const unsigned rows = room_for_tiles(), stages = rows + ROWS * x.PITCH * 2, own = rows + x.offset_of(x.warp * 16 * M, 0);
+  const unsigned rows = smem_address(), stages = rows + ROWS * x.PITCH * 2, warp_rows = rows + x.offset_of(x.warp * 16 * M, 0);
   const int first = tile * ROWS, base = first + x.warp * 16 * M, end = CAUSAL ? min(keys, first + ROWS) : keys;
   auto fetch = [&](int j) {
     const unsigned to = stages + j / COLS % STAGES * STAGE;
@@ -109,33 +110,33 @@ __device__ __forceinline__ void attention_mma(const head_of<const T> &q, const h
   #pragma unroll
   for (int n = 0; n < STAGES - 1; n++) {
     if (n * COLS < end) fetch(n * COLS);
-    commit_copies();
+    cp_async_fence();
   }
   // The maximum is taken of the unscaled scores, negated if the scale is negative.
-  const float unit = fabsf(scale) * LOG2_E;
+  const float scale_log2 = fabsf(scale) * LOG2_E;
   float acc[M][STEPS][2][4] = {}, maximum[M][2], weight_sum[M][2] = {};
   #pragma unroll
   for (int m = 0; m < M; m++) maximum[m][0] = maximum[m][1] = __int_as_float(0xff800000);
   unsigned query[M][STEPS][4];
   for (int j = 0; j < end; j += COLS) {
-    wait_for_copies<STAGES - 2>();
+    cp_async_wait<STAGES - 2>();
     __syncthreads();
     if (j == 0)
       #pragma unroll
       for (int m = 0; m < M; m++)
         #pragma unroll
-        for (int i = 0; i < STEPS; i++) load_matrices(query[m][i], x.as_a(own) + x.offset_of(m * 16, i));
+        for (int i = 0; i < STEPS; i++) ldmatrix4(query[m][i], x.a_address(warp_rows) + x.offset_of(m * 16, i));
     if (j + (STAGES - 1) * COLS < end) fetch(j + (STAGES - 1) * COLS);
-    commit_copies();
+    cp_async_fence();
     if (CAUSAL && j > base + 16 * M - 1) continue;
-    const unsigned stage = stages + j / COLS % STAGES * STAGE, at_keys = x.as_b(stage), at_values = x.as_a(stage + STAGE / 2);
+    const unsigned stage = stages + j / COLS % STAGES * STAGE, at_keys = x.b_address(stage), at_values = x.a_address(stage + STAGE / 2);
     float s[M][COLS / 16][2][4] = {};
     #pragma unroll
     for (int i = 0; i < STEPS; i++)
       #pragma unroll
       for (int c = 0; c < COLS / 16; c++) {
         unsigned b[4];
-        load_matrices(b, at_keys + x.offset_of(c * 16, i));
+        ldmatrix4(b, at_keys + x.offset_of(c * 16, i));
         #pragma unroll
         for (int m = 0; m < M; m++) x.multiply(s[m][c], query[m][i], b);
       }
@@ -162,7 +163,7 @@ __device__ __forceinline__ void attention_mma(const head_of<const T> &q, const h
         best = fmaxf(best, __shfl_xor_sync(~0u, best, 1));
         best = fmaxf(best, __shfl_xor_sync(~0u, best, 2));
         if (__any_sync(~0u, best != maximum[m][h])) {
-          const float by = best == maximum[m][h] ? 1.0f : exp2_approx((maximum[m][h] - best) * unit);
+          const float by = best == maximum[m][h] ? 1.0f : exp2_approx((maximum[m][h] - best) * scale_log2);
           maximum[m][h] = best;
           weight_sum[m][h] *= by;
           #pragma unroll
@@ -170,13 +171,13 @@ __device__ __forceinline__ void attention_mma(const head_of<const T> &q, const h
             #pragma unroll
             for (int n = 0; n < 2; n++) acc[m][i][n][2 * h] *= by, acc[m][i][n][2 * h + 1] *= by;
         }
-        const float to = maximum[m][h] * unit;
+        const float to = maximum[m][h] * scale_log2;
         #pragma unroll
         for (int c = 0; c < COLS / 16; c++)
           #pragma unroll
           for (int i = 0; i < 4; i++) {
             float &p = s[m][c][i / 2][2 * h + i % 2];
-            p = exp2_approx(fmaf(p, unit, -to));
+            p = exp2_approx(fmaf(p, scale_log2, -to));
             weight_sum[m][h] += p;
           }
       }
@@ -184,17 +185,17 @@ __device__ __forceinline__ void attention_mma(const head_of<const T> &q, const h
     for (int c = 0; c < COLS / 16; c++) {
       unsigned p[M][4];
       #pragma unroll
-      for (int m = 0; m < M; m++) x.weights(p[m], s[m][c]);
+      for (int m = 0; m < M; m++) x.to_operand_a(p[m], s[m][c]);
       #pragma unroll
       for (int i = 0; i < STEPS; i++) {
         unsigned b[4];
-        load_transposed(b, at_values + x.offset_of(c * 16, i));
+        ldmatrix4_transposed(b, at_values + x.offset_of(c * 16, i));
         #pragma unroll
         for (int m = 0; m < M; m++) x.multiply(acc[m][i], p[m], b);
       }
     }
   }
-  wait_for_copies<0>();
+  cp_async_wait<0>();
   __syncthreads();
   #pragma unroll
   for (int m = 0; m < M; m++) {
@@ -203,20 +204,20 @@ __device__ __forceinline__ void attention_mma(const head_of<const T> &q, const h
       weight_sum[m][h] += __shfl_xor_sync(~0u, weight_sum[m][h], 1);
       weight_sum[m][h] += __shfl_xor_sync(~0u, weight_sum[m][h], 2);
       const int row = base + m * 16 + h * 8 + x.lane / 4;
-      if (x.lane % 4 == 0 && row < queries) lse[row * lse_row] = maximum[m][h] * fabsf(scale) + logf(weight_sum[m][h]);
+      if (x.lane % 4 == 0 && row < queries) lse[row * lse_stride] = maximum[m][h] * fabsf(scale) + logf(weight_sum[m][h]);
       weight_sum[m][h] = weight_sum[m][h] == 0.0f ? 0.0f : __fdiv_rn(1.0f, weight_sum[m][h]);
     }
-    x.store(out, acc[m], weight_sum[m][0], weight_sum[m][1], own + x.offset_of(m * 16, 0), base + m * 16, queries);
+    x.store(out, acc[m], weight_sum[m][0], weight_sum[m][1], warp_rows + x.offset_of(m * 16, 0), base + m * 16, queries);
   }
 }
 // A warp has 16 queries, and multiplies 16 keys in each iteration.
 template <class T, int D, int ROWS, int COLS, int STAGES, bool CAUSAL>
-__device__ __forceinline__ void attention_mma_queries(const head_of<const T> &q, const head_of<const T> &k, const head_of<const T> &v, const head_of<const T> &grad, const rows_of &lse, const rows_of &delta, const head_of<T> &dq, int queries, int keys, float scale, int tile) {
+__device__ __forceinline__ void attention_mma_queries(const head_view<const T> &q, const head_view<const T> &k, const head_view<const T> &v, const head_view<const T> &grad, const row_vector &lse, const row_vector &delta, const head_view<T> &dq, int queries, int keys, float scale, int tile) {
   constexpr int THREADS = 128;
   const mma_tile<T, D, THREADS> x;
   constexpr int STEPS = x.STEPS, STAGE = 2 * COLS * x.PITCH * 2;
   static_assert(ROWS == 64, "a warp has 16 rows");
-  const unsigned rows = room_for_tiles(), stages = rows + 2 * ROWS * x.PITCH * 2, own = rows + x.offset_of(x.warp * 16, 0), own_grads = own + x.offset_of(ROWS, 0);
+  const unsigned rows = smem_address(), stages = rows + 2 * ROWS * x.PITCH * 2, warp_rows = rows + x.offset_of(x.warp * 16, 0), warp_grads = warp_rows + x.offset_of(ROWS, 0);
   const int first = tile * ROWS, base = first + x.warp * 16, end = CAUSAL ? min(keys, first + ROWS) : keys;
   auto fetch = [&](int j) {
     const unsigned to = stages + j / COLS % STAGES * STAGE;
@@ -228,7 +229,7 @@ __device__ __forceinline__ void attention_mma_queries(const head_of<const T> &q,
   #pragma unroll
   for (int n = 0; n < STAGES - 1; n++) {
     if (n * COLS < end) fetch(n * COLS);
-    commit_copies();
+    cp_async_fence();
   }
   float acc[STEPS][2][4] = {}, log[2], row_delta[2];
   #pragma unroll
@@ -236,20 +237,20 @@ __device__ __forceinline__ void attention_mma_queries(const head_of<const T> &q,
     log[h] = lse.get(base + h * 8 + x.lane / 4, queries, 0.0f) * LOG2_E;
     row_delta[h] = delta.get(base + h * 8 + x.lane / 4, queries, 0.0f);
   }
-  const float unit = scale * LOG2_E;
-  unsigned query[STEPS][4], slope[STEPS][4];
+  const float scale_log2 = scale * LOG2_E;
+  unsigned query[STEPS][4], out_grad[STEPS][4];
   for (int j = 0; j < end; j += COLS) {
-    wait_for_copies<STAGES - 2>();
+    cp_async_wait<STAGES - 2>();
     __syncthreads();
     if (j == 0)
       #pragma unroll
       for (int i = 0; i < STEPS; i++) {
-        load_matrices(query[i], x.as_a(own) + x.offset_of(0, i));
-        load_matrices(slope[i], x.as_a(own_grads) + x.offset_of(0, i));
+        ldmatrix4(query[i], x.a_address(warp_rows) + x.offset_of(0, i));
+        ldmatrix4(out_grad[i], x.a_address(warp_grads) + x.offset_of(0, i));
       }
     if (j + (STAGES - 1) * COLS < end) fetch(j + (STAGES - 1) * COLS);
-    commit_copies();
-    const unsigned stage = stages + j / COLS % STAGES * STAGE, at_keys = x.as_b(stage), at_values = x.as_b(stage + STAGE / 2), transposed = x.as_a(stage);
+    cp_async_fence();
+    const unsigned stage = stages + j / COLS % STAGES * STAGE, at_keys = x.b_address(stage), at_values = x.b_address(stage + STAGE / 2), transposed = x.a_address(stage);
     #pragma unroll
     for (int c = 0; c < COLS / 16; c++) {
       if (j + c * 16 >= keys || CAUSAL && j + c * 16 > base + 15) continue;
@@ -257,82 +258,82 @@ __device__ __forceinline__ void attention_mma_queries(const head_of<const T> &q,
       #pragma unroll
       for (int i = 0; i < STEPS; i++) {
         unsigned b[4];
-        load_matrices(b, at_keys + x.offset_of(c * 16, i));
+        ldmatrix4(b, at_keys + x.offset_of(c * 16, i));
         x.multiply(s, query[i], b);
-        load_matrices(b, at_values + x.offset_of(c * 16, i));
-        x.multiply(e, slope[i], b);
+        ldmatrix4(b, at_values + x.offset_of(c * 16, i));
+        x.multiply(e, out_grad[i], b);
       }
       const bool masked = j + c * 16 + 16 > keys || CAUSAL && j + c * 16 + 15 > base;
       #pragma unroll
       for (int i = 0; i < 8; i++) {
         const int h = i % 4 / 2, key = j + c * 16 + i / 4 * 8 + x.lane % 4 * 2 + i % 2;
         float &to = e[i / 4][i % 4];
-        to = exp2_approx(fmaf(s[i / 4][i % 4], unit, -log[h])) * (to - row_delta[h]);
+        to = exp2_approx(fmaf(s[i / 4][i % 4], scale_log2, -log[h])) * (to - row_delta[h]);
         if (masked && (key >= keys || CAUSAL && key > base + h * 8 + x.lane / 4)) to = 0.0f;
       }
       unsigned a[4];
-      x.weights(a, e);
+      x.to_operand_a(a, e);
       #pragma unroll
       for (int i = 0; i < STEPS; i++) {
         unsigned b[4];
-        load_transposed(b, transposed + x.offset_of(c * 16, i));
+        ldmatrix4_transposed(b, transposed + x.offset_of(c * 16, i));
         x.multiply(acc[i], a, b);
       }
     }
   }
-  wait_for_copies<0>();
+  cp_async_wait<0>();
   __syncthreads();
-  x.store(dq, acc, scale, scale, own, base, queries);
+  x.store(dq, acc, scale, scale, warp_rows, base, queries);
 }
 // A warp has 16 keys, and multiplies 16 queries in each iteration. group heads of queries share the
-// keys; q_head and the like are the strides between heads.
+// keys; q_head_stride and the like are the strides between heads.
 template <class T, int D, int ROWS, int COLS, int STAGES, bool CAUSAL>
-__device__ __forceinline__ void attention_mma_keys(const head_of<const T> &q, long long q_head, const head_of<const T> &k, const head_of<const T> &v, const head_of<const T> &grad, long long grad_head, const rows_of &lse, long long lse_head, const rows_of &delta, long long delta_head, const head_of<T> &dk, const head_of<T> &dv, int group, int queries, int keys, float scale, int tile) {
+__device__ __forceinline__ void attention_mma_keys(const head_view<const T> &q, long long q_head_stride, const head_view<const T> &k, const head_view<const T> &v, const head_view<const T> &grad, long long grad_head_stride, const row_vector &lse, long long lse_head_stride, const row_vector &delta, long long delta_head_stride, const head_view<T> &dk, const head_view<T> &dv, int group, int queries, int keys, float scale, int tile) {
   constexpr int THREADS = 128;
   const mma_tile<T, D, THREADS> x;
   constexpr int STEPS = x.STEPS, STAGE = 2 * COLS * x.PITCH * 2;
   constexpr bool IN_REGISTERS = D <= 64;  // keys and values stay in registers, if there are enough
-  static_assert(ROWS == 64 && COLS == 64, "a warp has 16 rows, and a thread loads one number of a column");
-  __shared__ float numbers[2][2][COLS];  // of two tiles: lse to the base 2, then delta
-  const unsigned rows = room_for_tiles(), stages = rows + 2 * ROWS * x.PITCH * 2, own = rows + x.offset_of(x.warp * 16, 0), own_values = own + x.offset_of(ROWS, 0);
+  static_assert(ROWS == 64 && COLS == 64, "a warp has 16 rows, and a thread loads one statistic of a row");
+  __shared__ float row_stats[2][2][COLS];  // of two tiles of queries: lse to the base 2, then delta
+  const unsigned rows = smem_address(), stages = rows + 2 * ROWS * x.PITCH * 2, warp_rows = rows + x.offset_of(x.warp * 16, 0), warp_values = warp_rows + x.offset_of(ROWS, 0);
   const int first = tile * ROWS, base = first + x.warp * 16, from = CAUSAL ? first / COLS : 0, each = (queries + COLS - 1) / COLS - from, steps = each > 0 ? group * each : 0;
-  float number = 0.0f;
+  float row_stat = 0.0f;
   auto fetch = [&](int n) {
     const int h = n / each, j = (from + n % each) * COLS;
     const unsigned to = stages + n % STAGES * STAGE;
-    x.template copy<COLS>(to, head_of<const T>{q.at + h * q_head, q.row, q.element}, j, queries);
-    x.template copy<COLS>(to + STAGE / 2, head_of<const T>{grad.at + h * grad_head, grad.row, grad.element}, j, queries);
+    x.template copy<COLS>(to, head_view<const T>{q.data + h * q_head_stride, q.row_stride, q.element_stride}, j, queries);
+    x.template copy<COLS>(to + STAGE / 2, head_view<const T>{grad.data + h * grad_head_stride, grad.row_stride, grad.element_stride}, j, queries);
   };
-  auto load_numbers = [&](int n) {  // the weights of queries behind the last one are 0
+  auto load_row_stats = [&](int n) {  // the weights of queries behind the last one are 0
     const int h = n / each, t = (from + n % each) * COLS + threadIdx.x % COLS;
-    number = threadIdx.x < COLS ? rows_of{lse.at + h * lse_head, lse.row}.get(t, queries, __int_as_float(0x7f800000)) * LOG2_E : rows_of{delta.at + h * delta_head, delta.row}.get(t, queries, 0.0f);
+    row_stat = threadIdx.x < COLS ? row_vector{lse.data + h * lse_head_stride, lse.stride}.get(t, queries, __int_as_float(0x7f800000)) * LOG2_E : row_vector{delta.data + h * delta_head_stride, delta.stride}.get(t, queries, 0.0f);
   };
   x.template copy<ROWS>(rows, k, first, keys);
   x.template copy<ROWS>(rows + x.offset_of(ROWS, 0), v, first, keys);
   #pragma unroll
   for (int n = 0; n < STAGES - 1; n++) {
     if (n < steps) fetch(n);
-    commit_copies();
+    cp_async_fence();
   }
-  if (steps > 0) load_numbers(0);
+  if (steps > 0) load_row_stats(0);
   float acc_keys[STEPS][2][4] = {}, acc_values[STEPS][2][4] = {};
-  const float unit = scale * LOG2_E;
+  const float scale_log2 = scale * LOG2_E;
   unsigned key[IN_REGISTERS ? STEPS : 1][4], value[IN_REGISTERS ? STEPS : 1][4];
   for (int n = 0; n < steps; n++) {
-    numbers[n % 2][threadIdx.x / COLS][threadIdx.x % COLS] = number;
-    wait_for_copies<STAGES - 2>();
+    row_stats[n % 2][threadIdx.x / COLS][threadIdx.x % COLS] = row_stat;
+    cp_async_wait<STAGES - 2>();
     __syncthreads();
     if (IN_REGISTERS && n == 0)
       #pragma unroll
       for (int i = 0; i < STEPS; i++) {
-        load_matrices(key[IN_REGISTERS ? i : 0], x.as_a(own) + x.offset_of(0, i));
-        load_matrices(value[IN_REGISTERS ? i : 0], x.as_a(own_values) + x.offset_of(0, i));
+        ldmatrix4(key[IN_REGISTERS ? i : 0], x.a_address(warp_rows) + x.offset_of(0, i));
+        ldmatrix4(value[IN_REGISTERS ? i : 0], x.a_address(warp_values) + x.offset_of(0, i));
       }
     if (n + STAGES - 1 < steps) fetch(n + STAGES - 1);
-    if (n + 1 < steps) load_numbers(n + 1);
-    commit_copies();
+    if (n + 1 < steps) load_row_stats(n + 1);
+    cp_async_fence();
     const int j = (from + n % each) * COLS;
-    const unsigned stage = stages + n % STAGES * STAGE, at_queries = x.as_b(stage), at_grads = x.as_b(stage + STAGE / 2), transposed = x.as_a(stage), transposed_grads = x.as_a(stage + STAGE / 2);
+    const unsigned stage = stages + n % STAGES * STAGE, at_queries = x.b_address(stage), at_grads = x.b_address(stage + STAGE / 2), transposed = x.a_address(stage), transposed_grads = x.a_address(stage + STAGE / 2);
     #pragma unroll
     for (int c = 0; c < COLS / 16; c++) {
       if (j + c * 16 >= queries || CAUSAL && j + c * 16 + 15 < base) continue;
@@ -340,13 +341,13 @@ __device__ __forceinline__ void attention_mma_keys(const head_of<const T> &q, lo
       #pragma unroll
       for (int i = 0; i < STEPS; i++) {
         if (!IN_REGISTERS) {
-          load_matrices(key[0], x.as_a(own) + x.offset_of(0, i));
-          load_matrices(value[0], x.as_a(own_values) + x.offset_of(0, i));
+          ldmatrix4(key[0], x.a_address(warp_rows) + x.offset_of(0, i));
+          ldmatrix4(value[0], x.a_address(warp_values) + x.offset_of(0, i));
         }
         unsigned b[4];
-        load_matrices(b, at_queries + x.offset_of(c * 16, i));
+        ldmatrix4(b, at_queries + x.offset_of(c * 16, i));
         x.multiply(s, key[IN_REGISTERS ? i : 0], b);
-        load_matrices(b, at_grads + x.offset_of(c * 16, i));
+        ldmatrix4(b, at_grads + x.offset_of(c * 16, i));
         x.multiply(e, value[IN_REGISTERS ? i : 0], b);
       }
       const bool masked = CAUSAL && j + c * 16 < base + 15;
@@ -354,25 +355,25 @@ __device__ __forceinline__ void attention_mma_keys(const head_of<const T> &q, lo
       for (int i = 0; i < 8; i++) {
         const int at = c * 16 + i / 4 * 8 + x.lane % 4 * 2 + i % 2;
         float &p = s[i / 4][i % 4], &to = e[i / 4][i % 4];
-        p = exp2_approx(fmaf(p, unit, -numbers[n % 2][0][at]));
+        p = exp2_approx(fmaf(p, scale_log2, -row_stats[n % 2][0][at]));
         if (masked && j + at < base + i % 4 / 2 * 8 + x.lane / 4) p = 0.0f;
-        to = p * (to - numbers[n % 2][1][at]);
+        to = p * (to - row_stats[n % 2][1][at]);
       }
       unsigned a[4], d[4];
-      x.weights(a, s);
-      x.weights(d, e);
+      x.to_operand_a(a, s);
+      x.to_operand_a(d, e);
       #pragma unroll
       for (int i = 0; i < STEPS; i++) {
         unsigned b[4];
-        load_transposed(b, transposed_grads + x.offset_of(c * 16, i));
+        ldmatrix4_transposed(b, transposed_grads + x.offset_of(c * 16, i));
         x.multiply(acc_values[i], a, b);
-        load_transposed(b, transposed + x.offset_of(c * 16, i));
+        ldmatrix4_transposed(b, transposed + x.offset_of(c * 16, i));
         x.multiply(acc_keys[i], d, b);
       }
     }
   }
-  wait_for_copies<0>();
+  cp_async_wait<0>();
   __syncthreads();
-  x.store(dk, acc_keys, scale, scale, own, base, keys);
-  x.store(dv, acc_values, 1.0f, 1.0f, own_values, base, keys);
+  x.store(dk, acc_keys, scale, scale, warp_rows, base, keys);
+  x.store(dv, acc_values, 1.0f, 1.0f, warp_values, base, keys);
 }

@@ -4,7 +4,6 @@
 __device__ __forceinline__ unsigned shared_address(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
 
 //@ cluster
-// The blocks of a cluster share a part of the result, each with a part of K.
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.aligned;" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
 __device__ __forceinline__ void cluster_sync() { cluster_arrive(), cluster_wait(); }
@@ -15,17 +14,17 @@ __device__ __forceinline__ unsigned cluster_rank() {
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
   return r;
 }
-// rank_among is that in a cluster of so many blocks, which may be none.
+// cluster_rank_or_zero returns cluster_rank; 0 if the kernel has no clusters (CLUSTER is 1).
 template <int CLUSTER>
-__device__ __forceinline__ unsigned rank_among() {
+__device__ __forceinline__ unsigned cluster_rank_or_zero() {
   if constexpr (CLUSTER > 1) return cluster_rank();
   return 0;
 }
 
 //@ dsmem_address
-// dsmem_address is where another block has what this one has there in shared memory.
+// dsmem_address maps an address in shared memory of this block to that of the block of a rank.
 __device__ __forceinline__ unsigned dsmem_address(int rank, unsigned at) {
-  unsigned there;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(at), "r"(rank));
-  return there;
+  unsigned mapped;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(at), "r"(rank));
+  return mapped;
 }

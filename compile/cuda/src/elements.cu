@@ -31,7 +31,7 @@ __device__ __forceinline__ f16 to_f16(float x) {  // rounds to nearest even
 __device__ __forceinline__ float to_f32(float x) { return x; }
 
 //@ vec
-// vec is N neighbouring elements, loaded and stored in accesses of up to 16 bytes.
+// vec has N neighbouring elements, which are loaded and stored in accesses of up to 16 bytes.
 template <class T, int N>
 struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) vec {
   T at[N];
@@ -43,11 +43,11 @@ __device__ __forceinline__ vec<T, N> load(const T *p) { return *(const vec<T, N>
 template <class T, int N>
 __device__ __forceinline__ void store(T *p, const vec<T, N> &x) { *(vec<T, N> *)p = x; }
 
-//@ later
-// later keeps what was loaded as it came until it is used: the compiler would convert it
-// where it is loaded, and so wait for it there.
+//@ optimization_barrier
+// optimization_barrier makes the value of x unknown to the compiler, which would otherwise convert a loaded
+// value right after the load, and so wait for the load there.
 template <class T>
-__device__ __forceinline__ void later(T &x) {
+__device__ __forceinline__ void optimization_barrier(T &x) {
   #pragma unroll
   for (int i = 0; i < sizeof(T) / 4; i++) asm volatile("" : "+r"(((unsigned *)&x)[i]));
   if (sizeof(T) == 2) asm volatile("" : "+h"(*(unsigned short *)&x));

@@ -18,6 +18,7 @@ __device__ __forceinline__ uint4 load_evict_first(const uint4 *p, unsigned long 
   asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(p), "l"(policy));
   return x;
 }
-// weights is load_evict_first for memory that earlier kernels do not write.
+// load_weights loads 16 bytes of weights. PREFETCH is for memory that no earlier kernel writes: the load
+// is load_evict_first.
 template <bool PREFETCH>
-__device__ __forceinline__ uint4 weights(const uint4 *p, unsigned long long policy) { return PREFETCH ? load_evict_first(p, policy) : *p; }
+__device__ __forceinline__ uint4 load_weights(const uint4 *p, unsigned long long policy) { return PREFETCH ? load_evict_first(p, policy) : *p; }

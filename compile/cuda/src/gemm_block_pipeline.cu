@@ -1,37 +1,37 @@
 // GEMM of few rows with a block-cooperative cp.async pipeline.
 
-//@ gemm_block_pipeline needs shared_address, copies
-// gemm_block_pipeline: up to BM rows of x, which lie at row_at, and BN rows of w on tensor
-// cores. WM by WN warps share them, the rows of w being the instruction's M operand, so
-// that eight rows of x fill it; WK such groups of warps each take a part of k. BK elements
-// of it make a stage of shared memory, filled asynchronously: many neighbouring bytes of a
-// row at once are what memory streams fastest. A block reads x once. The 16-byte parts of
-// rows are swizzled by row, so that the eight rows of a matrix lie in different banks.
-// CLUSTER blocks share the columns, each with a part of K. With PREFETCH the first rows of w
-// are requested before the previous kernel is done.
+//@ gemm_block_pipeline needs shared_address, cp_async
+// gemm_block_pipeline multiplies up to BM rows of x, which are row_offset(row) elements from its start,
+// and BN rows of w on tensor cores. WM by WN warps share them. The rows of w are the instruction's M
+// operand, so that eight rows of x fill its N operand. WK such groups of warps each take a part of k
+// (split-K). A stage of shared memory has BK elements of k and is filled by cp.async: memory is
+// fastest with many neighbouring bytes of a row. A block reads x once. The 16-byte parts of rows are
+// swizzled by row, so that the eight rows of a matrix have no bank conflicts. CLUSTER blocks share the
+// columns, each with a part of K. With PREFETCH the copies of the first stages of w are issued before
+// the dependency wait.
 template <class T, int BM, int BN, int WM, int WN, int WK, int BK, int STAGES, int CLUSTER, bool EVICT_FIRST, bool PREFETCH, bool EARLY_TRIGGER, class Row, class Column, class Ready>
-__device__ __forceinline__ void gemm_block_pipeline(float *part, const T *x, const Row &row_at, int rows, const T *w, long long w_row, const Column &column, const Ready &ready, int K) {
+__device__ __forceinline__ void gemm_block_pipeline(float *part, const T *x, const Row &row_offset, int rows, const T *w, long long w_row_stride, const Column &column, const Ready &ready, int K) {
   constexpr int THREADS = WM * WN * WK * 32, PARTS = BK / 8, EACH = BK / 32 / WK, MT = BN / WN / 16, NT = BM / WM / 8, PITCH = BN + 4, STAGE = (BM + BN) * BK * 2;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, wm = warp / WN % WM * (BM / WM), wn = warp % WN * (BN / WN), wk = warp / (WN * WM);
   const unsigned base = shared_address(part);
-  auto at_row = [](int row, int p) { return (unsigned)(row * BK * 2 + (p ^ row % 8) * 16); };
+  auto swizzled_offset = [](int row, int p) { return (unsigned)(row * BK * 2 + (p ^ row % 8) * 16); };
   // A thread copies every THREADS-th 16 bytes of a stage of either operand. If the sums leave
   // registers for them, it holds the addresses in registers.
   constexpr int W = BN * PARTS, X = BM * PARTS;
   constexpr bool ADDRESSES_IN_REGISTERS = MT * NT <= 8;
   const T *w_addresses[(W + THREADS - 1) / THREADS], *x_addresses[(X + THREADS - 1) / THREADS];
-  auto w_from = [&](int i) { return w + column(min(i, W - 1) / PARTS) * w_row + i % PARTS * 8; };
-  auto x_from = [&](int i) { return x + row_at(min(i / PARTS, rows - 1)) + i % PARTS * 8; };
+  auto w_from = [&](int i) { return w + column(min(i, W - 1) / PARTS) * w_row_stride + i % PARTS * 8; };
+  auto x_from = [&](int i) { return x + row_offset(min(i / PARTS, rows - 1)) + i % PARTS * 8; };
   #pragma unroll
   for (int n = 0; ADDRESSES_IN_REGISTERS && n * THREADS < W; n++) w_addresses[n] = w_from(n * THREADS + threadIdx.x);
   auto exists = [&](int k) { return K % BK == 0 || k < K; };
-  const weights_of<EVICT_FIRST> weights;
+  const weight_copy<EVICT_FIRST> weights;
   auto fill_w = [&](int stage, int k) {
     #pragma unroll
     for (int n = 0; n * THREADS < W; n++) {
       const int i = n * THREADS + threadIdx.x;
       if (W % THREADS == 0 || i < W)
-        weights.copy(base + stage * STAGE + BM * BK * 2 + at_row(i / PARTS, i % PARTS), (ADDRESSES_IN_REGISTERS ? w_addresses[n] : w_from(i)) + k, exists(k + i % PARTS * 8));
+        weights.copy(base + stage * STAGE + BM * BK * 2 + swizzled_offset(i / PARTS, i % PARTS), (ADDRESSES_IN_REGISTERS ? w_addresses[n] : w_from(i)) + k, exists(k + i % PARTS * 8));
     }
   };
   auto fill_x = [&](int stage, int k) {
@@ -39,10 +39,10 @@ __device__ __forceinline__ void gemm_block_pipeline(float *part, const T *x, con
     for (int n = 0; n * THREADS < X; n++) {
       const int i = n * THREADS + threadIdx.x;
       if (X % THREADS == 0 || i < X)
-        copy_async(base + stage * STAGE + at_row(i / PARTS, i % PARTS), (ADDRESSES_IN_REGISTERS ? x_addresses[n] : x_from(i)) + k, i / PARTS < rows && exists(k + i % PARTS * 8));
+        cp_async_zfill(base + stage * STAGE + swizzled_offset(i / PARTS, i % PARTS), (ADDRESSES_IN_REGISTERS ? x_addresses[n] : x_from(i)) + k, i / PARTS < rows && exists(k + i % PARTS * 8));
     }
   };
-  const int steps = (K + BK - 1) / BK, first = steps * rank_among<CLUSTER>() / CLUSTER, end = steps * (rank_among<CLUSTER>() + 1) / CLUSTER;
+  const int steps = (K + BK - 1) / BK, first = steps * cluster_rank_or_zero<CLUSTER>() / CLUSTER, end = steps * (cluster_rank_or_zero<CLUSTER>() + 1) / CLUSTER;
   if (EARLY_TRIGGER) trigger_dependents();
   if (!PREFETCH) wait_for_dependency();
   #pragma unroll
@@ -76,11 +76,11 @@ __device__ __forceinline__ void gemm_block_pipeline(float *part, const T *x, con
       const int h = wk * EACH + n;
       unsigned a[MT][2][4], b[NT][4];
       #pragma unroll
-      for (int j = 0; j < NT; j++) load_matrices(b[j], at + at_row(wm + j * 8 + lane % 8, h * 4 + lane / 8));
+      for (int j = 0; j < NT; j++) ldmatrix4(b[j], at + swizzled_offset(wm + j * 8 + lane % 8, h * 4 + lane / 8));
       #pragma unroll
       for (int i = 0; i < MT; i++)
         #pragma unroll
-        for (int q = 0; q < 2; q++) load_matrices(a[i][q], at + BM * BK * 2 + at_row(wn + i * 16 + lane % 16, h * 4 + q * 2 + lane / 16));
+        for (int q = 0; q < 2; q++) ldmatrix4(a[i][q], at + BM * BK * 2 + swizzled_offset(wn + i * 16 + lane % 16, h * 4 + q * 2 + lane / 16));
       #pragma unroll
       for (int i = 0; i < MT; i++)
         #pragma unroll

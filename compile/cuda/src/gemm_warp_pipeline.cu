@@ -1,20 +1,19 @@
 // GEMM of few rows with warp-private cp.async pipelines.
 
-//@ gemm_warp_pipeline needs shared_address, copies
-// gemm_warp_pipeline: up to 8*NT rows of x on tensor cores, the rows of w being the
-// instruction's M operand. All warps share COLS rows of w, 16*MT at a time, each with a
-// part of K. With x they pass through STAGES of the warp's own, 64 elements of k in each. A
-// lane takes 8 neighbouring elements of a row at once: which element of k an
-// instruction sees where does not matter as long as x and w agree, so these are two
-// instructions' worth.
+//@ gemm_warp_pipeline needs shared_address, cp_async
+// gemm_warp_pipeline multiplies up to 8*NT rows of x on tensor cores; the rows of w are the
+// instruction's M operand. All warps share COLS rows of w, 16*MT in each iteration, each warp with a
+// part of K (split-K). A warp copies x and w to STAGES stages of its own, of 64 elements of k each. A
+// lane loads 8 neighbouring elements of a row for two instructions: the order of k within an
+// instruction does not matter if it is the same for x and w.
 template <class T, int K, int COLS, int MT, int NT, int STAGES, int WARPS, bool EVICT_FIRST, bool PREFETCH, bool EARLY_TRIGGER, class Column, class Ready>
-__device__ __forceinline__ void gemm_warp_pipeline(float *part, const T *x, long long x_row, int rows, const T *w, long long w_row, const Column &column, const Ready &ready) {
+__device__ __forceinline__ void gemm_warp_pipeline(float *part, const T *x, long long x_row_stride, int rows, const T *w, long long w_row_stride, const Column &column, const Ready &ready) {
   constexpr int CHUNKS = (K + 63) / 64, ROWS = 8 * NT, PITCH = COLS + 4, UNIT = 16 * MT, UNITS = COLS / UNIT, ROW = 128, STAGE = (UNIT + ROWS) * ROW;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int first = CHUNKS * warp / WARPS, end = CHUNKS * (warp + 1) / WARPS;
   const char *stages = (const char *)(part + WARPS * ROWS * PITCH) + warp * STAGES * STAGE;
-  // Four rows are copied at a time. Odd ones have their halves exchanged, so that two
-  // neighbouring rows lie in different banks.
+  // A warp copies four rows with one instruction. Odd rows have their halves exchanged, so that two
+  // neighbouring rows have no bank conflicts.
   const int r = lane / 8, p = lane % 8;
   const unsigned to = shared_address(stages) + r * ROW + (p ^ r % 2 * 4) * 16;
   auto exists = [&](int chunk) { return K % 64 == 0 || chunk * 64 + p * 8 < K; };
@@ -22,9 +21,9 @@ __device__ __forceinline__ void gemm_warp_pipeline(float *part, const T *x, long
   int unit = 0, w_next = first, x_next = first;
   auto locate = [&]() {
     #pragma unroll
-    for (int i = 0; i < 4 * MT; i++) from[i] = w + column(unit * UNIT + i * 4 + r) * w_row + first * 64 + p * 8;
+    for (int i = 0; i < 4 * MT; i++) from[i] = w + column(unit * UNIT + i * 4 + r) * w_row_stride + first * 64 + p * 8;
   };
-  const weights_of<EVICT_FIRST> weights;
+  const weight_copy<EVICT_FIRST> weights;
   auto fill_w = [&](int stage) {
     #pragma unroll
     for (int i = 0; i < 4 * MT; i++) {
@@ -34,13 +33,13 @@ __device__ __forceinline__ void gemm_warp_pipeline(float *part, const T *x, long
     if (++w_next == end) {
       w_next = first;
       unit++;
-      if (UNITS > 1 && unit < UNITS) locate();  // of one unit the compiler would not find out that there is no other
+      if (UNITS > 1 && unit < UNITS) locate();  // UNITS > 1 lets the compiler remove the call for a single unit
     }
   };
   auto fill_x = [&](int stage) {
     #pragma unroll
     for (int j = 0; j < 2 * NT; j++)
-      copy_async(to + stage * STAGE + (UNIT + j * 4) * ROW, x + min(j * 4 + r, rows - 1) * x_row + x_next * 64 + p * 8, j * 4 + r < rows && exists(x_next));
+      cp_async_zfill(to + stage * STAGE + (UNIT + j * 4) * ROW, x + min(j * 4 + r, rows - 1) * x_row_stride + x_next * 64 + p * 8, j * 4 + r < rows && exists(x_next));
     if (++x_next == end) x_next = first;
   };
   auto commit = []() { asm volatile("cp.async.commit_group;" ::: "memory"); };
@@ -80,7 +79,7 @@ __device__ __forceinline__ void gemm_warp_pipeline(float *part, const T *x, long
           }
         }
       }
-      __syncwarp();  // all lanes have what they need of the stage
+      __syncwarp();  // all lanes have loaded the stage
       if (unit < UNITS) fill_w(stage), fill_x(stage);
       commit();
       stage = stage + 1 == STAGES ? 0 : stage + 1;

@@ -25,10 +25,10 @@ __device__ __forceinline__ float warp_reduce_each(float (&v)[V]) {
 }
 
 //@ gemv needs load_evict_first, warp_reduce_each
-// gemv: M rows of x. SPLIT warps share R rows of w, each with a part of K.
-// Every lane has U*R requests of 16 bytes in flight; with PREFETCH the first of them are
-// issued before the previous kernel is done. After the wait, ready loads the lane's slice of
-// x, into registers (HELD) or into shared memory.
+// gemv computes M rows of x. SPLIT warps share R rows of w, each with a part of K (split-K). Every
+// lane has U*R loads of 16 bytes in flight; with PREFETCH the first of them are issued before the
+// dependency wait. After the wait, ready loads the lane's slice of x, into registers (IN_REGISTERS)
+// or into shared memory.
 template <class T>
 __device__ __forceinline__ float dot8(uint4 w, uint4 x, float s) {
   const T *t = nullptr;
@@ -41,50 +41,50 @@ __device__ __forceinline__ float dot8(uint4 w, uint4 x, float s) {
   s = __fmaf_rn(low(t, w.w), low(t, x.w), s);
   return __fmaf_rn(high(t, w.w), high(t, x.w), s);
 }
-// parts_of_x is a lane's slice of M rows of x, C vectors of each.
-template <int M, int C, int THREADS, bool HELD>
-struct parts_of_x {
-  uint4 held[HELD ? M * C : 1];
-  static __device__ __forceinline__ uint4 *room() {
+// x_slice is a lane's slice of x: C vectors of each of M rows.
+template <int M, int C, int THREADS, bool IN_REGISTERS>
+struct x_slice {
+  uint4 registers[IN_REGISTERS ? M * C : 1];
+  static __device__ __forceinline__ uint4 *smem() {
     extern __shared__ uint4 shared[];
     return shared + threadIdx.x;
   }
   __device__ __forceinline__ void put(int m, int c, uint4 x) {
-    if (HELD) held[m * C + c] = x;
-    else room()[(m * C + c) * THREADS] = x;
+    if (IN_REGISTERS) registers[m * C + c] = x;
+    else smem()[(m * C + c) * THREADS] = x;
   }
-  __device__ __forceinline__ uint4 get(int m, int c) const { return HELD ? held[m * C + c] : room()[(m * C + c) * THREADS]; }
+  __device__ __forceinline__ uint4 get(int m, int c) const { return IN_REGISTERS ? registers[m * C + c] : smem()[(m * C + c) * THREADS]; }
 };
-template <class T, int K, int M, int R, int U, int SPLIT, int WARPS, bool HELD, bool PREFETCH, bool EARLY_TRIGGER, class Column, class Ready>
-__device__ __forceinline__ void gemv(float *part, const T *w, long long w_row, const Column &column, const Ready &ready) {
+template <class T, int K, int M, int R, int U, int SPLIT, int WARPS, bool IN_REGISTERS, bool PREFETCH, bool EARLY_TRIGGER, class Column, class Ready>
+__device__ __forceinline__ void gemv(float *part, const T *w, long long w_row_stride, const Column &column, const Ready &ready) {
   constexpr int K8 = K / 8, C = ((K8 + SPLIT - 1) / SPLIT + 31) / 32, COLS = WARPS / SPLIT * R;
   constexpr bool EXACT = K8 % (SPLIT * 32) == 0;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slice = warp % SPLIT, col = warp / SPLIT * R;
   const int end = K8 * (slice + 1) / SPLIT, k = K8 * slice / SPLIT + lane;
   const uint4 *from[R];
   #pragma unroll
-  for (int r = 0; r < R; r++) from[r] = (const uint4 *)(w + column(col + r) * w_row) + k;
+  for (int r = 0; r < R; r++) from[r] = (const uint4 *)(w + column(col + r) * w_row_stride) + k;
   const unsigned long long policy = PREFETCH ? evict_first_policy() : 0;
-  auto request = [&](uint4 (&to)[U][R], int c) {
+  auto load_w = [&](uint4 (&to)[U][R], int c) {
     #pragma unroll
     for (int u = 0; u < U; u++)
       #pragma unroll
       for (int r = 0; r < R; r++)
-        to[u][r] = c + u < C && (EXACT || k + (c + u) * 32 < end) ? weights<PREFETCH>(from[r] + (c + u) * 32, policy) : make_uint4(0, 0, 0, 0);
+        to[u][r] = c + u < C && (EXACT || k + (c + u) * 32 < end) ? load_weights<PREFETCH>(from[r] + (c + u) * 32, policy) : make_uint4(0, 0, 0, 0);
   };
-  uint4 now[U][R];
+  uint4 current[U][R];
   if (EARLY_TRIGGER) trigger_dependents();
   if (!PREFETCH) wait_for_dependency();
-  request(now, 0);
+  load_w(current, 0);
   if (PREFETCH) wait_for_dependency();
   if (!EARLY_TRIGGER) trigger_dependents();
-  parts_of_x<M, C, WARPS * 32, HELD> x;
+  x_slice<M, C, WARPS * 32, IN_REGISTERS> x;
   ready(x, k, end);
   float acc[M * R] = {};
   #pragma unroll
   for (int c = 0; c < C; c += U) {
     uint4 next[U][R];
-    if (c + U < C) request(next, c + U);
+    if (c + U < C) load_w(next, c + U);
     #pragma unroll
     for (int u = 0; u < U; u++)
       #pragma unroll
@@ -92,12 +92,12 @@ __device__ __forceinline__ void gemv(float *part, const T *w, long long w_row, c
         if (c + u < C) {
           const uint4 v = x.get(m, c + u);
           #pragma unroll
-          for (int r = 0; r < R; r++) acc[m * R + r] = dot8<T>(now[u][r], v, acc[m * R + r]);
+          for (int r = 0; r < R; r++) acc[m * R + r] = dot8<T>(current[u][r], v, acc[m * R + r]);
         }
     #pragma unroll
     for (int u = 0; u < U; u++)
       #pragma unroll
-      for (int r = 0; r < R; r++) now[u][r] = next[u][r];
+      for (int r = 0; r < R; r++) current[u][r] = next[u][r];
   }
   constexpr int EACH = 32 / (M * R);
   const float s = warp_reduce_each(acc);

@@ -2,7 +2,7 @@
 // kernel before.
 
 //@ wait_for_dependency
-// What earlier kernels wrote is there from here on.
+// wait_for_dependency returns when the writes of the kernels before are visible.
 __device__ __forceinline__ void wait_for_dependency() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 //@ trigger_dependents

@@ -1,7 +1,7 @@
 // Random numbers (C19).
 
 //@ philox_words
-// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011):
+// philox_words is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011):
 // the words of a block of four indices. The key is the seed, the counter is the offset
 // divided by 4 and the block, low words first.
 __device__ __forceinline__ uint4 philox_words(long long seed, long long offset, unsigned long long block) {
@@ -17,29 +17,30 @@ __device__ __forceinline__ uint4 philox_words(long long seed, long long offset, 
   }
   return c;
 }
-__device__ __forceinline__ float philox_number(unsigned word) { return __fmul_rn(__uint2float_rn(word >> 8), 5.9604644775390625e-8f); }
+// philox_uniform returns a number in [0, 1) from the upper 24 bits of a word.
+__device__ __forceinline__ float philox_uniform(unsigned word) { return __fmul_rn(__uint2float_rn(word >> 8), 5.9604644775390625e-8f); }
 
 //@ philox needs philox_words
 __device__ __forceinline__ float philox(long long seed, long long offset, long long index) {
   const uint4 w = philox_words(seed, offset, (unsigned long long)index >> 2);
   const unsigned low = index & 1 ? w.y : w.x, high = index & 1 ? w.w : w.z;
-  return philox_number(index & 2 ? high : low);
+  return philox_uniform(index & 2 ? high : low);
 }
 
 //@ philox_run needs vec, philox_words
-// philox_run is the numbers of N neighbouring indices, N = 2, 4 or 8, of which the first
-// is a multiple of N.
+// philox_run returns the numbers of N neighbouring indices, N = 2, 4 or 8. The first index is a
+// multiple of N.
 template <int N>
 __device__ __forceinline__ vec<float, N> philox_run(long long seed, long long offset, long long index) {
   vec<float, N> u;
   #pragma unroll
   for (int i = 0; i < N; i += 4) {
     const uint4 w = philox_words(seed, offset, ((unsigned long long)index >> 2) + i / 4);
-    u[i] = philox_number(N == 2 && (index & 2) ? w.z : w.x);
-    u[i + 1] = philox_number(N == 2 && (index & 2) ? w.w : w.y);
+    u[i] = philox_uniform(N == 2 && (index & 2) ? w.z : w.x);
+    u[i + 1] = philox_uniform(N == 2 && (index & 2) ? w.w : w.y);
     if (N > 2) {
-      u[i + 2] = philox_number(w.z);
-      u[i + 3] = philox_number(w.w);
+      u[i + 2] = philox_uniform(w.z);
+      u[i + 3] = philox_uniform(w.w);
     }
   }
   return u;

@@ -1,7 +1,7 @@
-// Sums over the parts of k of warps, or of the blocks of a cluster, in a fixed order.
+// Split-K reductions over the warps of a block and the blocks of a cluster, in a fixed order.
 
 //@ add_warp_groups
-// add_warp_groups adds the sums of SPLIT groups of warps at one place.
+// add_warp_groups adds four neighbouring sums of each of SPLIT groups of warps.
 template <int SPLIT, int SIZE>
 __device__ __forceinline__ float4 add_warp_groups(const float *part) {
   float4 s = *(const float4 *)part;
@@ -15,9 +15,9 @@ __device__ __forceinline__ float4 add_warp_groups(const float *part) {
 
 //@ cluster_reduce_scatter needs cluster, cluster_rank, shared_address, dsmem_address, add_warp_groups
 // cluster_reduce_scatter adds the sums of the block's SPLIT groups of warps, and sends each block of
-// the cluster the sums of its share of the rows, which begins at ROWS * rank / CLUSTER. When it
-// returns, a block has its own sums in part and those of the others in its dsmem_buffer, in the
-// order of their ranks. No block reads the memory of another one, so that each may end.
+// the cluster the sums of that block's share of the rows, which begins at ROWS * rank / CLUSTER. When
+// it returns, a block has its own sums in part, and the sums of the others in its dsmem_buffer in the
+// order of their ranks. No block reads the memory of another one, so a block may exit before the others.
 template <int CLUSTER, int SPLIT, int ROWS, int PITCH, int THREADS>
 __device__ __forceinline__ void cluster_reduce_scatter(float *part, float *dsmem_buffer) {
   constexpr int SIZE = ROWS * PITCH, SHARE = (ROWS + CLUSTER - 1) / CLUSTER * PITCH;
@@ -38,36 +38,36 @@ __device__ __forceinline__ void cluster_reduce_scatter(float *part, float *dsmem
 }
 
 //@ add_in_order
-// add_in_order adds COUNT times N neighbouring sums in shared memory. Eight sums are two reads;
-// every other four lanes make the second one first, so that lanes that are served together
-// cover all banks.
+// add_in_order adds COUNT vectors of N neighbouring sums in shared memory, in order. Eight sums take
+// two reads; every other group of four lanes swaps the two, so that there are no bank conflicts.
 template <int COUNT, int N, class From>
 __device__ __forceinline__ void add_in_order(float (&acc)[N], const From &from) {
-  constexpr int WIDE = N % 4 == 0 ? 4 : 1;
-  const int turned = N == 8 ? threadIdx.x / 4 % 2 * 4 : 0;
+  constexpr int VECTOR = N % 4 == 0 ? 4 : 1;
+  const int swizzle = N == 8 ? threadIdx.x / 4 % 2 * 4 : 0;
   #pragma unroll
-  for (int j = 0; j < N; j += WIDE)
+  for (int j = 0; j < N; j += VECTOR)
     #pragma unroll
     for (int i = 0; i < COUNT; i++) {
       float x[4];
-      if (WIDE == 4) {
-        const float4 v = *(const float4 *)(from(i) + (j ^ turned));
+      if (VECTOR == 4) {
+        const float4 v = *(const float4 *)(from(i) + (j ^ swizzle));
         x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
       } else {
         x[0] = from(i)[j];
       }
       #pragma unroll
-      for (int n = 0; n < WIDE; n++) acc[j + n] = i == 0 ? x[n] : __fadd_rn(acc[j + n], x[n]);
+      for (int n = 0; n < VECTOR; n++) acc[j + n] = i == 0 ? x[n] : __fadd_rn(acc[j + n], x[n]);
     }
   #pragma unroll
   for (int j = 0; N == 8 && j < 4; j++) {
     const float a = acc[j % N], b = acc[(j + 4) % N];
-    acc[j % N] = turned ? b : a, acc[(j + 4) % N] = turned ? a : b;
+    acc[j % N] = swizzle ? b : a, acc[(j + 4) % N] = swizzle ? a : b;
   }
 }
 
 //@ add_scattered needs cluster_rank, add_in_order
-// add_scattered adds the sums of all blocks at one place, in the order of their ranks.
+// add_scattered adds N neighbouring sums of all blocks, in the order of their ranks, after
+// cluster_reduce_scatter.
 template <int CLUSTER, int SHARE, int N>
 __device__ __forceinline__ void add_scattered(float (&acc)[N], const float *part, const float *dsmem_buffer) {
   const int rank = cluster_rank();
@@ -75,10 +75,10 @@ __device__ __forceinline__ void add_scattered(float (&acc)[N], const float *part
 }
 
 //@ add_split_k needs add_in_order
-// add_split_k adds the sums of the warps that share a part of the result.
+// add_split_k adds N neighbouring sums of the SPLIT warps that share columns. Without valid the sums are 0.
 template <int SPLIT, int SIZE, int N>
-__device__ __forceinline__ void add_split_k(float (&acc)[N], const float *part, bool any = true) {
-  if (any) return add_in_order<SPLIT>(acc, [&](int i) { return part + i * SIZE; });
+__device__ __forceinline__ void add_split_k(float (&acc)[N], const float *part, bool valid = true) {
+  if (valid) return add_in_order<SPLIT>(acc, [&](int i) { return part + i * SIZE; });
   #pragma unroll
   for (int j = 0; j < N; j++) acc[j] = 0;
 }

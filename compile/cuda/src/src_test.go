@@ -65,7 +65,7 @@ func TestText(t *testing.T) {
 		t.Fatal(err)
 	}
 	last := -1
-	for _, part := range []string{"struct bf16 {", "evict_first_policy() {", "copy_async(", "warpgroup_mma(int)", "warpgroup_mma(long)", "void gemm_wgmma("} {
+	for _, part := range []string{"struct bf16 {", "evict_first_policy() {", "cp_async_zfill(", "warpgroup_mma(int)", "warpgroup_mma(long)", "void gemm_wgmma("} {
 		at := strings.Index(text, part)
 		if at <= last || strings.Count(text, part) != 1 && !strings.HasSuffix(part, "(") {
 			t.Errorf("%q is at %d, after %d:\n%s", part, at, last, text)

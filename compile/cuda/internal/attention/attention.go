@@ -79,7 +79,7 @@ func Source(k *loop.Kernel, on cgen.GPU) (cgen.Source, error) {
 		w.shape = s
 		element := w.Storage(k.Args[a.Q.Arg].DType)
 		w.Use("mma_" + element)
-		w.Use("pair_" + element)
+		w.Use("pack2_" + element)
 	}
 	if !w.short(a.Queries) || !w.short(a.Keys) {
 		return cgen.Source{}, fmt.Errorf("%s: sequences of %s queries and %s keys may have more than %d positions", k.Name, a.Queries, a.Keys, int64(nest.MaxIndex))
@@ -136,7 +136,7 @@ func (w *writer) tiles(length dim.Dim, heads int64, back bool, body func()) dim.
 	return blocks
 }
 
-// head returns a head_of, of the head of that name.
+// head returns a head_view, of the head of that name.
 func (w *writer) head(x *loop.Access, head string) string {
 	s := w.ctx
 	s.Cols = []string{"0", head, "0"}
@@ -144,7 +144,7 @@ func (w *writer) head(x *loop.Access, head string) string {
 	if arg.Write {
 		mode = ""
 	}
-	return fmt.Sprintf("%s<%s%s>{a%d + (%s), %s, %s}", w.Use("head_of"), mode, w.Storage(arg.DType), x.Arg, w.Address(x, &s, ""), w.Dim(x.Cols[0]), w.Dim(x.Cols[2]))
+	return fmt.Sprintf("%s<%s%s>{a%d + (%s), %s, %s}", w.Use("head_view"), mode, w.Storage(arg.DType), x.Arg, w.Address(x, &s, ""), w.Dim(x.Cols[0]), w.Dim(x.Cols[2]))
 }
 
 // row returns the address of the numbers of a head.
@@ -170,9 +170,9 @@ func (w *writer) forward() {
 	w.call("", w.head(&a.Q, "head"), w.head(&a.K, group), w.head(&a.V, group), w.head(&a.Out, "head"), w.row(&a.LSE, "head"), w.Dim(a.LSE.Cols[0]))
 }
 
-// rows returns a rows_of, of the head of that name.
+// rows returns a row_vector, of the head of that name.
 func (w *writer) rows(x *loop.Access, head string) string {
-	return fmt.Sprintf("rows_of{%s, %s}", w.row(x, head), w.Dim(x.Cols[0]))
+	return fmt.Sprintf("row_vector{%s, %s}", w.row(x, head), w.Dim(x.Cols[0]))
 }
 
 func (w *writer) queries() {

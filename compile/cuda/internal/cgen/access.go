@@ -37,11 +37,11 @@ func (e *Emitter) guard(in loop.Instr, s *Context, name string) string {
 	if x == nil {
 		return s.Live
 	}
-	within := "within"
+	inBounds := "in_bounds"
 	if in.Op == loop.Store { // -1 stores nothing, and is no fault
-		within = "within_or_none"
+		inBounds = "in_bounds_or_skipped"
 	}
-	check := fmt.Sprintf("%s(%s, %s, %s)", e.Use(within), e.Value(x.At), e.Dim(x.Extent), e.Fault(in.Origin))
+	check := fmt.Sprintf("%s(%s, %s, %s)", e.Use(inBounds), e.Value(x.At), e.Dim(x.Extent), e.Fault(in.Origin))
 	if s.Live != "" {
 		check = s.Live + " && " + check
 	}

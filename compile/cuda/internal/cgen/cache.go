@@ -99,7 +99,7 @@ func (c *Cache) declare() {
 	for n, k := range c.list {
 		t := fmt.Sprintf("vec<%s, %d>", e.Storage(e.K.Args[k.arg].DType), c.width)
 		if k.maximum {
-			e.Line("float most%d = %s;", n, Float(math.Inf(-1)))
+			e.Line("float thread_max%d = %s;", n, Float(math.Inf(-1)))
 		}
 		if k.shared {
 			e.Line("%s *const cached%d = (%s *)(shared + %d) + threadIdx.x;", t, n, t, at/16)
@@ -203,15 +203,15 @@ func (c *Cache) Attach(s *Context, phase int) {
 	if c == nil {
 		return
 	}
-	trip := "0"
+	iteration := "0"
 	if c.groups > 1 {
-		trip = "t"
+		iteration = "t"
 	}
 	name := func(n int) string {
 		if c.list[n].shared {
-			return fmt.Sprintf("cached%d[%s * %d]", n, trip, c.threads)
+			return fmt.Sprintf("cached%d[%s * %d]", n, iteration, c.threads)
 		}
-		return fmt.Sprintf("cached%d[%s]", n, trip)
+		return fmt.Sprintf("cached%d[%s]", n, iteration)
 	}
 	s.Vector = func(in loop.Instr) (string, bool) {
 		n := c.holds(in.Access, phase)
@@ -233,7 +233,7 @@ func (c *Cache) Attach(s *Context, phase int) {
 			c.e.Line("%s = %s;", name(n), vector)
 			if k.maximum {
 				c.e.Line("#pragma unroll")
-				c.e.Line("for (int j = 0; j < %d; j++) most%d = fmaxf(most%d, %s[j]);", c.width, n, n, vector)
+				c.e.Line("for (int j = 0; j < %d; j++) thread_max%d = fmaxf(thread_max%d, %s[j]);", c.width, n, n, vector)
 			}
 		}
 	}

@@ -20,7 +20,7 @@ func (e *Emitter) Row(list []loop.Instr, s *Context) {
 		case loop.Load:
 			e.loadOne(in, &at, "")
 		case loop.Store:
-			cond := e.guard(in, &at, fmt.Sprintf("may%d", n))
+			cond := e.guard(in, &at, fmt.Sprintf("stores%d", n))
 			switch {
 			case cond == "":
 				cond = s.StoresRow
@@ -121,7 +121,7 @@ func (c *columns) column(n int, in loop.Instr) {
 			e.loadOne(in, c.s, "j")
 		}
 	case in.Op == loop.Store && c.outs[n] == "":
-		e.storeOne(in, c.s, "j", e.guard(in, c.s, fmt.Sprintf("may%d", n)))
+		e.storeOne(in, c.s, "j", e.guard(in, c.s, fmt.Sprintf("stores%d", n)))
 	case in.Op == loop.Store:
 		if c.outs[n] == fmt.Sprintf("y%d", n) {
 			e.Line("%s[j] = %s;", c.outs[n], e.stored(in))
@@ -140,7 +140,7 @@ func (c *columns) store(n int, in loop.Instr) {
 		s.Sink(in, c.outs[n])
 		return
 	}
-	cond := e.guard(in, s, fmt.Sprintf("may%d", n))
+	cond := e.guard(in, s, fmt.Sprintf("stores%d", n))
 	if cond != "" {
 		cond = "if (" + cond + ") "
 	}
@@ -200,7 +200,7 @@ func (e *Emitter) oneColumn(list []loop.Instr, s *Context) {
 		case s.Sink != nil:
 			s.Sink(in, e.stored(in))
 		default:
-			e.storeOne(in, s, "", e.guard(in, s, fmt.Sprintf("may%d", n)))
+			e.storeOne(in, s, "", e.guard(in, s, fmt.Sprintf("stores%d", n)))
 		}
 	}
 }

@@ -28,7 +28,7 @@ type Entry struct {
 	Grid      [3]dim.Dim // blocks
 	Shared    dim.Dim    // bytes of dynamic shared memory
 	Cluster   int        // blocks of a cluster, along x
-	Peers     string     // the group whose inboxes are the last parameters; "": there are none
+	Peers     string     // the group whose receive buffers are the last parameters; "": there are none
 	Wide      bool       // indices are 64-bit
 	Generic   bool       // extents that are known are parameters, too: kernels that differ in nothing else are one source
 	Err       error      // the first

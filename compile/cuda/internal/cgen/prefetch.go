@@ -29,13 +29,13 @@ func (r Prefetched) Find(a *loop.Access) (name string, ok bool) {
 	return "", false
 }
 
-// Attach makes loads that are emitted in the context use prefetched vectors; trip is which of the
-// thread's it is. Other loads go where they went before.
-func (r Prefetched) Attach(s *Context, trip string) {
+// Attach makes loads that are emitted in the context use prefetched vectors; iteration is the index of
+// the thread's vector. Other loads go where they went before.
+func (r Prefetched) Attach(s *Context, iteration string) {
 	other := s.Vector
 	s.Vector = func(in loop.Instr) (string, bool) {
 		if name, ok := r.Find(in.Access); ok {
-			return name + "[" + trip + "]", true
+			return name + "[" + iteration + "]", true
 		}
 		if other == nil {
 			return "", false
@@ -65,7 +65,7 @@ func (e *Emitter) RowInvariant(vectors int64) []loop.Instr {
 func (e *Emitter) Prefetch(others Prefetched, in loop.Instr, width int, vectors int64, group, exists string) Prefetched {
 	a := in.Access
 	t := fmt.Sprintf("vec<%s, %d>", e.Storage(e.K.Args[a.Arg].DType), width)
-	name := fmt.Sprintf("early%d", in.Dst)
+	name := fmt.Sprintf("prefetched%d", in.Dst)
 	e.Use("vec")
 	e.Line("%s %s[%d];", t, name, vectors)
 	e.Line("#pragma unroll")

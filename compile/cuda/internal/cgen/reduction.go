@@ -35,7 +35,7 @@ func (e *Emitter) accumulate(in loop.Instr, s *Context, j string) {
 	if len(conds) > 0 {
 		cond = "if (" + strings.Join(conds, " && ") + ") "
 	}
-	e.Line("%ss%d = %s::of(s%d, %s);", cond, in.Dst, r.Op, in.Dst, x)
+	e.Line("%ss%d = %s::combine(s%d, %s);", cond, in.Dst, r.Op, in.Dst, x)
 }
 
 // Reduction is how columns become a row value.
@@ -72,9 +72,9 @@ func (e *Emitter) Reduction(in loop.Instr) Reduction {
 	case in.Op == loop.Min:
 		r = Reduction{"min_int", ValueType(dt), hi}
 	case in.Op == loop.ArgMax && float:
-		r = Reduction{"first_of<float>", e.Best("float"), "{__int_as_float(0xff800000), nowhere}"}
+		r = Reduction{"argmax<float>", e.IndexedValue("float"), "{__int_as_float(0xff800000), no_index}"}
 	case in.Op == loop.ArgMax:
-		r = Reduction{"first_of<" + ValueType(dt) + ">", e.Best(ValueType(dt)), "{" + lo + ", nowhere}"}
+		r = Reduction{"argmax<" + ValueType(dt) + ">", e.IndexedValue(ValueType(dt)), "{" + lo + ", no_index}"}
 	default:
 		e.failf("no instruction for %s of %s", in.Op, dt)
 	}
@@ -84,12 +84,12 @@ func (e *Emitter) Reduction(in loop.Instr) Reduction {
 	return r
 }
 
-// Best returns the C type of an element and its position.
-func (e *Emitter) Best(t string) string {
+// IndexedValue returns the C type of an element and its index.
+func (e *Emitter) IndexedValue(t string) string {
 	if e.Wide {
-		e.Use("place64")
+		e.Use("index64")
 	} else {
-		e.Use("place32")
+		e.Use("index32")
 	}
-	return e.Use("best") + "<" + t + ">"
+	return e.Use("indexed_value") + "<" + t + ">"
 }

@@ -29,10 +29,10 @@ func (e *Emitter) scan(in loop.Instr, s *Context) {
 		if s.Live != "" {
 			x = fmt.Sprintf("(%s ? %s : 0)", s.Live, x)
 		}
-		e.Line("before%d += (%s)%s;", n, acc, x)
-		e.Define(in, fmt.Sprintf("(%s)before%d", to, n))
+		e.Line("prefix%d += (%s)%s;", n, acc, x)
+		e.Define(in, fmt.Sprintf("(%s)prefix%d", to, n))
 	case s.Width > 1:
-		e.Define(in, fmt.Sprintf("(%s)(before%d + part%d[j])", to, n, n))
+		e.Define(in, fmt.Sprintf("(%s)(prefix%d + part%d[j])", to, n, n))
 	default:
 		if s.Live != "" {
 			x = fmt.Sprintf("(%s ? %s : 0)", s.Live, x)
@@ -45,14 +45,14 @@ func (e *Emitter) scan(in loop.Instr, s *Context) {
 // Before returns the sum over the threads before this one, and what came before
 // them.
 func (e *Emitter) Before(in loop.Instr, x string, s *Context) string {
-	n, room := in.Dst, "nullptr"
+	n, partials := in.Dst, "nullptr"
 	if s.Warps > 1 {
-		room = fmt.Sprintf("room%d", n)
+		partials = fmt.Sprintf("warp_partials%d", n)
 	}
 	if s.Cluster > 1 {
-		return fmt.Sprintf("%s<%d, %d, %s>(%s, s%d, %s, over%d + %s * %d)", e.Use("cluster_scan"), s.Warps, s.Cluster, e.SumType(in), x, n, room, n, s.Turn, s.Cluster)
+		return fmt.Sprintf("%s<%d, %d, %s>(%s, s%d, %s, cta_partials%d + %s * %d)", e.Use("cluster_scan"), s.Warps, s.Cluster, e.SumType(in), x, n, partials, n, s.Turn, s.Cluster)
 	}
-	return fmt.Sprintf("%s<%d, %s>(%s, s%d, %s)", e.Use("block_scan"), s.Warps, e.SumType(in), x, n, room)
+	return fmt.Sprintf("%s<%d, %s>(%s, s%d, %s)", e.Use("block_scan"), s.Warps, e.SumType(in), x, n, partials)
 }
 
 // scanColumns writes, ahead of the loop over neighbouring columns, what a scan among
@@ -64,7 +64,7 @@ func (e *Emitter) scanColumns(list []loop.Instr, s *Context, vectors map[loop.Va
 	}
 	e.PartSums(list, s, vectors)
 	n := list[at].Dst
-	e.Line("const %s before%d = %s;", e.SumType(list[at]), n, e.Before(list[at], fmt.Sprintf("sum%d", n), s))
+	e.Line("const %s prefix%d = %s;", e.SumType(list[at]), n, e.Before(list[at], fmt.Sprintf("sum%d", n), s))
 }
 
 // PartSums writes the running sum of a scan within the columns of the emission context.

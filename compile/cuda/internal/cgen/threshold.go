@@ -31,7 +31,7 @@ func (c *Cache) Reached(phase int, list []loop.Instr) string {
 	for _, v := range from[1:] {
 		lowest = fmt.Sprintf("fminf(%s, %s)", lowest, c.e.Value(v))
 	}
-	return fmt.Sprintf("most%d >= %s", n, lowest)
+	return fmt.Sprintf("thread_max%d >= %s", n, lowest)
 }
 
 // thresholds returns the load of the elements that a body compares and what it compares

@@ -42,8 +42,8 @@ func (k BlockPipeline) params(w *writer) []param {
 func (k BlockPipeline) emit(w *writer) {
 	w.block(func(o *epilogue) {
 		o.ready()
-		w.room()
-		w.Line("const auto row_at = [&](int r) { return (first_row + r) * x_row; };")
-		w.product(blockPipelineFunction, k.params(w), "x, row_at, (int)(rows - first_row), w, w_row, column, ready, "+w.Dim(w.K.MatMul.K))
+		w.sumBuffer()
+		w.Line("const auto row_offset = [&](int r) { return (first_row + r) * x_row_stride; };")
+		w.product(blockPipelineFunction, k.params(w), "x, row_offset, (int)(rows - first_row), w, w_row_stride, column, ready, "+w.Dim(w.K.MatMul.K))
 	})
 }

@@ -107,12 +107,12 @@ func (o *epilogue) sums(count int) {
 	}
 }
 
-// maxAhead is the most loads of an epilogue that are prefetched.
-const maxAhead = 4
+// maxPrefetched is the most loads of an epilogue that are prefetched.
+const maxPrefetched = 4
 
-// ahead is a load that is prefetched: it is issued behind the dependency wait, before the GEMM's
+// prefetchedLoad is a load of an epilogue that is issued after the dependency wait and before the GEMM's
 // sums, so that no thread waits for it after them.
-type ahead struct {
+type prefetchedLoad struct {
 	in     loop.Instr
 	name   string
 	vector bool
@@ -121,9 +121,9 @@ type ahead struct {
 // own stands for the GEMM's own epilogue where the others have their number.
 const own = -1
 
-// aheads returns the loads of an epilogue that are prefetched: of the GEMM's own, or of the fused one
-// of that number.
-func (o *epilogue) aheads(n int, k *loop.Kernel, width int) []ahead {
+// prefetchedLoads returns the loads of an epilogue that are prefetched: of the GEMM's own epilogue, or of
+// the fused one of that number.
+func (o *epilogue) prefetchedLoads(n int, k *loop.Kernel, width int) []prefetchedLoad {
 	each := o.each
 	if n != own {
 		each = o.w.r.Cols / len(o.w.fused.Epilogues[n].Parts) / width
@@ -131,17 +131,17 @@ func (o *epilogue) aheads(n int, k *loop.Kernel, width int) []ahead {
 	if !o.once(each) {
 		return nil
 	}
-	var out []ahead
+	var out []prefetchedLoad
 	for _, in := range k.Phases[0].Body {
 		a := in.Access
-		if in.Op != loop.Load || a.Index != nil || n != own && a.Arg == o.w.fused.Epilogues[n].Result || len(out) == maxAhead {
+		if in.Op != loop.Load || a.Index != nil || n != own && a.Arg == o.w.fused.Epilogues[n].Result || len(out) == maxPrefetched {
 			continue
 		}
 		vector := width > 1 && nest.IsConst(nest.Inner(a), 1)
 		if !vector && width > 1 && !nest.IsConst(nest.Inner(a), 0) {
 			continue
 		}
-		out = append(out, ahead{in, fmt.Sprintf("ahead%d_%d", n+1, in.Dst), vector})
+		out = append(out, prefetchedLoad{in, fmt.Sprintf("prefetched%d_%d", n+1, in.Dst), vector})
 	}
 	return out
 }
@@ -162,7 +162,7 @@ func (o *epilogue) declare() {
 		o.w.Line("cluster_arrive();")
 	}
 	write := func(n int, k *loop.Kernel, width int) {
-		for _, a := range o.aheads(n, k, width) {
+		for _, a := range o.prefetchedLoads(n, k, width) {
 			dt := o.w.Storage(k.Args[a.in.Access.Arg].DType)
 			if a.vector {
 				o.w.Use("vec")
@@ -186,7 +186,7 @@ func (o *epilogue) loads() {
 		o.w.Open("if (cluster_rank() == 0)")
 		defer o.w.Close()
 	}
-	write := func(e *cgen.Emitter, s *cgen.Context, list []ahead) {
+	write := func(e *cgen.Emitter, s *cgen.Context, list []prefetchedLoad) {
 		for _, a := range list {
 			at := fmt.Sprintf("a%d + %s", a.in.Access.Arg, e.Address(a.in.Access, s, ""))
 			if a.vector {
@@ -197,38 +197,39 @@ func (o *epilogue) loads() {
 		}
 	}
 	if len(o.w.fused.Epilogues) == 0 {
-		if list := o.aheads(own, o.w.K, o.s.Width); len(list) > 0 {
+		if list := o.prefetchedLoads(own, o.w.K, o.s.Width); len(list) > 0 {
 			o.overColumns(func() { write(o.w.Emitter, o.s, list) })
-			o.later(list)
+			o.barrier(list)
 		}
 		return
 	}
-	list := func(i int) []ahead {
+	list := func(i int) []prefetchedLoad {
 		t := &o.w.fused.Epilogues[i]
-		return o.aheads(i, t.Nest, o.unitsAtOnce(t))
+		return o.prefetchedLoads(i, t.Nest, o.unitsAtOnce(t))
 	}
 	o.overUnits(func(i int) bool { return len(list(i)) > 0 }, func(i int, indices []string) {
 		t := &o.w.fused.Epilogues[i]
 		write(o.w.Nest(t.Nest), unitContext(t, indices, o.unitsAtOnce(t)), list(i))
 	})
 	for i := range o.w.fused.Epilogues {
-		o.later(list(i))
+		o.barrier(list(i))
 	}
 }
 
-// later lets prefetched loads arrive while the sums are computed.
-func (o *epilogue) later(list []ahead) {
+// barrier writes the optimization barriers after prefetched loads, so that no thread waits for the loads
+// before the sums are computed.
+func (o *epilogue) barrier(list []prefetchedLoad) {
 	for _, a := range list {
-		o.w.Line("%s(%s);", o.w.Use("later"), a.name)
+		o.w.Line("%s(%s);", o.w.Use("optimization_barrier"), a.name)
 	}
 }
 
 // prefetched returns the function that finds the variables of prefetched loads.
 func (o *epilogue) prefetched(n int, k *loop.Kernel, width int) (vector, element func(loop.Instr) (string, bool)) {
-	list := o.aheads(n, k, width)
+	list := o.prefetchedLoads(n, k, width)
 	find := func(vector bool) func(loop.Instr) (string, bool) {
 		return func(in loop.Instr) (string, bool) {
-			i := slices.IndexFunc(list, func(a ahead) bool { return a.in.Dst == in.Dst && a.vector == vector })
+			i := slices.IndexFunc(list, func(a prefetchedLoad) bool { return a.in.Dst == in.Dst && a.vector == vector })
 			if i < 0 {
 				return "", false
 			}

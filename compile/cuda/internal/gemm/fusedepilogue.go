@@ -83,7 +83,7 @@ func unitColumn(t *fusion.Epilogue, indices []string) string {
 func (o *epilogue) fused() {
 	w, k := o.w, o.w.K
 	ix := w.Index()
-	w.Open("const auto made = [&](%s m, %s c, const float *acc)", ix, ix)
+	w.Open("const auto gemm_output = [&](%s m, %s c, const float *acc)", ix, ix)
 	s := *o.s
 	s.Sink = func(_ loop.Instr, x string) { w.Line("return %s;", x) }
 	w.Row(k.Phases[0].Row, &s)
@@ -108,13 +108,13 @@ func (o *epilogue) fused() {
 			w.Line("#pragma unroll")
 			w.Open("for (int j = 0; j < %d; j++)", width)
 			for j, at := range t.Parts {
-				w.Line("part%d[j] = made(m, %s, acc + %s);", j, cgen.Sum(unitColumn(t, indices), cgen.Integer(at), "j"), cgen.Sum(fmt.Sprintf("j * %d", n), strconv.Itoa(j)))
+				w.Line("part%d[j] = gemm_output(m, %s, acc + %s);", j, cgen.Sum(unitColumn(t, indices), cgen.Integer(at), "j"), cgen.Sum(fmt.Sprintf("j * %d", n), strconv.Itoa(j)))
 			}
 			w.Close()
 			s.Vector, s.Element = either(part, vector), element
 		} else {
 			for j, at := range t.Parts {
-				w.Line("const %s part%d = made(m, %s, acc + %d);", dt, j, cgen.Sum(unitColumn(t, indices), cgen.Integer(at)), j)
+				w.Line("const %s part%d = gemm_output(m, %s, acc + %d);", dt, j, cgen.Sum(unitColumn(t, indices), cgen.Integer(at)), j)
 			}
 			s.Element = either(part, element)
 		}

@@ -50,8 +50,8 @@ func (k GEMV) Resources() Resources {
 	return r
 }
 
-// maxHeld is the most registers of a lane that x may take; a larger x is in shared memory.
-const maxHeld = 32
+// maxXRegisters is the most registers of a lane that x may take; a larger x is in shared memory.
+const maxXRegisters = 32
 
 // parts is how many 16-byte parts of a row of x a lane has.
 func (k GEMV) parts() int64 {
@@ -59,21 +59,21 @@ func (k GEMV) parts() int64 {
 }
 
 // inRegisters reports whether x is in registers.
-func (k GEMV) inRegisters() bool { return 4*k.parts()*int64(k.Rows) <= maxHeld }
+func (k GEMV) inRegisters() bool { return 4*k.parts()*int64(k.Rows) <= maxXRegisters }
 
 // exact reports whether every lane has all its parts.
 func (k GEMV) exact() bool { return k.Depth/8%int64(k.SplitK*32) == 0 }
 
-// partsOfX is the C type of a lane's slice of x.
-func (k GEMV) partsOfX() string {
-	return fmt.Sprintf("parts_of_x<%d, %d, %d, %t>", k.Rows, k.parts(), k.Warps*32, k.inRegisters())
+// xSlice is the C type of a lane's slice of x.
+func (k GEMV) xSlice() string {
+	return fmt.Sprintf("x_slice<%d, %d, %d, %t>", k.Rows, k.parts(), k.Warps*32, k.inRegisters())
 }
 
 const gemvFunction = "gemv"
 
 func (k GEMV) params(w *writer) []param {
 	return []param{{"T", w.element()}, {"K", k.Depth}, {"M", k.Rows}, {"R", k.ColumnsAtOnce}, {"U", k.Unroll}, {"SPLIT", k.SplitK}, {"WARPS", k.Warps},
-		{"HELD", k.inRegisters()}, {"PREFETCH", w.prefetches()}, {"EARLY_TRIGGER", w.triggersEarly()}}
+		{"IN_REGISTERS", k.inRegisters()}, {"PREFETCH", w.prefetches()}, {"EARLY_TRIGGER", w.triggersEarly()}}
 }
 
 func (k GEMV) emit(w *writer) {
@@ -84,7 +84,7 @@ func (k GEMV) emit(w *writer) {
 		} else {
 			w.readyFromMemory(k, o)
 		}
-		w.product(gemvFunction, k.params(w), "w, w_row, column, ready")
+		w.product(gemvFunction, k.params(w), "w, w_row_stride, column, ready")
 	})
 }
 
@@ -95,14 +95,14 @@ func (w *writer) readyFromMemory(k GEMV, o *epilogue) {
 	if choice { // a block without a matrix has no GEMM that would call ready
 		o.loads()
 	}
-	w.Open("const auto ready = [&](%s &to, int k, int end)", k.partsOfX())
+	w.Open("const auto ready = [&](%s &to, int k, int end)", k.xSlice())
 	w.Line("#pragma unroll")
 	w.Open("for (int b = 0; b < %d; b++)", k.Rows)
 	row := "first_row"
 	if k.Rows > 1 {
 		row = "min(first_row + b, rows - 1)"
 	}
-	w.Line("const uint4 *row = (const uint4 *)(x + %s * x_row);", row)
+	w.Line("const uint4 *row = (const uint4 *)(x + %s * x_row_stride);", row)
 	w.Line("#pragma unroll")
 	w.Line("for (int t = 0; t < %d; t++) to.put(b, t, k + t * 32 < end ? row[k + t * 32] : make_uint4(0, 0, 0, 0));", k.parts())
 	w.Close()

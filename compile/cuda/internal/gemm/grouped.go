@@ -52,7 +52,7 @@ func (k Grouped) emit(w *writer) {
 	ix := w.Index()
 	w.Line("extern __shared__ uint4 shared[];")
 	w.Line("__shared__ int list[%d];", k.Rows)
-	w.Line("__shared__ long long x_at[%d];", k.Rows)
+	w.Line("__shared__ long long x_offsets[%d];", k.Rows)
 	w.Line("float *part = (float *)shared;")
 	w.Line("const %s rows = %s, cols = %s, first_col = (%s)blockIdx.x * %d;", ix, w.Dim(rows), w.Dim(w.K.Cols[0]), ix, k.Cols)
 	first := slices.Repeat([]string{"0"}, len(w.K.Rows)-1)
@@ -61,19 +61,19 @@ func (k Grouped) emit(w *writer) {
 	w.Line("const bool chosen = blockIdx.y < %s;", w.Dim(sel.Extent))
 	w.Line("w += blockIdx.y * (long long)%s;", w.Dim(sel.Stride))
 	w.Wait()
-	w.Open("const auto mine = [&](%s row)", ix)
+	w.Open("const auto in_group = [&](%s row)", ix)
 	w.matrixOf("row")
-	w.Line("return %s(matrix, %s, %s) ? matrix == blockIdx.y : !chosen;", w.Use("within"), w.Dim(sel.Extent), w.Fault(sel.Origin))
+	w.Line("return %s(matrix, %s, %s) ? matrix == blockIdx.y : !chosen;", w.Use("in_bounds"), w.Dim(sel.Extent), w.Fault(sel.Origin))
 	w.CloseLambda()
 	w.Open("for (int skip = 0;; skip += %d)", k.Rows)
-	w.Line("const int count = %s<%d, %d>(list, skip, rows, mine);", w.Use("rows_of_group"), k.Rows, w.r.Threads)
+	w.Line("const int count = %s<%d, %d>(list, skip, rows, in_group);", w.Use("rows_of_group"), k.Rows, w.r.Threads)
 	w.Open("if (chosen && count > 0)")
 	w.gather()
 	w.Line("__syncthreads();")
-	w.Line("const auto row_at = [&](int r) { return x_at[r]; };")
+	w.Line("const auto row_offset = [&](int r) { return x_offsets[r]; };")
 	w.Line("const auto column = [&](int n) { return min(first_col + n, cols - 1); };")
 	w.Line("const auto ready = [&]() {};")
-	w.product(blockPipelineFunction, k.params(w), "x, row_at, count, w, w_row, column, ready, "+w.Dim(m.K))
+	w.product(blockPipelineFunction, k.params(w), "x, row_offset, count, w, w_row_stride, column, ready, "+w.Dim(m.K))
 	w.Line("__syncthreads();")
 	w.Close()
 	w.groupedEpilogue()
@@ -93,7 +93,7 @@ func (w *writer) gather() {
 			terms = append(terms, "(long long)"+t)
 		}
 	}
-	w.Line("x_at[threadIdx.x] = %s;", cgen.Sum(terms...))
+	w.Line("x_offsets[threadIdx.x] = %s;", cgen.Sum(terms...))
 	w.Close()
 }
 
@@ -121,7 +121,7 @@ func (w *writer) choose(rows []string) {
 		terms = append(terms, w.Times(coef, at))
 	}
 	w.Line("const long long matrix = a%d[%s];", sel.Arg, cgen.Sum(terms...))
-	w.Line("const bool chosen = %s(matrix, %s, %s);", w.Use("within"), w.Dim(sel.Extent), w.Fault(sel.Origin))
+	w.Line("const bool chosen = %s(matrix, %s, %s);", w.Use("in_bounds"), w.Dim(sel.Extent), w.Fault(sel.Origin))
 	w.Line("w += matrix * %s;", w.Dim(sel.Stride))
 }
 

@@ -16,11 +16,11 @@ func (w *writer) readyFromPrologue(k GEMV, o *epilogue) {
 	for _, ph := range p.e.K.Phases {
 		for _, in := range ph.Body {
 			if in.Op.Reduces() && k.SplitK > 1 {
-				w.Line("__shared__ float room%d[%d];", in.Dst, k.Warps)
+				w.Line("__shared__ float warp_partials%d[%d];", in.Dst, k.Warps)
 			}
 		}
 	}
-	w.Open("const auto ready = [&](%s &to, int k, int end)", k.partsOfX())
+	w.Open("const auto ready = [&](%s &to, int k, int end)", k.xSlice())
 	o.loads()
 	s := &cgen.Context{Width: 8, Rows: []string{"first_row"}, Cols: []string{"c"}, Pos: "c", Warps: k.SplitK}
 	groups := k.parts()
@@ -70,7 +70,7 @@ func (p *prologue) visit(ph loop.Phase, s *cgen.Context) {
 	w.Line("const %s c = (k + t * 32) * 8;", w.Index())
 	puts := false
 	s.Sink = func(_ loop.Instr, vector string) {
-		w.Line("to.put(0, t, %s(%s));", w.Use("bits"), vector)
+		w.Line("to.put(0, t, %s(%s));", w.Use("as_uint4"), vector)
 		puts = true
 	}
 	p.e.Columns(ph.Body, s)
@@ -89,11 +89,11 @@ func (p *prologue) reduce(ph loop.Phase) {
 		if !in.Op.Reduces() {
 			continue
 		}
-		room := "(float *)nullptr"
+		partials := "(float *)nullptr"
 		if p.k.SplitK > 1 {
-			room = fmt.Sprintf("room%d", in.Dst)
+			partials = fmt.Sprintf("warp_partials%d", in.Dst)
 		}
-		p.e.Define(in, fmt.Sprintf("%s<%s, %d>(s%d, %s)", p.w.Use("split_k_reduce"), p.e.Reduction(in).Op, p.k.SplitK, in.Dst, room))
+		p.e.Define(in, fmt.Sprintf("%s<%s, %d>(s%d, %s)", p.w.Use("split_k_reduce"), p.e.Reduction(in).Op, p.k.SplitK, in.Dst, partials))
 	}
 }
 
@@ -107,13 +107,13 @@ func (p *prologue) prefetch() cgen.Prefetched {
 	depth, split := p.k.Depth, p.k.SplitK
 	for _, in := range p.e.RowInvariant(p.k.parts()) {
 		if len(out) == 0 {
-			p.w.Line("const int early = %d * (threadIdx.x / 32 %% %d) / %d + threadIdx.x %% 32, early_end = %d * (threadIdx.x / 32 %% %d + 1) / %d;", depth/8, split, split, depth/8, split, split)
+			p.w.Line("const int first_vector = %d * (threadIdx.x / 32 %% %d) / %d + threadIdx.x %% 32, end_vector = %d * (threadIdx.x / 32 %% %d + 1) / %d;", depth/8, split, split, depth/8, split, split)
 		}
-		exists := "early + t * 32 < early_end"
+		exists := "first_vector + t * 32 < end_vector"
 		if p.k.exact() {
 			exists = ""
 		}
-		out = p.e.Prefetch(out, in, 8, p.k.parts(), "early + t * 32", exists)
+		out = p.e.Prefetch(out, in, 8, p.k.parts(), "first_vector + t * 32", exists)
 	}
 	return out
 }

@@ -37,7 +37,7 @@ func (k SIMT) emit(w *writer) {
 		w.Wait()
 		o.loads()
 		w.Line("__shared__ __align__(16) float part[%d];", w.r.Rows*w.r.Pitch)
-		w.call(simtFunction, params, fmt.Sprintf("x + first_row * x_row, x_row, %s, (int)(rows - first_row), w + first_col * w_row, w_row, %s, (int)(cols - first_col), %s",
+		w.call(simtFunction, params, fmt.Sprintf("x + first_row * x_row_stride, x_row_stride, %s, (int)(rows - first_row), w + first_col * w_row_stride, w_row_stride, %s, (int)(cols - first_col), %s",
 			w.Dim(m.A.Col), w.Dim(m.B.Col), w.Dim(m.K)))
 	})
 }

@@ -43,7 +43,7 @@ func (k Tiled) params(w *writer) []param {
 func (k Tiled) emit(w *writer) {
 	w.block(func(o *epilogue) {
 		o.ready()
-		w.room()
+		w.sumBuffer()
 		w.product(tiledFunction, k.params(w), operands+", "+w.Dim(w.K.MatMul.K))
 	})
 }

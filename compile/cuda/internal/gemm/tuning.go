@@ -143,8 +143,8 @@ type wgmmaSize struct {
 
 var wgmmaOfH200 = wgmmaTuning{sizes: []wgmmaSize{{32, 2048, false}, {64, 1024, true}, {96, 0, true}}, depth: 2048, longDepth: 4096, most: 256, columns: 64, cluster: 3, k: 128}
 
-// leaderMore is how many percent of k the leader CTA of a cluster has more than its share.
-const leaderMore = 8
+// leaderExtra is by how many percent the leader CTA's part of k is larger than an equal part.
+const leaderExtra = 8
 
 // groupedTuning is a shape of grouped GEMMs. They go by what a matrix has on average: about twice
 // of it must fit into a block, for a second round reads the matrix again. They were measured on

@@ -65,7 +65,7 @@ func (k WarpPipeline) params(w *writer) []param {
 func (k WarpPipeline) emit(w *writer) {
 	w.block(func(o *epilogue) {
 		o.ready()
-		w.room()
+		w.sumBuffer()
 		w.product(warpPipelineFunction, k.params(w), operands)
 	})
 }

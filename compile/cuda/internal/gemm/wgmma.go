@@ -64,14 +64,14 @@ const wgmmaFunction = "gemm_wgmma"
 
 func (k WGMMA) params(w *writer) []param {
 	return []param{{"T", w.element()}, {"BM", k.Rows}, {"BN", k.Cols}, {"GROUPS", k.Consumers}, {"PING_PONG", k.PingPong}, {"PRODUCERS", k.Producers}, {"X_PRODUCERS", k.producersOfX()},
-		{"BK", k.K}, {"STAGES", k.Stages}, {"CLUSTER", k.Cluster}, {"MORE", leaderMore}, {"X_FIRST", xFirst(k.Rows)}, {"COLUMNS", w.columnStep(k.Producers / (k.K / 8))},
+		{"BK", k.K}, {"STAGES", k.Stages}, {"CLUSTER", k.Cluster}, {"LEADER_EXTRA", leaderExtra}, {"X_FIRST", xFirst(k.Rows)}, {"COLUMN_STRIDE", w.columnStep(k.Producers / (k.K / 8))},
 		{"EVICT_FIRST", w.evictsFirst()}, {"PREFETCH", w.prefetches()}}
 }
 
 func (k WGMMA) emit(w *writer) {
 	w.block(func(o *epilogue) {
 		o.ready()
-		w.room()
+		w.sumBuffer()
 		n := k.Rows // of the second operand
 		if xFirst(k.Rows) {
 			n = k.Cols / k.Consumers

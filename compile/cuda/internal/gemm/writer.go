@@ -120,12 +120,12 @@ func (w *writer) operand(name string, o loop.Operand, batch []string) {
 		terms = append(terms, t)
 	}
 	w.Line("const %s *%s = %s;", w.Storage(w.K.Args[o.Arg].DType), name, cgen.Sum(terms...))
-	w.Line("const long long %s_row = %s;", name, w.Dim(o.Row))
+	w.Line("const long long %s_row_stride = %s;", name, w.Dim(o.Row))
 }
 
-// room writes the buffer of the sums, in the shared memory of the stages, and the DSMEM reduction
+// sumBuffer writes the buffer of the sums, in the shared memory of the stages, and the DSMEM reduction
 // buffer after it.
-func (w *writer) room() {
+func (w *writer) sumBuffer() {
 	w.Line("extern __shared__ uint4 shared[];")
 	w.Line("float *part = (float *)shared;")
 	if w.r.Cluster > 1 {
@@ -197,4 +197,4 @@ func (w *writer) call(function string, params []param, args string) {
 }
 
 // operands are the arguments of templates that read x themselves.
-const operands = "x + first_row * x_row, x_row, (int)(rows - first_row), w, w_row, column, ready"
+const operands = "x + first_row * x_row_stride, x_row_stride, (int)(rows - first_row), w, w_row_stride, column, ready"

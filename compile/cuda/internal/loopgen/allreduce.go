@@ -13,7 +13,7 @@ import (
 )
 
 // AllReduceRows returns the most rows for which a kernel computes its loop.AllReduce itself; 0: it
-// never does. A block sums the rows that it goes on with, in inboxes that a group has for
+// never does. A block sums the rows that it goes on with, in receive buffers that a group has for
 // peer.Blocks blocks. It sends them to every rank in one round, so sizes for which two rounds are
 // faster are left to the routine.
 func AllReduceRows(k *loop.Kernel, on cgen.GPU) int64 {

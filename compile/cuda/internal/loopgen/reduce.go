@@ -10,12 +10,12 @@ import (
 
 // start writes the accumulators of a phase.
 func (e *writer) start(list []loop.Instr, s *cgen.Context, buffer *reductionBuffer) {
-	room := func(in loop.Instr, t string) {
+	declare := func(in loop.Instr, t string) {
 		if s.Warps > 1 {
-			e.Line("__shared__ %s room%d[%d];", t, in.Dst, s.Warps)
+			e.Line("__shared__ %s warp_partials%d[%d];", t, in.Dst, s.Warps)
 		}
 		if s.Cluster > 1 { // of two halves one may be read while the other is written
-			e.Line("__shared__ %s over%d[%d];", t, in.Dst, 2*s.Cluster)
+			e.Line("__shared__ %s cta_partials%d[%d];", t, in.Dst, 2*s.Cluster)
 		}
 	}
 	at, reduces := 0, false
@@ -27,24 +27,24 @@ func (e *writer) start(list []loop.Instr, s *cgen.Context, buffer *reductionBuff
 				t = "double"
 			}
 			e.Line("%s s%d = 0;", t, in.Dst)
-			room(in, t)
+			declare(in, t)
 		case in.Op.Reduces():
 			r := e.Reduction(in)
 			e.Line("%s s%d = %s;", r.Acc, in.Dst, r.Start)
 			if buffer == nil {
 				if s.Warps > 1 {
-					e.Line("__shared__ %s room%d[%d];", r.Acc, in.Dst, s.Warps)
+					e.Line("__shared__ %s warp_partials%d[%d];", r.Acc, in.Dst, s.Warps)
 				}
 				continue
 			}
 			for _, x := range []struct {
 				name string
 				n    int
-			}{{"room", s.Warps}, {"over", s.Cluster}} {
+			}{{"warp_partials", s.Warps}, {"cta_partials", s.Cluster}} {
 				if x.n <= 1 {
 					continue // nobody else has a part
 				}
-				e.Line("%s *const %s%d = (%s *)(told[%s] + %d);", r.Acc, x.name, in.Dst, r.Acc, buffer.half(), at/16)
+				e.Line("%s *const %s%d = (%s *)(reduction_buffer[%s] + %d);", r.Acc, x.name, in.Dst, r.Acc, buffer.half(), at/16)
 				at += bufferBytes(r.Acc, x.n)
 			}
 			reduces = true
@@ -62,8 +62,8 @@ func (e *writer) overWarps(list []loop.Instr, s *cgen.Context, p rowSplit) {
 		case !in.Op.Reduces():
 		case p.across:
 			r := e.Reduction(in)
-			e.Line("__shared__ %s room%d[%d];", r.Acc, in.Dst, e.Threads)
-			e.Line("s%d = %s<%s, %d, %d>(s%d, room%d);", in.Dst, e.Use("column_reduce"), r.Op, threadsAcross, rowsAcross, in.Dst, in.Dst)
+			e.Line("__shared__ %s partials%d[%d];", r.Acc, in.Dst, e.Threads)
+			e.Line("s%d = %s<%s, %d, %d>(s%d, partials%d);", in.Dst, e.Use("column_reduce"), r.Op, threadsAcross, rowsAcross, in.Dst, in.Dst)
 		case s.Warps == 0:
 		case p.threads < warpLanes:
 			e.Line("s%d = %s<%s, %d>(s%d);", in.Dst, e.Use("lane_group_reduce"), e.Reduction(in).Op, p.threads, in.Dst)
@@ -84,7 +84,7 @@ func (e *writer) end(list []loop.Instr, s *cgen.Context) {
 		x := fmt.Sprintf("s%d", in.Dst)
 		switch r := e.Reduction(in); {
 		case in.Op == loop.ArgMax:
-			x = fmt.Sprintf("%s.at == nowhere ? 0 : (int)%s.at", x, x)
+			x = fmt.Sprintf("%s.index == no_index ? 0 : (int)%s.index", x, x)
 		case r.Acc == "double":
 			x = "(float)" + x
 		}
@@ -96,12 +96,12 @@ func (e *writer) end(list []loop.Instr, s *cgen.Context) {
 func (e *writer) overBlock(reduced []loop.Instr, s *cgen.Context) {
 	e.Use("warp_reduce_shared")
 	for _, in := range reduced {
-		e.Line("if (threadIdx.x %% 32 == 0) room%d[threadIdx.x / 32] = s%d;", in.Dst, in.Dst)
+		e.Line("if (threadIdx.x %% 32 == 0) warp_partials%d[threadIdx.x / 32] = s%d;", in.Dst, in.Dst)
 	}
 	e.Line("__syncthreads();")
 	if s.Cluster <= 1 {
 		for _, in := range reduced {
-			e.Line("s%d = warp_reduce_shared<%s, %d>(room%d);", in.Dst, e.Reduction(in).Op, s.Warps, in.Dst)
+			e.Line("s%d = warp_reduce_shared<%s, %d>(warp_partials%d);", in.Dst, e.Reduction(in).Op, s.Warps, in.Dst)
 		}
 		return
 	}
@@ -109,20 +109,20 @@ func (e *writer) overBlock(reduced []loop.Instr, s *cgen.Context) {
 	for _, list := range batches {
 		r, first := e.Reduction(list[0]), list[0].Dst
 		if len(list) == 1 {
-			e.Line("if (threadIdx.x < 32) %s<%d>(warp_reduce_shared<%s, %d>(room%d), over%d);", e.Use("cluster_broadcast"), s.Cluster, r.Op, s.Warps, first, first)
+			e.Line("if (threadIdx.x < 32) %s<%d>(warp_reduce_shared<%s, %d>(warp_partials%d), cta_partials%d);", e.Use("cluster_broadcast"), s.Cluster, r.Op, s.Warps, first, first)
 			continue
 		}
 		at := fmt.Sprintf("threadIdx.x / 32 * %d", bufferStride(r.Acc, s.Warps, s.Cluster))
-		e.Line("if (threadIdx.x / 32 < %d) %s<%d>(warp_reduce_shared<%s, %d>(room%d + %s), over%d + %s);", len(list), e.Use("cluster_broadcast"), s.Cluster, r.Op, s.Warps, first, at, first, at)
+		e.Line("if (threadIdx.x / 32 < %d) %s<%d>(warp_reduce_shared<%s, %d>(warp_partials%d + %s), cta_partials%d + %s);", len(list), e.Use("cluster_broadcast"), s.Cluster, r.Op, s.Warps, first, at, first, at)
 	}
 	e.Line("cluster_sync();")
 	for _, list := range batches {
 		r, first := e.Reduction(list[0]), list[0].Dst
 		if len(list) == 1 {
-			e.Line("s%d = warp_reduce_shared<%s, %d>(over%d);", first, r.Op, s.Cluster, first)
+			e.Line("s%d = warp_reduce_shared<%s, %d>(cta_partials%d);", first, r.Op, s.Cluster, first)
 			continue
 		}
-		e.Line("s%d = %s<%s, %d, %d, %d>(over%d);", first, e.Use("warp_reduce_segments"), r.Op, s.Cluster, len(list), bufferStride(r.Acc, s.Warps, s.Cluster), first)
+		e.Line("s%d = %s<%s, %d, %d, %d>(cta_partials%d);", first, e.Use("warp_reduce_segments"), r.Op, s.Cluster, len(list), bufferStride(r.Acc, s.Warps, s.Cluster), first)
 		for i, in := range slices.Backward(list) { // the first has them all till then
 			e.Line("s%d = __shfl_sync(~0u, s%d, %d);", in.Dst, first, i*s.Cluster)
 		}

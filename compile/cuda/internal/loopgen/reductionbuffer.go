@@ -18,9 +18,9 @@ func (t *reductionBuffer) half() string {
 	case !t.rolled:
 		return strconv.Itoa(t.next)
 	case t.next == 0:
-		return "trip % 2"
+		return "iteration % 2"
 	}
-	return "(trip + 1) % 2"
+	return "(iteration + 1) % 2"
 }
 
 // roll writes a phase that is a loop of so many iterations.
@@ -46,7 +46,7 @@ func accBytes(acc string) int {
 	case "double", "long long":
 		return 8
 	}
-	return 16 // best
+	return 16 // indexed_value
 }
 
 // bufferBytes is what n accumulators take, in steps of 16.
@@ -78,7 +78,7 @@ func (e *writer) newReductionBuffer(p rowSplit, loops bool) *reductionBuffer {
 		t.bytes = max(t.bytes, bytes)
 	}
 	if t.bytes > 0 {
-		e.Line("__shared__ uint4 told[2][%d];", t.bytes/16)
+		e.Line("__shared__ uint4 reduction_buffer[2][%d];", t.bytes/16)
 	}
 	return t
 }

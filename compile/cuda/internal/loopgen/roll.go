@@ -295,11 +295,11 @@ func (r *rolled) open() {
 		e.Line("%s %s = %s;", cgen.ValueType(e.K.Values[c.name].DType), e.Value(c.name), start)
 	}
 	e.Line("#pragma unroll 1")
-	e.Open("for (int trip = 0; trip < %d; trip++)", r.iterations)
+	e.Open("for (int iteration = 0; iteration < %d; iteration++)", r.iterations)
 	for _, c := range r.selected {
 		var text strings.Builder
 		for n, v := range c.of[:len(c.of)-1] {
-			fmt.Fprintf(&text, "trip == %d ? %s : ", n, e.Value(v))
+			fmt.Fprintf(&text, "iteration == %d ? %s : ", n, e.Value(v))
 		}
 		text.WriteString(e.Value(c.of[len(c.of)-1]))
 		e.Line("const %s %s = %s;", cgen.ValueType(e.K.Values[c.name].DType), e.Value(c.name), text.String())

@@ -47,8 +47,8 @@ func (e *writer) rowwise() {
 	}
 	switch {
 	case p.across, p.warps > 0 && p.threads < warpLanes: // all join sums, so none ends
-		e.Line("const %s any_row = %s, row = any_row < %[3]s ? any_row : %[3]s - 1;", ix, row, e.Dim(rows))
-		s.StoresRow = "lane == 0 && any_row == row"
+		e.Line("const %s unclamped_row = %s, row = unclamped_row < %[3]s ? unclamped_row : %[3]s - 1;", ix, row, e.Dim(rows))
+		s.StoresRow = "lane == 0 && unclamped_row == row"
 	default:
 		e.Line("const %s row = %s;", ix, row)
 		if p.rowsOfBlock > 1 {
@@ -196,7 +196,7 @@ func (e *writer) sumBefore(list []loop.Instr, s *cgen.Context, p rowSplit) {
 	at := *s
 	scan := list[slices.IndexFunc(list, func(in loop.Instr) bool { return in.Op == loop.CumSum })]
 	n, acc := scan.Dst, e.SumType(scan)
-	e.Line("%s own%d = 0;", acc, n)
+	e.Line("%s thread_sum%d = 0;", acc, n)
 	e.Line("#pragma unroll")
 	e.Open("for (int t = 0; t < %d; t++)", p.iterations)
 	group := p.group()
@@ -207,8 +207,8 @@ func (e *writer) sumBefore(list []loop.Instr, s *cgen.Context, p rowSplit) {
 	at.Visited = nil // the loop that follows fills the cache
 	e.splitColumns(group, &at)
 	e.PartSums(list, &at, e.Vectors(list, &at))
-	e.Line("own%d += sum%d;", n, n)
+	e.Line("thread_sum%d += sum%d;", n, n)
 	e.Close()
 	at.Turn = "0"
-	e.Line("%s before%d = %s;", acc, n, e.Before(scan, fmt.Sprintf("own%d", n), &at))
+	e.Line("%s prefix%d = %s;", acc, n, e.Before(scan, fmt.Sprintf("thread_sum%d", n), &at))
 }

@@ -10,15 +10,15 @@ import (
 	"pwc/ir/dim"
 )
 
-// leastParallel is the number of rows from which those that write other places run in parallel.
+// leastParallel is the number of rows from which rows with different indices run in parallel.
 const leastParallel = 64
 
 // serial runs the rows in order; the threads share the columns.
 func (e *writer) serial() {
 	k := e.K
 	if rows, known := nest.Product(k.Rows).Const(); known && rows >= leastParallel {
-		if place, ok := rowPlace(k); ok {
-			e.serialByPlace(place)
+		if index, ok := rowIndex(k); ok {
+			e.serialByIndex(index)
 			return
 		}
 	}
@@ -46,9 +46,9 @@ func (e *writer) serial() {
 	e.Close()
 }
 
-// rowPlace returns the value that says where a row writes, if all of its stores go by one.
-func rowPlace(k *loop.Kernel) (loop.Value, bool) {
-	place, ok := loop.NoValue, len(k.Phases) == 1
+// rowIndex returns the index by which a row stores, if all of its stores have the same one.
+func rowIndex(k *loop.Kernel) (loop.Value, bool) {
+	index, ok := loop.NoValue, len(k.Phases) == 1
 	for _, p := range k.Phases {
 		for _, in := range p.Row {
 			ok = ok && in.Op != loop.Store
@@ -57,20 +57,20 @@ func rowPlace(k *loop.Kernel) (loop.Value, bool) {
 			if in.Op != loop.Store {
 				continue
 			}
-			ok = ok && in.Access.Index != nil && (place == loop.NoValue || place == in.Access.Index.At) &&
+			ok = ok && in.Access.Index != nil && (index == loop.NoValue || index == in.Access.Index.At) &&
 				slices.ContainsFunc(p.Row, func(r loop.Instr) bool { return r.Dst == in.Access.Index.At })
 			if ok {
-				place = in.Access.Index.At
+				index = in.Access.Index.At
 			}
 		}
 	}
-	return place, ok && place != loop.NoValue
+	return index, ok && index != loop.NoValue
 }
 
-// serialByPlace gives each place that is written a block: that of the first row that names it, which
-// runs all rows that do in order. The threads share the columns, so each element is one thread's.
-// Every block looks at the places of all rows, which are few beside what the rows have.
-func (e *writer) serialByPlace(place loop.Value) {
+// serialByIndex gives each index that is written a block: that of the first row with the index, which
+// runs all rows with it in order. The threads share the columns, so each element is one thread's.
+// Every block reads the indices of all rows, which are few bytes compared with the rows.
+func (e *writer) serialByIndex(index loop.Value) {
 	k, ix := e.K, e.Index()
 	const warps = elementThreads / warpLanes
 	e.Threads = elementThreads
@@ -82,24 +82,24 @@ func (e *writer) serialByPlace(place loop.Value) {
 	e.Grid[0] = rows
 	e.Wait()
 	e.Line("__shared__ unsigned hits[%d];", warps)
-	e.Open("auto place_of = [&](%s row)", ix)
+	e.Open("auto index_of = [&](%s row)", ix)
 	e.splitRow("row", s)
 	e.Row(k.Phases[0].Row, s)
-	e.Line("return (long long)%s;", e.Value(place))
+	e.Line("return (long long)%s;", e.Value(index))
 	e.Close()
 	e.Line(";")
 	e.Line("const %s first = blockIdx.x;", ix)
-	e.Line("const long long at = place_of(first);")
+	e.Line("const long long at = index_of(first);")
 	e.Line("bool earlier = false;")
-	e.Line("for (%s r = threadIdx.x; r < first; r += %d) earlier |= place_of(r) == at;", ix, elementThreads)
+	e.Line("for (%s r = threadIdx.x; r < first; r += %d) earlier |= index_of(r) == at;", ix, elementThreads)
 	e.collect("earlier")
 	e.Line("unsigned any = 0;")
 	e.Line("for (int w = 0; w < %d; w++) any |= hits[w];", warps)
-	e.Line("if (any) return;  // another block has the place")
+	e.Line("if (any) return;  // another block has the index")
 	e.Open("for (%s base = first; base < %s; base += %d)", ix, e.Dim(rows), elementThreads)
 	e.Line("__syncthreads();")
 	e.Line("const %s mine = base + threadIdx.x;", ix)
-	e.collect(fmt.Sprintf("mine < %s && place_of(mine) == at", e.Dim(rows)))
+	e.collect(fmt.Sprintf("mine < %s && index_of(mine) == at", e.Dim(rows)))
 	e.Open("for (int w = 0; w < %d; w++)", warps)
 	e.Open("for (unsigned left = hits[w]; left; left &= left - 1)")
 	e.Line("const %s row = base + w * %d + __ffs(left) - 1;", ix, warpLanes)

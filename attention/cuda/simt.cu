@@ -4,8 +4,8 @@
 
 #define ELEMENTS ((HEAD_DIM + 7) / 8) // elements of a pair's sum per thread
 
-// step returns the row that computes the key at index j, or -1 if the cache has the key.
-__device__ __forceinline__ int step(const Task &t, int j) {
+// rowOfKey returns the row that computes the key at index j, or -1 if the cache has the key.
+__device__ __forceinline__ int rowOfKey(const Task &t, int j) {
   if (j < t.cachedKeys) return -1;
   int row = t.first + j - t.cachedKeys;
   return t.slots[row] >= 0 ? row : -1;
@@ -59,7 +59,7 @@ __device__ __forceinline__ void attend(Task &t, char *shared) {
       int key = i / HEAD_DIM, d = i % HEAD_DIM, j = base + key;
       KT k = 0, v = 0;
       if (j < t.to) {
-        int row = step(t, j);
+        int row = rowOfKey(t, j);
         if (row >= 0) { // rounded as in the cache
           long long at = ((long long)row * t.kvHeads + t.head) * HEAD_DIM + d;
           storeRounded(&k, toFloat(t.k[at], Q_TYPE), KV_TYPE);
