@@ -145,7 +145,11 @@ func TestNamedSequences(t *testing.T) {
 		}
 		r.seen = r.seen[:0]
 	})
-	if refused == 0 || launched < 1000 {
+	least := 1000
+	if testing.Short() { // rapid checks a fifth then
+		least = 100
+	}
+	if refused == 0 || launched < least {
 		t.Errorf("%d steps were refused, %d launched", refused, launched)
 	}
 }

@@ -119,7 +119,7 @@ type attentionScratch struct {
 	lse, delta     [attendCols]float32
 	top            [attendRows]float32
 	total          [attendRows]float64
-	out            sums
+	out            narrowSums
 }
 
 func (s *attentionScratch) fit(a *attention) {

@@ -21,7 +21,7 @@ import (
 const (
 	lanes      = 8
 	chunk      = 1024 // of K; a multiple of lanes
-	tileRows   = 96   // rows of A that meet a panel of B together, at most; a multiple of the rows of every micro kernel
+	tileRows   = 96   // rows of A that meet a panel of B together, at most; a multiple of the rows that every micro kernel takes together
 	selectRows = 4096 // rows of a part that are grouped by their B, at most
 	maxColumns = 256  // rows of B in one part, at most
 	minColumns = 64
@@ -29,8 +29,7 @@ const (
 	pitchSkew  = 16  // keeps the rows of converted tiles from sharing cache sets
 	directRows = 64  // with more rows of A, bf16 of B is converted before the micro kernels, not in them
 	flopCost   = 0.1 // nanoseconds of a multiplication and addition, about
-	microRows  = 6   // rows of A that a micro kernel takes at most
-	microCols  = 4   // rows of B that it takes
+	microCols  = 4   // rows of B that a micro kernel takes
 	maxPitch   = chunk + pitchSkew
 )
 
@@ -126,7 +125,7 @@ type matScratch struct {
 	at      []int64 // addresses of the rows of A
 	rows    []selected
 	line    [panel]float32
-	out     sums
+	out     narrowSums
 }
 
 // run computes one tile and runs the epilogue on it.
@@ -202,7 +201,7 @@ const macsPerWork = 4
 
 // products adds the dot products of all rows of a with wide rows of b to the first
 // columns of c, of which a row has pitch. b has rows up to a multiple of microCols.
-func (u *unit) products(out *sums, c []float32, pitch int, a, b tile, rows, wide, kc int) {
+func (u *unit) products(out *narrowSums, c []float32, pitch int, a, b tile, rows, wide, kc int) {
 	kc = (kc + lanes - 1) &^ (lanes - 1)
 	micro := u.dotsF32
 	switch b.dtype {
@@ -213,17 +212,19 @@ func (u *unit) products(out *sums, c []float32, pitch int, a, b tile, rows, wide
 	}
 	for n := 0; n < wide; n += microCols {
 		bp := unsafe.Add(b.p, n*b.pitch*b.size)
-		nc := min(microCols, wide-n)
-		ahead := microCols * b.pitch // what the next rows of B are read from, for the first rows of A
-		for m := 0; m < rows; m += u.rows {
-			mr := min(u.rows, rows-m)
-			micro(mr, kc, (*float32)(unsafe.Add(a.p, m*a.pitch*a.size)), a.pitch, bp, b.pitch, ahead, out)
-			ahead = 0
-			for i := range mr {
-				row := c[(m+i)*pitch+n:][:nc]
-				for j := range row {
-					row[j] += out[i*microCols+j]
-				}
+		ahead := microCols * b.pitch // to the rows of B that are read next
+		nc := wide - n
+		if nc >= microCols {
+			_ = c[(rows-1)*pitch+n+microCols-1]
+			micro(rows, kc, (*float32)(a.p), a.pitch, bp, b.pitch, ahead, &c[n], pitch)
+			continue
+		}
+		clear(out[:rows*microCols])
+		micro(rows, kc, (*float32)(a.p), a.pitch, bp, b.pitch, ahead, &out[0], microCols)
+		for i := range rows {
+			row := c[i*pitch+n:][:nc]
+			for j := range row {
+				row[j] += out[i*microCols+j]
 			}
 		}
 	}

@@ -4,95 +4,35 @@
 
 package host
 
-// dots1F32 computes 1×4 dot products of float32 and float32 rows.
+// dots256F32 adds to c the dot products of rows of float32 with four rows of float32.
 //
 //go:noescape
-func dots1F32(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
+func dots256F32(rows int, k int, a *float32, lda int, b *byte, ldb int, ahead int, c *float32, pitch int)
 
-// dots2F32 computes 2×4 dot products of float32 and float32 rows.
+// dots512F32 adds to c the dot products of rows of float32 with four rows of float32.
 //
 //go:noescape
-func dots2F32(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
+func dots512F32(rows int, k int, a *float32, lda int, b *byte, ldb int, ahead int, c *float32, pitch int)
 
-// dots3F32 computes 3×4 dot products of float32 and float32 rows.
+// dots256BF16 adds to c the dot products of rows of float32 with four rows of bf16.
 //
 //go:noescape
-func dots3F32(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
+func dots256BF16(rows int, k int, a *float32, lda int, b *byte, ldb int, ahead int, c *float32, pitch int)
 
-// pairs2F32 computes 2×4 dot products of float32 and float32 rows.
+// dots512BF16 adds to c the dot products of rows of float32 with four rows of bf16.
 //
 //go:noescape
-func pairs2F32(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
+func dots512BF16(rows int, k int, a *float32, lda int, b *byte, ldb int, ahead int, c *float32, pitch int)
 
-// pairs4F32 computes 4×4 dot products of float32 and float32 rows.
+// dots256F16 adds to c the dot products of rows of float32 with four rows of f16.
 //
 //go:noescape
-func pairs4F32(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
+func dots256F16(rows int, k int, a *float32, lda int, b *byte, ldb int, ahead int, c *float32, pitch int)
 
-// pairs6F32 computes 6×4 dot products of float32 and float32 rows.
+// dots512F16 adds to c the dot products of rows of float32 with four rows of f16.
 //
 //go:noescape
-func pairs6F32(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
-
-// dots1BF16 computes 1×4 dot products of float32 and bf16 rows.
-//
-//go:noescape
-func dots1BF16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
-
-// dots2BF16 computes 2×4 dot products of float32 and bf16 rows.
-//
-//go:noescape
-func dots2BF16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
-
-// dots3BF16 computes 3×4 dot products of float32 and bf16 rows.
-//
-//go:noescape
-func dots3BF16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
-
-// pairs2BF16 computes 2×4 dot products of float32 and bf16 rows.
-//
-//go:noescape
-func pairs2BF16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
-
-// pairs4BF16 computes 4×4 dot products of float32 and bf16 rows.
-//
-//go:noescape
-func pairs4BF16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
-
-// pairs6BF16 computes 6×4 dot products of float32 and bf16 rows.
-//
-//go:noescape
-func pairs6BF16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
-
-// dots1F16 computes 1×4 dot products of float32 and f16 rows.
-//
-//go:noescape
-func dots1F16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
-
-// dots2F16 computes 2×4 dot products of float32 and f16 rows.
-//
-//go:noescape
-func dots2F16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
-
-// dots3F16 computes 3×4 dot products of float32 and f16 rows.
-//
-//go:noescape
-func dots3F16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
-
-// pairs2F16 computes 2×4 dot products of float32 and f16 rows.
-//
-//go:noescape
-func pairs2F16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
-
-// pairs4F16 computes 4×4 dot products of float32 and f16 rows.
-//
-//go:noescape
-func pairs4F16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
-
-// pairs6F16 computes 6×4 dot products of float32 and f16 rows.
-//
-//go:noescape
-func pairs6F16(k int, a *float32, lda int, b *byte, ldb int, ahead int, out *float32)
+func dots512F16(rows int, k int, a *float32, lda int, b *byte, ldb int, ahead int, c *float32, pitch int)
 
 // widen8BF16 converts n bf16 numbers to float32.
 //

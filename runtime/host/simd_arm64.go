@@ -4,32 +4,32 @@
 
 package host
 
-// dots1F32 computes 1×4 dot products of float32 and float32 rows.
+// dots1F32 adds to c 1×4 dot products of float32 and float32 rows.
 //
 //go:noescape
-func dots1F32(k int, a *float32, lda int, b *byte, ldb, ahead int, out *float32)
+func dots1F32(k int, a *float32, lda int, b *byte, ldb, ahead int, c *float32, pitch int)
 
-// dots2F32 computes 2×4 dot products of float32 and float32 rows.
+// dots2F32 adds to c 2×4 dot products of float32 and float32 rows.
 //
 //go:noescape
-func dots2F32(k int, a *float32, lda int, b *byte, ldb, ahead int, out *float32)
+func dots2F32(k int, a *float32, lda int, b *byte, ldb, ahead int, c *float32, pitch int)
 
-// dots1BF16 computes 1×4 dot products of float32 and bf16 rows.
+// dots1BF16 adds to c 1×4 dot products of float32 and bf16 rows.
 //
 //go:noescape
-func dots1BF16(k int, a *float32, lda int, b *byte, ldb, ahead int, out *float32)
+func dots1BF16(k int, a *float32, lda int, b *byte, ldb, ahead int, c *float32, pitch int)
 
-// dots2BF16 computes 2×4 dot products of float32 and bf16 rows.
+// dots2BF16 adds to c 2×4 dot products of float32 and bf16 rows.
 //
 //go:noescape
-func dots2BF16(k int, a *float32, lda int, b *byte, ldb, ahead int, out *float32)
+func dots2BF16(k int, a *float32, lda int, b *byte, ldb, ahead int, c *float32, pitch int)
 
-// dots1F16 computes 1×4 dot products of float32 and f16 rows.
+// dots1F16 adds to c 1×4 dot products of float32 and f16 rows.
 //
 //go:noescape
-func dots1F16(k int, a *float32, lda int, b *byte, ldb, ahead int, out *float32)
+func dots1F16(k int, a *float32, lda int, b *byte, ldb, ahead int, c *float32, pitch int)
 
-// dots2F16 computes 2×4 dot products of float32 and f16 rows.
+// dots2F16 adds to c 2×4 dot products of float32 and f16 rows.
 //
 //go:noescape
-func dots2F16(k int, a *float32, lda int, b *byte, ldb, ahead int, out *float32)
+func dots2F16(k int, a *float32, lda int, b *byte, ldb, ahead int, c *float32, pitch int)

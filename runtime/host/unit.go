@@ -7,8 +7,8 @@ import (
 	"pwc/program/vec"
 )
 
-// sums are the results of one call of a micro kernel.
-type sums = [microRows * microCols]float32
+// narrowSums are sums of fewer than microCols columns, with all of them.
+type narrowSums = [tileRows * microCols]float32
 
 // unit is the inner loops for one kind of processor. But for the dot products,
 // where some processors fuse a multiplication and addition, all units compute
@@ -16,11 +16,11 @@ type sums = [microRows * microCols]float32
 type unit struct {
 	name string
 
-	// Dot products: rows×4, at most so many rows, of k elements, k a multiple of eight, of row i of A,
-	// at a+i*lda, with row j of B, at b+j*ldb, into out[4*i+j]. Strides are in
-	// elements. What is ahead elements behind B's is prefetched, whatever lies there. Those for narrow B may be nil: then B is converted before.
-	rows                       int
-	dotsF32, dotsBF16, dotsF16 func(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, out *sums)
+	// Dot products of k elements, k a multiple of eight: adds to c[i*pitch+j] that of row i of A, at
+	// a+i*lda, with row j of B, at b+j*ldb, for rows of A and microCols of B. Strides are in elements.
+	// The rows of B that are ahead elements behind are prefetched, at any address, unless ahead is 0.
+	// Those for narrow B may be nil: then B is converted before.
+	dotsF32, dotsBF16, dotsF16 func(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, c *float32, pitch int)
 
 	exp, sigmoid, silu    func(d, a []float32)
 	geluTanh, tanh        func(d, a []float32)
@@ -45,19 +45,20 @@ func bestUnit() *unit {
 // portable is the unit in Go, for every architecture.
 func portable() *unit {
 	return &unit{
-		name: "portable", rows: 3, dotsF32: dotsF32, exp: exps, sigmoid: sigmoids, silu: silus, geluTanh: geluTanhs, tanh: tanhs, add: add, sub: sub, mul: mul, div: div,
+		name: "portable", dotsF32: dotsF32, exp: exps, sigmoid: sigmoids, silu: silus, geluTanh: geluTanhs, tanh: tanhs, add: add, sub: sub, mul: mul, div: div,
 		roundBF16: roundBF16s, roundF16: roundF16s, widenBF16: widenBF16, widenF16: widenF16, narrowBF16: narrowBF16, narrowF16: narrowF16, sum: sum, relate: relation, selects: selectF,
 		philox: philox.Uniforms,
 	}
 }
 
 // dotsF32 multiplies and adds in the order that matmul.go defines.
-func dotsF32(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, out *sums) {
+func dotsF32(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, c *float32, pitch int) {
 	for i := range rows {
 		x := unsafe.Slice((*float32)(unsafe.Add(unsafe.Pointer(a), 4*i*lda)), k)
-		for j := range microCols {
+		sums := unsafe.Slice((*float32)(unsafe.Add(unsafe.Pointer(c), 4*i*pitch)), microCols)
+		for j := range sums {
 			y := unsafe.Slice((*float32)(unsafe.Add(b, 4*j*ldb)), k)
-			out[i*microCols+j] = dot(x, y)
+			sums[j] += dot(x, y)
 		}
 	}
 }

@@ -30,13 +30,13 @@ func units() []*unit {
 // product waits for memory.
 func avx512() *unit {
 	u := avx2()
-	u.name, u.rows, u.dotsF32, u.dotsBF16, u.dotsF16 = "avx512", 6, avx512F32, avx512BF16, avx512F16
+	u.name, u.dotsF32, u.dotsBF16, u.dotsF16 = "avx512", avx512F32, avx512BF16, avx512F16
 	return u
 }
 
 func avx2() *unit {
 	return &unit{
-		name: "avx2", rows: 3, dotsF32: avx2F32, dotsBF16: avx2BF16, dotsF16: avx2F16,
+		name: "avx2", dotsF32: avx2F32, dotsBF16: avx2BF16, dotsF16: avx2F16,
 		exp: avx2Exp, sigmoid: avx2Sigmoid, silu: avx2Silu, geluTanh: avx2GeluTanh, tanh: avx2Tanh, add: avx2Add, sub: avx2Sub, mul: avx2Mul, div: avx2Div,
 		roundBF16: avx2RoundBF16, roundF16: avx2RoundF16, widenBF16: avx2WidenBF16, widenF16: avx2WidenF16,
 		narrowBF16: avx2NarrowBF16, narrowF16: avx2NarrowF16, sum: avx2Sum, relate: avx2Relate, selects: avx2Select,
@@ -44,84 +44,28 @@ func avx2() *unit {
 	}
 }
 
-func avx2F32(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, out *sums) {
-	switch rows {
-	case 1:
-		dots1F32(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
-	case 2:
-		dots2F32(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
-	default:
-		dots3F32(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
-	}
+func avx2F32(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, c *float32, pitch int) {
+	dots256F32(rows, k, a, lda, (*byte)(b), ldb, ahead, c, pitch)
 }
 
-func avx2BF16(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, out *sums) {
-	switch rows {
-	case 1:
-		dots1BF16(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
-	case 2:
-		dots2BF16(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
-	default:
-		dots3BF16(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
-	}
+func avx2BF16(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, c *float32, pitch int) {
+	dots256BF16(rows, k, a, lda, (*byte)(b), ldb, ahead, c, pitch)
 }
 
-func avx2F16(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, out *sums) {
-	switch rows {
-	case 1:
-		dots1F16(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
-	case 2:
-		dots2F16(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
-	default:
-		dots3F16(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
-	}
+func avx2F16(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, c *float32, pitch int) {
+	dots256F16(rows, k, a, lda, (*byte)(b), ldb, ahead, c, pitch)
 }
 
-func avx512F32(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, out *sums) {
-	switch even := rows &^ 1; even {
-	case 2:
-		pairs2F32(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
-	case 4:
-		pairs4F32(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
-	case 6:
-		pairs6F32(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
-	}
-	if rows%2 == 1 {
-		dots1F32(k, lastRow(rows, a, lda), lda, (*byte)(b), ldb, ahead, &out[(rows-1)*microCols])
-	}
+func avx512F32(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, c *float32, pitch int) {
+	dots512F32(rows, k, a, lda, (*byte)(b), ldb, ahead, c, pitch)
 }
 
-func avx512BF16(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, out *sums) {
-	switch even := rows &^ 1; even {
-	case 2:
-		pairs2BF16(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
-	case 4:
-		pairs4BF16(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
-	case 6:
-		pairs6BF16(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
-	}
-	if rows%2 == 1 {
-		dots1BF16(k, lastRow(rows, a, lda), lda, (*byte)(b), ldb, ahead, &out[(rows-1)*microCols])
-	}
+func avx512BF16(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, c *float32, pitch int) {
+	dots512BF16(rows, k, a, lda, (*byte)(b), ldb, ahead, c, pitch)
 }
 
-func avx512F16(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, out *sums) {
-	switch even := rows &^ 1; even {
-	case 2:
-		pairs2F16(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
-	case 4:
-		pairs4F16(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
-	case 6:
-		pairs6F16(k, a, lda, (*byte)(b), ldb, ahead, &out[0])
-	}
-	if rows%2 == 1 {
-		dots1F16(k, lastRow(rows, a, lda), lda, (*byte)(b), ldb, ahead, &out[(rows-1)*microCols])
-	}
-}
-
-// lastRow returns the last of rows that are lda elements apart.
-func lastRow(rows int, a *float32, lda int) *float32 {
-	return (*float32)(unsafe.Add(unsafe.Pointer(a), 4*(rows-1)*lda))
+func avx512F16(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, c *float32, pitch int) {
+	dots512F16(rows, k, a, lda, (*byte)(b), ldb, ahead, c, pitch)
 }
 
 // whole returns how many of n elements the assembly takes; the Go loops take

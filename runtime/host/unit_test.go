@@ -1,6 +1,7 @@
 package host
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -27,7 +28,10 @@ func eachUnit(t *testing.T, f func(t *testing.T, u *unit)) {
 	}
 }
 
-// dotOperands are operands of dot products, of microRows and microCols rows.
+// mostRows takes every number of rows that a micro kernel takes together at least twice.
+const mostRows = 14
+
+// dotOperands are operands of dot products, of mostRows and microCols rows.
 type dotOperands struct {
 	a, b           []float32
 	b16, h16       []uint16
@@ -36,7 +40,7 @@ type dotOperands struct {
 
 func newDotOperands(k int, number func() float32) *dotOperands {
 	o := &dotOperands{pitchA: k + 3, pitchB: k + 5}
-	for range microRows * o.pitchA {
+	for range mostRows * o.pitchA {
 		o.a = append(o.a, number())
 	}
 	for range microCols * o.pitchB {
@@ -46,14 +50,14 @@ func newDotOperands(k int, number func() float32) *dotOperands {
 	return o
 }
 
-// dots returns what a unit computes of rows for each dtype that it takes.
-func (o *dotOperands) dots(u *unit, rows, k int) map[string]sums {
-	out := map[string]sums{}
-	run := func(name string, f func(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, out *sums), b unsafe.Pointer) {
+// dots returns what a unit adds to rows of ones for each dtype that it takes. Rows have pitch.
+func (o *dotOperands) dots(u *unit, rows, k, ahead, pitch int) map[string][]float32 {
+	out := map[string][]float32{}
+	run := func(name string, f func(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, c *float32, pitch int), b unsafe.Pointer) {
 		if f != nil {
-			var s sums
-			f(rows, k, &o.a[0], o.pitchA, b, o.pitchB, 4*o.pitchB, &s)
-			out[name] = s
+			c := slices.Repeat([]float32{1}, rows*pitch)
+			f(rows, k, &o.a[0], o.pitchA, b, o.pitchB, ahead, &c[0], pitch)
+			out[name] = c
 		}
 	}
 	run("f32", u.dotsF32, unsafe.Pointer(&o.b[0]))
@@ -69,11 +73,12 @@ func TestUnitDots(t *testing.T) {
 	const most = 9 * lanes // lines of the cache, and what is left
 	o := newDotOperands(most, func() float32 { return float32(r.IntN(33) - 16) })
 	eachUnit(t, func(t *testing.T, u *unit) {
-		for rows := 1; rows <= u.rows; rows++ {
+		for rows := 1; rows <= mostRows; rows++ {
 			for k := 0; k <= most; k += lanes {
-				want := o.dots(portable(), rows, k)["f32"]
-				for dt, got := range o.dots(u, rows, k) {
-					if got != want {
+				pitch := microCols + r.IntN(3)
+				want := o.dots(portable(), rows, k, 0, pitch)["f32"]
+				for dt, got := range o.dots(u, rows, k, r.IntN(2)*4*o.pitchB, pitch) {
+					if !slices.Equal(got, want) {
 						t.Errorf("%s, %d rows, k=%d: %v, want %v", dt, rows, k, got, want)
 					}
 				}
@@ -83,25 +88,25 @@ func TestUnitDots(t *testing.T) {
 }
 
 // TestUnitDotsSameBits holds units that fuse to each other's bits, where sums are rounded: which
-// of them a machine has decides nothing.
+// of them a machine has, and how many rows there are, decides nothing.
 func TestUnitDotsSameBits(t *testing.T) {
 	all := units()
-	if len(all) < 3 {
-		t.Skip("the processor runs one unit that fuses at most")
+	if len(all) < 2 {
+		t.Skip("the processor runs no unit that fuses")
 	}
 	r := rand.New(rand.NewPCG(7, 8))
 	const most = 40 * lanes
 	o := newDotOperands(most, func() float32 { return float32(r.NormFloat64()) })
-	for _, u := range all[2:] {
-		for rows := 1; rows <= u.rows; rows++ {
-			for k := 0; k <= most; k += lanes {
-				for dt, got := range o.dots(u, rows, k) {
-					for i := range rows { // by itself
+	for _, u := range all[1:] {
+		for rows := 1; rows <= mostRows; rows++ {
+			for k := lanes; k <= most; k += lanes {
+				for dt, got := range o.dots(u, rows, k, 0, microCols) {
+					for i := range rows {
 						one := *o
 						one.a = o.a[i*o.pitchA:]
-						want := one.dots(all[1], 1, k)[dt]
-						if !slices.Equal(got[i*microCols:][:microCols], want[:microCols]) {
-							t.Fatalf("%s, %s, row %d of %d, k=%d: %v, want %v", u.name, dt, i, rows, k, got[i*microCols:][:microCols], want[:microCols])
+						want := one.dots(all[1], 1, k, 0, microCols)[dt]
+						if !slices.Equal(got[i*microCols:][:microCols], want) {
+							t.Fatalf("%s, %s, row %d of %d, k=%d: %v, want %v", u.name, dt, i, rows, k, got[i*microCols:][:microCols], want)
 						}
 					}
 				}
@@ -112,20 +117,22 @@ func TestUnitDotsSameBits(t *testing.T) {
 
 func BenchmarkUnitProducts(b *testing.B) {
 	r := rand.New(rand.NewPCG(9, 10))
-	const rows, wide, k = 96, 4, chunk
-	a := make([]float32, rows*k)
-	for i := range a {
-		a[i] = float32(r.NormFloat64())
-	}
-	bs, out, c := make([]float32, wide*k), sums{}, make([]float32, rows*wide)
-	copy(bs, a)
-	for _, u := range units() {
-		b.Run(u.name, func(b *testing.B) {
-			for b.Loop() {
-				u.products(&out, c, wide, tile{unsafe.Pointer(&a[0]), k, 4, dtype.F32}, tile{unsafe.Pointer(&bs[0]), k, 4, dtype.F32}, rows, wide, k)
-			}
-			b.ReportMetric(float64(2*rows*wide*k)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
-		})
+	const wide, k = 4, chunk
+	for _, rows := range []int{1, 3, 8, 96} {
+		a := make([]float32, rows*k)
+		for i := range a {
+			a[i] = float32(r.NormFloat64())
+		}
+		bs, out, c := make([]float32, wide*k), narrowSums{}, make([]float32, rows*wide)
+		copy(bs, a)
+		for _, u := range units() {
+			b.Run(fmt.Sprintf("%s/%d", u.name, rows), func(b *testing.B) {
+				for b.Loop() {
+					u.products(&out, c, wide, tile{unsafe.Pointer(&a[0]), k, 4, dtype.F32}, tile{unsafe.Pointer(&bs[0]), k, 4, dtype.F32}, rows, wide, k)
+				}
+				b.ReportMetric(float64(2*rows*wide*k)*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+			})
+		}
 	}
 }
 

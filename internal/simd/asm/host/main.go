@@ -4,23 +4,24 @@
 //
 // # Dot products
 //
-// The function dots{R}{T} computes R×4 dot products of k elements, k a multiple
-// of eight: rows of float32 numbers at a, lda elements apart, with rows of
-// numbers of type T at b, ldb elements apart. Each sum has one register of eight
+// The function dots256{T} adds to rows×4 numbers of c, of which a row has pitch, the dot products of k
+// elements, k a multiple of eight: rows of float32 numbers at a, lda elements apart, with four rows
+// of numbers of type T at b, ldb elements apart. Each sum has one register of eight
 // accumulators, so that accumulator i takes the elements k mod 8 = i in order;
 // at the end they are added as
 //
 //	((s0+s4) + (s2+s6)) + ((s1+s5) + (s3+s7))
 //
-// which is the order that runtime/host/matmul.go promises. Three rows are what
-// sixteen registers hold: twelve sums, three rows of A, one of B. Narrow
-// elements of B become float32 on the way, exactly. For each line of the cache that is
-// read of B, that of the row ahead elements further is prefetched: rows may be too short
+// which is the order that runtime/host/matmul.go promises. Three rows of A are computed together:
+// sixteen registers hold twelve sums, three rows of A and one of B. Narrow
+// elements of B become float32 on the way, exactly. For each line of the cache that the first rows
+// of A read of B, that of the row ahead elements further is prefetched, unless ahead is 0: rows may be too short
 // for the processor to notice a stream in each. It goes to the second cache: rows whose distance
 // is a power of two would take each other's place in the first.
 //
-// The functions pairs{R}{T} do the same with the registers of AVX-512: one has the eight
-// accumulators of a row of A and those of the next, so that bits are those of dots.
+// The function dots512{T} does the same with the registers of AVX-512: one has the eight
+// accumulators of a row of A and those of the next, so that bits are those of dots256. Up to three
+// rows that are left are faster in the registers of dots256.
 //
 // # Blocks
 //
@@ -54,12 +55,8 @@ const (
 func main() {
 	ConstraintExpr("amd64,!purego")
 	for _, e := range kit.Elements {
-		for rows := 1; rows <= 3; rows++ {
-			dots(rows, e)
-		}
-		for rows := 2; rows <= 6; rows += 2 {
-			pairs(rows, e)
-		}
+		products("dots256", e, []group{dots(3), dots(2), dots(1)})
+		products("dots512", e, []group{pairs(6), pairs(4), dots(3), dots(2), dots(1)})
 	}
 	for _, e := range kit.Elements[1:] {
 		kit.Widen(e)
@@ -102,152 +99,179 @@ func displaced(m operand.Mem, bytes int) operand.Mem {
 	return m
 }
 
-// products are the operands of a function of dot products.
-type products struct {
+// group is how a number of rows of A meets four rows of B.
+type group struct {
+	rows  int
+	pairs bool // a register has the accumulators of two rows
+}
+
+func dots(rows int) group  { return group{rows, false} }
+func pairs(rows int) group { return group{rows, true} }
+
+// matrices are the operands of a function of dot products.
+type matrices struct {
 	e                          kit.Element
-	k, a, lda, b, ldb, nextRow reg.GPVirtual
+	rows, a, lda, ldb, c, next reg.GPVirtual // next: bytes from B to what is prefetched
 	thrice                     reg.GPVirtual // ldb, three times
+	vectors                    [16]reg.VecVirtual
 }
 
-func newProducts(name string, rows int, e kit.Element) *products {
-	TEXT(name, NOSPLIT, "func(k int, a *float32, lda int, b *byte, ldb, ahead int, out *float32)")
+// products emits a function for any number of rows of A: as many as possible in the first group,
+// then in the second, and so on, so that the last group has one row.
+func products(name string, e kit.Element, groups []group) {
+	TEXT(name+e.Name, NOSPLIT, "func(rows, k int, a *float32, lda int, b *byte, ldb, ahead int, c *float32, pitch int)")
 	Pragma("noescape")
-	Doc(fmt.Sprintf("%s computes %d×4 dot products of float32 and %s rows.", name, rows, e.Doc))
-	p := &products{e: e, k: kit.Load64("k"), a: kit.Load64("a"), lda: kit.Load64("lda"), b: kit.Load64("b"), ldb: kit.Load64("ldb")}
-	kit.BytesOf(4, p.lda)
-	kit.BytesOf(e.Size, p.ldb)
-	p.thrice = GP64()
-	LEAQ(operand.Mem{Base: p.ldb, Index: p.ldb, Scale: 2}, p.thrice)
-	return p
-}
-
-// rowB is the address of elements of a row of B, from 8·i on.
-func (p *products) rowB(j, i int) operand.Mem {
-	return displaced(rowAt(p.b, p.ldb, p.thrice, j), p.e.Size*kit.Lanes*i)
-}
-
-// loop emits the loop over k, of which step(i) takes the elements from 8·i on. as are what
-// points to rows of A.
-func (p *products) loop(as []reg.GPVirtual, step func(i int)) {
-	p.nextRow = kit.Load64("ahead")
-	kit.BytesOf(p.e.Size, p.nextRow)
-	ADDQ(p.b, p.nextRow)
-	line := lineBytes / (p.e.Size * kit.Lanes) // steps
-	Label("lines")
-	SUBQ(operand.U8(uint8(line*kit.Lanes)), p.k)
-	JLT(operand.LabelRef("rest"))
-	for j := range cols {
-		PREFETCHT1(rowAt(p.nextRow, p.ldb, p.thrice, j))
-	}
-	for i := range line {
-		step(i)
-	}
-	for _, a := range as {
-		ADDQ(operand.U32(uint32(line*kit.Lanes*4)), a)
-	}
-	ADDQ(operand.U8(lineBytes), p.b)
-	ADDQ(operand.U8(lineBytes), p.nextRow)
-	JMP(operand.LabelRef("lines"))
-	Label("rest")
-	ADDQ(operand.U8(uint8(line*kit.Lanes)), p.k)
-	Label("loop")
-	SUBQ(operand.U8(kit.Lanes), p.k)
-	JLT(operand.LabelRef("done"))
-	step(0)
-	for _, a := range as {
-		ADDQ(operand.U8(kit.Lanes*4), a)
-	}
-	ADDQ(operand.U8(kit.Lanes*p.e.Size), p.b)
-	JMP(operand.LabelRef("loop"))
-	Label("done")
-}
-
-// finish adds the eight accumulators of a sum, and stores it.
-func finish(s reg.VecVirtual, out reg.GPVirtual, row, col int) {
-	h, l := XMM(), s.AsX()
-	VEXTRACTF128(operand.U8(1), s.AsY(), h)
-	VADDPS(h, l, l) // s0+s4, s1+s5, s2+s6, s3+s7
-	VMOVHLPS(l, l, h)
-	VADDPS(h, l, l) // (s0+s4)+(s2+s6), (s1+s5)+(s3+s7)
-	VMOVSHDUP(l, h)
-	VADDSS(h, l, l)
-	VMOVSS(l, operand.Mem{Base: out, Disp: 4 * (row*cols + col)})
-}
-
-func dots(rows int, e kit.Element) {
-	p := newProducts(fmt.Sprintf("dots%d%s", rows, e.Name), rows, e)
-	sums := make([][]reg.VecVirtual, rows)
-	for i := range sums {
-		for range cols {
-			s := YMM()
-			VXORPS(s, s, s)
-			sums[i] = append(sums[i], s)
+	Doc(fmt.Sprintf("%s adds to c the dot products of rows of float32 with four rows of %s.", name+e.Name, e.Doc))
+	m := &matrices{e: e, rows: kit.Load64("rows"), a: kit.Load64("a"), lda: kit.Load64("lda"), ldb: kit.Load64("ldb"), c: kit.Load64("c"), next: kit.Load64("ahead")}
+	kit.BytesOf(4, m.lda)
+	kit.BytesOf(e.Size, m.ldb)
+	kit.BytesOf(e.Size, m.next)
+	for i := range m.vectors { // chosen by hand: the allocator takes those of which a half is written as live before
+		if m.vectors[i] = YMM(); groups[0].pairs {
+			m.vectors[i] = ZMM()
 		}
 	}
-	p.loop([]reg.GPVirtual{p.a}, func(i int) {
-		x := make([]reg.VecVirtual, rows)
-		for r := range x {
-			x[r] = YMM()
-			VMOVUPS(displaced(rowAt(p.a, p.lda, nil, r), 4*kit.Lanes*i), x[r])
+	m.thrice = GP64()
+	LEAQ(operand.Mem{Base: m.ldb, Index: m.ldb, Scale: 2}, m.thrice)
+	for i, g := range groups {
+		label := fmt.Sprintf("group%d", i)
+		Label(label)
+		CMPQ(m.rows, operand.U8(uint8(g.rows)))
+		JLT(operand.LabelRef(fmt.Sprintf("group%d", i+1)))
+		m.group(g, label)
+		SUBQ(operand.U8(uint8(g.rows)), m.rows)
+		for range g.rows {
+			ADDQ(m.lda, m.a)
 		}
-		for j := range cols {
-			y := YMM()
-			e.Load(p.rowB(j, i), y)
-			for r := range x {
-				VFMADD231PS(x[r], y, sums[r][j])
-			}
-		}
-	})
-	out := kit.Load64("out")
-	for i := range sums {
-		for j, s := range sums[i] {
-			finish(s, out, i, j)
-		}
+		XORQ(m.next, m.next)
+		JMP(operand.LabelRef(label))
 	}
+	Label(fmt.Sprintf("group%d", len(groups)))
 	kit.End()
 }
 
-func pairs(rows int, e kit.Element) {
-	p := newProducts(fmt.Sprintf("pairs%d%s", rows, e.Name), rows, e)
-	sums := make([][]reg.VecVirtual, rows/2) // in the halves of a register: row 2i, and 2i+1
-	for i := range sums {
-		for range cols {
-			s := ZMM()
-			VPXORD(s, s, s)
-			sums[i] = append(sums[i], s)
+// group emits the products of the next rows of A.
+func (m *matrices) group(g group, label string) {
+	step := 1 // rows of a register
+	if g.pairs {
+		step = 2
+	}
+	vectors := m.vectors
+	if !g.pairs {
+		for i, v := range vectors {
+			vectors[i] = v.AsY().(reg.VecVirtual)
 		}
 	}
-	as := []reg.GPVirtual{p.a} // the first row of each pair
-	for len(as) < len(sums) {
+	sums, x, y := make([][]reg.VecVirtual, g.rows/step), vectors[12:15], vectors[15]
+	for i := range sums {
+		sums[i] = vectors[cols*i:][:cols]
+		for _, s := range sums[i] {
+			VXORPS(s.AsY(), s.AsY(), s.AsY()) // of a register of AVX-512, the upper half too
+		}
+	}
+	as := []reg.GPVirtual{GP64()} // of A: one for all rows, or the first of each pair
+	MOVQ(m.a, as[0])
+	for g.pairs && len(as) < len(sums) {
 		a := GP64()
-		LEAQ(operand.Mem{Base: as[len(as)-1], Index: p.lda, Scale: 2}, a)
+		LEAQ(operand.Mem{Base: as[len(as)-1], Index: m.lda, Scale: 2}, a)
 		as = append(as, a)
 	}
-	p.loop(as, func(i int) {
-		x := make([]reg.VecVirtual, len(sums))
-		for r, a := range as {
-			x[r] = ZMM()
-			VMOVUPS(displaced(rowAt(a, p.lda, nil, 0), 4*kit.Lanes*i), x[r].AsY())
-			VINSERTF64X4(operand.U8(1), displaced(rowAt(a, p.lda, nil, 1), 4*kit.Lanes*i), x[r], x[r])
+	b := kit.Load64("b")
+	m.loop(label, as, b, func(i int) {
+		for r := range sums {
+			if !g.pairs {
+				VMOVUPS(displaced(rowAt(as[0], m.lda, nil, r), 4*kit.Lanes*i), x[r])
+				continue
+			}
+			VMOVUPS(displaced(rowAt(as[r], m.lda, nil, 0), 4*kit.Lanes*i), x[r].AsY())
+			VINSERTF64X4(operand.U8(1), displaced(rowAt(as[r], m.lda, nil, 1), 4*kit.Lanes*i), x[r], x[r])
+		}
+		load := m.e.Load
+		if g.pairs {
+			load = m.e.LoadTwice
 		}
 		for j := range cols {
-			y := ZMM()
-			e.LoadTwice(p.rowB(j, i), y)
-			for r := range x {
+			load(displaced(rowAt(b, m.ldb, m.thrice, j), m.e.Size*kit.Lanes*i), y)
+			for r := range sums {
 				VFMADD231PS(x[r], y, sums[r][j])
 			}
 		}
 	})
-	out := kit.Load64("out")
-	for i := range sums {
-		for j, s := range sums[i] {
-			upper := YMM()
-			VEXTRACTF64X4(operand.U8(1), s, upper)
-			finish(s, out, 2*i, j)
-			finish(upper, out, 2*i+1, j)
+	pitch := kit.Load64("pitch")
+	kit.BytesOf(4, pitch)
+	for _, s := range sums {
+		m.finish(s, pitch)
+		if g.pairs {
+			for _, v := range s {
+				VEXTRACTF64X4(operand.U8(1), v, v.AsY())
+			}
+			m.finish(s, pitch)
 		}
 	}
-	kit.End()
+}
+
+// loop emits the loop over k, of which step(i) takes the elements from 8·i on. as and b are what
+// points to rows of A and B.
+func (m *matrices) loop(label string, as []reg.GPVirtual, b reg.GPVirtual, step func(i int)) {
+	k, ahead := kit.Load64("k"), GP64()
+	LEAQ(operand.Mem{Base: b, Index: m.next, Scale: 1}, ahead)
+	line := lineBytes / (m.e.Size * kit.Lanes) // steps
+	lines, again, rest, one, done := label+"lines", label+"again", label+"rest", label+"one", label+"done"
+	pass := func(steps int, next string) {
+		for i := range steps {
+			step(i)
+		}
+		for _, a := range as {
+			ADDQ(operand.U32(uint32(steps*kit.Lanes*4)), a)
+		}
+		ADDQ(operand.U8(uint8(steps*kit.Lanes*m.e.Size)), b)
+		JMP(operand.LabelRef(next))
+	}
+	TESTQ(m.next, m.next)
+	JEQ(operand.LabelRef(again))
+	Label(lines)
+	SUBQ(operand.U8(uint8(line*kit.Lanes)), k)
+	JLT(operand.LabelRef(rest))
+	for j := range cols {
+		PREFETCHT1(rowAt(ahead, m.ldb, m.thrice, j))
+	}
+	ADDQ(operand.U8(lineBytes), ahead)
+	pass(line, lines)
+	Label(again) // without prefetch: B is in the first cache
+	SUBQ(operand.U8(uint8(line*kit.Lanes)), k)
+	JLT(operand.LabelRef(rest))
+	pass(line, again)
+	Label(rest)
+	ADDQ(operand.U8(uint8(line*kit.Lanes)), k)
+	Label(one)
+	SUBQ(operand.U8(kit.Lanes), k)
+	JLT(operand.LabelRef(done))
+	pass(1, one)
+	Label(done)
+}
+
+// finish adds the eight accumulators of each of the four sums of a row, adds them to c, and moves
+// c to the next row. The vectors that are not sums are free.
+func (m *matrices) finish(sums []reg.VecVirtual, pitch reg.GPVirtual) {
+	quarter, half := m.vectors[12:14], m.vectors[14:16]
+	for i := range half { // of two sums each
+		for j, q := range quarter {
+			s := sums[2*i+j]
+			VEXTRACTF128(operand.U8(1), s.AsY(), q.AsX())
+			VADDPS(q.AsX(), s.AsX(), q.AsX()) // s0+s4, s1+s5, s2+s6, s3+s7
+		}
+		first, second, low := quarter[0].AsX(), quarter[1].AsX(), half[i].AsX()
+		VUNPCKLPD(second, first, low)
+		VUNPCKHPD(second, first, second)
+		VADDPS(second, low, low) // (s0+s4)+(s2+s6), (s1+s5)+(s3+s7), of the first and the second sum
+	}
+	even, odd := quarter[0].AsX(), quarter[1].AsX()
+	VSHUFPS(operand.U8(0xdd), half[1].AsX(), half[0].AsX(), odd)
+	VSHUFPS(operand.U8(0x88), half[1].AsX(), half[0].AsX(), even)
+	VADDPS(odd, even, even)
+	VADDPS(kit.At(m.c), even, even)
+	VMOVUPS(even, kit.At(m.c))
+	ADDQ(pitch, m.c)
 }
 
 func binary(name string, op func(...operand.Op)) {

@@ -71,8 +71,8 @@ func (f *file) widen(e element, from, lo, hi, zero int) {
 // R12 to R15 to what is prefetched.
 func (f *file) dots(rows int, e element) {
 	name := fmt.Sprintf("dots%d%s", rows, e.name)
-	f.function(name, fmt.Sprintf("computes %d×4 dot products of float32 and %s rows.", rows, e.doc),
-		[]string{"k", "a", "lda", "b", "ldb", "ahead", "out"}, "k int, a *float32, lda int, b *byte, ldb, ahead int, out *float32")
+	f.function(name, fmt.Sprintf("adds to c %d×4 dot products of float32 and %s rows.", rows, e.doc),
+		[]string{"k", "a", "lda", "b", "ldb", "ahead", "c", "pitch"}, "k int, a *float32, lda int, b *byte, ldb, ahead int, c *float32, pitch int")
 	shift := 1
 	if e.size == 4 {
 		shift = 2
@@ -135,7 +135,12 @@ func (f *file) dots(rows int, e element) {
 		f.fadd(16, s, s) // (s0+s4)+(s2+s6), (s1+s5)+(s3+s7)
 		f.op("VDUP V%d.S[1], V16.S4", s)
 		f.op("FADDS F16, F%d, F%d", s, s)
-		f.op("FMOVS F%d, %d(R6)", s, 4*i)
+		f.op("FMOVS %d(R6), F16", 4*(i%cols))
+		f.op("FADDS F%d, F16, F%d", s, s)
+		f.op("FMOVS F%d, %d(R6)", s, 4*(i%cols))
+		if i == cols-1 {
+			f.op("ADD R7<<2, R6, R6")
+		}
 	}
 	f.op("RET")
 }
