@@ -111,10 +111,6 @@ func (p *exprParser) takeWord(word string) bool {
 
 // relation parses a sum, or a comparison of two sums.
 func (p *exprParser) relation() (*expr, error) {
-	if p.depth++; p.depth > maxExprDepth {
-		return nil, p.errorf("more than %d levels", maxExprDepth)
-	}
-	defer func() { p.depth-- }()
 	a, err := p.sum()
 	if err != nil {
 		return nil, err
@@ -155,7 +151,7 @@ func minus(e *expr) *expr {
 }
 
 func (p *exprParser) product() (*expr, error) {
-	a, err := p.power()
+	a, err := p.unary()
 	for err == nil {
 		op := ""
 		switch {
@@ -163,8 +159,6 @@ func (p *exprParser) product() (*expr, error) {
 			op = "FloorDiv"
 		case p.take("/"):
 			return nil, p.errorf("true division of sizes is not supported")
-		case strings.HasPrefix(p.text[p.at:], "**"):
-			return nil, p.errorf("%q is not expected", "**")
 		case p.take("*"):
 			op = "Mul"
 		case p.take("%"):
@@ -173,15 +167,26 @@ func (p *exprParser) product() (*expr, error) {
 			return a, nil
 		}
 		var b *expr
-		if b, err = p.power(); err == nil {
+		if b, err = p.unary(); err == nil {
 			a = &expr{op: op, args: []*expr{a, b}}
 		}
 	}
 	return nil, err
 }
 
-func (p *exprParser) power() (*expr, error) {
-	a, err := p.unary()
+// unary parses a power with any number of minus signs. As in Python, ** binds tighter than the sign before its base,
+// and its exponent may have a sign: -2**-x is -(2**(-x)). Every nested expression passes through unary, so it limits the
+// depth.
+func (p *exprParser) unary() (*expr, error) {
+	if p.depth++; p.depth > maxExprDepth {
+		return nil, p.errorf("more than %d levels", maxExprDepth)
+	}
+	defer func() { p.depth-- }()
+	if p.take("-") {
+		e, err := p.unary()
+		return minus(e), err
+	}
+	a, err := p.primary()
 	if err != nil || !p.take("**") {
 		return a, err
 	}
@@ -189,16 +194,9 @@ func (p *exprParser) power() (*expr, error) {
 	return &expr{op: "Pow", args: []*expr{a, b}}, err
 }
 
-func (p *exprParser) unary() (*expr, error) {
+// primary parses a number, a symbol, a size, a call, or a condition in parentheses.
+func (p *exprParser) primary() (*expr, error) {
 	switch c := p.peek(); {
-	case c == '-':
-		p.at++
-		if p.depth++; p.depth > maxExprDepth {
-			return nil, p.errorf("more than %d levels", maxExprDepth)
-		}
-		defer func() { p.depth-- }()
-		e, err := p.unary()
-		return minus(e), err
 	case c == '(':
 		p.at++
 		e, err := p.condition("Or", "or")
@@ -207,15 +205,7 @@ func (p *exprParser) unary() (*expr, error) {
 		}
 		return e, p.want(")")
 	case c >= '0' && c <= '9':
-		start := p.at
-		for p.at < len(p.text) && p.text[p.at] >= '0' && p.text[p.at] <= '9' {
-			p.at++
-		}
-		n, err := strconv.ParseInt(p.text[start:p.at], 10, 64)
-		if err != nil {
-			return nil, p.errorf("%v", err)
-		}
-		return &expr{op: "Integer", n: n}, nil
+		return p.number("")
 	case c == 'L' && strings.HasPrefix(p.text[p.at:], "L["):
 		return p.size()
 	}
@@ -227,6 +217,20 @@ func (p *exprParser) unary() (*expr, error) {
 		return &expr{op: "Symbol", name: name}, nil
 	}
 	return p.call(name)
+}
+
+// number parses decimal digits. sign is "" or "-".
+func (p *exprParser) number(sign string) (*expr, error) {
+	p.peek()
+	start := p.at
+	for p.at < len(p.text) && p.text[p.at] >= '0' && p.text[p.at] <= '9' {
+		p.at++
+	}
+	n, err := strconv.ParseInt(sign+p.text[start:p.at], 10, 64)
+	if err != nil {
+		return nil, p.errorf("%v", err)
+	}
+	return &expr{op: "Integer", n: n}, nil
 }
 
 func (p *exprParser) word() string {
@@ -310,7 +314,10 @@ func (p *exprParser) call(name string) (*expr, error) {
 		}
 		return e, p.want(")")
 	}
-	if name == "Float" {
+	switch name {
+	case "Integer":
+		return p.integer()
+	case "Float":
 		return p.float()
 	}
 	for p.peek() != ')' {
@@ -326,13 +333,23 @@ func (p *exprParser) call(name string) (*expr, error) {
 		e.args = append(e.args, a)
 	}
 	p.at++
-	if name == "Integer" {
-		if len(e.args) != 1 {
-			return nil, p.errorf("Integer takes a number")
-		}
-		return integerOf(e.args[0], p)
-	}
 	return e, nil
+}
+
+// integer parses what follows "Integer(": a number, which may have a minus sign. sympy writes no other argument.
+func (p *exprParser) integer() (*expr, error) {
+	sign := ""
+	if p.take("-") {
+		sign = "-"
+	}
+	if c := p.peek(); c < '0' || c > '9' {
+		return nil, p.errorf("Integer takes a number")
+	}
+	e, err := p.number(sign)
+	if err != nil {
+		return nil, err
+	}
+	return e, p.want(")")
 }
 
 // float parses what follows "Float(": '0.5', precision=53).
@@ -350,15 +367,4 @@ func (p *exprParser) float() (*expr, error) {
 		}
 	}
 	return &expr{op: "Float", name: s}, p.want(")")
-}
-
-// integerOf returns the argument of Integer. Integer(-1) was parsed as Integer(-1 * 1).
-func integerOf(e *expr, p *exprParser) (*expr, error) {
-	switch {
-	case e.op == "Integer":
-		return e, nil
-	case e.op == "Mul" && e.args[0].op == "Integer" && e.args[1].op == "Integer":
-		return &expr{op: "Integer", n: -e.args[1].n}, nil
-	}
-	return nil, p.errorf("Integer takes a number")
 }

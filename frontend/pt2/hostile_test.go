@@ -281,7 +281,7 @@ func (m *mutator) change() {
 
 // FuzzExpr parses expressions of sizes.
 func FuzzExpr(f *testing.F) {
-	for _, s := range []string{"Mul(Integer(2), Symbol('s0', positive=True, integer=True))", "8*L['x'].size()[1] <= max(1, 2) or s0 % 4 == 0", "FloorDiv(Add(Symbol('s0'), Integer(-1)), Integer(4))", "-(2**3)//s1", "TruncToInt(Mul(Float('0.5', precision=53), ToFloat(Symbol('s0'))))"} {
+	for _, s := range []string{"Mul(Integer(2), Symbol('s0', positive=True, integer=True))", "8*L['x'].size()[1] <= max(1, 2) or s0 % 4 == 0", "FloorDiv(Add(Symbol('s0'), Integer(-1)), Integer(4))", "-(2**3)//s1", "TruncToInt(Mul(Float('0.5', precision=53), ToFloat(Symbol('s0'))))", "Integer(2*3)", "Integer(-3) - -s0**2", "2**-s0**2", "L['x'].size()[Integer(1)] != -(-1)"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -316,6 +316,20 @@ func TestExpressions(t *testing.T) {
 		"TruncToInt(Mul(Float('0.3'), ToFloat(Symbol('s0'))))":                              "error: not exact",
 		"TruncToInt(Mul(Float('-0.5'), ToFloat(Symbol('s0'))))":                             "error: may be negative",
 		"TruncToInt(FloatTrueDiv(Float('1.0'), ToFloat(Symbol('s0'))))":                     "error: division by s0",
+		"Integer(-3)":                          "-3",
+		"Integer(-9223372036854775808)":        "-9223372036854775808",
+		"Integer(2*3)":                         "error: \")\" is missing",
+		"Integer(--3)":                         "error: Integer takes a number",
+		"Integer(Integer(3))":                  "error: Integer takes a number",
+		"Integer()":                            "error: Integer takes a number",
+		"Integer(3, 4)":                        "error: \")\" is missing",
+		"-s0**2":                               "-s0*s0",
+		"(-s0)**2":                             "s0*s0",
+		"5 - -2**2":                            "9",
+		"2**2**3":                              "256",
+		"2**-1":                                "error: exponent -1",
+		"-s0 // 2":                             "-s0 + s0 / 2",
+		"-s0 % 4":                              "3*s0 - 4*((3*s0) / 4)",
 		"Symbol('s2')":                         "5",
 		"2*s0 + s1 - 3":                        "2*s0 + s1 - 3",
 		"Max(Symbol('s0'), Symbol('s1'))":      "error: the ranges do not decide which",
