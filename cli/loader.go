@@ -109,7 +109,7 @@ func openProgram(path string, f *modelFlags) (*model, error) {
 	if err != nil {
 		return nil, explainProgram(err)
 	}
-	return &model{path: path, module: m.Module, weights: path, from: "torch " + a.TorchVersion(), notes: m.Notes, dims: m.Dims, calls: m.Attentions}, nil
+	return &model{path: path, module: m.Module, weights: path, from: "torch " + a.TorchVersion(), dims: m.Dims, calls: m.Attentions}, nil
 }
 
 // explainProgram adds the flags that help with an error of an import.

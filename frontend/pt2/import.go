@@ -26,8 +26,7 @@ type Options struct {
 // Model is an imported program.
 type Model struct {
 	Module *ir.Module
-	Dims   []Dim    // the dynamic dimensions, by name
-	Notes  []string // differences between the program and the module
+	Dims   []Dim // the dynamic dimensions, by name
 
 	Attentions Attentions
 }
@@ -99,7 +98,6 @@ type importer struct {
 	missing []Missing
 	index   map[[2]string]int // index into missing by op and reason
 	dims    []Dim
-	notes   []string
 
 	attentions Attentions
 	masks      map[ir.Value]visible // attention masks that were evaluated; layers share them
@@ -150,7 +148,7 @@ func (im *importer) run() (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pt2: %s: %w", im.a.path, err)
 	}
-	return &Model{Module: m, Dims: im.dims, Notes: im.notes, Attentions: im.attentions}, nil
+	return &Model{Module: m, Dims: im.dims, Attentions: im.attentions}, nil
 }
 
 // declareDims declares the symbols: it reads the shapes of inputs, narrows ranges by the guards, and chooses the
