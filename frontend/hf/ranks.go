@@ -161,15 +161,37 @@ func (n *Net) embeddingOfRanks(ids ir.Value, weight, tensor string, size, hidden
 	return n.reduced(n.F.Op1("where", []ir.Value{mine, rows, n.F.Float(0)}))
 }
 
-// normOfRanks is an RMS norm over features that are divided among the ranks, with the mean of the
-// squares over all ranks. parts is the number of different parts.
+// normOfRanks is Norm over features that are divided among the ranks, with means over all ranks. parts is the number of
+// different parts. The norm has one scale for all rows.
 func (n *Net) normOfRanks(x ir.Value, weight, tensor string, norm Norm, parts int64) ir.Value {
 	n.SetLoc(tensor)
 	whole := n.width(x) * parts
-	scale := n.weight(weight, []part{n.divide(asStored(Scale(tensor+".weight", whole, 1)), Share{Rows: []Section{{whole, parts}}})})
+	own := func(weight string, p Param) ir.Value {
+		return n.weight(weight, []part{n.divide(asStored(p), Share{Rows: []Section{{whole, parts}}})})
+	}
+	mean := func(x ir.Value) ir.Value {
+		sum := n.F.Op1("sum", []ir.Value{x}, ir.IntsAttr("axes", 1), ir.BoolAttr("keepdims", true))
+		return n.F.Op1("div", []ir.Value{n.reduced(sum), n.F.Float(float64(whole * n.Ranks() / parts))})
+	}
+	dummy := 1.0
+	if norm.FromOne {
+		dummy = 0
+	}
+	scale := own(weight, Scale(tensor+".weight", whole, dummy))
 	x = n.f32(x)
-	sum := n.F.Op1("sum", []ir.Value{n.F.Op1("mul", []ir.Value{x, x})}, ir.IntsAttr("axes", 1), ir.BoolAttr("keepdims", true))
-	mean := n.F.Op1("div", []ir.Value{n.reduced(sum), n.F.Float(float64(whole * n.Ranks() / parts))})
-	factor := n.F.Op1("rsqrt", []ir.Value{n.F.Op1("add", []ir.Value{mean, n.F.Float(norm.Eps)})})
-	return n.rounded(n.F.Op1("mul", []ir.Value{n.F.Op1("mul", []ir.Value{x, factor}), n.f32(scale)}))
+	if norm.Centered {
+		x = n.F.Op1("sub", []ir.Value{x, mean(x)})
+	}
+	squares := mean(n.F.Op1("mul", []ir.Value{x, x}))
+	factor := n.F.Op1("rsqrt", []ir.Value{n.F.Op1("add", []ir.Value{squares, n.F.Float(norm.Eps)})})
+	x = n.F.Op1("mul", []ir.Value{x, factor})
+	scale = n.f32(scale)
+	if norm.FromOne {
+		scale = n.F.Op1("add", []ir.Value{scale, n.F.Float(1)})
+	}
+	x = n.F.Op1("mul", []ir.Value{x, scale})
+	if norm.Centered && !norm.Unbiased {
+		x = n.F.Op1("add", []ir.Value{x, n.f32(own(weight+"_bias", Vector(tensor+".bias", whole)))})
+	}
+	return n.rounded(x)
 }

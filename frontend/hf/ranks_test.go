@@ -2,6 +2,7 @@ package hf_test
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -78,6 +79,47 @@ func headsOf(t *testing.T, name string) int64 {
 	}
 	t.Fatalf("%s has no attention", name)
 	return 0
+}
+
+// TestNormsOfRanks compares a model on several ranks with the model on one, for each kind of norm over all heads of q
+// and k. With four ranks, two ranks share a KV head.
+func TestNormsOfRanks(t *testing.T) {
+	config, err := os.ReadFile(openGolden(t, "olmo2").dir + "/config.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, norm := range map[string]hf.Norm{
+		"rms": {}, "rms from one": {FromOne: true}, "layer": {Centered: true}, "layer without bias": {Centered: true, Unbiased: true},
+	} {
+		norm.Eps = 1e-5
+		families := hf.Builtin()
+		families.Register("Olmo2ForCausalLM", func(c *hf.Config) hf.Emit {
+			d := hf.ReadDecoder(c, hf.Dialect{})
+			d.ReadAttentionBias(c)
+			d.Rope = hf.ReadRope(c, d.HeadSize, hf.RopeKeys{})
+			d.Names.QNorm, d.Names.KNorm, d.QKNormWhole = "q_norm", "k_norm", true
+			d.Norm = norm
+			return d.Emit
+		})
+		logits := func(ranks int64) []float64 {
+			m, err := families.Import(config, hf.Options{DType: dtype.F32, Ranks: ranks})
+			if err != nil {
+				t.Fatalf("%s, %d ranks: %v", name, ranks, err)
+			}
+			for i := range m.Params { // values of scales and biases differ
+				if strings.Contains(m.Params[i].Name, "_norm.") {
+					m.Params[i].Std = 0.5
+				}
+			}
+			return newRunner(t, m, hf.Dummy(m.Params)).step(t, []int32{1, 2, 3, 4, 5}, 0, 2, 4).Float64s()
+		}
+		want := logits(1)
+		for _, ranks := range []int64{2, 4} {
+			if d := largestDifference(logits(ranks), want); !(d <= 1e-5) {
+				t.Errorf("%s: %d ranks differ by %g", name, ranks, d)
+			}
+		}
+	}
 }
 
 // TestCacheOfRanks checks that a rank's KV cache has only its own heads, and the cache's placement.
