@@ -35,8 +35,12 @@ func (k BufferKind) hides(t safetensors.Tensor, rope Rope) string {
 	case CausalMask:
 		return notCausal(t)
 	case MaskValue:
-		if v, ok := elements(t); !ok || len(v) != 1 || !(v[0] <= -1e3) {
-			return fmt.Sprintf("is %s%v: it must be one number of at most -1000, the value of a masked score", t.DType, t.Shape)
+		v, ok := elements(t)
+		switch {
+		case !ok || len(v) != 1:
+			return fmt.Sprintf("is %s%v: it must be one f32, f16 or bf16 number, the value of a masked score", t.DType, t.Shape)
+		case !(v[0] <= -1e3):
+			return fmt.Sprintf("is %.6g: it must be at most -1000, the value of a masked score", v[0])
 		}
 		return ""
 	}

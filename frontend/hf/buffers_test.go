@@ -94,7 +94,9 @@ func TestBuffers(t *testing.T) {
 		{"GPT2LMHeadModel", nil, anti, "is not a causal mask: row 0, column 1 is 1"},
 		{"GPT2LMHeadModel", nil, f32s("transformer.h.0.attn.bias", []int64{2}, 1, 1), "is f32[2]: it must be one square mask"},
 		{"GPT2LMHeadModel", nil, f32s("transformer.h.0.attn.masked_bias", nil, -1e9), ""},
-		{"GPT2LMHeadModel", nil, f32s("transformer.h.0.attn.masked_bias", nil, -1), "is f32[]: it must be one number of at most -1000"},
+		{"GPT2LMHeadModel", nil, f32s("transformer.h.0.attn.masked_bias", nil, -1), "is -1: it must be at most -1000"},
+		{"GPT2LMHeadModel", nil, f32s("transformer.h.0.attn.masked_bias", nil, math.NaN()), "is NaN: it must be at most -1000"},
+		{"GPT2LMHeadModel", nil, f32s("transformer.h.0.attn.masked_bias", []int64{2}, -1e9, -1e9), "is f32[2]: it must be one f32, f16 or bf16 number"},
 	} {
 		config := base(c.arch).with(c.edits)
 		m, err := Builtin().Import(config.json(t), Options{})
