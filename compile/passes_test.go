@@ -177,7 +177,7 @@ func TestUserPassIsChecked(t *testing.T) {
 				rw.Keep(n)
 			})
 		},
-		"is made by node 0": func(_ *ir.Module, f *ir.Func) (*ir.Func, error) {
+		"has node 0, which cannot define it": func(_ *ir.Module, f *ir.Func) (*ir.Func, error) {
 			g := *f
 			g.Nodes = nil
 			return &g, nil

@@ -21,8 +21,8 @@ const (
 	AttrFloats                 // a list of floats
 )
 
-// Attr is one "name=value" of a node or of a weight expression. The field that
-// holds the value goes by Kind.
+// Attr is one "name=value" of a node or of a weight expression. Kind tells which
+// field holds the value.
 type Attr struct {
 	Name   string
 	Kind   AttrKind

@@ -57,8 +57,8 @@ func (b *Builder) WeightsStrict() { b.m.Strict = true }
 // compared with each of them.
 const maxUnread = 256
 
-// Unread declares a tensor that a checkpoint may hold though no weight reads it. An
-// equal that is not empty is the tensor whose bytes it must have.
+// Unread declares a tensor that a checkpoint may hold though no weight reads it. If equal
+// is not empty, the tensor must have the shape, dtype and bytes of the tensor equal.
 func (b *Builder) Unread(name, equal string) { b.AddUnread(&Unread{Name: name, Equal: equal}) }
 
 // AddUnread declares u.
@@ -102,7 +102,7 @@ func (b *Builder) EOS(ids ...int32) { b.eos(ids, Pos{}) }
 
 func (b *Builder) eos(ids []int32, pos Pos) {
 	if len(ids) == 0 || len(ids) > maxEOS {
-		b.Errorf(pos, "eos has %d ids, from 1 to %d can be", len(ids), maxEOS)
+		b.Errorf(pos, "eos has %d ids, want 1 to %d", len(ids), maxEOS)
 	}
 	for i, id := range ids {
 		switch {
@@ -237,7 +237,7 @@ func (b *Builder) checkType(t Type, pos Pos, what string, refuse func(*Symbol) s
 		b.Errorf(pos, "%s: no dtype", what)
 	}
 	if t.Rank() > MaxRank {
-		b.Errorf(pos, "%s: %d axes, at most %d can be", what, t.Rank(), MaxRank)
+		b.Errorf(pos, "%s: %d axes, want at most %d", what, t.Rank(), MaxRank)
 		return
 	}
 	for _, d := range t.Shape {
@@ -329,7 +329,8 @@ func (b *Builder) startFunc(name string, pos Pos) *FuncBuilder {
 	return fb
 }
 
-// Build verifies the module and returns it, or every error found.
+// Build verifies the module and returns it. Its error is an [ErrorList]: the errors that
+// methods have recorded, or, if there are none, those of verification.
 func (b *Builder) Build() (*Module, error) {
 	if err := b.errs.Err(); err != nil {
 		return nil, err
@@ -346,7 +347,7 @@ type FuncBuilder struct {
 	f       *Func
 	weights map[int]Value
 	states  map[int]Value
-	latest  []Value // by value: the newest version of its storage (for a base), NoValue: itself
+	latest  []Value // by value: for the base of a storage its newest version; else unused
 	draws   draws
 	origin  Origin
 	placers []*placer // by group, for Placed
@@ -463,8 +464,8 @@ func (fb *FuncBuilder) Literal(l Literal) Value {
 	return fb.value(ValueInfo{Kind: LiteralValue, Node: -1, Literal: l})
 }
 
-// has reports whether v is a value of the function. One that is not is an error, unless it is
-// NoValue, whose reason was reported where it was made.
+// has reports whether v is a value of the function. If not, it records an error, except for
+// NoValue: the error was recorded where NoValue was returned.
 func (fb *FuncBuilder) has(v Value) bool {
 	if v != NoValue && (v < 0 || int(v) >= len(fb.f.Values)) {
 		fb.Errorf("value %d is not one of the function's %d", v, len(fb.f.Values))
@@ -473,7 +474,7 @@ func (fb *FuncBuilder) has(v Value) bool {
 	return v != NoValue
 }
 
-// Latest returns the newest version of v's storage: what a read of v means now.
+// Latest returns the newest version of v's storage, which later nodes read in place of v.
 func (fb *FuncBuilder) Latest(v Value) Value {
 	if !fb.has(v) {
 		return NoValue
@@ -496,8 +497,8 @@ func (fb *FuncBuilder) SetName(v Value, name string) {
 	}
 }
 
-// Op adds a node of the op table and returns its results; an op that was
-// refused gives NoValue for each.
+// Op adds a node of the op table and returns its results. If there is an error, it
+// returns NoValue for each.
 func (fb *FuncBuilder) Op(name string, args []Value, attrs ...Attr) []Value {
 	op := LookupOp(name)
 	if op == nil || op.Class == Call {
@@ -557,7 +558,7 @@ func (fb *FuncBuilder) emit(op *Op, ext *Extern, args []Value, attrs []Attr, res
 	for i, a := range n.Args {
 		n.Args[i] = fb.Latest(a)
 		if info := fb.f.Values[a]; info.Kind == LiteralValue && info.Type.DType != dtype.Invalid {
-			n.Args[i] = fb.Literal(info.Literal) // used before, among operands of another dtype perhaps
+			n.Args[i] = fb.Literal(info.Literal) // an earlier node has given it a dtype, which may differ here
 		}
 	}
 	n.Attrs = fb.draws.place(fb.f, n, attrs)
@@ -595,9 +596,9 @@ func mutOperand(n *Node, i int) bool {
 	return i < len(n.Op.Operands) && n.Op.Operands[i].Mut
 }
 
-// writeErrors holds the rules of writing (C1): only empty/full/call results,
-// states and mut parameters may be written, and a written operand may not be
-// another operand of the node, too.
+// writeErrors checks the rules of writing (C1): only results of empty, empty_like, full and
+// calls, states and mut parameters may be written, and no other operand of the node may
+// have the storage of a written one.
 func writeErrors(f *Func, n *Node) []string {
 	var errs []string
 	for i, a := range n.Args {
@@ -615,7 +616,7 @@ func writeErrors(f *Func, n *Node) []string {
 			ok = f.Nodes[info.Node].Writable()
 		}
 		if !ok {
-			errs = append(errs, fmt.Sprintf("%s writes operand %d, which is no result of empty, full or a call, no state and no mut parameter", n.Name(), i))
+			errs = append(errs, fmt.Sprintf("%s writes operand %d, which is neither a result of empty, empty_like, full or a call, nor a state or a mut parameter", n.Name(), i))
 		}
 		for j, b := range n.Args {
 			if j != i && f.Values[b].Base == f.Values[a].Base && (j > i || !mutOperand(n, j)) {

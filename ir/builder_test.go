@@ -123,7 +123,7 @@ split does not have one result`},
 			fb.Op1("uniform", []ir.Value{g}, shape, dt, ir.IntAttr("offset", 0))
 			fb.Op1("uniform", []ir.Value{m}, shape, dt)
 		})
-	}, `uniform: offset 0 is that of uniform, node 1; leave the offset out, or write redraw=true to draw the same numbers again
+	}, `uniform: offset 0 is used by uniform, node 1; leave the offset out, or write redraw=true to draw the same numbers again
 uniform: the generator must be a parameter that is not mut, or a state that the function does not write`},
 
 	{"attributes", func() error {
@@ -157,7 +157,7 @@ a::b: attribute d: symbol K is not declared`},
 		})
 	}, `a::b: a result has no dtype
 a::b: symbol K is not declared
-a::b: an unknown extent stands alone, not in an expression
+a::b: an unknown extent cannot be part of an expression
 a::b: extent: dim: divisor`},
 
 	{"returns", func() error {
@@ -208,25 +208,25 @@ a::b: extent: dim: divisor`},
 @f node 4: operand 0 of neg is used before it is defined`},
 	{"a value of no kind", broken(func(f *ir.Func) { f.Values[0].Kind = 9 }),
 		`@f: value 0 of @f is of unknown kind 9
-@f: parameter 0 of @f is no value that says so`},
+@f: parameter 0 of @f is not a parameter value with that index`},
 	{"a parameter of another number", broken(func(f *ir.Func) { f.Values[0].Index = 7 }),
-		`@f: value 0 of @f is number 7 of 1
-@f: parameter 0 of @f is no value that says so`},
-	{"a value of no node", broken(func(f *ir.Func) { f.Values[1].Node = 99 }), `@f: value 1 of @f is made by node 99`},
-	{"a literal of a node", broken(func(f *ir.Func) { f.Values[0].Node = 1 }), `@f: value 0 of @f is made by node 1`},
-	{"a storage that is none", broken(func(f *ir.Func) { f.Values[1].Base = 0 }), `@f: value 1 of @f lies in the storage of value 0`},
+		`@f: value 0 of @f has index 7, want less than 1
+@f: parameter 0 of @f is not a parameter value with that index`},
+	{"a value of no node", broken(func(f *ir.Func) { f.Values[1].Node = 99 }), `@f: value 1 of @f has node 99, which cannot define it`},
+	{"a literal of a node", broken(func(f *ir.Func) { f.Values[0].Node = 1 }), `@f: value 0 of @f has node 1, which cannot define it`},
+	{"a storage that is none", broken(func(f *ir.Func) { f.Values[1].Base = 0 }), `@f: value 1 of @f has value 0 as its base`},
 	{"a version of a version", broken(func(f *ir.Func) {
 		v := f.Nodes[3].Versions[0].Value
 		f.Values[v].Base = v
-	}), `@f: value 4 of @f lies in the storage of value 4`},
+	}), `@f: value 4 of @f has value 4 as its base`},
 	{"a node without an op", broken(func(f *ir.Func) { f.Nodes[1].Op = nil }), `@f node 1: the node has no op`},
-	{"a call of nothing", broken(func(f *ir.Func) { f.Nodes[1].Op = ir.OpCall.Op() }), `@f node 1 \(second\): call is a call of no extern op, or no call of one`},
+	{"a call of nothing", broken(func(f *ir.Func) { f.Nodes[1].Op = ir.OpCall.Op() }), `@f node 1 \(second\): call: a call needs an extern op, and another op cannot have one`},
 	{"a result that is no value", broken(func(f *ir.Func) { f.Nodes[1].Results[0] = 99 }),
 		`@f node 1 \(second\): neg has a result that is no value of the function`},
 	{"a version that is no value", broken(func(f *ir.Func) { f.Nodes[3].Versions[0].Value = -1 }),
-		`@f node 3: copy has a version of no operand, or that is no value of the function`},
+		`@f node 3: copy has a version whose operand or value does not exist`},
 	{"a version of no operand", broken(func(f *ir.Func) { f.Nodes[3].Versions[0].Arg = 2 }),
-		`@f node 3: copy has a version of no operand, or that is no value of the function`},
+		`@f node 3: copy has a version whose operand or value does not exist`},
 	{"too few returns", broken(func(f *ir.Func) { f.Returns = nil }),
 		`@f: @f returns 0 values, declares 1`},
 	{"a write of a weight", func() error {
@@ -234,7 +234,7 @@ a::b: extent: dim: divisor`},
 			b.Weight("w", f32(2), nil)
 			fb.Op("copy", []ir.Value{fb.Weight("w"), fb.Param("x", f32(2))})
 		})
-	}, `@f node 0: copy writes operand 0, which is no result of empty, full or a call, no state and no mut parameter`},
+	}, `@f node 0: copy writes operand 0, which is neither a result of empty, empty_like, full or a call, nor a state or a mut parameter`},
 }
 
 func f32(shape ...int64) ir.Type {

@@ -82,13 +82,13 @@ func convertAttr(a Attr, s AttrSpec) (Attr, string) {
 				return a, fmt.Sprintf("%q is no dtype", a.Str)
 			}
 		} else if !slices.Contains(s.Enum, a.Str) {
-			return a, fmt.Sprintf("%q is none of %s", a.Str, strings.Join(s.Enum, ", "))
+			return a, fmt.Sprintf("%q is not one of %s", a.Str, strings.Join(s.Enum, ", "))
 		}
 	}
 	return oneNaN(a), ""
 }
 
-// oneNaN gives all NaNs of an attribute the same bits: the text has one.
+// oneNaN gives all NaNs of an attribute the same bits, because the text has only one NaN.
 func oneNaN(a Attr) Attr {
 	isNaN := func(v float64) bool { return v != v }
 	if isNaN(a.Float) {
@@ -105,7 +105,7 @@ func oneNaN(a Attr) Attr {
 	return a
 }
 
-// scope is what a rule may ask of the module's declarations.
+// scope gives a shape rule the declarations of the module that it may use.
 type scope struct {
 	bounds func(string) (dim.Interval, bool)
 	group  func(string) *Group // nil for an unknown name
@@ -113,7 +113,7 @@ type scope struct {
 
 // inferNode checks operands and attributes of n, puts the attributes into
 // canonical form, gives literals their dtype, and returns the result types.
-// For calls results are the types that the caller states.
+// results are the result types that a call states; other ops ignore them.
 func inferNode(f *Func, n *Node, results []Type, in scope) ([]Type, []string) {
 	bounds := in.bounds
 	if n.Op.Class == Call {
@@ -149,7 +149,7 @@ func inferNode(f *Func, n *Node, results []Type, in scope) ([]Type, []string) {
 				}
 			}
 			if t.Rank() > MaxRank {
-				return nil, []string{fmt.Sprintf("%s: the result has %d axes, at most %d can be", op.Name, t.Rank(), MaxRank)}
+				return nil, []string{fmt.Sprintf("%s: the result has %d axes, want at most %d", op.Name, t.Rank(), MaxRank)}
 			}
 			if _, ok := t.Elements().Bounds(bounds); !ok {
 				return nil, []string{fmt.Sprintf("%s: %s has more elements than an int64 can count", op.Name, t)}
@@ -251,13 +251,13 @@ func callErrors(f *Func, n *Node, results []Type, bounds func(string) (dim.Inter
 	return errs
 }
 
-// callResultError checks a type that the author of a call states.
+// callResultError checks a result type that a call states.
 func callResultError(t Type, bounds func(string) (dim.Interval, bool)) string {
 	if !t.DType.Valid() {
 		return "a result has no dtype"
 	}
 	if t.Rank() > MaxRank {
-		return fmt.Sprintf("a result has %d axes, at most %d can be", t.Rank(), MaxRank)
+		return fmt.Sprintf("a result has %d axes, want at most %d", t.Rank(), MaxRank)
 	}
 	unknown := false
 	for _, d := range t.Shape {
@@ -270,7 +270,7 @@ func callResultError(t Type, bounds func(string) (dim.Interval, bool)) string {
 		}
 		for _, s := range d.Symbols() {
 			if s == Unknown {
-				return "an unknown extent stands alone, not in an expression"
+				return "an unknown extent cannot be part of an expression"
 			}
 			if _, ok := bounds(s); !ok {
 				return fmt.Sprintf("symbol %s is not declared", s)
@@ -301,8 +301,8 @@ func attrDimError(op string, a Attr, bounds func(string) (dim.Interval, bool)) s
 	return ""
 }
 
-// callAttrs checks the attributes of a call, for which no table says what they
-// are, and returns them as the text gives them back.
+// callAttrs checks the attributes of a call, for which there is no table entry. It
+// returns them as they are after printing and parsing.
 func callAttrs(n *Node, bounds func(string) (dim.Interval, bool)) ([]Attr, []string) {
 	var errs []string
 	attrs := slices.Clone(n.Attrs)

@@ -5,6 +5,6 @@
 // A [Module] declares symbols, extern ops, weights and states, and holds
 // functions. A [Func] is straight-line code: nodes in program order over a
 // dense table of values. Memory is explicit but still SSA: an op that writes
-// an operand gives a new value, a version of the storage it wrote, and later
-// reads in the text mean that version (C1 of docs/architecture.md).
+// an operand defines a new value, a version of the storage that it wrote. In the text,
+// later reads of the operand read that version (C1 of docs/architecture.md).
 package ir

@@ -7,8 +7,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// DrawStep is how far one draw advances the offset of its generator: each number
-// takes one word of a block of four, so the next draw starts at the next block.
+// DrawStep is the distance between the offsets of two draws from a generator. Philox
+// ignores the two lowest bits of an offset, so smaller steps would repeat numbers.
 const DrawStep = 4
 
 // maxDrawOffset bounds the offset of a draw, so that its sum with a run's offset fits an int64.
@@ -21,15 +21,15 @@ var GeneratorType = TypeOf(dtype.I64, dim.Const(2))
 type Generator struct {
 	Value Value // the parameter or state
 
-	// Advance is by how much one run advances the generator's offset: DrawStep for
-	// each draw, as the places of draws are fixed. It is 0 where the function only
-	// draws again what another one drew (attribute redraw).
+	// Advance is by how much one run advances the generator's offset: the largest
+	// offset of a draw, plus DrawStep. It is 0 if the function only redraws numbers
+	// that another function draws (attribute redraw).
 	Advance int64
 }
 
 // Generators returns the generators that f draws from, in the order of their
-// first draw. Passes that drop draws lower Advance: ask the function as it was
-// written.
+// first draw. Passes that drop draws may lower Advance, so call it on the function as it
+// was before passes.
 func (f *Func) Generators() []Generator {
 	var out []Generator
 	at := make(map[Value]int)
@@ -68,8 +68,8 @@ type origin struct {
 	index int32
 }
 
-// draws is what a function has drawn so far: it places draws that say no offset,
-// and finds those that break the rules.
+// draws has the draws of a function so far. It gives an offset to draws without one,
+// and finds draws that break the rules.
 type draws struct {
 	next  map[origin]int64           // the offset of the next draw without one
 	taken map[origin]map[int64]drawn // by offset
@@ -86,7 +86,7 @@ func originOf(f *Func, v Value) origin {
 	return origin{info.Kind, info.Index}
 }
 
-// reserve keeps the offsets that f uses from draws without one.
+// reserve excludes the offsets that f uses: draws without an offset get larger ones.
 func (d *draws) reserve(f *Func) {
 	for _, n := range f.Nodes {
 		if g, ok := n.Generator(); ok {
@@ -102,7 +102,8 @@ func (d *draws) past(g origin, offset int64) {
 	d.next[g] = max(d.next[g], offset+DrawStep)
 }
 
-// place returns n's attributes with an offset behind all earlier draws.
+// place returns n's attributes with an offset above those of all earlier draws, if n
+// needs one.
 func (d *draws) place(f *Func, n *Node, attrs []Attr) []Attr {
 	g, ok := n.Generator()
 	if !ok {
@@ -124,7 +125,7 @@ func (d *draws) place(f *Func, n *Node, attrs []Attr) []Attr {
 // add records n, whose operands and attributes are in order and whose results are
 // of the given types, and returns how it breaks the rules of drawing: the generator is a
 // parameter or state that the function does not write, and each draw has an
-// offset of its own unless it says redraw.
+// offset of its own unless it has redraw=true.
 func (d *draws) add(f *Func, n *Node, types []Type) []string {
 	var errs []string
 	for j, a := range n.Args {
@@ -146,7 +147,7 @@ func (d *draws) add(f *Func, n *Node, types []Type) []string {
 	switch {
 	case !taken:
 	case !again.Bool:
-		errs = append(errs, fmt.Sprintf("%s: offset %d is that of %s; leave the offset out, or write redraw=true to draw the same numbers again", n.Name(), offset, where(f, first.node)))
+		errs = append(errs, fmt.Sprintf("%s: offset %d is used by %s; leave the offset out, or write redraw=true to draw the same numbers again", n.Name(), offset, where(f, first.node)))
 	case !elements.Equal(first.elements):
 		errs = append(errs, fmt.Sprintf("%s: redraws %s elements at offset %d, where %s draws %s", n.Name(), elements, offset, where(f, first.node), first.elements))
 	}

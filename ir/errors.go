@@ -33,8 +33,8 @@ func (s *Source) line(n int32) (string, bool) {
 	return string(bytes.TrimRight(rest, "\r")), true
 }
 
-// excerpt returns the line at a position, of a long one the part around it,
-// and what to write below it before a caret.
+// excerpt returns the line at a position, cut around the position if it is long, and
+// the white space to write before a caret in the line below.
 func (s *Source) excerpt(p Pos) (line, pad string, ok bool) {
 	line, ok = s.line(p.Line)
 	if !ok {
@@ -67,9 +67,9 @@ type Error struct {
 	Msg    string
 }
 
-// ErrNoModule is what functions of this and other packages return where they are given a nil
-// module, or no function of it.
-var ErrNoModule = errors.New("no module, or no function of it, is given")
+// ErrNoModule is the error of functions of this and other packages whose argument is a nil
+// module, function or weight.
+var ErrNoModule = errors.New("the module, or its function or weight, is nil")
 
 // Error returns "file:line:col: message", the source line and a caret; for a
 // module without a text, the function, the node and its loc in place of the
@@ -139,8 +139,9 @@ func (l ErrorList) Err() error {
 	return l
 }
 
-// ErrorAt returns an error at node i of function f of the module, with its
-// position or loc; at the end of the function where i is no node. Other packages use it to point at nodes as the verifier does.
+// ErrorAt returns an error at node i of function f of the module, with the node's
+// position or loc. If f has no node i, the position is that of the return statement.
+// Other packages use it to report nodes as the verifier does.
 func (m *Module) ErrorAt(f *Func, i int, format string, args ...any) *Error {
 	e := &Error{Source: m.Source, Func: f.Name, Node: i, Msg: fmt.Sprintf(format, args...)}
 	if i >= 0 && i < len(f.Nodes) {

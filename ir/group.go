@@ -11,12 +11,12 @@ import (
 const MaxGroupSize = 1 << 16
 
 // Group is a declared set of devices that run the module together, "group tp in 2 rank r".
-// All of them run one module, one artifact (C21): what differs between them is the rank, a
-// load symbol, and by it the shards of weights that each of them loads.
+// All of them run the same module and the same artifact (C21). They differ in the rank, a
+// load symbol, which selects the shards of weights that a device loads.
 type Group struct {
 	Name   string
-	Size   int64  // number of ranks, the world size; a constant, as extents divide by constants only
-	Rank   string // the load symbol that holds the rank, from 0 to Size-1; empty: the module does not ask for it
+	Size   int64  // number of ranks, the world size; a constant, because extents can be divided only by constants
+	Rank   string // the load symbol that holds the rank, from 0 to Size-1; empty: the module does not use the rank
 	Pos    Pos
 	Trivia Trivia
 }
@@ -42,7 +42,8 @@ func (m *Module) World() int {
 }
 
 // GroupRank returns the rank that device number device of the world has in group g. The
-// group that is declared last changes fastest: neighbouring devices are its members.
+// rank in the group that is declared last changes fastest, so the members of that group are
+// devices with consecutive numbers.
 func (m *Module) GroupRank(g *Group, device int) int {
 	for _, h := range slices.Backward(m.Groups) {
 		if h == g {
@@ -105,7 +106,7 @@ func (p Placement) String() string {
 	return ""
 }
 
-// placementOver returns the placement over a group out of those that are not replicated.
+// placementOver returns the placement over a group from a list that leaves out Replicated.
 func placementOver(list []Placement, group string) Placement {
 	for _, p := range list {
 		if p.Group == group {
@@ -124,7 +125,7 @@ func (b *Builder) Group(name string, size int64, rank string) *Group {
 	return b.AddGroup(&Group{Name: name, Size: size, Rank: rank})
 }
 
-// AddGroup declares g. The symbol of its rank is declared before.
+// AddGroup declares g. The symbol of its rank must have been declared.
 func (b *Builder) AddGroup(g *Group) *Group {
 	if g == nil {
 		b.Errorf(Pos{}, "a nil group is declared")
@@ -136,7 +137,7 @@ func (b *Builder) AddGroup(g *Group) *Group {
 	case !dim.ValidName(g.Name) || isReserved(g.Name):
 		b.Errorf(g.Pos, "%q is no name for a group", g.Name)
 	case g.Size < 1 || g.Size > MaxGroupSize:
-		b.Errorf(g.Pos, "group %s has %d ranks, from 1 to %d can be", g.Name, g.Size, MaxGroupSize)
+		b.Errorf(g.Pos, "group %s has %d ranks, want 1 to %d", g.Name, g.Size, MaxGroupSize)
 	case g.Rank == "":
 	case s == nil:
 		b.Errorf(g.Pos, "group %s: symbol %s of its rank is not declared", g.Name, g.Rank)
@@ -149,8 +150,8 @@ func (b *Builder) AddGroup(g *Group) *Group {
 	return g
 }
 
-// placements checks what a declaration says of a value of type t, and returns it in the
-// order of the groups, without what is replicated.
+// placements checks the placements that a declaration gives to a value of type t. It
+// returns them in the order of the groups, without Replicated ones.
 func (b *Builder) placements(list []Placement, t Type, pos Pos, what string) []Placement {
 	var out []Placement
 	for _, g := range b.m.Groups {
@@ -173,7 +174,7 @@ func (b *Builder) placements(list []Placement, t Type, pos Pos, what string) []P
 	return out
 }
 
-// Place says how a parameter is spread over ranks.
+// Place declares how a parameter is spread over ranks.
 func (fb *FuncBuilder) Place(v Value, list ...Placement) {
 	if fb.has(v) {
 		info := &fb.f.Values[v]
@@ -181,7 +182,8 @@ func (fb *FuncBuilder) Place(v Value, list ...Placement) {
 	}
 }
 
-// PlaceResult says how result i of the function is spread over ranks, after Return.
+// PlaceResult declares how result i of the function is spread over ranks. Call it after
+// Return.
 func (fb *FuncBuilder) PlaceResult(i int, list ...Placement) {
 	if i < 0 || i >= len(fb.f.ResultTypes) {
 		fb.Errorf("a placement of result %d of @%s, which returns %d", i, fb.f.Name, len(fb.f.ResultTypes))
@@ -193,7 +195,7 @@ func (fb *FuncBuilder) PlaceResult(i int, list ...Placement) {
 	fb.f.ResultPlacements[i] = fb.b.placements(list, fb.f.ResultTypes[i], fb.f.ReturnPos, "result "+strconv.Itoa(i)+" of @"+fb.f.Name)
 }
 
-// ResultPlacement returns what the function declares of its result i.
+// ResultPlacement returns the declared placements of result i; nil: replicated.
 func (f *Func) ResultPlacement(i int) []Placement {
 	if i >= 0 && i < len(f.ResultPlacements) {
 		return f.ResultPlacements[i]
@@ -201,23 +203,24 @@ func (f *Func) ResultPlacement(i int) []Placement {
 	return nil
 }
 
-// shardExpr is the row of weight expression shard, which is no op of functions: each rank
-// loads the part that its rank picks, and no rank computes with the whole.
+// shardExpr describes shard, an op of weight expressions that functions do not have: each
+// rank loads the part that its rank selects, and no rank computes with the whole tensor.
 var shardExpr = &Op{Name: "shard", Operands: []Operand{xOperand}, Results: 1, Attrs: []AttrSpec{axisFirst,
 	{Name: "parts", Kind: AttrDim, Default: ptr(IntAttr("parts", 0)), Doc: "number of parts; left out, the ranks of the group"},
 	{Name: "part", Kind: AttrDim, Default: ptr(IntAttr("part", -1)), Doc: "which part; left out, the one that the rank picks"},
 	{Name: "group", Kind: AttrEnum, Group: true, Default: ptr(EnumAttr("group", "")), Doc: "the group whose ranks pick parts"}},
 	Doc: "one of equal parts along an axis"}
 
-// Shard is what a weight expression of op shard says: one of Parts equal parts along Axis.
+// Shard has the attributes of a weight expression with op shard: it is one of Parts equal
+// parts along Axis.
 type Shard struct {
 	Axis  int64
-	Parts int64
-	Part  int64  // -1: the one that the rank in Group picks
-	Group string // empty where Part is given
+	Parts int64  // 0: the number of ranks of Group
+	Part  int64  // -1: the part that the rank in Group selects
+	Group string // empty if Part is given
 }
 
-// Shard returns what the expression says if it is of op shard.
+// Shard returns the attributes of the expression if its op is shard.
 func (e *WeightExpr) Shard() (Shard, bool) {
 	if e.Op != WeightShard {
 		return Shard{}, false
@@ -231,14 +234,14 @@ func (e *WeightExpr) Shard() (Shard, bool) {
 	return Shard{Axis: integer("axis"), Parts: integer("parts"), Part: integer("part"), Group: group.Str}, true
 }
 
-// ShardExpr returns the expression of the part of e along axis that the rank in group picks.
-// With fewer parts than ranks, neighbouring ranks have the same part; 0 parts are as many as
-// the group has ranks.
+// ShardExpr returns the expression of the part of e along axis that the rank in group
+// selects. If there are fewer parts than ranks, consecutive ranks have the same part. If parts
+// is 0, there is a part for each rank.
 func ShardExpr(e *WeightExpr, axis, parts int64, group string) *WeightExpr {
 	return &WeightExpr{Op: WeightShard, Args: []*WeightExpr{e}, Attrs: []Attr{IntAttr("axis", axis), IntAttr("parts", parts), EnumAttr("group", group)}}
 }
 
-// checkShard holds a shard to the group that it names.
+// checkShard checks the group and the numbers of a shard.
 func (b *Builder) checkShard(e *WeightExpr, what string) {
 	s, ok := e.Shard()
 	if !ok {
@@ -253,12 +256,12 @@ func (b *Builder) checkShard(e *WeightExpr, what string) {
 	case s.Group != "" && g == nil:
 		b.Errorf(e.Pos, "%s: group %s is not declared", what, s.Group)
 	case g != nil && s.Parts != 0 && (s.Parts < 1 || g.Size%s.Parts != 0):
-		b.Errorf(e.Pos, "%s: %d parts are shared by %d ranks: the number of parts must divide that of the ranks", what, s.Parts, g.Size)
+		b.Errorf(e.Pos, "%s: %d parts for %d ranks: the number of parts must divide the number of ranks", what, s.Parts, g.Size)
 	}
 }
 
-// WeightOf returns the weight that device number device of the world loads: w, where each
-// shard names its part. A weight without shards is returned as it is.
+// WeightOf returns the weight that device number device of the world loads: a copy of w
+// whose shards name their part. If the rank selects no part, it returns w.
 func (m *Module) WeightOf(w *Weight, device int) *Weight {
 	if w == nil || w.Expr == nil || !w.Expr.sharded() {
 		return w
@@ -268,7 +271,7 @@ func (m *Module) WeightOf(w *Weight, device int) *Weight {
 	return &c
 }
 
-// sharded reports whether a rank picks a part anywhere in the expression.
+// sharded reports whether the rank selects a part in the expression or below it.
 func (e *WeightExpr) sharded() bool {
 	s, ok := e.Shard()
 	return ok && s.Group != "" || slices.ContainsFunc(e.Args, (*WeightExpr).sharded)

@@ -17,25 +17,26 @@ func (m *Module) Hash() [32]byte { return sha256.Sum256([]byte(Canonical(m, nil)
 // HashFunc returns the SHA-256 of Canonical(m, f).
 func HashFunc(m *Module, f *Func) [32]byte { return sha256.Sum256([]byte(Canonical(m, f))) }
 
-// Canonical returns the text of what f computes, or all of m if f is nil: two
+// Canonical returns the canonical text of f, or of all functions of m if f is nil: two
 // functions with the same canonical text compile to the same code.
 // f is a function over m's declarations and need not be one of m's.
 //
 // The text is a module of the language, so that a diff explains why two hashes
 // differ. Names are replaced by numbers in the order of first use: symbols
 // s0, s1, … ([SymbolNames]), weights @w0, …, states @x0, …, functions @f0, …, values %0, …;
-// checkpoint tensors are all called "t". Left out are locs, comments, the
-// module's name, where weights come from, and declarations without a use; axes
-// of ops of the table are counted from the first, and attributes of calls, of
-// which only the extern op knows the meaning, are sorted by name. What remains
-// counts: program order, types, mut flags, ranges and kinds of symbols,
-// attributes and literals to the bit (all NaNs are one), results that are
-// parameters or each other, the structure of weight expressions, and extern ops
-// by name, version and flags.
+// checkpoint tensors are all called "t". Groups and extern ops keep their names. The text
+// leaves out locs, comments, the module's name, weights from, weights strict, unread,
+// context, eos, and declarations without a use other than groups. Axes of ops of the table
+// are counted from the first. Attributes of calls are sorted by name, because only the extern
+// op knows their meaning.
 //
-// Symbols that first occur in one and the same extent are ordered by how they
-// are used elsewhere, never by name unless their uses are alike or there are
-// hundreds of them.
+// The text keeps program order, types, placements, "mut" and "padded -1", ranges and kinds of
+// symbols, attributes and literals to the bit (all NaNs are one), which results are parameters
+// or each other, the structure of expressions of weights and states, and extern ops by name,
+// version and flags.
+//
+// Symbols that first occur in the same extent are ordered by their other uses. Names
+// decide only if the uses are alike, or if there are hundreds of such symbols.
 func Canonical(m *Module, f *Func) string {
 	funcs := m.Funcs
 	if f != nil {
@@ -169,14 +170,14 @@ func SymbolNames(nodes []*Node) func() string {
 // symbols differ by an extent that they share with a symbol already told apart.
 const maxRefinements = 8
 
-// maxWork bounds what all rounds together take, about a second: a text of some
-// kilobytes may have hundreds of symbols that meet in one extent. It is counted
-// without names, so that names decide no sooner for one module than for another
-// that differs from it in names alone.
+// maxWork bounds the work of all rounds together to about a second: a text of some
+// kilobytes may have hundreds of symbols in one extent. The work is counted
+// independently of names, so modules that differ only in names reach the bound at the
+// same symbol.
 const maxWork = 1 << 26
 
-// first returns which of several symbols that occur first together gets the
-// next number. It refines classes of symbols, as graph canonization does: a
+// first returns the index of the symbol that gets the next number, of several that first
+// occur in the same extent. It refines classes of symbols, as graph canonization does: a
 // class is a declaration and the numbers given so far, then the places where
 // the symbol occurs and the extents there, in which every other symbol is
 // replaced by its class.
@@ -290,8 +291,8 @@ func (c *canonicalizer) dims(dims []dim.Dim) []dim.Dim {
 
 func (c *canonicalizer) typ(t Type) Type { return Type{DType: t.DType, Shape: c.dims(t.Shape)} }
 
-// groups adds the groups, each with its rank where a function asks for it. Their names stay:
-// a runner makes groups by name.
+// groups adds all groups, each with the symbol of its rank if a function uses it. Groups
+// keep their names, because a runner makes groups by name.
 func (c *canonicalizer) groups() {
 	for _, g := range c.m.Groups {
 		out := &Group{Name: g.Name, Size: g.Size}
@@ -379,8 +380,7 @@ func countedAxes(f *Func, n *Node, a Attr) Attr {
 	return a
 }
 
-// atDefault reports whether an attribute with counted axes says what leaving it
-// out says.
+// atDefault reports whether an attribute with counted axes has the value of its default.
 func (n *Node) atDefault(f *Func, a Attr) bool {
 	left, ok := findAttr(n.Op, nil, a.Name)
 	return ok && countedAxes(f, n, left).Equal(a)

@@ -50,7 +50,7 @@ func (c *inferCtx) atLeast(d dim.Dim, lo int64) bool {
 	return ok && iv.Lo >= lo
 }
 
-// shape checks extents given by an attribute: none may be negative.
+// shape returns the extents that an attribute gives, if no extent can be negative.
 func (c *inferCtx) shape(name string) ([]dim.Dim, bool) {
 	dims := c.attr(name).Dims
 	for _, d := range dims {
@@ -64,7 +64,7 @@ func (c *inferCtx) shape(name string) ([]dim.Dim, bool) {
 
 func (c *inferCtx) wantDType(t dtype.DType, what string, ok func(dtype.DType) bool) bool {
 	if !t.Computes() {
-		c.errf("%s: %s cannot be computed with yet, only stored", c.op.Name, t)
+		c.errf("%s: %s can only be stored and moved, the op does not compute with it", c.op.Name, t)
 		return false
 	}
 	if !ok(t) {
@@ -120,8 +120,8 @@ func sameNumber(c *inferCtx) []Type  { return c.sameUnary("a number", isNumber) 
 func sameFloat(c *inferCtx) []Type   { return c.sameUnary("a float", isFloat) }
 func sameIntBool(c *inferCtx) []Type { return c.sameUnary("an integer or bool", isIntBool) }
 
-// joined checks that all operands from index from on have one dtype and
-// broadcast with those before it.
+// joined returns the type that all operands broadcast to. Operands with an index of at
+// least from must have the same dtype, which is that of the result.
 func (c *inferCtx) joined(from int, what string, ok func(dtype.DType) bool) (Type, bool) {
 	dt := c.args[from].DType
 	shapes := make([][]dim.Dim, len(c.args))
@@ -161,7 +161,7 @@ func inferCompare(c *inferCtx) []Type {
 
 func inferWhere(c *inferCtx) []Type {
 	if c.args[0].DType != dtype.Bool {
-		return c.fail("where: the condition must be bool, has %s", c.args[0].DType)
+		return c.fail("where: the condition must be bool, is %s", c.args[0].DType)
 	}
 	t, ok := c.joined(1, "any dtype", isAny)
 	if !ok {
@@ -269,8 +269,8 @@ func inferTopk(c *inferCtx) []Type {
 	return []Type{{x.DType, s}, {dtype.I32, s}}
 }
 
-// normParam checks a vector operand of a norm: its extent is x's last and its
-// dtype x's or f32.
+// normParam checks a vector operand of a norm: its extent is x's last, and its dtype
+// is any float.
 func (c *inferCtx) normParam(i int) bool {
 	x, w := c.args[0], c.args[i]
 	if x.Rank() == 0 {
@@ -349,7 +349,7 @@ func inferLinear(c *inferCtx) []Type {
 	return []Type{{x.DType, append(append([]dim.Dim{}, x.Shape[:x.Rank()-1]...), w.Shape[0])}}
 }
 
-// inferLinearSelect is linear with a matrix for each row.
+// inferLinearSelect is the rule of linear, with a matrix selected for each row.
 func inferLinearSelect(c *inferCtx) []Type {
 	x, w, index := c.args[0], c.args[1], c.args[2]
 	if x.Rank() < 1 || w.Rank() != 3 {
@@ -386,7 +386,7 @@ func (c *inferCtx) linearOperands(inner []dim.Dim) bool {
 	return true
 }
 
-// linearBias checks a bias: of that shape, with x's dtype or the weight's.
+// linearBias checks that a bias has the given shape, and x's dtype or the weight's.
 func (c *inferCtx) linearBias(b Type, shape []dim.Dim) bool {
 	want, wide := Type{c.args[1].DType, shape}, Type{c.args[0].DType, shape}
 	switch {

@@ -7,8 +7,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// MaxHead is the most elements of a head in attention: the most that FlashAttention takes
-// (github.com/Dao-AILab/flash-attention, README), as kernels keep the sums of a head in
+// MaxHead is the largest head size of attention, in elements. It is FlashAttention's
+// (github.com/Dao-AILab/flash-attention, README): kernels keep the sums of a head in
 // registers.
 const MaxHead = 256
 
@@ -37,7 +37,8 @@ func inferAttentionGrad(c *inferCtx) []Type {
 	return []Type{q, c.args[1], c.args[2]}
 }
 
-// attentionRows is the type of what attention has for each query and head.
+// attentionRows returns the type of operands and results with one element for each query
+// and head, such as lse.
 func (c *inferCtx) attentionRows() Type {
 	q := c.args[0]
 	return Type{dtype.F32, slices.Clone(q.Shape[:q.Rank()-1])}
@@ -64,8 +65,8 @@ func (c *inferCtx) attentionOperands() bool {
 	return false
 }
 
-// attentionHeads checks the number of heads and their size: constants, for which kernels are
-// made.
+// attentionHeads checks the numbers of heads and the head size. They must be constants,
+// because kernels are generated for them.
 func (c *inferCtx) attentionHeads() bool {
 	q, k := c.args[0], c.args[1]
 	r := q.Rank()

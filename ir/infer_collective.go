@@ -19,7 +19,7 @@ func inferAllReduce(c *inferCtx) []Type {
 	return sameFloat(c)
 }
 
-// blocks returns x with its extent along attribute axis replaced by what count makes of it.
+// blocks returns x's type with count applied to the extent along attribute axis.
 func (c *inferCtx) blocks(count func(d dim.Dim, ranks int64) (dim.Dim, bool)) []Type {
 	x := c.args[0]
 	ranks, ok := c.ranks()
@@ -59,7 +59,7 @@ func inferBroadcast(c *inferCtx) []Type {
 		return nil
 	}
 	if root, isConst := c.attr("root").Dim.Const(); !isConst || root < 0 || root >= ranks {
-		return c.fail("broadcast: root %s is no rank of the %d", c.attr("root").Dim, ranks)
+		return c.fail("broadcast: root is %s, want a rank from 0 to %d", c.attr("root").Dim, ranks-1)
 	}
 	return []Type{c.args[0]}
 }

@@ -6,20 +6,21 @@ import (
 	"pwc/ir/dim"
 )
 
-// Inlining is what replaces the names of a function that is inlined.
+// Inlining has the replacements for the parameters and names of a function that is inlined.
 type Inlining struct {
-	Args    []Value            // of its parameters, in order
-	Named   map[string]Value   // of weights and states; those that it lacks are the ones of the same name
-	Symbols map[string]dim.Dim // of symbols; those that it lacks keep their names
+	Args    []Value            // for the parameters, in order
+	Named   map[string]Value   // for weights and states by name; others keep their names
+	Symbols map[string]dim.Dim // for symbols by name; others keep their names
 
-	// After, if not nil, is called after each node, with its index, and may add nodes of its own. value returns the
-	// value that replaces one of the inlined function, if it was computed before.
+	// After, if not nil, is called after each node of the inlined function with the node's index. It may add
+	// nodes. value returns the replacement of a value of the inlined function, or NoValue if that value is not
+	// yet computed.
 	After func(node int, value func(Value) Value)
 }
 
 // Inline adds the nodes of g to the function and returns the values of g's results. A weight of g
-// may be a state of the module under construction. Extern ops are found by name, and draws
-// keep their offsets.
+// may be a state of the module under construction. Calls keep g's extern ops, which the module
+// must declare. Draws keep their offsets.
 //
 // g must be a verified function; it is not changed.
 func (fb *FuncBuilder) Inline(g *Func, how Inlining) []Value {
@@ -42,7 +43,7 @@ func (fb *FuncBuilder) Inline(g *Func, how Inlining) []Value {
 	origin := fb.origin
 	defer func() { fb.origin = origin }()
 	for i, n := range g.Nodes {
-		if len(fb.b.errs) > before { // the rest would repeat the reason
+		if len(fb.b.errs) > before { // later nodes would repeat the error
 			return slices.Repeat([]Value{NoValue}, len(g.Returns))
 		}
 		fb.origin = n.Origin
@@ -66,7 +67,7 @@ type inliner struct {
 	to []Value // value of g → value of fb
 }
 
-// bind makes v the replacement of a named value of g.
+// bind makes v the replacement of a parameter, weight or state of g, whose names begin with sign.
 func (in *inliner) bind(old, v Value, sign string) {
 	want := in.typ(in.g.Type(old))
 	if in.fb.has(v) && !in.fb.Type(v).Equal(want) {

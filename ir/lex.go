@@ -47,7 +47,7 @@ type token struct {
 	quoted bool // a quoted tokValue or tokGlobal
 	first  bool // first token of its line
 	pos    Pos
-	val    string // text; of strings and names what they stand for
+	val    string // the text; for a string, %name or @name its value without "%", "@" and quotes
 }
 
 // describe names the token as an error message does.
@@ -292,8 +292,8 @@ func (l *lexer) name() {
 	}
 }
 
-// number scans an integer or a float. Anything that hangs on to it ("1x",
-// "1.2.3") makes it bad as a whole.
+// number scans an integer or a float with all letters, digits and dots that follow. If
+// together they are no number ("1x", "1.2.3"), they are one bad token.
 func (l *lexer) number() tokenKind {
 	start, pos := l.at, l.pos()
 	hex := strings.HasPrefix(l.text[l.at:], "0x") || strings.HasPrefix(l.text[l.at:], "0X")
@@ -336,7 +336,7 @@ func (l *lexer) quoted() (string, bool) {
 				bad = "bad escape in the string"
 			}
 		case c < ' ' && c != '\t':
-			bad = "a control character in a string is written as an escape"
+			bad = "a control character in a string must be written as an escape"
 		}
 		l.at++
 	}

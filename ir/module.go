@@ -14,7 +14,8 @@ import (
 const LanguageVersion = 1
 
 // Unknown is the name of the pseudo-symbol for an extent that only an extern
-// op knows. It is written "?" and is legal only in the results of calls. No symbol can be declared by this name.
+// op knows. It is written "?" and is legal only in the results of calls. No symbol can
+// have this name.
 const Unknown = "_"
 
 // UnknownDim returns the extent that only an extern op knows.
@@ -82,25 +83,24 @@ func (t Type) HasUnknown() bool {
 	return false
 }
 
-// Trivia is what the formatter keeps and everything else ignores: the comment
-// lines before a declaration or a node, and the comment at the end of its line.
-// Texts are stored with their leading "//". An empty string in Lead is a blank
-// line.
+// Trivia has the comment lines before a declaration or a node, and the comment at the
+// end of its line. [Format] keeps them; everything else ignores them. Comments are stored
+// with their leading "//". An empty string in Lead is a blank line.
 type Trivia struct {
 	Lead  []string
 	Trail string
 }
 
-// Module is one program: what it declares and its functions.
+// Module is a model: declarations and functions.
 //
-// WeightsFrom, Strict, Unread, Context and EOS say what the model's checkpoint is
-// and how the model is served. They enter no hash: code does not depend on them.
+// WeightsFrom, Strict, Unread, Context and EOS describe the model's checkpoint and how the
+// model is served. They are part of no hash, because code does not depend on them.
 type Module struct {
 	Name        string
 	WeightsFrom string    // directory that weight names are bound in
 	Strict      bool      // loading refuses a tensor of the checkpoint that no weight reads and Unread does not list
 	Unread      []*Unread // tensors that the checkpoint may hold though no weight reads them
-	Context     int64     // the longest sequence that the model is for, in tokens; 0: unknown
+	Context     int64     // the longest sequence that the model supports, in tokens; 0: unknown
 	EOS         []int32   // token ids that end a sequence
 	Symbols     []*Symbol
 	Groups      []*Group
@@ -124,14 +124,14 @@ type Module struct {
 type Unread struct {
 	// Name is a tensor's name. A part * between dots matches any one part, and ** at the end matches one or more.
 	Name string
-	// Equal is the tensor whose shape, dtype and bytes it must have where the
-	// checkpoint holds both; Name has no such part then. Empty: its values do not matter.
+	// Equal names another tensor. If the checkpoint has both, their shapes, dtypes and bytes
+	// must be equal. Name must then have no part *. Empty: the tensor's values do not matter.
 	Equal  string
 	Pos    Pos
 	Trivia Trivia
 }
 
-// Matches reports whether the declaration is about a tensor of that name.
+// Matches reports whether the declaration covers the tensor of that name.
 func (u *Unread) Matches(name string) bool {
 	want, got := strings.Split(u.Name, "."), strings.Split(name, ".")
 	if last := len(want) - 1; want[last] == "**" && len(got) >= len(want) {
@@ -205,8 +205,8 @@ type SymbolKind uint8
 const (
 	// Plain symbols are bound at each run by the shapes of the inputs.
 	Plain SymbolKind = iota
-	// Batch symbols count rows of a step (tokens, sampled rows): a run may be
-	// padded over them to a captured size.
+	// Batch symbols count rows of a step (tokens, sampled rows). A run may pad them to a
+	// captured size.
 	Batch
 	// Load symbols are bound once, when the module is loaded (KV blocks).
 	Load
@@ -222,7 +222,7 @@ func (k SymbolKind) String() string {
 	return symbolKindNames[k]
 }
 
-// Symbol is a declared extent, "sym N in [1, 8192] batch".
+// Symbol is a declared integer that extents depend on, "sym N in [1, 8192] batch".
 type Symbol struct {
 	Name   string
 	Lo, Hi int64 // inclusive
@@ -234,14 +234,14 @@ type Symbol struct {
 // Extern is a declared extern op: a runner's own kernel, or attention.
 type Extern struct {
 	Name    string // "ns::op" or "ns::op.overload"
-	Mut     []bool // one entry an operand: whether the op writes it
+	Mut     []bool // by operand: whether the op writes it
 	Results int    // number of fresh tensors it returns
 	Split   bool   // the graph is cut at it by default
 	Capture bool   // it may be recorded into a graph
 	Random  bool   // its results differ from call to call
 	Rowwise bool   // rows are independent: row i of what it writes and returns depends on row i of its operands, and on operands without rows
 	Host    bool   // it reads or changes host state
-	Version string // enters the hash, so that a changed kernel is another key
+	Version string // part of the hash, so that a changed kernel has another key
 	Pos     Pos
 	Trivia  Trivia
 }
@@ -267,19 +267,18 @@ type Weight struct {
 	Type Type
 	Expr *WeightExpr // nil: the checkpoint tensor that has the weight's own name
 
-	// Placements are the weight's placements if it has no expression that gives them, as in
-	// pieces.
+	// Placements are the weight's placements if no shard in Expr defines them, as in pieces.
 	Placements []Placement
 
 	Pos    Pos
 	Trivia Trivia
 }
 
-// WeightExpr is how a weight is made from checkpoint tensors when it is
-// loaded: a tensor, or an op over other expressions.
+// WeightExpr computes a weight from checkpoint tensors when it is loaded: it is a tensor,
+// or an op over other expressions.
 type WeightExpr struct {
 	Op    WeightOp
-	Name  string // of the tensor; "" where Op is another
+	Name  string // of the tensor, if Op is WeightTensor; else ""
 	Args  []*WeightExpr
 	Attrs []Attr
 	Pos   Pos
@@ -289,16 +288,16 @@ type WeightExpr struct {
 type State struct {
 	Name string
 	Type Type
-	Expr *WeightExpr // what it starts from; nil: zeros. Its extents are constants then
+	Expr *WeightExpr // the initial value, with which all extents of Type must be constants; nil: zeros
 
-	Placements []Placement // how it is spread over ranks; the groups that are not there have the same on each
+	Placements []Placement // how it is spread over ranks; over groups that are left out it is replicated
 
 	Pos    Pos
 	Trivia Trivia
 }
 
-// Initial returns what the state starts from, as a weight of its name and type that is
-// computed as weights are; nil: it starts from zeros.
+// Initial returns the state's initial value as a weight with its name and type, or nil if
+// it is zeros.
 func (s *State) Initial() *Weight {
 	if s.Expr == nil {
 		return nil
@@ -306,8 +305,8 @@ func (s *State) Initial() *Weight {
 	return &Weight{Name: s.Name, Type: s.Type, Expr: s.Expr, Placements: s.Placements, Pos: s.Pos}
 }
 
-// Loaded returns what loading computes from tensors of a checkpoint: the weights, and then
-// the initial values of states that do not start from zeros.
+// Loaded returns the weights that loading computes from tensors of a checkpoint: the module's
+// weights, then the initial values of states that are not zeros.
 func (m *Module) Loaded() []*Weight {
 	out := slices.Clone(m.Weights)
 	for _, s := range m.States {
@@ -324,11 +323,11 @@ type Func struct {
 	Params      []Value
 	ResultTypes []Type
 
-	// ResultPlacements say how results are spread over ranks: one entry a result, or fewer
-	// where the last ones are the same on every rank.
+	// ResultPlacements are the placements of results, by result. Results without an entry are
+	// replicated.
 	ResultPlacements [][]Placement
 
-	Returns    []Value // what the return statement names, one for each of ResultTypes
+	Returns    []Value // the operands of the return statement, one for each of ResultTypes
 	Nodes      []*Node // program order
 	Values     []ValueInfo
 	Pos        Pos
@@ -362,18 +361,17 @@ type ValueInfo struct {
 	Name string // without "%"; empty: the printer numbers it
 	Node int32  // index of the defining node (ResultValue, VersionValue), else -1
 
-	// Index is the position among the parameters, the results of the node, the
-	// operands of the writing node (VersionValue), or the weights or states of
-	// the module.
+	// Index is the index into the parameters, the results of the node, the operands
+	// of the writing node (VersionValue), or the weights or states of the module.
 	Index int32
 
-	// Base is the storage's first value: for a VersionValue the empty/full
-	// result, mut parameter or state that the versions started from; for every
-	// other value the value itself.
+	// Base is the storage's first value. For a VersionValue it is the mut parameter, the
+	// state or the result of empty, empty_like, full or a call that was written first. For
+	// every other value it is the value itself.
 	Base Value
 
 	Mut     bool    // ParamValue: the function may write it
-	Padded  bool    // ParamValue: padded rows hold -1 in place of 0, which is no index
+	Padded  bool    // ParamValue: padded rows hold -1, which is no valid index, in place of 0
 	Literal Literal // LiteralValue
 
 	Placements []Placement // ParamValue: how it is spread over ranks
@@ -406,7 +404,7 @@ type Node struct {
 	Attrs    []Attr // in the order of the op's table entry (calls: as given), defaults left out
 	Results  []Value
 	Versions []Version // one for each operand it writes, in operand order
-	Origin             // where it comes from; survives every pass, enters no hash
+	Origin             // where it comes from; kept by every pass, part of no hash
 	Trivia   Trivia
 }
 
@@ -416,8 +414,8 @@ type Version struct {
 	Value Value // the storage after the write
 }
 
-// Name returns what splitting, listings and errors call the node: the op's
-// name in the table, or the full name of the extern op.
+// Name returns the op's name in the table, or the full name of the extern op. Splitting,
+// listings and errors use it.
 func (n *Node) Name() string {
 	if n.Extern != nil {
 		return n.Extern.Name

@@ -4,9 +4,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Effects are the side effects of an op. Random and Host
-// results are never merged, moved or folded; a Write makes a new version of
-// its operand.
+// Effects are the side effects of an op. Passes never merge, move or fold results with
+// Random or Host. A Write makes a new version of its operand.
 type Effects uint8
 
 const (
@@ -21,13 +20,13 @@ type Class uint8
 
 const (
 	Pointwise  Class = iota // one result element from the operands' elements at the same (broadcast) index
-	Reduction               // removes or shrinks the axes of attribute axes
+	Reduction               // removes the axes of attribute axes, or reduces their extents to 1
 	Composite               // defined by primitive ops; lowered into them before fusion
 	Contract                // matrix products
 	Attention               // attention and its gradient
 	Layout                  // moves elements, computes nothing
 	Index                   // reads or writes at indices from a tensor
-	Creation                // makes a tensor from nothing
+	Creation                // makes a tensor from attributes and a literal
 	Scan                    // cumsum: a running reduction
 	Select                  // argmax, topk: results are indices
 	Draw                    // random numbers
@@ -39,9 +38,9 @@ const (
 type Operand struct {
 	Name     string
 	Mut      bool // the op writes it
-	Optional bool // may be left out (at the end only)
-	Variadic bool // one or more (the last only)
-	Literal  bool // a literal may stand here
+	Optional bool // may be left out; only the last operands
+	Variadic bool // one or more values; only the last operand
+	Literal  bool // may be a literal
 
 	Generator bool // the state of a random number generator: the node draws from it
 }
@@ -56,9 +55,9 @@ type AttrSpec struct {
 	Group   bool // AttrEnum: the name of a declared group
 }
 
-// Op is one entry of the op table. Everything that must know an op takes it
-// from here: parser, verifier, padding, compiler, documentation. Rules that are code (of
-// the interpreter, of gradients) are tables by ID, which tests hold complete.
+// Op is one entry of the op table: the facts that parser, verifier, padding, compiler and
+// documentation use. Rules that are code (of the interpreter, of gradients) are in tables by
+// ID; tests check that these are complete.
 type Op struct {
 	ID       OpID
 	Name     string // in texts; code compares IDs
@@ -66,26 +65,26 @@ type Op struct {
 	Operands []Operand
 	Attrs    []AttrSpec
 	Effects  Effects
-	Results  int    // number of results; -1: as many as the attribute says (split)
+	Results  int    // number of results; -1: given by an attribute (split) or the extern op (call)
 	Doc      string // one line: what it computes
 
-	Lowering Lowering    // how the compiler makes kernels of it
-	Padding  PaddingRule // what it does to the rows of a padded run
+	Lowering Lowering    // how the compiler lowers it to kernels
+	Padding  PaddingRule // how it treats the rows of a padded run
 	Cost     int         // of one element, in additions
-	Exact    bool        // a float result is a number of the operands' dtype: nothing is rounded
-	Selects  bool        // each element of the result is one of the operands', literals included
+	Exact    bool        // a float result is a number of the operands' dtype without rounding
+	Selects  bool        // each element of the result is an element of an operand, or a literal operand
 	Reduces  bool        // makes one element of many
 	Writable bool        // its results are memory that later nodes may write
 
 	infer func(c *inferCtx) []Type
 }
 
-// costly is the Cost of ops that are rather stored than computed twice: transcendental
-// functions, divisions that are loops, generators of random numbers.
+// costly is the Cost of ops whose results are better stored than computed twice:
+// transcendental functions, divisions by loops, generators of random numbers.
 const costly = 8
 
-// Lowering says how the compiler makes kernels of an op. Package compile has a rule for
-// each.
+// Lowering is the way in which the compiler lowers an op to kernels. Package compile has a
+// rule for each.
 type Lowering uint8
 
 // The ways to lower an op.
@@ -95,36 +94,36 @@ const (
 	LowerReduction                   // a reduction over the columns of a kernel
 	LowerScan                        // a running reduction along the columns
 	LowerDeferred                    // evaluated where its elements are used
-	LowerSource                      // so, of no operand; memory where it is written
+	LowerSource                      // like LowerDeferred, without operands; memory if it is written
 	LowerContract                    // a GEMM
 	LowerAttention                   // an attention kernel
 	LowerTopK                        // a selection kernel
-	LowerConcat                      // stores into parts of one memory
-	LowerPad                         // a fill, and a store into a part
-	LowerCopy                        // a store over memory that is there
+	LowerConcat                      // stores into parts of one buffer
+	LowerPad                         // a fill, and a store into a part of it
+	LowerCopy                        // a store into existing memory
 	LowerScatter                     // stores at indices from a tensor
-	LowerMemory                      // memory, and no instruction
+	LowerMemory                      // memory without an instruction
 	LowerConst                       // a constant of the program
-	LowerComposite                   // primitive ops take its place before fusion
-	LowerCollective                  // a routine of the device that meets the other ranks
+	LowerComposite                   // replaced by primitive ops before fusion
+	LowerCollective                  // a routine of the device that exchanges data with other ranks
 	LowerCall                        // a call of an extern op
 )
 
-// PaddingRule is the padding rule of an op: what it does to the rows of a run that is padded. Package
+// PaddingRule is the padding rule of an op: how it treats the rows of a padded run. Package
 // ir/padding has a proof for each.
 type PaddingRule uint8
 
 // The ways to treat rows.
 const (
-	PadKeep         PaddingRule = iota // row i of the result depends on row i of operands alone
+	PadKeep         PaddingRule = iota // row i of the result depends only on row i of the operands
 	PadReduce                          // reduces the axes of attribute axes
 	PadScan                            // runs along attribute axis
 	PadAxis                            // reduces attribute axis
 	PadLast                            // reduces the last axis
 	PadRope                            // pairs elements of the last axis
-	PadDraw                            // numbers go by the row-major index
+	PadDraw                            // random numbers depend on the row-major index
 	PadContract                        // contracts an axis of both operands
-	PadLinearSelect                    // so, with a matrix chosen for each row
+	PadLinearSelect                    // like PadContract, with a matrix selected for each row
 	PadAttention                       // mixes the rows of a sequence
 	PadEmbedding                       // reads rows of a table at indices
 	PadGather                          // reads slices along an axis at indices
@@ -134,8 +133,8 @@ const (
 	PadSplit                           // cuts an axis
 	PadConcat                          // joins along an axis
 	PadPad                             // adds elements around axes
-	PadRanks                           // takes blocks of attribute axis from ranks, or gives them
-	PadCall                            // does what the declaration of the extern op promises
+	PadRanks                           // joins blocks of ranks along attribute axis, or keeps a rank's block
+	PadCall                            // as the declaration of the extern op promises
 )
 
 // Ops returns the op table in its order.
@@ -352,7 +351,8 @@ func (n *Node) Writable() bool { return n.Op.Writable }
 // IsEmpty reports whether the node only allocates memory (empty, empty_like).
 func (n *Node) IsEmpty() bool { return n.Op.Lowering == LowerMemory }
 
-// inferCtx is what a shape rule sees. Rules report every problem they find.
+// inferCtx is the input of a shape rule, and its errors. Rules report every error that
+// they find.
 type inferCtx struct {
 	op    *Op
 	args  []Type

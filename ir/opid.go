@@ -1,7 +1,7 @@
 package ir
 
-// OpID identifies an op of the table. It is what passes, backends and rules tell ops
-// apart by; its value is in no encoding, so that ops may come in any order.
+// OpID identifies an op of the table, for passes, backends and rules. No encoding contains
+// its value, so the order of ops may change.
 type OpID uint8
 
 // The ops of the table. The zero OpID is invalid.
@@ -84,7 +84,7 @@ const (
 	OpBroadcast
 	OpCall
 
-	// NumOps is the number that follows the last ID.
+	// NumOps is the last ID plus 1.
 	NumOps = iota + 1
 )
 
@@ -96,7 +96,7 @@ func (id OpID) Op() *Op {
 	return opTable[id]
 }
 
-// String returns the op's name, as texts have it.
+// String returns the op's name in the text language.
 func (id OpID) String() string {
 	if o := id.Op(); o != nil {
 		return o.Name

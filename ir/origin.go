@@ -9,11 +9,10 @@ type Pos struct{ Line, Col int32 }
 // IsValid reports whether the position comes from a text.
 func (p Pos) IsValid() bool { return p.Line > 0 }
 
-// Origin says where a node comes from. It is part of no hash and compares with
-// nothing: two functions that differ in origins alone compile to the same
-// program. Every pass keeps it: a node that a pass adds in place of others has
-// the origin of one of them, as a [Rewriter] gives it, so that an error, a listing
-// or a profile of what a node became names the line that a person wrote.
+// Origin tells where a node comes from. It is part of no hash and of no comparison: two
+// functions that differ only in origins compile to the same program. Every pass keeps it.
+// A node that replaces others has the origin of one of them (see [Rewriter]), so that an
+// error, a listing or a profile names a line of the source.
 type Origin struct {
 	File string // name of the text; empty: the module was built, not parsed
 	Pos  Pos    // line and column in the text

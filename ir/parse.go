@@ -10,8 +10,8 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// Limits on a text. They are far above any model and keep what hostile input
-// can cost proportional to its length.
+// Limits on a text. They are far above the needs of any model, and keep the cost of
+// hostile input proportional to its length.
 const (
 	maxText      = 1 << 30 // bytes
 	maxErrors    = 1000    // reported for one text
@@ -80,9 +80,9 @@ type parser struct {
 	b       *Builder
 	lex     lexer
 	tok     token  // the next token
-	fresh   trivia // what stands before tok
+	fresh   trivia // before tok
 	inner   []string
-	missed  Pos // where something else was expected last
+	missed  Pos // of the last token that unexpected reported
 	tooMany bool
 
 	// Of the function being read.
@@ -90,8 +90,8 @@ type parser struct {
 	scope   map[valueName]Value // NoValue: defined by a statement that has an error
 	lenient bool                // its header has an error: undefined values may be parameters
 
-	// bad says that something in the construct being read means nothing (an
-	// undeclared symbol, an integer out of range), though its syntax is right.
+	// bad is set if the construct being read has an error of meaning (an undeclared
+	// symbol, an integer out of range) in correct syntax.
 	bad     bool
 	guessed map[string]bool // symbols whose declaration has an error
 }
@@ -152,8 +152,8 @@ func (p *parser) peek() token {
 	return l.next(nil)
 }
 
-// unexpected reports that something else was expected at the next token, once
-// a token. The lexer has reported bad tokens already.
+// unexpected reports that something else was expected at the next token, once for each
+// token. The lexer has already reported bad tokens.
 func (p *parser) unexpected(want string) bool {
 	if p.tok.kind != tokBad && p.tok.pos != p.missed {
 		p.missed = p.tok.pos
@@ -172,7 +172,7 @@ func (p *parser) expect(kind tokenKind) (token, bool) {
 	return t, true
 }
 
-// skip reads a token of that kind, which carries nothing else.
+// skip reads a token of that kind and drops it.
 func (p *parser) skip(kind tokenKind) bool {
 	_, ok := p.expect(kind)
 	return ok
@@ -201,7 +201,7 @@ func (p *parser) word(word string) bool {
 	return true
 }
 
-// list reads "open item, item, … close". What may be empty is up to min.
+// list reads "open item, item, … close". The list may be empty.
 func (p *parser) list(open, close tokenKind, item func() bool) bool {
 	if !p.skip(open) {
 		return false
@@ -453,7 +453,7 @@ func (p *parser) symbol(lead []string) bool {
 	}
 	s := &Symbol{Name: name.val, Pos: name.pos}
 	if ok = p.symbolRange(s); !ok || p.bad {
-		p.guessed[name.val] = true // its uses are no errors of their own
+		p.guessed[name.val] = true // uses of the symbol report no further errors
 	}
 	if !ok {
 		return false
@@ -503,7 +503,7 @@ func (p *parser) extern(lead []string) bool {
 		})
 	}
 	if !ok || !p.externFlags(e) {
-		p.b.externs[e.Name] = nil // declared, and unknown how
+		p.b.externs[e.Name] = nil // declared, with an error: calls report no further errors
 		return false
 	}
 	if len(e.Mut) > maxTensors || e.Results > maxTensors {
@@ -567,8 +567,8 @@ func (p *parser) state(lead []string) bool {
 	return ok
 }
 
-// globalTensor reads what declarations of weights and states have after their keyword: a
-// name, a type, and the expression if there is one. It returns nil where one is wrong.
+// globalTensor reads a declaration of a weight or state after its keyword: a name, a type
+// and an optional expression. It returns nil if there is an error in them.
 func (p *parser) globalTensor() (w *Weight, ok bool) {
 	p.advance()
 	name, ok := p.expect(tokGlobal)
@@ -593,8 +593,8 @@ func (p *parser) globalTensor() (w *Weight, ok bool) {
 	return w, true
 }
 
-// poisonGlobal notes a weight or state whose declaration has an error, so that
-// its uses are no errors of their own.
+// poisonGlobal records a weight or state whose declaration has an error, so that its
+// uses report no further errors.
 func (p *parser) poisonGlobal(name string) bool {
 	if _, ok := p.b.weights[name]; !ok {
 		p.b.weights[name] = -1
@@ -619,7 +619,7 @@ func (p *parser) weightExpr(depth int) (*WeightExpr, bool) {
 	}
 	known := false
 	if e.Op, known = weightOpOf(p.tok.val); !known {
-		p.errorAt(p.tok.pos, "%s is none of %v", p.tok.val, weightOpNames())
+		p.errorAt(p.tok.pos, "%s is not one of %v", p.tok.val, weightOpNames())
 		p.bad = true
 	}
 	p.advance()

@@ -32,7 +32,7 @@ func (p *parser) intValue(t token, neg bool) int64 {
 	return v
 }
 
-// fault reports something that is wrong in meaning, not in syntax.
+// fault reports an error of meaning in correct syntax.
 func (p *parser) fault(pos Pos, format string, args ...any) {
 	p.bad = true
 	p.errorAt(pos, format, args...)
@@ -72,8 +72,8 @@ func (p *parser) dim() (dim.Dim, bool) {
 	return r.sum(0)
 }
 
-// dimReader reads one dim expression; it bounds how large it is, since every
-// operator may cost as much as the limit of package dim on terms.
+// dimReader reads one dim expression. It bounds the number of operands, since the work of
+// each operator is bounded only by the limit of package dim on terms.
 type dimReader struct {
 	*parser
 	tokens int
@@ -139,7 +139,7 @@ func (r *dimReader) factor(depth int) (dim.Dim, bool) {
 	switch t.kind {
 	case tokMinus:
 		r.advance()
-		if n := r.tok; n.kind == tokInt { // -9223372036854775808 has no positive twin
+		if n := r.tok; n.kind == tokInt { // the absolute value of -9223372036854775808 is no int64
 			r.advance()
 			return dim.Const(r.intValue(n, true)), true
 		}
@@ -196,8 +196,9 @@ func (p *parser) float() (v float64, is bool) {
 	return v, true
 }
 
-// attr reads name=value. What a bare word means goes by the op's table entry;
-// in calls (op is nil) it is a declared symbol, else an enum value.
+// attr reads name=value. The op's table entry tells whether a bare word is an enum value. If
+// it does not list the attribute, or op is nil (calls), a word that is a declared symbol is a
+// dim expression, and another one an enum value.
 func (p *parser) attr(op *Op) (Attr, bool) {
 	a := Attr{Name: p.tok.val, Pos: p.tok.pos}
 	p.advance()

@@ -2,8 +2,8 @@ package ir
 
 import "pwc/internal/termsafe"
 
-// valueName is a name in a function: a number that the printer gave to a value
-// without a name is not that value's name.
+// valueName is the text of a value in a function. A number that the printer gave to a value
+// without a name does not become its name.
 type valueName struct {
 	name   string
 	number bool
@@ -171,7 +171,7 @@ func (p *parser) returns(results []Type, placed [][]Placement) bool {
 		}
 		p.advance()
 	}
-	// A comment before the brace moves before the return; it has no other place.
+	// A comment before the brace moves before the return statement, because Func keeps no other.
 	last := p.open()
 	for len(last) > 0 && last[len(last)-1] == "" {
 		last = last[:len(last)-1]
@@ -311,8 +311,7 @@ func (p *parser) operation(names []token) (*Node, bool) {
 	return p.node(name, op, ext, args, attrs, names, types, places, loc), true
 }
 
-// attrOp returns the op whose table entry says what attributes mean; nil for
-// calls.
+// attrOp returns the op whose table entry lists the attributes; nil for calls.
 func attrOp(op *Op) *Op {
 	if op == OpCall.Op() {
 		return nil
@@ -420,9 +419,8 @@ func (p *parser) reference() Value {
 	return v
 }
 
-// syncStatement skips to what may be the next statement or the end of the
-// function. Of the first tokens of lines, operands that were broken over lines
-// are no statements.
+// syncStatement skips to what may be the next statement or the end of the function. A
+// statement begins a line, but lines may also begin with an operand of the last statement.
 func (p *parser) syncStatement() {
 	for ; p.tok.kind != tokEOF && p.tok.kind != tokRBrace; p.advance() {
 		if p.tok.first && p.startsStatement() {

@@ -7,13 +7,14 @@ import (
 	"pwc/ir/dim"
 )
 
-// Placements returns how the values of f are spread over the ranks of a group, by value; what
-// is unknown because f breaks the rules is Varying. It is what the verifier checks.
+// Placements returns how the values of f are spread over the ranks of a group, by value.
+// The verifier checks placements by the same analysis. If f breaks their rules, values whose
+// placement is unknown are Varying.
 //
 // The analysis follows the values in program order. A value that is the same on each rank is
-// Replicated; an operand that is not, or the rank, makes the results Sharded, Partial or
-// Varying. Sharded is kept where an op works along other axes, and a product whose inner axis
-// is sharded is Partial. A partial sum stays one through ops that are linear in it.
+// Replicated. If an operand is not, or if the node uses the rank, results are Sharded, Partial or
+// Varying. Sharded is kept if an op works along other axes. A GEMM whose inner axis is
+// sharded is Partial. A partial sum stays Partial through ops that are linear in it.
 func (m *Module) Placements(f *Func, g *Group) []Placement {
 	if f == nil || g == nil {
 		return nil
@@ -45,8 +46,8 @@ func (fb *FuncBuilder) Placed(v Value) []Placement {
 	return out
 }
 
-// spread is a Placement, or undetermined: of memory that nothing has written and of zeros, which are
-// whatever they are written or added to.
+// spread is a Placement. It is undetermined (any) for unwritten memory and for zeros, which
+// may be used as any Placement.
 type spread struct {
 	kind PlacementKind
 	any  bool
@@ -68,8 +69,8 @@ type placer struct {
 	g       *Group
 	at      []spread // by value
 	report  func(node int, format string, args ...any)
-	current int // the node that is looked at
-	next    int // of a function under construction: the first that was not
+	current int // the node that is analysed
+	next    int // in a function under construction: the first node that is not analysed
 }
 
 func newPlacer(m *Module, f *Func, g *Group) *placer {
@@ -78,7 +79,8 @@ func newPlacer(m *Module, f *Func, g *Group) *placer {
 	return p
 }
 
-// meet gives values that are new in the function's table the spread that they have by themselves.
+// meet sets the spread of values that were added to the function's table: that of their
+// declaration, or else Replicated until their node is analysed.
 func (p *placer) meet() {
 	for i := len(p.at); i < len(p.f.Values); i++ {
 		s := spread{}
@@ -96,7 +98,7 @@ func (p *placer) meet() {
 	}
 }
 
-// placement is what others are told of a value.
+// placement returns a value's spread as a Placement; undetermined is Replicated.
 func (p *placer) placement(v Value) Placement {
 	out := Placement{Group: p.g.Name}
 	if s := p.at[v]; !s.any {
@@ -118,7 +120,7 @@ func (p *placer) exported() []Placement {
 	return out
 }
 
-// weight follows a weight's expression.
+// weight returns the spread of a weight, from its expression or its declaration.
 func (p *placer) weight(w *Weight) spread {
 	if w.Expr == nil || !w.Expr.sharded() {
 		return p.declared(w.Placements)
@@ -130,7 +132,8 @@ func (p *placer) weight(w *Weight) spread {
 	return s
 }
 
-// expr follows a weight expression. Shapes are not known here, so a reshape loses the axis.
+// expr returns the spread of a weight expression. Shapes are not known here, so a reshape of
+// parts is Varying.
 func (p *placer) expr(e *WeightExpr) spread {
 	if s, ok := e.Shard(); ok && s.Group == p.g.Name {
 		if p.g.parts(s) == p.g.Size && !slices.ContainsFunc(e.Args, (*WeightExpr).sharded) {
@@ -181,7 +184,7 @@ func (p *placer) function() {
 	}
 }
 
-// becomes reports a value that is read as if it were spread otherwise.
+// becomes reports a value with spread have that is used where spread want is needed.
 func (p *placer) becomes(node int, have, want spread, verb, what string) {
 	tp := p.g.Name
 	switch {
@@ -237,14 +240,14 @@ func (p *placer) all(n *Node, s spread) []spread {
 
 func (p *placer) varying() spread { return spread{kind: Varying, from: p.current} }
 
-// ranked reports whether the node's attributes or types go by the rank.
+// ranked reports whether the node's attributes or result types depend on the rank.
 func (p *placer) ranked(n *Node) bool {
 	has := func(d dim.Dim) bool { return p.g.Rank != "" && slices.Contains(d.Symbols(), p.g.Rank) }
 	return slices.ContainsFunc(n.Attrs, func(a Attr) bool { return has(a.Dim) || slices.ContainsFunc(a.Dims, has) }) ||
 		slices.ContainsFunc(n.Results, func(r Value) bool { return slices.ContainsFunc(p.f.Type(r).Shape, has) })
 }
 
-// write gives what n writes its spread. Parameters and states keep what they are declared to be.
+// write sets the spread of a version that n makes. Parameters and states keep their declared one.
 func (p *placer) write(n *Node, w Version, out []spread) {
 	dst := p.at[n.Args[w.Arg]]
 	written := out[len(out)-1]
@@ -265,19 +268,19 @@ func (p *placer) write(n *Node, w Version, out []spread) {
 	p.at[w.Value] = dst
 }
 
-// zero reports whether all that n reads is undetermined.
+// zero reports whether all operands of n are undetermined.
 func (p *placer) zero(n *Node) bool {
 	return !slices.ContainsFunc(n.Args, func(a Value) bool { return !p.at[a].any })
 }
 
-// collective finds how the result of an exchange is spread.
+// collective returns the spread of a collective's result.
 func (p *placer) collective(n *Node) spread {
 	x, rank := p.at[n.Args[0]], p.f.Type(n.Args[0]).Rank()
 	axis := 0
 	if n.Op.Padding == PadRanks {
 		axis = n.Axis("axis", rank)
 	}
-	if n.Group() != p.g.Name { // of each element or block, so linear and apart
+	if n.Group() != p.g.Name { // an exchange over another group keeps the spread over this one
 		if n.Op.Padding == PadRanks && x.shardedAt(axis) {
 			return p.varying()
 		}
@@ -305,8 +308,9 @@ func (p *placer) collective(n *Node) spread {
 	return out
 }
 
-// linear finds how the results of an op that reads a partial sum are spread: it stays one
-// where the op is linear in it, and anything else reads it as if it were whole.
+// linear returns the spread of the results of an op that reads a partial sum. They are
+// Partial if the op is linear in it. Another op would read the partial sum as if it were the
+// whole, which is reported.
 func (p *placer) linear(n *Node) spread {
 	i := slices.IndexFunc(n.Args, func(a Value) bool { return p.at[a].partial() })
 	x := p.at[n.Args[i]]
@@ -321,7 +325,7 @@ func (p *placer) linear(n *Node) spread {
 	return p.varying()
 }
 
-// spoils says why an op that may be linear is not, or "".
+// spoils returns why an op that can be linear in partial sums is not, or "".
 func (p *placer) spoils(n *Node) string {
 	if n.Op.ID == OpAdd || n.Op.ID == OpSub || n.Op.Class == Contract {
 		return "what is added to it is added on every rank"
@@ -334,13 +338,13 @@ func (p *placer) summands(n *Node, lo int) bool {
 	return !slices.ContainsFunc(n.Args[min(lo, len(n.Args)):], func(a Value) bool { return !p.at[a].partial() && !p.at[a].any })
 }
 
-// whole reports whether operands are the same on every rank.
+// whole reports whether operands are the same on every rank. Operands that n lacks are.
 func (p *placer) whole(n *Node, operands ...int) bool {
 	return !slices.ContainsFunc(operands, func(i int) bool { return i < len(n.Args) && !p.at[n.Args[i]].same() })
 }
 
-// isLinear reports whether n is linear in the operands that are partial sums: op(a+b) = op(a)+op(b),
-// but for rounding, with all others the same on every rank.
+// isLinear reports whether n is linear in the operands that are partial sums: op(a+b) =
+// op(a)+op(b) except for rounding, while other operands are the same on every rank.
 func (p *placer) isLinear(n *Node) bool {
 	if p.ranked(n) {
 		return false

@@ -43,7 +43,7 @@ var shardRules = map[Class]func(*placer, *Node) spread{
 	Draw:      (*placer).aligned,
 }
 
-// rankPart reports whether a slice takes the part that the rank names: [r*d, (r+1)*d) of size*d.
+// rankPart reports whether a slice takes the part of rank r: [r*d, (r+1)*d) of size*d.
 func (p *placer) rankPart(n *Node) bool {
 	if p.g.Rank == "" || n.Int("step") != 1 {
 		return false
@@ -69,7 +69,7 @@ func (p *placer) aligned(n *Node) spread {
 		}
 		one := isOne(p.f.Type(a).Shape[s.axis])
 		if s.axis += rank - p.f.Type(a).Rank(); one && !isOne(p.f.Type(n.Results[0]).Shape[s.axis]) {
-			return p.varying() // repeated beside what ranks have in common
+			return p.varying() // broadcast: each rank repeats its own element
 		}
 		if !out.any && out.axis != s.axis {
 			return p.varying()
@@ -79,7 +79,7 @@ func (p *placer) aligned(n *Node) spread {
 	return out
 }
 
-// reduced is for reductions: one over the axis of the parts makes partial sums, if it is a sum.
+// reduced is for reductions. A sum over the axis of the parts is Partial.
 func (p *placer) reduced(n *Node) spread {
 	x, rank := p.at[n.Args[0]], p.f.Type(n.Args[0]).Rank()
 	if !x.sharded() {
@@ -106,8 +106,8 @@ func (p *placer) reduced(n *Node) spread {
 	return spread{kind: Sharded, axis: x.axis - before}
 }
 
-// besideLast is for ops that work along one axis, attribute axis or the last, of their first
-// operand, and for rope, whose pairs are there too.
+// besideLast is for ops that work along one axis of their first operand: attribute axis, or
+// else the last. That includes rope, which pairs elements of the last axis.
 func (p *placer) besideLast(n *Node) spread {
 	x, rank := p.at[n.Args[0]], p.f.Type(n.Args[0]).Rank()
 	if !x.sharded() || slices.ContainsFunc(n.Args[1:], func(a Value) bool { return !p.at[a].same() }) {
@@ -126,7 +126,8 @@ func (p *placer) besideLast(n *Node) spread {
 	return spread{kind: Sharded, axis: x.axis}
 }
 
-// contracted is for products: parts along the inner axis of both operands make partial sums.
+// contracted is for GEMMs. If both operands are sharded along the inner axis, the result is
+// Partial.
 func (p *placer) contracted(n *Node) spread {
 	x, w := p.at[n.Args[0]], p.at[n.Args[1]]
 	xRank, wRank, rank := p.f.Type(n.Args[0]).Rank(), p.f.Type(n.Args[1]).Rank(), p.f.Type(n.Results[0]).Rank()
@@ -159,7 +160,7 @@ func (p *placer) contracted(n *Node) spread {
 	return p.varying()
 }
 
-// attended is for attention: heads and sequences are apart.
+// attended is for attention, whose heads and sequences are independent.
 func (p *placer) attended(n *Node) spread {
 	first, rank := p.at[n.Args[0]], p.f.Type(n.Args[0]).Rank()
 	for _, a := range n.Args {
@@ -212,8 +213,8 @@ func (p *placer) moved(n *Node) spread {
 	return p.varying()
 }
 
-// reshaped finds the axis of the result on which the ranks' parts can be concatenated: the axes
-// before it have as many elements as the axes before the operand's axis.
+// reshaped finds the axis of the result along which the ranks' parts can be concatenated: the
+// axes before it have as many elements as the axes before the operand's axis.
 func (p *placer) reshaped(from, to Type, axis int) spread {
 	before := Type{Shape: from.Shape[:axis]}.Elements()
 	for i := range to.Shape {
@@ -224,7 +225,7 @@ func (p *placer) reshaped(from, to Type, axis int) spread {
 	return p.varying()
 }
 
-// indexed is for ops that take positions from a tensor.
+// indexed is for ops that take indices from a tensor.
 func (p *placer) indexed(n *Node) spread {
 	x, index := p.at[n.Args[0]], p.at[n.Args[1]]
 	if n.Op.Lowering == LowerScatter {

@@ -46,7 +46,7 @@ func Format(name string, text []byte) ([]byte, error) {
 type FuncPrinter struct {
 	m     *Module
 	f     *Func
-	names []string // by value, for parameters and results; versions have their base's
+	names []string // by value, for parameters and results; a version has the name of its base
 }
 
 // NewFuncPrinter names the values of f, a function over m's declarations.
@@ -261,7 +261,7 @@ type textPrinter struct {
 	b      []byte
 	trivia bool // write comments and blank lines too
 	indent int
-	top    bool // nothing stands in the block yet: no blank line here
+	top    bool // the block has no line yet: leave out blank lines
 }
 
 // lead writes the comments and blank lines before a construct.
@@ -303,7 +303,7 @@ func (p *textPrinter) declare(t Trivia, s string) {
 	p.line(s, t.Trail)
 }
 
-// end writes the comments before a closing brace; blank lines there go.
+// end writes the comments before a closing brace, without blank lines at their end.
 func (p *textPrinter) end(lead []string) {
 	for len(lead) > 0 && lead[len(lead)-1] == "" {
 		lead = lead[:len(lead)-1]
@@ -363,7 +363,7 @@ func (p *textPrinter) module() {
 	p.line("}", m.Tail.Trail)
 }
 
-// tensorText is the declaration of a weight, or of a state as one.
+// tensorText returns the declaration of a weight, or of a state that is given as a weight.
 func tensorText(keyword string, w *Weight) string {
 	b := append([]byte(keyword+" @"), quoteName(w.Name)...)
 	b = appendPlacements(append(append(b, " : "...), w.Type.String()...), w.Placements)

@@ -10,8 +10,8 @@ type Rewriter struct {
 }
 
 // Rewrite builds a new function from f, with the same parameters and
-// declarations: visit is called once for every node and decides what becomes
-// of it. The module is not changed; the caller puts the function into it. The
+// declarations. It calls visit once for every node, in program order; visit keeps, replaces
+// or drops the node. The module is not changed; the caller puts the function into it. The
 // result is verified.
 func Rewrite(m *Module, f *Func, visit func(rw *Rewriter, i int, n *Node)) (*Func, error) {
 	out, err := RewriteUnverified(m, f, visit)
@@ -100,7 +100,7 @@ func (rw *Rewriter) Map(v Value) Value {
 	return rw.to[v]
 }
 
-// Replace makes later uses of the old value mean the new one.
+// Replace maps later uses of the old value to the new one.
 func (rw *Rewriter) Replace(old, new Value) { rw.to[old] = new }
 
 // Keep adds the node again, on the mapped operands.

@@ -7,9 +7,9 @@ import (
 	"pwc/ir/dim"
 )
 
-// Verify checks every rule of the language on a finished module and returns
-// all violations as an [ErrorList], or nil. It runs after parsing and after
-// every pass, whatever a pass has left.
+// Verify checks the functions of a module against every rule of the language and returns
+// all violations as an [ErrorList], or nil. It runs after parsing and after every pass, and
+// also reports functions whose tables a pass has left inconsistent.
 func (m *Module) Verify() error {
 	var errs ErrorList
 	for _, f := range m.Funcs {
@@ -33,7 +33,7 @@ func verifyFunc(m *Module, f *Func) ErrorList {
 	v := &verifier{m: m, f: f, symbols: make(map[string]dim.Interval, len(m.Symbols)), latest: make([]Value, len(f.Values)), defined: make([]bool, len(f.Values))}
 	v.tables()
 	if len(v.errs) > 0 {
-		return v.errs // the rest takes the tables for granted
+		return v.errs // the checks below rely on the tables
 	}
 	for _, s := range m.Symbols {
 		v.symbols[s.Name] = dim.Interval{Lo: s.Lo, Hi: s.Hi}
@@ -65,8 +65,8 @@ func (v *verifier) bounds(sym string) (dim.Interval, bool) {
 // is reports whether x is a value of the function.
 func (v *verifier) is(x Value) bool { return x >= 0 && int(x) < len(v.f.Values) }
 
-// tables checks that what the function's tables say of each other can be looked
-// up. Operands and returned values are looked at where they are used.
+// tables checks the indices that the function's tables hold into each other, so that later
+// checks can use them. Indices of operands and returned values are checked at their uses.
 func (v *verifier) tables() {
 	f := v.f
 	for i := range f.Values {
@@ -76,7 +76,7 @@ func (v *verifier) tables() {
 	}
 	for i, p := range f.Params {
 		if !v.is(p) || f.Values[p].Kind != ParamValue || int(f.Values[p].Index) != i {
-			v.report(-1, "parameter %d of @%s is no value that says so", i, f.Name)
+			v.report(-1, "parameter %d of @%s is not a parameter value with that index", i, f.Name)
 		}
 	}
 	for i, n := range f.Nodes {
@@ -84,16 +84,16 @@ func (v *verifier) tables() {
 		case n == nil || n.Op == nil:
 			v.errs = append(v.errs, &Error{Source: v.m.Source, Func: f.Name, Node: i, Msg: "the node has no op"})
 		case (n.Op.Class == Call) != (n.Extern != nil):
-			v.report(i, "%s is a call of no extern op, or no call of one", n.Op.Name)
+			v.report(i, "%s: a call needs an extern op, and another op cannot have one", n.Op.Name)
 		case slices.ContainsFunc(n.Results, func(r Value) bool { return !v.is(r) }):
 			v.report(i, "%s has a result that is no value of the function", n.Name())
 		case slices.ContainsFunc(n.Versions, func(w Version) bool { return !v.is(w.Value) || w.Arg < 0 || w.Arg >= len(n.Args) }):
-			v.report(i, "%s has a version of no operand, or that is no value of the function", n.Name())
+			v.report(i, "%s has a version whose operand or value does not exist", n.Name())
 		}
 	}
 }
 
-// valueError returns what is wrong with what a value says of itself, or "".
+// valueError returns what is wrong with the fields of a value, or "".
 func (v *verifier) valueError(x Value) string {
 	info := &v.f.Values[x]
 	made, count := false, -1
@@ -116,11 +116,11 @@ func (v *verifier) valueError(x Value) string {
 	}
 	switch {
 	case count >= 0 && (info.Index < 0 || int(info.Index) >= count):
-		return fmt.Sprintf("is number %d of %d", info.Index, count)
+		return fmt.Sprintf("has index %d, want less than %d", info.Index, count)
 	case made && (info.Node < 0 || int(info.Node) >= len(v.f.Nodes)), !made && info.Node != -1:
-		return fmt.Sprintf("is made by node %d", info.Node)
+		return fmt.Sprintf("has node %d, which cannot define it", info.Node)
 	case !own:
-		return fmt.Sprintf("lies in the storage of value %d", info.Base)
+		return fmt.Sprintf("has value %d as its base", info.Base)
 	}
 	return ""
 }
@@ -138,8 +138,8 @@ func (v *verifier) problem(x Value) string {
 	return ""
 }
 
-// node checks a node and defines what it makes, also where it has an error: uses
-// of its results are then no errors of their own.
+// node checks a node and defines its results and versions, even if it has an error: uses of
+// them then report no further errors.
 func (v *verifier) node(i int, n *Node) {
 	good := true
 	for j, a := range n.Args {

@@ -1,10 +1,10 @@
 package ir
 
-// WeightOp is what a weight expression does.
+// WeightOp is the op of a weight expression.
 type WeightOp uint8
 
-// The ops of weight expressions. All but the first and the last mean what the op of functions
-// of that name means.
+// The ops of weight expressions. All but the first and the last have the meaning of the op of
+// functions with that name.
 const (
 	WeightTensor WeightOp = iota // the tensor that WeightExpr.Name names
 	WeightConcat
@@ -16,7 +16,7 @@ const (
 	numWeightOps
 )
 
-// weightRows are the rows of the ops, which have their operands and attributes.
+// weightRows are the table entries of the ops, with their operands and attributes.
 var weightRows = [numWeightOps]*Op{
 	WeightConcat:    OpConcat.Op(),
 	WeightSlice:     OpSlice.Op(),
@@ -36,7 +36,7 @@ func weightOpOf(name string) (WeightOp, bool) {
 	return WeightTensor, false
 }
 
-// Op returns the row that says which operands and attributes the op has; nil for WeightTensor.
+// Op returns the table entry with the op's operands and attributes; nil for WeightTensor.
 func (o WeightOp) Op() *Op {
 	if o >= numWeightOps {
 		return nil

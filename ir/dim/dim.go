@@ -2,8 +2,8 @@
 // named symbols, plus floor division by positive constants.
 //
 // A Dim is an immutable value in normal form. Two Dims are equal exactly when
-// their normal forms match; what differs in form is not claimed to be equal.
-// The normal form knows the ring laws, and of floor division that
+// their normal forms match; Dims that differ may still have the same values.
+// The normal form applies the ring laws, and these laws of floor division:
 //
 //	(c·p + q) / c     = p + q / c                every coefficient of q in [0, c)
 //	(g·p + r) / (g·c) = (p + r / g) / c          r an integer
@@ -31,8 +31,7 @@ var (
 	// ErrDivisor says that FloorDiv was asked to divide by 0 or less.
 	ErrDivisor = errors.New("dim: divisor is not positive")
 	// ErrTooLarge says that an expression is larger or nests floor divisions
-	// deeper than any shape does; the limits keep the parsing of outside bytes
-	// bounded.
+	// deeper than any shape does. The limits bound the work of parsing untrusted text.
 	ErrTooLarge = errors.New("dim: expression too large")
 	// ErrName says that a symbol's name is not one that ValidName accepts.
 	ErrName = errors.New("dim: not a symbol name")
@@ -100,7 +99,7 @@ func (d Dim) Err() error {
 	return d.p.err
 }
 
-// firstErr returns whichever of d and e carries an error.
+// firstErr returns the first of d and e that carries an error, and true if there is one.
 func firstErr(d, e Dim) (Dim, bool) {
 	if d.Err() != nil {
 		return d, true
@@ -108,7 +107,7 @@ func firstErr(d, e Dim) (Dim, bool) {
 	return e, e.Err() != nil
 }
 
-// Const returns d's value if d is a constant. A Dim with an error is not.
+// Const returns d's value if d is a constant. A Dim with an error is no constant.
 func (d Dim) Const() (int64, bool) { return d.k, d.p == nil }
 
 // Add returns d + e.

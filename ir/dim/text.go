@@ -159,8 +159,8 @@ func Parse(text string) (Dim, error) {
 	return d, nil
 }
 
-// parser reads text from pos. After err is set, what its methods return means
-// nothing and they stop soon.
+// parser reads text from pos. After err is set, pos is at the end of the text, and results
+// of methods are meaningless.
 type parser struct {
 	text string
 	pos  int
@@ -270,7 +270,7 @@ func (p *parser) unary(depth int) Dim {
 	case c == '-':
 		p.pos++
 		if c := p.peek(); '0' <= c && c <= '9' {
-			return Const(p.integer(true)) // math.MinInt64 has no positive twin
+			return Const(p.integer(true)) // -math.MinInt64 is no int64
 		}
 		d := p.unary(depth + 1)
 		if !p.spend(at, d.size()) {

@@ -33,7 +33,7 @@ const (
 	count  // number of constants above
 )
 
-// class is what kind of number a dtype holds.
+// class is the kind of a dtype's numbers.
 type class uint8
 
 const (
@@ -44,7 +44,7 @@ const (
 	classBool
 )
 
-// info is everything about a dtype that is not its rounding.
+// info has the properties of a dtype, except for its rounding.
 type info struct {
 	name     string
 	bits     uint8
@@ -112,7 +112,7 @@ func (d DType) String() string { return d.info().name }
 func (d DType) Bits() int { return int(d.info().bits) }
 
 // Bytes returns the bytes that n ≥ 0 contiguous elements take: ceil(n·Bits/8).
-// The product wraps when it exceeds an int64; CheckedBytes says when.
+// The product wraps when it exceeds an int64; CheckedBytes reports that.
 func (d DType) Bytes(n int64) int64 {
 	bits := int64(d.info().bits)
 	if bits >= 8 {
@@ -122,8 +122,8 @@ func (d DType) Bytes(n int64) int64 {
 	return n/8*bits + (n%8*bits+7)/8
 }
 
-// CheckedBytes is Bytes for counts from outside: false when n is negative or
-// the bytes exceed an int64.
+// CheckedBytes is Bytes for untrusted counts. It returns false if n is negative or the
+// bytes exceed an int64.
 func (d DType) CheckedBytes(n int64) (int64, bool) {
 	if n < 0 {
 		return 0, false
@@ -143,13 +143,13 @@ func (d DType) Int() bool {
 	return c == classSigned || c == classUnsigned
 }
 
-// Signed reports whether d can hold a negative number: the signed integers,
-// and the floats but E8M0.
+// Signed reports whether d can hold a negative number: signed integers, and floats
+// except for E8M0.
 func (d DType) Signed() bool {
 	c := d.info().class
 	return c == classSigned || c == classFloat && d != E8M0
 }
 
-// Computes reports whether ops compute on d. The others parse, print, hash and
-// load, and nothing else.
+// Computes reports whether ops compute on d. Tensors of other dtypes can be loaded, cut,
+// joined and reordered (reshape, transpose, broadcast_to, slice, split, concat).
 func (d DType) Computes() bool { return d.info().computes }

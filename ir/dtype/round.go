@@ -49,7 +49,7 @@ func (f *format) round(x float64) float64 {
 	var r float64
 	if exp >= f.emin {
 		// Add just under half a unit of the last kept place, one more if that
-		// place is odd, and cut; a carry moves into the exponent by itself.
+		// place is odd, and cut; a carry correctly increments the exponent.
 		drop := f64Mantissa - f.mantissa
 		bits += 1<<(drop-1) - 1 + bits>>drop&1
 		r = math.Float64frombits(bits &^ (1<<drop - 1))
@@ -64,7 +64,7 @@ func (f *format) round(x float64) float64 {
 	return r
 }
 
-// special returns what f has for x, an infinity or a NaN.
+// special returns f's value for x, an infinity or a NaN.
 func (f *format) special(x float64) float64 {
 	switch {
 	case f.over == toInf:
@@ -77,10 +77,9 @@ func (f *format) special(x float64) float64 {
 	return math.Copysign(f.max, x)
 }
 
-// roundE8M0 returns the power of two nearest to x, a tie (1.5·2^k) going up as
-// PyTorch's float8_e8m0fnu does. Zero and everything below is 2^-127's side or
-// has no value: ±0 gives 2^-127, negative numbers and magnitudes that would
-// need 2^128 give NaN.
+// roundE8M0 returns the power of two nearest to x; a tie (1.5·2^k) goes up, as in
+// PyTorch's float8_e8m0fnu. ±0 and positive numbers below 2^-127 give 2^-127. Negative
+// numbers, numbers from 1.5·2^127 on and NaN give NaN.
 func roundE8M0(x float64) float64 {
 	const least, most = 0x1p-127, 0x1p127
 	switch {
@@ -96,12 +95,12 @@ func roundE8M0(x float64) float64 {
 	return math.Ldexp(1, exp)
 }
 
-// Round returns the value of d nearest to x, ties to even, in one rounding.
-// For types that are not floats it returns x.
+// Round returns the value of d nearest to x in one rounding, ties to even; ties of e8m0 go
+// up. For types that are not floats it returns x.
 //
-// Past the largest finite value f32, f16, bf16 and f8e5m2 give an infinity,
-// f8e4m3 and e8m0 a NaN, f4e2m1 its largest value. NaN stays NaN where the
-// format has one; f4e2m1 has none and gives 6.
+// Numbers that round past the largest finite value give an infinity in f32, f16, bf16 and
+// f8e5m2, a NaN in f8e4m3 and e8m0, and the largest value in f4e2m1. Negative numbers give a
+// NaN in e8m0. NaN stays NaN; f4e2m1 has no NaN and gives 6.
 func (d DType) Round(x float64) float64 {
 	switch d {
 	case F32:

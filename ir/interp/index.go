@@ -1,9 +1,9 @@
 package interp
 
-// positions visits, for every element of index, the slices that it selects along an axis: outer
-// times inner elements of a tensor of the given shape. It passes the element's number and its
-// value. It does not visit indices out of range. It reports them once (C12), unless the slices
-// are empty, or the index is -1 and skip is set.
+// positions visits the slice that each element of index selects along an axis of a tensor of the
+// given shape: outer times inner elements. i is the element's number, and position its value. It
+// does not visit indices out of range. It reports each of them (C12), unless slices are empty, or
+// the index is -1 and skip is set.
 func (n *node) positions(shape []int64, axis int, index *Tensor, skip bool, visit func(outer, inner, i, position int)) {
 	outer, inner := 1, 1
 	for a, d := range shape {

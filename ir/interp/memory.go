@@ -44,9 +44,10 @@ func (e *MemoryError) Unwrap() []error {
 const elementBytes = 8 // of a float64 or an int64
 
 // checkMemory compares the memory of the run at each node with Env.MaxBytes. It counts the values
-// that the node or later ones read, the node's results, and for the node itself as much again as
-// its results and the longest of its axes: reductions, sorts and the check of extern ops need
-// that. A node with sizes that only an extern op knows counts as 0.
+// that the node or later ones read and the node's results. For the node itself it adds the size of
+// its results and the longest axis of its operands, which reductions and sorts need, or, for an
+// extern op, the size of its operands, which are compared with copies. Results with a size that
+// only an extern op knows count as 0.
 func (r *run) checkMemory(last []int) error {
 	limit := r.env.MaxBytes
 	limit = min(limit, addressable)

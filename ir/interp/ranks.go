@@ -8,7 +8,8 @@ import (
 	"pwc/ir"
 )
 
-// RunRanks runs f on all devices of m's world, node by node, so that they meet at collectives.
+// RunRanks runs f on all devices of m's world, node by node, so that they can exchange values in
+// collectives.
 // Each device has its own weights, states and inputs: envs and inputs have one entry for each
 // device, in the order of [ir.Module.GroupRank]. RunRanks binds the load symbols of ranks, and
 // returns the results of every device. Otherwise it behaves like [Run].
@@ -101,7 +102,7 @@ func sameButFor(m *ir.Module, g *ir.Group, d, e int) bool {
 func exchange(n *node, members []*node, rank int) error {
 	for i, o := range members {
 		if a, b := n.args[0], o.args[0]; a.String() != b.String() {
-			return fmt.Errorf("ranks %d and %d bring %s and %s", rank, i, a, b)
+			return fmt.Errorf("operands differ between ranks: rank %d has %s, rank %d has %s", rank, a, i, b)
 		}
 	}
 	out := n.out[0]

@@ -6,8 +6,8 @@ import (
 	"pwc/ir"
 )
 
-// rules has the computation of every op of the table, by name. It is never written. Calls have no
-// rule: [Env.Externs] has their references.
+// rules has the computation of every op of the table except for calls, whose references are in
+// [Env.Externs], and collectives ([RunRanks]). It is never written.
 var rules = map[ir.OpID]rule{
 	// Pointwise, one operand.
 	ir.OpNeg:        unaryRule(func(x float64) float64 { return -x }, func(x int64) int64 { return -x }),

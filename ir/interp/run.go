@@ -1,6 +1,6 @@
 // Package interp is the reference interpreter of the IR. It defines every op by plain loops over
-// float64 and int64. Tests hold compilers, kernels and devices to it. It is written to be easy to
-// check, not fast.
+// float64 and int64. Tests compare compilers, kernels and devices with it. It is written to be
+// easy to check, not fast.
 //
 // Floats are computed in float64 from the stored operands and rounded once to the dtype of the
 // result, for any number of steps in an op. Sums are float64 sums in index order. Literals keep
@@ -278,9 +278,9 @@ func (r *run) leave(i int, n *node) {
 	}
 }
 
-// literal returns a literal operand as a scalar. Its dtype is that of the
-// node's first tensor operand (where's condition aside), or of a creation op's
-// result. A float is not rounded.
+// literal returns a literal operand as a scalar. Its dtype is that of the node's first
+// tensor operand (without where's condition), or that of the result if the op is a
+// Creation. A float is not rounded.
 func (r *run) literal(n *ir.Node, v ir.Value) *Tensor {
 	l := r.f.Values[v].Literal
 	var dt dtype.DType

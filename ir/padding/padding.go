@@ -8,17 +8,18 @@ import (
 	"pwc/ir/dim"
 )
 
-// Mixing is one place that forbids padding: rows mix, or a padded row may report an
-// index out of range.
+// Mixing is a reason why a function cannot be padded: rows mix, or a padded row may report
+// an index out of range.
 type Mixing struct {
 	Node int       // index into Func.Nodes; -1: a parameter or the return
 	Err  *ir.Error // position, loc and reason
 }
 
 // SizeSymbol returns the symbol that counts the rows of a run of f: the first batch symbol
-// in the leading extents of its results, or, where they have none, of its parameters, or,
-// where these have none, in any extent of either. It is false when there is no such symbol.
-// Other batch symbols of f are what plain ones are: bound at each run, and never padded.
+// in the leading extents of its results. If they have none, it is the first in the leading
+// extents of parameters, then in any extent of results, then of parameters. It returns false
+// if there is no such symbol. Other batch symbols of f are like plain symbols: bound at each
+// run, and never padded.
 func SizeSymbol(m *ir.Module, f *ir.Func) (string, bool) {
 	params := make([]ir.Type, len(f.Params))
 	for i, p := range f.Params {
@@ -34,7 +35,8 @@ func SizeSymbol(m *ir.Module, f *ir.Func) (string, bool) {
 	return "", false
 }
 
-// firstBatch returns the first batch symbol in so many first extents of the types.
+// firstBatch returns the first batch symbol in the first axes extents of each type; axes < 0:
+// in all extents.
 func firstBatch(m *ir.Module, types []ir.Type, axes int) (string, bool) {
 	for _, t := range types {
 		for axis, d := range t.Shape {
@@ -51,21 +53,20 @@ func firstBatch(m *ir.Module, types []ir.Type, axes int) (string, bool) {
 	return "", false
 }
 
-// Check reports every place of f that keeps rows of the batch symbol size from
-// being padded, in program order; nil is the proof that they may be. The
-// parameters named by slots, and those that the text says so of, are promised to hold −1 in
-// all padded rows; other parameters may hold anything there, but for integers in positions:
-// those are 0.
+// Check reports every reason why f cannot be padded over the batch symbol size, in program
+// order; nil proves that it can. Parameters that slots names or that are declared "padded -1"
+// are promised to hold −1 in all padded rows. Other integer parameters hold 0 there, and other
+// parameters may hold anything.
 //
-// Rows of parameters and results must lie along the first axis: real rows are
-// then one range of memory.
+// Rows of parameters and results must be along the first axis, so that real rows are
+// one range of memory.
 func Check(m *ir.Module, f *ir.Func, size string, slots ...string) []Mixing {
 	return check(m, f, size, slots, false)
 }
 
-// CheckIndices is Check that trusts the indices of gather and embedding to be those of real
-// rows, or out of range. It is for rows that another function made, of which there may be
-// more in memory than in the step.
+// CheckIndices is like Check, but if gather or embedding takes rows of a tensor of batch rows,
+// it trusts indices to be those of real rows, or out of range. It is for rows that another
+// function made, of which there may be more in memory than in the step.
 func CheckIndices(m *ir.Module, f *ir.Func, size string) []Mixing {
 	return check(m, f, size, nil, true)
 }
@@ -106,10 +107,10 @@ type checker struct {
 	f       *ir.Func
 	size    string
 	s       dim.Dim
-	mixed   []bool // by value; what is not mixed is classed by its type
+	mixed   []bool // by value; the type of a value that is not mixed determines its class
 	slot    []bool // by value: all its elements in padded rows are −1
-	held    []held // by value, of integers and bools
-	trusted bool   // positions name real rows, or none
+	held    []held // by value, for integers and bools
+	trusted bool   // see CheckIndices
 	found   []Mixing
 }
 
@@ -121,11 +122,11 @@ func (c *checker) report(node int, pos ir.Pos, msg string) {
 	c.found = append(c.found, Mixing{Node: node, Err: e})
 }
 
-// rows is where a type has its rows.
+// rows tells where a type has its rows.
 type rows struct {
-	axis  int     // -1: none, the type is uniform
-	group dim.Dim // positions of the axis that are one row
-	why   string  // the type is neither uniform nor row-wise
+	axis  int     // -1: the type has no rows
+	group dim.Dim // number of elements along the axis that are one row
+	why   string  // why the type is neither uniform nor has rows; else ""
 }
 
 // rowsOf finds the rows of a type.
@@ -195,10 +196,11 @@ func (c *checker) node(i int, n *ir.Node) {
 	c.hold(n)
 }
 
-// losesRows reports whether an operand has rows that a result of n must have
-// too. This holds for every op of the table but slice, which may pick rows that
-// are always real, and the allocations, which do not read their operand. An
-// extern op declared split is trusted; any other that may see rows is declared rowwise.
+// losesRows reports whether an operand has rows that a result of n must have too. Ops
+// of the table keep rows, except for slice, which may pick rows that are always real,
+// allocations, which do not read their operand, and ops that pick rows (picks). An extern op
+// declared split is trusted. Other extern ops may have operands with rows only if they are
+// declared rowwise.
 func (c *checker) losesRows(n *ir.Node) bool {
 	if n.Op.ID == ir.OpSlice || n.IsEmpty() || n.Extern != nil && (n.Extern.Split || !n.Extern.Rowwise) || c.picks(n) {
 		return false
@@ -206,7 +208,7 @@ func (c *checker) losesRows(n *ir.Node) bool {
 	return slices.ContainsFunc(n.Args, func(a ir.Value) bool { return c.axis(a) >= 0 })
 }
 
-// picks reports whether n takes rows at positions that are trusted.
+// picks reports whether n takes rows at indices that are trusted.
 func (c *checker) picks(n *ir.Node) bool {
 	if !c.trusted || n.Op.ID != ir.OpGather && n.Op.ID != ir.OpEmbedding {
 		return false

@@ -9,17 +9,16 @@ import (
 	"pwc/ir/dtype"
 )
 
-// held is what is known of the elements of an integer or bool value: of its padded
-// rows, or, where it has no rows, of all. Nothing but positions needs it: a padded row
-// may hold anything, but an index out of range is a fault of the step (C12),
-// whichever row names it.
+// held has bounds of the elements of an integer or bool value: in its padded rows, or,
+// if it has no rows, everywhere. They are used to check indices: a padded row may hold
+// anything, but an index out of range in any row is an error of the step (C12).
 type held struct {
 	dim.Interval         // of every element
-	below        dim.Dim // if not 0: every element is less, which Hi cannot say of a symbol
-	same         bool    // a padded row holds what each real row holds, so it faults where they do
+	below        dim.Dim // if not 0, every element is less; it may be an expression of symbols
+	same         bool    // padded rows equal real rows, so they report only errors that these report
 }
 
-// whole is what any value of a dtype may hold.
+// whole returns the bounds of all values of a dtype.
 func whole(dt dtype.DType) held {
 	bits := dt.Bits()
 	switch {
@@ -33,14 +32,15 @@ func whole(dt dtype.DType) held {
 
 func between(lo, hi int64) held { return held{Interval: dim.Interval{Lo: lo, Hi: hi}} }
 
-// hull is what is known of a value that is one of two.
+// hull returns bounds of a value that is one of two. smaller and larger return bounds of the
+// minimum and the maximum of two.
 func hull(a, b held) held { return between(min(a.Lo, b.Lo), max(a.Hi, b.Hi)) }
 
 func smaller(a, b held) held { return between(min(a.Lo, b.Lo), min(a.Hi, b.Hi)) }
 
 func larger(a, b held) held { return between(max(a.Lo, b.Lo), max(a.Hi, b.Hi)) }
 
-// arithmetic has the ops that [dim.Dim.Bounds] bounds, and says where it overflows.
+// arithmetic has the ops whose results [dim.Dim.Bounds] can bound; it reports overflows.
 var arithmetic = map[ir.OpID]dim.Dim{
 	ir.OpAdd: dim.Sym("a").Add(dim.Sym("b")),
 	ir.OpSub: dim.Sym("a").Sub(dim.Sym("b")),
@@ -50,9 +50,9 @@ var arithmetic = map[ir.OpID]dim.Dim{
 
 func counts(dt dtype.DType) bool { return dt.Int() || dt == dtype.Bool }
 
-// outside sets what values hold that no node makes. Padded rows of parameters are
-// reset to 0; those of a parameter that another function made are the matter of that
-// function.
+// outside sets the bounds of values that no node defines: literals, parameters, weights and
+// states. Padded rows of parameters hold 0, or −1 in slots. If another function computed the
+// parameter, that is trusted.
 func (c *checker) outside(slots []string) {
 	for v := range c.f.Values {
 		info := &c.f.Values[v]
@@ -73,7 +73,7 @@ func (c *checker) outside(slots []string) {
 	}
 }
 
-// hold sets what the results and versions of a node hold.
+// hold sets the bounds of the results and versions of a node.
 func (c *checker) hold(n *ir.Node) {
 	for j, r := range n.Results {
 		if t := c.f.Values[r].Type; counts(t.DType) && !c.mixed[r] {
@@ -98,8 +98,8 @@ func (c *checker) hold(n *ir.Node) {
 	}
 }
 
-// fit returns h where it is true of a value of n, and else what is always true:
-// integers wrap, and rows that were picked out of others are real ones.
+// fit returns h if it holds for a value of n, else the bounds of its dtype: integers wrap,
+// and a value without rows that is made of rows holds real rows, which h does not bound.
 func (c *checker) fit(n *ir.Node, v ir.Value, h held) held {
 	all, rows := whole(c.f.Values[v].Type.DType), c.axis(v) >= 0
 	same, from := true, false
@@ -214,7 +214,7 @@ func (c *checker) result(n *ir.Node, j int) held {
 	return all
 }
 
-// upTo is what positions of an axis hold.
+// upTo returns the bounds of indices of an axis with the given extent.
 func (c *checker) upTo(extent dim.Dim, all held) held {
 	b, ok := extent.Bounds(c.m.Bounds)
 	if !ok || b.Hi-1 > all.Hi {
@@ -254,8 +254,8 @@ func (c *checker) compare(n *ir.Node) held {
 }
 
 // positions returns why padded rows may make n report an index out of range, or "".
-// A step has a real row, which needs the table to have a position at least. What
-// scatter does with slots is in its rule.
+// A step has at least one real row, whose index is valid only if the table's extent is at
+// least 1. The rule of scatter checks its indices.
 func (c *checker) positions(n *ir.Node) string {
 	table, index, axis := 0, 1, 0
 	switch n.Op.ID {
@@ -286,5 +286,5 @@ func (c *checker) positions(n *ir.Node) string {
 	case h.Interval == whole(c.f.Values[n.Args[index]].Type.DType).Interval:
 		what = "any"
 	}
-	return fmt.Sprintf("%s: positions that padded rows compute may be out of range (%s of %s)", n.Name(), what, extent)
+	return fmt.Sprintf("%s: indices that padded rows compute may be out of range (%s of %s)", n.Name(), what, extent)
 }

@@ -7,9 +7,9 @@ import (
 	"pwc/ir/dim"
 )
 
-// rule returns why n does not keep the invariant, or "". Operands have it. The
-// caller checks the types of results, so rules leave out what a type rules out:
-// two row axes, and extents that are no multiple of the size symbol.
+// rule returns why n does not keep the invariant, or "". Operands keep it. The caller
+// checks the types of results, so rules need not check for two row axes, or for extents
+// that are no multiple of the size symbol.
 func (c *checker) rule(n *ir.Node) string {
 	if c.picks(n) {
 		return ""
@@ -43,14 +43,14 @@ var rules = [...]func(*checker, *ir.Node) string{
 
 // keep holds for pointwise ops: an extent that is not the constant 1 never broadcasts, so
 // the rows of all operands lie along the result's row axis, with the same group. A copy
-// has one type, so row i is copied to row i; transpose moves the row axis, and
-// broadcast_to repeats it as a whole. Row i of iota holds i·g…(i+1)·g−1, or its
-// position in another axis, whatever S is; every row of full and const is the same, and
-// empty is memory that later writes fill.
+// has operands of the same type, so row i is copied to row i. Transpose moves the row axis,
+// and broadcast_to repeats all of it. Row i of iota holds i·g…(i+1)·g−1, or indices of
+// another axis, for any S. All rows of full and const are the same, and empty is memory that
+// later writes fill.
 func (c *checker) keep(*ir.Node) string { return "" }
 
-// scan: a real row sums real rows alone, but a parallel scan associates by the number of
-// rows, and the sum is not the same in floats.
+// scan: a real row sums only real rows, but the order of additions in a parallel scan
+// depends on the number of rows, and so does a float sum.
 func (c *checker) scan(n *ir.Node) string { return c.along(n, "runs along") }
 
 func (c *checker) reducesAxis(n *ir.Node) string { return c.along(n, "reduces") }
@@ -74,7 +74,7 @@ func (c *checker) gather(n *ir.Node) string {
 func (c *checker) concat(n *ir.Node) string {
 	for _, a := range n.Args {
 		if len(n.Args) > 1 && c.axis(a) >= 0 && c.axis(a) == c.attrAxis(n) {
-			return "it joins along the rows, and what follows moves with the number of rows"
+			return "it joins along the rows, so the place of later rows depends on the number of rows"
 		}
 	}
 	return ""
@@ -145,9 +145,9 @@ func (c *checker) contract(n *ir.Node) string {
 	return ""
 }
 
-// linearSelect is contract where an index says which matrix a row takes. The
-// rows of x and of the index lie along the same axis of the result, as in
-// pointwise ops; the bias has the weight's first two axes.
+// linearSelect is contract with a matrix that an index selects for each row. The rows of
+// x and of the index are along the same axis of the result, as in pointwise ops. The bias
+// has the weight's first two axes.
 func (c *checker) linearSelect(n *ir.Node) string {
 	switch a := c.axis(n.Args[1]); {
 	case c.last(n, "contracts") != "":
@@ -160,9 +160,9 @@ func (c *checker) linearSelect(n *ir.Node) string {
 	return ""
 }
 
-// attention keeps the axes before the last three apart, and queries too. A query reads all
-// keys, and a key's gradient sums over all queries: a causal mask multiplies those that are
-// padded by 0 at best, which does not hide a NaN.
+// attention is independent along the axes before the last three, and its queries are
+// independent. But a query reads all keys, and a key's gradient sums over all queries. A causal
+// mask only multiplies padded keys and queries by 0, which does not hide a NaN.
 func (c *checker) attention(n *ir.Node) string {
 	sequence := c.f.Values[n.Args[0]].Type.Rank() - 3
 	switch {
@@ -179,32 +179,32 @@ func (c *checker) scatter(n *ir.Node) string {
 	dst, idx := c.axis(n.Args[0]), c.axis(n.Args[1])
 	switch {
 	case dst >= 0 && dst == c.attrAxis(n):
-		return "it writes rows at positions from a tensor, and a padded row may overwrite a real one"
+		return "it writes rows at indices from a tensor, and a padded row may overwrite a real one"
 	case idx < 0:
-		// The positions are the same for every row; rows of src go to rows of dst, whose
+		// The indices are the same for every row: rows of src are written to rows of dst, whose
 		// other extents match.
 		return ""
 	case !c.slot[n.Args[1]]:
-		return "every row writes into memory that all rows share; this is safe only where the positions come from a parameter whose padded rows are promised to hold -1"
+		return "every row writes into memory that all rows share; this is safe only if the indices come from a parameter whose padded rows are promised to hold -1"
 	}
 	return ""
 }
 
-// reshape keeps rows when the elements before the row axis are as many as
-// before, so that each batch row is the same run of memory within each of them.
+// reshape keeps rows if as many elements are before the row axis of the result as before
+// that of the operand: then each batch row is the same range of memory.
 func (c *checker) reshape(n *ir.Node) string {
 	x, y := c.f.Values[n.Args[0]].Type, c.f.Values[n.Results[0]].Type
 	from, to := c.rowsOf(x), c.rowsOf(y)
 	if from.axis < 0 && to.axis < 0 || to.why != "" {
 		return ""
 	}
-	if from.axis < 0 || to.axis < 0 { // there are no elements, else S would be in both
+	if from.axis < 0 || to.axis < 0 { // the tensor is empty: else S would be in both types
 		return "the rows do not stay an axis"
 	}
 	before := ir.Type{Shape: x.Shape[:from.axis]}.Elements()
 	after := ir.Type{Shape: y.Shape[:to.axis]}.Elements()
 	if !before.Equal(after) {
-		return fmt.Sprintf("%s elements stand before each row of %s, and %s before each of %s", before, x, after, y)
+		return fmt.Sprintf("the axes before the rows have %s elements in %s, but %s in %s", before, x, after, y)
 	}
 	return ""
 }
@@ -217,13 +217,13 @@ func (c *checker) slice(n *ir.Node) string {
 	step := n.Int("step")
 	if r.axis != axis {
 		if c.has(start.Dim) {
-			return "the first position moves with the number of rows"
+			return "its start depends on the number of rows"
 		}
-		// Row i of the result is a fixed position of x, also where the end is S·g.
+		// Row i of the result is at a fixed index of x, even if the end is S·g.
 		return ""
 	}
 	if !c.has(start.Dim) && !c.has(end.Dim) {
-		// The verifier knows the end to be within the extent for the smallest S, so
+		// The verifier has proved that the end is within the extent for the smallest S, so
 		// these rows are real in every run.
 		return ""
 	}
@@ -231,19 +231,19 @@ func (c *checker) slice(n *ir.Node) string {
 	first, fixed := start.Dim.Const()
 	switch {
 	case !end.Dim.Equal(x.Shape[axis]):
-		return "it ends at a row that is counted from the number of rows"
+		return "its end depends on the number of rows"
 	case step == 1 && fixed && first == 0:
 		return ""
 	case isConst && fixed && first < step && g%step == 0:
-		return "" // the same positions of each group
+		return "" // the same elements of each row
 	}
-	return "positions of the result are not positions of the rows"
+	return "it does not take the same elements of each row"
 }
 
 func (c *checker) split(n *ir.Node) string {
 	sizes, _ := n.Attr("sizes")
 	if len(sizes.Dims) > 1 && c.anyHas(sizes.Dims) {
-		return "where it cuts moves with the number of rows"
+		return "the sizes of parts depend on the number of rows"
 	}
 	return ""
 }
@@ -252,7 +252,7 @@ func (c *checker) pad(n *ir.Node) string {
 	low, _ := n.Attr("low")
 	high, _ := n.Attr("high")
 	if c.anyHas(low.Dims) || c.anyHas(high.Dims) {
-		return "how much it adds moves with the number of rows"
+		return "the number of elements that it adds depends on the number of rows"
 	}
 	if a := c.axis(n.Args[0]); a >= 0 {
 		l, _ := low.Dims[a].Const()
@@ -266,8 +266,8 @@ func (c *checker) pad(n *ir.Node) string {
 	return ""
 }
 
-// ranks is for collectives that join blocks of ranks along an axis or take one. All ranks run
-// with the same number of rows, real and padded ones.
+// ranks is for collectives that join blocks of ranks along an axis, or keep the rank's block.
+// All ranks run with the same number of real rows and of padded rows.
 func (c *checker) ranks(n *ir.Node) string {
 	if a := c.axis(n.Args[0]); a >= 0 && a == c.attrAxis(n) {
 		return c.onRows("exchanges blocks of", a)
@@ -275,9 +275,9 @@ func (c *checker) ranks(n *ir.Node) string {
 	return ""
 }
 
-// call trusts extern ops that are declared split, and those that are declared rowwise, of
-// rows along the first axis and where no memory is written that real rows share. Any other
-// may do what it likes with rows, so it may see none and may not be told their number.
+// call trusts extern ops that are declared split. It trusts those declared rowwise for rows
+// along the first axis, if they write no memory that rows share. Another extern op may mix
+// rows, so it may neither get rows nor their number.
 func (c *checker) call(n *ir.Node) string {
 	if n.Extern.Split {
 		return ""
@@ -337,14 +337,14 @@ func (c *checker) rowwise(n *ir.Node) string {
 	return ""
 }
 
-// draw requires rows along the first axis that is not 1: an element's number goes
-// by its row-major index, which padded rows must not move.
+// draw requires rows along the first axis with an extent other than 1: an element's random
+// number depends on its row-major index, which padded rows must not change.
 func (c *checker) draw(n *ir.Node) string {
 	shape := c.f.Values[n.Results[0]].Type.Shape
 	axis := c.axis(n.Results[0])
 	for i := range max(axis, 0) {
 		if !shape[i].Equal(dim.Const(1)) {
-			return fmt.Sprintf("random numbers go by the element's index, which the number of rows in axis %d changes", axis)
+			return fmt.Sprintf("random numbers depend on the element's index, which the number of rows in axis %d changes", axis)
 		}
 	}
 	return ""
