@@ -65,7 +65,7 @@ type Call struct {
 	Size  int
 	Root  int
 	DType dtype.DType
-	Bytes int64 // size of one rank's part: the smaller of destination and source
+	Bytes int64 // bytes of one rank's part: the smaller of destination and source
 	Async bool  // the call overlaps with the steps after it, until the wait
 }
 
@@ -130,7 +130,7 @@ func Parse(k Kind, args []device.Tensor, attrs []program.Attr) (Call, error) {
 		return c, nil
 	}
 	if dst.Size != want {
-		return fail("a destination of %d bytes for %d", dst.Size, want)
+		return fail("a destination of %d bytes, want %d", dst.Size, want)
 	}
 	return c, nil
 }
@@ -139,7 +139,7 @@ func Parse(k Kind, args []device.Tensor, attrs []program.Attr) (Call, error) {
 func (c Call) Check(g *Group) error {
 	switch {
 	case g == nil:
-		return fmt.Errorf("%s: the device has no group %q: the ranks join it before programs run", c.Kind.Name(), c.Group)
+		return fmt.Errorf("%s: the device has no group %q: the ranks must join it before programs run", c.Kind.Name(), c.Group)
 	case g.size != c.Size:
 		return fmt.Errorf("%s: the program was compiled for %d ranks, and group %q has %d", c.Kind.Name(), c.Size, g.name, g.size)
 	}

@@ -84,7 +84,7 @@ func (c *client) read() {
 			select {
 			case c.all <- f.payload:
 			default:
-				c.fail(&LostError{Group: c.me.name, Ranks: []int{0}, Cause: fmt.Errorf("%w: an answer to nothing", errFrame)})
+				c.fail(&LostError{Group: c.me.name, Ranks: []int{0}, Cause: fmt.Errorf("%w: an answer without an exchange", errFrame)})
 			}
 		case frameEnd:
 			c.fail(decodeEnding(c.me.name, c.me.size, f.payload))

@@ -1,4 +1,4 @@
-// Package collective joins ranks to groups: N ranks in one process, or N processes on one or
+// Package collective joins ranks into groups: N ranks in one process, or N processes on one or
 // several hosts. A rank is one device, used by one goroutine.
 //
 // Ranks of a group make the same calls in the same order. A lost rank ends the group: all ranks get a
@@ -114,8 +114,8 @@ func (g *Group) Fail(cause error) {
 	g.member.end(&LostError{Group: g.name, Ranks: []int{g.rank}, Cause: cause})
 }
 
-// Lose ends the group for all ranks, because this rank has waited for another one in a call of what,
-// for the given time.
+// Lose ends the group for all ranks, because this rank has waited for rank, in the call that what
+// describes, for the time waited.
 func (g *Group) Lose(rank int, what string, waited time.Duration) {
 	g.member.end(&LostError{Group: g.name, Ranks: []int{rank}, What: what, Waited: waited, Cause: ErrMissing})
 }

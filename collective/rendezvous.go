@@ -24,9 +24,9 @@ const FileScheme = "file:"
 // that all ranks can read. The file must not exist: rank 0 creates it, and removes it when all have
 // joined.
 //
-// A process with another token, group or rank is refused at once, and rank 0 goes on waiting: whoever reaches its port
-// could end the run otherwise. If ranks do not join within Options.JoinLimit, the error of rank 0 names them and the
-// processes that it refused.
+// Rank 0 refuses a process with another token or group, or a rank that has joined, and continues to wait: otherwise any
+// process that reaches its port could end the run. If ranks do not join within Options.JoinLimit, the error of rank 0
+// names them and the processes that it refused.
 func Join(ctx context.Context, name string, rank, size int, address string, o Options) (*Group, error) {
 	if err := checkGroup(name, rank, size); err != nil {
 		return nil, err

@@ -1,17 +1,17 @@
 // Package cuda computes the routines of package collective on NVIDIA GPUs of one host, over peer
-// memory: a kernel for each call, without work of the host, so that calls are captured as they are.
-// Package peer has the kernels and says why they are right. Kernels of programs may compute an all_reduce
-// themselves, in the same receive buffers: the device gets their parameters (runtime/cuda.Device.AddPeers). Where GPUs do not reach each other's memory
-// NCCL computes (nccl.go).
+// memory: a kernel for each call, without work of the host, so that calls can be captured.
+// Package peer has the kernels and explains their protocol. Kernels of programs may compute an
+// all_reduce themselves, in the same receive buffers: runtime/cuda.Device.AddPeers gives the device
+// their parameters. If the GPUs do not reach each other's memory, NCCL computes (nccl.go).
 //
 // Ranks are devices of one process, a goroutine each, or of several processes. All ranks make the
-// same calls in the same order, on one stream at a time, eagerly or from graphs of any sizes. Nothing
-// that waits for a device may come between the launches of its ranks on one goroutine.
+// same calls in the same order, on one stream at a time, eagerly or from graphs of any sizes. If one
+// goroutine launches the work of several ranks, it must not wait for a device between these launches.
 //
 // A kernel that waits for a rank longer than Options.Timeout, or finds that the group has ended,
-// ends without a result. Whoever waits for the device then gets a collective.LostError (C22), and
+// ends without a result. Waits for the device then return a collective.LostError (C22), and
 // Launch refuses further calls. A GPU that writes to memory of a process that was killed may be lost:
-// the error is then a device.LostError too, and restarting means restarting the process.
+// the error is then a device.LostError too, and the process must restart.
 package cuda
 
 import (
@@ -33,19 +33,20 @@ import (
 
 // Options configure the routines. All ranks take the same.
 type Options struct {
-	// Code gives the kernels, when a call of a new kind is planned.
+	// Code returns the kernel of a Variant. It is called when the first call that needs the kernel
+	// is planned.
 	Code Code
 
 	// Timeout is how long a kernel waits for another rank. 0: one minute.
 	Timeout time.Duration
 
-	// NCCL opens NCCL, whose version all ranks share; nil: it is not used. It is opened where it
-	// has something to compute: all calls of a group whose GPUs do not reach each other's memory,
-	// or are more than MaxRanks, and calls of NCCLBytes and more of other groups.
+	// NCCL opens NCCL, in the same version on all ranks; nil: NCCL is not used. It is called if NCCL
+	// has calls to compute: all calls of a group whose GPUs do not reach each other's memory, or
+	// are more than MaxRanks, and calls of NCCLBytes or more of other groups.
 	NCCL func() (nccl.API, error)
 
-	// NCCLBytes sends calls to NCCL whose part of one rank has at least so many bytes, also in
-	// groups with peer memory. 0: such groups do not use NCCL. All ranks take the value of rank 0.
+	// NCCLBytes is the least size of one rank's part for which NCCL computes a call in groups
+	// with peer memory. 0: such groups do not use NCCL. All ranks take the value of rank 0.
 	NCCLBytes int64
 
 	// Counts, if it is not nil, counts the calls that were enqueued or captured.
@@ -63,8 +64,8 @@ type Counts struct {
 const (
 	controlEnd  = 0
 	controlLost = 1
-	lostBefore  = 1<<32 - 1
-	controlSize = 64 // bytes
+	lostBefore  = 1<<32 - 1 // a value of controlLost
+	controlSize = 64        // bytes
 )
 
 // Parameters of the kernels.
@@ -79,9 +80,9 @@ const (
 	argCount = argPeers + peer.ValueCount
 )
 
-// Add gives a device the routines for groups that its rank has joined. All ranks of each group call
-// it, and all get an error if one cannot. The groups stay the caller's. Before a rank closes its
-// device the work of all ranks is done: Group.Barrier tells.
+// Add gives a device the routines for groups that its rank has joined. All ranks of each group must
+// call it, and all get an error if one fails. The caller closes the groups. The work of all ranks must be
+// done before a rank closes its device: synchronize the streams, then call Group.Barrier.
 func Add(ctx context.Context, dev *cuda.Device, o Options, groups ...*collective.Group) error {
 	l, err := newLibrary(dev, o)
 	if err != nil {
@@ -118,8 +119,8 @@ func Add(ctx context.Context, dev *cuda.Device, o Options, groups ...*collective
 	return nil
 }
 
-// fusedBytes bounds the bytes that kernels sum which compute an all_reduce themselves: 128 rows of 16,384 elements of
-// bf16. Where NCCL computes smaller sums, programs take the routine.
+// fusedBytes is the most bytes that a kernel with a fused all_reduce sums: 128 rows of 16,384 elements of bf16. If NCCL
+// computes calls of this size, programs use the routine instead of such kernels.
 const fusedBytes = 4 << 20
 
 // newLibrary returns a library without groups.
@@ -151,13 +152,13 @@ type library struct {
 	failed  error // of aborts
 }
 
-// ring is a group: the receive buffers of its ranks.
+// ring has the resources of a group.
 type ring struct {
 	group   *collective.Group
-	recv    *recvBuffers  // nil: a group of one rank, or one without peer memory
-	comm    *communicator // nil: NCCL is not used
-	shared  device.HostMemory
-	control uint64 // where kernels see it
+	recv    *recvBuffers      // receive buffers; nil: a group of one rank, or without peer memory
+	comm    *communicator     // nil: NCCL is not used
+	shared  device.HostMemory // the control words
+	control uint64            // address of shared for kernels
 }
 
 // kernelKey is a loaded kernel of a group.
@@ -191,7 +192,7 @@ func (l *library) join(ctx context.Context, g *collective.Group) error {
 	if g.Size() > MaxRanks {
 		unreached = fmt.Errorf("collective: group %q has %d ranks; kernels over peer memory serve up to %d", g.Name(), g.Size(), MaxRanks)
 	} else if r.recv, err = meet(ctx, l.dev, g, l.options.NCCLBytes); err != nil {
-		r.recv = nil // meet has given it back
+		r.recv = nil // meet has freed it
 		if unreached = err; !errors.Is(err, errUnreached) {
 			return err
 		}
@@ -243,11 +244,11 @@ func (l *library) lost(r *ring) bool {
 	return v != 0 || r.comm != nil && r.comm.gone.Load()
 }
 
-// toldWithin is how long a rank whose kernels were ended, or whose device is lost, waits to be told
-// why: longer than the silence of a process that hangs is noticed.
+// toldWithin is how long a rank whose kernels ended without a result, or whose device is lost, waits
+// for the reason from the group: longer than it takes to notice a process that hangs (6 s).
 const toldWithin = 7 * time.Second
 
-// check is that of cuda.Device.AddCheck.
+// check is the function for cuda.Device.AddCheck.
 func (l *library) check(gone error) error {
 	for _, r := range l.rings {
 		if r.shared == nil || gone == nil && !l.lost(r) {
@@ -266,7 +267,7 @@ func (l *library) check(gone error) error {
 	return nil
 }
 
-// free gives back what was taken, where the device does not get the routines.
+// free releases all resources, if the device does not get the routines.
 func (l *library) free() error {
 	var errs []error
 	for _, r := range l.rings {
@@ -283,8 +284,8 @@ func (l *library) free() error {
 	return errors.Join(errs...)
 }
 
-// close ends the watches and gives communicators back. The device, which calls it when it is closed,
-// has dropped its graphs, and gives back memory and kernels.
+// close ends the watches and destroys the communicators. The device calls it when it closes, after it
+// destroyed its graphs, and releases memory and kernels itself.
 func (l *library) close() error {
 	close(l.stop)
 	l.watching.Wait()

@@ -22,16 +22,16 @@ type AllReduceTime struct {
 	NCCL  time.Duration
 }
 
-// How an all_reduce is timed: so many calls that depend on each other, in one graph, which is launched so often; the
-// least time counts.
+// An all_reduce is timed as timedCalls calls in one graph, each of which depends on the one before. The result is the
+// least time of timedLaunches launches of the graph.
 const (
 	timedCalls    = 16
 	timedLaunches = 5
 )
 
 // TimeAllReduce measures all_reduces of bf16 over peer memory and by NCCL. All ranks of the group call it at the same
-// time, and get the same times. sizes are in bytes, multiples of 2. The group needs both ways; it stays open, and the
-// device does not get the routines.
+// time, and get the same times. sizes are in bytes, multiples of 2. The group needs peer memory and NCCL. It stays
+// open, and the device does not get the routines.
 func TimeAllReduce(ctx context.Context, dev *cuda.Device, o Options, g *collective.Group, sizes []int64) (out []AllReduceTime, err error) {
 	o.NCCLBytes = 1
 	l, err := newLibrary(dev, o)
@@ -82,12 +82,12 @@ func TimeAllReduce(ctx context.Context, dev *cuda.Device, o Options, g *collecti
 	return out, nil
 }
 
-// ncclMargin is by how much NCCL has to be faster: measurements of one thing differ by so much, and with NCCL programs
-// may lose their fused kernels.
+// ncclMargin is the part of the time that NCCL has to save: repeated measurements of one call differ by as much, and
+// with NCCL programs may lose their fused kernels.
 const ncclMargin = 0.03
 
-// LeastNCCL returns the bytes from which on NCCL was faster at each size, for [Options] NCCLBytes; 0: it was not at the
-// largest. Times ascend by size. Less than 3 % is not faster.
+// LeastNCCL returns the least size from which on NCCL was faster at every size, for [Options] NCCLBytes; 0: it was not
+// faster at the largest size. times ascend by size. NCCL counts as faster if it took less than 97 % of the time.
 func LeastNCCL(times []AllReduceTime) int64 {
 	least := int64(0)
 	for _, t := range times {
@@ -170,7 +170,7 @@ func (t *timer) close() error {
 	return errors.Join(errs...)
 }
 
-// time returns what a call takes.
+// time returns the time of a call.
 func (t *timer) time(ctx context.Context, size int64) (least time.Duration, err error) {
 	call := t.call(size)
 	if err := errors.Join(t.stream.Synchronize(), t.stream.BeginCapture(device.CaptureThreadLocal)); err != nil {

@@ -23,7 +23,7 @@ var errUnreached = errors.New("the GPUs do not reach each other's memory")
 // communicator is a rank's membership of a group in NCCL.
 type communicator struct {
 	api   nccl.API
-	from  int64 // the least bytes of a part whose calls are NCCL's
+	from  int64 // NCCL computes calls whose part has at least so many bytes
 	heart *heart
 
 	enqueuing sync.Mutex // while calls are enqueued: NCCL takes them from one thread at a time
@@ -31,8 +31,8 @@ type communicator struct {
 	gone      atomic.Bool // it was aborted: its kernels ended without a result
 }
 
-// Bytes of a heart, in memory that streams fill and the host reads. A call fills the first before
-// it, and both after it; the host clears the second.
+// Bytes of a heart, in memory that streams fill and the host reads. Around each call of NCCL, the stream
+// sets heartIdle to 0 before the call, and both bytes to 1 after it. The host sets heartProgress to 0.
 const (
 	heartIdle     = 0
 	heartProgress = 1
@@ -43,8 +43,8 @@ const (
 // wait for other ranks without a limit of their own.
 type heart struct {
 	host   device.HostMemory
-	mapped device.Memory // the same for streams
-	since  time.Time     // of the watch: the first look at a call that has not ended since
+	mapped device.Memory // the same memory, for fills of streams
+	since  time.Time     // when stalled first saw that a call is under way, if no call has ended since
 }
 
 // newHeart takes the memory of a heart.
@@ -65,10 +65,10 @@ func newHeart(dev *cuda.Device) (*heart, error) {
 	return h, nil
 }
 
-// free gives the memory back, where the device does not.
+// free releases the memory, if the device does not.
 func (h *heart) free() error { return errors.Join(h.mapped.Free(), h.host.Free()) }
 
-// around enqueues a call between the fills that tell of it.
+// around enqueues the fill before a call, the call, and the fill after it.
 func (h *heart) around(s *cuda.Stream, call func() error) error {
 	at := device.Buffer{Memory: h.mapped, Size: heartSize}
 	if err := s.Fill(at.Slice(heartIdle, 1), 0); err != nil {
@@ -80,7 +80,7 @@ func (h *heart) around(s *cuda.Stream, call func() error) error {
 	return s.Fill(at, 1)
 }
 
-// stalled reports whether one call has been under way for so long. One goroutine calls it.
+// stalled reports whether a call has been under way for longer than timeout. One goroutine calls it.
 func (h *heart) stalled(timeout time.Duration, now time.Time) bool {
 	word := (*[heartSize]byte)(unsafe.Pointer(unsafe.SliceData(h.host.Bytes())))
 	progress := word[heartProgress] != 0
@@ -120,9 +120,9 @@ func (l *library) enlist(g *collective.Group) (e enlistment, api nccl.API, err e
 	return e, api, nil
 }
 
-// connect makes the communicator of a group. unreached is why the group has no peer memory: then a
-// rank without NCCL is an error. It is nil where there is peer memory: then the group does without
-// NCCL if a rank lacks it. All ranks decide alike.
+// connect makes the communicator of a group. unreached is the reason why the group has no peer memory:
+// then a rank without NCCL is an error. It is nil if the group has peer memory: then the group does
+// not use NCCL if a rank lacks it. All ranks decide alike.
 func (l *library) connect(ctx context.Context, r *ring, unreached error) error {
 	g := r.group
 	if unreached == nil && r.recv.ncclBytes == 0 {
@@ -166,8 +166,8 @@ func (l *library) connect(ctx context.Context, r *ring, unreached error) error {
 // connectWithin is how long ranks wait for each other while they make a communicator.
 const connectWithin = time.Minute
 
-// initialize makes the communicator, and calls all routines once: NCCL connects the ranks when a
-// routine is first called, for which all of them have to be there.
+// initialize makes the communicator, and calls all routines: NCCL connects the ranks at the first call
+// of a routine, which all ranks must make.
 func (l *library) initialize(ctx context.Context, r *ring, c *communicator, id nccl.ID) (err error) {
 	if c.heart, err = newHeart(l.dev); err != nil {
 		return err
@@ -197,8 +197,8 @@ func (l *library) initialize(ctx context.Context, r *ring, c *communicator, id n
 	return nil
 }
 
-// rehearsed are the bytes of parts with which routines are first called: NCCL connects ranks in
-// other ways for large parts than for small ones.
+// rehearsed are the bytes of the parts of the first calls: NCCL makes different connections for
+// large parts and small ones.
 var rehearsed = [...]int64{1 << 10, 256 << 10, 4 << 20}
 
 // rehearse calls all routines, and waits for them.
@@ -254,7 +254,7 @@ func (l *library) rehearse(ctx context.Context, g *collective.Group, c *communic
 	}
 }
 
-// takes reports whether a call of a ring is NCCL's.
+// takes reports whether NCCL computes a call.
 func (r *ring) takes(c collective.Call) bool {
 	return r.comm != nil && (r.recv == nil || c.Bytes >= r.comm.from)
 }
@@ -288,14 +288,14 @@ func (c *communicator) enqueue(s *cuda.Stream, call collective.Call, dst, src de
 	})
 }
 
-// ops are the routines as NCCL's.
+// ops are the operations of NCCL by routine.
 var ops = [...]nccl.Op{
 	collective.AllReduce: nccl.AllReduce, collective.AllGather: nccl.AllGather, collective.ReduceScatter: nccl.ReduceScatter,
 	collective.Broadcast: nccl.Broadcast,
 }
 
-// abortAfter is how long an abort waits for a thread that is in a call of NCCL: one that waits there
-// for a lost rank is ended by the abort alone.
+// abortAfter is how long abort waits for a thread that is in a call of NCCL. If the thread waits there
+// for a lost rank, only the abort ends its call.
 const abortAfter = time.Second
 
 // abort ends kernels that wait for other ranks. It returns when no graph has calls of the
@@ -313,7 +313,7 @@ func (c *communicator) abort() error {
 	return c.api.Abort(c.handle)
 }
 
-// destroy gives the communicator back, whose calls are done. The context is current.
+// destroy destroys the communicator, whose calls are done. The context is current.
 func (c *communicator) destroy() error {
 	if c.gone.Swap(true) {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// offer is what a rank tells the others of itself.
+// offer describes a rank to the other ranks.
 type offer struct {
 	Host    string            `json:"host"`    // of which boot
 	Process string            `json:"process"` // on the host
@@ -24,7 +24,7 @@ type offer struct {
 
 	NCCLBytes int64 `json:"nccl_bytes"` // of Options; rank 0's counts
 
-	// Unreached says that Err is that GPUs do not reach each other's memory.
+	// Unreached is true if Err says that GPUs do not reach each other's memory.
 	Unreached bool `json:"unreached"`
 }
 
@@ -37,7 +37,7 @@ type recvBuffers struct {
 	ncclBytes int64 // Options.NCCLBytes of rank 0
 }
 
-// free gives all back.
+// free releases the memory and the mappings.
 func (b *recvBuffers) free() error {
 	var errs []error
 	for _, m := range b.others {
@@ -153,7 +153,7 @@ func (b *recvBuffers) open(dev *cuda.Device, g *collective.Group, all []offer) e
 		default:
 			m, err := dev.ImportMemory(o.Handle, recvBufferBytes(g.Size()))
 			if err != nil {
-				return fmt.Errorf("%w: that of rank %d, GPU %d of its process: %w", errUnreached, rank, o.Ordinal, err)
+				return fmt.Errorf("%w: cannot open the receive buffer of rank %d, on GPU %d of its process: %w", errUnreached, rank, o.Ordinal, err)
 			}
 			b.others = append(b.others, m)
 			if b.address[rank], err = dev.Pointer(device.Buffer{Memory: m, Size: m.Size()}); err != nil {
@@ -164,8 +164,8 @@ func (b *recvBuffers) open(dev *cuda.Device, g *collective.Group, all []offer) e
 	return nil
 }
 
-// whereabouts names the boot of the host, and this process on it: containers have process ids of
-// their own.
+// whereabouts returns the host, by the id of its boot, and this process on it, by its pid and pid
+// namespace: in containers processes may have equal pids.
 func whereabouts() (host, process string, err error) {
 	boot, err := openfile.Read("/proc/sys/kernel/random/boot_id", 64)
 	if err != nil {

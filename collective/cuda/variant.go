@@ -28,7 +28,7 @@ func (a Algorithm) String() string {
 	return [...]string{"one_shot", "two_shot", "all_gather", "reduce_scatter", "broadcast"}[a]
 }
 
-// Protocol is how data and flags lie in packets; NCCL's names.
+// Protocol is the layout of data and flags in packets. The names are NCCL's.
 type Protocol uint8
 
 const (
@@ -39,7 +39,7 @@ const (
 // String returns "LL" or "LL128".
 func (p Protocol) String() string { return [...]string{"LL", "LL128"}[p] }
 
-// lineBytes is how much data 8 threads send at once.
+// lineBytes returns the bytes of data that 8 threads send with one instruction.
 func (p Protocol) lineBytes() int64 { return [...]int64{8 * 8, 15 * 8}[p] }
 
 // Variant is a kernel.
@@ -53,7 +53,7 @@ type Variant struct {
 // MaxRanks is the most ranks that kernels reach over peer memory: GPUs of one host.
 const MaxRanks = peer.MaxRanks
 
-// Variants returns all kernels of a number of ranks, for those who compile ahead.
+// Variants returns all kernels for a number of ranks, for callers that compile ahead of time.
 func Variants(ranks int) []Variant {
 	var out []Variant
 	for _, p := range []Protocol{LL, LL128} {
@@ -85,10 +85,10 @@ func (v Variant) Source() string {
 	return fmt.Sprintf("// %s\n%s", v, peer.Routine(entry, v.Ranks, strings.ToUpper(v.Algorithm.String()), v.Protocol.String(), strings.ToUpper(v.DType.String())))
 }
 
-// Compiler compiles CUDA C; the one that compile/cuda takes is one.
+// Compiler compiles CUDA C, as for compile/cuda.
 type Compiler = nvrtc.Maker
 
-// Compile returns the kernel of a variant for a target such as "cuda:sm_90", alone in a program. No
+// Compile returns a program with only the kernel of a variant, for a target such as "cuda:sm_90". No
 // GPU is needed.
 func Compile(ctx context.Context, c Compiler, target string, v Variant) (*program.Program, error) {
 	arch, ok := strings.CutPrefix(target, "cuda:")
@@ -106,7 +106,7 @@ func Compile(ctx context.Context, c Compiler, target string, v Variant) (*progra
 	return program.Alone(target, kernel), nil
 }
 
-// Code gives the kernel of a variant, alone in a program.
+// Code returns a program with only the kernel of a variant.
 type Code func(ctx context.Context, v Variant) (*program.Program, error)
 
 // Compiled is a Code that compiles for a target when asked.
@@ -119,10 +119,10 @@ func recvBufferBytes(ranks int) int64 {
 	return peer.HeaderBytes + peer.Blocks*peer.Parities*int64(ranks)*peer.Packets*peer.PacketBytes
 }
 
-// Bounds that were measured, as those of package peer.
+// Bounds that were measured, like those of package peer.
 const (
-	// programmaticBytes is the largest part for which a launch gains by beginning before the kernel
-	// before it ends. Above it, blocks that wait take room from those that work.
+	// programmaticBytes is the largest part for which programmatic dependent launch gains. For larger
+	// parts, blocks that wait occupy SMs that the kernel before needs.
 	programmaticBytes = 512 << 10
 
 	// fewBlocks is how many blocks move data as fast as more do.
@@ -146,7 +146,7 @@ func plan(c collective.Call) launch {
 	case collective.AllReduce:
 		if n, r := c.Bytes, int64(c.Size); n > peer.OneShotBytes(c.Size) {
 			l.variant.Algorithm = TwoShot
-			const line = 240 // a multiple of 8 bytes and of words of all protocols
+			const line = 240 // bytes: a part is whole words of 8 bytes, and whole lines of LL128
 			l.bytes = (n + r*line - 1) / (r * line) * line
 		}
 	case collective.AllGather:
@@ -174,6 +174,6 @@ func plan(c collective.Call) launch {
 			break
 		}
 	}
-	l.programmatic = l.bytes <= programmaticBytes && !c.Async // which follows a kernel of another stream
+	l.programmatic = l.bytes <= programmaticBytes && !c.Async // an async call follows a kernel of another stream
 	return l
 }

@@ -1,6 +1,6 @@
 // Package host computes the routines of package collective on host devices: sums in rank order,
-// accumulated in f32 and rounded once. Ranks may be devices of one process, which read each
-// other's memory, or of several, which send it.
+// accumulated in f32 and rounded once. Ranks of one process read each other's memory; ranks of
+// several processes send their data to each other.
 package host
 
 import (
@@ -34,7 +34,7 @@ func Add(dev *host.Device, groups ...*collective.Group) error {
 	return dev.AddLibrary(routines)
 }
 
-// waiting is program.CollectiveWait: a call is done when it returns.
+// waiting is program.CollectiveWait. It does nothing, because a call is done when it returns.
 type waiting struct{}
 
 var _ device.Op = waiting{}
@@ -210,5 +210,5 @@ func (m *meeting) add(dst []byte, all [][]byte) error {
 	return nil
 }
 
-// count returns how many elements n bytes are.
+// count returns the number of elements in bytes.
 func (m *meeting) count(bytes int) int64 { return int64(bytes) * 8 / int64(m.call.DType.Bits()) }

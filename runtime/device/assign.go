@@ -10,15 +10,15 @@ import (
 
 // Assigned is the memory of a bound program.
 type Assigned struct {
-	Buffers []Buffer // by the program's buffers: exactly the bytes that it declares; the zero Buffer for none
-	Extern  Buffer   // scratch memory that ops take in turn
+	Buffers []Buffer // one for each buffer of the program, of its declared size; the zero Buffer if that is 0
+	Extern  Buffer   // scratch memory that the calls of ops use one after the other
 }
 
-// Assign finds the memory of every buffer of a resolved program in what Bind is
-// given, and checks that there is enough. constant returns the memory of a
-// constant. usable is asked about all memory that is given, with the alignment
-// that the program wants of it (1 for what it does not use), and says why the
-// device cannot use it.
+// Assign finds the memory of every buffer of a resolved program in the arguments
+// of Bind, and checks their sizes. constant returns the memory of a constant.
+// usable returns an error if the device cannot use memory with an alignment. It is
+// called for each parameter and result with alignment 1, and for each buffer
+// that is not empty with its own alignment.
 func (r *Resolved) Assign(p *program.Program, env program.Env, args Args, constant func(i int32) Buffer, usable func(b Buffer, align int64) error) (*Assigned, error) {
 	if len(args.Params) != len(p.Params) || len(args.Results) != len(p.Results) {
 		return nil, fmt.Errorf("%d parameters and %d results for a program of %d and %d", len(args.Params), len(args.Results), len(p.Params), len(p.Results))
@@ -92,7 +92,7 @@ func (r *Resolved) assign(p *program.Program, i int, env program.Env, args Args,
 	return usable(from, buf.Alignment())
 }
 
-// Call makes the call of a step that an op serves, with its operands' memory.
+// Call returns the call of an op's step, with the memory of its operands.
 func (m *Assigned) Call(s *ResolvedStep) *OpCall {
 	for j, a := range s.Args {
 		s.Tensors[j].Buffer = m.Buffers[a]
@@ -104,9 +104,9 @@ func (m *Assigned) Call(s *ResolvedStep) *OpCall {
 	return call
 }
 
-// Recorded checks, after an op was launched while capturing, that it recorded something
-// unless it has nothing to write: what it computed at once, a replay would not compute
-// again. recorded is the number of nodes that it recorded.
+// Recorded checks, after an op was launched while capturing, that it recorded a node unless
+// all its results are empty: a replay would not repeat work that the op did in its launch.
+// recorded is the number of nodes that it recorded.
 func (c *OpCall) Recorded(sig Signature, recorded int) error {
 	if recorded > 0 {
 		return nil

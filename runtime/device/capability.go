@@ -1,8 +1,8 @@
 package device
 
 // This file has the optional interfaces: an interface here embeds Device, Stream, Memory or
-// Op, and adds what not all of them can do. docs/devices.md is their table; a test holds it
-// to this file and to the types that implement them.
+// Op, and adds methods that only some of them have. docs/devices.md has their table; a test
+// compares it with this file and with the types that implement them.
 
 import (
 	"context"
@@ -11,27 +11,28 @@ import (
 	"pwc/program"
 )
 
-// Reserver is a [Device] that gives memory its address before the memory itself,
-// so that graphs can be captured that hold the address while little is taken.
+// Reserver is a [Device] that reserves address space without memory, so that graphs
+// can be captured with the final addresses before the memory is allocated.
 type Reserver interface {
 	Device
 
-	// ReserveState takes address space for so many bytes > 0, aligned as
-	// segments are, without memory.
+	// ReserveState reserves address space for bytes > 0, aligned as segments are,
+	// without memory.
 	ReserveState(bytes int64) (State, error)
 
-	// MapGranularity returns the bytes that states take memory in multiples of.
+	// MapGranularity returns the unit of State.Map in bytes: a state has a multiple of it
+	// as memory.
 	MapGranularity() (int64, error)
 }
 
-// State is a segment of reserved address space: memory that is there from its
-// start up to what was mapped. Its address never changes.
+// State is a segment of reserved address space. Its first Mapped bytes have memory.
+// Its address never changes.
 type State interface {
 	Memory
 
-	// Map makes at least the first bytes have memory, with undefined contents,
-	// and leaves what has memory as it is. Without room for all of it nothing
-	// changes and the error is a [MemoryError].
+	// Map gives memory to at least the first bytes of the state, as many as its argument
+	// says. New memory has undefined contents; memory that was mapped before is unchanged.
+	// If there is not enough memory, nothing changes and the error is a [MemoryError].
 	Map(bytes int64) error
 
 	// Mapped returns the bytes that have memory, at most Size.
@@ -43,24 +44,27 @@ type LibraryProvider interface {
 	Device
 	Libraries() OpSet
 
-	// WorkspaceBytes is the memory that routines work in, beside what they ask for
-	// with ScratchBytes: the same for all calls and sizes. Each stream that calls
-	// them has its own, from [LibraryStream].UseWorkspace.
+	// WorkspaceBytes returns the bytes of workspace that routines need in addition to
+	// ScratchBytes, the same for all calls and sizes. Each stream that calls routines
+	// has a workspace of its own, which [LibraryStream].UseWorkspace sets.
 	WorkspaceBytes() int64
 }
 
-// LibraryStream is a Stream of a [LibraryProvider]. WarmLibraries does for the library
-// routines of a program what Warm does for an op: those that are a [Warmer] run,
-// unless their code was loaded before, and the rest of the program does not. What
-// they compute means nothing.
+// LibraryStream is a Stream of a [LibraryProvider].
 type LibraryStream interface {
 	Stream
-	UseWorkspace(b Buffer) error // of at least LibraryProvider.WorkspaceBytes; it stays while graphs reach it
+
+	// UseWorkspace sets the workspace of the stream, at least LibraryProvider.WorkspaceBytes.
+	// It must stay as long as graphs use it.
+	UseWorkspace(b Buffer) error
+
+	// WarmLibraries calls Warm for those library routines and extern ops of a bound program
+	// that are a [Warmer], and launches nothing else of the program.
 	WarmLibraries(l BoundLaunch) error
 }
 
 // Budgeted is a [Device] that knows how much memory it can still give out, so that a plan
-// is held against it before anything is taken.
+// is compared with it before memory is allocated.
 type Budgeted interface {
 	Device
 
@@ -69,23 +73,23 @@ type Budgeted interface {
 	FreeBytes() (bytes int64, known bool)
 }
 
-// HostImporter is a [Device] whose programs read memory of the host where it lies.
+// HostImporter is a [Device] whose programs read memory of the host in place.
 type HostImporter interface {
 	Device
 
-	// ImportHost makes a segment of bytes that stay the caller's: nothing is copied, and
-	// copies and fills to the segment are refused. The bytes must stay valid until it is
-	// freed and the work that reads it is done, and must not change. Their alignment is what it is: programs
-	// are refused at Bind that need another. Work that meets a page that is gone, of a mapped
-	// file that was truncated, ends with gone.
+	// ImportHost makes a read-only segment of the caller's bytes, without a copy; copies and
+	// fills to the segment are refused. The bytes must not change, and must stay valid until
+	// the segment is freed and the work that reads it is done. Bind refuses programs that need
+	// a larger alignment than the bytes have. If the bytes are of a mapped file that was
+	// truncated, work that reads a missing page ends with the error gone.
 	ImportHost(bytes []byte, gone error) (Memory, error)
 }
 
 // Timer is a [Device] with events that measure its time. Stream.Record of such an event
-// may be captured: the graph then records it anew whenever it is launched, so that the
+// may be captured: each launch of the graph then records the event anew, so that the
 // time of a part of a graph can be measured. Wait for the stream of the launch before
-// Elapsed: until the graph comes to the record, the event may tell of the one before. The
-// graph does not keep the event: once it is closed, launches fail with [ErrClosed].
+// Elapsed: until the launch reaches the record, the event may have the time of the record
+// before. Once the event is closed, launches of the graph fail with [ErrClosed].
 type Timer interface {
 	Device
 
@@ -96,13 +100,12 @@ type Timer interface {
 	Elapsed(start, end Event) (time.Duration, error)
 }
 
-// LoadCompiler is a [Device] whose Load may have to compile: a program holds its
-// kernels in a form that the device runs only after that.
+// LoadCompiler is a [Device] whose Load may have to compile kernels of a program.
 type LoadCompiler interface {
 	Device
 
-	// CompilesAtLoad returns which form of a program's kernels Load compiles, and
-	// for what; "" where it compiles nothing, or takes no such program.
+	// CompilesAtLoad describes what Load compiles of a program: "PTX of cuda:sm_80 for
+	// cuda:sm_90"; "" if it compiles nothing, or refuses the program.
 	CompilesAtLoad(p *program.Program) string
 }
 
@@ -111,55 +114,56 @@ type LoadCompiler interface {
 type TargetChecker interface {
 	Device
 
-	// Takes returns an error if the device cannot run programs of a target; compiles: Load
-	// compiles them.
+	// Takes returns an error if the device cannot run programs of a target. compiles reports
+	// whether Load has to compile their kernels.
 	Takes(target string) (compiles bool, err error)
 }
 
-// Tracer is a [Stream] that tells of the steps of a launch one by one, so that
+// Tracer is a [Stream] that reports the steps of a launch one by one, so that
 // each can be timed.
 type Tracer interface {
 	Stream
 
-	// Trace has f called when a launch begins that is not captured, with a nil step,
-	// and after each of its steps was enqueued, on the goroutine that launches; f
-	// may record events on the stream. Of a choice it is told of the steps that
-	// were chosen. A nil f ends it.
+	// Trace makes later launches call f on the goroutine that launches: with a nil step
+	// when a launch begins, and with each step after it was enqueued. Launches that are
+	// captured do not call f. f may record events on the stream. For a choice, f gets
+	// the steps of the chosen variant. A nil f ends the trace.
 	Trace(f func(p *program.Program, s *program.Step))
 }
 
-// Interruptible is a [Stream] that works while it is called, as the host's does, so that its
-// caller would otherwise wait for all of the work after a context has ended.
+// Interruptible is a [Stream] whose calls execute the work before they return, as the
+// host's do. Without Until, a caller would wait for all of the work after its context has ended.
 type Interruptible interface {
 	Stream
 
-	// Until has operations give up once ctx has ended. It holds until it is called again;
-	// context.Background() ends it. An operation that gives up returns the cause of ctx, and so
-	// does each one after it; what they were to write is undefined. It allocates nothing.
+	// Until makes operations give up once ctx has ended, until the next call of Until;
+	// context.Background() never ends. An operation that gives up returns the cause of ctx, and
+	// so does each operation after it; their destinations are undefined. Until allocates nothing.
 	Until(ctx context.Context)
 
-	// Ended returns the cause of the context if an operation gave up since Until was called,
-	// an extern op's own work included.
+	// Ended returns the cause of the context if an operation, or work of an extern op, gave up
+	// since Until was called.
 	Ended() error
 }
 
 // ThreadPinner is a [Stream] whose calls cost less on one thread: Enter keeps the calling
 // goroutine on its thread and sets up there, once, what each call needs (a CUDA context).
-// It nests. One goroutine at a time uses it, and no other device before it leaves.
+// Pairs of Enter and Leave nest. Between them the goroutine uses no other device, and no other
+// goroutine uses the stream.
 type ThreadPinner interface {
 	Stream
 
-	// Enter begins the stretch. After an error there is nothing to leave.
+	// Enter locks the goroutine to its thread. If it returns an error, do not call Leave.
 	Enter() error
 
-	// Leave ends what Enter began.
+	// Leave ends the last Enter.
 	Leave()
 }
 
-// Preparer is an [Op] that is told of a step before the first of its launches:
-// the step's owner calls Prepare once for each run, on the stream of its calls,
-// with what OpCall will hold as Meta, Size and Rows. Work that it enqueues there
-// comes before that of the run, graphs included.
+// Preparer is an [Op] with a method that is called before the first launch of a run:
+// the owner of the step calls Prepare once for each run, on the stream of the op's calls,
+// with the Meta, Size and Rows of the later OpCalls. Work that Prepare enqueues on s
+// executes before the run, also if the run launches graphs.
 type Preparer interface {
 	Op
 	Prepare(s Stream, meta any, size, rows int64) error
@@ -167,24 +171,24 @@ type Preparer interface {
 
 // Warmer is an [Op] that a warm-up runs once for each shape of its operands, so
 // that its kernels are loaded and its libraries initialised before anything is
-// captured. Warm enqueues what Launch would for a step of nothing but padding:
-// no rows, no metadata. States have no memory yet that it could touch.
+// captured. Warm enqueues what Launch would for a step that has only padded rows and no
+// metadata. It must not touch states, which may have no memory yet.
 type Warmer interface {
 	Op
 	Warm(c *OpCall) error
 }
 
 // Tunable is a library routine that chooses among algorithms. Tuned reports whether
-// the choice for a call that it takes was measured.
+// the choice for a call was measured.
 type Tunable interface {
 	Op
 	Tuned(args []Tensor, attrs []program.Attr) bool
 }
 
-// Initializer is a library routine that takes long when it is asked about a call for the first
-// time, whatever the call. Initialize does ahead what takes long; it may be called beside other
-// work, and other calls of the routine. What goes wrong in it does so again when a call is
-// asked about, which reports it.
+// Initializer is a library routine whose first ScratchBytes takes long, whatever the call.
+// Initialize does that work ahead of time. It may be called concurrently with other work and
+// with other methods of the routine. It returns no error: an error occurs again in
+// ScratchBytes, which returns it.
 type Initializer interface {
 	Op
 	Initialize()

@@ -22,13 +22,13 @@ const (
 	// capture. Only the goroutine that captures may call Alloc.
 	CaptureGlobal CaptureMode = iota
 
-	// CaptureThreadLocal refuses the capturing goroutine what would change the device's
-	// memory or modules. Other goroutines work on other streams, allocate, load and free
-	// as they like; so does the capturing goroutine on other streams.
+	// CaptureThreadLocal refuses calls of the capturing goroutine that change the device's
+	// memory or modules, except Alloc. It may work on other streams. Other goroutines may
+	// work on other streams, allocate, load and free.
 	CaptureThreadLocal
 
 	// CaptureRelaxed refuses only what the capturing streams themselves cannot do. The
-	// capture belongs to no goroutine: any one may end it.
+	// capture belongs to no goroutine: any goroutine may continue or end it.
 	CaptureRelaxed
 )
 
@@ -98,26 +98,25 @@ func (e *CaptureError) Error() string {
 // Unwrap returns Err.
 func (e *CaptureError) Unwrap() error { return e.Err }
 
-// Captures are the captures under way of the devices that share the value, and decide
-// which calls they forbid. A device has its own unless its options name one; an embedder
-// that captures in mode global with several devices gives them the same. It may be used
-// by any goroutine. The zero value is ready.
+// Captures has the captures under way of all devices that share the value, and decides
+// which calls they forbid. A device has a value of its own unless its options name one; an
+// embedder that captures in mode global with several devices gives them the same value. Any
+// goroutine may use it. The zero value is ready.
 type Captures struct {
-	any, global atomic.Int32 // captures in list, for a look without the lock
+	any, global atomic.Int32 // numbers of captures in list, which can be read without the lock
 
 	mu   sync.Mutex
 	list []*Recording
 }
 
 // Recording is a capture under way, as every device keeps it: its streams, its nodes in
-// the order of recording, and which node waits for which. A capture is used by one
-// goroutine, or handed from one to the next.
+// the order of recording, and their dependencies. One goroutine at a time uses a capture.
 type Recording struct {
 	Mode  CaptureMode
 	Nodes []Recorded
 	Scope Scope // of the nodes to come
 
-	thread   int // that began it and is locked to its goroutine; -1: mode relaxed
+	thread   int // the thread that began the capture, locked to its goroutine; -1: mode relaxed
 	captures *Captures
 	branches []*Branch // the first began the capture
 	done     atomic.Bool
@@ -150,8 +149,8 @@ type Branch struct {
 	tail []int32 // what the next node waits for
 }
 
-// Begin starts a capture on a stream of that name. Unless the mode is relaxed it locks
-// the goroutine to its thread until End. It refuses a second capture where one of the two
+// Begin starts a capture on the stream with this name. Unless the mode is relaxed it locks
+// the goroutine to its thread until End. It refuses a second capture if one of the two
 // is global.
 func (c *Captures) Begin(mode CaptureMode, stream string) (*Branch, error) {
 	const call = "begin capture"
@@ -234,7 +233,7 @@ func (c *Captures) Elsewhere(call, stream string) error {
 	return c.globally(call, stream)
 }
 
-// globally is Elsewhere off the fast path.
+// globally is the slow path of Elsewhere.
 func (c *Captures) globally(call, stream string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -259,8 +258,8 @@ func (c *Captures) Alloc(call string) error {
 	return c.globally(call, "")
 }
 
-// Idle refuses what changes the device's memory or modules: to the goroutine that
-// captures, and to all while a global capture is under way.
+// Idle refuses calls that change the device's memory or modules: to the goroutine that
+// captures, unless in mode relaxed, and to all goroutines while a global capture is under way.
 func (c *Captures) Idle(call string) error {
 	if c.any.Load() == 0 {
 		return nil
@@ -274,8 +273,9 @@ func (c *Captures) Idle(call string) error {
 	return c.Elsewhere(call, "")
 }
 
-// Usable checks an operation of a stream: of a capture, that its goroutine enqueues it;
-// of another stream (b is nil), that no capture forbids it.
+// Usable checks an operation of a stream. On a stream that captures in another mode than
+// relaxed, the goroutine that began the capture must enqueue it. On a stream that does not
+// capture (b is nil), no global capture may be under way.
 func (c *Captures) Usable(call, stream string, b *Branch) error {
 	if b == nil {
 		return c.Elsewhere(call, stream)
@@ -320,9 +320,9 @@ func (b *Branch) Add() int {
 	return i
 }
 
-// AddGraph records the nodes of a graph that is launched while capturing: those that
-// wait for nothing wait for the branch, and the branch goes on after those that nothing
-// waits for.
+// AddGraph records the nodes of a graph that is launched while capturing. Its nodes without
+// dependencies depend on the branch, and the branch continues after the nodes that no other
+// node of the graph depends on.
 func (b *Branch) AddGraph(child []Recorded) {
 	if len(child) == 0 {
 		return
@@ -352,9 +352,9 @@ func (b *Branch) AddGraph(child []Recorded) {
 	}
 }
 
-// Connect is Stream.Fork (join is false) and Stream.Join, of the streams' branches: to
-// waits for from. A branch is nil for a stream that does not capture. It returns the
-// branch of the stream that waits, nil if neither captures.
+// Connect is Stream.Fork (join is false) or Stream.Join for the streams' branches: to
+// waits for from. The branch of a stream that does not capture is nil. Connect returns the
+// branch of the stream that waits; nil if neither captures.
 func Connect(join bool, from, to *Branch, fromName, toName string) (*Branch, error) {
 	call := "fork"
 	if join {
@@ -366,7 +366,7 @@ func Connect(join bool, from, to *Branch, fromName, toName string) (*Branch, err
 	case from == nil:
 		return nil, to.Rec.refuse(call, fromName, ErrNotForked, fmt.Sprintf("a graph cannot wait for work outside the capture; call Fork(%q) on a stream of the capture first", fromName))
 	case to == nil && join:
-		return nil, from.Rec.refuse(call, toName, ErrNotForked, fmt.Sprintf("%q would become part of the capture; call Fork(%q) on %q if it shall", toName, toName, fromName))
+		return nil, from.Rec.refuse(call, toName, ErrNotForked, fmt.Sprintf("%q would become part of the capture; call Fork(%q) on %q if it should", toName, toName, fromName))
 	case to == nil:
 		to = &Branch{Rec: from.Rec, Stream: toName}
 		from.Rec.branches = append(from.Rec.branches, to)
@@ -377,7 +377,7 @@ func Connect(join bool, from, to *Branch, fromName, toName string) (*Branch, err
 	return to, nil
 }
 
-// merge returns the nodes of two sets that no other of them waits for, ascending.
+// merge returns those nodes of two sets that no other node of the sets depends on, ascending.
 func (r *Recording) merge(a, b []int32) []int32 {
 	all := slices.Concat(a, b)
 	slices.Sort(all)
@@ -393,7 +393,8 @@ func (r *Recording) merge(a, b []int32) []int32 {
 	return slices.DeleteFunc(all, func(i int32) bool { return before[i] })
 }
 
-// before returns for every node whether it is one of these or one of them waits for it.
+// before reports for every node whether it is in ends, or a node of ends depends on it,
+// directly or not.
 func (r *Recording) before(ends []int32) []bool {
 	seen := make([]bool, len(r.Nodes))
 	for _, i := range ends {

@@ -1,9 +1,9 @@
-// Package device is what a device offers to the rest of pwc: memory, streams,
-// events, graphs and loaded programs, as interfaces, with the errors that every
-// device gives alike. Package devicetest holds every implementation to it.
+// Package device has the interfaces of devices: memory, streams, events, graphs and
+// loaded programs, and the errors that all devices return. Package devicetest tests
+// implementations.
 //
-// What not every device or op can do is an optional interface, which callers assert: see
-// capability.go, and docs/devices.md for what pwc does without each.
+// Methods that only some devices or ops have are in optional interfaces, which callers find
+// by a type assertion: see capability.go, and docs/devices.md for what pwc does without each.
 // Captures, forks, templates and Rebind are not optional.
 package device
 
@@ -15,22 +15,25 @@ import (
 // Info describes a device. Properties are the names that launch dims may use
 // ("device.workers", "device.sms").
 type Info struct {
-	Target      string // what programs must be compiled for: "host", "cuda:sm_90"
-	Name        string // for people
+	Target      string // target of programs for the device: "host", "cuda:sm_90"
+	Name        string // for messages
 	MemoryBytes int64  // total; 0: not known
 	Properties  map[string]int64
 }
 
-// Device is one device. Its methods may be called from any goroutine; those of
-// what it makes may not be called concurrently unless they say so.
+// Device is one device. Its methods may be called from any goroutine. Methods of the
+// objects that it makes may not be called concurrently unless their comments allow it.
 //
-// While a stream captures, calls that change the device's memory or modules are refused
-// with a [CaptureError] that matches [ErrCapturing]: AllocHost, Load, freeing device
-// memory, and TakeFaults of the stream that captures, for the goroutine that captures in mode
-// global or thread-local; for all goroutines in mode global, see [CaptureMode]; Close
-// always. Alloc stays allowed: the private pool of a capture takes segments. Where a
-// goroutine is not bound to a thread that can be told (other systems than Linux), all
-// goroutines count as the one that captures.
+// While a stream captures, some calls are refused with an error that matches
+// [ErrCapturing]:
+//
+//   - Close, always;
+//   - AllocHost, Load and freeing device memory: on the goroutine that captures in mode
+//     global or thread-local, and in mode global on all goroutines (see [CaptureMode]);
+//   - TakeFaults of the stream that captures.
+//
+// Alloc is allowed, because the private pool of a capture takes segments. On systems other
+// than Linux threads have no ids here, so every goroutine counts as the one that captures.
 type Device interface {
 	Info() Info
 
@@ -46,14 +49,13 @@ type Device interface {
 	NewStream() (Stream, error)
 	NewEvent() (Event, error)
 
-	// Load checks a program's meaning (offsets, registers, bounds) and makes it
-	// ready to launch. ops are the extern ops that its steps may name.
+	// Load checks a program (offsets, registers, bounds) and makes it ready to bind. ops are
+	// the extern ops that its steps may name.
 	Load(p *program.Program, ops OpSet) (Executable, error)
 
-	// TakeFaults returns the indices out of range that kernels of these programs
-	// met since the last call, and clears them (C12); of all that are loaded if none
-	// is named. Those of other programs are left to who loaded them. It orders itself
-	// after s.
+	// TakeFaults waits for s, returns the indices out of range that kernels of these
+	// programs met since the last call, and clears them (C12). Faults of other programs
+	// remain. Without programs it takes the faults of all loaded programs.
 	TakeFaults(s Stream, of ...Executable) ([]IndexError, error)
 
 	// WatchFaults watches the fault flags of these programs without waiting for a
@@ -95,8 +97,7 @@ func Present(list []Buffer) []Buffer {
 	return out
 }
 
-// Slice returns bytes [off, off+n) of the buffer; it panics when they are not in it,
-// as slicing does.
+// Slice returns bytes [off, off+n) of the buffer. It panics if they are outside the buffer.
 func (b Buffer) Slice(off, n int64) Buffer {
 	if off < 0 || n < 0 || off > b.Size-n {
 		panic("device: slice out of range of the buffer")
@@ -111,14 +112,14 @@ type Tensor struct {
 	Shape []int64
 }
 
-// Stream is a queue of work that runs in order. Operations return when they
-// are enqueued; an error says that they were not.
+// Stream is a queue of work that runs in order. An operation returns when it is
+// enqueued; if it returns an error, it was not enqueued.
 //
 // Between BeginCapture and EndCapture operations are recorded and do not execute. The
 // streams that were forked from the one that captures, directly or not, are recorded into
 // the same graph. An operation that fails while it is recorded may spoil the capture:
-// then EndCapture fails, too. After EndCapture, successful or not, none of these streams
-// captures.
+// then EndCapture fails, too. Once EndCapture has ended the capture, with or without an
+// error, none of these streams captures.
 type Stream interface {
 	Device() Device
 
@@ -136,37 +137,38 @@ type Stream interface {
 	LaunchGraph(g Graph) error
 
 	// LaunchOp launches an extern op that is not part of a program, and sets c.Stream and
-	// c.Capturing for it. Ops are captured by this or by Launch: an op that cannot be captured,
-	// or that has results and records nothing, is refused with [ErrNotCapturable], the
-	// nodes carry its name, c.Origin and c.Loc, and Rebind knows its memory.
+	// c.Capturing. While capturing, use only LaunchOp and Launch for ops: their nodes then have
+	// the op's name, c.Origin and c.Loc, and Rebind knows their memory. An op that cannot be
+	// captured, or that has results and records nothing, is refused with [ErrNotCapturable].
 	LaunchOp(op Op, c *OpCall) error
 
 	Record(e Event) error // refused while capturing, unless a [Timer] made it: use Fork and Join
 	Wait(e Event) error   // work enqueued later starts after what e recorded; refused while capturing
 	Synchronize() error   // refused while capturing
 
-	// Fork lets later work of to wait for what was enqueued on the stream; Join lets
-	// later work of the stream wait for what was enqueued on from. While the stream
-	// captures, Fork makes to part of the capture, and Join wants a stream that is part
-	// of it. A connection between a capture and work outside it is refused with
+	// Fork makes later work of to wait for the work that is enqueued on the stream. Join
+	// makes later work of the stream wait for the work that is enqueued on from. While the
+	// stream captures, Fork makes to part of the capture, and from of Join must be part of
+	// it. A dependency between a capture and work outside it is refused with
 	// [ErrNotForked].
 	Fork(to Stream) error
 	Join(from Stream) error
 
-	// Mark returns a mark behind what was enqueued, and Behind what is known of one
-	// without asking a driver. A [Fence] is made of them.
+	// Mark returns a mark after the enqueued work. Behind returns what the stream knows of
+	// a mark, without a call of the driver (see [Mark]). [Fence] uses both.
 	Mark() Mark
 	Behind(m Mark) (recorded, passed bool)
 
 	// BeginCapture starts recording. Unless the mode is relaxed, the goroutine is
-	// locked to its thread until the end, and what is captured between, and EndCapture,
-	// are calls of the same goroutine.
+	// locked to its thread until the capture ends, and must itself make the captured calls
+	// and call EndCapture.
 	BeginCapture(mode CaptureMode) error
 
-	// EndCapture ends recording and makes a graph, EndTemplate a template of which graphs
-	// are made. Work of forked streams that was not joined is an error that matches
-	// [ErrUnjoined] and names them. On a forked stream it is refused with
-	// [ErrWrongStream], and the capture goes on; every other error ends it.
+	// EndCapture ends recording and makes a graph. EndTemplate ends recording and makes a
+	// template, from which graphs are made. If work of forked streams was not joined, the error
+	// matches [ErrUnjoined] and names the streams. A call on a forked stream is refused with
+	// [ErrWrongStream], a call of another goroutine than the capturing one with [ErrCapturing];
+	// then the capture goes on. Every other error ends the capture.
 	EndCapture() (Graph, error)
 	EndTemplate() (Template, error)
 	Capturing() bool
@@ -187,8 +189,8 @@ type Event interface {
 type Executable interface {
 	Program() *program.Program
 
-	// ScratchBytes is what Bind wants as Args.Scratch for these symbol values:
-	// the program's own, and room for the extern op that asks for most.
+	// ScratchBytes returns the bytes that Bind needs as Args.Scratch for these symbol values:
+	// the program's own scratch, and that of the op that needs most.
 	ScratchBytes(symbols []int64) (int64, error)
 
 	// Bind resolves every address for symbol values, in the order of the
@@ -218,15 +220,15 @@ type BoundLaunch interface {
 // FaultWatch reads the fault flags of some programs (C12) while work goes on. One
 // goroutine at a time uses it.
 type FaultWatch interface {
-	// Raised reports whether a flag is set. It neither waits nor allocates. The flags of
-	// work that an event or a stream was waited for are seen; those of work that still
-	// runs may be.
+	// Raised reports whether a flag is set. It neither waits nor allocates. It sees the flags
+	// of work whose event or stream the caller has waited for, and may see those of work that
+	// still runs.
 	Raised() bool
 
 	// Faults returns the flags that are set, as [Device.TakeFaults] does, and clears none.
 	Faults() []IndexError
 
-	// NewSnapshot makes a snapshot, which Close gives back.
+	// NewSnapshot makes a snapshot. The caller closes it.
 	NewSnapshot() (FaultSnapshot, error)
 }
 
@@ -237,8 +239,8 @@ type FaultSnapshot interface {
 	// that those of later work start clear. It is refused while s captures.
 	Take(s Stream) error
 
-	// Faults returns what the last Take moved. It is valid once s has passed that Take,
-	// and until the next.
+	// Faults returns the faults that the last Take moved. They are valid once s has passed
+	// that Take, until the next Take.
 	Faults() []IndexError
 
 	Close() error
@@ -246,12 +248,12 @@ type FaultSnapshot interface {
 
 // Op is an extern op on a device: a runner's kernel, or attention.
 type Op interface {
-	// Signature returns the op's declaration, held against the module's.
+	// Signature returns the op's declaration, which must match the module's.
 	Signature() Signature
 
-	// ScratchBytes is the memory that a launch with these operands needs beside
-	// them; it is planned into the step. For more rows it is never less: what is
-	// planned for the largest size serves steps of any other.
+	// ScratchBytes returns the bytes that a launch with these operands needs in addition to
+	// them. They are planned into the step. More rows must not need less: the memory that is
+	// planned for the largest size serves steps of all sizes.
 	ScratchBytes(args []Tensor, attrs []program.Attr) (int64, error)
 
 	// Launch enqueues the op on c.Stream and returns. It must not wait for the
@@ -269,8 +271,8 @@ type Signature struct {
 	Version string
 }
 
-// OpCall is one call of an extern op. The same OpCall is passed at every
-// replay; only Rows, and what Meta points to, change between calls.
+// OpCall is one call of an extern op. The same OpCall is passed at every replay; only Rows,
+// and the data that Meta points to, change between replays.
 type OpCall struct {
 	Stream  Stream
 	Args    []Tensor // operands, then results
@@ -278,11 +280,10 @@ type OpCall struct {
 	Scratch Buffer
 	Meta    any   // the step's metadata, untouched
 	Size    int64 // rows of the step with padding
-	Rows    int64 // rows of the step without; padded rows of outputs must become zero (C11)
+	Rows    int64 // rows of the step without padding; the op must set padded rows of outputs to zero (C11)
 
-	// RowExtents says where in Args the rows of the step are: that many positions of the
-	// first axis are one row; 0: the tensor has no rows, whatever its extents are. Nil
-	// where the caller does not know.
+	// RowExtents has, for each of Args, how many indices of the first axis are one row of
+	// the step; 0: the tensor has no rows of the step. Nil: the caller does not know.
 	RowExtents []int64
 	Capturing  bool
 	Origin     int32 // node of the piece
@@ -290,8 +291,8 @@ type OpCall struct {
 	State      any // the op's own, kept from one launch of the call to the next
 }
 
-// RealExtent returns how many positions of the first axis of Args[i] are not padding: all
-// of a tensor that has no rows. The tensor must have an axis.
+// RealExtent returns how many indices of the first axis of Args[i] are not padding: all
+// if the tensor has no rows of the step, or RowExtents is nil. The tensor must have an axis.
 func (c *OpCall) RealExtent(i int) int64 {
 	n := c.Args[i].Shape[0]
 	if i >= len(c.RowExtents) || c.RowExtents[i] == 0 {

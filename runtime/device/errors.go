@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Errors that every device gives for the same misuse; they are wrapped with
+// Errors that all devices return for the same misuse. They are wrapped with
 // context, so compare with errors.Is.
 var (
 	ErrCapturing     = errors.New("device: not allowed while a stream is capturing")
@@ -21,7 +21,7 @@ var (
 	ErrGuard         = errors.New("device: a constraint of the program does not hold")
 	ErrIndex         = errors.New("device: index out of range")
 
-	// ErrDeviceLost is sticky: after it every call fails with it (C13).
+	// ErrDeviceLost is sticky: all later calls fail with it, too (C13).
 	ErrDeviceLost = errors.New("device: lost")
 )
 
@@ -45,8 +45,8 @@ func (e *LostError) Error() string {
 // Unwrap returns ErrDeviceLost and the cause.
 func (e *LostError) Unwrap() []error { return []error{ErrDeviceLost, e.Cause} }
 
-// MemoryError is an allocation that could not be had. It matches
-// [ErrOutOfMemory].
+// MemoryError is an allocation that failed because there is not enough memory. It
+// matches [ErrOutOfMemory].
 type MemoryError struct {
 	Asked, Reserved, Active, Limit int64 // bytes; Limit 0: unknown
 }
@@ -79,7 +79,7 @@ func (e *GuardError) Error() string {
 func (e *GuardError) Unwrap() error { return ErrGuard }
 
 // IndexError is an index out of range that a kernel met: it read zero or wrote nothing (C12).
-// Devices give Executable and Origin; a caller that knows the model sets Op. It matches
+// Devices set Executable and Origin; a caller that knows the model sets Op. It matches
 // [ErrIndex].
 type IndexError struct {
 	Executable Executable

@@ -2,24 +2,24 @@ package device
 
 import "errors"
 
-// Mark is a point of a stream, which costs nothing to make. What [Stream.Behind] tells
-// of it comes from events: whether one was recorded behind the mark, and whether the
-// device has passed the mark, as an event behind it or Stream.Synchronize told since.
-// Otherwise the state is unknown.
+// Mark is a point of a stream. Making one calls no driver. [Stream.Behind] reports whether an
+// event was recorded after the mark, and whether the device is known to have passed the mark.
+// Waits for and queries of events after the mark, and Stream.Synchronize, make that known. If
+// passed is false, the state is unknown.
 type Mark uint64
 
-// Fence tells when the device has passed a point of a stream, so that host memory that
-// copies before it read may be written again. Where a runner records an event behind each
-// of its steps and waits for it, that is known without another call of a driver; else
-// the fence records an event of its own. The zero Fence has none and cannot be set.
+// Fence reports when the device has passed a point of a stream, so that host memory that
+// earlier copies read may be written again. If a runner records an event after each of its
+// steps and waits for it, the fence needs no driver call of its own; otherwise it records
+// its own event. The zero Fence has no event and cannot be set.
 //
 // A Fence is used by the goroutine that uses the stream.
 type Fence struct {
 	event  Event
 	stream Stream // that it was set on last
 	mark   Mark
-	own    Mark // behind the event of the fence, or where that was not recorded the mark
-	set    bool // and not known to be passed
+	own    Mark // after the fence's own event; equal to mark if that was not recorded
+	set    bool // the fence was set, and is not known to be passed
 }
 
 // NewFence returns a fence that is passed.
@@ -31,9 +31,9 @@ func NewFence(d Device) (Fence, error) {
 	return Fence{event: e}, err
 }
 
-// Set sets the fence behind what was enqueued. before is the one that was set before it
-// for the same purpose, or nil: where others recorded an event behind that one they are
-// expected to do so again.
+// Set puts the fence after the work that is enqueued on s. before is the previous fence of the
+// same purpose, or nil. If other code recorded an event after before, Set expects that again,
+// and records no event of its own.
 func (f *Fence) Set(s Stream, before *Fence) error {
 	expected := before.followed()
 	f.stream, f.mark, f.set = s, s.Mark(), true
@@ -44,7 +44,7 @@ func (f *Fence) Set(s Stream, before *Fence) error {
 	return f.record()
 }
 
-// followed reports whether others recorded an event behind the fence.
+// followed reports whether other code recorded an event after the fence.
 func (f *Fence) followed() bool {
 	if f == nil || f.stream == nil {
 		return false
@@ -61,7 +61,8 @@ func (f *Fence) record() error {
 	return nil
 }
 
-// ready reports whether the fence is known to be passed. If not, its event is behind it.
+// ready reports whether the fence is known to be passed. If it is not, the fence's own event
+// is recorded.
 func (f *Fence) ready() (bool, error) {
 	if !f.set {
 		return true, nil

@@ -7,33 +7,33 @@ import (
 	"strings"
 )
 
-// Graph is recorded work that is ready to be launched. It does not keep the memory that it
-// reaches, which its pool does: once such memory is freed, launches fail with [ErrFreed].
+// Graph is recorded work that is ready to be launched. It does not own the memory that it
+// uses; its pool does. Once such memory is freed, launches fail with [ErrFreed].
 type Graph interface {
-	// Nodes returns the number of recorded operations, which is that of Describe. 0 means that
-	// nothing was recorded, on this stream or at all; such a graph can be launched and
-	// does nothing.
+	// Nodes returns the number of recorded operations, the length of Describe. A graph with 0
+	// operations can be launched and does nothing.
 	Nodes() int
 
 	// Describe returns the operations in the order of recording.
 	Describe() []Node
 
-	// Rebind changes the addresses that the graph holds, without another capture:
-	// every address in From becomes the one in To. Either all nodes change or, on
-	// an error, none. Work that was launched before is not changed, and neither is the
-	// template. The memory of From may be freed before, but not while work
-	// uses it. An address that an extern op or a library call was given, or that is part of a
-	// graph launched while capturing, cannot change: the error is a [RebindError],
-	// which names the node; so is an operation whose memory is not known, like Go code that no
-	// op recorded. Memory that an op reaches by other ways than its operands the
-	// device does not see. A rebound graph cannot be launched while capturing.
+	// Rebind changes the addresses that the graph holds, without another capture: each
+	// address in From becomes the address at the same offset in To. On an error no node
+	// changes. Launches before Rebind, and the template, do not change. The memory of From
+	// may be freed before Rebind, but not while work uses it.
+	//
+	// The error is a [RebindError], which names the node, if an address of From belongs to
+	// an extern op, a library call or a graph launched while capturing, or if the memory of
+	// an operation is not known, as of Go code that no op recorded. The device does not see
+	// memory that an op uses without having it as an operand. A rebound graph cannot be
+	// launched while capturing.
 	Rebind(moves []Move) error
 
 	Close() error
 }
 
-// Template is recorded work of which graphs are made. It and each of its graphs are closed
-// independently, in any order.
+// Template is recorded work from which graphs are made. The template and its graphs are
+// closed independently, in any order.
 type Template interface {
 	Nodes() int       // as of Graph
 	Describe() []Node // as of Graph
@@ -45,7 +45,7 @@ type Template interface {
 	Close() error
 }
 
-// NodeKind is what a node of a graph does.
+// NodeKind is the kind of operation of a node.
 type NodeKind uint8
 
 const (
@@ -73,8 +73,8 @@ type Node struct {
 	Name string // of the kernel; "" where there is none or it is not known
 
 	// Reads and Writes are the memory of the device that the node may read and write.
-	// Known is false where the device cannot tell which of the two it does: then both
-	// list all memory that was handed to it, and it may reach more.
+	// Known is false if the device cannot tell reads from writes: then both lists have all
+	// memory that the node was given, and the node may use more.
 	Reads, Writes []Buffer
 	Known         bool
 }
@@ -94,8 +94,8 @@ func (n *Node) label() string {
 	return s
 }
 
-// Move is memory whose contents lie elsewhere now: an address in From is the one at the
-// same distance in To. The sizes are equal.
+// Move is memory whose contents were moved from From to To: an address in From becomes the
+// address at the same offset in To. The sizes are equal.
 type Move struct {
 	From, To Buffer
 }
@@ -155,8 +155,8 @@ func (b Buffer) overlaps(o Buffer) bool {
 	return b.Memory == o.Memory && b.Offset < o.end() && o.Offset < b.end()
 }
 
-// Relocate returns where a buffer lies after the moves. A buffer of which only a part
-// moves is an error.
+// Relocate returns a buffer after the moves, and whether it moved. It is an error if only a
+// part of the buffer moves.
 func Relocate(b Buffer, moves []Move) (Buffer, bool, error) {
 	if b.Memory == nil || b.Size == 0 {
 		return b, false, nil

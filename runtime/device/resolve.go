@@ -10,21 +10,20 @@ import (
 	"pwc/program"
 )
 
-// ErrDeclined is what an op's ScratchBytes returns, wrapped with the reason, for
-// a call that it does not take: a choice of the program goes on to its next
-// variant.
+// ErrDeclined is the error, wrapped with the reason, that an op's ScratchBytes returns
+// for a call that it does not take. A choice of the program then tries its next variant.
 var ErrDeclined = errors.New("device: the routine does not take this call")
 
-// Resolved is a program for some symbol values: the steps that run, and where
-// scratch memory lies.
+// Resolved is a program for given symbol values: the steps that run, and the offsets of
+// scratch memory.
 type Resolved struct {
 	Steps   []ResolvedStep
 	Offsets []int64 // of scratch buffers, by buffer
-	Extern  int64   // where the memory starts that ops take in turn
-	Scratch int64   // bytes of all scratch memory; Bind wants as many
+	Extern  int64   // offset of the scratch memory that ops use one after the other
+	Scratch int64   // bytes of all scratch memory, which Bind needs
 
-	// Declined has the variants that would have been taken but for a library
-	// routine that is not there or does not take the call.
+	// Declined has the variants whose guards hold, but with a library routine that is
+	// missing or declines the call.
 	Declined []Declined
 }
 
@@ -32,7 +31,7 @@ type Resolved struct {
 // was chosen.
 type ResolvedStep struct {
 	*program.Step
-	Index int // of the program's step that it is or belongs to
+	Index int // of the program's step, or of the choice that the step belongs to
 
 	// Of extern ops and library routines.
 	Op      Op
@@ -41,19 +40,18 @@ type ResolvedStep struct {
 	Need    int64 // scratch memory that the op asks for, bytes
 }
 
-// Declined is a variant that was not taken for want of a library routine.
+// Declined is a variant that was not taken because of a library routine.
 type Declined struct {
 	Step    int
 	Library string
-	Missing bool // the device does not have it; else it does not take the call
+	Missing bool // the device does not have the routine; false: the routine declines the call
 	Reason  error
 }
 
 // Resolve makes a program's choices for symbol values and plans its scratch
-// memory. It reads no memory: what it says of a device holds before a program is
-// loaded. An extern op that is not among ops, which Load refuses, asks for no
-// memory; a library routine that is not there is an error, unless another variant
-// does without.
+// memory. The program need not be loaded. An extern op that is missing in ops counts
+// with 0 bytes of scratch memory (Load refuses such a program). A missing library routine
+// is an error, unless a variant without it can be taken.
 func Resolve(p *program.Program, env program.Env, ops, libraries OpSet) (*Resolved, error) {
 	r := &Resolved{Steps: make([]ResolvedStep, 0, len(p.Steps))}
 	for i := range p.Steps {
@@ -109,7 +107,7 @@ variants:
 		}
 		return nil
 	}
-	return errors.New("no variant is for these sizes")
+	return errors.New("no variant is for these sizes and this device")
 }
 
 // step appends a step that is no choice.
@@ -165,13 +163,13 @@ func (s *ResolvedStep) op(p *program.Program, env program.Env) error {
 		return err
 	}
 	if s.Need < 0 {
-		return fmt.Errorf("it asks for %d bytes of scratch", s.Need)
+		return fmt.Errorf("the op asks for %d bytes of scratch, want 0 or more", s.Need)
 	}
 	return nil
 }
 
-// Call returns a library routine's step of a program with its operands and
-// attributes for symbol values, whether or not a device has the routine.
+// Call returns the step of a library routine with its operands and attributes for
+// symbol values. No device needs to have the routine.
 func Call(p *program.Program, index int, s *program.Step, env program.Env) (*ResolvedStep, error) {
 	out := &ResolvedStep{Step: s, Index: index}
 	if err := out.operands(p, env); err != nil {
@@ -180,7 +178,7 @@ func Call(p *program.Program, index int, s *program.Step, env program.Env) (*Res
 	return out, nil
 }
 
-// Holds reports whether a variant is for the sizes, and for the device.
+// Holds reports whether a variant's guards hold for the sizes and the device of env.
 func Holds(v *program.Variant, env program.Env) (bool, error) {
 	if !ForDevice(v, env) {
 		return false, nil
@@ -192,8 +190,8 @@ func Holds(v *program.Variant, env program.Env) (bool, error) {
 	return err == nil, err
 }
 
-// ForDevice reports whether a variant is for the device whose properties env has. One
-// without a property that the variant asks for is none of those.
+// ForDevice reports whether a variant is for the device whose properties env has. If the
+// device lacks a property that the variant's guard names, it is not.
 func ForDevice(v *program.Variant, env program.Env) bool { return CheckGuard(v.Device, env) == nil }
 
 // CheckGuard returns a [GuardError] if a constraint does not hold.
@@ -208,8 +206,8 @@ func CheckGuard(g program.Guard, env program.Env) error {
 	return nil
 }
 
-// Env gives values to a program's symbols, in their order, and to the properties
-// of a device.
+// Env returns an environment with the values of a program's symbols, in their order, and
+// the properties of a device.
 func Env(p *program.Program, symbols []int64, properties map[string]int64) (program.Env, error) {
 	if len(symbols) != len(p.Symbols) {
 		return nil, fmt.Errorf("%d values for %d symbols", len(symbols), len(p.Symbols))
@@ -225,8 +223,8 @@ func Env(p *program.Program, symbols []int64, properties map[string]int64) (prog
 	}, nil
 }
 
-// Specialize is a program for the values of its symbols on a device: it checks the
-// program's guards, which are [GuardError]s, and resolves it.
+// Specialize checks a program's guards for symbol values on a device, and resolves the
+// program. If a guard does not hold, the error is a [GuardError].
 func Specialize(p *program.Program, symbols []int64, properties map[string]int64, ops, libraries OpSet) (program.Env, *Resolved, error) {
 	env, err := Env(p, symbols, properties)
 	if err != nil {
@@ -241,8 +239,8 @@ func Specialize(p *program.Program, symbols []int64, properties map[string]int64
 	return env, r, err
 }
 
-// ScratchBytes returns the scratch memory of a program and its ops for the values of its
-// symbols, whatever its guards say of them.
+// ScratchBytes returns the bytes of scratch memory of a program and its ops for the values
+// of its symbols, without checking its guards.
 func ScratchBytes(p *program.Program, symbols []int64, properties map[string]int64, ops, libraries OpSet) (int64, error) {
 	env, err := Env(p, symbols, properties)
 	if err != nil {
@@ -265,7 +263,7 @@ func (r *Resolved) EachStep(f func(i int, s *ResolvedStep) error) error {
 	return nil
 }
 
-// evalAttrs returns attributes with constant dims.
+// evalAttrs returns copies of attributes with their dims evaluated.
 func evalAttrs(attrs []program.Attr, env program.Env) ([]program.Attr, error) {
 	out := slices.Clone(attrs)
 	for i := range out {

@@ -32,12 +32,12 @@ const (
 	// LatencyBytes is the largest part that LL sends faster than LL128.
 	LatencyBytes = 64 << 10
 
-	// TwoShotBytes is by how many bytes a one-shot may send more than a two-shot, which has one more
-	// round: what NVLink moves in that time.
+	// TwoShotBytes is how many bytes more than a two-shot a one-shot may send: as many as NVLink moves
+	// in the time of the second round of a two-shot.
 	TwoShotBytes = 512 << 10
 )
 
-// OneShotBytes is the most bytes of which an all_reduce is faster in one round than in two.
+// OneShotBytes returns the largest size, in bytes, of an all_reduce that is faster in one round than in two.
 func OneShotBytes(ranks int) int64 {
 	if ranks <= 2 {
 		return math.MaxInt64
@@ -70,9 +70,10 @@ func Params() []string {
 // ValueCount is the number of [Params].
 const ValueCount = 3 + MaxRanks
 
-// Values are the values of [Params] on a rank: the address of the words that the host shares with
+// Values returns the values of [Params] on a rank: the address of the words that the host shares with
 // kernels, the timeout of a wait for a packet in nanoseconds, the rank, and the addresses of the
-// receive buffers by rank.
+// receive buffers, from that of this rank on: parameter recv<i> is that of rank + i, modulo the number
+// of ranks. buffers has the addresses by rank.
 func Values(control, timeout uint64, rank int, buffers []uint64) []uint64 {
 	out := make([]uint64, ValueCount)
 	out[0], out[1], out[2] = control, timeout, uint64(rank)

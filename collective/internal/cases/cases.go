@@ -1,5 +1,5 @@
-// Package cases has calls of collectives whose results follow from their definitions. Tests
-// of the routines of each device make them.
+// Package cases has calls of collectives, with inputs and expected results, for tests of the
+// routines on each device.
 package cases
 
 import (
@@ -13,7 +13,7 @@ import (
 	"pwc/program"
 )
 
-// Group is the name of the group that calls are of.
+// Group is the name of the group of the calls.
 const Group = "tp"
 
 // Call is a call that each rank of a group makes. Elements are small integers, which all
@@ -78,7 +78,7 @@ func (c Call) Fill(b []byte, rank int) {
 	}
 }
 
-// Result writes what a rank's destination must be.
+// Result writes the expected contents of a rank's destination.
 func (c Call) Result(b []byte, rank int) {
 	width := c.DType.Bytes(1)
 	for i := int64(0); i*width < int64(len(b)); i++ {
@@ -111,7 +111,7 @@ func Encode(dt dtype.DType, b []byte, v float32) {
 	}
 }
 
-// Decode returns the number that an element is.
+// Decode returns an element as a number.
 func Decode(dt dtype.DType, b []byte) float32 {
 	switch dt {
 	case dtype.F32:

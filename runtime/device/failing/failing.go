@@ -1,5 +1,5 @@
-// Package failing is a device of which one call fails: it shows that whoever uses a
-// device survives that. It wraps any device.
+// Package failing wraps a device and makes one of its calls fail, to test that code which
+// uses a device handles the error.
 package failing
 
 import (
@@ -20,7 +20,7 @@ var ErrInjected = errors.New("failing: this call fails as asked")
 // closing do not fail.
 type Device struct {
 	device.Device
-	left  atomic.Int64 // calls until one fails; 0: none does
+	left  atomic.Int64 // calls up to the one that fails, that one included; 0: no call fails
 	calls atomic.Int64
 }
 
@@ -102,7 +102,7 @@ func (d *Device) TakeFaults(s device.Stream, of ...device.Executable) ([]device.
 	return d.Device.TakeFaults(inner(s), of...)
 }
 
-// Libraries returns the device's library routines; none where it has none.
+// Libraries returns the device's library routines; nil if it is no [device.LibraryProvider].
 func (d *Device) Libraries() device.OpSet {
 	if l, ok := d.Device.(device.LibraryProvider); ok {
 		return l.Libraries()
@@ -110,7 +110,7 @@ func (d *Device) Libraries() device.OpSet {
 	return nil
 }
 
-// WorkspaceBytes returns what the device's library routines work in; 0 where it has none.
+// WorkspaceBytes returns that of the device; 0 if it is no [device.LibraryProvider].
 func (d *Device) WorkspaceBytes() int64 {
 	if l, ok := d.Device.(device.LibraryProvider); ok {
 		return l.WorkspaceBytes()
@@ -118,7 +118,7 @@ func (d *Device) WorkspaceBytes() int64 {
 	return 0
 }
 
-// UseWorkspace is the stream's. It does nothing where the device has no library routines.
+// UseWorkspace is the stream's. It does nothing if the stream is no [device.LibraryStream].
 func (s *Stream) UseWorkspace(b device.Buffer) error {
 	if l, ok := s.Stream.(device.LibraryStream); ok {
 		return s.call("workspace", func() error { return l.UseWorkspace(b) })
@@ -126,7 +126,7 @@ func (s *Stream) UseWorkspace(b device.Buffer) error {
 	return nil
 }
 
-// WarmLibraries is the stream's. It does nothing where the device has no library routines.
+// WarmLibraries is the stream's. It does nothing if the stream is no [device.LibraryStream].
 func (s *Stream) WarmLibraries(l device.BoundLaunch) error {
 	if lib, ok := s.Stream.(device.LibraryStream); ok {
 		return s.call("warm-up of library routines", func() error { return lib.WarmLibraries(l) })
