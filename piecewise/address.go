@@ -4,16 +4,16 @@ import (
 	"pwc/runtime/device"
 )
 
-// fixedMemory is memory whose address graphs hold.
+// fixedMemory is memory whose address graphs contain.
 type fixedMemory struct {
 	storage int32
 	buffer  device.Buffer
 }
 
-// checkAddresses compares, at every replay, the addresses that the graphs hold with where
-// the memory is now (C7). Those of weights and states are hundreds, which are in no cache
-// of the processor when a step begins: while nothing was assigned since they were compared
-// one by one, the count says so.
+// checkAddresses compares, at every replay, the addresses that the graphs contain with the
+// current ones (C7). There are hundreds of weights and states, and their addresses are in no cache
+// of the processor when a step begins, so they are compared only if residents.assigned has changed
+// since the last comparison.
 func (fn *instance) checkAddresses(c *captured) error {
 	if err := fn.checkEach(c, c.inputs); err != nil || c.agreed == fn.b.residents.assigned {
 		return err

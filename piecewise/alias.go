@@ -8,18 +8,17 @@ import (
 	"pwc/ir"
 )
 
-// Alias has a result and a parameter share memory (input/output aliasing), so that
-// [Inputs.SetResult] of the parameter with that result copies nothing. A parameter that has
-// the type of a result of an earlier function shares its memory without an Alias; an Alias is
-// for a result that the next step reads, and for results of several functions of which
-// one is read. The last writer counts: a run of From, a run of another function whose result
-// has the same memory, or what the parameter is given otherwise. Earlier contents are stale
-// from then on.
+// Alias declares that a result and a parameter share memory (input/output aliasing), so that
+// [Inputs.SetResult] of the parameter with that result copies nothing. A parameter with the type
+// of a result of an earlier function is linked to it without an Alias. Use an Alias for a result
+// that the next step reads, or if results of several functions feed one parameter. The memory holds
+// the last value written: by a run of From, by a run of another function whose result aliases the
+// parameter, or by an input that is copied into it. Results that were there before are then stale.
 type Alias struct {
 	From   string // the function, without "@"
 	Result int
 	To     string // another function
-	Param  string // of the result's type, or of as many rows or more of its kind
+	Param  string // has the result's type; or rows of the same size, and To runs at least as many rows as From
 }
 
 // String returns "result 0 of @runner_ids to %ids of @forward".
@@ -27,12 +26,12 @@ func (f Alias) String() string {
 	return fmt.Sprintf("result %d of @%s to %%%s of @%s", f.Result, f.From, f.Param, f.To)
 }
 
-// place is memory of a parameter, of a result, or of both where they are linked or aliased,
-// or of a state: what was written last lies there.
+// place is the memory of a parameter, of a result, or of both if they are linked or aliased,
+// or of a state. It holds the value that was written last.
 type place struct {
-	index   int        // in residents.places; not of states
-	writers []writer   // the functions that put a result there
-	results []returned // results that lie there, those that are parameters or states too
+	index   int        // in residents.places; unused for states
+	writers []writer   // slots with this place
+	results []returned // results in this place, including results that are parameters or states
 }
 
 // writer is a function with one of its slots.
@@ -67,8 +66,8 @@ func (pl *plan) numberPlaces() {
 	}
 }
 
-// findWrites finds where results lie that are parameters or states, and what of these a
-// run of each function writes: the one makes the other stale.
+// findWrites sets place.results of all results, and function.writes: the parameters and states that
+// each function writes, which makes results in these places stale.
 func (pl *plan) findWrites() {
 	at := func(fn *function, v ir.Value) *place {
 		switch st := &fn.storages[fn.storage(fn.ir.Base(v))]; st.kind {
@@ -79,7 +78,7 @@ func (pl *plan) findWrites() {
 		case inResult:
 			return fn.slots[st.index].place
 		}
-		return nil // weights are not written, and the rest is no result
+		return nil // weights are not written; memory of the arena is neither a result nor a parameter
 	}
 	for _, fn := range pl.funcs {
 		for i, v := range fn.ir.Returns {
@@ -97,8 +96,8 @@ func (pl *plan) findWrites() {
 	}
 }
 
-// placeAliases gives results their parameters' places, and then linked parameters those
-// of the results.
+// placeAliases sets the places of aliased results to those of the parameters, and then the places
+// of linked parameters to those of the results.
 func (pl *plan) placeAliases() error {
 	var errs []error
 	for _, f := range pl.opts.Memory.Aliases {
@@ -131,7 +130,7 @@ func (pl *plan) placeAlias(f Alias) error {
 	case to == nil:
 		return fmt.Errorf("the module has no function @%s", f.To)
 	case from == to:
-		return errors.New("a function cannot write what it reads")
+		return errors.New("From and To are one function, which would overwrite its own parameter")
 	case f.Result < 0 || f.Result >= len(from.returns):
 		return fmt.Errorf("@%s has %d results, counted from 0", f.From, len(from.returns))
 	}
@@ -141,18 +140,18 @@ func (pl *plan) placeAlias(f Alias) error {
 	}
 	in, st := &to.inputs[i], &from.storages[from.returns[f.Result]]
 	if st.kind != inResult {
-		return errors.New("the result is a parameter, a weight or a state of its function, and lies where that does")
+		return errors.New("the result is a parameter, a weight or a state of its function and has the memory of that")
 	}
 	slot, p := &from.slots[st.index], in.at()
 	switch {
 	case !in.typ.Equal(st.typ) && !to.holdsRows(in, from, f.Result):
 		return fmt.Errorf("the result is %s, the parameter %s", st.typ, in.typ)
 	case slot.aliased || slices.ContainsFunc(pl.funcs, func(fn *function) bool { return fn.reads(from, st.index) }):
-		return errors.New("the result has its place: a parameter is linked to it, or it is fed to one")
+		return errors.New("the result already shares memory: a parameter is linked to it, or another Alias names it")
 	case slices.ContainsFunc(p.writers, func(w writer) bool { return w.fn == from }):
-		return fmt.Errorf("another result of @%s lies there", f.From)
+		return fmt.Errorf("another result of @%s has an Alias to this parameter", f.From)
 	case slices.ContainsFunc(from.inputs, func(in input) bool { return in.at() == p }):
-		return errors.New("a function cannot write what it reads")
+		return fmt.Errorf("a parameter of @%s has the same memory, which the result would overwrite", f.From)
 	}
 	slot.place, slot.aliased = p, true
 	p.writers = append(p.writers, writer{from, st.index})
@@ -160,8 +159,8 @@ func (pl *plan) placeAlias(f Alias) error {
 	return nil
 }
 
-// holdsRows reports whether a parameter that has a row for each of its function has room
-// for those of a result that has one for each of its own.
+// holdsRows reports whether a parameter of fn has room for a result of from: both have one row for
+// each row of their function, the rows have equal sizes, and fn runs at least as many rows as from.
 func (fn *function) holdsRows(in *input, from *function, result int) bool {
 	typ := &from.storages[from.returns[result]].typ
 	return in.rows && in.rowBytes == from.rowBytes[result] && in.typ.DType == typ.DType && in.typ.Rank() == typ.Rank() && fn.hi >= from.hi
@@ -172,8 +171,8 @@ func (fn *function) reads(from *function, slot int) bool {
 	return slices.ContainsFunc(fn.inputs, func(in input) bool { return in.from == from && in.slot == slot })
 }
 
-// at returns where a parameter lies, while linked ones have no place yet. What they
-// are linked to is not fed itself.
+// at returns the place of a parameter before placeAliases has set the places of linked ones.
+// A linked parameter has the place of its result, which placeAlias does not change.
 func (in *input) at() *place {
 	if in.from != nil {
 		return in.from.slots[in.slot].place

@@ -3,9 +3,9 @@
 // of a step, captures every piece into one graph per size, and replays.
 //
 // The order is [New] → [Backend.Load] → [Backend.Warmup] → [Backend.Capture] →
-// [Backend.Seal] → [Func.Run]. Runs are possible from Load on; what is not
-// captured yet runs from the compiled artifacts. Once sealed nothing compiles
-// or captures.
+// [Backend.Seal] → [Func.Run]. Runs are possible from Load on: before Capture they
+// launch the compiled artifacts without graphs. After Seal nothing is compiled
+// or captured.
 //
 // One goroutine at a time may use a [Pool]: a second Run, Load or Capture gets
 // [ErrBusy]. [Backend.Stats], [Backend.Plan] and [Pool.Stats] may be called from
@@ -36,9 +36,9 @@ type Backend struct {
 	profile ProfileRanges // Options.Observe.Observer, if it is one
 }
 
-// New splits and compiles a module. Artifacts come from the store where it has
-// them. It keeps nothing on the device; [Backend.Plan] tells what Load and
-// Capture will take.
+// New splits and compiles a module. It takes from the store the artifacts that
+// the store has. It allocates no memory on the device; [Backend.Plan] returns how
+// much Load allocates.
 func New(ctx context.Context, m *ir.Module, o Options) (*Backend, error) {
 	p, err := newPlan(ctx, m, o)
 	if err != nil {
@@ -72,8 +72,8 @@ func (b *Backend) Func(name string) *Func {
 	return nil
 }
 
-// Stream returns the stream that everything of the backend runs on; nil for a
-// backend without a device.
+// Stream returns the stream of all the backend's work; nil for a backend without a
+// device.
 func (b *Backend) Stream() device.Stream {
 	if b.pool == nil {
 		return nil
@@ -81,7 +81,7 @@ func (b *Backend) Stream() device.Stream {
 	return b.pool.stream
 }
 
-// Seal ends the time in which anything is compiled or captured.
+// Seal makes later calls of Warmup and Capture fail with [ErrOrder].
 func (b *Backend) Seal() error {
 	if err := b.enter(loaded, capturedAll); err != nil {
 		return err
@@ -91,9 +91,9 @@ func (b *Backend) Seal() error {
 	return nil
 }
 
-// Close frees everything that Load and Capture took; with [CanaryBytes] it looks at
-// them before. A run that another
-// goroutine is issuing makes it fail with [ErrBusy]; closing twice is no error.
+// Close frees everything that Load and Capture allocated; with [CanaryBytes] it first checks the
+// canaries. While another goroutine issues a run it fails with [ErrBusy]; closing twice is no
+// error.
 func (b *Backend) Close() error {
 	if b.pool == nil {
 		return nil
@@ -119,7 +119,7 @@ func (b *Backend) Close() error {
 	return err
 }
 
-// freeAll gives back what Capture and Load took, in that order.
+// freeAll frees the graphs, which hold addresses, before the memory that Load allocated.
 func (b *Backend) freeAll() error {
 	var errs []error
 	for _, fn := range b.funcs {

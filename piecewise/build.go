@@ -17,7 +17,7 @@ import (
 	"pwc/split"
 )
 
-// compile has every artifact made, or taken from the store.
+// compile compiles every artifact that the store does not have.
 func (pl *plan) compile(ctx context.Context) error {
 	plans := make([]*split.Plan, len(pl.funcs))
 	for i, fn := range pl.funcs {
@@ -50,9 +50,9 @@ func (pl *plan) compile(ctx context.Context) error {
 	return pl.countCompiledAtLoad()
 }
 
-// initializing is a compiler that initializes the device's library routines while it compiles
-// for the first time: planning asks them, and would wait for that. Where nothing is compiled
-// nothing runs at the same time, and planning may not have to ask.
+// initializing is a compiler that starts to initialize the device's library routines when it first
+// compiles, because planning calls them and would wait. If nothing is compiled, there is no
+// work to overlap, and planning may not need the routines.
 type initializing struct {
 	pieces.Compiler
 	initialize func()
@@ -72,8 +72,8 @@ func (w initializing) Compile(ctx context.Context, piece *ir.Module, ranges map[
 	return w.Compiler.Compile(ctx, piece, ranges)
 }
 
-// initializeLibraries has the routines of a device's libraries initialize in goroutines
-// that started counts.
+// initializeLibraries initializes the routines of a device's libraries in goroutines
+// of started.
 func initializeLibraries(d device.Device, started *sync.WaitGroup) {
 	l, ok := d.(device.LibraryProvider)
 	if !ok {
@@ -86,8 +86,8 @@ func initializeLibraries(d device.Device, started *sync.WaitGroup) {
 	}
 }
 
-// countCompiledAtLoad counts what the device will compile when it loads programs and
-// kernels of ops; frozen it is refused.
+// countCompiledAtLoad counts the programs, Extras among them, that the device will compile
+// when it loads them; a frozen backend refuses them.
 func (pl *plan) countCompiledAtLoad() error {
 	d, ok := pl.opts.Device.(device.LoadCompiler)
 	if !ok {
@@ -152,8 +152,8 @@ func (b *Backend) buildStats(s *Stats) {
 	s.BackendCompilations, s.Compiled, s.Deduplicated, s.Loaded = int64(c.BackendCompilations), int64(c.Compiled), int64(c.Deduplicated), int64(c.Loaded)
 }
 
-// programScratch returns the scratch memory that a launch of a program takes:
-// its own, and after it the largest of what its ops ask for.
+// programScratch returns the bytes of scratch memory of a launch of a program:
+// its own, followed by the largest scratch of its ops.
 func (pl *plan) programScratch(p *program.Program, values []int64) (int64, error) {
 	r, err := pl.resolve(p, values)
 	if err != nil {
@@ -162,8 +162,8 @@ func (pl *plan) programScratch(p *program.Program, values []int64) (int64, error
 	return r.Scratch, nil
 }
 
-// resolve makes a program's choices for values of its symbols. Without a device
-// they are those of one without library routines.
+// resolve selects a program's variants for values of its symbols. Without a device
+// it assumes a device that has no library routines but the collectives.
 func (pl *plan) resolve(p *program.Program, values []int64) (*device.Resolved, error) {
 	var properties map[string]int64
 	var libraries device.OpSet
@@ -182,8 +182,8 @@ func (pl *plan) resolve(p *program.Program, values []int64) (*device.Resolved, e
 	return device.Resolve(p, env, pl.ops, libraries)
 }
 
-// elsewhere stands for the collectives of a program that is planned without a device. Their
-// scratch memory, which the device knows, is not in the plan; [Plan.Unplanned] says so.
+// elsewhere returns placeholders for the collectives of a program that is planned without a device.
+// Their scratch memory, which only the device knows, is not in the plan; [Plan.Unplanned] lists them.
 func elsewhere(p *program.Program) device.OpSet {
 	out := device.OpSet{}
 	for name := range p.Routines() {
@@ -194,7 +194,7 @@ func elsewhere(p *program.Program) device.OpSet {
 	return out
 }
 
-// unplanned is a routine of a device that is not here.
+// unplanned is a placeholder for a routine of a device.
 type unplanned string
 
 var _ device.Op = unplanned("")

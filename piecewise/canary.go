@@ -7,24 +7,24 @@ import (
 	"pwc/runtime/device"
 )
 
-// Canary is how the buffers of a backend are kept apart, to find kernels and ops that read
-// or write out of bounds. With one every weight, state, input and result, and for each size
-// everything that crosses pieces and every scratch memory, is an allocation of its own that is
-// never reused. It takes far more memory than [Plan] says.
+// Canary selects how a backend finds kernels and ops that read or write out of bounds. Unless it is
+// CanaryOff, every weight, state, input and result, and for each size every tensor between pieces
+// and every scratch memory, has an allocation of its own that is never reused. This takes far more
+// memory than [Plan] contains.
 type Canary uint8
 
 const (
-	// CanaryOff places buffers as Plan says.
+	// CanaryOff places buffers by the plan.
 	CanaryOff Canary = iota
 
-	// CanaryBytes puts every buffer between bytes that [Backend.CheckCanaries] and
-	// [Backend.Close] compare, and fills it with 0xff, which is NaN in every float
-	// dtype. Calls of ops that are declared rowwise are tested wherever no graph records
-	// them, as in mode none: one whose rows depend on later ones is an [ErrOp].
+	// CanaryBytes puts bytes before and after every buffer, which [Backend.CheckCanaries] and
+	// [Backend.Close] compare. It first fills the buffer with 0xff, which is NaN in every float
+	// dtype. It also tests calls of ops that are declared rowwise, if no graph contains the call:
+	// a row that depends on later rows is an [ErrOp].
 	CanaryBytes
 
-	// CanaryExact makes every allocation exactly as large as its buffer and initialises
-	// none: for tools that watch every access, as compute-sanitizer does.
+	// CanaryExact makes every allocation exactly as large as its buffer and writes no fill
+	// pattern: for tools that check every access, such as compute-sanitizer.
 	CanaryExact
 )
 
@@ -63,8 +63,8 @@ func (r *residents) takeCanary(bytes int64, name string) (device.Buffer, error) 
 	return buf, err
 }
 
-// CheckCanaries waits for all issued work and checks the canaries of every buffer. The first
-// overwritten canary is a [CanaryError]. Without canaries it returns nil.
+// CheckCanaries waits for all issued work and checks the canaries of every buffer. It returns a
+// [CanaryError] for the first that was overwritten; without [CanaryBytes] it returns nil.
 func (b *Backend) CheckCanaries() error {
 	if err := b.enter(loaded, sealed); err != nil {
 		return err

@@ -12,22 +12,22 @@ import (
 	"pwc/runtime/device"
 )
 
-// captured is one function captured for one size: a flat list that a run goes
-// through without looking anything up.
+// captured is one function captured for one size: a flat list that a run issues
+// without look-ups.
 type captured struct {
 	size   int64
 	layout *settled
 	steps  []replayStep     // the pieces' graphs and the calls between them
 	full   device.Graph     // the whole function, modes full…
 	calls  []*device.OpCall // of steps
-	inside []*device.OpCall // recorded in graphs
-	inputs []fixedMemory    // what the graphs reach by address (C7): parameters,
-	fixed  []fixedMemory    // weights and states
-	agreed uint64           // the count of assigned addresses when all of fixed were where they had been
+	inside []*device.OpCall // in pieces, and in the full graph
+	inputs []fixedMemory    // parameters whose addresses the graphs contain (C7)
+	fixed  []fixedMemory    // weights and states whose addresses the graphs contain
+	agreed uint64           // residents.assigned when no address of fixed had changed
 	graphs []*graphs.Recording
 }
 
-// replayStep is a graph, or what runs eagerly between graphs.
+// replayStep is a graph, or a call or launch between graphs.
 type replayStep struct {
 	graph  device.Graph
 	op     device.Op
@@ -37,9 +37,9 @@ type replayStep struct {
 }
 
 // Capture records every function at every capture size, its pieces before the
-// full graph, each largest first (vLLM's order). It records and does not execute.
-// When one size fails the function's graphs are dropped and the error is returned;
-// functions that were complete before keep theirs.
+// full graph, each largest first (vLLM's order). Recording executes nothing; Capture
+// calls Warmup first if that was not done. If one size fails, all graphs of its function
+// are dropped and the error is returned; earlier functions of the module keep their graphs.
 func (b *Backend) Capture(ctx context.Context) error {
 	if err := b.enter(loaded, capturedAll); err != nil {
 		return err
@@ -75,7 +75,7 @@ func (b *Backend) Capture(ctx context.Context) error {
 	return nil
 }
 
-// freeBytes returns how many bytes the device can still give out, where it knows.
+// freeBytes returns the free memory of the device in bytes, if the device knows it.
 func (b *Backend) freeBytes() (n int64, known bool) {
 	if d, ok := b.plan.opts.Device.(device.Budgeted); ok {
 		return d.FreeBytes()
@@ -83,9 +83,9 @@ func (b *Backend) freeBytes() (n int64, known bool) {
 	return 0, false
 }
 
-// captureSizes captures pieces at every size, and then the full graph at those that
-// it is captured for. When one fails all are dropped: the largest come first, and small
-// runs that were padded to them would cost more than runs without graphs.
+// captureSizes captures pieces at every size, and then the full graph at the smallest fn.full
+// sizes. If one fails, all are dropped: the largest sizes come first, and to pad small runs to
+// them would cost more than runs without graphs.
 func (fn *instance) captureSizes(ctx context.Context) error {
 	type pass struct {
 		capture func(*captured, *settled) error
@@ -166,7 +166,7 @@ func (fn *instance) captureSize(ctx context.Context, c *captured, capture func(*
 	return nil
 }
 
-// record captures what enqueue enqueues into one graph.
+// record captures the operations of enqueue into one graph.
 func (c *captured) record(b *Backend, enqueue func(s device.Stream) error) (device.Graph, error) {
 	r, err := graphs.Record(b.pool.mem, b.pool.stream, device.CaptureThreadLocal, enqueue)
 	if err != nil {
@@ -283,8 +283,8 @@ func (fn *instance) bind(i int, n int64, e *env, l *settled) (device.BoundLaunch
 	return launch, nil
 }
 
-// bound is buffer, and keeps the high-water mark of the arena: what the plan is
-// held against (C5).
+// bound is buffer, and updates the high-water mark of the arena, which tests compare with
+// the plan (C5).
 func (fn *instance) bound(i int32, e *env, l *settled) (device.Buffer, error) {
 	b, err := fn.buffer(i, e, l)
 	if err == nil && fn.storages[i].kind == inWork {
@@ -329,8 +329,8 @@ func (fn *instance) call(i int, e *env, l *settled) (*device.OpCall, error) {
 }
 
 // rowExtents returns for each operand and result of a call how many elements of its first
-// axis are one row of the size symbol; 0: it has no rows there. Types say it: an extent may
-// happen to be as large as the step.
+// axis belong to one row of the size symbol; 0: its first extent is no multiple of that symbol.
+// It reads the types, because an extent of the call may equal the number of rows by chance.
 func (fn *function) rowExtents(node int) []int64 {
 	n := fn.ir.Nodes[node]
 	e := fn.envFor(1)
@@ -339,7 +339,7 @@ func (fn *function) rowExtents(node int) []int64 {
 		extent := int64(0)
 		if t := fn.ir.Type(v); fn.size != "" && t.Rank() > 0 {
 			if per, ok := t.Shape[0].Div(dim.Sym(fn.size)); ok {
-				extent, _ = per.Eval(e.lookup) // 0 where it has symbols that nothing gives a value
+				extent, _ = per.Eval(e.lookup) // 0 if a symbol in it has no value
 			}
 		}
 		out = append(out, extent)
@@ -365,7 +365,7 @@ func (fn *instance) dropGraphs() error {
 	return errors.Join(errs...)
 }
 
-// buildPick makes the table from a number of rows to the captured size that serves it.
+// buildPick makes the table from a number of rows to the capture size that serves it.
 func (fn *function) buildPick() {
 	if len(fn.sizes) == 0 {
 		return

@@ -6,29 +6,29 @@ import (
 	"pwc/split"
 )
 
-// Report is what [New] decides about a function before it compiles.
+// Report contains the decisions of [New] about a function before it compiles.
 type Report struct {
 	Name    string
-	Size    string // the symbol that counts rows; "": there is none, and it is run as it is
-	Lo, Hi  int64  // sizes that may run
-	Plain   []string
-	Linked  []string // other batch symbols, of which graphs have room for the largest value
+	Size    string   // the symbol that counts rows; "": the function has no such symbol
+	Lo, Hi  int64    // sizes that may run
+	Plain   []string // symbols that each run gives a value, and no graph can serve
+	Linked  []string // other batch symbols: graphs are captured with their largest values
 	Padding error    // why runs must not be padded to a captured size; nil: they may, or there are no rows
 	Mixing  []padding.Mixing
-	Sizes   []int64 // that it is captured for
-	Capture error   // why no graph serves it, in a mode that captures
+	Sizes   []int64 // capture sizes
+	Capture error   // in a mode that captures, why no graph serves the function
 	Plan    *split.Plan
 
-	Pieces bool // each piece is captured into a graph of its own, at every size
+	Pieces bool // each piece between splitting ops is captured into a graph, for every size
 	Full   int  // how many of the sizes, from the smallest, a full graph is captured for
 
-	Capturable int   // pieces that graphs hold: none in mode none, all where a full graph is captured
-	Graphs     int64 // that Capture makes
+	Capturable int   // pieces that are in a graph: 0 in mode none, all if a full graph is captured
+	Graphs     int64 // graphs that Capture makes
 }
 
-// Check makes the decisions of [New] that need no compiled code, and compiles nothing: an
-// error that New would return for the module and the options is Check's too. Options.Compile.Compiler
-// is not needed.
+// Check makes the decisions of [New] that need no compiled code, and compiles nothing. It returns
+// the errors that New returns for the module and the options before it compiles.
+// Options.Compile.Compiler is not needed.
 func Check(m *ir.Module, o Options) ([]Report, Plan, error) {
 	pl, err := analyze(m, o)
 	if err != nil {

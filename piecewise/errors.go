@@ -14,7 +14,7 @@ var (
 	ErrNoDevice  = errors.New("piecewise: the backend has no device and can only be planned: set Options.Device")
 	ErrBusy      = errors.New("piecewise: another run is using the pool")
 	ErrSlotBusy  = errors.New("piecewise: every staging slot is still being copied from")
-	ErrSlotUsed  = errors.New("piecewise: inputs were already run; take new ones")
+	ErrSlotUsed  = errors.New("piecewise: the inputs were run, or their staging slot was handed out again: call Func.Inputs for new ones")
 	ErrStale     = errors.New("piecewise: the result was overwritten by a later run")
 	ErrReleased  = errors.New("piecewise: the result was released")
 	ErrAddress   = errors.New("piecewise: memory moved since the graphs were captured")
@@ -25,20 +25,21 @@ var (
 )
 
 // StaleError is a read of a result that was overwritten (C6): by a later run of the same
-// function, by a warm-up, or through a parameter that aliases its memory and was set again,
-// or that another function wrote. It matches [ErrStale].
+// function, by a warm-up, or because a parameter or state that shares its memory was set or written
+// by another function. It matches [ErrStale].
 type StaleError struct {
-	Func        string
-	Result      int
-	Run, Latest uint64 // the run that made the result, and the run that overwrote it; 0: none did
+	Func   string
+	Result int
+	Run    uint64 // the run that made the result
+	Latest uint64 // the latest run of the function; 0: something else overwrote the result
 }
 
-// Error names both runs.
+// Error names the runs.
 func (e *StaleError) Error() string {
 	if e.Latest == 0 {
 		return fmt.Sprintf("piecewise: result %d of @%s, run %d, was overwritten: its memory aliases a parameter that was set again, or one that a warm-up or another function wrote; copy results before that", e.Result, e.Func, e.Run)
 	}
-	return fmt.Sprintf("piecewise: result %d of @%s belongs to run %d, and run %d has overwritten it; copy results before the next run of the function",
+	return fmt.Sprintf("piecewise: result %d of @%s belongs to run %d and was overwritten by a later one, the latest is run %d; copy results before the next run of the function",
 		e.Result, e.Func, e.Run, e.Latest)
 }
 
@@ -64,7 +65,7 @@ func (e *AddressError) Unwrap() error { return ErrAddress }
 type CanaryError struct {
 	Name   string
 	Bytes  int64 // of the buffer
-	Offset int64 // of the first byte outside that was written, from the start of the buffer
+	Offset int64 // of the first byte outside the buffer that was written, from its start; negative before it
 }
 
 // Error names the buffer and the place.

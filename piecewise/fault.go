@@ -9,8 +9,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// indexError returns faults of the backend's programs as [device.IndexError]s, each op once
-// in the order of their names, joined; nil: there is none.
+// indexError joins faults of the backend's programs as [device.IndexError]s, each op once,
+// sorted by name; nil: there are no faults.
 func (r *residents) indexError(faults []device.IndexError) error {
 	if len(faults) == 0 {
 		return nil
@@ -33,11 +33,11 @@ func (r *residents) indexError(faults []device.IndexError) error {
 	return errors.Join(errs...)
 }
 
-// Faults returns the indices out of range that kernels of the backend met since the last
+// Faults returns the ops of the backend that met an index out of range since the last
 // [Results.Wait], [Result.CopyTo] or [FaultSnapshot.Take], as [device.IndexError]s; nil if
-// there is none. It waits for nothing, clears nothing, and allocates nothing without a
-// fault. Runs that an event or the stream was waited for are in it; runs that are still
-// in flight may be.
+// no op did. It does not wait, does not clear the faults, and allocates nothing if there are
+// none. It includes the faults of all runs that the caller has waited for, and may include
+// those of runs in flight.
 func (b *Backend) Faults() error {
 	if b.residents.watch == nil || !b.residents.watch.Raised() {
 		return nil
@@ -45,8 +45,8 @@ func (b *Backend) Faults() error {
 	return b.residents.indexError(b.residents.watch.Faults())
 }
 
-// FaultSnapshot tells the faults of runs that were issued before a point from those of
-// runs issued after it, so that steps can be in flight and each gets its own (C12).
+// FaultSnapshot separates the faults of runs that were issued before Take from those of later
+// runs, so that each of several steps in flight gets its own faults (C12).
 type FaultSnapshot struct {
 	b    *Backend
 	snap device.FaultSnapshot
@@ -65,9 +65,9 @@ func (b *Backend) NewFaultSnapshot() (*FaultSnapshot, error) {
 	return &FaultSnapshot{b, snap}, nil
 }
 
-// Take enqueues the snapshot behind all runs so far and clears the flags for those that
-// come. An event that is recorded on the backend's stream after it tells when [FaultSnapshot.Err]
-// may be asked.
+// Take enqueues the snapshot on the backend's stream, after all runs so far, and clears the flags
+// for later runs. Call [FaultSnapshot.Err] once an event that was recorded on the stream after Take
+// has completed.
 func (s *FaultSnapshot) Take() error {
 	if s.b == nil {
 		return ErrOrder
@@ -79,7 +79,7 @@ func (s *FaultSnapshot) Take() error {
 	return s.b.note(s.snap.Take(s.b.pool.stream))
 }
 
-// Err returns the faults that the last Take found, as [device.IndexError]s; nil if there is
+// Err returns the faults that the last Take found, as [device.IndexError]s; nil if there are
 // none.
 func (s *FaultSnapshot) Err() error {
 	if s.b == nil {

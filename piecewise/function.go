@@ -17,11 +17,11 @@ import (
 type storageKind uint8
 
 const (
-	inParam  storageKind = iota // the function's input region, or a linked result of an earlier function
-	inWeight                    // the weights
-	inState                     // the states
-	inResult                    // the result region: valid until the function's next run
-	inWork                      // the arena, for the units between first and last
+	inParam  storageKind = iota // a parameter: its own memory, or that of a linked result
+	inWeight                    // a weight of the module
+	inState                     // a state of the module
+	inResult                    // a result: valid until the function's next run
+	inWork                      // the arena, from unit first to unit last
 )
 
 // storage is memory that a function's units share: one for each base value
@@ -31,7 +31,7 @@ type storage struct {
 	kind        storageKind
 	index       int // parameter, module weight, module state or result slot
 	typ         ir.Type
-	first, last int // units; inWork
+	first, last int // units, of inWork
 }
 
 // unit is one thing that a run launches: a compiled piece or a splitting call.
@@ -40,11 +40,11 @@ type unit struct {
 	splitting bool
 	piece     *split.Piece // nil: a call
 	node      int          // of the call
-	op        device.Op    // of the call; nil where it is planned without one
+	op        device.Op    // of the call; nil: a backend without a device has no implementation
 	attrs     []program.Attr
 	args      []int32 // storages: a piece's program parameters; a call's operands and results
 	results   []int32 // storages of a piece's results
-	name      string  // for Ranges
+	name      string  // for ProfileRanges
 }
 
 // input is one parameter of a function, as runs fill it.
@@ -53,32 +53,32 @@ type input struct {
 	value ir.Value
 	typ   ir.Type
 	bytes amount
-	lead  int  // index of the symbol that the first extent is alone; -1: it is none
+	lead  int  // index in function.symbols of a symbol that equals the first extent; -1: there is no such symbol
 	fill  byte // of padded rows: 0, or minusOne
-	// counted is the index of the symbol that is in its first extent, of those that count
-	// rows; -1: none does.
+	// counted is the index of a batch symbol (countsRows or isOther) that the first extent
+	// depends on; -1: there is no such symbol.
 	counted int
-	rows    bool // its rows are those of the size symbol, one after the other: padded ones are reset
-	// written: a run changes it where it lies, the function's own or that of one which
-	// feeds it, so that it is sent before every run.
+	rows    bool // its bytes are proportional to the size symbol
+	// written: a run of the function, or of a function with a result that aliases the
+	// parameter, changes its memory, so it is copied before every run.
 	written bool
-	// rowBytes is the size of one row, where the first extent is a symbol alone and rows
-	// are all of one size; else 0.
+	// rowBytes is the size of one row if the first extent equals a symbol and rows
+	// all have one size; else 0.
 	rowBytes int64
-	from     *function // a result of this earlier function is taken where it lies
+	from     *function // linked: the earlier function whose result it shares; nil: not linked
 	slot     int       // of from
-	place    *place    // a linked input's is that of the result
+	place    *place    // linked: the place of the result
 }
 
-// slot is where a function result lies.
+// slot is a function result with memory of its own or of an aliased parameter.
 type slot struct {
 	storage int32
 	place   *place
 	aliased bool // the place is that of a parameter
 }
 
-// function is what New decides about one function of the module. Nothing changes it after New;
-// what Load, Capture and runs add is in its [instance].
+// function holds the decisions of New about one function of the module. Nothing changes it after
+// New; its [instance] holds the state of Load, Capture and runs.
 type function struct {
 	plan  *plan
 	index int // in plan.funcs
@@ -86,7 +86,7 @@ type function struct {
 	ir      *ir.Func
 	name    string // for ProfileRanges
 	split   *split.Plan
-	size    string // size symbol; "": the function has none, and runs as one row
+	size    string // size symbol; "": the function has no size symbol, and runs as one row
 	lo, hi  int64  // sizes that may run
 	symbols []runSymbol
 
@@ -102,15 +102,15 @@ type function struct {
 
 	slots    []slot
 	returns  []int32  // storage of each result
-	rowBytes []int64  // of each result, in memory of its own or a parameter's, whose leading extent is the size symbol; else 0
-	writes   []*place // parameters and states that a run writes
+	rowBytes []int64  // by result: bytes of a row if the first extent equals the size symbol; else, and for weights and states, 0
+	writes   []*place // of parameters and states that a run writes
 
 	sizes   []int64 // capture sizes, ascending
 	full    int     // how many of the sizes, from the smallest, a full graph is captured for
-	pick    []int16 // by rows: index into sizes of what serves them, -1: none
+	pick    []int16 // by rows: index in sizes of the size that serves them; -1: no size
 	mixing  []padding.Mixing
-	noPad   error      // why rows must not be padded; nil: they may
-	noGraph error      // why no graph serves the function, which the mode asks for; nil: graphs do
+	noPad   error      // why rows must not be padded; nil: they may be padded
+	noGraph error      // in a mode that captures, why no graph serves the function; nil: graphs serve it
 	skip    skipReason // of noGraph
 
 	atMax *layout // of the largest size that may run
@@ -172,8 +172,8 @@ func newFunction(pl *plan, f *ir.Func) (*function, error) {
 // minusOne is every byte of -1 in a signed integer dtype.
 const minusOne = 0xff
 
-// slotsOf returns the parameters of a function whose padded rows hold -1, by the text or by
-// the options.
+// slotsOf returns the names of the parameters whose padded rows hold -1, according to the module
+// or the options.
 func (pl *plan) slotsOf(f *ir.Func) []string {
 	var out []string
 	for _, p := range f.Params {
@@ -184,8 +184,8 @@ func (pl *plan) slotsOf(f *ir.Func) []string {
 	return out
 }
 
-// chooseSizes sets what the function is captured for. A function without a size symbol
-// has one size, 1, which an empty list of the options leaves out too.
+// chooseSizes sets the capture sizes. A function without a size symbol has one size, 1, unless
+// the list of the options is empty and not nil.
 func (fn *function) chooseSizes() {
 	o := &fn.plan.opts
 	switch {
@@ -247,8 +247,8 @@ func (fn *function) storage(base ir.Value) int32 {
 	return i
 }
 
-// addUnits takes over the plan's units in launch order, and the lives of the
-// storages between them.
+// addUnits sets the units of the split plan in launch order, and the lifetimes of
+// storages in units.
 func (fn *function) addUnits() error {
 	unwritten := map[ir.Value]bool{}
 	for _, pu := range fn.split.Units {
@@ -271,8 +271,8 @@ func (fn *function) addUnits() error {
 			}
 			for _, r := range u.piece.Results {
 				u.results = append(u.results, fn.storage(r.Base))
-				// Memory that a piece only allocates holds nothing yet: it is needed
-				// from the unit on that first writes it.
+				// Memory of an empty tensor that the piece does not write has no
+				// contents yet: its lifetime begins with the unit that first takes it.
 				if n := fn.ir.Def(r.Base); n != nil && n.IsEmpty() && r.Value == r.Base {
 					unwritten[r.Base] = true
 				}
@@ -304,7 +304,7 @@ func (fn *function) addUnits() error {
 	return nil
 }
 
-// addPreparer notes an op that is told of a run before it.
+// addPreparer adds an op to preparers if it is a [device.Preparer].
 func (fn *function) addPreparer(op device.Op) {
 	p, ok := op.(device.Preparer)
 	same := func(q device.Preparer) bool { return q.Signature().Name == p.Signature().Name }
@@ -313,7 +313,7 @@ func (fn *function) addPreparer(op device.Op) {
 	}
 }
 
-// module returns the storage of a module weight or state that a piece uses.
+// module returns the storage of a weight or state by its index in the module.
 func (fn *function) module(kind storageKind, index int) int32 {
 	if fn.declared == nil {
 		fn.declared = map[declared]ir.Value{}
@@ -343,8 +343,8 @@ func (fn *function) nameOf(u *unit) string {
 	return name
 }
 
-// loc returns the place in the model of a unit's node, by the node's index in
-// the piece (Origin of a program's step).
+// loc returns the op and the source location of a node of a unit. origin is the node's index
+// in the piece (Origin of a program's step).
 func (fn *function) loc(u *unit, origin int32) string {
 	node := u.node
 	if u.piece != nil {

@@ -17,10 +17,10 @@ type inPlaceWeight struct {
 	path  string
 }
 
-// inPlaceWeights are the weights that the device reads where the checkpoint has them. The
-// zero value, as nil, is none.
+// inPlaceWeights are the weights that the device reads in the mapped files of the checkpoint; nil:
+// all weights are copied.
 type inPlaceWeights struct {
-	weights []inPlaceWeight // by the module's weights; without bytes: it is copied
+	weights []inPlaceWeight // by the module's weights; one without bytes is copied
 	release func() error    // of the files
 }
 
@@ -31,7 +31,7 @@ func (p *inPlaceWeights) find(i int) (inPlaceWeight, bool) {
 	return p.weights[i], true
 }
 
-// planned returns the bytes that the plan has for these weights.
+// planned returns the bytes that the plan counts for these weights, with alignment.
 func (p *inPlaceWeights) planned() int64 {
 	n := int64(0)
 	if p != nil {
@@ -42,7 +42,7 @@ func (p *inPlaceWeights) planned() int64 {
 	return n
 }
 
-// bytes returns what stays in files.
+// bytes returns the bytes of these weights.
 func (p *inPlaceWeights) bytes() int64 {
 	n := int64(0)
 	if p != nil {
@@ -53,9 +53,9 @@ func (p *inPlaceWeights) bytes() int64 {
 	return n
 }
 
-// findInPlace looks for weights that need not be copied, and keeps their files mapped until
-// [residents.free]: nil where the device or the source cannot do that, or the caller does not
-// want it.
+// findInPlace finds the weights that need not be copied, and keeps their files mapped until
+// [residents.free]. It returns nil if there are no such weights, the device or the source does not
+// support them, or the options ask for copies or canaries.
 func (r *residents) findInPlace(src safetensors.Source) (*inPlaceWeights, error) {
 	_, imports := r.plan.opts.Device.(device.HostImporter)
 	mapped, ok := src.(safetensors.Mapped)
@@ -80,8 +80,8 @@ func (r *residents) findInPlace(src safetensors.Source) (*inPlaceWeights, error)
 	return p, nil
 }
 
-// importWeight gives the device a weight that stays in its file, all of which can be read
-// now.
+// importWeight imports a weight that stays in its file into the device, after a read of
+// all its pages.
 func (r *residents) importWeight(src safetensors.Source, w *ir.Weight, p inPlaceWeight) (device.Buffer, error) {
 	gone := fmt.Errorf("weight @%s: %w", w.Name, &safetensors.FaultError{File: p.path})
 	err := safetensors.Guard(src, func() error { safetensors.Touch(p.bytes); return nil })
@@ -96,7 +96,7 @@ func (r *residents) importWeight(src safetensors.Source, w *ir.Weight, p inPlace
 	return device.Buffer{Memory: m, Size: m.Size()}, nil
 }
 
-// freeInPlace gives back what findInPlace and importWeight took.
+// freeInPlace frees the imported memory and then releases the files.
 func (r *residents) freeInPlace() error {
 	var errs []error
 	for _, m := range r.imported {

@@ -24,9 +24,10 @@ type Inputs struct {
 	gen  uint64
 }
 
-// Inputs hands out a staging slot for a run of n rows of the function's size
-// symbol (a function without one takes n = 1). When the device still copies
-// from every slot the error is [ErrSlotBusy].
+// Inputs hands out the least recently used staging slot for a run of n rows of the
+// function's size symbol (without a size symbol, n must be 1). If the device still
+// copies from this slot, the error is [ErrSlotBusy]. Earlier Inputs of the slot that were
+// not run are spent ([ErrSlotUsed]).
 func (f *Func) Inputs(n int64) (Inputs, error) {
 	if f == nil {
 		return Inputs{}, ErrNoFunc
@@ -67,8 +68,8 @@ func (f *Func) Inputs(n int64) (Inputs, error) {
 	return Inputs{s, s.gen}, nil
 }
 
-// Symbols returns the symbols whose values a run brings, the size symbol, if there is one,
-// first. Those that count rows of a linked parameter and plain ones follow.
+// Symbols returns the symbols that get a value for each run: the size symbol, if there is one,
+// then the function's other batch symbols and plain symbols in the module's order.
 func (f *Func) Symbols() []string {
 	if f == nil {
 		return nil
@@ -80,11 +81,11 @@ func (f *Func) Symbols() []string {
 	return out
 }
 
-// SetSymbol gives a symbol of the function its value for this run: a plain symbol, or one
-// that counts the rows of a linked parameter. Inputs whose extents have it can be filled
-// from then on. [Inputs.Set], [Inputs.SetResult] and [Inputs.BytesOf] give a symbol the
-// extent of a tensor; call SetSymbol before you fill [Inputs.Bytes]. A value outside
-// the symbol's range, or above Options.Memory.Max, is an [ErrSize].
+// SetSymbol sets the value of a symbol of [Func.Symbols] for this run; that of the size symbol
+// is the argument of [Func.Inputs] and cannot change. Call it before [Inputs.Bytes] of an input
+// whose extents depend on the symbol. [Inputs.Set], [Inputs.SetResult] and [Inputs.BytesOf] set
+// symbols by the extents of a tensor. A value outside the symbol's range, or above
+// Options.Memory.Max, is an [ErrSize].
 func (in Inputs) SetSymbol(name string, value int64) error {
 	if err := in.check(); err != nil {
 		return err
@@ -97,7 +98,7 @@ func (in Inputs) SetSymbol(name string, value int64) error {
 	return in.slot.assign(i, value)
 }
 
-// assign gives a symbol its value.
+// assign sets the value of a symbol. One with role isOther may be below its range, down to 0.
 func (s *slotMemory) assign(i int, value int64) error {
 	x := &s.fn.symbols[i]
 	switch {
@@ -112,7 +113,7 @@ func (s *slotMemory) assign(i int, value int64) error {
 
 func (in Inputs) check() error {
 	if in.slot != nil && in.slot.fn.closed {
-		return ErrClosed // the slot's memory is given back
+		return ErrClosed // the slot's memory was freed
 	}
 	if in.slot == nil || in.gen != in.slot.gen || !in.slot.taken {
 		return ErrSlotUsed
@@ -120,8 +121,8 @@ func (in Inputs) check() error {
 	return nil
 }
 
-// scanned is the most inputs whose names are compared one after the other, which is
-// faster than a map for the few that a step has.
+// scanned is the largest number of inputs whose names are compared one after the other, which
+// is faster than a map for a few inputs.
 const scanned = 8
 
 func (in Inputs) find(name string) (int, error) {
@@ -141,23 +142,22 @@ func (in Inputs) find(name string) (int, error) {
 	return 0, fmt.Errorf("piecewise: @%s has no input %%%s", in.slot.fn.ir.Name, name)
 }
 
-// SetUniform says that every request of the step has the same number of rows
-// (a decode step), which modes full-decode-only and full-and-piecewise ask.
+// SetUniform declares whether every request of the step has the same number of rows
+// (a decode step). Modes full-decode-only and full-and-piecewise replay full graphs only
+// for such steps. Without a call, the step is not uniform.
 func (in Inputs) SetUniform(v bool) {
 	if in.check() == nil {
 		in.slot.uniform = v
 	}
 }
 
-// Bytes returns the staging memory of an input, to be filled for this run and left
-// alone after it: little-endian, row-major, all rows. Rows that padding adds are not
-// part of it.
+// Bytes returns the staging memory of an input: little-endian, row-major, all rows without
+// padded ones. Fill it before the run and do not use it after the run.
 func (in Inputs) Bytes(name string) ([]byte, error) { return in.BytesOf(name, -1) }
 
 // BytesOf is Bytes for an input whose first extent is another symbol than the function's
-// size symbol: rows is its value, as [Inputs.SetSymbol] gives it. With -1 a symbol that has
-// no value yet gets its largest if a linked parameter's rows are counted by it; a plain
-// one must have one.
+// size symbol: it sets that symbol to rows, as [Inputs.SetSymbol] does. With rows -1 the symbol
+// must have a value; only if the input is linked, it otherwise gets its largest value.
 func (in Inputs) BytesOf(name string, rows int64) ([]byte, error) {
 	i, err := in.find(name)
 	if err != nil {
@@ -181,7 +181,7 @@ func (in Inputs) BytesOf(name string, rows int64) ([]byte, error) {
 	return s.host[i][:n], nil
 }
 
-// bindRows gives the symbol that is the first extent of an input its value; -1: none is told.
+// bindRows sets the symbol that is the first extent of an input to rows; see [Inputs.BytesOf] for -1.
 func (s *slotMemory) bindRows(in *input, rows int64) error {
 	switch {
 	case in.lead >= 0 && rows >= 0:
@@ -194,8 +194,8 @@ func (s *slotMemory) bindRows(in *input, rows int64) error {
 	return nil
 }
 
-// bindShape gives the symbols that are extents of an input the values that a shape has, and
-// holds its other extents against the type.
+// bindShape sets the symbols that are extents of an input to the extents of a shape, and
+// compares the others with the type.
 func (s *slotMemory) bindShape(in *input, shape []int64) error {
 	if len(shape) != in.typ.Rank() {
 		return fmt.Errorf("%w: input %%%s is %s, was given the shape %v", ErrSize, in.name, in.typ, shape)
@@ -243,10 +243,11 @@ func view[T int32 | int64 | float32](in Inputs, name string, dt dtype.DType) ([]
 	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)*8/dt.Bits()), nil
 }
 
-// Keep leaves an input to the run as the host filled it for the run before, if that had as
-// many rows, and reports whether it does; where it does not, the input must be filled. What
-// is the same from step to step need not be written and compared again. Indices into what
-// another function made are never kept: how many there are may be another number now.
+// Keep makes the run use an input as the host filled it for the function's previous run, and
+// reports whether that is possible; if not, fill the input. It needs the same shape, and the
+// previous run's slot must not have been handed out since. It saves writing and comparing data that
+// does not change between steps. Indices of rows that another function made are never kept, because
+// the number of valid rows may have changed.
 func (in Inputs) Keep(name string) (bool, error) {
 	i, err := in.find(name)
 	if err != nil {
@@ -264,9 +265,8 @@ func (in Inputs) Keep(name string) (bool, error) {
 	return true, nil
 }
 
-// Set gives an input a tensor that is on the device: it is copied when the run
-// is issued, in the pool's stream order, unless it already lies where the
-// function reads it.
+// Set sets an input to a tensor on the device. It is copied when the run is issued,
+// in the pool's stream order, unless it is already in the input's memory.
 func (in Inputs) Set(name string, t device.Tensor) error {
 	i, err := in.find(name)
 	if err != nil {
@@ -290,9 +290,9 @@ func (in Inputs) Set(name string, t device.Tensor) error {
 	return nil
 }
 
-// SetResult gives an input the result of another run, as Set does. A stale
-// result is refused. It allocates nothing where the result's rows are those of
-// its function and the input's are counted alike.
+// SetResult sets an input to a result of another run, as Set does. A stale
+// result is refused. It allocates nothing if the first extents of the result and the
+// input are symbols and their rows have equal sizes.
 func (in Inputs) SetResult(name string, r Result) error {
 	i, err := in.find(name)
 	if err != nil {
@@ -318,8 +318,8 @@ func (in Inputs) SetResult(name string, r Result) error {
 	if err := s.assign(spec.bytes.symbol, r.set.rows); err != nil {
 		return fmt.Errorf("input %%%s of @%s, result %d of @%s: %w", name, s.fn.ir.Name, r.i, from.ir.Name, err)
 	}
-	// Where the input is linked to this result it is read where it lies, padded
-	// rows included, as the graphs were captured; send sees that by its address.
+	// A linked input and its result have one address, so sendTensor copies nothing,
+	// and graphs read the result with its padded rows.
 	s.given[i] = given{how: fromDevice, bytes: per * r.set.rows, tensor: device.Tensor{Buffer: r.rows(r.set.rows), DType: typ.DType}, result: r.set, index: r.i}
 	return nil
 }

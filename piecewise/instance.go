@@ -7,7 +7,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// instance is a function on the device: what Load, Capture and runs add to its plan.
+// instance is a function on the device: the state of Load, Capture and runs.
 type instance struct {
 	*function
 	b *Backend
@@ -15,9 +15,9 @@ type instance struct {
 	ring    ring     // Load: its staging slots
 	largest *settled // Load: the layout of the largest size
 
-	graphs []*captured // Capture: by sizes; nil until then
+	graphs []*captured // Capture: in the order of function.sizes; nil before it
 
-	exact map[int64]*settled // of runs without graphs, with a Canary
+	exact map[int64]*settled // by rows: layouts of eager runs with a Canary
 	history
 }
 
@@ -55,7 +55,7 @@ func (fn *instance) buffer(i int32, e *env, l *settled) (device.Buffer, error) {
 	return b.Slice(0, bytes), nil
 }
 
-// fixed returns the memory of a storage that layouts do not place: of any but inWork.
+// fixed returns the memory of a storage that is not inWork: no layout places it.
 func (fn *instance) fixed(s *storage) device.Buffer {
 	switch s.kind {
 	case inParam:
@@ -80,7 +80,7 @@ func (fn *instance) resultBuffer(slot int) device.Buffer {
 	return fn.b.residents.places[fn.slots[slot].place.index]
 }
 
-// settle gives a layout its memory: the arena, or buffers of its own.
+// settle sets the buffers of a layout: parts of the arena, or with a Canary allocations.
 func (fn *instance) settle(l *settled) error {
 	l.work, l.room = make([]device.Buffer, len(l.offset)), make([]device.Buffer, len(l.scratch))
 	b := fn.b
@@ -106,8 +106,8 @@ func (fn *instance) settle(l *settled) error {
 	return nil
 }
 
-// eagerLayout is the layout of a run without graphs: that of the largest size,
-// or with [Canary] one of exactly these rows.
+// eagerLayout returns the layout of an eager run: that of the largest size, or with a
+// [Canary] a layout for exactly these rows.
 func (fn *instance) eagerLayout(rows int64) (*settled, error) {
 	if fn.plan.opts.Debug.Canary == CanaryOff {
 		return fn.largest, nil
@@ -130,7 +130,7 @@ func (fn *instance) eagerLayout(rows int64) (*settled, error) {
 	return l, nil
 }
 
-// fill sets every byte that a layout has for what crosses pieces and for scratch.
+// fill sets every byte of a layout's tensors between pieces and scratch.
 func (fn *instance) fill(l *settled, value byte) error {
 	s := fn.b.pool.stream
 	if fn.plan.opts.Debug.Canary == CanaryOff {
@@ -145,8 +145,8 @@ func (fn *instance) fill(l *settled, value byte) error {
 	return errors.Join(errs...)
 }
 
-// poison fills what a run has to write before it reads it: its part of the arena
-// and its results.
+// poison fills the memory that a run must write before it reads it: its part of the
+// arena and its results.
 func (fn *instance) poison(l *settled) error {
 	errs := []error{fn.fill(l, poison)}
 	for i := range fn.slots {

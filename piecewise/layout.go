@@ -80,8 +80,8 @@ func (fn *function) envFor(n int64) env {
 	return e
 }
 
-// layout is where the arena's storages of one function lie for one size (the
-// step plan): results of pieces live to their last reader, scratch for its unit.
+// layout contains the offsets of a function's storages in the arena for one size: results of
+// pieces live until their last reader, scratch only during its unit.
 type layout struct {
 	size    int64
 	offset  []int64 // by storage, inWork only
@@ -91,7 +91,7 @@ type layout struct {
 	total   int64   // bytes of the arena
 }
 
-// settled is a layout with its memory: the arena, or buffers of its own.
+// settled is a layout with its memory: parts of the arena, or with a [Canary] allocations.
 type settled struct {
 	*layout
 	work []device.Buffer // by storage, for bytes
@@ -138,15 +138,15 @@ func (fn *function) place(n int64) (*layout, error) {
 	return l, nil
 }
 
-// knownScratch is what a launch of a program takes for some values of its symbols.
+// knownScratch is the scratch of a program for given values of its symbols.
 type knownScratch struct {
 	values []int64
 	bytes  int64
 }
 
 // scratchBytes returns the scratch memory of a unit at a size. Identical pieces, such as
-// those of a model's layers, share a program: what it takes is asked once for all of them,
-// and is known to those after the first.
+// those of a model's layers, share a program; known caches its scratch, so that it is computed
+// once.
 func (fn *function) scratchBytes(u *unit, n int64, e *env, known map[*program.Program]knownScratch) (int64, error) {
 	if u.piece == nil && u.op == nil {
 		return 0, nil

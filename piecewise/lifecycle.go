@@ -8,7 +8,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// stage is how far a backend has come.
+// stage is the last step of the lifecycle that a backend has completed.
 type stage uint8
 
 const (
@@ -22,8 +22,7 @@ const (
 
 var stageNames = [...]string{"not loaded", "loaded", "warm", "captured", "sealed", "closed"}
 
-// lifecycle is how far a backend has come, and the fault that ended it. It is read by any
-// goroutine.
+// lifecycle is the stage of a backend, and the fault that ended it. Any goroutine may read it.
 type lifecycle struct {
 	mu    sync.Mutex
 	stage stage
@@ -37,7 +36,7 @@ func (l *lifecycle) at() stage {
 	return l.stage
 }
 
-// close ends the life, and reports whether it had not ended before.
+// close sets the stage closed, and reports whether it was another one before.
 func (l *lifecycle) close() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,8 +76,8 @@ func (l *lifecycle) fault() error {
 	return l.lost
 }
 
-// note remembers an error that ends the device: from then on every call fails
-// fast with it, and Close still returns.
+// note returns err. If err is [device.ErrDeviceLost] it is kept: later calls return it
+// at once; Close still frees what it can.
 func (l *lifecycle) note(err error) error {
 	if errors.Is(err, device.ErrDeviceLost) {
 		l.mu.Lock()

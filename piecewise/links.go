@@ -10,20 +10,19 @@ import (
 	"pwc/ir/padding"
 )
 
-// indexCheck is an integer parameter whose elements are indices of rows of a linked
-// parameter, or of a value that was computed from it row by row. With captured graphs the linked
-// parameter has its full capacity, so the host checks indices against the number of rows
-// that exist, the value of symbol.
+// indexCheck is an integer parameter whose elements are indices of rows of another parameter,
+// or of a value that was computed from it row by row. In captured graphs that table has its largest
+// number of rows, so the host checks indices against the number of valid rows, the value of symbol.
 type indexCheck struct{ indices, table, symbol int }
 
-// leads reports whether the first extent of a type is a symbol alone.
+// leads reports whether the first extent of a type equals a symbol.
 func (fn *function) leads(t ir.Type, symbol string) bool {
 	return symbol != "" && t.Rank() > 0 && t.Shape[0].Equal(dim.Sym(symbol))
 }
 
-// addInputs describes the parameters. One whose type is that of a result of an
-// earlier function, and counts that function's rows, is linked to it: the result is
-// read where it lies (@logits takes %h from @forward).
+// addInputs describes the parameters. A parameter is linked to a result of an earlier function
+// if it has the result's type and its rows are counted by that function's size symbol: it shares
+// the result's memory (@logits takes %h from @forward).
 func (fn *function) addInputs() error {
 	linked := map[*function][]int{}
 	for _, p := range fn.ir.Params {
@@ -33,7 +32,7 @@ func (fn *function) addInputs() error {
 			in.fill = minusOne
 		}
 		for _, g := range fn.plan.funcs {
-			if in.fill != 0 { // another function makes its padded rows as it likes
+			if in.fill != 0 { // padded rows of a result need not hold -1
 				break
 			}
 			if !fn.plan.countsRowsOf(info.Type, g.size) {
@@ -79,7 +78,8 @@ func (fn *function) addInputs() error {
 	return nil
 }
 
-// findIndices finds the parameters that pick rows of a linked one.
+// findIndices finds the parameters that contain indices of rows of other parameters which may have
+// fewer rows than graphs read.
 func (fn *function) findIndices() {
 	param := func(v ir.Value) int { return slices.Index(fn.ir.Params, fn.ir.Base(v)) }
 	for _, n := range fn.ir.Nodes {
@@ -104,24 +104,22 @@ func (fn *function) findIndices() {
 // maskable reports whether the host can replace indices of a type by -1, which is out of range.
 func maskable(dt dtype.DType) bool { return dt.Int() && dt.Signed() }
 
-// holdsMore reports whether graphs see more rows of a parameter than there are: they are
-// counted by another batch symbol than the function's, which has its largest value in a
-// graph.
+// holdsMore reports whether graphs may read more rows of a parameter than are valid: its rows are
+// counted by another batch symbol than the size symbol, which has its largest value in a graph.
 func (fn *function) holdsMore(in *input) bool {
 	return in.counted >= 0 && fn.symbols[in.counted].role == isOther
 }
 
-// linkedRows returns why graphs cannot serve steps in which a parameter has fewer rows than
-// it has room for. What lies in the others is an earlier step's, and
-// nothing but indices keeps it out of a result: those that the host sends are checked,
-// if their type is signed; those that the function or another one computes
-// are its own matter.
+// linkedRows returns why graphs cannot serve steps in which a parameter has fewer rows than the
+// graphs read. The remaining rows contain data of earlier steps, so the function may select rows
+// only by indices. The host masks indices that it sends, for which their type must be signed;
+// indices that a function computes are not checked.
 func (fn *function) linkedRows() error {
 	what := func(in *input) string {
 		if in.from == nil {
-			return fmt.Sprintf("rows of %%%s, which %s counts", in.name, fn.symbols[in.counted].name)
+			return fmt.Sprintf("rows of %%%s, which symbol %s counts", in.name, fn.symbols[in.counted].name)
 		}
-		return fmt.Sprintf("rows of %%%s, which @%s makes", in.name, in.from.ir.Name)
+		return fmt.Sprintf("rows of %%%s, which is a result of @%s", in.name, in.from.ir.Name)
 	}
 	for i := range fn.inputs {
 		in := &fn.inputs[i]
@@ -134,7 +132,7 @@ func (fn *function) linkedRows() error {
 	}
 	for _, c := range fn.checks {
 		if pos, in := &fn.inputs[c.indices], &fn.inputs[c.table]; fn.holdsMore(in) && !maskable(pos.typ.DType) {
-			return fmt.Errorf("%s: the positions in %%%s cannot be masked: %s is unsigned, so every index is valid", what(in), pos.name, pos.typ.DType)
+			return fmt.Errorf("%s: the indices in %%%s cannot be masked: %s is unsigned and has no -1", what(in), pos.name, pos.typ.DType)
 		}
 	}
 	return nil

@@ -9,20 +9,21 @@ import (
 	"pwc/safetensors"
 )
 
-// Load takes the device memory of the plan (the arena too), computes the
-// weights from the checkpoint and puts them there, and loads the programs. A plan
-// that exceeds the pool's limit, or what a [device.Budgeted] device can still give
-// out, is refused with a [device.MemoryError] before anything is taken.
-// States that the map lacks are the backend's own and hold zeros, or the initial values
-// that the module computes from the checkpoint: on a [device.Reserver] they have their address
-// from now on, and their memory from the end of Capture or the first run on, unless pieces
-// touch them or one has an initial value. One that the map has stays the runner's, with what it
-// holds. Cancelling the context stops between weights.
+// Load allocates the device memory of the plan, the arena included, computes the weights from the
+// checkpoint, copies them to the device, and loads the programs. A plan that exceeds the pool's
+// limit, or the free memory of a [device.Budgeted] device, is refused with a [device.MemoryError]
+// before anything is allocated. If the context ends, Load stops before the next weight or program.
 //
-// On a [device.HostImporter] weights stay in the files of a [safetensors.Mapped] where these have
-// them as the module wants them, unless Memory.CopyWeights says otherwise. The files stay mapped
-// until Close, also after the source is closed: replace them by rename, as [safetensors.Write]
-// does. A run that finds one truncated fails with a [safetensors.FaultError].
+// states maps names of states to memory of the caller, whose contents are kept. Load allocates all
+// other states; they hold zeros, or the initial values that the module computes from the
+// checkpoint. On a [device.Reserver] these have their addresses after Load, and get
+// their memory at the end of Capture or in the first run; they get it in Load if pieces use states
+// or a state has an initial value.
+//
+// On a [device.HostImporter], weights stay in the files of a [safetensors.Mapped] if the files
+// contain exactly the bytes that the module needs, unless Memory.CopyWeights is set. The files stay
+// mapped until Close, also after the source is closed: replace them by rename, as
+// [safetensors.Write] does. If a file was truncated, a run fails with a [safetensors.FaultError].
 func (b *Backend) Load(ctx context.Context, weights safetensors.Source, states map[string]device.Buffer) (err error) {
 	if err := b.enter(compiled, compiled); err != nil {
 		return err

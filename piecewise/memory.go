@@ -10,31 +10,32 @@ import (
 	"pwc/runtime/device"
 )
 
-// Plan is the device memory of a backend, known before anything is allocated
-// (C5). Bytes are exact but for the two estimates.
+// Plan is the memory of a backend in bytes, known before anything is allocated
+// (C5).
 type Plan struct {
-	WeightBytes  int64           `json:"weight_bytes"`
-	StateBytes   int64           `json:"state_bytes"` // of all, with the load symbols' values; those that Load is given are not taken
-	InputBytes   int64           `json:"input_bytes"`
-	ResultBytes  int64           `json:"result_bytes"`   // results of functions, valid until the next run
+	WeightBytes  int64           `json:"weight_bytes"`   // of all weights; Load does not allocate those that stay in files
+	StateBytes   int64           `json:"state_bytes"`    // of all states; Load does not allocate those that the caller gives
+	InputBytes   int64           `json:"input_bytes"`    // of parameters that are not linked
+	ResultBytes  int64           `json:"result_bytes"`   // of results that have no Alias, valid until the next run
 	ConstBytes   int64           `json:"constant_bytes"` // of the programs
-	ArenaBytes   map[int64]int64 `json:"arena_bytes"`    // by size: between pieces, scratch of pieces and of ops
-	StagingBytes int64           `json:"staging_bytes"`  // host memory of the staging slots
+	ArenaBytes   map[int64]int64 `json:"arena_bytes"`    // by capture size: tensors between pieces, scratch of pieces and of ops
+	StagingBytes int64           `json:"staging_bytes"`  // host memory of the staging slots; linked inputs that the host fills take more
 
-	// PeakArenaBytes is what Load takes for the arena: the largest of all
-	// captured sizes and of the largest size that may run.
+	// PeakArenaBytes is the size of the arena: the maximum over the capture sizes and
+	// the largest size that may run.
 	PeakArenaBytes int64 `json:"peak_arena_bytes"`
 
-	// WorkspaceBytes is what library routines of the device work in, one workspace
-	// for the pool's stream.
+	// WorkspaceBytes is the workspace of the device's library routines, one for the
+	// pool's stream.
 	WorkspaceBytes int64 `json:"workspace_bytes"`
 
-	// Unplanned lists the extern ops whose scratch is missing in the arena, because
-	// how much they take depends on a device, and there was none.
+	// Unplanned lists the extern ops and collectives whose scratch is missing in
+	// ArenaBytes and PeakArenaBytes, because it depends on the device and the backend
+	// has no device.
 	Unplanned []string `json:"unplanned,omitempty"`
 
-	// Graphs is how many graphs Capture makes; what they cost is the device's
-	// own and is measured after.
+	// Graphs is the number of graphs that Capture makes. Their memory is not in the
+	// plan, because only the device knows it.
 	Graphs int64 `json:"graphs"`
 
 	// Unused lists the sizes of the options that have no effect, Uncaptured the
@@ -43,12 +44,13 @@ type Plan struct {
 	Uncaptured []Uncaptured `json:"uncaptured,omitempty"`
 }
 
-// Total returns the bytes that Load allocates on the device.
+// Total returns the device memory of the plan in bytes. Load allocates less for states that it is
+// given, for weights that stay in files, and if the pool already has an arena that is large enough.
 func (p Plan) Total() int64 {
 	return p.WeightBytes + p.StateBytes + p.InputBytes + p.ResultBytes + p.ConstBytes + p.PeakArenaBytes + p.WorkspaceBytes
 }
 
-// addTo adds the memory of a tensor to a sum, aligned.
+// addTo adds the bytes of a tensor, rounded up to the alignment, to a sum.
 func addTo(sum *int64, bytes int64) error {
 	if bytes > math.MaxInt64-alignment || *sum > math.MaxInt64-roundUp(bytes) {
 		return program.ErrTooLarge
@@ -57,12 +59,12 @@ func addTo(sum *int64, bytes int64) error {
 	return nil
 }
 
-// check returns an error if the sum of all exceeds an int64.
+// check returns an error if the total exceeds an int64.
 func (p *Plan) check() error {
 	sum := int64(0)
 	for _, n := range []int64{p.WeightBytes, p.StateBytes, p.InputBytes, p.ResultBytes, p.ConstBytes, p.PeakArenaBytes, p.WorkspaceBytes} {
 		if err := addTo(&sum, n); err != nil {
-			return fmt.Errorf("piecewise: the memory of all: %w", err)
+			return fmt.Errorf("piecewise: the sum of the plan's memory: %w", err)
 		}
 	}
 	return nil
@@ -181,8 +183,8 @@ func (pl *plan) countLibraries() error {
 	return nil
 }
 
-// workspaceBytes is the workspace that the routines of a program may need on the
-// device.
+// workspaceBytes returns the size of the device's workspace if it has a library routine of
+// the program; else 0.
 func (pl *plan) workspaceBytes(p *program.Program) int64 {
 	d, ok := pl.opts.Device.(device.LibraryProvider)
 	if !ok {
@@ -197,7 +199,7 @@ func (pl *plan) workspaceBytes(p *program.Program) int64 {
 	return 0
 }
 
-// capturable counts the pieces between splitting ops.
+// capturable returns the number of pieces between splitting ops.
 func (fn *function) capturable() int64 {
 	n := int64(0)
 	for i := range fn.units {
@@ -208,7 +210,7 @@ func (fn *function) capturable() int64 {
 	return n
 }
 
-// inGraphs returns how many items of the plan graphs hold.
+// inGraphs returns how many items of the split plan are in a graph.
 func (fn *function) inGraphs() int {
 	switch {
 	case fn.full > 0:
@@ -223,7 +225,7 @@ func (fn *function) inGraphs() int {
 // of the function.
 func (fn *function) alone() bool { return len(fn.units) == 1 && !fn.units[0].splitting }
 
-// graphs returns how many graphs Capture makes of the function.
+// graphCount returns how many graphs Capture makes of the function.
 func (fn *function) graphCount() int64 {
 	n := int64(0)
 	if fn.plan.opts.Capture.Mode.pieces() {

@@ -10,19 +10,20 @@ import (
 type Mode uint8
 
 const (
-	// None captures nothing: every step runs the general artifacts.
+	// None captures nothing: every run is eager.
 	None Mode = iota
 	// Piecewise captures each piece between splitting ops; the splitting ops
 	// run eagerly between the graphs.
 	Piecewise
-	// Full captures a whole function, splitting ops included, into one graph a
-	// size. Every op must be capturable.
+	// Full captures a whole function, splitting ops included, into one graph for
+	// each size. Every op must be capturable.
 	Full
-	// FullDecodeOnly captures as Full, and replays only for uniform (decode)
-	// batches; others run uncaptured.
+	// FullDecodeOnly captures full graphs as Full does, up to CaptureOptions.DecodeRows,
+	// and replays them only for uniform (decode) batches; other batches run eagerly.
 	FullDecodeOnly
-	// FullAndPiecewise captures both: uniform batches replay the full graph,
-	// others the pieces.
+	// FullAndPiecewise captures the pieces for every size, and full graphs up to
+	// CaptureOptions.DecodeRows. Uniform batches of these sizes replay the full graph,
+	// all others the pieces.
 	FullAndPiecewise
 )
 
@@ -59,8 +60,8 @@ func (m Mode) full() bool { return m == Full || m == FullDecodeOnly || m == Full
 type RunMode uint8
 
 const (
-	RunEager     RunMode = iota // general or exact artifacts, launched one by one
-	RunPiecewise                // the graphs of the pieces, splitting ops eagerly between them
+	RunEager     RunMode = iota // without graphs: artifacts and calls are launched one by one
+	RunPiecewise                // the graphs of the pieces, with the splitting ops launched between them
 	RunFull                     // one graph of the function
 )
 

@@ -11,7 +11,7 @@ import (
 	"pwc/split"
 )
 
-// bindOps holds the implementation of every op that is called against its
+// bindOps sets pl.ops, and compares the implementation of every called op with its
 // declaration.
 func (pl *plan) bindOps() error {
 	pl.ops = map[string]device.Op{}
@@ -56,9 +56,8 @@ func (pl *plan) bindOps() error {
 	return errors.Join(errs...)
 }
 
-// checkCapture refuses a mode that the ops do not allow, before anything is
-// compiled for it: a graph would hold a call that is not declared capturable, or whose
-// implementation is not.
+// checkCapture refuses a mode, before anything is compiled, if a graph would contain a call that
+// must not be captured, by its declaration or its implementation.
 func (pl *plan) checkCapture() error {
 	var errs []error
 	for _, fn := range pl.funcs {
@@ -93,14 +92,14 @@ func (pl *plan) checkPieceCapture(fn *function, u *unit) error {
 	return errors.Join(errs...)
 }
 
-// refuseCapture returns an error if a node of a function cannot be part of a graph; why is
-// what its declaration says against it, instead what can be done.
+// refuseCapture returns an error if a node of a function cannot be part of a graph. why is the
+// reason if the caller knows one, instead is the remedy.
 func (pl *plan) refuseCapture(fn *function, node int, why, instead string) error {
 	e := fn.ir.Nodes[node].Extern
 	if e == nil {
 		return nil
 	}
-	op := pl.ops[e.Name] // nil: planned without one
+	op := pl.ops[e.Name] // nil: a backend without a device has no implementation
 	switch {
 	case why != "":
 	case e.Host:

@@ -23,8 +23,8 @@ type Options struct {
 	Pool *Pool       // shared with other backends that run in one stream order; nil: one of its own
 	Ops  []device.Op // implementations of the module's extern ops
 
-	// Rank is which device this is of those that run the module together, from 0
-	// ([ir.Module.GroupRank]): it says which shards of weights are loaded. What is compiled does
+	// Rank is the index of the device among those that run the module together, from 0
+	// ([ir.Module.GroupRank]). It selects the shards of weights that Load takes. Compilation does
 	// not depend on it.
 	Rank int
 
@@ -51,13 +51,13 @@ type CompileOptions struct {
 	Jobs      int      // parallel compilations; 0: GOMAXPROCS
 
 	Extras     []pieces.Extra // programs that are built with the pieces and not run: kernels of ops
-	Unrecorded bool           // the store keeps artifacts and no record of the module
+	Unrecorded bool           // the store keeps the artifacts but no record of the module
 	PartOf     *pieces.Result // the build of a module that this one is a part of: artifacts are taken from it
 
-	// Tune, if not nil, is given what [Backend.Programs] returns before anything is
-	// planned or taken on the device, to measure it there: what it has the device's
-	// library routines do is planned, warmed up and captured. tune.Warmup makes one. Its
-	// error is New's. Without a device it is not called.
+	// Tune, if not nil, measures the programs that [Backend.Programs] returns, before New plans
+	// memory. The plan, Warmup and Capture use the algorithms that it selects for the device's
+	// library routines. tune.Warmup returns such a function. New returns its error. Without a
+	// device it is not called.
 	Tune func(ctx context.Context, programs []Sized) error
 }
 
@@ -65,64 +65,66 @@ type CompileOptions struct {
 type CaptureOptions struct {
 	Mode Mode
 
-	// Sizes are captured largest first. nil: [DefaultCaptureSizes]; empty: none, of
-	// functions without a size symbol too.
+	// Sizes are captured largest first. nil: [DefaultCaptureSizes]. If the list is empty but not
+	// nil, nothing is captured, including functions without a size symbol.
 	Sizes []int64
 
-	// DecodeRows is the most rows of a uniform batch: modes full-decode-only and
-	// full-and-piecewise capture full graphs up to the size that holds it. 0: at every size.
+	// DecodeRows is the largest number of rows of a uniform batch: modes full-decode-only and
+	// full-and-piecewise capture full graphs for the sizes up to the smallest one that is at least
+	// DecodeRows. 0: for every size.
 	DecodeRows int64
 
 	// PaddedSlots names parameters of signed integers, "slots" or "forward.slots", whose
-	// padded rows hold -1 in place of 0, so that scatter writes nothing there and rows may
-	// be padded over it. It is what "padded -1" says in the text of a module.
+	// padded rows hold -1 instead of 0: scatter writes nothing for them, so functions that scatter
+	// by these indices may be padded. "padded -1" in the text of a module has the same effect.
 	PaddedSlots []string
 }
 
-// MemoryOptions says how large the memory of a backend is: the values of symbols that memory is
-// planned for, and what shares it.
+// MemoryOptions determines the memory of a backend: the values of symbols that it is planned for,
+// and which tensors share it.
 type MemoryOptions struct {
 	Max          map[string]int64 // largest value of a batch or plain symbol; missing: the end of its range
 	Symbols      map[string]int64 // values of load symbols (KV blocks)
-	Aliases      []Alias          // results that are written where parameters are read
+	Aliases      []Alias          // results that share the memory of parameters
 	StagingSlots int              // staging slots of each function; 0: 2
 
-	// CopyWeights has Load copy every weight, so that files of the checkpoint may change
+	// CopyWeights makes Load copy every weight, so that files of the checkpoint may change
 	// afterwards; see [Backend.Load].
 	CopyWeights bool
 }
 
 // DebugOptions are checks for authors of kernels and ops.
 type DebugOptions struct {
-	Canary Canary // keeps buffers apart, to find accesses out of bounds
-	Poison bool   // fills, before each run, memory that the run must write before it reads it, with 0xff: NaN in every float dtype
+	Canary Canary // gives each buffer an allocation of its own, to find accesses out of bounds
+	Poison bool   // fills the arena and the results before each run with 0xff: NaN in every float dtype
 }
 
 // ObserveOptions are the observers of a backend.
 type ObserveOptions struct {
-	Progress func(pieces.Event) // nil, or told of compilation; calls do not overlap
-	Logger   *slog.Logger       // nil: silent
-	Observer Observer           // nil: costs nothing
+	Progress func(pieces.Event) // called for each event of compilation, if not nil; calls do not overlap
+	Logger   *slog.Logger       // nil: nothing is logged
+	Observer Observer           // nil: no calls
 }
 
 // Observer observes a backend. Its methods are called on the goroutine that does the work, and
 // must return quickly.
 type Observer interface {
-	// Captured: a function was captured for a size, in so many graphs; in modes
-	// that capture pieces and full graphs, twice.
+	// Captured is called after a function was captured for a size, with the number of graphs and
+	// the time that it took. Where mode full-and-piecewise captures the pieces and then a full
+	// graph for the same size, it is called for each of the two.
 	Captured(fn string, size int64, graphs int, took time.Duration)
-	// Ran: a run of rows rows was issued, padded to size.
+	// Ran is called after a run of so many rows, padded to size, was issued.
 	Ran(fn string, rows, size int64, mode RunMode)
 }
 
-// ProfileRanges is an Observer that is also told of each piece and each call of an extern
-// op as it is issued, for profilers. For another Observer a run makes one check and no call.
+// ProfileRanges is an Observer for profilers: it gets a range for each run and, within it, a range
+// for each piece and each call between pieces. A run of a full graph has only the outer range.
 type ProfileRanges interface {
 	Observer
 	// Enter begins a range; the same piece always has the same name, as in
-	// "@forward 3 model.layers.0.mlp". Ranges nest, and all of a run are on one thread.
+	// "@forward 3 model.layers.0.mlp". Ranges nest, and all ranges of a run are on one thread.
 	Enter(name string)
-	// Leave ends the range that was entered last.
+	// Leave ends the innermost range.
 	Leave()
 }
 
@@ -169,7 +171,7 @@ func (o *Options) limit(s *ir.Symbol) (int64, error) {
 }
 
 // sizes returns the capture sizes of a function whose size symbol is in
-// [lo, hi], ascending; [Backend.checkSizes] refuses those that no function takes.
+// [lo, hi], ascending; checkSizes refuses sizes outside the range of every function.
 func (o *Options) sizes(lo, hi int64) []int64 {
 	if o.Capture.Mode == None {
 		return nil
@@ -192,7 +194,7 @@ func (o *Options) sizes(lo, hi int64) []int64 {
 	return out
 }
 
-// decodeSizes returns how many of the sizes, ascending, a uniform batch can be padded to.
+// decodeSizes returns how many sizes, from the smallest, a uniform batch can be padded to.
 func (o *Options) decodeSizes(sizes []int64) int {
 	if i := slices.IndexFunc(sizes, func(n int64) bool { return n >= o.Capture.DecodeRows }); i >= 0 && o.Capture.DecodeRows > 0 {
 		return i + 1

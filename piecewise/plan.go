@@ -13,8 +13,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// plan is what New decides and makes: how functions are cut, what is compiled for which sizes,
-// where everything lies in memory, and what is captured. Nothing changes it after New.
+// plan contains the decisions of New: how functions are split, the artifacts for each size, the
+// layout of memory, and what is captured. Nothing changes it after New.
 type plan struct {
 	module *ir.Module
 	opts   Options
@@ -24,20 +24,20 @@ type plan struct {
 	memory Plan
 
 	states []*place // by the module's states
-	places int      // of parameters and results
+	places int      // number of places of parameters and results
 
 	libraries libraryCounts
 	atLoad    map[string]int64 // programs that the device compiles at Load, by reason
 }
 
-// libraryCounts counts steps that library routines have a part in, at capture sizes.
+// libraryCounts counts the steps of programs with a variant for a library routine, at capture sizes.
 type libraryCounts struct {
 	calls   int64
 	untuned int64 // calls whose algorithm was not measured
 	missing int64 // steps left to kernels because the device does not have the routine
 }
 
-// newPlan makes all decisions, and has pieces compiled.
+// newPlan makes all decisions, and compiles the pieces.
 func newPlan(ctx context.Context, m *ir.Module, o Options) (*plan, error) {
 	pl, err := analyze(m, o)
 	if err != nil {
@@ -65,9 +65,9 @@ func newPlan(ctx context.Context, m *ir.Module, o Options) (*plan, error) {
 	return pl, nil
 }
 
-// analyze makes all decisions that need no compiled code: how functions are cut, which
-// symbols runs bind, what is padded and captured. [Check] reports them, and New goes on
-// with them, so that they cannot differ.
+// analyze makes all decisions that need no compiled code: how functions are split, which
+// symbols runs bind, what is padded and captured. Both [Check] and New call it, so that they
+// cannot differ.
 func analyze(m *ir.Module, o Options) (*plan, error) {
 	if m == nil {
 		return nil, fmt.Errorf("piecewise: %w", ir.ErrNoModule)
@@ -76,7 +76,7 @@ func analyze(m *ir.Module, o Options) (*plan, error) {
 		return nil, err
 	}
 	if o.Rank < 0 || o.Rank >= m.World() {
-		return nil, fmt.Errorf("piecewise: Options.Rank is %d of %d devices that run the module, which count from 0", o.Rank, m.World())
+		return nil, fmt.Errorf("piecewise: Options.Rank is %d; %d devices run the module, counted from 0", o.Rank, m.World())
 	}
 	o.Memory.Symbols = maps.Clone(o.Memory.Symbols)
 	for symbol, rank := range m.RankSymbols(o.Rank) {
@@ -147,8 +147,8 @@ func (pl *plan) checkSymbols() error {
 	return errors.Join(errs...)
 }
 
-// checkSlots refuses entries of Options.Capture.PaddedSlots that name no parameter, or one that
-// cannot hold -1 in padded rows.
+// checkSlots refuses entries of Options.Capture.PaddedSlots that name no parameter, or a parameter
+// that cannot hold -1 in padded rows.
 func (pl *plan) checkSlots() error {
 	var errs []error
 	for _, s := range pl.opts.Capture.PaddedSlots {
@@ -172,8 +172,8 @@ func (pl *plan) checkSlots() error {
 	return errors.Join(errs...)
 }
 
-// countsRowsOf reports whether a symbol is in the first extent of a type, and no other
-// but load symbols is in any.
+// countsRowsOf reports whether the first extent of a type depends on a symbol, and no extent
+// depends on any other symbol that is not a load symbol.
 func (pl *plan) countsRowsOf(t ir.Type, symbol string) bool {
 	if symbol == "" || t.Rank() == 0 || !slices.Contains(t.Shape[0].Symbols(), symbol) {
 		return false

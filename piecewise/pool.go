@@ -12,9 +12,9 @@ import (
 )
 
 // Pool is the memory and the stream of backends that run one after the other on
-// one device: the arena is shared, so a run of one backend overwrites what a run
-// of another left there (C6). Only one run may be issued at a time; a second one
-// gets [ErrBusy].
+// one device. They share the arena, so a run of one backend overwrites the
+// intermediate results of another (C6). Only one run may be issued at a time; a
+// second one gets [ErrBusy].
 type Pool struct {
 	dev    device.Device
 	stream device.Stream
@@ -23,16 +23,16 @@ type Pool struct {
 	mem    *mem.Pool // private: the arena and workspaces, which graphs overwrite
 	busy   atomic.Bool
 	until  device.Interruptible // the stream, if it works while it is called; else nil
-	limit  int64                // of the segments that it takes; 0: the device's
+	limit  int64                // bytes of segments; 0: only the device's limit
 
 	mu     sync.Mutex
-	arena  device.Buffer
+	arena  device.Buffer // the current one
 	work   device.Buffer // of library routines
-	blocks []mem.Block   // arenas: earlier ones stay while graphs reach them
+	blocks []mem.Block   // the workspace and all arenas: graphs may contain addresses of earlier ones
 }
 
-// NewPool makes a pool with a stream of its own on the device. limit bounds the
-// segments it takes, in bytes; 0 is no limit but the device's.
+// NewPool makes a pool with a stream of its own on the device. limit is the maximum
+// size of its segments together, in bytes; 0: only the device limits them.
 func NewPool(dev device.Device, limit int64) (*Pool, error) {
 	if dev == nil {
 		return nil, ErrNoDevice
@@ -51,14 +51,14 @@ func NewPool(dev device.Device, limit int64) (*Pool, error) {
 // Stream returns the stream that everything of the pool runs on.
 func (p *Pool) Stream() device.Stream { return p.stream }
 
-// Stats returns what the pool holds of the device's memory.
+// Stats returns counters of the pool's device memory.
 func (p *Pool) Stats() mem.Stats { return p.alloc.Stats() }
 
-// Enter keeps the calling goroutine on its thread until Leave, with what calls for
-// the device set up there (a CUDA context) set up once: it is for several runs in a
-// row and what is enqueued between them. It nests, is used by one goroutine at a
-// time, which uses no other device before it leaves, and costs nothing where there
-// is nothing to set up. After an error there is nothing to leave.
+// Enter locks the calling goroutine to its thread until Leave, and makes the device's
+// CUDA context current there once, not for each call: use it around several runs and
+// the work that is enqueued between them. Calls nest. Only one goroutine at a time may
+// enter a pool, and it must not use another device before Leave. On a device without
+// such contexts it does nothing. After an error, do not call Leave.
 func (p *Pool) Enter() error {
 	if p.pin == nil {
 		return nil
@@ -73,14 +73,14 @@ func (p *Pool) Leave() {
 	}
 }
 
-// obey has what the stream does end with ctx, where it does it on the caller's time. settle
-// ends that, and adds the cause of ctx to err if something gave up.
+// obey makes operations of a [device.Interruptible] stream stop when ctx ends, until settle.
 func (p *Pool) obey(ctx context.Context) {
 	if p.until != nil {
 		p.until.Until(ctx)
 	}
 }
 
+// settle ends obey. It returns err, or if that is nil and an operation stopped, the cause of ctx.
 func (p *Pool) settle(err error) error {
 	if p.until == nil {
 		return err
@@ -92,7 +92,7 @@ func (p *Pool) settle(err error) error {
 	return err
 }
 
-// acquire takes the pool for one run; the caller releases it.
+// acquire marks the pool as busy until release.
 func (p *Pool) acquire() error {
 	if !p.busy.CompareAndSwap(false, true) {
 		return ErrBusy
@@ -102,14 +102,14 @@ func (p *Pool) acquire() error {
 
 func (p *Pool) release() { p.busy.Store(false) }
 
-// take allocates memory that lives until it is given to free. Memory that no
-// stream order reuses (weights, states, inputs) belongs to no stream, and to the
-// default pool: graphs reach it, but its owner outlives them.
+// take allocates memory for weights, inputs and results from the default pool, without a
+// stream: it is not reused in stream order. Graphs contain its addresses, but residents free it
+// only after the graphs.
 func (p *Pool) take(bytes int64, what string) (mem.Block, device.Buffer, error) {
 	return p.takeFrom(p.alloc.Default(), nil, bytes, what)
 }
 
-// takeWork allocates memory of the stream that graphs of all backends work in.
+// takeWork allocates memory of the stream that graphs of all backends share.
 func (p *Pool) takeWork(bytes int64, what string) (mem.Block, device.Buffer, error) {
 	return p.takeFrom(p.mem, p.stream, bytes, what)
 }
@@ -144,8 +144,8 @@ func (p *Pool) reserve(bytes int64) (device.Buffer, error) {
 	return b, nil
 }
 
-// workspace gives the stream's library routines so much memory to work in. It is
-// taken once and never grows: one device asks for one size.
+// workspace allocates the workspace of the stream's library routines. It never
+// grows, because all programs of a device need one size.
 func (p *Pool) workspace(bytes int64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -164,8 +164,8 @@ func (p *Pool) workspace(bytes int64) error {
 	return nil
 }
 
-// Close gives the pool's memory back and closes its stream. While a backend that
-// uses it is loaded, it changes nothing and returns a [*mem.InUseError].
+// Close frees the pool's memory and closes its stream. While a backend that uses the
+// pool is loaded, it changes nothing and returns a [*mem.InUseError].
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

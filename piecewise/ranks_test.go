@@ -162,8 +162,8 @@ func holdRanks(t *testing.T, name string, ranks int64) {
 func TestRanksAreChecked(t *testing.T) {
 	m := testkit.Parse(t, `pwc 1 module "m" { sym N in [1, 4] batch sym r in [0, 1] load group tp in 2 rank r func @f(%x: f32[N, 2]) -> (f32[N, 2]) { %y = neg(%x) return %y } }`)
 	for want, o := range map[string]piecewise.Options{
-		"Options.Rank is 2 of 2 devices":                           {Rank: 2},
-		"Options.Rank is -1 of 2":                                  {Rank: -1},
+		"Options.Rank is 2; 2 devices":                             {Rank: 2},
+		"Options.Rank is -1; 2 devices run":                        {Rank: -1},
 		`Options.Memory.Symbols["r"] = 0, but device 1 has rank 1`: {Rank: 1, Memory: piecewise.MemoryOptions{Symbols: map[string]int64{"r": 0}}},
 	} {
 		if _, _, err := piecewise.Check(m, o); err == nil || !strings.Contains(err.Error(), want) {

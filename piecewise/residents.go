@@ -10,7 +10,7 @@ import (
 	"pwc/runtime/mem"
 )
 
-// residents is what lies on the device from Load to Close: memory and programs.
+// residents are the memory and programs on the device from Load to Close.
 type residents struct {
 	plan *plan
 	pool *Pool
@@ -30,17 +30,17 @@ type residents struct {
 	imported []device.Memory // of inPlace
 	canaries []canaryBuffer
 
-	assigned uint64 // addresses that were assigned, by assign
+	assigned uint64 // calls of assign
 }
 
-// faultSource is where an executable's nodes come from: the first unit that
-// uses it. Identical pieces share an executable, and so a message.
+// faultSource is the first unit that uses an executable; it names the op in errors.
+// Identical pieces share an executable, so their errors name that unit, too.
 type faultSource struct {
 	fn   *function
 	unit *unit
 }
 
-// free gives everything back.
+// free frees everything.
 func (r *residents) free() error {
 	var errs []error
 	for _, x := range r.executables {
@@ -54,7 +54,7 @@ func (r *residents) free() error {
 	return errors.Join(errs...)
 }
 
-// takeStep takes the memory of inputs and results, the arena, and the workspace.
+// takeStep allocates the memory of inputs and results, the arena, and the workspace.
 func (r *residents) takeStep() error {
 	r.places = make([]device.Buffer, r.plan.places)
 	input, err := r.region(r.plan.memory.InputBytes, "inputs")
@@ -127,16 +127,16 @@ func (r *residents) loadPrograms(ctx context.Context) error {
 	return err
 }
 
-// assign says where something lies that graphs hold the address of: a weight, a state, a
-// parameter or a result. Nothing else writes these, so that the count of assignments
-// stands for all addresses.
+// assign sets the memory of a weight, a state, a parameter or a result, whose address graphs
+// may contain. Nothing else sets it: while the count of assignments is the same, so are all
+// addresses ([instance.checkAddresses]).
 func (r *residents) assign(at *device.Buffer, now device.Buffer) {
 	*at = now
 	r.assigned++
 }
 
-// region hands out memory of the device for tensors that are used in any order,
-// side by side in one block of so many bytes, each aligned.
+// region returns a function that allocates tensors one after the other, each aligned, in one
+// block of total bytes; with a [Canary], each in an allocation of its own.
 func (r *residents) region(total int64, what string) (func(bytes int64, name string) (device.Buffer, error), error) {
 	if r.plan.opts.Debug.Canary != CanaryOff {
 		return r.takeCanary, nil

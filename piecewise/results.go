@@ -7,10 +7,9 @@ import (
 	"pwc/runtime/device"
 )
 
-// Results are the results of one run. They are weak: valid until the same
-// function's next run, or a warm-up, which overwrite them, or until something else is
-// written where one lies; a read after it is a [StaleError]. Results is a small value;
-// copies are the same results.
+// Results are the results of one run. They are valid until the same function's next
+// run, a warm-up, or another write to their memory (see [Alias]); a later read is a
+// [StaleError]. Results is a small value; copies refer to the same results.
 type Results struct {
 	fn   *instance
 	run  uint64
@@ -18,7 +17,7 @@ type Results struct {
 	size int64 // with padding
 }
 
-// Result is one of them.
+// Result is one result of a run.
 type Result struct {
 	set Results
 	i   int
@@ -32,10 +31,10 @@ func (r Results) Len() int {
 	return len(r.fn.returns)
 }
 
-// At returns result i. Where there is none, its methods return an error.
+// At returns result i, counted from 0. If the function has no result i, methods return an error.
 func (r Results) At(i int) Result { return Result{r, i} }
 
-// Release says that the results will not be read again. Reading one then is
+// Release declares that the results will not be read again. A later read is
 // [ErrReleased].
 func (r Results) Release() {
 	if r.fn != nil && r.fn.run == r.run {
@@ -43,9 +42,10 @@ func (r Results) Release() {
 	}
 }
 
-// Wait returns once the run is done. Indices that kernels found out of range
-// since the last Wait or CopyTo are [device.IndexError]s (C12). It reads no result, and
-// does not ask whether something else lies there by now.
+// Wait waits for all work on the pool's stream, the run included. It returns a
+// [device.IndexError] for each op of the backend that met an index out of range since the last
+// Wait or CopyTo (C12). It is a [StaleError] if the function was run again, but Wait does not
+// check whether something else overwrote single results.
 func (r Results) Wait() error {
 	if err := r.latest(0); err != nil {
 		return err
@@ -83,8 +83,8 @@ func (r Results) check(i int) error {
 	return nil
 }
 
-// latest returns an error that is about result i if the function ran or was warmed up
-// since, or the results are no more.
+// latest returns an error, about result i, if the function was run or warmed up again, or the
+// results were released or their backend closed.
 func (r Results) latest(i int) error {
 	switch {
 	case r.fn == nil:
@@ -101,7 +101,7 @@ func (r Results) latest(i int) error {
 	return nil
 }
 
-// settle waits for the stream and reports what kernels flagged.
+// settle waits for the stream and returns the faults of kernels.
 func (b *Backend) settle() error {
 	if err := b.pool.stream.Synchronize(); err != nil {
 		return b.note(err)
@@ -113,8 +113,8 @@ func (b *Backend) settle() error {
 	return b.residents.indexError(faults)
 }
 
-// takeFaults takes what the backend's own programs met: another backend of the device
-// is told of its own.
+// takeFaults returns and clears the faults of the backend's own programs, and leaves those of
+// other backends of the device.
 func (r *residents) takeFaults() ([]device.IndexError, error) {
 	if len(r.programs) == 0 {
 		return nil, nil
@@ -122,8 +122,8 @@ func (r *residents) takeFaults() ([]device.IndexError, error) {
 	return r.plan.opts.Device.TakeFaults(r.pool.stream, r.programs...)
 }
 
-// env returns the values of symbols at the run. Those of symbols that do not count the
-// function's rows are known of its latest run alone.
+// env returns the values of symbols at the run. The values of symbols other than the size symbol
+// are kept only for the latest run of the function.
 func (r Results) env() (env, error) {
 	fn := r.fn
 	if fn.size == "" && len(fn.symbols) == 0 || fn.size != "" && len(fn.symbols) == 1 {
@@ -156,8 +156,8 @@ func (r Result) DType() dtype.DType {
 	return r.set.fn.ir.ResultTypes[r.i].DType
 }
 
-// Tensor returns the result where it lies on the device, without padded rows.
-// Whoever reads it must be ordered before the function's next run.
+// Tensor returns the result's memory on the device, without padded rows. Order reads of
+// it before the function's next run.
 func (r Result) Tensor() (device.Tensor, error) {
 	if err := r.check(); err != nil {
 		return device.Tensor{}, err
@@ -182,7 +182,7 @@ func (r Result) rows(n int64) device.Buffer {
 	return fn.fixed(&fn.storages[fn.returns[r.i]]).Slice(0, fn.rowBytes[r.i]*n)
 }
 
-// memory returns where the result lies, without padded rows.
+// memory returns the result's buffer, without padded rows.
 func (r Result) memory() (device.Buffer, error) {
 	if err := r.check(); err != nil {
 		return device.Buffer{}, err
@@ -207,8 +207,8 @@ func (r Result) Size() (int64, error) {
 }
 
 // CopyTo copies the result, without padded rows, to host memory of exactly its
-// size, and waits for it. Whether the result is stale is checked when the copy
-// is enqueued. [device.IndexError]s come with the data copied.
+// size, and waits for it. It checks whether the result is stale when it enqueues the
+// copy. With a [device.IndexError] the data is copied, too.
 func (r Result) CopyTo(dst []byte) error {
 	if err := r.StartCopy(dst); err != nil {
 		return err
@@ -216,9 +216,9 @@ func (r Result) CopyTo(dst []byte) error {
 	return r.set.fn.b.settle()
 }
 
-// StartCopy is CopyTo without the wait: dst is filled once what was enqueued on
-// the pool's stream up to now is done, which an event recorded on it tells.
-// Memory of [device.Device.AllocHost] is what a device copies to without waiting.
+// StartCopy is CopyTo without the wait: dst is filled once the work that is on the
+// pool's stream when StartCopy returns has completed; record an event on the stream to
+// wait for it. The copy is asynchronous only if dst is memory of [device.Device.AllocHost].
 func (r Result) StartCopy(dst []byte) error {
 	src, err := r.memory()
 	if err != nil {

@@ -7,21 +7,21 @@ import (
 	"pwc/runtime/device"
 )
 
-// ring is the staging slots of a function. A slot is host memory that the
-// device copies from; it is handed out again only once that copy has happened.
+// ring contains the staging slots of a function. A slot is host memory that the
+// device copies from; it is handed out again only after these copies.
 //
-// What the latest run sent still lies in its slot, so an input that a run fills
-// with the same bytes is not copied again.
+// The slot of the latest run still contains its inputs, so an input that the next run
+// fills with the same bytes is not copied again.
 type ring struct {
 	slots  []*slotMemory
 	next   int
-	sent   *slotMemory   // whose inputs the device has; nil: handed out since, or never sent
-	held   []held        // by input, while there is sent
-	copied *device.Fence // that was set last; nil: none was
+	sent   *slotMemory   // the slot of the latest run; nil: handed out since, or not all was sent
+	held   []held        // by input, valid if sent is not nil
+	copied *device.Fence // of the latest run that copied from a slot; nil: no run did
 }
 
-// held is what the device has of an input that the host filled: so many bytes, and then
-// what padded rows hold up to padded.
+// held describes the device's memory of an input that the host filled: bytes of data, followed by
+// padded rows up to byte padded.
 type held struct{ bytes, padded int64 }
 
 // slotMemory is one staging slot.
@@ -32,28 +32,28 @@ type slotMemory struct {
 	rows    int64
 	values  []int64 // by function.symbols; unknown: none yet
 	uniform bool
-	all     []byte   // the inputs that are not linked, side by side as on the device
-	at      []int64  // by input: where it starts in all; -1: it is linked
+	all     []byte   // the inputs that are not linked, with the offsets that they have on the device
+	at      []int64  // by input: its offset in all; -1: it is linked
 	host    [][]byte // by input, at its largest size; nil until a linked input is staged
 	memory  []device.HostMemory
 	given   []given
-	device  []int64      // by input: bytes from its start that the device has, while the slot is the ring's sent
-	copied  device.Fence // behind the last copies out of host
+	device  []int64      // by input: how many of its first bytes the device has, valid if the slot is ring.sent
+	copied  device.Fence // after the last copies out of the slot
 }
 
-// given is what one input was set to.
+// given is the value that one input was set to.
 type given struct {
 	how    source
 	bytes  int64 // without padded rows
 	tensor device.Tensor
-	result Results // whose result index it is; zero: a tensor of the caller
+	result Results // the tensor is result index of these; zero: the tensor is the caller's
 	index  int
 }
 
 type source uint8
 
-// newRing allocates the staging slots. The inputs of one lie in it as they lie on
-// the device.
+// newRing allocates the staging slots. Inputs have the same order and alignment as on the
+// device, so that one copy can send several.
 func (fn *instance) newRing() error {
 	fn.ring.held = make([]held, len(fn.inputs))
 	var size int64

@@ -8,11 +8,10 @@ import (
 	"pwc/runtime/device"
 )
 
-// checkRoom holds what Load takes against the limit of the pool, and against the memory
-// that the device can still give out where it knows that ([device.Budgeted]). States that
-// the caller gives are not taken, nor an arena that the pool has already, nor inPlace, bytes of
-// weights that stay in files. The error is a
-// [device.MemoryError] with the numbers of the plan; nothing was taken.
+// checkRoom compares the memory that Load will allocate with the limit of the pool, and with the
+// free memory of the device if it is [device.Budgeted]. It does not count states that the caller
+// gives, an arena or workspace that the pool has already, and inPlace, the bytes of weights that
+// stay in files. The error is a [device.MemoryError] with the numbers of the plan.
 func (r *residents) checkRoom(given map[string]device.Buffer, inPlace int64) error {
 	p := r.plan.memory
 	p.WeightBytes -= inPlace

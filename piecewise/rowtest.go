@@ -8,9 +8,9 @@ import (
 	"pwc/runtime/device"
 )
 
-// rowTest is an op that is declared rowwise, in a backend with [CanaryBytes]: each call that no
-// graph records is made twice, with other values in the last rows, and what it makes of the
-// rows before must be the same to the bit. The promise is trusted otherwise.
+// rowTest is an op that is declared rowwise, in a backend with [CanaryBytes]. It launches each call
+// that is not captured twice, the second time with other values in the last rows; the results of
+// the rows before must be equal bit for bit. In all other cases the declaration is trusted.
 type rowTest struct{ device.Op }
 
 var (
@@ -18,7 +18,7 @@ var (
 	_ device.Warmer   = rowTest{}
 )
 
-// Prepare is that of the op, if it has one.
+// Prepare calls Prepare of the op, if it has that method.
 func (t rowTest) Prepare(s device.Stream, meta any, size, rows int64) error {
 	if p, ok := t.Op.(device.Preparer); ok {
 		return p.Prepare(s, meta, size, rows)
@@ -26,7 +26,7 @@ func (t rowTest) Prepare(s device.Stream, meta any, size, rows int64) error {
 	return nil
 }
 
-// Warm is that of the op, if it has one.
+// Warm calls Warm of the op, if it has that method.
 func (t rowTest) Warm(c *device.OpCall) error {
 	if w, ok := t.Op.(device.Warmer); ok {
 		return w.Warm(c)
@@ -61,7 +61,7 @@ func (t rowTest) Launch(c *device.OpCall) error {
 			from := rowAt(c, i, int(last))
 			if a.DType.Float() {
 				fillBytes(changed[i][from:], poison)
-			} else { // a value that is valid here: that of the first row
+			} else { // the values of the first row, which are valid
 				row := changed[i][:rowAt(c, i, 1)]
 				for at := from; at < int64(len(b)); at += int64(len(row)) {
 					copy(changed[i][at:], row)
@@ -79,7 +79,7 @@ func (t rowTest) Launch(c *device.OpCall) error {
 	if err != nil {
 		return err
 	}
-	// What the call was given and what it made are as after one call.
+	// Leave operands and results as after one call.
 	if err := t.write(c, first); err != nil {
 		return err
 	}

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Func is one function of a backend. Methods of a nil Func, which [Backend.Func] returns for a
-// name that the module does not have, give [ErrNoFunc] or nothing.
+// Func is one function of a backend. [Backend.Func] returns a nil Func for a name that the module
+// does not have; its methods return [ErrNoFunc] or a zero value.
 type Func struct{ fn *instance }
 
 // Name returns the function's name, without "@".
@@ -17,8 +17,8 @@ func (f *Func) Name() string {
 	return f.fn.ir.Name
 }
 
-// Padding returns nil when runs of the function may be padded to a captured
-// size, else why not: the op that mixes rows, with its position (C11).
+// Padding returns nil if runs of the function may be padded to a captured size,
+// otherwise the reason: the op that mixes rows, with its source location (C11).
 func (f *Func) Padding() error {
 	if f == nil {
 		return ErrNoFunc
@@ -26,16 +26,16 @@ func (f *Func) Padding() error {
 	return f.fn.noPad
 }
 
-// Run issues one run and returns when everything is enqueued. meta goes
-// untouched to the splitting ops. The context is honoured before the first
-// launch. After it the run is issued whole, unless the stream is a
-// [device.Interruptible], which works while it is called: there the end of the
-// context ends the run at once, with its cause; the run is lost, and what it was
-// to write is undefined, states included. Inputs are spent once their copies
-// are enqueued; after an error before that they may be run again.
+// Run issues one run and returns when everything is enqueued. The extern ops of
+// the function get meta unchanged. If ctx has ended before the first launch, Run
+// returns its error. Later only a run on a [device.Interruptible] stream, such as
+// the host's, ends with the context: Run returns the cause, and the contents of
+// results and of states that the run writes are undefined. Inputs are spent once
+// their copies are enqueued; after an error before that they may be run again.
 //
-// The size is the smallest captured one that holds the rows; above the largest,
-// or where padding is not allowed, the general artifacts run.
+// In a mode that captures, the run is padded to the smallest captured size that is
+// at least the number of rows. If there is no such size, or padding is not allowed, the
+// run is eager.
 func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 	if f == nil {
 		return Results{}, ErrNoFunc
@@ -131,17 +131,17 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 	return Results{fn: fn, run: fn.run, rows: rows, size: size}, nil
 }
 
-// Choice is how so many rows are run, and why.
+// Choice is how Run issues a batch, and why.
 type Choice struct {
 	Mode RunMode
-	Size int64  // with padding
+	Size int64  // rows, padding included
 	Why  string // one clause, for people
 	Err  error  // not nil: Run refuses the batch with it
 }
 
-// Choose says how Run issues so many rows: it asks what Run asks. Before Load it says what
-// Run will do once Capture is done, from Load on what it would do now. uniform is what
-// [Inputs.SetUniform] would be given. It allocates nothing where Run refuses nothing.
+// Choose returns how Run issues a batch of so many rows; Run makes the same decision. Before Load,
+// this is the decision after Capture; from Load on, the decision of a run now. uniform is the
+// argument of [Inputs.SetUniform]. If Run does not refuse the batch, Choose allocates nothing.
 func (f *Func) Choose(rows int64, uniform bool) Choice {
 	if f == nil {
 		return Choice{Why: ErrNoFunc.Error(), Err: ErrNoFunc}
@@ -172,7 +172,7 @@ func (f *Func) Choose(rows int64, uniform bool) Choice {
 	return Choice{Mode: how, Size: fn.sizes[at], Why: fn.whyPieces(at, uniform)}
 }
 
-// whyPieces says why the pieces' graphs serve a batch.
+// whyPieces returns why the pieces' graphs serve a batch.
 func (fn *function) whyPieces(at int16, uniform bool) string {
 	if uniform && fn.plan.opts.Capture.Mode == FullAndPiecewise && int(at) >= fn.full {
 		return "the pieces are captured, and the full graph only for decode steps, which have fewer rows"
@@ -185,8 +185,8 @@ func (fn *function) outside(rows int64) error {
 	return fmt.Errorf("%w: @%s runs %d to %d rows, not %d", ErrSize, fn.ir.Name, fn.lo, fn.hi, rows)
 }
 
-// frozen returns the error of a frozen backend that would run so many rows without a graph
-// for the reason skip, which the mode does not ask for.
+// frozen returns the error of a frozen backend if rows above the largest captured size, or rows
+// that must not be padded, would run without a graph.
 func (fn *function) frozen(rows int64, skip skipReason) error {
 	if !fn.plan.opts.Frozen {
 		return nil
@@ -197,14 +197,14 @@ func (fn *function) frozen(rows int64, skip skipReason) error {
 		why = fn.noPad.Error()
 	case skipAbove:
 		why = fmt.Sprintf("the largest captured size is %d", len(fn.pick)-1)
-	default: // New refuses what no graph of the mode can serve
+	default: // the mode runs them eagerly, or they run before Capture; New refuses functions without graphs
 		return nil
 	}
 	return &FrozenError{Reason: fmt.Sprintf("%d rows of @%s would run uncaptured: %s", rows, fn.ir.Name, why)}
 }
 
-// choose returns which of the captured sizes serves so many rows once Capture is done, and
-// when none does, why.
+// choose returns the index in fn.sizes of the size that serves so many rows after Capture, and
+// the run mode; for RunEager, skip is the reason.
 func (fn *function) choose(rows int64, uniform bool) (at int16, how RunMode, skip skipReason) {
 	mode := fn.plan.opts.Capture.Mode
 	uniform = uniform || fn.size == ""
@@ -229,7 +229,7 @@ func (fn *function) choose(rows int64, uniform bool) (at int16, how RunMode, ski
 	return at, RunPiecewise, 0
 }
 
-// prepare tells the ops that want to know of the run that is about to be issued.
+// prepare calls Prepare of the ops that have it, before the run is issued.
 func (fn *instance) prepare(meta any, size, rows int64) error {
 	for _, op := range fn.preparers {
 		if err := op.Prepare(fn.b.pool.stream, meta, size, rows); err != nil {
@@ -239,8 +239,8 @@ func (fn *instance) prepare(meta any, size, rows int64) error {
 	return nil
 }
 
-// replay issues the pieces' graphs and the calls between them: no allocation,
-// no look-up.
+// replay issues the pieces' graphs and the calls between them, without allocations
+// or look-ups.
 func (fn *instance) replay(c *captured, rows int64, meta any) error {
 	c.tell(rows, meta)
 	ranges := fn.b.profile
@@ -272,8 +272,8 @@ func (fn *instance) issue(s *replayStep, rows int64, meta any) error {
 	return stream.Launch(s.launch)
 }
 
-// tell gives the calls in graphs what they read when these are replayed: ops read it
-// through their calls, which stay where they are.
+// tell sets the metadata and rows of the calls in pieces and full graphs. A replayed op reads
+// them through its OpCall, whose address is the one that was recorded.
 func (c *captured) tell(rows int64, meta any) {
 	for _, call := range c.inside {
 		call.Meta, call.Rows = meta, rows
@@ -289,7 +289,7 @@ func (fn *instance) replayFull(c *captured, rows int64, meta any) error {
 	return nil
 }
 
-// runEager binds and launches every unit for exactly these rows.
+// runEager binds and launches every unit without padded rows.
 func (fn *instance) runEager(rows int64, slot *slotMemory, meta any, l *settled) error {
 	e := fn.envOf(slot.values)
 	ranges := fn.b.profile

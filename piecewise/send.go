@@ -9,19 +9,18 @@ import (
 	"pwc/runtime/device"
 )
 
-// maxGap is how many bytes that no run needs are copied along rather than begin
-// another copy: at PCIe's speed they take less than a microsecond, a copy takes
-// several.
+// maxGap is the largest gap in bytes between two inputs that one copy sends: over PCIe
+// these bytes take less than a microsecond, another copy takes several.
 const maxGap = 32 << 10
 
-// stagedCopy is a copy of one input, or of several that lie side by side in the
-// slot and on the device, with what is between them.
+// stagedCopy is a copy of one input, or of several with the same distances in the
+// slot and on the device, and the gaps between them.
 type stagedCopy struct {
-	dst      device.Buffer // memory of the first
+	dst      device.Buffer // memory of the first input
 	from, to int64         // in the slot's memory
 }
 
-// joins reports whether an input at dst, staged at at, can be part of the copy.
+// joins reports whether an input with memory dst, staged at offset at, can be part of the copy.
 func (c *stagedCopy) joins(dst device.Buffer, at int64) bool {
 	return c.to > 0 && dst.Memory == c.dst.Memory && dst.Offset-c.dst.Offset == at-c.from && at-c.to <= maxGap
 }
@@ -33,8 +32,8 @@ func (c *stagedCopy) send(s device.Stream, all []byte) error {
 	return s.CopyToDevice(device.Buffer{Memory: c.dst.Memory, Offset: c.dst.Offset, Size: c.to - c.from}, all[c.from:c.to])
 }
 
-// sent reports whether the device has these bytes at the start of input i: s is what
-// the latest run sent, or nil.
+// sent reports whether the device has these bytes at the start of input i. s is the slot of
+// the latest run, or nil.
 func (s *slotMemory) sent(i int, b []byte) bool {
 	return s != nil && s.device[i] >= int64(len(b)) && bytes.Equal(b, s.host[i][:len(b)])
 }
@@ -62,13 +61,13 @@ func (s *slotMemory) complete() error {
 // sending is the state of enqueuing the inputs of one run.
 type sending struct {
 	*slotMemory
-	before *slotMemory // the slot of the run before, nil if the device has not its inputs
-	next   stagedCopy  // what is enqueued with the next input that does not join it
+	before *slotMemory // the slot of the run before; nil: the device may not have its inputs
+	next   stagedCopy  // not enqueued yet: later inputs may join it
 	copied bool        // something was copied from the slot
 }
 
-// send enqueues the copies of a run's inputs, padded from rows to size. What the
-// device has from the run before is left out.
+// send enqueues the copies of a run's inputs, padded from rows to size. It skips
+// data that the device has from the run before.
 func (s *slotMemory) send(size int64) error {
 	fn := s.fn
 	stream := fn.b.pool.stream
@@ -107,7 +106,7 @@ func (s *slotMemory) send(size int64) error {
 	return nil
 }
 
-// paddedBytes returns the bytes of an input with size rows.
+// paddedBytes returns the number of bytes of an input with size rows.
 func (s *slotMemory) paddedBytes(i int, size int64) (int64, error) {
 	fn, in := s.fn, &s.fn.inputs[i]
 	switch {
@@ -122,20 +121,19 @@ func (s *slotMemory) paddedBytes(i int, size int64) (int64, error) {
 	return n, err
 }
 
-// flush enqueues the copy that inputs were joined to.
+// flush enqueues the pending copy.
 func (s *sending) flush() error {
 	err := s.next.send(s.fn.b.pool.stream, s.all)
 	s.next = stagedCopy{}
 	return err
 }
 
-// sendStaged enqueues an input that lies in the slot, with want bytes of padded rows and
-// others.
+// sendStaged enqueues an input of the slot; want is its number of bytes with padded rows.
 func (s *sending) sendStaged(i int, want int64) error {
 	fn, in := s.fn, &s.fn.inputs[i]
 	have, dst := s.given[i].bytes, fn.inputBuffer(i)
 	b := s.host[i][:want]
-	fillBytes(b[have:], in.fill) // padded rows hold 0: id 0, position 0 (C11); or -1
+	fillBytes(b[have:], in.fill) // padded rows hold 0 or -1 (C11)
 	if want == 0 {
 		return nil
 	}
@@ -162,15 +160,16 @@ func (s *sending) sendStaged(i int, want int64) error {
 	return nil
 }
 
-// keep leaves an input as the run before sent it, and pads it to want bytes. has is what
-// the device has of it.
+// keep leaves an input as the run before sent it, and pads it to want bytes. has describes the
+// device's memory of it.
 func (s *sending) keep(i int, has held, want int64) error {
 	fn, in := s.fn, &s.fn.inputs[i]
 	have := s.given[i].bytes
 	if s.before == nil || has.bytes != have || !fn.shapedAs(in, s.values) { // another run came between
 		return fmt.Errorf("%w: input %%%s of @%s cannot be kept: the device does not hold its %d bytes from the previous run; fill it again", ErrSize, in.name, fn.ir.Name, have)
 	}
-	if err := s.flush(); err != nil { // with the slot's bytes around the input's, not with these
+	// No copy may span this input: the bytes that the slot has for it are not its data.
+	if err := s.flush(); err != nil {
 		return err
 	}
 	if has.padded < want {
@@ -183,8 +182,8 @@ func (s *sending) keep(i int, has held, want int64) error {
 	return nil
 }
 
-// sendTensor copies an input from where it lies on the device, if that is not its place,
-// and pads it to want bytes.
+// sendTensor copies an input from its tensor on the device, unless the tensor has the input's
+// address, and pads it to want bytes.
 func (s *sending) sendTensor(i int, want int64) error {
 	fn, in, g := s.fn, &s.fn.inputs[i], &s.given[i]
 	stream, have, dst := fn.b.pool.stream, g.bytes, fn.inputBuffer(i)
@@ -210,9 +209,9 @@ func (s *sending) sendTensor(i int, want int64) error {
 	return nil
 }
 
-// maskIndices replaces indices outside the rows that a linked input really
-// has by -1: the graphs were captured with its full capacity, where such a
-// index would read what an earlier run left (C12).
+// maskIndices replaces indices of rows that a parameter does not have in this run by
+// -1: graphs were captured for its largest number of rows, so such an index would
+// read data of an earlier run (C12).
 func (s *slotMemory) maskIndices() {
 	for _, c := range s.fn.checks {
 		pos := &s.given[c.indices]
@@ -235,7 +234,7 @@ func (s *slotMemory) maskIndices() {
 	}
 }
 
-// mask replaces indices from rows on by -1.
+// mask replaces indices of at least rows by -1.
 func mask[T int8 | int16 | int32 | int64](b []byte, rows int64) {
 	indices := unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/int(unsafe.Sizeof(T(0))))
 	for i, p := range indices {

@@ -9,8 +9,8 @@ import (
 	"pwc/pieces"
 )
 
-// Unused is a size of the options that has no effect: no run has it (C8). A frozen backend
-// refuses it.
+// Unused is a size or range of the options that has no effect, because no run has such a size (C8).
+// A frozen backend refuses it.
 type Unused struct {
 	What string `json:"what"` // capture size, compile size, range
 	Size string `json:"size"` // "8"; "[9, 15]"
@@ -26,7 +26,7 @@ type Uncaptured struct {
 	Why  string `json:"why"`
 }
 
-// refuseSkips returns what a frozen backend would skip: sizes without use, and functions
+// refuseSkips returns the error of a frozen backend for sizes that have no effect and functions
 // that no graph serves.
 func (pl *plan) refuseSkips() error {
 	if !pl.opts.Frozen {
@@ -45,8 +45,8 @@ func (pl *plan) refuseSkips() error {
 	return &FrozenError{Reason: "the options ask for sizes or graphs that would be skipped: " + strings.Join(skips, "; ")}
 }
 
-// checkSizes refuses a size or endpoint of the options that lies outside the sizes of every
-// function, and lists those that lie inside and have no effect in Plan.Unused.
+// checkSizes refuses a size or endpoint of the options that is outside the sizes of every
+// function, and adds the others that have no effect to Plan.Unused.
 func (pl *plan) checkSizes() error {
 	o := &pl.opts
 	var errs []error
@@ -111,8 +111,8 @@ func (pl *plan) checkSizes() error {
 	return nil
 }
 
-// unusedRanges lists the ranges between endpoints in which no run has its size. What lies
-// above the largest size of all is no matter of the endpoints.
+// unusedRanges lists the ranges between endpoints that contain the size of no run. It does not list
+// ranges above the function's largest size, which have no effect whatever the endpoints are.
 func (pl *plan) unusedRanges(unused func(what, size, why string)) {
 	if len(pl.opts.Compile.Endpoints) == 0 {
 		return

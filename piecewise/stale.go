@@ -1,17 +1,17 @@
 package piecewise
 
-// history is what runs of a function leave behind: which results can still be read.
+// history records the runs of a function, to decide which results can still be read.
 type history struct {
 	ran      []int64  // values of symbols at the latest run
-	run      uint64   // runs that began
-	lost     []uint64 // by result: the run whose result something else overwrote
+	run      uint64   // number of runs that began, which is also the number of the latest
+	lost     []uint64 // by result: the run whose result a write outside the function's runs overwrote
 	spoiled  uint64   // the run whose results a warm-up overwrote
 	released uint64   // the run whose results were released
-	closed   bool     // the backend is closed: memory of results may be another's
+	closed   bool     // the backend is closed, and the memory of results was freed
 }
 
-// replaced makes the results that lay at a place stale, but for those of the function whose
-// run it is; by may be nil.
+// replaced marks the results in a place as stale after a write, except those of by, the function
+// that runs. by is nil if no function writes.
 func (b *Backend) replaced(p *place, by *instance) {
 	for _, r := range p.results {
 		if fn := b.funcs[r.fn.index]; fn != by {
@@ -20,13 +20,13 @@ func (b *Backend) replaced(p *place, by *instance) {
 	}
 }
 
-// begin makes stale what a run of the function overwrites.
+// begin counts a run, and marks the results that it overwrites as stale.
 func (fn *instance) begin() {
 	fn.run++
 	fn.overwrite()
 }
 
-// spoil is begin for a warm-up, which overwrites results as a run does, but has none itself.
+// spoil is begin for a warm-up, which overwrites results like a run, but returns no results.
 func (fn *instance) spoil() {
 	fn.spoiled = fn.run
 	fn.overwrite()

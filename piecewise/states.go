@@ -14,18 +14,18 @@ import (
 	"pwc/split"
 )
 
-// stateMemory is where the states are. Those that the runner did not give lie in
-// one segment: reserved address space on a device that has it, so that graphs
-// are captured before the memory of a KV cache is taken, and stay valid when it
-// is, because addresses do not change (C7).
+// stateMemory is the memory of the states. Without a [Canary], states that Load was not
+// given are in one segment. On a [device.Reserver] this is reserved address space: graphs
+// are captured before the KV cache gets memory, and stay valid afterwards, because its
+// addresses do not change (C7).
 type stateMemory struct {
 	buffers  []device.Buffer // by the module's states
-	segment  device.Memory   // nil: no state is the backend's own
-	reserved device.State    // segment, while it lacks memory
+	segment  device.Memory   // nil: the backend allocated no segment
+	reserved device.State    // segment, while it does not have all its memory
 }
 
-// stateBytes returns the size of each state that own names, and of a segment for
-// all of them.
+// stateBytes returns the size of each state of the module, and the size of a segment
+// for the states for which own is true.
 func (pl *plan) stateBytes(own func(*ir.State) bool) (each []int64, total int64, err error) {
 	e := (&function{plan: pl}).envFor(0)
 	for _, s := range pl.module.States {
@@ -53,8 +53,8 @@ func (pl *plan) stateBytes(own func(*ir.State) bool) (each []int64, total int64,
 	return each, total, nil
 }
 
-// loadStates takes over the states that the runner gives and a segment for the
-// others.
+// loadStates sets the memory of the states: given for those that the caller has, and
+// parts of a new segment for the others.
 func (r *residents) loadStates(given map[string]device.Buffer) error {
 	for name := range given {
 		if !slices.ContainsFunc(r.plan.module.States, func(s *ir.State) bool { return s.Name == name }) {
@@ -104,8 +104,8 @@ func (r *residents) loadStates(given map[string]device.Buffer) error {
 	return nil
 }
 
-// loadInitial gives the backend's own states their initial values, which are computed from
-// the checkpoint as weights are. A state's memory is there from now on then.
+// loadInitial writes the initial values of states that the caller did not give, computed from
+// the checkpoint as weights are. If there are any, all states get their memory now.
 func (r *residents) loadInitial(ctx context.Context, src safetensors.Source, given map[string]device.Buffer) error {
 	for i, s := range r.plan.module.States {
 		w := r.plan.module.WeightOf(s.Initial(), r.plan.opts.Rank)
@@ -129,7 +129,7 @@ func (r *residents) loadInitial(ctx context.Context, src safetensors.Source, giv
 	return nil
 }
 
-// takeStates takes the segment, with as little memory as there can be for now.
+// takeStates allocates the segment; reserved address space gets as little memory as possible.
 func (r *residents) takeStates(total int64) error {
 	m := &r.states
 	d, ok := r.plan.opts.Device.(device.Reserver)
@@ -149,7 +149,7 @@ func (r *residents) takeStates(total int64) error {
 	return s.Map(1)
 }
 
-// mapStates gives the states all their memory, zeroed, where they lack it.
+// mapStates gives a reserved segment all its memory and fills it with zeros, once.
 func (r *residents) mapStates() error {
 	m := &r.states
 	if m.reserved == nil {
@@ -160,14 +160,15 @@ func (r *residents) mapStates() error {
 		return fmt.Errorf("piecewise: %d bytes for states: %w", total, err)
 	}
 	if err := r.pool.stream.Fill(device.Buffer{Memory: m.segment, Size: total}, 0); err != nil {
-		return fmt.Errorf("piecewise: zeroing the states: %w", err) // they still lack it
+		return fmt.Errorf("piecewise: zeroing the states: %w", err) // reserved stays set, so the next call tries again
 	}
 	m.reserved = nil
 	return nil
 }
 
-// piecesTouchStates reports whether a compiled piece reads or writes a state;
-// otherwise only extern ops do, which are not called before the first run.
+// piecesTouchStates reports whether a compiled piece reads or writes a state. If none
+// does, no memory of states is needed before the first run: [device.Warmer] must not
+// use states.
 func (pl *plan) piecesTouchStates() bool {
 	for _, fn := range pl.funcs {
 		for i := range fn.units {
@@ -180,9 +181,10 @@ func (pl *plan) piecesTouchStates() bool {
 	return false
 }
 
-// keepStates copies the states that compiled pieces write to the host, and returns
-// what puts them back: a warm-up computes on padding. Caches are written by extern
-// ops, which a warm-up does not call, so that what is copied is small or nothing.
+// keepStates copies the states that compiled pieces write to the host, and returns a
+// function that restores them after a warm-up, which computes on padding. KV caches are
+// usually written only by extern ops, which do not touch states in a warm-up, so the
+// copies are small.
 func (r *residents) keepStates() (restore func() error, err error) {
 	kept := map[int][]byte{} // by state
 	s := r.pool.stream
@@ -243,8 +245,8 @@ func (m *stateMemory) free() error {
 	return err
 }
 
-// State returns the memory of a state. On a [device.Reserver] it may have none
-// before the end of Capture or the first run.
+// State returns the memory of a state. On a [device.Reserver] its address range may not
+// be mapped before the end of Capture or the first run.
 func (b *Backend) State(name string) (device.Buffer, error) {
 	for i, s := range b.plan.module.States {
 		if s.Name == name && i < len(b.residents.states.buffers) {
@@ -254,8 +256,9 @@ func (b *Backend) State(name string) (device.Buffer, error) {
 	return device.Buffer{}, fmt.Errorf("%w: no loaded state @%s", ErrNotLoaded, name)
 }
 
-// SetState gives a state other memory of the same size. Graphs that were
-// captured with the old one refuse to replay ([AddressError]) until captured anew.
+// SetState replaces the memory of a state by other memory of the same size. Runs of
+// graphs that were captured with the old memory fail ([AddressError]) until Capture is
+// called again.
 func (b *Backend) SetState(name string, buf device.Buffer) error {
 	if err := b.enter(loaded, sealed); err != nil {
 		return err

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// Stats counts what a backend has done. The first five carry vLLM's names
+// Stats contains counters of a backend. The first five correspond to vLLM's
 // (CompilationCounter in vllm/compilation/counter.py).
 type Stats struct {
 	GraphsSeen           int64            `json:"graphs_seen"`            // functions
@@ -14,28 +14,26 @@ type Stats struct {
 	BackendCompilations  int64            `json:"backend_compilations"`   // artifacts asked for: pieces between splitting ops × shapes
 	GraphsCaptured       int64            `json:"cudagraphs_captured"`    // graphs that exist or existed
 	Compiled             int64            `json:"compiled"`               // artifacts that were compiled
-	Deduplicated         int64            `json:"deduplicated"`           // asked for again: an identical piece had one
-	Loaded               int64            `json:"loaded"`                 // came from the store
-	ArenaBytesTaken      int64            `json:"arena_bytes_taken"`      // high-water mark of what steps were bound to
+	Deduplicated         int64            `json:"deduplicated"`           // artifacts that an identical piece had asked for before
+	Loaded               int64            `json:"loaded"`                 // artifacts that came from the store
+	ArenaBytesTaken      int64            `json:"arena_bytes_taken"`      // largest offset in the arena that a tensor or scratch was bound up to
 	WeightBytesInPlace   int64            `json:"weight_bytes_in_place"`  // of weights that stay in files of the checkpoint
-	Replays              int64            `json:"replays"`                // runs from graphs, piecewise
-	FullReplays          int64            `json:"full_replays"`           // runs from one graph
+	Replays              int64            `json:"replays"`                // piecewise runs
+	FullReplays          int64            `json:"full_replays"`           // full runs
 	EagerRuns            int64            `json:"eager_runs"`             // runs without graphs
 	Rows                 int64            `json:"rows"`                   // rows of all runs
 	PaddedRows           int64            `json:"padded_rows"`            // rows that padding added
 	OpCalls              map[string]int64 `json:"op_calls"`               // launches of each extern op between pieces
 	Skipped              map[string]int64 `json:"skipped"`                // runs without a graph, by reason (C8)
 
-	// Programs, kernels of ops among them, whose code the device compiles when it loads
-	// them, by what it compiles and for what (C8).
+	// CompiledAtLoad counts the programs, kernels of ops included, that the device compiles
+	// when it loads them, by the reason (C8).
 	CompiledAtLoad map[string]int64 `json:"compiled_at_load"`
 
-	// Calls of library routines that programs make at capture sizes, each program
-	// and size once, and those of them whose algorithm was not measured; and steps that
-	// are left to other kernels because the device does not have a routine (C8).
-	LibraryCalls   int64 `json:"library_calls"`
-	LibraryUntuned int64 `json:"library_untuned"`
-	LibraryMissing int64 `json:"library_missing"`
+	// Counts over the programs at capture sizes, each program and size once (C8).
+	LibraryCalls   int64 `json:"library_calls"`   // calls of library routines
+	LibraryUntuned int64 `json:"library_untuned"` // of these, calls whose algorithm was not measured
+	LibraryMissing int64 `json:"library_missing"` // steps that use another variant because the device lacks a routine
 }
 
 // skipReason is why a run used no graph.
@@ -64,7 +62,7 @@ var skipNames = [skipCount]string{
 
 type opCounter struct{ calls atomic.Int64 }
 
-// counters are written by the goroutine that runs and read by any.
+// counters are written by the goroutine that runs; any goroutine may read them.
 type counters struct {
 	captured, taken      atomic.Int64
 	inPlace              atomic.Int64

@@ -6,25 +6,25 @@ import (
 	"pwc/ir"
 )
 
-// StepMemory is the memory of a function's step, for reports: what lives when, and where.
+// StepMemory is the memory of a function's step, for reports: lifetimes and offsets.
 type StepMemory struct {
 	Storages []StepStorage
 	Arena    []int64 // bytes of the arena, by size
-	Captured []int64 // capture sizes of the function, rising
+	Captured []int64 // capture sizes of the function, ascending
 }
 
-// StepStorage is one memory between the units of a step.
+// StepStorage is a tensor that several units of a step use, or the scratch of a unit.
 type StepStorage struct {
-	Name        string // of its first value, "%12", or "scratch of unit 3"
-	Type        ir.Type
-	First, Last int     // units between which its contents matter; inputs are there from unit 0
+	Name        string  // of the tensor's first value, "%12", or "scratch of unit 3"
+	Type        ir.Type // zero for scratch
+	First, Last int     // lifetime in the arena, in units; of inputs and results, all units
 	Where       string  // "arena", "input" or "result"
 	Bytes       []int64 // by size
-	Offset      []int64 // in the arena, by size; nil elsewhere
+	Offset      []int64 // in the arena, by size; nil for inputs and results
 }
 
-// Memory returns the memory of a step of a function at sizes. Nothing is allocated. Weights and
-// states are not in it: they live as long as the backend.
+// Memory returns the memory of a step of a function at the given sizes, by index of sizes. It
+// allocates no device memory. Weights and states are not included: they live as long as the backend.
 func (b *Backend) Memory(fn string, sizes []int64) (StepMemory, error) {
 	f := b.Func(fn)
 	if f == nil {

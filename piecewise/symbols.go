@@ -13,23 +13,23 @@ import (
 type symbolRole uint8
 
 const (
-	countsRows symbolRole = iota // the size symbol: [Func.Inputs] is given it
-	isOther                      // another batch symbol, which a graph has room for: the rows that its parameters are given
-	isPlain                      // any other that is no load symbol: the shapes of the inputs, or [Inputs.SetSymbol]
+	countsRows symbolRole = iota // the size symbol: the argument of [Func.Inputs]
+	isOther                      // another batch symbol: graphs are captured with its largest value, and serve smaller ones
+	isPlain                      // any other symbol but load symbols: no graph serves the function
 )
 
-// runSymbol is a symbol of a function whose value each run brings.
+// runSymbol is a symbol of a function that gets a value for each run.
 type runSymbol struct {
 	name   string
 	role   symbolRole
 	lo, hi int64
 }
 
-// unknown is the value of a symbol that a run has not given one yet. Extents are not negative.
+// unknown is the value of a symbol before a run has set it. Extents are not negative.
 const unknown = -1
 
-// findSymbols fills symbols: the size symbol first, then the others in the order of the
-// module. It follows addInputs, which links parameters.
+// findSymbols sets symbols: the size symbol first, then the others in the order of the
+// module. Parameters must be linked already (addInputs).
 func (fn *function) findSymbols() error {
 	used := usedSymbols(fn.ir)
 	if fn.size != "" {
@@ -45,8 +45,8 @@ func (fn *function) findSymbols() error {
 			return err
 		}
 		linked := slices.ContainsFunc(fn.inputs, func(in input) bool { return in.from != nil && in.from.size == s.Name })
-		// A graph has the largest number of its rows, and what lies in those that a run does
-		// not have must not reach a result.
+		// A graph reads the symbol's largest number of rows. Rows beyond those of a run must not
+		// affect a result.
 		if linked || s.Kind == ir.Batch && fn.size != "" && len(padding.CheckIndices(fn.plan.module, fn.ir, s.Name)) == 0 {
 			x.role = isOther
 		}
@@ -77,7 +77,7 @@ func usedSymbols(f *ir.Func) map[string]bool {
 	return used
 }
 
-// plain returns the names of the plain symbols.
+// plain returns the names of the symbols with role isPlain.
 func (fn *function) plain() []string {
 	var out []string
 	for _, s := range fn.symbols {
@@ -93,7 +93,7 @@ func (fn *function) symbol(name string) int {
 	return slices.IndexFunc(fn.symbols, func(s runSymbol) bool { return s.name == name })
 }
 
-// missing returns an error that names the symbols which have no value.
+// missing returns an error that names the first symbol without a value, or nil.
 func (fn *function) missing(values []int64) error {
 	for i, v := range values {
 		if v == unknown {
@@ -104,7 +104,7 @@ func (fn *function) missing(values []int64) error {
 	return nil
 }
 
-// envOf is envFor with the values that a run brought.
+// envOf is envFor with the values of a run.
 func (fn *function) envOf(values []int64) env {
 	e := fn.envFor(fn.hi)
 	for i, v := range values {
@@ -115,10 +115,10 @@ func (fn *function) envOf(values []int64) env {
 	return e
 }
 
-// amount is how many bytes a tensor has at a run.
+// amount is the size of a tensor at a run: per bytes times the value of a symbol.
 type amount struct {
-	symbol int   // per bytes for each of its value; fixed: per bytes; byType: what the type says
-	per    int64 //
+	symbol int   // index in function.symbols; fixed: per bytes; byType: computed from the type
+	per    int64 // bytes
 }
 
 const (
@@ -126,9 +126,9 @@ const (
 	byType = -2
 )
 
-// amountOf finds how the bytes of a type follow from the symbols. They are counted by
-// rows only where a symbol is a factor of the first extent and in no other, so that rows
-// are all of one size and lie one after the other.
+// amountOf returns how the bytes of a type depend on the symbols. They are proportional to
+// a symbol only if it is a factor of the first extent, in no other extent, and no other symbol of a
+// run is in the type: then rows have one size and are contiguous.
 func (fn *function) amountOf(t ir.Type) (amount, error) {
 	at := -1
 	for axis, d := range t.Shape {
@@ -158,8 +158,8 @@ func (fn *function) amountOf(t ir.Type) (amount, error) {
 	return amount{at, n}, err
 }
 
-// shapedAs reports whether an input has for these values the shape that it had at the latest
-// run, given that it has as many bytes: 2 rows of 6 are no 3 rows of 4.
+// shapedAs reports whether an input with equal bytes also has the shape that it had at the latest
+// run: 2 rows of 6 have as many bytes as 3 rows of 4. For byType it compares all symbols.
 func (fn *instance) shapedAs(in *input, values []int64) bool {
 	if in.bytes.symbol != byType {
 		return true
@@ -173,7 +173,7 @@ func (fn *instance) shapedAs(in *input, values []int64) bool {
 }
 
 // bytes returns the size of a tensor of type t for values of the symbols, or an error if
-// one that it depends on has none.
+// a symbol of the type has no value.
 func (fn *function) bytes(a amount, t ir.Type, values []int64) (int64, error) {
 	switch {
 	case a.symbol == fixed:

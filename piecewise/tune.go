@@ -8,7 +8,7 @@ import (
 	"pwc/program"
 )
 
-// Sized is a program at a capture size: one that every step of the size runs.
+// Sized is a program that every run of a function at a capture size launches.
 type Sized struct {
 	Func    string
 	Size    int64
@@ -17,7 +17,7 @@ type Sized struct {
 }
 
 // Programs returns the distinct programs of every function at every capture size,
-// the largest size first: what is worth measuring before it is captured.
+// the largest size first: those to measure before Capture.
 func (b *Backend) Programs() ([]Sized, error) { return b.plan.programs() }
 
 func (pl *plan) programs() ([]Sized, error) {
@@ -51,7 +51,7 @@ func (pl *plan) programs() ([]Sized, error) {
 	return out, nil
 }
 
-// tune has the programs measured, if the options ask for it.
+// tune calls Options.Compile.Tune, if there is one.
 func (pl *plan) tune(ctx context.Context) error {
 	if pl.opts.Compile.Tune == nil || pl.opts.Device == nil {
 		return nil

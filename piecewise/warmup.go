@@ -10,11 +10,11 @@ import (
 	"pwc/runtime/device"
 )
 
-// Warmup runs every distinct program that a run can have once outside capture, so that
-// modules are loaded and libraries initialised, the library routines of every captured size,
-// and extern ops of captured sizes that are a [device.Warmer] on nothing but padding. A
-// program that no captured size runs is run at the smallest size that it serves. Its results
-// are thrown away, and states are afterwards what they were.
+// Warmup launches, outside a capture and on padding only, everything that would otherwise load or
+// initialize when it is first used: each program that runs can use, once; the library routines of
+// every capture size; and, at capture sizes, extern ops that are a [device.Warmer]. A program of
+// no capture size is launched at the smallest size that it serves. Results of earlier runs are
+// overwritten ([ErrStale]); states that pieces write are restored.
 func (b *Backend) Warmup(ctx context.Context) error {
 	if err := b.enter(loaded, capturedAll); err != nil {
 		return err
@@ -30,7 +30,7 @@ func (b *Backend) warmup(ctx context.Context) (err error) {
 	}
 	b.pool.obey(ctx)
 	defer func() {
-		err = b.pool.settle(err) // states are restored all the same
+		err = b.pool.settle(err) // states are restored after an error, too
 		if err = errors.Join(err, restore()); err == nil {
 			b.advance(warm)
 		}
@@ -38,8 +38,8 @@ func (b *Backend) warmup(ctx context.Context) (err error) {
 	w := &warming{b: b, done: map[programUse]bool{}, ops: map[string]bool{}}
 	w.libraries, _ = b.pool.stream.(device.LibraryStream)
 	for _, fn := range b.funcs {
-		fn.spoil() // its results lie where the warm-up writes
-		// A warm-up reads what nothing wrote: indices among it must be in range.
+		fn.spoil() // the warm-up overwrites its results
+		// A warm-up reads memory that nothing has written. Zeros are valid as indices, too.
 		if err := fn.fill(fn.largest, 0); err != nil {
 			return err
 		}
@@ -55,12 +55,12 @@ func (b *Backend) warmup(ctx context.Context) (err error) {
 	if err := b.pool.stream.Synchronize(); err != nil {
 		return err
 	}
-	// Indices that a warm-up computed mean nothing.
+	// Clear the faults: indices that a warm-up computes are meaningless.
 	_, err = b.residents.takeFaults()
 	return err
 }
 
-// programUse is the run of a program at a size; size 0 is a run at any.
+// programUse is a launch of a program at a size; size 0: at any size.
 type programUse struct {
 	program *program.Program
 	size    int64
@@ -71,11 +71,11 @@ type warming struct {
 	b         *Backend
 	libraries device.LibraryStream // nil: the device has no libraries
 	done      map[programUse]bool
-	ops       map[string]bool // splitting ops that ran
+	ops       map[string]bool // calls of splitting ops that ran, by op, attributes and shapes
 }
 
-// unit warms a unit of fn at a size n, which is captured or not: sizes that are not
-// captured only add the programs that no captured size has.
+// unit warms up a unit of fn at size n. captured reports whether n is a capture size: other sizes
+// only add the programs that no capture size uses.
 func (w *warming) unit(ctx context.Context, fn *instance, i int, n int64, e *env, captured bool) error {
 	u := &fn.units[i]
 	switch {
@@ -89,8 +89,8 @@ func (w *warming) unit(ctx context.Context, fn *instance, i int, n int64, e *env
 	return nil
 }
 
-// piece runs the program of a piece the first time that it is met, and the choices of
-// library routines for each captured size.
+// piece launches the program of a piece if no unit has launched it yet, and warms up its library
+// routines for each capture size.
 func (w *warming) piece(ctx context.Context, fn *instance, i int, n int64, e *env, captured bool) error {
 	b, u := w.b, &fn.units[i]
 	p, err := b.plan.program(u.piece, n)
@@ -124,10 +124,10 @@ func (w *warming) piece(ctx context.Context, fn *instance, i int, n int64, e *en
 	return nil
 }
 
-// warmSizes returns the sizes that a warm-up runs: those that are captured, and then one in
-// the range of every artifact, of which those are run whose program no captured size has.
-// The first size of a program is the one that it is run at. With library routines, which are
-// warmed up for every size, that is the largest; else the smallest, which takes the least time.
+// warmSizes returns the sizes of a warm-up: the capture sizes, and then one in the range of every
+// artifact, for programs that no capture size uses. A program is launched at the first size that
+// uses it. With library routines, which are warmed up for every capture size, that is the largest;
+// otherwise the smallest, which takes the least time.
 func (fn *function) warmSizes(libraries bool) []int64 {
 	out := slices.Clone(fn.sizes)
 	if libraries {
@@ -144,8 +144,8 @@ func (fn *function) warmSizes(libraries bool) []int64 {
 	return out
 }
 
-// warmOp runs a call of an extern op on padding, unless one with operands of the
-// same shapes has been.
+// warmOp warms up a call of an extern op on padding, unless a call with the same attributes and
+// shapes was warmed up.
 func (fn *instance) warmOp(i int, e *env, done map[string]bool) error {
 	w, ok := fn.units[i].op.(device.Warmer)
 	if !ok {
@@ -167,8 +167,8 @@ func (fn *instance) warmOp(i int, e *env, done map[string]bool) error {
 	return w.Warm(call)
 }
 
-// clearInputs gives the inputs what padded rows hold, so that a warm-up computes on defined
-// values.
+// clearInputs fills the inputs with the values of padded rows, so that a warm-up computes on
+// defined values.
 func (b *Backend) clearInputs(fn *instance) error {
 	fn.ring.sent = nil
 	for i := range fn.inputs {

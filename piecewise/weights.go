@@ -11,15 +11,15 @@ import (
 	"pwc/safetensors"
 )
 
-// computedWeight is a weight, or why there is none.
+// computedWeight is a weight, or the error of its computation.
 type computedWeight struct {
 	checkpoint.Weight
 	err error
 }
 
-// computeWeights computes weights in order, each while the one before it is
-// copied, which keeps the peak of memory low. It closes the channel, and no longer
-// uses src then, after the last one or soon after ctx ends.
+// computeWeights computes weights in order, each while the one before it is copied, so
+// that at most two are in host memory. After the last weight, or when ctx has ended and
+// the current weight is computed, it stops using src and closes the channel.
 func computeWeights(ctx context.Context, src safetensors.Source, weights []*ir.Weight) <-chan computedWeight {
 	out := make(chan computedWeight)
 	go func() {
@@ -39,9 +39,9 @@ func computeWeights(ctx context.Context, src safetensors.Source, weights []*ir.W
 	return out
 }
 
-// computeWeight computes a weight, or what a state starts from, into memory that can be read
-// where nothing guards it: the copy to a device reads it in a driver, or on a worker of the host
-// device.
+// computeWeight computes a weight or an initial value of a state, and reads all its pages under
+// [safetensors.Guard]: the copy to a device reads them in a driver or on a worker of the host
+// device, where a truncated file would end the process.
 func computeWeight(src safetensors.Source, w *ir.Weight) (t checkpoint.Weight, err error) {
 	err = safetensors.Guard(src, func() (err error) {
 		if t, err = checkpoint.Compute(src, w); err == nil {
@@ -60,7 +60,7 @@ func computeWeight(src safetensors.Source, w *ir.Weight) (t checkpoint.Weight, e
 	return t, err
 }
 
-// fill copies a computed weight to its memory, and waits until its host bytes may go.
+// fill copies a computed weight to its memory, and waits for the copy.
 func (r *residents) fill(buf device.Buffer, t checkpoint.Weight) error {
 	at := int64(0)
 	for _, p := range t.Parts {
@@ -72,7 +72,7 @@ func (r *residents) fill(buf device.Buffer, t checkpoint.Weight) error {
 	return r.pool.stream.Synchronize()
 }
 
-// loadWeights puts the weights on the device, those of inPlace aside, which are there.
+// loadWeights imports the weights of inPlace into the device, and copies the others to it.
 func (r *residents) loadWeights(ctx context.Context, src safetensors.Source, inPlace *inPlaceWeights) error {
 	r.weights = make([]device.Buffer, len(r.plan.module.Weights))
 	if len(r.plan.module.Weights) == 0 {
@@ -135,7 +135,7 @@ func (r *residents) loadWeights(ctx context.Context, src safetensors.Source, inP
 			return err
 		}
 	}
-	const shown = 8 // of a checkpoint that is another model's all weights are wrong
+	const shown = 8 // with the checkpoint of another model, all weights are wrong
 	if n := len(errs) - shown; n > 0 {
 		errs = append(errs[:shown:shown], fmt.Errorf("%w: and %d more weights", ErrNotLoaded, n))
 	}
