@@ -18,19 +18,19 @@ import (
 
 // Compiler compiles CUDA C. Both methods may be called concurrently.
 type Compiler interface {
-	// Compile returns the machine code (cubin) of a source for an architecture
-	// such as "sm_90", and the PTX that it was made of, for later ones. The source is
-	// C++17 and needs no headers and no other flags; name is for messages.
+	// Compile returns the machine code (cubin) of a source for an architecture such as "sm_90", and
+	// the PTX that it was assembled from, which drivers compile for later architectures. The source
+	// is C++17 and needs no headers and no other flags; name is for messages.
 	Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error)
 
-	// Supports reports whether it compiles for an architecture such as "sm_90a".
+	// Supports reports whether the compiler can compile for an architecture such as "sm_90a".
 	Supports(arch string) bool
 
 	// Version names the compiler, for provenance.
 	Version() string
 }
 
-// Backend makes kernels for one target. It may be used concurrently.
+// Backend compiles kernels for one target. It may be used concurrently.
 type Backend struct {
 	target   string
 	gpu      cgen.GPU
@@ -42,16 +42,16 @@ type Backend struct {
 
 var _ compile.HorizontalFuser = (*Backend)(nil)
 
-// MinArch is the least architecture that kernels are made for: the first with
-// bf16 tensor cores and asynchronous copies.
+// MinArch is the oldest supported architecture, 80 for sm_80: the first with bf16 tensor cores and
+// asynchronous copies (cp.async).
 const MinArch = 80
 
 var targetPattern = regexp.MustCompile(`^cuda:sm_([1-9][0-9]{1,2})([af]?)$`)
 
-// New returns the backend for a target such as "cuda:sm_90". Its kernels are
-// machine code for this architecture, with the PTX of the same compilation beside
-// it, which a later GPU's driver compiles when it loads them. It is an error if the
-// target is not of that form or older than [MinArch].
+// New returns the backend for a target such as "cuda:sm_90". Its kernels have machine code for this
+// architecture and the PTX of the same compilation. If the target has no suffix "a" or "f", the driver
+// of a later GPU compiles that PTX when it loads them. New fails if the target is not of this form or
+// is older than [MinArch].
 func New(target string, c Compiler) (*Backend, error) {
 	m := targetPattern.FindStringSubmatch(target)
 	if m == nil {
@@ -67,8 +67,8 @@ func New(target string, c Compiler) (*Backend, error) {
 	return &Backend{target: target, gpu: cgen.GPU{Arch: arch, Suffix: m[2]}, compiler: c, made: make(map[[sha256.Size]byte]*made)}, nil
 }
 
-// on is the GPU that kernels are made for. The compiler is asked when something is compiled, and not
-// before.
+// on returns the GPU that kernels are compiled for. It asks the compiler for its support of sm_90a at
+// each call, so that New does not have to load a compiler.
 func (b *Backend) on() cgen.GPU {
 	on := b.gpu
 	on.WithSpecific = on.Arch == gemm.SpecificArch && b.compiler.Supports(on.Specific().String())
@@ -86,12 +86,11 @@ func (b *Backend) Version() string { return b.compiler.Version() }
 // small compared with the GEMMs around them.
 func (b *Backend) FusesHorizontally(ks []*loop.Kernel) bool { return loopgen.FusesHorizontally(ks) }
 
-// sources returns the sources of a kernel: arch-specific ones first, which are the fastest where
-// they serve, faster than libraries too; then those for some sizes, in the order in which their
-// guards are tried; then the one for all other sizes. For several kernels, which
-// [Backend.FusesHorizontally] accepts, it returns the source of the fused kernel. The same kernels
-// give the same text on every machine, except that arch-specific sources need a compiler that
-// supports them.
+// sources returns the sources of a kernel: arch-specific ones first, which are the fastest for the
+// sizes in their guards; then those for some sizes, in the order in which their guards are tried; then
+// the one for all other sizes. For several kernels, which [Backend.FusesHorizontally] accepts, it
+// returns the source of the fused kernel. The text depends on the kernels and the target only, and
+// not on the machine, except that arch-specific sources need a compiler that supports them.
 func (b *Backend) sources(k *loop.Kernel, others ...*loop.Kernel) ([]cgen.Source, error) {
 	switch {
 	case len(others) > 0:
@@ -118,8 +117,7 @@ func (b *Backend) sources(k *loop.Kernel, others ...*loop.Kernel) ([]cgen.Source
 	return []cgen.Source{s}, nil
 }
 
-// Lower compiles a kernel. Its sources are compiled side by side; equal ones
-// once in the backend's life.
+// Lower compiles a kernel. Its sources are compiled in parallel. A Backend compiles equal sources once.
 func (b *Backend) Lower(k *loop.Kernel) (compile.Code, error) {
 	if k.AllReduce != nil {
 		return b.lowerAllReduce(k)
@@ -127,12 +125,13 @@ func (b *Backend) Lower(k *loop.Kernel) (compile.Code, error) {
 	return b.lower(k)
 }
 
-// LowerHorizontal compiles kernels that FusesHorizontally accepts into one, on the arguments of all of them.
+// LowerHorizontal compiles kernels that FusesHorizontally accepts into one launch. Its arguments are
+// those of all kernels, in order.
 func (b *Backend) LowerHorizontal(ks []*loop.Kernel) (compile.Code, error) {
 	return b.lower(ks[0], ks[1:]...)
 }
 
-// lower compiles a kernel, or several that become one.
+// lower compiles a kernel, or several into one launch.
 func (b *Backend) lower(k *loop.Kernel, others ...*loop.Kernel) (compile.Code, error) {
 	sources, err := b.sources(k, others...)
 	if err != nil {

@@ -1,38 +1,39 @@
-// Package cuda makes kernels for NVIDIA GPUs: CUDA C without includes out of the
-// fused form of package loop, compiled by whatever [Compiler] it is given.
+// Package cuda generates kernels for NVIDIA GPUs: it writes kernels of package loop as CUDA C without
+// includes, and compiles them with the [Compiler] that [New] is given.
 //
-// The C is meant to be read. Each kernel is its own source: the snippets of package src that it
-// uses, then one function. Extents that are known are numbers in it;
-// others are parameters. Every float operation is one of the _rn intrinsics, so
-// that no compiler flag contracts two roundings into one, and rounding to bf16
-// and f16 stands exactly where the graph rounds.
+// The C is meant to be read. A source has the snippets of package src that its kernels use, then the
+// kernels: one, or two of the same GEMM. Known dimension sizes are literals, except in kernels that
+// GEMMs of other sizes share; other sizes are parameters. Elementwise float arithmetic uses the _rn
+// intrinsics, so that no compiler flag contracts two operations into one rounding. Values are rounded
+// to bf16 and f16 exactly where the graph rounds them.
 //
 // # Parameters of a kernel
 //
-// In order, eight bytes each: a pointer for every argument of the step, an
-// integer for every dim of launch attribute "dims", and, if the launch has
-// attribute "faults", a pointer to one 32-bit flag for each node in it: an
-// index out of range sets the flag of its node (C12).
+// In order: a pointer for every argument of the step; a 64-bit integer for every dim of launch
+// attribute "dims"; if the launch has attribute "faults", a pointer to one 32-bit flag for each node
+// in it (an index out of range sets the flag of its node, C12); and if it has attribute "peers", the
+// parameters of package peer.
 //
 // # Where things are
 //
-// This package is the [Backend]: which variants a kernel or a chain has and in which order
-// (lowerfused.go, lowergemmchain.go, lowerlibrary.go, variants.go), and what is compiled together
-// (translationunit.go). The rest is in internal packages:
+// This package is the [Backend]. It decides which variants a kernel or a chain has and their order
+// (lowerfused.go, lowergemmchain.go, lowerlibrary.go, variants.go), and which sources are compiled
+// together (translationunit.go). The rest is in internal packages:
 //
 //   - internal/nest answers questions about kernels; internal/cgen writes CUDA C: expressions, loads and
 //     stores, the register cache of rows.
-//   - internal/loopgen has loop nests: elementwise ones, a thread for each 16 bytes of a row; rows,
-//     of which a thread, a warp, a block or the blocks of a cluster have one, with reductions whose
-//     order depends on the number of columns alone; and the selection of the largest elements.
+//   - internal/loopgen has loop nests: elementwise ones, with a thread for each 16 bytes of a row;
+//     rowwise ones, in which a thread, a warp, a block or a cluster computes a row, and the order of
+//     reductions does not depend on the number of rows; and top-k.
 //   - internal/gemm has GEMMs, a file for each kind of kernel: GEMV, SIMT, tiled, pipelines for few
-//     rows, wgmma as an arch-specific variant, and grouped GEMMs. Its heuristics say which kinds
-//     serve which numbers of rows. f32 is computed in f32.
-//   - internal/fusion plans which kernels of a chain run in one launch; internal/library plans GEMMs
-//     of many rows by a routine of the device.
+//     rows, wgmma as an arch-specific variant, and grouped GEMMs. Its heuristics choose the kind by
+//     the number of rows. It computes f32 in f32, without TF32.
+//   - internal/fusion plans which kernels of a chain run in one launch; internal/library plans the
+//     GEMMs that a library routine (cuBLASLt) computes.
 //   - internal/attention has attention for training and its gradient.
 //
-// Kernels for compute capability 9.0 and later allow programmatic dependent launch (attribute
-// "pdl"). They trigger the dependent launch, prefetch weights, and wait for the kernel before; waits
-// are transitive, so several kernels may have started, and none runs ahead of what it reads.
+// Kernels for compute capability 9.0 and later use programmatic dependent launch (attribute "pdl").
+// A kernel triggers the dependent launch, prefetches weights, and waits for the kernel before it. It
+// waits before it reads anything that another kernel writes. Waits are transitive, so several kernels
+// may have started.
 package cuda

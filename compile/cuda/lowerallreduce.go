@@ -14,13 +14,13 @@ import (
 
 var _ compile.AllReduceFuser = (*Backend)(nil)
 
-// FusesAllReduce accepts kernels that have something to do once a row, such as norms, and rows that a
-// block has whole.
+// FusesAllReduce reports whether a kernel may compute its all-reduce itself. It accepts kernels that
+// work row by row, such as norms, and compute a whole row in one block.
 func (b *Backend) FusesAllReduce(k *loop.Kernel) bool { return loopgen.AllReduceRows(k, b.gpu) > 0 }
 
-// lowerAllReduce makes code of a kernel that FusesAllReduce accepts: the fused kernel for devices that reach the
-// memory of all ranks, and few rows; else the routine, then the kernel. The rows are computed by
-// the same instructions in both, so results have the same bits.
+// lowerAllReduce compiles a kernel that FusesAllReduce accepts. The fused kernel is for few rows, on
+// devices that can access the memory of all ranks. Otherwise the all-reduce is a step of its own before
+// the kernel. Both compute rows with the same instructions, so results have the same bits.
 func (b *Backend) lowerAllReduce(k *loop.Kernel) (compile.Code, error) {
 	r := k.AllReduce
 	fused, err := loopgen.Source(k, b.gpu)

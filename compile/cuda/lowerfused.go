@@ -14,12 +14,13 @@ import (
 
 var _ compile.VerticalFuser = (*Backend)(nil)
 
-// FusesVertically accepts what package fusion has a plan for: a GEMM with a prologue and epilogues, and a GEMM
-// whose result the prologue reads before it.
+// FusesVertically accepts the chains that package fusion has a plan for: a GEMM with a prologue and
+// epilogues, or a GEMM, a norm and a second GEMM.
 func (b *Backend) FusesVertically(c *compile.Chain) bool { return fusion.Match(c) != nil }
 
-// LowerVertical makes code of a chain that FusesVertically accepts: for the fewest rows one
-// launch; for more the prologue has its own; for many each kernel has.
+// LowerVertical compiles a chain that FusesVertically accepts. With few rows a GEMM and its epilogues are
+// one launch, which may have the prologue, too, if there is one row. With many rows each kernel is a
+// launch of its own.
 func (b *Backend) LowerVertical(c *compile.Chain) (compile.Code, error) {
 	p := fusion.Match(c)
 	if p.GEMMChain != nil {
@@ -28,7 +29,7 @@ func (b *Backend) LowerVertical(c *compile.Chain) (compile.Code, error) {
 	return b.lowerFused(p)
 }
 
-// lowerFused makes code of a chain that is one launch for few rows.
+// lowerFused compiles a chain that is one launch for few rows.
 func (b *Backend) lowerFused(p *fusion.Plan) (compile.Code, error) {
 	specific, others, rest, err := gemm.FusedSources(p, b.on())
 	if err != nil {
@@ -63,7 +64,7 @@ func (b *Backend) lowerFused(p *fusion.Plan) (compile.Code, error) {
 		v.Steps = slices.Concat(apart.prologue, v.Steps, apart.epilogues)
 	}
 	by := byPreference(apart.gemm.Variants)
-	// The routine declines where it is not faster.
+	// The library routine comes before the fused kernels: it declines the sizes for which it is slower.
 	ours := slices.Concat(fewRows.Variants[:len(specific)], by[bySpecific])
 	out.Variants = slices.Concat(beforeSpecific(ours, by[byLibrary]...), ours, by[byLibrary], fewRows.Variants[len(specific):], by[byOthers])
 	return out, nil
@@ -76,8 +77,8 @@ type apart struct {
 	epilogues []compile.Step
 }
 
-// lowerApart makes code of a chain's kernels one after the other, for the numbers of rows that are
-// left.
+// lowerApart compiles each kernel of a chain as launches of its own, for the numbers of rows that no
+// fused kernel serves.
 func (b *Backend) lowerApart(g *errgroup.Group, p *fusion.Plan, rows dim.Interval, out *apart) {
 	c, at := p.Chain, p.GEMM
 	if at > 0 {
@@ -97,7 +98,7 @@ func (b *Backend) lowerApart(g *errgroup.Group, p *fusion.Plan, rows dim.Interva
 			return err
 		}
 		code, err := b.lowerSources(slices.DeleteFunc(sources, func(s cgen.Source) bool {
-			fused := !s.Device.Always() && at+1 < len(c.Kernels) // its epilogues are in its launch
+			fused := !s.Device.Always() && at+1 < len(c.Kernels) // arch-specific: lowerFused compiles it with the epilogues
 			return fused || rows.Lo > rows.Hi || s.Guard.Hi < rows.Lo && !s.Guard.Always()
 		}))
 		if err == nil {

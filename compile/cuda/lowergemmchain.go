@@ -12,8 +12,9 @@ import (
 	"pwc/program"
 )
 
-// lowerGEMMChain makes code of a GEMM→norm→GEMM chain. The routine may take either GEMM, or both.
-// The first variant that holds combines the variants that would be taken of each part alone.
+// lowerGEMMChain compiles a GEMM→norm→GEMM chain. The library routine may compute either GEMM, or both.
+// A variant joins one of the first GEMM and one of the rest. The first whose guard holds has the parts
+// that would be chosen separately.
 func (b *Backend) lowerGEMMChain(p *fusion.Plan) (compile.Code, error) {
 	c, h := p.Chain, loweredChain{p.GEMMChain, compile.Step{}}
 	var gemm, rest, norms compile.Code
@@ -59,7 +60,7 @@ func (b *Backend) lowerGEMMChain(p *fusion.Plan) (compile.Code, error) {
 			}
 		}
 	}
-	out.Variants[len(out.Variants)-1].Guard = program.Guard{} // what is left
+	out.Variants[len(out.Variants)-1].Guard = program.Guard{} // it serves all remaining sizes
 	return out, nil
 }
 
@@ -69,9 +70,9 @@ type loweredChain struct {
 	norm compile.Step // with the epilogue of the first GEMM before it
 }
 
-// join returns the variants that are one of the first GEMM and one of the rest. Where the routine
-// computes the first GEMM, and the second variant begins with the norm, its epilogue runs in the
-// norm's launch.
+// join returns the variants that run a variant of the first GEMM, then one of the rest. If the library
+// routine computes the first GEMM, and the variant of the rest begins with the norm, the epilogue of
+// the first GEMM runs in the norm's launch.
 func (h loweredChain) join(first compile.Variant, rest []compile.Variant) []compile.Variant {
 	var out []compile.Variant
 	merges := preferenceOf(first) == byTuned || preferenceOf(first) == byLibrary
@@ -84,7 +85,7 @@ func (h loweredChain) join(first compile.Variant, rest []compile.Variant) []comp
 		if s := second.Steps[0]; merges && s.Library == "" && s.Kernel.Name == cgen.EntryName(h.Rest.Chain.Kernels[0].Name) {
 			steps = slices.Concat(first.Steps[:1], []compile.Step{h.norm}, second.Steps[1:])
 		}
-		device := first.Device // there is one architecture
+		device := first.Device // all arch-specific variants are of one architecture
 		if device.Always() {
 			device = second.Device
 		}

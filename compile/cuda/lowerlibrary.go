@@ -11,8 +11,8 @@ import (
 	"pwc/program"
 )
 
-// lowerLibrary adds the variants of a GEMM by the library's routine: before the kernels that all
-// devices run, and before the arch-specific ones.
+// lowerLibrary adds the variants in which the library routine computes a GEMM: one before the kernels
+// that all devices run, and, for tuning, one before the arch-specific kernels (see beforeSpecific).
 func (b *Backend) lowerLibrary(k *loop.Kernel, code *compile.Code) error {
 	call, ok := library.Match(k)
 	rows := k.Rows[len(k.Rows)-1]

@@ -16,9 +16,9 @@ import (
 	"pwc/program"
 )
 
-// unit is a translation unit: a source, or two whose kernels compute one GEMM for
-// neighbouring numbers of rows. They have most of their text in common, which NVRTC's front
-// end then reads once. Larger units would finish last and set the critical path of a compilation
+// unit is a translation unit: one source, or two whose kernels compute the same GEMM for
+// neighbouring ranges of the number of rows. They have most of their text in common, and NVRTC's front
+// end reads it once. Larger units would finish last and set the critical path of a compilation
 // on many processors.
 type unit []cgen.Source
 
@@ -47,8 +47,8 @@ func (u unit) source() (name, source string, err error) {
 	return strings.Join(names, "+"), source, err
 }
 
-// text returns the source of kernels: the snippets that any of them uses, once, then the
-// kernels.
+// text returns the source of kernels: a comment line for each, the snippets that they use, each once,
+// then the kernels.
 func text(parts ...cgen.Part) (string, error) {
 	var heads, entries strings.Builder
 	var made []src.Snippet
@@ -63,14 +63,14 @@ func text(parts ...cgen.Part) (string, error) {
 	return heads.String() + snippets + entries.String(), err
 }
 
-// made is the result of compiling a unit, once: its first kernel.
+// made is the result of compiling a unit, which happens once: its code, named after its first kernel.
 type made struct {
 	once   sync.Once
 	kernel program.Kernel
 	err    error
 }
 
-// lowerSources compiles sources side by side, each a variant.
+// lowerSources compiles sources in parallel. Each is a variant of the result.
 func (b *Backend) lowerSources(sources []cgen.Source) (compile.Code, error) {
 	out := compile.Code{Variants: make([]compile.Variant, 0, len(sources))}
 	var g errgroup.Group
@@ -93,8 +93,8 @@ func (b *Backend) lowerSources(sources []cgen.Source) (compile.Code, error) {
 	return out, g.Wait()
 }
 
-// compile returns the first kernel of a unit. The others are the same code by their own names.
-// Equal units are compiled once in the backend's life.
+// compile returns the code of a unit, named after its first kernel. The code has the unit's other
+// kernels, too; callers set their names. A Backend compiles equal units once.
 func (b *Backend) compile(u unit) (program.Kernel, error) {
 	name, source, err := u.source()
 	if err != nil {
@@ -112,7 +112,7 @@ func (b *Backend) compile(u unit) (program.Kernel, error) {
 	m.once.Do(func() {
 		cubin, ptx, err := b.compiler.Compile(context.Background(), source, name+".cu", arch)
 		if arch != b.gpu.String() {
-			ptx = nil // no other GPU could compile it
+			ptx = nil // PTX for sm_90a does not run on other architectures
 		}
 		if err == nil {
 			m.kernel, err = program.CUDAKernel(u[0].Name, cubin, ptx)

@@ -11,7 +11,7 @@ import (
 	"pwc/program"
 )
 
-// preference is what computes the GEMM of a variant, in the order of variants.
+// preference says which kind of code computes a variant's GEMM. Variants are ordered by it.
 type preference uint8
 
 const (
@@ -44,8 +44,9 @@ func byPreference(vs []compile.Variant) map[preference][]compile.Variant {
 	return out
 }
 
-// beforeSpecific returns the routine's variants that come before arch-specific kernels. They serve
-// the rows of these kernels only if a measurement says so.
+// beforeSpecific returns copies of the routine's variants that come before arch-specific kernels, on
+// the same devices. By default they serve only more rows than these kernels; a measurement may change
+// that (package tune).
 func beforeSpecific(specific []compile.Variant, routine ...compile.Variant) []compile.Variant {
 	if len(specific) == 0 {
 		return nil
@@ -64,8 +65,8 @@ func beforeSpecific(specific []compile.Variant, routine ...compile.Variant) []co
 	return out
 }
 
-// rowsOfLast returns variants for rising numbers of rows with a guard for the last one, too, which
-// serves all remaining numbers.
+// rowsOfLast returns variants for rising numbers of rows, with a guard for the last one, which has
+// none: it serves all numbers of rows above the others.
 func rowsOfLast(vs []compile.Variant, rows dim.Dim) []compile.Variant {
 	out := slices.Clone(vs)
 	last := len(out) - 1
@@ -77,8 +78,8 @@ func rowsOfLast(vs []compile.Variant, rows dim.Dim) []compile.Variant {
 	return out
 }
 
-// both returns the guard that holds where both do, and whether there may be such a
-// size. Guards of one chain are over its rows.
+// both returns the guard that holds where a and b hold, and whether any size may satisfy it. Both guard
+// the same expression, the rows of a chain.
 func both(a, b program.Guard) (program.Guard, bool) {
 	switch {
 	case a.Always():
@@ -90,8 +91,9 @@ func both(a, b program.Guard) (program.Guard, bool) {
 	return a, a.Lo <= a.Hi
 }
 
-// moveArgs gives steps of code for so many arguments their numbers in code of which
-// they are part: arguments from first on, temps from temp on.
+// moveArgs renumbers the arguments of steps for a larger code that contains them. Argument a below
+// count becomes first+a, and the temps, which are numbered from count on, are numbered from temp on.
+// Steps without Args get all count arguments in order.
 func moveArgs(steps []compile.Step, count, first, temp int32) {
 	for i := range steps {
 		s := &steps[i]
@@ -110,7 +112,7 @@ func moveArgs(steps []compile.Step, count, first, temp int32) {
 	}
 }
 
-// onChain returns the code of some of the chain's kernels on the chain's arguments.
+// onChain returns the code of the chain's kernels from to to-1, renumbered to the chain's arguments.
 func onChain(c *compile.Chain, from, to int, code compile.Code) compile.Code {
 	for i := range code.Variants {
 		moveArgs(code.Variants[i].Steps, argsOf(c.Kernels[from:to]), argsOf(c.Kernels[:from]), int32(len(c.Same)))

@@ -1,11 +1,11 @@
-// Package src holds the CUDA C that kernels have in common, in files by topic.
+// Package src has the CUDA C that kernels share, in files by topic.
 //
-// A file is a sequence of snippets. A line before each says its name and what it needs:
+// A file is a sequence of snippets. The line before a snippet has its name and the snippets that it needs:
 //
-//	//@ gemm_tiled needs shared_address, copies
+//	//@ gemm_tiled needs shared_address, cp_async
 //
-// A kernel uses snippets by name; its source has those, and all that they need, in the order of
-// the files. What a file says before its first snippet is for readers alone.
+// A kernel uses snippets by name. Its source has these snippets and all that they need, in the order of
+// the files. Comments before the first snippet of a file are not part of sources.
 package src
 
 import (
@@ -20,7 +20,7 @@ import (
 // Snippet is a piece of CUDA C.
 type Snippet struct {
 	Name  string
-	Needs []string // snippets that stand before it
+	Needs []string // the names of snippets that must come before it
 	Text  string
 }
 
@@ -35,10 +35,10 @@ var order = []string{
 	"gemm_tiled", "gemm_simt", "gemm_warp_pipeline", "gemm_block_pipeline", beforeGenerated, "gemm_grouped", "row_cluster",
 }
 
-// beforeGenerated is the first file whose snippets need generated ones, which stand before it.
+// beforeGenerated is the first file whose snippets need generated snippets. These come before it.
 const beforeGenerated = "gemm_wgmma"
 
-// library is the snippets of all files, those before the generated ones and those behind.
+// library has the snippets of all files: those before the generated ones and those after them.
 type library struct{ before, behind []Snippet }
 
 var load = sync.OnceValues(func() (*library, error) {
@@ -84,8 +84,8 @@ func parse(text string) ([]Snippet, error) {
 }
 
 // Text returns the snippets that are used and those that they need, each once, and each followed
-// by an empty line. Of generated ones several may have one name, for kernels of one source that
-// need different ones; equal ones are one.
+// by an empty line. Several generated snippets may have the same name, for kernels of a source that
+// need different versions; equal ones appear once.
 func Text(used map[string]bool, generated []Snippet) (string, error) {
 	l, err := load()
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestFiles: every file is in the order, every name is unique, and what a snippet needs stands
-// before it.
+// TestFiles: every file is in the order, every name is unique, and the snippets that a snippet needs
+// come before it.
 func TestFiles(t *testing.T) {
 	names, err := fs.Glob(files, "*.cu")
 	if err != nil {
@@ -30,7 +30,7 @@ func TestFiles(t *testing.T) {
 	for _, s := range slices.Concat(l.before, l.behind) {
 		for _, n := range s.Needs {
 			if !seen[n] {
-				t.Errorf("%s needs %s, which does not stand before it", s.Name, n)
+				t.Errorf("%s needs %s, which does not come before it", s.Name, n)
 			}
 		}
 		if seen[s.Name] {
@@ -55,8 +55,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestText: needs are there, once, before what needs them; generated snippets stand before those
-// of the wgmma kernels; a name that is nowhere is an error.
+// TestText: a text has needed snippets once, before the snippets that need them; generated snippets come
+// before those of the wgmma kernels; an unknown name is an error.
 func TestText(t *testing.T) {
 	generated := []Snippet{{"warpgroup_mma", []string{"bf16"}, "void warpgroup_mma(int);\n"}, {"warpgroup_mma", nil, "void warpgroup_mma(long);\n"}, {"warpgroup_mma", nil, "void warpgroup_mma(int);\n"}}
 	used := map[string]bool{"gemm_wgmma": true, "warpgroup_mma": true}

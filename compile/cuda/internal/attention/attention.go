@@ -1,4 +1,4 @@
-// Package attention makes the kernels of attention for training, and of its gradient.
+// Package attention generates the kernels of attention for training, and of its gradient.
 package attention
 
 import (
@@ -14,19 +14,19 @@ import (
 	"pwc/ir/dtype"
 )
 
-// shape is how an attention is cut into tiles: a block has rows of one sequence, and
-// meets cols of the other at a time.
+// shape is how an attention is cut into tiles. A block has a number of rows of one sequence, queries or
+// keys, and iterates over tiles of cols positions of the other.
 type shape struct {
 	kernel     string // prefix of its functions in src
 	rows, cols int64
 	stages     int64 // tiles of cols in shared memory, with tensor cores
 	threads    int32
-	blocks     int   // that a multiprocessor should hold at least; 0: any number
+	blocks     int   // blocks that a multiprocessor should hold at least; 0: any number
 	shared     int64 // bytes
 }
 
-// simtShape is attention on CUDA cores. Heads of more than 128 elements leave room for
-// half as many rows and columns in the 99 KiB of shared memory that a block of sm_86 may have.
+// simtShape returns the shape on CUDA cores. With heads of more than 128 elements, tiles have half as
+// many rows and columns, to fit into the 99 KiB of shared memory that a block of sm_86 may have.
 func simtShape(a *loop.Attention) shape {
 	s := shape{kernel: "attention_simt", rows: 32, cols: 32}
 	if a.Size > 128 {
@@ -38,8 +38,9 @@ func simtShape(a *loop.Attention) shape {
 	return s
 }
 
-// mmaShape is attention on tensor cores, if it can be: of narrow floats, where all rows are
-// loaded by 16 bytes. A scale that is 0 or no number would make NaNs of what the mask hides.
+// mmaShape returns the shape on tensor cores, and whether these can compute the attention: it is of bf16
+// or f16, and every row can be loaded in accesses of 16 bytes. With a scale of 0, infinity or NaN,
+// masked scores (-inf) could become NaN.
 func mmaShape(k *loop.Kernel) (shape, bool) {
 	a := k.Attention
 	dt := k.Args[a.Q.Arg].DType
@@ -55,8 +56,8 @@ func mmaShape(k *loop.Kernel) (shape, bool) {
 	})
 	s := shape{kernel: "attention_mma", rows: 64, cols: 64, stages: 2, threads: 128}
 	tiles := s.rows
-	// Measured on an H100 with heads of 64: three stages are slower than two, and of the forward
-	// pass 32 columns with four blocks of a multiprocessor faster than 64 with three.
+	// Measured on an H100 with heads of 64: three stages are slower than two, and in the forward pass 32
+	// columns with four blocks on a multiprocessor are faster than 64 with three.
 	switch {
 	case a.Grad != nil:
 		tiles *= 2
@@ -70,8 +71,8 @@ func mmaShape(k *loop.Kernel) (shape, bool) {
 	return s, ok
 }
 
-// Source makes the source of an attention, or of its gradient: blocks of keys, then
-// blocks of queries, as one launch. Blocks with most to do come first.
+// Source returns the source of an attention, or of its gradient: one launch, with blocks of keys first,
+// then blocks of queries. With a causal mask the blocks with the most work come first.
 func Source(k *loop.Kernel, on cgen.GPU) (cgen.Source, error) {
 	a := k.Attention
 	w := &writer{Emitter: cgen.NewEmitter(k, on), a: a, shape: simtShape(a)}
@@ -109,14 +110,14 @@ type writer struct {
 	ctx   cgen.Context // the batch
 }
 
-// short reports whether a length is known to fit 32 bits.
+// short reports whether a length is known to be at most nest.MaxIndex.
 func (w *writer) short(d dim.Dim) bool {
 	iv, ok := nest.Bounds(w.K, d)
 	return ok && iv.Hi <= nest.MaxIndex
 }
 
-// tiles writes what the next blocks do, one for each tile of a sequence of every head, and
-// returns how many there are. With back they take the tiles from the last on.
+// tiles writes the code of the next blocks, one for each tile of a sequence and each head, and returns
+// their number. With back they take the tiles in reverse order.
 func (w *writer) tiles(length dim.Dim, heads int64, back bool, body func()) dim.Dim {
 	all := nest.Product(w.K.Rows).Mul(dim.Const(heads))
 	count := length.CeilDiv(w.shape.rows)
@@ -136,7 +137,7 @@ func (w *writer) tiles(length dim.Dim, heads int64, back bool, body func()) dim.
 	return blocks
 }
 
-// head returns a head_view, of the head of that name.
+// head returns a head_view of x. head is the C expression of the head's index.
 func (w *writer) head(x *loop.Access, head string) string {
 	s := w.ctx
 	s.Cols = []string{"0", head, "0"}
@@ -147,14 +148,14 @@ func (w *writer) head(x *loop.Access, head string) string {
 	return fmt.Sprintf("%s<%s%s>{a%d + (%s), %s, %s}", w.Use("head_view"), mode, w.Storage(arg.DType), x.Arg, w.Address(x, &s, ""), w.Dim(x.Cols[0]), w.Dim(x.Cols[2]))
 }
 
-// row returns the address of the numbers of a head.
+// row returns the address of a head's elements of x, which has one element for each position.
 func (w *writer) row(x *loop.Access, head string) string {
 	s := w.ctx
 	s.Cols = []string{"0", head}
 	return fmt.Sprintf("a%d + (%s)", x.Arg, w.Address(x, &s, ""))
 }
 
-// call writes the call of a function of the kernel.
+// call writes the call of a template of the kernel in src.
 func (w *writer) call(suffix string, args ...string) {
 	a := w.a
 	stages := ""
@@ -170,7 +171,7 @@ func (w *writer) forward() {
 	w.call("", w.head(&a.Q, "head"), w.head(&a.K, group), w.head(&a.V, group), w.head(&a.Out, "head"), w.row(&a.LSE, "head"), w.Dim(a.LSE.Cols[0]))
 }
 
-// rows returns a row_vector, of the head of that name.
+// rows returns a row_vector of x. head is the C expression of the head's index.
 func (w *writer) rows(x *loop.Access, head string) string {
 	return fmt.Sprintf("row_vector{%s, %s}", w.row(x, head), w.Dim(x.Cols[0]))
 }
@@ -181,7 +182,7 @@ func (w *writer) queries() {
 		w.rows(&a.LSE, "head"), w.rows(&a.Grad.Delta, "head"), w.head(&a.Grad.DQ, "head"))
 }
 
-// keys goes over the heads of a group, from the first on.
+// keys writes the gradient of a group's keys and values, which sums over the heads of the group.
 func (w *writer) keys() {
 	a, share := w.a, w.a.Heads/w.a.Groups
 	first := fmt.Sprintf("head * %d", share)

@@ -8,8 +8,8 @@ import (
 	"pwc/compile/loop"
 )
 
-// Address returns the index of the element that an access reaches, j columns after the first of
-// the context ("": the first).
+// Address returns the index of the element that an access reaches, j columns after the context's first
+// column ("": at the first column).
 func (e *Emitter) Address(a *loop.Access, s *Context, j string) string {
 	terms := []string{e.Offset(a.Offset)}
 	for i, c := range a.Rows {
@@ -30,8 +30,8 @@ func (e *Emitter) Address(a *loop.Access, s *Context, j string) string {
 	return Sum(terms...)
 }
 
-// guard writes the check of an index from memory and returns the condition under
-// which the access may be made; "" is always.
+// guard writes the check of an index that is read from memory. It returns the condition under which
+// the access may be made; "" means always.
 func (e *Emitter) guard(in loop.Instr, s *Context, name string) string {
 	x := in.Access.Index
 	if x == nil {
@@ -85,7 +85,7 @@ func (e *Emitter) loaded(in loop.Instr, raw string) {
 	e.Line("const %s %s = %s;", ValueType(to), e.Value(in.Dst), text)
 }
 
-// stored returns the element that a store writes.
+// stored returns the C expression of the element that a store writes.
 func (e *Emitter) stored(in loop.Instr) string {
 	v := in.Args[0]
 	from, to := e.K.Values[v].DType, e.K.Args[in.Access.Arg].DType
@@ -103,8 +103,8 @@ func (e *Emitter) storeOne(in loop.Instr, s *Context, j, cond string) {
 	e.Line("%sa%d[%s] = %s;", cond, in.Access.Arg, e.Address(in.Access, s, j), e.stored(in))
 }
 
-// aligned reports whether an access without an indirect part is at a multiple of v
-// wherever the first of v neighbouring columns is.
+// aligned reports whether an access has no indirect part, and reaches a multiple of v elements at every
+// column that is a multiple of v.
 func aligned(a *loop.Access, v int) bool {
 	ok := a.Index == nil && nest.Multiple(a.Offset, v)
 	for _, d := range a.Rows {
@@ -116,8 +116,8 @@ func aligned(a *loop.Access, v int) bool {
 	return ok
 }
 
-// Vectors writes the loads of neighbouring elements, and of what is the same for all
-// columns, and returns the names of the former, in their stored form.
+// Vectors writes the loads of vectors of neighbouring elements, and the loads that are the same for all
+// columns. It returns the names of the vectors by value. Their elements are in storage types.
 func (e *Emitter) Vectors(list []loop.Instr, s *Context) map[loop.Value]string {
 	out := make(map[loop.Value]string)
 	for _, in := range list {

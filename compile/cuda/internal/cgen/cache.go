@@ -50,7 +50,7 @@ type entry struct {
 
 // NewCache finds the vectors that later phases read again and declares variables for them, except
 // for prefetched ones, which are in registers already. It returns nil if there are no such vectors.
-// A thread has so many groups of columns; 0 if their loop is not unrolled.
+// groups is the number of groups of columns of a thread; 0 if their loop is not unrolled.
 func (e *Emitter) NewCache(s *Context, groups int64, prefetched Prefetched) *Cache {
 	if s.Width == 1 || s.Warps == 0 || groups == 0 {
 		return nil
@@ -123,7 +123,7 @@ func (e *Emitter) onlyCached(k *entry) bool {
 	return true
 }
 
-// readAgain lists the vectors that phases after the one which fills them read.
+// readAgain lists the vectors that a phase loads or stores and a later phase reads.
 func (e *Emitter) readAgain() []*entry {
 	var list []*entry
 	seen := make(map[int32][]*entry) // the latest contents of each argument
@@ -193,7 +193,7 @@ func (c *Cache) Fills(phase int) bool {
 	return c != nil && slices.ContainsFunc(c.list, func(k *entry) bool { return k.first == phase })
 }
 
-// holds returns which entry an access of a phase finds; -1: none.
+// holds returns the index of the entry that serves an access in a phase, or -1.
 func (c *Cache) holds(a *loop.Access, phase int) int {
 	return slices.IndexFunc(c.list, func(k *entry) bool { return k.first < phase && nest.SameElements(k.access, a) })
 }

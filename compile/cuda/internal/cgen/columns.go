@@ -9,7 +9,7 @@ import (
 	"pwc/compile/loop"
 )
 
-// Row writes instructions that run once a row.
+// Row writes instructions that run once per row.
 func (e *Emitter) Row(list []loop.Instr, s *Context) {
 	at := *s
 	at.Cols = slices.Repeat([]string{"0"}, len(e.K.Cols))
@@ -46,8 +46,8 @@ func (e *Emitter) operands(in loop.Instr) []string {
 }
 
 // Columns writes the instructions of a body for the columns of the context: first the loads of
-// vectors and of what is the same for all columns, then the computation for each column, then the
-// stores in their order.
+// vectors and the loads that are the same for all columns, then the computation for each column, then
+// the stores in their order.
 func (e *Emitter) Columns(list []loop.Instr, s *Context) {
 	if s.Width == 1 {
 		e.oneColumn(list, s)
@@ -82,8 +82,8 @@ type columns struct {
 	outs    []string              // by instruction: the vector that is stored
 }
 
-// declareOuts writes the vectors that are stored after the computation, and reports whether
-// there is something to compute.
+// declareOuts declares the vectors that are stored after the computation, and reports whether the body
+// computes anything.
 func (c *columns) declareOuts() (computes bool) {
 	e := c.e
 	c.outs = make([]string, len(c.list))
@@ -153,9 +153,9 @@ func (c *columns) store(n int, in loop.Instr) {
 	}
 }
 
-// philoxRuns writes the random numbers of neighbouring columns whose indices are
-// neighbours, too, from a multiple of the width on, so that a block of the generator
-// is computed once, and returns the names.
+// philoxRuns writes vectors of random numbers for columns whose indices into the random sequence are
+// consecutive and begin at a multiple of the width: the columns then share blocks of the generator. It
+// returns the names of the vectors.
 func (e *Emitter) philoxRuns(list []loop.Instr, s *Context) map[loop.Value]string {
 	out := make(map[loop.Value]string)
 	index := make(map[loop.Value]*loop.Access)

@@ -11,8 +11,8 @@ import (
 	"pwc/ir/dim"
 )
 
-// Axes writes the indices of axes of the given extents, row-major, from a
-// position among all of them.
+// Axes writes the indices along axes of the given extents, from the row-major linear index at. It
+// returns their names, which begin with prefix.
 func (e *Emitter) Axes(prefix, at string, extents []dim.Dim) []string {
 	out := make([]string, len(extents))
 	if len(extents) == 1 {
@@ -54,7 +54,7 @@ func (e *Emitter) Dim(d dim.Dim) string {
 		return Integer(c)
 	}
 	i := slices.IndexFunc(e.params, d.Equal)
-	if known || i < 0 { // extents that are equal by chance are not one parameter
+	if known || i < 0 { // known extents get a parameter each: other GEMMs with this source may have different ones
 		i = len(e.params)
 		e.params = append(e.params, d)
 	}

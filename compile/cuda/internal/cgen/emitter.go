@@ -8,13 +8,13 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Emitter writes the part of an entry that is one kernel's.
+// Emitter writes the code of one kernel into an entry.
 type Emitter struct {
 	*Entry
 	K      *loop.Kernel
-	raw    map[loop.Value]string     // variables with the stored form of a value
-	known  map[loop.Value]loop.Instr // constants and dims, which stand where they are used
-	orZero map[loop.Value]loop.Instr // choices of a float or +0
+	raw    map[loop.Value]string     // variables with a value in its storage type
+	known  map[loop.Value]loop.Instr // constants and dims, which have no variable: their uses have the expression
+	orZero map[loop.Value]loop.Instr // selects (where) between a float and +0
 	number map[loop.Value]bool       // values that are known not to be NaN
 }
 
@@ -33,7 +33,7 @@ func (e *Emitter) isNumber(in loop.Instr) bool {
 	return false
 }
 
-// Constant returns the instruction that makes a constant or a dim, which stand where they are used.
+// Constant returns the instruction that defines v, if v is a constant or a dim.
 func (e *Emitter) Constant(v loop.Value) (loop.Instr, bool) {
 	in, ok := e.known[v]
 	return in, ok
@@ -56,9 +56,9 @@ func (e *Emitter) Value(v loop.Value) string {
 	return "v" + strconv.Itoa(int(v))
 }
 
-// Define writes the definition of an instruction's value: rounded if its dtype
-// is narrow, with a variable for its stored form. It is rounded to bf16 twice, for computing and
-// for storing: each is one instruction, and the compiler removes the one that is unused.
+// Define writes the definition of an instruction's value. A value that must be rounded to a narrow dtype
+// gets a second variable, in its storage type. It is rounded to bf16 twice, for computing and for
+// storing: each is one instruction, and the compiler removes the one that is unused.
 func (e *Emitter) Define(in loop.Instr, text string) {
 	v := in.Dst
 	dt := e.K.Values[v].DType

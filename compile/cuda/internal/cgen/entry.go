@@ -1,6 +1,6 @@
 // Package cgen writes CUDA C: the entry of a kernel, the expressions of its instructions, its
-// loads and stores, and the register cache of its rows. Callers say by the emission context which
-// rows and columns an instruction runs for.
+// loads and stores, and the register cache of its rows. The emission context that callers pass says
+// which row and columns an instruction runs for.
 package cgen
 
 import (
@@ -17,7 +17,7 @@ import (
 	"pwc/program"
 )
 
-// Entry is an entry of CUDA C that is being written. Several emitters may write to one, for
+// Entry is a __global__ function that is being written. Several emitters may write to one, for
 // kernels that are fused.
 type Entry struct {
 	GPU       GPU
@@ -28,10 +28,10 @@ type Entry struct {
 	Grid      [3]dim.Dim // blocks
 	Shared    dim.Dim    // bytes of dynamic shared memory
 	Cluster   int        // blocks of a cluster, along x
-	Peers     string     // the group whose receive buffers are the last parameters; "": there are none
+	Peers     string     // the group whose receive buffers are the last parameters; "": no such parameters
 	Wide      bool       // indices are 64-bit
-	Generic   bool       // extents that are known are parameters, too: kernels that differ in nothing else are one source
-	Err       error      // the first
+	Generic   bool       // known extents are parameters, too: kernels that differ in extents only have equal sources
+	Err       error      // the first error
 
 	params    []dim.Dim // of attribute dims
 	faults    []int32   // of attribute faults
@@ -90,15 +90,15 @@ func EntryName(name string) string {
 // Source is one kernel in CUDA C and how it is launched.
 type Source struct {
 	Name   string        // the entry
-	Guard  program.Guard // for which sizes it is; zero: for all that no other is for
-	Device program.Guard // for which devices it is; zero: for all
-	Arch   string        // which it is compiled for: "sm_90"
+	Guard  program.Guard // the sizes that it serves; zero: all that no source before it serves
+	Device program.Guard // the devices that it serves; zero: all
+	Arch   string        // the architecture that it is compiled for: "sm_90"
 	Launch program.Launch
 	Part   Part // its part of a translation unit
 	Pairs  bool // it is compiled together with a neighbour
 }
 
-// Finish puts the kernel together.
+// Finish returns the source of the entry. does describes it in a line.
 func (e *Emitter) Finish(does string) Source {
 	args := make([]string, 0, len(e.Args)+len(e.params)+1)
 	for i, a := range e.Args {
@@ -156,8 +156,8 @@ func (e *Emitter) launch() program.Launch {
 	return l
 }
 
-// Wait writes the PDL trigger, and the wait for the kernel before: the dependent kernel waits for
-// this one itself, and waits are transitive.
+// Wait writes the PDL trigger, then the wait for the kernel before. The trigger may come first because
+// the dependent kernel waits for this kernel to end, and waits are transitive.
 func (e *Emitter) Wait() {
 	if e.GPU.PDL() {
 		e.Line("%s();", e.Use("trigger_dependents"))
@@ -165,10 +165,10 @@ func (e *Emitter) Wait() {
 	}
 }
 
-// Part is what a source has of one kernel.
+// Part is one kernel's part of a translation unit.
 type Part struct {
 	Does      string          // a line about it
 	Used      map[string]bool // snippets
-	Generated []src.Snippet   // for this kernel: of one name others may have one for other arguments
+	Generated []src.Snippet   // for this kernel; another kernel may have one of the same name with other parameter types
 	Entry     string
 }

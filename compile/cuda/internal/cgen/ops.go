@@ -9,10 +9,10 @@ import (
 	"pwc/ir/dtype"
 )
 
-// floatOps are the C expressions of ops on floats, over operands $0 and $1.
-// Those that are the name of a snippet use it. Each rounds once to
-// float, or is a function of CUDA's library with an error of a few last places; $S says that
-// the result is rounded to 16 bits, so that more of them do.
+// floatOps are the C expressions of ops on floats, over operands $0 and $1. An expression that begins
+// with the name of a snippet uses it. Each expression rounds once to float, or calls a function with
+// an error of a few ulp. $S is true if the result is rounded to 16 bits, so that a cheaper
+// approximation is accurate enough.
 var floatOps = map[loop.Op]string{
 	loop.Neg: "-$0", loop.Abs: "fabsf($0)", loop.Sign: "sign($0)", loop.Relu: "relu($0)",
 	loop.Exp: "expf($0)", loop.Log: "logf($0)", loop.Sqrt: "__fsqrt_rn($0)", loop.Rsqrt: "rsqrtf($0)", loop.Reciprocal: "__frcp_rn($0)",
@@ -24,8 +24,8 @@ var floatOps = map[loop.Op]string{
 	loop.Eq: "$0 == $1", loop.Ne: "$0 != $1", loop.Lt: "$0 < $1", loop.Le: "$0 <= $1", loop.Gt: "$0 > $1", loop.Ge: "$0 >= $1",
 }
 
-// intOps are the same on integers. $T is the operands' type and $U the unsigned
-// one of that width, in which arithmetic wraps.
+// intOps are the C expressions of ops on integers. $T is the operands' type and $U the unsigned type of
+// the same width, in which arithmetic wraps.
 var intOps = map[loop.Op]string{
 	loop.Neg: "0 - ($U)$0", loop.Abs: "$0 < 0 ? 0 - ($U)$0 : ($U)$0", loop.Sign: "($0 > 0) - ($0 < 0)", loop.Relu: "$0 > 0 ? $0 : 0", loop.Not: "~$0",
 	loop.Add: "($U)$0 + ($U)$1", loop.Sub: "($U)$0 - ($U)$1", loop.Mul: "($U)$0 * ($U)$1",
@@ -34,11 +34,11 @@ var intOps = map[loop.Op]string{
 	loop.Eq: "$0 == $1", loop.Ne: "$0 != $1", loop.Lt: "$0 < $1", loop.Le: "$0 <= $1", loop.Gt: "$0 > $1", loop.Ge: "$0 >= $1",
 }
 
-// opSnippets are the snippets of package src in the expressions above. It is never written.
+// opSnippets are the snippets of package src that the expressions above use. It is never written.
 var opSnippets = []string{"sign", "relu", "sigmoid", "silu", "gelu", "gelu_tanh", "max_nan", "min_nan", "quotient", "remainder_of", "philox"}
 
-// expression returns the C expression of a pointwise instruction over the given
-// operands, of type valueType of the result's dtype.
+// expression returns the C expression of a pointwise instruction over the given operands. Its type is
+// the ValueType of the result's dtype.
 func (e *Emitter) expression(in loop.Instr, args []string) string {
 	to := e.K.Values[in.Dst].DType
 	switch in.Op {

@@ -9,11 +9,11 @@ import (
 	"pwc/ir/dim"
 )
 
-// Prefetched is the vectors of a row that are loaded before the dependency wait, while the kernel
-// before runs. They are in registers in all phases.
+// Prefetched lists the vectors of a row that are loaded before the dependency wait, while the previous
+// kernel runs. They stay in registers in all phases.
 type Prefetched []prefetch
 
-// prefetch is one of them.
+// prefetch is an access whose vectors are prefetched.
 type prefetch struct {
 	access *loop.Access
 	name   string // of the array of a thread's vectors
@@ -30,7 +30,7 @@ func (r Prefetched) Find(a *loop.Access) (name string, ok bool) {
 }
 
 // Attach makes loads that are emitted in the context use prefetched vectors; iteration is the index of
-// the thread's vector. Other loads go where they went before.
+// the thread's vector. Other loads are emitted as before.
 func (r Prefetched) Attach(s *Context, iteration string) {
 	other := s.Vector
 	s.Vector = func(in loop.Instr) (string, bool) {
@@ -44,8 +44,9 @@ func (r Prefetched) Attach(s *Context, iteration string) {
 	}
 }
 
-// RowInvariant lists the first loads of vectors that are the same for all rows and that no kernel
-// writes: as many as a lane prefetches if each takes so many vectors of a lane.
+// RowInvariant lists loads of vectors that are the same for all rows and that no kernel writes, such as
+// the weights of a norm. A load takes the given number of vectors of a lane. The list ends when a lane
+// would have more than prefetchMost.
 func (e *Emitter) RowInvariant(vectors int64) []loop.Instr {
 	var out []loop.Instr
 	for in := range nest.Bodies(e.K) {
@@ -60,8 +61,9 @@ func (e *Emitter) RowInvariant(vectors int64) []loop.Instr {
 	return out
 }
 
-// Prefetch writes the loads of a lane's vectors of so many elements: the t-th is the given group of
-// the row, if it exists. It returns what is prefetched with this one.
+// Prefetch writes the loads of a lane's vectors of width elements. The C expressions group and exists
+// give, for the t-th vector, its group of the row and whether the group exists ("": it does). Prefetch
+// returns others with the new vectors added.
 func (e *Emitter) Prefetch(others Prefetched, in loop.Instr, width int, vectors int64, group, exists string) Prefetched {
 	a := in.Access
 	t := fmt.Sprintf("vec<%s, %d>", e.Storage(e.K.Args[a.Arg].DType), width)

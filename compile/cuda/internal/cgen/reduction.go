@@ -8,8 +8,9 @@ import (
 	"pwc/ir/dtype"
 )
 
-// accumulate adds a column to a reduction. A sum that begins with +0 is never -0, so
-// a zero need not be added: what a condition leaves out of it costs no select.
+// accumulate writes the addition of a column to a reduction. A sum that begins with +0 is never -0, so
+// adding +0 does not change it. A select between a float and +0 therefore becomes a condition around
+// the addition.
 func (e *Emitter) accumulate(in loop.Instr, s *Context, j string) {
 	r := e.Reduction(in)
 	x := e.Value(in.Args[0])
@@ -21,8 +22,8 @@ func (e *Emitter) accumulate(in loop.Instr, s *Context, j string) {
 		conds, x = append(conds, e.Value(w.Args[0])), e.Value(w.Args[1])
 	}
 	if in.Op == loop.ArgMax {
-		// Columns come in rising order: of equals the first stays. Where nothing is
-		// above the least value, it is the first column.
+		// Columns come in rising order, so of equal elements the first stays. If no element is above
+		// the start value, the index stays no_index, which stands for the first column.
 		first := fmt.Sprintf("before(%s, s%d.value)", x, in.Dst)
 		if e.number[in.Args[0]] {
 			first = fmt.Sprintf("%s > s%d.value", x, in.Dst)
@@ -38,14 +39,14 @@ func (e *Emitter) accumulate(in loop.Instr, s *Context, j string) {
 	e.Line("%ss%d = %s::combine(s%d, %s);", cond, in.Dst, r.Op, in.Dst, x)
 }
 
-// Reduction is how columns become a row value.
+// Reduction is the code with which the columns of a row are reduced to a value.
 type Reduction struct {
 	Op    string // struct of package src
 	Acc   string // C type of the accumulator
 	Start string
 }
 
-// Reduction returns the operator, accumulator and start of the reduction that an instruction is.
+// Reduction returns the operator, accumulator and start value of a reduction instruction.
 func (e *Emitter) Reduction(in loop.Instr) Reduction {
 	dt := e.K.Values[in.Args[0]].DType
 	lo, hi := Integer(0), Integer(0)

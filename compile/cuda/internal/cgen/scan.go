@@ -8,8 +8,8 @@ import (
 	"pwc/compile/loop"
 )
 
-// SumType is the C type of a scan's sums: as exact as the reference, whatever the
-// order.
+// SumType returns the C type of a scan's sums. Floats are summed in double, so that the order, which
+// differs from the reference's, hardly changes the result.
 func (e *Emitter) SumType(in loop.Instr) string {
 	if e.K.Values[in.Dst].DType.Float() {
 		return "double"
@@ -17,7 +17,7 @@ func (e *Emitter) SumType(in loop.Instr) string {
 	return "unsigned long long"
 }
 
-// scan writes a running sum. All threads of the row come here.
+// scan writes a running sum. All threads of the row run this code, because they exchange partial sums.
 func (e *Emitter) scan(in loop.Instr, s *Context) {
 	n, acc, to := in.Dst, e.SumType(in), ValueType(e.K.Values[in.Dst].DType)
 	x := e.Value(in.Args[0])
@@ -42,8 +42,8 @@ func (e *Emitter) scan(in loop.Instr, s *Context) {
 	}
 }
 
-// Before returns the sum over the threads before this one, and what came before
-// them.
+// Before returns the C expression of a scan's sum of all columns before this thread's: those of earlier
+// iterations and those of the threads before it in this one.
 func (e *Emitter) Before(in loop.Instr, x string, s *Context) string {
 	n, partials := in.Dst, "nullptr"
 	if s.Warps > 1 {
@@ -55,8 +55,8 @@ func (e *Emitter) Before(in loop.Instr, x string, s *Context) string {
 	return fmt.Sprintf("%s<%d, %s>(%s, s%d, %s)", e.Use("block_scan"), s.Warps, e.SumType(in), x, n, partials)
 }
 
-// scanColumns writes, ahead of the loop over neighbouring columns, what a scan among
-// them needs: its running sum within the columns, and the sum before them.
+// scanColumns writes, before the loop over neighbouring columns, the sums of the body's scan, if it has
+// one: the running sum within the columns, and the sum of all columns before them.
 func (e *Emitter) scanColumns(list []loop.Instr, s *Context, vectors map[loop.Value]string) {
 	at := slices.IndexFunc(list, func(in loop.Instr) bool { return in.Op == loop.CumSum })
 	if at < 0 || s.Warps == 0 || s.Running {

@@ -8,13 +8,13 @@ import (
 	"pwc/ir/dtype"
 )
 
-// A phase that only sums up what belongs to elements from thresholds on, as a search for one does
-// again and again, is skipped by a warp if none of its elements reaches the lowest threshold. Most
-// warps skip it once the thresholds are those of a few likely tokens among many. The cache has the
-// largest of each thread's elements, found when it was filled.
+// A search for a threshold (top-k, top-p) has many phases that only sum over the elements that reach a
+// threshold. A warp skips such a phase if none of its elements reaches the lowest threshold. Once the
+// thresholds select a few likely tokens, most warps skip it. The cache has the largest of each thread's
+// elements, which is computed when the cache is filled.
 
-// Reached returns the condition that a phase has something to do in this thread, if it need not
-// have; else "".
+// Reached returns the condition that one of this thread's elements reaches the lowest threshold of a
+// phase. It returns "" if threads may not skip the phase.
 func (c *Cache) Reached(phase int, list []loop.Instr) string {
 	if c == nil {
 		return ""
@@ -34,9 +34,8 @@ func (c *Cache) Reached(phase int, list []loop.Instr) string {
 	return fmt.Sprintf("thread_max%d >= %s", n, lowest)
 }
 
-// thresholds returns the load of the elements that a body compares and what it compares
-// them with, values of the row, if all that the body does is to add to sums where such a
-// comparison holds; else nil.
+// thresholds returns the load of the elements that a body compares, and the thresholds, which are values
+// of the row. It returns nil unless the body only adds to sums where such a comparison holds.
 func (e *Emitter) thresholds(list []loop.Instr) (load *loop.Instr, from []loop.Value) {
 	compares := make(map[loop.Value]loop.Instr)
 	for i := range list {

@@ -28,8 +28,7 @@ func StorageType(dt dtype.DType) string {
 	return "int"
 }
 
-// ValueType is the C type of a value of the dtype: what is narrower than 32 bits
-// computes in 32.
+// ValueType is the C type of a value of the dtype. Dtypes narrower than 32 bits are computed in 32 bits.
 func ValueType(dt dtype.DType) string {
 	switch {
 	case dt.Float():
@@ -40,7 +39,7 @@ func ValueType(dt dtype.DType) string {
 	return "int"
 }
 
-// Storage is storageType and marks the type as used.
+// Storage returns StorageType(dt) and marks the type as used.
 func (e *Emitter) Storage(dt dtype.DType) string {
 	t := StorageType(dt)
 	if t == "bf16" || t == "f16" {
@@ -49,8 +48,8 @@ func (e *Emitter) Storage(dt dtype.DType) string {
 	return t
 }
 
-// convert returns x of one dtype as another: what is to be bf16 or f16 as a float,
-// of which to_bf16 or to_f16 makes what the cast gives.
+// convert returns the C expression of x, of dtype from, cast to dtype to. For bf16 and f16 it is a float
+// that to_bf16 or to_f16 rounds to the correct result: see loop.ThroughOdd.
 func (e *Emitter) convert(x string, from, to dtype.DType) string {
 	switch {
 	case loop.ThroughOdd(from, to) && from == dtype.I64:
@@ -60,7 +59,7 @@ func (e *Emitter) convert(x string, from, to dtype.DType) string {
 	case to == dtype.Bool:
 		return x + " != 0"
 	case from.Float() && to.Float():
-		return x // what is narrower is rounded by the caller
+		return x // the caller rounds to a narrower dtype
 	case from.Float() && to == dtype.I64:
 		return e.Use("to_i64") + "(" + x + ")"
 	case from.Float() && to == dtype.I32:

@@ -7,7 +7,7 @@ import (
 	"pwc/compile/cuda/src"
 )
 
-// failf keeps the first error.
+// failf records an error; the first one is kept.
 func (e *Emitter) failf(format string, args ...any) {
 	if e.Err == nil {
 		e.Err = fmt.Errorf(format, args...)

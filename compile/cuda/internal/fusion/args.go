@@ -8,12 +8,12 @@ import (
 	"pwc/compile/loop"
 )
 
-// joined is the arguments of a chain, one for each memory.
+// joined has the arguments of a chain. Arguments that are the same memory are one.
 type joined struct {
 	c     *compile.Chain
 	first []int32 // by kernel: its first argument in the chain
-	mids  []int32 // memory that is handed on
-	alive bool    // one of them is used outside the chain
+	mids  []int32 // memory that kernels of the chain pass to each other
+	alive bool    // one of mids is used outside the chain
 }
 
 // joinArgs returns the arguments of a chain.
@@ -27,11 +27,11 @@ func joinArgs(c *compile.Chain) *joined {
 	return j
 }
 
-// root returns the memory of a kernel's argument: the chain's first argument that
-// is the same.
+// root identifies the memory of a kernel's argument: it returns the chain's first argument with the
+// same memory.
 func (j *joined) root(kernel int, arg int32) int32 { return j.c.Same[j.first[kernel]+arg] }
 
-// handOn makes memory one that is handed on.
+// handOn adds memory to mids.
 func (j *joined) handOn(root int32) {
 	j.mids = append(j.mids, root)
 	j.alive = j.alive || !j.c.Dead[root]
@@ -55,7 +55,7 @@ func (j *joined) independent(i, gemm int) bool {
 	return true
 }
 
-// touching returns the arguments of a kernel that are a memory.
+// touching returns the arguments of a kernel that are the memory root.
 func (j *joined) touching(kernel int, root int32) []loop.Arg {
 	var out []loop.Arg
 	for a, x := range j.c.Kernels[kernel].Args {
@@ -66,7 +66,8 @@ func (j *joined) touching(kernel int, root int32) []loop.Arg {
 	return out
 }
 
-// launch returns the arguments of a launch: all memory that is not handed on.
+// launch returns the arguments of a launch, which are all memory except mids, and the chain's arguments
+// that they are.
 func (j *joined) launch() (args []loop.Arg, from []int32) {
 	for i, k := range j.c.Kernels {
 		for a, x := range k.Args {
@@ -95,7 +96,7 @@ func (j *joined) renumber(i int) *loop.Kernel {
 	return nest.WithArgs(j.c.Kernels[i], args, func(a int32) int32 { return int32(slices.Index(from, j.root(i, a))) })
 }
 
-// arg returns the argument of the chain that has a number.
+// arg returns argument root of the chain.
 func (j *joined) arg(root int32) loop.Arg {
 	i := len(j.first) - 1
 	for j.first[i] > root {

@@ -57,7 +57,7 @@ func epilogueOf(k, gemm *loop.Kernel) (Epilogue, bool) {
 	return t, n > 0 && n <= MaxParts && n&(n-1) == 0
 }
 
-// reaches returns which column of the GEMM an access of the nest reaches: at + the sum of its
+// reaches returns the column of the GEMM that an access of the nest reaches: at + the sum of the nest's
 // indices times steps.
 func (t *Epilogue) reaches(a, store *loop.Access) (at int64, steps []int64, ok bool) {
 	own := slices.Concat(a.Rows, a.Cols)

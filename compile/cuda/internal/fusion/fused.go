@@ -9,22 +9,22 @@ import (
 )
 
 // Fused is a GEMM and the kernels that run in its launch. Their arguments are numbered together:
-// those of the launch first, then the memory that is handed on from kernel to kernel and is never
-// written.
+// those of the launch first, then the intermediate results, which stay on chip and are never written
+// to memory.
 type Fused struct {
 	Name      string
 	Args      []loop.Arg // of the launch
-	From      []int32    // the chain's arguments that they are; nil: all in order
+	From      []int32    // the chain's arguments that Args are; nil: all in order
 	Prologue  *loop.Kernel
 	GEMM      *loop.Kernel
-	Epilogues []Epilogue // none: the GEMM's own epilogue stores its result
+	Epilogues []Epilogue // if empty, the GEMM's own epilogue stores its result
 }
 
-// Alone is a GEMM with no other kernel.
+// Alone returns a GEMM without other kernels.
 func Alone(k *loop.Kernel) *Fused { return &Fused{Name: k.Name, Args: k.Args, GEMM: k} }
 
-// Epilogue is a nest over columns of the GEMM. Each of its elements is a unit, which needs, in the
-// same row, the columns at Parts[0] + x, Parts[1] + x, ... where x is the sum of the unit's indices
+// Epilogue is a nest over columns of the GEMM. Each element of the nest is a unit. A unit reads, in its
+// row of the GEMM, the columns Parts[0] + x, Parts[1] + x, ... where x is the sum of the unit's indices
 // times Steps.
 type Epilogue struct {
 	Nest    *loop.Kernel
@@ -35,16 +35,16 @@ type Epilogue struct {
 	Parts   []int64
 	Units   int64 // of a row
 
-	// PartOf says which of the parts a load of the GEMM's result reads, by the loaded value.
+	// PartOf is the index in Parts that a load of the GEMM's result reads, by the loaded value.
 	PartOf map[loop.Value]int
 }
 
-// MaxParts is the most columns that a unit of an epilogue may need: what a group of warps makes at
-// once in a GEMV.
+// MaxParts is the largest number of columns that a unit of an epilogue may read. A GEMV computes so many
+// in a group of warps at once.
 const MaxParts = 4
 
-// fuse returns a chain as one launch: a GEMM, perhaps with a prologue before it and epilogues
-// behind; nil if it cannot be one.
+// fuse returns a chain as one launch: a GEMM, with or without a prologue and epilogues. It returns nil
+// if the chain cannot be one launch.
 func fuse(c *compile.Chain) *Fused {
 	at := slices.IndexFunc(c.Kernels, func(k *loop.Kernel) bool { return k.MatMul != nil })
 	if at != 0 && at != 1 {
@@ -100,8 +100,8 @@ func fuse(c *compile.Chain) *Fused {
 	return f
 }
 
-// fusible reports whether other kernels may run in a GEMM's launch: its kernels for few rows know
-// its extents.
+// fusible reports whether other kernels may run in a GEMM's launch: it has 16-bit operands and known
+// columns and depth, as the GEMM kernels for few rows require.
 func fusible(k *loop.Kernel) bool {
 	depth, known := k.MatMul.K.Const()
 	if !known || k.MatMul.Select != nil || len(k.Rows) != 1 || depth == 0 || depth%8 != 0 || !nest.HalfOperands(k) {

@@ -1,10 +1,11 @@
-// Package fusion decides which kernels of a chain run together. [Match] looks at a chain once and
-// returns all that it found in a plan; code generators match nothing again.
+// Package fusion decides which kernels of a chain run together. [Match] analyses a chain once and
+// returns a plan, which has all that code generators need.
 //
-// Three kinds of fusion have a GEMM in them. Prologue fusion computes the rows of its first operand,
-// as a norm does, in the GEMM's kernel. Epilogue fusion computes nests there that need a few of its
-// columns at a time, such as a gate and what it opens, or the halves of a rotation. And a GEMM, a norm and a GEMM are fused where a routine of
-// the device computes the first: what happens to its sums runs in the launch of the norm.
+// Three kinds of fusion have a GEMM. Prologue fusion computes the rows of the GEMM's first operand, such
+// as a norm, in the GEMM's kernel. Epilogue fusion computes nests there that read a few columns of the
+// GEMM for each element, such as a gate and its up projection, or the two halves of a rotation (RoPE).
+// In a GEMM→norm→GEMM chain whose first GEMM is computed by the library routine, the epilogue of that
+// GEMM runs in the launch of the norm.
 package fusion
 
 import (
@@ -13,15 +14,15 @@ import (
 	"pwc/compile"
 )
 
-// Plan says how the kernels of a chain run together. It has Fused or GEMMChain, and not both.
+// Plan says how the kernels of a chain run together. Either Fused or GEMMChain is set.
 type Plan struct {
 	Chain *compile.Chain
-	GEMM  int // which of the chain's kernels is the GEMM
+	GEMM  int // the index of the GEMM among the chain's kernels, if Fused is set
 
-	// Fused is all of the chain in one launch, for few rows.
+	// Fused is the whole chain in one launch, for few rows.
 	Fused *Fused
 
-	// Unprologued is the same without the prologue, which has its own launch before; nil if there
+	// Unprologued is Fused without the prologue, which then has a launch of its own; nil if there
 	// is no prologue.
 	Unprologued *Fused
 

@@ -7,14 +7,14 @@ import (
 	"pwc/compile/loop"
 )
 
-// GEMMChain is a fused GEMM→norm→GEMM chain. Where the device's routine computes the first GEMM,
-// its epilogue, which adds a residual, runs in the launch of the norm.
+// GEMMChain is a fused GEMM→norm→GEMM chain. If the library routine computes the first GEMM, its
+// epilogue, such as the addition of a residual, runs in the launch of the norm.
 type GEMMChain struct {
-	GEMM *loop.Kernel  // the first
-	Call *library.Call // of it
-	Rest *Plan         // from the norm on
-	Norm *loop.Kernel  // with the epilogue before it
-	Args []int32       // of Norm, in the chain; the last of them is the routine's temp
+	GEMM *loop.Kernel  // the first GEMM
+	Call *library.Call // the first GEMM by the library routine
+	Rest *Plan         // of the chain without the first GEMM
+	Norm *loop.Kernel  // the norm, with the epilogue of the first GEMM before it
+	Args []int32       // the chain's arguments that Norm's are; the last is the routine's temp
 }
 
 // matchGEMMChain returns the GEMM→norm→GEMM chain that c is, or nil.
@@ -63,8 +63,8 @@ func matchGEMMChain(c *compile.Chain) *GEMMChain {
 	return h
 }
 
-// overlaps reports whether the norm writes an argument that is the memory of another of its
-// arguments.
+// overlaps reports whether two arguments of the norm are the same memory, and the norm writes one of
+// them.
 func (h *GEMMChain) overlaps(c *compile.Chain) bool {
 	temp := int32(len(c.Same))
 	for a, arg := range h.Norm.Args {

@@ -8,10 +8,10 @@ import (
 	"pwc/ir/dim"
 )
 
-// merge makes one kernel of a pointwise nest and the nest over rows that first reads
-// what it stores: the row's columns are computed, stored, and used. Arguments are
-// those of rows, then those of first except the memory that the one stores and the other reads, which is
-// argument x of rows and out of first. It returns nil if they cannot be one.
+// merge merges a pointwise nest (first) into a nest over rows (rows) that reads its result in the first
+// phase. The merged kernel computes and stores the columns of a row, then uses them. The result is
+// argument x of rows and argument out of first. Arguments of the merged kernel are those of rows, then
+// those of first without out: more lists the latter. merge returns nil if the nests cannot be merged.
 func merge(first, rows *loop.Kernel, x, out int32) (merged *loop.Kernel, more []int32) {
 	if rows.MatMul != nil || rows.TopK != nil || rows.Attention != nil || rows.Serial || first.MatMul != nil || len(first.Phases) != 1 || len(first.Phases[0].Row) > 0 ||
 		!slices.EqualFunc(first.Rows, rows.Rows, dim.Dim.Equal) || !slices.EqualFunc(first.Cols, rows.Cols, dim.Dim.Equal) {
@@ -63,8 +63,9 @@ func merge(first, rows *loop.Kernel, x, out int32) (merged *loop.Kernel, more []
 	return merged, more
 }
 
-// firstRead returns which instruction of the first phase's body reads what is stored, if it is the
-// only one there and other phases, too, read those elements alone; else -1.
+// firstRead returns the index of the instruction in the first phase's body that loads the stored
+// elements. It returns -1 if that phase has no such load or several, or if any instruction accesses
+// that argument in another way.
 func firstRead(rows *loop.Kernel, stored *loop.Access) int {
 	reads := func(in loop.Instr) bool { return in.Access != nil && in.Access.Arg == stored.Arg }
 	at := -1
@@ -85,8 +86,8 @@ func firstRead(rows *loop.Kernel, stored *loop.Access) int {
 	return at
 }
 
-// moved returns an instruction whose values are counted from base on, and whose arguments have
-// other numbers.
+// moved returns an instruction with its values numbered from base on, and argument a renumbered to
+// args[a].
 func moved(in loop.Instr, base loop.Value, args []int32) loop.Instr {
 	if in.Dst != loop.NoValue {
 		in.Dst += base

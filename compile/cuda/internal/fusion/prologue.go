@@ -5,9 +5,10 @@ import (
 	"pwc/compile/loop"
 )
 
-// isPrologue reports whether a nest makes the rows of the GEMM's first operand, and
-// nothing else, from sums over them at most: a block can do that for itself. If it read an index
-// from memory first, the block would begin with its weights later than after a launch of the nest.
+// isPrologue reports whether a nest only computes the rows of the GEMM's first operand, with at most
+// float reductions over a row, so that every block of the GEMM can repeat it. A nest that reads an index
+// from memory is not fused: the block would wait for the index, and start its weights later than if the
+// nest had its own launch.
 func isPrologue(k, gemm *loop.Kernel) bool {
 	m := gemm.MatMul
 	for in := range nest.Instrs(gemm) {

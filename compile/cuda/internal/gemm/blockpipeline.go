@@ -2,16 +2,16 @@ package gemm
 
 import "fmt"
 
-// Warp-private pipelines read x once for each 16 to 48 columns of a block. With 32 rows these are as
+// Warp-private pipelines read x once for each 16 to 48 columns of a block. With 32 rows x then takes as
 // many bytes as the weights, and more than the second-level cache delivers while memory delivers the
 // weights. So with many columns for each multiprocessor, or with more rows, the warps of a block
-// share one pipeline, through which x passes once. This is also faster for long sums, for which
-// stages with many bytes of a row matter.
+// share one pipeline, and the block reads x once. This is also faster for deep GEMMs (large K), for
+// which a stage should have many contiguous bytes of a row.
 
-// BlockPipeline is for few rows on tensor cores with a block-cooperative cp.async pipeline; the
-// weights are the M operand. WarpsM by WarpsN warps share the block's rows and columns. Operands
-// pass through shared memory in stages of K elements of k, of which each of WarpsK such groups of
-// warps computes a part. The larger the part of a warp, the fewer warps read the same operands.
+// BlockPipeline is a GEMM of few rows on tensor cores with a block-cooperative cp.async pipeline; the
+// weights are the M operand. Operands pass through shared memory in stages of K elements of k. A group
+// of WarpsM by WarpsN warps computes the block's rows and columns; WarpsK groups split the elements of
+// a stage. The more rows and columns a warp has, the fewer warps read the same operands.
 type BlockPipeline struct {
 	Rows, Cols             int
 	WarpsM, WarpsN, WarpsK int
@@ -44,6 +44,6 @@ func (k BlockPipeline) emit(w *writer) {
 		o.ready()
 		w.sumBuffer()
 		w.Line("const auto row_offset = [&](int r) { return (first_row + r) * x_row_stride; };")
-		w.product(blockPipelineFunction, k.params(w), "x, row_offset, (int)(rows - first_row), w, w_row_stride, column, ready, "+w.Dim(w.K.MatMul.K))
+		w.callHalf(blockPipelineFunction, k.params(w), "x, row_offset, (int)(rows - first_row), w, w_row_stride, column, ready, "+w.Dim(w.K.MatMul.K))
 	})
 }

@@ -9,13 +9,13 @@ import (
 	"pwc/compile/loop"
 )
 
-// epilogue writes what is computed of a block's sums, which are in shared memory:
-// part[split][rows][pitch], for the block's rows and columns. A thread computes a few
-// neighbouring columns of a row in each iteration.
+// epilogue writes the code after a block's sums, which are in shared memory: part[split][rows][pitch],
+// for the block's rows and columns. A thread computes a few neighbouring columns of a row in each
+// iteration.
 type epilogue struct {
 	w    *writer
 	s    *cgen.Context // in the GEMM: batch, row and columns
-	each int           // groups of columns in a row of the block; of a GEMM without fused epilogues
+	each int           // groups of columns in a row of the block, without fused epilogues
 }
 
 // newEpilogue returns the epilogue of a block.
@@ -60,8 +60,8 @@ func (o *epilogue) unfused() {
 	})
 }
 
-// overColumns writes the body for each of the block's rows and groups of columns
-// that exist.
+// overColumns writes a loop over the rows and groups of columns of the block, with body for those that
+// exist.
 func (o *epilogue) overColumns(body func()) {
 	w := o.w
 	o.over(o.each)
@@ -73,11 +73,11 @@ func (o *epilogue) overColumns(body func()) {
 	w.Close()
 }
 
-// once reports whether a thread has at most one group of columns, if a row has so many.
+// once reports whether a thread has at most one group of columns, if a row of the block has each groups.
 func (o *epilogue) once(each int) bool { return o.w.r.share()*each <= o.w.r.Threads }
 
-// over opens a block for group n of all rows of the block, of which a row has so
-// many; of a cluster's block for those of its share, if it has one.
+// over opens a loop (or an if, see once) over the groups n of all rows of the block, each in a row. If
+// the blocks of a cluster share the rows, it is over the rows of this block's share.
 func (o *epilogue) over(each int) {
 	first, end := "threadIdx.x", fmt.Sprint(o.w.r.Rows*each)
 	if o.w.r.Cluster > 1 && !o.w.r.LeaderReduces {
@@ -90,7 +90,7 @@ func (o *epilogue) over(each int) {
 	}
 }
 
-// sums writes acc, the sums of neighbouring columns of the block.
+// sums writes the array acc with the sums of count neighbouring columns of the block.
 func (o *epilogue) sums(count int) {
 	w, r := o.w, o.w.r
 	w.Line("float acc[%d];", count)
@@ -111,18 +111,17 @@ func (o *epilogue) sums(count int) {
 const maxPrefetched = 4
 
 // prefetchedLoad is a load of an epilogue that is issued after the dependency wait and before the GEMM's
-// sums, so that no thread waits for it after them.
+// main loop, so that the epilogue does not wait for it.
 type prefetchedLoad struct {
 	in     loop.Instr
 	name   string
 	vector bool
 }
 
-// own stands for the GEMM's own epilogue where the others have their number.
+// own is the number of the GEMM's own epilogue. Fused epilogues have the numbers from 0 on.
 const own = -1
 
-// prefetchedLoads returns the loads of an epilogue that are prefetched: of the GEMM's own epilogue, or of
-// the fused one of that number.
+// prefetchedLoads returns the loads of epilogue n that are prefetched. k is its kernel.
 func (o *epilogue) prefetchedLoads(n int, k *loop.Kernel, width int) []prefetchedLoad {
 	each := o.each
 	if n != own {
@@ -146,8 +145,8 @@ func (o *epilogue) prefetchedLoads(n int, k *loop.Kernel, width int) []prefetche
 	return out
 }
 
-// declare writes the variables of loads that are prefetched, and what the blocks of a cluster need
-// to add their sums.
+// declare writes the variables of prefetched loads, and, in a cluster, those with which its blocks add
+// their sums.
 func (o *epilogue) declare() {
 	switch r := o.w.r; {
 	case r.LeaderReduces:
@@ -216,8 +215,8 @@ func (o *epilogue) loads() {
 	}
 }
 
-// barrier writes the optimization barriers after prefetched loads, so that no thread waits for the loads
-// before the sums are computed.
+// barrier writes an optimization barrier after each prefetched load. Without it the compiler converts the
+// value right after the load, and so waits for it before the main loop.
 func (o *epilogue) barrier(list []prefetchedLoad) {
 	for _, a := range list {
 		o.w.Line("%s(%s);", o.w.Use("optimization_barrier"), a.name)

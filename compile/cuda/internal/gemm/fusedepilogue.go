@@ -11,7 +11,7 @@ import (
 	"pwc/compile/loop"
 )
 
-// tilesOf is how many blocks epilogues take that make so many columns each.
+// tilesOf returns the number of blocks that epilogues need if a block computes cols columns.
 func tilesOf(epilogues []fusion.Epilogue, cols int) (n int64) {
 	for i := range epilogues {
 		n += nest.CeilDiv(epilogues[i].Units, int64(cols/len(epilogues[i].Parts)))
@@ -19,9 +19,9 @@ func tilesOf(epilogues []fusion.Epilogue, cols int) (n int64) {
 	return n
 }
 
-// epilogueColumns writes which column of the GEMM is the block's n-th: the first blocks are the
-// first epilogue's, and so on, and the columns that a unit needs are neighbours in the block. Beyond
-// the last unit it is the last one's.
+// epilogueColumns writes the function that maps the block's n-th column to a column of the GEMM. The
+// first tiles are the first epilogue's, and so on. The columns of a unit are neighbours in the block.
+// After the last unit its columns are repeated.
 func (w *writer) epilogueColumns() {
 	epilogues := w.fused.Epilogues
 	w.Open("const auto column = [&](int n)")
@@ -37,7 +37,7 @@ func (w *writer) epilogueColumns() {
 		if first > 0 {
 			at = fmt.Sprintf("(tile - %d)", first)
 		}
-		if w.Wide { // min wants two of a type
+		if w.Wide { // min needs two operands of the same type
 			at = "(int)" + at
 		}
 		w.Line("const int u = min(%s * %d + n / %d, %d);", at, w.r.Cols/n, n, t.Units-1)
@@ -78,8 +78,8 @@ func unitColumn(t *fusion.Epilogue, indices []string) string {
 	return cgen.Sum(terms...)
 }
 
-// fused writes what fused epilogues do with the sums, once the GEMM's own epilogue has made of them
-// what it would have stored.
+// fused writes the fused epilogues. They read, instead of the GEMM's stored result, gemm_output: the
+// value that the GEMM's own epilogue computes from the sums.
 func (o *epilogue) fused() {
 	w, k := o.w, o.w.K
 	ix := w.Index()
@@ -125,7 +125,7 @@ func (o *epilogue) fused() {
 	})
 }
 
-// either asks the second if the first does not know.
+// either returns a function that calls first, and second if first reports false.
 func either(first, second func(loop.Instr) (string, bool)) func(loop.Instr) (string, bool) {
 	return func(in loop.Instr) (string, bool) {
 		if x, ok := first(in); ok {
@@ -135,12 +135,13 @@ func either(first, second func(loop.Instr) (string, bool)) func(loop.Instr) (str
 	}
 }
 
-// unitSums is how many sums a thread takes at once for a fused epilogue.
+// unitSums is the largest number of sums that a thread reads at once for a fused epilogue.
 const unitSums = 8
 
-// unitsAtOnce is how many neighbouring units of an epilogue a thread takes at once: those of
-// its last axis, if neighbours there are neighbours in the GEMM too, and as many as
-// leave every thread some. A block with sums for more has a multiple of unitSums columns.
+// unitsAtOnce returns how many neighbouring units of an epilogue a thread computes at once. It is 1
+// unless units that are neighbours along the last axis read neighbouring columns of the GEMM. It is as
+// small as needed to give every thread units. The result divides the block's units of a row, because
+// a block that computes more than one unit at once has a multiple of unitSums columns.
 func (o *epilogue) unitsAtOnce(t *fusion.Epilogue) int {
 	last := len(t.Steps) - 1
 	if len(t.Nest.Cols) == 0 || last < 0 || t.Steps[last] != 1 {
@@ -153,7 +154,7 @@ func (o *epilogue) unitsAtOnce(t *fusion.Epilogue) int {
 	return width
 }
 
-// overUnits writes a body for each unit of the block's epilogue, of those that are wanted.
+// overUnits writes, for each epilogue i that want accepts, a loop over the units of the block with body.
 func (o *epilogue) overUnits(want func(i int) bool, body func(i int, indices []string)) {
 	w, r := o.w, o.w.r
 	first := int64(0) // the epilogue's first tile

@@ -6,12 +6,12 @@ import (
 	"pwc/compile/cuda/internal/nest"
 )
 
-// GEMV is for few rows, on CUDA cores. SplitK warps of a block share ColumnsAtOnce columns; each
+// GEMV is a GEMM of few rows on CUDA cores. SplitK warps of a block share ColumnsAtOnce columns; each
 // has a part of k. A lane requests all weights of its next iteration before it uses those of the
 // current one.
 type GEMV struct {
 	Rows          int
-	Depth         int64 // of sums
+	Depth         int64 // the GEMM's K
 	ColumnsAtOnce int
 	Unroll        int  // 16-byte parts of each column that a lane requests at once
 	SplitK        int  // see [SplitWarps]
@@ -19,8 +19,8 @@ type GEMV struct {
 	Grouped       bool // a block for each row, which chooses its matrix
 }
 
-// SplitWarps returns how many of a block's warps, up to most, share columns: as many as have 32
-// lanes' worth of a sum each.
+// SplitWarps returns how many of a block's warps, at most most, share columns: the largest power of two
+// with which each lane has at least 16 bytes of every column.
 func SplitWarps(depth int64, most int) int {
 	split := 1
 	for split < most && depth/8 >= int64(split)*2*32 {
@@ -53,7 +53,7 @@ func (k GEMV) Resources() Resources {
 // maxXRegisters is the most registers of a lane that x may take; a larger x is in shared memory.
 const maxXRegisters = 32
 
-// parts is how many 16-byte parts of a row of x a lane has.
+// parts returns how many 16-byte parts of a row of x a lane has at most.
 func (k GEMV) parts() int64 {
 	return nest.CeilDiv(nest.CeilDiv(k.Depth/8, int64(k.SplitK)), 32)
 }
@@ -61,7 +61,7 @@ func (k GEMV) parts() int64 {
 // inRegisters reports whether x is in registers.
 func (k GEMV) inRegisters() bool { return 4*k.parts()*int64(k.Rows) <= maxXRegisters }
 
-// exact reports whether every lane has all its parts.
+// exact reports whether every lane has the same number of parts.
 func (k GEMV) exact() bool { return k.Depth/8%int64(k.SplitK*32) == 0 }
 
 // xSlice is the C type of a lane's slice of x.
@@ -84,7 +84,7 @@ func (k GEMV) emit(w *writer) {
 		} else {
 			w.readyFromMemory(k, o)
 		}
-		w.product(gemvFunction, k.params(w), "w, w_row_stride, column, ready")
+		w.callHalf(gemvFunction, k.params(w), "w, w_row_stride, column, ready")
 	})
 }
 
@@ -92,7 +92,7 @@ func (k GEMV) emit(w *writer) {
 // prefetches, and those of the lane's slice of x.
 func (w *writer) readyFromMemory(k GEMV, o *epilogue) {
 	choice := w.K.MatMul.Select != nil
-	if choice { // a block without a matrix has no GEMM that would call ready
+	if choice { // a block whose index is out of range has no matrix, so no template calls ready
 		o.loads()
 	}
 	w.Open("const auto ready = [&](%s &to, int k, int end)", k.xSlice())

@@ -10,16 +10,16 @@ import (
 )
 
 // A GEMM whose rows choose among several matrices (linear_select: the experts of a layer) has two
-// kinds of kernels. For a few rows a block is a row's, which reads the matrix for that row alone: a GEMV, or
-// SIMT. For more, a block is a matrix's: it looks for the rows that chose it, gathers them, and
-// computes them together on tensor cores, so that every matrix that was chosen is read once, and the
-// others not at all.
+// kinds of kernels. For a few rows, a block computes one row, and reads the matrix for that row only: a
+// GEMV, or SIMT. For more rows, a block belongs to a matrix: it finds the rows that chose the matrix,
+// gathers them, and computes them together on tensor cores. It reads its columns of the matrix once for
+// each Rows of these rows, and a matrix that no row chose is not read.
 
-// Grouped is the latter: a grouped GEMM, with the template of [BlockPipeline].
+// Grouped is the second kind: a grouped GEMM, with the template of [BlockPipeline].
 type Grouped struct {
-	Most           int64 // rows of the GEMM that it is for, all matrices together
-	Rows           int   // that a block computes at once, of one matrix
-	Cols           int   // of the result, in a block
+	Most           int64 // the largest number of rows that it is for, of all matrices together
+	Rows           int   // rows of one matrix that a block computes at once
+	Cols           int   // columns of the result in a block
 	WarpsM, WarpsN int
 	K              int // elements of k in a stage
 	Stages         int
@@ -47,7 +47,7 @@ func (k Grouped) emit(w *writer) {
 	m, sel := w.K.MatMul, w.K.MatMul.Select
 	w.does += fmt.Sprintf(" with one of %s matrices", sel.Extent)
 	rows := nest.Product(w.K.Rows)
-	// The last of the second axis is for rows whose index is out of range.
+	// The last blocks along y are for rows whose index is out of range.
 	w.Grid = [3]dim.Dim{w.K.Cols[0].CeilDiv(int64(k.Cols)), sel.Extent.Add(nest.One), nest.One}
 	ix := w.Index()
 	w.Line("extern __shared__ uint4 shared[];")
@@ -73,7 +73,7 @@ func (k Grouped) emit(w *writer) {
 	w.Line("const auto row_offset = [&](int r) { return x_offsets[r]; };")
 	w.Line("const auto column = [&](int n) { return min(first_col + n, cols - 1); };")
 	w.Line("const auto ready = [&]() {};")
-	w.product(blockPipelineFunction, k.params(w), "x, row_offset, count, w, w_row_stride, column, ready, "+w.Dim(m.K))
+	w.callHalf(blockPipelineFunction, k.params(w), "x, row_offset, count, w, w_row_stride, column, ready, "+w.Dim(m.K))
 	w.Line("__syncthreads();")
 	w.Close()
 	w.groupedEpilogue()
@@ -81,7 +81,7 @@ func (k Grouped) emit(w *writer) {
 	w.Close()
 }
 
-// gather writes where the rows of x are that chose the matrix.
+// gather writes the offsets in x of the rows that chose the matrix.
 func (w *writer) gather() {
 	w.Open("if (threadIdx.x < count)")
 	w.Line("const %s row = list[threadIdx.x];", w.Index())
@@ -97,7 +97,7 @@ func (w *writer) gather() {
 	w.Close()
 }
 
-// matrixOf writes the index of the matrix that a row of all rows chooses.
+// matrixOf writes the index of the matrix that a row chooses. row is the linear index of the row.
 func (w *writer) matrixOf(row string) {
 	sel := w.K.MatMul.Select
 	at := w.Axes("i", row, w.K.Rows)
@@ -108,7 +108,7 @@ func (w *writer) matrixOf(row string) {
 	w.Line("const long long matrix = a%d[%s];", sel.Arg, cgen.Sum(terms...))
 }
 
-// choose writes the choice of the second operand's matrix for the block's row.
+// choose writes the code that sets w to the matrix that the block's row chooses.
 func (w *writer) choose(rows []string) {
 	sel := w.K.MatMul.Select
 	w.Wait()
@@ -125,7 +125,7 @@ func (w *writer) choose(rows []string) {
 	w.Line("w += matrix * %s;", w.Dim(sel.Stride))
 }
 
-// groupedEpilogue writes what happens to the sums of the rows in list.
+// groupedEpilogue writes the epilogue for the rows in list.
 func (w *writer) groupedEpilogue() {
 	k := w.K
 	s := &cgen.Context{Width: nest.VectorWidth(k)}

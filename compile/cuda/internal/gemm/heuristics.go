@@ -8,8 +8,8 @@ import (
 	"pwc/compile/loop"
 )
 
-// kindsOf returns the kinds of kernels that compute a GEMM, by rising number of rows. An
-// arch-specific one comes before the kind that serves the same rows on all GPUs.
+// kindsOf returns the kinds of kernels that compute a GEMM, ordered by their largest number of rows. An
+// arch-specific kind comes before the kind that serves the same rows on all GPUs.
 func kindsOf(k *loop.Kernel, on cgen.GPU) []Kind {
 	depth, known := k.MatMul.K.Const()
 	cols, all := k.Cols[0].Const()
@@ -31,11 +31,10 @@ type shape struct {
 
 // kinds returns the kinds of a shape.
 //
-// Three things decide. Every multiprocessor needs work, so few columns ask for
-// narrow blocks, or for several that share a block's columns. Blocks of tiles must
-// overlap, one streaming while another begins or ends, so two or three must fit
-// on a multiprocessor. And x is read from the second-level cache once for every block,
-// so with more rows a block needs more columns.
+// Three things decide. Every multiprocessor needs work, so if there are few columns, blocks are narrow,
+// or several blocks share columns. Blocks of a tiled GEMM must overlap, so that one loads while another
+// begins or ends; so two or three must fit on a multiprocessor. And x is read from the second-level
+// cache once for every block, so with more rows a block needs more columns.
 func (s shape) kinds() []Kind {
 	var kinds []Kind
 	if k, ok := s.gemvKind(); ok {
@@ -64,7 +63,7 @@ func (s shape) kinds() []Kind {
 	return append(kinds, s.fitTiled(Tiled{Rows: 128, Cols: 128, K: 64, Stages: 3, Cluster: 1, MinBlocks: 2, Most: math.MaxInt64}))
 }
 
-// fitTiled returns the kernel with as many of its stages as a block has shared memory for.
+// fitTiled returns the kernel with as many of its stages as fit into the shared memory of a block.
 func (s shape) fitTiled(k Tiled) Tiled {
 	for !k.Resources().fits(s.on) {
 		k.Stages--
@@ -72,16 +71,16 @@ func (s shape) fitTiled(k Tiled) Tiled {
 	return k
 }
 
-// columnsEach is how many columns a block has where all multiprocessors have one, a multiple of a
-// unit.
+// columnsEach returns the number of columns of a block if every multiprocessor has one block. It is a
+// multiple of 16.
 func (s shape) columnsEach() int { return 16 * s.units() }
 
-// units is the same in units.
+// units returns columnsEach in units of 16 columns.
 func (s shape) units() int {
 	return int(nest.CeilDiv(nest.CeilDiv(min(s.cols, nest.MaxIndex), s.multiprocessors), 16))
 }
 
-// gemvKind returns the GEMV of one row, and whether it is faster than a warp pipeline.
+// gemvKind returns the GEMV for one row, and whether it is faster than a cp.async pipeline.
 func (s shape) gemvKind() (GEMV, bool) {
 	t := s.gemv
 	k := GEMV{Rows: 1, Depth: s.depth, ColumnsAtOnce: t.columnsAtOnce, Unroll: 1, SplitK: SplitWarps(s.depth, t.warps), Warps: t.warps}
@@ -95,7 +94,7 @@ func (s shape) gemvKind() (GEMV, bool) {
 	return k, k.Resources().fits(s.on) && (s.on.Arch < 90 || !short)
 }
 
-// warpPipelineKind returns the warp pipeline for so many rows.
+// warpPipelineKind returns the warp-private pipeline for a number of rows.
 func (s shape) warpPipelineKind(rows int) WarpPipeline {
 	t, units, warps := s.warpPipeline, s.units(), s.warpPipeline.warps
 	if units > t.unitsAtOnce {
@@ -117,7 +116,8 @@ func (s shape) warpPipelineKind(rows int) WarpPipeline {
 	return k
 }
 
-// sharesPipeline reports whether the warps of a block share a pipeline for so many rows.
+// sharesPipeline reports whether a block-cooperative pipeline is faster than warp-private ones for a
+// number of rows.
 func (s shape) sharesPipeline(rows int) bool {
 	units, t := s.units(), s.blockPipeline
 	switch {
@@ -133,7 +133,7 @@ func (s shape) sharesPipeline(rows int) bool {
 	return s.depth >= t.longDepth || rows == 32 && units == s.warpPipeline.unitsAtOnce
 }
 
-// blockPipelineKind returns the block pipeline for so many rows.
+// blockPipelineKind returns the block-cooperative pipeline for a number of rows.
 func (s shape) blockPipelineKind(rows int) BlockPipeline {
 	t, units := s.blockPipeline, s.units()
 	deep := s.depth >= t.longDepth && units <= s.warpPipeline.unitsAtOnce
@@ -170,7 +170,7 @@ func (s shape) blockPipelineKind(rows int) BlockPipeline {
 	return k
 }
 
-// unitsOfWarp is how many units a warp of a block pipeline has at most.
+// unitsOfWarp returns the largest number of units of a warp of a block-cooperative pipeline.
 func (s shape) unitsOfWarp(rows, cluster int, deep bool) int {
 	switch {
 	case cluster > 1:
@@ -183,8 +183,8 @@ func (s shape) unitsOfWarp(rows, cluster int, deep bool) int {
 	return 1
 }
 
-// spreadWarps spreads the rows and the n units of a block over its warps, of which a
-// multiprocessor has most.
+// spreadWarps sets how the rows and the n units of a block are spread over warps. A warp has at most
+// each units, a block should have at most warps warps, and a multiprocessor has at most most.
 func (k *BlockPipeline) spreadWarps(n, warps, most, each int) {
 	for n%k.WarpsN != 0 || n/k.WarpsN > each {
 		k.WarpsN++
@@ -197,8 +197,8 @@ func (k *BlockPipeline) spreadWarps(n, warps, most, each int) {
 	}
 }
 
-// wgmmaKind returns the kernel of warpgroups for so many rows, and whether there is one that is
-// faster than other kernels.
+// wgmmaKind returns the wgmma kernel for a number of rows, and whether there is one that is faster than
+// the other kinds.
 func (s shape) wgmmaKind(rows int) (WGMMA, bool) {
 	t, size, ok := s.wgmma, wgmmaSize{}, false
 	for _, z := range s.wgmma.sizes {
@@ -236,14 +236,14 @@ func (s shape) wgmmaKind(rows int) (WGMMA, bool) {
 	return k, k.Stages > 1
 }
 
-// wgmmaStages is how many stages there is shared memory for.
+// wgmmaStages returns the number of stages that fit into shared memory.
 func (s shape) wgmmaStages(k WGMMA) int {
 	k.Stages = 0
 	return (s.on.SharedBytes()/k.MinBlocks - staticBytes - swizzleBytes - k.Resources().reductionBytes()) / k.stageBytes()
 }
 
-// groupedKinds returns the grouped GEMMs for so many matrices, by rising number of rows. Where a
-// block has less shared memory than they were measured with there are fewer stages.
+// groupedKinds returns the grouped GEMMs for a number of matrices, ordered by their largest number of
+// rows. On GPUs with less shared memory for a block than an H200 they have fewer stages.
 func groupedKinds(matrices int64, on cgen.GPU) []Grouped {
 	var out []Grouped
 	for _, t := range tuningOf(on).grouped {

@@ -1,11 +1,11 @@
-// Package gemm makes the kernels of GEMMs.
+// Package gemm generates the kernels of GEMMs.
 //
-// A kind of kernel is a template of package src with the struct of its parameters, in a file of
-// its own. Which kinds compute a GEMM, by the number of rows, is a pure function of its shape and
-// the GPU (heuristics.go) over a table of measurements (tuning.go). All kinds leave the sums of a
-// block in shared memory; what happens to them there is the epilogue (epilogue.go), or the nests
-// that a plan of package fusion put behind the GEMM (fusedepilogue.go). The nest before it is the
-// prologue (prologue.go).
+// A kind of kernel is a template of package src and a struct with its parameters, in a file of its
+// own. The choice of kinds for a GEMM, by the number of rows, is a pure function of its shape and the
+// GPU (heuristics.go) over a table of measurements (tuning.go). All kinds leave the sums of a block in
+// shared memory. The epilogue reads them there: the GEMM's own (epilogue.go), or the nests that a plan
+// of package fusion put after the GEMM (fusedepilogue.go). The nest before the GEMM is the prologue
+// (prologue.go).
 package gemm
 
 import (
@@ -38,19 +38,19 @@ type Resources struct {
 	SplitK      int // groups of warps with sums over a part of k each, which the epilogue adds
 	Pitch       int // floats between rows of sums
 	Cluster     int // blocks that share the block's part of the result, each with a part of k; 1: none
-	MinBlocks   int // that a multiprocessor should hold at least; 0: any number
-	SharedBytes int // dynamic shared memory, with the DSMEM reduction buffer
+	MinBlocks   int // blocks that a multiprocessor should hold at least; 0: any number
+	SharedBytes int // dynamic shared memory of a block, with the DSMEM reduction buffer
 
-	LeaderReduces bool // the leader CTA of a cluster adds the sums of all; else each adds those of a share of the rows
-	ArchSpecific  bool // it is code for one architecture alone; another kind serves the same rows
-	Generic       bool // it does not know the extents, so that GEMMs of other extents have the same source
-	Pairs         bool // it is compiled together with a neighbour
+	LeaderReduces bool // the leader CTA of a cluster adds the sums of all; else each CTA adds those of a share of the rows
+	ArchSpecific  bool // the code is for one architecture; another kind serves the same rows on others
+	Generic       bool // extents are parameters, so that GEMMs of other extents have the same source
+	Pairs         bool // the source is compiled together with a neighbour
 }
 
-// staticBytes is the most shared memory of a kernel that is not dynamic.
+// staticBytes is an upper bound of a kernel's static shared memory.
 const staticBytes = 2 << 10
 
-// fits reports whether a block has the shared memory.
+// fits reports whether the GPU has the shared memory for a block.
 func (r Resources) fits(on cgen.GPU) bool { return r.SharedBytes <= on.SharedBytes()-staticBytes }
 
 // sumBytes is the shared memory for the sums of all groups of warps.
@@ -81,7 +81,7 @@ func (r Resources) withStages(bytes int) Resources {
 	return r
 }
 
-// Source makes the source of a GEMM and of the nests fused to it, for one kind of kernel.
+// Source returns the source of a GEMM and of the nests fused to it, for one kind of kernel.
 func Source(f *fusion.Fused, on cgen.GPU, kind Kind) (cgen.Source, error) {
 	r := kind.Resources()
 	var device program.Guard

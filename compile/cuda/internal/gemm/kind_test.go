@@ -43,8 +43,8 @@ func grouped(depth, cols, matrices int64) *loop.Kernel {
 
 var h100 = cgen.GPU{Arch: 90, WithSpecific: true}
 
-// TestTemplateParams: the struct of a kind names the parameters of its template as the template
-// itself does, in its order.
+// TestTemplateParams: the parameters of a kind have the names and the order of the parameters of its
+// template.
 func TestTemplateParams(t *testing.T) {
 	for _, c := range []struct {
 		function string
@@ -85,8 +85,9 @@ func TestTemplateParams(t *testing.T) {
 	}
 }
 
-// TestHeuristics: the kinds of a shape have rising numbers of rows, the last of which is any, they
-// fit, and arch-specific ones come before the kind that serves their rows everywhere.
+// TestHeuristics: the kinds of a shape have rising largest numbers of rows, the last one serves any
+// number, kernels fit into shared memory, and an arch-specific kind comes before the kind that serves
+// its rows on all GPUs.
 func TestHeuristics(t *testing.T) {
 	for _, on := range []cgen.GPU{{Arch: 80}, {Arch: 86}, {Arch: 90}, h100, {Arch: 100}, {Arch: 120}} {
 		for _, depth := range []int64{8, 520, 2048, 4096, 14336, 128256} {
@@ -115,7 +116,8 @@ func TestHeuristics(t *testing.T) {
 	}
 }
 
-// isTiled reports whether a kind's number of blocks of a multiprocessor is about registers alone.
+// isTiled reports whether a kind is a tiled GEMM, whose MinBlocks limits registers only: their shared
+// memory need not fit.
 func isTiled(k Kind) bool {
 	_, ok := k.(Tiled)
 	return ok

@@ -8,8 +8,8 @@ import (
 )
 
 // readyFromPrologue writes the code after the dependency wait if the prologue computes the row of
-// x: every group of warps computes it for itself. The weights that the prologue reads are
-// prefetched.
+// x. Every group of SplitK warps computes the whole row, with the loads of the epilogue before. The
+// weights that the prologue reads are prefetched before the wait.
 func (w *writer) readyFromPrologue(k GEMV, o *epilogue) {
 	p := &prologue{w: w, e: w.Nest(w.fused.Prologue), k: k}
 	prefetched := p.prefetch()
@@ -43,7 +43,7 @@ func (w *writer) readyFromPrologue(k GEMV, o *epilogue) {
 	w.CloseLambda()
 }
 
-// prologue is the nest before a GEMV that is being written.
+// prologue writes the nest before a GEMV.
 type prologue struct {
 	w *writer
 	e *cgen.Emitter // of the nest
@@ -83,7 +83,7 @@ func (p *prologue) visit(ph loop.Phase, s *cgen.Context) {
 	w.Close()
 }
 
-// reduce writes the row values of a phase: it joins those of the warps that share the row.
+// reduce writes the row values of a phase: it reduces over the warps that share the row.
 func (p *prologue) reduce(ph loop.Phase) {
 	for _, in := range ph.Body {
 		if !in.Op.Reduces() {
@@ -97,8 +97,7 @@ func (p *prologue) reduce(ph loop.Phase) {
 	}
 }
 
-// prefetch writes the loads of the row's vectors that are the same for all rows and that no kernel
-// writes.
+// prefetch writes the loads of vectors that are the same for all rows and that no kernel writes.
 func (p *prologue) prefetch() cgen.Prefetched {
 	var out cgen.Prefetched
 	if !p.w.GPU.PDL() {

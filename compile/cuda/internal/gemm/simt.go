@@ -2,9 +2,9 @@ package gemm
 
 import "fmt"
 
-// SIMT is for operands of any type and strides, computed in f32 on CUDA cores: each of 256 threads
-// makes ThreadRows by ThreadCols of the result. Sums are taken over 16 elements of k at a time, in
-// order, whatever the number of rows.
+// SIMT is a GEMM with operands of any type and strides, computed in f32 on CUDA cores. Each of 256
+// threads computes ThreadRows by ThreadCols of the result. Sums are taken over tiles of 16 elements of
+// k, in the same order for any number of rows.
 type SIMT struct {
 	Rows, Cols             int // of a block
 	ThreadRows, ThreadCols int // of a thread

@@ -12,8 +12,8 @@ import (
 	"pwc/program"
 )
 
-// Sources makes the sources of a GEMM, one for each range of the number of rows that the symbols
-// allow, and before them the arch-specific ones.
+// Sources returns the sources of a GEMM: the arch-specific ones, then one for each range of the number
+// of rows that the symbols allow.
 func Sources(k *loop.Kernel, on cgen.GPU) ([]cgen.Source, error) {
 	if k.MatMul.Select != nil {
 		return groupedSources(k, on)
@@ -44,9 +44,9 @@ func Sources(k *loop.Kernel, on cgen.GPU) ([]cgen.Source, error) {
 	return slices.Concat(specific, others), nil
 }
 
-// guard is the guard of a kind that serves from least rows on: zero if there are no more rows than
-// it serves. Beside an arch-specific kind there is another for the same rows, so its guard says all
-// of them.
+// guard returns the guard of a kind that serves from least rows on. It is zero if the kind serves all
+// remaining rows. An arch-specific kind always has a guard, because another kind serves the same
+// rows.
 func guard(k *loop.Kernel, kind Kind, least int64, rows dim.Interval) program.Guard {
 	if kind.MaxRows() >= rows.Hi && !kind.Resources().ArchSpecific {
 		return program.Guard{}
@@ -54,10 +54,10 @@ func guard(k *loop.Kernel, kind Kind, least int64, rows dim.Interval) program.Gu
 	return program.Guard{Expr: k.Rows[len(k.Rows)-1], Lo: least, Hi: min(kind.MaxRows(), rows.Hi)}
 }
 
-// maxMatrices is what a grid holds along its second axis.
+// maxMatrices is the largest size of a grid along y.
 const maxMatrices = 1<<16 - 1
 
-// groupedSources makes the sources of a grouped GEMM, one for each range of the number of rows that
+// groupedSources returns the sources of a grouped GEMM, one for each range of the number of rows that
 // the symbols allow.
 func groupedSources(k *loop.Kernel, on cgen.GPU) ([]cgen.Source, error) {
 	rows := nest.Product(k.Rows)
@@ -92,7 +92,7 @@ func groupedSources(k *loop.Kernel, on cgen.GPU) ([]cgen.Source, error) {
 		out, least = append(out, s), most+1
 		return nil
 	}
-	// With so few rows hardly two of them choose the same.
+	// With so few rows, two of them rarely choose the same matrix.
 	if err := add(each, max(2, matrices/8)); err != nil {
 		return nil, err
 	}
@@ -110,9 +110,10 @@ type FusedSource struct {
 	Fused *fusion.Fused
 }
 
-// FusedSources makes the sources of a plan's GEMM for the numbers of rows for which one launch is
-// fastest: all but those of tiled kernels, whose blocks have neighbouring columns. It returns the
-// arch-specific sources, the others, and the remaining numbers of rows.
+// FusedSources returns the sources of a plan's GEMM with the kernels that are fused to it, for the
+// numbers of rows that kinds with fused kernels serve: all but tiled GEMMs, whose blocks have
+// neighbouring columns. It returns the arch-specific sources, the others, and the remaining numbers of
+// rows.
 func FusedSources(p *fusion.Plan, on cgen.GPU) (specific, others []FusedSource, rest dim.Interval, err error) {
 	rest = nest.RowsRange(p.Fused.GEMM)
 	rows := rest
@@ -138,8 +139,8 @@ func FusedSources(p *fusion.Plan, on cgen.GPU) (specific, others []FusedSource, 
 	return specific, others, rest, nil
 }
 
-// fusedKinds returns the kinds that compute a GEMM and what is fused to it, by rising number of
-// rows.
+// fusedKinds returns the kinds that compute a GEMM and the kernels that are fused to it, ordered by their
+// largest number of rows.
 func fusedKinds(f *fusion.Fused, on cgen.GPU) []Kind {
 	var out []Kind
 	for _, kind := range kindsOf(f.GEMM, on) {
@@ -147,7 +148,7 @@ func fusedKinds(f *fusion.Fused, on cgen.GPU) []Kind {
 			break
 		}
 		if g, ok := kind.(GEMV); ok && f.Prologue != nil {
-			g.Unroll = 1 // requests go on while the row is made
+			g.Unroll = 1 // weights are requested while the prologue computes the row
 			kind = g
 		}
 		out = append(out, kind)
@@ -155,14 +156,15 @@ func fusedKinds(f *fusion.Fused, on cgen.GPU) []Kind {
 	return out
 }
 
-// MakesRows reports whether kernels of the kind support a prologue: a GEMV of one row computes the
-// row of x itself. For two rows a separate launch is faster.
+// MakesRows reports whether kernels of the kind support a prologue: only a GEMV of one row does. For
+// two rows a launch of the prologue is faster.
 func MakesRows(kind Kind) bool {
 	g, ok := kind.(GEMV)
 	return ok && g.Rows == 1
 }
 
-// fusesEpilogues reports whether a block of the kind can have columns that are not neighbours.
+// fusesEpilogues reports whether a block of the kind can have columns that are not neighbours in the
+// GEMM, as fused epilogues require.
 func fusesEpilogues(kind Kind) bool {
 	switch kind.(type) {
 	case Tiled, SIMT:

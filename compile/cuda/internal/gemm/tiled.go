@@ -6,7 +6,7 @@ import (
 )
 
 // Tiled is a tiled GEMM for any number of rows on tensor cores: a block of eight warps computes a
-// tile of the result, whose operands pass through shared memory in stages of K elements of k.
+// tile of the result. The operands pass through shared memory in stages of K elements of k.
 type Tiled struct {
 	Rows, Cols int
 	K          int
@@ -44,6 +44,6 @@ func (k Tiled) emit(w *writer) {
 	w.block(func(o *epilogue) {
 		o.ready()
 		w.sumBuffer()
-		w.product(tiledFunction, k.params(w), operands+", "+w.Dim(w.K.MatMul.K))
+		w.callHalf(tiledFunction, k.params(w), operands+", "+w.Dim(w.K.MatMul.K))
 	})
 }

@@ -10,15 +10,15 @@ import (
 // From 32 rows on a block pipeline is bound by the bandwidth of shared memory, and its warps wait
 // for each other. Hopper's tensor cores read both operands from shared memory, for four warps at
 // once (wgmma), and producer threads only fill stages. This needs code for sm_90a, which NVRTC
-// compiles from 12.1 on and no other GPU runs: an arch-specific variant.
+// compiles from 12.1 on and which runs on sm_90 only: an arch-specific variant.
 
-// WGMMA is for few rows on the tensor cores of sm_90a: Producers threads fill stages of K elements
-// of k with weights, and others with x. Consumers warpgroups share the block's columns. With
-// PingPong above 1 that many times as many ping-pong consumer warpgroups take stages in turn.
+// WGMMA is a GEMM of few rows on the tensor cores of sm_90a. Producers threads fill stages of K elements
+// of k with weights, and other threads fill them with x. A group of Consumers warpgroups computes the
+// block's columns. There are PingPong such groups, which take stages in turn (ping-pong).
 type WGMMA struct {
 	Rows, Cols int
 	Consumers  int
-	PingPong   int // 1: no turns
+	PingPong   int // groups of consumer warpgroups; 1: no ping-pong
 	Producers  int
 	K          int
 	Stages     int
@@ -26,14 +26,14 @@ type WGMMA struct {
 	MinBlocks  int
 }
 
-// SpecificArch is the architecture that has arch-specific variants.
+// SpecificArch is the architecture for which arch-specific variants are generated.
 const SpecificArch = 90
 
-// wgmmaRows is how many rows of its first operand an instruction of a warpgroup takes.
+// wgmmaRows is the number of rows of the first operand of a wgmma instruction.
 const wgmmaRows = 64
 
-// swizzleBytes is what matrices of 128-byte rows, whose parts are exchanged, must be
-// aligned to (PTX ISA, "Shared Memory Matrix Layout").
+// swizzleBytes is the alignment of matrices in the 128-byte swizzled layout (PTX ISA, "Shared Memory
+// Matrix Layout").
 const swizzleBytes = 1024
 
 // Name returns the suffix of the entry.
@@ -52,12 +52,12 @@ func (k WGMMA) Resources() Resources {
 // stageBytes is the shared memory of a stage.
 func (k WGMMA) stageBytes() int { return (k.Rows + k.Cols) * k.K * 2 }
 
-// producersOfX is how many threads fill stages with x: a warpgroup at most, since rows of x are
-// few.
+// producersOfX is the number of threads that fill stages with x: at most a warpgroup, because x has few
+// rows.
 func (k WGMMA) producersOfX() int { return min(k.Producers, 128) }
 
-// xFirst reports whether x is the first operand of an instruction, and not the weights: its rows
-// have to be as many as that takes.
+// xFirst reports whether x, and not the weights, is the first operand of wgmma. The first operand has
+// wgmmaRows rows.
 func xFirst(rows int) bool { return rows == wgmmaRows }
 
 const wgmmaFunction = "gemm_wgmma"
@@ -77,7 +77,7 @@ func (k WGMMA) emit(w *writer) {
 			n = k.Cols / k.Consumers
 		}
 		w.Generate(wgmmaInstruction(w.element(), n))
-		w.product(wgmmaFunction, k.params(w), operands+", "+w.Dim(w.K.MatMul.K))
+		w.callHalf(wgmmaFunction, k.params(w), operands+", "+w.Dim(w.K.MatMul.K))
 	})
 }
 
@@ -95,8 +95,8 @@ func wgmmaInstruction(dt string, n int) src.Snippet {
 `, dt, count, n, dt, dt, strings.Join(regs, ", "), count, count+1, strings.Join(sums, ", "))}
 }
 
-// columnStep is how far apart the columns of the GEMM are that a block's n-th and its (n+step)-th
-// are, if all that are so have the same distance; else 0.
+// columnStep returns the distance between the columns of the GEMM that are a block's columns n and
+// n+step. It returns 0 if this distance is not the same for all blocks and n.
 func (w *writer) columnStep(step int) int64 {
 	epilogues, blockCols := w.fused.Epilogues, w.r.Cols
 	if cols, known := w.K.Cols[0].Const(); !known || len(epilogues) == 0 && cols%int64(blockCols) != 0 {

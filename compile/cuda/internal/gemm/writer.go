@@ -17,7 +17,7 @@ type writer struct {
 	fused         *fusion.Fused
 	kind          Kind
 	r             Resources
-	does          string // a line about the kernel
+	does          string // describes the kernel in a line
 }
 
 // newWriter returns the writer of a kernel.
@@ -30,8 +30,8 @@ func newWriter(f *fusion.Fused, on cgen.GPU, kind Kind, r Resources) *writer {
 	return w
 }
 
-// block writes the body of a kernel whose blocks make a part of the result each: where it is, what
-// main writes to leave the sums in part, and the epilogue.
+// block writes the body of a kernel in which each block computes a part of the result: the position of
+// the part, the code of main, which leaves the sums in part, and the epilogue.
 func (w *writer) block(main func(o *epilogue)) {
 	m := w.K.MatMul
 	batch := w.place()
@@ -53,7 +53,7 @@ func (w *writer) block(main func(o *epilogue)) {
 // gridEnd is the largest extent of a grid along y and z.
 const gridEnd = 1<<16 - 1
 
-// place writes the block's position in the result, and returns its batch.
+// place writes the block's first row and its tile of columns, and returns the expression of its batch.
 func (w *writer) place() (batch string) {
 	k, r := w.K, w.r
 	last := len(k.Rows) - 1
@@ -68,13 +68,13 @@ func (w *writer) place() (batch string) {
 		w.Grid[0] = tiles.Mul(dim.Const(int64(r.Cluster)))
 		tile = fmt.Sprintf("blockIdx.x / %d", r.Cluster)
 	}
-	if k.MatMul.Select != nil { // a block for each row: more than the grid's y holds
+	if k.MatMul.Select != nil { // a block for each row: they may be more than the grid's y holds
 		row, tile = "blockIdx.x", "blockIdx.y"
 		w.Grid[0], w.Grid[1] = w.Grid[1], w.Grid[0]
 	}
 	batch = "blockIdx.z"
 	iv, known := nest.Bounds(k, batches)
-	many := !known || iv.Hi > gridEnd // batches: its z does not hold them either
+	many := !known || iv.Hi > gridEnd // there may be more batches than the grid's z holds
 	long := k.MatMul.Select == nil && min(w.kind.MaxRows(), nest.RowsRange(k).Hi) > gridEnd*int64(r.Rows)
 	switch {
 	case many && k.MatMul.Select != nil:
@@ -99,7 +99,7 @@ func (w *writer) place() (batch string) {
 	return batch
 }
 
-// column writes which column of the GEMM is the block's n-th, one that exists.
+// column writes the function that maps the block's n-th column to an existing column of the GEMM.
 func (w *writer) column() {
 	if len(w.fused.Epilogues) > 0 {
 		w.epilogueColumns()
@@ -151,27 +151,26 @@ func (w *writer) triggersEarly() bool {
 	return known && size <= earlyTriggerElements
 }
 
-// evictsFirst reports whether the kernel reads weights, each of them once, and the second-level
-// cache evicts them first: its blocks are for all rows that it serves.
+// evictsFirst reports whether the kernel loads weights with the policy evict-first. It does if it reads
+// each weight once, because every block computes all rows, and the result is small (evictFirstResult).
 func (w *writer) evictsFirst() bool {
 	cols, known := w.K.Cols[0].Const()
 	return w.weights() && len(w.K.Rows) == 1 && w.kind.MaxRows() <= int64(w.r.Rows) && known && cols <= evictFirstResult/4/w.kind.MaxRows()
 }
 
-// param is an argument of a template.
+// param is a template argument.
 type param struct {
 	name  string // of the template's parameter
 	value any
 }
 
-// pdlParams are what templates know of the second operand and of programmatic dependent launch.
+// pdlParams are the template arguments about the weights' cache policy and programmatic dependent launch.
 func (w *writer) pdlParams() []param {
 	return []param{{"EVICT_FIRST", w.evictsFirst()}, {"PREFETCH", w.prefetches()}, {"EARLY_TRIGGER", w.triggersEarly()}}
 }
 
-// product writes the call of a template on tensor cores, or of 16-bit operands, that leaves the
-// sums in part.
-func (w *writer) product(function string, params []param, args string) {
+// callHalf writes the call of a template for 16-bit operands that leaves the sums in part.
+func (w *writer) callHalf(function string, params []param, args string) {
 	w.Use(map[string]string{"bf16": "mma_bf16", "f16": "mma_f16"}[w.element()])
 	w.Use("cluster_rank")
 	if w.GPU.PDL() {
@@ -183,7 +182,7 @@ func (w *writer) product(function string, params []param, args string) {
 	w.call(function, params, args)
 }
 
-// call writes the call of a template; a block whose row chose no matrix leaves it out.
+// call writes the call of a template. A block whose matrix index is out of range skips the call.
 func (w *writer) call(function string, params []param, args string) {
 	values := make([]string, len(params))
 	for i, p := range params {

@@ -1,5 +1,5 @@
-// Package library plans GEMMs by a routine of the device: its operands and attributes, and the
-// kernel of what happens to its sums.
+// Package library plans GEMMs that a library routine of the device computes: the operands and attributes
+// of the routine, and the kernel of the epilogue.
 package library
 
 import (
@@ -13,7 +13,7 @@ import (
 	"pwc/program"
 )
 
-// Routine is the name of the routine, which package runtime/cuda/cublaslt has.
+// Routine is the name of the routine, which package runtime/cuda/cublaslt implements.
 const Routine = "cublaslt.matmul"
 
 // The routine's attributes.
@@ -28,33 +28,30 @@ const (
 	attrFrom     = "from"
 )
 
-// The number of rows from which the routine is faster than our own kernels, unless a measurement of
-// the GPU says otherwise: than SIMT GEMMs; if the routine's sums are short and its epilogue is a
-// launch of its own; and than cp.async pipelines. Where there are wgmma kernels the routine begins
-// behind the rows that they serve.
+// The routine serves from these numbers of rows on, unless a measurement of the GPU says otherwise.
+// With wgmma kernels it serves only more rows than they do.
 //
-// Measured on an H200 with cuBLASLt 13.1 by pwc tune, on Llama-3.1-8B and
-// Llama-3.2-1B: between the kernels around the GEMM and on cold weights. The
-// library reads weights at the same rate whatever the number of rows up to 128, but
-// its kernels do not start before the one before ends.
+// They were measured on an H200 with cuBLASLt 13.1 by pwc tune, on Llama-3.1-8B and Llama-3.2-1B, on
+// cold weights and with the kernels before and after the GEMM. The library reads weights at the same
+// rate for all numbers of rows up to 128, but its kernels start only when the previous kernel has ended.
 const (
-	rowsOfSIMT      = 17
-	rowsOfShort     = 33
-	rowsOfPipelines = 65
-	shortDepth      = 4096
+	rowsOfSIMT      = 17   // where the alternative is a SIMT GEMM
+	rowsOfShort     = 33   // at least, if the epilogue is a launch of its own and the depth is at most shortDepth
+	rowsOfPipelines = 65   // where the alternative is a cp.async pipeline
+	shortDepth      = 4096 // elements of a sum
 )
 
-// LeastRows is the least number of rows from which a measurement may let the routine serve.
+// LeastRows is the least number of rows from which a measurement may choose the routine.
 const LeastRows = 2
 
 // Call is a GEMM by the routine.
 type Call struct {
 	X, W     int32          // the kernel's arguments that the routine reads
-	Y        int32          // the one that it writes; -1: Temp
+	Y        int32          // the argument that the routine writes; -1: it writes Temp
 	Attrs    []program.Attr // of the routine
-	Temp     compile.Temp   // what the routine writes and Epilogue reads
-	Epilogue *loop.Kernel   // what happens to Temp, its last argument; nil: Y is the result
-	From     []int32        // the kernel's arguments that are the epilogue's others
+	Temp     compile.Temp   // the sums, which the routine writes and Epilogue reads
+	Epilogue *loop.Kernel   // the kernel's epilogue, with Temp as its last argument; nil: Y is the result
+	From     []int32        // the kernel's arguments that are the epilogue's arguments before Temp
 }
 
 // Match returns a GEMM as a call of the routine, and whether it can be one.
@@ -113,14 +110,15 @@ func Match(k *loop.Kernel) (*Call, bool) {
 	return call, true
 }
 
-// serves reports whether the routine multiplies operands of the dtype. The order of its sums depends
-// on the number of rows, which products of f32 have to allow.
+// serves reports whether the routine computes GEMMs with operands of the dtype. The order of its sums
+// depends on the number of rows, so it serves f32 only if the precision is not loop.Ordered.
 func serves(in dtype.DType, p loop.Precision) bool {
 	return in == dtype.BF16 || in == dtype.F16 || in == dtype.F32 && p != loop.Ordered
 }
 
-// pitch returns the step between rows of an operand of n rows, or, where it lies by depth, from one k
-// to the next. An operand may not repeat its elements.
+// pitch returns the step between the rows of an operand of n rows, or, if elements of the same k are
+// contiguous (byDepth), the step from one k to the next. ok is false if neither axis is contiguous, or
+// if rows may overlap.
 func pitch(k *loop.Kernel, o *loop.Operand, n dim.Dim) (pitch dim.Dim, byDepth, ok bool) {
 	wide := k.MatMul.K
 	if pitch = o.Row; !nest.IsConst(o.Col, 1) {
@@ -132,7 +130,8 @@ func pitch(k *loop.Kernel, o *loop.Operand, n dim.Dim) (pitch dim.Dim, byDepth, 
 	return pitch, byDepth, atLeast(k, pitch, wide)
 }
 
-// From is the number of rows from which the routine is faster, whatever its epilogue.
+// From returns the number of rows from which the routine is faster than the generated GEMM, without regard
+// to the epilogue.
 func From(k *loop.Kernel) int64 {
 	if depth, known := k.MatMul.K.Const(); known && depth%8 == 0 && nest.HalfOperands(k) {
 		return rowsOfPipelines
@@ -146,8 +145,7 @@ func fromAttr(rows int64) program.Attr {
 
 func isFrom(a program.Attr) bool { return a.Name == attrFrom }
 
-// ServesFrom returns attributes of the routine with another number of rows from which it
-// serves.
+// ServesFrom returns attributes of the routine that make it serve from the given number of rows on.
 func ServesFrom(attrs []program.Attr, rows int64) []program.Attr {
 	return append(slices.DeleteFunc(slices.Clone(attrs), isFrom), fromAttr(rows))
 }
@@ -158,7 +156,8 @@ func RowsServed(attrs []program.Attr) int64 {
 	return rows
 }
 
-// batchAxis returns the one axis that has several matrices, -1 if none has.
+// batchAxis returns the axis that has several matrices, or -1 if every axis has size 1. ok is false if
+// there are several such axes.
 func batchAxis(axes []dim.Dim) (batch dim.Dim, axis int, ok bool) {
 	axis = slices.IndexFunc(axes, func(d dim.Dim) bool { return !nest.IsConst(d, 1) })
 	if axis < 0 {
@@ -173,8 +172,8 @@ func atLeast(k *loop.Kernel, a, b dim.Dim) bool {
 	return known && iv.Lo >= 0
 }
 
-// plainStore returns where the sums go if all that happens to them is that they
-// are rounded to the result's dtype, and the argument that this is.
+// plainStore returns the access by which the sums are stored, and its argument, if the epilogue only
+// rounds the sums to the result's dtype; else nil and -1.
 func plainStore(k *loop.Kernel, in dtype.DType) (*loop.Access, int32) {
 	body := k.Phases[0].Body
 	if len(k.Phases[0].Row) > 0 || len(body) < 2 || body[0].Op != loop.Acc {
@@ -193,8 +192,8 @@ func plainStore(k *loop.Kernel, in dtype.DType) (*loop.Access, int32) {
 	return a, a.Arg
 }
 
-// setEpilogue makes a kernel of what happens to the sums: it reads them from memory, rounded to the
-// operands' dtype if every use of them is a cast to it, else in f32.
+// setEpilogue sets Epilogue to a kernel of the GEMM's epilogue, which reads the sums from memory. They
+// are stored in the operands' dtype if every use of them is a cast to it, else in f32.
 func (c *Call) setEpilogue(k *loop.Kernel, in dtype.DType) {
 	body := k.Phases[0].Body
 	sum := body[slices.IndexFunc(body, func(i loop.Instr) bool { return i.Op == loop.Acc })].Dst
@@ -224,7 +223,7 @@ func (c *Call) setEpilogue(k *loop.Kernel, in dtype.DType) {
 		}
 		return i
 	}
-	var row, after []loop.Instr // the row's loads and what is computed of them
+	var row, after []loop.Instr
 	for _, i := range k.Phases[0].Row {
 		row = append(row, move(i))
 	}

@@ -12,10 +12,10 @@ import (
 	"pwc/ir/dtype"
 )
 
-// AllReduceRows returns the most rows for which a kernel computes its loop.AllReduce itself; 0: it
-// never does. A block sums the rows that it goes on with, in receive buffers that a group has for
-// peer.Blocks blocks. It sends them to every rank in one round, so sizes for which two rounds are
-// faster are left to the routine.
+// AllReduceRows returns the largest number of rows for which a kernel computes its loop.AllReduce
+// itself, or 0 if it cannot. A block sums the rows that it processes, through receive buffers that a
+// group has for peer.Blocks blocks. It sends them to every rank in one round (one-shot). Sizes for which
+// two rounds are faster are left to the collective.
 func AllReduceRows(k *loop.Kernel, on cgen.GPU) int64 {
 	r := k.AllReduce
 	cols, known := nest.Product(k.Cols).Const()
@@ -51,5 +51,5 @@ func (e *writer) allReduce(rows dim.Dim, p rowSplit) {
 	e.Line("%s", peer.Call(dt.String(), fmt.Sprintf("a%d", r.Sum), fmt.Sprintf("a%d", r.Source), "first_byte", bytes, part))
 }
 
-// Each thread of a block needs a packet in a round.
+// This does not compile unless each thread of a block has a packet in a round.
 const _ = uint(peer.Packets - maxThreads)

@@ -9,11 +9,11 @@ import (
 	"pwc/ir/dim"
 )
 
-// elementThreads is the size of a block of a kernel whose threads do not talk to
-// each other: enough warps to fill any multiprocessor, few enough registers.
+// elementThreads is the size of a block of a kernel whose threads are independent: blocks of this size
+// can fill any multiprocessor with warps, and leave each thread enough registers.
 const elementThreads = 256
 
-// elementwise spreads all columns of all rows over threads.
+// elementwise writes a kernel that spreads all columns of all rows over threads.
 func (e *writer) elementwise() {
 	e.Threads = elementThreads
 	f := e.spread()
@@ -39,7 +39,7 @@ func (e *writer) spread() spread {
 	return f
 }
 
-// visitElements writes what a thread of the block does.
+// visitElements writes the code of a thread: its row and columns, and the instructions.
 func (e *writer) visitElements(f spread, block string) {
 	e.Line("const %s t = (%s)%s * %d + threadIdx.x;", e.Index(), e.Index(), block, elementThreads)
 	e.Line("if (t >= %s) return;", e.Dim(f.total))
@@ -70,8 +70,8 @@ func (e *writer) splitRow(r string, s *cgen.Context) {
 	s.Rows = e.Axes("i", r, e.K.Rows)
 }
 
-// splitColumns writes the indices of the column axes of the c-th group of
-// neighbouring columns, and its position.
+// splitColumns writes the indices of the column axes of the c-th group of neighbouring columns, and
+// the linear index of its first column.
 func (e *writer) splitColumns(c string, s *cgen.Context) {
 	if len(e.K.Cols) == 0 {
 		s.Pos = "0"

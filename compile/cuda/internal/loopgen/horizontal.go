@@ -10,11 +10,11 @@ import (
 	"pwc/ir/dim"
 )
 
-// maxHorizontal is the most kernels that run as one. Each takes up to a third of the
-// arguments that a kernel may have.
+// maxHorizontal is the largest number of kernels that run as one launch.
 const maxHorizontal = 3
 
-// FusesHorizontally reports whether kernels may run as one: pointwise nests, a few of them.
+// FusesHorizontally reports whether kernels may run as one launch: at most maxHorizontal pointwise
+// nests with at most 64 arguments together.
 func FusesHorizontally(ks []*loop.Kernel) bool {
 	args := 0
 	for _, k := range ks {
@@ -26,8 +26,8 @@ func FusesHorizontally(ks []*loop.Kernel) bool {
 	return len(ks) <= maxHorizontal && args <= 64
 }
 
-// Horizontal makes the source of pointwise nests that run as one: the first blocks are the first
-// nest's, and so on. Arguments follow one another.
+// Horizontal returns the source of pointwise nests that run as one launch. The first blocks are the
+// first nest's, and so on. Its arguments are those of the first nest, then those of the second, and so on.
 func Horizontal(ks []*loop.Kernel, on cgen.GPU) (cgen.Source, error) {
 	all := &loop.Kernel{Ranges: ks[0].Ranges}
 	parts := make([]*loop.Kernel, len(ks))

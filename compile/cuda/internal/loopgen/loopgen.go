@@ -1,5 +1,5 @@
-// Package loopgen makes the kernels of loop nests: elementwise, row by row, several that run side by
-// side, and the selection of the largest elements of a row.
+// Package loopgen generates the kernels of loop nests: elementwise nests, rowwise nests, horizontally
+// fused nests, and top-k.
 package loopgen
 
 import (
@@ -11,13 +11,13 @@ import (
 // writer writes a loop nest.
 type writer struct{ *cgen.Emitter }
 
-// newWriter returns a writer of a nest that is a kernel.
+// newWriter returns a writer of a nest, with an entry of its own.
 func newWriter(k *loop.Kernel, on cgen.GPU) *writer { return &writer{cgen.NewEmitter(k, on)} }
 
 // nest returns a writer of another nest that writes to the same entry.
 func (e *writer) nest(k *loop.Kernel) *writer { return &writer{e.Nest(k)} }
 
-// Source makes the source of a loop nest.
+// Source returns the source of a loop nest.
 func Source(k *loop.Kernel, on cgen.GPU) (cgen.Source, error) {
 	e := newWriter(k, on)
 	switch {

@@ -14,7 +14,7 @@ func (e *writer) start(list []loop.Instr, s *cgen.Context, buffer *reductionBuff
 		if s.Warps > 1 {
 			e.Line("__shared__ %s warp_partials%d[%d];", t, in.Dst, s.Warps)
 		}
-		if s.Cluster > 1 { // of two halves one may be read while the other is written
+		if s.Cluster > 1 { // double-buffered: a block may still read one half while another block writes the other
 			e.Line("__shared__ %s cta_partials%d[%d];", t, in.Dst, 2*s.Cluster)
 		}
 	}
@@ -42,7 +42,7 @@ func (e *writer) start(list []loop.Instr, s *cgen.Context, buffer *reductionBuff
 				n    int
 			}{{"warp_partials", s.Warps}, {"cta_partials", s.Cluster}} {
 				if x.n <= 1 {
-					continue // nobody else has a part
+					continue // there are no other partial results
 				}
 				e.Line("%s *const %s%d = (%s *)(reduction_buffer[%s] + %d);", r.Acc, x.name, in.Dst, r.Acc, buffer.half(), at/16)
 				at += bufferBytes(r.Acc, x.n)
@@ -55,7 +55,8 @@ func (e *writer) start(list []loop.Instr, s *cgen.Context, buffer *reductionBuff
 	}
 }
 
-// overWarps joins what the lanes of each warp have reduced, or those of a row.
+// overWarps writes the reduction over the lanes of each warp, or over the threads of a row if those are
+// part of a warp or rowsAcross apart.
 func (e *writer) overWarps(list []loop.Instr, s *cgen.Context, p rowSplit) {
 	for _, in := range list {
 		switch {
@@ -73,8 +74,7 @@ func (e *writer) overWarps(list []loop.Instr, s *cgen.Context, p rowSplit) {
 	}
 }
 
-// end writes the row values that a phase reduced. All of its reductions go through
-// each barrier together.
+// end writes the row values that a phase reduced. All its reductions share barriers.
 func (e *writer) end(list []loop.Instr, s *cgen.Context) {
 	reduced := slices.DeleteFunc(slices.Clone(list), func(in loop.Instr) bool { return !in.Op.Reduces() })
 	if len(reduced) > 0 && s.Warps > 1 {
@@ -92,7 +92,7 @@ func (e *writer) end(list []loop.Instr, s *cgen.Context) {
 	}
 }
 
-// overBlock joins what the warps of a block have reduced, and the blocks of a cluster.
+// overBlock writes the reduction over the warps of a block, and over the blocks of a cluster.
 func (e *writer) overBlock(reduced []loop.Instr, s *cgen.Context) {
 	e.Use("warp_reduce_shared")
 	for _, in := range reduced {
@@ -105,7 +105,7 @@ func (e *writer) overBlock(reduced []loop.Instr, s *cgen.Context) {
 		}
 		return
 	}
-	batches := sameReductions(reduced, e.Reduction, min(s.Warps, 32/s.Cluster)) // few messages go between blocks
+	batches := sameReductions(reduced, e.Reduction, min(s.Warps, 32/s.Cluster)) // blocks exchange a batch in parallel
 	for _, list := range batches {
 		r, first := e.Reduction(list[0]), list[0].Dst
 		if len(list) == 1 {
@@ -123,14 +123,15 @@ func (e *writer) overBlock(reduced []loop.Instr, s *cgen.Context) {
 			continue
 		}
 		e.Line("s%d = %s<%s, %d, %d, %d>(cta_partials%d);", first, e.Use("warp_reduce_segments"), r.Op, s.Cluster, len(list), bufferStride(r.Acc, s.Warps, s.Cluster), first)
-		for i, in := range slices.Backward(list) { // the first has them all till then
+		for i, in := range slices.Backward(list) { // backward, because the first accumulator has the results of all
 			e.Line("s%d = __shfl_sync(~0u, s%d, %d);", in.Dst, first, i*s.Cluster)
 		}
 	}
 }
 
-// sameReductions cuts a list of reductions into runs of one kind, of up to most each, that go
-// between blocks together. Accumulators of more than one number go alone.
+// sameReductions cuts a list of reductions into batches of consecutive ones of the same kind, at most
+// most in each, whose results blocks exchange together. An argmax, whose accumulator has an index, too, is
+// a batch of its own.
 func sameReductions(list []loop.Instr, of func(loop.Instr) cgen.Reduction, most int) [][]loop.Instr {
 	var out [][]loop.Instr
 	for _, in := range list {

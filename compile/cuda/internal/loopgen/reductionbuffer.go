@@ -2,17 +2,17 @@ package loopgen
 
 import "strconv"
 
-// reductionBuffer is the shared memory in which the warps of a block, and then the blocks of a
-// cluster (DSMEM), give each other what they have reduced. It is double-buffered: phases use one
-// half and the other in turns, so that no thread still reads what a phase writes since the barrier
-// of the phase before.
+// reductionBuffer is the shared memory through which the warps of a block, and then the blocks of a
+// cluster (DSMEM), exchange partial results. It is double-buffered: phases alternate between its halves.
+// A phase may write to its half without a barrier, because all threads have passed the barrier of the
+// phase before, and so have read the results of the phase that used this half last.
 type reductionBuffer struct {
 	bytes  int  // of a half
 	next   int  // the half of the next phase
-	rolled bool // the phase is a loop, of which each iteration uses the other half
+	rolled bool // the phase is a loop whose iterations alternate between the halves
 }
 
-// half is the half that a phase uses.
+// half returns the C expression of the index of the half that a phase uses.
 func (t *reductionBuffer) half() string {
 	switch {
 	case !t.rolled:
@@ -23,7 +23,7 @@ func (t *reductionBuffer) half() string {
 	return "(iteration + 1) % 2"
 }
 
-// roll writes a phase that is a loop of so many iterations.
+// roll calls phase to write a phase that is a loop of the given number of iterations.
 func (t *reductionBuffer) roll(iterations int, phase func()) {
 	if t == nil {
 		phase()
@@ -38,7 +38,7 @@ func (t *reductionBuffer) roll(iterations int, phase func()) {
 	}
 }
 
-// accBytes is at least the size of an accumulator.
+// accBytes is an upper bound of the size of an accumulator.
 func accBytes(acc string) int {
 	switch acc {
 	case "float", "int":
@@ -49,16 +49,17 @@ func accBytes(acc string) int {
 	return 16 // indexed_value
 }
 
-// bufferBytes is what n accumulators take, in steps of 16.
+// bufferBytes is the size of n accumulators, rounded up to 16 bytes.
 func bufferBytes(acc string, n int) int { return (accBytes(acc)*n + 15) / 16 * 16 }
 
-// bufferStride is the distance of reductions that follow one another, in accumulators.
+// bufferStride is the distance between consecutive reductions in the buffer, in accumulators.
 func bufferStride(acc string, warps, cluster int) int {
 	return (bufferBytes(acc, warps) + bufferBytes(acc, cluster)) / accBytes(acc)
 }
 
-// newReductionBuffer declares the memory that the largest phase needs; nil without a cluster, or a
-// loop of phases: else each phase of a block has memory of its own.
+// newReductionBuffer declares the memory that the largest phase needs. It returns nil if rows are
+// computed by one warp or thread, and for kernels without clusters and rolled loops, in which each
+// phase has shared memory of its own.
 func (e *writer) newReductionBuffer(p rowSplit, loops bool) *reductionBuffer {
 	if p.warps <= 1 || p.cluster == 1 && !loops {
 		return nil

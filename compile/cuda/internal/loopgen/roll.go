@@ -16,7 +16,7 @@ import (
 // iteration. Loop rolling makes one loop of consecutive phases that do the same. It cut the compile
 // time of the sampling kernel, which was twice that of the longest attention kernel, to a third.
 
-// leastIterations is the number of phases that are worth a loop.
+// leastIterations is the least number of phases that become a loop.
 const leastIterations = 3
 
 // rolled is a run of phases that become one loop.
@@ -28,7 +28,7 @@ type rolled struct {
 	carried    []loopCarried
 }
 
-// selected is a constant that differs between iterations.
+// selected is an operand that is another constant in each iteration.
 type selected struct {
 	name loop.Value
 	of   []loop.Value // by iteration
@@ -39,14 +39,14 @@ type loopCarried struct {
 	name  loop.Value
 	start loop.Value // what the first iteration reads; [loop.NoValue] if none reads it
 	next  loop.Value // what an iteration leaves
-	after loop.Value // the name that later phases have for what the last iteration leaves, or [loop.NoValue]
+	after loop.Value // the value by which later phases read the last iteration's result, or [loop.NoValue]
 }
 
 // origin is where an operand of an iteration comes from.
 type origin struct {
 	kind  originKind
-	at    int        // which instruction of the iteration, or of the previous one, makes it
-	value loop.Value // from outside: itself
+	at    int        // fromSame, fromPrevious: the index of the instruction that defines it
+	value loop.Value // fromOutside: the operand
 }
 
 type originKind uint8
@@ -61,8 +61,8 @@ const (
 // iteration is the instructions of a phase that have code, those of the row first.
 type iteration struct {
 	list []loop.Instr
-	rows int                // that are of the row
-	at   map[loop.Value]int // which instruction makes a value
+	rows int                // the number of instructions that are of the row
+	at   map[loop.Value]int // the index of the instruction that defines a value
 }
 
 // iteration returns a phase as an iteration.
@@ -70,7 +70,7 @@ func (e *writer) iteration(p loop.Phase) *iteration {
 	t := &iteration{at: make(map[loop.Value]int)}
 	for n, list := range [][]loop.Instr{p.Row, p.Body} {
 		for _, in := range list {
-			if in.Op == loop.Const || in.Op == loop.Dim { // stand where they are used
+			if in.Op == loop.Const || in.Op == loop.Dim { // they have no code of their own
 				continue
 			}
 			if in.Dst != loop.NoValue {
@@ -85,9 +85,10 @@ func (e *writer) iteration(p loop.Phase) *iteration {
 	return t
 }
 
-// rolledLoops finds the runs of phases that are loops, by their first ones. No phase of a run fills
-// the register cache, has a running sum, whose buffer the next iteration may not write yet, or an
-// index from memory, which is reported out of range with its own node.
+// rolledLoops finds the runs of phases that become loops, by the index of their first phase. A phase is
+// not part of a run if it fills the register cache; if it has a running sum, whose buffer the next
+// iteration may not overwrite yet; or if it has an index from memory, because a fault reports the node
+// of its phase.
 func (e *writer) rolledLoops(cache *cgen.Cache) map[int]*rolled {
 	iterations := make([]*iteration, len(e.K.Phases))
 	for i, p := range e.K.Phases {
@@ -107,7 +108,7 @@ func (e *writer) rolledLoops(cache *cgen.Cache) map[int]*rolled {
 	return out
 }
 
-// rolledLoop returns the longest run that begins with a phase, or nil.
+// rolledLoop returns the longest run that begins with phase first, or nil.
 func (e *writer) rolledLoop(first int, iterations []*iteration) *rolled {
 	n := 1
 	for first+n < len(iterations) && e.follows(iterations[first:first+n+1]) {
@@ -162,7 +163,7 @@ func (e *writer) follows(iterations []*iteration) bool {
 			return false
 		}
 		for j, v := range in.Args {
-			// The second iteration tells what is loop-carried; the first may read anything in its place.
+			// The second iteration shows which operands are loop-carried. The first iteration reads the start value there.
 			second := e.origin(iterations[1].list[i].Args[j], iterations, 1)
 			start := e.origin(a.Args[j], iterations, 0)
 			switch {
@@ -176,8 +177,8 @@ func (e *writer) follows(iterations []*iteration) bool {
 	return true
 }
 
-// escapes returns what later phases read of the last iteration, and whether they read nothing of the
-// others.
+// escapes returns the values of the last iteration that later phases read. ok is false if later phases
+// read values of other iterations.
 func (e *writer) escapes(first int, iterations []*iteration) (list []loop.Value, ok bool) {
 	last := len(iterations) - 1
 	for _, v := range e.readFrom(first + len(iterations)) {
@@ -196,7 +197,7 @@ func (e *writer) escapes(first int, iterations []*iteration) (list []loop.Value,
 	return list, true
 }
 
-// readFrom returns the values that a phase and those behind it read, with repetitions.
+// readFrom returns the values that a phase and later phases read, with repetitions.
 func (e *writer) readFrom(phase int) []loop.Value {
 	var out []loop.Value
 	for _, p := range e.K.Phases[phase:] {
@@ -210,7 +211,7 @@ func (e *writer) readFrom(phase int) []loop.Value {
 	return out
 }
 
-// fold makes one phase of the phases of a run.
+// fold returns a run of phases as a loop.
 func (e *writer) fold(iterations []*iteration, escapes []loop.Value) *rolled {
 	r := &rolled{e: e, iterations: len(iterations)}
 	last := iterations[len(iterations)-1]
@@ -246,9 +247,9 @@ func (e *writer) fold(iterations []*iteration, escapes []loop.Value) *rolled {
 	return r
 }
 
-// name makes a name for what differs between iterations, of the dtype of a value.
+// name adds a value for an operand that differs between iterations. It has the dtype of like.
 func (r *rolled) name(like loop.Value) loop.Value {
-	k := *r.e.K // other emitters have the kernel, too
+	k := *r.e.K // a copy, because other emitters may use the kernel
 	k.Values = append(slices.Clip(k.Values), loop.ValueInfo{DType: k.Values[like].DType, Row: true})
 	r.e.K = &k
 	return loop.Value(len(k.Values) - 1)

@@ -13,8 +13,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// phases is a kernel of phases that compute with values of the row: by name, each made once.
-// Names from ahead of them are loaded.
+// phases is a kernel whose phases compute values of the row. Values have names, each defined once.
+// Phase 0 loads the values that no other phase defines.
 type phases struct {
 	k     *loop.Kernel
 	names map[string]loop.Value
@@ -40,7 +40,7 @@ func (p *phases) value(name string) loop.Value {
 	return v
 }
 
-// phasesOf reads phases of "result = op operand operand", one or more of them parted by commas.
+// phasesOf parses phases. Each is one or more of "result = op operand operand", separated by commas.
 func phasesOf(text ...string) *phases {
 	p := &phases{&loop.Kernel{Phases: make([]loop.Phase, len(text)+1)}, make(map[string]loop.Value)}
 	for i, list := range text {
@@ -59,7 +59,8 @@ func phasesOf(text ...string) *phases {
 	return p
 }
 
-// loops describes the loops: phases, loop-carried values (start, next, name behind the loop), constants that iterations select.
+// loops describes the loops: first phase and number of phases, loop-carried values (start, next, name
+// after the loop), and constants that iterations select.
 func (p *phases) loops() string {
 	e := newWriter(p.k, cgen.GPU{})
 	called := func(v loop.Value) string {
@@ -129,15 +130,15 @@ func TestRolledLoops(t *testing.T) {
 	}
 }
 
-// TestRolledLoopsIndirect: what is looked up at a value of an iteration is of that trip alone, and who looks
-// up says so where the position is none.
+// TestRolledLoopsIndirect: a later phase that loads at an index reads the value with the index, so the
+// loop ends with the phase that computes it; phases that load at an index are not rolled.
 func TestRolledLoopsIndirect(t *testing.T) {
 	list := []string{"a = add s 1", "b = add a 1", "c = add b 1", "d = add c 1", "z = exp s"}
 	p := phasesOf(list...)
 	lookup := loop.Instr{Op: loop.Load, Dst: p.names["z"], Access: &loop.Access{Index: &loop.Index{At: p.names["c"]}}}
 	p.k.Phases[5].Row = []loop.Instr{lookup}
 	if got, want := p.loops(), "1+3: s>a>c"; got != want {
-		t.Errorf("looked up after it: %q, want %q", got, want)
+		t.Errorf("indexed load after the loop: %q, want %q", got, want)
 	}
 	p = phasesOf(list...)
 	for i := range 4 {
@@ -148,11 +149,11 @@ func TestRolledLoopsIndirect(t *testing.T) {
 		*row = slices.Insert(*row, 0, lookup)
 	}
 	if got := p.loops(); got != "" {
-		t.Errorf("looked up in it: %q", got)
+		t.Errorf("indexed loads in phases: %q, want no loop", got)
 	}
 }
 
-// TestRolledLoopsTypes: a name has one type.
+// TestRolledLoopsTypes: a loop-carried value has the same dtype in all iterations.
 func TestRolledLoopsTypes(t *testing.T) {
 	p := phasesOf("a = cast s", "b = cast a", "c = cast b", "d = cast c")
 	if got, want := p.loops(), "1+4: s>a"; got != want {

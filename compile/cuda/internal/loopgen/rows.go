@@ -10,7 +10,7 @@ import (
 	"pwc/ir/dim"
 )
 
-// rowwise gives each row to a thread, a warp or a block.
+// rowwise writes a kernel in which a thread, a warp, a block or a cluster computes a row.
 func (e *writer) rowwise() {
 	k := e.K
 	s := &cgen.Context{Width: nest.VectorWidth(e.K)}
@@ -46,7 +46,7 @@ func (e *writer) rowwise() {
 		e.allReduce(rows, p)
 	}
 	switch {
-	case p.across, p.warps > 0 && p.threads < warpLanes: // all join sums, so none ends
+	case p.across, p.warps > 0 && p.threads < warpLanes: // threads of several rows reduce together, so none may return
 		e.Line("const %s unclamped_row = %s, row = unclamped_row < %[3]s ? unclamped_row : %[3]s - 1;", ix, row, e.Dim(rows))
 		s.StoresRow = "lane == 0 && unclamped_row == row"
 	default:
@@ -70,7 +70,7 @@ func (e *writer) rowwise() {
 		}
 		e.start(ph.Body, s, buffer)
 		cond := cache.Reached(i, ph.Body)
-		if cond != "" { // of all lanes, which join their sums
+		if cond != "" { // the whole warp decides, because its lanes reduce together
 			e.Open("if (__any_sync(~0u, %s))", cond)
 		}
 		e.visit(i, ph.Body, s, p, cache, prefetched)
@@ -79,7 +79,7 @@ func (e *writer) rowwise() {
 			e.Close()
 		}
 		e.end(ph.Body, s)
-		if p.across { // one of the threads stores what follows
+		if p.across { // one thread of each row continues
 			e.Line("if (!(%s)) return;", s.StoresRow)
 		}
 	}
@@ -99,8 +99,9 @@ func (e *writer) rowwise() {
 	}
 }
 
-// prefetchRow loads the vectors that are the same for all rows and that no kernel writes, weights of
-// a norm, before the dependency wait: they come from memory, and are used after the reductions.
+// prefetchRow writes the loads of vectors that are the same for all rows and that no kernel writes, such
+// as the weights of a norm, before the dependency wait: they come from memory, and are used after the
+// reductions.
 func (e *writer) prefetchRow(s *cgen.Context, p rowSplit) cgen.Prefetched {
 	var out cgen.Prefetched
 	if !e.GPU.PDL() || s.Width == 1 || p.warps == 0 || !p.unrolled() || p.neighbours || len(e.K.Cols) != 1 {
@@ -139,7 +140,7 @@ func (e *writer) visit(phase int, list []loop.Instr, s *cgen.Context, p rowSplit
 			at.Running = true
 		}
 		whole := p.whole() && !scans
-		if whole { // outside of the unrolled loop, so that nothing stands between its iterations
+		if whole { // the condition is outside of the unrolled loop, so that no branch separates its iterations
 			e.Open("if (%s)", e.within(group, p))
 			defer e.Close()
 		}
@@ -152,7 +153,7 @@ func (e *writer) visit(phase int, list []loop.Instr, s *cgen.Context, p rowSplit
 		}
 		switch {
 		case p.exact(), whole:
-		case scans: // every thread has a part in the sums
+		case scans: // all threads take part in the scan
 			at.Live = "live"
 			e.Line("const bool live = %s;", e.within(group, p))
 		default:
@@ -177,8 +178,9 @@ func (e *writer) visit(phase int, list []loop.Instr, s *cgen.Context, p rowSplit
 	e.Columns(list, &at)
 }
 
-// within returns the condition that a thread has a group in an iteration of an unrolled loop:
-// known if every thread has, so that nothing stands between those iterations.
+// within returns the condition that a thread has a group in an iteration of an unrolled loop. For
+// iterations in which every thread has one the compiler can evaluate it, so that no branch separates
+// them.
 func (e *writer) within(group string, p rowSplit) string {
 	has := fmt.Sprintf("%s < %s", group, e.Dim(p.groups))
 	switch n, _ := p.groups.Const(); {
@@ -190,8 +192,8 @@ func (e *writer) within(group string, p rowSplit) string {
 	return has
 }
 
-// sumBefore writes, before the unrolled loop over a thread's neighbouring groups of
-// columns, what comes before them in a running sum, to which the loop adds.
+// sumBefore writes, before the unrolled loop over a thread's neighbouring groups of columns, the running
+// sum of all columns before them. The loop adds to it.
 func (e *writer) sumBefore(list []loop.Instr, s *cgen.Context, p rowSplit) {
 	at := *s
 	scan := list[slices.IndexFunc(list, func(in loop.Instr) bool { return in.Op == loop.CumSum })]

@@ -9,7 +9,7 @@ import (
 	"pwc/ir/dim"
 )
 
-// The number of columns decides what computes a row:
+// The number of columns decides how many threads compute a row:
 //   - one thread up to threadColumns columns;
 //   - one warp up to warpGroups groups of neighbouring columns, or as many lanes as there are groups
 //     if the kernel only reduces them (a head of 64 elements in bf16 has 8 groups);
@@ -26,7 +26,7 @@ const (
 	warpLanes      = 32
 	warpsEach      = 4 // of a block, if a warp computes a row
 	maxThreads     = 1024
-	maxCluster     = 8 // what every GPU with clusters can schedule
+	maxCluster     = 8 // the largest portable cluster size of CUDA
 	clusterThreads = 512
 	clusterGroups  = 8
 	clusterBlocks  = 2 // blocks of clusters per multiprocessor
@@ -115,8 +115,8 @@ func reducesAcross(k *loop.Kernel) bool {
 	return n <= reducedAcross && onlyReduces(k)
 }
 
-// rowSplit returns how a row is distributed. It depends on the number of columns alone, so that the
-// order of sums does not depend on the number of rows.
+// rowSplit returns how a row is distributed. It does not depend on the number of rows, so that the order
+// of sums does not, either.
 func (e *writer) rowSplit(s *cgen.Context) rowSplit {
 	k := e.K
 	p := rowSplit{groups: nest.Product(k.Cols), cluster: 1}

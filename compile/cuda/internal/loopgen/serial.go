@@ -10,10 +10,11 @@ import (
 	"pwc/ir/dim"
 )
 
-// leastParallel is the number of rows from which rows with different indices run in parallel.
+// leastParallel is the least known number of rows for which rows with different indices run in parallel.
 const leastParallel = 64
 
-// serial runs the rows in order; the threads share the columns.
+// serial writes a kernel that runs the rows in order; the threads share the columns. Many rows that
+// store at an index run in order only if they have the same index.
 func (e *writer) serial() {
 	k := e.K
 	if rows, known := nest.Product(k.Rows).Const(); known && rows >= leastParallel {
@@ -46,7 +47,8 @@ func (e *writer) serial() {
 	e.Close()
 }
 
-// rowIndex returns the index by which a row stores, if all of its stores have the same one.
+// rowIndex returns the index at which a row stores, if all of its stores have the same index, which is
+// a value of the row.
 func rowIndex(k *loop.Kernel) (loop.Value, bool) {
 	index, ok := loop.NoValue, len(k.Phases) == 1
 	for _, p := range k.Phases {
@@ -67,9 +69,9 @@ func rowIndex(k *loop.Kernel) (loop.Value, bool) {
 	return index, ok && index != loop.NoValue
 }
 
-// serialByIndex gives each index that is written a block: that of the first row with the index, which
-// runs all rows with it in order. The threads share the columns, so each element is one thread's.
-// Every block reads the indices of all rows, which are few bytes compared with the rows.
+// serialByIndex writes a kernel in which one block runs all rows with the same index, in order: the block
+// of the first such row. The threads share the columns, so only one thread writes to an element. Blocks
+// read the indices of all rows, which are few bytes compared with the rows.
 func (e *writer) serialByIndex(index loop.Value) {
 	k, ix := e.K, e.Index()
 	const warps = elementThreads / warpLanes
@@ -113,7 +115,7 @@ func (e *writer) serialByIndex(index loop.Value) {
 	}
 }
 
-// collect writes a bit for each thread of the block to hits.
+// collect writes the code that sets a bit of hits for each thread of the block.
 func (e *writer) collect(condition string) {
 	e.Line("{ const unsigned bits = __ballot_sync(~0u, %s); if (threadIdx.x %% %d == 0) hits[threadIdx.x / %d] = bits; }", condition, warpLanes, warpLanes)
 	e.Line("__syncthreads();")

@@ -8,13 +8,12 @@ import (
 	"pwc/compile/loop"
 )
 
-// selectThreads is the size of the block that selects in one row.
+// selectThreads is the number of threads of the block that selects the elements of a row.
 const selectThreads = 512
 
-// TopK makes the source of a topk: a block for each row finds the
-// largest element k times over, each time among those that come after the one
-// before. That reads a row k times, from the second-level cache, and needs no
-// memory of its own.
+// TopK returns the source of a topk. A block for each row finds the largest element k times, each time
+// among the elements that come after the previous one in the order. That reads a row k times, from the
+// second-level cache, and needs no scratch memory.
 func TopK(k *loop.Kernel, on cgen.GPU) cgen.Source {
 	e := newWriter(k, on)
 	t := k.TopK

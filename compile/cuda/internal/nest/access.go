@@ -8,8 +8,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// HalfOperands reports whether the operands of a GEMM are of one 16-bit type and
-// every 8 elements along k lie together, aligned to 16 bytes.
+// HalfOperands reports whether the operands of a GEMM have the same 16-bit float type, and elements
+// along k are contiguous and begin at a multiple of 16 bytes.
 func HalfOperands(k *loop.Kernel) bool {
 	m := k.MatMul
 	if m.Select != nil && !Multiple(m.Select.Stride, 8) {
@@ -31,10 +31,10 @@ func HalfOperands(k *loop.Kernel) bool {
 // accesses of 16 bytes for 32-bit elements.
 const maxWidth = 8
 
-// VectorWidth returns how many neighbouring columns a thread visits at once: as many
-// as fill 16 bytes of the narrowest argument that is read or written along the
-// columns, if every such access is then aligned whatever the sizes. Buffers are
-// aligned to 64 bytes, so offsets and strides decide.
+// VectorWidth returns how many neighbouring columns a thread visits at once, at most maxWidth: as many as
+// fill 16 bytes of the narrowest argument that is read or written along the columns, or half of that and
+// so on until every such access is aligned for all sizes. Buffers are aligned to 64 bytes, so offsets
+// and strides decide. With several scans the width is 1.
 func VectorWidth(k *loop.Kernel) int {
 	if len(k.Cols) == 0 {
 		return 1
@@ -102,8 +102,8 @@ func SameElements(a, b *loop.Access) bool {
 	return a.Arg == b.Arg && a.Offset.Equal(b.Offset) && same(a.Rows, b.Rows) && same(a.Cols, b.Cols)
 }
 
-// AcrossRows reports whether neighbouring elements in memory belong to
-// neighbouring rows, so that a thread for each row reads them together.
+// AcrossRows reports whether, in most accesses, neighbouring elements in memory belong to neighbouring
+// rows. Loads are then coalesced if neighbouring threads have neighbouring rows.
 func AcrossRows(k *loop.Kernel) bool {
 	along, across := 0, 0
 	for in := range Bodies(k) {

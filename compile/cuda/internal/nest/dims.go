@@ -7,7 +7,7 @@ import (
 	"pwc/ir/dim"
 )
 
-// Multiple reports whether d is a multiple of v whatever the symbols are.
+// Multiple reports whether d is a multiple of v for all values of the symbols.
 func Multiple(d dim.Dim, v int) bool {
 	if v == 1 || IsConst(d, 0) {
 		return true
@@ -30,7 +30,7 @@ func CeilDiv(a, b int64) int64 { return (a + b - 1) / b }
 // One is the dim 1.
 var One = dim.Const(1)
 
-// IsConst reports whether d is c whatever the symbols are.
+// IsConst reports whether d is the constant c.
 func IsConst(d dim.Dim, c int64) bool {
 	v, ok := d.Const()
 	return ok && v == c
@@ -47,8 +47,8 @@ func Bounds(k *loop.Kernel, d dim.Dim) (dim.Interval, bool) {
 // MaxIndex is the largest 32-bit index. It leaves room above an index for the threads of the last block.
 const MaxIndex = math.MaxInt32 - 1<<16
 
-// IndicesFit reports whether every number that addresses are made of is known to fit
-// in 32 bits.
+// IndicesFit reports whether every number in address computations of the kernel is known to fit in 32
+// bits.
 func IndicesFit(k *loop.Kernel) bool {
 	within := func(d dim.Dim) bool {
 		iv, ok := Bounds(k, d)

@@ -1,6 +1,6 @@
-// Package nest answers what a kernel of package loop is, for those that write CUDA C of it: how
-// wide its accesses may be, what is done once a row, which numbers its dims may have. It decides
-// nothing and writes nothing.
+// Package nest has queries about kernels of package loop, for the packages that generate CUDA C: how wide
+// accesses may be, whether a kernel works row by row, which values dims may have. It does not decide how a
+// kernel is generated.
 package nest
 
 import (
@@ -44,8 +44,7 @@ func Bodies(k *loop.Kernel) iter.Seq[loop.Instr] {
 	}
 }
 
-// WithArgs returns the kernel with other arguments: what was argument a is
-// argument number(a) of args.
+// WithArgs returns a copy of the kernel with the arguments args. Argument a becomes number(a).
 func WithArgs(k *loop.Kernel, args []loop.Arg, number func(a int32) int32) *loop.Kernel {
 	out := *k
 	out.Args = args
@@ -72,8 +71,8 @@ func WithArgs(k *loop.Kernel, args []loop.Arg, number func(a int32) int32) *loop
 	return &out
 }
 
-// OnlyStore returns the store of a kernel that has one, for each column of its last phase and at
-// an index that is not read from memory; else nil.
+// OnlyStore returns the store of a kernel that has exactly one store. It returns nil if the store is not
+// in the body of the last phase, or stores at an index that is read from memory.
 func OnlyStore(k *loop.Kernel) *loop.Instr {
 	if len(k.Phases) == 0 {
 		return nil
@@ -92,7 +91,7 @@ func OnlyStore(k *loop.Kernel) *loop.Instr {
 	return &last[at]
 }
 
-// Describe says in words what a kernel is, at the head of its source.
+// Describe returns the line about a kernel that its source begins with.
 func Describe(k *loop.Kernel) string {
 	return fmt.Sprintf("%s: rows %s, columns %s", k.Name, Extents(k.Rows), Extents(k.Cols))
 }
@@ -109,8 +108,8 @@ func Extents(ds []dim.Dim) string {
 	return s + "]"
 }
 
-// Rowwise reports whether something is done once a row, so that the threads of a
-// row must be told apart from others.
+// Rowwise reports whether a kernel reduces or scans columns, or does something once per row, so that
+// its code must assign rows to threads.
 func Rowwise(k *loop.Kernel) bool {
 	if len(k.Phases) > 1 {
 		return true

@@ -8,8 +8,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// copies is a nest of rows N that copies columns of an argument of one dtype to one of another,
-// from an offset on.
+// copies returns a kernel that copies N rows of cols columns from argument 0, from an offset on, to
+// argument 1, which has another dtype.
 func copies(cols int64, from, to dtype.DType, offset int64) *loop.Kernel {
 	one := []dim.Dim{dim.Const(1)}
 	row := []dim.Dim{dim.Const(cols)}
@@ -25,8 +25,8 @@ func copies(cols int64, from, to dtype.DType, offset int64) *loop.Kernel {
 	}
 }
 
-// TestVectorWidth: 16 bytes of the narrowest argument, as long as rows and offsets are aligned to
-// it.
+// TestVectorWidth: the width is 16 bytes of the narrowest argument, at most 8 columns, or less if rows
+// or offsets are not aligned to it.
 func TestVectorWidth(t *testing.T) {
 	for _, c := range []struct {
 		cols     int64
@@ -43,7 +43,7 @@ func TestVectorWidth(t *testing.T) {
 	}
 }
 
-// TestOnlyStore: a store in a row, of an index from memory, or beside another one is none.
+// TestOnlyStore: OnlyStore returns nil for a store per row, a store at an index from memory, and two stores.
 func TestOnlyStore(t *testing.T) {
 	k := copies(64, dtype.F32, dtype.F32, 0)
 	if s := OnlyStore(k); s == nil || s != &k.Phases[0].Body[2] {
