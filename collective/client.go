@@ -47,7 +47,7 @@ func dial(ctx context.Context, me hello, address string, o Options) (member, err
 // introduce sends the hello and waits until all ranks have joined.
 func (c *client) introduce(ctx context.Context, shown hello) error {
 	gone := func(err error) error {
-		return &LostError{Group: c.me.name, Ranks: []int{0}, What: "the rendezvous", Cause: described(err)}
+		return &LostError{Group: c.me.name, Ranks: []int{0}, What: "the rendezvous", Cause: err}
 	}
 	if err := c.link.write(frameHello, shown.encode()); err != nil {
 		return gone(err)
@@ -58,7 +58,7 @@ func (c *client) introduce(ctx context.Context, shown hello) error {
 		return fmt.Errorf("not all ranks came: %w", context.Cause(ctx))
 	}
 	if err != nil {
-		return gone(err)
+		return gone(explain(err, unheard, silence))
 	}
 	switch f.kind {
 	case frameWelcome:
@@ -111,7 +111,7 @@ func (c *client) exchange(ctx context.Context, what string, mine []byte, use fun
 		return err
 	}
 	if err := c.link.write(frameGive, encodeGive(what, mine)); err != nil {
-		c.fail(&LostError{Group: c.me.name, Ranks: []int{0}, What: what, Cause: described(err)})
+		c.fail(&LostError{Group: c.me.name, Ranks: []int{0}, What: what, Cause: err})
 	}
 	// Wait longer than rank 0 does: its answer names the missing ranks.
 	limit := time.NewTimer(c.limit + silence)

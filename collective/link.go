@@ -6,15 +6,20 @@ import (
 	"io"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 )
 
-// A process that ends closes its connections, which the other side sees at once. A process that hangs
-// and a host that is down are noticed after silence. This and the time of a frame bound the time until
-// all ranks know of a loss: ten seconds (C22).
+// A process that ends closes its connections; the other side sees this at once. A stopped process
+// (SIGSTOP) and a host that is down send no beats: their connections fail after the duration silence. A
+// rank that hangs in a running process still sends beats; [Options.Limit] bounds the wait for its calls.
+//
+// All ranks know of a loss within ten seconds (C22): one process within silence, the others within
+// sendLimit after that, which bounds a call that is blocked in a write, too.
 const (
 	beatEvery = time.Second
 	silence   = 6 * time.Second
+	sendLimit = 3 * time.Second // for a frame of any size; the largest has MaxExchange bytes for each rank
 )
 
 // link is a connection between two processes of a group. Any goroutine may call write.
@@ -25,15 +30,15 @@ type link struct {
 	mu sync.Mutex // of writes
 }
 
-// write sends a frame.
+// write sends a frame, and fails if the other process does not take it within sendLimit.
 func (l *link) write(k frameKind, payload []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := l.conn.SetWriteDeadline(time.Now().Add(silence)); err != nil {
+	if err := l.conn.SetWriteDeadline(time.Now().Add(sendLimit)); err != nil {
 		return err
 	}
 	_, err := l.conn.Write(appendFrame(nil, k, payload))
-	return err
+	return explain(err, "it did not take a message within", sendLimit)
 }
 
 // read returns the next frame that is not a beat.
@@ -41,7 +46,7 @@ func (l *link) read() (frame, error) {
 	for {
 		f, err := readFrame(patient{l.conn}, l.size)
 		if err != nil {
-			return f, described(err)
+			return f, explain(err, unheard, silence)
 		}
 		if f.kind != frameBeat {
 			return f, nil
@@ -49,10 +54,10 @@ func (l *link) read() (frame, error) {
 	}
 }
 
-// patient is a connection that times out after silence without bytes.
+// patient is a connection whose Read fails if no byte arrives for the duration silence.
 type patient struct{ conn net.Conn }
 
-// Read reads from the connection; each call has the whole time.
+// Read sets a new deadline for each call.
 func (p patient) Read(b []byte) (int, error) {
 	if err := p.conn.SetReadDeadline(time.Now().Add(silence)); err != nil {
 		return 0, err
@@ -60,14 +65,18 @@ func (p patient) Read(b []byte) (int, error) {
 	return p.conn.Read(b)
 }
 
-// described adds to the error of a connection what it means for the other process.
-func described(err error) error {
+// unheard is the cause if a read timed out.
+const unheard = "nothing was heard of it for"
+
+// explain wraps an error of a connection with its likely cause in the other process: the process ended,
+// or the text late, if limit was exceeded. Other errors are returned as they are.
+func explain(err error, late string, limit time.Duration) error {
 	var timeout net.Error
 	switch {
-	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
-		return fmt.Errorf("its process ended, or its connection: %w", err)
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return fmt.Errorf("its process or its connection ended: %w", err)
 	case errors.As(err, &timeout) && timeout.Timeout():
-		return fmt.Errorf("nothing was heard of it for %s: %w", silence, err)
+		return fmt.Errorf("%s %s: %w", late, limit, err)
 	}
 	return err
 }

@@ -257,7 +257,7 @@ func (s *server) meetFor(rank int, k *link, gives <-chan []byte, gone <-chan str
 				continue
 			}
 			if err := k.write(frameAll, answer); err != nil {
-				s.hub.end(&LostError{Group: s.hub.name, Ranks: []int{rank}, Cause: described(err)})
+				s.hub.end(&LostError{Group: s.hub.name, Ranks: []int{rank}, Cause: err})
 			}
 		case <-ended:
 			_ = k.write(frameEnd, encodeEnding(s.hub.reason()))

@@ -245,7 +245,7 @@ func (l *library) lost(r *ring) bool {
 }
 
 // toldWithin is how long a rank whose kernels ended without a result, or whose device is lost, waits
-// for the reason from the group: longer than it takes to notice a process that hangs (6 s).
+// for the reason from the group: longer than the 6 s after which the group loses a stopped process.
 const toldWithin = 7 * time.Second
 
 // check is the function for cuda.Device.AddCheck.
