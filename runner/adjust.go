@@ -10,10 +10,11 @@ import (
 
 // The functions that adjust logits before a token is chosen, and their states.
 //
-// A request whose logits are adjusted has a slot in three states, which have a number for
-// each token of the vocabulary: the token's bias, its count when the request got the slot,
-// which the host writes, and how often it was generated since, which @runner_count raises on
-// the device as tokens are sampled, so that a step does not wait until the host knows them.
+// A request with penalties or biases has a slot in three states. A slot has a number for each token
+// of the vocabulary. The host writes two of them when the request gets the slot: the token's bias,
+// and its count in the sequence. The third one counts how often the token was generated since.
+// @runner_count increments it on the device, so that a step need not wait until the host knows the
+// tokens.
 const (
 	adjustFunc = "runner_adjust"
 	countFunc  = "runner_count"
@@ -26,23 +27,23 @@ const (
 	slotsSymbol = "runner_slots"
 )
 
-// adjustStates are the states. It is never written.
+// adjustStates are the names of the states. The array is never written.
 var adjustStates = [...]string{biasState, countsState, generatedState}
 
-// inPrompt is the count of a token that only the prompt has. The whole part of a count is
-// how often the token was generated.
+// inPrompt is the count of a token that occurs only in the prompt. The integer part of a count is the
+// number of times that the token was generated.
 const inPrompt = 0.5
 
-// maskBits is the tokens of a word of a mask.
+// maskBits is the number of tokens in a word of a mask.
 const maskBits = 32
 
-// maskWords returns the words of a mask of a vocabulary.
+// maskWords returns the number of words of a mask.
 func maskWords(vocabulary int64) int64 { return (vocabulary + maskBits - 1) / maskBits }
 
 // adjusting adds the states and functions.
 func (s *sampler) adjusting(tokens dim.Dim, maxSlots int64) {
 	slots := s.b.Symbol(slotsSymbol, 1, maxSlots, ir.Load)
-	// Elements are written to the first two, and rows to the last.
+	// Scatters write single elements of the first two states, and rows of the last one.
 	s.b.State(biasState, ir.TypeOf(dtype.F32, slots.Mul(dim.Const(s.vocabulary))))
 	s.b.State(countsState, ir.TypeOf(dtype.F32, slots.Mul(dim.Const(s.vocabulary))))
 	s.b.State(generatedState, ir.TypeOf(dtype.F32, slots, dim.Const(s.vocabulary)))
@@ -51,7 +52,7 @@ func (s *sampler) adjusting(tokens dim.Dim, maxSlots int64) {
 	s.adjust(slots)
 }
 
-// mark emits @runner_mark, which writes elements of the states that are the host's.
+// mark emits @runner_mark, which writes elements of the two states that the host fills.
 func (s *sampler) mark(tokens dim.Dim) {
 	f := s.b.Func(markFunc)
 	f.SetLoc("sampling")
@@ -64,9 +65,9 @@ func (s *sampler) mark(tokens dim.Dim) {
 	f.Return()
 }
 
-// count emits @runner_count, which counts what was sampled for the rows with a slot, no two
-// of which have the same. It writes whole rows: where scatter takes its positions from a
-// padded parameter, and not from what was sampled, padded rows are safe.
+// count emits @runner_count, which counts the sampled token of each row with a slot. No two rows have
+// the same slot. The scatter writes whole rows, so its indices are %slot, which is -1 in padded rows,
+// and not the sampled tokens, which have any value there.
 func (s *sampler) count() {
 	f := &sampleBuilder{emitter: emitter{s.b.Func(countFunc)}}
 	f.f.SetLoc("sampling")
@@ -80,10 +81,10 @@ func (s *sampler) count() {
 	f.f.Return()
 }
 
-// adjust emits @runner_adjust, which adjusts logits where they lie, in vLLM's order
-// (vllm/v1/sample/sampler.py): bias, repetition penalty as transformers'
-// RepetitionPenaltyLogitsProcessor, frequency and presence penalty as in OpenAI's API; and
-// what the mask does not allow becomes -∞.
+// adjust emits @runner_adjust, which adjusts logits in place, in vLLM's order
+// (vllm/v1/sample/sampler.py): bias, repetition penalty as in transformers'
+// RepetitionPenaltyLogitsProcessor, frequency and presence penalty as in OpenAI's API. Logits of
+// tokens that the mask does not allow become -∞.
 func (s *sampler) adjust(slots dim.Dim) {
 	f := &sampleBuilder{emitter: emitter{s.b.Func(adjustFunc)}}
 	f.f.SetLoc("sampling")
@@ -116,7 +117,7 @@ func (s *sampler) adjust(slots dim.Dim) {
 	f.f.Return(f.f.Latest(f.logits))
 }
 
-// allowed returns which tokens a mask allows: bit j of word i is that of token 32·i + j.
+// allowed unpacks a mask to one boolean for each token. Bit j of word i belongs to token 32·i + j.
 func (f *sampleBuilder) allowed(s *sampler, mask ir.Value, words int64) ir.Value {
 	bits := make([]float64, maskBits)
 	for j := range bits {

@@ -1,8 +1,8 @@
 package runner
 
-// blocks is the free blocks of the KV cache.
+// blocks has the free blocks of the KV cache.
 type blocks struct {
-	free  []int32 // the last is handed out next
+	free  []int32 // grow takes from the end
 	total int
 }
 
@@ -14,8 +14,8 @@ func newBlocks(n int) blocks {
 	return b
 }
 
-// grow appends free blocks to a sequence's until it has n, and reports whether
-// there were enough; if not it takes none.
+// grow appends free blocks to the list of a sequence until it has n. If there are not enough, it
+// appends no block and reports false.
 func (b *blocks) grow(list []int32, n int) ([]int32, bool) {
 	more := n - len(list)
 	if more > len(b.free) {
@@ -28,7 +28,7 @@ func (b *blocks) grow(list []int32, n int) ([]int32, bool) {
 	return list, true
 }
 
-// give takes the blocks of a sequence back.
+// give frees the blocks of a list and returns the empty list.
 func (b *blocks) give(list []int32) []int32 {
 	b.free = append(b.free, list...)
 	return list[:0]

@@ -2,18 +2,18 @@ package runner
 
 import "pwc/ir"
 
-// Bounds is what a language model's module says of its inputs: indices beyond them are
-// out of range (C12).
+// Bounds are the bounds of a language model's inputs. Ids, and positions that index a table, are
+// out of range beyond them (C12).
 type Bounds struct {
 	IDs       int64 // token ids are in [0, IDs); 0: unknown
-	Positions int64 // tokens of the longest sequence; 0: unknown
-	Learned   int64 // positions that tables have rows for; 0: no table is indexed by them
+	Positions int64 // positions are in [0, Positions), so this is the length of the longest sequence; 0: unknown
+	Learned   int64 // rows of the smallest table that positions index; 0: no such table
 }
 
-// BoundsOf returns the bounds of a module with @forward(ids, positions) and @logits. Of
-// ids they are the rows of every table that @forward looks them up in, and the columns of
-// the logits; of positions the module's context, and the rows of every table that they are
-// looked up in, such as GPT-2's learned positions. A module without those functions has none.
+// BoundsOf returns the bounds of a module with @forward(ids, positions) and @logits, and zeros for
+// other modules. IDs is the minimum of the columns of the logits and the rows of each table that ids
+// index in @forward. Positions is the minimum of the module's context and the rows of each table
+// that positions index, such as GPT-2's learned positions.
 func BoundsOf(m *ir.Module) Bounds {
 	var b Bounds
 	least := func(bound *int64, n int64) {

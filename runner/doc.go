@@ -1,23 +1,21 @@
-// Package runner serves a language model with continuous batching over a paged
-// KV cache. It embeds package piecewise as any program would, through its public
-// API, and is meant to be read: what a model runner must do at every step is
-// here, and what a server adds around it (tokens from text, HTTP: package
-// serve) is not. Ranks of a divided model follow the runner that schedules (Options.Peers).
+// Package runner serves a language model with continuous batching over a paged KV cache. It is an
+// example of an embedder: it uses only the public API of package piecewise. The work that a server
+// adds to a model runner, such as tokens from text and HTTP, is in package serve.
 //
-// Requests join and leave at every step. A step has one row for each request
-// that decodes, and beside them prompts in chunks, up to [Options.MaxTokens]
-// rows; it is padded to a captured size. When the cache has no block left the
-// last request in the order of priority and arrival gives its blocks back and is
-// computed anew later, and no token of it changes or is lost.
+// Requests join and leave at every step. A step has one row for each request that decodes, and
+// chunks of prompts in further rows, up to [Options.MaxTokens] rows. It is padded to a captured size.
+// If the KV cache has no free block, the runner preempts the last request in the order of priority
+// and arrival: it frees the request's blocks and computes its tokens again later. The answer stays
+// the same, and no token is lost.
 //
-// A step is a run of four functions of one module: the model's @forward and
-// @logits, and two of those that [New] adds to it, which choose tokens on the
-// device and hand them to the next step there. The host issues a step before it knows
-// what the one before it sampled; only ids reach it. What a request ends with is
-// therefore seen one step late, at the cost of a row.
+// A step runs functions of one module: the model's @forward and @logits, and functions that [New]
+// adds ([WithSampling]). These choose tokens on the device and pass them to the next step on the
+// device. The host issues a step before it has read the tokens that the previous step sampled, so
+// it finds a stop token one step late, which costs one row. A [LogitsProcessor] makes the host wait.
 //
-// The order is [New] → [Runner.Plan] → [Runner.Load] → [Runner.Submit] and
-// [Runner.Run], or [Runner.Step] by Step → [Runner.Close]. Submit, Stats and the
-// methods of a [Sequence] may be called from any goroutine. The package starts
-// none.
+// The order of calls is [New], [Runner.Plan], [Runner.Load], [Runner.Submit] with [Runner.Run] or
+// [Runner.Step], [Runner.Close]. Any goroutine may call Submit, Stats, Drain, Close, and the methods
+// of a [Sequence]. The package starts goroutines only for [Options.Peers]: one for each, until Close.
+//
+// With [Options.Peers] or [Options.Processes], several ranks run one model. Rank 0 schedules.
 package runner

@@ -9,7 +9,7 @@ import (
 	"pwc/ir/padding"
 )
 
-// language is what the runner needs to know of a language model.
+// language describes the parts of a language model that the runner uses.
 type language struct {
 	tokens, rows string   // batch symbols: N of @forward, M of @logits
 	params       []string // of @forward: ids, positions; of @logits: hidden states, rows
@@ -17,14 +17,14 @@ type language struct {
 	blocks       string // load symbol: blocks of the cache
 	blockSize    int64
 	bounds       Bounds
-	maxTokens    int64 // of a step, by the model's own range
-	maxRows      int64
-	maxBlocks    int64
+	maxTokens    int64 // rows of a step: the end of the range of N
+	maxRows      int64 // rows of @logits: the end of the range of M
+	maxBlocks    int64 // the end of the range of blocks
 }
 
 // inspect finds the parts of a language model: @forward(ids i32[N], positions
 // i32[N]) → hidden states, @logits(hidden states, rows i32[M]) → f32[M, V], and
-// its states, the caches C[B, 2, S, KVH, D] of "attention::paged".
+// its states, which are KV caches C[B, 2, S, KVH, D] of "attention::paged".
 func inspect(m *ir.Module) (*language, error) {
 	if m == nil {
 		return nil, fmt.Errorf("runner: %w", ir.ErrNoModule)
@@ -55,7 +55,7 @@ func inspect(m *ir.Module) (*language, error) {
 		return nil, fmt.Errorf("runner: @logits must take rows i32[M] and return f32[M, vocabulary]")
 	}
 	if lm.vocabulary, ok = lg.ResultTypes[0].Shape[1].Const(); !ok || lm.vocabulary < 1 {
-		return nil, fmt.Errorf("runner: @logits returns %s, whose vocabulary is no constant", lg.ResultTypes[0])
+		return nil, fmt.Errorf("runner: @logits returns %s: the vocabulary size must be a constant of at least 1", lg.ResultTypes[0])
 	}
 	lm.bounds = BoundsOf(m)
 	lm.maxTokens, lm.maxRows = m.Symbol(lm.tokens).Hi, m.Symbol(lm.rows).Hi
@@ -78,19 +78,19 @@ func (lm *language) inspectCaches(m *ir.Module) error {
 		symbol := m.Symbol(s.Type.Shape[0].String())
 		size, ok := s.Type.Shape[2].Const()
 		if symbol == nil || symbol.Kind != ir.Load || !ok || size < 1 {
-			return fmt.Errorf("runner: state @%s is %s; its first extent must be a load symbol, its third the tokens of a block", s.Name, s.Type)
+			return fmt.Errorf("runner: state @%s is %s; dimension 0 must be a load symbol, dimension 2 the constant number of tokens of a block", s.Name, s.Type)
 		}
 		if lm.blocks != "" && (lm.blocks != symbol.Name || lm.blockSize != size) {
-			return fmt.Errorf("runner: state @%s is %s; other caches have %s blocks of %d tokens, and one table serves all", s.Name, s.Type, lm.blocks, lm.blockSize)
+			return fmt.Errorf("runner: state @%s is %s; other caches have %s blocks of %d tokens, and all caches share one block table", s.Name, s.Type, lm.blocks, lm.blockSize)
 		}
 		lm.blocks, lm.blockSize, lm.maxBlocks = symbol.Name, size, symbol.Hi
 	}
 	if lm.blocks == "" {
-		return fmt.Errorf("runner: module %q has no caches", m.Name)
+		return fmt.Errorf("runner: module %q has no KV cache: it needs a state [blocks, 2, block size, heads, size]", m.Name)
 	}
 	for _, s := range m.Symbols {
 		if s.Kind == ir.Load && s.Name != lm.blocks && !m.IsRank(s.Name) {
-			return fmt.Errorf("runner: load symbol %s is no number of blocks", s.Name)
+			return fmt.Errorf("runner: load symbol %s is not the number of cache blocks %s, and the runner has no value for it", s.Name, lm.blocks)
 		}
 	}
 	return nil

@@ -53,7 +53,7 @@ type scores struct {
 	scored int             // known elements of prompt, with element 0, which has no log probability
 }
 
-// newScores returns nil for a request that asks for none.
+// newScores returns nil for a request without Logprobs.
 func newScores(q *Request) *scores {
 	if !q.Logprobs.Answer && !q.Logprobs.Prompt {
 		return nil
@@ -124,7 +124,7 @@ func (s *sampler) score(name, token string, dt dtype.DType) {
 	f.f.Return(own, f.op("sub", best[0], whole), best[1])
 }
 
-// top is how many of the most probable tokens the functions find.
+// top returns the number of most probable tokens that the functions find.
 func (s *sampler) top() int64 { return min(MaxLogprobs, s.vocabulary) }
 
 // promptRow is a row of a step that scores a token of a prompt.
@@ -226,7 +226,8 @@ func (r *Runner) runLogprobs(s *step, logits piecewise.Result) error {
 	})
 }
 
-// runPromptLogprobs scores tokens of prompts, as many rows at a time as @logits takes.
+// runPromptLogprobs scores tokens of prompts, in parts of at most MaxSequences rows, which @logits
+// takes.
 func (r *Runner) runPromptLogprobs(s *step, hidden piecewise.Results) error {
 	for at := 0; at < len(s.prompts); at += r.opts.MaxSequences {
 		part := s.prompts[at:min(at+r.opts.MaxSequences, len(s.prompts))]

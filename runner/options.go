@@ -18,72 +18,78 @@ var (
 	ErrRequest     = errors.New("runner: the request cannot be served") // refused by Submit
 	ErrQueueFull   = errors.New("runner: the queue is full")            // a [QueueFullError]
 	ErrDraining    = errors.New("runner: draining, no request is accepted")
-	ErrNotANumber  = errors.New("runner: the logits have no largest finite number")
+	ErrNotANumber  = errors.New("runner: the largest logit is not finite: it is NaN or infinite, or every token is masked")
 	ErrMemory      = errors.New("runner: the model does not fit") // a [MemoryError]
 	ErrPreparation = errors.New("runner: the options do not fit the model")
 )
 
-// Options is how a model is served. Backend.Device (or a pool's), Backend.Target
-// and one of Blocks, MaxBlocks, MemoryBytes and a device that knows its memory are required.
+// Options says how a model is served. Backend.Device and Backend.Compile.Compiler are required. If
+// the device does not report its memory, one of Blocks, MaxBlocks and MemoryBytes is required, too.
 type Options struct {
-	// Backend is what piecewise.New gets. Max, Symbols, Aliases and DecodeRows are set by
-	// the runner, which also makes the pool. Where CaptureSizes is nil it is vLLM's default
-	// list: up to min(2 × MaxSequences, 512) and MaxTokens, with the largest decode step;
-	// if Frozen, up to min(MaxTokens, 512), because no step may go uncaptured. Sizes and
-	// ranges above MaxTokens are an error.
+	// Backend has the options for piecewise.New. The runner makes the pool, and sets Memory.Max,
+	// Memory.Symbols, Memory.Aliases and Capture.DecodeRows; a caller that sets one gets an error.
+	//
+	// If Capture.Sizes is nil, the runner takes vLLM's default list up to
+	// min(2 × MaxSequences, MaxTokens, 512), or up to min(MaxTokens, 512) if Frozen, because then
+	// every step needs a graph. It adds MaxSequences if the list ends below it. In mode
+	// full-decode-only it drops the sizes above the one that holds MaxSequences rows. Capture
+	// sizes, compile sizes and range endpoints above MaxTokens are an error.
 	Backend piecewise.Options
 
-	MaxSequences int // requests in a step; 0: 64
-	MaxTokens    int // rows of a step, at least MaxSequences; 0: 512, or MaxSequences if that is more
-	MaxLength    int // tokens of a sequence, prompt and answer; 0: 4096, or what the cache holds or the model has positions for if that is less
+	MaxSequences int // requests in a step; 0: 64, or fewer if the model takes fewer
+	MaxTokens    int // rows of a step, at least MaxSequences; 0: max(512, MaxSequences), or fewer if the model takes fewer
+	MaxLength    int // tokens of a sequence, prompt and answer; 0: the minimum of 4096, the tokens of the cache, and the model's positions
 
-	// MaxAdjusted is the most requests in a step that have penalties or biases: others wait.
-	// Each takes 12 bytes for each token of the vocabulary ([Plan.AdjustmentBytes]). 0: 64, or
-	// MaxSequences if that is less.
+	// MaxAdjusted is the largest number of running requests with penalties or biases; further ones
+	// wait. Each takes 12 bytes for each token of the vocabulary ([Plan.AdjustmentBytes]).
+	// 0: min(64, MaxSequences).
 	MaxAdjusted int
 
-	// MaxQueue is the most requests that wait for their first step; Submit refuses others
-	// with a [QueueFullError]. 0: no limit.
+	// MaxQueue is the largest number of requests that wait for their first step; Submit refuses
+	// further ones with a [QueueFullError]. 0: no limit.
 	MaxQueue int
 
-	// Blocks is the number of blocks of the KV cache; 0: as many as fit into
-	// MemoryBytes beside everything else, and no more than MaxSequences sequences
-	// of MaxLength can use.
+	// Blocks is the number of blocks of the KV cache. 0: the number that fits into the memory that
+	// everything else leaves, at most MaxBlocks, and at most what MaxSequences sequences of
+	// MaxLength tokens can use.
 	Blocks int
 
-	// MaxBlocks limits the blocks of the cache if Blocks is 0, for callers that know the requests
-	// that run at once; 0: no limit.
+	// MaxBlocks limits the blocks of the cache if Blocks is 0, for callers that know their requests;
+	// 0: no limit.
 	MaxBlocks int
 
-	// MemoryBytes is what the runner may take of the device; 0: MemoryFraction of
-	// the device's memory.
+	// MemoryBytes is the device memory that the runner may allocate; 0: MemoryFraction of the
+	// device's memory.
 	MemoryBytes    int64
 	MemoryFraction float64 // 0: 0.9
 
-	// Peers are the other devices of a model that several run together (ir.Module.World), each
-	// with its ops; Backend.Device is rank 0. The devices have joined the module's groups.
+	// Peers are the other devices of a model that several devices run together (ir.Module.World),
+	// each with its ops. Backend.Device is rank 0. The devices must have joined the module's groups.
 	Peers []Peer
 
 	// Processes, if not nil, are processes that each run one rank of such a model, on one or several
-	// hosts: Backend.Device is this process's rank. All have the same model and options. Rank 0 is used
-	// as any runner, the others with Load and Run alone. They learn of each step in an exchange
-	// before it, so rank 0 calls [Runner.Run], or Step at least once a minute.
+	// hosts. Backend.Device is the device of this process's rank. All processes need the same model
+	// and options. Rank 0 takes requests like any runner; the callers of the other ranks call Load,
+	// Run and Close. These ranks wait at most a minute for the exchange that describes the next step,
+	// so rank 0 must call [Runner.Run], or Step at least once a minute.
 	Processes Processes
 
-	// Fail, if not nil, is told of a rank that cannot go on, on any goroutine: it ends the
-	// rank's groups, so that no other rank waits for it. collective.Group.Fail does.
+	// Fail, if not nil, is called on any goroutine when a rank fails. It must end the rank's groups
+	// (collective.Group.Fail), so that no other rank waits for the failed one.
 	Fail func(rank int, cause error)
 
 	Observer Observer // nil: costs nothing
 }
 
-// Observer is told what a runner does, on the goroutine that steps, and must
-// return quickly.
+// Observer observes a runner. The goroutine that calls Step, Run or Close calls its methods and
+// holds the runner's lock meanwhile, so they must return quickly and call none of these three.
 type Observer interface {
-	// Stepped: a step was issued, and the one before it was read.
+	// Stepped is called after a step: one was issued unless Step.Rows is 0, and the previous one
+	// was read.
 	Stepped(Step)
 
-	// Finished: a request has ended, and says how. Done is closed when Finished has returned.
+	// Finished is called when a request has ended; Sequence.Reason says why. Sequence.Done is
+	// closed after Finished returns.
 	Finished(*Sequence)
 }
 
@@ -95,8 +101,9 @@ const (
 	defaultAdjusted  = 64
 )
 
-// Resolve returns the options for a model with what they leave out, as New takes
-// them: the length of sequences is only a bound of what New will choose.
+// Resolve returns the options with New's defaults for a model. MaxLength is an upper bound: New
+// may choose less if the cache is small. Do not pass the result to New, which refuses a MaxLength
+// that the cache cannot hold.
 func (o Options) Resolve(m *ir.Module) (Options, error) {
 	lm, err := inspect(m)
 	if err != nil {
@@ -126,7 +133,7 @@ func (o *Options) defaults(lm *language) error {
 		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{ErrPreparation}, args...)...))
 	}
 	if o.Backend.Memory.Max != nil || o.Backend.Memory.Symbols != nil || o.Backend.Memory.Aliases != nil || o.Backend.Pool != nil || o.Backend.Capture.DecodeRows != 0 {
-		bad("Options.Backend sets Max, Symbols, Aliases, DecodeRows or Pool, which the runner sets")
+		bad("Options.Backend must leave Pool, Memory.Max, Memory.Symbols, Memory.Aliases and Capture.DecodeRows unset: the runner sets them")
 	}
 	if o.MaxSequences < 1 || int64(o.MaxSequences) > lm.maxRows {
 		bad("MaxSequences %d is not in [1, %d], the rows that @logits takes", o.MaxSequences, lm.maxRows)
@@ -171,21 +178,19 @@ func (o *Options) defaults(lm *language) error {
 	if o.Backend.Capture.Sizes == nil && o.Backend.Capture.Mode != piecewise.None && len(errs) == 0 {
 		o.Backend.Capture.Sizes = o.captureSizes()
 	}
-	// A frozen backend refuses runs above its largest size, which would end requests
-	// that are under way.
+	// A frozen backend refuses runs above its largest size. Such a run would end running requests.
 	most, what := o.MaxTokens, "steps of up to MaxTokens"
 	if o.Backend.Capture.Mode == piecewise.FullDecodeOnly {
 		most, what = o.MaxSequences, "decode steps of up to MaxSequences"
 	}
 	if c := o.Backend.Capture.Sizes; o.Backend.Frozen && len(c) > 0 && o.Backend.Capture.Mode != piecewise.None && slices.Max(c) < int64(most) {
-		bad("Backend.Frozen, but %s %d rows would run uncaptured: the largest of Backend.CaptureSizes is %d", what, most, slices.Max(c))
+		bad("Backend.Frozen, but %s %d rows would run uncaptured: the largest of Backend.Capture.Sizes is %d", what, most, slices.Max(c))
 	}
 	return errors.Join(errs...)
 }
 
-// captureSizes returns the default list: vLLM's, up to min(2 × max_num_seqs, 512) and the
-// rows of a step (VllmConfig._set_cudagraph_sizes in vllm/config/vllm.py), with the largest
-// decode step in it.
+// captureSizes returns the default list: vLLM's up to min(2 × max_num_seqs, max_num_batched_tokens,
+// 512) (VllmConfig._set_cudagraph_sizes in vllm/config/vllm.py), extended to the largest decode step.
 func (o *Options) captureSizes() []int64 {
 	top := min(2*int64(o.MaxSequences), int64(o.MaxTokens))
 	if o.Backend.Frozen {
@@ -195,14 +200,13 @@ func (o *Options) captureSizes() []int64 {
 	if top := list[len(list)-1]; top < int64(o.MaxSequences) {
 		list = append(list, int64(o.MaxSequences))
 	}
-	if o.Backend.Capture.Mode == piecewise.FullDecodeOnly { // larger ones would have no use
+	if o.Backend.Capture.Mode == piecewise.FullDecodeOnly { // larger sizes would be unused
 		list = slices.DeleteFunc(list, func(n int64) bool { return n > covering(list, int64(o.MaxSequences)) })
 	}
 	return list
 }
 
-// covering returns the smallest of the sizes that holds n rows, or n: rows that
-// are sampled are padded like the others.
+// covering returns the smallest size that is at least n, or n if all are smaller.
 func covering(sizes []int64, n int64) int64 {
 	best := int64(-1)
 	for _, s := range sizes {
@@ -216,9 +220,8 @@ func covering(sizes []int64, n int64) int64 {
 	return best
 }
 
-// BestMode returns the mode that serves decode steps from one graph and others
-// in pieces, where every extern op that the model is cut at can be captured, else
-// piecewise.
+// BestMode returns FullAndPiecewise if every splitting op that the model calls can be captured,
+// otherwise Piecewise.
 func BestMode(m *ir.Module, ops []device.Op) piecewise.Mode {
 	if m == nil {
 		return piecewise.Piecewise

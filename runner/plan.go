@@ -13,31 +13,31 @@ import (
 
 // Plan is the device memory of a runner, known before anything is allocated.
 type Plan struct {
-	piecewise.Plan // StateBytes is the KV cache and AdjustmentBytes
+	piecewise.Plan // StateBytes has the KV cache and AdjustmentBytes
 
-	LimitBytes int64 `json:"limit_bytes"` // that the runner may take; 0: not known
-	Rounding   int64 `json:"rounding"`    // at most so much is lost to the allocator's segments
+	LimitBytes int64 `json:"limit_bytes"` // largest number of bytes that the runner may allocate; 0: unknown
+	Rounding   int64 `json:"rounding"`    // upper bound of the bytes lost to alignment and to the allocator's segments
 
 	AdjustmentBytes int64 `json:"adjustment_bytes"` // counts and biases of tokens, for Options.MaxAdjusted requests
 
-	BlockBytes int64 `json:"block_bytes"` // of a block in all caches
+	BlockBytes int64 `json:"block_bytes"` // bytes of a block in all caches
 	BlockSize  int64 `json:"block_size"`  // tokens in a block
 	Blocks     int64 `json:"blocks"`
 	MaxLength  int   `json:"max_length"` // tokens of the longest sequence
 
-	Sizes     []int64  `json:"sizes"`               // captured, of @forward
-	Uncovered []string `json:"uncovered,omitempty"` // decode steps that no graph serves, and why
+	Sizes     []int64  `json:"sizes"`               // capture sizes of @forward
+	Uncovered []string `json:"uncovered,omitempty"` // steps that no graph serves, with reasons
 }
 
-// Total returns what the runner takes of the device.
+// Total returns an upper bound of the runner's device memory in bytes.
 func (p *Plan) Total() int64 { return p.Plan.Total() + p.Rounding }
 
-// fixed is all but the cache.
+// fixed returns Total without the KV cache.
 func (p *Plan) fixed() int64 { return p.Total() - p.cacheBytes() }
 
 func (p *Plan) cacheBytes() int64 { return p.StateBytes - p.AdjustmentBytes }
 
-// String returns the plan as lines for people.
+// String returns the plan as lines of text.
 func (p *Plan) String() string {
 	var b strings.Builder
 	line := func(what string, bytes int64, note string, args ...any) {
@@ -71,11 +71,10 @@ func (p *Plan) String() string {
 	return b.String()
 }
 
-// MemoryError is a model that does not fit, with the numbers. It matches
-// [ErrMemory].
+// MemoryError says that a model does not fit, with the numbers. It matches [ErrMemory].
 type MemoryError struct {
 	Plan   Plan
-	Needed int64 // blocks
+	Needed int64 // blocks that the options require, or 1
 	Why    string
 }
 
@@ -89,10 +88,10 @@ func (e *MemoryError) Error() string {
 // Unwrap returns ErrMemory.
 func (e *MemoryError) Unwrap() error { return ErrMemory }
 
-// cacheAlign is what the backend aligns a cache to among the others, in bytes.
+// cacheAlign is the alignment of a state in the backend's memory, in bytes.
 const cacheAlign = 256
 
-// blockBytes returns the bytes of a block in all caches.
+// blockBytes returns the bytes of one block in all caches together.
 func blockBytes(m *ir.Module) (int64, error) {
 	total := int64(0)
 	for _, s := range m.States {
@@ -108,8 +107,8 @@ func blockBytes(m *ir.Module) (int64, error) {
 	return total, nil
 }
 
-// newPlan chooses the number of blocks, given what the backend takes with any
-// number of them.
+// newPlan chooses the number of blocks. backend is the plan of a backend with any number of blocks;
+// newPlan reads only its bytes other than the cache's.
 func newPlan(backend piecewise.Plan, m *ir.Module, o *Options, lm *language) (Plan, error) {
 	p := Plan{Plan: backend, BlockSize: lm.blockSize, LimitBytes: o.MemoryBytes, Rounding: cacheAlign * int64(len(m.States))}
 	p.AdjustmentBytes = int64(len(adjustStates)) * 4 * lm.vocabulary * int64(o.MaxAdjusted)
@@ -140,7 +139,7 @@ func newPlan(backend piecewise.Plan, m *ir.Module, o *Options, lm *language) (Pl
 	p.Blocks = int64(o.Blocks)
 	if p.Blocks == 0 {
 		if p.LimitBytes == 0 && o.MaxBlocks == 0 {
-			return p, fmt.Errorf("%w: %s does not say how much memory it has: give MemoryBytes, Blocks or MaxBlocks", ErrPreparation, o.Backend.Device.Info().Name)
+			return p, fmt.Errorf("%w: %s does not report its memory: set MemoryBytes, Blocks or MaxBlocks", ErrPreparation, o.Backend.Device.Info().Name)
 		}
 		p.Blocks = min(lm.maxBlocks, longest*int64(o.MaxSequences))
 		if o.MaxBlocks > 0 {

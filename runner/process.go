@@ -2,20 +2,20 @@ package runner
 
 import "pwc/piecewise"
 
-// LogitsProcessor says which tokens may be chosen, for structured output. Process is called
-// before each token is chosen, on the goroutine that steps, and must return quickly. ids are
-// prompt and answer, and must not be kept or written. allowed has the tokens that
-// Sampling.Allowed and Request.MinNew allow; Process forbids others. Where no token is
-// left the request ends with [ErrNotANumber].
+// LogitsProcessor masks the vocabulary, for structured output.
 //
-// A step with such a request is issued after the host has read the step before it, since
-// Process is told its tokens: [Stats.Processed] counts these steps. All other steps are
-// issued while the device runs the one before.
+// After a step that samples for a request with a LogitsProcessor, the runner issues the next step only
+// when the host has read the tokens, because Process gets them. [Stats.Processed] counts these steps.
+// Other steps are issued while the device runs the previous one.
 type LogitsProcessor interface {
+	// Process is called before each token, on the goroutine that steps, and must return quickly. ids
+	// are prompt and answer; Process must not keep or write them. allowed has the tokens that
+	// Sampling.Allowed and Request.MinNew allow, and Process removes others. If no token is left,
+	// the request ends with [ErrNotANumber].
 	Process(ids []int32, allowed Mask)
 }
 
-// Mask is a set of tokens: one bit for each of the vocabulary.
+// Mask is a set of tokens: one bit for each token of the vocabulary.
 type Mask struct {
 	words      []int32
 	vocabulary int
@@ -24,20 +24,19 @@ type Mask struct {
 // Len returns the size of the vocabulary.
 func (m Mask) Len() int { return m.vocabulary }
 
-// Allowed reports whether an id is in the set; one outside the vocabulary is not.
+// Allowed reports whether an id is in the set. An id outside the vocabulary is not.
 func (m Mask) Allowed(id int32) bool {
 	return m.has(id) && m.words[id/maskBits]>>(id%maskBits)&1 != 0
 }
 
-// Forbid takes an id from the set. An id outside the vocabulary is in no set.
+// Forbid removes an id from the set. It ignores an id outside the vocabulary.
 func (m Mask) Forbid(id int32) {
 	if m.has(id) {
 		m.words[id/maskBits] &^= 1 << (id % maskBits)
 	}
 }
 
-// ForbidAllBut takes all from the set but the ids that are in the list. Ids that are not
-// in the set do not come into it.
+// ForbidAllBut removes all ids from the set that are not in the list. It adds no id.
 func (m Mask) ForbidAllBut(ids []int32) {
 	kept := make([]int32, 0, len(ids))
 	for _, id := range ids {
@@ -51,9 +50,8 @@ func (m Mask) ForbidAllBut(ids []int32) {
 	}
 }
 
-// Intersect takes the ids from the set that are not in a bitmap: bit j of word i is token
-// 32·i + j, as xgrammar's and llguidance's bitmaps have it. Words that the bitmap lacks
-// have no token.
+// Intersect removes all ids from the set that are not in a bitmap. Bit j of word i is token 32·i + j, as
+// in the bitmaps of xgrammar and llguidance. Words beyond the end of the bitmap count as 0.
 func (m Mask) Intersect(bitmap []int32) {
 	for i := range m.words {
 		if i < len(bitmap) {
@@ -68,7 +66,7 @@ func (m Mask) has(id int32) bool { return id >= 0 && int(id) < m.vocabulary }
 
 func (m Mask) allow(id int32) { m.words[id/maskBits] |= 1 << (id % maskBits) }
 
-// fill makes the mask of the next token of a sequence.
+// fill computes the mask for the next token of a sequence.
 func (m Mask) fill(q *Sequence) {
 	if q.sampling.Allowed != nil {
 		clear(m.words)
@@ -94,15 +92,15 @@ func (m Mask) all() {
 	}
 }
 
-// young reports whether a sequence may not end with its next token.
+// young reports whether the next token must not end the sequence, because of Request.MinNew.
 func (s *Sequence) young() bool { return s.length()-len(s.prompt) < s.request.MinNew }
 
-// masksChange reports whether a sequence's mask may be another than in its step before.
+// masksChange reports whether a sequence's mask may differ from that of its previous step.
 func (s *Sequence) masksChange() bool {
 	return s.request.Processor != nil || s.length()-len(s.prompt) == s.request.MinNew
 }
 
-// runAdjust adjusts the logits of a step's rows where they lie.
+// runAdjust adjusts the logits of a step's rows in place.
 func (r *Runner) runAdjust(s *step, logits piecewise.Result) (piecewise.Result, error) {
 	none := piecewise.Result{}
 	for i := range s.chunks {
@@ -133,8 +131,8 @@ func (r *Runner) runAdjust(s *step, logits piecewise.Result) (piecewise.Result, 
 	return res.At(0), nil
 }
 
-// fillAdjust fills the slots and penalties of a step's rows, unless they are those of the
-// step before.
+// fillAdjust fills the slots and penalties of a step's rows, unless the device still has them from the
+// previous step.
 func (s *step) fillAdjust(in piecewise.Inputs) error {
 	same := s.again
 	for _, name := range [...]string{"slot", "repetition", "frequency", "presence"} {
@@ -179,8 +177,8 @@ func (s *step) fillAdjust(in piecewise.Inputs) error {
 	return nil
 }
 
-// fillMasks makes the masks of a step's rows, unless they are those of the step before. It
-// calls processors, once for all ranks.
+// fillMasks computes the masks of a step's rows, unless they are those of the previous step. It calls
+// the processors, once for all ranks.
 func (r *Runner) fillMasks(s *step) {
 	s.sameMasks = s.again
 	for i := range s.chunks {
@@ -200,7 +198,7 @@ func (r *Runner) fillMasks(s *step) {
 	}
 }
 
-// giveMasks gives @runner_adjust the masks of a step's rows.
+// giveMasks fills the mask parameter of @runner_adjust.
 func (s *step) giveMasks(in piecewise.Inputs) error {
 	if s.sameMasks {
 		if kept, err := in.Keep("allowed"); kept || err != nil {
@@ -215,7 +213,7 @@ func (s *step) giveMasks(in piecewise.Inputs) error {
 	return nil
 }
 
-// runCount counts what a step samples.
+// runCount counts the tokens that a step samples.
 func (r *Runner) runCount(s *step) error {
 	in, err := r.raise.Inputs(int64(s.samples))
 	if err != nil {

@@ -9,39 +9,40 @@ import (
 	"time"
 )
 
-// Processes joins processes, each of which runs one rank of a model. A *collective.Group that its
-// ranks joined for the runner alone is one.
+// Processes connects processes that each run one rank of a model. A *collective.Group implements it; no
+// other code may use that group.
 type Processes interface {
 	Rank() int
 	Size() int
 	Done() <-chan struct{} // closed when a rank is lost
 
-	// Exchange gives mine to all ranks and calls use with what each gave, in rank order. It returns
-	// an error where a rank is lost.
+	// Exchange sends mine to all ranks and calls use with the data of all ranks, in rank order. It
+	// returns an error if a rank is lost. All ranks pass the same what, which errors name.
 	Exchange(ctx context.Context, what string, mine []byte, use func(all [][]byte) error) error
 }
 
-// Each process schedules: the same requests in the same order give the same steps, because a schedule
-// depends on requests and on sampled ids alone, and these have the same bits on each rank. What
-// else decides, arrivals and requests that end early, rank 0 tells the others before each step.
+// Each process schedules. The same requests in the same order give the same steps, because a schedule
+// depends only on requests and sampled ids, and these are equal on all ranks. Before each step, rank 0
+// sends the arrivals and the early ends of requests, which only it knows.
 
 const (
-	// idleEvery is how often an idle rank 0 says that it lives. It is well below the minute that
-	// collective.Options.Limit is by default.
+	// idleEvery is the interval at which an idle rank 0 makes an exchange. It is well below one
+	// minute, the default of collective.Options.Limit.
 	idleEvery = 10 * time.Second
 
-	// partBytes is the most of a message in one exchange; collective.MaxExchange is more.
+	// partBytes is the largest part of a message in one exchange. It must be below
+	// collective.MaxExchange.
 	partBytes = 1 << 19
 )
 
-// news is what rank 0 tells before a step.
+// news is the message of rank 0 before a step.
 type news struct {
 	Requests []arrival `json:"requests,omitempty"`
 	Ends     []early   `json:"ends,omitempty"`
 	Closed   bool      `json:"closed,omitempty"` // rank 0 takes no further step
 }
 
-// arrival is a request without what its own process alone can use.
+// arrival is a request without the fields that only rank 0's process can use.
 type arrival struct {
 	Number         uint64
 	Prompt, Stop   []int32
@@ -65,7 +66,7 @@ func (r *Runner) follows() bool { return r.opts.Processes != nil && r.opts.Proce
 // alone reports whether no other rank runs the same steps.
 func (r *Runner) alone() bool { return len(r.followers) == 0 && r.opts.Processes == nil }
 
-// arrived notes a request for the other processes.
+// arrived adds a request to the news.
 func (r *Runner) arrived(q *Sequence) {
 	if r.opts.Processes == nil {
 		return
@@ -74,15 +75,15 @@ func (r *Runner) arrived(q *Sequence) {
 	r.news.Requests = append(r.news.Requests, arrival{q.arrival, p.Prompt, p.Stop, p.MaxNew, p.MinNew, p.Priority, p.Sampling, p.Logprobs})
 }
 
-// dropped notes for the other processes that a request has ended early.
+// dropped adds the early end of a request to the news.
 func (r *Runner) dropped(q *Sequence, why Reason) {
 	if r.opts.Processes != nil && !r.follows() {
 		r.news.Ends = append(r.news.Ends, early{q.arrival, why})
 	}
 }
 
-// confer has all processes know what rank 0 does. Rank 0 says it; the others do as they are told,
-// and report whether rank 0 has closed its runner.
+// confer sends the news on rank 0. On other ranks it receives and applies them, and reports whether
+// rank 0 has closed its runner.
 func (r *Runner) confer(ctx context.Context) (closed bool, err error) {
 	switch {
 	case r.opts.Processes == nil:
@@ -109,7 +110,7 @@ func (r *Runner) confer(ctx context.Context) (closed bool, err error) {
 	return n.Closed, nil
 }
 
-// adopt has a request of rank 0 wait here, too.
+// adopt enqueues a request of rank 0 on this rank.
 func (r *Runner) adopt(a *arrival) {
 	q := Request{Prompt: a.Prompt, Stop: a.Stop, MaxNew: a.MaxNew, MinNew: a.MinNew, Priority: a.Priority, Sampling: a.Sampling, Logprobs: a.Logprobs}
 	s := r.newSequence(context.Background(), q)
@@ -124,7 +125,7 @@ func (r *Runner) adopt(a *arrival) {
 
 const saysStep = "runner: what the next step takes"
 
-// say gives the other processes rank 0's news: parts, each behind a byte that is 1 if more follow.
+// say sends the news as parts. Before each part is a byte: 1 if more parts follow, otherwise 0.
 func (r *Runner) say(ctx context.Context) error {
 	var text []byte
 	if !r.news.empty() {
@@ -146,13 +147,13 @@ func (r *Runner) say(ctx context.Context) error {
 	}
 }
 
-// listen returns the news of rank 0.
+// listen receives the news of rank 0.
 func (r *Runner) listen(ctx context.Context) (n news, err error) {
 	var text []byte
 	for more := true; more; {
 		err := r.opts.Processes.Exchange(ctx, saysStep, nil, func(all [][]byte) error {
 			if len(all[0]) == 0 {
-				return errors.New("runner: rank 0 gave nothing: all ranks have the same version of pwc")
+				return errors.New("runner: rank 0 sent no data: give all ranks the same version of pwc")
 			}
 			more, text = all[0][0] == 1, append(text, all[0][1:]...)
 			return nil
@@ -167,14 +168,15 @@ func (r *Runner) listen(ctx context.Context) (n news, err error) {
 	return n, err
 }
 
-// agreement is what must be the same for all processes, and the blocks that each has room for.
+// agreement has the hash of the module and the options, which must be equal in all processes, and the
+// number of blocks that fit on the process's device.
 type agreement struct {
 	Module, Options string
 	Blocks          int64
 }
 
-// agree compares the model and the options of all processes, and gives the caches of all as
-// many blocks as the smallest has.
+// agree compares the model and the options of all processes, and sets the number of blocks to the
+// minimum of all processes.
 func (r *Runner) agree(ctx context.Context) error {
 	p := r.opts.Processes
 	if p == nil {
@@ -231,10 +233,11 @@ func (r *Runner) runSteps(ctx context.Context) error {
 	}
 }
 
-// errLeaderClosed ends a rank that follows after the last step.
+// errLeaderClosed ends the other ranks' runners when rank 0 closes its runner.
 var errLeaderClosed = fmt.Errorf("%w by rank 0", ErrClosed)
 
-// lose ends the runner, and tells the groups of this rank, where another process would wait.
+// lose ends the runner. With Options.Processes it also ends the groups of this rank, so that no other
+// process waits for it.
 func (r *Runner) lose(err error) {
 	if p := r.opts.Processes; p != nil && r.opts.Fail != nil && !errors.Is(err, errLeaderClosed) {
 		r.opts.Fail(p.Rank(), err)
@@ -242,7 +245,7 @@ func (r *Runner) lose(err error) {
 	r.end(err)
 }
 
-// sayClosed tells the other processes that rank 0 takes no further step.
+// sayClosed tells the other processes that rank 0 issues no further step.
 func (r *Runner) sayClosed() error {
 	if r.opts.Processes == nil || r.follows() || !r.loaded {
 		return nil
@@ -251,7 +254,7 @@ func (r *Runner) sayClosed() error {
 	return r.say(context.Background())
 }
 
-// checkProcesses compares Options.Processes with a model for n devices.
+// checkProcesses compares Options.Peers and Options.Processes with a model for n devices.
 func (o *Options) checkProcesses(n int) error {
 	p := o.Processes
 	switch {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// QueueFullError refuses a request where as many wait as Options.MaxQueue allows. It
-// matches [ErrQueueFull].
+// QueueFullError is the error of Submit if Options.MaxQueue requests wait already. It matches
+// [ErrQueueFull].
 type QueueFullError struct{ Waiting, Limit int }
 
 // Error gives both numbers.
@@ -21,7 +21,7 @@ func (e *QueueFullError) Error() string {
 // Unwrap returns ErrQueueFull.
 func (e *QueueFullError) Unwrap() error { return ErrQueueFull }
 
-// admit says why no request is accepted. The caller holds mu.
+// admit returns an error if the runner accepts no request now. The caller holds mu.
 func (r *Runner) admit() error {
 	switch waiting, limit := int(r.queued.Load()), r.opts.MaxQueue; {
 	case r.closed:
@@ -34,9 +34,9 @@ func (r *Runner) admit() error {
 	return nil
 }
 
-// Drain refuses requests from now on, with [ErrDraining], and returns when all that were
-// accepted have ended, or with the cause of ctx. Somebody else steps. A runner that is
-// drained is still to be closed; it accepts nothing more.
+// Drain makes Submit refuse requests with [ErrDraining] from now on. It returns nil when all accepted
+// requests have ended, or the cause of ctx. It does not step: another goroutine must call Run or Step.
+// After Drain the runner must still be closed.
 func (r *Runner) Drain(ctx context.Context) error {
 	r.mu.Lock()
 	if r.draining == nil {
@@ -65,7 +65,7 @@ func (r *Runner) begin(q *Sequence) {
 
 // ended notes that a request has ended, and lets Drain return after the last.
 func (r *Runner) ended(q *Sequence) {
-	if !q.begun { // it left the queue another way
+	if !q.begun { // the request left the queue without a step
 		q.begun = true
 		r.queued.Add(-1)
 	}
@@ -77,7 +77,7 @@ func (r *Runner) ended(q *Sequence) {
 	}
 }
 
-// enqueue has a request wait, before all that are scheduled after it.
+// enqueue inserts a request into waiting, which is sorted by priority and arrival.
 func (r *Runner) enqueue(q *Sequence) {
 	if n := len(r.waiting); n == 0 || r.waiting[n-1].before(q) {
 		r.waiting = append(r.waiting, q)
@@ -87,7 +87,7 @@ func (r *Runner) enqueue(q *Sequence) {
 	r.waiting = slices.Insert(r.waiting, i, q)
 }
 
-// takeInbox takes the requests that were submitted since the last step.
+// takeInbox moves the requests that were submitted since the last step to waiting.
 func (r *Runner) takeInbox() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -100,15 +100,15 @@ func (r *Runner) takeInbox() {
 	r.inbox = r.inbox[:0]
 }
 
-// expect has deadlines looked at when the given one has passed.
+// expect lowers the time of the next check of deadlines to the given deadline.
 func (r *Runner) expect(deadline time.Time) {
 	if !deadline.IsZero() && (r.deadline.IsZero() || deadline.Before(r.deadline)) {
 		r.deadline = deadline
 	}
 }
 
-// dropExpired ends requests whose deadlines have passed. It looks at requests only when
-// the earliest deadline has.
+// dropExpired ends requests whose deadlines have passed. It reads the requests only if the earliest
+// deadline has passed.
 func (r *Runner) dropExpired(now time.Time) {
 	if r.deadline.IsZero() || now.Before(r.deadline) {
 		return
@@ -124,7 +124,7 @@ func (r *Runner) dropExpired(now time.Time) {
 	}, func(*Sequence) (Reason, error) { return DeadlineExceeded, context.DeadlineExceeded })
 }
 
-// dropCanceled ends those that were canceled or stopped, or whose contexts have ended.
+// dropCanceled ends requests that were canceled or stopped, or whose contexts have ended.
 func (r *Runner) dropCanceled() {
 	r.drop(func(q *Sequence) bool { return q.asked.Load() != 0 }, func(q *Sequence) (Reason, error) {
 		if q.asked.Load() == askedToStop {
@@ -138,14 +138,14 @@ func (r *Runner) dropCanceled() {
 	})
 }
 
-// drop ends requests that wait or run, for the reason that why gives. It passes the queue
-// once.
+// drop ends the waiting and running requests for which which returns true. why returns the reason and
+// the error. It takes one pass over the queue.
 func (r *Runner) drop(which func(*Sequence) bool, why func(*Sequence) (Reason, error)) {
 	var dropped []*Sequence
 	for i := len(r.running) - 1; i >= 0; i-- {
 		if q := r.running[i]; which(q) {
 			r.leave(q)
-			q.place = inFlight
+			q.place = inFlight // in no list
 			dropped = append(dropped, q)
 		}
 	}

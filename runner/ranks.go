@@ -20,23 +20,21 @@ type Peer struct {
 	Ops    []device.Op // as Options.Backend.Ops, for this device
 }
 
-// Rank 0 alone decides what runs: it schedules, and it reads what is sampled. The other ranks
-// follow, each on a goroutine of its own: they run each step of rank 0 on their own device. All of
-// them sample the same ids, for they compute the same from the same inputs: what a collective
-// leaves has the same bits on each rank, and so has what is computed from it by the same code. No
-// id is sent between ranks.
+// Only rank 0 schedules and reads the sampled ids. Each other rank has a goroutine that issues each
+// step of rank 0 on the rank's device. No ids are sent between ranks: the result of a collective has
+// the same bits on all ranks, so the same code computes the same logits and samples the same ids.
 
-// follower is another rank.
+// follower is a rank other than 0.
 type follower struct {
 	*Runner
 	rank   int
-	issued [2]bool // its steps were, so that their ends can be waited for
+	issued [2]bool // steps[i] was issued, so its done event can be waited for
 
 	work chan func() error
 	done chan error
 }
 
-// follow makes the other ranks. Their caches have as many blocks as that of rank 0.
+// follow makes the other ranks. Their caches have as many blocks as the cache of rank 0.
 func (r *Runner) follow(ctx context.Context, peers []Peer) error {
 	for i, p := range peers {
 		f := &follower{rank: i + 1, work: make(chan func() error), done: make(chan error), Runner: &Runner{
@@ -55,14 +53,14 @@ func (r *Runner) follow(ctx context.Context, peers []Peer) error {
 	return nil
 }
 
-// shareStore has all ranks find what one of them compiles.
+// shareStore gives all ranks one store, so that only one of them compiles a program.
 func (o *Options) shareStore() {
 	if len(o.Peers) > 0 && o.Backend.Compile.Store == nil {
 		o.Backend.Compile.Store = pieces.NewMemoryStore()
 	}
 }
 
-// serve does a rank's work on one thread, until there is no more.
+// serve runs the rank's work on one thread until the channel is closed.
 func (f *follower) serve() {
 	runtime.LockOSThread()
 	for work := range f.work {
@@ -77,8 +75,8 @@ func (f *follower) named(err error) error {
 	return fmt.Errorf("rank %d: %w", f.rank, err)
 }
 
-// together runs one call on all ranks at the same time, that of rank 0 here. A rank that fails
-// says so to its groups, so that no other waits for it.
+// together runs own on rank 0, in this goroutine, and other on all other ranks at the same time. If a
+// call fails, together ends the groups of its rank, so that no other rank waits for it.
 func (r *Runner) together(own func() error, other func(f *follower) error) error {
 	guarded := func(rank int, call func() error) error {
 		err := call()
@@ -97,8 +95,9 @@ func (r *Runner) together(own func() error, other func(f *follower) error) error
 	return errors.Join(errs...)
 }
 
-// prepareAll loads and captures on all ranks. None captures before all are loaded: a warm-up
-// launches collectives, and taking memory may wait for a device whose kernel waits for this rank.
+// prepareAll loads and captures on all ranks. No rank captures before all ranks are loaded, to prevent
+// a deadlock: the warm-up of a capture launches collectives, and an allocation may wait for a device
+// whose kernel waits for the allocating rank.
 func (r *Runner) prepareAll(ctx context.Context, weights safetensors.Source) error {
 	err := r.together(func() error { return r.place(ctx, weights) }, func(f *follower) error { return f.place(ctx, weights) })
 	if err != nil {
@@ -109,13 +108,14 @@ func (r *Runner) prepareAll(ctx context.Context, weights safetensors.Source) err
 
 // issueAll issues a step on all ranks.
 func (r *Runner) issueAll(s, before *step) error {
-	if len(r.followers) == 0 { // without the closures, which are memory at each step
+	if len(r.followers) == 0 { // the closures below would allocate at each step
 		return r.issue(s, before)
 	}
 	return r.together(func() error { return r.issue(s, before) }, func(f *follower) error { return f.mirror(r, s, before) })
 }
 
-// mirror issues a step of rank 0 on the follower. Rank 0 changes no request until it is issued.
+// mirror issues a step of rank 0 on the follower. Rank 0 changes no request until all ranks have
+// issued the step.
 func (f *follower) mirror(leader *Runner, s, before *step) error {
 	at := func(s *step) int {
 		if s == leader.steps[1] {
@@ -125,7 +125,7 @@ func (f *follower) mirror(leader *Runner, s, before *step) error {
 	}
 	i := at(s)
 	own := f.steps[i]
-	if f.issued[i] { // its metadata and ids are free once it is done
+	if f.issued[i] { // after the step is done, its metadata and ids can be overwritten
 		if err := own.done.Synchronize(); err != nil {
 			return err
 		}
@@ -140,8 +140,8 @@ func (f *follower) mirror(leader *Runner, s, before *step) error {
 	return f.issue(own, previous)
 }
 
-// forgetFaultsOfAll clears the fault flags of all ranks when no step is in flight. Each rank has the
-// same flags: an index that one of them finds out of range is so on each.
+// forgetFaultsOfAll clears the fault flags of all ranks when no step is in flight. All ranks have the
+// same flags, because they have the same indices.
 func (r *Runner) forgetFaultsOfAll(inPart bool) error {
 	if len(r.followers) == 0 {
 		return r.forgetFaults(inPart)
@@ -154,7 +154,7 @@ func (r *Runner) forgetFaultsOfAll(inPart bool) error {
 	})
 }
 
-// releaseFollowers ends the other ranks and gives back what they took.
+// releaseFollowers ends the other ranks and frees their memory.
 func (r *Runner) releaseFollowers() error {
 	errs := make([]error, len(r.followers))
 	var all sync.WaitGroup

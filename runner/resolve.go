@@ -6,23 +6,23 @@ import (
 	"pwc/piecewise"
 )
 
-// Decision is what serves a batch: vLLM's pair of a mode and a batch descriptor
-// (CudagraphDispatcher.dispatch in vllm/v1/cudagraph_dispatcher.py), and why.
+// Decision says how a batch runs, and why. It has vLLM's pair of a mode and a batch descriptor
+// (CudagraphDispatcher.dispatch in vllm/v1/cudagraph_dispatcher.py).
 type Decision struct {
 	Rows     int64 // of the batch
-	Uniform  bool  // every request of it has one row
+	Uniform  bool  // every request of the batch has one row
 	Mode     piecewise.RunMode
 	Size     int64 // rows of the graphs; Rows when it runs eagerly
-	Requests int64 // that the whole graph has room for; 0: any number, or no graph
-	Decode   bool  // the graph is for uniform batches alone
+	Requests int64 // the largest number of requests of the full graph; 0: no full graph, so any number
+	Decode   bool  // the full graph serves only uniform batches
 	Why      string
-	Err      error // not nil: no step has such a batch, or it would be refused
+	Err      error // not nil: no step has such a batch, or a frozen backend refuses it
 }
 
-// Explain says what serves a batch of so many rows: it asks what a step asks. Before Load
-// it says what will serve it after.
+// Explain returns how a batch of rows runs. A step makes the same decision by the same code. The
+// answer before Load is that after Load.
 func (r *Runner) Explain(rows int, uniform bool) Decision {
-	uniform = uniform || rows == 1 // of one request, whose row it is
+	uniform = uniform || rows == 1 // one row is the row of one request
 	if uniform && rows > r.opts.MaxSequences {
 		err := fmt.Errorf("%w: no step has %d requests, MaxSequences is %d", ErrRequest, rows, r.opts.MaxSequences)
 		return Decision{Rows: int64(rows), Uniform: uniform, Mode: piecewise.RunEager, Size: int64(rows), Why: err.Error(), Err: err}
@@ -58,7 +58,7 @@ func (d Decision) String() string {
 	return fmt.Sprintf("%d rows, %s: the pieces' graphs of %d rows, because %s", d.Rows, batch, d.Size, d.Why)
 }
 
-// uncovered lists the decode steps that no size to be captured serves.
+// uncovered lists the steps that no capture size serves, with reasons.
 func (r *Runner) uncovered() []string {
 	top := int64(0)
 	if n := len(r.plan.Sizes); n > 0 {

@@ -16,7 +16,7 @@ import (
 	"pwc/safetensors"
 )
 
-// Runner serves one model on one device.
+// Runner serves one model, on one device or on several ([Options.Peers], [Options.Processes]).
 type Runner struct {
 	opts    Options
 	lm      *language
@@ -26,7 +26,7 @@ type Runner struct {
 	pool    *piecewise.Pool
 	backend *piecewise.Backend
 
-	followers []*follower // the other ranks, of a model that several devices run together
+	followers []*follower // ranks 1 and above, one for each of Options.Peers
 
 	forward, logits, ids *piecewise.Func
 	adjust, raise, mark  *piecewise.Func
@@ -34,55 +34,55 @@ type Runner struct {
 	logprobs, promptLogprobs *piecewise.Func
 	samplers                 [variants]*piecewise.Func
 
-	runs   context.Context // that of Step where runs end with it
-	prompt bool            // they do: the stream works while it is called
-	log    *slog.Logger
+	runs          context.Context // the context of runs: that of Step if interruptible, otherwise Background
+	interruptible bool            // the stream is a device.Interruptible, so ctx can end a run
+	log           *slog.Logger
 
 	turn     sync.Mutex // held during a step; guards the fields below
-	placed   bool       // weights and memory are there
-	loaded   bool       // all of Load is done
-	lost     error      // what ended the runner
+	placed   bool       // memory is allocated and weights are loaded
+	loaded   bool       // Load has succeeded
+	lost     error      // the error that ended the runner
 	steps    [2]*step
-	inFlight *step // issued, not read
+	inFlight *step // issued, but not read
 	waiting  []*Sequence
 	running  []*Sequence
-	changes  uint64 // of the list of running requests
-	turns    uint64 // steps that were issued
+	changes  uint64 // number of changes of running
+	turns    uint64 // number of issued steps
 	blocks   blocks
 	slots    slots
-	masks    []int32           // of the last step that adjusted logits; nil before it
-	names    uint64            // of the blocks that sequences were given
+	masks    []int32           // of the last step that adjusted logits; nil before the first
+	names    uint64            // number of Sequence.name values that were given
 	chosen   piecewise.Results // of the last step that sampled
-	rows     int               // of them
+	rows     int               // rows of chosen
 	busy     time.Duration     // in the backend, since the step began
-	waited   time.Duration     // of that for the device
+	waited   time.Duration     // the part of busy in which the host waited for the device
 
-	deadline  time.Time       // the earliest of those that wait or run; zero: none
-	firsts    []time.Duration // of the step's first tokens, since they were queued
-	prompted  int             // tokens of their prompts
-	intervals []time.Duration // of its other tokens, since the ones before
+	deadline  time.Time       // the earliest deadline of waiting and running requests; zero: none
+	firsts    []time.Duration // from Submit to the first token, for each first token that the step read
+	prompted  int             // prompt tokens of the requests in firsts
+	intervals []time.Duration // from the previous token, for each other token that the step read
 	count     counters
 	news      news // of this step, for other processes
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	closed   bool
 	inbox    []*Sequence
 	arrivals uint64
-	rejected int64         // by Submit
+	rejected int64         // requests that Submit refused
 	live     int           // requests that were accepted and have not ended
-	draining chan struct{} // not nil: nothing is accepted; closed when nothing is live
+	draining chan struct{} // not nil: Submit refuses requests; closed when live is 0
 	stats    Stats
-	shared   counters // as [Runner.share] left them; their map is written with mu held
+	shared   counters // copy of count by [Runner.share]; its map is shared with count and written with mu held
 
 	queued   atomic.Int64 // requests that were accepted and never scheduled
-	canceled atomic.Bool  // some sequence was, since the last step looked
+	canceled atomic.Bool  // Sequence.asked of a sequence was set since the last step read it
 
 	wake chan struct{} // has an element when there may be work
 }
 
-// New adds sampling to the model and has everything compiled. It takes no memory
-// of the device: [Runner.Plan] says what Load will take. What cannot fit is a
-// [MemoryError].
+// New adds sampling to the model and compiles all functions. It allocates no device memory;
+// [Runner.Plan] has the bytes that Load will allocate. If they do not fit, New returns a
+// [MemoryError]. Options that do not fit the model are an [ErrPreparation].
 func New(ctx context.Context, m *ir.Module, o Options) (*Runner, error) {
 	lm, err := inspect(m)
 	if err != nil {
@@ -115,7 +115,7 @@ func New(ctx context.Context, m *ir.Module, o Options) (*Runner, error) {
 		return nil, errors.Join(err, r.releaseFollowers(), r.release())
 	}
 	r.find()
-	r.prompt = r.prompt && r.alone() // a step that one rank left would be waited for on the others
+	r.interruptible = r.interruptible && r.alone() // other ranks would wait for a rank that gives a step up
 	r.plan.Sizes = r.forward.Sizes()
 	r.plan.Uncovered = r.uncovered()
 	r.stats.Blocks, r.stats.BlockSize = r.plan.Blocks, r.plan.BlockSize
@@ -132,9 +132,9 @@ func (r *Runner) find() {
 	}
 }
 
-// compile makes the backend. The size of the cache depends on what the rest
-// takes, so the first one is made with a single block, unless the number is
-// given; compiled code does not depend on it, and the second finds it.
+// compile makes the backend. The number of blocks depends on the memory that everything else takes,
+// so compile makes a first backend with one block unless Options.Blocks is set. Compiled code does
+// not depend on the number, so the second backend finds all code in the store.
 func (r *Runner) compile(ctx context.Context) error {
 	o := r.opts.Backend
 	if o.Compile.Store == nil {
@@ -149,10 +149,11 @@ func (r *Runner) compile(ctx context.Context) error {
 	if r.pool, err = piecewise.NewPool(r.device, r.opts.MemoryBytes); err != nil {
 		return err
 	}
-	_, r.prompt = r.pool.Stream().(device.Interruptible)
+	_, r.interruptible = r.pool.Stream().(device.Interruptible)
 	o.Pool = r.pool
-	// What a step samples lies where @forward reads the ids of the next one, and where
-	// these are made of it. What @runner_greedy samples is there by itself.
+	// The ids that a step samples share memory with %ids of @forward and with %sampled of
+	// @runner_ids, so the next step reads them without a copy. piecewise links the result of
+	// @runner_greedy to %sampled without an alias, because it is the first of that type.
 	o.Memory.Aliases = []piecewise.Alias{{From: idsFunc, To: forwardFunc, Param: r.lm.params[0]}}
 	for c := range variants {
 		o.Memory.Aliases = append(o.Memory.Aliases, piecewise.Alias{From: variantFuncs[c], Result: next, To: forwardFunc, Param: r.lm.params[0]})
@@ -179,11 +180,11 @@ func (r *Runner) compile(ctx context.Context) error {
 // Plan returns the memory plan.
 func (r *Runner) Plan() Plan { return r.plan }
 
-// Backend returns what the runner embeds, for its counters.
+// Backend returns the embedded backend, for its counters. It is nil after Close.
 func (r *Runner) Backend() *piecewise.Backend { return r.backend }
 
-// Load takes the memory of the plan, loads the weights, captures, and seals. After
-// an error it can be called again, and goes on with what is missing.
+// Load allocates the memory of the plan, loads the weights, captures, and seals. After an error it
+// can be called again and does the missing part.
 func (r *Runner) Load(ctx context.Context, weights safetensors.Source) error {
 	r.turn.Lock()
 	defer r.turn.Unlock()
@@ -203,7 +204,7 @@ func (r *Runner) Load(ctx context.Context, weights safetensors.Source) error {
 	return nil
 }
 
-// place does what is missing of loading on a rank.
+// place allocates and loads on one rank, except what an earlier call did.
 func (r *Runner) place(ctx context.Context, weights safetensors.Source) error {
 	if !r.placed {
 		if err := r.backend.Load(ctx, weights, nil); err != nil {
@@ -223,7 +224,7 @@ func (r *Runner) place(ctx context.Context, weights safetensors.Source) error {
 	return nil
 }
 
-// capture captures and seals a rank.
+// capture captures and seals on one rank.
 func (r *Runner) capture(ctx context.Context) error {
 	if err := r.backend.Capture(ctx); err != nil {
 		return err
@@ -236,14 +237,17 @@ func (r *Runner) capture(ctx context.Context) error {
 	return err
 }
 
-// Step issues the next step, and then reads what the one before it sampled. It
-// reports whether there is anything left to do. An error ends every request of
-// the step that failed, with that error, or, after a fault of the device, the runner; the
-// other requests go on. An index out of range is such an error, a
-// [device.IndexError]. The context is honoured before anything is issued. On a
-// [device.Interruptible] stream its end also ends a step that is under way: nothing of it
-// counts, its requests stay as they were, and the next Step computes it anew. One
-// goroutine steps at a time; others wait.
+// Step issues the next step, and then reads the tokens that the previous step sampled. more reports
+// whether there is work left.
+//
+// A step that fails, for example by an index out of range ([device.IndexError]), ends its own
+// requests with the error, and other requests continue. The error ends the runner and all requests
+// if the device or a rank is lost. With several ranks, every failure ends the runner except an index
+// out of range.
+//
+// If ctx has ended, Step issues nothing. On a [device.Interruptible] stream, and with one rank, the
+// end of ctx also interrupts a running step: its requests do not change, and the next Step computes
+// it again. If several goroutines call Step, they take turns.
 func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 	r.turn.Lock()
 	defer r.turn.Unlock()
@@ -256,14 +260,14 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return true, err
 	}
-	if r.prompt {
+	if r.interruptible {
 		r.runs = ctx
 		defer func() { r.runs = context.Background() }()
 	}
 	start := time.Now()
 	r.busy, r.waited = 0, 0
 	r.firsts, r.intervals, r.prompted = r.firsts[:0], r.intervals[:0], 0
-	canceled := r.canceled.Swap(false) // before the inbox: requests that are canceled from here on belong to the next step
+	canceled := r.canceled.Swap(false) // before takeInbox: the next step ends requests that are canceled from here on
 	r.takeInbox()
 	if canceled {
 		r.dropCanceled()
@@ -283,7 +287,7 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 		s = r.steps[1]
 	}
 	r.inFlight = nil
-	if before != nil && before.processed { // the masks of the next step follow from its tokens
+	if before != nil && before.processed { // the masks of the next step depend on its tokens
 		if fault, unread = r.collect(before); unread != nil {
 			r.fail(before, unread)
 		}
@@ -304,7 +308,7 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 			r.issued(s)
 			r.inFlight = s
 		} else {
-			abandoned = r.prompt && ctx.Err() != nil
+			abandoned = r.interruptible && ctx.Err() != nil
 			s.distrustCounts()
 			r.changes++ // the step may be scheduled again, from the start
 		}
@@ -315,8 +319,8 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 	if unread == nil && r.inFlight == nil {
 		unread = r.forgetFaultsOfAll(err != nil)
 	}
-	// A step that could not be issued ends its own requests. A step that could not be read ends the
-	// requests of the step after it, too, whose ids it sampled.
+	// A step that could not be issued ends its own requests. A step that could not be read also ends
+	// the requests of the next step, because that step takes its ids.
 	if err = errors.Join(err, unread); err != nil && (unread != nil || !abandoned) {
 		r.fail(s, err)
 	}
@@ -324,7 +328,7 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 		r.fail(before, unread)
 	}
 	err = errors.Join(fault, err)
-	apart := fault == nil && err != nil && !r.alone() // ranks may have issued it or not
+	apart := fault == nil && err != nil && !r.alone() // some ranks may have issued the step and others not
 	if apart || errors.Is(err, device.ErrDeviceLost) || errors.Is(err, piecewise.ErrClosed) {
 		r.lose(err)
 	}
@@ -360,10 +364,11 @@ func (r *Runner) end(err error) {
 	r.wakeUp() // a waiting Run returns
 }
 
-// Run steps until ctx ends or the runner does, and waits when there is nothing
-// to do. Before Load there is nothing to wait for: it returns ErrNotLoaded. Run goes on
-// after a step that failed: the step's requests have the error, [Stats.FailedSteps] counts
-// it, and Options.Backend.Logger is told.
+// Run calls Step until ctx or the runner ends, and waits while there is no work. It returns the
+// error of ctx, or the error that ended the runner: [ErrClosed] after Close. Before Load it returns
+// [ErrNotLoaded]. Run continues after a failed step: the step's requests have the error,
+// [Stats.FailedSteps] counts it, and Options.Backend.Observe.Logger gets a line. With
+// [Options.Processes] and a rank above 0, Run follows rank 0 and returns nil when rank 0 closes.
 func (r *Runner) Run(ctx context.Context) error {
 	if r.follows() {
 		return r.runSteps(ctx)
@@ -382,7 +387,7 @@ func (r *Runner) Run(ctx context.Context) error {
 		case more:
 			continue
 		}
-		var idle <-chan time.Time // nil where no other process waits for this one
+		var idle <-chan time.Time // nil: no other process waits for this one
 		var lost <-chan struct{}
 		if p := r.opts.Processes; p != nil {
 			idle, lost = time.After(idleEvery), p.Done()
@@ -390,7 +395,7 @@ func (r *Runner) Run(ctx context.Context) error {
 		select {
 		case <-r.wake:
 		case <-idle:
-		case <-lost: // which the next step finds
+		case <-lost: // the next Step returns the error
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -409,7 +414,7 @@ func (r *Runner) hasInbox() bool {
 	return len(r.inbox) > 0
 }
 
-// wakeUp makes Run look for work.
+// wakeUp ends the wait of Run, which then calls Step.
 func (r *Runner) wakeUp() {
 	select {
 	case r.wake <- struct{}{}:
@@ -417,8 +422,8 @@ func (r *Runner) wakeUp() {
 	}
 }
 
-// Close ends every request with [ErrClosed] after the step that is being issued,
-// and gives all memory back. Run returns. Closing twice is no error.
+// Close waits for a running Step, ends every request with [ErrClosed], and frees all memory. Run
+// then returns. Closing twice is no error.
 func (r *Runner) Close() error {
 	r.turn.Lock()
 	defer r.turn.Unlock()
@@ -433,7 +438,7 @@ func (r *Runner) Close() error {
 	return errors.Join(err, r.releaseFollowers(), r.release())
 }
 
-// release gives back what New and Load took. Work that is enqueued is waited for.
+// release waits for enqueued work and frees what New and Load allocated.
 func (r *Runner) release() error {
 	var errs []error
 	if r.placed {

@@ -10,40 +10,38 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Sampling is how the next token is chosen from its logits. The zero value is
-// greedy.
+// Sampling says how the next token is chosen from the logits. The zero value is greedy.
 type Sampling struct {
-	// Temperature divides the logits before their softmax; 0: the most probable
-	// token, of equals the one with the lowest id, and nothing is random.
+	// Temperature divides the logits before the softmax. 0: the most probable token is chosen, and
+	// among equals the one with the lowest id; nothing is random.
 	Temperature float64
 
-	// TopK leaves the so many most probable tokens; 0: all. Tokens whose logits,
-	// divided by the temperature, are closer than 2^-15 to the last of them count
-	// as equal to it and stay.
+	// TopK keeps the TopK most probable tokens; 0: all. A token also stays if its logit, divided by
+	// the temperature, is less than 2^-15 below that of the TopK-th token.
 	TopK int
 
-	// TopP leaves, of what TopK left, the fewest most probable tokens whose
-	// probabilities sum to so much (nucleus sampling, arXiv:1904.09751); 1, and 0, which
-	// is a field that is not set: all. As it falls to 0 the most probable token is left
-	// alone, for which there is TopK 1. Ties stay as with TopK.
+	// TopP keeps, of the tokens that TopK kept, the smallest set of most probable tokens whose
+	// probabilities sum to at least TopP (nucleus sampling, arXiv:1904.09751). 1 and 0, the value of
+	// an unset field: all. Small values above 0 keep only the most probable token, as TopK 1 does.
+	// Near ties stay as for TopK.
 	TopP float64
 
-	// Seed makes the random numbers: a token is a function of the logits, the seed
-	// and its position in the sequence, whatever else is in the batch.
+	// Seed is the seed of the random numbers. A token depends only on the logits, the seed and its
+	// index in the sequence, not on the rest of the batch.
 	Seed uint64
 
-	// MinP leaves the tokens that are at least MinP times as probable as the most probable
-	// one, after the temperature and before TopK and TopP, as in vLLM (arXiv:2407.01082;
-	// transformers' MinPLogitsWarper); 0: all.
+	// MinP keeps the tokens that are at least MinP times as probable as the most probable one, after
+	// the temperature and before TopK and TopP, as in vLLM (arXiv:2407.01082; transformers'
+	// MinPLogitsWarper); 0: all.
 	MinP float64
 
-	// RepetitionPenalty divides the positive logits of tokens that the sequence has, prompt
-	// included, and multiplies the negative ones (arXiv:1909.05858; transformers'
-	// RepetitionPenaltyLogitsProcessor); 1, and 0, which is a field that is not set: none.
+	// RepetitionPenalty divides the positive logits, and multiplies the negative ones, of tokens
+	// that occur in prompt or answer (arXiv:1909.05858; transformers'
+	// RepetitionPenaltyLogitsProcessor). 1 and 0, the value of an unset field: no penalty.
 	RepetitionPenalty float64
 
-	// FrequencyPenalty times the number of times that the answer has a token is subtracted
-	// from its logit, and PresencePenalty if it has it at all, as OpenAI's API defines them.
+	// For a token that occurs n times in the answer, n × FrequencyPenalty is subtracted from its
+	// logit, and PresencePenalty if n > 0, as in OpenAI's API.
 	FrequencyPenalty, PresencePenalty float64
 
 	// LogitBias is added to the logits of tokens, before penalties.
@@ -53,7 +51,7 @@ type Sampling struct {
 	Allowed []int32
 }
 
-// The bounds of penalties and biases.
+// Bounds of penalties and biases.
 const (
 	maxPenalty = 100.0
 	maxBias    = 1e6
@@ -76,45 +74,44 @@ func (s *Sampling) check(vocabulary int64) error {
 	case !(math.Abs(s.PresencePenalty) <= maxPenalty):
 		return fmt.Errorf("presence penalty %g is not in [-%g, %g]", s.PresencePenalty, maxPenalty, maxPenalty)
 	case s.Allowed != nil && len(s.Allowed) == 0:
-		return fmt.Errorf("no id is allowed: leave Allowed nil to allow all")
+		return fmt.Errorf("Allowed is empty, so no token can be chosen: nil allows all")
 	}
 	for id, b := range s.LogitBias {
 		if !(math.Abs(b) <= maxBias) {
 			return fmt.Errorf("the bias %g of id %d is not in [-%g, %g]", b, id, maxBias, maxBias)
 		}
 		if id < 0 || int64(id) >= vocabulary {
-			return fmt.Errorf("id %d has a bias, the vocabulary has %d", id, vocabulary)
+			return fmt.Errorf("LogitBias has id %d: it must be in [0, %d)", id, vocabulary)
 		}
 	}
 	for _, id := range s.Allowed {
 		if id < 0 || int64(id) >= vocabulary {
-			return fmt.Errorf("id %d is allowed, the vocabulary has %d", id, vocabulary)
+			return fmt.Errorf("Allowed has id %d: it must be in [0, %d)", id, vocabulary)
 		}
 	}
 	return nil
 }
 
-// counted reports whether logits depend on the tokens of the sequence, or have biases: the
-// request needs a slot.
+// counted reports whether the request has penalties or biases, and so needs a slot.
 func (s *Sampling) counted() bool {
 	return s.RepetitionPenalty != 0 && s.RepetitionPenalty != 1 || s.FrequencyPenalty != 0 || s.PresencePenalty != 0 || len(s.LogitBias) > 0
 }
 
-// variant is a sampler variant: a function that chooses tokens. Each does all that those before
-// it do, and is slower.
+// variant is a sampler variant: a function that chooses tokens. Each variant can do everything that
+// the previous ones can, and is slower.
 type variant uint8
 
 const (
 	greedy   variant = iota
-	random           // by temperature
-	nucleus          // and with top-p
-	withTopK         // and with top-k
-	withMinP         // and with min-p
+	random           // temperature
+	nucleus          // also top-p
+	withTopK         // also top-k
+	withMinP         // also min-p
 	variants
 )
 
-// variant returns the fastest sampler variant that serves the request. Top-k 1 leaves one token whatever
-// the temperature is.
+// variant returns the fastest sampler variant that serves the request. Top-k 1 is greedy at any
+// temperature.
 func (s *Sampling) variant() variant {
 	switch {
 	case s.Temperature == 0 || s.TopK == 1:
@@ -141,37 +138,37 @@ const (
 	idsFunc     = "runner_ids"
 )
 
-// variantFuncs is the function of each sampler variant. It is never written.
+// variantFuncs has the function of each sampler variant. It is never written.
 var variantFuncs = [variants]string{greedy: greedyFunc, random: randomFunc, nucleus: nucleusFunc, withTopK: sampleFunc, withMinP: minPFunc}
 
 // The results of a sampler variant.
 const (
-	sampled = iota // the ids, notANumber included
-	next           // as @forward takes them
+	sampled = iota // the ids, or notANumber
+	next           // the ids, or 0: valid input of @forward
 )
 
-// notANumber is what is sampled from logits without a largest finite one.
+// notANumber is the sampled id of a row whose largest logit is not finite.
 const notANumber = -1
 
 const (
-	// faintest is the smallest logit, relative to the largest and divided by the
-	// temperature, that a token may be sampled with: a million of e^-32 weigh less
-	// than half of 2^-24, the step of the random numbers, beside the largest's 1.
+	// faintest is a lower bound of (logit - largest logit) / temperature: a token below it has weight
+	// 0. A million weights of e^-32 sum to less than half of 2^-24, the resolution of the random
+	// numbers, while the largest weight is 1.
 	faintest = -32
 
-	// least is its weight: e^faintest, in f32.
+	// least is the smallest weight of a token at or above faintest: e^faintest, in f32.
 	least = 1.266416555e-14
 
-	// belowOne is the largest number below 1: the weight of a token that is hardly less
-	// probable than the most probable one.
+	// belowOne is the largest f32 below 1, and the largest weight of a token other than the most
+	// probable ones.
 	belowOne = 1 - 1.0/(1<<24)
 
-	// leastPart is the least top-p but 0 that is looked for, a normal number of f32. The
-	// most probable token alone weighs more.
+	// leastPart replaces smaller top-p above 0. It is the smallest normal number of f32. The most
+	// probable token alone has a larger fraction of the weights.
 	leastPart = 0x1p-126
 
-	// halvings of [faintest, 0], the logarithms of weights, that search a threshold: to
-	// 2^-15. They come in pairs.
+	// halvings is the number of bisection steps of a search in [faintest, 0], the logarithms of the
+	// weights. They reach 32·2^-20 = 2^-15. The search does two steps in one pass.
 	halvings = 20
 )
 
@@ -182,8 +179,8 @@ type sampler struct {
 	vocabulary int64
 }
 
-// WithSampling returns the module that [New] has compiled: @forward and @logits of
-// the model, with eleven more functions, which read logits and ids where they lie:
+// WithSampling returns the module that [New] compiles: @forward and @logits of the model, and eleven
+// functions that read logits and ids in place:
 //
 //	@runner_greedy(%logits: f32[M, V]) -> (i32[M], i32[M])
 //	@runner_random(%logits: f32[M, V], %temperature: f32[M], %seed: i64[M], %position: i64[M]) -> (i32[M], i32[M])
@@ -199,17 +196,19 @@ type sampler struct {
 //	@runner_logprobs(%logits: f32[M, V], %sampled: i32[M]) -> (f32[M], f32[M, 20], i32[M, 20])
 //	@runner_prompt_logprobs(%logits: f32[M, V], %token: i64[M]) -> (f32[M], f32[M, 20], i32[M, 20])
 //
-// The first five choose tokens, -1 where the logits of a row are not numbers: a step
-// runs the first that knows what its requests ask for. Their second result has 0 in its
-// place, and is the ids of the next step if that has the same requests, a row each.
-// @runner_ids makes the ids of any other step: row i's is %ids[i], or, where %from[i] ≥ 0, what
-// was sampled there in an earlier step, so that the host need not know it yet. The next three keep
-// the counts and biases of tokens in two states, and adjust logits by them. The last two give the
-// log probability of a token, and the most probable ones. No
-// parameter but those that are to be read where they lie has the type of a result of an
-// earlier function, to which piecewise would link it: integers of the host are i64.
+// The first five choose tokens. A step runs the first one that can do all that its requests need. The
+// first result has -1 for a row whose largest logit is not finite. The second result has 0 there, and
+// is the %ids of @forward in the next step if that step has the same requests with one row each. For
+// other steps, @runner_ids makes the ids: row i is %sampled[%from[i]] of the last step that sampled if
+// %from[i] ≥ 0, otherwise %ids[i]. So the host need not know the sampled ids yet.
 //
-// Compiled ahead, a runner finds it in the cache.
+// The next three keep counts and biases of tokens in three states, and adjust logits by them. The last
+// two return the log probability of a token and of the 20 most probable ones, or of all V if V < 20.
+//
+// piecewise links a parameter to a result of the same type of an earlier function. Only parameters
+// that are read in place may have such a type, so %position, %seed, %top_k, %slot and %token are i64.
+//
+// If the returned module was compiled before, New finds its programs in the cache.
 func WithSampling(m *ir.Module) (*ir.Module, error) {
 	lm, err := inspect(m)
 	if err != nil {
@@ -218,7 +217,7 @@ func WithSampling(m *ir.Module) (*ir.Module, error) {
 	return addSampling(m, lm)
 }
 
-// addSampling is WithSampling for a model that was inspected.
+// addSampling is WithSampling for an inspected model.
 func addSampling(m *ir.Module, lm *language) (*ir.Module, error) {
 	b := ir.NewBuilder(m.Name)
 	var tokens dim.Dim
@@ -234,7 +233,7 @@ func addSampling(m *ir.Module, lm *language) (*ir.Module, error) {
 	}
 	blocks := m.Symbol(lm.blocks)
 	b.Symbol(blocks.Name, blocks.Lo, blocks.Hi, blocks.Kind)
-	for _, st := range m.States { // functions name states by their numbers
+	for _, st := range m.States { // functions refer to states by index
 		b.AddState(&ir.State{Name: st.Name, Type: st.Type})
 	}
 	s.greedy()
@@ -255,16 +254,15 @@ func addSampling(m *ir.Module, lm *language) (*ir.Module, error) {
 	return &out, out.Verify()
 }
 
-// emitter emits ops of two operands and integers.
+// emitter emits ops with two operands, and integer constants.
 type emitter struct{ f *ir.FuncBuilder }
 
 func (e emitter) op(name string, a, b ir.Value) ir.Value { return e.f.Op1(name, []ir.Value{a, b}) }
 
 func (e emitter) int(v int64) ir.Value { return e.f.Int(v) }
 
-// uniform emits the number of [0, 1) that belongs to a seed and a position: the
-// first of the sequence at offset 4·position, so that the counter of its block is
-// the position.
+// uniform emits a random number in [0, 1) for a seed and a position. It is the first number at offset
+// 4·position, so the Philox counter is the position.
 func (e emitter) uniform(seed, position ir.Value) ir.Value {
 	return e.f.Op1("philox", []ir.Value{seed, e.op("mul", position, e.int(ir.DrawStep)), e.int(0)})
 }
@@ -282,7 +280,7 @@ func (s *sampler) start(name string) *sampleBuilder {
 	return f
 }
 
-// row1 returns the reduction of each row, as a column.
+// row1 returns the reductions of the rows, as a column.
 func (f *sampleBuilder) row1(op string, x ir.Value) ir.Value {
 	return f.f.Op1(op, []ir.Value{x}, ir.IntsAttr("axes", 1), ir.BoolAttr("keepdims", true))
 }
@@ -297,20 +295,20 @@ func (f *sampleBuilder) where(cond, a, b ir.Value) ir.Value {
 
 func (f *sampleBuilder) float(v float64) ir.Value { return f.f.Float(v) }
 
-// choose ends a function: ids, or notANumber where the largest logit is none; and what
-// @forward can read in any case.
+// choose ends a function. Its results are the ids with notANumber, and the ids with 0, in rows whose
+// largest logit is not finite.
 func (f *sampleBuilder) choose(s *sampler, ids, top ir.Value) {
 	number := f.f.Op1("reshape", []ir.Value{f.is(f.op("sub", top, top), "eq", f.float(0))}, ir.DimsAttr("shape", s.rows))
 	f.f.Return(f.where(number, ids, f.int(notANumber)), f.where(number, ids, f.int(0)))
 }
 
-// first returns the first position of a row's largest element.
+// first returns the index of the first largest element of each row.
 func (f *sampleBuilder) first(x ir.Value) ir.Value {
 	return f.f.Op1("argmax", []ir.Value{x}, ir.IntAttr("axis", 1))
 }
 
-// greedy emits the most probable token. It looks for the largest logit and then
-// for its place: one kernel, whose second pass finds the row in registers or caches.
+// greedy emits the choice of the most probable token: the largest logit, then its index. This is one
+// kernel, whose second pass reads the row from registers or caches.
 func (s *sampler) greedy() {
 	f := s.start(greedyFunc)
 	top := f.row1("max", f.logits)
@@ -322,32 +320,31 @@ func (f *sampleBuilder) number(cond ir.Value) ir.Value {
 	return f.f.Op1("cast", []ir.Value{cond}, ir.DTypeAttr(dtype.F32))
 }
 
-// column returns a parameter of one number a row.
+// column returns a parameter with one number for each row, as a column.
 func (f *sampleBuilder) column(s *sampler, name string, dt dtype.DType) ir.Value {
 	p := f.f.Param(name, ir.TypeOf(dt, s.rows))
 	return f.f.Op1("reshape", []ir.Value{p}, ir.DimsAttr("shape", s.rows, dim.Const(1)))
 }
 
-// random emits the choice by inverse transform: with the weights of the tokens
-// that may be chosen summed up in the order of their ids, the token at which the
-// sum passes a random part of the whole. There is one random number for a row,
-// whose cost is negligible compared with the passes over the logits.
+// random emits inverse transform sampling. It adds up the weights of the kept tokens in the order of
+// their ids, and chooses the token at which the sum exceeds u times the total, for a random u in
+// [0, 1). One random number for each row costs little, compared with the passes over the logits.
 func (s *sampler) random(c variant) {
 	f := s.start(variantFuncs[c])
 	temperature := f.column(s, "temperature", dtype.F32)
 	seed := f.column(s, "seed", dtype.I64)
 	position := f.column(s, "position", dtype.I64)
 
-	// First, so that what reads the row comes after it and may be one kernel.
+	// u comes first, so that the ops that read the row are adjacent and can be one kernel.
 	u := f.uniform(seed, position)
 	drawn := f.is(temperature, "gt", f.float(0))
 	top := f.row1("max", f.logits)
 	scale := f.f.Op1("reciprocal", []ir.Value{f.where(drawn, temperature, f.float(1))})
-	scale = f.op("minimum", scale, f.float(math.MaxFloat32)) // finite: it meets a difference of 0
+	scale = f.op("minimum", scale, f.float(math.MaxFloat32)) // finite, because inf · 0 is NaN
 	x := f.op("mul", f.op("sub", f.logits, top), scale)      // ≤ 0
-	// The weight of a token is at most 1, which only the most probable one has. What follows reads
-	// weights and not logits. All of these functions have the floor, so that a row without limits
-	// gets the same token in a batch with limited rows.
+	// Only the most probable tokens have weight 1, so the following ops need no logits. All variants
+	// set weights below faintest to 0, so the token of a row does not depend on the variant, which
+	// other rows of the batch determine.
 	below := f.op("minimum", f.op("maximum", f.f.Op1("exp", []ir.Value{x}), f.float(least)), f.float(belowOne))
 	weight := f.where(f.is(x, "ge", f.float(0)), f.float(1), f.where(f.is(x, "ge", f.float(faintest)), below, f.float(0)))
 	kept := weight
@@ -356,16 +353,16 @@ func (s *sampler) random(c variant) {
 	}
 	target := f.op("mul", u, f.row1("sum", kept))
 	sums := f.f.Op1("cumsum", []ir.Value{kept}, ir.IntAttr("axis", 1))
-	// A device may associate the sums so that they do not quite rise, hence the
-	// second condition; and where nothing passes, or nothing is random, it is the
-	// most probable token.
+	// A device may associate the sums so that they are not quite monotonic, so the chosen token must
+	// also be a kept one. If no sum exceeds the target, or the temperature is 0, the most probable
+	// token is chosen.
 	passed := f.op("and", f.is(sums, "gt", target), f.is(kept, "gt", f.float(0)))
 	passed = f.op("and", passed, drawn)
 	f.choose(s, f.first(f.where(passed, f.float(2), f.number(f.is(weight, "ge", f.float(1))))), top)
 }
 
-// threshold adds the parameters of top-p and, if the variant has them, top-k and min-p, and
-// returns what the weights of each row's tokens must reach.
+// threshold adds the parameters of top-p and, if the variant has them, top-k and min-p. It returns the
+// smallest weight of a kept token in each row.
 func (f *sampleBuilder) threshold(s *sampler, weight ir.Value, c variant) ir.Value {
 	p := f.column(s, "top_p", dtype.F32)
 	constant := func(v float64, columns int64) ir.Value {
@@ -375,31 +372,29 @@ func (f *sampleBuilder) threshold(s *sampler, weight ir.Value, c variant) ir.Val
 	if c >= withMinP { // the weight of the most probable token is 1
 		t = f.op("maximum", t, f.column(s, "min_p", dtype.F32))
 	}
-	if c >= withTopK { // that of top-k is the largest that so many tokens reach
+	if c >= withTopK { // the largest threshold that at least k tokens reach
 		k := f.column(s, "top_k", dtype.I64)
 		wanted := f.f.Op1("cast", []ir.Value{k}, ir.DTypeAttr(dtype.F32))
 		t = f.where(f.is(k, "le", f.int(0)), t, f.search(weight, constant(1, s.vocabulary), t, wanted))
 	}
-	// That of top-p is the largest from there on above which tokens weigh so much of the
-	// rest: what top-k left is little, and most of the row has nothing to add to its sums.
+	// Top-p: the largest threshold, at least t, above which the weights sum to p of the sum above t.
 	reached := f.search(weight, weight, t, f.op("mul", p, f.sumAbove(weight, weight, t)))
 	some := f.op("and", f.is(p, "gt", f.float(0)), f.is(p, "lt", f.float(1)))
 	return f.where(some, reached, t)
 }
 
-// sumAbove returns the sum of what belongs to the elements of a row whose weights are
-// not below the threshold.
+// sumAbove returns the sum of of[i] over the elements i of each row with weight[i] ≥ threshold.
 func (f *sampleBuilder) sumAbove(weight, of, threshold ir.Value) ir.Value {
 	return f.row1("sum", f.where(f.is(weight, "ge", threshold), of, f.float(0)))
 }
 
-// search returns the largest threshold from low, which is at least least, to 1, but for a
-// factor of 1 + 2^-15, above which what belongs to the weights of a row sums to wanted;
-// low where none does. It needs only sums of rows, where a sort of every row would be the
-// slowest kernel of a step. Two halvings at a time take three sums in one pass over the
-// row: a pass of a few rows over a vocabulary is mostly waiting for the parts of its
-// sum. It is the logarithms that are halved, over which weights lie evenly, so that
-// thresholds are low by known factors.
+// search returns, for each row, the largest threshold in [low, 1] at which sumAbove is at least wanted,
+// or low if there is none. The threshold is too small by a factor of at most 1 + 2^-15. low is at
+// least the constant least.
+//
+// search needs only sums of rows; a sort of every row would be the slowest kernel of a step. One pass
+// computes three sums, for two steps of the bisection, because the latency of a reduction dominates a
+// pass over a few rows. It bisects logarithms of weights, so the relative error is known.
 func (f *sampleBuilder) search(weight, of, low, wanted ir.Value) ir.Value {
 	size := float64(-faintest) // of the interval, whose end is not needed
 	for range halvings / 2 {
@@ -413,9 +408,8 @@ func (f *sampleBuilder) search(weight, of, low, wanted ir.Value) ir.Value {
 	return low
 }
 
-// ids emits @runner_ids. Positions are kept in range without a fault: what an
-// earlier step could not choose is id 0, and its request has ended by the time
-// that anybody reads this step.
+// ids emits @runner_ids. It clamps indices and ids, so that they raise no fault: notANumber becomes id
+// 0, and its request ends before the host reads this step.
 func (s *sampler) ids(tokens dim.Dim) {
 	f := emitter{s.b.Func(idsFunc)}
 	f.f.SetLoc("sampling")

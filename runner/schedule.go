@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// chunk is a sequence's part of a step: n of its tokens, in rows from row on.
+// chunk is a sequence's part of a step: n of its tokens, in rows [row, row+n).
 type chunk struct {
 	seq    *Sequence
 	row, n int
-	sample int // row of the sampled ids; -1: nothing is sampled yet
+	sample int // row of the sampled ids; -1: the step samples no token of the sequence
 }
 
-// watermark is the part of the cache that a joining request must leave free for the growth of
-// running ones (vLLM's default).
+// watermark is the fraction of the cache's blocks that must stay free for the growth of running
+// requests when another request joins them (vLLM's default).
 const watermark = 0.01
 
 func (r *Runner) blocksFor(tokens int) int {
 	return (tokens + int(r.lm.blockSize) - 1) / int(r.lm.blockSize)
 }
 
-// schedule fills a step: first every request that decodes, then prompts that are partly computed,
+// schedule fills a step: first each decoding request, then running requests with an incomplete prompt,
 // then waiting requests, each group in the order of priority and arrival.
 func (r *Runner) schedule(s *step) {
 	if s.again = r.steadyDecode(s); s.again {
@@ -29,8 +29,8 @@ func (r *Runner) schedule(s *step) {
 	s.reset()
 	budget := r.opts.MaxTokens
 	preempted := false
-	// A decode may need a block, which the last running request gives if none is free. Requests
-	// after i have no chunk in the step yet.
+	// A decode may need a block. If no block is free, the last running request is preempted.
+	// Requests after i have no chunk in the step yet.
 	for i := 0; i < len(r.running); i++ {
 		q := r.running[i]
 		if q.rest() != 1 {
@@ -69,17 +69,17 @@ func (r *Runner) schedule(s *step) {
 	s.decodes, s.changes = s.rows > 0 && s.uniform && s.samples == len(r.running) && s.inOrder(r.running), r.changes
 }
 
-// inOrder reports whether a step has the requests that run, in their order, which is that of
-// the step after it. A request that joined, or whose prompt ended, may come before others by
-// its priority, but comes after them in its first step.
+// inOrder reports whether a step has exactly the running requests, in their order. The next step has
+// that order. A request that just joined, or whose prompt ended in this step, is behind the decoding
+// requests here, but may be before them in running by its priority.
 func (s *step) inOrder(running []*Sequence) bool {
 	return slices.EqualFunc(s.chunks, running, func(h chunk, q *Sequence) bool { return h.seq == q })
 }
 
-// steadyDecode advances the step that this one was two turns before. It does so if all running
-// requests decoded there, none joined or left since or can join now, and there are enough
-// blocks. It reads only the requests that need a block: with some hundreds of requests, each
-// read would miss the processor's caches.
+// steadyDecode reports whether it advanced s, which still describes the step of two turns before. It
+// does so if all running requests decoded there, no request joined or left since or can join now, and
+// there are enough blocks. It reads only the requests that need a block: with some hundreds of
+// requests, each read would miss the processor's caches.
 func (r *Runner) steadyDecode(s *step) bool {
 	if !s.decodes || s.changes != r.changes || len(r.waiting) > 0 && len(r.running) < r.opts.MaxSequences {
 		return false
@@ -87,8 +87,8 @@ func (r *Runner) steadyDecode(s *step) bool {
 	return s.batch.Advance(int(r.turns-s.turn), int(r.lm.blockSize), s.more)
 }
 
-// join gives the first waiting request the blocks of all its tokens, so that its prefill never
-// lacks one.
+// join moves the first waiting request to the running ones and gives it blocks for all its tokens, so
+// that its prefill never needs another. It reports false if there are too few blocks or no slot.
 func (r *Runner) join(q *Sequence) bool {
 	need := r.blocksFor(q.length())
 	if spare := len(r.blocks.free) - need; len(r.running) > 0 && spare < int(watermark*float64(r.blocks.total)) {
@@ -97,7 +97,7 @@ func (r *Runner) join(q *Sequence) bool {
 	if len(r.blocks.free) < need || q.counted && !r.slots.take(q) {
 		return false
 	}
-	if cap(q.ids) < int(q.limit) { // it runs for the first time
+	if cap(q.ids) < int(q.limit) { // the request has never run
 		q.ids = append(make([]int32, 0, q.limit), q.ids...)
 		buffer := q.ids[:q.limit]
 		q.buffer.Store(&buffer)
@@ -118,15 +118,15 @@ func (r *Runner) join(q *Sequence) bool {
 	return true
 }
 
-// preempt moves the last running request back to the queue. It keeps its tokens, with those in
-// flight, and computes them anew as a prompt.
+// preempt moves the last running request back to the queue. The request keeps its tokens, also those
+// in flight, and computes them again as a prompt.
 func (r *Runner) preempt(q *Sequence) {
 	r.leave(q)
 	r.requeue(q)
 }
 
-// recompute moves a request whose last step cannot be trusted back to the queue: its tokens in
-// flight do not count.
+// recompute moves a request whose last step has invalid results back to the queue, without its
+// tokens in flight.
 func (r *Runner) recompute(q *Sequence) {
 	if q.place == ended {
 		return
@@ -140,14 +140,14 @@ func (r *Runner) recompute(q *Sequence) {
 			}
 		}
 	}
-	if q.place == inWaiting { // it was preempted since
+	if q.place == inWaiting { // preempted after that step
 		return
 	}
 	r.leave(q)
 	r.requeue(q)
 }
 
-// requeue puts a request without blocks into the queue.
+// requeue puts a request that ran into the queue again, without blocks, and counts a preemption.
 func (r *Runner) requeue(q *Sequence) {
 	r.enqueue(q)
 	q.place = inWaiting
@@ -156,19 +156,19 @@ func (r *Runner) requeue(q *Sequence) {
 	q.computed = 0
 }
 
-// grow gives a sequence the blocks of so many tokens, or none and reports that there are
-// not enough.
+// grow gives a sequence the blocks that it lacks for a number of tokens. If there are not enough free
+// blocks, it gives no block and reports false.
 func (r *Runner) grow(q *Sequence, tokens int) (ok bool) {
 	q.blocks, ok = r.blocks.grow(q.blocks, r.blocksFor(tokens))
 	q.room = len(q.blocks) * int(r.lm.blockSize)
 	return ok
 }
 
-// giveBlocks takes the blocks of a sequence back.
+// giveBlocks frees the blocks of a sequence.
 func (r *Runner) giveBlocks(q *Sequence) { q.blocks, q.room = r.blocks.give(q.blocks), 0 }
 
-// number assigns rows to the chunks, and rows of samples to chunks that end with the last token
-// of their sequence.
+// number assigns rows to the chunks, and rows of samples to the chunks that have the last token of
+// their sequence.
 func (s *step) number() {
 	for i := range s.chunks {
 		h := &s.chunks[i]
@@ -188,8 +188,9 @@ func (s *step) number() {
 	}
 }
 
-// issued counts a step as done, since all work that is issued later comes after it. A request whose
-// last token it samples leaves at once; the next owner of its blocks writes them in a later step.
+// issued updates the sequences as if the step were done, because the device runs steps in order. A
+// request whose last token the step samples leaves at once: the next owner of its blocks writes them
+// in a later step.
 func (r *Runner) issued(s *step) {
 	if s.adjusts {
 		s.trustCounts()
@@ -211,7 +212,7 @@ func (r *Runner) issued(s *step) {
 	}
 }
 
-// leave takes a sequence from where it is and frees its blocks.
+// leave removes a sequence from the waiting or running ones, and frees its blocks and its slot.
 func (r *Runner) leave(q *Sequence) {
 	list := &r.waiting
 	switch q.place {
@@ -239,7 +240,7 @@ func (r *Runner) finish(q *Sequence, why Reason, err error) {
 	}
 	r.leave(q)
 	q.place, q.reason, q.err = ended, why, err
-	// An answer is kept for as long as its reader likes: without the room that it did not need.
+	// The caller may keep the sequence for long, so it keeps no unused capacity.
 	q.blocks = nil
 	q.buffer.Store(nil)
 	if len(q.ids) < cap(q.ids) {
@@ -250,14 +251,14 @@ func (r *Runner) finish(q *Sequence, why Reason, err error) {
 	q.times.ended = time.Now()
 	r.ended(q)
 	q.over.Store(true)
-	if o := r.opts.Observer; o != nil { // before who waits for the end: what an observer counts is there then
+	if o := r.opts.Observer; o != nil { // before done is closed, so that a waiting goroutine finds the observer's counts
 		o.Finished(q)
 	}
 	close(q.done)
 }
 
-// dequeue takes the first that waits from the queue, whatever its length.
+// dequeue removes the first waiting request, in constant time.
 func (r *Runner) dequeue() {
-	r.waiting[0] = nil // so that it can be collected
+	r.waiting[0] = nil // so that the garbage collector can free it
 	r.waiting = r.waiting[1:]
 }

@@ -8,15 +8,16 @@ import (
 	"pwc/runtime/device"
 )
 
-// slots are the rows of the states that hold counts and biases of tokens.
+// slots are the rows of the states with counts and biases of tokens. A request with penalties or biases
+// has one while it runs.
 type slots struct {
-	free   []int32 // the last is handed out next
+	free   []int32 // take returns the last
 	states [len(adjustStates)]device.Buffer
 	row    int64 // bytes of a slot in each of them
 
-	at         []int64 // elements to write
+	at         []int64 // indices of elements that collect found
 	count, add []float32
-	seen       map[int32]float32 // of a sequence: its tokens' counts
+	seen       map[int32]float32 // scratch: the counts of a sequence's tokens
 	vocabulary int64
 }
 
@@ -45,7 +46,7 @@ func (s *slots) take(q *Sequence) bool {
 	return true
 }
 
-// give takes the slot of a sequence back.
+// give frees the slot of a sequence, if it has one.
 func (s *slots) give(q *Sequence) {
 	if q.slot >= 0 {
 		s.free = append(s.free, q.slot)
@@ -53,8 +54,8 @@ func (s *slots) give(q *Sequence) {
 	}
 }
 
-// collect lists the elements of a sequence's slot that are not 0, all of whose tokens the
-// host knows.
+// collect lists the elements that are not 0 in a sequence's slot. The host must know all tokens of the
+// sequence.
 func (s *slots) collect(q *Sequence) {
 	clear(s.seen)
 	s.at, s.count, s.add = s.at[:0], s.count[:0], s.add[:0]
@@ -76,8 +77,9 @@ func (s *slots) collect(q *Sequence) {
 	}
 }
 
-// renew writes the slot of a sequence anew: by the next step that samples it no token of it
-// is in flight.
+// renew writes the slot of a sequence from the tokens that the host knows. These are all of its
+// tokens: a slot gets stale only when its sequence joins or a step fails, and then none is in flight
+// when the next step samples it.
 func (r *Runner) renew(q *Sequence) error {
 	s := &r.slots
 	for _, state := range s.states {
@@ -115,9 +117,8 @@ func (r *Runner) renew(q *Sequence) error {
 	return nil
 }
 
-// marks returns inputs of the function that writes slots. A step may write more of them than
-// the function has staging slots: then it waits for the device, which only steps with new or
-// preempted requests do.
+// marks returns inputs of @runner_mark. A step may call it more often than it has staging slots; then
+// marks waits for the device. This happens only in steps with new or preempted requests.
 func (r *Runner) marks(n int64) (piecewise.Inputs, error) {
 	in, err := r.mark.Inputs(n)
 	if errors.Is(err, piecewise.ErrSlotBusy) {
@@ -129,7 +130,7 @@ func (r *Runner) marks(n int64) (piecewise.Inputs, error) {
 	return in, err
 }
 
-// trustCounts says that the slots of the sequences that a step samples are written.
+// trustCounts marks the slots of the sequences that an issued step samples as valid.
 func (s *step) trustCounts() {
 	for i := range s.chunks {
 		if h := &s.chunks[i]; h.sample >= 0 {
@@ -138,8 +139,8 @@ func (s *step) trustCounts() {
 	}
 }
 
-// distrustCounts has the slots of a step's sequences written anew, since it is unknown how much of
-// the step ran.
+// distrustCounts marks the slots of a step's sequences as stale, because it is unknown how much of the
+// step ran.
 func (s *step) distrustCounts() {
 	for i := range s.chunks {
 		s.chunks[i].seq.stale = true

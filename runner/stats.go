@@ -9,48 +9,48 @@ import (
 	"pwc/piecewise"
 )
 
-// Step is one step as it was issued, and the runner after it.
+// Step describes one call of Runner.Step: the step that it issued, the tokens of the previous step,
+// which it read, and the state of the runner after it.
 type Step struct {
-	Rows     int // 0: nothing was issued
+	Rows     int // 0: no step was issued
 	Requests int
-	Sampled  int
-	Uniform  bool // every request had one row: a decode step
-	Mode     piecewise.RunMode
-	Size     int64 // with padding
+	Sampled  int               // tokens that the step samples
+	Uniform  bool              // every request has one row: a decode step
+	Mode     piecewise.RunMode // of @forward
+	Size     int64             // rows with padding
 
-	Running, Waiting   int
-	UsedBlocks, Blocks int
-	Took               time.Duration // all of it
-	Backend            time.Duration // of that in the backend: issuing, and waiting for the step before
-	Waited             time.Duration // of that waiting; the rest of Took is what the host does for a step
+	Running, Waiting   int           // requests
+	UsedBlocks, Blocks int           // of the KV cache
+	Took               time.Duration // of the whole call
+	Backend            time.Duration // the part of Took in the backend: issuing, and waiting for the previous step
+	Waited             time.Duration // the part of Backend in which the host waited for the previous step
 
-	// FirstTokens are the times from Submit to the first token, of requests whose first token
-	// this step read; Intervals are those from token to token, of the other tokens that it
-	// read. Both are valid until the observer returns.
+	// FirstTokens are the times from Submit to the first token, for each first token that the call
+	// read. Intervals are the times from the previous token of the request, for each other token
+	// that it read. Both slices are valid until the observer returns.
 	FirstTokens, Intervals []time.Duration
 
-	PromptTokens int // of the requests of FirstTokens: prompts that are computed
+	PromptTokens int // prompt tokens of the requests in FirstTokens
 
-	Preempted int64 // requests that gave their blocks back, since the runner was made
+	Preempted int64 // preemptions since the runner was made
 
-	Err error // what Runner.Step returns
+	Err error // the error that Runner.Step returns
 }
 
-// Stats is what a runner has done. Counts of requests and tokens are of those
-// that ended and were read.
+// Stats are the counters of a runner. Tokens count when the host has read them.
 type Stats struct {
 	Steps []StepCount `json:"steps"` // by mode and size
 
-	FailedSteps int64 `json:"failed_steps"` // calls of Runner.Step that returned an error after something was issued or read
+	FailedSteps int64 `json:"failed_steps"` // calls of Runner.Step in which issuing or reading a step failed
 
-	Processed int64 `json:"processed"` // steps that waited for the tokens of the one before, for a LogitsProcessor
+	Processed int64 `json:"processed"` // steps that were issued after the previous step was read, for a LogitsProcessor
 
 	Submitted  int64            `json:"submitted"`
 	Rejected   int64            `json:"rejected"`   // by Runner.Submit
 	Finished   map[string]int64 `json:"finished"`   // by reason
 	Generated  int64            `json:"generated"`  // tokens
-	Preempted  int64            `json:"preempted"`  // times that a request gave its blocks back
-	Recomputed int64            `json:"recomputed"` // tokens that were computed anew therefore
+	Preempted  int64            `json:"preempted"`  // preemptions, including requests computed again after a fault
+	Recomputed int64            `json:"recomputed"` // tokens whose keys and values were discarded by them
 
 	Running    int   `json:"running"`
 	Waiting    int   `json:"waiting"`
@@ -58,20 +58,20 @@ type Stats struct {
 	Blocks     int64 `json:"blocks"`
 	BlockSize  int64 `json:"block_size"`
 
-	Took    time.Duration `json:"took_ns"`    // in steps
-	Backend time.Duration `json:"backend_ns"` // of that in the backend; the rest is the runner's own
-	Waited  time.Duration `json:"waited_ns"`  // of that waiting for the device
+	Took    time.Duration `json:"took_ns"`    // in Runner.Step
+	Backend time.Duration `json:"backend_ns"` // the part of Took in the backend
+	Waited  time.Duration `json:"waited_ns"`  // the part of Backend in which the host waited for the device
 }
 
-// StepCount is the steps of one mode and size.
+// StepCount counts the steps of one mode and size.
 type StepCount struct {
 	Mode  piecewise.RunMode `json:"mode"`
 	Size  int64             `json:"size"`
 	Steps int64             `json:"steps"`
-	Rows  int64             `json:"rows"` // without padding
+	Rows  int64             `json:"rows"` // of all these steps, without padding
 }
 
-// Padding returns the part of all rows that padding added, from 0 to 1.
+// Padding returns the fraction of all rows that are padding, from 0 to 1.
 func (s *Stats) Padding() float64 {
 	rows, all := int64(0), int64(0)
 	for _, c := range s.Steps {
@@ -83,7 +83,7 @@ func (s *Stats) Padding() float64 {
 	return 1 - float64(rows)/float64(all)
 }
 
-// counters are the goroutine's that steps.
+// counters are the counters that the goroutine that steps writes.
 type counters struct {
 	finished                           [len(reasonNames)]int64
 	generated, preemptions, recomputed int64
@@ -98,7 +98,7 @@ type stepKey struct {
 	size int64
 }
 
-// publish counts a step and tells of it.
+// publish counts a step and calls the observer.
 func (r *Runner) publish(s *step, took time.Duration, err error) {
 	c := &r.count
 	if err != nil {
@@ -137,8 +137,8 @@ func (r *Runner) share() {
 	r.shared = r.count
 }
 
-// Stats returns the counters as the last step or the last end of a request left them: a request
-// that is done is counted.
+// Stats returns the counters after the last step or the last end of a request, whichever is later. A
+// request is counted before its Done is closed.
 func (r *Runner) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -380,7 +380,7 @@ func TestFrozenSteps(t *testing.T) {
 	}{{false, 9, false}, {true, 8, false}, {true, 9, true}} {
 		o := Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{8, 1}}, Compile: piecewise.CompileOptions{Store: store}, Frozen: c.frozen}, MaxSequences: 8, MaxTokens: c.tokens, Blocks: 40}
 		_, err := unloaded(t, m, o)
-		if refused := errors.Is(err, ErrPreparation) && strings.Contains(err.Error(), "largest of Backend.CaptureSizes is 8"); refused != c.refuse || !refused && err != nil {
+		if refused := errors.Is(err, ErrPreparation) && strings.Contains(err.Error(), "largest of Backend.Capture.Sizes is 8"); refused != c.refuse || !refused && err != nil {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}

@@ -12,41 +12,41 @@ import (
 	"pwc/runtime/device"
 )
 
-// step is one step from its schedule until its ids are read. There are two: one
-// is built and issued while the device works on the other.
+// step is one step, from its schedule until its ids are read. A runner has two: the host builds and
+// issues one while the device runs the other.
 type step struct {
 	chunks  []chunk
 	rows    int
 	samples int
 	uniform bool    // every request has one row
-	variant variant // that serves all requests which sample
+	variant variant // the slowest sampler variant that a sampling request needs
 
-	adjusts   bool        // logits of some are adjusted
-	processed bool        // by a LogitsProcessor
-	scored    bool        // log probabilities of what is sampled are asked for
-	prompts   []promptRow // whose tokens are scored
-	masks     []int32     // of the rows that are sampled, if it adjusts: Runner.masks of the rank that schedules
-	sameMasks bool        // they are those of the step before
+	adjusts   bool        // a sampling request has adjusted logits
+	processed bool        // a sampling request has a LogitsProcessor
+	scored    bool        // a sampling request has Logprobs.Answer
+	prompts   []promptRow // rows for the log probabilities of prompt tokens
+	masks     []int32     // of the sampled rows, if adjusts is set: Runner.masks of the rank that schedules
+	sameMasks bool        // masks are those of the previous step
 
-	// If the same requests continue to decode, a step is the one two turns before, with each
-	// request advanced by the tokens since then.
-	decodes bool                      // it has one row of each running request, and no prompts
-	again   bool                      // it was advanced so
-	changes uint64                    // Runner.changes, when it was scheduled
-	turn    uint64                    // Runner.turns, when it was issued
-	more    func(request int) []int32 // the blocks of a request, with room for its next token if there is any; for batch
+	// If the same requests continue to decode, schedule does not build a step. It takes the one of
+	// two turns before and advances each request by the tokens since then.
+	decodes bool                      // the step has one row of each running request, and no prompts
+	again   bool                      // the step was advanced, not built
+	changes uint64                    // Runner.changes when the step was scheduled
+	turn    uint64                    // Runner.turns when the step was issued
+	more    func(request int) []int32 // gives batch the blocks of a request, if possible with room for its next token
 
 	batch  *attention.Batch  // must not change until the step is done
-	ids    device.HostMemory // what was sampled, once done has happened
-	scores device.HostMemory // its log probabilities and those of prompts, as scoreRows has them
+	ids    device.HostMemory // the sampled ids, valid after done
+	scores device.HostMemory // log probabilities of sampled tokens and of prompts; see scoreRows
 	done   device.Event
 
-	// The fault flags of a step (C12) are read in place, at no cost, while the next step has the
-	// same requests, since a fault of either ends the same requests. Before a step of other
-	// requests the flags are moved to a snapshot.
+	// If the next step has the same requests, the host reads the fault flags of a step (C12) in
+	// place, because a fault of either step ends the same requests. This costs nothing. Before a
+	// step with other requests, the flags are moved to a snapshot.
 	faults   *piecewise.FaultSnapshot
-	moved    bool // flags of the step may be in the snapshot
-	complete bool // all of them are there: flags that are set now are of later steps
+	moved    bool // the snapshot may have flags of the step
+	complete bool // the snapshot has all flags of the step, so current flags are of later steps
 }
 
 func (r *Runner) newStep() (*step, error) {
@@ -74,34 +74,34 @@ func (r *Runner) newStep() (*step, error) {
 }
 
 func (s *step) reset() {
-	clear(s.chunks) // so that ended sequences can be collected
+	clear(s.chunks) // so that the garbage collector can free ended sequences
 	s.chunks, s.rows, s.samples, s.uniform, s.variant = s.chunks[:0], 0, 0, true, greedy
 	s.adjusts, s.processed, s.scored, s.prompts = false, false, false, s.prompts[:0]
 }
 
 func (s *step) add(q *Sequence, n int) { s.chunks = append(s.chunks, chunk{seq: q, n: n}) }
 
-// sameRequests reports whether two steps, one after the other, have the same requests.
+// sameRequests reports whether a step and the previous one have the same requests.
 func (s *step) sameRequests(before *step) bool {
-	if s.again { // everyone who runs, in both
+	if s.again { // both have all running requests
 		return true
 	}
 	return slices.EqualFunc(s.chunks, before.chunks, func(a, b chunk) bool { return a.seq == b.seq })
 }
 
-// separate moves the fault flags of a step that is in flight to its snapshot, so that
-// later steps start with clear flags.
+// separate moves the fault flags of a step in flight to its snapshot, so that later steps start
+// with clear flags.
 func (r *Runner) separate(s *step) error {
 	s.moved = true
 	if err := s.faults.Take(); err != nil {
 		return err
 	}
 	s.complete = true
-	return r.pool.Stream().Record(s.done) // the step is done when the snapshot is there, too
+	return r.pool.Stream().Record(s.done) // the step is done when its snapshot is complete, too
 }
 
-// issue runs a step's functions. It returns when everything is enqueued, the
-// copy of the sampled ids included. before is the step in flight, or nil.
+// issue enqueues a step's functions and the copy of the sampled ids. before is the step in flight,
+// or nil.
 func (r *Runner) issue(s, before *step) error {
 	if err := r.pool.Enter(); err != nil {
 		return err
@@ -135,10 +135,11 @@ func (r *Runner) issue(s, before *step) error {
 	return r.pool.Stream().Record(s.done)
 }
 
-// wider is what the table of blocks grows by: a new width has all of it written anew.
+// wider is the granularity of the block table's width. After a change of the width, the whole table
+// is written and copied.
 const wider = 8
 
-// describe builds the metadata of the attention ops.
+// describe builds the metadata for the attention ops.
 func (r *Runner) describe(s *step) error {
 	b := s.batch
 	b.Reset()
@@ -146,7 +147,7 @@ func (r *Runner) describe(s *step) error {
 	for i := range s.chunks {
 		longest = max(longest, s.chunks[i].seq.computed+s.chunks[i].n)
 	}
-	// Little wider than the step needs: the table is copied at every step.
+	// The table is copied at each step, so it is only little wider than the step needs.
 	b.Stride = min((r.blocksFor(longest)+wider-1)/wider*wider, r.blocksFor(r.plan.MaxLength))
 	for i := range s.chunks {
 		h := &s.chunks[i]
@@ -157,8 +158,8 @@ func (r *Runner) describe(s *step) error {
 	return nil
 }
 
-// runForward fills ids and positions and runs @forward. Ids that the step in
-// flight samples never leave the device.
+// runForward fills ids and positions and runs @forward. @forward takes ids that the step in flight
+// samples from device memory.
 func (r *Runner) runForward(s *step) (piecewise.Results, error) {
 	fail := func(err error) (piecewise.Results, error) { return piecewise.Results{}, err }
 	in, err := r.forward.Inputs(int64(s.rows))
@@ -170,8 +171,8 @@ func (r *Runner) runForward(s *step) (piecewise.Results, error) {
 	if err != nil {
 		return fail(err)
 	}
-	// Which ids the host does not know yet: none, or those that were chosen last, each in
-	// its row, or others.
+	// pending: the host does not know some ids yet. same: all ids are those that the last step
+	// sampled, each in the same row.
 	pending, same := false, s.rows == r.rows
 	if s.again {
 		pending = true
@@ -238,14 +239,15 @@ func (r *Runner) runIDs(s *step) (piecewise.Results, error) {
 		for j := range h.n {
 			from[h.row+j] = -1
 		}
-		if known < h.n { // one is not: only the last token of a sequence can be in flight
+		if known < h.n { // the host does not know the last one: only a sequence's last token can be in flight
 			ids[h.row+known], from[h.row+known] = 0, h.seq.from
 		}
 	}
 	return r.run(r.ids, in, nil)
 }
 
-// runLogits computes the logits of n rows: those of prompts, or those that end their sequences.
+// runLogits computes the logits of n rows: those of prompts, or if prompts is nil the last row of
+// each sequence that samples.
 func (r *Runner) runLogits(s *step, hidden piecewise.Results, n int, prompts []promptRow) (piecewise.Result, error) {
 	none := piecewise.Result{}
 	in, err := r.logits.Inputs(int64(n))
@@ -275,8 +277,8 @@ func (r *Runner) runLogits(s *step, hidden piecewise.Results, n int, prompts []p
 	return logits.At(0), nil
 }
 
-// runSampling computes the logits of the rows that end their sequences, chooses
-// tokens, and starts their copy to the host.
+// runSampling computes the logits of each sequence that samples, chooses tokens, and starts their
+// copy to the host.
 func (r *Runner) runSampling(s *step, hidden piecewise.Results) error {
 	chosenFrom, err := r.runLogits(s, hidden, s.samples, nil)
 	if err != nil {
@@ -318,8 +320,8 @@ func (r *Runner) runSampling(s *step, hidden piecewise.Results) error {
 	return r.chosen.At(sampled).StartCopy(s.ids.Bytes()[:4*s.samples])
 }
 
-// fillSampling fills the parameters of a sampler variant that is not greedy. Only positions
-// change from step to step of the same requests.
+// fillSampling fills the parameters of a sampler variant that is not greedy. If the previous step had
+// the same requests, only positions change.
 func (s *step) fillSampling(in piecewise.Inputs) error {
 	position, err := in.Int64s("position")
 	if err != nil {
@@ -372,7 +374,7 @@ func (s *step) fillSampling(in piecewise.Inputs) error {
 		seed[h.sample] = int64(p.Seed)
 		if topP != nil {
 			topP[h.sample] = float32(p.TopP)
-			if p.TopP > 0 { // what f32 rounds to 0 would leave all tokens instead of the fewest
+			if p.TopP > 0 { // a value that f32 rounds to 0 would keep all tokens instead of the fewest
 				topP[h.sample] = max(topP[h.sample], leastPart)
 			}
 		}
@@ -386,10 +388,10 @@ func (s *step) fillSampling(in piecewise.Inputs) error {
 	return nil
 }
 
-// keepSampling keeps the sampling parameters of the step before on the device, if that step
-// had the same requests, and reports whether all of them are there.
+// keepSampling keeps the previous step's sampling parameters on the device if that step had the same
+// requests, and reports whether it kept all of them.
 func (s *step) keepSampling(in piecewise.Inputs) (bool, error) {
-	names := [...]string{"temperature", "seed", "top_p", "top_k", "min_p"} // each variant has one more than the one before
+	names := [...]string{"temperature", "seed", "top_p", "top_k", "min_p"} // variant i needs names[:i+1], except greedy, which needs no parameter
 	same := s.again
 	for i := 0; same && i <= int(s.variant); i++ {
 		var err error
@@ -400,8 +402,8 @@ func (s *step) keepSampling(in piecewise.Inputs) (bool, error) {
 	return same, nil
 }
 
-// run is Func.Run, counting the time in it. A run that is issued to a device's queue is issued
-// whole. Where the stream works while it is called, the end of the context ends it; see Step.
+// run calls Func.Run and counts its time. The end of the context ends a run only on a
+// [device.Interruptible] stream; see Step.
 func (r *Runner) run(f *piecewise.Func, in piecewise.Inputs, meta any) (piecewise.Results, error) {
 	start := time.Now()
 	res, err := f.Run(r.runs, in, meta)
@@ -409,11 +411,12 @@ func (r *Runner) run(f *piecewise.Func, in piecewise.Inputs, meta any) (piecewis
 	return res, err
 }
 
-// flagged reports the indices out of range of a step that is done, as a
-// [device.IndexError]. What the step computed from them means nothing, and it ends
-// all of the step's requests: a flag names an op, not a row. One case is exempt. A step
-// that was in flight when an earlier fault ended one of its requests has that request's
-// rows too, and these explain the flags: the other requests are computed anew.
+// flagged returns the indices out of range of a finished step as a [device.IndexError], and ends all
+// requests of the step with it: a flag names an op, not a row, so every result may be wrong.
+//
+// There is one exception. If an earlier fault ended a request while the step was in flight, the
+// step still has that request's rows, and they are the cause of the flags. Then flagged returns nil,
+// and the other requests of the step are computed again.
 func (r *Runner) flagged(s *step) error {
 	var err error
 	if s.moved {
@@ -438,8 +441,8 @@ func (r *Runner) flagged(s *step) error {
 	return err
 }
 
-// forgetFaults clears the fault flags when no step is in flight. They were reported, or
-// are of a step that was issued in part and ended with an error of its own.
+// forgetFaults clears the fault flags when no step is in flight. They were reported, or belong to a
+// step that was issued in part and has another error.
 func (r *Runner) forgetFaults(inPart bool) error {
 	if inPart {
 		if err := r.pool.Stream().Synchronize(); err != nil {
@@ -452,12 +455,13 @@ func (r *Runner) forgetFaults(inPart bool) error {
 	return errors.Join(r.steps[0].faults.Take(), r.pool.Stream().Synchronize())
 }
 
-// collect waits for a step, takes what it sampled, and ends what ends by it. A fault is
-// what the step's requests ended with; err is why it could not be read.
+// collect waits for a step, appends the sampled tokens to their sequences, and ends the requests that
+// are complete. fault is an error that has already ended the step's requests. If err is not nil, the
+// step could not be read and its requests are unchanged.
 func (r *Runner) collect(s *step) (fault, err error) {
 	start := time.Now()
 	err = s.done.Synchronize()
-	if err == nil && s.moved && r.inFlight == nil { // what should follow it failed, perhaps the record of done
+	if err == nil && s.moved && r.inFlight == nil { // the next step failed, perhaps before separate recorded done again
 		err = r.pool.Stream().Synchronize()
 	}
 	now := time.Now()

@@ -5,17 +5,16 @@ import (
 	"iter"
 )
 
-// Tokens returns an iterator over the tokens of the answer, from the first, as they are
-// generated. The last pair of a request that failed or ended early has its error
-// (see [Sequence.Err]), and that of a context that ended its cause; the id is then -1. The
-// steps never wait for a reader: what it has not read yet stays in the sequence, which has
-// no more than Request.MaxNew tokens. One goroutine at a time may range; a second
-// loop starts again from the first token. Leaving the loop does not end the request.
+// Tokens returns an iterator over the tokens of the answer as they are generated, from the first one.
+// If the request ends with an error ([Sequence.Err]) or ctx ends, the last pair is the id -1 with the
+// error of the request or the cause of ctx. Steps never wait for a reader: the sequence keeps tokens
+// that were not read. Only one goroutine may iterate at a time. A second loop starts again at the
+// first token. Leaving the loop does not end the request.
 func (s *Sequence) Tokens(ctx context.Context) iter.Seq2[int32, error] {
 	return func(yield func(int32, error) bool) {
 		s.heard.Store(true)
 		for at := len(s.prompt); ; {
-			// Looked at before the tokens: those of a request that has ended are all there.
+			// finished comes before known: after the end, all tokens can be read.
 			ended := s.finished()
 			for _, id := range s.known(at, ended) {
 				at++
@@ -40,19 +39,19 @@ func (s *Sequence) Tokens(ctx context.Context) iter.Seq2[int32, error] {
 	}
 }
 
-// known returns the ids from at on that a reader may read.
+// known returns the ids that a reader may read, starting at index at.
 func (s *Sequence) known(at int, ended bool) []int32 {
 	if ended {
 		return s.ids[at:]
 	}
-	told := s.told.Load() // before the buffer, which was there first
+	told := s.told.Load() // before buffer, which is stored first
 	if b := s.buffer.Load(); b != nil {
 		return (*b)[at:told]
 	}
-	return nil // it waits for its first step, or it is ending and the rest follows then
+	return nil // the request has not run, or it is ending and the next call returns the rest
 }
 
-// tell lets readers read all ids that the host knows.
+// tell makes all known ids visible to readers.
 func (s *Sequence) tell() {
 	s.told.Store(int32(len(s.ids)))
 	select {

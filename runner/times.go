@@ -2,19 +2,19 @@ package runner
 
 import "time"
 
-// Times are the moments of a request. Those that did not happen are zero.
+// Times are the times of events of a request. An event that did not happen is zero.
 type Times struct {
 	Queued     time.Time // Submit accepted it
 	Scheduled  time.Time // the step that began its prompt was scheduled
 	FirstToken time.Time // the host read its first token
-	LastToken  time.Time // and its last
-	Ended      time.Time // Done was closed
+	LastToken  time.Time // the host read its last token
+	Ended      time.Time // it ended, just before Done was closed
 }
 
-// times are Times as the steps write them.
+// times has the fields of Times while the request runs.
 type times struct{ queued, scheduled, first, last, ended time.Time }
 
-// Times returns the moments of a request that has ended; before that only Queued.
+// Times returns the times of a request that has ended; before that, only Queued is set.
 func (s *Sequence) Times() Times {
 	if !s.finished() {
 		return Times{Queued: s.times.queued}
@@ -22,7 +22,7 @@ func (s *Sequence) Times() Times {
 	return Times{Queued: s.times.queued, Scheduled: s.times.scheduled, FirstToken: s.times.first, LastToken: s.times.last, Ended: s.times.ended}
 }
 
-// generatedAt notes the moment of a token, and what an observer is told of it.
+// generatedAt records the time at which the host read a token, for [Times] and for an observer.
 func (r *Runner) generatedAt(s *Sequence, now time.Time) {
 	if r.opts.Observer != nil {
 		if s.times.first.IsZero() {
