@@ -12,7 +12,7 @@ import (
 
 // Version is the version of the pipeline. It changes whenever the same piece
 // may give another program.
-const Version = "51"
+const Version = "52"
 
 // Pass is a pass that a user adds. Run gets a function whose nodes are as
 // written, and returns another one (see [ir.Rewrite]) or the same.

@@ -2,6 +2,7 @@ package cuda_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 
 	"pwc/collective"
 	collectivecuda "pwc/collective/cuda"
+	"pwc/collective/cuda/peer"
 	"pwc/collective/internal/cases"
 	"pwc/internal/cuda/cudatest"
 	"pwc/internal/cuda/fake"
@@ -245,6 +247,48 @@ func TestDeviceCleaning(t *testing.T) {
 		}
 		return r.run(calls)
 	}))
+}
+
+// TestDeviceDataIsNoFlag: data that an earlier call of the other protocol sent is not taken for a flag.
+// The first call of LL128 sends the number of the round in which block 0 computes the last call, which is of LL. A
+// rank begins it before the other one.
+func TestDeviceDataIsNoFlag(t *testing.T) {
+	devices := cudatest.Several(t, 2, fake.Options{})
+	must(t, eachRank(t, devices, collectivecuda.Options{}, func(r *rank) error {
+		const lastRound = 4 // rounds count from 2
+		large, small, last := gatherF32(peer.LatencyBytes/4+4), gatherF32(300), gatherF32(300)
+		for _, c := range []*call{large, small, last} {
+			if err := r.prepare(c); err != nil {
+				return err
+			}
+		}
+		data := make([]byte, 0, large.src.Size)
+		for len(data) < cap(data) {
+			data = binary.LittleEndian.AppendUint32(data, lastRound)
+		}
+		if err := r.stream.CopyToDevice(large.src, data); err != nil {
+			return err
+		}
+		for _, c := range []*call{large, small} {
+			if err := r.stream.LaunchOp(c.op, c.oc); err != nil {
+				return err
+			}
+		}
+		if err := r.stream.Synchronize(); err != nil {
+			return err
+		}
+		if r.group.Rank() == 1 {
+			time.Sleep(20 * time.Millisecond)
+		}
+		if err := r.stream.LaunchOp(last.op, last.oc); err != nil {
+			return err
+		}
+		return r.compare("after data of another protocol", last)
+	}))
+}
+
+func gatherF32(n int64) *call {
+	return &call{Call: cases.Call{Kind: collective.AllGather, DType: dtype.F32, N: n}}
 }
 
 // TestDeviceMissingRank: a kernel that waits for a rank ends, and whoever waits for it is told which

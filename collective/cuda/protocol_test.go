@@ -25,7 +25,7 @@ func constant(t *testing.T, name string) int {
 
 // TestConstants holds sizes to the kernels'.
 func TestConstants(t *testing.T) {
-	for name, want := range map[string]int{"THREADS": peer.Threads, "DEPTH": peer.Depth, "BLOCKS": peer.Blocks, "PARITIES": peer.Parities, "HEADER_BYTES": peer.HeaderBytes,
+	for name, want := range map[string]int{"THREADS": peer.Threads, "DEPTH": peer.Depth, "BLOCKS": peer.Blocks, "PARITIES": peer.Parities, "PROTOCOLS": peer.Protocols, "HEADER_BYTES": peer.HeaderBytes,
 		"LATENCY_BYTES": peer.LatencyBytes,
 		"CONTROL_END":   controlEnd, "CONTROL_LOST": controlLost} {
 		if got := constant(t, name); got != want {
@@ -45,7 +45,9 @@ func TestConstants(t *testing.T) {
 type protocol struct {
 	ranks, threads int
 	calls          [][]int // by call, the threads that take part in each of its rounds
+	protocols      []int   // by call: 0 is LL and 1 LL128; LL if there are fewer
 	parities       int
+	regions        int  // of a parity and a sender: of all protocols together, or one for each
 	barrier        bool // between the rounds of a call
 	flagBits       int  // of the number of a round in a packet
 	cleanBits      int  // two rounds of every 2^cleanBits send all packets; 0: none do
@@ -58,8 +60,13 @@ const maxModelThreads = 8
 type modelState struct {
 	call  [4]int8 // by rank
 	step  [maxModelThreads]int8
-	slots [64]int8 // round that a packet is of, by receiver, parity, sender and thread; 0: none
+	slots [maxModelSlots]int8 // a packet's round, and its protocol in the bit of llData; 0: none
 }
+
+const (
+	maxModelSlots = 72
+	llData        = 64 // a packet of LL128, most of whose words are data
+)
 
 // model explores all interleavings.
 type model struct {
@@ -107,9 +114,17 @@ func (m *model) finished(s modelState) bool {
 	return true
 }
 
-// slot is the index of a packet.
-func (m *model) slot(to, parity, from, thread int) int {
-	return ((to*m.p.parities+parity)*m.p.ranks+from)*m.p.threads + thread
+// slot is the index of a packet of a protocol.
+func (m *model) slot(to, parity, protocol, from, thread int) int {
+	return (((to*m.p.parities+parity)*m.p.regions+protocol%m.p.regions)*m.p.ranks+from)*m.p.threads + thread
+}
+
+// protocol is that of a call.
+func (p protocol) protocol(call int) int {
+	if call < len(p.protocols) {
+		return p.protocols[call]
+	}
+	return 0
 }
 
 // A round of a thread is: a store to each other rank, then a read of each other rank. perRound is how
@@ -175,15 +190,22 @@ func (m *model) step(s modelState, r, t, call, round, at int) (*modelState, erro
 	peer := (r + 1 + at%others) % m.p.ranks
 	parity := number % m.p.parities
 	if at < others {
-		if m.takes(call, round, t) || m.cleans(number) {
-			n.slots[m.slot(peer, parity, r, t)] = int8(number)
+		for protocol := range 2 {
+			if mine := protocol == m.p.protocol(call); mine && m.takes(call, round, t) || m.cleans(number) && (mine || m.p.regions > 1) {
+				n.slots[m.slot(peer, parity, protocol, r, t)] = int8(number + protocol*llData)
+			}
 		}
 		return &n, nil
 	}
 	if !m.takes(call, round, t) {
 		return &n, nil
 	}
-	have, mask := int(s.slots[m.slot(r, parity, peer, t)]), 1<<m.p.flagBits-1
+	protocol := m.p.protocol(call)
+	have, mask := int(s.slots[m.slot(r, parity, protocol, peer, t)]), 1<<m.p.flagBits-1
+	if have >= llData && protocol == 0 {
+		return nil, fmt.Errorf("rank %d may take data of LL128 of round %d of rank %d for flags of round %d", r, have-llData, peer, number)
+	}
+	have %= llData
 	switch {
 	case have == number:
 		return &n, nil
@@ -201,7 +223,7 @@ func (m *model) step(s modelState, r, t, call, round, at int) (*modelState, erro
 // it holds that the model finds faults that are planted.
 func TestProtocol(t *testing.T) {
 	real := func(ranks, threads int, calls ...[]int) protocol {
-		return protocol{ranks: ranks, threads: threads, calls: calls, parities: constant(t, "PARITIES"), barrier: true, flagBits: 6}
+		return protocol{ranks: ranks, threads: threads, calls: calls, parities: constant(t, "PARITIES"), regions: constant(t, "PROTOCOLS"), barrier: true, flagBits: 6}
 	}
 	for _, p := range []protocol{
 		real(2, 1, []int{1}, []int{1}, []int{1}, []int{1}, []int{1, 1, 1}),
@@ -220,18 +242,30 @@ func TestProtocol(t *testing.T) {
 			t.Errorf("%+v: only %d states", p, states)
 		}
 	}
+	mixed := real(2, 2, []int{2}, []int{1, 2}, []int{1}, []int{2}, []int{1})
+	mixed.protocols = []int{1, 0, 1, 0, 0}
+	if _, err := mixed.explore(); err != nil {
+		t.Errorf("with both protocols: %v", err)
+	}
 	wraps := real(2, 2, []int{2}, []int{1}, []int{1}, []int{1}, []int{1}, []int{1}, []int{1}, []int{1}, []int{2})
 	wraps.flagBits, wraps.cleanBits = 3, 2
 	if _, err := wraps.explore(); err != nil {
 		t.Errorf("with cleaning: %v", err)
 	}
+	mixedWraps := wraps
+	mixedWraps.protocols = []int{0, 1, 1, 1, 1, 1, 1, 1, 0}
+	if _, err := mixedWraps.explore(); err != nil {
+		t.Errorf("with cleaning of both protocols: %v", err)
+	}
+	oneRegion := mixed
+	oneRegion.regions = 1
 	onePart := real(2, 1, []int{1}, []int{1}, []int{1})
 	onePart.parities = 1
 	noBarrier := real(2, 2, []int{2, 1}, []int{2})
 	noBarrier.barrier = false
-	noCleaning := wraps
-	noCleaning.cleanBits = 0
-	for name, p := range map[string]protocol{"one parity": onePart, "no barrier between rounds": noBarrier, "no cleaning": noCleaning} {
+	noCleaning, noMixedCleaning := wraps, mixedWraps
+	noCleaning.cleanBits, noMixedCleaning.cleanBits = 0, 0
+	for name, p := range map[string]protocol{"one region for both protocols": oneRegion, "no cleaning with both protocols": noMixedCleaning, "one parity": onePart, "no barrier between rounds": noBarrier, "no cleaning": noCleaning} {
 		if _, err := p.explore(); err == nil {
 			t.Errorf("%s: the model finds nothing wrong", name)
 		} else {

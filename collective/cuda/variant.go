@@ -116,7 +116,7 @@ func Compiled(c Compiler, target string) Code {
 
 // recvBufferBytes is the size of the receive buffer of a rank.
 func recvBufferBytes(ranks int) int64 {
-	return peer.HeaderBytes + peer.Blocks*peer.Parities*int64(ranks)*peer.Packets*peer.PacketBytes
+	return peer.HeaderBytes + peer.Blocks*peer.Parities*peer.Protocols*int64(ranks)*peer.Packets*peer.PacketBytes
 }
 
 // Bounds that were measured, like those of package peer.

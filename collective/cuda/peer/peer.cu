@@ -1,7 +1,7 @@
 // Collectives of GPUs of one host that reach each other's memory, by flags in the data.
 //
 // Each rank has a receive buffer: a word that ends the group, a counter of rounds for each block, and
-// for each block, parity of the round and source a region of packets. A packet is what a thread
+// a region of packets for each block, parity of the round, protocol and source. A packet is what a thread
 // stores at once, 16 bytes: data, and the number of the round as a flag. A receiver polls its
 // own memory until the flag is that of the round, so no fence and no second message is needed
 // (the LL and LL128 protocols of NCCL, src/device/prims_ll.h and prims_ll128.h):
@@ -16,9 +16,12 @@
 // end of the kernel, is between the two. That holds for kernels of any sizes in any order,
 // because each block has its own counter of rounds, and all ranks launch the same grids.
 //
+// Each protocol has its own regions, as in NCCL, because most words of an LL128 line are data: polled for
+// LL, data that equal the number of the round would be taken for flags.
+//
 // A flag that is 2^32 rounds old would look new. Packets that no round has overwritten for long
-// would keep one, so two rounds of every 2^CLEAN_BITS send the whole region. Receive buffers are zeros at
-// first, and the first round of a block is 2.
+// would keep one, so two rounds of every 2^CLEAN_BITS, one of each parity, send the whole regions of both
+// protocols. Receive buffers are zeros at first, and the first round of a block is 2.
 //
 // Sums are f32, in rank order, rounded once. TestProtocol explores the protocol in a model, which
 // reads the constants below. RANKS, the number of ranks, is defined in front of this text, up to 8.
@@ -31,12 +34,13 @@ constexpr int DEPTH = 2;            // packets of a thread in a round, at most
 constexpr int PACKETS = THREADS * DEPTH;
 constexpr int BLOCKS = 128;         // of a launch, at most
 constexpr int PARITIES = 2;
+constexpr int PROTOCOLS = 2;        // LL and LL128
 constexpr int CLEAN_BITS = 24;
 constexpr int COUNTERS_AT = 1024;   // bytes from the start of a receive buffer
 constexpr int HEADER_BYTES = 4096;  // of a receive buffer
 constexpr int SPINS_BEFORE_CHECK = 1024;  // polls of a packet between two calls of check_abort
 constexpr int HOST_PERIOD = 32 << 20;  // nanoseconds of waiting between two reads of the host's memory
-constexpr int LATENCY_BYTES = 65536;  // the largest part that LL sends faster than LL128
+constexpr int LATENCY_BYTES = 65536;  // the most bytes of a rank that LL sends faster than LL128
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -70,17 +74,17 @@ __device__ __forceinline__ u64 clock_ns() {
   return t;
 }
 
-// Packet is what a thread sends in a round: two words of 8 bytes, or one where that is all that
-// the protocol has room for.
+// Packet is the data of a packet: two words of 8 bytes, or one where the protocol has no room for two.
 struct Packet {
   u64 word[2];
 };
 
 // LL: a packet is one word.
 struct LL {
+  static constexpr int index = 0;  // of the regions
   static constexpr int words_of_8_threads = 8;
 
-  // first returns the first word of a packet, words how many it has.
+  // first returns the index of a packet's first word in the data, words the number of its words.
   static __device__ __forceinline__ u64 first(u64 packet) { return packet; }
   static __device__ __forceinline__ int words(u64) { return 1; }
 
@@ -100,6 +104,7 @@ struct LL {
 // LL128: a line is the packets of 8 threads, of which the last has one word and the flag. All
 // threads of a warp store and load together.
 struct LL128 {
+  static constexpr int index = 1;
   static constexpr int words_of_8_threads = 15;
 
   static __device__ __forceinline__ u64 first(u64 packet) { return packet / 8 * 15 + packet % 8 * 2; }
@@ -161,8 +166,8 @@ struct F16 {
   }
 };
 
-// Part is a range of contiguous memory as words of 8 bytes, of which the last may be cut off.
-struct Part {
+// Words is a range of contiguous memory as words of 8 bytes, of which the last may be cut off.
+struct Words {
   char *at;
   u64 bytes;
 
@@ -186,40 +191,43 @@ struct Part {
   }
 };
 
-// Wait is when a thread began to wait for a packet, and when it last read the host's memory, by clock_ns.
+// Wait has times by clock_ns: of the first check_abort of a wait for a packet, and of the last read of the host's
+// memory, which is the first check_abort before there is one.
 struct Wait {
   u64 since, host;
 };
 
-// Session is a block's part in a call.
+// Session is a thread's view of its block's work in a call.
 template <class Protocol>
 struct Session {
   const Ranks &ranks;
   volatile u32 *control;
   u64 timeout;    // of a wait for a packet, in nanoseconds
   u32 round;      // the current round of the block
-  bool aborted;   // the group has ended: the block waits for no packet, and its results are undefined
+  bool aborted;   // the group has ended: the thread waits for no packet, and the results are undefined
 
-  // region returns the address of the packets of a source in the current round.
+  // region returns the address of the packets of a source in the current round, in protocol P.
+  template <class P>
   __device__ __forceinline__ char *region(char *recv, int source) const {
-    const u32 n = (blockIdx.x * PARITIES + round % PARITIES) * RANKS + source;
+    const u32 n = ((blockIdx.x * PARITIES + round % PARITIES) * PROTOCOLS + P::index) * RANKS + source;
     return recv + HEADER_BYTES + n * (16ull * PACKETS);
   }
 
   // send gives a packet to the i-th rank from this one on.
+  template <class P = Protocol>
   __device__ __forceinline__ void send(int i, int packet, const Packet &p) const {
-    Protocol::store(region(ranks.peer[i], ranks.rank) + 16 * packet, p, round);
+    P::store(region<P>(ranks.peer[i], ranks.rank) + 16 * packet, p, round);
   }
 
   // receive waits for a packet of a rank.
   __device__ __forceinline__ void receive(int from, int packet, Packet &p) {
-    const char *at = region(ranks.peer[0], from) + 16 * packet;
+    const char *at = region<Protocol>(ranks.peer[0], from) + 16 * packet;
     Wait wait{};
     for (u32 n = 1; !aborted && !Protocol::load(at, p, round); n++)
       if (n % SPINS_BEFORE_CHECK == 0) check_abort(from, wait);
   }
 
-  // check_abort aborts the block if the group has ended or the wait is longer than timeout, and ends the group
+  // check_abort aborts the warp's waits if the group has ended or the wait is longer than timeout, and ends the group
   // on all ranks. A GPU reads some 0.9 million words a second of the host's memory: if all threads of a launch
   // read it, a rank that waits for 1 ms continues 75 ms later. So one thread of a warp reads it, every
   // HOST_PERIOD.
@@ -242,17 +250,24 @@ struct Session {
     for (int i = 0; i < RANKS; i++) volatile_store((u32 *)ranks.peer[i], 1);
   }
 
+  // clean sends the packets of a region of protocol P, from one on, that carry no data.
+  template <class P>
+  __device__ __forceinline__ void clean(int from) const {
+    for (int at = threadIdx.x; at < PACKETS; at += blockDim.x) {
+      if (at < from) continue;
+#pragma unroll
+      for (int i = 1; i < RANKS; i++) send<P>(i, at, Packet{});
+    }
+  }
+
   // begin_round begins a round when all threads have read the round before. Packets below used carry data
-  // in it. Two rounds in a row, one of each parity, send the whole region (CLEAN_BITS).
+  // in it. Two rounds in a row, one of each parity, send whole regions (CLEAN_BITS).
   __device__ __forceinline__ void begin_round(bool first, int used) {
     if (!first) __syncthreads();
     round++;
     if ((round & ((1u << CLEAN_BITS) - 1)) > 1) return;
-    for (int at = threadIdx.x; at < PACKETS; at += blockDim.x) {
-      if (at < used) continue;
-#pragma unroll
-      for (int i = 1; i < RANKS; i++) send(i, at, Packet{});
-    }
+    clean<LL>(Protocol::index == LL::index ? used : 0);
+    clean<LL128>(Protocol::index == LL128::index ? used : 0);
   }
 
   // sum adds packets of all ranks in rank order.
@@ -279,7 +294,7 @@ struct Session {
 };
 
 template <class Protocol>
-__device__ __forceinline__ Packet load(const Part &from, u64 packet) {
+__device__ __forceinline__ Packet load(const Words &from, u64 packet) {
   Packet p;
   const u64 word = Protocol::first(packet);
   p.word[0] = from.load(word);
@@ -288,22 +303,22 @@ __device__ __forceinline__ Packet load(const Part &from, u64 packet) {
 }
 
 template <class Protocol>
-__device__ __forceinline__ void store(const Part &to, u64 packet, const Packet &p) {
+__device__ __forceinline__ void store(const Words &to, u64 packet, const Packet &p) {
   const u64 word = Protocol::first(packet);
   to.store(word, p.word[0]);
   if (Protocol::words(packet) == 2) to.store(word + 1, p.word[1]);
 }
 
-// Call is a call of a routine. A rank's part has bytes bytes. For TWO_SHOT, a part is what a rank adds;
-// the last parts are shorter if total ends before them.
+// Call is a call of a routine. Each rank has bytes bytes of data of total bytes; the last ranks have fewer if total
+// ends before. For TWO_SHOT and REDUCE_SCATTER, a rank's bytes are those that it sums.
 struct Call {
   char *dst, *src;
   u64 bytes, total;
   int root;
 
-  __device__ __forceinline__ Part part(char *at, int rank) const {
+  __device__ __forceinline__ Words slice(char *at, int rank) const {
     const u64 from = bytes * rank;
-    return Part{at + from, from >= total ? 0 : min(bytes, total - from)};
+    return Words{at + from, from >= total ? 0 : min(bytes, total - from)};
   }
 };
 
@@ -317,9 +332,9 @@ __device__ __forceinline__ void trigger_then_wait() {
 
 enum Kind { ONE_SHOT, TWO_SHOT, ALL_GATHER, REDUCE_SCATTER, BROADCAST };
 
-// collective computes a block's part of a call. The block sends a round of packets from each of first,
-// first + step, and so on. depth is the number of packets of a thread in a round. A warp sends and
-// receives nothing if all its packets are after the end; otherwise its packets after the end are zeros.
+// collective computes the packets of a slice that are a block's: in a round, or two for TWO_SHOT, those from
+// first on, then those from first + step on, and so on. depth is the number of packets of a thread in a round. A warp
+// sends and receives no data if all its packets are after the end; otherwise its packets after the end are zeros.
 template <int kind, class Protocol, class T>
 __device__ __forceinline__ void collective(const Call &call, u64 first, u64 step, int depth, u32 *control, u64 timeout, const Ranks &ranks) {
   constexpr bool scatters = kind == TWO_SHOT || kind == REDUCE_SCATTER;
@@ -340,12 +355,12 @@ __device__ __forceinline__ void collective(const Call &call, u64 first, u64 step
 #pragma unroll
       for (int i = 0; i < RANKS; i++) {
         if (scatters) {
-          const Packet p = load<Protocol>(call.part(call.src, ranks.at(i)), base + at);
+          const Packet p = load<Protocol>(call.slice(call.src, ranks.at(i)), base + at);
           if (i == 0) mine[d] = p;
           else s.send(i, at, p);
           continue;
         }
-        if (i == 0) mine[d] = load<Protocol>(Part{call.src, kind == BROADCAST && ranks.rank != call.root ? 0 : call.bytes}, base + at);
+        if (i == 0) mine[d] = load<Protocol>(Words{call.src, kind == BROADCAST && ranks.rank != call.root ? 0 : call.bytes}, base + at);
         else s.send(i, at, mine[d]);
       }
     }
@@ -358,13 +373,13 @@ __device__ __forceinline__ void collective(const Call &call, u64 first, u64 step
         for (int r = 0; r < RANKS; r++) {
           Packet p = mine[d];
           if (r != ranks.rank) s.receive(r, at, p);
-          if (kind == ALL_GATHER) store<Protocol>(call.part(call.dst, r), base + at, p);
-          else if (r == call.root) store<Protocol>(Part{call.dst, call.bytes}, base + at, p);
+          if (kind == ALL_GATHER) store<Protocol>(call.slice(call.dst, r), base + at, p);
+          else if (r == call.root) store<Protocol>(Words{call.dst, call.bytes}, base + at, p);
         }
         continue;
       }
       mine[d] = s.template sum<T>(at, mine[d]);
-      if (kind != TWO_SHOT) store<Protocol>(Part{call.dst, call.bytes}, base + at, mine[d]);
+      if (kind != TWO_SHOT) store<Protocol>(Words{call.dst, call.bytes}, base + at, mine[d]);
     }
     if (kind != TWO_SHOT) continue;
     s.begin_round(false, used);
@@ -383,7 +398,7 @@ __device__ __forceinline__ void collective(const Call &call, u64 first, u64 step
       for (int r = 0; r < RANKS; r++) {
         Packet p = mine[d];
         if (r != ranks.rank) s.receive(r, at, p);
-        store<Protocol>(call.part(call.dst, r), base + at, p);
+        store<Protocol>(call.slice(call.dst, r), base + at, p);
       }
     }
   }
@@ -400,10 +415,10 @@ __device__ __forceinline__ Ranks ranks_of(u64 rank, char *recv0, char *recv1, ch
   return ranks;
 }
 
-// all_reduce sums a block's part of a source over all ranks, for kernels that use the sums of each
+// all_reduce sums the bytes of a block over all ranks, for kernels that use the sums of each
 // block in that block alone. Blocks have whole warps and up to PACKETS threads, all of which call it
-// once. No part has more than max_bytes bytes, and max_bytes is the same on all ranks. All threads may read
-// the sums when it returns.
+// once. A block has the same bytes on all ranks, at most max_bytes, which is the same for all blocks. All
+// threads may read the sums when it returns.
 template <class T>
 __device__ __forceinline__ void all_reduce(char *dst, char *src, u64 bytes, u64 max_bytes, u32 *control, u64 timeout, u64 rank, char *recv0,
                                            char *recv1, char *recv2, char *recv3, char *recv4, char *recv5, char *recv6, char *recv7) {
@@ -417,7 +432,8 @@ __device__ __forceinline__ void all_reduce(char *dst, char *src, u64 bytes, u64 
     collective<ONE_SHOT, LL128, T>(call, 0, share, depth, control, timeout, ranks);
 }
 
-// recv0… are the receive buffers of Ranks; from RANKS on they are not read.
+// recv0 is this rank's receive buffer, recv1 that of the next rank, and so on, modulo RANKS; those from RANKS on
+// are not read.
 #define ENTRY(name, kind, protocol, type)                                                                            \
   extern "C" __global__ void __launch_bounds__(THREADS)                                                              \
       name(char *dst, char *src, u64 bytes, u64 total, u64 root, u64 depth, u32 *control, u64 timeout, u64 rank,     \

@@ -23,13 +23,14 @@ const (
 	Packets     = Threads * Depth
 	Blocks      = 128 // of a launch, at most
 	Parities    = 2
+	Protocols   = 2
 	HeaderBytes = 4096
 	PacketBytes = 16
 )
 
 // Bounds that were measured on two H100 over NVLink (docs/appendix/measurements.md).
 const (
-	// LatencyBytes is the largest part that LL sends faster than LL128.
+	// LatencyBytes is the most bytes of a rank that LL sends faster than LL128.
 	LatencyBytes = 64 << 10
 
 	// TwoShotBytes is how many bytes more than a two-shot a one-shot may send: as many as NVLink moves
