@@ -106,7 +106,7 @@ func Add(ctx context.Context, dev *cuda.Device, o Options, groups ...*collective
 	}
 	dev.AddCheck(l.check)
 	for name, r := range l.rings {
-		if r.recv != nil && (r.comm == nil || r.comm.from > fusedBytes) {
+		if r.recv != nil && r.recv.nvlinked && (r.comm == nil || r.comm.from > fusedBytes) {
 			params := peer.Values(r.control, uint64(l.options.Timeout), r.group.Rank(), r.recv.address)
 			if err := dev.AddPeers(name, r.group.Size(), params, &l.options.Counts.Fused); err != nil {
 				return err
@@ -338,7 +338,7 @@ func (r *routine) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int6
 	if x.takes(c) {
 		return 0, nil
 	}
-	p := plan(c)
+	p := plan(c, x.recv.nvlinked)
 	_, err = r.lib.kernel(x, p.variant, p.programmatic)
 	return 0, err
 }
@@ -425,7 +425,7 @@ func (r *routine) enqueue(s *cuda.Stream, c collective.Call, x *ring, dst, src d
 		return x.comm.enqueue(s, c, dst, src)
 	}
 	r.lib.options.Counts.Peer.Add(1)
-	p := plan(c)
+	p := plan(c, x.recv.nvlinked)
 	k, err := r.lib.kernel(x, p.variant, p.programmatic)
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -350,6 +351,40 @@ func holdEndedGroup(t *testing.T, devices []*cudatest.Opened, o collectivecuda.O
 	for rank, err := range errs {
 		if !errors.Is(err, collective.ErrLost) || !strings.Contains(err.Error(), "rank 1 is lost: out of pages") {
 			t.Errorf("rank %d: %v", rank, err)
+		}
+	}
+}
+
+// TestDeviceOverPCIe: without NVLink all calls are of LL, since PCIe may tear lines of LL128, and kernels do not compute
+// an all_reduce themselves.
+func TestDeviceOverPCIe(t *testing.T) {
+	for _, pcie := range []bool{false, true} {
+		f := fake.New(fake.Options{Devices: 2, PCIePeers: pcie})
+		var devices []*cudatest.Opened
+		for i := range 2 {
+			d, err := cuda.Open(cuda.Options{Ordinal: i, Driver: f})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer d.Close()
+			devices = append(devices, &cudatest.Opened{Device: d, Emulated: true})
+		}
+		compiled := code(devices[0].Compiler(t), devices[0].Info().Target)
+		var lines atomic.Int32
+		counting := func(ctx context.Context, v collectivecuda.Variant) (*program.Program, error) {
+			if v.Protocol == collectivecuda.LL128 {
+				lines.Add(1)
+			}
+			return compiled(ctx, v)
+		}
+		must(t, eachRank(t, devices, collectivecuda.Options{Code: counting}, func(r *rank) error {
+			if got, want := r.Info().Properties[program.PeersProperty("tp")], int64(2); got != want != pcie {
+				return fmt.Errorf("over PCIe %v: device.peers.tp is %d", pcie, got)
+			}
+			return r.run([]*call{gatherF32(peer.LatencyBytes/4 + 4), gatherF32(300)})
+		}))
+		if got := lines.Load() > 0; got == pcie {
+			t.Errorf("over PCIe %v: LL128 is used: %v", pcie, got)
 		}
 	}
 }

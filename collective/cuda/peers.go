@@ -18,6 +18,7 @@ type offer struct {
 	Host    string            `json:"host"`    // of which boot
 	Process string            `json:"process"` // on the host
 	Ordinal int               `json:"ordinal"` // of the GPU, in the process
+	PCI     string            `json:"pci"`     // address of the GPU
 	Address uint64            `json:"address"` // of the receive buffer, in the process
 	Handle  cuda.MemoryHandle `json:"handle"`  // of the receive buffer, for other processes of the host
 	Err     string            `json:"err"`     // why the rank has no receive buffer; "" if it has one
@@ -26,6 +27,9 @@ type offer struct {
 
 	// Unreached is true if Err says that GPUs do not reach each other's memory.
 	Unreached bool `json:"unreached"`
+
+	// NVLinked says that NVLink leads from the rank's GPU to those of all others.
+	NVLinked bool `json:"nvlinked"`
 }
 
 // recvBuffers has the receive buffers of all ranks, by rank, and the resources that free releases.
@@ -35,6 +39,10 @@ type recvBuffers struct {
 	others  []device.Memory // of other processes
 
 	ncclBytes int64 // Options.NCCLBytes of rank 0
+
+	// nvlinked is whether NVLink leads from each GPU to each other one. PCIe may tear a line of LL128
+	// (NCCL uses LL128 over NVLink alone, src/graph/tuning.cc).
+	nvlinked bool
 }
 
 // free releases the memory and the mappings.
@@ -68,7 +76,7 @@ func meet(ctx context.Context, dev *cuda.Device, g *collective.Group, ncclBytes 
 		b.ncclBytes = all[0].NCCLBytes
 		err = b.open(dev, g, all)
 	}
-	verdict := offer{}
+	verdict := offer{NVLinked: b.nvlinked}
 	if err != nil {
 		verdict.Err, verdict.Unreached = strings.TrimPrefix(err.Error(), errUnreached.Error()+": "), errors.Is(err, errUnreached)
 	}
@@ -78,6 +86,9 @@ func meet(ctx context.Context, dev *cuda.Device, g *collective.Group, ncclBytes 
 	all, shareErr := share(ctx, g, "verdicts", verdict)
 	if shareErr != nil {
 		return b, errors.Join(err, shareErr)
+	}
+	for _, v := range all {
+		b.nvlinked = b.nvlinked && v.NVLinked
 	}
 	return b, judge(all)
 }
@@ -108,6 +119,9 @@ func (b *recvBuffers) offer(dev *cuda.Device, g *collective.Group) (o offer, err
 		return o, err
 	}
 	o.Ordinal = dev.Ordinal()
+	if o.PCI, err = dev.PCIAddress(); err != nil {
+		return o, err
+	}
 	if b.mine, err = dev.Alloc(recvBufferBytes(g.Size())); err != nil {
 		return o, err
 	}
@@ -127,7 +141,7 @@ func (b *recvBuffers) offer(dev *cuda.Device, g *collective.Group) (o offer, err
 
 // open makes the receive buffers of the other ranks reachable.
 func (b *recvBuffers) open(dev *cuda.Device, g *collective.Group, all []offer) error {
-	b.address = make([]uint64, len(all))
+	b.address, b.nvlinked = make([]uint64, len(all)), true
 	me := all[g.Rank()]
 	for rank, o := range all {
 		switch {
@@ -157,6 +171,12 @@ func (b *recvBuffers) open(dev *cuda.Device, g *collective.Group, all []offer) e
 			}
 			b.others = append(b.others, m)
 			if b.address[rank], err = dev.Pointer(device.Buffer{Memory: m, Size: m.Size()}); err != nil {
+				return err
+			}
+		}
+		if rank != g.Rank() && b.nvlinked {
+			var err error
+			if b.nvlinked, err = dev.NVLinked(o.PCI); err != nil {
 				return err
 			}
 		}

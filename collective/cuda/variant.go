@@ -139,8 +139,8 @@ type launch struct {
 	programmatic bool
 }
 
-// plan returns the launch of a call, the same on all ranks: a function of the call alone.
-func plan(c collective.Call) launch {
+// plan returns the launch of a call, the same on all ranks: a function of the call and of the links.
+func plan(c collective.Call, nvlinked bool) launch {
 	l := launch{variant: Variant{DType: c.DType, Ranks: c.Size}, bytes: c.Bytes, total: c.Bytes}
 	switch c.Kind {
 	case collective.AllReduce:
@@ -162,7 +162,7 @@ func plan(c collective.Call) launch {
 	if !c.Kind.Sums() {
 		l.variant.DType = dtype.F32
 	}
-	if l.bytes > peer.LatencyBytes {
+	if l.bytes > peer.LatencyBytes && nvlinked {
 		l.variant.Protocol = LL128
 	}
 	line := l.variant.Protocol.lineBytes()

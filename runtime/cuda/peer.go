@@ -24,6 +24,40 @@ func (d *Device) CanAccessPeer(ordinal int) (bool, error) {
 	return can, d.wrap(what, err)
 }
 
+// PCIAddress returns the device's address as sysfs writes it, "0000:06:00.0".
+func (d *Device) PCIAddress() (string, error) {
+	const what = "address"
+	if err := d.usable(what); err != nil {
+		return "", err
+	}
+	pci, err := pciAddress(d.drv, d.ordinal)
+	return pci, d.wrap(what, err)
+}
+
+// NVLinked reports whether NVLink, or another link that atomic operations cross, leads from the device to the one at a PCI
+// address. It is false if the driver does not show that device to the process.
+func (d *Device) NVLinked(pci string) (bool, error) {
+	const what = "link"
+	if err := d.usable(what); err != nil {
+		return false, err
+	}
+	n, err := d.drv.DeviceGetCount()
+	if err != nil {
+		return false, d.wrap(what, err)
+	}
+	for i := range n {
+		other, err := pciAddress(d.drv, driver.Device(i))
+		if err != nil {
+			return false, d.wrap(what, err)
+		}
+		if driver.Device(i) != d.ordinal && other == pci {
+			native, err := d.drv.DeviceGetP2PAttribute(driver.P2PNativeAtomics, d.ordinal, driver.Device(i))
+			return native != 0, d.wrap(what, err)
+		}
+	}
+	return false, nil
+}
+
 // EnablePeerAccess lets kernels of the device reach memory of another one, at the addresses that
 // it has there (Device.Pointer), until the device is closed. It may be called again.
 func (d *Device) EnablePeerAccess(ordinal int) error {

@@ -59,6 +59,13 @@ func (t NodeType) String() string {
 // Attribute is a property of a device (CUdevice_attribute).
 type Attribute int32
 
+// P2PAttribute is a CUdevice_P2PAttribute (cuda.h).
+type P2PAttribute int32
+
+// P2PNativeAtomics is CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED: 1 if atomic operations cross the link, as
+// they do over NVLink and not over PCIe.
+const P2PNativeAtomics P2PAttribute = 3
+
 const (
 	AttrWarpSize            Attribute = 10
 	AttrMultiprocessors     Attribute = 16
@@ -141,6 +148,9 @@ type Driver interface {
 
 	// DeviceCanAccessPeer reports whether kernels of d can reach memory of peer.
 	DeviceCanAccessPeer(d, peer Device) (bool, error)
+
+	// DeviceGetP2PAttribute returns an attribute of the link from d to peer.
+	DeviceGetP2PAttribute(a P2PAttribute, d, peer Device) (int, error)
 	// CtxEnablePeerAccess lets the current context reach memory of another.
 	CtxEnablePeerAccess(peer Context) error
 

@@ -64,7 +64,7 @@ type library struct {
 	hot  dl.Caller // for the calls of a run
 
 	init, driverGetVersion, deviceGetCount, deviceGetName, deviceGetAttribute, deviceTotalMem,
-	primaryCtxRetain, primaryCtxRelease, ctxSetCurrent, canAccessPeer, enablePeerAccess, ipcGetMemHandle, ipcOpenMemHandle, ipcCloseMemHandle,
+	primaryCtxRetain, primaryCtxRelease, ctxSetCurrent, canAccessPeer, p2pAttribute, enablePeerAccess, ipcGetMemHandle, ipcOpenMemHandle, ipcCloseMemHandle,
 	memGetInfo, memAlloc, memFree, memHostAlloc, memFreeHost, memHostGetDevicePointer,
 	memGranularity, memAddressReserve, memAddressFree, memCreate, memRelease, memMap, memUnmap, memSetAccess,
 	memcpyHtoD, memcpyDtoH, memcpyDtoD, memset8, memset16, memset32,
@@ -92,7 +92,7 @@ func (d *library) resolve(getProcAddress uintptr) error {
 		{&d.deviceGetCount, "cuDeviceGetCount"}, {&d.deviceGetName, "cuDeviceGetName"}, {&d.deviceGetAttribute, "cuDeviceGetAttribute"},
 		{&d.deviceTotalMem, "cuDeviceTotalMem"}, {&d.primaryCtxRetain, "cuDevicePrimaryCtxRetain"},
 		{&d.primaryCtxRelease, "cuDevicePrimaryCtxRelease"}, {&d.ctxSetCurrent, "cuCtxSetCurrent"},
-		{&d.canAccessPeer, "cuDeviceCanAccessPeer"}, {&d.enablePeerAccess, "cuCtxEnablePeerAccess"},
+		{&d.canAccessPeer, "cuDeviceCanAccessPeer"}, {&d.p2pAttribute, "cuDeviceGetP2PAttribute"}, {&d.enablePeerAccess, "cuCtxEnablePeerAccess"},
 		{&d.ipcGetMemHandle, "cuIpcGetMemHandle"}, {&d.ipcOpenMemHandle, "cuIpcOpenMemHandle"}, {&d.ipcCloseMemHandle, "cuIpcCloseMemHandle"},
 		{&d.memGetInfo, "cuMemGetInfo"}, {&d.memAlloc, "cuMemAlloc"}, {&d.memFree, "cuMemFree"}, {&d.memHostAlloc, "cuMemHostAlloc"},
 		{&d.memFreeHost, "cuMemFreeHost"}, {&d.memHostGetDevicePointer, "cuMemHostGetDevicePointer"},

@@ -16,6 +16,14 @@ func (d *library) DeviceCanAccessPeer(dev, peer Device) (bool, error) {
 	return can != 0, fail("cuDeviceCanAccessPeer", r)
 }
 
+// DeviceGetP2PAttribute returns an attribute of the link from a GPU to another
+// (cuDeviceGetP2PAttribute).
+func (d *library) DeviceGetP2PAttribute(a P2PAttribute, dev, peer Device) (int, error) {
+	var v int32
+	r := dl.Call(d.p2pAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(dev), uintptr(peer))
+	return int(v), fail("cuDeviceGetP2PAttribute", r)
+}
+
 // CtxEnablePeerAccess lets the current context reach memory of another
 // (cuCtxEnablePeerAccess).
 func (d *library) CtxEnablePeerAccess(peer Context) error {

@@ -26,6 +26,7 @@ import (
 type Options struct {
 	Devices     int      // default 1
 	NoPeers     bool     // devices do not reach each other's memory
+	PCIePeers   bool     // devices reach each other's memory, but not by NVLink
 	Major       int      // compute capability; default 9.0
 	Minor       int      //
 	MemoryBytes int64    // of each device; default 1 GiB

@@ -16,6 +16,23 @@ func (f *Driver) DeviceCanAccessPeer(d, peer driver.Device) (bool, error) {
 	return !f.o.NoPeers && d != peer, f.begin("cuDeviceCanAccessPeer", 0)
 }
 
+// DeviceGetP2PAttribute has native atomics unless Options say that there is no NVLink.
+func (f *Driver) DeviceGetP2PAttribute(a driver.P2PAttribute, d, peer driver.Device) (int, error) {
+	const call = "cuDeviceGetP2PAttribute"
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.begin(call, 0); err != nil {
+		return 0, err
+	}
+	if a != driver.P2PNativeAtomics || d == peer {
+		return 0, fail(call, driver.InvalidValue)
+	}
+	if f.o.NoPeers || f.o.PCIePeers {
+		return 0, nil
+	}
+	return 1, nil
+}
+
 // CtxEnablePeerAccess lets kernels of the current context reach memory of another.
 func (f *Driver) CtxEnablePeerAccess(peer driver.Context) error {
 	f.mu.Lock()
