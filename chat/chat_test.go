@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -221,13 +223,11 @@ func TestOpen(t *testing.T) {
 		{files: map[string]string{}, err: ErrNone},
 		{files: map[string]string{"tokenizer_config.json": `{"chat_template": 1}`}, err: ErrTemplate},
 		{files: map[string]string{"chat_template.jinja": "{% for %}"}, err: ErrTemplate},
+		{files: map[string]string{"tokenizer_config.json": `{`, "chat_template.jinja": "a"}, err: ErrTemplate},
+		{files: map[string]string{"chat_template.jinja": "a", "additional_chat_templates/rag.jinja": "b"}, name: "rag", want: "b"},
+		{files: map[string]string{"chat_template.jinja": "a", "additional_chat_templates/rag.jinja": "b"}, name: "default", want: "a"},
 	} {
-		dir := t.TempDir()
-		for name, text := range c.files {
-			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666); err != nil {
-				t.Fatal(err)
-			}
-		}
+		dir := checkpointOf(t, c.files)
 		tmpl, err := Open(dir, c.name)
 		if c.err != nil || err != nil {
 			if !errors.Is(err, c.err) || err == nil {
@@ -238,6 +238,42 @@ func TestOpen(t *testing.T) {
 		if got, err := tmpl.Render(context.Background(), Conversation{Messages: json.RawMessage(hello)}); err != nil || got != c.want {
 			t.Errorf("%v: %q, %v, want %q", c.files, got, err, c.want)
 		}
+	}
+}
+
+// checkpointOf returns a directory with files.
+func checkpointOf(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		file := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o777), os.WriteFile(file, []byte(text), 0o666)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// TestOpenMissing: the error for a name without a template lists the names of all templates.
+func TestOpenMissing(t *testing.T) {
+	for _, c := range []struct {
+		files      map[string]string
+		name, want string // %s: the directory
+	}{
+		{map[string]string{}, "", `: %s`},
+		{map[string]string{"tokenizer_config.json": `{"chat_template": []}`}, "rag", `: %s`},
+		{map[string]string{"tokenizer_config.json": `{"chat_template": "a"}`}, "rag", ` named "rag": %s has ["default"]`},
+		{map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "b", "template": ""}, {"name": "a", "template": ""}]}`}, "", ` named "default": %s has ["a" "b"]`},
+		{map[string]string{"chat_template.jinja": "", "additional_chat_templates/rag.jinja": ""}, "tool_use", ` named "tool_use": %s has ["default" "rag"]`},
+	} {
+		dir := checkpointOf(t, c.files)
+		_, err := Open(dir, c.name)
+		if want := ErrNone.Error() + fmt.Sprintf(c.want, dir); !errors.Is(err, ErrNone) || err.Error() != want {
+			t.Errorf("%v, name %q: %v, want %s", c.files, c.name, err, want)
+		}
+	}
+	if _, err := Open(filepath.Join(t.TempDir(), "missing"), ""); !errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrNone) {
+		t.Errorf("a directory that does not exist: %v", err)
 	}
 }
 

@@ -1,10 +1,13 @@
 package chat
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,17 +15,22 @@ import (
 	"pwc/internal/openfile"
 )
 
-// ErrNone: the checkpoint has no chat template, so it was not trained on conversations.
+// ErrNone: the checkpoint has no chat template, or none of the given name.
 var ErrNone = errors.New("chat: the checkpoint has no chat template")
 
 // maxConfig bounds the bytes of tokenizer_config.json.
 const maxConfig = 64 << 20
 
-// Open reads the chat template of a checkpoint directory, and the special tokens that it names.
-// The template is chat_template.jinja, otherwise chat_template of tokenizer_config.json. Of
-// several templates Open takes the one with the given name, or "default" if name is empty. The
-// path of a .jinja file is a template without special tokens. Errors match [ErrNone] or
-// [ErrTemplate].
+// Open reads a chat template of a checkpoint directory by its name, and the special tokens of
+// tokenizer_config.json. An empty name means "default". The file of the template "default" is
+// chat_template.jinja, of another NAME additional_chat_templates/NAME.jinja. Without this file, Open reads
+// chat_template of tokenizer_config.json: a text, which is "default", or a list of named templates.
+//
+// If path ends in .jinja, it is the file of the template: Open reads no special tokens, and does not use
+// name.
+//
+// Errors match [ErrNone] if there is no such template, [ErrTemplate] if it or tokenizer_config.json cannot
+// be parsed. Other errors are those of reading the files, such as [fs.ErrNotExist].
 func Open(path, name string) (*Template, error) {
 	if strings.HasSuffix(path, ".jinja") {
 		source, err := openfile.Read(path, MaxSource)
@@ -31,32 +39,64 @@ func Open(path, name string) (*Template, error) {
 		}
 		return parseFile(path, source, nil)
 	}
-	file := filepath.Join(path, "tokenizer_config.json")
-	text, err := openfile.Read(file, maxConfig)
+	if _, err := os.Stat(path); err != nil {
+		return nil, err
+	}
+	name = cmp.Or(name, defaultName)
+	configFile := filepath.Join(path, "tokenizer_config.json")
+	text, err := openfile.Read(configFile, maxConfig)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	var c config
 	if text != nil {
 		if err := json.Unmarshal(text, &c); err != nil {
-			return nil, fmt.Errorf("chat: %s: %w", file, err)
+			return nil, fmt.Errorf("%s: %w: %w", configFile, ErrTemplate, err)
 		}
 	}
-	own := filepath.Join(path, "chat_template.jinja")
-	if name != "" && name != defaultName {
-		own = filepath.Join(path, "additional_chat_templates", filepath.Base(name)+".jinja")
-	}
-	switch source, err := openfile.Read(own, MaxSource); {
+	file := templateFile(path, name)
+	switch source, err := openfile.Read(file, MaxSource); {
 	case err == nil:
-		return parseFile(own, source, c.tokens())
+		return parseFile(file, source, c.tokens())
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	}
-	source, err := c.template(name)
+	templates, err := c.templates()
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s", err, path)
+		return nil, fmt.Errorf("%s: %w", configFile, err)
 	}
-	return parseFile(file, []byte(source), c.tokens())
+	source, ok := templates[name]
+	if !ok {
+		return nil, missing(path, name, templates)
+	}
+	return parseFile(configFile, []byte(source), c.tokens())
+}
+
+// templateFile returns the path of the file of a template.
+func templateFile(dir, name string) string {
+	if name == defaultName {
+		return filepath.Join(dir, "chat_template.jinja")
+	}
+	return filepath.Join(dir, additional, filepath.Base(name)+".jinja")
+}
+
+// missing returns the error for a name that no template of the directory has. It lists the other names.
+func missing(dir, name string, templates map[string]string) error {
+	names := slices.Collect(maps.Keys(templates))
+	if _, err := os.Stat(templateFile(dir, defaultName)); err == nil {
+		names = append(names, defaultName)
+	}
+	files, _ := os.ReadDir(filepath.Join(dir, additional)) // without it, there are no files to list
+	for _, file := range files {
+		if name, ok := strings.CutSuffix(file.Name(), ".jinja"); ok {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return fmt.Errorf("%w: %s", ErrNone, dir)
+	}
+	slices.Sort(names)
+	return fmt.Errorf("%w named %q: %s has %q", ErrNone, name, dir, slices.Compact(names))
 }
 
 func parseFile(file string, source []byte, tokens map[string]string) (*Template, error) {
@@ -67,8 +107,10 @@ func parseFile(file string, source []byte, tokens map[string]string) (*Template,
 	return t, nil
 }
 
-// defaultName is the name of the template that Open takes if name is empty.
-const defaultName = "default"
+const (
+	defaultName = "default"                   // the template if no name is given
+	additional  = "additional_chat_templates" // the folder of the others
+)
 
 // config has the fields of tokenizer_config.json for conversations.
 type config struct {
@@ -105,8 +147,8 @@ func (t *token) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// tokens are the names of special tokens in templates. Tokens that the checkpoint lacks are
-// undefined.
+// tokens returns the texts of the special tokens by their variables in templates, such as bos_token.
+// It leaves out tokens that the checkpoint lacks: their variables are undefined.
 func (c *config) tokens() map[string]string {
 	out := map[string]string{}
 	for name, t := range map[string]token{"bos_token": c.Bos, "eos_token": c.Eos, "unk_token": c.Unk, "sep_token": c.Sep, "pad_token": c.Pad, "cls_token": c.Cls, "mask_token": c.Mask} {
@@ -117,28 +159,24 @@ func (c *config) tokens() map[string]string {
 	return out
 }
 
-func (c *config) template(name string) (string, error) {
+// templates returns the texts of chat_template by name. The first of several of one name counts.
+func (c *config) templates() (map[string]string, error) {
 	if len(c.Template) == 0 || string(c.Template) == "null" {
-		return "", ErrNone
+		return nil, nil
 	}
 	var source string
 	if json.Unmarshal(c.Template, &source) == nil {
-		if name != "" && name != defaultName {
-			return "", fmt.Errorf("%w of the name %q: it has one, without a name", ErrNone, name)
-		}
-		return source, nil
+		return map[string]string{defaultName: source}, nil
 	}
 	var list []struct{ Name, Template string }
 	if err := json.Unmarshal(c.Template, &list); err != nil {
-		return "", fmt.Errorf("%w: chat_template is neither text nor a list of templates", ErrTemplate)
+		return nil, fmt.Errorf("%w: chat_template is neither text nor a list of templates", ErrTemplate)
 	}
-	var names []string
+	named := map[string]string{}
 	for _, t := range list {
-		if t.Name == name || name == "" && t.Name == defaultName {
-			return t.Template, nil
+		if _, ok := named[t.Name]; !ok {
+			named[t.Name] = t.Template
 		}
-		names = append(names, t.Name)
 	}
-	slices.Sort(names)
-	return "", fmt.Errorf("%w of the name %q: it has %s", ErrNone, name, strings.Join(names, ", "))
+	return named, nil
 }

@@ -22,7 +22,8 @@ const (
 
 // Errors of the package, for errors.Is.
 var (
-	// ErrTemplate: a template cannot be parsed, or failed.
+	// ErrTemplate: a template, or the tokenizer_config.json that contains it, cannot be parsed, or the
+	// template failed.
 	ErrTemplate = errors.New("chat: the template cannot be used")
 	// ErrRefused: the template refused the conversation (raise_exception), because it is invalid
 	// for this model.
