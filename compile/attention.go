@@ -8,7 +8,7 @@ import (
 )
 
 // attend is an attention or its gradient. Its axes along sequences, heads and the
-// elements of a head are no roots.
+// elements of a head are not in group.roots.
 type attend struct {
 	node *ir.Node
 	in   []operand // by operand of the node
@@ -17,7 +17,7 @@ type attend struct {
 	query, key, head, group, element int // axes
 }
 
-// attention is a kernel of its own. Views of its operands are addresses.
+// attention makes a group of an attention. Views of its operands become addresses.
 func (f *fuser) attention(n *ir.Node) {
 	for f.err == nil {
 		g := f.open()
@@ -61,8 +61,8 @@ func (f *fuser) attentionAxes(g *group, n *ir.Node) (*attend, []coord) {
 	return a, batch
 }
 
-// locateAll reports whether all operands can be reached from g. Where one cannot, what
-// stands in the way is put into memory.
+// locateAll reports whether g can address all operands in memory. If not, it puts the
+// value that prevents it into memory; the caller retries with a new group.
 func (f *fuser) locateAll(g *group, a *attend, batch []coord) bool {
 	for i, v := range a.node.Args {
 		if _, m := f.locate(g, v, a.coords(f.fn.Type(v), batch, a.ofKeys(i)), false); !f.clear(m) {
@@ -84,8 +84,8 @@ func (a *attend) axes(keys bool) []int {
 	return []int{a.query, a.head, a.element}
 }
 
-// coords returns the coords of queries or keys of type t, or of what has no elements of a
-// head.
+// coords returns the coords of a tensor of type t, along the axes of queries or keys. A
+// tensor with one axis less, such as lse, has no axis of elements.
 func (a *attend) coords(t ir.Type, batch []coord, keys bool) []coord {
 	out := slices.Clone(batch)
 	for i, axis := range a.axes(keys)[:t.Rank()-len(batch)] {

@@ -7,12 +7,12 @@ import (
 	"pwc/ir/dim"
 )
 
-// wideRow is the number of columns from which on the first axis is left to the
-// rows, which are what workers share.
+// wideRow is the number of columns from which the first axis stays a row axis, because
+// workers share the rows.
 const wideRow = 512
 
-// coalesce joins neighbouring axes that every access runs over as one, so that
-// inner loops are long.
+// coalesce joins neighbouring axes if every access can address them as one axis, so
+// that inner loops are long.
 func (s *scheduler) coalesce() {
 	c := &coalescer{k: s.k}
 	for p := range s.k.Phases {
@@ -34,10 +34,11 @@ func (s *scheduler) coalesce() {
 type coalescer struct {
 	k       *loop.Kernel
 	access  []*loop.Access
-	ordered bool // columns mean something
+	ordered bool // an instruction reduces or scans the columns, so rows may not become columns
 }
 
-// rows joins row axes, from the last on.
+// rows joins row axes, beginning with the last. If each batch of a GEMM has one row and
+// all have the same B, the last batch axis becomes M.
 func (c *coalescer) rows() {
 	k := c.k
 	if m := k.MatMul; m != nil {
@@ -85,8 +86,8 @@ func join(extents []dim.Dim, i int) []dim.Dim {
 	return out
 }
 
-// cols joins column axes, and then row axes into the columns where nothing
-// depends on which is which.
+// cols joins column axes. Then it joins row axes into the columns, if no instruction
+// depends on which axes are columns.
 func (c *coalescer) cols() {
 	k := c.k
 	for i := len(k.Cols) - 2; i >= 0; i-- {

@@ -10,8 +10,8 @@ import (
 	"pwc/program"
 )
 
-// collective meets the other ranks of a group with whole tensors: a step of its own, which
-// runs a routine of the device.
+// collective makes a step that runs a routine of the device, which exchanges whole tensors
+// with the other ranks of a group.
 func (f *fuser) collective(n *ir.Node) {
 	x, r := n.Args[0], n.Results[0]
 	f.materialise(x)
@@ -27,7 +27,7 @@ func (f *fuser) collective(n *ir.Node) {
 	}
 }
 
-// String says what the step does.
+// String describes the step in listings.
 func (c *callStep) String() string {
 	switch {
 	case c.wait:
@@ -38,7 +38,7 @@ func (c *callStep) String() string {
 	return "call " + c.node.Name()
 }
 
-// step returns the step of a program that does what c does.
+// step returns the step of a program for c, without its arguments.
 func (c *callStep) step() program.Step {
 	if c.node.Extern != nil {
 		return program.Step{Kind: program.StepExtern, Extern: c.node.Name(), Attrs: opattr.Of(c.node.Attrs)}
@@ -63,7 +63,7 @@ func groupAttrs(group string, ranks int64) []program.Attr {
 		{Name: "size", Kind: program.AttrDim, Dim: dim.Const(ranks)}}
 }
 
-// AllReduceStep returns the step of a kernel's all_reduce alone, by the device's routine.
+// AllReduceStep returns a step that runs only the all_reduce of a kernel, by the device's routine.
 func AllReduceStep(r loop.AllReduce) Step {
 	return Step{Library: program.CollectivePrefix + "all_reduce", Attrs: groupAttrs(r.Group, r.Ranks), Args: []int32{r.Sum, r.Source}}
 }
@@ -72,7 +72,7 @@ func AllReduceStep(r loop.AllReduce) Step {
 func fuseAllReduce(s *state) error {
 	b, ok := s.b.(AllReduceFuser)
 	if !ok || slices.ContainsFunc(s.steps, func(st *planned) bool { return st.group.call != nil && st.group.call.async }) {
-		return nil // a kernel does not wait for collectives on a stream of their own, as the routines do
+		return nil // routines wait for async collectives, but a kernel does not
 	}
 	out := make([]*planned, 0, len(s.steps))
 	for _, st := range s.steps {
@@ -88,8 +88,9 @@ func fuseAllReduce(s *state) error {
 	return nil
 }
 
-// reduced returns the step of an all_reduce and the kernel behind it as one kernel, nil if they
-// are not those or the rows of the kernel need sums of other rows.
+// reduced returns one kernel for an all_reduce and the kernel after it. It returns nil if the
+// steps are not an all_reduce and a kernel that reads its sums, or if rows of the kernel read
+// sums of other rows.
 func reduced(call, st *planned) *planned {
 	c := call.group.call
 	if c == nil || c.node.Op.ID != ir.OpAllReduce || len(st.kernels) != 1 {
@@ -119,7 +120,7 @@ func reduced(call, st *planned) *planned {
 	return &planned{group: st.group, kernels: []*loop.Kernel{&fused}, mems: append(slices.Clone(st.mems), source)}
 }
 
-// elementsOf returns the elements of a kernel's loop nest.
+// elementsOf returns the number of elements of a kernel's loop nest.
 func elementsOf(k *loop.Kernel) dim.Dim {
 	n := one
 	for _, d := range slices.Concat(k.Rows, k.Cols) {
@@ -156,8 +157,8 @@ func rowMajor(k *loop.Kernel, arg int32) bool {
 	return true
 }
 
-// exchangeBlocks brings the blocks of ranks to the first axis, where they are one after the
-// other in memory: a routine joins and divides there only.
+// exchangeBlocks moves the blocks of ranks to the first axis, where they are contiguous in
+// memory: routines join and divide only along the first axis.
 func (l lowering) exchangeBlocks() ir.Value {
 	x := l.arg(0)
 	from, to := l.Type(x), l.Old().Type(l.n.Results[0])
@@ -175,7 +176,7 @@ func (l lowering) exchangeBlocks() ir.Value {
 	return reshape(l.op("reduce_scatter", []ir.Value{l.moved(reshape(x, apart), axis, 0)}, group), to.Shape)
 }
 
-// moved transposes x so that one axis stands at another place.
+// moved transposes x so that its axis gets the index to.
 func (l lowering) moved(x ir.Value, axis, to int) ir.Value {
 	var perm []int64
 	for i := range int64(l.Type(x).Rank()) {

@@ -18,14 +18,14 @@ type Shape struct {
 	Ranges map[string]dim.Interval
 }
 
-// Backend makes kernels for a target out of their fused form.
+// Backend makes code for a target from fused loops.
 type Backend interface {
 	// Target names the target, as in device.Info: "host", "cuda:sm_90".
 	Target() string
 
-	// Lower makes code of one kernel. The kernel's arguments stay in order. The
-	// same kernel gives the same code on every machine. It is called from several
-	// goroutines, as the methods of HorizontalFuser and VerticalFuser are.
+	// Lower makes code of one kernel. The kernel's arguments keep their order. The
+	// same kernel gives the same code on every machine. Lower, LowerHorizontal and
+	// LowerVertical are called from several goroutines.
 	Lower(k *loop.Kernel) (Code, error)
 }
 
@@ -33,8 +33,8 @@ type Backend interface {
 type HorizontalFuser interface {
 	Backend
 
-	// FusesHorizontally reports whether kernels may run as one launch. None of them
-	// touches memory that another writes.
+	// FusesHorizontally reports whether kernels may run as one launch. No kernel
+	// reads or writes memory that another one writes.
 	FusesHorizontally(ks []*loop.Kernel) bool
 
 	// LowerHorizontal makes code of kernels that FusesHorizontally accepts. It takes the
@@ -42,14 +42,13 @@ type HorizontalFuser interface {
 	LowerHorizontal(ks []*loop.Kernel) (Code, error)
 }
 
-// VerticalFuser is a Backend that makes code of several consecutive kernels at once: as
-// fewer kernels for some sizes, or with other borders between them.
+// VerticalFuser is a Backend that makes code of several consecutive kernels together: fewer
+// kernels for some sizes, or kernels that divide the work in another way.
 type VerticalFuser interface {
 	Backend
 
-	// FusesVertically reports whether it makes code of the kernels of a chain together.
-	// It is asked for the longest run of kernels first, then for shorter ones from the
-	// same start.
+	// FusesVertically reports whether LowerVertical makes code of a chain. It is called
+	// for the longest chain first, then for shorter ones with the same first kernel.
 	FusesVertically(c *Chain) bool
 
 	// LowerVertical makes code of a chain that FusesVertically accepts.
@@ -66,50 +65,50 @@ type AllReduceFuser interface {
 	FusesAllReduce(k *loop.Kernel) bool
 }
 
-// WeightReader is a Backend whose code reads weights of any alignment that their elements
-// have, so that they can stay where a checkpoint has them. Weights of others are aligned as
-// all buffers are.
+// WeightReader is a Backend whose code may need no more alignment of weights than that of
+// their elements, so that they can stay where they are in a checkpoint. For other backends,
+// weights have the alignment of all buffers.
 type WeightReader interface {
 	Backend
 
-	// ReadsUnalignedWeights reports that it does.
+	// ReadsUnalignedWeights reports whether this holds for the code of the backend.
 	ReadsUnalignedWeights() bool
 }
 
-// Chain is kernels that run one after the other, each of which reads what one
-// before it wrote. Their arguments are counted through: those of the first, then
-// those of the second, and so on.
+// Chain is a list of consecutive kernels. Each kernel but the first reads the result of an
+// earlier one. Arguments are numbered through all kernels: those of the first, then those
+// of the second, and so on.
 type Chain struct {
 	Kernels []*loop.Kernel
-	Same    []int32 // by argument: the first one that is the same memory
-	Dead    []bool  // by argument: memory that nothing but the chain uses, so that it need not be written
+	Same    []int32 // by argument: the first argument with the same memory
+	Dead    []bool  // by argument: only the chain uses the memory, so it need not be written
 }
 
-// Code is how a target runs a kernel, several kernels side by side, or a chain of
-// them.
+// Code is the code of a kernel, of kernels of horizontal fusion, or of a chain.
 type Code struct {
-	// Variants are the ways to do it: the first serves whose guards hold and whose
-	// library routines the device has. The last has zero Guards and names none but collectives.
+	// Variants are alternatives. A device runs the first one whose guards hold and whose
+	// library routines it has. The last variant has zero guards, and no library routines
+	// except for collectives.
 	Variants []Variant
 	Temps    []Temp
 }
 
-// Variant is one way.
+// Variant is one alternative of a Code.
 type Variant struct {
-	Guard  program.Guard
-	Device program.Guard // for which devices it is, by their properties
+	Guard  program.Guard // over the program's symbols
+	Device program.Guard // over the properties of devices
 	Steps  []Step
 }
 
-// Step is a kernel, or the call of a routine that devices may have.
+// Step is a kernel, or a call of a library routine.
 type Step struct {
 	Kernel  program.Kernel
 	Launch  program.Launch
 	Library string // name of the routine; empty: Kernel
 	Attrs   []program.Attr
 
-	// Args are what it is called on: arguments by their number, then, counted on,
-	// the Temps. Nil: all arguments in order.
+	// Args are the arguments of the step: indices into the arguments of the kernels
+	// followed by the Temps. Nil: all arguments of the kernels, in order.
 	Args []int32
 }
 
@@ -119,7 +118,7 @@ type Temp struct {
 	Shape []dim.Dim
 }
 
-// One is the code that is one kernel for all sizes.
+// One returns the code of one kernel for all sizes.
 func One(k program.Kernel, l program.Launch) Code {
 	return Code{Variants: []Variant{{Steps: []Step{{Kernel: k, Launch: l}}}}}
 }
@@ -127,10 +126,10 @@ func One(k program.Kernel, l program.Launch) Code {
 // Compile compiles a piece: a module with one function. The program's
 // parameters are the function's, then the module's weights, then its states;
 // its symbols are the module's. The same piece, shape and options give the
-// same program wherever the backend makes the same code.
+// same program if the backend makes the same code.
 //
-// An error at a node is an [ir.Error] with its position or loc, one of a pass a
-// [PassError].
+// An error in the piece is an [ir.Error] at a node, with its position or loc. An error of a
+// pass is a [PassError].
 func Compile(ctx context.Context, piece *ir.Module, shape Shape, b Backend, o Options) (*program.Program, error) {
 	if piece == nil || b == nil {
 		return nil, fmt.Errorf("compile: a piece and a backend are needed: %w", ir.ErrNoModule)

@@ -8,8 +8,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// contract makes a GEMM, whose epilogue later nodes may join. Views
-// of the operands are addresses; a widening cast is read at its source.
+// contract makes a GEMM, whose epilogue later nodes may join. Views of the operands become
+// addresses. The GEMM reads the operand of a widening cast instead of its result.
 func (f *fuser) contract(n *ir.Node) {
 	a, b, r := f.narrow(n.Args[0]), f.narrow(n.Args[1]), n.Results[0]
 	for f.err == nil {
@@ -51,9 +51,8 @@ func (f *fuser) contract(n *ir.Node) {
 	}
 }
 
-// bias evaluates what a linear adds to a column; -1 and no miss: nothing. A bias
-// that is selected is read at the row's position, zero where that is out of
-// range.
+// bias evaluates the bias of a column; -1 and no miss: the node has no bias. The bias of
+// linear_select is read at the row's index, and is zero if that is out of range.
 func (f *fuser) bias(g *group, n *ir.Node, at gemmCoords, emit bool) (int, *miss) {
 	last := len(n.Args) - 1
 	col := at.out[len(at.out)-1:]
@@ -71,14 +70,14 @@ func (f *fuser) bias(g *group, n *ir.Node, at gemmCoords, emit bool) (int, *miss
 	return f.loadAt(g, n.Args[last], []coord{matrix, col[0]}, emit)
 }
 
-// gemmCoords is where a GEMM reads its operands and what it computes.
+// gemmCoords has the coords of a GEMM's operands and of its result.
 type gemmCoords struct {
 	a, b, out []coord
-	index     []coord // of the positions that select B
+	index     []coord // of the index that selects B
 }
 
-// gemmAxes makes the axes of a GEMM and returns its coords. Rows of a
-// linear are its leading axes, the last of them that is not 1 being M.
+// gemmAxes makes the axes of a GEMM and returns its coords. The rows of a linear are its
+// leading axes. The last of them with an extent other than 1 is M.
 func (f *fuser) gemmAxes(g *group, n *ir.Node) (p *gemm, at gemmCoords) {
 	as, bs := f.fn.Type(n.Args[0]).Shape, f.fn.Type(n.Args[1]).Shape
 	rs := f.fn.Type(n.Results[0]).Shape
@@ -132,8 +131,8 @@ func (f *fuser) gemmAxes(g *group, n *ir.Node) (p *gemm, at gemmCoords) {
 	return p, at
 }
 
-// narrow returns what v widens: reading bf16 or f16 as f32 is exact, and the
-// GEMM does it.
+// narrow returns the operand of v if v is a cast of bf16 or f16 to f32, else v. The GEMM
+// reads the operand as f32, which is exact.
 func (f *fuser) narrow(v ir.Value) ir.Value {
 	n := f.fn.Def(v)
 	if n == nil || n.Op.ID != ir.OpCast || f.fn.Type(v).DType != dtype.F32 {

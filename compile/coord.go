@@ -2,15 +2,14 @@ package compile
 
 import "pwc/ir/dim"
 
-// A coord says where along one axis of a value an element lies, as an affine
-// function of the loop axes of a group: off + Σ coef*axis, plus an indirect
-// part where the value is read at positions from a tensor. A value at one coord
-// for each of its axes is what an instruction computes.
+// A coord is an index along one axis of a value, as an affine function of the loop axes
+// of a group: off + Σ coef*axis, plus an indirect part if the index comes from a tensor.
+// An instruction computes a value at one coord for each of its axes.
 type coord struct {
 	off   dim.Dim
 	terms []term    // row-major: the first varies slowest
 	ind   *indirect // nil: none
-	free  bool      // not decided yet: a stretched axis, which matches any loop axis
+	free  bool      // undecided: along a broadcast axis, for which any loop axis may be used
 }
 
 // term is one loop axis times a coefficient.
@@ -19,8 +18,8 @@ type term struct {
 	coef dim.Dim
 }
 
-// indirect is a position that instruction at computes, times coef. Positions
-// outside [0, extent) read zero.
+// indirect is an index that instruction at computes, times coef. Indices outside
+// [0, extent) read zero.
 type indirect struct {
 	at     int
 	coef   dim.Dim
@@ -63,7 +62,7 @@ func (c coord) plus(d coord) (coord, bool) {
 	return out, true
 }
 
-// equalCoords compares coords that are both over leaf axes.
+// equalCoords reports whether coords over leaf axes are equal.
 func equalCoords(a, b []coord) bool {
 	if len(a) != len(b) {
 		return false
@@ -91,8 +90,8 @@ func (c coord) equal(d coord) bool {
 	return true
 }
 
-// stretch gives operand coords from the coords of a result that the operand
-// broadcasts to: axes align at the right, and one of extent 1 repeats.
+// stretch returns the coords of an operand that broadcasts to a result with the given
+// coords: axes align at the right, and axes of extent 1 are repeated.
 func stretch(result []coord, operand []dim.Dim) []coord {
 	out := make([]coord, len(operand))
 	lead := len(result) - len(operand)
@@ -117,11 +116,11 @@ func contiguous(shape []dim.Dim) []dim.Dim {
 
 // reshape turns the coords of a value of shape from into those of the same
 // element (in row-major order) of a value of shape to. Axes are matched in
-// segments of equal product, from the right. Joining axes is affine; parting
-// one needs its coord to cover it exactly with loop axes, which are split where
-// needed. It fails where the segments do not come out, where an axis that was
-// sliced would be parted, and where an axis of extent 1 would be dropped whose
-// position comes from a tensor: out of its range, the position must read zero.
+// segments of equal product, from the right. Joining axes is affine. Splitting an
+// axis needs loop axes that run over all of it exactly once; they are split, too. It
+// fails if the axes do not form such segments, if a sliced axis would be split, and if
+// an axis of extent 1 would be dropped whose index comes from a tensor: that index must
+// still read zero if it is out of range.
 func (g *group) reshape(from []dim.Dim, coords []coord, to []dim.Dim) ([]coord, bool) {
 	out := make([]coord, len(to))
 	i, j := len(from)-1, len(to)-1
@@ -220,8 +219,8 @@ func (g *group) segment(from []dim.Dim, coords []coord, to []dim.Dim, out []coor
 	return len(list) == 0
 }
 
-// cover returns the leaf axes, row-major, that run over all of an axis of that
-// extent exactly once, if that is what the coord does.
+// cover returns the leaf axes of a coord, row-major, if they run over all of an axis of
+// that extent exactly once.
 func (g *group) cover(c coord, extent dim.Dim) ([]int, bool) {
 	if c.ind != nil {
 		return nil, false

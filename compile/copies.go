@@ -6,10 +6,10 @@ import (
 	"pwc/compile/loop"
 )
 
-// writeThrough lets a kernel whose output is copied over other memory, such as the new value of a
-// state, write there, and drops the copies that are then done. The memories become one, so from the
-// kernel to the copy nothing else may touch the target, and until the output dies nothing may write
-// it. The kernel itself may read the target where it writes: each element before it is overwritten.
+// writeThrough lets a kernel write to the memory that its output is copied to, such as a state,
+// and drops the copy. The two memories become one. So from the kernel to the copy no other step may
+// read or write the target, and until the last use of the output no other step may write it. The
+// kernel itself may read an element of the target before it writes the same element.
 func writeThrough(steps []*planned) []*planned {
 	life := lifetimes(steps)
 	done := make([]bool, len(steps))
@@ -47,8 +47,8 @@ func (st *planned) copies() (src, dst *memory, ok bool) {
 	return src, dst, src != dst && dst.into == nil && sameSize(src, dst) && elementsOf(k).Equal(dst.typ.Elements())
 }
 
-// storesBeforeColumns reports whether one of a row's threads stores to an argument while others may still
-// load what was there, to use it for the row's columns.
+// storesBeforeColumns reports whether the row part of a phase stores to an argument before its columns run:
+// one thread may then overwrite an element that others still load.
 func storesBeforeColumns(k *loop.Kernel, arg int32) bool {
 	stored := false
 	for _, p := range k.Phases {
@@ -62,8 +62,8 @@ func storesBeforeColumns(k *loop.Kernel, arg int32) bool {
 	return false
 }
 
-// reachesTarget reports whether step p, the first to touch src, may write dst in its place, which
-// step c copies it to. last is the last step that touches src.
+// reachesTarget reports whether step p, the first that uses src, may write dst instead of src. Step c
+// copies src to dst, and last is the last step that uses src.
 func reachesTarget(steps []*planned, p, c, last int, src, dst *memory) bool {
 	if dst.fixed || p >= c || len(steps[p].kernels) != 1 {
 		return false

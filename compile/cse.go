@@ -8,9 +8,9 @@ import (
 	"pwc/ir/dim"
 )
 
-// cse computes equal nodes once. Calls, writes and allocations that are written
-// here, or that are returned and may be written elsewhere, are never merged (C1); versions of a storage are different values, so that
-// reads of different versions stay apart.
+// cse computes equal nodes once. It never merges calls, random draws, nodes that write, empty
+// memory, or full tensors that this function writes or that it returns, as other pieces may write
+// them (C1). Versions of a storage are different values, so reads of different versions are not equal.
 func cse(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 	written, returned := writtenStorages(fn), returnedStorages(fn)
 	seen := make(map[string][]ir.Value)
@@ -34,8 +34,8 @@ func cse(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 	})
 }
 
-// appendKey appends what makes nodes equal: the op, the operands and the
-// attributes. Literals count by value, and by dtype where they alone decide it.
+// appendKey appends a key that equal nodes have in common: the op, the operands and the
+// attributes. Literals are equal if they have the same value and dtype.
 func appendKey(b []byte, rw *ir.Rewriter, n *ir.Node) []byte {
 	b = appendString(b, n.Op.Name)
 	for _, a := range n.Args {

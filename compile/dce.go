@@ -2,8 +2,8 @@ package compile
 
 import "pwc/ir"
 
-// dce drops nodes whose results nothing uses. Calls stay; so do writes to
-// memory that outlives the function or that is read later.
+// dce drops nodes whose results nothing uses. It keeps calls, and writes to memory that
+// outlives the function or that is read later.
 func dce(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 	used := make([]bool, len(fn.Values))
 	for _, v := range fn.Returns {
@@ -33,5 +33,5 @@ func dce(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 	})
 }
 
-// local reports whether a storage is made by the function.
+// local reports whether a node of the function makes the storage.
 func local(fn *ir.Func, base ir.Value) bool { return fn.Values[base].Kind == ir.ResultValue }

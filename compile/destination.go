@@ -7,15 +7,16 @@ import (
 	"pwc/ir/dim"
 )
 
-// joining is the result of a concat that is still to come, of which parts are computed in place.
+// joining is the result of a later concat. Groups compute operands of the concat in their parts
+// of its memory.
 type joining struct {
 	mem   *memory
-	ready map[int]int // operand → the first group that finds it there
+	ready map[int]int // operand → the first group that can read it there
 }
 
-// destination returns where group g puts a result that it computes at the coords: a part of the
-// result of the concat that alone reads it, so that it need not be copied there. Reshapes between
-// the two are addresses.
+// destination returns the memory and address of a result that group g computes at the coords, if
+// its only reader is a concat, through reshapes or not: the operand's part of the concat's result.
+// The concat then need not copy it.
 func (f *fuser) destination(g *group, r ir.Value, coords []coord) (operand, bool) {
 	for v := r; ; {
 		st := &f.states[v]
@@ -32,7 +33,7 @@ func (f *fuser) destination(g *group, r ir.Value, coords []coord) (operand, bool
 			}
 			v, coords = x, next
 		case ir.OpConcat:
-			// One that is there twice has to be read for the other place.
+			// An operand that occurs twice must be read for its second part.
 			if i := slices.Index(n.Args, v); slices.Contains(n.Args[i+1:], v) {
 				return operand{}, false
 			}
@@ -43,7 +44,8 @@ func (f *fuser) destination(g *group, r ir.Value, coords []coord) (operand, bool
 	}
 }
 
-// partOf makes group g compute an operand of a concat in its place.
+// partOf returns the memory and address of an operand of a concat in the concat's result, at
+// the coords of the operand.
 func (f *fuser) partOf(n *ir.Node, arg int, g *group, coords []coord) (operand, bool) {
 	t := f.fn.Type(n.Results[0])
 	axis := n.Axis("axis", t.Rank())

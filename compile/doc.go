@@ -3,18 +3,17 @@
 // them, and the memory they touch.
 //
 // The pipeline is a table of rows (passes.go, [Passes]), which one loop runs,
-// verifies, dumps and times (pipeline.go). Passes on the function (static, noop,
-// fold, lower, cse, dce) rewrite the tensor IR. Then
+// verifies, dumps and times (pipeline.go). Passes on the function (static, lower, noop,
+// fold, cse, dce) rewrite the tensor IR. Then
 //
 //   - fuse puts nodes into groups, one kernel each (fuse.go decides, eval.go and
 //     coord.go address, sinks.go and contract.go store, reduce and multiply);
-//   - schedule.go makes a [loop.Kernel] of each group: phases, what is computed
-//     again in which, what is stored for later phases; coalesce.go lengthens
-//     inner loops;
-//   - chain.go and beside.go let kernels become code together, one after the other or
-//     side by side, and plan.go lets outputs take the memory of inputs;
-//   - a [Backend] makes code of each kernel and emit.go the program.
+//   - schedule.go makes a [loop.Kernel] of each group: its phases, which values later
+//     phases compute again, and which ones they load; coalesce.go lengthens inner loops;
+//   - collective.go and overlap.go fuse or overlap collectives, vertical.go and
+//     horizontal.go fuse kernels, and plan.go lets outputs share memory with inputs;
+//   - a [Backend] makes code of each kernel, and emit.go makes the program.
 //
-// Nothing here depends on the target, and nothing on the order of a map: the same
-// piece, shape and options give the same bytes everywhere (C3).
+// Nothing here depends on the target or on the order of a map: the same piece, shape and
+// options give the same bytes on every machine (C3).
 package compile

@@ -5,10 +5,10 @@ import (
 	"pwc/program"
 )
 
-// advances says by how much a run moves each generator on, by the parameter of the
-// program that holds it. It is that of the function as it was written, and as
-// passes of the user left it: draws that later passes drop still count, so that no
-// option changes the numbers of the next run.
+// advances has the amounts by which a run advances the offsets of generators, by index of
+// the program's parameter. It counts the draws of the function as written and as left by the
+// user's passes. Draws that later passes drop still count, so that no option changes the random
+// numbers of the next run.
 type advances map[int]int64
 
 func (a advances) add(m *ir.Module, f *ir.Func) {

@@ -55,9 +55,8 @@ type lowered struct {
 	err  error
 }
 
-// lowerAll makes the code of all steps, several at a time: for some targets that
-// is what takes the time of a compilation. When ctx ends what was not begun is
-// left out.
+// lowerAll makes the code of all steps, in several goroutines: for some targets this takes
+// most of the time of a compilation. When ctx ends, it begins no more steps.
 func (e *emitter) lowerAll(ctx context.Context, steps []*planned) []lowered {
 	out := make([]lowered, len(steps))
 	for _, st := range steps {
@@ -82,8 +81,7 @@ func (e *emitter) lowerAll(ctx context.Context, steps []*planned) []lowered {
 	return out
 }
 
-// declare fills in the interface: symbols and their guards, parameters and
-// results.
+// declare sets the program's symbols and their guards, its parameters, results and constants.
 func (e *emitter) declare(m *ir.Module) {
 	p := e.p
 	for _, s := range m.Symbols {
@@ -177,10 +175,10 @@ func (e *emitter) lower(st *planned) (Code, error) {
 	return e.b.Lower(st.kernels[0])
 }
 
-// code appends the step that runs code: a choice, unless there is but one way,
-// of one step.
+// code appends the step that runs code: a choice of variants, or, if there is only one
+// variant with one step and no guard, that step.
 func (e *emitter) code(at int32, st *planned, code Code) error {
-	args := make([]func() int32, 0, len(st.mems)+len(code.Temps)) // buffers, which exist once they are used
+	args := make([]func() int32, 0, len(st.mems)+len(code.Temps)) // a call makes the buffer, so unused ones are not made
 	for _, m := range st.mems {
 		args = append(args, func() int32 { return e.buffer(m) })
 	}
@@ -223,8 +221,8 @@ func (e *emitter) code(at int32, st *planned, code Code) error {
 	return nil
 }
 
-// kernel adds a kernel, or finds the one with the same code and, of images,
-// the same entry.
+// kernel adds a kernel, or finds the one with the same code and, unless it is a SIMD kernel,
+// the same name and PTX.
 func (e *emitter) kernel(k program.Kernel) int32 {
 	key := string(rune(k.Format)) + string(k.Code)
 	if k.Format != program.KernelVec { // an image may hold several entries

@@ -7,16 +7,16 @@ import (
 	"pwc/ir"
 )
 
-// PassError is an error in a pass: what a pass of [Options] returned or left, or a
-// fault of the pipeline itself. What a model may not ask for is no PassError, but an
-// [ir.Error] at a node of the piece.
+// PassError is an error of a pass: a pass of [Options] returned an error or an invalid
+// function, or the pipeline has a bug. An error in the model is an [ir.Error] at a node of the
+// piece instead.
 type PassError struct {
 	Pass string
 	User bool  // a pass of Options
 	Err  error // an [ir.Error] or [ir.ErrorList] in it has positions of the piece
 }
 
-// Error names the pass, behind the position of each error that has one.
+// Error returns the error with the name of the pass, after the position if it has one.
 func (e *PassError) Error() string {
 	what := "internal error in pass " + e.Pass + ": "
 	if e.User {
@@ -41,8 +41,8 @@ func (e *PassError) Each(f func(*ir.Error) *ir.Error) *PassError {
 	return &PassError{Pass: e.Pass, User: e.User, Err: err}
 }
 
-// eachError applies f to an error with a position, or to all of a list. It returns err
-// itself and false for another one.
+// eachError applies f to an [ir.Error], or to all of an [ir.ErrorList]. It returns err and
+// false for other errors.
 func eachError(err error, f func(*ir.Error) *ir.Error) (error, bool) {
 	switch err := err.(type) {
 	case *ir.Error:
@@ -57,8 +57,8 @@ func eachError(err error, f func(*ir.Error) *ir.Error) (error, bool) {
 	return err, false
 }
 
-// nodeError is an error at a node of the input piece: of the model, and not of the
-// pass that finds it.
+// nodeError is an error in the model, at a node of the input piece. It is no error of the
+// pass that reports it.
 type nodeError struct {
 	origin int32
 	msg    string
@@ -70,7 +70,7 @@ func (e *nodeError) Error() string { return e.msg }
 // callError is an error of the arguments of Compile.
 type callError struct{ error }
 
-// fault returns the error of a row as the caller of Compile reads it.
+// fault returns the error of a pass in the form that Compile returns.
 func (s *state) fault(p pass, err error) error {
 	var at *nodeError
 	var call callError
@@ -82,7 +82,7 @@ func (s *state) fault(p pass, err error) error {
 	case errors.As(err, &call):
 		return call.error
 	}
-	// Nodes of a function in between are not those of the piece, but have their IDs.
+	// Nodes of a rewritten function are not those of the piece, but have their IDs.
 	return (&PassError{Pass: p.Name, User: p.user, Err: err}).Each(func(e *ir.Error) *ir.Error {
 		if e.ID > 0 {
 			return s.piece.ErrorAt(s.piece.Funcs[0], int(e.ID)-1, "%s", e.Msg)

@@ -10,14 +10,13 @@ import (
 	"pwc/ir/dtype"
 )
 
-// A miss is why a value cannot be evaluated at some coords in a group: value
-// would have to lie in memory before the group runs. NoValue: it cannot be
-// helped.
+// A miss is the reason why a value cannot be evaluated at some coords in a group: value
+// must first be in memory before the group runs. NoValue: it cannot be evaluated at all.
 type miss struct{ value ir.Value }
 
-// eval makes instructions of g that compute v at the coords, and returns the
-// last one. With emit false nothing is added and it only tells whether it
-// would work: the instruction is then -1. Axes of g may be split either way.
+// eval adds instructions to g that compute v at the coords, and returns the last one. With
+// emit false it adds none and returns -1, and only the miss matters. It may split axes of g
+// in both cases.
 func (f *fuser) eval(g *group, v ir.Value, coords []coord, emit bool) (int, *miss) {
 	info := &f.fn.Values[v]
 	if info.Kind == ir.LiteralValue {
@@ -59,8 +58,8 @@ func (f *fuser) evalAt(g *group, v ir.Value, st *valueState, coords []coord, emi
 	return f.evalNode(g, f.fn.Def(v), v, coords, emit)
 }
 
-// rematerialises reports whether v, computed in another group, is rather
-// computed again in g from a value that is read anyway or is smaller.
+// rematerialises reports whether g should compute v again, instead of loading it: from a
+// value that is stored anyway, or whose elements are narrower than v's.
 func (f *fuser) rematerialises(v ir.Value, g *group) bool {
 	st := &f.states[v]
 	if st.remat == ir.NoValue || f.separate {
@@ -74,8 +73,7 @@ func (f *fuser) rematerialises(v ir.Value, g *group) bool {
 		f.fn.Type(st.remat).DType.Bits() < f.fn.Type(v).DType.Bits()
 }
 
-// load reads v from memory, putting it there first where it is computed by an
-// earlier group.
+// load reads v from memory. If an earlier group computes v, load lets it store v.
 func (f *fuser) load(g *group, v ir.Value, coords []coord, emit bool) (int, *miss) {
 	o, m := f.locate(g, v, coords, emit)
 	if m != nil || !emit {
@@ -88,8 +86,8 @@ func (f *fuser) load(g *group, v ir.Value, coords []coord, emit bool) (int, *mis
 	return g.add(instr{op: loop.Load, dtype: dt, mem: o.mem, at: o.at, origin: f.origin}), nil
 }
 
-// locate finds v at the coords in memory: through layout ops, without
-// computing.
+// locate returns the memory and address of v at the coords. v must be in memory, be a view
+// of a value there, or be computed by an earlier group, which then stores it.
 func (f *fuser) locate(g *group, v ir.Value, coords []coord, emit bool) (operand, *miss) {
 	st := &f.states[v]
 	if st.place == nil && st.done {
@@ -126,8 +124,8 @@ func (f *fuser) locate(g *group, v ir.Value, coords []coord, emit bool) (operand
 		return operand{}, &miss{x}
 	}
 	for i, c := range coords {
-		// An index out of range must read zero: an axis that a tensor's
-		// indices run over may not be dropped on the way.
+		// An index out of range must read zero, so an axis with an indirect
+		// coord may not be dropped.
 		if c.ind != nil && n.Op.ID == ir.OpBroadcastTo && !keeps(cs, coords[i].ind) {
 			return operand{}, &miss{v}
 		}
@@ -218,8 +216,8 @@ func (f *fuser) evalView(g *group, n *ir.Node, v ir.Value, coords []coord, emit 
 	return f.eval(g, x, cs, emit)
 }
 
-// inMemory reports whether v is a view, through layout ops alone, of a value
-// that lies in memory.
+// inMemory reports whether v is in memory, or is a view, by layout ops only, of a value
+// in memory.
 func (f *fuser) inMemory(v ir.Value) bool {
 	for {
 		st := &f.states[v]
@@ -234,10 +232,9 @@ func (f *fuser) inMemory(v ir.Value) bool {
 	}
 }
 
-// evalPointwise adds a pointwise op. A literal among the operands of one that selects is
-// rounded to the result's dtype at once: by way of f32 it would be rounded twice. That
-// the larger or smaller one is taken first and rounded then is the same, as rounding
-// keeps order.
+// evalPointwise adds a pointwise op. If the op selects among its operands, a literal operand is
+// rounded to the result's dtype here, because it would be rounded twice by way of f32. The
+// result is that of rounding after the selection, because rounding is monotonic.
 func (f *fuser) evalPointwise(g *group, n *ir.Node, coords []coord, emit bool) (int, *miss) {
 	args := make([]int, len(n.Args))
 	for i, a := range n.Args {
@@ -266,9 +263,8 @@ func (f *fuser) evalPointwise(g *group, n *ir.Node, coords []coord, emit bool) (
 	return put(loop.Op(n.Op.ID), dt, args...), nil
 }
 
-// compare adds a comparison. A literal that is no f32 stands in kernels as the
-// nearest f32 towards the side that keeps the answer: x < 0.1 is x <= the
-// largest f32 below 0.1.
+// compare adds a comparison. A literal that is no f32 is replaced by a neighbouring f32, and
+// the relation by one with the same result: x < 0.1 is x <= the largest f32 below 0.1.
 func (f *fuser) compare(g *group, n *ir.Node, args []int) int {
 	a, _ := n.Attr("dir")
 	op, _ := loop.Comparison(a.Str)
@@ -321,10 +317,10 @@ func mirrored(op loop.Op) loop.Op {
 	return op
 }
 
-// evalGather reads x at a position that another value gives.
+// evalGather reads x at an index that is another value.
 func (f *fuser) evalGather(g *group, n *ir.Node, v ir.Value, coords []coord, emit bool) (int, *miss) {
 	for _, c := range coords {
-		if c.ind != nil { // zero out of range would become position 0
+		if c.ind != nil { // the zero of an index out of range would be used as index 0
 			return -1, &miss{v}
 		}
 	}
@@ -342,8 +338,8 @@ func (f *fuser) evalGather(g *group, n *ir.Node, v ir.Value, coords []coord, emi
 	return f.loadAt(g, x, append(cs, coords[a+rank:]...), emit)
 }
 
-// loadAt reads x at coords of which one is a position from a tensor. Casts of x
-// are done to what is read: zero stays zero.
+// loadAt reads x at coords of which one is an index from a tensor. If x is a cast, it reads the
+// operand and casts the element, because a cast keeps the zero of an index out of range.
 func (f *fuser) loadAt(g *group, x ir.Value, cs []coord, emit bool) (int, *miss) {
 	var casts []dtype.DType
 	for n := f.fn.Def(x); n != nil && n.Op.ID == ir.OpCast && f.lazy(x); n = f.fn.Def(x) {
@@ -360,7 +356,7 @@ func (f *fuser) loadAt(g *group, x ir.Value, cs []coord, emit bool) (int, *miss)
 	return i, nil
 }
 
-// evalIota makes the address of an access that reaches no memory the value.
+// evalIota adds an iota, whose value is the coord along its axis.
 func (f *fuser) evalIota(g *group, n *ir.Node, v ir.Value, coords []coord, emit bool) (int, *miss) {
 	t := f.fn.Type(v)
 	c := g.leaves(coords[n.Axis("axis", t.Rank())])
@@ -377,9 +373,8 @@ func (f *fuser) evalIota(g *group, n *ir.Node, v ir.Value, coords []coord, emit 
 	return g.add(instr{op: loop.Cast, dtype: t.DType, args: []int{pos}, origin: f.origin}), nil
 }
 
-// evalUniform computes the number of an element from its row-major index, which
-// is the address that it has in memory of its own, and from the generator's seed
-// and offset.
+// evalUniform computes the random number of an element from the generator's seed and offset
+// and the element's row-major index.
 func (f *fuser) evalUniform(g *group, n *ir.Node, v ir.Value, coords []coord, emit bool) (int, *miss) {
 	own := place{strides: contiguous(f.fn.Type(v).Shape)}
 	at, ok := own.address(coords)
@@ -410,14 +405,14 @@ func (f *fuser) literal(g *group, info *ir.ValueInfo, emit bool) int {
 	return f.constant(g, info.Type.DType, info.Literal, false, emit)
 }
 
-// value is a literal that becomes an element of a result.
+// value adds a literal that becomes an element of a result: it is rounded to its dtype.
 func (f *fuser) value(g *group, v ir.Value, emit bool) int {
 	info := &f.fn.Values[v]
 	return f.constant(g, info.Type.DType, info.Literal, true, emit)
 }
 
-// constant adds a constant. A literal operand keeps its bits: where it is no
-// number of its dtype it stands as f32. A value of the graph is rounded.
+// constant adds a constant. With round, a literal is rounded to its dtype. Without, it is
+// rounded to f32, and the constant is an f32 if that is no number of its dtype.
 func (f *fuser) constant(g *group, dt dtype.DType, l ir.Literal, round, emit bool) int {
 	if !emit {
 		return -1

@@ -41,7 +41,7 @@ func fold(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 
 const maxFold = 256
 
-// constants is the contents of a value: its elements, or one for all of them.
+// constants has the elements of a value, or, if uniform, one element that all are equal to.
 type constants struct {
 	dt      dtype.DType
 	uniform bool
@@ -133,7 +133,7 @@ func evaluate(fn *ir.Func, n *ir.Node, known []*constants, written map[ir.Value]
 	return c
 }
 
-// splat is one number for every element. A literal operand is not rounded.
+// splat returns constants of one number. A literal operand is not rounded.
 func splat(dt dtype.DType, l ir.Literal, round bool) *constants {
 	c := &constants{dt: dt, uniform: true}
 	x := l.Float64()
@@ -211,8 +211,9 @@ func relation[T float64 | int64](dir string, a, b T) bool {
 		dir == "le" && a <= b || dir == "gt" && a > b || dir == "ge" && a >= b
 }
 
-// cast folds conversions that need no rounding rule of their own: floats to
-// floats, integers to integers and small ones to floats.
+// cast folds conversions that need no rule besides rounding and wrapping: floats to
+// floats, integers to integers, small integers to floats, any number to bool, and floats to
+// integers that represent them.
 func (c *constants) cast(from dtype.DType, f float64, i int64) bool {
 	switch {
 	case from.Float() && c.dt.Float():

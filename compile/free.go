@@ -7,9 +7,9 @@ import (
 	"pwc/program"
 )
 
-// freeDims gives a launch the attribute that lists the dims which no buffer of the
-// step bounds: numbers that a kernel computes with, extents of what it makes up. The
-// device holds all others against the buffers when a launch is bound.
+// freeDims adds the attribute that lists the dims of a launch that no buffer of the step
+// bounds, such as numbers that the kernel computes with. When a launch is bound, the device
+// checks all other dims against the sizes of buffers.
 func (e *emitter) freeDims(s *program.Step) {
 	i := slices.IndexFunc(s.Launch.Attrs, func(a program.Attr) bool { return a.Name == program.LaunchDims })
 	if i < 0 {
@@ -36,11 +36,11 @@ func (e *emitter) freeDims(s *program.Step) {
 	}
 }
 
-// maxTried is the number of values of a symbol that are tried one by one, at most.
+// maxTried is the largest number of values of a symbol for which atMost evaluates both sides.
 const maxTried = 4096
 
-// atMost reports whether d <= n is known for all values of symbols. It is not always
-// known where it holds.
+// atMost reports whether d <= n is proved for all values of symbols. It may return false
+// although d <= n holds.
 func (e *emitter) atMost(d, n dim.Dim) bool {
 	symbol := func(name string) (dim.Interval, bool) {
 		r, ok := e.ranges[name]
@@ -57,7 +57,7 @@ func (e *emitter) atMost(d, n dim.Dim) bool {
 	if !ok || r.Lo > r.Hi || uint64(r.Hi)-uint64(r.Lo) >= maxTried {
 		return false
 	}
-	for v := r.Lo; ; v++ { // quotients, which are bounded apart from what they are a part of
+	for v := r.Lo; ; v++ { // Bounds is not tight if terms with quotients depend on the same symbol
 		at := func(string) (int64, bool) { return v, true }
 		x, err1 := d.Eval(at)
 		y, err2 := n.Eval(at)

@@ -8,21 +8,20 @@ import (
 	"pwc/ir"
 )
 
-// Limits on lazy expressions, which are evaluated wherever they are used.
+// Limits on lazy expressions, which are evaluated in every group that uses them.
 const (
 	maxWeight = 32 // pointwise ops
-	maxSpan   = 96 // with layout ops
-	maxRemat  = 3  // ops that are done again rather than their result stored
+	maxSpan   = 96 // all ops
+	maxRemat  = 3  // pointwise ops that another group computes again instead of loading their result
 )
 
 // fuser puts the nodes of a function into groups, in program order.
 //
 // A node whose operands are all in memory stays lazy: it is evaluated in the
-// group that uses it, at the elements that are used, so that layout ops cost
-// nothing and a chain has no group until something must be stored or reduced.
-// A node with an operand that a group computes joins the latest such group
-// where the iteration space is that group's and everything else it needs is
-// there by then. Else its operands go through memory.
+// group that uses it, at the elements that are used. So layout ops cost nothing, and
+// no group is made until a value must be stored or reduced. If groups compute operands
+// of a node, the node joins the latest of them, if that has its iteration space and can
+// read its other operands. Else groups load its operands from memory.
 //
 // Each node looks at a bounded number of others, so the time is linear.
 type fuser struct {
@@ -34,25 +33,26 @@ type fuser struct {
 
 	ranks map[string]int64 // by name of a group
 
-	separate bool // each node is a kernel: the pass is switched off
+	separate bool // the pass is switched off: each node is a kernel
 
 	results []resultInfo
 	named   []returned
 	joined  map[*ir.Node]*joining // by concat
 	writes  map[ir.Value]int      // by version: the node that writes the next one
-	origin  int32                 // of the node being looked at
+	origin  int32                 // of the current node
 	err     error
 }
 
-// resultInfo is where a returned value ends up.
+// resultInfo has the type of a returned value, and the parameter or the earlier result that
+// it shares memory with; -1: none.
 type resultInfo struct {
 	typ         ir.Type
 	alias, same int
 }
 
-// returned is what the piece says of a result as it was written. Who binds the
-// program knows nothing else: values that passes found to be equal have a
-// destination each, and each is written.
+// returned describes a result of the piece as it was written. The caller who binds the
+// program relies on it: if passes find that two results are equal, each still has its own
+// destination, and both are written.
 type returned struct {
 	outside bool // the value is a parameter, a weight or a state
 	same    int  // an earlier result that is the same value, -1: none
@@ -141,7 +141,7 @@ func (f *fuser) bind(m *ir.Module) {
 	}
 }
 
-// count finds uses, and the node that ends each version of a storage.
+// count finds the uses of values, and the node that overwrites each version of a storage.
 func (f *fuser) count() {
 	for i := range f.states {
 		f.states[i] = valueState{dies: never, last: -1, remat: ir.NoValue}
@@ -171,7 +171,8 @@ func (f *fuser) local(t ir.Type) *memory {
 	return &memory{kind: localMemory, typ: t, result: -1, touched: -1}
 }
 
-// put says that v is all of a memory, readable from group after on.
+// put records that v is in all of a memory, and that groups with an id of at least after can
+// read it.
 func (f *fuser) put(v ir.Value, mem *memory, after int) {
 	f.states[v].place = &place{mem: mem, strides: contiguous(mem.typ.Shape), after: after, dies: f.overwritten(v)}
 }
@@ -185,7 +186,7 @@ func (f *fuser) overwritten(v ir.Value) int {
 	return never
 }
 
-// open makes a group that is not in the list yet.
+// open makes a group that is not yet in the list; push adds it.
 func (f *fuser) open() *group {
 	return &group{id: len(f.groups), memo: make(map[ir.Value][]memoEntry), origin: f.origin}
 }
@@ -196,8 +197,8 @@ func (f *fuser) push(g *group) *group {
 	return g
 }
 
-// lowerings has a rule for each way to lower an op; composite ops are gone by now. It
-// is never written.
+// lowerings has a rule for each way to lower an op. Earlier passes have replaced composite
+// ops. It is never written.
 var lowerings = [...]func(*fuser, *ir.Node){
 	ir.LowerElementwise: (*fuser).pointwise,
 	ir.LowerView:        (*fuser).view,
@@ -267,7 +268,7 @@ func (f *fuser) latest(args []ir.Value) *group {
 	return g
 }
 
-// join makes a pointwise node part of g, if it can be.
+// join adds a pointwise node to g, and reports whether that was possible.
 func (f *fuser) join(g *group, n *ir.Node) bool {
 	if f.separate || g.full() || g.call != nil || g.topk != nil || g.attend != nil {
 		return false
@@ -305,14 +306,15 @@ func (f *fuser) join(g *group, n *ir.Node) bool {
 	return true
 }
 
-// computed says that instruction i of g computes v at the coords.
+// computed records that instruction i of g computes v at the coords.
 func (f *fuser) computed(v ir.Value, g *group, coords []coord, i int) {
 	st := &f.states[v]
 	st.home, st.instr, st.done = &home{g, coords}, i, true
 }
 
-// deferred leaves a node lazy, unless its value is overwritten before its last
-// use, it has become too large, or several users would each do too much.
+// deferred leaves a node lazy. It starts a group if memory that the expression reads is
+// overwritten before its last use, if the expression is too large, or if evaluating it for
+// each of several users would cost too much.
 func (f *fuser) deferred(n *ir.Node) {
 	for _, r := range n.Results {
 		st := &f.states[r]
@@ -348,13 +350,13 @@ func (s *valueState) cheap() bool {
 	case s.expensive:
 		return false
 	case s.loads == 0:
-		return s.weight <= 6 // positions, constants
+		return s.weight <= 6 // indices, constants
 	}
 	return s.loads == 1 && s.weight <= 2
 }
 
-// view gives the results of a layout op the home of its operand, where it has
-// one and they are the same elements.
+// view gives the results of a layout op the home of its operand, if the operand has one
+// and the results have the same elements.
 func (f *fuser) view(n *ir.Node) {
 	x := n.Args[0]
 	xs := &f.states[x]
@@ -405,8 +407,8 @@ func (f *fuser) outward(h *home, n *ir.Node, r ir.Value) ([]coord, bool) {
 	return nil, false
 }
 
-// provenance finds the one value that a cheap chain of pointwise ops comes
-// from, so that it may be computed again from there.
+// provenance finds the value from which a cheap chain of pointwise ops computes the node's
+// result, if there is only one: other groups may compute the result again from it.
 func (f *fuser) provenance(n *ir.Node) {
 	st := &f.states[n.Results[0]]
 	src, cost := ir.NoValue, 1
@@ -438,15 +440,14 @@ func (f *fuser) startGroup(v ir.Value) {
 	}
 }
 
-// try reports whether v can be evaluated in the new group g. Where it cannot,
-// what stands in the way is put into memory, which takes a group before g: the
-// caller starts again.
+// try reports whether v can be evaluated in the new group g. If not, it puts the value that
+// prevents it into memory. That may need a group before g, so the caller starts again.
 func (f *fuser) try(g *group, v ir.Value, coords []coord) bool {
 	_, m := f.eval(g, v, coords, false)
 	return f.clear(m)
 }
 
-// clear puts what a miss names into memory; it returns true for no miss.
+// clear puts the value of a miss into memory and returns false; it returns true for no miss.
 func (f *fuser) clear(m *miss) bool {
 	if m == nil {
 		return true
@@ -459,15 +460,14 @@ func (f *fuser) clear(m *miss) bool {
 	return false
 }
 
-// inDense reports whether v has a memory of its own.
+// inDense reports whether v is all of a memory, in row-major order.
 func (f *fuser) inDense(v ir.Value) bool {
 	p := f.states[v].place
 	return p != nil && p.dense(f.fn.Type(v).Shape)
 }
 
-// materialise puts v into memory of its own: dense, so that any view of it can
-// be read. A computed value, or a view of one over the whole iteration space,
-// is stored by its group.
+// materialise puts v into its own dense memory, so that any view of it can be read. If a
+// group computes v, or computes every element of v, which is a view, that group stores it.
 func (f *fuser) materialise(v ir.Value) {
 	st := &f.states[v]
 	if f.inDense(v) || f.err != nil {
@@ -478,7 +478,7 @@ func (f *fuser) materialise(v ir.Value) {
 		return
 	}
 	if !st.done && !f.storedAtHome(v) {
-		if st.starting { // nothing computes it: an error, and not a stack that grows without end
+		if st.starting { // nothing computes it: report it instead of recursing without end
 			f.failf(f.origin, "internal error: a value needs itself in memory")
 			return
 		}
@@ -492,8 +492,7 @@ func (f *fuser) materialise(v ir.Value) {
 	f.store(st.home.g, st.instr, v, st.home.coords, f.local(f.fn.Type(v)))
 }
 
-// storedAtHome makes a lazy view computed in the home of what it views, if
-// every element of the view is computed there.
+// storedAtHome lets the home of a lazy view compute the view, if it computes every element.
 func (f *fuser) storedAtHome(v ir.Value) bool {
 	st := &f.states[v]
 	h := st.home
@@ -508,7 +507,7 @@ func (f *fuser) storedAtHome(v ir.Value) bool {
 	return true
 }
 
-// store writes instruction i of g, which is v at the coords, to all of mem.
+// store lets g store instruction i, which is v at the coords, so that mem holds all of v.
 func (f *fuser) store(g *group, i int, v ir.Value, coords []coord, mem *memory) {
 	f.put(v, mem, g.id+1)
 	f.storeAt(g, i, coords, f.states[v].place)

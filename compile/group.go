@@ -9,24 +9,24 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Limits on one group. They bound registers, arguments and the time that
-// looking at a group takes; nothing that a model has comes near them.
+// Limits on one group. They bound registers, arguments and the time to search a group, and
+// are far above what models need.
 const (
 	maxInstrs = 1024
-	maxLoads  = 48
+	maxLoads  = 48 // loads and stores
 	maxPhases = 32
 	maxAxes   = 12 // leaves, from splitting
 )
 
-// A group is a step of the program: a kernel that is being put together, or an
-// extern call. Groups run in the order of their ids.
+// A group is a step of the program: a kernel under construction, an extern call or a
+// collective. Groups run in the order of their ids.
 type group struct {
 	id     int
 	axes   []axis
 	roots  []int // axes of the iteration space, row-major
 	order  []int // the column axes in order, once fixed
-	fixed  bool  // rows and columns are told apart
-	frozen bool  // axes cannot be split (GEMMs)
+	fixed  bool  // it is decided which axes are columns
+	frozen bool  // axes cannot be split (GEMM, topk, attention)
 	serial bool
 	instrs []instr
 	loads  int
@@ -39,8 +39,8 @@ type group struct {
 	call   *callStep
 }
 
-// axis is one loop axis. A split axis is the outer and inner axes that replace
-// it; ids stay valid, so that coords made before the split still are.
+// axis is one loop axis. If it is split, an outer and an inner axis replace it. Its id stays
+// valid, and so do coords that were made before the split.
 type axis struct {
 	extent       dim.Dim
 	col          bool
@@ -67,18 +67,18 @@ type instr struct {
 	origin int32
 }
 
-// gemm is a GEMM: the addresses of A and B over the group's axes,
-// where k is an axis that is not one of its roots.
+// gemm is a GEMM: the addresses of A and B over the group's axes. Axis k is not in
+// group.roots.
 type gemm struct {
 	a, b   operand
 	m, n   int // axes
 	k      int
-	sel    *selector // nil: B does not go by the row
+	sel    *selector // nil: all rows of a batch have the same B
 	origin int32
 }
 
-// selector is how a row of a GEMM chooses B: axis, none of the group's roots,
-// runs over the matrices, and index is the row's position along it.
+// selector selects B for each row of a GEMM: index is the row's index along axis, which
+// counts the matrices and is not in group.roots.
 type selector struct {
 	axis  int
 	index operand
@@ -93,7 +93,7 @@ type operand struct {
 // selection is a topk.
 type selection struct {
 	in, values, index operand
-	axis, outAxis     int // along N and along the k results: no roots
+	axis, outAxis     int // along N and along the k results; not in group.roots
 	k                 int64
 }
 
@@ -102,13 +102,13 @@ type callStep struct {
 	node  *ir.Node
 	ranks int64 // of a collective's group
 	args  []*memory
-	write []*memory // what of args the step writes
-	async bool      // a collective that runs on a stream of its own, until the step that waits for it
+	write []*memory // those of args that the step writes
+	async bool      // a collective on a separate stream; a later step waits for it
 	wait  bool      // waits for the collective of args
 }
 
-// domain makes the shape's axes the group's and returns the coords of a value
-// of that shape. Axes of extent 1 are not iterated.
+// domain adds the axes of a shape to the group's iteration space, without those of extent 1.
+// It returns the coords of a value of that shape.
 func (g *group) domain(shape []dim.Dim) []coord {
 	coords := make([]coord, len(shape))
 	for i, d := range shape {
@@ -160,7 +160,7 @@ func (g *group) expand(axes []int) []int {
 	return out
 }
 
-// leaves returns c over leaf axes alone.
+// leaves returns c with leaf axes in place of split axes.
 func (g *group) leaves(c coord) coord {
 	if !slices.ContainsFunc(c.terms, func(t term) bool { return g.axes[t.axis].outer != 0 }) {
 		return c
@@ -207,8 +207,8 @@ func (g *group) unclaimed(cs []coord) []int {
 	return out
 }
 
-// fill decides free coords: their axes, in order, run over the loop axes that
-// are left. Any assignment with the right extents is sound.
+// fill decides free coords: their axes, in order, run over the loop axes that no other coord
+// uses. Any assignment with the right extents is correct.
 func (g *group) fill(cs []coord, shape []dim.Dim) bool {
 	free := false
 	for _, c := range cs {
@@ -231,8 +231,8 @@ func (g *group) fill(cs []coord, shape []dim.Dim) bool {
 	return len(list) == 0
 }
 
-// take makes a coord of an axis of that extent out of the last axes of the
-// list, splitting one where needed, and returns the axes that are left.
+// take makes a coord along an axis of that extent from the last axes of the list, and
+// returns the other axes. It may split an axis.
 func (g *group) take(list []int, extent dim.Dim) (coord, []int, bool) {
 	var c coord
 	need, stride := extent, one
@@ -256,9 +256,9 @@ func (g *group) take(list []int, extent dim.Dim) (coord, []int, bool) {
 	return c, list, true
 }
 
-// covers reports whether a value at these coords may be an instruction of the
-// group whose result is stored: each element of it is one of the iteration
-// space, or one row where rows are told apart.
+// covers reports whether a value at these coords may be an instruction of the group whose
+// result is stored: each of its elements belongs to one element of the iteration space, or,
+// once columns are decided, to one row.
 func (g *group) covers(cs []coord) bool {
 	seen := make(map[int]bool, 8)
 	for _, c := range cs {
@@ -290,9 +290,8 @@ func (g *group) covers(cs []coord) bool {
 	return len(rest) == cols
 }
 
-// fix tells rows and columns apart: the columns are the axes of cols, in that
-// order. If they already are, it reports whether they are the same;
-// inOrder also asks for the same order.
+// fix decides which axes are columns: those of cols, in that order. If columns are already
+// decided, it reports whether they are the same; inOrder also requires the same order.
 func (g *group) fix(cols []int, inOrder bool) bool {
 	cols = g.expand(cols)
 	if g.frozen {
@@ -340,5 +339,5 @@ func (g *group) resultPhase(i int) int {
 	return in.phase
 }
 
-// full reports whether the group should not grow any more.
+// full reports whether nodes may no longer join the group.
 func (g *group) full() bool { return len(g.instrs) >= maxInstrs || g.loads >= maxLoads }

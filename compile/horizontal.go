@@ -5,7 +5,7 @@ import (
 )
 
 // fuseHorizontally is horizontal fusion: neighbouring kernels that do not depend on each other
-// run as one launch, where the target can.
+// run as one launch, if the target supports it.
 func fuseHorizontally(s *state) error {
 	t, ok := s.b.(HorizontalFuser)
 	if !ok {
@@ -26,12 +26,12 @@ func fuseHorizontally(s *state) error {
 	return nil
 }
 
-// joinable reports whether a step is kernels that others may run beside.
+// joinable reports whether the kernels of a step may be part of horizontal fusion.
 func (st *planned) joinable() bool {
 	return len(st.kernels) > 0 && st.chain == nil && st.kernels[0].AllReduce == nil
 }
 
-// independent reports whether neither step touches what the other writes.
+// independent reports whether neither step reads or writes memory that the other writes.
 func independent(a, b *planned) bool {
 	aw, bw := a.written(), b.written()
 	for _, m := range a.mems {

@@ -9,10 +9,10 @@ import (
 	"pwc/ir/dtype"
 )
 
-// lower replaces composite ops, and products of integers, by primitive ops.
-// Norms, softmax and rope compute in f32 and end in one cast, so that the value
-// of the graph is still rounded once. What remains of random numbers is draws of
-// f32, at the offsets that the function gave them.
+// lower replaces composite ops, GEMMs of integers, and collectives along other axes than the
+// first by primitive ops. Norms, softmax and rope compute in f32 and end in one cast, so
+// that the value of the graph is still rounded once. Random draws become draws of f32, with
+// the offsets that the function gave them.
 func lower(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 	var refused *nodeError
 	lowered, err := ir.RewriteUnverified(m, fn, func(rw *ir.Rewriter, _ int, n *ir.Node) {
@@ -36,13 +36,13 @@ func lower(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 		}
 		rw.Replace(n.Results[0], out)
 	})
-	if refused != nil { // a rule of the language refused what it was lowered to
+	if refused != nil { // the language does not allow the lowered node
 		return nil, refused
 	}
 	return lowered, err
 }
 
-// composites has the primitive ops of each composite one. It is never written.
+// composites has the lowering of each composite op. It is never written.
 var composites = map[ir.OpID]func(lowering) ir.Value{
 	ir.OpSoftmax:   lowering.softmax,
 	ir.OpRMSNorm:   lowering.rmsNorm,
@@ -51,7 +51,7 @@ var composites = map[ir.OpID]func(lowering) ir.Value{
 	ir.OpDropout:   lowering.dropout,
 }
 
-// counts reports whether a number fits an int64 whatever the symbols are.
+// counts reports whether a number fits an int64 for all values of the symbols.
 func counts(m *ir.Module, d dim.Dim) bool {
 	_, ok := d.Bounds(m.Bounds)
 	return ok
@@ -114,8 +114,8 @@ func (l lowering) rmsNorm() ir.Value {
 	return l.narrow(l.binary("mul", l.binary("mul", x, scale), l.wide(l.arg(1))))
 }
 
-// layerNorm takes the variance around the mean, in a second pass: the
-// difference of means of squares cancels.
+// layerNorm computes the variance around the mean, in a second pass: mean(x²) - mean(x)²
+// would suffer from cancellation.
 func (l lowering) layerNorm() ir.Value {
 	x := l.wide(l.arg(0))
 	last := l.Type(x).Rank() - 1
@@ -134,8 +134,8 @@ func (l lowering) reshape(x ir.Value, shape ...dim.Dim) ir.Value {
 	return l.op("reshape", []ir.Value{x}, ir.DimsAttr("shape", shape...))
 }
 
-// rope turns pairs (a, b) to (a cos - b sin, b cos + a sin); the halves of the
-// result are joined, so that each is one store of the same kernel.
+// rope maps pairs (a, b) to (a cos - b sin, b cos + a sin). It concatenates the halves of the
+// result, so that each is one store of the same kernel.
 func (l lowering) rope() ir.Value {
 	x := l.arg(0)
 	shape := l.Type(x).Shape // [N, H, D]
@@ -171,7 +171,7 @@ func (l lowering) rope() ir.Value {
 	return l.op("concat", turned, ir.IntAttr("axis", 2))
 }
 
-// uniform draws numbers of f32 where the node draws.
+// uniform draws f32 numbers with the node's offset.
 func (l lowering) uniform(generator ir.Value) ir.Value {
 	shape := l.Old().Type(l.n.Results[0]).Shape
 	return l.op("uniform", []ir.Value{generator}, ir.DimsAttr("shape", shape...), ir.DTypeAttr(dtype.F32), l.attr("offset"), l.attr("redraw"))
@@ -188,8 +188,7 @@ func (l lowering) narrowUniform() ir.Value {
 	return l.narrow(l.binary("mul", l.unary("floor", u), l.Float(steps)))
 }
 
-// dropout compares in f32 and scales in f32, which is what its result is defined
-// by; p of 1 drops all, and has no scale.
+// dropout compares and scales in f32, as the op is defined. The scale is 0 if p is 1.
 func (l lowering) dropout() ir.Value {
 	p := l.attr("p").Float
 	scale := 0.0
@@ -201,15 +200,15 @@ func (l lowering) dropout() ir.Value {
 	return l.op("where", []ir.Value{keep, x, l.Float(0)})
 }
 
-// terms is how many products a matmul adds up in all of its result.
+// terms returns the number of products in all sums of a matmul, which intMatmul makes a tensor of.
 func (l lowering) terms() dim.Dim {
 	a := l.Old().Type(l.n.Args[0]).Shape
 	return l.Old().Type(l.n.Results[0]).Elements().Mul(a[len(a)-1])
 }
 
-// intMatmul is a broadcast product, summed: the product kernels are for floats. It has an
-// axis more than its operands; where these have as many as there may be, their leading
-// axes become one.
+// intMatmul is a broadcast mul and a sum, because GEMM kernels are for floats. The mul has one
+// axis more than the operands. If these have ir.MaxRank axes, their leading axes are joined
+// first.
 func (l lowering) intMatmul() ir.Value {
 	a, b := l.arg(0), l.arg(1)
 	out := l.Old().Type(l.n.Results[0]).Shape
@@ -229,7 +228,7 @@ func (l lowering) intMatmul() ir.Value {
 	return l.reshape(l.summedProduct(flat(a), flat(b)), out...)
 }
 
-// summedProduct is intMatmul of operands that have room for another axis.
+// summedProduct is intMatmul of operands with less than ir.MaxRank axes.
 func (l lowering) summedProduct(a, b ir.Value) ir.Value {
 	as, bs := l.Type(a).Shape, l.Type(b).Shape
 	ra, rb := len(as), len(bs)

@@ -8,13 +8,12 @@ import (
 	"pwc/ir/dtype"
 )
 
-// noop drops nodes that give one of their operands bit for bit, and joins
-// layout ops of one kind that follow each other.
+// noop drops nodes whose result equals one of their operands bit for bit. It joins
+// consecutive reshapes, and consecutive transposes.
 //
-// A layout op is also a copy: where its operand's memory is written anywhere in
-// the function, it stays, and so it does where its result is returned and other
-// pieces may write that memory. A copy into memory that is written once and then only read
-// is a layout op of that kind.
+// A layout op is also a copy. So it stays if a node of the function writes its operand's
+// memory, or if its result is returned and other pieces may write that memory. A copy into
+// memory that is written once and then only read is dropped under the same conditions.
 func noop(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 	written, returned := writtenStorages(fn), returnedStorages(fn)
 	return ir.RewriteUnverified(m, fn, func(rw *ir.Rewriter, _ int, n *ir.Node) {
@@ -38,7 +37,7 @@ func noop(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 	})
 }
 
-// returnedStorages returns the bases of what the function returns.
+// returnedStorages returns the bases of the values that the function returns.
 func returnedStorages(fn *ir.Func) map[ir.Value]bool {
 	r := make(map[ir.Value]bool)
 	for _, v := range fn.Returns {
@@ -69,9 +68,9 @@ func writtenStorages(fn *ir.Func) map[ir.Value]int {
 	return w
 }
 
-// readOnly reports whether what a copy writes is memory of the function's own that nothing
-// else writes and the function does not return, and nothing writes its source: reads of the
-// copy are reads of the source.
+// readOnly reports whether reads of a copy's destination may read its source: the function
+// makes the destination, does not return it, and only the copy writes it; nothing writes the
+// source.
 func readOnly(fn *ir.Func, n *ir.Node, written map[ir.Value]int, returned map[ir.Value]bool) bool {
 	dst, src := fn.Base(n.Args[0]), fn.Base(n.Args[1])
 	return fn.Values[dst].Kind == ir.ResultValue && written[dst] == 1 && !returned[dst] && written[src] == 0
@@ -192,7 +191,7 @@ func joined(rw *ir.Rewriter, n *ir.Node) ir.Value {
 	}
 	x := d.Args[0]
 	if info := &f.Values[f.Base(x)]; rw.Latest(x) != x || shared(f, f.Base(x)) && (info.Kind != ir.ParamValue || info.Mut) {
-		return ir.NoValue // the first of both is a copy of what a write may change
+		return ir.NoValue // the first op is a copy of memory that may be written
 	}
 	if n.Op.ID == ir.OpReshape {
 		return rw.Op1("reshape", []ir.Value{x}, n.Attrs...)

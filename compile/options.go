@@ -14,17 +14,17 @@ import (
 // may give another program.
 const Version = "52"
 
-// Pass is a pass that a user adds. Run gets a function whose nodes are as
-// written, and returns another one (see [ir.Rewrite]) or the same.
+// Pass is a pass that a user adds. Run gets the function as written, with the piece's
+// shape, and returns another function (see [ir.Rewrite]) or the same.
 //
-// It must be a function of its input without the origins: of pieces that differ in
-// nothing else one is compiled. Each node that it returns has the [ir.Origin] of a
-// node that it got, as those have that a Rewriter makes, or the zero Origin where it
-// is made for none of them. An error is reported as a [PassError]; one that is an
-// [ir.Error] or an [ir.ErrorList] keeps its position.
+// The result may depend only on the input without its origins: of pieces that differ only in
+// origins, only one is compiled. Each node of the result must have the [ir.Origin] of a node
+// of the input, as a Rewriter sets it, or the zero Origin if it comes from no node. An error
+// is reported as a [PassError]. If it is an [ir.Error] or an [ir.ErrorList], it keeps its
+// position.
 type Pass struct {
 	Name    string
-	Version string // together with Name its identity, which enters keys
+	Version string // with Name its identity, which is part of keys
 	Run     func(m *ir.Module, f *ir.Func) (*ir.Func, error)
 }
 
@@ -32,17 +32,17 @@ type Pass struct {
 type Options struct {
 	Disable []string // names of passes that are switched off
 
-	// MatMul says how products of f32 may be computed; the zero value is [loop.Ordered].
+	// MatMul is the precision of f32 GEMMs; the zero value is [loop.Ordered].
 	MatMul loop.Precision
 
 	Passes []Pass
 
-	// Dump, if not nil, is given after each pass what it left: the text of the
+	// Dump, if not nil, is called after each pass with its result: the text of the
 	// function, of the kernels, or of the program.
 	Dump func(pass, text string)
 
-	// Time, if not nil, is told how long each pass took, with its verification. Like
-	// Dump it is called in the order of the passes, by the goroutine that compiles.
+	// Time, if not nil, is called with the time of each pass and its verification. Like
+	// Dump, it is called in the order of the passes, by the goroutine that compiles.
 	Time func(pass string, took time.Duration)
 }
 
@@ -64,7 +64,7 @@ func (o Options) Fingerprint() string {
 	return s
 }
 
-// rows returns the pipeline of the options: the table with what is switched off and
+// rows returns the pipeline of the options: the table without the disabled passes, and with
 // the user's passes in their place.
 func (o Options) rows() ([]pass, error) {
 	off := make(map[string]bool)

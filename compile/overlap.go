@@ -7,14 +7,14 @@ import (
 	"pwc/program"
 )
 
-// overlapAfter is how many steps with kernels an all_reduce must be able to overlap with. What waits for a stream
-// of its own costs about as much as one of them. Tensor parallelism, where the next kernel reads the sum, is
-// below it; the gradients of a training step are above it.
+// overlapAfter is the least number of steps with kernels that an all_reduce must overlap with to run on a separate
+// stream: synchronizing the streams costs about as much as one such step. Tensor parallelism has less, because
+// the next kernel reads the sum; the gradients of a training step have more.
 const overlapAfter = 4
 
-// overlap lets an all_reduce whose sum is read much later run on a stream of its own and overlap with the steps until then,
-// and puts a step before the first of them that meets its memory, which waits for it. The wait has the memory of
-// the call, so that no other step is given that memory in between.
+// overlap lets an all_reduce whose sum is read much later run on a separate stream, where it overlaps with the next
+// steps. It inserts a step that waits for it before the first step that conflicts with its memory. The wait has the
+// memory of the call as arguments, so that no step between them gets that memory as scratch.
 func overlap(s *state) error {
 	waits := make(map[int][]*planned) // by the step that they come before
 	for i, st := range s.steps {
@@ -41,8 +41,8 @@ func overlap(s *state) error {
 	return nil
 }
 
-// meets returns the first step after a call that touches what the call writes or writes what it reads, and how
-// many steps with kernels lie between them.
+// meets returns the first step after a call that uses the memory that the call writes or writes the memory that it
+// reads, and the number of steps with kernels between the two.
 func (s *state) meets(call int) (at, kernels int) {
 	dst, src := s.steps[call].mems[0].root(), s.steps[call].mems[1].root()
 	for at = call + 1; at < len(s.steps); at++ {
@@ -55,5 +55,5 @@ func (s *state) meets(call int) (at, kernels int) {
 	return at, kernels
 }
 
-// async is the attribute of a collective that runs on a stream of its own.
+// async is the attribute of a collective that runs on a separate stream.
 var async = program.Attr{Name: "async", Kind: program.AttrBool, Bool: true}

@@ -8,7 +8,7 @@ import (
 type PassInfo struct {
 	Name     string
 	Does     string
-	Required bool // cannot be switched off: later passes do not know what it removes
+	Required bool // cannot be switched off: later passes need it
 	Order    []Order
 }
 
@@ -23,12 +23,12 @@ type Order struct {
 type pass struct {
 	PassInfo
 	run  func(*state) error
-	off  func(*state) error // what is done where the pass is switched off; nil: nothing
+	off  func(*state) error // runs instead if the pass is switched off; nil: nothing
 	user bool               // a pass of Options
 }
 
-// Passes returns the pipeline in its order. User stands for the passes of
-// Options.
+// Passes returns the pipeline in its order. The entry with the name "user" is the place of
+// the passes of Options.
 func Passes() []PassInfo {
 	out := make([]PassInfo, len(table))
 	for i, p := range table {
@@ -38,7 +38,7 @@ func Passes() []PassInfo {
 	return out
 }
 
-// userRow is the name of the row in whose place the passes of Options run.
+// userRow is the name of the row that the passes of Options replace.
 const userRow = "user"
 
 // table is the pipeline. It is never written.
@@ -49,8 +49,8 @@ var table = []pass{
 	{PassInfo{Name: userRow, Does: "runs the passes of Options, in their order",
 		Order: []Order{{After: "static", Reason: "they see the extents that will run"}, {Before: "lower", Reason: "they see whole ops, as the piece was written"}}},
 		nil, nil, false},
-	{PassInfo{Name: "lower", Does: "replaces norms, softmax, rope and integer products by primitive ops in f32", Required: true,
-		Order: []Order{{Before: "noop", Reason: "it casts f32 to f32"}, {Before: "cse", Reason: "two norms of one value share their mean"}, {Before: "fuse", Reason: "fusion knows no composite ops"}}},
+	{PassInfo{Name: "lower", Does: "replaces norms, softmax, rope, dropout, narrow draws, integer GEMMs and collectives along later axes by primitive ops", Required: true,
+		Order: []Order{{Before: "noop", Reason: "it adds casts that undo others, such as bf16 to f32 to bf16"}, {Before: "cse", Reason: "two norms of one value share their mean"}, {Before: "fuse", Reason: "fusion knows no composite ops"}}},
 		rewriting(lower), nil, false},
 	{PassInfo{Name: "noop", Does: "drops ops that give their operand, bit for bit",
 		Order: []Order{{Before: "cse", Reason: "operands become equal"}}},

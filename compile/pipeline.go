@@ -84,7 +84,7 @@ func (s *state) text() string {
 	return ir.PrintFunc(s.m, s.fn())
 }
 
-// rewriting is a pass that makes another function.
+// rewriting returns a pass that replaces the function.
 func rewriting(pass func(*ir.Module, *ir.Func) (*ir.Func, error)) func(*state) error {
 	return func(s *state) error {
 		next, err := pass(s.m, s.fn())
@@ -95,7 +95,7 @@ func rewriting(pass func(*ir.Module, *ir.Func) (*ir.Func, error)) func(*state) e
 	}
 }
 
-// run runs a user's pass, whatever it does to the function that it is given.
+// run runs a user's pass, and checks its result. A pass may do anything to its input.
 func (u Pass) run(s *state) error {
 	known := make(map[ir.Origin]bool, len(s.ops))
 	for _, n := range s.fn().Nodes {
@@ -121,7 +121,7 @@ func (u Pass) run(s *state) error {
 }
 
 // checkPass checks the rules for a user's pass that the verifier does not know: the pass keeps the
-// interface of the function, and each node keeps the origin in the piece that it had.
+// types of parameters and results, and each node has the origin of a node of its input, or none.
 func checkPass(before, after *ir.Func, known map[ir.Origin]bool) error {
 	params := func(f *ir.Func) (t []ir.Type) {
 		for _, v := range f.Params {

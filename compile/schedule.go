@@ -12,16 +12,16 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Costs decide what a later phase does about a value of an earlier one.
+// Costs decide whether a later phase computes a value of an earlier phase again or loads it.
 const (
-	spillCost = 12 // from here on it is stored rather than computed again
+	spillCost = 12 // the least cost of values that are stored and loaded
 )
 
-// scheduler turns a group into a kernel: it drops what nothing stores, decides
-// what happens in which phase and brings addresses into the kernel's axes.
+// scheduler turns a group into a kernel: it drops instructions that no store needs,
+// assigns instructions to phases, and expresses addresses by the kernel's axes.
 type scheduler struct {
 	g         *group
-	precision loop.Precision // of products of f32
+	precision loop.Precision // of f32 GEMMs
 
 	k    *loop.Kernel
 	mems []*memory // by kernel argument
@@ -33,7 +33,7 @@ type scheduler struct {
 	copies           [][]saved // by instruction: where it was stored
 
 	rowValue []loop.Value // by instruction: row values, once emitted
-	bodyOf   []int        // by instruction: 1 + the phase for which body is meant
+	bodyOf   []int        // by instruction: 1 + the phase for which body is valid
 	body     []loop.Value
 }
 
@@ -84,8 +84,8 @@ func schedule(g *group, ops []string, precision loop.Precision) (*loop.Kernel, [
 	return s.k, s.mems
 }
 
-// kernelName joins the names of the nodes of the piece that a kernel computes,
-// the long ones shortened.
+// kernelName joins the names of the nodes of the piece that a kernel computes; a number
+// replaces the nodes in the middle of a long list.
 func kernelName(nodes []int32, ops []string) string {
 	const most = 5
 	var names []string
@@ -99,8 +99,8 @@ func kernelName(nodes []int32, ops []string) string {
 	return strings.NewReplacer("::", "_", ".", "_").Replace(strings.Join(names, "_"))
 }
 
-// nodes returns the nodes of the piece that the live instructions come from, in
-// order; for kernels that only move elements those of the stores.
+// nodes returns the nodes of the piece that the live instructions come from, in order,
+// without those of constants, and of loads, stores and iotas unless the kernel has no others.
 func (s *scheduler) nodes() []int32 {
 	var compute, move []int32
 	add := func(list []int32, n int32) []int32 {
@@ -125,7 +125,8 @@ func (s *scheduler) nodes() []int32 {
 	return compute
 }
 
-// reachable marks what the stores need.
+// reachable marks the stores and the instructions that they need as live, and reports whether
+// there is a store.
 func (s *scheduler) reachable() bool {
 	any := false
 	for i := len(s.g.instrs) - 1; i >= 0; i-- { // operands come first
@@ -145,8 +146,8 @@ func (s *scheduler) reachable() bool {
 	return any
 }
 
-// chooseAxes orders the leaves into rows and columns. A group that reduces
-// nothing may choose: the last axis is its columns.
+// chooseAxes orders the leaves into rows and columns. If the columns are not decided, they
+// are the last axis.
 func (s *scheduler) chooseAxes() {
 	g := s.g
 	for i := range g.instrs {
@@ -204,8 +205,7 @@ func (s *scheduler) levels() {
 	}
 }
 
-// last returns the phase in which an instruction's effect happens: stores and
-// reductions in that of their operands.
+// last returns the last phase of the kernel.
 func (s *scheduler) last() int {
 	p := 0
 	for i := range s.g.instrs {
@@ -216,8 +216,8 @@ func (s *scheduler) last() int {
 	return p
 }
 
-// delayScans moves running sums to the first phase that needs them: what is only
-// read there need not be stored.
+// delayScans moves running sums to the first phase that needs them. If it is the only one,
+// they need not be stored.
 func (s *scheduler) delayScans() {
 	for i := range s.g.instrs {
 		in := &s.g.instrs[i]
@@ -235,8 +235,8 @@ func (s *scheduler) delayScans() {
 	}
 }
 
-// uses tells of every column value that a store or a reduction needs, and in which
-// phase, before what it is made of; that is left out where visit returns false.
+// uses visits every column value that a store or a reduction needs, with the phase that
+// needs it. A value is visited before its operands, and these only if visit returns true.
 func (s *scheduler) uses(visit func(i, phase int) bool) {
 	type key struct{ instr, phase int }
 	seen := make(map[key]bool)
@@ -269,13 +269,13 @@ func (s *scheduler) uses(visit func(i, phase int) bool) {
 	}
 }
 
-// spill stores values that a later phase needs and that cost too much to be
-// computed again. What others are made of comes first: they may be cheap then.
+// spill stores values that a later phase needs and that cost too much to be computed
+// again. It decides operands first, because values may be cheap once their operands are stored.
 func (s *scheduler) spill() {
 	if s.last() == 0 {
 		return
 	}
-	phases := make(map[int]int) // that need a value, the latest
+	phases := make(map[int]int) // instruction → the last phase that needs it
 	s.uses(func(i, phase int) bool {
 		in := &s.g.instrs[i]
 		if in.phase >= phase || s.cost[i] < spillCost || in.op == loop.Const {
@@ -291,8 +291,8 @@ func (s *scheduler) spill() {
 	}
 }
 
-// again returns what computing instruction i in a phase costs, given what earlier
-// phases stored, or most if it is as much.
+// again returns the cost of computing instruction i again in a phase, where values that
+// earlier phases stored are loaded. It returns at most most.
 func (s *scheduler) again(i, phase, most int) int {
 	if s.row[i] {
 		return 0
@@ -333,7 +333,8 @@ func (s *scheduler) spillOne(i int) {
 	s.rowValue, s.body, s.bodyOf = append(s.rowValue, loop.NoValue), append(s.body, 0), append(s.bodyOf, 0)
 }
 
-// copy returns where an earlier phase stored instruction i over all columns.
+// copy returns a place where an earlier phase than the given one stored instruction i; nil:
+// there is none.
 func (s *scheduler) copy(i, phase int) *saved {
 	for j := range s.copies[i] {
 		if c := &s.copies[i][j]; c.phase < phase && c.at.ind == nil {
@@ -343,8 +344,8 @@ func (s *scheduler) copy(i, phase int) *saved {
 	return nil
 }
 
-// phases emits the instructions of every phase: what its stores and reductions
-// need, computed anew.
+// phases emits the instructions of every phase: its stores and reductions, and the values
+// that they need. Each phase computes or loads column values again.
 func (s *scheduler) phases() {
 	count := s.last() + 1
 	byPhase := make([][]int, count)
@@ -367,14 +368,14 @@ func (s *scheduler) phases() {
 	}
 }
 
-// rowStore reports whether a store writes one element a row.
+// rowStore reports whether a store writes one element for each row.
 func (s *scheduler) rowStore(in *instr) bool {
 	return !s.g.frozen && s.row[in.args[0]] && (in.at.ind == nil || s.row[in.at.ind.at]) &&
 		!slices.ContainsFunc(in.at.terms, func(t term) bool { return s.g.axes[t.axis].col })
 }
 
-// need returns the value of instruction i in phase p: a row value from
-// whichever phase made it, else one of this Body.
+// need returns the value of instruction i in phase p: a row value of this or an earlier
+// phase, or a value of this Body.
 func (s *scheduler) need(i, p int) loop.Value {
 	if s.row[i] {
 		if s.rowValue[i] == loop.NoValue {
@@ -452,7 +453,7 @@ func (s *scheduler) arg(m *memory) int32 {
 	return int32(i)
 }
 
-// access brings an address into the kernel's axes.
+// access expresses an address by the kernel's axes.
 func (s *scheduler) access(m *memory, at coord, ind *loop.Index) *loop.Access {
 	a := &loop.Access{Arg: -1, Offset: at.off, Index: ind,
 		Rows: coefs(at, s.rowAxes), Cols: coefs(at, s.colAxes)}
@@ -482,7 +483,7 @@ func (s *scheduler) extents(axes []int) []dim.Dim {
 	return out
 }
 
-// gemm fills in the operands of a GEMM.
+// gemm sets the kernel's rows and columns, and the operands of a GEMM if there is one.
 func (s *scheduler) gemm() {
 	s.k.Rows, s.k.Cols = s.extents(s.rowAxes), s.extents(s.colAxes)
 	p := s.g.gemm

@@ -9,8 +9,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// at returns where g computes v already, or would as a view: coords that leave
-// nothing open and differ in every element of the iteration space.
+// at returns the group that computes v, or of which v is a view, and v's coords. It returns
+// false if a coord is undecided, or if the group does not cover v (see group.covers).
 func (f *fuser) at(v ir.Value) (*group, []coord, bool) {
 	h := f.states[v].home
 	if h == nil || f.separate || slices.ContainsFunc(h.coords, func(c coord) bool { return c.free }) || !h.g.covers(h.coords) {
@@ -19,9 +19,8 @@ func (f *fuser) at(v ir.Value) (*group, []coord, bool) {
 	return h.g, h.coords, true
 }
 
-// fresh makes a group over the shape in which every one of vs, each at its
-// coords, can be evaluated. set finishes the group's axes and returns the
-// coords.
+// fresh makes a group in which all of vs can be evaluated, each at its coords. set makes the
+// group's axes and returns the coords.
 func (f *fuser) fresh(set func(g *group) [][]coord, vs ...ir.Value) (*group, [][]coord) {
 	for f.err == nil {
 		g := f.open()
@@ -39,18 +38,17 @@ func (f *fuser) fresh(set func(g *group) [][]coord, vs ...ir.Value) (*group, [][
 	return nil, nil
 }
 
-// must evaluates v where a check said that it can be.
+// must evaluates v, after a check that it can be evaluated.
 func (f *fuser) must(g *group, v ir.Value, coords []coord) int {
 	i, m := f.eval(g, v, coords, true)
 	if m != nil {
-		f.failf(f.origin, "internal error: a value is out of reach")
+		f.failf(f.origin, "internal error: a value cannot be evaluated in its group")
 		return 0
 	}
 	return i
 }
 
-// along returns the axes of a value's coords, row-major, that run over the
-// given axes of the value.
+// along returns the group's axes, row-major, that run over the given axes of a value.
 func (g *group) along(coords []coord, shape []dim.Dim, axes []int) ([]int, bool) {
 	var cols []int
 	for _, a := range axes {
@@ -123,7 +121,7 @@ func (f *fuser) reduction(n *ir.Node) {
 }
 
 // reduce adds the instructions that reduce instruction x over the columns.
-// Sums and products are kept in f32 or i64 and rounded at the end.
+// Sums and products are computed in f32 or i64 and rounded at the end.
 func (f *fuser) reduce(g *group, n *ir.Node, t ir.Type, axes []int, x int) int {
 	put := func(op loop.Op, dt dtype.DType, args ...int) int {
 		return g.add(instr{op: op, dtype: dt, args: args, origin: f.origin})
@@ -164,7 +162,7 @@ func (f *fuser) reduce(g *group, n *ir.Node, t ir.Type, axes []int, x int) int {
 	return put(loop.Div, t.DType, total, size)
 }
 
-// scan runs along the columns.
+// scan makes a running sum along the columns.
 func (f *fuser) scan(n *ir.Node) {
 	x, r := n.Args[0], n.Results[0]
 	t := f.fn.Type(x)
@@ -183,7 +181,7 @@ func (f *fuser) scan(n *ir.Node) {
 	f.computed(r, g, coords, i)
 }
 
-// topk is a kernel of its own.
+// topk makes a separate group, which becomes a selection kernel.
 func (f *fuser) topk(n *ir.Node) {
 	x := n.Args[0]
 	t := f.fn.Type(x)
@@ -219,9 +217,9 @@ func (f *fuser) topk(n *ir.Node) {
 	}
 }
 
-// concat stores each operand into its part of the result: where it is
-// computed, or else together with the operand before it when that has the same
-// shape. Some are there already (see destination).
+// concat stores each operand into its part of the result. The group that computes an operand
+// stores it. Other operands are stored by the group of the operand before, if that has the
+// same shape, or else by a new group. Some operands are already there (see destination).
 func (f *fuser) concat(n *ir.Node) {
 	r := n.Results[0]
 	t := f.fn.Type(r)
@@ -262,7 +260,7 @@ func (f *fuser) concat(n *ir.Node) {
 		part.after = g.id + 1
 		after = max(after, part.after)
 		if st := &f.states[x]; st.done && st.place == nil && st.last < len(f.fn.Nodes) {
-			st.place = part // other readers find it here
+			st.place = part // other readers load it from here
 		}
 	}
 	f.put(r, mem, after)
@@ -309,8 +307,8 @@ func (f *fuser) pad(n *ir.Node) {
 	}
 }
 
-// copyTo writes src over dst: where src is computed, if nothing from there on
-// touches what dst was.
+// copyTo writes src over dst. The group that computes src stores it, if no later group, and no
+// other instruction of that group, uses dst's memory; else a new group does.
 func (f *fuser) copyTo(n *ir.Node) {
 	dst, src := n.Args[0], n.Args[1]
 	to := f.states[dst].place
@@ -326,8 +324,8 @@ func (f *fuser) copyTo(n *ir.Node) {
 	f.put(n.Versions[0].Value, to.mem, g.id+1)
 }
 
-// scatter writes the slices of src at positions. Rows run in order, so that of
-// equal positions the last wins.
+// scatter writes the slices of src at indices. Rows run in order, so of equal indices the
+// last slice wins.
 func (f *fuser) scatter(n *ir.Node) {
 	dst, idx, src := n.Args[0], n.Args[1], n.Args[2]
 	to := f.states[dst].place
@@ -359,8 +357,8 @@ func (f *fuser) scatter(n *ir.Node) {
 	f.put(n.Versions[0].Value, to.mem, g.id+1)
 }
 
-// plusThere adds what lies at the coords to a value that will be stored there. Coord a is a position
-// from a tensor: one out of range is told of by the store, so what is read for it does not matter.
+// plusThere adds the element at the coords to a value that will be stored there. Coord a is an index
+// from a tensor. It is clamped for the load, because the store reports it if it is out of range.
 func (f *fuser) plusThere(g *group, value int, coords []coord, a int, to *place) int {
 	put := func(op loop.Op, dt dtype.DType, args ...int) int {
 		return g.add(instr{op: op, dtype: dt, args: args, origin: f.origin})
@@ -412,8 +410,8 @@ func (f *fuser) call(n *ir.Node) {
 	}
 }
 
-// returns finds or makes the memory of each result. One that is a value of its
-// own gets memory of its own, whatever passes found it to be equal to.
+// returns finds or makes the memory of each result. Results that are different values in the
+// piece get different memory, even if passes have found them to be equal.
 func (f *fuser) returns() {
 	for k, v := range f.fn.Returns {
 		info := resultInfo{typ: f.fn.Type(v), alias: -1, same: -1}
@@ -450,8 +448,9 @@ func (f *fuser) returns() {
 	}
 }
 
-// whole returns the memory that holds v and nothing else, in order, through
-// reshapes; nil if there is none. What is computed and reshaped is put there.
+// whole returns a memory that consists of v's elements in order, where v may be a reshape of
+// the value that was put there; nil if there is none. If v is a reshape of a value that a group
+// computes, it lets the group store that value.
 func (f *fuser) whole(v ir.Value) *place {
 	for x := v; ; {
 		st := &f.states[x]
@@ -460,7 +459,7 @@ func (f *fuser) whole(v ir.Value) *place {
 		}
 		if p := st.place; p != nil && p.dense(f.fn.Type(x).Shape) {
 			if x != v && shared(f.fn, f.fn.Base(x)) {
-				return nil // a reshape is a copy of what other pieces may write
+				return nil // a reshape is a copy, and other pieces may write this memory
 			}
 			return p
 		}
@@ -472,7 +471,7 @@ func (f *fuser) whole(v ir.Value) *place {
 	}
 }
 
-// copyOut stores a value that lies in memory in memory of its own.
+// copyOut copies a value from memory to its own memory.
 func (f *fuser) copyOut(v ir.Value) {
 	g, cs := f.fresh(func(g *group) [][]coord { return [][]coord{g.domain(f.fn.Type(v).Shape)} }, v)
 	if f.err != nil {

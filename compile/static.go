@@ -8,8 +8,8 @@ import (
 	"pwc/ir/dim"
 )
 
-// specialize is the pass static: narrow, and constants in place of symbols whose
-// range is one number.
+// specialize is the pass static: it narrows symbols to the shape, and replaces symbols whose
+// range is one number by constants.
 func specialize(s *state) error {
 	value := make(map[string]dim.Dim)
 	for _, sym := range s.piece.Symbols {
@@ -31,8 +31,8 @@ func (s Shape) of(sym *ir.Symbol) dim.Interval {
 	return dim.Interval{Lo: sym.Lo, Hi: sym.Hi}
 }
 
-// begin copies the piece, with the values of symbols in their place. The origin of
-// each node gets an ID, which is the node's identity through all passes.
+// begin copies the piece and replaces symbols by the given values. The origin of each node
+// gets an ID, which identifies the node through all passes.
 func (s *state) begin(value substitution) error {
 	piece := s.piece
 	m := &ir.Module{Name: piece.Name, Groups: piece.Groups, Externs: piece.Externs, Source: piece.Source}

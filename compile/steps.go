@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// verifySteps checks what passes between fuse and emit hold: a step's memory is that
-// of its kernels' arguments, in order, and nothing was merged into itself.
+// verifySteps checks the invariants of steps between fuse and emit: each kernel argument has a
+// memory, in order, with elements of its width, and a chain describes all its arguments.
 func verifySteps(steps []*planned) error {
 	for i, st := range steps {
 		if len(st.kernels) == 0 {
@@ -19,26 +19,26 @@ func verifySteps(steps []*planned) error {
 		for _, k := range st.kernels {
 			for _, a := range k.Args {
 				if at >= len(st.mems) {
-					return fmt.Errorf("step %d, kernel %s: %d arguments have %d pieces of memory", i, k.Name, at+1, len(st.mems))
+					return fmt.Errorf("step %d, kernel %s: argument %d has no memory, the step has %d memories", i, k.Name, at, len(st.mems))
 				}
 				if m := st.mems[at].root(); a.DType.Bits() != m.typ.DType.Bits() {
-					return fmt.Errorf("step %d, kernel %s: argument %d of %s lies in memory of %s", i, k.Name, at, a.DType, m.typ.DType)
+					return fmt.Errorf("step %d, kernel %s: argument %d is %s, but its memory is %s", i, k.Name, at, a.DType, m.typ.DType)
 				}
 				at++
 			}
 		}
 		if at != len(st.mems) {
-			return fmt.Errorf("step %d: %d arguments have %d pieces of memory", i, at, len(st.mems))
+			return fmt.Errorf("step %d has %d arguments, but %d memories", i, at, len(st.mems))
 		}
 		if c := st.chain; c != nil && (len(c.Kernels) != len(st.kernels) || len(c.Same) != at || len(c.Dead) != at) {
-			return fmt.Errorf("step %d: a chain of %d kernels and %d arguments says which of %d are the same", i, len(st.kernels), at, len(c.Same))
+			return fmt.Errorf("step %d has %d kernels and %d arguments, but its chain has %d kernels, Same of %d and Dead of %d arguments", i, len(st.kernels), at, len(c.Kernels), len(c.Same), len(c.Dead))
 		}
 	}
 	return nil
 }
 
-// stepsText shows a list of steps: kernels with how they are joined, and which
-// arguments have the memory of another one.
+// stepsText returns the text of a list of steps: kernels, how they are fused, and which
+// arguments share memory with another one.
 func stepsText(steps []*planned) string {
 	var b strings.Builder
 	name := make(map[*memory]string)

@@ -8,7 +8,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// memoryKind says whose memory it is.
+// memoryKind tells who owns a memory.
 type memoryKind uint8
 
 const (
@@ -23,24 +23,23 @@ type memory struct {
 	index   int // parameter or constant
 	typ     ir.Type
 	result  int     // localMemory: the result whose destination it is, -1: scratch
-	fixed   bool    // no step writes it, in this piece or another
-	spilled bool    // a kernel's, from one of its phases to later ones
+	fixed   bool    // no step of any piece writes it
+	spilled bool    // one phase of a kernel stores it for later phases
 	into    *memory // merged into that memory: see inPlace
-	touched int     // the last group that reads or writes it; -1: none
+	touched int     // id of the last group that reads or writes it; -1: none
 }
 
-// place says where a value lies in memory: element idx at off + Σ
-// strides[i]*idx[i].
+// place is the address of a value in memory: element idx is at off + Σ strides[i]*idx[i].
 type place struct {
 	mem     *memory
 	off     dim.Dim
 	strides []dim.Dim
-	after   int // groups from this id on may read it
+	after   int // groups with at least this id may read it
 	dies    int // index of the node that overwrites the memory; never: math.MaxInt
 }
 
-// dense reports whether the place is all of its memory in row-major order,
-// whatever the shapes.
+// dense reports whether the place is all of its memory in row-major order. The shape of the
+// memory may differ.
 func (p *place) dense(shape []dim.Dim) bool {
 	if !isZero(p.off) {
 		return false
@@ -54,7 +53,7 @@ func (p *place) dense(shape []dim.Dim) bool {
 	return elements(shape).Equal(p.mem.typ.Elements())
 }
 
-// address is the element at coords.
+// address returns the address of the element at coords, false if there is no affine one.
 func (p *place) address(coords []coord) (coord, bool) {
 	sum := coord{off: p.off}
 	for i, c := range coords {
@@ -74,11 +73,11 @@ func elements(shape []dim.Dim) dim.Dim {
 	return n
 }
 
-// valueState is what fusion knows of a value. A value is computed by an instruction
-// of a group, lies in memory, both, or neither: then it is lazy, an expression
-// that is evaluated in the groups that use it.
+// valueState is the state of a value in fusion. A value is computed by an instruction of a
+// group, or is in memory, or both. Else it is lazy: an expression that is evaluated in the
+// groups that use it.
 type valueState struct {
-	home  *home // where its coords are known: computed there, or a view of what is
+	home  *home // the group that computes it, or a value that it is a view of
 	instr int   // computed: the instruction in home's group
 	done  bool  // computed
 	place *place
@@ -87,19 +86,19 @@ type valueState struct {
 	weight    int  // pointwise ops
 	span      int  // all ops
 	loads     int  // reads of memory
-	expensive bool // holds an expensive op
+	expensive bool // one op is expensive
 
-	dies  int  // the first node that overwrites memory which a lazy value reads
-	uses  int  // nodes that use it, and returns
-	sink  bool // one of them needs it in memory: a return, a call, a GEMM, an attention, a topk
-	last  int  // index of the last node that uses it; returned: the number of nodes
-	remat ir.Value
-	cost  int // ops from remat to here
+	dies  int      // the first node that overwrites memory which a lazy value reads
+	uses  int      // nodes that use it, and returns
+	sink  bool     // one of them needs it in memory: a return, call, collective, GEMM, attention or topk
+	last  int      // index of the last node that uses it; returned: the number of nodes
+	remat ir.Value // see provenance; NoValue: none
+	cost  int      // ops from remat to here
 
-	starting bool // a group of its own is being made for it
+	starting bool // materialise is making a group for it
 }
 
-// home is a group and the coords at which it computes a value.
+// home is a group and a value's coords in it.
 type home struct {
 	g      *group
 	coords []coord
@@ -118,8 +117,8 @@ func (s *valueState) dieAt() int {
 	return s.dies
 }
 
-// moved returns the dtype under which elements are moved without looking at
-// them: those that do not compute move as bytes.
+// moved returns the dtype of loads and stores that move elements: u8 for 8-bit dtypes that do
+// not compute. It returns false for elements narrower than a byte.
 func moved(dt dtype.DType) (dtype.DType, bool) {
 	switch {
 	case dt.Computes():

@@ -4,18 +4,18 @@ import (
 	"slices"
 )
 
-// maxChain is the most steps that a backend is asked about at once.
+// maxChain is the largest number of kernels of a chain.
 const maxChain = 8
 
-// fuseVertically is vertical fusion: consecutive kernels become code together, where the
-// target can. The longest run that the backend takes from a start wins.
+// fuseVertically is vertical fusion: the backend makes code of consecutive kernels together,
+// if it supports it. From each first kernel, the longest chain that it accepts is used.
 func fuseVertically(s *state) error {
 	c, ok := s.b.(VerticalFuser)
 	if !ok {
 		return nil
 	}
 	steps := s.steps
-	users := make(map[*memory]int) // steps that touch a memory
+	users := make(map[*memory]int) // number of steps that use a memory
 	for _, st := range steps {
 		for m := range st.touched() {
 			users[m]++
@@ -40,8 +40,8 @@ func fuseVertically(s *state) error {
 	return nil
 }
 
-// followers returns how many steps from the first on are kernels of which each,
-// but the first, reads what one before it wrote.
+// followers returns the length of the longest chain that begins with the first step: each
+// kernel but the first reads the result of an earlier one.
 func followers(steps []*planned) int {
 	written := make(map[*memory]bool)
 	for n, st := range steps {
@@ -74,7 +74,8 @@ func (st *planned) touched() map[*memory]bool {
 	return out
 }
 
-// linked makes one step of several. users counts the steps that touch a memory.
+// linked makes one step with a chain of several steps. users has the number of steps that use
+// a memory.
 func linked(steps []*planned, users map[*memory]int) *planned {
 	joined := &planned{group: steps[0].group, chain: &Chain{}}
 	mine := make(map[*memory]int)

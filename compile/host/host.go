@@ -1,5 +1,5 @@
-// Package host makes kernels for the host device: vector programs of package
-// vec out of the fused form of package loop.
+// Package host makes kernels for the host device: SIMD kernels of package vec from fused
+// loops of package loop.
 package host
 
 import (
@@ -25,7 +25,7 @@ func (backend) Target() string { return Target }
 // ReadsUnalignedWeights implements [compile.WeightReader]: weights stay in a mapped checkpoint.
 func (backend) ReadsUnalignedWeights() bool { return true }
 
-// Lower makes a vector program of a kernel.
+// Lower makes a SIMD kernel of a fused loop.
 func (backend) Lower(k *loop.Kernel) (compile.Code, error) {
 	v, err := Kernel(k)
 	if err != nil {
@@ -38,7 +38,7 @@ func (backend) Lower(k *loop.Kernel) (compile.Code, error) {
 	return compile.One(program.Kernel{Name: k.Name, Format: program.KernelVec, Code: code}, program.Launch{}), nil
 }
 
-// Kernel returns the vector program of a kernel, for readers.
+// Kernel returns the SIMD kernel of a fused loop, for listings and tests.
 func Kernel(k *loop.Kernel) (*vec.Kernel, error) {
 	l := &lowerer{k: k, out: &vec.Kernel{Args: int32(len(k.Args))}, alias: make([]loop.Value, len(k.Values))}
 	l.out.Loop = vec.Loop{Outer: k.Rows, Inner: k.Cols, Serial: k.Serial}
@@ -57,7 +57,7 @@ func Kernel(k *loop.Kernel) (*vec.Kernel, error) {
 	l.allocate()
 	for _, n := range []uint16{l.out.Loop.Regs.F, l.out.Loop.Regs.I, l.out.Loop.Regs.SF, l.out.Loop.Regs.SI} {
 		if n > vec.MaxRegs {
-			return nil, fmt.Errorf("host: kernel %s needs %d registers, at most %d", k.Name, n, vec.MaxRegs)
+			return nil, fmt.Errorf("host: kernel %s needs %d registers of one file, want at most %d", k.Name, n, vec.MaxRegs)
 		}
 	}
 	return l.out, nil

@@ -9,19 +9,19 @@ import (
 	"pwc/program/vec"
 )
 
-// lowerer makes one kernel. Instructions are selected over virtual registers
-// first, one for each value and place, and get real ones at the end.
+// lowerer makes one kernel. It selects instructions with virtual registers, one for each
+// value and place, and allocates real registers at the end.
 type lowerer struct {
 	k     *loop.Kernel
 	out   *vec.Kernel
-	alias []loop.Value // values that are another one's bits
+	alias []loop.Value // by value: the value with the same bits whose register it uses
 
 	regs  []vreg
 	lists [][3][]instr // by phase: scalar, pre, body
 
 	scalar map[loop.Value]int // row values in scalar registers
-	splat  map[loop.Value]int // row values spread over a block
-	body   map[loop.Value]int // values of the body, of the phase being made
+	splat  map[loop.Value]int // row values in vector registers
+	body   map[loop.Value]int // values of the body of the current phase
 	index  []indexUse
 	consts map[loop.Value]loop.Instr
 }
@@ -73,8 +73,8 @@ func (l *lowerer) phases() error {
 	return nil
 }
 
-// constant returns the instruction of a Const or Dim, which is put wherever its
-// value is used.
+// constant returns the instruction of a Const or Dim. It is emitted for each place that uses
+// the value.
 func (l *lowerer) constant(in loop.Instr) vec.Instr {
 	switch {
 	case in.Op == loop.Dim:
@@ -99,7 +99,7 @@ func (l *lowerer) dtype(v loop.Value) dtype.DType { return l.k.Values[v].DType }
 
 func (l *lowerer) float(v loop.Value) bool { return l.dtype(v).Float() }
 
-// file is the register file of a value in a place.
+// file returns the register file of a value in a place.
 func (l *lowerer) file(v loop.Value, place int) vec.File {
 	switch {
 	case place == inScalar && l.float(v):
@@ -129,8 +129,8 @@ func plain(in vec.Instr, dst int, args ...int) instr {
 	return out
 }
 
-// use returns the register that holds v where an instruction in that place
-// reads it: a row value is splat before it is used in a body.
+// use returns the register from which an instruction in a place reads v. For a body, a row
+// value is splat first.
 func (l *lowerer) use(p, place int, v loop.Value) int {
 	v = l.alias[v]
 	if !l.k.Values[v].Row {
@@ -222,7 +222,7 @@ func (l *lowerer) instr(p, place int, in loop.Instr) error {
 	return nil
 }
 
-// round rounds a result to a narrow float dtype where that changes it.
+// round rounds a result to a narrow float dtype if that may change it.
 func (l *lowerer) round(p, place int, in loop.Instr, r int) {
 	if l.k.Rounds(in) {
 		l.roundTo(p, place, l.dtype(in.Dst), r, r)
@@ -237,7 +237,8 @@ func (l *lowerer) roundTo(p, place int, dt dtype.DType, dst, src int) {
 	l.put(p, place, plain(vec.Instr{Op: op}, dst, src))
 }
 
-// cast converts. A conversion that keeps every number makes no instruction.
+// cast converts a value. If registers have the same bits before and after (keeps), it emits no
+// instruction, unless x is a constant, or only one of x and the result is a row value.
 func (l *lowerer) cast(p, place int, in loop.Instr) {
 	x := in.Args[0]
 	from, to := l.dtype(x), l.dtype(in.Dst)
@@ -307,7 +308,7 @@ func (l *lowerer) reduce(p int, in loop.Instr) error {
 	return nil
 }
 
-// memory makes a load, a store or the value of an address.
+// memory emits a load, a store or an iota.
 func (l *lowerer) memory(p, place int, in loop.Instr) {
 	a := in.Access
 	out := vec.Access{Arg: a.Arg, DType: dtype.I64, Offset: a.Offset, Outer: a.Rows, Inner: a.Cols}
@@ -373,7 +374,7 @@ func same(a, b *vec.Access) bool {
 	return true
 }
 
-// constants maps the row values that are constants to their instructions.
+// constants returns the instructions of the row values that are constants.
 func (l *lowerer) constants() map[loop.Value]loop.Instr {
 	if l.consts == nil {
 		l.consts = make(map[loop.Value]loop.Instr)
@@ -412,7 +413,7 @@ func (l *lowerer) selection() {
 	l.out.TopK = &vec.TopK{N: t.N, K: t.K, In: l.plain(t.In), Values: l.plain(t.Values), Index: l.plain(t.Index)}
 }
 
-// plain returns an access that no position of a tensor is part of.
+// plain returns an access without an index.
 func (l *lowerer) plain(a loop.Access) vec.Access {
 	return vec.Access{Arg: a.Arg, DType: l.k.Args[a.Arg].DType, Offset: a.Offset, Outer: a.Rows, Inner: a.Cols}
 }

@@ -7,10 +7,9 @@ import (
 	"pwc/program/vec"
 )
 
-// allocate gives virtual registers real ones by linear scan over positions:
-// phases in order, in each scalar, pre and body instructions. What pre defines
-// lives to the end of the last body that reads it, since a body runs once a
-// block.
+// allocate assigns real registers to virtual ones by linear scan over positions: phases in
+// order, and in each phase scalar, pre and body instructions. A register that pre defines lives
+// to the end of the last body that reads it, because a body runs once for each block.
 func (l *lowerer) allocate() {
 	l.positions()
 	order := make([]int, 0, len(l.regs))
@@ -70,9 +69,9 @@ func (l *lowerer) withRegisters(in *instr) vec.Instr {
 	return out
 }
 
-// positions numbers instructions, two apart, and finds where each register is
-// defined and last used. An indexed load reads its positions while it writes:
-// its result is defined one later, so that it gets another register.
+// positions numbers instructions, two apart, and finds where each register is defined and
+// last used. An indexed load reads its indices while it writes its result. So its result is
+// defined one position before the next instruction, and gets another register than the indices.
 func (l *lowerer) positions() {
 	pos := 0
 	for p := range l.lists {
@@ -89,8 +88,8 @@ func (l *lowerer) positions() {
 	}
 }
 
-// extend extends the lives of an instruction's operands to its position. What was made
-// before the body is read by each of its blocks: it lives to the end of the phase.
+// extend extends the lives of an instruction's operands to its position. An operand of the body
+// that scalar or pre instructions define is read for each block: it lives to the end of the phase.
 func (l *lowerer) extend(in *instr, pos, end, place int) {
 	for _, r := range []int{in.a, in.b, in.c, in.index} {
 		if r < 0 {

@@ -5,7 +5,7 @@ import (
 	"pwc/program/vec"
 )
 
-// selection is the vector ops of a loop op: on float and on integer operands.
+// selection has the vector ops of a loop op, for float and for integer operands.
 // OpInvalid: the op does not take such operands.
 type selection struct {
 	f, i vec.Op
@@ -29,8 +29,8 @@ var pointwise = map[loop.Op]selection{
 	loop.CumSum: {f: vec.OpCumSum, i: vec.OpCumSumI}, loop.Philox: {i: vec.OpPhilox},
 }
 
-// reductions is the same for reductions. Those of integers that need it get
-// the value of an empty one as their immediate.
+// reductions is the instruction selection table of reductions. RMaxI and RMinI get the value
+// of an empty reduction as their immediate.
 var reductions = map[loop.Op]selection{
 	loop.Sum: {f: vec.OpSum, i: vec.OpSumI}, loop.Prod: {f: vec.OpProd, i: vec.OpProdI},
 	loop.Max: {f: vec.OpRMax, i: vec.OpRMaxI}, loop.Min: {f: vec.OpRMin, i: vec.OpRMinI},

@@ -8,9 +8,9 @@ import (
 )
 
 // Attention is op attention of the tensor IR, or its gradient, for each batch of
-// Kernel.Rows. Accesses have one entry in Rows for each batch axis. In Cols those of
-// queries and keys have three, the strides of the sequence, of the heads and of the
-// elements of a head; those of rows have the first two.
+// Kernel.Rows. Accesses have one entry in Rows for each batch axis. Cols has three entries
+// for queries, keys, values, outputs and their gradients: the strides of the sequence, of the
+// heads and of the elements of a head. For LSE and Delta it has the first two.
 type Attention struct {
 	Queries, Keys dim.Dim // length of the sequences
 	Heads, Groups int64   // heads of the queries, and of keys and values: head h reads h/(Heads/Groups)
@@ -19,19 +19,19 @@ type Attention struct {
 	Causal        bool    // query t sees keys 0 to t
 
 	Q, K, V Access
-	Out     Access // the result; of a gradient its cotangent, which is read
-	LSE     Access // f32 rows: the logarithms of sums of exponentials; of a gradient they are read
+	Out     Access // the result; in a gradient the cotangent of the result, which is read
+	LSE     Access // f32: the logarithms of sums of exponentials, by query and head; in a gradient they are read
 
 	Grad *AttentionGrad // nil: forward
 }
 
-// AttentionGrad is what the gradient has besides.
+// AttentionGrad has the accesses that only the gradient has.
 type AttentionGrad struct {
-	Delta      Access // f32 rows: what is subtracted from the weights' cotangents
+	Delta      Access // f32, by query and head: subtracted from the cotangents of the probabilities
 	DQ, DK, DV Access // the results
 }
 
-// Each calls f for every access, with the length of its sequence.
+// Each calls f for every access, with the length of its sequence, in the order of the fields.
 func (a *Attention) Each(f func(x *Access, length dim.Dim)) {
 	f(&a.Q, a.Queries)
 	f(&a.K, a.Keys)

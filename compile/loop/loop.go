@@ -1,18 +1,17 @@
-// Package loop is the fused form of kernels, between the tensor IR and the code
-// of a target: what compile makes and a backend turns into a vector program,
-// CUDA C or anything else.
+// Package loop is the representation of fused loops, between the tensor IR and the code of
+// a target: package compile makes them, and a backend turns them into a SIMD kernel, CUDA C
+// or other code.
 //
 // A [Kernel] is a loop nest over rows and columns with SSA instructions on
-// single elements. It runs in phases: each phase visits all columns of a row,
-// and what a phase reduces over the columns is a row value in the phases after
-// it. Nothing here says how elements are spread over lanes or threads; rows
-// are independent of one another unless the kernel is Serial.
+// single elements. It runs in phases: each phase visits all columns of a row, and a
+// reduction over the columns is a row value in later phases. The representation does not
+// map elements to lanes or threads. Rows are independent unless the kernel is Serial.
 //
-// Every value has a dtype of the tensor IR and holds a number of that dtype: an
+// Every value has a dtype of the tensor IR and is a number of that dtype: an
 // instruction computes in float32 (or int64) and rounds (or wraps) its result
 // once to its dtype, exactly where the tensor IR does, so that fusion changes
-// no bit. [Op.Exact] says where the rounding has nothing to do, and [ThroughOdd]
-// which casts reach float32 in a way of their own.
+// no bit. [Op.Exact] tells which ops need no rounding, and [ThroughOdd] which casts must
+// round to odd in float32.
 package loop
 
 import (
@@ -23,12 +22,12 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Kernel is one kernel: a loop nest, the epilogue of a matrix product, a
-// selection of the largest elements, or attention.
+// Kernel is one kernel: a loop nest, a GEMM with the loop nest as its epilogue, a selection
+// of the largest elements, or attention.
 type Kernel struct {
 	Name string
-	Rows []dim.Dim // extents of the outer axes; of a product: batch axes, then M
-	Cols []dim.Dim // extents of the inner axes; empty: one column; of a product: N
+	Rows []dim.Dim // extents of the outer axes; of a GEMM: batch axes, then M
+	Cols []dim.Dim // extents of the inner axes; empty: one column; of a GEMM: N
 
 	Args   []Arg
 	Values []ValueInfo // by Value
@@ -38,10 +37,10 @@ type Kernel struct {
 	TopK      *TopK
 	Attention *Attention
 	AllReduce *AllReduce
-	Serial    bool // rows run in order, one after the other: later ones overwrite earlier ones
+	Serial    bool // rows run in order, one after the other: later rows may overwrite earlier ones
 
-	// Ranges are those of the symbols that dims are over. A backend may choose by
-	// them how wide its arithmetic is and which sizes deserve code of their own.
+	// Ranges are the ranges of the symbols in dims. A backend may use them to choose the
+	// width of its arithmetic, and the sizes for which it makes variants.
 	Ranges map[string]dim.Interval
 }
 
@@ -49,7 +48,7 @@ type Kernel struct {
 type Arg struct {
 	DType dtype.DType
 	Write bool
-	Local bool // what a phase leaves for later ones: nobody else reads it, so it need not be stored if they find it in registers
+	Local bool // only later phases read it, so it need not be stored if they keep it in registers
 	Const bool // a weight or a constant: no step writes it, so it may be read before earlier steps are done
 }
 
@@ -63,17 +62,17 @@ type Phase struct {
 // Value is the result of an instruction, an index into Kernel.Values.
 type Value int32
 
-// NoValue stands where an instruction has no result or no operand.
+// NoValue means that an instruction has no result or no operand.
 const NoValue Value = -1
 
-// ValueInfo describes a value. A row value is the same for all columns of the
-// row and is there in all later phases; any other lives within its Body.
+// ValueInfo describes a value. A row value is the same for all columns of the row, and can be
+// used in all later phases. Another value can be used only in its Body.
 type ValueInfo struct {
 	DType dtype.DType
 	Row   bool
 }
 
-// Instr is one instruction. Which fields count goes by Op.
+// Instr is one instruction. Op tells which fields are used.
 type Instr struct {
 	Op     Op
 	Dst    Value
@@ -96,17 +95,17 @@ type Access struct {
 	Index  *Index
 }
 
-// Index is the indirect part of an address, At*Stride. A position outside
-// [0, Extent) makes a load give zero and a store do nothing, and is reported
-// with the instruction's Origin (C12); -1 in a store is not.
+// Index is the indirect part of an address, At*Stride. For an index At outside [0, Extent),
+// a load returns zero and a store does nothing. It is reported with the instruction's Origin
+// (C12), except for -1 in a store.
 type Index struct {
 	At     Value
 	Stride dim.Dim
 	Extent dim.Dim
 }
 
-// MatMul is the product that a kernel's epilogue starts from, Σ_k A[m, k]*B[n,
-// k] in float32: instruction Acc reads it.
+// MatMul is the GEMM of a kernel, Σ_k A[m, k]*B[n, k] in float32. Instruction Acc of the
+// epilogue is the sum.
 type MatMul struct {
 	K         dim.Dim
 	A, B      Operand
@@ -114,10 +113,10 @@ type MatMul struct {
 	Select    *Select // nil: one B for all rows of a batch
 }
 
-// Select chooses among several matrices B, row by row: the position of a row is
-// the integer of argument Arg at Offset + Σ Rows[i]*row[i], and B's addresses grow
-// by position*Stride. A position outside [0, Extent) makes the row's sums zero,
-// and is reported with Origin (C12).
+// Select selects one of several matrices B for each row: the index of a row is the integer
+// in argument Arg at Offset + Σ Rows[i]*row[i], and index*Stride is added to B's addresses.
+// For an index outside [0, Extent), the row's sums are zero, and the index is reported with
+// Origin (C12).
 type Select struct {
 	Arg    int32
 	Offset dim.Dim
@@ -127,8 +126,8 @@ type Select struct {
 	Origin int32 // node of the piece
 }
 
-// Operand is how a product reaches A or B: element (batch, row, k) is at Offset
-// + Σ Batch[i]*b[i] + Row*row + Col*k, where row counts m for A and n for B.
+// Operand is the address of A or B in a GEMM: element (batch, row, k) is at Offset
+// + Σ Batch[i]*b[i] + Row*row + Col*k, where row is m for A and n for B.
 type Operand struct {
 	Arg    int32
 	Offset dim.Dim
@@ -137,18 +136,18 @@ type Operand struct {
 	Col    dim.Dim
 }
 
-// AllReduce is the all_reduce that a kernel does first: argument Sum becomes the sum of argument Source
-// over the ranks of a group. Source is the last argument. Both have the kernel's rows and columns in row-major order, so a row needs
-// the sums of that row alone. No instruction accesses Source. Only a backend that asks for it
-// gets such a kernel.
+// AllReduce is the all_reduce that a kernel runs before its loop nest: argument Sum becomes the sum of
+// argument Source over the ranks of a group. Source is the last argument. Both have the kernel's rows
+// and columns in row-major order, so a row needs only the sums of that row. No instruction accesses
+// Source. Only a backend that accepts such a kernel (compile.AllReduceFuser) gets it.
 type AllReduce struct {
 	Group       string
 	Ranks       int64
 	Sum, Source int32
 }
 
-// WithoutAllReduce returns the kernel that does all but the all_reduce: it takes the arguments before
-// Source, which is the last, and reads sums that are there. Without an AllReduce it is the kernel itself.
+// WithoutAllReduce returns the kernel without its all_reduce: it has no argument Source and only reads
+// argument Sum. It returns k if k has no AllReduce.
 func (k *Kernel) WithoutAllReduce() *Kernel {
 	r := k.AllReduce
 	if r == nil {
@@ -165,12 +164,12 @@ func (k *Kernel) WithoutAllReduce() *Kernel {
 const AllReducePrefix = "all_reduce_"
 
 // TopK selects the K largest of the N elements in each row of Kernel.Rows, in
-// falling order; ties take the lowest position and NaN counts as largest.
+// falling order; ties take the lowest index and NaN counts as largest.
 // Accesses have one entry in Cols, the stride of the elements.
 type TopK struct {
 	N      dim.Dim
 	K      int64
 	In     Access
 	Values Access
-	Index  Access // i32 positions
+	Index  Access // i32 indices
 }

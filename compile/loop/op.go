@@ -66,7 +66,7 @@ const (
 	Cast       = Op(ir.OpCast)  // Args[0] converted to the result's dtype
 	Where      = Op(ir.OpWhere) // Args[0] ? Args[1] : Args[2]
 
-	// Philox is a random number: of i64 the seed, the offset and the index.
+	// Philox is a random number in f32 from a seed, an offset and an index in i64.
 	Philox = Op(ir.OpPhilox)
 
 	// Reductions over the columns; results are row values of later phases.
@@ -80,8 +80,7 @@ const (
 	CumSum = Op(ir.OpCumSum)
 )
 
-// facts are what the compiler goes by: the row of the op table, as far as elements have
-// it.
+// facts are the properties of an op on elements that the compiler uses.
 type facts struct {
 	name           string
 	operands       int
@@ -115,9 +114,9 @@ func Comparison(dir string) (Op, bool) {
 	return 0, false
 }
 
-// Ops returns the ops that instructions may have, in the order of their numbers. Of the
-// tensor IR these are the pointwise ops but compare and clamp, which become others, and
-// the reductions and scans but mean.
+// Ops returns the ops that instructions may have, in the order of their numbers. Those of
+// the tensor IR are the pointwise ops, reductions and scans, except for compare, clamp and
+// mean, which become other ops.
 func Ops() []Op {
 	var out []Op
 	for _, o := range ir.Ops() {
@@ -149,17 +148,17 @@ func (o Op) String() string {
 	return table[o].name
 }
 
-// Operands returns the number of operands that are elements.
+// Operands returns the number of operands (Instr.Args).
 func (o Op) Operands() int { return o.facts().operands }
 
-// Reduces reports whether o turns columns into a row value.
+// Reduces reports whether o reduces the columns to a row value.
 func (o Op) Reduces() bool { return o.facts().reduces }
 
-// Exact reports whether the float result is a number of the operands' dtype
-// already, so that there is nothing to round.
+// Exact reports whether a float result is always a number of the operands' dtype, so that it
+// need not be rounded.
 func (o Op) Exact() bool { return o.facts().exact }
 
-// Cost is that of one element, in additions.
+// Cost returns the cost of one element, in additions.
 func (o Op) Cost() int { return o.facts().cost }
 
 // Expensive reports whether the op costs a multiple of an addition, so that
@@ -174,8 +173,8 @@ func (o Op) facts() *facts {
 }
 
 // Rounds reports whether the instruction's result, computed in float32, must be
-// rounded to its dtype. A literal that is no number of a narrow dtype stands in
-// a kernel as a Const of f32, so the operands' dtypes tell.
+// rounded to its dtype. If the op is exact, the dtypes of operands decide: a literal that is no
+// number of a narrow dtype is a Const of f32.
 func (k *Kernel) Rounds(in Instr) bool {
 	dt := k.Values[in.Dst].DType
 	if dt != dtype.BF16 && dt != dtype.F16 {
@@ -192,14 +191,13 @@ func (k *Kernel) Rounds(in Instr) bool {
 	return false
 }
 
-// ThroughOdd reports whether a cast must go to float32 by rounding to odd: toward
-// zero, and then with the last bit set if that lost anything. An integer of more
-// than float32's 24 bits that is rounded to the nearest on the way may come to lie
-// on a tie of bf16, and be rounded to the wrong side of it; but a cast is one op,
-// and rounds once. Rounded to odd it stays on the integer's side of every tie: it
-// takes two bits more than bf16's 8 (Boldo and Melquiond, "When double rounding is
-// odd", IMACS 2005). f16 does not need it: the integers that float32 rounds are
-// beyond its largest number.
+// ThroughOdd reports whether a cast must go to float32 by rounding to odd: toward zero, and
+// then with the last bit set if the result is inexact. An integer of more than float32's 24
+// bits that is rounded to nearest may become a tie of bf16, and then be rounded in the wrong
+// direction; but a cast is one op, and rounds once. Rounded to odd, it stays on its side of
+// every tie, since float32 has at least two bits more than bf16's 8 (Boldo and Melquiond, "When
+// double rounding is odd", IMACS 2005). f16 does not need it: the integers that float32 rounds
+// are larger than its largest number.
 func ThroughOdd(from, to dtype.DType) bool {
 	return from.Int() && from.Bits() > 24 && to == dtype.BF16
 }

@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// Precision says how a matrix product of f32 may be computed. Others ignore it.
+// Precision is the precision of f32 GEMMs. GEMMs of other dtypes ignore it.
 type Precision uint8
 
-// The precisions, each of which allows what the one before does.
+// The precisions. Each allows everything that the one before allows.
 const (
 	Ordered Precision = iota // in f32, by sums that do not depend on the number of rows
-	F32                      // in f32, by sums in any order that does not depend on scheduling
+	F32                      // in f32, by sums in any order that is the same in every run
 	TF32                     // with operands that may be rounded to TF32: 8 bits of exponent, 10 of significand
 )
 
@@ -27,7 +27,7 @@ func ParsePrecision(name string) (Precision, error) {
 			return Precision(i), nil
 		}
 	}
-	return 0, fmt.Errorf("matrix products are computed %s, not %q", strings.Join(precisions, ", "), name)
+	return 0, fmt.Errorf("unknown precision %q of f32 GEMMs, want one of %s", name, strings.Join(precisions, ", "))
 }
 
 // String returns the name.
