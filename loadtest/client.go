@@ -44,7 +44,7 @@ const (
 func NewClient(ctx context.Context, base string, o ClientOptions) (*Client, error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("loadtest: %q is no address of a server, as http://127.0.0.1:8000", base)
+		return nil, fmt.Errorf("loadtest: %q is not the URL of a server, such as http://127.0.0.1:8000", base)
 	}
 	root := strings.TrimSuffix(strings.TrimSuffix(base, "/"), "/v1") + "/v1"
 	c := &Client{url: root + "/completions", model: o.Model, key: o.Key, http: o.HTTP, extra: o.Extra}
@@ -121,9 +121,9 @@ type chunk struct {
 	} `json:"error"`
 }
 
-// Complete requests a completion as a stream. Each event counts as a token, unless it has only
-// the finish reason. If the server reports a number of tokens, that number counts, because
-// several tokens may share an event.
+// Complete requests a completion as a stream. Each choice of an event counts as a token, unless it has
+// only the finish reason. If the server reports a larger number of tokens, Complete returns that
+// number, because several tokens may share an event.
 func (c *Client) Complete(ctx context.Context, q Request, token func()) (tokens int, err error) {
 	fields := map[string]any{"model": c.model, "prompt": q.Prompt, "max_tokens": q.Output, "temperature": 0, "stream": true,
 		"stream_options": map[string]bool{"include_usage": true}}

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// completions is a server with the part of the API that the client uses.
+// completions returns a server with the part of the API that the client uses.
 func completions(t *testing.T, answer func(w http.ResponseWriter, fields map[string]any)) *httptest.Server {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
@@ -41,7 +41,7 @@ func TestClient(t *testing.T) {
 			fmt.Fprintf(w, ": a comment\r\ndata: {\"choices\": [{\"text\": %q}]}\n\n", text)
 			w.(http.Flusher).Flush()
 		}
-		fmt.Fprint(w, "data: {\"choices\": [{\"text\": \"\", \"finish_reason\": \"length\"}]}\n\n") // an end alone is no token
+		fmt.Fprint(w, "data: {\"choices\": [{\"text\": \"\", \"finish_reason\": \"length\"}]}\n\n") // an event with only a finish reason is not a token
 		fmt.Fprint(w, "data: {\"choices\": [], \"usage\": {\"completion_tokens\": 3}}\n\ndata: [DONE]\n\n")
 	})
 	ctx := context.Background()
@@ -58,7 +58,7 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// What a server may do wrong is an error that says so.
+// Invalid addresses and wrong answers of a server are errors that name the fault.
 func TestClientErrors(t *testing.T) {
 	ctx := context.Background()
 	for _, address := range []string{"", "127.0.0.1:8000", "ftp://host", "http://"} {
@@ -91,7 +91,7 @@ func TestClientErrors(t *testing.T) {
 	}
 }
 
-// FuzzStream reads what a server may send.
+// FuzzStream reads any bytes as the stream of a server.
 func FuzzStream(f *testing.F) {
 	f.Add("data: {\"choices\": [{\"text\": \"a\"}]}\n\ndata: [DONE]\n\n")
 	f.Add("data: {\"error\": {}}\n")

@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A schedule is a function of its options; arrivals, lengths and ids do not move each other.
+// A schedule is a function of its options. The rate does not change lengths and ids.
 func TestScheduleIsAFunctionOfItsOptions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		low, out := rapid.IntRange(1, 50).Draw(t, "low"), rapid.IntRange(1, 50).Draw(t, "out")
@@ -61,8 +61,8 @@ func TestScheduleIsAFunctionOfItsOptions(t *testing.T) {
 	})
 }
 
-// TestRateOfArrivals holds the mean of the gaps to the rate: of 20,000 exponential gaps it is
-// within 4 standard errors, 4/√20000 of the mean.
+// TestRateOfArrivals compares the mean of 20,000 exponential gaps with the rate. It must be within 4
+// standard errors, which are 4/√20000 of the mean.
 func TestRateOfArrivals(t *testing.T) {
 	const n, rate = 20000, 50.0
 	s, err := Schedule(Options{Seed: 1, Requests: n, Rate: rate, Prompt: Lengths{1, 1}, Output: Lengths{1, 1}, Vocabulary: 2})
@@ -100,8 +100,8 @@ func TestScheduleRefuses(t *testing.T) {
 	}
 }
 
-// TestPercentile holds percentiles to numbers by hand: of 1, 2, 3, 4 the median is 2.5, and 90 %
-// of the way from rank 0 to rank 3 is 2.7, between 3 and 4.
+// TestPercentile compares percentiles with numbers computed by hand. In 1, 2, 3, 4 the 90th percentile
+// has rank 0.9 · 3 = 2.7, counted from 0, so it is 3 + 0.7.
 func TestPercentile(t *testing.T) {
 	for _, c := range []struct {
 		values  []float64
@@ -119,8 +119,9 @@ func TestPercentile(t *testing.T) {
 	}
 }
 
-// TestReport holds a report to two requests by hand: sent at 0 and 1 s, first tokens after 100
-// and 300 ms, tokens 50 ms apart.
+// TestReport compares a report with numbers computed by hand, for two complete and two failed requests.
+// The complete ones are sent at 0 and 1 s, have their first tokens after 100 and 300 ms, and further
+// tokens 50 ms apart.
 func TestReport(t *testing.T) {
 	const s = time.Second
 	at := func(list ...int) (out []time.Duration) {
@@ -149,7 +150,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// fixed serves a request in a time of its own: a token every 10 ms.
+// fixed is a Target that makes a token every 10 ms, independent of other requests.
 type fixed struct {
 	running, most int
 	gate          chan struct{}
@@ -176,7 +177,7 @@ func (f *fixed) Complete(ctx context.Context, q Request, token func()) (int, err
 	return q.Output, nil
 }
 
-// In an open loop requests are sent when they arrive, in a closed loop as clients become free.
+// In an open loop, requests are sent at their arrival times; in a closed loop, when a client is free.
 func TestLoops(t *testing.T) {
 	schedule := make([]Request, 6)
 	for i := range schedule {
@@ -190,7 +191,7 @@ func TestLoops(t *testing.T) {
 				t.Fatal(err)
 			}
 			for i, m := range got {
-				sent := schedule[i].At // 40 ms of each overlap with those after it
+				sent := schedule[i].At // a request takes 40 ms and overlaps with later ones
 				if clients == 2 {
 					sent = time.Duration(i/2) * 40 * time.Millisecond
 				}
@@ -226,7 +227,7 @@ func TestRunIsCanceled(t *testing.T) {
 	}
 }
 
-// The picture is well-formed, whatever there is to draw.
+// The picture is well-formed XML without NaN and Inf, also for no requests and for equal times.
 func TestSVG(t *testing.T) {
 	for _, m := range [][]Measured{nil, {{Output: 2, Tokens: []time.Duration{1, 2}, End: 3}}, {{Output: 1, Tokens: []time.Duration{0}}}} {
 		text := NewReport(m, Limits{}).SVG("a < b & c")

@@ -19,7 +19,8 @@ type Summary struct {
 }
 
 // Percentile returns the p-th percentile of sorted values, p in [0, 100], by linear interpolation
-// between the closest ranks, as numpy.percentile does by default; NaN without values.
+// between the closest ranks, as numpy.percentile does by default. It is NaN without values and for
+// other p.
 func Percentile(values []float64, p float64) float64 {
 	if len(values) == 0 || !(p >= 0 && p <= 100) {
 		return math.NaN()
@@ -79,7 +80,7 @@ type Report struct {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// NewReport summarizes measured requests.
+// NewReport summarizes measured requests. It sets Err of a request that ended without a token.
 func NewReport(measured []Measured, limits Limits) *Report {
 	r := &Report{Requests: len(measured)}
 	var tpot []float64

@@ -17,15 +17,16 @@ type Target interface {
 // Measured is a finished request. Times are relative to the start of the run.
 type Measured struct {
 	Prompt, Output int             // tokens of the prompt, and of the answer
-	Sent, End      time.Duration   // from the call to its return
+	Sent, End      time.Duration   // call and return of Complete
 	Tokens         []time.Duration // arrival of tokens: one entry for each call of token
 	Err            error
 }
 
-// Run sends the requests of a schedule to a target and returns them, measured, in order. With
-// clients of 0 (open loop) it sends each at its arrival time, independent of running requests.
-// Otherwise (closed loop) that number of clients send them one after the other. After the end of
-// ctx it sends no more requests, and returns the error of ctx once all calls have returned.
+// Run sends the requests of a schedule to a target and returns them, measured, in the order of the
+// schedule. If clients is 0 (open loop), it sends each request at its arrival time, independent of
+// running requests. Otherwise (closed loop), that many clients each send one request after the other,
+// and arrival times have no effect. After the end of ctx it sends no more requests, and returns the
+// error of ctx once all calls have returned.
 func Run(ctx context.Context, target Target, schedule []Request, clients int) ([]Measured, error) {
 	out := make([]Measured, len(schedule))
 	start := time.Now()

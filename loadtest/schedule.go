@@ -1,7 +1,6 @@
 package loadtest
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
@@ -11,7 +10,7 @@ import (
 
 // Lengths are numbers of tokens, uniform in [Min, Max].
 type Lengths struct {
-	Min, Max int // at least 1
+	Min, Max int // in [1, 2^30]
 }
 
 // ParseLengths reads "128", or "64-512".
@@ -37,7 +36,9 @@ func (l Lengths) String() string {
 	return fmt.Sprintf("%d-%d", l.Min, l.Max)
 }
 
-func (l Lengths) valid() bool { return l.Min >= 1 && l.Max >= l.Min && l.Max <= 1<<30 }
+const maxLength = 1 << 30 // tokens
+
+func (l Lengths) valid() bool { return l.Min >= 1 && l.Max >= l.Min && l.Max <= maxLength }
 
 func (l Lengths) draw(r *rand.Rand) int { return l.Min + r.IntN(l.Max-l.Min+1) }
 
@@ -64,7 +65,7 @@ type Request struct {
 	Output int // tokens
 }
 
-const minRate, maxRate = 1e-3, 1e6 // with these, [MaxRequests] arrive within the range of time.Duration
+const minRate, maxRate = 1e-3, 1e6 // requests a second; at minRate, times of MaxRequests arrivals fit into time.Duration
 
 // MaxRequests bounds the requests of a schedule.
 const MaxRequests = 1 << 20
@@ -74,9 +75,9 @@ const MaxRequests = 1 << 20
 func Schedule(o Options) ([]Request, error) {
 	switch {
 	case o.Requests < 1 || o.Requests > MaxRequests:
-		return nil, fmt.Errorf("loadtest: %d requests, from 1 to %d can be", o.Requests, MaxRequests)
+		return nil, fmt.Errorf("loadtest: %d requests, want 1 to %d", o.Requests, MaxRequests)
 	case !o.Prompt.valid() || !o.Output.valid():
-		return nil, errors.New("loadtest: prompts and outputs have at least 1 token")
+		return nil, fmt.Errorf("loadtest: prompts of %v and outputs of %v tokens, want ranges from 1 to %d", o.Prompt, o.Output, maxLength)
 	case o.Rate != 0 && !(o.Rate >= minRate && o.Rate <= maxRate):
 		return nil, fmt.Errorf("loadtest: a rate of %g requests a second, want 0 or from %g to %g", o.Rate, minRate, maxRate)
 	case o.Vocabulary < 2:

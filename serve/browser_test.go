@@ -10,8 +10,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// The page holds a conversation, and shows what the engine does. It keeps its own policy: what
-// it may not load or run would be an error that it shows.
+// The page shows a conversation and the state of the engine, under its own Content-Security-Policy.
 func TestPageInBrowser(t *testing.T) {
 	s, h := newServer(t, nil)
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox, chromedp.DisableGPU, chromedp.WSURLReadTimeout(time.Minute))

@@ -229,7 +229,7 @@ func plainText(at string, content json.RawMessage) (json.RawMessage, *Error) {
 	var text strings.Builder
 	for _, p := range parts {
 		if p.Type != "text" {
-			return nil, badRequest(at, "%s: content of type %q is unsupported: only text is", at, p.Type)
+			return nil, badRequest(at, "%s: content of type %q is unsupported, want text", at, p.Type)
 		}
 		text.WriteString(p.Text)
 	}
@@ -258,7 +258,7 @@ func callArguments(at string, raw json.RawMessage) (json.RawMessage, *Error) {
 		var text string
 		if f := &calls[i].Function; json.Unmarshal(f.Arguments, &text) == nil {
 			if !json.Valid([]byte(text)) {
-				return nil, badRequest(at, "%s: tool_calls[%d]: arguments are no JSON", at, i)
+				return nil, badRequest(at, "%s: tool_calls[%d]: arguments are not JSON", at, i)
 			}
 			f.Arguments = json.RawMessage(text)
 		}

@@ -13,8 +13,8 @@ import (
 )
 
 // decode reads the body of a request into a struct. It refuses unknown fields, all of them in one
-// error, and duplicate keys. If it ignored a field, the client would believe that the option has
-// an effect.
+// error, and duplicate keys: a client must not believe that an ignored option has an effect. It does
+// not check the keys of nested objects.
 func decode(w http.ResponseWriter, r *http.Request, limit int64, v any) *Error {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var tooLong *http.MaxBytesError
@@ -56,7 +56,7 @@ func decode(w http.ResponseWriter, r *http.Request, limit int64, v any) *Error {
 func keys(text []byte) ([]string, *Error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return nil, badRequest("", "the body is no JSON object")
+		return nil, badRequest("", "the body is not a JSON object")
 	}
 	var out []string
 	for d.More() {
@@ -66,7 +66,7 @@ func keys(text []byte) ([]string, *Error) {
 		}
 		name := t.(string)
 		if slices.Contains(out, name) {
-			return nil, badRequest(name, "%s stands twice", name)
+			return nil, badRequest(name, "%s occurs twice", name)
 		}
 		out = append(out, name)
 		var skip json.RawMessage

@@ -6,5 +6,6 @@
 // handler into an http.Server. Each request has its own goroutines. The goroutine that steps only
 // appends ids to a buffer of the request, so a slow client delays no other client.
 //
-// The server refuses unsupported fields and values, and names all of them.
+// The server refuses unknown fields of a body, and unsupported values. An error names all of one kind.
+// Unknown fields of nested objects are not checked.
 package serve

@@ -38,7 +38,7 @@ func asError(err error) *Error {
 	case errors.Is(err, chat.ErrRefused), errors.Is(err, chat.ErrLimit):
 		return badRequest("messages", "%v", err)
 	case errors.Is(err, runner.ErrClosed):
-		return &Error{Status: http.StatusServiceUnavailable, Type: "server_error", Code: "closed", Message: "the server ends; send the request to another one"}
+		return &Error{Status: http.StatusServiceUnavailable, Type: "server_error", Code: "closed", Message: "the server is shutting down; send the request to another one"}
 	}
 	return &Error{Status: http.StatusInternalServerError, Type: "server_error", Message: err.Error()}
 }

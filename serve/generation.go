@@ -9,8 +9,8 @@ import (
 	"pwc/tokenizer"
 )
 
-// part is the text of one token of a choice, which may be empty. The last part also has the text
-// that was held back, and the reason of the end.
+// part is the text of one token of a choice, which may be empty. The last part of a choice has no
+// token: it has the text that was held back and the finish reason, or an error.
 type part struct {
 	choice int
 	text   string
@@ -28,8 +28,8 @@ type generation struct {
 	wait  sync.WaitGroup
 }
 
-// start submits the choices of a prompt. All of them end with ctx. After an error none of them
-// runs.
+// start submits the choices of a prompt. All of them end with ctx. If start returns an error, some may
+// run: the caller must cancel ctx.
 func (s *Server) start(ctx context.Context, q runner.Request, n, first int, stops []string, out *generation) error {
 	for i := range n {
 		seq, err := s.o.Runner.Submit(ctx, choice(q, i))

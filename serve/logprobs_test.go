@@ -12,9 +12,9 @@ import (
 	"github.com/openai/openai-go/v3/option"
 )
 
-// The official client reads log probabilities of answers and of prompts. A greedy token is the
-// most probable one, probabilities are at most 1, a stream has what the whole answer has, and so
-// has the answer as a prompt.
+// The official client reads log probabilities of answers and of prompts. A greedy token is the most
+// probable one, and log probabilities are at most 0. A stream has the same log probabilities as one
+// answer, and so has the answer's text as part of a prompt.
 func TestLogprobs(t *testing.T) {
 	_, h := newServer(t, func(*Options) {})
 	ctx := context.Background()
@@ -69,7 +69,7 @@ func TestLogprobs(t *testing.T) {
 	compared := 0
 	for i, want := range first.Logprobs.TokenLogprobs {
 		if text := first.Logprobs.Tokens[i]; text == "" || strings.ContainsRune(text, utf8.RuneError) {
-			break // as text it is no such token
+			break // its text does not encode to this token again
 		}
 		compared++
 		if got := again.Logprobs.TokenLogprobs[3+i]; math.Abs(got-want) > 1e-4 || again.Logprobs.Tokens[3+i] != first.Logprobs.Tokens[i] {

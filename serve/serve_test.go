@@ -34,7 +34,7 @@ import (
 	"pwc/tokenizer"
 )
 
-// The clock of regexp2 ends by itself, some time after the last match.
+// The goroutine of regexp2's clock ends some time after the last match, so goleak ignores it.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/dlclark/regexp2.runClock"))
 }
@@ -46,7 +46,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// template writes a conversation so that no text of it can be lost.
+// template writes all texts of a conversation.
 const template = `{%- if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{% if m.role == 'bad' %}{{ raise_exception('no such role') }}{% endif %}{{ m.role }}:{{ m.content }};{% endfor %}`
 
 // engine is a runner of a small model in f32, which runs until the test ends.
@@ -76,7 +76,7 @@ func engine(t testing.TB, o runner.Options) *runner.Runner {
 	return r
 }
 
-// newServer is a server of that model behind a real listener.
+// newServer returns a server with a real listener, by default of the model of engine.
 func newServer(t testing.TB, change func(*Options)) (*Server, *httptest.Server) {
 	t.Helper()
 	text, err := tokenizer.Open(filepath.Join("..", "testdata", "tokenizers", "bytes"))
@@ -111,7 +111,7 @@ func post(t testing.TB, h *httptest.Server, path, body string) (int, string) {
 	return r.StatusCode, string(b)
 }
 
-// alone is the text that the runner itself gives for a prompt, greedily.
+// alone returns the greedy answer of the runner, without the server.
 func alone(t testing.TB, s *Server, prompt string, n int) string {
 	t.Helper()
 	ids := s.o.Tokenizer.Encode(prompt, true)
@@ -122,7 +122,7 @@ func alone(t testing.TB, s *Server, prompt string, n int) string {
 	return s.o.Tokenizer.Decode(all[len(ids):], false)
 }
 
-// The official client gets what the runner computes, whole and streamed, by both APIs.
+// The official client gets the runner's tokens from both APIs, as one answer and as a stream.
 func TestOfficialClient(t *testing.T) {
 	s, h := newServer(t, func(o *Options) { o.Key = "secret" })
 	ctx := context.Background()
@@ -185,8 +185,7 @@ func TestOfficialClient(t *testing.T) {
 	}
 }
 
-// Every choice has a seed of its own, and a seed gives the same answers again, whatever
-// runs beside.
+// Each choice has its own seed, and the same seed gives the same answers while other requests run.
 func TestChoicesAndSeeds(t *testing.T) {
 	_, h := newServer(t, nil)
 	texts := func(body string) []string {
@@ -216,8 +215,8 @@ func TestChoicesAndSeeds(t *testing.T) {
 	}
 }
 
-// What changes logits reaches the runner: a token that is forced by its bias, or alone allowed,
-// is all that comes; a penalty of its presence brings others.
+// Options that change logits reach the runner: a large bias, or a single allowed token, leaves only
+// that token; penalties limit how often a token repeats.
 func TestAdjustedLogits(t *testing.T) {
 	_, h := newServer(t, nil)
 	for more, want := range map[string]string{
@@ -240,8 +239,8 @@ func TestAdjustedLogits(t *testing.T) {
 	}
 }
 
-// A stop string ends the answer before it, in the middle of a token or over several, and the
-// tokens behind it are not generated.
+// A stop string ends the answer before the string, also if it spans several tokens or ends within one,
+// and no tokens after it are generated.
 func TestStopStrings(t *testing.T) {
 	s, h := newServer(t, nil)
 	text := alone(t, s, "abc", 40)
@@ -271,12 +270,12 @@ func TestStopStrings(t *testing.T) {
 		t.Errorf("the runner counts ends %v, want 2 by stop", ends)
 	}
 	if n := s.o.Runner.Stats().Generated; n > 40+2*60 {
-		t.Errorf("%d tokens were generated behind stop strings", n)
+		t.Errorf("%d tokens were generated after stop strings", n)
 	}
 }
 
-// A stream has an event for each token, also for those that have no text of their own: parts of
-// characters, what may become a stop string, what may become a call of a tool.
+// A stream has an event for each token, also for tokens without text of their own: parts of characters,
+// possible starts of a stop string, and possible tool calls.
 func TestEventForEachToken(t *testing.T) {
 	_, h := newServer(t, nil)
 	const greedily = `"max_tokens": 40, "temperature": 0, "ignore_eos": true, "stream": true, "stream_options": {"include_usage": true}`
@@ -310,13 +309,13 @@ func TestEventForEachToken(t *testing.T) {
 				}
 			}
 		}
-		if status != http.StatusOK || said != 40 || ends != 1 || tokens < 40 || tokens > 41 { // the end may bring text that was held back
+		if status != http.StatusOK || said != 40 || ends != 1 || tokens < 40 || tokens > 41 { // the last event may have text that was held back
 			t.Errorf("%s: %d: %d events for %d tokens and %d ends\n%s", path, status, tokens, said, ends, answer)
 		}
 	}
 }
 
-// The metrics with vLLM's names count what the requests were.
+// The metrics with vLLM's names count the requests and their tokens.
 func TestMetrics(t *testing.T) {
 	c := metrics.New("pwc")
 	c.SetModel("tiny")
@@ -331,7 +330,7 @@ func TestMetrics(t *testing.T) {
 			t.Fatalf("%d: %s", status, answer)
 		}
 	}
-	// The observer hears of a step after the last answer of the step is sent: the gauges follow.
+	// The answer can be sent before the observer is told of the step, so wait for the gauges.
 	text := ""
 	await(t, "the step of the last request", func() bool {
 		a, err := http.Get(h.URL + "/metrics")
@@ -360,7 +359,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// What the server does not know or do is refused by name, all of it at once.
+// The server refuses unknown fields and unsupported values by name, all of one kind in one error.
 func TestRefusals(t *testing.T) {
 	_, h := newServer(t, func(o *Options) { o.MaxBody = 1000 })
 	const completions, chats = "/v1/completions", "/v1/chat/completions"
@@ -371,7 +370,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		{completions, `{"prompt": "a", "foo": 1, "bar": 2}`, 400, []string{`"bar"`, `"foo"`}},
 		{completions, `{"prompt": "a", "Prompt": "b"}`, 400, []string{`"Prompt"`}},
-		{completions, `{"prompt": "a", "prompt": "b"}`, 400, []string{"prompt stands twice"}},
+		{completions, `{"prompt": "a", "prompt": "b"}`, 400, []string{"prompt occurs twice"}},
 		{completions, `{"prompt": "a", "suffix": "b", "best_of": 3}`, 400, []string{"suffix", "best_of"}},
 		{completions, `{"prompt": "a", "stream_options": {"include_usage": true}}`, 400, []string{"stream_options without stream"}},
 		{completions, `{"prompt": "a", "temperature": 3}`, 400, []string{"temperature"}},
@@ -393,7 +392,7 @@ func TestRefusals(t *testing.T) {
 		{completions, `{"prompt": [400]}`, 400, []string{"256"}},
 		{completions, `{"prompt": {}}`, 400, []string{"prompt"}},
 		{completions, `{}`, 400, []string{"prompt is missing"}},
-		{completions, `[]`, 400, []string{"no JSON object"}},
+		{completions, `[]`, 400, []string{"not a JSON object"}},
 		{completions, `{`, 400, []string{"not JSON"}},
 		{completions, `{"prompt": "` + strings.Repeat("a", 1000) + `"}`, 413, []string{"1000 bytes"}},
 		{completions, `{"prompt": "a", "model": "other"}`, 404, []string{`"other"`, `"tiny"`}},
@@ -430,8 +429,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// A client that goes ends its requests; one that reads nothing holds nobody back and is cut
-// off; more requests than are allowed are refused; a drain waits, and then cancels.
+// A disconnect ends the requests of a client. A client that reads nothing delays no other. Requests
+// above MaxRequests are refused. A drain waits, and cancels requests when its context ends.
 func TestLifecycle(t *testing.T) {
 	s, h := newServer(t, func(o *Options) { o.MaxRequests, o.WriteTimeout = 2, time.Minute })
 	long := `{"prompt": "abc", "max_tokens": 190, "temperature": 0, "stream": true, "ignore_eos": true}`
@@ -451,9 +450,9 @@ func TestLifecycle(t *testing.T) {
 
 	stalled := open(context.Background()) // reads nothing
 	if status, answer := post(t, h, "/v1/completions", `{"prompt": "q", "max_tokens": 3}`); status != http.StatusOK {
-		t.Errorf("beside a client that stalls: %d %s", status, answer)
+		t.Errorf("while another client stalls: %d %s", status, answer)
 	}
-	await(t, "the request of a client that stalls", idle) // its answer waits in the connection
+	await(t, "the request of a client that stalls", idle) // the buffers of the connection hold its answer
 	stalled.Body.Close()
 	await(t, "the answers", func() bool { return len(s.slots) == 0 })
 
@@ -489,7 +488,7 @@ func TestLifecycle(t *testing.T) {
 	must(t, s.Drain(context.Background()))
 }
 
-// await polls until something holds: requests end at the next step.
+// await polls a condition, because requests end at the next step.
 func await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(time.Millisecond) {
@@ -499,8 +498,8 @@ func await(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// Answers carry the id of their request, in the header and in the body, unless it is not fit
-// for one.
+// An answer has the id of its request in the header and in the body, or a new id if that one is empty
+// or not valid.
 func TestRequestIDs(t *testing.T) {
 	var lines bytes.Buffer
 	_, h := newServer(t, func(o *Options) { o.Logger = slog.New(slog.NewJSONHandler(&lines, nil)) })

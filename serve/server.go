@@ -153,12 +153,12 @@ func (s *Server) begin(r *http.Request) (context.Context, func(), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.draining.Load() {
-		return nil, nil, &Error{Status: http.StatusServiceUnavailable, Type: "server_error", Code: "draining", Message: "the server ends; send the request to another one"}
+		return nil, nil, &Error{Status: http.StatusServiceUnavailable, Type: "server_error", Code: "draining", Message: "the server is shutting down; send the request to another one"}
 	}
 	select {
 	case s.slots <- struct{}{}:
 	default:
-		return nil, nil, &Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: "too_many_requests", Message: fmt.Sprintf("%d requests are answered already", s.o.MaxRequests)}
+		return nil, nil, &Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: "too_many_requests", Message: fmt.Sprintf("%d requests are running, which is the limit; send the request again later", s.o.MaxRequests)}
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), s.o.Timeout)
 	s.last++

@@ -21,7 +21,7 @@ import (
 	"pwc/runner"
 )
 
-// asked is a request of the soak, and the text that it gets alone.
+// asked is a request of the soak, and the answer to it while no other request runs.
 type asked struct {
 	fields, want string
 }
@@ -44,10 +44,10 @@ func requests(t *testing.T, s *Server) []asked {
 	return out
 }
 
-// outcomes counts what clients met.
+// outcomes counts the outcomes of the clients' requests.
 type outcomes struct{ complete, cut, refused, gone, stalled, garbage, large atomic.Int64 }
 
-// all reports whether each of them was met.
+// all reports whether each outcome occurred.
 func (o *outcomes) all() bool {
 	for _, n := range []*atomic.Int64{&o.complete, &o.cut, &o.refused, &o.gone, &o.stalled, &o.garbage, &o.large} {
 		if n.Load() == 0 {
@@ -57,10 +57,10 @@ func (o *outcomes) all() bool {
 	return true
 }
 
-// TestSoak has servers come and go over one runner, each drained amid its requests. Clients
-// ask, vanish, stall, send garbage and too much. Each answer is the one that its request gets
-// alone, or begins like it where the drain cut it off, and nothing is left. CI gives it more
-// seconds with PWC_SOAK.
+// TestSoak starts servers on one runner, one after the other, and drains each while requests run.
+// Clients ask, disconnect, stall, send garbage and send too much. An answer must equal the answer
+// without other requests, or be a prefix of it if the drain cancels it. At the end no request, block
+// or goroutine may be left. PWC_SOAK sets the number of seconds; CI gives it more.
 func TestSoak(t *testing.T) {
 	seconds := 2.0
 	if text := os.Getenv("PWC_SOAK"); text != "" {
@@ -110,7 +110,7 @@ func soakRound(t *testing.T, o Options, all []asked, met *outcomes, round uint64
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	h := &http.Server{Handler: s, ReadTimeout: 2 * time.Second, ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-		_ = c.(*net.TCPConn).SetWriteBuffer(4096) // so that a client that reads nothing is felt
+		_ = c.(*net.TCPConn).SetWriteBuffer(4096) // so that writes to a client that reads nothing block
 		return ctx
 	}}
 	var serving, clients sync.WaitGroup
@@ -132,7 +132,7 @@ func soakRound(t *testing.T, o Options, all []asked, met *outcomes, round uint64
 		time.Sleep(time.Millisecond)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-	_ = s.Drain(ctx) // may end before all answers do: these are cut off
+	_ = s.Drain(ctx) // cancels the requests that still run after 20 ms
 	cancel()
 	ended.Store(true)
 	must(t, h.Close())
@@ -141,7 +141,7 @@ func soakRound(t *testing.T, o Options, all []asked, met *outcomes, round uint64
 	transport.CloseIdleConnections()
 }
 
-// client behaves in the ways of the soak.
+// client sends the requests of the soak.
 type client struct {
 	t       *testing.T
 	http    *http.Client
@@ -152,7 +152,7 @@ type client struct {
 
 const drainingCode = `"code":"draining"`
 
-// ask sends a request, whole or as a stream, and holds the answer to the one alone.
+// ask sends a request, for one answer or a stream, and compares the answer with the expected one.
 func (c *client) ask(rng *rand.Rand) {
 	q := c.all[rng.IntN(len(c.all))]
 	stream := rng.IntN(2) == 0
@@ -192,7 +192,7 @@ func (c *client) ask(rng *rand.Rand) {
 	}
 }
 
-// dial opens a connection that ends with the round.
+// dial opens a connection with a deadline.
 func (c *client) dial() (*net.TCPConn, bool) {
 	conn, err := net.DialTimeout("tcp", c.address, time.Second)
 	if err != nil {
@@ -227,7 +227,7 @@ func (c *client) vanish(rng *rand.Rand) {
 	c.met.gone.Add(1)
 }
 
-// stall asks for much, reads nothing, and waits until the server gives the client up.
+// stall asks for much, and reads nothing for longer than the server's WriteTimeout.
 func (c *client) stall(*rand.Rand) {
 	conn, ok := c.dial()
 	if !ok {
@@ -241,7 +241,8 @@ func (c *client) stall(*rand.Rand) {
 	c.met.stalled.Add(1)
 }
 
-// garbage sends what is no HTTP, no JSON or only a part, and takes whatever comes.
+// garbage sends noise, a body that is not JSON, a part of a body, or invalid values. Any answer but 200
+// and 500 is right.
 func (c *client) garbage(rng *rand.Rand) {
 	conn, ok := c.dial()
 	if !ok {
@@ -257,7 +258,7 @@ func (c *client) garbage(rng *rand.Rand) {
 	case 0:
 		text = postText(text, len(text))
 	case 1:
-		text = postText(`{"prompt": "abc"`, 500) // and no more comes
+		text = postText(`{"prompt": "abc"`, 500) // shorter than its Content-Length
 	case 2:
 		body := `{"prompt": [[1, 2], [-7]], "max_tokens": 1e9}`
 		text = postText(body, len(body))

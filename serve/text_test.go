@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Calls of tools are told from text, in the forms of Hermes and Qwen, Llama 3 and Mistral,
-// however the answer is cut. What only looks like a call stays text.
+// toolReader separates tool calls in the formats of Hermes and Qwen, Llama 3 and Mistral from text, for
+// any division of the answer into parts. Text that only begins like a call stays text.
 func TestTools(t *testing.T) {
 	for _, c := range []struct {
 		answer, text string

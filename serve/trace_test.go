@@ -11,8 +11,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 )
 
-// A request is a span below its client's, each of its choices a span below it, with what they
-// took; no text of them is in any. Requests that are refused have none.
+// The span of a request is a child of its client's span, and has a child for each choice, with times.
+// No span has text of prompts or answers. Refused requests have no span.
 func TestSpans(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	provider := sdk.NewTracerProvider(sdk.WithSpanProcessor(spans))
