@@ -399,8 +399,8 @@ func (k *kernel) run(part int64, l *lane) {
 	}
 }
 
-// row runs all phases over columns [c0, c1) of a row. It returns false if the context of the
-// stream has ended, and the row is not done.
+// row runs all phases over columns [c0, c1) of a row. It returns false if the lane must stop (spend): the
+// row is not done.
 func (k *kernel) row(r, c0, c1 int64, l *lane) bool {
 	if l.spend(k.work) {
 		return false

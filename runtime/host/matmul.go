@@ -162,8 +162,8 @@ func (mm *matMul) run(k *kernel, part int64, l *lane) {
 }
 
 // sums puts the sums of the rows of A at s.at and cols rows of B from address b0
-// on into s.c, row by row. It returns false if the context of the stream has ended, and the
-// sums are not done.
+// on into s.c, row by row. It returns false if the lane must stop (spend): the sums are
+// not done.
 func (mm *matMul) sums(l *lane, b0 int64, cols int) bool {
 	s := &l.mat
 	rows := len(s.at)
