@@ -1,9 +1,11 @@
 package archtest
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -42,26 +44,29 @@ func readGlossary(t *testing.T) []term {
 // qualifier is an explanation after a term that has two meanings: "step (of a runner)".
 var qualifier = regexp.MustCompile(` \(.*\)$`)
 
-// TestGlossary: each entry is defined once, occurs outside of the glossary, and names
-// something that exists.
+// TestGlossary: each entry is defined once and occurs outside of the glossary, and its Go names are declared.
 func TestGlossary(t *testing.T) {
 	list := readGlossary(t)
 	if len(list) < 50 || len(list) > maxTerms {
-		t.Errorf("the glossary has %d entries, want 50 to %d", len(list), maxTerms)
+		t.Errorf("docs/glossary.md has %d entries, want 50 to %d", len(list), maxTerms)
 	}
-	used := strings.ToLower(words(t))
+	var used strings.Builder
+	for _, d := range documents(t) {
+		used.WriteString(strings.ToLower(d.words) + "\n")
+	}
+	all := used.String()
 	packages := map[string]map[string]bool{}
 	seen := map[string]bool{}
 	for _, e := range list {
 		if seen[e.name] {
-			t.Errorf("%s is defined twice", e.name)
+			t.Errorf("docs/glossary.md defines %s twice", e.name)
 		}
 		seen[e.name] = true
 		if e.definition == "" || len(e.types) == 0 {
-			t.Errorf("%s has no definition, or no name in Go", e.name)
+			t.Errorf("docs/glossary.md: %s has no definition, or no name in Go", e.name)
 		}
-		if !strings.Contains(used, strings.ToLower(qualifier.ReplaceAllString(e.name, ""))) {
-			t.Errorf("%s occurs neither in the code nor in a document", e.name)
+		if !strings.Contains(all, strings.ToLower(qualifier.ReplaceAllString(e.name, ""))) {
+			t.Errorf("docs/glossary.md: %s occurs neither in the code nor in another document", e.name)
 		}
 		for _, name := range e.types {
 			folder, ident := splitName(name)
@@ -69,7 +74,7 @@ func TestGlossary(t *testing.T) {
 				packages[folder] = declared(t, folder)
 			}
 			if !packages[folder][ident] {
-				t.Errorf("%s: there is no %s in %s", e.name, ident, folder)
+				t.Errorf("docs/glossary.md: %s: there is no %s in %s", e.name, ident, folder)
 			}
 		}
 	}
@@ -82,74 +87,128 @@ func splitName(name string) (folder, ident string) {
 	return name[:slash] + last, ident
 }
 
-// words returns the text of all documents and Go files with single spaces, so that what
-// stands on two lines, of a comment too, is found.
-func words(t *testing.T) string {
-	t.Helper()
-	all := strings.Join(strings.Fields(strings.Join(texts(t), "\n")), " ")
-	return strings.ReplaceAll(all, " // ", " ")
+// document is a Go file or a document.
+type document struct {
+	name  string // from the module's root
+	words string // the text with single spaces and without // between words: phrases are found across lines
 }
 
-// texts returns the Go files that are no tests and the documents, without the glossary.
-func texts(t *testing.T) []string {
+// documents returns the Go files that goFiles returns, and the documents without the glossary.
+func documents(t *testing.T) []document {
 	t.Helper()
-	var list []string
+	var list []document
+	add := func(name, text string) {
+		words := strings.Join(strings.Fields(text), " ")
+		list = append(list, document{name, strings.ReplaceAll(words, " // ", " ")})
+	}
 	for _, f := range goFiles(t) {
-		list = append(list, f.text)
+		add(f.name, f.text)
 	}
 	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
 		files, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range files {
-			text, err := os.ReadFile(name)
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name, err := filepath.Rel(root, file)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if filepath.Base(name) != "glossary.md" {
-				list = append(list, string(text))
+				add(filepath.ToSlash(name), string(text))
 			}
 		}
 	}
 	return list
 }
 
-// TestRetiredNames: no name or phrase that was given up is back.
+// retired is an entry of testdata/retired.txt.
+type retired struct {
+	line  int
+	name  string // a qualified identifier, or a phrase in quotes
+	today string // the name to use; may be empty
+}
+
+// parseRetired returns the entries of the text of testdata/retired.txt.
+func parseRetired(text string) []retired {
+	var list []retired
+	for i, line := range strings.Split(text, "\n") {
+		name, today, _ := strings.Cut(line, "  #")
+		name = strings.TrimSpace(name)
+		if name != "" && !strings.HasPrefix(name, "#") {
+			list = append(list, retired{i + 1, name, strings.TrimSpace(today)})
+		}
+	}
+	return list
+}
+
+// phrase returns the phrase, or false for an identifier.
+func (r retired) phrase() (string, bool) {
+	phrase, ok := strings.CutPrefix(r.name, `"`)
+	return strings.TrimSuffix(phrase, `"`), ok
+}
+
+// fault returns the error for a retired name in a file or folder.
+func (r retired) fault(where string) string {
+	what := fmt.Sprintf("%s has %s, which is retired (internal/archtest/testdata/retired.txt:%d)", where, r.name, r.line)
+	if r.today != "" {
+		what += ": write " + r.today
+	}
+	return what
+}
+
+// TestRetiredNames: no retired identifier is declared, and no retired phrase is in a document or Go file.
 func TestRetiredNames(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("testdata", "retired.txt"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	used := words(t)
+	all := documents(t)
 	packages := map[string]map[string]bool{}
 	names, phrases := 0, 0
-	for line := range strings.Lines(string(text)) {
-		line, _, _ = strings.Cut(line, "  #")
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		if phrase, ok := strings.CutPrefix(line, `"`); ok {
+	for _, r := range parseRetired(string(text)) {
+		if phrase, ok := r.phrase(); ok {
 			phrases++
-			if strings.Contains(used, strings.TrimSuffix(phrase, `"`)) {
-				t.Errorf("the phrase %s was given up", line)
+			for _, d := range all {
+				if strings.Contains(d.words, phrase) {
+					t.Error(r.fault(d.name))
+				}
 			}
 			continue
 		}
 		names++
-		folder, ident := splitName(line)
+		folder, ident := splitName(r.name)
 		if ident == "" {
-			t.Errorf("%s is no qualified identifier", line)
+			t.Errorf("testdata/retired.txt:%d: %s is no qualified identifier, such as ir/dim.Dim", r.line, r.name)
 		}
 		if packages[folder] == nil {
 			packages[folder] = declared(t, folder)
 		}
 		if packages[folder][ident] {
-			t.Errorf("%s was given up", line)
+			t.Error(r.fault("folder " + folder))
 		}
 	}
 	if names < 10 || phrases == 0 {
-		t.Errorf("%d names and %d phrases; the file must be wrong", names, phrases)
+		t.Errorf("testdata/retired.txt has %d names and %d phrases, want at least 10 and 1", names, phrases)
+	}
+}
+
+// TestRetiredFaults: the error has the place, the retired name, its line in retired.txt and the name to use.
+func TestRetiredFaults(t *testing.T) {
+	list := parseRetired("# Names.\n\ncompile.Chains  # compile.VerticalFuser\n\"GPU at hand\"\n")
+	var got []string
+	for _, r := range list {
+		got = append(got, r.fault("ir/op.go"))
+	}
+	want := []string{
+		"ir/op.go has compile.Chains, which is retired (internal/archtest/testdata/retired.txt:3): write compile.VerticalFuser",
+		"ir/op.go has \"GPU at hand\", which is retired (internal/archtest/testdata/retired.txt:4)",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
