@@ -1,7 +1,9 @@
 package hf_test
 
 import (
+	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -18,8 +20,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the modules in testdata")
 
-// TestSnapshots imports the config.json of each case with its options ("dtype=f32 tokens=64 block=8") and compares the
-// module's text.
+// TestSnapshots imports the config.json of each case with its options (parseOptions), and compares the text of the
+// module with module.ir. The text must not change if it is parsed and printed again.
 func TestSnapshots(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(paths) == 0 {
@@ -41,7 +43,9 @@ func TestSnapshots(t *testing.T) {
 			}
 			var options hf.Options
 			if f := files["options"]; f != nil {
-				options = parseOptions(t, string(f.Data))
+				if options, err = parseOptions(string(f.Data)); err != nil {
+					t.Fatal(err)
+				}
 			}
 			m, err := hf.Builtin().Import(config.Data, options)
 			if err != nil {
@@ -69,31 +73,46 @@ func TestSnapshots(t *testing.T) {
 	}
 }
 
-func parseOptions(t *testing.T, text string) hf.Options {
-	t.Helper()
+// parseOptions reads options such as "dtype=f32 tokens=64 block=8".
+func parseOptions(text string) (hf.Options, error) {
 	var o hf.Options
 	for _, field := range strings.Fields(text) {
 		key, value, _ := strings.Cut(field, "=")
-		n, err := strconv.ParseInt(value, 10, 64)
+		var err error
 		switch key {
 		case "dtype":
-			o.DType, _ = dtype.Parse(value)
-			err = nil
+			var ok bool
+			if o.DType, ok = dtype.Parse(value); !ok {
+				err = errors.New("not the name of a dtype")
+			}
 		case "tokens":
-			o.MaxTokens = n
+			o.MaxTokens, err = strconv.ParseInt(value, 10, 64)
 		case "block":
-			o.BlockSize = n
+			o.BlockSize, err = strconv.ParseInt(value, 10, 64)
 		case "context":
-			o.Context = n
+			o.Context, err = strconv.ParseInt(value, 10, 64)
 		case "weights":
 			o.Weights = value
-			err = nil
 		default:
-			t.Fatalf("option %s", key)
+			err = errors.New("unknown key, want dtype, tokens, block, context or weights")
 		}
 		if err != nil {
-			t.Fatal(err)
+			return o, fmt.Errorf("options: %q: %w", field, err)
 		}
 	}
-	return o
+	return o, nil
+}
+
+// TestSnapshotOptions: options of a case that are wrong are an error, so the case does not run with others.
+func TestSnapshotOptions(t *testing.T) {
+	for text, want := range map[string]string{
+		"dtype=f23":   `options: "dtype=f23": not the name of a dtype`,
+		"dtype":       `options: "dtype": not the name of a dtype`,
+		"tokens=many": `options: "tokens=many": strconv.ParseInt: parsing "many": invalid syntax`,
+		"ranks=2":     `options: "ranks=2": unknown key, want dtype, tokens, block, context or weights`,
+	} {
+		if _, err := parseOptions(text); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
 }
