@@ -7,8 +7,9 @@ import (
 	"pwc/ir/dtype"
 )
 
-// loader returns a function that reads element i of a float tensor as float32
-// (exact for all three dtypes), and the number of elements; nil for others.
+// loader returns a function that reads element i of a tensor of f32, bf16 or f16 as float32, which is
+// exact, and the number of elements. For other dtypes it returns nil and 0. x.data must be the whole
+// tensor: loader does not read x.parts.
 func loader(x tensor) (func(i int64) float32, int64) {
 	d := x.data
 	switch x.dt {

@@ -67,7 +67,7 @@ func (b *Backend) lowerGEMMChain(p *fusion.Plan) (compile.Code, error) {
 // loweredChain is a GEMM→norm→GEMM chain with the code of its norm.
 type loweredChain struct {
 	*fusion.GEMMChain
-	norm compile.Step // with the epilogue of the first GEMM before it
+	norm compile.Step // one launch: the epilogue of the first GEMM, then the norm
 }
 
 // join returns the variants that run a variant of the first GEMM, then one of the rest. If the library

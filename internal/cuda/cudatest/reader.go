@@ -65,7 +65,7 @@ func (r *Reader) check(err error) {
 	}
 }
 
-// Read enqueues, or records, reading a buffer, but for what is left of 16 bytes.
+// Read enqueues a read of a buffer, or records it in a capture. It leaves out the last Size%16 bytes.
 func (r *Reader) Read(b device.Buffer) error {
 	if err := r.call.SetBuffer(0, b); err != nil {
 		return err

@@ -8,8 +8,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// TestReader reads buffers that do not come out even: an emulated device fails the test
-// for what lies outside of them.
+// TestReader reads buffers whose words of 16 bytes do not divide evenly among the kernel's threads. An
+// emulated device fails the test if the kernel reads outside of a buffer.
 func TestReader(t *testing.T) {
 	dev := Open(t, fake.Options{})
 	stream, err := dev.NewStream()

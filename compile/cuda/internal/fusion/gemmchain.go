@@ -7,14 +7,15 @@ import (
 	"pwc/compile/loop"
 )
 
-// GEMMChain is a fused GEMM→norm→GEMM chain. If the library routine computes the first GEMM, its
-// epilogue, such as the addition of a residual, runs in the launch of the norm.
+// GEMMChain is a GEMM, a norm and a GEMM whose variants are chosen together. If the library routine
+// computes the first GEMM, and the variant of the rest begins with a launch of the norm alone, the
+// pointwise epilogue of the first GEMM, such as the addition of a residual, runs in this launch.
 type GEMMChain struct {
 	GEMM *loop.Kernel  // the first GEMM
 	Call *library.Call // the first GEMM by the library routine
 	Rest *Plan         // of the chain without the first GEMM
-	Norm *loop.Kernel  // the norm, with the epilogue of the first GEMM before it
-	Args []int32       // the chain's arguments that Norm's are; the last is the routine's temp
+	Norm *loop.Kernel  // one kernel: the epilogue of the first GEMM, then the norm
+	Args []int32       // for each argument of Norm its index in the chain; the last, len(Chain.Same), is the routine's temp
 }
 
 // matchGEMMChain returns the GEMM→norm→GEMM chain that c is, or nil.
