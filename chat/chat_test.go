@@ -121,18 +121,21 @@ func TestLimits(t *testing.T) {
 		{"{% for i in range(100000000) %}{% endfor %}", hello, ErrLimit},
 		{"{% for i in range(1, 2, 0) %}{% endfor %}", hello, ErrTemplate},
 		{"{{ raise_exception('no') }}", hello, ErrRefused},
+		{`{{ raise_exception('') }}`, hello, ErrRefused},
+		{`{{ raise_exception() }}`, hello, ErrRefused},
 		{"{% for m in messages %}", hello, ErrTemplate},
 		{"{% if 'x %}", hello, ErrTemplate},
 		{"{{ open('/etc/passwd') }}", hello, ErrTemplate},
 		{strings.Repeat(" ", MaxSource+1), hello, ErrTemplate},
 	} {
-		if _, err := render(t, c.source, c.messages); !errors.Is(err, c.want) {
+		_, err := render(t, c.source, c.messages)
+		if !errors.Is(err, c.want) || c.want == ErrRefused && errors.Is(err, ErrTemplate) {
 			t.Errorf("%.60s: %v, want %v", c.source, err, c.want)
 		}
 	}
 	for _, messages := range []string{"", "[]", "{}", "[1", `[{"a": 1}] 2`, strings.Repeat("[", 1000)} {
-		if _, err := render(t, "x", messages); err == nil {
-			t.Errorf("messages %.20q were taken", messages)
+		if _, err := render(t, "x", messages); !errors.Is(err, ErrConversation) {
+			t.Errorf("messages %.20q: %v, want %v", messages, err, ErrConversation)
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())

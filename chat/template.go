@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,6 +26,9 @@ var (
 	// ErrTemplate: a template, or the tokenizer_config.json that contains it, cannot be parsed, or the
 	// template failed.
 	ErrTemplate = errors.New("chat: the template cannot be used")
+	// ErrConversation: the messages, the tools or an extra value of a conversation are no valid JSON, are
+	// nested too deep or have a number that is out of range, or the messages are no list with elements.
+	ErrConversation = errors.New("chat: the conversation is invalid")
 	// ErrRefused: the template refused the conversation (raise_exception), because it is invalid
 	// for this model.
 	ErrRefused = errors.New("chat: the template refuses the conversation")
@@ -72,8 +76,8 @@ type Conversation struct {
 }
 
 // Render returns the prompt of a conversation. The template writes the model's first token, so
-// encode the prompt without surrounding tokens. Errors match [ErrRefused], [ErrLimit] or
-// [ErrTemplate]. If ctx ends, loops end with its error.
+// encode the prompt without surrounding tokens. Errors match [ErrConversation], [ErrRefused],
+// [ErrLimit] or [ErrTemplate]. If ctx ends, loops end with its error.
 func (t *Template) Render(ctx context.Context, c Conversation) (string, error) {
 	values := map[string]jinja.Value{"add_generation_prompt": jinja.NewBool(c.Generate), "tools": jinja.None(), "documents": jinja.None()}
 	for name, text := range t.tokens {
@@ -82,21 +86,21 @@ func (t *Template) Render(ctx context.Context, c Conversation) (string, error) {
 	for name, text := range c.Extra {
 		v, err := parseValue(text)
 		if err != nil {
-			return "", fmt.Errorf("chat: %s: %w", name, err)
+			return "", fmt.Errorf("%w: %s: %w", ErrConversation, name, err)
 		}
 		values[name] = v
 	}
 	messages, err := parseValue(c.Messages)
 	switch {
 	case err != nil:
-		return "", fmt.Errorf("chat: messages: %w", err)
+		return "", fmt.Errorf("%w: messages: %w", ErrConversation, err)
 	case !messages.IsList() || messages.AsList().Len() == 0:
-		return "", errors.New("chat: messages: want a list of at least one message")
+		return "", fmt.Errorf("%w: messages: want a list of at least one message", ErrConversation)
 	}
 	values["messages"] = messages
 	if c.Tools != nil {
 		if values["tools"], err = parseValue(c.Tools); err != nil {
-			return "", fmt.Errorf("chat: tools: %w", err)
+			return "", fmt.Errorf("%w: tools: %w", ErrConversation, err)
 		}
 	}
 	run := &run{ctx: ctx, now: c.Now}
@@ -187,13 +191,12 @@ func (r *run) leave([]jinja.Value, map[string]jinja.Value) (jinja.Value, error) 
 
 func (r *run) raise(args []jinja.Value, _ map[string]jinja.Value) (jinja.Value, error) {
 	switch {
-	case len(args) == 0:
-		r.refused = "no reason is given"
-	case args[0].IsString():
+	case len(args) > 0 && args[0].IsString():
 		r.refused = args[0].AsString() // String adds quotes
-	default:
+	case len(args) > 0:
 		r.refused = args[0].String()
 	}
+	r.refused = cmp.Or(r.refused, "no reason is given")
 	return jinja.Undefined(), ErrRefused
 }
 

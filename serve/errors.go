@@ -35,6 +35,8 @@ func asError(err error) *Error {
 		return own
 	case errors.Is(err, runner.ErrRequest):
 		return badRequest("", "%v", err)
+	case errors.Is(err, chat.ErrConversation):
+		return badRequest("", "%v", err)
 	case errors.Is(err, chat.ErrRefused), errors.Is(err, chat.ErrLimit):
 		return badRequest("messages", "%v", err)
 	case errors.Is(err, runner.ErrClosed):

@@ -400,6 +400,8 @@ func TestRefusals(t *testing.T) {
 		{chats, `{"messages": [{"content": "a"}]}`, 400, []string{"messages[0]", "role"}},
 		{chats, `{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}`, 400, []string{"image_url"}},
 		{chats, `{"messages": [{"role": "bad", "content": "a"}]}`, 400, []string{"no such role"}},
+		{chats, `{"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"x": 1e400}}`, 400, []string{"the conversation is invalid: x: "}},
+		{chats, `{"messages": [{"role": "user", "content": "a"}], "tools": ` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + `}`, 400, []string{"tools: nested more than 100 deep"}},
 		{chats, `{"messages": [{"role": "user", "content": "a"}], "response_format": {"type": "json_object"}, "top_logprobs": 2}`, 400, []string{"response_format", "top_logprobs without logprobs"}},
 		{chats, `{"messages": [{"role": "user", "content": "a"}], "logprobs": true, "top_logprobs": 21}`, 400, []string{"top_logprobs: 21"}},
 		{completions, `{"prompt": "a", "logprobs": -1}`, 400, []string{"logprobs: -1"}},
