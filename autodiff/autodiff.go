@@ -1,12 +1,11 @@
 // Package autodiff makes gradients: reverse-mode differentiation of functions of the IR.
-// What it makes is IR again, which is verified, printed, compiled and captured like any
-// other. One table has the rule of every op ([Rule]); the conventions at ties and bounds
-// are PyTorch's.
+// The result is IR, which is verified, printed, compiled and captured like other IR. One
+// table has the rule of every op ([Rule]); the conventions at ties and bounds are PyTorch's.
 //
 // A cotangent has the type of its value. A rule computes in f32 and rounds once to the
-// dtype of the operand; matrix products keep the dtype of their operands, as in the forward.
+// dtype of the operand; GEMMs keep the dtype of their operands, as in the forward.
 // Cotangents of a value with several uses are added in its dtype. Sums over repeated
-// indices are matrix products and reductions, so they are deterministic.
+// indices are GEMMs or a scatter that adds in order, so they are deterministic.
 package autodiff
 
 import (
@@ -18,13 +17,13 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Save is the choice between save or recompute: which values of the forward the backward is
-// given, and which ones it computes again.
+// Save is the choice between save or recompute: it selects the values of the forward that are
+// saved for the backward. The backward recomputes the others.
 type Save uint8
 
 const (
 	// SaveAuto saves the fewest bytes with which the backward repeats only pointwise ops,
-	// layout ops, creations and draws (a minimum cut). Products and reductions are saved.
+	// layout ops, creations and draws (a minimum cut). It repeats no GEMM, attention or reduction.
 	SaveAuto Save = iota
 	// SaveAll saves every value that the backward reads, except constants and random
 	// numbers, which are drawn again.
@@ -43,7 +42,7 @@ type Options struct {
 	Custom map[string]Custom
 }
 
-// Plan says what is kept between forward and backward.
+// Plan has the values that are saved between forward and backward.
 type Plan struct {
 	Saved      []Saved
 	Bytes      int64 // of Saved at the upper bounds of all symbols; math.MaxInt64 if it is larger
@@ -52,14 +51,14 @@ type Plan struct {
 
 // Saved is a value that the forward returns and the backward takes.
 type Saved struct {
-	Result int     // which result of the forward it is; below the function's own count, it is a result of the function
+	Result int     // index among the forward's results; if less than F's number of results, it is a result of F
 	Type   ir.Type // dtype and extents
 	Op     string  // the op that computes it
 	Loc    string  // its place in the model
-	Bytes  int64   // at the upper bounds of all symbols; 0 for a result of the function
+	Bytes  int64   // at the upper bounds of all symbols; 0 for a result of F
 }
 
-// Derivative is what [Gradients] makes of @F.
+// Derivative is the result of [Gradients] for function @F.
 type Derivative struct {
 	// Module has the declarations of the module, @F.forward and @F.backward.
 	Module *ir.Module
@@ -75,12 +74,13 @@ type Derivative struct {
 	// Outputs are the indices of F's results that have a cotangent, in the order of the
 	// parameters of Backward.
 	Outputs []int
-	// Targets are the values that gradients are taken by, in the order of Backward's results.
+	// Targets are the values with respect to which gradients are taken, in the order of
+	// Backward's results.
 	Targets []Target
 	Plan    Plan
 }
 
-// Target is a value that a gradient is taken by.
+// Target is a value with respect to which a gradient is taken.
 type Target struct {
 	Kind    ir.ValueKind // ParamValue, WeightValue or StateValue
 	Index   int          // among F's parameters, or the module's weights or states
@@ -120,7 +120,7 @@ func Joint(m *ir.Module, function string, wrt []string, o Options) (*ir.Module, 
 	return j.gradient()
 }
 
-// targets looks the names up and refuses what has no gradient.
+// targets returns the values of the names. Values that are not floats are errors.
 func targets(m *ir.Module, f *ir.Func, names []string) ([]Target, error) {
 	var out []Target
 	var errs ir.ErrorList
@@ -197,7 +197,7 @@ func declare(m *ir.Module) *ir.Builder {
 		b.Extern(e)
 	}
 	for _, w := range m.Weights {
-		own := *w // the builder writes attributes in their canonical order; m stays as it is
+		own := *w // a copy, because the builder reorders attributes
 		own.Expr = cloneExpr(w.Expr)
 		b.AddWeight(&own)
 	}
@@ -267,7 +267,7 @@ func (c *copier) param(v ir.Value) {
 	c.fb.Place(c.to[v], info.Placements...)
 }
 
-// node emits n. With again, its random numbers are those that were drawn before.
+// node emits n. With again, it draws the same random numbers again (redraw=true).
 func (c *copier) node(n *ir.Node, again bool) {
 	c.fb.SetOrigin(n.Origin)
 	args := make([]ir.Value, len(n.Args))

@@ -20,18 +20,18 @@ type Custom struct {
 	Gradient func(c *CustomCall) ([]ir.Value, error)
 }
 
-// CustomCall is a call of a custom op, for the author of its gradient. Values belong to
-// Builder, in the function that is being made. Those of the forward have the contents that the
-// call read or left: what is written over since is copied or saved.
+// CustomCall is a call of a custom op, for the author of its gradient. Values belong to the
+// function of Builder. Args, Results and Written have the contents that they had at the call,
+// even if the function overwrites them later.
 type CustomCall struct {
 	Builder *ir.FuncBuilder
 	Node    *ir.Node // of the differentiated function, for attributes
 
 	Args    []ir.Value // operands as the call read them
-	Results []ir.Value // what it returned
-	Written []ir.Value // by operand: what it left there; ir.NoValue where the operand is not mut
+	Results []ir.Value // results of the call
+	Written []ir.Value // by operand: its contents after the call; ir.NoValue if the operand is not mut
 
-	// Wants says by operand whether its cotangent is needed.
+	// Wants tells by operand whether its cotangent is needed.
 	Wants []bool
 
 	// Grads are the cotangents of Results: zeros if a result does not contribute to the loss,
@@ -74,7 +74,7 @@ func (j *joint) custom(n *ir.Node) *Custom {
 	return nil
 }
 
-// call differentiates a call by the gradient that the op brought.
+// call differentiates a call by the op's custom gradient.
 func (s *step) call(c *Custom) error {
 	call := &CustomCall{Builder: s.fb, Node: s.n}
 	for i, a := range s.n.Args {

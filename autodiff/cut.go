@@ -126,7 +126,7 @@ func (g *flow) push(a, sink int, limit int64) int64 {
 	return 0
 }
 
-// reaching returns the nodes from which the sink can be reached through edges with room.
+// reaching returns the nodes from which the sink can be reached through edges with capacity left.
 func (g *flow) reaching(sink int) []bool {
 	out := make([]bool, len(g.next))
 	out[sink] = true

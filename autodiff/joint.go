@@ -23,9 +23,9 @@ type joint struct {
 	seeds   []ir.Value            // their cotangents
 	outs    []ir.Value            // F's results
 	results []ir.Value            // the gradients
-	copies  map[ir.Value]ir.Value // of F's values that are overwritten: their copies
-	frozen  map[ir.Value]ir.Value // the same by the joint's values
-	isCopy  map[ir.Value]bool     // the copies
+	copies  map[ir.Value]ir.Value // by value of F that is overwritten: its copy
+	frozen  map[ir.Value]ir.Value // the same copies by value of the joint
+	isCopy  map[ir.Value]bool     // by value of the joint
 
 	active []bool                // by value of F: a float that depends on a target
 	grads  map[ir.Value]ir.Value // by value of F: the cotangent so far
@@ -63,9 +63,9 @@ func differentiate(m *ir.Module, function string, wrt []string, custom map[strin
 	return j, nil
 }
 
-// forward emits F. A value that a node overwrites is copied before, since the backward may
-// read it; so is what F leaves in states and mut parameters, which others may write before the
-// backward runs.
+// forward emits F. It copies a value before a node overwrites it, since the backward may read
+// it. It also copies the last contents of states and mut parameters that F writes, since other
+// functions may write them before the backward runs.
 func (j *joint) forward() {
 	for _, p := range j.f.Params {
 		j.param(p)
@@ -99,7 +99,7 @@ func (j *joint) forward() {
 	}
 }
 
-// copy copies a value of F that is written over after.
+// copy copies a value of F that is overwritten later.
 func (j *joint) copy(v ir.Value) {
 	c := j.reshape(j.value(v), j.f.Type(v).Shape...)
 	j.copies[v], j.frozen[j.value(v)], j.isCopy[c] = c, c, true
@@ -218,7 +218,7 @@ func (j *joint) backward() {
 		}
 		if j.targets[k].Reached = g != ir.NoValue; g == ir.NoValue {
 			g = j.zeros(t.Type)
-		} else { // a value of its own: it may be a cotangent, or the gradient of another target
+		} else { // a separate value, because g may be a cotangent or the gradient of another target
 			g = j.reshape(g, t.Type.Shape...)
 		}
 		j.fb.SetName(g, fmt.Sprintf("grad_in%d", k))
@@ -237,7 +237,7 @@ func (j *joint) reshape(x ir.Value, shape ...dim.Dim) ir.Value {
 	return j.fb.Op1("reshape", []ir.Value{x}, ir.DimsAttr("shape", shape...))
 }
 
-// saved returns a value of F as the backward may read it: what it was when the node of F read it.
+// saved returns the value that the backward reads for a value of F: its copy if it is overwritten.
 func (j *joint) saved(v ir.Value) ir.Value {
 	if c, ok := j.copies[v]; ok {
 		return c
@@ -245,8 +245,8 @@ func (j *joint) saved(v ir.Value) ir.Value {
 	return j.value(v)
 }
 
-// live marks the nodes of the joint that the values need, and those that write states and
-// mut parameters or have other effects, of F's nodes, where effects are wanted.
+// live marks the nodes of the joint that the values need. With effects, it also marks nodes that
+// write states and mut parameters, and extern ops with effects.
 func (j *joint) live(effects bool, values ...ir.Value) []bool {
 	f := j.fb.Func()
 	need := make([]bool, len(f.Values))

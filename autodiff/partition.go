@@ -51,8 +51,8 @@ func (j *joint) read(v ir.Value) ir.Value {
 	return v
 }
 
-// computed reports whether a node of the forward computes v. The backward has what no node
-// computes: parameters, weights and states that F does not write, and literals.
+// computed reports whether a node of the forward computes v. Other values are available in the
+// backward: parameters, weights and states that F does not write, and literals.
 func (j *joint) computed(v ir.Value) bool {
 	i := j.fb.Func().Values[v].Node
 	return i >= 0 && int(i) < j.primal
@@ -72,7 +72,7 @@ func (j *joint) bytes(v ir.Value) int64 {
 	return n
 }
 
-// split emits the two functions, for the values that are saved.
+// split emits the two functions. kept are the saved values.
 func (j *joint) split(d *Derivative, kept []ir.Value, live []bool) error {
 	b := j.declare()
 	j.emitForward(b, d, kept)
@@ -90,7 +90,7 @@ func (j *joint) split(d *Derivative, kept []ir.Value, live []bool) error {
 	return nil
 }
 
-// emitForward emits F with the values that are kept among its results, and plans their bytes.
+// emitForward emits F with the saved values as additional results, and adds them to the plan.
 func (j *joint) emitForward(b *ir.Builder, d *Derivative, kept []ir.Value) {
 	f := j.fb.Func()
 	c := newCopier(b.Func(j.f.Name+".forward"), f)
@@ -134,8 +134,8 @@ type backward struct {
 	done  map[int32]bool    // nodes that were emitted
 }
 
-// emit emits the function. Nodes are repeated right before their first reader, so that they live
-// as briefly as they can.
+// emit emits the function. It repeats nodes right before their first reader, so that their results
+// occupy memory as briefly as possible.
 func (b *backward) emit(d *Derivative) {
 	b.params(d)
 	for i := b.primal; i < len(b.fb.Func().Nodes); i++ {
@@ -146,7 +146,7 @@ func (b *backward) emit(d *Derivative) {
 	b.finish(b.c)
 }
 
-// params finds what the backward reads of the forward, and adds its parameters.
+// params finds the nodes of the forward to repeat, and adds the parameters of the backward.
 func (b *backward) params(d *Derivative) {
 	f := b.fb.Func()
 	reads := map[ir.Value]bool{}
@@ -209,7 +209,7 @@ func (b *backward) emitNode(i int32, plan *Plan) {
 	}
 	b.c.node(f.Nodes[i], int(i) < b.primal)
 	for _, r := range f.Nodes[i].Results {
-		if k := slices.Index(b.kept, r); k >= 0 { // saved all the same, where another result is repeated
+		if k := slices.Index(b.kept, r); k >= 0 { // this result is saved; the node is repeated for another one
 			b.c.to[r] = b.c.fb.Func().Params[k]
 		}
 	}

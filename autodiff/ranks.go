@@ -7,16 +7,16 @@ import (
 	"pwc/ir/dim"
 )
 
-// Every rank of a group computes the gradient as it computes the function, and has the same loss. A
-// replicated value has a replicated cotangent. So has a partial sum, since each rank's term
-// contributes once. The cotangent of a shard is a shard.
+// Every rank of a group computes the gradient in the same way as the function, and has the same loss.
+// A replicated value has a replicated cotangent. A partial sum has a replicated cotangent, too, since
+// each rank's term contributes once. The cotangent of a shard is a shard.
 //
-// Where a value that all ranks have in common meets shards, each rank's product gives a part of
-// its cotangent: the sum over the ranks is all of it. This is the "f" of Megatron's layers
-// (arXiv:1909.08053), and the all-reduce of gradients of data-parallel training, whose batch is the shard.
+// If an op combines a replicated value with shards, each rank computes a part of the value's cotangent,
+// which is the sum of the parts over the ranks. This is the "f" of Megatron's layers (arXiv:1909.08053),
+// and the all-reduce of gradients in data-parallel training, where the batch is the shard.
 
-// ofAllRanks returns a cotangent of v, a value of F, as v is spread: summed over the ranks of the
-// groups in which v is the same on each, or a partial sum, and the cotangent is not.
+// ofAllRanks returns the cotangent g of v, a value of F. It sums g over the ranks of each group over which
+// v is replicated or a partial sum and g is not replicated.
 func (j *joint) ofAllRanks(v, g ir.Value) ir.Value {
 	if len(j.m.Groups) == 0 {
 		return g
@@ -31,13 +31,13 @@ func (j *joint) ofAllRanks(v, g ir.Value) ir.Value {
 	return g
 }
 
-// ofCotangent is how the cotangent of a value is spread that is spread so.
+// ofCotangent returns the placements of the cotangent of a value with the given placements.
 func ofCotangent(list []ir.Placement) []ir.Placement {
 	return slices.DeleteFunc(slices.Clone(list), func(p ir.Placement) bool { return p.Kind == ir.Partial })
 }
 
-// placeAll ends a function and sets the placements of its results. The first ones have the
-// placements of like's results, if like is not nil; the verifier derives the others.
+// placeAll ends a function and sets the placements of its results. If like is not nil, the first
+// results have the placements of like's results. The others have those of their values.
 func placeAll(fb *ir.FuncBuilder, results []ir.Value, like *ir.Func) {
 	fb.Return(results...)
 	for i, v := range results {

@@ -102,7 +102,7 @@ var table = map[ir.OpID]entry{
 	ir.OpLinearSelect: {rule: linearSelect},
 
 	ir.OpAttention:     {rule: attention},
-	ir.OpAttentionGrad: {why: "it is the gradient of attention, which has no second derivative; write the attention with matmul and softmax to differentiate it twice"},
+	ir.OpAttentionGrad: {why: "pwc has no second derivative of attention; write the attention with matmul and softmax to differentiate it twice"},
 
 	ir.OpEmbedding:   {rule: func(s *step) { s.gathered(0) }},
 	ir.OpGather:      {rule: func(s *step) { s.gathered(s.n.Axis("axis", s.argType(0).Rank())) }},
@@ -124,7 +124,7 @@ var table = map[ir.OpID]entry{
 	ir.OpAllReduce:     {rule: func(s *step) { s.add(0, s.g()) }},
 	ir.OpAllGather:     {rule: allGather},
 	ir.OpReduceScatter: {rule: reduceScatter},
-	ir.OpBroadcast:     {why: "its operand counts on one rank alone"},
+	ir.OpBroadcast:     {why: "it uses the operand of only one rank"},
 
 	ir.OpUniform: flat(source),
 	ir.OpDropout: {rule: dropout},
@@ -198,7 +198,8 @@ func rem(s *step) {
 	}
 }
 
-// pow has derivative 0 by a where b is 0, and by b where a is 0 and b is not negative.
+// pow has derivative 0 with respect to a if b is 0, and with respect to b if a is 0 and b is not
+// negative.
 func pow(s *step) {
 	g, a, b := s.g(), s.x(0), s.x(1)
 	if s.wants(0) {
@@ -237,8 +238,8 @@ func (s *step) positive(b ir.Value) ir.Value {
 	return s.broadcast(s.compare("ge", b, s.fb.Float(0)), s.outType(0).Shape)
 }
 
-// extremum is the rule of maximum and minimum: operands that are equal share the cotangent in
-// halves. worse is how an operand compares with the one that is chosen.
+// extremum is the rule of maximum and minimum: equal operands each get half of the cotangent.
+// Operand a gets nothing if compare(worse, a, b), and b if compare(better, a, b).
 func (s *step) extremum(worse, better string) {
 	g, a, b := s.g(), s.x(0), s.x(1)
 	half := s.op("where", []ir.Value{s.compare("eq", a, b), s.scale(g, 0.5), g})
@@ -305,8 +306,8 @@ func most(s *step) {
 	s.add(0, s.div(s.mul(is, s.kept(s.g(), axes)), s.over("sum", is, axes...)))
 }
 
-// prod: without zeros the product over the element; with one zero, that one gets the product of
-// the others; with more, none gets anything.
+// prod: without zeros, the derivative is the product divided by the element. If one element is
+// zero, its derivative is the product of the others, and theirs are 0. With more zeros all are 0.
 func prod(s *step) {
 	axes := s.axes(s.argType(0).Rank())
 	x, g := s.x(0), s.kept(s.g(), axes)
@@ -328,7 +329,7 @@ func cumsum(s *step) {
 	s.add(0, s.reverse(s.op("cumsum", []ir.Value{g}, ir.IntAttr("axis", int64(axis))), axis))
 }
 
-// topk returns each value's cotangent to its position.
+// topk adds each value's cotangent at the value's index.
 func topk(s *step) {
 	shape := s.argType(0).Shape
 	r := len(shape)
@@ -378,7 +379,7 @@ func layerNorm(s *step) {
 	}
 }
 
-// rope turns the cotangent back, by the negative angle. cos and sin get sums over heads.
+// rope rotates the cotangent by the negative angle. The cotangents of cos and sin are sums over heads.
 func rope(s *step) {
 	style := ir.EnumAttr("style", s.attr("style").Str)
 	if s.wants(0) {
@@ -435,8 +436,8 @@ func linear(s *step) {
 	}
 }
 
-// linearSelect: the cotangents of a matrix are those of the rows that chose it, which a mask
-// over [E, R] tells.
+// linearSelect: only the rows that selected a matrix contribute to its cotangent. A mask over
+// [E, R] has these rows.
 func linearSelect(s *step) {
 	g := s.cotangent(0)
 	xt, wt := s.argType(0), s.argType(1)
@@ -462,7 +463,7 @@ func linearSelect(s *step) {
 	}
 }
 
-// attention: the op's own gradient, which reads o through delta alone.
+// attention: attention_grad, which does not read o itself but delta, the sum of grad*o.
 func attention(s *step) {
 	rows := s.saved(s.n.Results[1])
 	delta := s.op("sum", []ir.Value{s.mul(s.g(), s.y())}, ir.IntsAttr("axes", int64(s.argType(0).Rank()-1)))
@@ -477,12 +478,12 @@ func attention(s *step) {
 	}
 }
 
-// gathered is the rule of embedding and gather: slices of the cotangent are summed at the
-// positions that they were read from.
+// gathered is the rule of embedding and gather: slices of the cotangent are added at the indices
+// that they were read from.
 func (s *step) gathered(axis int) {
 	xt, it := s.argType(0), s.argType(1)
 	ri := it.Rank()
-	g := s.cotangent(0) // [x's axes before, index's axes, x's axes behind]
+	g := s.cotangent(0) // [x's axes before axis, index's axes, x's axes after axis]
 	perm := make([]int64, 0, s.fb.Type(g).Rank())
 	for i := range ri {
 		perm = append(perm, int64(axis+i))
@@ -508,16 +509,18 @@ func (s *step) gathered(axis int) {
 	s.add(0, sums)
 }
 
-// write gives the operand src of a write its cotangent, of which rest is made, and the memory
-// before the write nothing.
+// write adds rest(g) as a cotangent of operand src of a write, where g is the cotangent of the
+// written memory. It adds no cotangent of the memory before the write.
 func (s *step) write(src int, rest func(g ir.Value) ir.Value) {
 	if g, ok := s.grads[s.n.Versions[0].Value]; ok && s.wants(src) {
 		s.add(src, rest(g))
 	}
 }
 
-// scatter: slice i of src has the cotangent at index[i], unless a later slice was written over
-// it or the index names none. What was there before keeps the cotangent of the other slices.
+// scatter: the cotangent of slice i of src is the slice at index[i], or 0 if a later slice
+// overwrites it or the index is out of range. The memory before gets the cotangent without the
+// overwritten slices. If scatter adds, no slice overwrites another one, and the memory before gets
+// all of the cotangent.
 func scatter(s *step) {
 	axis := s.n.Axis("axis", s.argType(0).Rank())
 	at := ir.IntAttr("axis", int64(axis))
@@ -567,7 +570,7 @@ func transpose(s *step) {
 	s.add(0, s.permute(s.cotangent(0), back))
 }
 
-// slice: with a step, zeros are put behind each element, by an axis of their own.
+// slice: with a step, an additional axis puts step-1 zeros after each element.
 func slice(s *step) {
 	shape := s.argType(0).Shape
 	axis := s.n.Axis("axis", len(shape))
@@ -584,7 +587,7 @@ func slice(s *step) {
 		g = s.reshape(g, to...)
 	}
 	high := shape[axis].Sub(start).Sub(width)
-	if iv, ok := high.Bounds(s.m.Bounds); !ok || iv.Lo < 0 { // the last element may have zeros behind it that the operand has not
+	if iv, ok := high.Bounds(s.m.Bounds); !ok || iv.Lo < 0 { // zeros after the last element may exceed the operand
 		g = s.slice(s.pad(g, axis, start, shape[axis]), axis, dim.Dim{}, shape[axis])
 	} else {
 		g = s.pad(g, axis, start, high)
@@ -627,7 +630,7 @@ func pad(s *step) {
 	}
 }
 
-// dropout drops the same elements of the cotangent: the numbers are drawn again.
+// dropout drops the same elements of the cotangent: it draws the same numbers again.
 func dropout(s *step) {
 	if s.wants(0) {
 		s.add(0, s.op("dropout", []ir.Value{s.cotangent(0), s.arg(1)}, s.attr("p"), s.attr("offset"), ir.BoolAttr("redraw", true)))

@@ -8,7 +8,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// step is the backward of one node: what a rule works with. Values are the joint's.
+// step is the input of a rule: one node of F, whose backward the rule emits. Values are the joint's.
 type step struct {
 	*joint
 	n *ir.Node
@@ -25,7 +25,7 @@ func (s *step) argType(i int) ir.Type    { return s.f.Type(s.n.Args[i]) }
 func (s *step) outType(i int) ir.Type    { return s.f.Type(s.n.Results[i]) }
 func (s *step) attr(name string) ir.Attr { a, _ := s.n.Attr(name); return a }
 
-// x returns operand i in f32.
+// x returns operand i in f32; a literal is returned as it is.
 func (s *step) x(i int) ir.Value {
 	if s.f.Values[s.n.Args[i]].Kind == ir.LiteralValue {
 		return s.arg(i)
@@ -47,7 +47,8 @@ func (s *step) cotangent(i int) ir.Value {
 // g returns the cotangent of result 0 in f32.
 func (s *step) g() ir.Value { return s.cast(s.cotangent(0), dtype.F32) }
 
-// add adds a cotangent of operand i. It sums over broadcast axes and casts to the operand's dtype.
+// add adds g to the cotangent of operand i, after summing over broadcast axes and a cast to the
+// operand's dtype.
 func (s *step) add(i int, g ir.Value) {
 	t := s.argType(i)
 	s.give(s.n.Args[i], s.cast(s.sumTo(g, t.Shape), t.DType))
@@ -94,7 +95,7 @@ func (s *step) over(name string, x ir.Value, axes ...int64) ir.Value {
 	return s.op(name, []ir.Value{x}, ir.IntsAttr("axes", axes...), ir.BoolAttr("keepdims", true))
 }
 
-// to gives x the extents, which may be equal to its own.
+// to returns x with the given extents, or x itself if it has them.
 func (s *step) to(x ir.Value, shape []dim.Dim) ir.Value {
 	if slices.EqualFunc(s.fb.Type(x).Shape, shape, dim.Dim.Equal) {
 		return x
@@ -173,8 +174,8 @@ func (s *step) iota(n dim.Dim) ir.Value {
 	return s.op("iota", nil, ir.DimsAttr("shape", n), ir.DTypeAttr(dtype.I64))
 }
 
-// size returns an extent as a number to divide f32 by. A symbolic one is the largest of its
-// indices plus 1; it is not read where the extent is 0.
+// size returns an extent as an f32 number. For a symbolic extent, it computes the largest index
+// plus 1. That is wrong for extent 0, but then there is no element to divide.
 func (s *step) size(n dim.Dim) ir.Value {
 	if v, ok := n.Const(); ok {
 		return s.fb.Float(float64(v))
@@ -193,14 +194,14 @@ func (s *step) slice(x ir.Value, axis int, start, end dim.Dim) ir.Value {
 	return s.op("slice", []ir.Value{x}, ir.IntAttr("axis", int64(axis)), ir.DimAttr("start", start), ir.DimAttr("end", end))
 }
 
-// pad puts zeros around an axis of x.
+// pad adds zeros before and after x along an axis.
 func (s *step) pad(x ir.Value, axis int, low, high dim.Dim) ir.Value {
 	lows, highs := make([]dim.Dim, s.fb.Type(x).Rank()), make([]dim.Dim, s.fb.Type(x).Rank())
 	lows[axis], highs[axis] = low, high
 	return s.op("pad", []ir.Value{x, s.fb.Float(0)}, ir.DimsAttr("low", lows...), ir.DimsAttr("high", highs...))
 }
 
-// equal returns e[i, j], whether elements i and j of a flat index are equal.
+// equal returns bool[r, r]: whether elements i and j of a vector of r indices are equal.
 func (s *step) equal(index ir.Value, r dim.Dim) ir.Value {
 	return s.compare("eq", s.reshape(index, r, one), s.reshape(index, one, r))
 }

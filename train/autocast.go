@@ -21,7 +21,7 @@ func Autocast(m *ir.Module, function string, dt dtype.DType) (*ir.Module, error)
 	case f == nil:
 		return nil, fmt.Errorf("train: the module has no function @%s", function)
 	case dt != dtype.BF16 && dt != dtype.F16:
-		return nil, fmt.Errorf("train: products cannot be computed in %s, want bf16 or f16", dt)
+		return nil, fmt.Errorf("train: autocast to %s, want bf16 or f16", dt)
 	}
 	c := &caster{dt: dt, low: map[ir.Value]ir.Value{}}
 	g, err := ir.Rewrite(m, f, func(rw *ir.Rewriter, i int, n *ir.Node) {

@@ -16,7 +16,7 @@ import (
 // batches along its leading axes: [steps, rows, …] has the rows of each step; [rows, …], or [rows
 // × …] such as a text in tokens, has the rows of all steps. A row that is longer by an integer
 // factor is cut into several. An incomplete last batch is dropped. A tensor of one batch serves
-// every step. After the last batch comes the first again.
+// every step. The first batch follows the last one.
 //
 // Data is the [Batch] of the step selected by [Data.Select].
 type Data struct {

@@ -117,7 +117,8 @@ func (l *language) join(forward, logits *ir.Func) (*ir.Module, error) {
 	return b.Build()
 }
 
-// everyRow returns logits without its selection of rows, whose gradient would be a GEMM.
+// everyRow returns logits without its selection of rows: training computes the logits of every row,
+// and a gather would only add a scatter to the gradient.
 func everyRow(m *ir.Module, logits *ir.Func) *ir.Func {
 	f, err := ir.Rewrite(m, logits, func(rw *ir.Rewriter, _ int, n *ir.Node) {
 		if n.Op.ID == ir.OpGather && n.Args[0] == logits.Params[0] && n.Args[1] == logits.Params[1] {

@@ -128,9 +128,9 @@ func (s *Step) CanSave(src safetensors.Source) error {
 	return err
 }
 
-// Weights returns the tensors of a checkpoint with the present weights, and the tensors of src
-// that no trained weight is computed from, without those that the module declares equal to
-// another one. src is the loaded checkpoint. The bytes of the latter alias those of src.
+// Weights returns the tensors of a checkpoint with the current weights. src is the loaded
+// checkpoint. Tensors of src from which no trained weight is computed are returned unchanged, with
+// src's bytes, except for those that the module declares equal to another one.
 func (s *Step) Weights(src safetensors.Source) ([]safetensors.Tensor, error) {
 	if src == nil {
 		return nil, errors.New("train: no checkpoint is given whose tensors are to be written")

@@ -45,8 +45,8 @@ type Options struct {
 	// group [Group]. 0: 1.
 	Ranks int
 
-	// BucketBytes bounds a bucket: smaller gradients are summed over the ranks in one call,
-	// larger ones in a call each. 0: 4 MiB.
+	// BucketBytes is the size of a bucket: one call sums several gradients over the ranks that
+	// are together at most this large, or one larger gradient. 0: 4 MiB.
 	BucketBytes int64
 
 	// Separate makes the optimizer a separate function even without micro-batches.

@@ -68,7 +68,7 @@ type Loss struct {
 // Generator is a parameter with a seed and an offset.
 type Generator struct {
 	Name    string
-	Advance int64 // numbers that one forward draws
+	Advance int64 // by how much one forward advances the offset (see ir.Generator)
 }
 
 // Build makes the functions of a step of m. Errors of the module have positions.
@@ -154,7 +154,7 @@ func functions(m *ir.Module, o *Options) (losses []*ir.Func, choose *ir.Func, er
 	choose = m.Func(strings.TrimPrefix(name, "@"))
 	switch {
 	case choose == nil:
-		return nil, nil, fmt.Errorf("train: the module has %d losses and no function @%s, which says which of them a step trains", len(losses), name)
+		return nil, nil, fmt.Errorf("train: the module has %d losses and no function @%s, which chooses the loss that a step trains", len(losses), name)
 	case len(choose.ResultTypes) != 1 || !choose.ResultTypes[0].Equal(optim.Count):
 		errs = append(errs, refuse(m, choose, "@%s returns %s, want i32[], the index of a loss", name, typeList(choose.ResultTypes)))
 	case o.MicroBatches > 1:
@@ -215,7 +215,7 @@ func (p *builder) differentiate(f *ir.Func) error {
 			continue
 		case w.Type.DType != dtype.F32:
 			errs = append(errs, &ir.Error{Source: p.m.Source, Origin: ir.Origin{Pos: w.Pos}, Func: f.Name, Node: -1,
-				Msg: fmt.Sprintf("weight @%s is %s: weights that are trained are f32; the precision says in which dtype products are computed", w.Name, w.Type)})
+				Msg: fmt.Sprintf("weight @%s is %s: weights that are trained must be f32; Options.Precision is the dtype of GEMMs", w.Name, w.Type)})
 			continue
 		}
 		i := slices.Index(p.Weights, w)
@@ -285,7 +285,7 @@ func read(m *ir.Module, f *ir.Func) []*ir.Weight {
 // declare starts the module of the step.
 func (p *builder) declare() {
 	p.b = declare(p.m)
-	p.b.Module().Strict, p.b.Module().Unread = false, nil // weights are states here: Load looks at what was built from
+	p.b.Module().Strict, p.b.Module().Unread = false, nil // weights are states here: Load checks the original module
 	if p.options.Ranks > 1 {
 		p.b.Group(Group, int64(p.options.Ranks), "")
 	}

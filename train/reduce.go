@@ -10,8 +10,8 @@ import (
 // Group is the name of the group of ranks that train together.
 const Group = "dp"
 
-// defaultBucket is the size of a bucket in bytes. A call on two GPUs takes about 10 µs whatever it sums, and
-// copying 4 MiB into a bucket takes less than that.
+// defaultBucket is the size of a bucket in bytes. A call on two GPUs takes at least 10 µs, and copying 4 MiB
+// into a bucket takes less than that.
 const defaultBucket = 4 << 20
 
 // varying is the placement of values that differ between ranks.
@@ -102,8 +102,8 @@ func (r *reducer) flush() {
 	}
 }
 
-// apart reports whether ranks have different values of v. A gradient that depends on no batch,
-// such as that of a penalty of large weights, is the same on each rank.
+// apart reports whether ranks may have different values of v. A gradient that does not depend on the
+// batch, such as that of a penalty on large weights, is the same on each rank.
 func apart(fb *ir.FuncBuilder, v ir.Value) bool {
 	return slices.ContainsFunc(fb.Placed(v), func(p ir.Placement) bool { return p.Kind != ir.Replicated })
 }

@@ -15,8 +15,8 @@ type order struct {
 
 // Shuffle draws another order of the rows for each pass over the data, from the seed and the
 // number of the pass. So a resumed run has the batches of an uninterrupted one. A row is an index
-// of the leading axis of an input. Rows that do not fill a last batch are left out, others in
-// each pass. Inputs of one batch are the same in every step.
+// of the leading axis of an input. Rows that do not fill a last batch are left out; these are
+// different rows in each pass. Inputs with only one batch are the same in every step.
 //
 // All other inputs must have the same number of rows, per batch and in total. Otherwise Shuffle
 // returns an error and changes nothing.
@@ -30,7 +30,7 @@ func (d *Data) Shuffle(seed int64) error {
 		case first == nil:
 			first = x
 		case x.rows != first.rows || x.total() != first.total():
-			return fmt.Errorf("train: %s has %d rows in batches of %d, %s has %d in batches of %d: rows can be shuffled only where all inputs have the same; shuffle the file instead",
+			return fmt.Errorf("train: %s has %d rows in batches of %d, %s has %d in batches of %d: rows can be shuffled only if all inputs have the same numbers; shuffle the file instead",
 				first.name, first.total(), first.rows, x.name, x.total(), x.rows)
 		}
 	}
