@@ -12,10 +12,9 @@ import (
 
 // Errors of Decode, for errors.Is.
 var (
-	// ErrCorrupt says that bytes are not a program that Encode wrote, or were
-	// changed since.
+	// ErrCorrupt: the bytes are not the encoding of a program.
 	ErrCorrupt = errors.New("program: damaged encoding")
-	// ErrVersion says that the bytes are of another FormatVersion.
+	// ErrVersion: the bytes have another FormatVersion.
 	ErrVersion = errors.New("program: encoding of another version")
 )
 
@@ -40,8 +39,8 @@ func (p *Program) Encode() ([]byte, error) {
 	return append(w.B, sum[:]...), nil
 }
 
-// Decode reads what Encode wrote and validates it. Errors match [ErrVersion] or
-// [ErrCorrupt]. What it allocates is in proportion to len(b).
+// Decode reads the bytes of Encode and validates the program. Errors match [ErrVersion]
+// or [ErrCorrupt]. It allocates memory in proportion to len(b).
 func Decode(b []byte) (*Program, error) {
 	if len(b) < headerLen+sha256.Size || [4]byte(b) != magic {
 		return nil, fmt.Errorf("%w: not a program", ErrCorrupt)
@@ -104,7 +103,7 @@ func encodeProgram(w *wire.Writer, p *Program) {
 	list(w, p.Steps, encodeStep)
 }
 
-// minStep is the least bytes of a step's encoding.
+// minStep is the size in bytes of the shortest encoding of a step.
 const minStep = 72
 
 func decodeProgram(r *wire.Reader) *Program {
@@ -127,7 +126,7 @@ func decodeProgram(r *wire.Reader) *Program {
 	}
 }
 
-// compiled is what kernels of one compilation have in common.
+// compiled contains the parts that kernels of one compilation share.
 type compiled struct {
 	format    KernelFormat
 	code, ptx string
@@ -135,8 +134,8 @@ type compiled struct {
 
 func (k *Kernel) compiled() compiled { return compiled{k.Format, string(k.Code), string(k.PTX)} }
 
-// encodeKernels writes kernels: a name and which kernel before it has the same code,
-// counted from 1; or 0 and the code.
+// encodeKernels writes kernels: each is a name and the number, from 1, of the earlier
+// kernel with the same code; or a name, 0 and the code.
 func encodeKernels(w *wire.Writer, ks []Kernel) {
 	first := make(map[compiled]int, len(ks))
 	w.Len(len(ks))
@@ -155,7 +154,7 @@ func encodeKernels(w *wire.Writer, ks []Kernel) {
 	}
 }
 
-// decodeKernels reads kernels. Those of one compilation have the same memory.
+// decodeKernels reads kernels. Kernels of one compilation share the memory of their code.
 func decodeKernels(r *wire.Reader) []Kernel {
 	var ks []Kernel
 	var own []bool // by kernel: it has code of its own
@@ -210,8 +209,8 @@ func encodeStep(w *wire.Writer, s *Step) {
 	})
 }
 
-// decodeStep reads a step. One within a variant has no variants, however damaged
-// the bytes are.
+// decodeStep reads a step. It refuses variants inside a variant, so damaged bytes
+// cannot make it recurse deeper.
 func decodeStep(r *wire.Reader, variants bool) Step {
 	s := Step{
 		Kind:   StepKind(r.U8()),
@@ -251,7 +250,7 @@ func decodeLaunch(r *wire.Reader) (l Launch) {
 	return l
 }
 
-// encodeAttr writes the value that the kind names, and no other.
+// encodeAttr writes only the field of the attribute's kind.
 func encodeAttr(w *wire.Writer, a *Attr) {
 	w.Str(a.Name)
 	w.U8(uint8(a.Kind))

@@ -9,39 +9,37 @@ import (
 	"io"
 )
 
-// KernelFormat is whose code a kernel is.
+// KernelFormat is the format of a kernel's code.
 type KernelFormat uint8
 
 const (
-	KernelVec  KernelFormat = iota // the host device's: Code is of package vec
-	KernelCUDA                     // a GPU's: Code is a cubin, PTX the same for later GPUs
+	KernelVec  KernelFormat = iota // for the host: Code is the encoding of a vec.Kernel
+	KernelCUDA                     // for GPUs: Code is a cubin, PTX is for later GPUs
 )
 
 // Kernel is code for the target. Several steps may use one. Kernels that were compiled
-// together have the same code, which has all of them: the encoding has it once, and a
-// device loads it once.
+// together have the same Code, which contains all of them: it is encoded and loaded
+// once.
 type Kernel struct {
 	Name   string
 	Format KernelFormat
 
-	// Code is what the target runs: a vec kernel's encoding, or a cubin, which is
-	// machine code for GPUs of the target's major version. It may be empty where
-	// there is PTX.
+	// Code is the encoding of a vec.Kernel, or a cubin: machine code for GPUs of the
+	// target's major version. It may be empty if there is PTX.
 	Code []byte
 
-	// PTX is of the same compilation as a cubin. GPUs that are later than the target's
-	// take it, and their driver compiles it; where it is empty they do not run the
-	// program. It is packed, so that it costs little where nobody takes it: its length
-	// (u32, little-endian) and DEFLATE (RFC 1951). [CUDAKernel] packs,
-	// [Kernel.PTXText] unpacks.
+	// PTX is the PTX of the same compilation as the cubin. For later GPUs that cannot run
+	// the cubin, the driver compiles it; without it they cannot run the program. It is
+	// compressed: the length of the text (u32, little-endian) and DEFLATE (RFC 1951).
+	// [CUDAKernel] compresses it, [Kernel.PTXText] decompresses it.
 	PTX []byte
 }
 
-// MaxPTX bounds the bytes of a kernel's PTX, unpacked.
+// MaxPTX is the largest size of a kernel's PTX text in bytes.
 const MaxPTX = 64 << 20
 
-// CUDAKernel returns a kernel of what one source was compiled to: a cubin, the PTX
-// that it was made of, or both. It fails for more than [MaxPTX].
+// CUDAKernel returns a kernel of a source that was compiled to a cubin, to PTX, or to
+// both. It fails for more than [MaxPTX] bytes of PTX.
 func CUDAKernel(name string, cubin, ptx []byte) (Kernel, error) {
 	k := Kernel{Name: name, Format: KernelCUDA, Code: cubin}
 	switch {
@@ -64,8 +62,8 @@ func CUDAKernel(name string, cubin, ptx []byte) (Kernel, error) {
 	return k, nil
 }
 
-// PTXText returns the kernel's PTX as text. One that is damaged, or not of the
-// length that it says, is an error that matches [ErrCorrupt].
+// PTXText returns the kernel's PTX as text. If it is missing, damaged or has another length
+// than declared, the error matches [ErrCorrupt].
 func (k *Kernel) PTXText() ([]byte, error) {
 	if len(k.PTX) < 4 {
 		return nil, fmt.Errorf("%w: kernel %s has no PTX", ErrCorrupt, k.Name)
@@ -74,7 +72,7 @@ func (k *Kernel) PTXText() ([]byte, error) {
 	if n > MaxPTX {
 		return nil, fmt.Errorf("%w: kernel %s: %d bytes of PTX, the most is %d", ErrCorrupt, k.Name, n, MaxPTX)
 	}
-	// What is announced is not trusted with memory: the text is read as it comes.
+	// The declared length is untrusted, so no memory is allocated by it.
 	text, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(k.PTX[4:])), int64(n)+1))
 	switch {
 	case err != nil:
@@ -85,8 +83,8 @@ func (k *Kernel) PTXText() ([]byte, error) {
 	return text, nil
 }
 
-// Alone returns a program that holds one kernel and does nothing: code of an
-// extern op, so that whatever checks, keeps or moves programs does so with it.
+// Alone returns a program with one kernel and no steps, for the code of an extern op:
+// so it can be validated, cached and exported like other programs.
 func Alone(target string, k Kernel) *Program {
 	return &Program{Target: target, Kernels: []Kernel{k}}
 }

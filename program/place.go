@@ -8,30 +8,28 @@ import (
 	"slices"
 )
 
-// Item is a piece of memory to be placed: Size bytes at a multiple of Align,
-// needed from step First to step Last, both included.
+// Item is memory to be placed: Size bytes at a multiple of Align, live from step
+// First to step Last, both included.
 type Item struct {
 	Size        int64
 	Align       int64 // a power of two; 0 means 1
 	First, Last int32
 }
 
-// ErrTooLarge says that placed memory would exceed int64.
+// ErrTooLarge: the placed memory would exceed int64.
 var ErrTooLarge = errors.New("program: placed memory exceeds int64")
 
-// Place gives every item an offset such that items needed at the same step do
-// not overlap, and returns the end of the highest, which is all the memory that
-// is needed. Items of size 0 are at 0.
+// Place returns an offset for every item such that items that are live at the same
+// step do not overlap, and the total size. Items of size 0 are at 0.
 //
 // It is greedy by size with best fit, the method of "Efficient Memory
 // Management for Deep Neural Net Inference" (Pisarchyk and Lee,
 // arXiv:2001.03288, section 5.2): items from the largest on, each into the
-// smallest gap between the already placed items that share a step with it.
-// Which ones those are comes from an interval tree, so the time is
-// O(n log n + p log p) for p pairs of items that share a step. Where these are
-// more than a million, and than 64 for each item, items are placed in the order of
-// their first steps instead, in O(n log n). The result depends on the items and
-// their order alone.
+// smallest gap between the already placed items that share a step with it. An
+// interval tree finds these, so the time is O(n log n + p log p) for p pairs of
+// items that share a step. If there are more than 2^20 pairs and more than 64 for
+// each item, items are placed in the order of their first steps instead, in
+// O(n log n) (see sweep). The result depends only on the items and their order.
 func Place(items []Item) (offsets []int64, total int64, err error) {
 	for i, it := range items {
 		if it.Size < 0 || it.First > it.Last || it.Align < 0 || it.Align&(it.Align-1) != 0 {
@@ -71,8 +69,8 @@ func Place(items []Item) (offsets []int64, total int64, err error) {
 }
 
 // bestFit returns the offset in the smallest gap between the items near (sorted
-// by offset) that takes it, the lowest of equal ones, else the first after them
-// all.
+// by offset) that has room for it, the lowest of equal gaps; if no gap has room,
+// the first offset after all of them.
 func bestFit(items []Item, offsets []int64, near []int32, it *Item) (int64, bool) {
 	best, bestGap := int64(-1), int64(math.MaxInt64)
 	end := int64(0) // of the items so far
@@ -100,15 +98,15 @@ func alignUp(n, align int64) (int64, bool) {
 	return (n + align - 1) &^ (align - 1), true
 }
 
-// intervals finds the added items that share a step with a given one. Items
-// stand in the order of First in an implicit balanced tree, each node of which
-// knows the latest Last of the added items below it.
+// intervals finds the added items that share a step with a given one. Items are the
+// leaves of an implicit balanced tree, sorted by First. Each node has the largest
+// Last of the added items below it.
 type intervals struct {
 	items []Item
 	order []int32 // item at each leaf
 	leaf  []int32 // leaf of each item
 	width int     // leaves, a power of two
-	last  []int64 // tree; -1: nothing was added below
+	last  []int64 // tree; nothing: no item was added below
 }
 
 func newIntervals(items []Item) *intervals {
@@ -130,7 +128,7 @@ func newIntervals(items []Item) *intervals {
 	return t
 }
 
-// nothing is below every step.
+// nothing is less than every step.
 const nothing = math.MinInt64
 
 func (t *intervals) add(i int32) {
@@ -140,7 +138,7 @@ func (t *intervals) add(i int32) {
 	}
 }
 
-// overlapping appends the added items that are needed at a step of [first, last].
+// overlapping appends the added items that are live at a step of [first, last].
 func (t *intervals) overlapping(out []int32, first, last int32) []int32 {
 	return t.walk(out, 1, 0, t.width, first, last)
 }

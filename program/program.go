@@ -1,8 +1,8 @@
-// Package program is the compiled form of one piece: kernels, the list of
-// steps that launches them, the memory they touch and the constraints they
-// rely on. A Program is plain, relocatable data: it holds no path, pointer,
-// device ordinal, weight or tuning result, and the same input gives the same
-// bytes on every machine (C3).
+// Package program defines the compiled form of one piece: kernels, the steps that
+// launch them, the memory that they use and the constraints that they rely on. A
+// Program is plain, relocatable data: it contains no path, pointer, device ordinal,
+// weight or tuning result, and the same input gives the same bytes on every machine
+// (C3).
 package program
 
 import (
@@ -14,14 +14,14 @@ import (
 )
 
 // FormatVersion is the version of the encoding that Encode writes and Decode
-// accepts. Any change of bytes for the same Program needs another number.
+// accepts. If the bytes of any Program change, it must change, too.
 const FormatVersion = 7
 
 // Program is one compiled piece for one shape.
 type Program struct {
 	Target  string   // "host", "cuda:sm_90", …
 	Symbols []string // the piece's symbols; all dims below are over these and device properties
-	Guards  []Guard  // what compilation relied on; all checked before a launch (C4)
+	Guards  []Guard  // constraints that compilation relied on; all are checked before a launch (C4)
 	Params  []Param
 	Results []Result
 	Consts  [][]byte // contents of BufferConst buffers, little-endian
@@ -37,14 +37,14 @@ type Guard struct {
 	Lo, Hi int64
 }
 
-// Always reports whether the constraint holds whatever the symbols are, as the
-// zero Guard does.
+// Always reports whether the constraint holds for all values of symbols, as that of the
+// zero Guard.
 func (g Guard) Always() bool {
 	c, ok := g.Expr.Const()
 	return ok && g.Lo <= c && c <= g.Hi
 }
 
-// ParamKind says what the caller binds to a parameter.
+// ParamKind is the kind of tensor that the caller binds to a parameter.
 type ParamKind uint8
 
 const (
@@ -53,18 +53,18 @@ const (
 	ParamState                   // a state of the runner
 )
 
-// Param is one parameter, in the order: function parameters, weights, states.
-// Symbols are bound by value beside them.
+// Param is one parameter. A program's parameters are function parameters, weights and
+// states, in this order. Values of symbols are bound separately.
 type Param struct {
 	Kind  ParamKind
 	Mut   bool // the program writes it
 	DType dtype.DType
 	Shape []dim.Dim
 
-	// Generator says that the program draws random numbers from it: it is i64[2], a
-	// seed and an offset, which the program only reads. Advance is by how much the
-	// caller raises the offset for the next run, so that it draws new numbers; it is
-	// 0 for programs that only draw again what others drew.
+	// Generator: the program draws random numbers from the parameter, which is i64[2], a
+	// seed and an offset, and only reads it. After a run, the caller adds Advance to the
+	// offset, so that the next run draws new numbers; it is 0 for programs that only
+	// repeat the numbers of others.
 	Generator bool
 	Advance   int64
 }
@@ -76,8 +76,8 @@ type Generator struct {
 }
 
 // Generators returns the parameters that the program draws random numbers from, in
-// their order. Programs of one function share its generators: the offset is raised
-// once for all of them, by the largest Advance.
+// their order. Programs of one function share its generators: the caller advances the
+// offset once for all of them, by the largest Advance.
 func (p *Program) Generators() []Generator {
 	var out []Generator
 	for i := range p.Params {
@@ -88,10 +88,10 @@ func (p *Program) Generators() []Generator {
 	return out
 }
 
-// Result is one result. Alias >= 0: the piece returns that parameter, which is its
-// memory, and nothing is written; Same >= 0: it returns that earlier result again.
-// Otherwise the caller gives a destination, the buffer with that Result index,
-// which is written whatever the value turned out to be equal to.
+// Result is one result. Alias >= 0: the piece returns the parameter with this index and
+// writes nothing. Same >= 0: it returns the earlier result with this index again.
+// Otherwise the program writes the result to the caller's memory, the BufferResult
+// with the result's index.
 type Result struct {
 	DType dtype.DType
 	Shape []dim.Dim
@@ -99,28 +99,28 @@ type Result struct {
 	Same  int32
 }
 
-// BufferKind says whose memory a buffer is.
+// BufferKind is the owner of a buffer's memory.
 type BufferKind uint8
 
 const (
-	BufferParam   BufferKind = iota // bound by the caller, Index is the parameter
-	BufferResult                    // bound by the caller, Index is the result
-	BufferScratch                   // placed in the program's scratch memory for steps First…Last
-	BufferConst                     // contents are Consts[Index], put on the device when loaded
+	BufferParam   BufferKind = iota // bound by the caller; Index is the parameter
+	BufferResult                    // bound by the caller; Index is the result
+	BufferScratch                   // part of the program's scratch memory, for steps First…Last
+	BufferConst                     // contents are Consts[Index], copied to the device at load
 )
 
-// Buffer is one piece of memory that steps touch: a contiguous tensor.
+// Buffer is a contiguous tensor that steps read or write.
 type Buffer struct {
 	Kind        BufferKind
 	Index       int32
 	DType       dtype.DType
 	Shape       []dim.Dim
 	Align       int32 // bytes, a power of two up to MaxAlign; 0: the element's own
-	First, Last int32 // scratch: the steps between which its contents matter, both included
+	First, Last int32 // of scratch: the lifetime of its contents in steps, both included
 }
 
-// StepKind is what a step does. Loading a Program with a kind that the device
-// does not know is an error.
+// StepKind is the kind of a step. To load a Program with a kind that the device
+// does not support is an error.
 type StepKind uint8
 
 const (
@@ -130,22 +130,22 @@ const (
 	StepChoice                  // runs the steps of one of Variants
 )
 
-// CollectivePrefix starts the names of the routines of StepLibrary that meet the other ranks
-// of a group: all_reduce, all_gather, reduce_scatter and broadcast of Args[1] to Args[0]. Both
-// are contiguous and of one dtype. Attributes: group (a string), size (how many ranks the
-// program is for), of broadcast root, and of all_reduce async (true), if the call may overlap with later
-// steps. Blocks of ranks lie one after the other, in rank order.
+// CollectivePrefix is the prefix of the names of collectives among the routines of StepLibrary:
+// all_reduce, all_gather, reduce_scatter and broadcast from Args[1] to Args[0], which are
+// contiguous and have one dtype. Attributes: group (a string) and size (the number of ranks that
+// the program is for); broadcast also has root, and all_reduce has async (true) if the call may
+// overlap with later steps. Blocks of ranks are contiguous, in rank order.
 const CollectivePrefix = "collective::"
 
-// CollectiveWait is the routine that waits for the calls with async before it. Args are the destination and the source
-// of one of them, whose memory no step between the call and the wait may touch.
+// CollectiveWait is the routine that waits for an earlier async call with the same Args. Between
+// the two, no step may use the destination, which [Program.Validate] checks, or write the source.
 const CollectiveWait = CollectivePrefix + "wait"
 
 // asyncAttr is the attribute of a collective that may overlap with later steps.
 const asyncAttr = "async"
 
-// PeersProperty is the device property that says how many ranks a group has whose memory the device
-// reaches. A variant with a kernel that has the launch attribute [LaunchPeers] asks for it.
+// PeersProperty returns the name of the device property with the number of ranks of a group whose
+// memory the device can access. The guard Device of a variant with [LaunchPeers] depends on it.
 func PeersProperty(group string) string { return PropertyPrefix + "peers." + group }
 
 // Step is one entry of the launch list, which runs in order.
@@ -158,14 +158,14 @@ type Step struct {
 	Launch Launch // StepKernel
 	Origin int32  // node of the piece, for messages (C12, profiles)
 
-	// Variants are the ways of a StepChoice: the first is run whose guard holds and
-	// whose library routines the device has. The last holds for all sizes and names
-	// no routine but collectives, which every device of a group has, so that there always is one.
+	// Variants of a StepChoice: the step runs the first one whose guards hold and whose
+	// library routines the device has. The last variant has no guards and no routines
+	// except collectives, which every device of a group has, so one can always run.
 	Variants []Variant
 }
 
-// Routines returns the names of the library routines in the program's steps, each
-// once for every step.
+// Routines returns the name of the library routine of every step that calls one,
+// including steps of variants. Names may repeat.
 func (p *Program) Routines() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for i := range p.Steps {
@@ -180,22 +180,22 @@ func (p *Program) Routines() iter.Seq[string] {
 	}
 }
 
-// Variant is one way to do what a StepChoice does.
+// Variant is one implementation of a StepChoice.
 type Variant struct {
-	Guard Guard // the zero Guard holds for all sizes
+	Guard Guard // over symbols; the zero Guard holds for all sizes
 
-	// Device says which devices it is for, by their properties ("device.major")
-	// alone; the zero Guard holds for all. Others do not load its kernels.
+	// Device is a guard over device properties only ("device.major"); the zero Guard holds
+	// for all devices. A device for which it does not hold does not load its kernels.
 	Device Guard
 
-	// Steps run in order: kernels and library routines. Scratch memory that they use
-	// lives at the step that is the choice.
+	// Steps run in order: kernels and library routines. The lifetime of scratch memory
+	// that they use must include the step of the choice.
 	Steps []Step
 }
 
 // Launch is a launch configuration. Grid and Shared are over the program's
 // symbols and device properties ("device.sms"), evaluated when a launch is
-// bound. The host ignores it: its kernels carry their own iteration space.
+// bound. The host ignores it: its kernels contain their iteration space.
 type Launch struct {
 	Grid   [3]dim.Dim // blocks
 	Block  [3]int32   // threads
@@ -203,19 +203,19 @@ type Launch struct {
 	Attrs  []Attr     // launch attributes, for example programmatic dependent launch
 }
 
-// Launch attributes that say what a kernel is given.
+// Launch attributes for the parameters of a kernel.
 const (
-	// LaunchDims (AttrDims) are integers that a kernel takes as parameters. One that is
-	// larger than the number of elements of every buffer of the step is refused when a
-	// launch is bound, unless LaunchFree lists it.
+	// LaunchDims (AttrDims) are integers that a kernel takes as parameters. Bind refuses a
+	// value that exceeds the number of elements of every buffer of the step, unless LaunchFree
+	// lists it.
 	LaunchDims = "dims"
 
-	// LaunchFree (AttrDims of rising constants) are the indices of those of LaunchDims
-	// that no buffer bounds: numbers to compute with, extents of what is made up.
+	// LaunchFree (AttrDims, ascending constants) are indices in LaunchDims of integers that
+	// no buffer bounds: operands of the computation, and extents of generated values.
 	LaunchFree = "free"
 
-	// LaunchPeers (AttrString) is a group whose receive buffers a kernel takes as its last parameters,
-	// because it meets the other ranks.
+	// LaunchPeers (AttrString) is a group: the kernel communicates with its ranks, and takes
+	// the receive buffers of the group as its last parameters.
 	LaunchPeers = "peers"
 )
 

@@ -9,11 +9,11 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Env gives values to symbols and device properties.
+// Env returns the value of a symbol or device property; false: it has no value.
 type Env = func(name string) (int64, bool)
 
-// Bytes returns the bytes of a contiguous tensor for symbol values. A negative
-// extent and a size beyond int64 are errors.
+// Bytes returns the size of a contiguous tensor in bytes for symbol values. A negative
+// extent and a size that exceeds int64 are errors.
 func Bytes(dt dtype.DType, shape []dim.Dim, env Env) (int64, error) {
 	n, fits, empty := int64(1), true, false
 	for _, d := range shape {
@@ -50,18 +50,18 @@ func extent(d dim.Dim, env Env) (int64, error) {
 	return e, nil
 }
 
-// Bytes returns the bytes of the buffer for symbol values, as [Bytes] does.
+// Bytes returns the size of the buffer in bytes for symbol values; see the function [Bytes].
 func (b *Buffer) Bytes(env Env) (int64, error) { return Bytes(b.DType, b.Shape, env) }
 
-// Alignment returns what Align asks for, in bytes, at least the element's own.
+// Alignment returns the buffer's alignment in bytes: Align, or the element's size if that is larger.
 func (b *Buffer) Alignment() int64 {
 	return max(int64(b.Align), int64(b.DType.Bits()/8), 1)
 }
 
-// ScratchLayout places the scratch buffers for symbol values: offsets[i] is
-// where buffer i starts in the program's scratch memory, 0 for buffers of other
-// kinds; total is how much scratch memory that takes. The memory must be
-// aligned to [MaxAlign].
+// ScratchLayout places the scratch buffers for symbol values: offsets[i] is the
+// offset of buffer i in the program's scratch memory, 0 for buffers of other kinds;
+// total is the size of the scratch memory, in bytes. The memory must be aligned to
+// [MaxAlign].
 func (p *Program) ScratchLayout(env Env) (offsets []int64, total int64, err error) {
 	offsets = make([]int64, len(p.Buffers))
 	var items []Item

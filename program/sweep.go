@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// Items of which so many pairs share a step are placed by size ([Place]); what it takes grows
-// with the pairs, which are n²/2 where n items live at once. More pairs than a model has, in
-// number and for each item, are placed in the order of steps (sweep).
+// Limits for the placement by size ([Place]), whose time grows with the pairs of items that share a
+// step: n²/2 if n items live at once. With more than maxPairs pairs and more than maxPairsEach for
+// each item, which no model has, items are placed in the order of steps (sweep).
 const (
 	maxPairs     = 1 << 20
 	maxPairsEach = 64
@@ -24,7 +24,7 @@ func shared(items []Item) int64 {
 	slices.Sort(first)
 	slices.Sort(last)
 	pairs, ended := int64(0), 0
-	for i, f := range first { // each shares a step with those that began before it and have not ended
+	for i, f := range first { // it shares a step with the items that began before and have not ended
 		for last[ended] < f {
 			ended++
 		}
@@ -33,10 +33,10 @@ func shared(items []Item) int64 {
 	return pairs
 }
 
-// sweep places items in the order of their first steps, each in a gap that those before it
-// left, in O(n log n) whatever they share. Gaps are kept by the power of two of their size, as
-// in "TLSF: a New Dynamic Memory Allocator for Real-Time Systems" (Masmano et al., 2004), so it
-// may take more memory than [Place] does by size.
+// sweep places items in the order of their first steps, each in a gap between live items, in
+// O(n log n) for any number of pairs. Gaps are in classes by the power of two of their size, as in
+// "TLSF: a New Dynamic Memory Allocator for Real-Time Systems" (Masmano et al., 2004). The total
+// may be larger than that of the placement by size.
 func sweep(items []Item) (offsets []int64, total int64, err error) {
 	order, ends := make([]int32, len(items)), make([]int32, len(items))
 	for i := range order {
@@ -67,12 +67,12 @@ func sweep(items []Item) (offsets []int64, total int64, err error) {
 	return offsets, g.most, nil
 }
 
-// gaps is free memory below an end, which grows. Neighbouring gaps are one.
+// gaps is the free memory below end, the end of the highest live item. Adjacent gaps are merged.
 type gaps struct {
-	end, most int64
+	end, most int64           // most is the largest end so far
 	sizes     map[int64]int64 // by start
 	starts    map[int64]int64 // by end
-	classes   [64][]int64     // starts, by bits.Len64 of the size; of a gap that is gone or grew, too
+	classes   [64][]int64     // starts, by bits.Len64 of the size; some are stale: their gap was used or merged
 }
 
 func (g *gaps) give(start, size int64) {
@@ -99,8 +99,8 @@ func (g *gaps) drop(start int64) {
 	delete(g.sizes, start)
 }
 
-// take returns the start of free memory: in the smallest gaps that take it wherever they
-// begin, else at the end.
+// take returns the start of free memory: in a gap of the smallest class whose gaps all have room
+// at any alignment of their start, otherwise at the end.
 func (g *gaps) take(size, align int64) (int64, bool) {
 	if size > math.MaxInt64-align {
 		return 0, false

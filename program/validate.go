@@ -10,17 +10,17 @@ import (
 	"pwc/program/vec"
 )
 
-// MaxAlign is the largest alignment that a buffer may ask for, and the least
-// that a device gives its memory.
+// MaxAlign is the largest alignment of a buffer, and the smallest alignment of a
+// device's memory, in bytes.
 const MaxAlign = 256
 
-// PropertyPrefix starts the names of device properties in dims.
+// PropertyPrefix is the prefix of names of device properties in dims.
 const PropertyPrefix = "device."
 
-// Validate checks the program's meaning as far as it does not depend on symbol
-// values: every index is in range, symbols are declared, lifetimes cover their
-// uses, nothing writes what must not be written, and vector
-// kernels are valid in themselves. Sizes and addresses are checked when the
+// Validate makes the checks that do not depend on symbol values: every index is in
+// range, symbols are declared, scratch buffers are used in their lifetimes, async
+// collectives are waited for, vector kernels are valid, and vector kernels write no
+// constant and no parameter that is not mut. Sizes and addresses are checked when the
 // program is bound.
 func (p *Program) Validate() error {
 	v := &validator{p: p, symbols: make(map[string]bool, len(p.Symbols))}
@@ -200,8 +200,8 @@ func (v *validator) step(i int, s *Step) {
 	}
 }
 
-// overlaps checks a step that may overlap with later ones: one of them waits for it, and none before that touches what it
-// writes.
+// overlaps checks a step that may overlap with later ones: a later step must wait for it, and no
+// step before that may use its destination.
 func (v *validator) overlaps(what string, i int, s *Step) {
 	if !s.async() || len(s.Args) == 0 {
 		return
@@ -224,14 +224,14 @@ func (s *Step) async() bool {
 	return s.Kind == StepLibrary && strings.HasPrefix(s.Extern, CollectivePrefix) && slices.ContainsFunc(s.Attrs, func(a Attr) bool { return a.Name == asyncAttr && a.Bool })
 }
 
-// touches reports whether a step, or one of its variants, has a buffer.
+// touches reports whether a step or one of its variants uses a buffer.
 func (s *Step) touches(buffer int32) bool {
 	return slices.Contains(s.Args, buffer) || slices.ContainsFunc(s.Variants, func(way Variant) bool {
 		return slices.ContainsFunc(way.Steps, func(one Step) bool { return one.touches(buffer) })
 	})
 }
 
-// choice checks a step that is one of several.
+// choice checks a StepChoice, step i of the program.
 func (v *validator) choice(what string, i int, s *Step) {
 	if len(s.Args) > 0 || len(s.Attrs) > 0 || len(s.Variants) == 0 {
 		v.failf("%s: a choice of %d with %d buffers, %d attributes", what, len(s.Variants), len(s.Args), len(s.Attrs))
@@ -244,12 +244,12 @@ func (v *validator) choice(what string, i int, s *Step) {
 		v.guard(what, way.Device)
 		for _, s := range way.Device.Expr.Symbols() {
 			if !strings.HasPrefix(s, PropertyPrefix) {
-				v.failf("%s: symbol %s says what devices it is for", what, s)
+				v.failf("%s: the device guard depends on symbol %s, want only device properties", what, s)
 			}
 		}
 		last := j == len(s.Variants)-1
 		if last && !(way.Guard.Always() && way.Device.Always()) {
-			v.failf("%s: the last, is not for all sizes and devices", what)
+			v.failf("%s: the last variant must hold for all sizes and devices", what)
 		}
 		for n := range way.Steps {
 			one := &way.Steps[n]
@@ -267,7 +267,7 @@ func (v *validator) choice(what string, i int, s *Step) {
 	}
 }
 
-// plain checks a step that is no choice, at place i of the program's.
+// plain checks a step that is not a choice; i is the index of the program's step.
 func (v *validator) plain(what string, i int, s *Step) {
 	p := v.p
 	if s.Origin < -1 {

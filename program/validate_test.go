@@ -103,9 +103,9 @@ func TestValidate(t *testing.T) {
 		{"step 2: variant 2: step 0: unknown symbol K", func(p *P) { p.Steps[2].Variants[2].Steps[0].Launch.Grid[0] = dim.Sym("K") }},
 		{"step 2: variant 2: step 0: -1 threads", func(p *P) { p.Steps[2].Variants[2].Steps[0].Launch.Block[0] = -1 }},
 		{"step 2: variant 2: step 0: node -2", func(p *P) { p.Steps[2].Variants[2].Steps[0].Origin = -2 }},
-		{"step 2: variant 1: the last, is not for all sizes and devices", func(p *P) { p.Steps[2].Variants = p.Steps[2].Variants[:2] }},
-		{"step 2: variant 2: the last, is not for all sizes and devices", func(p *P) { p.Steps[2].Variants[2].Device = p.Steps[2].Variants[0].Device }},
-		{"step 2: variant 0: symbol N says what devices it is for", func(p *P) { p.Steps[2].Variants[0].Device.Expr = p.Steps[2].Variants[0].Guard.Expr }},
+		{"step 2: variant 1: the last variant must hold for all sizes and devices", func(p *P) { p.Steps[2].Variants = p.Steps[2].Variants[:2] }},
+		{"step 2: variant 2: the last variant must hold for all sizes and devices", func(p *P) { p.Steps[2].Variants[2].Device = p.Steps[2].Variants[0].Device }},
+		{"step 2: variant 0: the device guard depends on symbol N", func(p *P) { p.Steps[2].Variants[0].Device.Expr = p.Steps[2].Variants[0].Guard.Expr }},
 		{"step 2: variant 0: device.major in [10, 9]", func(p *P) { p.Steps[2].Variants[0].Device.Lo = 10 }},
 		{"step 2: variant 1: step 0: a collective of a choice is async", func(p *P) {
 			one := &p.Steps[2].Variants[1].Steps[0]

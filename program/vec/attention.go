@@ -8,33 +8,33 @@ import (
 	"pwc/program/internal/wire"
 )
 
-// MaxHead is the most elements of a head in attention.
+// MaxHead is the largest number of elements of a head in attention.
 const MaxHead = 256
 
-// Attention is softmax(Scale·Q·Kᵀ)·V of heads, or its gradient, for each batch of
-// Loop.Outer, which is otherwise empty. Scores and sums are float32; sums run in an order
-// of keys, or of queries, that depends on their number alone. Inner of queries and keys is
-// [sequence, head, element], that of rows [sequence, head].
+// Attention is softmax(Scale·Q·Kᵀ)·V for each head, or its gradient, for each batch of
+// Loop.Outer. Scores and sums are float32; the order of a sum over keys or queries depends
+// only on their number. Inner of LSE and Delta is [sequence, head], of all other accesses
+// [sequence, head, element].
 type Attention struct {
 	Queries, Keys dim.Dim // length of the sequences
-	Heads, Groups int64   // heads of the queries, and of keys and values: head h reads h/(Heads/Groups)
+	Heads, Groups int64   // heads of Q, and of K and V: head h of Q reads head h/(Heads/Groups) of K and V
 	Size          int64   // elements of a head
 	Scale         float64 // of the scores, rounded to float32
-	Causal        bool    // query t sees keys 0 to t
+	Causal        bool    // query t attends to keys 0 to t
 
 	Q, K, V Access         // of one float dtype
-	Out     Access         // the result; with Grad its cotangent, which is read
-	LSE     Access         // f32 rows: the logarithms of sums of exponentials; with Grad they are read
+	Out     Access         // forward: the result; gradient: the cotangent of the result, which is read
+	LSE     Access         // f32: logarithms of the sums of exponentials; forward writes them, the gradient reads them
 	Grad    *AttentionGrad // nil: forward
 }
 
-// AttentionGrad is what the gradient has besides.
+// AttentionGrad has the accesses that only the gradient has.
 type AttentionGrad struct {
-	Delta      Access // f32 rows: what is subtracted from the weights' cotangents
+	Delta      Access // f32: a row's value is subtracted from the cotangents of its softmax weights
 	DQ, DK, DV Access // the results
 }
 
-// accesses returns what the attention reads and what it writes, with their names.
+// accesses returns the accesses that the attention reads, and those that it writes, with names.
 func (a *Attention) accesses() (reads, writes []namedAccess) {
 	reads = []namedAccess{{"q", &a.Q}, {"k", &a.K}, {"v", &a.V}}
 	rows := []namedAccess{{"out", &a.Out}, {"lse", &a.LSE}}
@@ -49,7 +49,7 @@ type namedAccess struct {
 	*Access
 }
 
-// all returns every access: what is read, then what is written.
+// all returns every access: first those that are read, then those that are written.
 func (a *Attention) all() []namedAccess {
 	reads, writes := a.accesses()
 	return append(reads, writes...)

@@ -92,7 +92,7 @@ func (d *dumper) list(name string, list []Instr, scalar bool) {
 	}
 }
 
-// String returns the instruction as it stands in Pre or Body.
+// String returns the disassembly of an instruction in Pre or Body.
 func (in Instr) String() string { return in.text(false) }
 
 func (in Instr) text(scalar bool) string {

@@ -9,17 +9,17 @@ import (
 	"pwc/program/internal/wire"
 )
 
-// Version is the version of the encoding of kernels and of the instruction
-// set's meaning. A change of either needs another number; a new form or op does
-// not, as no kernel that had bytes before has others.
+// Version is the version of the encoding of kernels and of the semantics of
+// instructions. It changes if the bytes or the meaning of an existing kernel change,
+// but not for a new form or op.
 const Version = 1
 
-// ErrCorrupt says that bytes are not a kernel that Encode wrote.
+// ErrCorrupt: the bytes are not the encoding of a kernel.
 var ErrCorrupt = errors.New("vec: damaged kernel")
 
 var magic = [4]byte{'p', 'w', 'v', Version}
 
-// The forms of a kernel, as they are encoded.
+// The encoded forms of a kernel.
 const (
 	formLoop uint8 = iota
 	formMatMul
@@ -28,9 +28,8 @@ const (
 	formAttention
 )
 
-// Encode returns the kernel's bytes: equal kernels give equal bytes, and fields
-// that an Op does not use do not count. A kernel that Validate rejects is an
-// error.
+// Encode returns the kernel's bytes. Equal kernels give equal bytes; fields that an
+// Op does not use are ignored. A kernel that Validate rejects is an error.
 func (k *Kernel) Encode() ([]byte, error) {
 	if err := k.Validate(); err != nil {
 		return nil, err
@@ -74,8 +73,8 @@ func (k *Kernel) Encode() ([]byte, error) {
 	return w.B, nil
 }
 
-// Decode reads what Encode wrote, and validates it. Errors match [ErrCorrupt].
-// What it allocates is in proportion to len(b).
+// Decode reads the bytes of Encode and validates the kernel. Errors match
+// [ErrCorrupt]. It allocates memory in proportion to len(b).
 func Decode(b []byte) (*Kernel, error) {
 	if len(b) < len(magic) || string(b[:3]) != string(magic[:3]) {
 		return nil, fmt.Errorf("%w: not a vector kernel", ErrCorrupt)

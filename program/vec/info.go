@@ -2,7 +2,7 @@ package vec
 
 import "fmt"
 
-// File is a register file, or none.
+// File is a register file, or NoReg.
 type File uint8
 
 // The register files.
@@ -23,10 +23,10 @@ func (f File) String() string {
 	return names[f]
 }
 
-// Use is what an instruction's X field names.
+// Use is the kind of an instruction's X field.
 type Use uint8
 
-// What X may name.
+// The kinds of X.
 const (
 	NoX    Use = iota
 	XLoad      // an access that is read
@@ -35,10 +35,10 @@ const (
 	XDType     // a dtype.DType: an integer type or bool
 )
 
-// Place is a set of the places in a phase where an instruction may stand.
+// Place is the set of instruction lists that an op is allowed in.
 type Place uint8
 
-// The places: the fields of [Phase], and after a product.
+// The lists: the fields of [Phase], and the epilogue of a GEMM.
 const (
 	InScalar Place = 1 << iota
 	InPre
@@ -48,21 +48,20 @@ const (
 	anywhere = InScalar | InPre | InBody | InEpilogue
 )
 
-// OpInfo describes an Op. Validation, encoding and disassembly work from it,
-// and so may anything that executes kernels.
+// OpInfo describes an Op. Validation, encoding and disassembly use it.
 type OpInfo struct {
 	Name    string
 	Dst     File
 	A, B, C File
 	X       Use
-	ImmF    bool // field F counts
-	ImmI    bool // field I counts
+	ImmF    bool // field F is used
+	ImmI    bool // field I is used
 	Place   Place
 	Reduce  bool // Dst is assigned when the phase ends
 	Scan    bool // carries a value along the row
 }
 
-// Info returns the description of o, and false for a number that is no Op.
+// Info returns the description of o; false if o is not an Op.
 func (o Op) Info() (OpInfo, bool) {
 	if o == OpInvalid || o >= opCount {
 		return OpInfo{}, false

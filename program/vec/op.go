@@ -2,11 +2,11 @@ package vec
 
 // Op is the operation of an instruction. In the comments F and I are vector
 // registers, SF and SI scalar registers; in Phase.Scalar the same operations
-// run on the scalar files.
+// use scalar registers.
 type Op uint8
 
-// The operations. Those without a comment are the ops of the IR that they are named
-// after, element by element, computed in float32 (the letter I at the end: in int64).
+// The operations. An operation without a comment is the elementwise op of the IR with
+// its name, computed in float32, or in int64 if the name ends with I.
 const (
 	OpInvalid Op = iota
 
@@ -20,7 +20,7 @@ const (
 	OpDim    // I[Dst] = Dims[X]
 	OpSplatF // F[Dst] = SF[A] in every element (Pre only)
 	OpSplatI // I[Dst] = SI[A] (Pre only)
-	OpAcc    // F[Dst] = the product's sums (epilogue of MatMul only)
+	OpAcc    // F[Dst] = the GEMM's sums (epilogue of MatMul only)
 	OpMoveF  // F[Dst] = F[A]
 	OpMoveI  // I[Dst] = I[A]
 
@@ -60,8 +60,8 @@ const (
 	OpDiv
 	OpRem
 	OpPow
-	OpMax // NaN if either is
-	OpMin
+	OpMax     // NaN if an operand is NaN
+	OpMin     // NaN if an operand is NaN
 	OpSelectF // F[Dst] = I[C] != 0 ? F[A] : F[B]
 
 	// Integer.
@@ -97,25 +97,28 @@ const (
 	OpGtI
 	OpGeI
 
-	// Reductions over the columns of a phase (Body only): the result is in the scalar register when the phase ends.
+	// Reductions over the columns of a phase (Body only): Dst is assigned when the phase ends.
 	OpSum     // SF[Dst] = Σ F[A], accumulated in float64, rounded once to float32
-	OpProd    // SF[Dst] = Π F[A], as OpSum; 1 of nothing
-	OpRMax    // SF[Dst] = largest; -Inf of nothing, NaN if any is
-	OpRMin    // SF[Dst] = smallest; +Inf of nothing
+	OpProd    // SF[Dst] = Π F[A], accumulated in float64, rounded once to float32; 1 for no columns
+	OpRMax    // SF[Dst] = largest F[A]; -Inf for no columns, NaN if an element is NaN
+	OpRMin    // SF[Dst] = smallest F[A]; +Inf for no columns, NaN if an element is NaN
 	OpSumI    // SI[Dst] = Σ I[A], wraps
 	OpProdI   // SI[Dst] = Π I[A], wraps
-	OpRMaxI   // SI[Dst] = largest; immediate I of nothing
-	OpRMinI   // SI[Dst] = smallest; immediate I of nothing
-	OpArgMax  // SI[Dst] = column of the largest F[A]; lowest of ties, NaN is largest, 0 of nothing
-	OpArgMaxI // SI[Dst] = column of the largest I[A]; lowest of ties, 0 of nothing
+	OpRMaxI   // SI[Dst] = largest I[A]; immediate I for no columns
+	OpRMinI   // SI[Dst] = smallest I[A]; immediate I for no columns
+	OpArgMax  // SI[Dst] = lowest column of the largest F[A]; NaN is largest; 0 for no columns
+	OpArgMaxI // SI[Dst] = lowest column of the largest I[A]; 0 for no columns
 
 	// Running reductions along the columns of a row (Body only).
 	OpCumSum  // F[Dst] = running Σ of F[A], carried in float64, rounded once for each element
 	OpCumSumI // I[Dst] = running Σ of I[A], wraps
 
-	// What was added later stands last: numbers of ops are in encoded kernels.
-	OpItoFOdd // F[Dst] = I[A] rounded to odd: what is no float32 becomes the neighbour whose last bit is set. Rounded to bf16 after it, I[A] is rounded once
-	OpPhilox  // F[Dst] = the random number of seed I[A], offset I[B] and index I[C]: see package internal/philox
+	// Encoded kernels contain the numbers of ops, so append new ops here.
+
+	// OpItoFOdd: F[Dst] = I[A] rounded to odd. If I[A] is not a float32, it becomes the neighbour
+	// whose last bit is set, so that a conversion to bf16 rounds I[A] only once.
+	OpItoFOdd
+	OpPhilox // F[Dst] = the random number of seed I[A], offset I[B] and index I[C]: see package internal/philox
 
 	opCount
 )

@@ -7,23 +7,18 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Limits on one kernel, which keep the memory of a worker and the cost of a
-// check bounded for kernels from outside.
+// Limits of one kernel, which bound the memory of a worker and the time of
+// validation for untrusted kernels.
 const (
 	MaxRegs = 4096    // registers of each file
 	MaxAxes = 16      // axes of Outer and Inner together
-	MaxTopK = 1 << 20 // results of a selection's row
+	MaxTopK = 1 << 20 // K of a TopK
 )
 
-// Validate checks what can be checked without symbol values: forms, ranks,
-// dtypes, that registers are within their files and assigned before they are
-// read, and that instructions stand where they may. What depends on sizes, that
-// every address is within its buffer, is checked when the kernel is bound.
-//
-// A vector register that Pre assigns keeps its value through the Body of its
-// own and later phases until a Body assigns it; what a Body assigns lasts for
-// the block. A scalar register keeps its value through the row; what a Body
-// reduces is there for the phases after it.
+// Validate makes the checks that need no symbol values: forms, ranks, dtypes, that
+// registers are within their files and assigned before they are read (see [Phase]),
+// and that ops are in lists that allow them. That every address is within its buffer
+// depends on sizes, and is checked when the kernel is bound.
 func (k *Kernel) Validate() error {
 	v := &validator{k: k}
 	v.kernel()
@@ -36,27 +31,27 @@ type validator struct {
 
 	vec [2][]regState // F, I
 	sca [2][]scaState // SF, SI
-	at  string        // where, for messages
+	at  string        // prefix of messages: the location
 }
 
-// regState says how far the value of a vector register reaches.
+// regState is the lifetime of a vector register's value.
 type regState uint8
 
 const (
 	unset     regState = iota
 	inBlock            // assigned in this phase's Body
 	inRow              // assigned in a Pre
-	inRowRead          // assigned in a Pre and read by this phase's Body, which may not assign it now:
-	// the next block would read another value
+	inRowRead          // assigned in a Pre and read by this phase's Body. The Body may not assign it
+	// afterwards: in the next block, the read would return that value.
 )
 
-// scaState says whether a scalar register has a value.
+// scaState is the state of a scalar register.
 type scaState uint8
 
 const (
-	none    scaState = iota
-	reduced          // when this phase ends
-	given
+	none    scaState = iota // not assigned
+	reduced                 // assigned when this phase ends
+	given                   // assigned
 )
 
 func (v *validator) failf(format string, args ...any) {
@@ -94,7 +89,7 @@ func (v *validator) kernel() {
 	v.at = ""
 	switch {
 	case forms(k) > 1:
-		v.failf("several of a product, a selection and attention")
+		v.failf("more than one of a GEMM, a top-k and attention")
 	case k.MatMul != nil:
 		v.matMul(k.MatMul)
 	case k.TopK != nil:
@@ -107,7 +102,7 @@ func (v *validator) kernel() {
 	}
 }
 
-// forms counts the forms of a kernel that are no plain loop nest.
+// forms counts the forms of a kernel other than a plain loop nest.
 func forms(k *Kernel) int {
 	n := 0
 	for _, is := range []bool{k.MatMul != nil, k.TopK != nil, k.Attention != nil} {
@@ -163,13 +158,13 @@ func count(r RegCount, scalar bool) uint16 {
 func (v *validator) matMul(m *MatMul) {
 	l := &v.k.Loop
 	if len(l.Outer) < 1 || len(l.Inner) != 1 {
-		v.failf("a product over %d outer and %d inner axes, want at least 1 and 1", len(l.Outer), len(l.Inner))
+		v.failf("a GEMM over %d outer and %d inner axes, want at least 1 and 1", len(l.Outer), len(l.Inner))
 	}
 	if len(l.Phases) != 1 {
 		v.failf("a GEMM with %d phases, want only its epilogue", len(l.Phases))
 	}
 	if l.Serial {
-		v.failf("a serial product")
+		v.failf("a serial GEMM")
 	}
 	v.dims("K", m.K)
 	for i, a := range []*MatAccess{&m.A, &m.B} {
@@ -178,7 +173,7 @@ func (v *validator) matMul(m *MatMul) {
 		switch a.DType {
 		case dtype.F32, dtype.F16, dtype.BF16:
 		default:
-			v.failf("a product of %s", a.DType)
+			v.failf("a GEMM of %s", a.DType)
 		}
 		if len(a.Batch) != len(l.Outer)-1 {
 			v.failf("%d strides for %d batch axes", len(a.Batch), len(l.Outer)-1)
@@ -189,7 +184,7 @@ func (v *validator) matMul(m *MatMul) {
 		v.at = "select: "
 		v.arg(x.Arg)
 		if !x.DType.Int() || !x.DType.Computes() {
-			v.failf("positions of %s", x.DType)
+			v.failf("indices of %s", x.DType)
 		}
 		if len(x.Outer) != len(l.Outer) {
 			v.failf("%d strides for %d axes", len(x.Outer), len(l.Outer))
@@ -202,14 +197,14 @@ func (v *validator) matMul(m *MatMul) {
 func (v *validator) topK(t *TopK) {
 	l := &v.k.Loop
 	if len(l.Inner)+len(l.Access)+len(l.Dims)+len(l.Phases) > 0 || l.Regs != (RegCount{}) || l.Serial {
-		v.failf("a selection with a loop")
+		v.failf("a top-k with a loop")
 	}
 	v.dims("N", t.N)
 	if t.K < 0 || t.K > MaxTopK {
 		v.failf("k = %d, at most %d", t.K, MaxTopK)
 	}
 	for i, a := range []*Access{&t.In, &t.Values, &t.Index} {
-		v.at = [...]string{"input: ", "values: ", "positions: "}[i]
+		v.at = [...]string{"input: ", "values: ", "indices: "}[i]
 		if a.Arg < 0 || a.Index != nil {
 			v.failf("want plain memory")
 		}
@@ -217,7 +212,7 @@ func (v *validator) topK(t *TopK) {
 	}
 	v.at = ""
 	if t.Values.DType != t.In.DType || t.Index.DType != dtype.I32 {
-		v.failf("a selection from %s into %s and %s", t.In.DType, t.Values.DType, t.Index.DType)
+		v.failf("a top-k from %s into %s and %s", t.In.DType, t.Values.DType, t.Index.DType)
 	}
 }
 
@@ -272,7 +267,7 @@ func (v *validator) instr(in Instr, place Place) {
 		return
 	}
 	if info.Place&place == 0 {
-		v.failf("may not stand here")
+		v.failf("is not allowed in this list")
 		return
 	}
 	v.read(info.A, in.A, place)
@@ -286,7 +281,7 @@ func (v *validator) instr(in Instr, place Place) {
 		}
 		v.use(in.Op, &v.k.Loop.Access[in.X], place)
 		if v.k.MatMul != nil && place == InScalar && info.X == XStore {
-			v.failf("a product stores from Body only")
+			v.failf("a GEMM stores only in Body")
 		}
 	case XDim:
 		if in.X < 0 || int(in.X) >= len(v.k.Loop.Dims) {
@@ -300,7 +295,7 @@ func (v *validator) instr(in Instr, place Place) {
 	v.write(info, in.Dst, place)
 }
 
-// use checks an access against the op that reaches it.
+// use checks an access against the op that uses it.
 func (v *validator) use(op Op, a *Access, place Place) {
 	float := a.DType.Float()
 	switch {

@@ -1,17 +1,17 @@
 // Package vec is the instruction set of the host device: kernels are small
-// vector programs over blocks of elements that stay in the first-level cache.
+// vector programs over blocks of elements that fit in the L1 cache.
 //
-// A kernel visits an iteration space of rows (Outer, spread over workers) and
-// columns (Inner, in blocks along the last axis). It runs in phases: each phase
-// goes over all columns of a row once, and what a phase reduces is a scalar in
-// the phases after it. So one form serves pointwise chains (one phase), norms
-// and softmax (several), gathers, scatters and layout changes (addressing), and
-// the epilogue of a matrix product.
+// The iteration space of a kernel has rows (Outer, divided among workers) and
+// columns (Inner, in blocks along the last axis). A kernel runs in phases: each
+// phase visits all columns of a row once, and later phases read its reductions as
+// scalars. So one form serves pointwise chains (one phase), norms and softmax
+// (several), gathers, scatters and layout changes (addressing), and the epilogue of
+// a GEMM.
 //
-// Registers hold one block each. F registers are float32, I registers int64
-// (integers and bool); scalar registers hold one element of the same kinds.
-// Every arithmetic instruction rounds once to float32; narrower dtypes are
-// rounded by explicit instructions, exactly where the graph rounds.
+// A vector register holds one block. F registers are float32, I registers int64
+// (integers and bool); scalar registers hold one element, float32 or int64.
+// Every float instruction rounds once to float32. Explicit instructions round to
+// narrower dtypes, exactly where the IR does.
 package vec
 
 import (
@@ -19,13 +19,13 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Kernel is one SIMD kernel. Exactly one of its forms is used: a plain loop nest, a
-// matrix product whose epilogue is the loop nest, a selection, or attention.
+// Kernel is one SIMD kernel. It has exactly one form: a plain loop nest, a GEMM whose
+// epilogue is the loop nest, a top-k, or attention.
 type Kernel struct {
 	Loop      Loop
 	MatMul    *MatMul    // Loop is its epilogue: Outer = batch axes and M, Inner = [N]
-	TopK      *TopK      // Loop is empty but for Outer
-	Attention *Attention // Loop is empty but for Outer
+	TopK      *TopK      // Loop has only Outer
+	Attention *Attention // Loop has only Outer
 	Args      int32      // number of buffers the kernel takes
 }
 
@@ -34,10 +34,10 @@ type Loop struct {
 	Outer  []dim.Dim // rows
 	Inner  []dim.Dim // columns; empty: one column
 	Access []Access
-	Dims   []dim.Dim // integers that instructions name (OpDim)
+	Dims   []dim.Dim // integers that OpDim reads
 	Phases []Phase
 	Regs   RegCount
-	Serial bool // rows in order on one worker: later rows overwrite earlier ones (scatter)
+	Serial bool // rows run in order on one worker: later rows overwrite earlier ones (scatter)
 }
 
 // RegCount is the size of the register files.
@@ -46,9 +46,8 @@ type RegCount struct {
 	SF, SI uint16 // scalar registers
 }
 
-// Access is how instructions reach a kernel argument: the address of (row,
-// column), in elements, is Offset + Σ Outer[i]*row[i] + Σ Inner[j]*col[j], plus
-// the indirect part.
+// Access describes the address of (row, column) in a kernel argument, in elements:
+// Offset + Σ Outer[i]*row[i] + Σ Inner[j]*col[j], plus the indirect part.
 type Access struct {
 	Arg    int32 // kernel argument; -1: no memory, the address itself is the value (iota)
 	DType  dtype.DType
@@ -58,47 +57,47 @@ type Access struct {
 	Index  *Index // nil: no indirect part
 }
 
-// Index is the indirect part of an address: position*Stride, where position is
-// an I register. A position outside [0, Extent) makes a load give zero, a store
-// do nothing, and sets the device flag with Origin (C12); -1 sets none in a store.
+// Index is the indirect part of an address: index*Stride, where index is the value of
+// an I or SI register. With an index outside [0, Extent), a load returns zero, a store
+// does nothing, and the fault flag of Origin is set (C12). In a store, index -1 does not
+// set the flag.
 type Index struct {
 	Reg    uint16
-	Scalar bool // Reg is a scalar register: one position for the whole row
+	Scalar bool // Reg is a scalar register: one index for the whole row
 	Stride dim.Dim
 	Extent dim.Dim
 	Origin int32 // node of the piece
 }
 
 // Phase is one pass over the columns of a row. Accesses in Scalar and Pre are at
-// column 0; what Pre loads fills the block.
+// column 0; a load in Pre fills the block with that element.
 //
 // A vector register that Pre assigns keeps its value through this and later
-// phases, until a Body assigns it; what a Body assigns lasts for the block. A
-// scalar register keeps its value to the end of the row, and what a Body reduces
-// is there for the phases after it. [Kernel.Validate] refuses every read of a
-// register that has no value.
+// phases, until a Body assigns it; a value that a Body assigns lasts for the block. A
+// scalar register keeps its value to the end of the row; reductions of a Body are
+// defined in later phases. [Kernel.Validate] refuses every read of a register
+// that has no value.
 type Phase struct {
-	Scalar []Instr // once a row, on scalar registers
-	Pre    []Instr // once a row, on whole blocks: what does not change along the row (splats)
+	Scalar []Instr // once for each row, on scalar registers
+	Pre    []Instr // once for each row, on whole blocks: values that are constant along the row (splats)
 	Body   []Instr // for each block of columns
 }
 
-// Instr is one instruction. Which fields count goes by Op.
+// Instr is one instruction. Op determines which fields it uses ([Op.Info]).
 type Instr struct {
 	Op  Op
 	Dst uint16
 	A   uint16
 	B   uint16
 	C   uint16
-	X   int32   // access, dim, dtype or accumulator
+	X   int32   // access, dim or dtype
 	F   float64 // immediate
 	I   int64   // immediate
 }
 
 // MatMul is C[m, n] = Σ_k A[m, k]*B[n, k], accumulated in float32 in an order
-// of k that depends on K alone, so that a row's result does not depend on how
-// many rows there are, nor on which of them take the same B. The epilogue reads
-// the sum with OpAcc.
+// of k that depends only on K, so that a row's result does not depend on the number
+// of rows or on the rows with the same B. The epilogue reads the sum with OpAcc.
 type MatMul struct {
 	K      dim.Dim
 	A      MatAccess  // rows: m, columns: k
@@ -106,10 +105,10 @@ type MatMul struct {
 	Select *MatSelect // nil: one B for all rows of a batch
 }
 
-// MatSelect chooses among several matrices B, row by row: the position of a row
-// is the integer of Arg at Offset + Σ Outer[i]*row[i], and B's addresses grow by
-// position*Stride. A position outside [0, Extent) makes the row's sums zero and
-// sets the device flag with Origin (C12), if the row has columns.
+// MatSelect selects one of several matrices B for each row: the index of a row is the
+// integer of Arg at Offset + Σ Outer[i]*row[i], and index*Stride is added to B's
+// addresses. With an index outside [0, Extent), the row's sums are zero and, if the row
+// has columns, the fault flag of Origin is set (C12).
 type MatSelect struct {
 	Arg    int32
 	DType  dtype.DType // an integer type
@@ -120,8 +119,8 @@ type MatSelect struct {
 	Origin int32 // node of the piece
 }
 
-// MatAccess is how a product reaches an operand: element (batch, row, k) is at
-// Offset + Σ Batch[i]*b[i] + Row*row + Col*k.
+// MatAccess describes the address of element (batch, row, k) of a GEMM's operand, in
+// elements: Offset + Σ Batch[i]*b[i] + Row*row + Col*k.
 type MatAccess struct {
 	Arg    int32
 	DType  dtype.DType
@@ -132,11 +131,11 @@ type MatAccess struct {
 }
 
 // TopK selects the K largest of N elements in each row of Loop.Outer, in
-// falling order; ties take the lowest position and NaN counts as largest.
+// descending order; of equal elements the lowest index comes first, and NaN is the largest.
 type TopK struct {
 	N      dim.Dim
 	K      int64
 	In     Access // Inner = [stride of the N elements]
 	Values Access // Inner = [stride of the K results]
-	Index  Access // i32 positions
+	Index  Access // i32 indices in [0, N)
 }

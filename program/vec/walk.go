@@ -87,8 +87,7 @@ func (k *Kernel) Loads() []int32 {
 	return distinct(args)
 }
 
-// touched returns the arguments of the accesses that instructions with such an operand
-// name.
+// touched returns the arguments of the accesses in the X fields of this kind.
 func (k *Kernel) touched(x Use) []int32 {
 	var args []int32
 	for i := range k.Loop.Phases {
@@ -104,7 +103,7 @@ func (k *Kernel) touched(x Use) []int32 {
 	return args
 }
 
-// distinct sorts arguments and drops -1, which is no memory.
+// distinct sorts arguments and removes duplicates and -1, which stands for no memory.
 func distinct(args []int32) []int32 {
 	slices.Sort(args)
 	args = slices.Compact(args)

@@ -1,6 +1,6 @@
-// Package wire reads and writes the fixed little-endian fields of which encoded
-// programs and kernels consist. Every value has one encoding, so what a Reader
-// accepts a Writer writes back byte for byte.
+// Package wire reads and writes the little-endian fields of encoded programs and
+// kernels. Every value has one encoding: if a Reader accepts bytes, a Writer writes
+// the same bytes for the value.
 package wire
 
 import (
@@ -12,11 +12,11 @@ import (
 	"pwc/ir/dim"
 )
 
-// maxDimText bounds the text of one dim, and with it the work of parsing
-// outside bytes. Extents of real models have a few dozen bytes.
+// maxDimText bounds the text of one dim in bytes, and so the time to parse untrusted
+// bytes. Extents of real models have a few dozen bytes.
 const maxDimText = 4096
 
-// ErrTruncated says that the bytes end before the value does.
+// ErrTruncated: the bytes end before the value.
 var ErrTruncated = errors.New("wire: truncated")
 
 // Writer appends fields to B. The first error sticks.
@@ -117,13 +117,13 @@ type Reader struct {
 	dims map[string]dim.Dim // texts seen before: programs repeat a few dims many times
 }
 
-// NewReader reads b, which it does not keep pieces of.
+// NewReader returns a reader of b. Values that it returns do not alias b.
 func NewReader(b []byte) *Reader { return &Reader{b: b, dims: map[string]dim.Dim{}} }
 
 // Err returns the first error.
 func (r *Reader) Err() error { return r.err }
 
-// Fail records an error of the caller's.
+// Fail records an error of the caller, unless there is one already.
 func (r *Reader) Fail(err error) {
 	if r.err == nil {
 		r.err = err
@@ -197,8 +197,8 @@ func (r *Reader) I64() int64 {
 func (r *Reader) F64() float64 { return math.Float64frombits(uint64(r.I64())) }
 
 // Len reads the length of a list whose entries take at least min bytes each.
-// A length that the remaining bytes cannot hold is an error, so that what is
-// allocated for a list stays in proportion to the input.
+// A length that exceeds the remaining bytes is an error, so that the memory for a
+// list is in proportion to the input.
 func (r *Reader) Len(min int) int {
 	n := r.U32()
 	if uint64(n)*uint64(min) > uint64(len(r.b)) {
@@ -211,7 +211,7 @@ func (r *Reader) Len(min int) int {
 // Str reads a string.
 func (r *Reader) Str() string { return string(r.take(r.Len(1))) }
 
-// Bytes reads bytes into a copy; none give nil.
+// Bytes reads bytes into a copy; nil if the length is 0.
 func (r *Reader) Bytes() []byte {
 	b := r.take(r.Len(1))
 	if len(b) == 0 {
@@ -255,11 +255,11 @@ func (r *Reader) Dim() dim.Dim {
 	}
 }
 
-// Dims reads a list of dims; none give nil.
+// Dims reads a list of dims; nil if it is empty.
 func (r *Reader) Dims() []dim.Dim { return List(r, 3, r.Dim) }
 
-// List reads a length and that many entries of at least min bytes; none give
-// nil.
+// List reads a length and that many entries of at least min bytes; nil if the list
+// is empty.
 func List[T any](r *Reader, min int, read func() T) []T {
 	n := r.Len(min)
 	if n == 0 {
