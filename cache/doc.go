@@ -73,9 +73,9 @@
 // is damage. A damaged file is a miss with a warning that names the file and the reason, and the
 // next Put repairs it. Hashes detect damage, not intent: whoever can write the directory decides
 // which programs run. Loading proves that programs for the host stay in their buffers. Nothing is
-// proven about machine code. It is used from Options.Dir, from layers that only the user and root
-// can write, and from directories that [Trust] lists. Elsewhere it is a miss with an
-// [UntrustedError].
+// proven about machine code. It is used from Options.Dir if the directory belongs to the user or
+// root and only they and its group can write it, from layers that only the user and root can write,
+// and from directories that [Trust] lists. Elsewhere it is a miss with an [UntrustedError].
 //
 // # Faults
 //

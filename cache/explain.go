@@ -14,20 +14,21 @@ import (
 type Explanation struct {
 	Key     Key
 	Hit     bool    // a whole entry exists
-	Dir     string  // of a hit
+	Dir     string  // of a hit: the directory that has the entry
 	Damaged []error // unusable files of the entry
 
 	// Untrusted has an *UntrustedError for each directory with a whole entry whose machine code
 	// is not trusted.
 	Untrusted []error
 
-	Nearest *Entry   // of a miss: the entry with the fewest differences; nil: the cache is empty
+	Nearest *Entry   // of a miss: the nearest entry; nil: the cache has no whole manifest
 	Changes []Change // from Nearest to Key; empty if Nearest is the damaged entry
 }
 
 // Explain looks up keys, and for those that miss it finds the nearest entry of all layers and the
 // directory: first among those of the same piece, then by the number of different factors, then
-// the newest. It reads every manifest once, and the blobs of the keys. It writes nothing.
+// the newest. If a key misses, it reads every manifest once. It reads the blobs of the keys, and
+// writes nothing.
 func (s *Store) Explain(ctx context.Context, keys ...Key) ([]Explanation, error) {
 	out := make([]Explanation, len(keys))
 	nearest := make([]rank, len(keys))

@@ -157,7 +157,7 @@ func (k Key) distance(old Key) int {
 	return n
 }
 
-// ID identifies an entry or a module: the SHA-256 of its identifying fields.
+// ID identifies an entry, a module or a tuning record: the SHA-256 of its identifying fields.
 type ID [sha256.Size]byte
 
 // String returns the id in lower-case hex, which is also a file name.

@@ -212,7 +212,8 @@ func (t *tree) replace(tmp, name string) error {
 	return err
 }
 
-// sweepTemp removes temporary files of writers that died, whatever their date.
+// sweepTemp removes temporary files of writers that died: those at least a minute old that no
+// writer has locked, and if files cannot be locked, those more than an hour old.
 func (t *tree) sweepTemp() {
 	files, _ := t.list(tmpDir) // a directory that cannot be listed keeps its files
 	for _, e := range files {
@@ -253,8 +254,8 @@ func (t *tree) list(dir string) ([]fs.DirEntry, error) {
 	return entries, nil
 }
 
-// eachHash calls visit for every file of keys or blobs whose name is a digest, and ignores other
-// names. It calls damaged for directories that cannot be listed. It stops at the first error of
+// eachHash calls visit for every file of keys, blobs or tuning whose name is a digest, and ignores
+// other names. It calls damaged for directories that cannot be listed. It stops at the first error of
 // visit or of ctx.
 func (t *tree) eachHash(ctx context.Context, dir string, visit func(h [sha256.Size]byte, name string) error, damaged func(error)) error {
 	subs, err := t.list(dir)

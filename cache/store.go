@@ -19,8 +19,9 @@ type Options struct {
 	Layers []string     // read-only, searched in this order before Dir
 	Logger *slog.Logger // nil: no messages
 
-	// Trust lists directories that may have machine code although others can write them. Nil:
-	// only Dir, and layers that only the user and root can write.
+	// Trust lists directories whose machine code is used although others can write them. Nil:
+	// only machine code of Dir, unless others than its owner and group can write it, and of layers
+	// that only the user and root can write.
 	Trust *Trust
 
 	// LockTimeout bounds the total time that the store waits for other processes: those that

@@ -31,8 +31,9 @@ import (
 // Loading proves that they stay in their buffers, so they need no trust.
 func NeedsTrust(target string) bool { return target != "host" }
 
-// Trust lists sources of machine code, in addition to the directory that a store writes and
-// layers that only their owner or root can have written. The zero value lists none.
+// Trust lists sources of machine code, in addition to the directory that a store writes, unless
+// others than its group can write it, and to layers that only the user and root can write. The zero
+// value lists no sources.
 type Trust struct {
 	Keys         []PublicKey // artifacts with a signature by one of them
 	Dirs         []string    // cache directories, absolute, that others may be able to write
@@ -448,8 +449,8 @@ func shellWord(s string) string {
 // describe the entry's manifest.
 //
 // A layer must belong to the user or to root and be writable by nobody else, down to the
-// manifest, which names its blob by hash. The directory to write may be shared with a group,
-// because the user chose it.
+// manifest, which names its blob by hash. The directory to write must belong to the user or to
+// root, but its group may write in it, because the user chose it.
 func (s *Store) vouch(d root, t *tree, target, name string, info fs.FileInfo) error {
 	if !NeedsTrust(target) || s.trust.TrustsDir(d.dir) {
 		return nil

@@ -119,8 +119,9 @@ func (inv *inversion) add(w *ir.Weight, data []byte) error {
 	return nil
 }
 
-// leaf returns the tensor with that name, and makes it at the first use. If whole is not nil, it
-// is all of the tensor's bytes, and no other weight may use the tensor.
+// leaf returns the tensor with that name, and makes it at the first use. whole is the data of a
+// weight that is the whole tensor, or nil. The tensor of such a weight has no seen, and a second
+// use of it is an error.
 func (inv *inversion) leaf(name string, w *ir.Weight, shape []int64, whole []byte) (*leaf, error) {
 	l := inv.leaves[name]
 	if l == nil {

@@ -168,11 +168,11 @@ func TestOpenDirRefuses(t *testing.T) {
 	for _, c := range []struct{ name, index, want string }{
 		{"not JSON", `weight_map`, "not JSON"},
 		{"not UTF-8", "{\"\xff\": 1}", "not UTF-8"},
-		{"list", `[]`, "should"},
+		{"list", `[]`, "want"},
 		{"empty", `{}`, "no weight_map"},
 		{"empty map", `{"weight_map": {}}`, "no weight_map"},
 		{"text after", `{"weight_map": {"a": "model-1.safetensors"}} 1`, "follows the index"},
-		{"map is a list", `{"weight_map": []}`, "should"},
+		{"map is a list", `{"weight_map": []}`, "want"},
 		{"map twice", `{"weight_map": {"a": "model-1.safetensors"}, "weight_map": {}}`, "appears twice"},
 		{"tensor twice", `{"weight_map": {"a": "model-1.safetensors", "a": "model-2.safetensors"}}`, `tensor "a": appears twice`},
 		{"number", `{"weight_map": {"a": 1}}`, `tensor "a"`},

@@ -99,8 +99,8 @@ func checkLayout(entries []entry, size int64) error {
 	return nil
 }
 
-// headerParser reads a header token by token. So it finds duplicate keys, and reports an
-// unexpected bracket at its place without recursion.
+// headerParser reads a header token by token, without recursion, to find duplicate keys and
+// values of another type than the format has.
 type headerParser struct {
 	dec    *json.Decoder
 	seen   map[string]bool // keys of the top level
@@ -150,7 +150,7 @@ func (p *headerParser) metadata() (map[string]string, error) {
 	case t == nil: // null, which some tools write for an empty map
 		return nil, nil
 	case t != json.Delim('{'):
-		return nil, fault("", "%s: %s stands where \"{\" should", metadataKey, describe(t, nil))
+		return nil, fault("", "%s: found %s, want \"{\"", metadataKey, describe(t, nil))
 	}
 	m := map[string]string{}
 	for p.dec.More() {
@@ -230,7 +230,7 @@ func (p *headerParser) entry() (entry, error) {
 	case !hasOffsets:
 		return e, fault(e.name, "no data_offsets")
 	case e.begin > e.end:
-		return e, fault(e.name, "data_offsets [%d, %d] run backwards", e.begin, e.end)
+		return e, fault(e.name, "data_offsets [%d, %d]: the end is before the begin", e.begin, e.end)
 	}
 	n, ok := numel(e.shape)
 	if !ok {
@@ -297,7 +297,7 @@ func (p *headerParser) key() (string, error) {
 	}
 	key, ok := t.(string)
 	if !ok {
-		return "", fault(p.tensor, "%s stands where a key should", describe(t, nil))
+		return "", fault(p.tensor, "found %s, want a key", describe(t, nil))
 	}
 	return key, nil
 }
@@ -308,7 +308,7 @@ func (p *headerParser) delim(want json.Delim, what string) error {
 		return err
 	}
 	if t != want {
-		return fault(p.tensor, "%s: %s stands where %q should", what, describe(t, nil), rune(want))
+		return fault(p.tensor, "%s: found %s, want %q", what, describe(t, nil), rune(want))
 	}
 	return nil
 }

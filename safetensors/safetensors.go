@@ -70,7 +70,7 @@ var ErrNotFound = errors.New("no such tensor")
 // FormatError: a file violates the format.
 type FormatError struct {
 	File   string // path of the file; empty for a checkpoint parsed from memory
-	Tensor string // name of the tensor; empty if the fault is in none
+	Tensor string // name of the tensor; empty if the fault is not in a tensor
 	DType  string // of the tensor, if the format has it and the IR does not: "U32"; otherwise empty
 	Reason string
 }

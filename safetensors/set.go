@@ -79,7 +79,7 @@ func (s *Set) open(shards []string, placed []placement) error {
 	for _, p := range placed {
 		if _, ok := byName[p.shard].index[p.tensor]; !ok {
 			return &FormatError{File: filepath.Join(s.dir, IndexFile), Tensor: p.tensor,
-				Reason: "weight_map places it in " + p.shard + ", which does not hold it"}
+				Reason: "weight_map places it in " + p.shard + ", which does not contain it"}
 		}
 	}
 	return nil
@@ -158,10 +158,10 @@ func layoutOf(dir string) (*layout, error) {
 		l.shards = []string{SingleFile}
 	case slices.Equal(l.shards, []string{SingleFile}):
 	case single && len(missing) == len(l.shards):
-		l.notes = append(l.notes, fmt.Sprintf("%s is read; of the %d files that %s names none is there", SingleFile, len(l.shards), IndexFile))
+		l.notes = append(l.notes, fmt.Sprintf("%s is read; the %d files that %s names do not exist", SingleFile, len(l.shards), IndexFile))
 		l.shards, l.placed = []string{SingleFile}, nil
 	case single:
-		return nil, fmt.Errorf("safetensors: %s: two checkpoints lie here: %s, and %d of the %d files that %s names; remove the one that is stale (transformers reads %s)",
+		return nil, fmt.Errorf("safetensors: %s: the directory has two checkpoints: %s, and %d of the %d files that %s names; remove the one that is stale (transformers reads %s)",
 			dir, SingleFile, len(l.shards)-len(missing), len(l.shards), IndexFile, SingleFile)
 	case len(missing) > 0:
 		const shown = 4

@@ -95,7 +95,7 @@ type pieceBuilder struct {
 	b       *ir.Builder
 	fb      *ir.FuncBuilder
 	symbols map[string]dim.Dim
-	named   func() string // names of symbols
+	named   func() string // returns the name of the next symbol
 	externs map[*ir.Extern]bool
 }
 

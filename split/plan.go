@@ -22,7 +22,7 @@ type Plan struct {
 	Buffers []StepBuffer
 
 	// Storages has the lifetime of each memory between units: parameters, results of pieces and
-	// step buffers, by rising Base. Weights and states always live.
+	// step buffers, by ascending Base. Weights and states are not included: they are always live.
 	Storages []Storage
 }
 
@@ -31,7 +31,7 @@ type Plan struct {
 type Item struct {
 	ID        int
 	Splitting bool
-	Nodes     []int // indices into Func.Nodes, rising
+	Nodes     []int // indices into Func.Nodes, ascending
 	Units     []*Unit
 
 	// Uncapturable is the first call in a non-splitting item that cannot be recorded into a

@@ -67,8 +67,9 @@ func (p *Plan) cut(match *matcher) {
 	id, before := 0, false
 	for i, n := range f.Nodes {
 		now := match.splits(n)
-		// A splitting op starts a new id unless it follows one, and so does the node after it. At
-		// the start of the function the id also rises, so no piece has id 0.
+		// A splitting op gets a new id unless the node before it is one, too, and so does an
+		// ordinary node after a splitting op. If the first node of the function splits, its id is
+		// 1, and no piece has id 0.
 		if now != before {
 			id++
 		}

@@ -1,6 +1,6 @@
-// Package elements sees the memory of float tensors on the host as their
-// elements. Extern ops that compute there read and write through it; each value
-// is converted exactly, and rounded once when it is stored.
+// Package elements converts the elements of f32, f16 and bf16 tensors in host
+// memory to and from float32, for extern ops that compute on the host. Loads are
+// exact, stores round once.
 package elements
 
 import (
@@ -11,22 +11,23 @@ import (
 	"pwc/runtime/device"
 )
 
-// Slice is the memory of a tensor of f32, f16 or bf16. The zero Slice is empty.
+// Slice is the memory of an f32, f16 or bf16 tensor. The zero Slice is empty.
 type Slice struct {
 	dtype dtype.DType
 	f32   []float32 // F32
 	bits  []uint16  // F16, BF16
 }
 
-// View returns the elements of a tensor in the bytes of its buffer. Memory that
-// is too small or not aligned, and other dtypes, are errors. It allocates nothing.
+// View returns the elements of a tensor; b is the memory of its buffer. It returns an
+// error for another dtype and for memory that is too small or not aligned. It allocates
+// nothing.
 func View(t *device.Tensor, b []byte) (v Slice, err error) {
 	elements := int64(1)
 	for _, n := range t.Shape {
 		elements *= n
 	}
 	if want := t.DType.Bytes(elements); int64(len(b)) < want {
-		return v, fmt.Errorf("%d bytes for %s%v, which has %d", len(b), t.DType, t.Shape, want)
+		return v, fmt.Errorf("memory of %d bytes for %s%v, want %d", len(b), t.DType, t.Shape, want)
 	}
 	v.dtype = t.DType
 	switch t.DType {
@@ -40,7 +41,7 @@ func View(t *device.Tensor, b []byte) (v Slice, err error) {
 	return v, err
 }
 
-// Cast returns memory as numbers; bytes that do not make a whole one are left out.
+// Cast returns memory as a slice of numbers, without the bytes of an incomplete number at the end.
 func Cast[T float32 | float64 | uint16](b []byte) ([]T, error) {
 	var zero T
 	size := unsafe.Sizeof(zero)
@@ -51,7 +52,7 @@ func Cast[T float32 | float64 | uint16](b []byte) ([]T, error) {
 	return unsafe.Slice((*T)(p), uintptr(len(b))/size), nil
 }
 
-// Pointer returns the address of the elements [at, at+n), of which there is at least one.
+// Pointer returns the address of element at. Elements [at, at+n) must exist.
 func (v *Slice) Pointer(at, n int) unsafe.Pointer {
 	if v.dtype == dtype.F32 {
 		return unsafe.Pointer(unsafe.SliceData(v.f32[at : at+n : at+n]))
@@ -59,7 +60,7 @@ func (v *Slice) Pointer(at, n int) unsafe.Pointer {
 	return unsafe.Pointer(unsafe.SliceData(v.bits[at : at+n : at+n]))
 }
 
-// Load converts the elements from at on to fill dst.
+// Load converts len(dst) elements, starting at element at, to dst.
 func (v *Slice) Load(dst []float32, at int) {
 	switch v.dtype {
 	case dtype.F32:
@@ -75,7 +76,7 @@ func (v *Slice) Load(dst []float32, at int) {
 	}
 }
 
-// Store rounds src to the elements from at on.
+// Store rounds src into the elements that start at element at.
 func (v *Slice) Store(at int, src []float32) {
 	switch v.dtype {
 	case dtype.F32:
@@ -91,8 +92,8 @@ func (v *Slice) Store(at int, src []float32) {
 	}
 }
 
-// Copy copies n elements of src from element from on to the elements from at
-// on, and converts them where the dtypes differ.
+// Copy copies n elements of src, starting at element from, to the elements that start
+// at element at. It converts them if the dtypes differ.
 func (v *Slice) Copy(at int, src *Slice, from, n int) {
 	switch {
 	case v.dtype == src.dtype && v.dtype == dtype.F32:

@@ -82,7 +82,7 @@ func TestViewRefuses(t *testing.T) {
 		shape []int64
 		data  []byte
 	}{
-		"8 bytes for f32[3], which has 12":    {dtype.F32, []int64{3}, data[:8]},
+		"8 bytes for f32[3], want 12":         {dtype.F32, []int64{3}, data[:8]},
 		"not aligned to 4 bytes":              {dtype.F32, []int64{4}, data[1:17]},
 		"not aligned to 2 bytes":              {dtype.F16, []int64{4}, data[1:17]},
 		"i32 is not one of f32, f16 and bf16": {dtype.I32, []int64{4}, data[:16]},

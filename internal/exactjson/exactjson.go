@@ -1,7 +1,7 @@
-// Package exactjson decodes JSON whose keys must be exactly those that are meant.
-// Package encoding/json takes a key in any case, and the last of several that are the
-// same, so that one text means different things to different readers: a tool that
-// checks a manifest sees "digest", and the program "Digest".
+// Package exactjson decodes JSON with exact keys. Package encoding/json matches keys in
+// any case, and uses the last of several equal keys. So one text can have different
+// meanings for different readers: a tool that checks a manifest reads "digest", the
+// program reads "Digest".
 package exactjson
 
 import (
@@ -14,11 +14,11 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// Unmarshal is json.Unmarshal of a text in which no object has a key twice, and no key
-// of a struct is in another case than its field. Keys that are not of the struct are
-// left out.
+// Unmarshal is json.Unmarshal, but returns an error if an object has a key twice, or if a
+// key differs from that of a struct's field only in case. It ignores keys for which the
+// struct has no field.
 func Unmarshal(text []byte, v any) error {
-	if json.Valid(text) { // else json.Unmarshal says what is wrong
+	if json.Valid(text) { // otherwise json.Unmarshal returns the syntax error
 		w := &walker{text: text, fields: map[reflect.Type]map[string]reflect.Type{}}
 		if err := w.value(reflect.TypeOf(v)); err != nil {
 			return err
@@ -27,16 +27,16 @@ func Unmarshal(text []byte, v any) error {
 	return json.Unmarshal(text, v)
 }
 
-// walker goes through a text that is valid JSON. It takes memory for the keys of the
-// objects that it is in, and for nothing else.
+// walker checks the keys of a text that is valid JSON. It stores only the keys of the
+// objects that enclose the current value, and the fields of types.
 type walker struct {
 	text   []byte
 	at     int
 	fields map[reflect.Type]map[string]reflect.Type
 }
 
-// next skips white space and punctuation that the walker has no need of, and returns
-// the byte behind it.
+// next skips white space, commas and colons, and returns the next byte without skipping
+// it.
 func (w *walker) next() byte {
 	for {
 		switch c := w.text[w.at]; c {
@@ -60,7 +60,7 @@ func (w *walker) str() []byte {
 	return w.text[start:w.at]
 }
 
-// value walks one value that is for a type; nil where nothing is known of it.
+// value checks one value that is decoded into type t; nil: any type.
 func (w *walker) value(t reflect.Type) error {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -81,7 +81,7 @@ func (w *walker) value(t reflect.Type) error {
 		w.at++
 	case '"':
 		w.str()
-	default: // a number or a word ends where nothing of them can stand
+	default: // a number, true, false or null ends before a delimiter
 		for w.at < len(w.text) && bytes.IndexByte([]byte(" \t\n\r,]}"), w.text[w.at]) < 0 {
 			w.at++
 		}
@@ -127,7 +127,7 @@ func (w *walker) object(t reflect.Type) error {
 	return nil
 }
 
-// fields returns the types of a struct's fields by their keys.
+// fields returns the types of a struct's fields, by JSON key.
 func fields(t reflect.Type) map[string]reflect.Type {
 	out := map[string]reflect.Type{}
 	if t == nil || t.Kind() != reflect.Struct {

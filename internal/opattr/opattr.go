@@ -1,4 +1,4 @@
-// Package opattr converts attributes of nodes to those that programs store and ops get.
+// Package opattr converts attributes of IR nodes to attributes of programs and extern ops.
 package opattr
 
 import (
@@ -6,8 +6,8 @@ import (
 	"pwc/program"
 )
 
-// kinds are the kinds of a program's attributes by those of the IR. Programs have no
-// enumerations: a name is a string.
+// kinds maps kinds of IR attributes to those of programs, which have no enumerations: the
+// name of a value becomes a string.
 var kinds = [...]program.AttrKind{
 	ir.AttrDim:    program.AttrDim,
 	ir.AttrDims:   program.AttrDims,
@@ -18,8 +18,7 @@ var kinds = [...]program.AttrKind{
 	ir.AttrString: program.AttrString,
 }
 
-// Of returns the attributes of a call as programs store them and ops get them, in
-// their order.
+// Of returns the attributes of a node as attributes of a program, in the same order.
 func Of(attrs []ir.Attr) []program.Attr {
 	out := make([]program.Attr, len(attrs))
 	for i, a := range attrs {

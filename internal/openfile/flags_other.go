@@ -4,5 +4,5 @@ package openfile
 
 import "os"
 
-// flags open for reading: file names do not mean pipes here.
+// flags open for reading. On these systems the name of a file is not that of a pipe.
 const flags = os.O_RDONLY

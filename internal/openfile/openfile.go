@@ -1,7 +1,7 @@
-// Package openfile opens files whose names or contents come from outside. Opening
-// never waits, and what was opened is checked on the descriptor: a name may come to
-// mean another file between a look at it and the opening, and opening a pipe that
-// nobody writes waits for ever.
+// Package openfile opens files with untrusted names or contents. It opens without
+// waiting, because a pipe without a writer would block forever, and checks the kind of
+// the file on the descriptor, because a name may refer to another file after an earlier
+// check.
 package openfile
 
 import (
@@ -12,14 +12,14 @@ import (
 	"os"
 )
 
-// ErrNotRegular is wrapped by the errors of what is no regular file.
+// ErrNotRegular is wrapped by errors for files of another kind.
 var ErrNotRegular = errors.New("not a regular file")
 
-// LimitError says that a file is larger than what is read of one of its kind.
+// LimitError: a file is larger than the limit of the caller.
 type LimitError struct {
 	File  string
-	Size  int64 // bytes; those that were read where the file grew meanwhile
-	Limit int64
+	Size  int64 // bytes of the file; of a pipe, or a file that grew during the read: more than Limit
+	Limit int64 // bytes
 }
 
 // Error names the file, its size and the limit.
@@ -27,14 +27,14 @@ func (e *LimitError) Error() string {
 	return fmt.Sprintf("%s: %d bytes, above the limit of %d", e.File, e.Size, e.Limit)
 }
 
-// Regular opens a regular file for reading and returns what it is. The error wraps
-// [ErrNotRegular] for anything else, and else is that of the system.
+// Regular opens a regular file for reading and returns its information. For a file of
+// another kind the error wraps [ErrNotRegular].
 func Regular(name string) (*os.File, fs.FileInfo, error) {
 	return regular(os.OpenFile(name, flags, 0))
 }
 
-// RegularIn is [Regular] for a file below a directory. Links do not lead out of the
-// directory.
+// RegularIn is [Regular] for a file in a directory. A link that leads out of the
+// directory is an error.
 func RegularIn(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
 	return regular(root.OpenFile(name, flags, 0))
 }
@@ -58,9 +58,9 @@ func kindError(f *os.File, info fs.FileInfo) error {
 	return fmt.Errorf("%s: %w (%s)", f.Name(), ErrNotRegular, info.Mode().Type())
 }
 
-// Stream opens a regular file or a pipe for reading: what a command line may be given
-// as the name of its input. The other end of the pipe must be open already, as it is
-// for a shell's process substitution; otherwise the first read ends the input.
+// Stream opens a regular file or a pipe for reading, for an input that a command line
+// names. The writer of the pipe must have opened it already, as in a shell's process
+// substitution; otherwise the first read returns io.EOF.
 func Stream(name string) (*os.File, fs.FileInfo, error) {
 	f, err := os.OpenFile(name, flags, 0)
 	if err != nil {
@@ -77,8 +77,8 @@ func Stream(name string) (*os.File, fs.FileInfo, error) {
 	return f, info, nil
 }
 
-// Read returns a whole regular file of at most limit bytes. A larger one is a
-// *[LimitError], and no byte of it is read.
+// Read returns the contents of a regular file of at most limit bytes. For a larger file
+// it returns a *[LimitError] and reads nothing.
 func Read(name string, limit int64) ([]byte, error) {
 	f, info, err := Regular(name)
 	if err != nil {
@@ -91,8 +91,8 @@ func Read(name string, limit int64) ([]byte, error) {
 	return ReadAll(f, limit)
 }
 
-// ReadAll reads the rest of an open file, which may be a pipe. More than limit bytes
-// are a *[LimitError].
+// ReadAll reads the rest of an open file, which may be a pipe. If there are more than
+// limit bytes, it returns a *[LimitError].
 func ReadAll(f *os.File, limit int64) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err == nil && int64(len(text)) > limit {
@@ -104,15 +104,14 @@ func ReadAll(f *os.File, limit int64) ([]byte, error) {
 	return text, nil
 }
 
-// Dir opens a directory. What else stands under the name is an error, and is not
-// waited for.
+// Dir opens a directory. If the name is that of a pipe or another file, Dir fails
+// without waiting.
 func Dir(name string) (*os.Root, error) {
-	// With the separator behind it, a name can only mean a directory: the system looks
-	// before it opens.
+	// With a trailing separator, the system opens the name only if it is a directory.
 	return os.OpenRoot(name + string(os.PathSeparator))
 }
 
-// DirIn is [Dir] for a directory below another. Links do not lead out of that.
+// DirIn is [Dir] for a directory in root. A link that leads out of root is an error.
 func DirIn(root *os.Root, name string) (*os.Root, error) {
-	return root.OpenRoot(name + "/.") // "." is opened in what the system opened as a directory
+	return root.OpenRoot(name + "/.") // with "/." the system opens the name only if it is a directory
 }

@@ -2,10 +2,10 @@ package openfile
 
 import "bytes"
 
-// Placeholder says what the first bytes of a file are, if they are what stands in place of a
-// file that was not fetched; empty: they may be the file's own.
+// Placeholder describes the contents of a file, by its first bytes, if they replace a file that
+// was not downloaded: a Git LFS pointer or a page of HTML. Otherwise it returns "".
 func Placeholder(head []byte) string {
-	const longest = 512 // of what is looked at
+	const longest = 512 // bytes that are examined
 	head = bytes.ToLower(bytes.TrimSpace(head[:min(len(head), longest)]))
 	switch {
 	case bytes.HasPrefix(head, []byte("version https://git-lfs.github.com/spec/")):

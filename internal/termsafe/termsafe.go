@@ -1,6 +1,7 @@
-// Package termsafe makes text of others fit for a terminal or a log: names of files, modules,
-// tensors and keys, values of configurations, answers of registries. Such text may move the
-// cursor, change colours or the order of what is shown, forge lines, or be of any length.
+// Package termsafe makes untrusted text safe for a terminal or a log: names of files, modules,
+// tensors and keys, values of configurations, responses of registries. Such text may contain
+// control sequences that move the cursor, change colours or reorder text, may forge lines, and may
+// have any length.
 package termsafe
 
 import (
@@ -13,14 +14,14 @@ import (
 	"unicode/utf8"
 )
 
-// MaxName is the most bytes of a name that are shown, and MaxLine those of a line of a message.
+// MaxName is the largest number of bytes of a name that are shown, MaxLine that of a message's line.
 const (
 	MaxName = 120
 	MaxLine = 4096
 )
 
-// Quote returns a name as a Go string literal: with quotes, without anything that a terminal
-// obeys. Of one that is longer than MaxName bytes it shows the start, and how long it is.
+// Quote returns a name as a Go string literal, without control characters. For a name of more than
+// MaxName bytes it returns the start and the length.
 func Quote(name string) string {
 	if len(name) <= MaxName {
 		return strconv.Quote(name)
@@ -28,7 +29,7 @@ func Quote(name string) string {
 	return fmt.Sprintf("%q… (%d bytes)", start(name, MaxName), len(name))
 }
 
-// Name is Quote for a name that needs it, else the name as it is.
+// Name returns the name unchanged if it is safe and short, otherwise Quote of it.
 func Name(name string) string {
 	if len(name) <= MaxName && name != "" && plain(name) && !strings.ContainsAny(name, "\n\t") {
 		return name
@@ -36,8 +37,8 @@ func Name(name string) string {
 	return Quote(name)
 }
 
-// Clip returns at most limit bytes of a text, cut between characters, with "…" behind them if
-// it is longer.
+// Clip returns a text of at most limit bytes unchanged. It cuts a longer one to at most limit
+// bytes, between characters, and appends "…".
 func Clip(s string, limit int) string {
 	if len(s) <= limit {
 		return s
@@ -45,7 +46,7 @@ func Clip(s string, limit int) string {
 	return start(s, limit) + "…"
 }
 
-// start returns the first bytes of s up to a border of characters; of what is no UTF-8, limit bytes.
+// start returns at most limit bytes of s, up to the end of a character; limit bytes if s is not UTF-8.
 func start(s string, limit int) string {
 	for n := limit; n > limit-utf8.UTFMax && n > 0; n-- {
 		if utf8.RuneStart(s[n]) {
@@ -55,16 +56,17 @@ func start(s string, limit int) string {
 	return s[:limit]
 }
 
-// Line returns a text on one line, clipped to limit bytes: Escape, with line feeds and tabs as \n
-// and \t.
+// Line returns a text on one line: Clip to limit bytes, then Escape, with line feeds and tabs
+// written as \n and \t.
 func Line(s string, limit int) string {
 	return oneLine.Replace(Escape(Clip(s, limit)))
 }
 
 var oneLine = strings.NewReplacer("\n", `\n`, "\t", `\t`)
 
-// Lines returns what replaces those of the names that hold a line feed by themselves on one
-// line: arguments of a command, which messages name as they are. nil: none does.
+// Lines returns a replacer of the names that contain a line feed by their Line, for names that
+// messages contain unescaped, such as the arguments of a command. It returns nil if no name contains
+// a line feed.
 func Lines(names []string) *strings.Replacer {
 	var pairs []string
 	for _, n := range names {
@@ -78,7 +80,7 @@ func Lines(names []string) *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }
 
-// Names returns names with commas between them, each as [Name] has it.
+// Names returns the [Name] of each name, separated by commas.
 func Names(names []string) string {
 	out := make([]string, len(names))
 	for i, n := range names {
@@ -103,9 +105,9 @@ func Message(s string) string {
 	return Escape(b.String())
 }
 
-// Escape returns text without what a terminal obeys: control characters but line feeds and tabs,
-// characters that change the order of others or are not shown at all, and bytes that are no UTF-8.
-// They are written \u001b, as in JSON, so that a JSON document stays one; such bytes \xff.
+// Escape replaces control characters other than line feeds and tabs, characters that reorder others
+// or are invisible, and bytes that are not UTF-8. It writes characters as \u001b, as JSON does, so
+// that a JSON document remains valid, and bytes as \xff.
 func Escape(s string) string {
 	if plain(s) {
 		return s
@@ -129,7 +131,7 @@ func Escape(s string) string {
 	return b.String()
 }
 
-// plain reports whether Escape leaves a text as it is.
+// plain reports whether Escape returns a text unchanged.
 func plain(s string) bool {
 	return utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool { return !shown(r) }) < 0
 }
@@ -144,14 +146,13 @@ func shown(r rune) bool {
 	return !unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp, unicode.Cs, unicode.Co)
 }
 
-// Writer is an output of text that passes Escape. What is written at once ends between
-// characters.
+// Writer writes text to To, after Escape. Each call of Write must end at the end of a character.
 type Writer struct {
 	To    io.Writer
-	Lines *strings.Replacer // nil, or names that would begin a line, as [Lines] makes it of them
+	Lines *strings.Replacer // of [Lines]: applied before Escape; nil: not used
 }
 
-// Write writes the text and returns the bytes of it that were taken.
+// Write writes the text and returns the number of bytes of b that were written.
 func (w *Writer) Write(b []byte) (int, error) {
 	text := string(b)
 	if w.Lines != nil {

@@ -1,8 +1,8 @@
 //go:build !linux
 
-// Package thread tells operating system threads apart.
+// Package thread identifies operating system threads.
 package thread
 
-// ID returns 0 for every thread. The host device then holds all goroutines to the
-// rules of the one that captures; CUDA is on Linux alone.
+// ID returns 0 for every thread. So the host device applies the rules of the capturing
+// thread to all goroutines. CUDA is supported only on Linux.
 func ID() int { return 0 }
