@@ -17,7 +17,7 @@ import (
 	hostdev "pwc/runtime/host"
 )
 
-// adjustment is what one row of @runner_adjust is given.
+// adjustment has the inputs of one row of @runner_adjust.
 type adjustment struct {
 	logits                          []float32
 	counts, bias                    map[int32]float32
@@ -25,7 +25,7 @@ type adjustment struct {
 	allowed                         []int32 // nil: all
 }
 
-// adjusted evaluates @runner_adjust, the rows with slots in falling order.
+// adjusted evaluates @runner_adjust. The slots of the rows are in descending order.
 func adjusted(t *testing.T, rows []adjustment) [][]float32 {
 	t.Helper()
 	v, n := int64(len(rows[0].logits)), int64(len(rows))
@@ -71,7 +71,7 @@ func adjusted(t *testing.T, rows []adjustment) [][]float32 {
 	return got
 }
 
-// Numbers by hand, of the definitions of transformers' RepetitionPenaltyLogitsProcessor and
+// Numbers computed by hand from the definitions of transformers' RepetitionPenaltyLogitsProcessor and
 // of OpenAI's API: mu[j] -> mu[j] - c[j] * frequency - float(c[j] > 0) * presence.
 func TestAdjustByHand(t *testing.T) {
 	inf := float32(math.Inf(-1))
@@ -99,7 +99,7 @@ func TestAdjustByHand(t *testing.T) {
 	}
 }
 
-// Words of masks are those of a vocabulary that is no multiple of their bits.
+// Masks work for a vocabulary that is not a multiple of 32.
 func TestAdjustMask(t *testing.T) {
 	const v = 70
 	row := adjustment{logits: make([]float32, v), repetition: 1, allowed: []int32{0, 31, 32, 63, 64, 69}}
@@ -131,8 +131,8 @@ func flatRunner(t *testing.T, o Options) *Runner {
 	return r
 }
 
-// slowly generates with a runner that knows no penalties: it asks for a token at a time, and
-// adjusts the logits that are the same whatever the sequence is, by hand.
+// slowly generates the greedy answer in Go. logits are the model's, which do not depend on the
+// sequence; slowly adjusts them before each token.
 func slowly(logits []float32, q Request) []int32 {
 	ids := slices.Clone(q.Prompt)
 	for n := range q.MaxNew {
@@ -194,8 +194,8 @@ func adjustments() []Request {
 	return list
 }
 
-// Requests get what their definitions say, whatever else is in the batch, also when they
-// are pushed out and computed anew, and no more than MaxAdjusted of them run.
+// Requests with adjustments get the tokens of slowly, in mixed batches and after preemptions, and with
+// fewer slots than requests.
 func TestAdjustedRequests(t *testing.T) {
 	logits := make([]float32, 8)
 	for i := range logits {
@@ -224,7 +224,7 @@ func TestAdjustedRequests(t *testing.T) {
 func TestMinP(t *testing.T) {
 	const rows = 600
 	m := sampling(t, 4)
-	// Probabilities 0.5, 0.25, 0.15 and 0.1: min-p 0.3 leaves those from 0.15 on.
+	// Relative to the most probable token these are 1, 0.5, 0.3 and 0.2.
 	p := []float64{0.5, 0.25, 0.15, 0.1}
 	for minP, left := range map[float32]int{0: 4, 0.21: 3, 0.31: 2, 0.49: 2, 0.51: 1, 1: 1} {
 		seen := map[int64]int{}
@@ -252,7 +252,7 @@ func TestMinP(t *testing.T) {
 	}
 }
 
-// even allows ids with the parity of the sequence's length, and checks what it is told.
+// even allows ids with the parity of the sequence's length, and records its calls.
 type even struct{ calls [][]int32 }
 
 func (e *even) Process(ids []int32, allowed Mask) {
@@ -264,8 +264,8 @@ func (e *even) Process(ids []int32, allowed Mask) {
 	}
 }
 
-// A processor is told all tokens before each of its own, and the steps that wait for it are
-// counted; other requests get what they get alone.
+// A processor gets all previous tokens before each token, and the steps that wait for it are counted.
+// Other requests get the same tokens as without it.
 func TestLogitsProcessor(t *testing.T) {
 	r := flatRunner(t, Options{MaxSequences: 3, MaxTokens: 8, Blocks: 20, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	e := &even{}
@@ -280,7 +280,7 @@ func TestLogitsProcessor(t *testing.T) {
 	}
 	for i, ids := range e.calls {
 		if !slices.Equal(ids, s.IDs()[:2+i]) {
-			t.Errorf("call %d was told %v of %v", i, ids, s.IDs())
+			t.Errorf("call %d got %v of %v", i, ids, s.IDs())
 		}
 	}
 	if n := r.Stats().Processed; n != 5 {
@@ -288,7 +288,7 @@ func TestLogitsProcessor(t *testing.T) {
 	}
 }
 
-// A processor that forbids everything fails its request alone.
+// nothingAllowed is a processor that forbids all tokens. Only its own request fails.
 type nothingAllowed struct{}
 
 func (nothingAllowed) Process(_ []int32, allowed Mask) { allowed.ForbidAllBut(nil) }

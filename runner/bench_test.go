@@ -20,9 +20,8 @@ const llama100M = `{"architectures": ["LlamaForCausalLM"], "model_type": "llama"
 "num_attention_heads": 12, "num_key_value_heads": 12, "num_hidden_layers": 12, "vocab_size": 32000, "rms_norm_eps": 1e-05,
 "rope_theta": 10000.0, "hidden_act": "silu", "torch_dtype": "bfloat16", "tie_word_embeddings": true}`
 
-// BenchmarkDecode is a steady decode step of a model of 110M parameters with
-// made-up weights: tokens/s of 1 request, of 8 and 32 together, and what of a
-// step the runner's own part takes.
+// BenchmarkDecode measures steady decode steps of 1, 8 and 32 requests, for a model of 110M parameters
+// with generated weights: tokens/s, and the runner's part of a step.
 func BenchmarkDecode(b *testing.B) {
 	for _, dt := range []dtype.DType{dtype.F32, dtype.BF16} {
 		for _, sampling := range []Sampling{{}, {Temperature: 1, TopP: 0.9}} {
@@ -58,8 +57,8 @@ func decode(b *testing.B, dt dtype.DType, sampling Sampling, requests int) {
 	steady(b, r, requests, length, sampling, func() {})
 }
 
-// steady measures steps in which so many requests decode, before each of which something
-// is done that is not counted in "host-µs".
+// steady measures steps in which requests decode. It calls before ahead of each step; "host-µs" does not
+// include that call.
 func steady(b *testing.B, r *Runner, requests, length int, sampling Sampling, before func()) {
 	ctx := context.Background()
 	step := func() {
@@ -88,7 +87,7 @@ func steady(b *testing.B, r *Runner, requests, length int, sampling Sampling, be
 		count := r.count
 		step()
 		works.add((r.count.took - r.count.waited - count.took + count.waited).Seconds() * 1e6)
-		if len(r.running) == 0 { // they all reached their length
+		if len(r.running) == 0 { // all requests have reached their length
 			b.StopTimer()
 			start()
 			b.StartTimer()
@@ -102,8 +101,8 @@ func steady(b *testing.B, r *Runner, requests, length int, sampling Sampling, be
 	b.ReportMetric(float64(own.Nanoseconds())/float64(b.N), "own-ns/op")
 }
 
-// BenchmarkStepOverhead is a steady step of 256 requests of a model so small
-// that issuing it is most of the time: own-ns/op is the runner's part.
+// BenchmarkStepOverhead measures steady steps of 256 requests. The model is so small that issuing takes
+// most of the time. own-ns/op is the runner's part.
 func BenchmarkStepOverhead(b *testing.B) {
 	m, src := checkpoint(b, "llama")
 	const requests, length = 256, 512

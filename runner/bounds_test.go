@@ -9,7 +9,7 @@ import (
 	"pwc/ir"
 )
 
-// What a module says of its ids and positions.
+// TestBoundsOf compares the bounds of modules with tables, gathers and contexts.
 func TestBoundsOf(t *testing.T) {
 	const rest = `
   func @logits(%h: f32[N, 4], %rows: i32[M]) -> (f32[M, 9]) {
@@ -72,7 +72,7 @@ module "m" {
 	}
 }
 
-// No sequence has more tokens than the model has positions, whatever the cache holds.
+// No sequence has more tokens than the model has positions, even if the cache has room for more.
 func TestLearnedPositions(t *testing.T) {
 	const positions = 128 // n_positions of testdata/hf/gpt2
 	m, src := checkpoint(t, "gpt2")

@@ -26,7 +26,7 @@ func life(drv *fake.Driver, m *hf.Model, src safetensors.Source, o Options) (rea
 		return nil, err
 	}
 	failed := r.Load(ctx, src)
-	if failed != nil { // what passes costs the call and nothing else: it can be made again
+	if failed != nil { // after a transient error, a second Load must succeed
 		switch again := r.Load(ctx, src); {
 		case errors.Is(again, device.ErrDeviceLost):
 			return nil, failed
@@ -57,16 +57,15 @@ func life(drv *fake.Driver, m *hf.Model, src safetensors.Source, o Options) (rea
 
 var errAgain = errors.New("a second Load failed")
 
-// tiny is a model of one layer: each weight is some calls.
+// tiny is a model of one layer: each weight adds some calls of the driver.
 const tiny = `{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 32, "hidden_size": 32, "intermediate_size": 32,
 "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
 "torch_dtype": "float32", "max_position_embeddings": 128, "hidden_act": "silu", "tie_word_embeddings": true}`
 
-// Each call of the driver fails once, by an error that passes and by one that stays,
-// from the opening of the device to its end: every failure is reported by the call
-// that failed, every request ends, nothing leaks, no capture is left, and what passes
-// costs no more than the call, or the requests of one step. One call in eleven is tried,
-// all of them with PWC_EVERY_CALL=1.
+// Each call of the driver fails once, from the opening of the device to its close, with a transient
+// error (out of memory) and with a permanent one (launch failed). The error must name the failed call,
+// and every request must end. After a transient error a second Load must succeed, and nothing may
+// leak. The test tries one call in eleven, or with PWC_EVERY_CALL=1 all of them.
 func TestEveryCallFails(t *testing.T) {
 	m, err := hf.Builtin().Import([]byte(tiny), hf.Options{DType: dtype.F32, BlockSize: blockSize})
 	if err != nil {
@@ -100,7 +99,7 @@ func TestEveryCallFails(t *testing.T) {
 			what := fmt.Sprintf("call %d (%s) fails by %d", n, drv.Failed(), result)
 			switch {
 			case drv.Failed() == "":
-				continue // a shorter way than the clean one
+				continue // this run made fewer than n calls
 			case err == nil:
 				if result != launchFailed || drv.Failed() != "cuDevicePrimaryCtxRelease" {
 					t.Errorf("%s: no error", what)

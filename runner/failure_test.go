@@ -19,7 +19,7 @@ import (
 	hostdev "pwc/runtime/host"
 )
 
-// broken is attention that fails when it is told to.
+// broken is an op whose next launch returns fail, if that is not nil.
 type broken struct {
 	device.Op
 	fail error
@@ -37,8 +37,8 @@ func (b *broken) Launch(c *device.OpCall) error {
 	return b.Op.Launch(c)
 }
 
-// A step that fails ends its requests and no others, also where the op that fails is in a
-// graph of the whole function; a lost device ends all.
+// A failed step ends only its own requests, also if the failed op is in a full graph. A lost device
+// ends all requests.
 func TestStepFails(t *testing.T) {
 	for i, mode := range []piecewise.Mode{piecewise.Piecewise, piecewise.Piecewise, piecewise.FullAndPiecewise, piecewise.FullAndPiecewise} {
 		lost := i%2 == 1
@@ -120,8 +120,8 @@ func poison(t testing.TB) *ir.Module {
     %l = add(%n, %s) : f32[M, 4]`)
 }
 
-// echo is a language model with so many tokens, whose hidden states are its ids. Its
-// attention does nothing, and its logits are %l, computed from the hidden states %x.
+// echo is a language model with a vocabulary of the given size, whose hidden states are its ids. Its
+// attention does nothing. logits is the text that computes %l from the hidden states %x.
 func echo(t testing.TB, vocabulary, logits string) *ir.Module {
 	t.Helper()
 	m, err := ir.Parse("echo.ir", []byte(`pwc 1
@@ -160,7 +160,7 @@ func (nothing) Launch(c *device.OpCall) error {
 	return err
 }
 
-// A request whose logits are no numbers fails alone.
+// A request whose logits are NaN fails, and no other request.
 func TestNotANumberFailsAlone(t *testing.T) {
 	dev := hostdev.Open(hostdev.Options{})
 	r, err := New(context.Background(), poison(t), Options{MaxSequences: 4, MaxTokens: 8, Blocks: 40,
@@ -184,7 +184,7 @@ func TestNotANumberFailsAlone(t *testing.T) {
 	}
 }
 
-// A request that joins leaves those that run some blocks to go on with.
+// A request joins running ones only if it leaves the watermark of blocks free.
 func TestWatermark(t *testing.T) {
 	for blocks, want := range map[int]bool{197: true, 198: true, 199: false, 200: false} {
 		q := &Sequence{ids: make([]int32, 4*blocks)}

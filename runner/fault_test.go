@@ -28,9 +28,9 @@ import (
 // positions is the number of positions of the model of table.
 const positions = 8
 
-// table is a language model of 32 tokens with learned positions, of which it has 8: what
-// follows a token t at position p is t + 1, and an index out of range is a fault. It cannot
-// be told from the module how many there are.
+// table is a language model of 32 tokens with 8 learned positions. Token t + 1 follows token t, and a
+// position of 8 or more is an index out of range. BoundsOf does not find the number of positions,
+// because the module adds 0 to them, so the runner accepts longer sequences.
 func table(t testing.TB) (*ir.Module, safetensors.Source) {
 	t.Helper()
 	m, err := ir.Parse("table.ir", []byte(`pwc 1
@@ -68,7 +68,7 @@ module "table" {
 	return m, hf.Dummy([]hf.Param{{Info: safetensors.Info{Name: "table", DType: dtype.F32, Shape: []int64{positions, 1}}}})
 }
 
-// tableRunner makes a runner of table, whose splitting op fails if op says so.
+// tableRunner makes a runner of table with op as its splitting op.
 type tableRunner func(t *testing.T, o Options, op device.Op) *Runner
 
 // opened makes and loads a runner on a device.
@@ -91,8 +91,9 @@ func opened(t *testing.T, dev device.Device, target pieces.Pipeline, o Options, 
 	return r
 }
 
-// eachDevice runs a test where a stream executes at once, the step in flight before the
-// one that is being read, and where it executes when it is waited for.
+// eachDevice runs a test on the host, whose streams execute each call at once, so that the step in
+// flight runs before the previous step is read; and on a GPU or an emulated one, whose streams execute
+// later.
 func eachDevice(t *testing.T, test func(t *testing.T, open tableRunner)) {
 	t.Run("host", func(t *testing.T) {
 		test(t, func(t *testing.T, o Options, op device.Op) *Runner {
@@ -113,7 +114,7 @@ func eachDevice(t *testing.T, test func(t *testing.T, open tableRunner)) {
 	})
 }
 
-// up returns so many tokens from a first one on.
+// up returns n consecutive tokens, starting with first.
 func up(first int32, n int) (out []int32) {
 	for i := range n {
 		out = append(out, first+int32(i))
@@ -121,28 +122,28 @@ func up(first int32, n int) (out []int32) {
 	return out
 }
 
-// A fault ends the requests of the step that raised it, with the error, whatever is in
-// flight; all others end as they would have alone.
+// A fault ends the requests of its step with the error, also while another step is in flight. All
+// other requests end as without the fault.
 func TestFaultsReachTheirRequests(t *testing.T) {
 	type request struct {
-		turn   int // that it is submitted before
-		tokens int // of prompt
-		new    int
-		want   int // tokens when it has ended
+		turn   int // number of steps before it is submitted
+		tokens int // of the prompt
+		new    int // Request.MaxNew
+		want   int // largest number of tokens at its end
 		fails  bool
 	}
 	cases := map[string][]request{
-		// Its last token is sampled at the last position, and no step has one beyond.
+		// The last token is sampled from the last position. No step computes a later position.
 		"as long as the table":  {{0, 1, positions, positions + 1, false}},
 		"longer than the table": {{0, 1, positions + 1, positions + 1, true}},
 		"far longer":            {{0, 3, 12, positions + 1, true}},
 		"a prompt":              {{0, positions + 1, 1, positions + 1, true}},
 		"a prompt in chunks":    {{0, positions + 9, 1, positions + 9, true}},
 		"beside another":        {{0, 1, 12, positions + 1, true}, {0, 1, 12, positions + 1, true}},
-		// The second has the first's steps, but not those with the fault.
+		// The second shares steps with the first, but not the step with the fault.
 		"one ended before":    {{0, 1, 12, positions + 1, true}, {0, 1, 4, 5, false}},
 		"one ended just then": {{0, 1, 12, positions + 1, true}, {0, 1, positions, positions + 1, false}},
-		// The step that follows the one with the fault has other requests.
+		// The step after the one with the fault has other requests.
 		"one joins in flight":      {{0, positions, 6, positions + 1, true}, {2, 1, 4, 5, false}},
 		"one joins for a step":     {{0, positions, 6, positions + 1, true}, {2, 1, 1, 2, false}},
 		"many join in flight":      {{0, positions, 6, positions + 1, true}, {2, 1, 1, 2, false}, {2, 2, 4, 6, false}, {2, 1, 3, 4, false}},
@@ -185,8 +186,8 @@ func TestFaultsReachTheirRequests(t *testing.T) {
 					if s.Reason() != why || errors.Is(s.Err(), device.ErrIndex) != q.fails || !q.fails && s.Err() != nil {
 						t.Errorf("%s, mode %s: request %d ended as %s (%v), want %s", name, mode, i, s.Reason(), s.Err(), why)
 					}
-					// Of a request that fails the token of the step before may be missing: that step
-					// cannot be told from the one with the fault where both have the same requests.
+					// A failed request may lack the token of the previous step: if both steps have
+					// the same requests, the flags do not say which step has the fault.
 					least := q.want
 					if q.fails {
 						least = max(q.tokens, q.want-1)
@@ -206,9 +207,9 @@ func TestFaultsReachTheirRequests(t *testing.T) {
 	})
 }
 
-// Requests at random, some of which reach beyond the table: these fail with the fault, no
-// token of any is wrong, none of the others fails without having been in a step with one
-// that does, and nothing is left.
+// Random requests, some of which need positions beyond the table. These must fail with the fault, and
+// others may fail only if they shared a step with one of these. No request may have a wrong token, and
+// at the end no request, block or flag may be left.
 func TestFaultsAtRandom(t *testing.T) {
 	var runners []*Runner
 	for _, blocks := range []int{8, 40} { // with preemptions, and without
@@ -272,8 +273,7 @@ func TestFaultsAtRandom(t *testing.T) {
 	}
 }
 
-// A step that fails before its end leaves no flags for those that follow, nor for the one
-// before it.
+// A step that fails before its end leaves no fault flags to the previous step or to later ones.
 func TestFaultOfAStepThatFails(t *testing.T) {
 	eachDevice(t, func(t *testing.T, open tableRunner) {
 		op := &broken{Op: nothing{}}
@@ -311,8 +311,7 @@ func TestFaultOfAStepThatFails(t *testing.T) {
 	})
 }
 
-// Run goes on after a fault, and says it: to the request, in the log, in the counters and
-// to the observer.
+// Run continues after a fault. The request, the log, the counters and the observer get the error.
 func TestRunReportsFaults(t *testing.T) {
 	var log bytes.Buffer
 	w := &watcher{}
@@ -347,8 +346,7 @@ func TestRunReportsFaults(t *testing.T) {
 	}
 }
 
-// A request that is computed anew since a step cannot be trusted does not count what is in
-// flight, wherever it is.
+// recompute discards the tokens in flight of a request that is running, waiting or in flight.
 func TestRecompute(t *testing.T) {
 	for _, at := range []place{inRunning, inWaiting, inFlight} {
 		q := &Sequence{place: at, computed: 5, pending: 1, arrival: 2, ids: make([]int32, 5), blocks: []int32{1, 0}}

@@ -35,7 +35,8 @@ func checkpointAs(t testing.TB, name string, dt dtype.DType) (*hf.Model, safeten
 	return m, src
 }
 
-// contextOf returns the context of what transformers computed: the angles of some models depend on it.
+// contextOf returns the context length of the expected tensors: the rotary angles of some models depend
+// on it.
 func contextOf(name string) int64 {
 	if n, ok := map[string]int64{"llama": 4096, "llama_dynamic": 64, "llama_dynamic_long": 33}[name]; ok {
 		return n
@@ -43,7 +44,7 @@ func contextOf(name string) int64 {
 	return 128
 }
 
-// tensor reads what transformers computed, as float32 numbers.
+// tensor reads a tensor that transformers computed, as float32 numbers.
 func tensor(t testing.TB, checkpoint, name string) []float32 {
 	t.Helper()
 	f, err := safetensors.Open(filepath.Join(checkpoints, checkpoint, "expected.safetensors"))
@@ -65,10 +66,10 @@ func tensor(t testing.TB, checkpoint, name string) []float32 {
 	return out
 }
 
-// forced runs sequences of given tokens as steps of the runner do: each step has
-// the next tokens of every sequence, so many at a time, through the functions at
-// their captured sizes and the paged cache. It returns the logits of all rows. The
-// runner must be idle, its steps as many rows as may be sampled.
+// forced runs sequences with given tokens (teacher forcing) in steps like those of the runner, with
+// its functions, capture sizes and paged cache. A step has the next each tokens of every sequence.
+// forced returns the logits of all rows. The runner must be idle, and must have MaxTokens equal to
+// MaxSequences, because every row needs logits.
 func forced(t testing.TB, r *Runner, seqs [][]int32, each int) [][][]float32 {
 	t.Helper()
 	ctx := context.Background()
@@ -139,7 +140,7 @@ func forced(t testing.TB, r *Runner, seqs [][]int32, each int) [][][]float32 {
 	return out
 }
 
-// apart is how far two tensors are apart: ‖a−b‖/‖b‖.
+// apart returns the relative distance of two tensors: ‖a−b‖/‖b‖.
 func apart(a, b []float32) float64 {
 	d, n := 0.0, 0.0
 	for i := range b {
@@ -165,10 +166,10 @@ func families(t testing.TB) []string {
 	return out
 }
 
-// teacherForced holds the logits of every checkpoint to those of transformers, with
-// the tokens given: prompts in chunks and token by token, three sequences of
-// different lengths together. In bf16 they may be twice as far from those in f32 as
-// the reference's own in bf16 are: it rounds elsewhere, and adds in another order.
+// teacherForced compares the logits of every checkpoint with those of transformers for given tokens, in
+// chunks and token by token, with three sequences of different lengths in a batch. In bf16, the
+// distance to the f32 logits of transformers may be twice that of its own bf16 logits, because rounding
+// and the order of sums differ.
 func teacherForced(t *testing.T, open maker, dt dtype.DType) {
 	for _, name := range families(t) {
 		t.Run(name, func(t *testing.T) {
@@ -183,11 +184,11 @@ func teacherForced(t *testing.T, open maker, dt dtype.DType) {
 			if dt == dtype.BF16 {
 				tolerance = 2 * apart(tensor(t, name, "logits_bf16"), want)
 			}
-			for _, each := range []int{1, 7} { // a decode step, and mixed ones
+			for _, each := range []int{1, 7} { // decode steps, and steps of chunks
 				for _, got := range forced(t, r, [][]int32{ids, ids[:9], ids[:17]}, each) {
 					all := slices.Concat(got...)
 					if d := apart(all, want[:len(all)]); !(d <= tolerance) {
-						t.Errorf("%s, %d at a time, %d tokens: logits are %.2g apart, at most %.2g may be", dt, each, len(got), d, tolerance)
+						t.Errorf("%s, %d at a time, %d tokens: logits are %.2g apart, want at most %.2g", dt, each, len(got), d, tolerance)
 					} else {
 						worst = max(worst, d)
 					}
@@ -208,7 +209,7 @@ func onHost(t testing.TB, m *hf.Model, src safetensors.Source, o Options) *Runne
 func TestTransformersLogits(t *testing.T)     { teacherForced(t, onHost, dtype.F32) }
 func TestTransformersLogitsBF16(t *testing.T) { teacherForced(t, onHost, dtype.BF16) }
 
-// together runs requests of different lengths together, and each alone.
+// together returns the answers of requests that run together, and of each request without others.
 func together(t *testing.T, r *Runner, list []Request) (got, want [][]int32) {
 	t.Helper()
 	want = alone(t, r, list)
@@ -226,13 +227,12 @@ func together(t *testing.T, r *Runner, list []Request) (got, want [][]int32) {
 	return got, want
 }
 
-// closeLogits is the part of the largest logit that two logits in bf16 may be apart and
-// still change places: a few roundings to 8 bits a layer.
+// closeLogits is a distance of two logits, relative to the largest logit. Closer logits in bf16 may
+// change their order: each layer rounds a few times to 8 bits.
 const closeLogits = 3e-2
 
-// margins holds greedy answers in bf16: those of requests that run together are
-// those of each alone, up to a token whose two best logits are as close as two ways
-// to round may be apart.
+// margins compares greedy answers in bf16 of requests that run together with those of each request
+// without others. They must be equal up to a token at which the two logits are closer than closeLogits.
 func margins(t *testing.T, open maker) {
 	for _, name := range []string{"llama", "mixtral", "gemma3"} {
 		t.Run(name, func(t *testing.T) {

@@ -19,16 +19,19 @@ const llama8B = `{"architectures": ["LlamaForCausalLM"], "model_type": "llama", 
 "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 128256, "rms_norm_eps": 1e-05,
 "rope_theta": 500000.0, "hidden_act": "silu", "torch_dtype": "bfloat16", "tie_word_embeddings": false}`
 
-// BenchmarkServeOnGPU is a steady decode step of the 8B shape in bf16 with
-// made-up weights, at contexts from 512 on, by kind of sampling: in the runner
-// ("step-µs"), and of the same backend without it ("alone-µs"), which is @forward and
-// @logits of the same requests issued as far ahead. What the runner adds is "added-%".
-// One operation is a turn of some steps of each, so that both have the clocks that the
-// other has; the figures are the middle ones of all turns. The time that the host works
-// in a step, "host-µs", is the middle one of steps of the runner alone, before the turns.
-// They are measured in stretches, since the same work takes a host that others share
-// several times as long from one moment to the next: of the fastest and of the slowest
-// stretch it is "fastest-host-µs" and "slowest-host-µs".
+// BenchmarkServeOnGPU measures steady decode steps of the 8B shape in bf16 with generated weights, at
+// contexts from 512 tokens on, for each kind of sampling:
+//
+//	step-µs   a step of the runner
+//	alone-µs  @forward and @logits of the same requests on the same backend, without the runner
+//	added-%   the difference, relative to alone-µs
+//	host-µs   the time that the host works in a step of the runner
+//
+// An operation is some steps with the runner and some without, alternating, so that both see the same
+// clocks. Each number is the median of all operations. host-µs is the median of steps of the runner
+// before the operations. Other processes can slow the host down for a while, so the steps for host-µs
+// are measured in groups: fastest-host-µs and slowest-host-µs are the medians of the fastest and the
+// slowest group.
 func BenchmarkServeOnGPU(b *testing.B) {
 	const length, tokens = 4096, 512
 	m, err := hf.Builtin().Import([]byte(llama8B), hf.Options{DType: dtype.BF16, BlockSize: 16})
@@ -45,13 +48,13 @@ func BenchmarkServeOnGPU(b *testing.B) {
 	}
 }
 
-// llamaThin has nothing but the vocabulary of Llama-3.1-8B.
+// llamaThin has the vocabulary of Llama-3.1-8B and one small layer.
 const llamaThin = `{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 128, "intermediate_size": 128,
 "num_attention_heads": 1, "num_key_value_heads": 1, "num_hidden_layers": 1, "vocab_size": 128256, "rms_norm_eps": 1e-05,
 "rope_theta": 500000.0, "hidden_act": "silu", "torch_dtype": "bfloat16", "tie_word_embeddings": true}`
 
-// BenchmarkSampleOnGPU is BenchmarkServeOnGPU for a model that costs next to
-// nothing: what is left is what the runner does at every step.
+// BenchmarkSampleOnGPU is BenchmarkServeOnGPU for a model whose layers take almost no time. The logits
+// and the runner's part of a step remain.
 func BenchmarkSampleOnGPU(b *testing.B) {
 	const length, tokens = 4096, 8
 	m, err := hf.Builtin().Import([]byte(llamaThin), hf.Options{DType: dtype.BF16, BlockSize: 16})
@@ -65,8 +68,7 @@ func BenchmarkSampleOnGPU(b *testing.B) {
 	}
 }
 
-// serve measures steps of so many requests from a context of so many tokens on,
-// by kind of sampling.
+// serve measures steps of requests with contexts from tokens on, for each kind of sampling.
 func serve(b *testing.B, r *Runner, requests, tokens, length int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	prompt := make([]int32, tokens)
@@ -114,7 +116,7 @@ func serve(b *testing.B, r *Runner, requests, tokens, length int) {
 					advance(b, r)
 				}
 				start := time.Now()
-				for range counted { // a step is under way before the first, as after each
+				for range counted { // a step is in flight before and after each call
 					advance(b, r)
 				}
 				inRunner := time.Since(start)
@@ -132,7 +134,7 @@ func serve(b *testing.B, r *Runner, requests, tokens, length int) {
 				alone.add(outside.Seconds() * 1e6 / counted)
 				added.add(100 * (inRunner.Seconds()/outside.Seconds() - 1))
 				check(b, r.pool.Stream().Synchronize())
-				r.rows, r.changes = 0, r.changes+1 // the other's ids lie where those that were chosen last did
+				r.rows, r.changes = 0, r.changes+1 // other overwrote the ids that the runner chose last
 			}
 			if len(r.running) != requests {
 				b.Fatalf("%d requests are left of %d", len(r.running), requests)
@@ -147,12 +149,12 @@ func serve(b *testing.B, r *Runner, requests, tokens, length int) {
 			b.ReportMetric(0, "ns/op")
 		})
 	}
-	advance(b, r) // what the runner reads at the end is its own again
+	advance(b, r) // so that the last step that the runner reads is its own
 	cancel()
 	drain(b, r)
 }
 
-// figures is what was measured again and again, the last of it.
+// figures keeps the last 1024 measured values.
 type figures struct {
 	list [1024]float64
 	n    int
@@ -181,7 +183,7 @@ func check(b *testing.B, err error) {
 	}
 }
 
-// bare issues the steps that a runner issues, without it.
+// bare issues @forward and @logits as a runner does, without the runner.
 type bare struct {
 	r     *Runner
 	batch *attention.Batch
@@ -204,7 +206,7 @@ func newBare(b *testing.B, r *Runner) *bare {
 	return a
 }
 
-// take makes the runner's last step what is issued from here on.
+// take copies the requests of the runner's last step, which advance then issues.
 func (a *bare) take(b *testing.B) {
 	a.batch.Reset()
 	a.ids, a.pos, a.rows = a.ids[:0], a.pos[:0], a.rows[:0]
@@ -214,7 +216,7 @@ func (a *bare) take(b *testing.B) {
 	}
 	for i, q := range a.r.running {
 		check(b, a.batch.Add(q.computed-1, 1, q.blocks, int(a.r.lm.blockSize)))
-		// The tokens are the runner's: equal rows take less power than different ones.
+		// The tokens are the runner's, because a GPU takes less power for equal rows.
 		a.ids, a.pos = append(a.ids, q.ids[len(q.ids)-1]), append(a.pos, int32(q.computed-1))
 		a.rows = append(a.rows, int32(i))
 	}
@@ -223,7 +225,7 @@ func (a *bare) take(b *testing.B) {
 	}
 }
 
-// advance issues a step and waits for the one before.
+// advance issues a step and waits for the previous one.
 func (a *bare) advance(b *testing.B) {
 	r, ctx := a.r, context.Background()
 	in, err := r.forward.Inputs(int64(len(a.ids)))

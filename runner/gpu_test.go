@@ -21,8 +21,8 @@ import (
 	"pwc/safetensors"
 )
 
-// onGPU makes and loads a runner on the GPU of this machine. Without a driver
-// the test is skipped, unless PWC_REQUIRE_GPU=1 says that there must be one.
+// onGPU makes and loads a runner on the GPU of this machine. Without a driver it skips the test, or fails
+// it if PWC_REQUIRE_GPU=1.
 func onGPU(t testing.TB, m *hf.Model, src safetensors.Source, store pieces.Store, o Options) *Runner {
 	t.Helper()
 	return on(t, cudatest.GPU(t), m, src, store, o)
@@ -66,8 +66,8 @@ func on(t testing.TB, dev *cudatest.Opened, m *hf.Model, src safetensors.Source,
 	return r
 }
 
-// What transformers decodes greedily, on a GPU, four requests at a time, with
-// every buffer apart and NaN where nothing is written yet.
+// Greedy tokens on a GPU are those of transformers, with at most four requests in a step, with canaries
+// around buffers, and with NaN in memory that is not written yet.
 func TestTransformersGreedyOnGPU(t *testing.T) {
 	dirs, err := os.ReadDir(checkpoints)
 	if err != nil {
@@ -108,8 +108,8 @@ func TestTransformersGreedyOnGPU(t *testing.T) {
 	}
 }
 
-// Sampling on a GPU has the host's random numbers: in f32 nearly all tokens are
-// the host's, and the same request twice gets the same.
+// A GPU uses the same random numbers as the host. In f32 nearly all answers are equal to the host's, and
+// a repeated request gets the same answer.
 func TestSampleOnGPU(t *testing.T) {
 	list := mixture(1, 32, 20)
 	m, src := checkpoint(t, "llama")
@@ -146,7 +146,7 @@ func TestSampleOnGPU(t *testing.T) {
 	t.Logf("%d of 32 requests get the host's tokens", same)
 }
 
-// gpuMaker makes runners that share what was compiled.
+// gpuMaker returns a maker whose runners share a store of compiled programs.
 func gpuMaker() maker {
 	store := pieces.NewMemoryStore()
 	return func(t testing.TB, m *hf.Model, src safetensors.Source, o Options) *Runner {
@@ -159,8 +159,8 @@ func TestTransformersLogitsBF16OnGPU(t *testing.T) { teacherForced(t, gpuMaker()
 
 func TestMarginsOnGPU(t *testing.T) { margins(t, gpuMaker()) }
 
-// 64 requests together get on a GPU, too, exactly the tokens that each gets alone,
-// greedy or not, when they push each other out, too.
+// On a GPU, 64 requests together get exactly the tokens that each gets without others, greedy or not,
+// with preemptions.
 func TestTogetherAsAloneOnGPU(t *testing.T) {
 	m, src := checkpoint(t, "llama")
 	r := onGPU(t, m, src, nil, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{1, 8, 64, 96}}}, MaxSequences: 64, MaxTokens: 96, Blocks: 60, MaxLength: 48})
@@ -177,20 +177,20 @@ func TestTogetherAsAloneOnGPU(t *testing.T) {
 
 func TestSoakOnGPU(t *testing.T) { soak(t, gpuMaker()) }
 
-// A steady step on a GPU allocates nothing, either.
+// A steady step on a GPU allocates nothing.
 func TestStepAllocatesNothingOnGPU(t *testing.T) { allocatesNothing(t, gpuMaker()) }
 
-// The functions that choose tokens choose on a GPU what sorting chooses, from rows
-// that one block looks at and from rows that several share.
+// On a GPU, the sampler variants choose the same tokens as a sort, for vocabularies that one block or
+// several blocks reduce.
 func TestSampleFunctionsOnGPU(t *testing.T) {
 	for _, vocabulary := range []int{600, 40000} {
 		sampleFunctions(t, cudatest.GPU(t), piecewise.CanaryOff, 24, vocabulary, 3)
 	}
 }
 
-// The same for tools that watch every access, which take their time, and on an
-// emulated GPU: rows of the first vocabulary are a block's, of the other a cluster's,
-// whose threads do not all have as many columns.
+// The same with little work, for compute-sanitizer and for an emulated GPU. One block reduces a row of
+// the first vocabulary, and a cluster a row of the second, whose columns do not divide evenly among
+// the threads.
 func TestSampleFunctionsWatchedOnGPU(t *testing.T) {
 	for _, vocabulary := range []int{600, 16404} {
 		sampleFunctions(t, cudatest.Open(t, fake.Options{}), piecewise.CanaryExact, 2, vocabulary, 1)

@@ -7,8 +7,8 @@ import (
 	"pwc/piecewise"
 )
 
-// What requests get does not depend on how buffers are kept apart, nor on what
-// lies where a step has not written yet: no function reads what another run left.
+// Answers are the same with canaries between buffers, and with NaN in memory that a run must write before
+// it reads it: no function reads values that another run left.
 func TestGuarded(t *testing.T) {
 	list := mixture(3, 12, 12)
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.FullAndPiecewise} {

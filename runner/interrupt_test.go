@@ -14,7 +14,7 @@ import (
 	hostdev "pwc/runtime/host"
 )
 
-// cutting is attention that ends a context at one of its calls.
+// cutting is an op that calls end at its left-th launch.
 type cutting struct {
 	device.Op
 	left int
@@ -28,8 +28,8 @@ func (c *cutting) Launch(call *device.OpCall) error {
 	return c.Op.Launch(call)
 }
 
-// TestStepsEndWithTheirContext: the end of a context ends the step that is under way wherever it
-// is, and its requests are what they were: the steps after it give the same answers.
+// TestStepsEndWithTheirContext ends the context of Step at many launches. The step must end without a
+// change of its requests, so later steps give the same answers.
 func TestStepsEndWithTheirContext(t *testing.T) {
 	m, src := checkpoint(t, "llama")
 	requests := mixture(5, 3, 6)

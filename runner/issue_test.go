@@ -22,8 +22,8 @@ import (
 
 const fakeTarget = "cuda:sm_90"
 
-// ahead has a model compiled without a device, and returns the kernels that a driver
-// has to be told of. They do nothing: what is left is what the host does.
+// ahead compiles a model without a device, and returns its kernels for a fake driver. The kernels do
+// nothing, so only the host's work remains.
 func ahead(t testing.TB, m *hf.Model, o *Options) []fake.Kernel {
 	t.Helper()
 	compiler := &cudatest.Idle{}
@@ -41,12 +41,11 @@ func ahead(t testing.TB, m *hf.Model, o *Options) []fake.Kernel {
 	if _, err := piecewise.New(context.Background(), module, plan); err != nil {
 		t.Fatal(err)
 	}
-	return append(compiler.Kernels(), fake.Kernel{Name: "paged", Run: func(*fake.Call) {}}) // and that of attention
+	return append(compiler.Kernels(), fake.Kernel{Name: "paged", Run: func(*fake.Call) {}}) // paged is the kernel of attention
 }
 
-// openFake makes a runner on a device of a driver. What it made is closed by end,
-// whether there is an error or not; what the runner and its op leave behind for the
-// device to close is an error.
+// openFake makes a runner on a device of a driver. The caller must call end, also after an error: it
+// closes everything. end returns an error if the runner and its op left resources to the device.
 func openFake(drv *fake.Driver, m *hf.Model, o Options) (r *Runner, end func() error, err error) {
 	dev, err := gpu.Open(gpu.Options{Driver: drv})
 	if err != nil {
@@ -59,7 +58,7 @@ func openFake(drv *fake.Driver, m *hf.Model, o Options) (r *Runner, end func() e
 		for _, f := range close {
 			errs = append(errs, f())
 		}
-		// What could not be given back is the device's to try again.
+		// After another failed call, the device frees the rest.
 		if now := drv.Left(); failed == drv.Failed() && !slices.Equal(now, opened) {
 			errs = append(errs, fmt.Errorf("left behind %q, the device had %q", now, opened))
 		}
@@ -79,8 +78,7 @@ func openFake(drv *fake.Driver, m *hf.Model, o Options) (r *Runner, end func() e
 	return r, func() error { return closed(r.Close, op.Close) }, nil
 }
 
-// onFake makes and loads a runner on a driver whose kernels do nothing. Tokens are
-// all 0.
+// onFake makes and loads a runner on a driver whose kernels do nothing, so all tokens are 0.
 func onFake(t testing.TB, m *hf.Model, src safetensors.Source, o Options) (*Runner, *fake.Driver) {
 	t.Helper()
 	drv := fake.New(fake.Options{Version: 12020, Schedule: fake.Eager, Kernels: ahead(t, m, &o)})
@@ -102,12 +100,11 @@ func onFake(t testing.TB, m *hf.Model, src safetensors.Source, o Options) (*Runn
 	return r, drv
 }
 
-// A steady decode step is so many calls of the driver, each of which takes the host
-// microseconds: three graphs; to the device the positions, the metadata of the
-// attention and what changes of the sampling; from it the ids. What one function makes
-// the next reads where it lies, the ids of the next step too. What is as it was in the
-// step before is not copied; one event, and the wait for it, tells also what was copied;
-// and a whole step makes the context current once, beside that wait.
+// TestCallsOfAStep counts the driver's calls in a steady decode step, because each takes the host
+// microseconds. A step launches three graphs. It copies positions, attention metadata and changed
+// sampling parameters to the device, and ids to the host. It copies no parameters that did not change
+// and no results between functions, because they are read in place. One event covers the graphs and the
+// copies. The context is made current once for the step and once for the wait.
 func TestCallsOfAStep(t *testing.T) {
 	m, src := checkpoint(t, "llama")
 	const requests, steps = 8, 10
@@ -153,10 +150,9 @@ func TestCallsOfAStep(t *testing.T) {
 	}
 }
 
-// BenchmarkIssue is what the host does for a steady step of 256 requests where the
-// device does nothing, at contexts of up to 2048 tokens in blocks of four: one step after
-// the other, and "cold", with nothing in the processor's caches when a step begins, as
-// after some milliseconds that a host was others'. "host-µs" is the middle of all steps.
+// BenchmarkIssue measures the host's work for a steady step of 256 requests at contexts of up to 2048
+// tokens in blocks of four. The device does nothing. In "cold", the processor's caches have no data of
+// the runner when a step begins, as after other work on the host. "host-µs" is the median of all steps.
 func BenchmarkIssue(b *testing.B) {
 	m, src := checkpoint(b, "llama")
 	const requests, length = 256, 2048

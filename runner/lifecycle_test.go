@@ -11,13 +11,13 @@ import (
 	"pwc/piecewise"
 )
 
-// lifecycleOptions are those of a small runner.
+// lifecycleOptions returns the options of a small runner.
 func lifecycleOptions() Options {
 	return Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}}
 }
 
-// A reader gets every token in order, whether it begins early, late or again, and one that
-// stands still holds nobody back.
+// A reader gets every token in order, if it begins early, late or again. A reader that stops does not
+// delay requests.
 func TestTokens(t *testing.T) {
 	r := llama(t, lifecycleOptions())
 	q := Request{Prompt: []int32{5, 7, 9}, MaxNew: 12}
@@ -49,7 +49,7 @@ func TestTokens(t *testing.T) {
 	late := read(other, nil)
 	drain(t, r)
 	if !s.finished() || !other.finished() {
-		t.Fatal("a reader that stands still holds the requests back")
+		t.Fatal("a reader that stops delays the requests")
 	}
 	close(stall)
 	for name, got := range map[string][]int32{"slow": <-slow, "late": <-late, "again": <-read(s, nil)} {
@@ -65,7 +65,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// A reader is told why a request ended early, and of the end of its own context.
+// A reader gets the error of its request, or the cause of its own context.
 func TestTokensEndWithErrors(t *testing.T) {
 	r := llama(t, lifecycleOptions())
 	s := submit(t, r, Request{Prompt: []int32{5}, MaxNew: 3})
@@ -87,8 +87,8 @@ func TestTokensEndWithErrors(t *testing.T) {
 	}
 }
 
-// A caller that has found a stop string ends the request as one of Request.Stop would: without
-// an error, and counted so. What was asked first is the reason.
+// Stop ends a request without an error and counts as Stopped, like one of Request.Stop. The first call of
+// Stop or Cancel determines the reason.
 func TestStopAsked(t *testing.T) {
 	for _, canceledFirst := range []bool{false, true} {
 		r := llama(t, lifecycleOptions())
@@ -117,7 +117,7 @@ func TestStopAsked(t *testing.T) {
 	}
 }
 
-// ends compares the counters with the ends that it was told of.
+// ends is an observer that compares the counters with the calls of Finished.
 type ends struct {
 	t    *testing.T
 	r    *Runner
@@ -130,7 +130,7 @@ func (e *ends) Finished(s *Sequence) {
 	e.told[s.Reason().String()]++
 	select {
 	case <-s.Done():
-		e.t.Error("who waits for the end may look before the observer knows of it")
+		e.t.Error("Done is closed before Finished returns")
 	default:
 	}
 	if got := e.r.Stats().Finished; !maps.Equal(got, e.told) {
@@ -138,8 +138,8 @@ func (e *ends) Finished(s *Sequence) {
 	}
 }
 
-// A request that is done is counted, by the runner and by its observer, before the step that ended it
-// returns: a reader who waits for the end finds it in the counters.
+// The runner and its observer count the end of a request before Done is closed, so a goroutine that
+// waits for Done finds it in the counters.
 func TestDoneIsCounted(t *testing.T) {
 	o, e := lifecycleOptions(), &ends{t: t, told: map[string]int64{}}
 	o.Observer = e
@@ -155,14 +155,14 @@ func TestDoneIsCounted(t *testing.T) {
 	}
 }
 
-// order returns the tags of the requests in the order in which they ended.
+// order is an observer that keeps the tags of requests in the order of their ends.
 type order struct{ tags []any }
 
 func (o *order) Stepped(Step)         {}
 func (o *order) Finished(s *Sequence) { o.tags = append(o.tags, s.Tag()) }
 
-// Lower priorities run first, equal ones in the order of arrival, and the last in that
-// order is preempted. Nobody's answer depends on it.
+// Lower priorities run first, equal ones in the order of arrival. The last request in that order is
+// preempted. No answer depends on the order.
 func TestPriority(t *testing.T) {
 	o, ends := lifecycleOptions(), &order{}
 	o.MaxSequences, o.Observer = 1, ends
@@ -206,7 +206,7 @@ func TestPriority(t *testing.T) {
 	}
 }
 
-// A deadline ends a request wherever it is, and no other.
+// A deadline ends a waiting or running request, and no other request.
 func TestDeadline(t *testing.T) {
 	r := llama(t, lifecycleOptions())
 	q := Request{Prompt: []int32{5, 7, 9}, MaxNew: 12}
@@ -236,7 +236,7 @@ func TestDeadline(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-ctx.Done()
-	for inContext.asked.Load() == 0 { // contexts tell on a goroutine of their own
+	for inContext.asked.Load() == 0 { // AfterFunc calls Cancel in another goroutine
 		time.Sleep(time.Millisecond)
 	}
 	drain(t, r)
@@ -250,7 +250,7 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// The queue is bounded, what is refused is counted, and requests that run do not count.
+// MaxQueue limits waiting requests, not running ones, and refused requests are counted.
 func TestQueueBound(t *testing.T) {
 	o := lifecycleOptions()
 	o.MaxQueue = 2
@@ -280,7 +280,7 @@ func TestQueueBound(t *testing.T) {
 	}
 }
 
-// Drain waits for all that was accepted, and nothing more is.
+// Drain waits for all accepted requests, and Submit then refuses further ones.
 func TestDrain(t *testing.T) {
 	r := llama(t, lifecycleOptions())
 	s := submit(t, r, Request{Prompt: []int32{5}, MaxNew: 4})
@@ -302,7 +302,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// moments keeps what an observer is told of tokens.
+// moments is an observer that counts tokens.
 type moments struct{ firsts, intervals, prompts int }
 
 func (m *moments) Stepped(s Step) {
@@ -311,7 +311,7 @@ func (m *moments) Stepped(s Step) {
 }
 func (*moments) Finished(*Sequence) {}
 
-// The moments of a request are in order, and an observer is told of each token once.
+// The times of a request are in order, and an observer gets each token once.
 func TestTimes(t *testing.T) {
 	o, m := lifecycleOptions(), &moments{}
 	o.Observer = m
@@ -336,9 +336,8 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// A request that joins before others by its priority is the last of its first step, and not
-// of the next: a step that goes on as the one two turns before must not take its rows for those
-// of the one before.
+// A request with a lower priority value joins running ones. It is the last in its first step, but the
+// first in the next one, so a steady step must not assume the rows of the previous step.
 func TestJoiningByPriority(t *testing.T) {
 	o := lifecycleOptions()
 	o.MaxSequences = 4

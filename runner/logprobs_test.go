@@ -14,8 +14,8 @@ import (
 	"pwc/safetensors"
 )
 
-// logSoftmax is computed in float64, with the n most probable ids, falling, of equals the lowest
-// first.
+// logSoftmax returns log probabilities, computed in float64, and the n most probable ids in descending
+// order; of equal ones the lowest comes first.
 func logSoftmax(logits []float32, n int) (all []float64, top []int32) {
 	sum, most := 0.0, slices.Max(logits)
 	for _, x := range logits {
@@ -44,7 +44,7 @@ func holdLogprobs(t *testing.T, what string, l TokenLogprobs, id int32, logits [
 	}
 }
 
-// tensorOf returns the numbers of a tensor of four bytes each, and its last extent.
+// tensorOf returns the elements of a tensor, of four bytes each, and the size of its last dimension.
 func tensorOf(t *testing.T, name, tensor string) ([]uint32, int) {
 	t.Helper()
 	f, err := safetensors.Open(filepath.Join(checkpoints, name, "expected.safetensors"))
@@ -63,9 +63,9 @@ func tensorOf(t *testing.T, name, tensor string) ([]uint32, int) {
 	return out, int(x.Shape[len(x.Shape)-1])
 }
 
-// Log probabilities of a prompt are those of transformers' logits, in chunks that are longer
-// than the rows that @logits takes, beside others and alone; those of an answer are what they are in a prompt
-// that holds it. A request that others push out gets the same.
+// Log probabilities of a prompt follow from transformers' logits, also if a chunk has more rows than
+// @logits takes. Those of an answer are the same in a prompt that contains the answer. Preemptions
+// change nothing.
 func TestLogprobsOfTransformers(t *testing.T) {
 	ids, length := tensorOf(t, "llama", "input_ids")
 	bits, v := tensorOf(t, "llama", "logits")
@@ -129,8 +129,8 @@ func TestLogprobsOfTransformers(t *testing.T) {
 	}
 }
 
-// They are of the logits that a token is chosen from: of what a mask and biases leave, and not of
-// the temperature. Readers get them with the token.
+// Log probabilities of an answer are computed after masks and biases and before the temperature. A reader
+// gets them together with the token.
 func TestLogprobsOfAdjustedLogits(t *testing.T) {
 	r := flatRunner(t, Options{MaxSequences: 2, MaxTokens: 6, Blocks: 8})
 	s := submit(t, r, Request{Prompt: []int32{1}, MaxNew: 3, Logprobs: Logprobs{Answer: true, Top: 3},
@@ -145,7 +145,7 @@ func TestLogprobsOfAdjustedLogits(t *testing.T) {
 				err = errors.Join(err, errors.New("a token has no log probability, or another's"))
 			}
 			if _, ok := s.Logprobs(n + 3); ok {
-				err = errors.Join(err, errors.New("a token that is not there has one"))
+				err = errors.Join(err, errors.New("a token after the end has one"))
 			}
 			n++
 		}
@@ -164,7 +164,7 @@ func TestLogprobsOfAdjustedLogits(t *testing.T) {
 	if l.Top[0].ID != 0 || l.Top[1].ID != 4 || math.Abs(float64(l.Top[1].Logprob)-want[4]) > 1e-6 || !math.IsInf(float64(l.Top[2].Logprob), -1) {
 		t.Errorf("the most probable are %v", l.Top)
 	}
-	for _, n := range []int{-1, 9, MaxLogprobs + 1} { // of a vocabulary of 8
+	for _, n := range []int{-1, 9, MaxLogprobs + 1} { // the vocabulary has 8 tokens
 		if _, err := r.Submit(context.Background(), Request{Prompt: []int32{1}, MaxNew: 1, Logprobs: Logprobs{Top: n}}); !errors.Is(err, ErrRequest) {
 			t.Errorf("%d most probable tokens: %v", n, err)
 		}

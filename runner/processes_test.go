@@ -89,8 +89,8 @@ func processOptions() Options {
 	return Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{1, 2, 4, 8}}}, MaxSequences: 6, MaxTokens: 24, Blocks: 24, MaxLength: 48}
 }
 
-// TestProcesses holds that ranks with Options.Processes end each request with the same tokens and the
-// same reason, with random sampling, arrivals, preemption, and Stop and Cancel on rank 0 alone.
+// TestProcesses tests that all ranks with Options.Processes end each request with the same tokens and the
+// same reason, with random sampling, arrivals, preemption, and Stop and Cancel on rank 0 only.
 func TestProcesses(t *testing.T) {
 	all := inProcesses(t, processOptions(), nil)
 	for rank, p := range all {
@@ -102,7 +102,7 @@ func TestProcesses(t *testing.T) {
 	go func() { follows <- all[1].Run(t.Context()) }()
 	r := all[0].Runner
 	list := mixture(7, 40, 20)
-	list[3].Deadline = time.Now() // it has passed at the first step
+	list[3].Deadline = time.Now() // before the first step
 	list[8].Logprobs = Logprobs{Answer: true, Prompt: true, Top: 2}
 	list[9].Stop, list[9].MinNew = []int32{5, 6, 7}, 1
 	list[10].Sampling.LogitBias, list[10].Sampling.RepetitionPenalty = map[int32]float64{7: 2.5}, 1.3
@@ -144,8 +144,8 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// TestProcessesGreedy compares greedy tokens of two ranks with those of transformers. Both ranks get
-// the fewer blocks of the two. Rank 1 refuses requests, and rank 0 refuses a LogitsProcessor.
+// TestProcessesGreedy compares greedy tokens of two ranks with those of transformers. Both ranks get the
+// smaller number of blocks. Rank 1 refuses requests, and rank 0 refuses a LogitsProcessor.
 func TestProcessesGreedy(t *testing.T) {
 	all := inProcesses(t, processOptions(), func(rank int, o *Options) { o.Blocks -= 4 * rank })
 	for rank, p := range all {
@@ -172,7 +172,7 @@ func TestProcessesGreedy(t *testing.T) {
 	if _, err := all[0].Submit(t.Context(), Request{Prompt: []int32{1}, MaxNew: 1, Processor: nothingAllowed{}}); !errors.Is(err, ErrRequest) {
 		t.Errorf("a request with a processor: %v", err)
 	}
-	cancel() // rank 1 waits for rank 0, and ends the group when it gives up
+	cancel() // rank 1 stops waiting for rank 0 and ends the group
 	for range all {
 		if err := <-ran; err == nil {
 			t.Error("Run ended without an error")
@@ -180,7 +180,7 @@ func TestProcessesGreedy(t *testing.T) {
 	}
 }
 
-// TestLostProcess holds that a lost rank ends the other rank's runner, with an error that has the
+// TestLostProcess tests that a lost rank ends the runner of the other rank, with an error that has the
 // number of the lost rank.
 func TestLostProcess(t *testing.T) {
 	all := inProcesses(t, processOptions(), nil)
@@ -205,8 +205,8 @@ func TestLostProcess(t *testing.T) {
 	}
 }
 
-// TestProcessesDiffer holds that New fails on every rank if the options of ranks differ, and if
-// there are fewer processes than the model has ranks.
+// TestProcessesDiffer tests that New fails on every rank if the options of ranks differ, and if there are
+// fewer processes than the model has ranks.
 func TestProcessesDiffer(t *testing.T) {
 	all := inProcesses(t, processOptions(), func(rank int, o *Options) { o.MaxTokens += rank })
 	for rank, p := range all {

@@ -26,8 +26,8 @@ type processed struct {
 	Probabilities []float64 `json:"probabilities"`
 }
 
-// Logits are adjusted as transformers' processors do it, and tokens are chosen with the
-// probabilities that its warpers leave.
+// Adjusted logits are those of transformers' processors, and tokens are chosen with the probabilities
+// after its warpers.
 func TestTransformersProcessors(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "testdata", "sampling", "processors.json"))
 	if err != nil {
@@ -60,8 +60,8 @@ func TestTransformersProcessors(t *testing.T) {
 	}
 }
 
-// holdProbabilities draws many tokens: none that was left out, and the others as often as their
-// probabilities say, within six standard deviations.
+// holdProbabilities draws many tokens and compares their frequencies with the probabilities of a case,
+// within six standard deviations. A token with probability 0 must never be drawn.
 func holdProbabilities(t *testing.T, number int, c *processed) {
 	t.Helper()
 	const rows, batches = 64, 12

@@ -23,7 +23,7 @@ import (
 	"pwc/safetensors"
 )
 
-// divided opens a checkpoint divided among ranks.
+// divided opens a checkpoint as a module for several ranks.
 func divided(t testing.TB, name string, ranks int64) (*hf.Model, safetensors.Source) {
 	t.Helper()
 	_, src := checkpoint(t, name)
@@ -34,7 +34,7 @@ func divided(t testing.TB, name string, ranks int64) (*hf.Model, safetensors.Sou
 	return m, src
 }
 
-// onRanks makes a runner of a model on as many host devices as it is for, and loads it.
+// onRanks makes a runner with one host device for each rank of the model, and loads it.
 func onRanks(t testing.TB, m *hf.Model, src safetensors.Source, o Options) (*Runner, []*collective.Group) {
 	t.Helper()
 	groups, err := collective.Local("tp", m.Module.World(), collective.Options{Limit: 10 * time.Second})
@@ -67,8 +67,8 @@ func onRanks(t testing.TB, m *hf.Model, src safetensors.Source, o Options) (*Run
 	return r, groups
 }
 
-// TestRanksGreedy holds what ranks decode together to transformers: llama in every mode, and with PWC_ALL_RANKS the
-// checkpoints of all families.
+// TestRanksGreedy compares the greedy tokens of several ranks with those of transformers: for llama in
+// every mode, and with PWC_ALL_RANKS for the checkpoints of all families.
 func TestRanksGreedy(t *testing.T) {
 	names := []string{"llama"}
 	if os.Getenv("PWC_ALL_RANKS") != "" {
@@ -89,7 +89,7 @@ func TestRanksGreedy(t *testing.T) {
 		}
 		for _, ranks := range []int64{2, 4} {
 			if name == "phi_qknorm" && ranks == 4 {
-				continue // it has two heads
+				continue // the checkpoint has two heads
 			}
 			for _, mode := range modes {
 				t.Run(fmt.Sprintf("%s/%d/%s", name, ranks, mode), func(t *testing.T) { ranksGreedy(t, name, ranks, mode) })
@@ -113,9 +113,8 @@ func ranksGreedy(t *testing.T, name string, ranks int64, mode piecewise.Mode) {
 	}
 }
 
-// TestRanksSampleTheSame runs requests with random sampling, preemption and arrivals on two
-// ranks, and compares the ids that the ranks sampled after every step. PWC_SAMPLED_STEPS says
-// how many steps.
+// TestRanksSampleTheSame runs requests with random sampling, preemption and arrivals on two ranks, and
+// compares the ids that both ranks sampled after every step. PWC_SAMPLED_STEPS is the number of steps.
 func TestRanksSampleTheSame(t *testing.T) {
 	m, src := divided(t, "llama", 2)
 	r, _ := onRanks(t, m, src, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{1, 2, 4, 8}}}, MaxSequences: 6, MaxTokens: 24, Blocks: 24, MaxLength: 48})
@@ -156,7 +155,7 @@ func TestRanksSampleTheSame(t *testing.T) {
 	}
 }
 
-// TestLostRank holds that a rank that is lost ends the runner with an error that names it (C22).
+// TestLostRank tests that a lost rank ends the runner with an error that names the rank (C22).
 func TestLostRank(t *testing.T) {
 	m, src := divided(t, "llama", 2)
 	r, groups := onRanks(t, m, src, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{1, 2}}}, MaxSequences: 2, MaxTokens: 8, Blocks: 40})
@@ -180,7 +179,7 @@ func TestLostRank(t *testing.T) {
 	}
 }
 
-// TestPeersAreNeeded holds that a model for two devices is not run by one.
+// TestPeersAreNeeded tests that New refuses a model for two devices without Options.Peers.
 func TestPeersAreNeeded(t *testing.T) {
 	m, _ := divided(t, "llama", 2)
 	if _, err := unloaded(t, m, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 4}); !errors.Is(err, ErrPreparation) || !strings.Contains(err.Error(), "the model is for 2 devices") {

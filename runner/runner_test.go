@@ -29,18 +29,18 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// checkpoints is the folder of checkpoints with what transformers makes of them.
+// checkpoints is the folder of checkpoints with the expected results of transformers.
 const checkpoints = "../testdata/hf"
 
 const blockSize = 4
 
-// checkpoint opens one in f32, with blocks so small that sequences cross many.
+// checkpoint opens a checkpoint in f32. Blocks are small, so that sequences have many.
 func checkpoint(t testing.TB, name string) (*hf.Model, safetensors.Source) {
 	t.Helper()
 	return checkpointAs(t, name, dtype.F32)
 }
 
-// unloaded makes a runner of a model on a host device of its own.
+// unloaded makes a runner on its own host device, without Load.
 func unloaded(t testing.TB, m *hf.Model, o Options) (*Runner, error) {
 	t.Helper()
 	dev := hostdev.Open(hostdev.Options{Workers: 2})
@@ -83,8 +83,7 @@ func llama(t testing.TB, o Options) *Runner {
 	return loaded(t, m, src, o)
 }
 
-// Blocks that have one name stay what they were: who is preempted gets others under
-// another.
+// The blocks with one name never change. After a preemption, a sequence has other blocks and a new name.
 func TestNamesOfBlocks(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 6, MaxTokens: 24, Blocks: 24, MaxLength: 48})
 	for _, q := range mixture(5, 24, 20) {
@@ -120,7 +119,7 @@ func submit(t testing.TB, r *Runner, q Request) *Sequence {
 	return s
 }
 
-// drain steps until nothing is left.
+// drain steps until no work is left.
 func drain(t testing.TB, r *Runner) {
 	t.Helper()
 	for {
@@ -134,7 +133,7 @@ func drain(t testing.TB, r *Runner) {
 	}
 }
 
-// alone runs requests one after the other.
+// alone runs requests one after the other and returns prompts with answers.
 func alone(t testing.TB, r *Runner, list []Request) [][]int32 {
 	t.Helper()
 	out := make([][]int32, len(list))
@@ -171,8 +170,8 @@ func mixture(seed uint64, n, longest int) []Request {
 	return out
 }
 
-// What transformers decodes greedily, for every checkpoint, as two requests that
-// run together, in modes that replay and one that does not.
+// Greedy tokens of every checkpoint are those of transformers, for two requests that run together, in
+// modes with and without graphs.
 func TestTransformersGreedy(t *testing.T) {
 	dirs, err := os.ReadDir(checkpoints)
 	if err != nil {
@@ -229,8 +228,8 @@ func expected(t testing.TB, name string) []int32 {
 	return ids
 }
 
-// 64 requests together get the tokens that each gets alone, with room for all
-// and with so few blocks that they push each other out.
+// 64 requests together get the tokens that each gets without others, with enough blocks for all, and
+// with so few that requests are preempted.
 func TestTogetherAsAlone(t *testing.T) {
 	list := mixture(1, 64, 20)
 	o := Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise}}, MaxSequences: 64, MaxTokens: 96, Blocks: 64 * 10}
@@ -256,7 +255,7 @@ func TestTogetherAsAlone(t *testing.T) {
 		if st.UsedBlocks != 0 || st.Running != 0 || st.Waiting != 0 || st.Finished["length"] != 64 {
 			t.Errorf("%d blocks: left over: %+v", blocks, st)
 		}
-		// Every token but a sequence's last is computed once, and again what was lost.
+		// Every token except a sequence's last is computed once, and discarded ones again.
 		rows, want := int64(0), st.Recomputed
 		for _, c := range st.Steps {
 			rows += c.Rows
@@ -270,9 +269,8 @@ func TestTogetherAsAlone(t *testing.T) {
 	}
 }
 
-// A token that the host knows is not read where one was sampled, though the step has as
-// many rows as were sampled before it, and the request had that place before it was
-// pushed out.
+// A step reads a token that the host knows from the host, although the step has as many rows as the
+// previous step sampled, and Sequence.from has the row of the token from an earlier step.
 func TestKnownBesideSampled(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 3, MaxTokens: 4, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	list := []Request{{Prompt: []int32{5}, MaxNew: 4}, {Prompt: []int32{7}, MaxNew: 1}, {Prompt: []int32{9, 11, 13}, MaxNew: 4}}
@@ -297,7 +295,7 @@ func TestKnownBesideSampled(t *testing.T) {
 	}
 }
 
-// Stop tokens end an answer and are its last; requests join while others run.
+// A stop token ends an answer and is its last token. Requests join while others run.
 func TestStop(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 4, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	full := alone(t, r, []Request{{Prompt: []int32{5, 7, 9}, MaxNew: 12}})[0]
@@ -326,8 +324,7 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// A step that ends the last request says that there is more to do if another was
-// submitted meanwhile.
+// A step that ends the last request reports more work if another request was submitted meanwhile.
 func TestSubmitDuringStep(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 1, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	var next *Sequence
@@ -338,7 +335,7 @@ func TestSubmitDuringStep(t *testing.T) {
 	}
 }
 
-// What a sequence tells while it runs is not what steps write.
+// Sequence.Prompt may be called while a sequence runs: steps do not write the prompt.
 func TestPromptWhileRunning(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 1, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	q := submit(t, r, Request{Prompt: []int32{5, 7, 9}, MaxNew: 12})
@@ -356,7 +353,7 @@ func TestPromptWhileRunning(t *testing.T) {
 	<-asked
 }
 
-// A canceled request ends alone, wherever it is, and gives its blocks back.
+// Cancel ends a waiting or running request and no other, and frees its blocks.
 func TestCancel(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	want := alone(t, r, []Request{{Prompt: []int32{5, 7, 9}, MaxNew: 12}})[0]
@@ -378,7 +375,7 @@ func TestCancel(t *testing.T) {
 		t.Errorf("one that waits for others to end, a step after Cancel: %s, %v", waits.Reason(), err)
 	}
 	cancel(why)
-	for running.asked.Load() == 0 { // contexts tell on a goroutine of their own
+	for running.asked.Load() == 0 { // AfterFunc calls Cancel in another goroutine
 		time.Sleep(time.Millisecond)
 	}
 	drain(t, r)
@@ -396,7 +393,7 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// watchedContext counts who waits for its end.
+// watchedContext counts the functions that wait for its end.
 type watchedContext struct {
 	context.Context
 	done    chan struct{}
@@ -409,7 +406,7 @@ func (w *watchedContext) AfterFunc(func()) (stop func() bool) {
 	return func() bool { w.waiting--; return true }
 }
 
-// A context that outlives its requests keeps none of them.
+// A context that outlives its requests has no references to them.
 func TestContextsAreLetGo(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	ctx := &watchedContext{Context: context.Background(), done: make(chan struct{})}
@@ -431,7 +428,7 @@ func TestContextsAreLetGo(t *testing.T) {
 	}
 }
 
-// What can never be served is refused at once.
+// Submit refuses requests that can never be served.
 func TestRefuse(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 5, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	for i, q := range []Request{
@@ -450,8 +447,8 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
-// What grows with an answer is taken by requests that run: of those that wait the runner
-// keeps the prompt, and of those that have ended prompt and answer.
+// Only running requests have memory for a whole answer. A waiting one has its prompt, and one that has
+// ended its prompt and answer.
 func TestQueueTakesNoRoom(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 1, MaxTokens: 8, Blocks: 60, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	var seqs []*Sequence
@@ -488,8 +485,8 @@ func TestQueueTakesNoRoom(t *testing.T) {
 	}
 }
 
-// Of many that wait some are canceled, and then the runner is closed; nothing passes the
-// queue for each.
+// Many waiting requests are canceled, and then the runner is closed. Neither takes a pass over the queue
+// for each request, which would take too long.
 func TestCancelInTheQueue(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 60, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -508,7 +505,7 @@ func TestCancelInTheQueue(t *testing.T) {
 		dropped = append(dropped, s)
 	}
 	cancel()
-	for _, s := range dropped { // AfterFunc cancels on goroutines of its own
+	for _, s := range dropped { // AfterFunc calls Cancel in other goroutines
 		for s.asked.Load() == 0 {
 			time.Sleep(time.Millisecond)
 		}
@@ -543,7 +540,7 @@ func TestCancelInTheQueue(t *testing.T) {
 	}
 }
 
-// Every request says why it ended.
+// TestReasons tests the reason of each kind of end.
 func TestReasons(t *testing.T) {
 	const most = 5 * blockSize
 	r := llama(t, Options{MaxSequences: 4, MaxTokens: 8, Blocks: 40, MaxLength: most, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
@@ -574,7 +571,7 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// A reason and its text are the same thing; what is neither is an error.
+// A reason and its text convert to each other. Other values and texts are errors.
 func TestReasonText(t *testing.T) {
 	for r, want := range map[Reason]string{Unfinished: "unfinished", Stopped: "stop", Exhausted: "length", Canceled: "canceled", Failed: "failed", MaxPosition: "max_position", DeadlineExceeded: "deadline"} {
 		text, err := json.Marshal(r)

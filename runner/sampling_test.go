@@ -23,7 +23,7 @@ import (
 	hostdev "pwc/runtime/host"
 )
 
-// evaluate runs a function of no weights in the interpreter.
+// evaluate runs a function without weights in the interpreter.
 func evaluate(t testing.TB, m *ir.Module, name string, in ...*interp.Tensor) []*interp.Tensor {
 	t.Helper()
 	out, err := interp.Run(context.Background(), m, m.Func(name), &interp.Env{}, in)
@@ -40,7 +40,8 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// toy is a language model's outside: nothing in it is run.
+// toyModel returns a module with the functions of a language model. The tests run only the functions
+// that addSampling adds.
 func toyModel(vocabulary int64) *ir.Module {
 	b := ir.NewBuilder("toy")
 	n, m, blocks := b.Symbol("N", 1, 64, ir.Batch), b.Symbol("M", 1, 64, ir.Batch), b.Symbol("B", 1, 64, ir.Load)
@@ -70,7 +71,7 @@ func sampling(t testing.TB, vocabulary int64) *ir.Module {
 	return out
 }
 
-// choices are rows of @runner_sample.
+// choices are the inputs of @runner_sample, one row for each.
 type choices struct {
 	logits   []float32
 	sampling []Sampling
@@ -92,7 +93,8 @@ func (c *choices) inputs() []*interp.Tensor {
 	return []*interp.Tensor{must(interp.FromF32([]int64{n, int64(len(c.logits)) / n}, c.logits)), vector(t), seed, position, vector(p), k}
 }
 
-// reference chooses by sorting, in float64.
+// reference chooses a token by sorting, in float64. near reports that rounding in f32 may change the
+// choice.
 func reference(logits []float32, s Sampling, position int32) (id int, near bool) {
 	order := make([]int, len(logits))
 	for i := range order {
@@ -128,7 +130,7 @@ func reference(logits []float32, s Sampling, position int32) (id int, near bool)
 		for ; k < keep && sum < float64(float32(s.TopP))*total; k++ {
 			sum += w[order[k]]
 		}
-		// A sum that is just enough may or may not be in f32.
+		// A sum close to the limit may be on the other side of it in f32.
 		near = near || math.Abs(sum-float64(float32(s.TopP))*total) < 1e-5*total ||
 			k < len(order) && k > 0 && logits[order[k-1]]-logits[order[k]] < float32(1e-4*s.Temperature)
 		keep, total = k, sum
@@ -150,7 +152,7 @@ func reference(logits []float32, s Sampling, position int32) (id int, near bool)
 	return order[0], true
 }
 
-// The emitted sampler chooses what sorting chooses.
+// The emitted sampler chooses the same tokens as a sort.
 func TestSample(t *testing.T) {
 	const vocabulary = 37
 	m := sampling(t, vocabulary)
@@ -159,7 +161,7 @@ func TestSample(t *testing.T) {
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "logits"), 1))
 		c := choices{}
 		for range rows {
-			perm := r.Perm(vocabulary) // distinct logits: ties stay together by design
+			perm := r.Perm(vocabulary) // distinct logits, because the sampler keeps ties
 			for _, i := range perm {
 				c.logits = append(c.logits, float32(i)*0.3+float32(r.Float64()*0.1))
 			}
@@ -195,7 +197,7 @@ func TestSample(t *testing.T) {
 	})
 }
 
-// However little top-p leaves, that is the most probable token and not all of them.
+// The smallest values of top-p keep the most probable token, and not all tokens as 0 does.
 func TestLeastTopP(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	prompt := []int32{5, 7, 9}
@@ -210,7 +212,7 @@ func TestLeastTopP(t *testing.T) {
 	}
 }
 
-// flat is a language model whose logits are the same whatever its ids are: i/4 for token i.
+// flat is a language model whose logits do not depend on its ids: i/4 for token i.
 func flat(t testing.TB) *ir.Module {
 	return echo(t, "8", `
     %z = sub(%x, %x) : f32[M, 1]
@@ -219,8 +221,8 @@ func flat(t testing.TB) *ir.Module {
     %l = add(%q, %z) : f32[M, 8]`)
 }
 
-// A token is what the request's whole seed and the token's place in the sequence give,
-// the first of which is 0, however the request came to it.
+// A token depends on all bits of the seed and on the token's index in the sequence, counted from 0, and
+// not on preemptions or on other requests.
 func TestSeedsAndPositions(t *testing.T) {
 	dev := hostdev.Open(hostdev.Options{})
 	r, err := New(context.Background(), flat(t), Options{MaxSequences: 3, MaxTokens: 4, Blocks: 8,
@@ -259,8 +261,7 @@ func TestSeedsAndPositions(t *testing.T) {
 	}
 }
 
-// Top-k 1 leaves one token also where what runs for the others does not know top-k, and so
-// does temperature 0.
+// Requests with top-k 1 or temperature 0 are greedy, also if the step's sampler variant has no top-k.
 func TestGreedyBesideRandom(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 4, MaxTokens: 16, Blocks: 60, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	prompt := []int32{5, 7, 9}
@@ -276,7 +277,7 @@ func TestGreedyBesideRandom(t *testing.T) {
 	}
 }
 
-// What is drawn has the distribution of the softmax.
+// The drawn tokens have the distribution of the softmax.
 func TestSampleDistribution(t *testing.T) {
 	const rows = 4000
 	m := sampling(t, 4)
@@ -302,12 +303,12 @@ func TestSampleDistribution(t *testing.T) {
 		want := rows * float64(i+1) / 10
 		chi += (n - want) * (n - want) / want
 	}
-	if chi > 16.3 { // 3 degrees of freedom: one in a thousand; the numbers are fixed
+	if chi > 16.3 { // p = 0.001 for 3 degrees of freedom; the random numbers are fixed
 		t.Errorf("counts %v: chi² is %.1f", count, chi)
 	}
 }
 
-// Logits that are no numbers choose nothing, in their own row alone.
+// A row whose largest logit is not finite gets notANumber. Other rows are not affected.
 func TestNotANumber(t *testing.T) {
 	m := sampling(t, 3)
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
@@ -329,7 +330,7 @@ func TestNotANumber(t *testing.T) {
 	}
 }
 
-// Ids come from where they are: the host, or an earlier step.
+// @runner_ids takes ids from the host or from an earlier step.
 func TestIDs(t *testing.T) {
 	m := sampling(t, 3)
 	ints := func(v ...int32) *interp.Tensor { return must(interp.FromI32([]int64{int64(len(v))}, v)) }
@@ -339,14 +340,14 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// The device chooses what sorting chooses.
+// The device chooses the same tokens as a sort.
 func TestSampleOnDevice(t *testing.T) {
 	dev := hostdev.Open(hostdev.Options{})
 	defer dev.Close()
 	sampleOnDevice(t, dev, pieces.Pipeline{Backend: host.New()}, piecewise.CanaryOff, 24, 600, 20)
 }
 
-// sampleOnDevice samples rows of logits of a vocabulary, in so many rounds.
+// sampleOnDevice samples rows of random logits and compares them with reference, in several rounds.
 func sampleOnDevice(t *testing.T, dev device.Device, target pieces.Compiler, guard piecewise.Canary, rows, vocabulary, rounds int) {
 	t.Helper()
 	m := sampling(t, int64(vocabulary))
@@ -409,7 +410,7 @@ func sampleOnDevice(t *testing.T, dev device.Device, target pieces.Compiler, gua
 				t.Errorf("round %d, row %d, %+v: %d, want %d", round, i, c.sampling[i], got, want)
 			}
 		}
-		// Which of the functions runs depends on the batch; the token must not.
+		// The batch determines the sampler variant, which must not change the token.
 		for i := range c.sampling {
 			c.sampling[i].TopK = 0
 		}

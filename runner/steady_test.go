@@ -24,7 +24,7 @@ import (
 	hostdev "pwc/runtime/host"
 )
 
-// What every step reads of a sequence is one line of the processor's caches.
+// The fields of a sequence that every step reads fit into one cache line.
 func TestSequenceLines(t *testing.T) {
 	const line = 64
 	if hot, all := unsafe.Offsetof(Sequence{}.sampling), unsafe.Sizeof(Sequence{}); hot > line || all%line != 0 {
@@ -32,8 +32,7 @@ func TestSequenceLines(t *testing.T) {
 	}
 }
 
-// A steady step allocates nothing, neither in graphs of pieces nor in whole ones,
-// greedy or not.
+// A steady step allocates nothing, with graphs of pieces and full graphs, greedy and sampled.
 func TestStepAllocatesNothing(t *testing.T) { allocatesNothing(t, onHost) }
 
 func allocatesNothing(t *testing.T, open maker) {
@@ -64,9 +63,9 @@ func allocatesNothing(t *testing.T, open maker) {
 	}
 }
 
-// A step has everyone who runs and nobody else, with the tokens that are next in blocks of
-// their own, whether the same requests go on or others come, leave, or are pushed out; and
-// whoever can join does.
+// Each step has exactly the running requests, with their next tokens and their own blocks, in steady
+// decode and when requests join, end or are preempted. A waiting request joins as soon as it can. If
+// the rows of a step do not suffice, a prompt may wait, but no decode.
 func TestEveryoneIsInEveryStep(t *testing.T) {
 	const most, budget = 4, 4
 	r := llama(t, Options{MaxSequences: most, MaxTokens: budget, Blocks: 26, MaxLength: 60, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{budget}}}})
@@ -80,7 +79,7 @@ func TestEveryoneIsInEveryStep(t *testing.T) {
 		if rng.IntN(60) == 0 {
 			all[rng.IntN(len(all))].Cancel()
 		}
-		if n := r.Stats().Preempted; n > pushed { // who was pushed out may also end before the next step
+		if n := r.Stats().Preempted; n > pushed { // a preempted request may also end before the next step
 			pushed = n
 			if rng.IntN(2) == 0 {
 				r.waiting[0].Cancel()
@@ -125,19 +124,19 @@ func TestEveryoneIsInEveryStep(t *testing.T) {
 		t.Errorf("%d steps went on, %d of them while others waited; %d were pushed out", goOn, full, pushed)
 	}
 	drain(t, r)
-	for range 40 { // nothing is left that could go on
+	for range 40 { // no step must find work again
 		if more, err := r.Step(context.Background()); more || err != nil {
 			t.Fatal(more, err)
 		}
 	}
 }
 
-// Requests come, leave and are pushed out at random, from several goroutines.
-// Nothing leaks, and whoever finishes has what it would have got alone. CI gives
-// it more seconds with PWC_SOAK.
+// Several goroutines submit and cancel requests at random, and requests are preempted. Nothing leaks,
+// and each answer is that of the request without others, or a prefix of it after a cancellation.
+// PWC_SOAK sets the number of seconds; CI gives it more.
 func TestSoak(t *testing.T) { soak(t, onHost) }
 
-// soak makes its runners with open.
+// soak is TestSoak on the runners that open makes.
 func soak(t *testing.T, open maker) {
 	seconds := 2.0
 	if s := os.Getenv("PWC_SOAK"); s != "" {
@@ -151,7 +150,7 @@ func soak(t *testing.T, open maker) {
 	}
 	const clients = 4
 	kinds := mixture(7, 40, 24)
-	for i := range kinds { // a part of them adjusts logits, and has priorities
+	for i := range kinds { // all get priorities, and some adjusted logits
 		switch kinds[i].Priority = i % 3; i % 5 {
 		case 0:
 			kinds[i].Sampling.RepetitionPenalty, kinds[i].Sampling.FrequencyPenalty = 1.3, 0.2
@@ -170,7 +169,7 @@ func soak(t *testing.T, open maker) {
 	held := r.pool.Stats()
 	goroutines := runtime.NumGoroutine()
 	end := time.Now().Add(time.Duration(seconds * float64(time.Second)))
-	// A slow machine takes longer until requests push each other out.
+	// A slow machine takes longer until a request is preempted.
 	goOn := func() bool {
 		now := time.Now()
 		s := r.Stats()
@@ -228,7 +227,7 @@ func soak(t *testing.T, open maker) {
 	if now := r.pool.Stats(); now != held {
 		t.Errorf("memory grew from %+v to %+v", held, now)
 	}
-	// One that has done its work, a client's or that of a cancellation, may not be gone yet.
+	// Goroutines of clients and of AfterFunc may need some time to end.
 	for range 5000 {
 		if runtime.NumGoroutine() <= goroutines {
 			break
@@ -248,8 +247,7 @@ func soak(t *testing.T, open maker) {
 	t.Logf("%d requests, %d tokens, %d preemptions", s.Submitted, s.Generated, s.Preempted)
 }
 
-// waitIdle waits until the end of the last request is counted: its step is read
-// by the one that follows.
+// waitIdle waits until the end of the last request is counted: the call after a step reads it.
 func waitIdle(t *testing.T, r *Runner) Stats {
 	for range 10000 {
 		s := r.Stats()
@@ -266,7 +264,7 @@ func waitIdle(t *testing.T, r *Runner) Stats {
 	return r.Stats()
 }
 
-// Close ends what is left, and Run.
+// Close ends all requests, and Run.
 func TestClose(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	ran := make(chan error)
@@ -275,7 +273,7 @@ func TestClose(t *testing.T) {
 	if _, err := r.Step(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	unseen := submit(t, r, Request{Prompt: []int32{1}, MaxNew: 150}) // by any step
+	unseen := submit(t, r, Request{Prompt: []int32{1}, MaxNew: 150}) // no step sees it
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +291,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// Close ends also a request whose last token is on its way: it has left those that run.
+// Close also ends a request whose last token is in flight, which is no longer in running.
 func TestCloseInFlight(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	s := submit(t, r, Request{Prompt: []int32{1}, MaxNew: 1})
@@ -311,7 +309,7 @@ func TestCloseInFlight(t *testing.T) {
 	}
 }
 
-// Close ends every Run that waits for work.
+// Close ends every call of Run that waits for work.
 func TestCloseEndsRuns(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	const runs = 2
@@ -323,7 +321,7 @@ func TestCloseEndsRuns(t *testing.T) {
 	if _, err := s.Wait(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(50 * time.Millisecond) // nothing is left to do: they wait
+	time.Sleep(50 * time.Millisecond) // there is no work, so both calls of Run wait
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -369,7 +367,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// Steps that a frozen backend would refuse are refused before there are requests.
+// New refuses options with steps that a frozen backend would refuse.
 func TestFrozenSteps(t *testing.T) {
 	m, _ := checkpoint(t, "llama")
 	store := pieces.NewMemoryStore()
@@ -431,15 +429,15 @@ func TestExplain(t *testing.T) {
 			t.Errorf("%s: uncovered %v", c.mode, r.Plan().Uncovered)
 		}
 	}
-	// A graph of more rows than there may be requests has room for no more of them.
+	// A graph with more rows than MaxSequences has room for MaxSequences requests.
 	r := llama(t, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Full, Sizes: []int64{16}}}, MaxSequences: 8, MaxTokens: 16, Blocks: 40})
 	if d := r.Explain(12, false); d.Size != 16 || d.Requests != 8 {
 		t.Errorf("%+v, want a graph of 16 rows for 8 requests", d)
 	}
 }
 
-// Explain says before Load what it says after, for every batch; whole graphs are for decode
-// steps alone.
+// Explain returns the same before and after Load, for every batch. The captured graphs are the planned
+// ones, and every default size has a use.
 func TestExplainBeforeLoad(t *testing.T) {
 	m, src := checkpoint(t, "llama")
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full, piecewise.FullDecodeOnly, piecewise.FullAndPiecewise} {
@@ -478,8 +476,8 @@ func TestExplainBeforeLoad(t *testing.T) {
 	}
 }
 
-// The default list is vLLM's for so many sequences, and reaches every step if frozen. Sizes
-// that no step has are refused by New, in every mode.
+// The default list is vLLM's for the number of sequences; if frozen, it covers every step. New refuses
+// sizes above MaxTokens in every mode.
 func TestDefaultSizes(t *testing.T) {
 	m, _ := checkpoint(t, "llama")
 	for _, c := range []struct {
@@ -510,7 +508,7 @@ func TestDefaultSizes(t *testing.T) {
 	}
 }
 
-// Steps are counted as they were explained.
+// Steps run and are counted in the mode and size that Explain returns.
 func TestStepsAreAsExplained(t *testing.T) {
 	w := &watcher{}
 	r := llama(t, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{1, 4, 8}}}, MaxSequences: 4, MaxTokens: 12, Blocks: 60, Observer: w})
@@ -543,8 +541,7 @@ func TestStepsAreAsExplained(t *testing.T) {
 	}
 }
 
-// Rows that are sampled are padded to a captured size too, where none is that of the most
-// requests.
+// Sampled rows are also padded to a capture size, if no capture size equals MaxSequences.
 func TestSampledRowsArePadded(t *testing.T) {
 	r := llama(t, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{8}}}, MaxSequences: 5, MaxTokens: 8, Blocks: 60})
 	for i := range 5 {
@@ -564,7 +561,7 @@ type watcher struct {
 func (w *watcher) Stepped(s Step)     { w.steps = append(w.steps, s) }
 func (w *watcher) Finished(*Sequence) { w.ended++ }
 
-// Sizes that the largest decode step needs are captured, or the plan says so.
+// The plan lists decode steps that no capture size covers.
 func TestUncovered(t *testing.T) {
 	m, _ := checkpoint(t, "llama")
 	for _, c := range []struct {
@@ -590,7 +587,7 @@ func TestUncovered(t *testing.T) {
 	}
 }
 
-// The cache gets what the limit leaves, and no byte more is taken.
+// The cache gets the memory that the limit leaves, and the runner allocates no more than the limit.
 func TestMemory(t *testing.T) {
 	m, src := checkpoint(t, "llama")
 	base, err := unloaded(t, m, Options{MaxSequences: 4, MaxTokens: 16, Blocks: 1})
@@ -630,7 +627,7 @@ func TestMemory(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// More than the requests of a step can use is not taken.
+	// The cache has no more blocks than MaxSequences requests can use.
 	const length = 5*blockSize + 1
 	r, err := unloaded(t, m, Options{MaxSequences: 4, MaxTokens: 16, MaxLength: length, MemoryBytes: 1 << 30})
 	if err != nil {
@@ -639,7 +636,7 @@ func TestMemory(t *testing.T) {
 	if p := r.Plan(); p.Blocks != 4*6 || p.MaxLength != length {
 		t.Errorf("4 requests of %d tokens at most have %d blocks, of %d tokens", length, p.Blocks, p.MaxLength)
 	}
-	// Nor more than the caller knows to be needed, of a device that knows its memory or not.
+	// Nor more than MaxBlocks, with and without Options.MemoryBytes.
 	for _, o := range []Options{{MemoryBytes: 1 << 30, MaxBlocks: 7}, {MaxBlocks: 7}, {MemoryBytes: limit, MaxBlocks: wanted + 100}, {MaxBlocks: 100, MaxLength: length}} {
 		want := min(int64(o.MaxBlocks), wanted)
 		if o.MaxLength > 0 {
@@ -654,7 +651,7 @@ func TestMemory(t *testing.T) {
 			t.Errorf("%+v: %d blocks for sequences of %d tokens, want %d", o, p.Blocks, p.MaxLength, want)
 		}
 	}
-	// What cannot fit is refused with the numbers.
+	// Options that cannot fit are refused with the numbers.
 	for _, o := range []Options{
 		{MemoryBytes: one.fixed()},
 		{MemoryBytes: limit, Blocks: wanted + 1},
@@ -675,7 +672,7 @@ func TestOptions(t *testing.T) {
 	unlimited := hostdev.Open(hostdev.Options{Workers: 1, MemoryBytes: hostdev.Unlimited})
 	defer unlimited.Close()
 	for _, o := range []Options{
-		{Backend: piecewise.Options{Device: unlimited}}, // a device that does not know its memory
+		{Backend: piecewise.Options{Device: unlimited}}, // a device that does not report its memory
 		{Blocks: 1, MaxSequences: -1},
 		{Blocks: 1, MaxSequences: 8, MaxTokens: 7},
 		{Blocks: 1, MaxTokens: 1 << 20},
@@ -709,7 +706,7 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// Whole functions are captured where every op allows it.
+// BestMode is FullAndPiecewise if every splitting op that is called can be captured.
 func TestBestMode(t *testing.T) {
 	if got := BestMode(poison(t), []device.Op{nothing{}}); got != piecewise.Piecewise {
 		t.Errorf("%s with an op that cannot be captured", got)
@@ -723,8 +720,7 @@ func TestBestMode(t *testing.T) {
 	if got := BestMode(m.Module, nil); got != piecewise.Piecewise {
 		t.Errorf("%s without ops", got)
 	}
-	// piecewise.New refuses to record an op that is declared host, and wants none that is
-	// not called.
+	// piecewise.New refuses to record an op that is declared host, and needs no op that is not called.
 	host := *m.Module
 	host.Externs = slices.Clone(host.Externs)
 	host.Externs = append(host.Externs, &ir.Extern{Name: "my::other", Mut: []bool{false}, Split: true})
