@@ -1,8 +1,8 @@
 // Package attention is the built-in splitting op "attention::paged": attention
 // over a paged KV cache, as serving engines run it (arXiv:2309.06180). This
-// package holds what all devices share: the op's declaration, its operands and
-// attributes, and [Batch], the metadata of a step. Implementations are in
-// packages of their own, one for each device.
+// package has the parts that all devices share: the op's declaration, its operands
+// and attributes, and [Batch], the metadata of a step. Each device has an
+// implementation in a package of its own.
 //
 // In a module the op is declared and called as
 //
@@ -19,9 +19,9 @@
 // T and C are f32, f16 or bf16. The cache rounds to C; scores, softmax and sums
 // are computed in float32 or better and the result is rounded once to T.
 //
-// A row at position p of its sequence sees, with causal, the positions 0…p of
-// that sequence, and all of them without. A window w > 0 leaves those nearer
-// than w: p-w+1…p with causal, |j-p| < w without. A score is s = scale·q·k, or
+// A row at position p of its sequence sees the positions 0…p of the sequence if
+// causal is set, else all positions. A window w > 0 restricts them to
+// p-w+1…p with causal, and to |j-p| < w without. A score is s = scale·q·k, or
 // cap·tanh(s/cap) with softcap cap > 0 (arXiv:2408.00118).
 //
 // Padded rows (slot -1, or beyond the rows of the step) get zeros in o and write
@@ -40,7 +40,7 @@ import (
 // Name is the op's full name.
 const Name = "attention::paged"
 
-// Operands, by their place in a call.
+// Indices of the operands of a call.
 const (
 	ArgQ = iota
 	ArgK
@@ -50,8 +50,9 @@ const (
 	argCount
 )
 
-// Signature returns the declaration that implementations give. capture says
-// whether the implementation can be recorded into a graph, version is its own.
+// Signature returns the op's declaration for an implementation. capture says
+// whether the implementation can be recorded into a graph. version is the
+// implementation's.
 func Signature(capture bool, version string) device.Signature {
 	return device.Signature{Name: Name, Mut: []bool{false, false, false, true, true}, Capture: capture, Version: version}
 }
@@ -59,13 +60,13 @@ func Signature(capture bool, version string) device.Signature {
 // Params are the attributes of a call.
 type Params struct {
 	Scale   float64 // multiplies q·k; attribute scale, default 1/sqrt(D)
-	Window  int     // positions that a row sees on a side, itself included; attribute window, 0: all
-	Softcap float64 // bound of scores; attribute softcap, 0: none
+	Window  int     // positions that a row sees on each side, itself included; attribute window, 0: all
+	Softcap float64 // bound of scores; attribute softcap, 0: no bound
 	Causal  bool    // rows see no later position; attribute causal, default true
 }
 
-// ParseParams reads the attributes of a call for heads of size headDim. One that
-// is not known, or out of its range, is an error.
+// ParseParams reads the attributes of a call for heads of size headDim. An unknown
+// attribute, or a value out of its range, is an error.
 func ParseParams(attrs []program.Attr, headDim int) (Params, error) {
 	p := Params{Scale: 1 / math.Sqrt(float64(headDim)), Causal: true}
 	for i := range attrs {
@@ -88,7 +89,7 @@ func ParseParams(attrs []program.Attr, headDim int) (Params, error) {
 			return p, fmt.Errorf("%s: unknown attribute %q; it has scale, window, softcap and causal", Name, a.Name)
 		}
 		if !ok {
-			return p, fmt.Errorf("%s: attribute %s has a value out of its range or of another kind", Name, a.Name)
+			return p, fmt.Errorf("%s: attribute %s has a value out of range or of the wrong kind", Name, a.Name)
 		}
 	}
 	return p, nil
@@ -118,10 +119,10 @@ type Shape struct {
 	KVDType   dtype.DType
 }
 
-// Group returns the query heads that share a key-value head.
+// Group returns the number of query heads that share a key-value head.
 func (s *Shape) Group() int { return s.Heads / max(s.KVHeads, 1) }
 
-// ParseArgs holds the operands of a call against the op's declaration and
+// ParseArgs checks the operands of a call against the op's declaration and
 // returns their shape.
 func ParseArgs(args []device.Tensor) (Shape, error) {
 	if len(args) != argCount {

@@ -34,7 +34,7 @@ func TestParseParams(t *testing.T) {
 		"attribute scale has a value":                float("scale", math.NaN()),
 		"attribute softcap has a value":              float("softcap", -1),
 		"attribute window has a value":               integer("window", -1),
-		"attribute window has a value out of its ra": float("window", 1.5),
+		"attribute window has a value out of range ": float("window", 1.5),
 		"attribute causal has a value":               integer("causal", 1),
 	} {
 		if _, err := attention.ParseParams([]program.Attr{a}, 64); err == nil || !strings.Contains(err.Error(), want) {
@@ -42,7 +42,7 @@ func TestParseParams(t *testing.T) {
 		}
 	}
 	if _, err := attention.ParseParams([]program.Attr{{Name: "window", Kind: program.AttrDim, Dim: dim.Sym("N")}}, 64); err == nil {
-		t.Error("a window that is no constant is accepted")
+		t.Error("a window that is not a constant is accepted")
 	}
 }
 

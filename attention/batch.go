@@ -9,54 +9,54 @@ import (
 const PaddedSlot = -1
 
 // Batch is the metadata of one step: which rows belong to which request, how
-// long the requests are, and where their keys and values lie. It is what the
-// splitting op gets as device.OpCall.Meta, for all layers alike.
+// long the sequences are, and where their keys and values are in the cache. The
+// splitting op gets it as device.OpCall.Meta, the same for all layers.
 //
-// The fields are in the form that kernels read, so that each goes to a device in
-// one copy; they may be filled by hand or by [Batch.Add]. A batch must not change
-// until the step that it was given to is done. In steady state building one
-// allocates nothing.
+// The fields have the layout that kernels read, so that each is copied to a device
+// in one copy. Callers fill them directly or by [Batch.Add]. A batch must not change
+// until the step that uses it is done. Building a batch in the memory of an earlier
+// one ([Batch.Reset]) does not allocate.
 type Batch struct {
 	// QueryStart has an entry for each request and one more: rows
 	// [QueryStart[r], QueryStart[r+1]) are request r's, in order of position.
 	QueryStart []int32
 
-	// SeqLens is, for each request, the tokens of its sequence up to and with this
-	// step's. 0: the request is padding, and so are its rows.
+	// SeqLens is, for each request, the number of tokens of its sequence, including
+	// those of this step. 0: the request is padding, and so are its rows.
 	SeqLens []int32
 
 	// BlockTable has Stride entries for each request: the blocks of its sequence
-	// in order. Those beyond its length are not read.
+	// in order. Entries beyond its length are not read.
 	BlockTable []int32
 	Stride     int
 
-	// Slots says for each row where its key and value go: block·S + the place in
-	// it; PaddedSlot: nowhere, and the row's result is zero.
+	// Slots has for each row the slot of its key and value: block·S + the offset in
+	// the block. With PaddedSlot nothing is stored, and the row's result is zero.
 	Slots []int32
 
 	MaxQuery int32 // at least the rows of any request
 	MaxSeq   int32 // at least any SeqLens
 
-	// Sequences, if not empty, names for each request the blocks of its sequence: where
-	// a step has a name that one before it had, not 0, the blocks that both have are the
-	// same. Devices then look only at what is new, which with long contexts is next to
-	// nothing. [Batch.AddSequence] fills it.
+	// Sequences, if not empty, has for each request the name of its sequence's list of
+	// blocks. If a step has a name, other than 0, that an earlier step had, the shorter list
+	// is a prefix of the longer one. Devices then read only new blocks, which are few if
+	// contexts are long. [Batch.AddSequence] fills it.
 	Sequences []uint64
 
-	rows   []tableRow // what AddSequence knows to be in BlockTable, beyond its length too
-	stride int        // of rows
+	rows   []tableRow // of BlockTable, as AddSequence wrote them; Reset keeps them, so there may be more than requests
+	stride int        // the Stride for which rows is valid
 }
 
-// tableRow is a row of a table of blocks. The last is kept beside, where those of all
-// requests lie together: a decode needs no other.
+// tableRow describes a row of BlockTable. It has the last block, too: a decode needs no other
+// block, and the last blocks of all requests are then close together in memory.
 type tableRow struct {
-	name uint64 // 0: not known
-	used int32  // entries
-	last int32
+	name uint64 // of the sequence; 0: not known
+	used int32  // blocks in the row
+	last int32  // the last block
 }
 
-// Metadata is what a step's metadata must be for the op: a *Batch, or the
-// runner's own type that holds one beside what other ops need.
+// Metadata is the interface of a step's metadata for the op: a *Batch, or a runner's own
+// type that has a batch and the metadata of other ops.
 type Metadata interface{ AttentionBatch() *Batch }
 
 // AttentionBatch returns the batch itself.
@@ -74,13 +74,13 @@ func BatchOf(meta any) (*Batch, error) {
 
 const maxReserved = 1 << 24
 
-// NewBatch returns an empty batch with room for requests of at most blocks
-// blocks each, and rows rows in all: it grows beyond them, with an allocation. Negative
-// numbers count as 0; room for more than 2^24 of each is not made ahead.
+// NewBatch returns an empty batch for requests of at most blocks blocks each (Stride), with
+// memory for the given numbers of requests and rows. More requests and rows may be added, with
+// an allocation. Negative numbers count as 0. At most 2^24 of each are allocated in advance.
 func NewBatch(requests, rows, blocks int) *Batch {
 	requests, rows, blocks = max(requests, 0), max(rows, 0), max(blocks, 0)
 	if blocks > 0 && requests > math.MaxInt32/blocks {
-		requests = math.MaxInt32 / blocks // what a table of int32 can name; it grows as requests are added
+		requests = math.MaxInt32 / blocks // so that requests*blocks does not overflow; the table grows if more are added
 	}
 	requests, rows = min(requests, maxReserved), min(rows, maxReserved)
 	return &Batch{
@@ -92,7 +92,7 @@ func NewBatch(requests, rows, blocks int) *Batch {
 	}
 }
 
-// Reset takes all requests out and keeps the memory.
+// Reset removes all requests and keeps the memory.
 func (b *Batch) Reset() {
 	b.QueryStart = append(b.QueryStart[:0], 0)
 	b.SeqLens, b.BlockTable, b.Slots, b.Sequences = b.SeqLens[:0], b.BlockTable[:0], b.Slots[:0], b.Sequences[:0]
@@ -121,20 +121,20 @@ func (b *Batch) Uniform() bool {
 	return true
 }
 
-// maxLength is the most tokens of a sequence: positions and slots are int32.
+// maxLength is the largest number of tokens of a sequence: positions and slots are int32.
 const maxLength = 1 << 30
 
-// Add appends a request that has computed tokens in the cache and gets tokens
-// more in this step (1: a decode). blocks are the blocks of its sequence, of
+// Add appends a request with computed tokens in the cache, for which this step computes
+// the given number of tokens (1: a decode). blocks are the blocks of its sequence, of
 // blockSize tokens, in order; they must hold all its tokens.
 func (b *Batch) Add(computed, tokens int, blocks []int32, blockSize int) error {
 	return b.add(0, computed, tokens, blocks, blockSize)
 }
 
-// AddSequence is Add for a request whose blocks have a name, which is not 0: see
-// Sequences. All requests of a batch are added by one of the two. What the batch had for
-// a name in the same place, before it was last reset, is not copied again, so nobody
-// else may change its table.
+// AddSequence is Add for a request whose sequence has a name other than 0: see Sequences. All
+// requests of a batch must be added by Add, or all by AddSequence. If the batch had the same
+// name at the same index before it was last reset, AddSequence copies only the blocks that are
+// new. So callers must not change BlockTable.
 func (b *Batch) AddSequence(name uint64, computed, tokens int, blocks []int32, blockSize int) error {
 	if name == 0 || len(b.Sequences) != len(b.SeqLens) {
 		return fmt.Errorf("attention: request %d has name %d, but %d of the requests before it have names: name all requests or none", len(b.SeqLens), name, len(b.Sequences))
@@ -146,13 +146,13 @@ func (b *Batch) AddSequence(name uint64, computed, tokens int, blocks []int32, b
 	return nil
 }
 
-// Advance takes a batch of decodes, a row each, whose sequences have names, to a later
-// step of the same requests in the same places: each is so many tokens further. Where
-// the new token does not lie in the blocks that the batch has of a sequence, more must
-// return all of them, in order. Nothing else of a sequence is looked at, so that a step
-// of requests that go on costs a pass over a few numbers of each. It reports whether the
-// batch is that of the later step now; if not, because it has other requests than these,
-// the table has no room, or more returned too little, it must be reset and built anew.
+// Advance changes a batch of decodes, with one row and a name each, into that of a later step
+// with the same requests in the same order. Each sequence has tokens more tokens then. If the
+// new token is not in the blocks that the batch has of a sequence, Advance calls more, which must
+// return all blocks of the sequence, in order. Other blocks are not read, so the cost is a pass
+// over a few numbers of each request. Advance returns false if the batch has other requests than
+// such decodes, the table has no room, or more returned too few blocks. The caller must then
+// reset the batch and build it again.
 func (b *Batch) Advance(tokens, blockSize int, more func(request int) []int32) bool {
 	n := len(b.SeqLens)
 	if n == 0 || tokens < 0 || blockSize < 1 || b.MaxQuery != 1 || b.Rows() != n || len(b.Slots) != n || len(b.Sequences) != n ||
@@ -164,7 +164,7 @@ func (b *Batch) Advance(tokens, blockSize int, more func(request int) []int32) b
 		if row.name != b.Sequences[r] {
 			return false
 		}
-		in := length - 1 - (int(row.used)-1)*blockSize // the place of the new token in the last block
+		in := length - 1 - (int(row.used)-1)*blockSize // the offset of the new token in the last block
 		if in >= blockSize {
 			blocks, need := more(r), ceilDiv(length, blockSize)
 			if len(blocks) < need || need > b.Stride {
@@ -183,7 +183,7 @@ func (b *Batch) Advance(tokens, blockSize int, more func(request int) []int32) b
 	return true
 }
 
-// lengthen appends what has nothing to do with blocks.
+// lengthen appends the entries of a request that do not depend on blocks.
 func (b *Batch) lengthen(computed, tokens int) {
 	length := int32(computed + tokens)
 	b.QueryStart = append(b.QueryStart, b.QueryStart[len(b.QueryStart)-1]+int32(tokens))
@@ -251,24 +251,24 @@ func (b *Batch) tabulate(name uint64, blocks []int32) int32 {
 	return row.last
 }
 
-// Validate holds the batch against a step of rows rows and a cache of blocks
-// blocks of blockSize tokens. What it accepts can be run without a read or write
-// outside the cache. The time is linear in the rows and the blocks in use.
+// Validate checks the batch for a step of rows rows and a cache of blocks blocks of
+// blockSize tokens. A kernel that runs a valid batch reads and writes only inside the
+// cache. The time is linear in the rows and the blocks in use.
 func (b *Batch) Validate(rows, blocks, blockSize int) error {
 	_, err := b.ValidateNew(rows, blocks, blockSize, nil, nil)
 	return err
 }
 
-// Known is what a device has of the blocks of a sequence with a name.
+// Known describes the first blocks of a named sequence, which a device has validated.
 type Known struct {
-	Name   uint64 // 0: nothing
-	Blocks int32  // so many of the first, which are in the cache
-	Last   int32  // of these
+	Name   uint64 // of the sequence; 0: no block is known
+	Blocks int32  // the number of known blocks
+	Last   int32  // the last known block
 }
 
-// ValidateNew is Validate for a device that knows some of the blocks of requests in their
-// places, which are not looked at again. known may be nil. It appends to fresh the requests
-// of which there may be something that the device does not know.
+// ValidateNew is Validate for a device that has validated blocks before: known has, by index of
+// the request, the known blocks, which are not read again. known may be nil. ValidateNew appends to
+// fresh the indices of requests that may have blocks that are not known, and returns it.
 func (b *Batch) ValidateNew(rows, blocks, blockSize int, known []Known, fresh []int32) ([]int32, error) {
 	if err := b.sizes(rows); err != nil {
 		return fresh, err
@@ -293,7 +293,7 @@ func (b *Batch) ValidateNew(rows, blocks, blockSize int, known []Known, fresh []
 	return fresh, nil
 }
 
-// sizes holds how long the lists are against each other and the rows of a step.
+// sizes checks the lengths of the lists against each other and the rows of a step.
 func (b *Batch) sizes(rows int) error {
 	n := len(b.SeqLens)
 	switch {
@@ -313,8 +313,8 @@ func (b *Batch) sizes(rows int) error {
 	return nil
 }
 
-// ValidateLists is what Validate does where no cache is known: rows, slots and the table can be
-// read by request. What they say may be of no cache there is.
+// ValidateLists is Validate without a cache: it checks that the rows, slots and table entries of each
+// request are inside the lists. It does not check blocks and slots, which depend on a cache.
 func (b *Batch) ValidateLists(rows int) error {
 	if err := b.sizes(rows); err != nil {
 		return err
@@ -327,8 +327,8 @@ func (b *Batch) ValidateLists(rows int) error {
 	return nil
 }
 
-// decodes reports whether a request has one row, which is valid, in the last block that is
-// known of it: what most requests do at most steps, so that it is asked first.
+// decodes reports whether a request has exactly one row, which is valid and in the last known block
+// of its sequence. Most requests of most steps are like this, so it is checked first.
 func (b *Batch) decodes(r, blockSize int, k Known) bool {
 	first, length := b.QueryStart[r], b.SeqLens[r]
 	in := int(length) - 1 - int(k.Blocks-1)*blockSize
@@ -356,7 +356,7 @@ func (b *Batch) validate(r, blocks, blockSize int, known Known) error {
 	limit := uint32(min(blocks, math.MaxInt32))
 	have := min(int(known.Blocks), len(table))
 	for i, block := range table[have:] {
-		if uint32(block) >= limit { // also those below 0
+		if uint32(block) >= limit { // or negative
 			return fmt.Errorf("block %d of its sequence is %d, the cache has %d", have+i, block, blocks)
 		}
 	}
@@ -369,7 +369,7 @@ func (b *Batch) validate(r, blocks, blockSize int, known Known) error {
 			return fmt.Errorf("row %d has slot %d and the request has no length", first+i, slot)
 		}
 		block, in := known.Last, p-int(known.Blocks-1)*blockSize
-		if in < 0 || in >= blockSize { // another than the last that is known
+		if in < 0 || in >= blockSize { // not in the last known block
 			block, in = table[p/blockSize], p%blockSize
 		}
 		if want := int(block)*blockSize + in; int(slot) != want || uint32(block) >= limit {
@@ -379,7 +379,7 @@ func (b *Batch) validate(r, blocks, blockSize int, known Known) error {
 	return nil
 }
 
-// Request returns the request of a row of a valid batch, by bisection.
+// Request returns the index of the request that a row of a valid batch belongs to.
 func (b *Batch) Request(row int) int {
 	lo, hi := 0, len(b.SeqLens)
 	for lo < hi {

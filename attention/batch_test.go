@@ -16,7 +16,8 @@ import (
 	"pwc/attention"
 )
 
-// mixed is a prefill of 5 tokens, a decode at position 6, and a chunk of 3 after 2, in blocks of 4.
+// mixed returns a batch of a prefill of 5 tokens, a decode at position 6, and a chunk of 3 tokens after
+// 2, in blocks of 4.
 func mixed(t *testing.T) *attention.Batch {
 	t.Helper()
 	b := attention.NewBatch(3, 9, 2)
@@ -78,8 +79,8 @@ func TestBatchAddErrors(t *testing.T) {
 	}
 }
 
-// A batch that was advanced is the one that is built of the requests as they are then,
-// whatever other batch had the steps between, and only requests without room are asked for
+// TestAdvance: a batch that was advanced equals one that is built from the same requests, also if
+// another batch was used for steps between, and only requests that need a new block are asked for
 // their blocks.
 func TestAdvance(t *testing.T) {
 	const size, requests = 4, 3
@@ -170,8 +171,8 @@ func TestAdvance(t *testing.T) {
 	}
 }
 
-// What Advance cannot do it says: other batches than of named decodes, and those for which
-// there is no room.
+// TestAdvanceRefuses: Advance returns false for batches other than named decodes, and if the table has
+// no room.
 func TestAdvanceRefuses(t *testing.T) {
 	const size = 4
 	decodes := func() *attention.Batch {
@@ -226,8 +227,8 @@ func TestAdvanceRefuses(t *testing.T) {
 				t.Fatal(err)
 			}
 		}).Advance(0, size, more),
-		"a table that was cut":       with(func(b *attention.Batch) { b.BlockTable = b.BlockTable[:3] }).Advance(2, size, more),
-		"a length of somebody's own": with(func(b *attention.Batch) { b.SeqLens[0] = 1 }).Advance(1, size, more),
+		"a table that was cut":      with(func(b *attention.Batch) { b.BlockTable = b.BlockTable[:3] }).Advance(2, size, more),
+		"a length that was changed": with(func(b *attention.Batch) { b.SeqLens[0] = 1 }).Advance(1, size, more),
 	} {
 		if did {
 			t.Errorf("%s: advanced", name)
@@ -235,7 +236,7 @@ func TestAdvanceRefuses(t *testing.T) {
 	}
 }
 
-// A step that is built like the one before takes no memory.
+// TestBatchAllocations: building a batch like the previous one does not allocate.
 func TestBatchAllocations(t *testing.T) {
 	b := attention.NewBatch(4, 16, 4)
 	blocks := []int32{2, 0, 1, 3}
@@ -297,7 +298,7 @@ func TestValidate(t *testing.T) {
 		"2 entries in QueryStart for 3 requests": func(b *attention.Batch) { b.QueryStart = b.QueryStart[:2] },
 		"5 entries in BlockTable":                func(b *attention.Batch) { b.BlockTable = b.BlockTable[:5] },
 		"with stride -1":                         func(b *attention.Batch) { b.Stride = -1 },
-		"for 4 requests with stride": func(b *attention.Batch) { // four of which are 0 entries in 64 bits
+		"for 4 requests with stride": func(b *attention.Batch) { // four times the stride overflows to 0
 			b.Stride, b.QueryStart, b.SeqLens = math.MaxInt/2+1, append(b.QueryStart, 9), append(b.SeqLens, 0)
 		},
 		"QueryStart begins with 1":                               func(b *attention.Batch) { b.QueryStart[0] = 1 },
@@ -329,7 +330,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// What is known of a sequence is not looked at again, but for its last block, which has the new token.
+// TestValidateNew: known blocks are not checked again, except for the last one, which has the new token.
 func TestValidateNew(t *testing.T) {
 	b := attention.NewBatch(1, 1, 3)
 	if err := b.AddSequence(1, 6, 1, []int32{4, 8}, 4); err != nil {
@@ -348,7 +349,7 @@ func TestValidateNew(t *testing.T) {
 	}
 }
 
-// What Validate accepts cannot lead a kernel outside the cache, whatever the numbers are.
+// TestValidateKeepsInside: in a batch that Validate accepts, all slots and blocks are inside the cache.
 func TestValidateKeepsInside(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		small := rapid.Int32Range(-2, 6)

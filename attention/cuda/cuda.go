@@ -31,7 +31,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// Options bound the steps of an op and say where its kernels come from.
+// Options bound the steps of an op, and provide its kernels.
 type Options struct {
 	MaxRows     int // rows of a step, padded ones included
 	MaxRequests int // requests of a step; 0: MaxRows
@@ -55,7 +55,7 @@ type Op struct {
 	kinds    map[Variant]*kinds // by the result of variantOf
 	kernels  map[Variant]*kernel
 	modules  []*cuda.Module
-	counters device.Buffer // numbers of parts that are done; zero between launches
+	counters device.Buffer // for each tile the number of parts that are done; zero between launches
 	step     step
 	closed   bool
 }
@@ -103,13 +103,13 @@ func New(dev *cuda.Device, o Options) (*Op, error) {
 	return op, nil
 }
 
-// allocate takes the memory that launches reach by fixed addresses.
+// allocate allocates the memory that has the same address in all launches.
 func (o *Op) allocate() error {
 	if err := o.step.allocate(o.dev, &o.options); err != nil {
 		return err
 	}
-	// Contexts are split only if the tiles of the rows, or of all pairs of the rows together, are at
-	// most as many as the blocks that run on the GPU at once.
+	// Contexts are split only if the tiles of a step are at most as many as the blocks that run on the
+	// GPU at once, so the counters of so many tiles are enough.
 	m, err := o.dev.Alloc(2 * o.counterBytes()) // two launches of a call may overlap
 	if err != nil {
 		return err
@@ -122,7 +122,7 @@ func (o *Op) allocate() error {
 	return errors.Join(s.Fill(o.counters, 0), s.Fill(o.step.memory, 0), s.Synchronize(), s.Close())
 }
 
-// counterBytes is the memory for the counters of a launch.
+// counterBytes returns the bytes of the counters of a launch.
 func (o *Op) counterBytes() int64 { return 4 * int64(maxResident*o.sms) * (1 + 2*tensorTile) }
 
 // countersOf returns the counters of a launch.
@@ -195,7 +195,7 @@ func (o *Op) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, er
 	return o.scratch(&s, kinds), nil
 }
 
-// kindsOf returns the kernels of a call.
+// kindsOf returns the kernels for calls of a shape.
 func (o *Op) kindsOf(s *attention.Shape, p *attention.Params) (*kinds, error) {
 	v, err := variantOf(s, p, o.shared)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// bench measures calls of one shape of heads on memory that it takes once.
+// bench measures calls with heads of one shape. It allocates its memory once.
 type bench struct {
 	*rig
 	memory device.Buffer // caches of all layers
@@ -36,7 +36,7 @@ func newBench(b *testing.B, heads, kvHeads, dim int64) *bench {
 	return x
 }
 
-// microseconds is the median time of n runs of what is captured.
+// microseconds returns the median time of n replays of a graph with the work of enqueue.
 func (x *bench) microseconds(n int, enqueue func() error) float64 {
 	x.Helper()
 	graph := x.record(enqueue)
@@ -44,7 +44,7 @@ func (x *bench) microseconds(n int, enqueue func() error) float64 {
 	return x.eager(n, func() error { return x.stream.LaunchGraph(graph) })
 }
 
-// eager is the median time of n runs of what is enqueued.
+// eager returns the median time of n runs of enqueue, without a graph.
 func (x *bench) eager(n int, enqueue func() error) float64 {
 	x.Helper()
 	var took []time.Duration
@@ -60,14 +60,14 @@ func (x *bench) eager(n int, enqueue func() error) float64 {
 	return float64(took[n/2].Nanoseconds()) / 1e3
 }
 
-// requests are some with so many new tokens each, which end at context tokens.
+// requests are n requests with rows new tokens each. Their sequences have context tokens with these.
 type requests struct{ n, rows, context int }
 
-// layers returns calls of a step of requests: each has a cache of its own.
+// layers returns one call for each layer of a step. Each call has a cache of its own.
 func (x *bench) layers(layers int, of ...requests) []*device.OpCall {
 	x.Helper()
 	s := x.shape
-	x.newOp() // the last one holds batches to the caches of its calls
+	x.newOp() // the previous op validates batches against the caches of its calls
 	all, n, blocks, stride := 0, 0, 0, 0
 	for _, r := range of {
 		each := (r.context + 15) / 16
@@ -111,10 +111,11 @@ func (x *bench) launch(calls []*device.OpCall, between func() error) func() erro
 	}
 }
 
-// BenchmarkDecode measures decode steps, the layers in one graph: bare, one launch after the other on caches that are in
-// no cache; and cold, with everything driven out of L2 between layers, as by the weights of a model. The share is that of
-// the bandwidth at which memory is read in the same run. Next is what a layer takes without its part of what the graph takes
-// by itself: what the second half of them adds to the first, with its share of the bandwidth taken in the same way.
+// BenchmarkDecode measures decode steps, with all layers in one graph. us/layer is the time of the graph divided
+// by the number of layers, each of which has a KV cache of its own. us/cold is the time of a layer if all of L2 is
+// evicted before it, as by the weights of a model. us/next is the time that a layer of the second half adds to that
+// of the first half, without the constant cost of a graph. %share and %next compare the bytes of keys and values
+// with the bandwidth of a kernel that only reads, which is measured in the same run and in the same two ways.
 func BenchmarkDecode(b *testing.B) {
 	for _, dim := range []int64{128, 64} {
 		x := newBench(b, 32, 8, dim)
@@ -175,8 +176,8 @@ func BenchmarkPrefill(b *testing.B) {
 	}
 }
 
-// BenchmarkMixed measures decodes beside a chunk of a prompt, as a server's steps have them, and what is captured, which
-// computes them by the kernel of decodes.
+// BenchmarkMixed measures steps with decodes and a chunk of a prompt: eagerly, and in a graph, which computes both with
+// the kernel of decodes.
 func BenchmarkMixed(b *testing.B) {
 	for _, dim := range []int64{128, 64} {
 		x := newBench(b, 32, 8, dim)

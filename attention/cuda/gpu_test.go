@@ -44,23 +44,23 @@ type rig struct {
 
 const maxRows, maxRequests, maxBlocks = 4096, 512, 512
 
-// compiled keeps kernels from one test to the next: compiling them takes longer than what is tested.
+// compiled has the kernels of earlier tests: compiling a kernel takes longer than testing it.
 var compiled = map[compiledFor]*program.Program{}
 
-// compiledFor is a kernel for a GPU, or for an emulated one, which has other images.
+// compiledFor is the key of a kernel for a GPU, or for an emulated one, whose code has another format.
 type compiledFor struct {
 	attn.Variant
 	emulated bool
 }
 
-// newRig opens the GPU, or where there is none an emulated one.
+// newRig opens the GPU, or an emulated one if there is no GPU.
 func newRig(t testing.TB, s shape, attrs ...program.Attr) *rig {
 	t.Helper()
 	return newRigOn(t, cudatest.Open(t, fake.Options{}), s, attrs...)
 }
 
-// newGPURig is newRig for what takes too long on an emulated GPU: without one the
-// test is skipped.
+// newGPURig is newRig for tests that take too long on an emulated GPU. Without a GPU it
+// skips the test.
 func newGPURig(t testing.TB, s shape, attrs ...program.Attr) *rig {
 	t.Helper()
 	return newRigOn(t, cudatest.GPU(t), s, attrs...)
@@ -73,7 +73,7 @@ func newRigOn(t testing.TB, dev *cudatest.Opened, s shape, attrs ...program.Attr
 	return r
 }
 
-// looseRig is newRigOn for what may lose the device: nobody asks at the end that all went well.
+// looseRig is newRigOn for tests after which the device may be lost: it does not close the op at the end.
 func looseRig(t testing.TB, dev *cudatest.Opened, s shape, attrs ...program.Attr) *rig {
 	t.Helper()
 	r := &rig{TB: t, shape: s, attrs: attrs, dev: dev.Device, slow: dev.Emulated}
@@ -98,13 +98,13 @@ func looseRig(t testing.TB, dev *cudatest.Opened, s shape, attrs ...program.Attr
 	return r
 }
 
-// newOp makes an op in place of the one there is.
+// newOp replaces the op.
 func (r *rig) newOp() {
 	r.Helper()
 	r.newOpFor(maxRows, maxRequests, maxBlocks)
 }
 
-// newOpFor is newOp with room for so much and no more.
+// newOpFor replaces the op by one with the given limits.
 func (r *rig) newOpFor(rows, requests, blocks int) {
 	r.Helper()
 	if r.op != nil {
@@ -192,7 +192,7 @@ func (r *rig) step(b *attention.Batch, size int64, qkv [3][]byte) []byte {
 	return r.read(c.Args[attention.ArgO])
 }
 
-// random returns the bytes of n values around 0, as numbers of a dtype.
+// random returns the bytes of n normally distributed values (mean 0, deviation 1) of a dtype.
 func random(rng *rand.Rand, dt dtype.DType, n int64) []byte {
 	v := make([]float64, n)
 	for i := range v {
@@ -255,7 +255,7 @@ func integer(name string, v int64) program.Attr {
 
 var bidirectional = program.Attr{Name: "causal", Kind: program.AttrBool}
 
-// cases are the forms of the kernel.
+// cases have all forms of the kernel.
 var cases = []struct {
 	name  string
 	shape shape
@@ -265,9 +265,9 @@ var cases = []struct {
 	{"f16", shape{6, 2, 80, 96, 16, dtype.F16, dtype.F16}, []program.Attr{float("softcap", 3), float("scale", 0.2)}},
 	{"bf16 window", shape{4, 4, 128, 96, 16, dtype.BF16, dtype.BF16}, []program.Attr{integer("window", 37)}},
 	{"bf16 both sides", shape{9, 1, 16, 96, 8, dtype.BF16, dtype.BF16}, []program.Attr{integer("window", 50), bidirectional}},
-	{"f16 turned round", shape{4, 2, 128, 96, 16, dtype.F16, dtype.F16}, []program.Attr{float("scale", -0.3)}},
-	{"bf16 turned round and capped", shape{2, 1, 48, 96, 16, dtype.BF16, dtype.BF16}, []program.Attr{float("scale", -0.3), float("softcap", 2), integer("window", 30)}},
-	{"bf16 all alike", shape{2, 1, 16, 96, 16, dtype.BF16, dtype.BF16}, []program.Attr{float("scale", 0)}},
+	{"f16 negative", shape{4, 2, 128, 96, 16, dtype.F16, dtype.F16}, []program.Attr{float("scale", -0.3)}},
+	{"bf16 negative and capped", shape{2, 1, 48, 96, 16, dtype.BF16, dtype.BF16}, []program.Attr{float("scale", -0.3), float("softcap", 2), integer("window", 30)}},
+	{"bf16 scale of 0", shape{2, 1, 16, 96, 16, dtype.BF16, dtype.BF16}, []program.Attr{float("scale", 0)}},
 	{"bf16 wide group", shape{71, 1, 64, 96, 16, dtype.BF16, dtype.BF16}, nil},
 	{"bf16 large heads", shape{2, 1, 256, 96, 16, dtype.BF16, dtype.BF16}, nil},
 	{"f32", shape{6, 2, 64, 96, 16, dtype.F32, dtype.F32}, nil},
@@ -277,13 +277,13 @@ var cases = []struct {
 	{"bf16 over f16", shape{4, 2, 72, 96, 5, dtype.BF16, dtype.F16}, nil},
 }
 
-// ragged makes batches of prefills, chunks and decodes over scattered blocks.
+// ragged builds batches of prefills, chunks and decodes in scattered blocks.
 type ragged struct {
 	rng      *rand.Rand
 	requests [][]int32
 	done     []int
 	block    int
-	most     int // rows of a request
+	most     int // the largest number of rows of a request
 }
 
 func newRagged(s shape, seed uint64) *ragged {
@@ -296,7 +296,7 @@ func newRagged(s shape, seed uint64) *ragged {
 	return g
 }
 
-// batch has at most one row for each request when decode is set. Some rows are padding.
+// batch returns the next batch. With decode it has at most one row for each request. Some rows are padding.
 func (g *ragged) batch(t testing.TB, decode bool) *attention.Batch {
 	b := attention.NewBatch(len(g.requests), 0, len(g.requests[0]))
 	for i, blocks := range g.requests {
@@ -321,7 +321,7 @@ func (g *ragged) batch(t testing.TB, decode bool) *attention.Batch {
 	return b
 }
 
-// TestAgainstReference runs random ragged batches one after the other, some padded.
+// TestAgainstReference compares consecutive random ragged batches, some of them padded, with the reference.
 func TestAgainstReference(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -330,7 +330,7 @@ func TestAgainstReference(t *testing.T) {
 	}
 }
 
-// ragged runs steps of chunks and decodes, and then of decodes, against the reference.
+// ragged compares steps of chunks and decodes, and then steps of decodes, with the reference.
 func (r *rig) ragged(seed uint64) {
 	r.Helper()
 	g, steps := newRagged(r.shape, seed), 6
@@ -345,8 +345,8 @@ func (r *rig) ragged(seed uint64) {
 	}
 }
 
-// TestBesideEachOther: a step of chunks and decodes, in two layers, of which the second attends by what the first one
-// gave. Both kinds of contexts are split, and there are rows of padding: what a launch leaves behind is not the other's.
+// TestBesideEachOther runs a step of chunks and decodes in two layers; the queries of the second are the results of the
+// first. Chunks and decodes are two launches that may overlap. Contexts of both are split, and there are padded rows.
 func TestBesideEachOther(t *testing.T) {
 	for _, dim := range []int64{64, 128} {
 		r := newRig(t, shape{4, 1, dim, 160, 16, dtype.BF16, dtype.BF16})
@@ -380,17 +380,17 @@ func TestBesideEachOther(t *testing.T) {
 	}
 }
 
-// olderCompiler makes no code for an architecture alone.
+// olderCompiler does not support arch-specific code.
 type olderCompiler struct{ cudatest.Compiler }
 
 func (olderCompiler) Supports(arch string) bool { return !strings.HasSuffix(arch, "a") }
 
-// TestWithoutWarpgroups runs what all GPUs do with heads that warpgroups have kernels for.
+// TestWithoutWarpgroups runs the kernels for all GPUs, for head sizes that have wgmma kernels.
 func TestWithoutWarpgroups(t *testing.T) {
 	for _, dim := range []int64{128, 64} {
 		dev := cudatest.Open(t, fake.Options{})
 		if dev.Emulated && dim == 64 {
-			break // it takes long
+			break // it takes too long
 		}
 		r := newRigOn(t, dev, shape{4, 1, dim, 96, 16, dtype.BF16, dtype.BF16})
 		compile, own := attn.Compiled(olderCompiler{dev.Compiler(t)}, dev.Info().Target), false
@@ -401,7 +401,7 @@ func TestWithoutWarpgroups(t *testing.T) {
 		r.newOp()
 		r.ragged(2)
 		if dev.Emulated && !own {
-			t.Errorf("heads of %d: no kernel was asked for that warpgroups would have: nothing was tested", dim)
+			t.Errorf("heads of %d: no kernel has a wgmma variant, so nothing was tested", dim)
 		}
 	}
 }
@@ -416,7 +416,7 @@ func (r *rig) record(enqueue func() error) device.Graph {
 	return graph
 }
 
-// TestReplays captures one call and replays it with batches of all forms: nothing of the step is in the graph.
+// TestReplays captures one call and replays it with batches of all forms: the graph does not depend on the step.
 func TestReplays(t *testing.T) {
 	const size = 256
 	for _, c := range cases[:1] {
@@ -443,7 +443,7 @@ func TestReplays(t *testing.T) {
 	}
 }
 
-// TestLongChunks runs chunks of prompts after long contexts, which are split over blocks, beside decodes.
+// TestLongChunks runs a step of decodes and of chunks of prompts after long contexts, which are split over blocks.
 func TestLongChunks(t *testing.T) {
 	for _, dim := range []int64{64, 128, 256} {
 		r := newRig(t, shape{8, 2, dim, 512, 16, dtype.BF16, dtype.BF16})
@@ -463,7 +463,8 @@ func TestLongChunks(t *testing.T) {
 	}
 }
 
-// TestNaN has a query that is NaN, and keys that are in all of the first part of a split context: what sees them is NaN.
+// TestNaN has a query that is NaN, and a split context whose first part has only keys that are NaN: the rows that see
+// them become NaN, and no others.
 func TestNaN(t *testing.T) {
 	for _, dt := range []dtype.DType{dtype.F32, dtype.BF16} {
 		r := newRig(t, shape{4, 1, 16, 3 * 38, 16, dt, dt})
@@ -483,7 +484,7 @@ func TestNaN(t *testing.T) {
 			qkv[0][row+i] = 0xff // the second request's
 		}
 		for i := range 20 * block {
-			data[2*38*block+i] = 0xff // the third one's
+			data[2*38*block+i] = 0xff // the third request's
 		}
 		r.check(r.stream.CopyToDevice(r.cache.Buffer, data))
 		o, cache := r.want(b, qkv)
@@ -494,15 +495,15 @@ func TestNaN(t *testing.T) {
 	}
 }
 
-// TestSizes runs decodes in steps of few rows and in larger ones, which have other kernels, some of them where all
-// blocks run at once; alone, beside a chunk and recorded: in a size they have the same bits.
+// TestSizes runs decodes in steps of few rows and in larger ones, which have other kernels. For each size the decodes
+// have the same bits in a step of decodes, in a step with a chunk, and in a graph.
 func TestSizes(t *testing.T) {
 	for _, dim := range []int64{64, 128} {
 		t.Run(fmt.Sprint("heads of ", dim), func(t *testing.T) { holdSizes(t, dim) })
 	}
 }
 
-// sizes returns how many rows steps have that are small, and larger ones with a kernel each.
+// sizes returns the number of rows of a small step, and those of larger steps, each with another kernel.
 func (r *rig) sizes(small int64) []int64 {
 	out := []int64{small}
 	for resident := range int64(4) {
@@ -546,7 +547,7 @@ func holdSizes(t *testing.T, dim int64) {
 			if alone == nil {
 				alone = got[:decoded]
 			} else if !bytes.Equal(got[:decoded], alone) {
-				t.Errorf("%s: other bits than alone", name)
+				t.Errorf("%s: other bits than without a chunk", name)
 			}
 			call := r.call(size)
 			r.check(r.stream.Synchronize())
@@ -556,16 +557,16 @@ func holdSizes(t *testing.T, dim int64) {
 			replayed := r.read(call.Args[attention.ArgO])
 			r.hold(name+", recorded", replayed, o, cache)
 			if !bytes.Equal(replayed[:decoded], alone) {
-				t.Errorf("%s, recorded: other bits than alone", name)
+				t.Errorf("%s, recorded: other bits than without a chunk", name)
 			}
 			r.check(graph.Close())
 		}
 	}
 }
 
-// TestBlockSizes runs blocks that divide a stage's keys, that several stages lie in, and that do neither, by kernels whose
-// warps fetch their own keys (heads of 64) and by others; with an op that has room for the batch and no more, so that
-// what is read behind its tables is outside of its memory if there is nothing.
+// TestBlockSizes runs cache blocks whose size divides the keys of a stage, is a multiple of them, or neither, with
+// kernels whose warps load their own keys (heads of 64) and with others. The op's memory has no more room than the
+// batch needs, so that a read after its tables is outside of it.
 func TestBlockSizes(t *testing.T) {
 	for _, c := range []struct {
 		dim    int64
@@ -574,8 +575,8 @@ func TestBlockSizes(t *testing.T) {
 	}{{64, []int{128}, nil}, {64, []int{16}, []program.Attr{integer("window", 75)}}, {128, []int{1, 48, 32}, nil}} {
 		for _, block := range c.blocks {
 			t.Run(fmt.Sprintf("%d in heads of %d", block, c.dim), func(t *testing.T) {
-				// Stages are filled anew for the longer of the last contexts, and are more than there are keys for the
-				// other. With room for so many rows the tables of blocks of one token end where memory does.
+				// With the longer last context stages are filled again; with the shorter one there are more stages than
+				// keys. With room for this number of rows the tables of blocks of one token end at the end of memory.
 				for _, last := range []struct{ tokens, room int }{{195, 15}, {128, 27}} {
 					lengths := []int{64, 120, 0, last.tokens}
 					stride := (last.tokens + 6 + block - 1) / block
@@ -607,8 +608,8 @@ func TestBlockSizes(t *testing.T) {
 	}
 }
 
-// TestWideBlocks runs steps whose blocks come in two to each multiprocessor, of which the second has a stage less: with
-// contexts that end where stages of 128 keys do, and beside that, before they come round and after.
+// TestWideBlocks runs steps with two blocks on each multiprocessor, of which the second has one stage less. Contexts
+// end at the end of a stage of 128 keys and near it, before and after the ring of stages wraps around.
 func TestWideBlocks(t *testing.T) {
 	dev := cudatest.Open(t, fake.Options{})
 	sms := dev.Info().Properties["device.sms"]
@@ -619,7 +620,7 @@ func TestWideBlocks(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 64))
 	r.check(r.stream.CopyToDevice(r.cache.Buffer, random(rng, r.shape.kv, r.cache.Size/2)))
 	perm := rng.Perm(int(r.shape.blocks))
-	for _, rows := range []int{1, 4} { // of the first request, which has the last block if there are more
+	for _, rows := range []int{1, 4} { // of the first request
 		b := attention.NewBatch(requests, requests, 38)
 		for i := range requests - rows + 1 {
 			var table []int32
@@ -633,7 +634,7 @@ func TestWideBlocks(t *testing.T) {
 			r.check(b.Add(n, tokens, table, 16))
 		}
 		if rows > 1 {
-			b.Slots[1] = attention.PaddedSlot // whose key the cache has
+			b.Slots[1] = attention.PaddedSlot // the cache already has the key of this position
 		}
 		qkv := r.random(rng, int64(b.Rows()))
 		o, cache := r.want(b, qkv)
@@ -641,9 +642,9 @@ func TestWideBlocks(t *testing.T) {
 	}
 }
 
-// TestAhead asks which keys blocks request before the launch before them has ended: of a wide block the first three
-// stages of 128, of one that comes second to a multiprocessor the first two. That launch writes its result over keys of
-// the other's cache, which the emulated device takes for a race if they are read before the wait.
+// TestAhead checks which keys blocks load before the previous launch has ended: the first three stages of 128 keys, or
+// the first two if the block is the second on its multiprocessor. The previous launch writes its result over a key of
+// the cache. The emulated device reports a race if the key is read before the dependency wait.
 func TestAhead(t *testing.T) {
 	const requests = 8 // and blocks, of which the first four have a multiprocessor each
 	for _, c := range []struct {
@@ -678,7 +679,7 @@ func TestAhead(t *testing.T) {
 	}
 }
 
-// TestSameBits replays a decode over long contexts, split over many blocks, and wants the same bits each time.
+// TestSameBits: a decode with long contexts, split over many blocks, has the same bits each time.
 func TestSameBits(t *testing.T) {
 	s := shape{8, 2, 128, 1024, 16, dtype.BF16, dtype.BF16}
 	r := newGPURig(t, s)
@@ -712,7 +713,7 @@ func TestSameBits(t *testing.T) {
 	}
 }
 
-// TestDecodeEqualsPrefill feeds a sequence in one step, and token by token.
+// TestDecodeEqualsPrefill: a sequence has the same results, within rounding, in one step and token by token.
 func TestDecodeEqualsPrefill(t *testing.T) {
 	for _, dt := range []dtype.DType{dtype.F32, dtype.BF16} {
 		s := shape{8, 2, 64, 40, 16, dt, dt}
@@ -750,7 +751,7 @@ func TestDecodeEqualsPrefill(t *testing.T) {
 	}
 }
 
-// TestFarBlocks uses blocks beyond 4 GiB of the cache: the same bits as in the first blocks.
+// TestFarBlocks: with cache blocks beyond 4 GiB results have the same bits as with the first blocks.
 func TestFarBlocks(t *testing.T) {
 	s := shape{32, 8, 128, 72000, 16, dtype.BF16, dtype.BF16} // 64 KiB a block
 	r := newGPURig(t, s)

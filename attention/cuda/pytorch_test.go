@@ -25,7 +25,7 @@ type golden struct {
 	Scale    float64  `json:"scale"`
 	Causal   *bool    `json:"causal"`
 	Requests [][2]int `json:"requests"`   // tokens in the cache, new tokens
-	Error    float64  `json:"error_bf16"` // the largest of PyTorch's own result in bf16
+	Error    float64  `json:"error_bf16"` // the largest error of PyTorch's result in bf16
 
 	name string
 	want *interp.Tensor // f32[rows, heads, dim]
@@ -106,7 +106,7 @@ func (g *golden) step(t *testing.T, dt dtype.DType) (*attention.Batch, [3][]byte
 	b := attention.NewBatch(len(g.Requests), 0, goldenBlocks)
 	cache := make([]float64, goldenBlocks*2*goldenBlock*width)
 	for i := range cache {
-		cache[i] = 3 // nothing that is seen
+		cache[i] = 3 // no row sees these elements
 	}
 	free := rand.New(rand.NewPCG(8, 8)).Perm(goldenBlocks)
 	for r, q := range g.Requests {
@@ -131,7 +131,7 @@ func (g *golden) step(t *testing.T, dt dtype.DType) (*attention.Batch, [3][]byte
 	return b, [3][]byte{number(values(1, 0, rows*g.Heads*g.Dim)), number(values(2, 0, rows*width)), number(values(3, 0, rows*width))}, number(cache)
 }
 
-// TestReferenceAgainstPyTorch holds the reference, to which other tests hold the kernels, to PyTorch.
+// TestReferenceAgainstPyTorch compares the reference, with which other tests compare the kernels, with PyTorch.
 func TestReferenceAgainstPyTorch(t *testing.T) {
 	for _, g := range goldens(t) {
 		b, qkv, cache := g.step(t, dtype.F32)
@@ -158,7 +158,7 @@ func TestReferenceAgainstPyTorch(t *testing.T) {
 	}
 }
 
-// irAttrs returns the attributes of a call as the interpreter takes them.
+// irAttrs converts the attributes of a call for the interpreter.
 func irAttrs(attrs []program.Attr) []ir.Attr {
 	var out []ir.Attr
 	for _, a := range attrs {
@@ -174,8 +174,8 @@ func irAttrs(attrs []program.Attr) []ir.Attr {
 	return out
 }
 
-// TestAgainstPyTorch holds the kernels to scaled_dot_product_attention in float64, in bf16 to twice the error that PyTorch
-// has in bf16.
+// TestAgainstPyTorch compares the kernels with scaled_dot_product_attention in float64. In bf16 the error may be twice
+// that of PyTorch in bf16.
 func TestAgainstPyTorch(t *testing.T) {
 	for _, g := range goldens(t) {
 		t.Run(g.name, func(t *testing.T) {

@@ -6,16 +6,17 @@ import (
 	"pwc/attention"
 )
 
-// split is the most parts of a context, for calls of a shape.
+// split has the largest numbers of parts of a context, for calls of a shape.
 type split struct {
 	parts     int
-	longParts int // of long contexts, in small tiles
+	longParts int // of contexts of at least longUnits units, in small tiles
 }
 
-// most returns the most parts of any context.
+// most returns the largest number of parts of any context.
 func (s *split) most() int { return max(s.parts, s.longParts) }
 
-// launchOrder is the place of a launch in its call. The kernel has the same numbers (ORDER_FIRST, ORDER_SECOND).
+// launchOrder says whether a launch is the only one, the first or the second of its call. The kernel has the same
+// numbers (ORDER_FIRST, ORDER_SECOND).
 type launchOrder uint64
 
 const (
@@ -31,7 +32,7 @@ type launch struct {
 	order              launchOrder
 	minPairs, maxPairs int
 	split              split
-	partCapacity       int // parts that scratch has room for: one number for all launches of a call
+	partCapacity       int // parts for which scratch has room, the same for all launches of a call
 	tiles, parts       int // of the grid
 }
 
@@ -95,7 +96,7 @@ func (o *Op) small(s *attention.Shape, k *kinds) (v *Variant, resident int) {
 		if n == k.few.Resident {
 			of = &k.few
 		}
-		// Blocks of more warps are only for steps that are one wave of them.
+		// Blocks with more warps (few) are only for steps of a single wave.
 		if of.Warps == k.many.Warps && each(n) < each(resident) {
 			v, resident = of, n
 		}
@@ -166,8 +167,8 @@ func (o *Op) scratch(s *attention.Shape, k *kinds) int64 {
 	return partBytes(s) * int64(most)
 }
 
-// partBytes returns the bytes of a part of a row: for each head the sums, the maximum and the
-// weight sum.
+// partBytes returns the bytes of a part's result for one row: for each head the weighted values, the
+// largest score and the sum of weights.
 func partBytes(s *attention.Shape) int64 {
 	return int64(s.Heads) * int64((s.HeadDim+3)/4*4+partExtra) * 4
 }

@@ -11,7 +11,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// slots is the number of steps that the host can be ahead of the device; then Prepare waits.
+// slots is the number of steps by which the host can be ahead of the device before Prepare waits.
 const slots = 4
 
 // step is the metadata of the step that is next on the stream: a ring of pinned
@@ -23,37 +23,37 @@ type step struct {
 	next    int
 	options *Options
 
-	stream *cuda.Stream     // the one that uses the memory; nil: none yet
-	batch  *attention.Batch // what the memory holds; nil: nothing yet
+	stream *cuda.Stream     // the stream that uses the memory; nil: no stream yet
+	batch  *attention.Batch // the batch that the memory has; nil: it has no valid step
 	rows   int
-	// requests with rows, the most and the fewest rows of one, the longest of their sequences
+	// the number of requests with rows, the most and the fewest rows of a request, and the longest sequence
 	requests, widest, narrowest, longest int
-	caches                               []cache  // that launches of this op have had
+	caches                               []cache  // the shapes of the caches of all launches so far
 	written                              []uint64 // scratch: a bit for each cache block that a request appends to
-	table                                table    // of the last step, while there is one cache
+	table                                table    // of the last step, if all launches have the same shape of cache
 }
 
-// cache is what a batch is valid for.
+// cache is the shape of a cache, for which a batch is validated.
 type cache struct{ blocks, blockSize int }
 
-// slot is pinned memory, with a fence that tells when its copy is done.
+// slot is pinned memory, with a fence that is set after its copy.
 type slot struct {
 	memory device.HostMemory
 	copied device.Fence
 	rows   []tableRow // of the tables in the memory
 	stride int        // of the tables
-	listed bool       // all that the memory lacks of named sequences, which lie in their requests' rows, is in lacks
-	lacks  []int32    // requests
+	listed bool       // row r of the tables is request r's, and lacks has all requests with blocks that the memory lacks
+	lacks  []int32    // indices of requests
 }
 
-// tableRow is the first blocks of a sequence.
+// tableRow says which blocks a row of a slot's tables has: the first blocks of a sequence.
 type tableRow struct {
 	name   uint64 // 0: not known
 	blocks int32
 }
 
-// int32s is the size of the metadata: a header, the first rows and the lengths
-// of requests, the slots of rows, and the tables.
+// int32s returns the size of the metadata, in int32s: a header, the first rows and the
+// lengths of requests, the slots of rows, and the tables.
 func (o *Options) int32s() int64 {
 	return headerInt32s + 2*int64(o.MaxRequests) + 1 + int64(o.MaxRows) + int64(o.MaxRequests)*int64(o.MaxBlocks)
 }
@@ -91,14 +91,14 @@ func (st *step) free() error {
 	return errors.Join(errs...)
 }
 
-// Prepare validates the metadata of a step against the caches that the op has
-// met and enqueues its copy to the device, for all launches that follow. It
-// allocates nothing in steady state, and waits only when the host is several
-// steps ahead. The batch may change once Prepare has returned.
+// Prepare validates the metadata of a step against the caches of all launches so
+// far, and enqueues its copy to the device for all launches that follow. It does not
+// allocate in steady state, and waits only if the host is several steps ahead. The
+// batch may change after Prepare has returned.
 //
 // In addition to [attention.Batch.Validate], Prepare refuses a request whose sequence has a
 // block that another request appends to in the same step: nothing orders the two in one launch.
-// A request without rows is left out, and reads nothing.
+// Requests without rows are left out of the step.
 func (o *Op) Prepare(s device.Stream, meta any, _, rows int64) error {
 	b, err := attention.BatchOf(meta)
 	if err != nil {
@@ -163,10 +163,10 @@ func (st *step) fits(b *attention.Batch, rows int) error {
 	return nil
 }
 
-// check holds a batch to the caches. named tells that its sequences have names, by which
-// tables can be told from those of earlier steps.
+// check validates a batch against the caches. named reports that its sequences have names, so that
+// blocks of earlier steps need not be copied again.
 func (st *step) check(b *attention.Batch, rows int) (named bool, err error) {
-	if len(st.caches) == 0 { // the first launch holds it to its own
+	if len(st.caches) == 0 { // the first launch validates the batch against its cache
 		return false, b.ValidateLists(rows)
 	}
 	if len(st.caches) != 1 || b.Requests() == 0 || len(b.Sequences) != b.Requests() {
@@ -202,8 +202,8 @@ func (st *step) valid(b *attention.Batch, rows int, c cache) error {
 	return st.apart(b, c, false)
 }
 
-// apart returns an error if a request of a valid batch has a block that another one appends to.
-// Blocks are looked up in a set that stays in the processor's first-level cache.
+// apart returns an error if a request of a valid batch has a block that another request appends to.
+// It looks blocks up in a bit set, which stays in the processor's first-level cache.
 func (st *step) apart(b *attention.Batch, c cache, named bool) error {
 	if words := (c.blocks + 63) / 64; len(st.written) < words {
 		st.written = make([]uint64, words)
@@ -228,7 +228,7 @@ func (st *step) apart(b *attention.Batch, c cache, named bool) error {
 	for r, n := range b.SeqLens {
 		slots := b.Slots[b.QueryStart[r]:b.QueryStart[r+1]]
 		read := max(0, int(n)-len(slots)) / c.blockSize
-		if slices.Contains(slots, attention.PaddedSlot) { // it does not append to all of its end
+		if slices.Contains(slots, attention.PaddedSlot) { // padded rows read blocks to which the request does not append
 			read = (int(n) + c.blockSize - 1) / c.blockSize
 		}
 		for _, block := range st.blocks(b, r, named)[:read] {
@@ -240,11 +240,11 @@ func (st *step) apart(b *attention.Batch, c cache, named bool) error {
 	if !met {
 		return nil
 	}
-	return st.shared(b, c, named) // a request may have a block twice, or append to part of its end
+	return st.shared(b, c, named) // an exact check: the block may be the same request's
 }
 
-// blocks returns a request's as they were checked, which is what launches read: of a sequence with a
-// name that may be other than the batch has by now.
+// blocks returns the blocks of a request as they were validated, which launches read. For a sequence
+// with a name they may differ from the batch's table, which the caller may have changed since.
 func (st *step) blocks(b *attention.Batch, r int, named bool) []int32 {
 	if named {
 		return st.table.row(r)
@@ -252,8 +252,8 @@ func (st *step) blocks(b *attention.Batch, r int, named bool) []int32 {
 	return b.BlockTable[r*b.Stride:]
 }
 
-// shared returns an error that names the request which reads a block that another one appends
-// to; nil if a request only has a block twice.
+// shared returns an error with the request that reads a block to which another request appends, or nil
+// if there is no such request.
 func (st *step) shared(b *attention.Batch, c cache, named bool) error {
 	writer := map[int32]int{}
 	for r := range b.Requests() {
@@ -276,9 +276,9 @@ func (st *step) shared(b *attention.Batch, c cache, named bool) error {
 	return nil
 }
 
-// fill writes the metadata as the kernel reads it and returns its size. Requests
-// without rows are left out: nothing is computed for them. Of sequences with names, only
-// blocks are written that the slot lacks.
+// fill writes the metadata in the kernel's layout, and returns its size in int32s. It leaves
+// out requests without rows. For sequences with names it writes only the blocks that the slot
+// lacks.
 func (st *step) fill(to *slot, b *attention.Batch, rows int, named bool) (int32s int64) {
 	o, bytes := st.options, to.memory.Bytes()
 	if to.stride != b.Stride {
@@ -344,8 +344,8 @@ func (st *step) fill(to *slot, b *attention.Batch, rows int, named bool) (int32s
 	return int64(len(m) - len(tables) + n*b.Stride)
 }
 
-// tabulate makes row i of a slot's tables that of a request: as its blocks were checked,
-// whatever the batch has by now.
+// tabulate writes a request's validated blocks to row i of a slot's tables, except for those that the
+// row has already.
 func (st *step) tabulate(to *slot, tables []int32, i, request int) {
 	known, have := &st.table.rows[request], &to.rows[i]
 	if known.Name == 0 || known.Name != have.name {
@@ -357,8 +357,8 @@ func (st *step) tabulate(to *slot, tables []int32, i, request int) {
 	}
 }
 
-// serve makes sure that the memory holds the step of a call, or will when a
-// graph that records the call is replayed.
+// serve prepares the step of a call, unless the memory has it. For a call that is
+// captured it only records the cache: Prepare is called before each replay.
 func (st *step) serve(c *device.OpCall, stream *cuda.Stream, s *attention.Shape) error {
 	if err := st.bindTo(stream); err != nil {
 		return err

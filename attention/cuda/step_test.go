@@ -20,29 +20,29 @@ import (
 	"pwc/runtime/device"
 )
 
-// seen is what a launch found in the metadata's memory when it executed.
+// seen has the arguments of a launch, and the metadata in device memory when it executed.
 type seen struct {
 	rows, requests, stride int32
 	starts, lengths        []int32
 	slots, table           []int32
 	grid                   [3]uint32
 	threads, shared        uint32
-	least, most            int // pairs of the requests that are computed
-	parts, more, capacity  int // that contexts may be split into, and that scratch has room for
+	least, most            int // the fewest and the most pairs of the requests that it computes
+	parts, more, capacity  int // parts of a context, parts of a long context, parts for which scratch has room
 	order                  int
-	counters               int64 // where they are
+	counters               int64 // address
 	multiprocessors        int
 }
 
-// fakeRig runs the op on the fake driver, whose kernel notes the metadata.
+// fakeRig runs the op on the fake driver, whose kernel records the metadata in seen.
 type fakeRig struct {
 	testing.TB
 	dev    *cuda.Device
 	stream device.Stream
 	op     *attn.Op
 	seen   []seen
-	blind  bool // launches are not noted
-	asked  int  // for code
+	blind  bool // launches are not recorded in seen
+	asked  int  // how often the op called Code
 	args   []device.Tensor
 }
 
@@ -95,7 +95,7 @@ func newFakeRig(t testing.TB, s fake.Schedule) *fakeRig {
 	return r
 }
 
-// tensor returns one in memory of its own.
+// tensor returns a tensor with memory of its own.
 func (r *fakeRig) tensor(dt dtype.DType, dims ...int64) device.Tensor {
 	r.Helper()
 	n := int64(dt.Bits() / 8)
@@ -130,7 +130,7 @@ func (r *fakeRig) call(b *attention.Batch) *device.OpCall {
 	return &device.OpCall{Stream: r.stream, Args: r.args, Scratch: device.Buffer{Memory: m, Size: n}, Size: 8, Rows: int64(b.Rows()), Meta: b}
 }
 
-// batch has a request of two rows after length tokens, and one that decodes.
+// batch returns a batch of a request with two rows after length tokens, and of a decode.
 func batch(t testing.TB, length int) *attention.Batch {
 	b := attention.NewBatch(2, 3, 3)
 	if err := errors.Join(b.Add(length, 2, []int32{7, 0, 3}, 4), b.Add(5, 1, []int32{2, 8}, 4)); err != nil {
@@ -139,7 +139,7 @@ func batch(t testing.TB, length int) *attention.Batch {
 	return b
 }
 
-// TestMetadata holds every launch to the metadata of its own step, whatever the order in which work executes, while the
+// TestMetadata: every launch reads the metadata of its own step, in any order in which the work may execute, while the
 // host is many steps ahead and changes the batch in place.
 func TestMetadata(t *testing.T) {
 	for name, s := range map[string]fake.Schedule{"lazy": fake.Lazy, "eager": fake.Eager, "random": fake.Random(1)} {
@@ -171,7 +171,7 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
-// TestUnprepared launches a step that nobody announced: the op sees that the batch is another one.
+// TestUnprepared: Launch prepares a step for which Prepare was not called, if it has another batch.
 func TestUnprepared(t *testing.T) {
 	r := newFakeRig(t, fake.Eager)
 	for i := range 3 {
@@ -185,7 +185,7 @@ func TestUnprepared(t *testing.T) {
 	}
 }
 
-// TestEmptyRequests: requests that have no rows in a step are nothing to the kernel.
+// TestEmptyRequests: requests without rows are not in the kernel's metadata.
 func TestEmptyRequests(t *testing.T) {
 	r := newFakeRig(t, fake.Eager)
 	b := attention.NewBatch(4, 3, 3)
@@ -198,8 +198,8 @@ func TestEmptyRequests(t *testing.T) {
 	}
 }
 
-// TestInvalidSteps: a step that was refused is not launched, nor one that is valid for
-// another cache than that of the call.
+// TestInvalidSteps: Launch refuses a step that Prepare has refused, and a step that is not valid
+// for the cache of the call.
 func TestInvalidSteps(t *testing.T) {
 	r := newFakeRig(t, fake.Eager)
 	b := batch(t, 0)
@@ -223,7 +223,7 @@ func TestInvalidSteps(t *testing.T) {
 	}
 }
 
-// TestInvalidFirstSteps: what does not depend on a cache is refused before the op knows one.
+// TestInvalidFirstSteps: before the first launch, Prepare refuses errors that do not depend on a cache.
 func TestInvalidFirstSteps(t *testing.T) {
 	r := newFakeRig(t, fake.Eager)
 	for want, change := range map[string]func(b *attention.Batch){
@@ -242,7 +242,7 @@ func TestInvalidFirstSteps(t *testing.T) {
 	r.must(r.op.Prepare(r.stream, batch(t, 0), 8, 3))
 }
 
-// TestTooManyRows: neither the op's memory nor a grid's tiles are exceeded.
+// TestTooManyRows: Launch refuses more rows than the op's memory has room for, and more tiles than a grid.
 func TestTooManyRows(t *testing.T) {
 	r := newFakeRig(t, fake.Eager)
 	const rows = 1 << 16 // a tile each, if each is a request
@@ -259,10 +259,9 @@ func TestTooManyRows(t *testing.T) {
 	r.must(errors.Join(err, g.Close(), op.Close()))
 }
 
-// TestGrids: a step that is launched has blocks for its own tiles and for the parts of
-// its own contexts, of at least 64 keys, or 512 for large tiles; a recorded one for all
-// small tiles that a step of its size may have, each of which begins in a row. The card holds two
-// blocks on each of four multiprocessors and more.
+// TestGrids: the grid of an eager step has the tiles of the step and the parts of its contexts, of at
+// least 64 keys each, or 512 for large tiles. The grid of a captured step has all small tiles that a step
+// of its size may have, one for each row. The GPU has four multiprocessors, with at least two blocks each.
 func TestGrids(t *testing.T) {
 	r := newFakeRig(t, fake.Eager)
 	tensor := func(dims ...int64) device.Tensor { return r.tensor(dtype.BF16, dims...) }
@@ -282,7 +281,7 @@ func TestGrids(t *testing.T) {
 	}{
 		{2, 0, 1, [3]uint32{1, 1, 1}},     // nothing to split
 		{2, 64, 1, [3]uint32{1, 1, 2}},    // a part for each 64 keys
-		{2, 1000, 2, [3]uint32{1, 1, 4}},  // as many as fill the card with 2 rows
+		{2, 1000, 2, [3]uint32{1, 1, 4}},  // as many as fill the GPU with 2 rows
 		{16, 1000, 1, [3]uint32{1, 1, 1}}, // 16 rows fill it
 		{16, 300, 16, [3]uint32{1, 1, 1}}, // 64 pairs are a large tile
 		{16, 1000, 16, [3]uint32{1, 1, 2}},
@@ -316,9 +315,10 @@ func TestGrids(t *testing.T) {
 	}
 }
 
-// TestKinds: short heads have wide blocks while those of all rows run at once; larger steps have narrow ones, more of
-// them on a multiprocessor. Requests of more than 16 pairs have blocks of their own in eager launches, whatever the
-// size, ahead of those of the others if there are some, which need not wait for them. What is recorded is one launch.
+// TestKinds: with short heads a step whose blocks all run at once has blocks of eight warps; larger steps have blocks
+// of four warps, with more of them on a multiprocessor. Eager steps of any size compute requests of more than 16 pairs
+// in a launch of their own, before that of the other requests, which does not wait for it. A captured call is one
+// launch.
 func TestKinds(t *testing.T) {
 	r := newFakeRig(t, fake.Eager)
 	tensor := func(dims ...int64) device.Tensor { return r.tensor(dtype.BF16, dims...) }
@@ -375,12 +375,12 @@ func TestKinds(t *testing.T) {
 		got := launch(operands, false, 5, 1, 2)
 		if len(got) != 2 || got[0].least != small+1 || got[0].most != every || got[0].shared != large.shared || got[0].grid[1] != 3 || got[0].order != 1 ||
 			got[1].least != 1 || got[1].most != small || got[1].threads != threads || got[1].grid[1] != 3 || got[1].order != 2 {
-			t.Errorf("a chunk beside decodes, of %d: %+v", operands, got)
+			t.Errorf("a chunk and decodes, of %d: %+v", operands, got)
 		}
-		// They may run at a time: scratch is laid out alike, and tiles of one count elsewhere than 129 times 4 blocks of
-		// 4 multiprocessors of the other.
+		// Both launches may run at the same time: scratch has the same layout, and the counters of the first, 129 for
+		// each of 4 blocks on 4 multiprocessors, do not overlap those of the second.
 		if got[0].capacity != got[1].capacity || got[1].counters-got[0].counters < 4*129*4*4 {
-			t.Errorf("beside each other: %+v", got)
+			t.Errorf("the two launches overlap in memory: %+v", got)
 		}
 	}
 	if g := all("a graph", launch(16, true, 8), many.threads, every); g.shared != many.shared {
@@ -389,15 +389,15 @@ func TestKinds(t *testing.T) {
 	if r.asked != 5 {
 		t.Errorf("code was asked for %d times", r.asked)
 	}
-	// More blocks than that which all run at once are of four warps too, or of two.
+	// Dense steps, in which more blocks run at once, have blocks of four warps or two.
 	for rows, want := range map[int64]uint32{20: 128, 24: 64, 28: 128} {
 		all(fmt.Sprint("a size of ", rows), launch(rows, false, 1), want, small)
 	}
 }
 
-// TestEven: a multiprocessor has room for as many blocks as spread a step evenly, and for no more.
+// TestEven: shared memory limits a multiprocessor to the number of blocks that spreads a step evenly.
 func TestEven(t *testing.T) {
-	const all, own = 228 << 10, 1 << 10 // bytes of a multiprocessor, and of them those that each block has without asking
+	const all, own = 228 << 10, 1 << 10 // bytes of a multiprocessor, and those that CUDA reserves for each block
 	for _, c := range []struct {
 		dim, rows int64
 		want      uint32 // blocks; there are 4 multiprocessors
@@ -419,7 +419,7 @@ func TestEven(t *testing.T) {
 	}
 }
 
-// TestCaptured replays a recorded call with the metadata that was prepared before each replay.
+// TestCaptured: a replay reads the metadata that was prepared before it.
 func TestCaptured(t *testing.T) {
 	r := newFakeRig(t, fake.Eager)
 	b := batch(t, 0)
@@ -440,7 +440,7 @@ func TestCaptured(t *testing.T) {
 			t.Errorf("replay %d found lengths %v", i, got.lengths)
 		}
 	}
-	// What a replay would read is held to the cache that was captured.
+	// Prepare validates against the cache of the captured call.
 	far := batch(t, 0)
 	far.BlockTable[3] = 9
 	far.Slots[2] = 9*4 + 1
@@ -466,10 +466,10 @@ func TestRefuses(t *testing.T) {
 	read := attention.NewBatch(2, 8, 3)
 	r.must(errors.Join(read.Add(4, 2, []int32{7, 1}, 4), read.Add(8, 1, []int32{1, 3, 2}, 4)))
 	r.refuses("request 1 reads block 1, which request 0 appends to in this step", r.op.Prepare(r.stream, read, 8, 3))
-	twice := attention.NewBatch(2, 8, 3) // a request's own business
+	twice := attention.NewBatch(2, 8, 3) // the same request has a block twice
 	r.must(errors.Join(twice.Add(4, 2, []int32{1, 1}, 4), twice.Add(4, 1, []int32{7, 2}, 4)))
 	r.must(r.op.Prepare(r.stream, twice, 8, 3))
-	padded := attention.NewBatch(2, 8, 3) // a row that is padding reads and does not append
+	padded := attention.NewBatch(2, 8, 3) // the request of a padded row reads a block and does not append to it
 	r.must(errors.Join(padded.Add(5, 1, []int32{7, 1}, 4), padded.Add(6, 1, []int32{3, 1}, 4)))
 	padded.Slots[1] = attention.PaddedSlot
 	r.refuses("request 1 reads block 1, which request 0 appends to in this step", r.op.Prepare(r.stream, padded, 8, 2))
@@ -480,7 +480,7 @@ func TestRefuses(t *testing.T) {
 	r.must(err)
 	defer func() { r.must(other.Close()) }()
 	r.refuses("used on two streams", r.op.Prepare(other, batch(t, 0), 8, 3))
-	few := *c // of few rows, whose contexts are split
+	few := *c // with few rows, so that contexts are split
 	few.Args = slices.Clone(c.Args)
 	for i := range few.Args {
 		if i != attention.ArgKV {
@@ -508,8 +508,8 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// TestSharedBlocks: a step is prepared unless a request has a block in its sequence that
-// another one appends to, whatever they share beside that.
+// TestSharedBlocks: Prepare refuses a step exactly if a request has a block that another request
+// appends to. Requests may share other blocks.
 func TestSharedBlocks(t *testing.T) {
 	r := newFakeRig(t, fake.Eager)
 	r.must(r.op.Launch(r.call(batch(t, 0)))) // the op knows the cache
@@ -551,7 +551,7 @@ func TestSharedBlocks(t *testing.T) {
 	}
 }
 
-// TestAllocations: a step in steady state takes no memory beside what the fake driver takes for the launch.
+// TestAllocations: a step in steady state allocates no more than the fake driver does.
 func TestAllocations(t *testing.T) {
 	for _, dt := range []dtype.DType{dtype.F32, dtype.BF16} { // without tensor cores, and with
 		t.Run(dt.String(), func(t *testing.T) { holdAllocations(t, dt) })
@@ -587,7 +587,7 @@ func holdAllocations(t *testing.T, dt dtype.DType) {
 	fakes := testing.AllocsPerRun(20, func() {
 		r.must(errors.Join(event.Synchronize(), r.stream.CopyToDevice(c.Scratch, host.Bytes()), r.stream.Record(event), r.stream.(*cuda.Stream).LaunchKernel(bare)))
 	})
-	// Steps that append to other blocks than the one before.
+	// Consecutive steps append to different blocks.
 	next, steps := 0, []*attention.Batch{b, batch(t, 4)}
 	ours := testing.AllocsPerRun(20, func() {
 		next = 1 - next
@@ -600,7 +600,8 @@ func holdAllocations(t *testing.T, dt dtype.DType) {
 	}
 }
 
-// TestScratchBoundsSmallerSizes: memory is planned for the largest size, and fewer rows are split into more parts.
+// TestScratchBoundsSmallerSizes: scratch of a size is enough for all smaller sizes, although contexts of fewer rows are
+// split into more parts.
 func TestScratchBoundsSmallerSizes(t *testing.T) {
 	for _, dt := range []dtype.DType{dtype.F32, dtype.BF16} { // without tensor cores, and with
 		t.Run(dt.String(), func(t *testing.T) { holdScratch(t, dt) })

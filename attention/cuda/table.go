@@ -9,17 +9,17 @@ import "pwc/attention"
 type table struct {
 	stride int               // of blocks
 	rows   []attention.Known // by request
-	blocks []int32           // the rows', which were held against the cache
-	uses   []int32           // by block of the cache: how often rows have it
-	shared int               // blocks that rows have more than once
+	blocks []int32           // the validated blocks of rows
+	uses   []int32           // by block of the cache: how often it is in rows
+	shared int               // the number of blocks that are in rows more than once
 	used   int               // requests of the last batch
-	fresh  []int32           // of these, those of which it had something new
+	fresh  []int32           // the requests of the last batch that may have new blocks
 }
 
 // row returns the known blocks of a request.
 func (t *table) row(r int) []int32 { return t.blocks[r*t.stride:][:t.rows[r].Blocks] }
 
-// drop takes a row out.
+// drop removes the blocks of row r.
 func (t *table) drop(r int) {
 	for _, block := range t.row(r) {
 		if t.uses[block]--; t.uses[block] == 1 {
@@ -31,8 +31,8 @@ func (t *table) drop(r int) {
 
 // take validates a batch whose sequences have names against a cache, as
 // [attention.Batch.Validate] does, and records what is new in it. It reports whether every block
-// stands in one place of the block table: then no request reads a block that another one appends
-// to. A batch that is refused changes nothing.
+// is only once in the block table: then no request reads a block that another one appends to. A
+// batch that is refused does not change the table.
 func (t *table) take(b *attention.Batch, rows int, c cache, o *Options) (distinct bool, err error) {
 	if t.rows == nil {
 		*t = table{stride: o.MaxBlocks, rows: make([]attention.Known, o.MaxRequests), blocks: make([]int32, o.MaxRequests*o.MaxBlocks), uses: make([]int32, c.blocks), fresh: make([]int32, 0, o.MaxRequests)}

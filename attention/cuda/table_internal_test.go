@@ -8,8 +8,8 @@ import (
 	"pwc/attention"
 )
 
-// TestShared: the blocks that are in two places are counted as those of the step's
-// sequences, whatever was there before.
+// TestShared: take counts the blocks that the step's sequences have more than once, after any
+// earlier steps.
 func TestShared(t *testing.T) {
 	o := &Options{MaxRows: 8, MaxRequests: 4, MaxBlocks: 3}
 	var tab table

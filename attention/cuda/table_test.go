@@ -10,11 +10,11 @@ import (
 	"pwc/internal/cuda/fake"
 )
 
-// TestNamedSequences: what launches find of a step does not depend on whether its
-// sequences have names, nor on what steps came before it: requests join, leave, change
-// places, grow, shrink, get other blocks under other names, and share some; batches are
-// used in turns, with tables of any width. A step is refused as if it were the first.
-// Much of this happens at every step, or little, and nearly all go on decoding.
+// TestNamedSequences: the metadata that launches read does not depend on whether sequences have
+// names, or on earlier steps. Requests join, leave, change their order, grow, shrink, get other
+// blocks under other names, and share blocks; two batches alternate, with tables of any width. A
+// step is refused if and only if it would be refused as the first step. Some runs have many such
+// changes in every step, and in others (steady) most requests only decode.
 func TestNamedSequences(t *testing.T) {
 	r := newFakeRig(t, fake.Eager)
 	c := r.call(batch(t, 0))
@@ -32,7 +32,7 @@ func TestNamedSequences(t *testing.T) {
 		steady := rapid.Bool().Draw(t, "steady")
 		most, changes, stride := 4, 6, room
 		if steady {
-			most, changes = 2, 60 // who have blocks of their own
+			most, changes = 2, 60 // requests do not share blocks
 		}
 		seldom := func(label string) bool { return rapid.IntRange(0, 30).Draw(t, label) == 0 }
 		for range 30 {
@@ -54,7 +54,7 @@ func TestNamedSequences(t *testing.T) {
 					s.tokens = rapid.IntRange(0, s.tokens).Draw(t, "to")
 				}
 			case 4:
-				if n := len(live); n > 0 { // its blocks are given away
+				if n := len(live); n > 0 { // the request loses its blocks
 					live[rapid.IntRange(0, n-1).Draw(t, "preempted")].name = 0
 				}
 			}
@@ -154,7 +154,8 @@ func TestNamedSequences(t *testing.T) {
 	}
 }
 
-// TestNamesAreHeld: what has a name is looked at no less when it is new.
+// TestNamesAreHeld: new blocks of named sequences are validated like those of others; known ones are not
+// read again.
 func TestNamesAreHeld(t *testing.T) {
 	r := newFakeRig(t, fake.Eager)
 	c := r.call(batch(t, 0))
@@ -171,10 +172,10 @@ func TestNamesAreHeld(t *testing.T) {
 	b.Reset()
 	add(2, 8, 7, 1, 8)
 	r.must(r.op.Prepare(r.stream, b, 8, 1))
-	b.BlockTable[2], b.Slots[0] = 99, 99*4 // of a name that is known
+	b.BlockTable[2], b.Slots[0] = 99, 99*4 // the sequence is known, but not this block
 	r.refuses("whose slot is 32 of 36, not 396", r.op.Prepare(r.stream, b, 8, 1))
 	b.BlockTable[2], b.Slots[0] = 8, 32
-	b.BlockTable[0] = 99 // is not looked at again, nor used
+	b.BlockTable[0] = 99 // a known block is neither validated nor copied again
 	for range 5 {
 		r.must(r.op.Prepare(r.stream, b, 8, 1))
 		c.Meta, c.Rows = b, 1
@@ -193,7 +194,7 @@ func TestNamesAreHeld(t *testing.T) {
 	b.Slots[1]++
 	r.refuses("row 1 is at position 6, whose slot is 26 of 36, not 27", r.op.Prepare(r.stream, b, 8, 2))
 	b.Slots[1]--
-	b.BlockTable[0], b.BlockTable[4] = 9999, -1 // nor where block 4 is in two places
+	b.BlockTable[0], b.BlockTable[4] = 9999, -1 // the same for block 4, which is in two sequences
 	r.must(r.op.Prepare(r.stream, b, 8, 2))
 	b.Reset()
 	add(5, 8, 1, 2, 3)
@@ -207,7 +208,7 @@ func TestNamesAreHeld(t *testing.T) {
 		}
 		return r.op.Prepare(r.stream, b, 8, int64(b.Rows()))
 	}
-	r.must(nameless([]int32{1, 2}, []int32{3, 4})) // of them nothing is known afterwards
+	r.must(nameless([]int32{1, 2}, []int32{3, 4})) // sequences without names are not known to later steps
 	r.refuses("block 0 of its sequence is 99, the cache has 9", nameless([]int32{99, 2}))
 	r.refuses("request 0 reads block 5, which request 1 appends to", nameless([]int32{1, 5}, []int32{3, 5}))
 	b.Reset()

@@ -17,7 +17,7 @@ import (
 	"pwc/runtime/cuda/nvrtc"
 )
 
-// The kernel: paged.cu says what it does, and comes last.
+// The source of the kernel. paged.cu, which comes last, describes it.
 var (
 	//go:embed common.cu
 	commonSource string
@@ -31,8 +31,8 @@ var (
 	pagedSource string
 )
 
-// Variant is what the code of a kernel depends on: a part of the call's shapes and attributes.
-// Equal layers share a variant.
+// Variant has all that the code of a kernel depends on: some of the shapes and attributes of a call.
+// Layers with equal ones share a kernel.
 type Variant struct {
 	HeadDim   int
 	Group     int // query heads of a key-value head
@@ -44,7 +44,7 @@ type Variant struct {
 	Softcap   bool // scores are capped
 	Negative  bool // the scale is below 0
 	Tensor    bool // tensor cores: q and kv of one 16-bit dtype
-	Large     bool // large tiles: each warp of a block has pairs of its own
+	Large     bool // large tiles: each warp has pairs of its own; else the warps of a block share the pairs and split the keys
 	Warps     int  // of a block
 	Stages    int  // prefetched stages of keys and values in shared memory
 	Resident  int  // blocks that run on a multiprocessor at once
@@ -59,7 +59,7 @@ const maxHeadDim = 512
 const maxBlock = math.MaxInt32 / 4
 
 // shortHead is the largest head size with blocks of eight warps in small steps. longHead is the
-// largest one with two operands of pairs for each of four warps.
+// largest head size with large tiles of 2*tensorTile pairs, and with dense kernels.
 const (
 	shortHead = 64
 	longHead  = 128
@@ -78,16 +78,16 @@ const (
 	unit         = 64
 	minUnits     = 8
 	longUnits    = 32
-	partExtra    = 4  // floats of a part behind its sums
+	partExtra    = 4  // floats of a part's result after its sums
 	tensorTile   = 64 // pairs of a large tile of heads above 128; twice as many up to there
 	warpKeys     = 16 // of a stage, for each warp
 	simtTile     = 16
 	simtKeys     = 32 // of heads up to 128; half of it above
 	headerInt32s = 4
-	behindTables = 4 * warpKeys // int32s behind the tables that kernels may load: a stage of four warps, in blocks of one token
+	behindTables = 4 * warpKeys // int32s after the tables that kernels may load: a stage of four warps, in blocks of one token
 )
 
-// The warps of a warpgroup, and the rows of its operands. A panel has as many elements per row.
+// The warps of a warpgroup, and the rows of its operands. A panel has the same number of elements per row.
 const (
 	warpgroup     = 4
 	warpgroupRows = 64
@@ -97,8 +97,8 @@ const (
 const (
 	maxParts    = 64 // of a context
 	maxMore     = 4  // of a long context that is split only for balance
-	maxResident = 4  // blocks per multiprocessor in several waves,
-	maxDense    = 6  // and in a single wave
+	maxResident = 4  // blocks per multiprocessor in several waves
+	maxDense    = 6  // blocks per multiprocessor in a single wave
 	maxStages   = 3
 	reserved    = 1040 // bytes of shared memory that a block takes in addition to the kernel's
 )
@@ -118,8 +118,8 @@ func arch(target string) (string, int, error) {
 	return m[1], n, nil
 }
 
-// VariantsOf returns the kernels that serve calls of a shape, with these parameters,
-// on a target, each once. Heads of more than 512 elements are an error.
+// VariantsOf returns the distinct kernels for calls with this shape and these parameters on a
+// target. Heads of more than 512 elements are an error.
 func VariantsOf(s *attention.Shape, p *attention.Params, target string) ([]Variant, error) {
 	_, n, err := arch(target)
 	if err != nil {
@@ -150,9 +150,9 @@ func VariantsOf(s *attention.Shape, p *attention.Params, target string) ([]Varia
 // less memory, or half the warps, so that all of them run at once.
 type kinds struct {
 	few   Variant // small steps
-	many  Variant // larger steps, with as many blocks of a multiprocessor as there may be
-	dense dense   // steps of a single wave of more blocks than that
-	large Variant // large tiles; the zero Variant where the others compute all
+	many  Variant // larger steps, with the most blocks per multiprocessor of steps with several waves
+	dense dense   // steps of a single wave, with more blocks per multiprocessor than many
+	large Variant // large tiles; the zero Variant if the others compute all requests
 }
 
 // dense has the kernels of dense steps, by rising number of blocks; unused entries are zero.
@@ -174,8 +174,8 @@ func (k *kinds) hasLarge(s *attention.Shape) bool {
 	return k.large.Large && s.Rows*k.large.Group > smallTile
 }
 
-// variantOf returns what all kernels of a shape have in common, where a block may have shared bytes
-// of shared memory.
+// variantOf returns the fields that all kernels of a shape have in common. shared is the largest shared
+// memory of a block, in bytes.
 func variantOf(s *attention.Shape, p *attention.Params, shared int) (Variant, error) {
 	if s.HeadDim > maxHeadDim {
 		return Variant{}, fmt.Errorf("%s: heads of size %d, the kernels have room for %d", attention.Name, s.HeadDim, maxHeadDim)
@@ -189,8 +189,8 @@ func variantOf(s *attention.Shape, p *attention.Params, shared int) (Variant, er
 	return v, nil
 }
 
-// kinds returns the kernels of the shapes that have v in common. If one row has more pairs than a
-// small tile, all tiles are large.
+// kinds returns the kernels of the shapes for which variantOf returns v. If a single row has more pairs
+// than a small tile, all tiles are large.
 func (v Variant) kinds(shared int) kinds {
 	if !v.Tensor {
 		v.Stages = 1
@@ -317,7 +317,7 @@ func (v *Variant) warpgroups() bool {
 // rowTiles returns the number of tiles of the pairs of one row.
 func (v *Variant) rowTiles() int { return (v.Group + v.tile() - 1) / v.tile() }
 
-// tiles returns how many tile indices the rows of so many requests have (paged.cu).
+// tiles returns the number of tile indices for the rows of a number of requests (paged.cu).
 func (v *Variant) tiles(rows, requests int) int {
 	if v.Tensor && !v.Large { // the kernel's BY_ROW
 		return rows
@@ -385,7 +385,7 @@ func (v Variant) ArchSpecific() string {
 	return ""
 }
 
-// Compiler compiles CUDA C; the one that compile/cuda takes is one.
+// Compiler compiles CUDA C. A compile/cuda.Compiler implements it.
 type Compiler = nvrtc.Maker
 
 // Compile returns a program with the kernel of a variant for a target such as "cuda:sm_90". No
@@ -409,7 +409,7 @@ func Compile(ctx context.Context, c Compiler, target string, v Variant) (*progra
 // Code returns a program with the kernel of a variant.
 type Code func(ctx context.Context, v Variant) (*program.Program, error)
 
-// Compiled is a Code that compiles for a target when asked.
+// Compiled returns a Code that compiles a kernel for a target at each call.
 func Compiled(c Compiler, target string) Code {
 	return func(ctx context.Context, v Variant) (*program.Program, error) { return Compile(ctx, c, target, v) }
 }

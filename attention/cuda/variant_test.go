@@ -19,7 +19,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// compiler is NVRTC as the op takes it.
+// compiler implements Compiler by NVRTC. It fails if NVRTC writes to its log.
 type compiler struct{ lib *nvrtc.Library }
 
 func (c compiler) Compile(_ context.Context, source, name, arch string) (cubin, ptx []byte, err error) {
@@ -32,8 +32,8 @@ func (c compiler) Compile(_ context.Context, source, name, arch string) (cubin, 
 
 func (c compiler) Supports(arch string) bool { return c.lib.Compiler().Supports(arch) }
 
-// openNVRTC opens the machine's NVRTC. Without one the test is skipped, unless
-// PWC_REQUIRE_NVRTC=1 says that there must be one.
+// openNVRTC opens the machine's NVRTC. If there is none, it skips the test, or fails it with
+// PWC_REQUIRE_NVRTC=1.
 func openNVRTC(t testing.TB) compiler {
 	t.Helper()
 	l, err := nvrtc.Open(nvrtc.Options{})
@@ -51,7 +51,7 @@ func shapeOf(dim, group, block int, dt, kv dtype.DType) *attention.Shape {
 	return &attention.Shape{Rows: 8, Heads: 2 * group, KVHeads: 2, HeadDim: dim, Blocks: 4, BlockSize: block, DType: dt, KVDType: kv}
 }
 
-// plain is the parameters of a call without attributes.
+// plain has default parameters, except for the scale.
 var plain = attention.Params{Scale: 1, Causal: true}
 
 func variants(t testing.TB, target string, s *attention.Shape, p attention.Params) []attn.Variant {
@@ -120,8 +120,8 @@ func TestVariantsOf(t *testing.T) {
 	}
 }
 
-// TestArchSpecific: of heads of 64 and 128 the kernel of large tiles, of two operands, has arch-specific code for sm_90a, if it has
-// stages and registers for it; and it is compiled for it.
+// TestArchSpecific: for heads of 64 and 128, the kernel of large tiles has arch-specific code for sm_90a if there are
+// enough stages and registers for wgmma, and Compile compiles it for sm_90a.
 func TestArchSpecific(t *testing.T) {
 	for _, c := range []struct {
 		target string
@@ -158,7 +158,7 @@ func TestArchSpecific(t *testing.T) {
 	}
 }
 
-// maker is a compiler that makes everything, of the name of the architecture.
+// maker is a compiler that supports every architecture, and returns its name as the code.
 type maker struct{}
 
 func (maker) Supports(string) bool { return true }
@@ -167,10 +167,10 @@ func (maker) Compile(_ context.Context, _, _, arch string) (cubin, ptx []byte, e
 	return []byte(arch), []byte(arch), nil
 }
 
-// image is the kernel as the fake driver takes it.
+// image is a program with the kernel, for the fake driver.
 var image = program.Alone("cuda:sm_90", program.Kernel{Name: "paged", Format: program.KernelCUDA, Code: fake.Image("paged")})
 
-// TestLimitsAreNotInKeys: ops of runners with other limits ask for the same code.
+// TestLimitsAreNotInKeys: the variants of an op do not depend on the limits in its options.
 func TestLimitsAreNotInKeys(t *testing.T) {
 	var asked []attn.Variant
 	for _, o := range []attn.Options{{MaxRows: 8, MaxBlocks: 1}, {MaxRows: 4096, MaxRequests: 7, MaxBlocks: 8192}} {
@@ -189,8 +189,8 @@ func TestLimitsAreNotInKeys(t *testing.T) {
 	}
 }
 
-// TestVariantsOfTheTarget: kernels are those of the target that the code is made for,
-// whatever else the device has room for.
+// TestVariantsOfTheTarget: an op's variants are those of Options.Target, also if the device has more
+// shared memory.
 func TestVariantsOfTheTarget(t *testing.T) {
 	s := shapeOf(256, 1, 16, dtype.F16, dtype.F16)
 	args := []device.Tensor{}
@@ -219,8 +219,8 @@ func TestVariantsOfTheTarget(t *testing.T) {
 	r.refuses("older than sm_80", err)
 }
 
-// TestKeysGoFirst: keys that one block reads leave the second-level cache first, those of
-// large tiles, which several blocks read, do not.
+// TestKeysGoFirst: small tiles load keys with the policy evict-first, because only one block reads them;
+// large tiles, of which several blocks read the same keys, do not.
 func TestKeysGoFirst(t *testing.T) {
 	c := compiler{cudatest.NVRTC(t)}
 	for _, v := range variants(t, "cuda:sm_90", shapeOf(64, 4, 16, dtype.BF16, dtype.BF16), plain) {

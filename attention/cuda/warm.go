@@ -7,8 +7,8 @@ import (
 
 var _ device.Warmer = (*Op)(nil)
 
-// Warm runs the kernels of a call on a step without rows: its result becomes zero
-// and the cache is not touched.
+// Warm launches the kernels of a call with a step without rows: they write zeros to the
+// result and do not access the cache.
 func (o *Op) Warm(c *device.OpCall) error {
 	call := *c
 	call.Meta, call.Rows = attention.NewBatch(0, 0, 0), 0

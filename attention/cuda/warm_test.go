@@ -10,8 +10,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// TestWarm holds that a warm-up is a launch of each kernel on a step without rows, and
-// that the next step has its own metadata.
+// TestWarm: a warm-up launches each kernel once with a step without rows, and the next step
+// has its own metadata.
 func TestWarm(t *testing.T) {
 	r := newFakeRig(t, fake.Lazy)
 	c := r.call(attention.NewBatch(0, 0, 0))
@@ -28,7 +28,7 @@ func TestWarm(t *testing.T) {
 	if len(r.seen) != 2 || r.seen[0].rows != 0 || r.seen[0].requests != 0 || r.seen[1].rows != 3 || r.seen[1].lengths[0] != 5 {
 		t.Errorf("launches saw %+v", r.seen)
 	}
-	// Of 16-bit types there is a kernel for large tiles, too.
+	// For 16-bit types there is a kernel for large tiles, too.
 	for i, a := range r.args {
 		dims := slices.Clone(a.Shape)
 		dims[len(dims)-1] = 64
@@ -43,10 +43,10 @@ func TestWarm(t *testing.T) {
 	if len(r.seen) != 2 || r.seen[0].rows != 0 || r.seen[1].rows != 0 || r.seen[0].shared == r.seen[1].shared {
 		t.Errorf("with tensor cores: %+v", r.seen)
 	}
-	// The first has no blocks that wait for what came before, which the second then would have to.
+	// The launches of a warm-up do not overlap.
 	for _, s := range r.seen {
 		if s.order != 0 {
-			t.Errorf("a warm-up by launches beside each other: %+v", r.seen)
+			t.Errorf("the launches of a warm-up overlap: %+v", r.seen)
 		}
 	}
 }

@@ -8,10 +8,10 @@ import (
 	"pwc/ir/dtype"
 )
 
-// TestWatched is a prefill, a shorter one beside decodes, and decodes, one of them
-// split, for each form of the kernel, and in larger sizes too where these have other
-// kernels: for tools that watch every access, which take their time. Every
-// operand is an allocation of exactly its size.
+// TestWatched runs few steps of each form of the kernel under slow tools that check every
+// memory access, such as compute-sanitizer: a prefill, a mixed step and decodes, one with a
+// split context, and for larger sizes if these have other kernels. Every operand is an
+// allocation of exactly its size.
 func TestWatched(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

@@ -5,9 +5,9 @@
 // update of online softmax (arXiv:1805.02867). So segments can be computed one after the other,
 // as a prefill does, or by different workers (Flash-Decoding), and the bits are the same.
 //
-// A row's result depends on its own sequence alone: not on the rows beside it in
-// the step, on padding, on the number of workers or on the size of the step. It
-// is bit-equal whether a token came in a prefill or was decoded by itself.
+// A row's result depends only on its own sequence, and not on other rows of the
+// step, padding, the number of workers or the size of the step. It has the same bits
+// whether the token was part of a prefill or a decode.
 package host
 
 import (
@@ -29,7 +29,7 @@ type Op struct {
 	kernels *simd.Kernels
 
 	mu   sync.Mutex
-	idle []*step // steps not in use: one for each call that ran at the same time
+	idle []*step // not in use; there are as many steps as calls have run concurrently
 }
 
 // New returns the op for a device.
@@ -39,12 +39,12 @@ func New(dev *host.Device) *Op {
 
 var _ device.Op = (*Op)(nil)
 
-// Signature returns the op's declaration. It can be captured: a graph calls it
-// with the metadata that the call has when the graph is replayed.
+// Signature returns the op's declaration. The op can be captured: a replay calls it
+// with the metadata that the call has at that time.
 func (o *Op) Signature() device.Signature { return attention.Signature(true, "1") }
 
-// ScratchBytes returns the memory of the workers, and of partial results of contexts that are
-// shared among them.
+// ScratchBytes returns the bytes of scratch of a call: for the workers, and for partial results of
+// contexts that several workers share.
 func (o *Op) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, error) {
 	s, err := attention.ParseArgs(args)
 	if err != nil {
@@ -56,7 +56,7 @@ func (o *Op) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, er
 	return scratchBytes(&s, o.workers), nil
 }
 
-// Launch runs the call at once, or records it while the stream captures.
+// Launch runs the call before it returns, or records it if the stream captures.
 func (o *Op) Launch(c *device.OpCall) error {
 	if c.Stream.Capturing() {
 		s, ok := c.Stream.(*host.Stream)

@@ -89,7 +89,7 @@ func (r *rig) buffer(n int64) device.Buffer {
 	return device.Buffer{Memory: m, Size: n}
 }
 
-// call prepares a call for size rows, its result filled with what no kernel leaves there.
+// call prepares a call for size rows. Its result is filled with a pattern that no kernel writes.
 func (r *rig) call(size int64) *device.OpCall {
 	r.t.Helper()
 	s := r.shape
@@ -125,7 +125,7 @@ func (r *rig) step(b *attention.Batch, size int64, q, k, v []byte) []byte {
 	return r.read(c.Args[attention.ArgO])
 }
 
-// random returns the bytes of n values around 1, as numbers of a dtype.
+// random returns the bytes of n normally distributed values (mean 0, deviation 1) of a dtype.
 func random(rng *rand.Rand, dt dtype.DType, n int64) []byte {
 	v := make([]float64, n)
 	for i := range v {
@@ -255,7 +255,8 @@ func (x sequence) rows(from, to int64) (q, k, v []byte) {
 	return cut(x.q, x.s.heads), cut(x.k, x.s.kvHeads), cut(x.v, x.s.kvHeads)
 }
 
-// TestDecodeEqualsPrefill holds every way to cut a sequence into steps to the same bits, on any number of workers.
+// TestDecodeEqualsPrefill: results have the same bits for every way to cut a sequence into steps, and any
+// number of workers.
 func TestDecodeEqualsPrefill(t *testing.T) {
 	const n = 41
 	blocks := []int32{4, 0, 9}
@@ -288,7 +289,7 @@ func TestDecodeEqualsPrefill(t *testing.T) {
 	}
 }
 
-// TestAloneOrTogether decodes a request alone, and beside others in a padded step.
+// TestAloneOrTogether: a prefill has the same bits alone and with another request in a padded step.
 func TestAloneOrTogether(t *testing.T) {
 	x, other := newSequence(1, llama, 20), newSequence(2, llama, 30)
 	alone := newRig(t, llama, 2)
@@ -304,11 +305,11 @@ func TestAloneOrTogether(t *testing.T) {
 	got := both.step(b, 56, join(other.q, x.q), join(other.k, x.k), join(other.v, x.v))
 	row := int(llama.dtype.Bytes(llama.heads * llama.dim))
 	if !bytes.Equal(got[30*row:50*row], want) {
-		t.Error("a request beside another has other results")
+		t.Error("a request has other results in a step with another request")
 	}
 }
 
-// TestNonFinite keeps NaN and infinities of one row in that row and those that see it.
+// TestNonFinite: NaN and infinities of one position change only the rows that see it.
 func TestNonFinite(t *testing.T) {
 	s := shape{heads: 1, kvHeads: 1, dim: 1, blocks: 1, block: 4, dtype: dtype.F32, kv: dtype.F32}
 	for _, bad := range []float64{math.NaN(), math.Inf(1)} {
@@ -333,9 +334,9 @@ func TestNonFinite(t *testing.T) {
 	}
 }
 
-// TestSegments holds contexts of several segments to the reference, and every way to cut them into
-// steps to the same bits: in one tile and in several, shared among workers and not, with windows
-// that begin anywhere.
+// TestSegments: results of contexts with several segments agree with the reference, and have the same
+// bits for every way to cut them into steps: in one tile and in several, shared by workers and not, with
+// windows that begin inside a segment.
 func TestSegments(t *testing.T) {
 	for _, window := range []float64{0, 1, 150} {
 		s := shape{heads: 6, kvHeads: 2, dim: 16, blocks: 20, block: 16, dtype: dtype.F32, kv: dtype.BF16}
@@ -378,7 +379,7 @@ func TestSegments(t *testing.T) {
 	}
 }
 
-// TestMinusInfinity has keys whose scores are -Inf: they weigh nothing beside others, wherever blocks end.
+// TestMinusInfinity: keys with score -Inf have weight 0 if a row sees other keys, for any block size.
 func TestMinusInfinity(t *testing.T) {
 	inf := math.Inf(-1)
 	for _, block := range []int64{1, 2, 4} {
@@ -398,7 +399,7 @@ func TestMinusInfinity(t *testing.T) {
 	}
 }
 
-// TestByHand has numbers that a person can check: scores 0 and ln 3 weigh the values 1/4 and 3/4.
+// TestByHand has numbers that a person can check: scores 0 and ln 3 give weights 1/4 and 3/4.
 func TestByHand(t *testing.T) {
 	s := shape{heads: 1, kvHeads: 1, dim: 1, blocks: 2, block: 1, dtype: dtype.F32, kv: dtype.F32}
 	r := newRig(t, s, 1, program.Attr{Name: "scale", Kind: program.AttrFloat, Float: math.Log(3)})
@@ -419,7 +420,7 @@ func TestByHand(t *testing.T) {
 	}
 }
 
-// TestReplay captures the op: nothing runs then, and a replay reads the metadata that the call has at that time.
+// TestReplay: a capture does not run the op, and a replay reads the metadata that the call has at that time.
 func TestReplay(t *testing.T) {
 	r := newRig(t, llama, 2)
 	x := newSequence(3, llama, 4)
@@ -477,7 +478,7 @@ func TestLaunchErrors(t *testing.T) {
 		}
 		err := r.op.Launch(c)
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "test: ") {
-			t.Errorf("%v, want %q in it, behind the call's loc", err, want)
+			t.Errorf("%v, want %q in it, after the call's Loc", err, want)
 		}
 	}
 }
@@ -513,7 +514,7 @@ func TestConcurrentUse(t *testing.T) {
 				return err
 			}
 			if !bytes.Equal(got, want) {
-				return errors.New("a call beside others has other results")
+				return errors.New("a call has other results while others run")
 			}
 			return c.Stream.Close()
 		})
@@ -521,7 +522,7 @@ func TestConcurrentUse(t *testing.T) {
 	r.check(g.Wait())
 }
 
-// TestAllocations holds a launch in steady state to no allocation, on several workers.
+// TestAllocations: a launch like an earlier one does not allocate, with one worker and with several.
 func TestAllocations(t *testing.T) {
 	for _, workers := range []int{1, 4} {
 		r := newRig(t, llama, workers)
@@ -537,8 +538,9 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// benchmark runs requests of tokens after others, each with a cache of its own, and reports what
-// is computed, multiplications and additions alone, and how much of the cache is read.
+// benchmark measures a step of requests with tokens new tokens after computed ones, each with its own
+// blocks. GFLOP/s counts the multiplications and additions of q·k and weights·v, GB/s the bytes of keys
+// and values, each once.
 func benchmark(b *testing.B, s shape, requests, computed, tokens int) {
 	each := int64(computed+tokens+15) / 16
 	s.blocks, s.block = each*int64(requests), 16

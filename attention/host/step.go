@@ -15,7 +15,7 @@ import (
 // waking a worker would take longer.
 const writeAlone = 1 << 13
 
-// step is the data of one running call, which its parts read.
+// step is the data of one running call, which its workers share.
 type step struct {
 	shape  attention.Shape
 	params attention.Params
@@ -25,15 +25,15 @@ type step struct {
 
 	q, k, v, o, cache elements.Slice
 	lanes             []lane
-	partials          []float32 // results of segments of tiles that are shared
+	partials          []float32 // partial results of tiles that several workers share
 	kernels           *simd.Kernels
 
 	tiles   []tile
-	left    []atomic.Int32 // of each tile and key-value head: segments that are not done
-	tasks   int64          // of all tiles
-	next    atomic.Int64   // how many tasks, or rows, are taken
-	writeKV func(part int)
-	attend  func(part int) // both kept, so that handing them to the workers allocates nothing
+	left    []atomic.Int32 // by tile and key-value head: segments that are not done
+	tasks   int64          // the number of tasks of all tiles
+	next    atomic.Int64   // how many tasks, or rows, workers have taken
+	writeKV func(part int) // st.writePart; a method value would be allocated for each call
+	attend  func(part int) // st.attendPart
 }
 
 func newStep() *step {
@@ -42,7 +42,7 @@ func newStep() *step {
 	return st
 }
 
-// forget drops the data of the call and keeps the lanes' slice.
+// forget drops the data of the call and keeps the slices that later calls reuse.
 func (st *step) forget() {
 	st.batch, st.stream = nil, nil
 	st.q, st.k, st.v, st.o, st.cache = elements.Slice{}, elements.Slice{}, elements.Slice{}, elements.Slice{}, elements.Slice{}
@@ -95,7 +95,7 @@ func (st *step) run(op *Op, c *device.OpCall) error {
 	return stream.Ended()
 }
 
-// bind finds the memory of the operands and of the lanes.
+// bind sets the slices of operands, lanes and partial results to the call's memory.
 func (st *step) bind(op *Op, c *device.OpCall) error {
 	operands := [...]*elements.Slice{attention.ArgQ: &st.q, attention.ArgK: &st.k, attention.ArgV: &st.v, attention.ArgKV: &st.cache, attention.ArgO: &st.o}
 	for i, dst := range operands {
@@ -129,7 +129,7 @@ func (st *step) bind(op *Op, c *device.OpCall) error {
 	return nil
 }
 
-// writePart appends keys and values to the cache, a row at a time.
+// writePart takes rows until all are taken, and appends their keys and values to the cache.
 func (st *step) writePart(int) {
 	s := &st.shape
 	width := s.KVHeads * s.HeadDim
@@ -148,8 +148,8 @@ func (st *step) writePart(int) {
 	}
 }
 
-// cached returns the element where the cache keeps the key (which 0) or the
-// value (1) of a place in a block, of the first head.
+// cached returns the index of the cache element at which the key (which = 0) or the value (1) of the
+// first head begins, for an offset (place) in a block.
 func (st *step) cached(block, which, place int) int {
 	s := &st.shape
 	return ((block*2+which)*s.BlockSize + place) * s.KVHeads * s.HeadDim

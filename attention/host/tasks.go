@@ -7,19 +7,19 @@ import (
 	"pwc/attention"
 )
 
-// tile is rows of a request that go over its context together.
+// tile has rows of a request that are computed together, so that keys and values are read once.
 type tile struct {
 	request    int
-	first, end int   // rows
-	from, to   int   // segments that any of the rows sees
-	task       int64 // its first: one for each key-value head, and if it is shared for each segment of these
-	partial    int   // where its partial results begin; -1: it is not shared
+	first, end int   // rows [first, end)
+	from, to   int   // segments [from, to) that any of the rows sees
+	task       int64 // its first task; it has one for each key-value head, of a shared tile for each head and segment
+	partial    int   // the index of its first partial result; -1: workers do not share it
 }
 
 func (t *tile) rows() int { return t.end - t.first }
 
-// plan cuts the rows of a step into tiles and says which are shared among workers. Bits do not
-// depend on it.
+// plan cuts the rows of a step into tiles and decides which tiles workers share. The bits of results do
+// not depend on this decision.
 func (st *step) plan(workers int) {
 	s, b := &st.shape, st.batch
 	st.tiles = st.tiles[:0]
@@ -40,8 +40,8 @@ func (st *step) plan(workers int) {
 		}
 	}
 	few := len(st.tiles)*s.KVHeads < 4*workers
-	// A row that is at most a quarter of a worker's share stays whole: writing partial results
-	// and reading them again costs more than the worker that ends last waits for.
+	// A row that is at most a quarter of a worker's share of the step is one task for each head: writing
+	// and reading partial results would cost more than the better balance saves.
 	shares := func(t *tile, segments int) bool {
 		return few || t.rows() == 1 && 4*segments*workers > total*s.KVHeads
 	}
@@ -71,7 +71,7 @@ func (st *step) plan(workers int) {
 	}
 }
 
-// visible returns the positions that a row sees, none if it is padded.
+// visible returns the positions [from, to) that a row sees; a padded row sees [0, 0).
 func (st *step) visible(t *tile, row int) (from, to int) {
 	b := st.batch
 	if b.Slots[row] == attention.PaddedSlot {
@@ -81,15 +81,16 @@ func (st *step) visible(t *tile, row int) (from, to int) {
 	return st.params.Visible(length-int(b.QueryStart[t.request+1])+row, length)
 }
 
-// visibleIn returns the positions of a segment that a row sees; from is to where it sees none.
+// visibleIn returns the positions [from, to) of a segment that a row sees; from equals to if it sees no
+// position.
 func (st *step) visibleIn(t *tile, row, seg int) (from, to int) {
 	from, to = st.visible(t, row)
 	from, to = max(from, seg*segment), min(to, (seg+1)*segment)
 	return from, max(from, to)
 }
 
-// attendPart takes tasks, the last one first, until all are taken: of a prefill these are
-// the longest.
+// attendPart takes tasks until all are taken, from the last one on: with a causal prefill the last
+// tasks are the longest.
 func (st *step) attendPart(part int) {
 	l := &st.lanes[part]
 	for {
@@ -132,7 +133,7 @@ func (st *step) attendTask(l *lane, task int64) {
 	st.storeResults(l, t, head)
 }
 
-// partialOf returns the memory of a tile's partial result.
+// partialOf returns the memory of a partial result of a tile.
 func (st *step) partialOf(t *tile, head, pair, seg int) []float32 {
 	size, pairs := partialSize(&st.shape), t.rows()*st.shape.Group()
 	at := t.partial + ((seg-t.from)*st.shape.KVHeads+head)*pairs + pair

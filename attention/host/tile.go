@@ -9,7 +9,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// loadQueries converts and scales the queries of a tile for the heads of a key-value head.
+// loadQueries converts and scales the queries of a tile, for the query heads of a key-value head.
 func (st *step) loadQueries(l *lane, t *tile, head int) {
 	s := &st.shape
 	n := s.Group() * s.HeadDim
@@ -20,7 +20,7 @@ func (st *step) loadQueries(l *lane, t *tile, head int) {
 	}
 }
 
-// storeResults divides sums by their weights.
+// storeResults divides the sums by the sums of weights and stores the results of a tile.
 func (st *step) storeResults(l *lane, t *tile, head int) {
 	s := &st.shape
 	group, cols := s.Group(), columns(s)
@@ -39,9 +39,9 @@ func (st *step) storeResults(l *lane, t *tile, head int) {
 	}
 }
 
-// attendSegment computes what a segment adds to the rows of a tile for the query heads of one
-// key-value head: scores of all pairs, weights, and products of weights with values. A pair
-// takes the positions that its row sees, in order, so that a row does not notice the others.
+// attendSegment computes the part of a segment in the results of a tile, for the query heads of one
+// key-value head: the scores of all pairs, their weights, and the weighted sums of values. A pair uses
+// only the positions that its row sees, in order, so that its bits do not depend on other rows.
 func (st *step) attendSegment(l *lane, t *tile, head, seg int) {
 	s := &st.shape
 	base := seg * segment
@@ -84,7 +84,7 @@ func (st *step) attendSegment(l *lane, t *tile, head, seg int) {
 	}
 }
 
-// weigh makes weights of the scores that a pair sees.
+// weigh replaces the scores that a pair sees by weights.
 func (st *step) weigh(l *lane, pair int, scores []float32) {
 	if limit := st.params.Softcap; limit > 0 {
 		st.kernels.Softcap(scores, limit)
@@ -92,13 +92,13 @@ func (st *step) weigh(l *lane, pair int, scores []float32) {
 	top := st.kernels.Largest(scores, &l.lanes)
 	l.tops[pair] = top
 	if math.IsInf(float64(top), -1) {
-		top = 0 // nothing weighs anything: -Inf less -Inf would be NaN, also for what comes later
+		top = 0 // all weights become 0; -Inf - -Inf would be NaN, in later segments, too
 	}
 	l.weights[pair] = st.kernels.Weigh(scores, top, &l.lanes)
 }
 
-// cacheAt returns the rows of keys (which 0) or values (1) of a head in the cache from a
-// position on, up to so many in its block, and their number.
+// cacheAt returns the keys (which = 0) or values (1) of a head in the cache from a position on: at most
+// most of them, up to the end of the block. It returns their number, too.
 func (st *step) cacheAt(t *tile, which, head, pos, most int) (simd.Matrix, int) {
 	s := &st.shape
 	block, place := int(st.batch.BlockTable[t.request*st.batch.Stride+pos/s.BlockSize]), pos%s.BlockSize
@@ -106,8 +106,8 @@ func (st *step) cacheAt(t *tile, which, head, pos, most int) (simd.Matrix, int) 
 	return simd.Matrix{At: st.cache.Pointer(st.cached(block, which, place)+head*s.HeadDim, (n-1)*pitch+s.HeadDim), Pitch: pitch, DType: s.KVDType}, n
 }
 
-// prefetch asks for the keys or values of positions [from, to): blocks are too short for the
-// processor to notice a stream.
+// prefetch issues prefetch instructions for the keys or values of positions [from, to): blocks are too
+// short for the hardware prefetcher.
 func (st *step) prefetch(t *tile, which, head, from, to int) {
 	for from < to {
 		m, n := st.cacheAt(t, which, head, from, to-from)
@@ -116,8 +116,8 @@ func (st *step) prefetch(t *tile, which, head, from, to int) {
 	}
 }
 
-// loadKeys makes columns of n keys from position p on. Eight keys are transposed together where
-// their block has memory for eight; those beyond n are not used.
+// loadKeys transposes n keys from position p on into columns. It transposes eight keys together if their
+// block has memory for eight; columns from n on are not used.
 func (st *step) loadKeys(l *lane, t *tile, head, p, n int) {
 	const together = 8
 	dim := st.shape.HeadDim
@@ -137,8 +137,8 @@ func (st *step) loadKeys(l *lane, t *tile, head, p, n int) {
 	}
 }
 
-// dotKeys puts the scores of a panel of n positions from p on to a row of scores for each pair.
-// Blocks have memory for all of its positions; scores beyond n are not used.
+// dotKeys computes the scores of a panel of n positions from p on, a row of scores for each pair. Blocks
+// have memory for all positions of a panel; scores from n on are not used.
 func (st *step) dotKeys(l *lane, t *tile, head, p, n int, scores []float32, pairs int) {
 	first, _ := st.cacheAt(t, 0, head, p, simd.DotRows)
 	second := first
@@ -148,8 +148,8 @@ func (st *step) dotKeys(l *lane, t *tile, head, p, n int, scores []float32, pair
 	st.kernels.Dots(scores, segment, l.queries, st.shape.HeadDim, first, second, pairs, st.shape.HeadDim)
 }
 
-// valuesAt returns the values from position p on, up to so many, and their number: in the cache
-// where products can read them there, else converted.
+// valuesAt returns values from position p on, at most most, and their number. They are in the cache if
+// MulAdd can read them there, else converted in the lane.
 func (st *step) valuesAt(l *lane, t *tile, head, p, most, pairs int) (simd.Matrix, int) {
 	s := &st.shape
 	cols := columns(s)
@@ -170,8 +170,8 @@ func (st *step) valuesAt(l *lane, t *tile, head, p, most, pairs int) (simd.Matri
 	return simd.Floats(l.values, cols), done
 }
 
-// addValues adds the values of positions [p, p+n), which m has, times their weights to the pairs
-// of rows that see them.
+// addValues adds the values of positions [p, p+n), which are in m, times their weights to the results of
+// the pairs whose rows see them.
 func (st *step) addValues(l *lane, rows, base, p, n int, m simd.Matrix) {
 	size := m.DType.Bytes(int64(m.Pitch))
 	s := &st.shape
@@ -184,8 +184,8 @@ func (st *step) addValues(l *lane, rows, base, p, n int, m simd.Matrix) {
 			st.kernels.MulAdd(l.part[first*group*cols:], cols, l.scores[first*group*segment+from-base:], segment, b, (end-first)*group, cols, to-from)
 		}
 	}
-	// Rows that see all of it are added together; of others those that a product takes at once
-	// have in common what is not near the diagonal.
+	// If all rows see all positions, one MulAdd computes all. Otherwise rows are taken in groups of the
+	// size that MulAdd computes at once, together for the positions that all rows of a group see.
 	together := rows
 	for i := range rows {
 		if l.from[i] > p || l.to[i] < p+n {

@@ -1,6 +1,6 @@
-// Package reference says what "attention::paged" (package attention) computes,
-// in plain float64 loops: the oracle that its implementations are held to, and
-// the op for the reference interpreter.
+// Package reference computes "attention::paged" (package attention) in plain float64
+// loops. Tests compare implementations with it, and it is the op for the reference
+// interpreter.
 package reference
 
 import (
@@ -13,9 +13,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// Extern returns the op for the interpreter. batch is asked at every call for
-// the metadata of the step that is being run; its rows are all rows, or fewer
-// when the step is padded.
+// Extern returns the op for the interpreter. Every call calls batch for the metadata of
+// the step. The batch has as many rows as the operands, or fewer if the step is padded.
 func Extern(batch func() *attention.Batch) interp.Extern {
 	return func(c *interp.Call) error {
 		args := make([]device.Tensor, len(c.Args))
@@ -44,8 +43,8 @@ func Extern(batch func() *attention.Batch) interp.Extern {
 
 func compute(s *attention.Shape, p *attention.Params, b *attention.Batch, args []*interp.Tensor) {
 	k, v, cache, o := args[attention.ArgK], args[attention.ArgV], args[attention.ArgKV], args[attention.ArgO]
-	// at returns the element of the cache that keeps element 0 of a head's key
-	// (which 0) or value (1) at a slot.
+	// at returns the index of the cache element that has element 0 of a head's key
+	// (which = 0) or value (1) at a slot.
 	at := func(slot, which, head int) int {
 		return (((slot/s.BlockSize*2+which)*s.BlockSize+slot%s.BlockSize)*s.KVHeads + head) * s.HeadDim
 	}
@@ -84,7 +83,8 @@ func compute(s *attention.Shape, p *attention.Params, b *attention.Batch, args [
 }
 
 // attend computes a head of a row, which begins at element out of q and o, over the
-// positions that it sees. key and value say where those of a position begin in the cache.
+// positions seen. key and value return the elements of the cache at which the key and the
+// value of a position begin.
 func attend(s *attention.Shape, p *attention.Params, seen []int, out int, args []*interp.Tensor, key, value func(j int) int) {
 	q, cache, o := args[attention.ArgQ], args[attention.ArgKV], args[attention.ArgO]
 	scores := make([]float64, len(seen))

@@ -21,8 +21,8 @@ func tensor(t *testing.T, shape []int64, values ...float64) *interp.Tensor {
 	return x
 }
 
-// step is three tokens after one that the cache has (key 0, value 4), in blocks of two that lie backwards; one head of
-// size 1. The keys are logarithms, so that weights are ratios that a person can check.
+// step runs three tokens after one in the cache (key 0, value 4), in blocks of two in descending order,
+// with one head of size 1. The keys are logarithms, so that weights are ratios that a person can check.
 func step(t *testing.T, attrs ...ir.Attr) (out, cache []float64, err error) {
 	t.Helper()
 	row := []int64{3, 1, 1}
