@@ -9,32 +9,32 @@ import (
 	"pwc/cache"
 )
 
-// Collectives is from which size on NCCL computes the collectives of a group of one kind of GPU: a record of a
-// measurement with one version of NCCL.
+// Collectives is a record of a measurement: the size from which on NCCL is faster than peer memory, for the
+// collectives of a group of GPUs of one kind and one version of NCCL.
 type Collectives struct {
 	Device string // the GPU's name, "NVIDIA H100 80GB HBM3"
 	Ranks  int
 
 	Version   int   // of NCCL, 22809 for 2.28.9
-	NCCLBytes int64 // of a call's part of one rank; 0: NCCL was faster at no size
+	NCCLBytes int64 // the least bytes of a call's part of one rank for which NCCL serves; 0: it was faster at no size
 
-	Peer time.Duration // of the largest all_reduce that was measured, over peer memory
-	Best time.Duration // of the same, by the faster of both ways
+	Peer time.Duration // the time of the largest measured all_reduce over peer memory
+	Best time.Duration // the time of the same all_reduce over peer memory or by NCCL, whichever is less
 }
 
-// collectivesChoice is what a record keeps of it.
+// collectivesChoice is the part of a record that is stored as its choice.
 type collectivesChoice struct {
 	Version   int   `json:"version"`
 	NCCLBytes int64 `json:"nccl_bytes"`
 }
 
-// collectivesKey has no version: that of the machine is known only when NCCL is opened, which takes time that processes
-// without large collectives do not spend.
+// collectivesKey returns the key of a record. It has no version of NCCL, because the version is known only when NCCL is
+// opened. That takes time, and processes without large collectives do not need NCCL.
 func collectivesKey(device string, ranks int) cache.TuningKey {
 	return cache.TuningKey{Device: device, Library: "nccl", Problem: fmt.Sprintf("collectives of %d ranks", ranks)}
 }
 
-// PutCollectives keeps a record in place of an older one of the same device and ranks. The error is that of
+// PutCollectives stores a record. It replaces the record of the same device and ranks. Errors are those of
 // cache.Store.PutTuning.
 func PutCollectives(ctx context.Context, s *cache.Store, c Collectives) error {
 	choice, err := json.Marshal(collectivesChoice{c.Version, c.NCCLBytes})
@@ -44,7 +44,7 @@ func PutCollectives(ctx context.Context, s *cache.Store, c Collectives) error {
 	return s.PutTuning(ctx, cache.Tuning{TuningKey: collectivesKey(c.Device, c.Ranks), Choice: string(choice), Time: c.Best, Before: c.Peer})
 }
 
-// LookupCollectives reads a record; false where there is none, or one that is not understood.
+// LookupCollectives reads the record of a device and a number of ranks. It returns false if there is no valid one.
 func LookupCollectives(s *cache.Store, device string, ranks int) (Collectives, bool) {
 	t, ok := s.Tuning(collectivesKey(device, ranks))
 	var choice collectivesChoice

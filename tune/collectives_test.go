@@ -10,7 +10,8 @@ import (
 	"pwc/tune"
 )
 
-// TestCollectives: a record is found for its device and ranks alone, and a later one takes its place.
+// TestCollectives: a record is found only for its device and ranks, a later one replaces it, and an invalid one is not
+// found.
 func TestCollectives(t *testing.T) {
 	s := cache.New(cache.Options{Dir: t.TempDir()})
 	want := tune.Collectives{Device: "NVIDIA H100", Ranks: 2, Version: 22809, NCCLBytes: 64 << 20, Peer: 230 * time.Microsecond, Best: 210 * time.Microsecond}

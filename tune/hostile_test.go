@@ -12,9 +12,9 @@ import (
 	"pwc/runtime/cuda/cublaslt"
 )
 
-// TestRunOfEmptyWay measures products of which the way without the library has no
-// steps, which is a valid program that no compiler makes: an error is all that it
-// may cause.
+// TestRunOfEmptyWay measures GEMMs whose variant without the library has no steps. Such
+// a program is valid, although no compiler produces it. Run must not panic: it returns an
+// error or a result.
 func TestRunOfEmptyWay(t *testing.T) {
 	if bits.UintSize < 64 {
 		t.Skip("addresses of a GPU take 64 bits")

@@ -61,11 +61,11 @@ func (m *meter) close() error {
 	return errors.Join(errs...)
 }
 
-// take returns the memory that was unused for the longest time.
+// take returns the part of memory that was unused for the longest time.
 func (m *meter) take(bytes int64) (device.Buffer, error) {
 	at := (m.used + 511) &^ 511
 	if bytes > m.memory.Size() {
-		return device.Buffer{}, fmt.Errorf("%d bytes for one operand, of %d that measurements have", bytes, m.memory.Size())
+		return device.Buffer{}, fmt.Errorf("an operand of %d bytes does not fit into the %d bytes for measurements: raise Options.Memory", bytes, m.memory.Size())
 	}
 	if at+bytes > m.memory.Size() {
 		at = 0
@@ -74,16 +74,15 @@ func (m *meter) take(bytes int64) (device.Buffer, error) {
 	return device.Buffer{Memory: m.memory, Offset: at, Size: bytes}, nil
 }
 
-// Parameters of a measurement: one graph has launches with different operands, so many that they
-// read coldBytes, but at most launches. The result is the least time of several runs after a
-// first one.
+// Parameters of a measurement. One graph has several launches with different operands. The result is the
+// least time of several runs.
 const (
-	coldBytes = 512 << 20
-	launches  = 24
-	runs      = 4
+	coldBytes = 512 << 20 // a graph has as many launches as read these bytes of operands,
+	launches  = 24        // but at most so many
+	runs      = 4         // timed, after one that is not
 )
 
-// time returns the time of a launch of the program.
+// time returns the time of one launch of the program, on cold operands.
 func (m *meter) time(p *program.Program, symbols []int64) (d time.Duration, err error) {
 	x, err := m.dev.Load(p, nil)
 	if err != nil {
@@ -127,7 +126,7 @@ func (m *meter) time(p *program.Program, symbols []int64) (d time.Duration, err 
 	return d / time.Duration(len(bound)), nil
 }
 
-// bind binds a program to several parts of cold memory.
+// bind returns launches of a program, each bound to other parts of the memory.
 func (m *meter) bind(x device.Executable, symbols []int64) ([]device.BoundLaunch, error) {
 	p := x.Program()
 	env, err := device.Env(p, symbols, m.dev.Info().Properties)
@@ -191,8 +190,8 @@ func (m *meter) replay(g device.Graph) (d time.Duration, err error) {
 	return m.dev.Elapsed(events[0], events[1])
 }
 
-// alone returns a program of only some steps of p, in order. Buffers that they do not use get no
-// memory.
+// alone returns a program with only the given steps of p, in order. Buffers that they do not use have
+// size 0.
 func alone(p *program.Program, steps []program.Step) *program.Program {
 	out := *p
 	out.Steps = steps

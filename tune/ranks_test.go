@@ -6,7 +6,7 @@ import (
 	"pwc/program"
 )
 
-// TestMeetsRanks: routines of collectives and kernels that compute an all_reduce themselves meet other ranks.
+// TestMeetsRanks: collective routines and kernels that compute an all_reduce themselves wait for other ranks.
 func TestMeetsRanks(t *testing.T) {
 	for _, c := range []struct {
 		step program.Step

@@ -88,19 +88,19 @@ func (r records) Lookup(k cublaslt.Key) (cublaslt.Choice, bool) {
 	return c, true
 }
 
-// product is a GEMM with a library variant, and the variants around it.
+// product is a GEMM that the library can compute, with its step and variants.
 type product struct {
 	job     piecewise.Sized
 	step    int
-	variant int // the variant with the routine
-	own     int // the variant without it
+	variant int // the variant that calls the library for this GEMM
+	own     int // the variant without library calls
 	key     cublaslt.Key
 	call    *device.ResolvedStep
 }
 
-// Run measures every distinct GEMM that a library routine can compute, chooses a variant, stores
-// the choice, and makes the library use it for later plans. If a record could not be stored, Run
-// measures the rest and returns the error at the end.
+// Run measures every distinct GEMM that the library can compute, chooses an algorithm of the library or
+// the program's own kernel, stores the choice, and makes the library use it for later plans. If a record
+// cannot be stored, Run measures the rest and returns the error at the end.
 func Run(ctx context.Context, programs []piecewise.Sized, o Options) ([]Result, error) {
 	out, kept, err := o.run(ctx, programs, func(cublaslt.Key) bool { return true })
 	if err = errors.Join(err, kept); err != nil {
@@ -109,7 +109,7 @@ func Run(ctx context.Context, programs []piecewise.Sized, o Options) ([]Result, 
 	return out, nil
 }
 
-// Warmup returns a piecewise.Options.Compile.Tune for processes that may measure when they start.
+// Warmup returns a function for piecewise.Options.Compile.Tune, for processes that measure when they start.
 // It makes the library use the records of the store, and measures GEMMs without a record. The
 // next start finds the new records. If a record cannot be stored, Warmup logs that and uses it.
 // Backends may share the function: it measures each GEMM once.
@@ -188,8 +188,8 @@ func products(programs []piecewise.Sized, o *Options) ([]product, error) {
 	return out, nil
 }
 
-// productsOf returns the GEMMs of a step that a library can compute for these sizes: those with a
-// variant that calls the library only for that GEMM.
+// productsOf returns the GEMMs of a step that the library can compute for these sizes: those for which a
+// variant calls the library once, for this GEMM only.
 func productsOf(j piecewise.Sized, step int, env program.Env, o *Options) ([]product, error) {
 	var out []product
 	own := -1
@@ -253,7 +253,7 @@ func (o *Options) measure(ctx context.Context, m *meter, list []product) (out []
 	return out, kept, nil
 }
 
-// one measures a GEMM and makes the library use the choice.
+// one measures a GEMM, and makes the library use the fastest choice.
 func (o *Options) one(m *meter, p *product) (*Result, error) {
 	r := &Result{Key: p.key}
 	ways := p.job.Program.Steps[p.step].Variants
@@ -297,8 +297,8 @@ func (o *Options) one(m *meter, p *product) (*Result, error) {
 	return r, o.Library.Choose(p.call.Tensors, p.call.Values, r.Choice)
 }
 
-// beside returns the steps before and after a GEMM's step, if the program has them. One that meets other ranks is
-// left out: they do not measure at the same time.
+// beside returns the steps before and after a GEMM's step, if the program has them. It leaves out steps that wait for
+// other ranks, because other ranks do not measure at the same time.
 func (o *Options) beside(p *product) (before, after []program.Step, err error) {
 	env, err := device.Env(p.job.Program, p.job.Symbols, o.Device.Info().Properties)
 	if err != nil {
@@ -326,7 +326,7 @@ func meetsRanks(s *program.Step) bool {
 		slices.ContainsFunc(s.Launch.Attrs, func(a program.Attr) bool { return a.Name == program.LaunchPeers })
 }
 
-// keep stores a result.
+// keep stores the record of a result.
 func (o *Options) keep(ctx context.Context, r *Result) error {
 	if o.Store == nil {
 		return nil

@@ -17,15 +17,15 @@ import (
 	"pwc/runtime/device"
 )
 
-// kernel is a kernel that any GPU takes: it does nothing.
+// kernel is a kernel for any GPU. It does nothing.
 const kernel = `.version 7.0
 .target sm_50
 .address_size 64
 .visible .entry own(.param .u64 a, .param .u64 b, .param .u64 c) { ret; }
 `
 
-// productProgram multiplies rows of 256 by two matrices; the program's own kernel for
-// it does nothing, so it is the fastest.
+// productProgram returns a program with two GEMMs, with a depth of 256 and 512 and 128
+// columns. Its own kernel does nothing, so it is faster than the library.
 func productProgram(t testing.TB, target string) *program.Program {
 	t.Helper()
 	own, err := program.CUDAKernel("own", nil, []byte(kernel))
@@ -61,8 +61,8 @@ func productProgram(t testing.TB, target string) *program.Program {
 	return p
 }
 
-// TestAlone holds that the program of a step's ways is valid and touches nothing
-// else.
+// TestAlone: a program of one variant of a step is valid, has memory only for that step, and
+// the original program does not change.
 func TestAlone(t *testing.T) {
 	p := productProgram(t, "cuda:sm_90")
 	if err := p.Validate(); err != nil {
@@ -105,7 +105,7 @@ func TestAlone(t *testing.T) {
 	}
 }
 
-// TestRecords keeps choices in a store and finds them.
+// TestRecords stores choices and looks them up.
 func TestRecords(t *testing.T) {
 	s := cache.New(cache.Options{Dir: t.TempDir()})
 	key := cublaslt.Key{GPU: "NVIDIA H200", Version: 130100, Product: "32 x 64 x 128"}
@@ -130,12 +130,12 @@ func TestRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, ok := Records(s).Lookup(other); ok {
-		t.Error("a record that says nothing")
+		t.Error("a record whose choice is not JSON")
 	}
 }
 
-// TestRunOnGPU measures products, of which the program's own kernel does nothing and
-// wins, and then without it: the records are followed by another library.
+// TestRunOnGPU measures GEMMs on a GPU. The program's own kernel, which does nothing, is
+// chosen for all of them.
 func TestRunOnGPU(t *testing.T) {
 	skip := t.Skip
 	if os.Getenv("PWC_REQUIRE_GPU") != "" {
@@ -167,7 +167,7 @@ func TestRunOnGPU(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(found) != 4 || strings.Join(told, ", ") != "0 of 4, 1 of 4, 2 of 4, 3 of 4" {
-		t.Errorf("%d products, told %q", len(found), told)
+		t.Errorf("%d GEMMs, progress %q", len(found), told)
 	}
 	for _, r := range found {
 		if !r.Choice.Own || r.Own <= 0 || r.Heuristic <= r.Own || r.Best > r.Heuristic || r.Tried < 1 || r.Kernel != "own" {
@@ -181,6 +181,6 @@ func TestRunOnGPU(t *testing.T) {
 	canceled, cancel := context.WithCancel(context.Background())
 	cancel()
 	if _, err := Run(canceled, jobs, o); err == nil {
-		t.Error("it went on after it was canceled")
+		t.Error("Run with a canceled context returned no error")
 	}
 }

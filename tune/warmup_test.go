@@ -26,7 +26,7 @@ import (
 	"pwc/safetensors"
 )
 
-// productModule has sums of so many elements.
+// productModule is a module with one GEMM; the format argument is its depth.
 const productModule = `pwc 1
 module "product" {
   sym N in [1, 96] batch
@@ -38,9 +38,8 @@ module "product" {
 }
 `
 
-// server starts as a process that serves does: on a driver without a GPU, and with a
-// library whose second algorithm takes less time than the first, which takes less
-// than a kernel.
+// server starts backends as serving processes do, on the fake driver, with a library whose
+// second algorithm takes less time than the first, which takes less than a kernel.
 type server struct {
 	testing.TB
 	module   *ir.Module
@@ -54,7 +53,7 @@ func newServer(t testing.TB, depth int) *server {
 	return serverOf(t, fmt.Appendf(nil, productModule, depth), depth)
 }
 
-// serverOf is a server of a module with such a weight.
+// serverOf returns a server of a module with one weight "w" of 512 rows.
 func serverOf(t testing.TB, text []byte, depth int) *server {
 	t.Helper()
 	if bits.UintSize < 64 {
@@ -71,7 +70,7 @@ func serverOf(t testing.TB, text []byte, depth int) *server {
 	backend, err := compilecuda.New("cuda:sm_90", compiler)
 	must(t, err)
 	o := piecewise.Options{Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: backend}, Store: pieces.NewMemoryStore()}, Capture: piecewise.CaptureOptions{Sizes: []int64{8, 80, 96}, Mode: piecewise.Piecewise}}
-	// Compiled once without a device, so that the driver can be told of all kernels.
+	// Compile once without a device, because the fake driver needs the list of all kernels.
 	_, err = piecewise.New(context.Background(), m, o)
 	must(t, err)
 	return &server{t, m, w, o, compiler.Kernels()}
@@ -84,9 +83,9 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// start makes, loads and warms up a backend and captures its sizes; tuned, with
-// records in the store. It returns its counters, the algorithms that ran from the
-// warm-up on, and how often the library was asked for algorithms.
+// start creates, loads and warms up a backend, and captures its sizes. With tuned it measures
+// GEMMs without a record first. It returns the backend's counters, the algorithms that ran from
+// the warm-up on, and how often the library was asked for algorithms.
 func (s *server) start(ctx context.Context, tuned *Options) (stats piecewise.Stats, ran []uint64, asked int, err error) {
 	s.Helper()
 	drv := fake.New(fake.Options{Version: 12020, Schedule: fake.Eager, Kernels: s.kernels})
@@ -112,7 +111,7 @@ func (s *server) start(ctx context.Context, tuned *Options) (stats piecewise.Sta
 	if err != nil {
 		return stats, nil, f.Asked, err
 	}
-	// A runner makes its backend anew until it knows how much memory is left.
+	// A runner creates its backend again when it knows how much memory is left.
 	asks := f.Asked
 	again, err := piecewise.New(ctx, s.module, o)
 	must(s, err)
@@ -130,9 +129,9 @@ func (s *server) start(ctx context.Context, tuned *Options) (stats piecewise.Sta
 	return stats, slices.Compact(f.Ran), f.Asked, nil
 }
 
-// TestWarmup starts a server that is allowed to measure: what it measures is what the
-// warm-up plans, runs and captures, nothing is untuned any more, and the next start
-// finds the records and measures nothing.
+// TestWarmup starts a server that measures. Its warm-up and captures use the measured
+// algorithms, no library call is untuned, and the next start finds the records and measures
+// nothing.
 func TestWarmup(t *testing.T) {
 	s := newServer(t, 256)
 	ctx := context.Background()
@@ -148,7 +147,7 @@ func TestWarmup(t *testing.T) {
 		told = nil
 		after, ran, asked, err := s.start(ctx, o)
 		must(t, err)
-		// Measured, the library serves 8 rows too, which it does not unasked.
+		// After measuring, the library serves 8 rows, too, which it does not by default.
 		if after.LibraryCalls != 3 || after.LibraryUntuned != 0 || !slices.Equal(ran, []uint64{2}) {
 			t.Errorf("first: %v: %d calls, %d untuned, algorithms %v", first, after.LibraryCalls, after.LibraryUntuned, ran)
 		}
@@ -159,7 +158,7 @@ func TestWarmup(t *testing.T) {
 			t.Errorf("%d records, %v", len(have), err)
 		}
 	}
-	// A store that keeps nothing is said, and measurements are followed all the same.
+	// If records cannot be stored, Warmup logs it once and uses the measurements.
 	var log bytes.Buffer
 	file := filepath.Join(t.TempDir(), "file")
 	must(t, safetensors.Write(file, nil, nil))
@@ -185,8 +184,8 @@ func TestWarmup(t *testing.T) {
 	}
 }
 
-// TestWarmupBesideOwn starts it where kernels for the GPU's architecture alone are there
-// for the larger sizes: unasked they serve these, and what is measured decides all the same.
+// TestWarmupBesideOwn starts a server with arch-specific kernels for the larger sizes. By default
+// they serve these sizes; after measuring, the faster library does.
 func TestWarmupBesideOwn(t *testing.T) {
 	s := newServer(t, 2048)
 	for _, c := range []struct {
@@ -201,8 +200,8 @@ func TestWarmupBesideOwn(t *testing.T) {
 	}
 }
 
-// TestWarmupOfParts starts it with products that differ in where their operands start
-// alone, which have one record: what is measured of one is followed by all.
+// TestWarmupOfParts starts a server with GEMMs that differ only in the offsets of their operands.
+// They share a record, so the measurement of one is used for all.
 func TestWarmupOfParts(t *testing.T) {
 	s := serverOf(t, []byte(`pwc 1
 module "parts" {
