@@ -23,14 +23,14 @@ import (
 	"pwc/runtime/device"
 )
 
-// ranks are devices of a group that runs programs.
+// ranks has the devices of a group, one for each rank.
 type ranks struct {
 	rigs   []*rig
 	groups []*collective.Group
 	counts collectivecuda.Counts
 }
 
-// openRanks opens so many GPUs, or emulated ones, as a group named tp.
+// openRanks opens n GPUs, or emulated ones, as a group named tp.
 func openRanks(t *testing.T, n int, timeout time.Duration) *ranks {
 	t.Helper()
 	devices := cudatest.Several(t, n, fake.Options{})
@@ -64,7 +64,7 @@ func (x *ranks) each(f func(rank int) error) error {
 	return errors.Join(errs...)
 }
 
-// run returns the outcome of a program on each rank.
+// run runs a program on all ranks and returns the outcome of each.
 func (x *ranks) run(t *testing.T, p *program.Program, m *ir.Module, inputs []*oracle.Inputs) ([]*testkit.Outcome, error) {
 	out := make([]*testkit.Outcome, len(x.rigs))
 	return out, x.each(func(rank int) (err error) {
@@ -75,7 +75,7 @@ func (x *ranks) run(t *testing.T, p *program.Program, m *ir.Module, inputs []*or
 	})
 }
 
-// routines returns how many collectives of a program the routines of a device compute for the inputs.
+// routines returns the number of collectives that a program calls as library routines for the inputs.
 func (x *ranks) routines(p *program.Program, in *oracle.Inputs) (int, error) {
 	var symbols []int64
 	for _, s := range p.Symbols {
@@ -94,8 +94,9 @@ func (x *ranks) routines(p *program.Program, in *oracle.Inputs) (int, error) {
 	return n, nil
 }
 
-// hold compiles a module with the pass allreduce and without, runs both on all ranks, and compares
-// them bit by bit, and the ranks. It returns how many collectives the pass took from the routines.
+// hold compiles a module with and without the pass allreduce, runs both programs on all ranks, and
+// compares the results of all ranks bit by bit. It returns the number of collectives that the pass fused
+// into kernels.
 func (x *ranks) hold(t *testing.T, m *ir.Module, inputs []*oracle.Inputs) (fused int, err error) {
 	var want []*testkit.Outcome
 	for _, o := range []compile.Options{{Disable: []string{"allreduce"}}, {}} {
@@ -127,7 +128,7 @@ func (x *ranks) hold(t *testing.T, m *ir.Module, inputs []*oracle.Inputs) (fused
 	return -fused, nil
 }
 
-// drawRanks draws the inputs of all ranks, which have the last parameter in common.
+// drawRanks draws the inputs of all ranks. They have the same weights and the same last parameter.
 func drawRanks(r *rand.Rand, m *ir.Module, n int, symbols map[string]int64) ([]*oracle.Inputs, error) {
 	shared, err := oracle.Draw(r, m, symbols, normal)
 	if err != nil {
@@ -162,8 +163,8 @@ module "m" {
 }`))
 }
 
-// TestDeviceAllReduceLostRank: a kernel that waits for a rank that does not come ends, and all ranks get an
-// error that names it.
+// TestDeviceAllReduceLostRank: a kernel that waits for a rank that never arrives ends after the timeout, and
+// all ranks get an error that names the rank.
 func TestDeviceAllReduceLostRank(t *testing.T) {
 	x := openRanks(t, 2, 50*time.Millisecond)
 	m := reducedNorm(t, 2, dtype.F32, 64, "rms_norm(%h, @w, eps=1e-5)")
@@ -186,7 +187,7 @@ func TestDeviceAllReduceLostRank(t *testing.T) {
 	}
 }
 
-// TestDeviceAllReduceLateRank: without Options.Timeout a kernel waits for a rank that comes later.
+// TestDeviceAllReduceLateRank: without Options.Timeout a kernel waits for a rank that arrives later.
 func TestDeviceAllReduceLateRank(t *testing.T) {
 	x := openRanks(t, 2, 0)
 	m := reducedNorm(t, 2, dtype.F32, 64, "rms_norm(%h, @w, eps=1e-5)")
@@ -207,9 +208,9 @@ func TestDeviceAllReduceLateRank(t *testing.T) {
 	}
 }
 
-// TestDeviceAllReduce holds kernels that compute their all_reduce to the routine and the kernel behind it, bit
-// by bit: of few bytes (LL) and more (LL128), rows of a block, of a warp and of a thread, more
-// packets than a round has, more rows than blocks have receive buffers, and rows that end within a word.
+// TestDeviceAllReduce: kernels that compute their all_reduce have the same bits as the collective and a kernel
+// after it. The cases have few bytes (LL) and more (LL128), rows of a block, of a warp and of a thread, more
+// packets than a round has, more rows than there are receive buffers, and rows that end inside a word.
 func TestDeviceAllReduce(t *testing.T) {
 	const norm, residual, centered = "rms_norm(%s, @w, eps=1e-5)", "rms_norm(%h, @w, eps=1e-5)", "layer_norm(%s, @w, @w, eps=1e-5)"
 	cases := []struct {
@@ -217,7 +218,7 @@ func TestDeviceAllReduce(t *testing.T) {
 		dt      dtype.DType
 		columns int
 		op      string
-		rows    map[int64]int // how many all_reduces are fused for so many rows
+		rows    map[int64]int // the number of fused all_reduces, by number of rows
 	}{
 		{2, dtype.BF16, 4096, residual, map[int64]int{1: 1, 3: 1, 9: 1, 128: 1, 129: 0}},
 		{2, dtype.F32, 4104, residual, map[int64]int{2: 1, 5: 1}},
@@ -253,9 +254,8 @@ func TestDeviceAllReduce(t *testing.T) {
 	}
 }
 
-// randomReduced returns a random module of stages: each sums a parameter over the ranks, in one dtype or
-// another, and goes on with operations on elements and on rows. The last parameter is the same on
-// all ranks.
+// randomReduced returns a random module of stages, in a random dtype. Each stage sums a parameter over the
+// ranks, followed by elementwise and rowwise operations. The last parameter is the same on all ranks.
 func randomReduced(t *testing.T, r *rand.Rand, n int) *ir.Module {
 	t.Helper()
 	dt := []dtype.DType{dtype.F32, dtype.F16, dtype.BF16}[r.Intn(3)]
@@ -285,7 +285,7 @@ func randomReduced(t *testing.T, r *rand.Rand, n int) *ir.Module {
 		n, strings.Replace(shape, "N, ", "", 1), strings.Join(params, ", "), shape, types, strings.Join(body, "\n"), strings.Join(results, ", ")))
 }
 
-// TestDeviceRandomAllReduce compares random modules with the pass and without.
+// TestDeviceRandomAllReduce compares random modules with and without the pass allreduce.
 func TestDeviceRandomAllReduce(t *testing.T) {
 	x, all := openRanks(t, 2, time.Minute), 0
 	first := number(t, "PWC_RANDOM_SEED", 0)

@@ -8,8 +8,8 @@ import (
 	"pwc/ir"
 )
 
-// trainingAttention is attention at the shape of a decoder of 12 heads of 64 with 8 sequences
-// of 512 tokens: forward, and backward with the rows that it subtracts.
+// trainingAttention is the attention of a decoder with 12 heads of 64, for 8 sequences of 512
+// tokens: forward, and backward with the computation of delta.
 const trainingAttention = `pwc 1
 module "attention" {
   func @forward(%qkv: bf16[8, 512, 2304]) -> (bf16[8, 512, 12, 64], f32[8, 512, 12]) {
@@ -35,8 +35,8 @@ module "attention" {
 }
 `
 
-// BenchmarkTrainingAttentionOnGPU measures attention of training, many calls in one graph;
-// bench/attention_train.py measures PyTorch's at the same shape.
+// BenchmarkTrainingAttentionOnGPU measures attention for training, with many calls in one graph.
+// bench/attention_train.py measures PyTorch's attention at the same shape.
 func BenchmarkTrainingAttentionOnGPU(b *testing.B) {
 	g := openGPU(b)
 	m, err := ir.Parse("attention.ir", []byte(trainingAttention))

@@ -10,8 +10,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// attentionTolerance is what docs/ir.md says of attention, beside one rounding of the result:
-// f32 as everywhere; of narrow dtypes weights are rounded too.
+// attentionTolerance is the tolerance of attention: that of other ops in f32. In bf16 and f16 the weights
+// are rounded, too, and not only the result (docs/ir.md).
 func attentionTolerance(dt dtype.DType) float64 {
 	switch dt {
 	case dtype.F16:
@@ -22,8 +22,8 @@ func attentionTolerance(dt dtype.DType) float64 {
 	return 1e-5
 }
 
-// TestDeviceAttention: results and gradients are the interpreter's, on tensor cores and on CUDA
-// cores. An emulated GPU runs some of the cases.
+// TestDeviceAttention compares results and gradients with the interpreter, on tensor cores and on
+// CUDA cores. An emulated GPU runs some of the cases.
 func TestDeviceAttention(t *testing.T) {
 	g := openDevice(t)
 	r := rand.New(rand.NewSource(1))

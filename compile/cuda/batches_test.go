@@ -13,8 +13,8 @@ import (
 	"pwc/program"
 )
 
-// manyBatches is products of more matrices than a grid has blocks along its third
-// axis: so many of them, and as many as a symbol says.
+// manyBatches has GEMMs of more matrices than a grid has blocks along z: a constant number of
+// them, and a number that is a symbol.
 const manyBatches = `pwc 1
 module "batches" {
   sym N in [1, 100000] batch
@@ -36,8 +36,7 @@ func batchesModule(t testing.TB, dt dtype.DType) *ir.Module {
 	return m
 }
 
-// TestManyBatches pins that no grid is larger than a device takes, whatever the
-// number of batches.
+// TestManyBatches: grids are within the limits of devices for any number of batches.
 func TestManyBatches(t *testing.T) {
 	for _, dt := range []dtype.DType{dtype.F32, dtype.BF16} {
 		p, err := compile.Compile(context.Background(), batchesModule(t, dt), compile.Shape{}, newRecorder(t, "cuda:sm_90"), compile.Options{})
@@ -48,8 +47,7 @@ func TestManyBatches(t *testing.T) {
 	}
 }
 
-// gridsFit holds the grids that a program launches for these sizes to what a device
-// takes.
+// gridsFit checks that the grids of a program are within the limits of devices, for these sizes.
 func gridsFit(t *testing.T, p *program.Program, symbols map[string]int64) {
 	t.Helper()
 	env := func(name string) (int64, bool) { v, ok := symbols[name]; return v, ok }
@@ -69,8 +67,8 @@ func gridsFit(t *testing.T, p *program.Program, symbols map[string]int64) {
 	}
 }
 
-// manyRows is products of more rows than a grid has tiles along its second axis, of
-// one matrix, a few, and as many as its third does not hold either.
+// manyRows has GEMMs of more rows than a grid has tiles along y: of one matrix, of three, and of more
+// matrices than a grid has blocks along z.
 const manyRows = `pwc 1
 module "rows" {
   sym N in [1, 20000000] batch
@@ -94,8 +92,7 @@ func manyRowsModule(t testing.TB) *ir.Module {
 	return m
 }
 
-// TestManyRows pins that no grid is larger than a device takes, whatever the number of
-// rows.
+// TestManyRows: grids are within the limits of devices for any number of rows.
 func TestManyRows(t *testing.T) {
 	p, err := compile.Compile(context.Background(), manyRowsModule(t), compile.Shape{}, newRecorder(t, "cuda:sm_90"), compile.Options{})
 	if err != nil {
@@ -105,7 +102,7 @@ func TestManyRows(t *testing.T) {
 	gridsFit(t, p, map[string]int64{"N": 5000, "M": 70000})
 }
 
-// TestDeviceManyRows runs their kernels.
+// TestDeviceManyRows runs the kernels of manyRows, with few rows.
 func TestDeviceManyRows(t *testing.T) {
 	g := openDevice(t)
 	m := manyRowsModule(t)
@@ -120,7 +117,7 @@ func TestDeviceManyRows(t *testing.T) {
 	}
 }
 
-// TestDeviceManyBatches runs them.
+// TestDeviceManyBatches runs the kernels of manyBatches.
 func TestDeviceManyBatches(t *testing.T) {
 	g := openGPU(t)
 	for _, dt := range []dtype.DType{dtype.F32, dtype.BF16} {

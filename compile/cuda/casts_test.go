@@ -9,8 +9,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// TestDeviceIntegerCasts holds casts of integers to 16-bit floats to numbers found by
-// hand: they round once.
+// TestDeviceIntegerCasts: casts of integers to 16-bit floats round once. The expected numbers
+// were found by hand.
 func TestDeviceIntegerCasts(t *testing.T) {
 	g := openDevice(t)
 	for _, from := range dtype.All() {

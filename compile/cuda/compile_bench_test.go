@@ -7,8 +7,8 @@ import (
 	"pwc/compile"
 )
 
-// BenchmarkSources measures what the backend does for the pieces of Llama-3.1-8B without the
-// compiler: passes, fusion, and the text of all variants.
+// BenchmarkSources measures the compilation of the pieces of Llama-3.1-8B without NVRTC: passes,
+// fusion, and the text of all variants.
 func BenchmarkSources(b *testing.B) {
 	modules := pieces(b, shape8B)
 	b.ReportAllocs()

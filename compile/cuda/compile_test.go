@@ -23,7 +23,7 @@ import (
 	"pwc/split"
 )
 
-// recorder is a backend that makes sources and compiles nothing.
+// recorder is a backend that records sources. Its compiler does not compile them.
 type recorder struct {
 	*cuda.Backend
 	order []string // the sources in the order of the programs' kernels
@@ -60,11 +60,11 @@ func (r *recorder) record(m *ir.Module, s compile.Shape) error {
 	return p.Validate()
 }
 
-// few is how many sources of a test are compiled, spread over all of them, unless
-// PWC_NVRTC_ALL=1 asks for every one.
+// few is the largest number of sources that a test compiles, spread over all of them, unless
+// PWC_NVRTC_ALL=1 is set.
 const few = 8
 
-// compileAll compiles the sources that were recorded.
+// compileAll compiles the recorded sources, or few of them.
 func (r *recorder) compileAll(t *testing.T, l *library, arch string) {
 	t.Helper()
 	step := 1
@@ -93,7 +93,7 @@ func (r *recorder) compileAll(t *testing.T, l *library, arch string) {
 
 var archs = []string{"sm_80", "sm_90"}
 
-// number returns a number from the environment.
+// number returns the value of an environment variable, or otherwise if it is not set.
 func number(t testing.TB, name string, otherwise int) int {
 	s := os.Getenv(name)
 	if s == "" {
@@ -132,8 +132,8 @@ func TestCompileModules(t *testing.T) {
 	}
 }
 
-// TestCompileRandomModules does so for random modules: as many as
-// PWC_RANDOM_MODULES says, from seed PWC_RANDOM_SEED on.
+// TestCompileRandomModules compiles the kernels of random modules. PWC_RANDOM_MODULES is their
+// number for each architecture, PWC_RANDOM_SEED the first seed.
 func TestCompileRandomModules(t *testing.T) {
 	l := open(t)
 	first := number(t, "PWC_RANDOM_SEED", 0)
@@ -150,7 +150,7 @@ func TestCompileRandomModules(t *testing.T) {
 	}
 }
 
-// pieces returns the distinct pieces of a model of that config.
+// pieces returns the distinct pieces of a model with the given config.
 func pieces(t testing.TB, config string) []*ir.Module {
 	t.Helper()
 	m, err := hf.Builtin().Import([]byte(config), hf.Options{Context: 8192})
@@ -178,13 +178,13 @@ func pieces(t testing.TB, config string) []*ir.Module {
 // the middle and the last.
 const shape8B = `{"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":4096,"intermediate_size":14336,"num_hidden_layers":3,"num_attention_heads":32,"num_key_value_heads":8,"vocab_size":128256,"rms_norm_eps":1e-5,"rope_theta":500000.0,"max_position_embeddings":8192,"torch_dtype":"bfloat16","hidden_act":"silu","tie_word_embeddings":false,"head_dim":128}`
 
-// shape1B is that of Llama-3.2-1B.
+// shape1B is the config of Llama-3.2-1B with three layers.
 const shape1B = `{"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":2048,"intermediate_size":8192,"num_hidden_layers":3,"num_attention_heads":32,"num_key_value_heads":8,"vocab_size":128256,"rms_norm_eps":1e-5,"rope_theta":500000.0,"max_position_embeddings":8192,"torch_dtype":"bfloat16","hidden_act":"silu","tie_word_embeddings":false,"head_dim":64}`
 
-// shapeToy is that of a model that is next to nothing.
+// shapeToy is the config of a very small model.
 const shapeToy = `{"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":256,"intermediate_size":512,"num_hidden_layers":3,"num_attention_heads":4,"num_key_value_heads":4,"vocab_size":1024,"rms_norm_eps":1e-5,"rope_theta":500000.0,"max_position_embeddings":8192,"torch_dtype":"bfloat16","hidden_act":"silu","tie_word_embeddings":false}`
 
-// TestCompile8B compiles all variants of the kernels of Llama-3.1-8B.
+// TestCompile8B compiles kernels of Llama-3.1-8B: all variants with PWC_NVRTC_ALL=1.
 func TestCompile8B(t *testing.T) {
 	l := open(t)
 	r := newRecorder(t, "cuda:sm_90")
@@ -225,8 +225,8 @@ func TestCompileCheckpoints(t *testing.T) {
 	r.compileAll(t, l, "sm_80")
 }
 
-// TestCompileLongRows compiles rows that several blocks share, and such rows
-// where there are no clusters.
+// TestCompileLongRows compiles kernels for rows that a cluster shares, and for the same rows on
+// a GPU without clusters.
 func TestCompileLongRows(t *testing.T) {
 	lib := open(t)
 	for _, target := range []string{"cuda:sm_80", "cuda:sm_90"} {
@@ -242,8 +242,8 @@ func TestCompileLongRows(t *testing.T) {
 	}
 }
 
-// TestTiledShareSources: kernels for any number of rows do not know the extents, so that products alike but for these
-// are compiled once. Those for few rows do: they gain by it.
+// TestTiledShareSources: tiled GEMMs have extents as parameters, so GEMMs that differ only in extents share a source.
+// Kernels for few rows have extents as constants, which makes them faster.
 func TestTiledShareSources(t *testing.T) {
 	r := newRecorder(t, "cuda:sm_90")
 	for _, m := range pieces(t, shape8B) {

@@ -19,7 +19,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// fakeCompiler gives back the source, as PTX after a word of its own, and counts.
+// fakeCompiler returns the source as the cubin, and "PTX of " with the source as the PTX. It records
+// its calls.
 type fakeCompiler struct {
 	mu       sync.Mutex
 	calls    []string
@@ -54,8 +55,8 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// TestLower pins what is asked of the compiler, that equal sources are compiled
-// once, and that a kernel has both images of its compilation.
+// TestLower: every kernel is compiled for the target, equal sources are compiled once, and a
+// kernel has the cubin and the PTX of its compilation.
 func TestLower(t *testing.T) {
 	m := productModule(t, dtype.BF16, dtype.BF16, 256, 128)
 	f := &fakeCompiler{}
@@ -80,7 +81,7 @@ func TestLower(t *testing.T) {
 		}
 	}
 	step := first.Steps[0]
-	var asked []string // each kernel, of those that were compiled
+	var asked []string // the names of the compiled kernels
 	for _, c := range f.calls {
 		names, arch, _ := strings.Cut(c, ".cu ")
 		if asked = append(asked, strings.Split(names, "+")...); arch != "sm_90a" {
@@ -96,7 +97,7 @@ func TestLower(t *testing.T) {
 			t.Errorf("kernel %s: format %d, or an image without it (%v)", k.Name, k.Format, err)
 		}
 		if !slices.Contains(asked, k.Name) {
-			t.Errorf("kernel %d: %s was not asked for: %q", i, k.Name, f.calls)
+			t.Errorf("kernel %d: %s was not compiled: %q", i, k.Name, f.calls)
 		}
 	}
 	f.fail = errors.New("no such instruction")
@@ -106,8 +107,8 @@ func TestLower(t *testing.T) {
 	}
 }
 
-// TestVariants pins that the kernels of a product cover every number of rows,
-// each once, and that those which the range rules out are not made.
+// TestVariants: the kernels of a GEMM cover every number of rows once, and kernels for numbers of
+// rows outside of the range are not generated.
 func TestVariants(t *testing.T) {
 	m := productModule(t, dtype.BF16, dtype.BF16, 4096, 4096)
 	for _, iv := range []dim.Interval{{Lo: 1, Hi: 8192}, {Lo: 1, Hi: 1}, {Lo: 2, Hi: 64}, {Lo: 20, Hi: 20}, {Lo: 12, Hi: 100}, {Lo: 257, Hi: 8192}} {
@@ -125,7 +126,7 @@ func TestVariants(t *testing.T) {
 			next = v.Guard.Hi + 1
 		}
 		if next > iv.Hi {
-			t.Errorf("%v: the last kernel is for nothing", iv)
+			t.Errorf("%v: the last kernel serves no number of rows", iv)
 		}
 		if iv.Lo == iv.Hi && len(variants) > 1 {
 			t.Errorf("%v: %d kernels for one size", iv, len(variants))
@@ -133,8 +134,8 @@ func TestVariants(t *testing.T) {
 	}
 }
 
-// TestClusters pins that only architectures that have clusters use them, and
-// that grids are whole clusters.
+// TestClusters: only architectures with clusters use clusters and PDL, and grids are multiples of
+// the cluster size.
 func TestClusters(t *testing.T) {
 	for target, want := range map[string]bool{"cuda:sm_80": false, "cuda:sm_89": false, "cuda:sm_90": true, "cuda:sm_100": true} {
 		r := newRecorder(t, target)
@@ -167,9 +168,8 @@ func TestClusters(t *testing.T) {
 	}
 }
 
-// TestLongRowsAreCached pins that a row which is read again is read from memory once:
-// what registers cannot keep is in shared memory, where there is enough of it for
-// two blocks.
+// TestLongRowsAreCached: a row that several phases read is loaded from memory once. Vectors that do
+// not fit into registers are in shared memory, if there is enough of it for two blocks.
 func TestLongRowsAreCached(t *testing.T) {
 	m, err := ir.Parse("kept.ir", []byte(`pwc 1
 module "kept" {
@@ -205,8 +205,8 @@ module "kept" {
 	}
 }
 
-// TestOps holds the code generator complete against the op table: it has an expression
-// for every op on elements and every dtype that the op takes.
+// TestOps: the code generator has an expression for every elementwise op and every dtype that the
+// op supports.
 func TestOps(t *testing.T) {
 	b, err := cuda.New("cuda:sm_90", &fakeCompiler{})
 	if err != nil {
@@ -225,7 +225,7 @@ func TestOps(t *testing.T) {
 	}
 }
 
-// TestNames pins that entries are names of C, whatever kernels are called.
+// TestNames: names of entries are valid in C for any name of a kernel.
 func TestNames(t *testing.T) {
 	r := newRecorder(t, "cuda:sm_90")
 	for name, want := range map[string]string{"add": "k_add", "my::op.v2": "k_my__op_v2", "é": "k___"} {
@@ -241,8 +241,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestIndexWidth pins that 64-bit indices are used where the range asks for
-// them, and only there.
+// TestIndexWidth: indices are 64-bit only if the range needs it.
 func TestIndexWidth(t *testing.T) {
 	for hi, wide := range map[int64]bool{8192: false, 500_000: false, 524_288: true, 1 << 40: true} {
 		b := ir.NewBuilder("wide")
@@ -264,7 +263,7 @@ func TestIndexWidth(t *testing.T) {
 	}
 }
 
-// TestSameEverywhere pins that sources do not depend on the order of maps.
+// TestSameEverywhere: sources do not depend on the iteration order of Go maps.
 func TestSameEverywhere(t *testing.T) {
 	var first []string
 	for range 3 {
@@ -283,7 +282,7 @@ func TestSameEverywhere(t *testing.T) {
 	}
 }
 
-// own returns the ways to run a step that call no library.
+// own returns the variants of a step that do not call a library.
 func own(s *program.Step) []program.Variant {
 	if s.Kind != program.StepChoice {
 		return []program.Variant{{Steps: []program.Step{*s}}}
@@ -293,8 +292,8 @@ func own(s *program.Step) []program.Variant {
 	})
 }
 
-// launches returns the names of the kernels that a program launches for so many
-// rows where there is no library.
+// launches returns the names of the kernels that a program launches for a number of rows on
+// compute capability 9.0 without a library.
 func launches(t *testing.T, p *program.Program, rows int64) []string {
 	t.Helper()
 	env := func(name string) (int64, bool) {
@@ -321,10 +320,10 @@ func launches(t *testing.T, p *program.Program, rows int64) []string {
 	return out
 }
 
-// TestLaunches pins what a layer of a decoder launches beside its attention: as
-// few kernels as there are products where the rows are few, and the three small
-// kernels between the last product and the attention, which turn the queries and
-// the keys and move the values, as one where they are many.
+// TestLaunches pins the number of launches of a decoder layer without attention. With one row there
+// is one launch for each GEMM. With many rows the three small kernels between the last GEMM and the
+// attention (RoPE of queries and keys, copy of values) are one launch. Without the passes there are
+// more.
 func TestLaunches(t *testing.T) {
 	r := newRecorder(t, "cuda:sm_90")
 	m := pieces(t, shape8B)[1] // from one attention to the next

@@ -35,7 +35,7 @@ type rig struct {
 	stream  device.Stream
 	nvrtc   *library
 	backend *cuda.Backend
-	bare    bool // results and scratch are not written before: for tools that see what is read of them
+	bare    bool // results and scratch are not filled first, so that tools report reads of uninitialized memory
 }
 
 // openGPU opens the GPU and NVRTC. Without a driver the test is skipped.
@@ -44,7 +44,7 @@ func openGPU(t testing.TB) *rig {
 	return newRig(t, cudatest.GPU(t))
 }
 
-// openDevice opens the GPU, or where there is none an emulated one, and NVRTC.
+// openDevice opens NVRTC and the GPU, or an emulated one if there is no GPU.
 func openDevice(t testing.TB) *rig {
 	t.Helper()
 	return newRig(t, cudatest.Open(t, fake.Options{}))
@@ -65,8 +65,7 @@ func newRig(t testing.TB, dev *cudatest.Opened) *rig {
 	return &rig{dev: dev.Device, slow: dev.Emulated, stream: s, nvrtc: nvrtc, backend: b}
 }
 
-// some returns what a test runs: on an emulated device every second one, from the
-// first on.
+// some returns all values, or every second one (from the first on) on an emulated device.
 func (g *rig) some(all ...int64) []int64 {
 	if !g.slow {
 		return all
@@ -78,8 +77,7 @@ func (g *rig) some(all ...int64) []int64 {
 	return out
 }
 
-// useLibrary has the GPU's products computed by cuBLASLt; without it the test is
-// skipped.
+// useLibrary makes the GPU compute GEMMs with cuBLASLt. If there is no cuBLASLt it skips the test.
 func (g *rig) useLibrary(t testing.TB) *cublaslt.Library {
 	t.Helper()
 	lib, err := cublaslt.Open(g.dev, cublaslt.Options{})
@@ -100,7 +98,7 @@ func (g *rig) useLibrary(t testing.TB) *cublaslt.Library {
 	return lib
 }
 
-// attentionOp is silly::attention on the GPU, by way of the host.
+// attentionOp implements silly::attention for the GPU: it computes it on the host.
 type attentionOp struct{ rig *rig }
 
 func (attentionOp) Signature() device.Signature {
@@ -131,13 +129,13 @@ func (o attentionOp) Launch(c *device.OpCall) error {
 	return c.Stream.CopyToDevice(c.Args[3].Buffer, call.Args[3].Bytes())
 }
 
-// run executes a program. Results and scratch start as garbage.
+// run executes a program. Unless g.bare is set, results and scratch are filled with garbage first.
 func (g *rig) run(p *program.Program, m *ir.Module, b *oracle.Inputs) (*testkit.Outcome, error) {
 	run := testkit.Runner{Device: g.dev, Stream: g.stream, Ops: device.OpSet{"silly::attention": attentionOp{g}}, Bare: g.bare}
 	return run.Run(p, m, b)
 }
 
-// check compiles and runs a module and holds it against the interpreter.
+// check compiles and runs a module and compares the results with the interpreter's.
 func (g *rig) check(m *ir.Module, s compile.Shape, b *oracle.Inputs, tolerance func(dtype.DType) float64) error {
 	p, err := compile.Compile(context.Background(), m, s, g.backend, compile.Options{})
 	if err != nil {
@@ -146,7 +144,7 @@ func (g *rig) check(m *ir.Module, s compile.Shape, b *oracle.Inputs, tolerance f
 	return g.hold(p, m, b, tolerance)
 }
 
-// hold runs a program of a module and holds it against the interpreter.
+// hold runs the program of a module and compares the results with the interpreter's.
 func (g *rig) hold(p *program.Program, m *ir.Module, b *oracle.Inputs, tolerance func(dtype.DType) float64) error {
 	got, err := g.run(p, m, b)
 	if err != nil {
@@ -217,9 +215,8 @@ func TestDeviceModules(t *testing.T) {
 	}
 }
 
-// TestDeviceRandomModules runs random modules: as many as PWC_RANDOM_MODULES
-// says, from seed PWC_RANDOM_SEED on, on a GPU every second one with products by the
-// library.
+// TestDeviceRandomModules runs random modules. PWC_RANDOM_MODULES is their number, PWC_RANDOM_SEED
+// the first seed. On a GPU the library computes GEMMs of every second module.
 func TestDeviceRandomModules(t *testing.T) {
 	rigs := []*rig{openDevice(t)}
 	if !rigs[0].slow {
@@ -263,8 +260,8 @@ func TestDeviceRandomModules(t *testing.T) {
 	}
 }
 
-// TestDeviceExactModules runs modules whose results must be the interpreter's to the
-// bit, on NaNs, the limits of integers, indices out of range and sizes of 0.
+// TestDeviceExactModules runs modules whose results must have the interpreter's bits, with NaNs,
+// the limits of integers, indices out of range and sizes of 0.
 func TestDeviceExactModules(t *testing.T) {
 	g := openDevice(t)
 	first := number(t, "PWC_RANDOM_SEED", 0)
@@ -297,10 +294,10 @@ func TestDeviceExactModules(t *testing.T) {
 	}
 }
 
-// odd draws elements that include those where rules differ.
+// odd draws elements, with special values among them.
 func odd(r *rand.Rand, dt dtype.DType) float64 { return irgen.Input(r, dt) }
 
-// normal draws elements as models have them.
+// normal draws normally distributed floats, and integers from 0 to 63.
 func normal(r *rand.Rand, dt dtype.DType) float64 {
 	if dt.Float() {
 		return r.NormFloat64()
@@ -308,7 +305,7 @@ func normal(r *rand.Rand, dt dtype.DType) float64 {
 	return math.Floor(r.Float64() * 64)
 }
 
-// productModule is y = x·wᵀ + r for sizes of a symbol.
+// productModule returns a module of y = x·wᵀ + r, with N in [1, 8192] rows.
 func productModule(t testing.TB, x, w dtype.DType, k, n int64) *ir.Module {
 	t.Helper()
 	b := ir.NewBuilder("product")
@@ -325,9 +322,8 @@ func productModule(t testing.TB, x, w dtype.DType, k, n int64) *ir.Module {
 	return m
 }
 
-// TestDeviceGEMMs runs products of every kind of kernel: each number of rows
-// around those where kernels change, odd numbers of columns, and depths that no
-// tile divides.
+// TestDeviceGEMMs runs GEMMs with every kind of kernel: numbers of rows on both sides of each at
+// which the kind changes, odd numbers of columns, and depths that are not multiples of a tile.
 func TestDeviceGEMMs(t *testing.T) {
 	g := openDevice(t)
 	bf16, f16, f32 := dtype.BF16, dtype.F16, dtype.F32
@@ -338,7 +334,7 @@ func TestDeviceGEMMs(t *testing.T) {
 		{bf16, bf16, 40, 25608}, {f16, f16, 72, 12808}, {bf16, bf16, 520, 4104}} {
 		m := productModule(t, c.x, c.w, c.k, c.n)
 		sizes := g.some(1, 2, 3, 4, 5, 8, 9, 16, 17, 31, 33, 64, 65, 130, 513)
-		if c.n > 4000 { // the interpreter takes its time
+		if c.n > 4000 { // the interpreter is slow
 			sizes = g.some(1, 7, 17, 33, 65, 257)
 		}
 		for _, n := range sizes {
@@ -353,8 +349,7 @@ func TestDeviceGEMMs(t *testing.T) {
 	}
 }
 
-// TestDeviceFaults runs a gather with indices out of range: they read zero and
-// are reported.
+// TestDeviceFaults: a gather with indices out of range returns zero for them and reports a fault.
 func TestDeviceFaults(t *testing.T) {
 	g := openDevice(t)
 	m, err := ir.Parse("faults.ir", []byte(`pwc 1
@@ -400,8 +395,8 @@ module "faults" {
 	}
 }
 
-// TestDeviceSlots runs a scatter: -1 writes nothing and is not reported, other positions
-// out of range are.
+// TestDeviceSlots: a scatter writes nothing for index -1 and reports no fault; it reports other
+// indices out of range.
 func TestDeviceSlots(t *testing.T) {
 	g := openDevice(t)
 	m, err := ir.Parse("slots.ir", []byte(`pwc 1
@@ -419,18 +414,18 @@ module "slots" {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for positions, want := range map[[4]int64]bool{{2, -1, 0, -1}: false, {-1, -1, -1, -1}: false, {2, -1, 3, 0}: true, {-2, 0, 1, 2}: true} {
-		for i, v := range positions {
+	for indices, want := range map[[4]int64]bool{{2, -1, 0, -1}: false, {-1, -1, -1, -1}: false, {2, -1, 3, 0}: true, {-2, 0, 1, 2}: true} {
+		for i, v := range indices {
 			b.Params[1].SetInt(i, v)
 		}
 		if err := g.checkFaults(m, b, want); err != nil {
-			t.Errorf("%v: %v", positions, err)
+			t.Errorf("%v: %v", indices, err)
 		}
 	}
 }
 
-// TestDeviceLongRows runs reductions and scans over rows that several blocks
-// share, of lengths that fill their threads exactly, nearly, and not at all.
+// TestDeviceLongRows runs reductions and scans over rows that the blocks of a cluster share, with
+// lengths that give every thread the same number of elements, nearly the same, or different ones.
 func TestDeviceLongRows(t *testing.T) {
 	g := openDevice(t)
 	for _, c := range g.some(16384, 16388, 17001, 128256, 40000, 200003) {
@@ -453,7 +448,7 @@ func TestDeviceLongRows(t *testing.T) {
 	}
 }
 
-// longRows is a module of reductions and scans over rows of so many columns.
+// longRows returns a module of reductions and scans over rows of the given number of columns.
 func longRows(t testing.TB, columns int64) *ir.Module {
 	t.Helper()
 	m, err := ir.Parse("long.ir", fmt.Appendf(nil, `pwc 1
@@ -475,8 +470,8 @@ module "long" {
 	return m
 }
 
-// TestDeviceThresholds sums up what is from thresholds on, which most threads of a row
-// have nothing of, among elements and thresholds that are no numbers.
+// TestDeviceThresholds sums the elements that reach a threshold, of which most threads of a row have
+// none. Some elements and thresholds are NaN or infinite.
 func TestDeviceThresholds(t *testing.T) {
 	g := openDevice(t)
 	m, err := ir.Parse("thresholds.ir", []byte(`pwc 1
@@ -522,8 +517,7 @@ module "thresholds" {
 	}
 }
 
-// TestDeviceWide adds 1 to more elements than 32 bits count, and looks at some
-// of them.
+// TestDeviceWide adds 1 to more than 2^32 elements, and checks some of them.
 func TestDeviceWide(t *testing.T) {
 	g := openGPU(t)
 	const rows, cols = 1<<20 + 1, 4096

@@ -17,10 +17,10 @@ import (
 	"pwc/program"
 )
 
-// TestDimsAreBounded holds the dims that kernels are given to what a device checks when
-// a launch is bound (program.LaunchDims): none is above the elements of the largest
-// buffer, but for those that are listed. A program that broke it would be refused, for
-// some sizes alone. Few are listed: a list of all would make the check say nothing.
+// TestDimsAreBounded: the dims of launches satisfy the check that a device makes when it binds
+// a launch (program.LaunchDims): they are at most the number of elements of the largest buffer,
+// except those in LaunchFree. Otherwise a device would refuse a program for some sizes. The test
+// also limits how many are in LaunchFree, because the device does not check these.
 func TestDimsAreBounded(t *testing.T) {
 	d := &dimsCheck{T: t, rnd: rand.New(rand.NewSource(1))}
 	for i := range 60 {
@@ -62,8 +62,8 @@ type dimsCheck struct {
 	dims, free int
 }
 
-// check compiles a module and looks at all its kernels' launches, for sizes at the ends
-// of their ranges and within.
+// check compiles a module and checks the launches of all its kernels, for sizes at the ends of
+// their ranges and inside.
 func (d *dimsCheck) check(m *ir.Module, arch string) {
 	d.Helper()
 	p, err := compile.Compile(context.Background(), m, compile.Shape{}, newRecorder(d.T, "cuda:"+arch), compile.Options{})

@@ -14,8 +14,8 @@ import (
 	"pwc/ir/dim"
 )
 
-// TestDeviceDraws holds random numbers of a GPU to the interpreter's bits, compiled
-// for one size and for all; an emulated one takes either.
+// TestDeviceDraws: random numbers of a GPU have the interpreter's bits, compiled for one size and
+// for all sizes. An emulated GPU runs one of both for each module.
 func TestDeviceDraws(t *testing.T) {
 	g := openDevice(t)
 	modules, err := oracle.Draws()
@@ -60,9 +60,9 @@ func TestDeviceDraws(t *testing.T) {
 	}
 }
 
-// TestDrawsOfNeighbours pins that neighbouring columns share the blocks of the
-// generator where their indices are known to start at a multiple of the width, and
-// that otherwise each column computes its own.
+// TestDrawsOfNeighbours: neighbouring columns share blocks of the generator if their indices are
+// consecutive and known to start at a multiple of the width. Otherwise each column computes its
+// own block.
 func TestDrawsOfNeighbours(t *testing.T) {
 	for _, c := range []struct {
 		body string
@@ -87,8 +87,8 @@ func TestDrawsOfNeighbours(t *testing.T) {
 	}
 }
 
-// TestDeviceDrawsOfGEMMs holds dropouts before and after products, in the kernels
-// for all numbers of rows, to the interpreter's bits: sums of small integers are exact.
+// TestDeviceDrawsOfGEMMs: dropouts before and after GEMMs have the interpreter's bits in the kernels
+// for all numbers of rows. Inputs are small integers, so that sums are exact.
 func TestDeviceDrawsOfGEMMs(t *testing.T) {
 	g := openDevice(t)
 	m, err := ir.Parse("products.ir", []byte(`pwc 1

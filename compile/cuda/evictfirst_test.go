@@ -13,13 +13,13 @@ import (
 	"pwc/ir/dtype"
 )
 
-// ofOnce finds whether a product's function takes weights to be read once: it is before
-// PREFETCH and, if it has that, EARLY_TRIGGER, the last of its parameters.
+// ofOnce matches the template argument EVICT_FIRST of a GEMM. After it come only PREFETCH and, for some
+// templates, EARLY_TRIGGER.
 var ofOnce = regexp.MustCompile(`  gemm_(?:(?:warp_pipeline|block_pipeline|tiled)<.*, (true|false), (?:true|false)|wgmma<.*, (true|false)), (?:true|false)>\(`)
 
-// TestWeightsEvictFirst: weights leave the second-level cache first where each is read once,
-// by blocks for all rows that there are, and where the cache has room for what stays
-// instead of them. Other operands stay.
+// TestWeightsEvictFirst: weights are loaded with the policy evict-first if each is read once,
+// because every block computes all rows, and if the result is small enough for the cache. Other
+// operands have no such policy.
 func TestWeightsEvictFirst(t *testing.T) {
 	parse := func(text string) *ir.Module {
 		m, err := ir.Parse("product.ir", []byte("pwc 1\nmodule \"product\" {\n  sym N in [1, 8192] batch\n"+text+"\n}\n"))
@@ -32,7 +32,7 @@ func TestWeightsEvictFirst(t *testing.T) {
 	for _, c := range []struct {
 		name, target string
 		m            *ir.Module
-		want         string // kernels whose weights go first
+		want         string // kernels with the policy evict-first
 	}{
 		{"weights", "cuda:sm_90", productModule(t, bf16, bf16, 4096, 6144), "rows16 rows32 rows64 rows64_warpgroups rows8 tile128x64_rows128"},
 		{"weights", "cuda:sm_80", productModule(t, bf16, bf16, 4096, 6144), "rows16 rows32 rows64 rows8 tile128x64_rows128"},
@@ -51,7 +51,7 @@ func TestWeightsEvictFirst(t *testing.T) {
 		}
 		var got []string
 		for _, k := range p.Kernels {
-			_, code, _ := strings.Cut(string(k.Code), k.Name+"(") // the kernel, of those that were compiled with it
+			_, code, _ := strings.Cut(string(k.Code), k.Name+"(") // the code may have another kernel, too
 			if m := ofOnce.FindStringSubmatch(code); m != nil && m[1]+m[2] == "true" {
 				got = append(got, k.Name[strings.Index(k.Name, "_rows")+1:])
 				if i := strings.Index(k.Name, "_tile"); i >= 0 {

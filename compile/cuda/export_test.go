@@ -10,7 +10,7 @@ import (
 	"pwc/compile/loop"
 )
 
-// Shape is one way to compute a GEMM, for tests that compare several.
+// Shape is a kind of GEMM kernel with its parameters and a name, for tests that compare kinds.
 type Shape struct {
 	gemm.Kind
 	name string
@@ -22,13 +22,13 @@ func (s Shape) Name() string { return s.name }
 // String names the shape.
 func (s Shape) String() string { return s.name }
 
-// Columns is what a block makes.
+// Columns is the number of columns of a block.
 func (s Shape) Columns() int64 { return int64(s.Resources().Cols) }
 
 // Bytes is the dynamic shared memory of a block.
 func (s Shape) Bytes() int { return s.Resources().SharedBytes }
 
-// GEMV is a shape for few rows on CUDA cores, up to so many warps of which share columns.
+// GEMV is a shape for few rows on CUDA cores. At most warps warps of a block share columns.
 func GEMV(k gemm.GEMV, warps int) Shape {
 	k.SplitK = gemm.SplitWarps(k.Depth, warps)
 	return Shape{k, fmt.Sprintf("gemv%d_r%d_u%d_s%d_w%d", k.Rows, k.ColumnsAtOnce, k.Unroll, warps, k.Warps)}
@@ -40,7 +40,7 @@ func WarpPipeline(k gemm.WarpPipeline) Shape {
 	return Shape{k, fmt.Sprintf("warps%d_n%d_m%d_w%d_s%d", k.Rows, k.Cols, k.UnitCols, k.Warps, k.Stages)}
 }
 
-// BlockPipeline is a shape for few rows, a block of which reads x once.
+// BlockPipeline is a shape for few rows with a block-cooperative cp.async pipeline.
 func BlockPipeline(k gemm.BlockPipeline) Shape {
 	return Shape{k, fmt.Sprintf("block%d_n%d_w%dx%dx%d_k%d_s%d_c%d_b%d", k.Rows, k.Cols, k.WarpsM, k.WarpsN, k.WarpsK, k.K, k.Stages, k.Cluster, k.MinBlocks)}
 }
@@ -68,13 +68,13 @@ type Only struct {
 	Shape Shape
 }
 
-// FusesVertically accepts what can be one launch.
+// FusesVertically accepts chains with a fused launch.
 func (o Only) FusesVertically(c *compile.Chain) bool {
 	p := fusion.Match(c)
 	return p != nil && p.Fused != nil
 }
 
-// LowerVertical compiles a chain as one launch, or two if the shape takes no prologue.
+// LowerVertical compiles a chain as one launch, or two if the shape does not support a prologue.
 func (o Only) LowerVertical(c *compile.Chain) (compile.Code, error) {
 	p := fusion.Match(c)
 	f := p.Fused

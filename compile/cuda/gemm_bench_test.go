@@ -14,8 +14,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// products8B are the products of Llama-3.1-8B with what runs in their launches, and the
-// two that follow each other.
+// products8B are the GEMMs of Llama-3.1-8B with their fused epilogues, and the two GEMMs of the MLP
+// together.
 var products8B = []struct{ name, text string }{
 	{"gate-up", `
   weight @w : bf16[28672, 4096]
@@ -67,11 +67,11 @@ var products8B = []struct{ name, text string }{
   }`},
 }
 
-// BenchmarkGEMMsOnGPU measures products of the Llama-3.1-8B shape, and all that a
-// layer launches beside its attention, many times over in one graph, the weights each
-// time elsewhere and in no cache. The share is that of the bandwidth at which a
-// plain read runs. Next is what one takes without its part of what the graph takes by
-// itself: what the second half of them adds to the first.
+// BenchmarkGEMMsOnGPU measures GEMMs of the Llama-3.1-8B shape, and a layer without its attention. A
+// graph has many launches, each with other weights, which are in no cache. us is the time of the graph
+// divided by the number of launches. us/next is the time that a launch of the second half adds,
+// without the constant cost of a graph. % and %next compare the bytes of weights with the bandwidth of
+// a kernel that only reads.
 func BenchmarkGEMMsOnGPU(b *testing.B) {
 	g := openGPU(b)
 	g.useLibrary(b)
@@ -119,7 +119,7 @@ func BenchmarkGEMMsOnGPU(b *testing.B) {
 					b.Fatal(err)
 				}
 				if bytesOf(p.Results[0].DType, shape) > hotBytes {
-					b.Skip("the result is more than what stays in a cache")
+					b.Skip("the result does not fit into the memory that stays in the cache")
 				}
 				exe, launches, err := g.bindAll(b, p, symbols, a, count)
 				if err != nil {

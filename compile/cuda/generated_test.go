@@ -24,12 +24,12 @@ import (
 	"pwc/program"
 )
 
-// generatedFile pins what the backend generates: for each module and target hashes of
-// the CUDA C, of the launches and of the encoded program.
+// generatedFile has, for each module and target of TestGenerated, hashes of the CUDA C, of the
+// launches and of the encoded program.
 const generatedFile = "testdata/generated.golden"
 
-// emitted are the kinds of kernels and of fusion, and what text of a kernel shows one. The
-// modules of TestGenerated must have all of them, or the hashes would say nothing of some.
+// emitted has the kinds of kernels and of fusion, with a pattern that matches the text of such a
+// kernel. The modules of TestGenerated must have all of them, so that the hashes cover each.
 var emitted = map[string]*regexp.Regexp{
 	// Kinds of GEMMs.
 	"gemv":                      regexp.MustCompile(`gemv<`),
@@ -191,9 +191,9 @@ module "kept" {
 	return out
 }
 
-// TestGenerated holds what is generated to what it was, byte by byte: another source, launch
-// or program makes every cache miss, and is a change that compile.Version tells of. It counts
-// the kinds of kernels and of fusion in it.
+// TestGenerated compares the hashes of generated sources, launches and programs with
+// generatedFile: a change makes every cache miss, and needs a new compile.Version. The test also
+// checks that the modules have every kind of kernel and of fusion.
 func TestGenerated(t *testing.T) {
 	modules := generatedModules(t)
 	counts := make(map[string]int)
@@ -231,7 +231,7 @@ func TestGenerated(t *testing.T) {
 	}
 }
 
-// writeGenerated writes the line of a program, and counts what its kernels are.
+// writeGenerated writes the line of a program, and counts the kinds of its kernels.
 func writeGenerated(t *testing.T, b *bytes.Buffer, name string, p *program.Program, counts map[string]int) {
 	t.Helper()
 	kernels := slices.SortedFunc(slices.Values(p.Kernels), func(x, y program.Kernel) int { return cmp.Compare(x.Name, y.Name) })

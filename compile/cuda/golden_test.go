@@ -20,22 +20,23 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the expectations in testdata")
 
-// TestGolden makes the sources of the modules in testdata. A case is in.ir and a
-// comment of lines
+// TestGolden generates the sources of the modules in testdata. A case has in.ir and a comment
+// with lines like
 //
 //	target cuda:sm_90
-//	N = 1..64        the range that symbol N is compiled for
-//	only rows1       shows the texts of these entries alone (by suffix)
+//	N = 1..64        the range of symbol N to compile for
+//	only rows1       show the text only of entries with this suffix
+//	# a remark
 //
-// and expects every source: its guard, its launch, the helpers before it and its
-// own text.
+// It expects, for every source, the guard, the launch, the names of the helpers before the entry,
+// and the text of the entry.
 func TestGolden(t *testing.T) {
 	testkit.Golden(t, "testdata/*.txtar", *update, golden)
 }
 
 var helper = regexp.MustCompile(`(?m)^__device__ __forceinline__ [\w<>, &]*?\b(\w+)\(|^struct (?:alignas\(.*\) )?(\w+)`)
 
-// golden appends to a case with in.ir alone what it gives.
+// golden appends the sources of a case to its archive, which has only in.ir.
 func golden(t *testing.T, ar *txtar.Archive) {
 	m, err := ir.Parse("in.ir", ar.Files[0].Data)
 	if err != nil {
@@ -65,7 +66,7 @@ func golden(t *testing.T, ar *txtar.Archive) {
 			}
 			shape.Ranges[w[0]] = iv
 		default:
-			t.Fatalf("what is %q?", line)
+			t.Fatalf("unknown line %q; want target, only, SYMBOL = LO..HI or # and a remark", line)
 		}
 	}
 	r := newRecorder(t, target)
@@ -104,7 +105,7 @@ func golden(t *testing.T, ar *txtar.Archive) {
 	}
 }
 
-// goldenKernel shows a step: how it is launched, on which buffers, and its text.
+// goldenKernel describes a step: its launch, its buffers, and the text of its kernel.
 func goldenKernel(p *program.Program, s *program.Step, number, guard, only string) txtar.File {
 	k := p.Kernels[s.Kernel]
 	var b strings.Builder

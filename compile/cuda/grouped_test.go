@@ -22,8 +22,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// expertModule is y = x·w[index]ᵀ + bias[index] for x[N, K], of which each row
-// takes several of the matrices, or with apart x[N, several, K].
+// expertModule returns a module of relu(x·w[index]ᵀ + bias[index]). Each row of x[N, 1, K] chooses
+// several of the matrices. With apart, x is [N, several, K] and has a row for each choice.
 func expertModule(t testing.TB, dt dtype.DType, experts, several, k, n int64, apart bool) *ir.Module {
 	t.Helper()
 	b := ir.NewBuilder("experts")
@@ -45,15 +45,15 @@ func expertModule(t testing.TB, dt dtype.DType, experts, several, k, n int64, ap
 	return m
 }
 
-// positions is how the rows of a test choose.
-var positions = map[string]func(r *rand.Rand, i, experts int) int64{
+// choices has functions that draw the matrix that a row chooses.
+var choices = map[string]func(r *rand.Rand, i, experts int) int64{
 	"any":          func(r *rand.Rand, _, experts int) int64 { return int64(r.Intn(experts)) },
 	"all one":      func(_ *rand.Rand, _, experts int) int64 { return int64(experts - 1) },
 	"out of range": func(r *rand.Rand, _, experts int) int64 { return int64(r.Intn(experts+4) - 2) },
 }
 
-// TestDeviceGrouped runs products whose rows choose among matrices: around the
-// numbers of rows where kernels change, however the rows choose.
+// TestDeviceGrouped runs GEMMs whose rows choose among matrices: with numbers of rows on both sides
+// of those at which kernels change, and different choices.
 func TestDeviceGrouped(t *testing.T) {
 	g := openDevice(t)
 	for _, c := range []struct {
@@ -63,7 +63,7 @@ func TestDeviceGrouped(t *testing.T) {
 	}{{dtype.BF16, 8, 2, 128, 200, false}, {dtype.F16, 8, 2, 72, 64, true}, {dtype.BF16, 40, 8, 136, 24, true}, {dtype.BF16, 1, 1, 64, 130, false}, {dtype.F32, 8, 2, 40, 24, true}, {dtype.BF16, 4, 2, 30, 17, false}} {
 		m := expertModule(t, c.dt, c.experts, c.several, c.k, c.n, c.apart)
 		for _, n := range g.some(1, 2, 3, 9, 16, 33, 65, 64, 200, 300) {
-			for how, at := range positions {
+			for how, at := range choices {
 				r := rand.New(rand.NewSource(n))
 				b, err := oracle.Draw(r, m, map[string]int64{"N": n}, normal)
 				if err != nil {
@@ -85,8 +85,8 @@ func TestDeviceGrouped(t *testing.T) {
 	}
 }
 
-// TestDeviceGroupedOfNone runs rows that choose no matrix, which are zero before what
-// is added to them.
+// TestDeviceGroupedOfNone: for rows whose index is out of range the GEMM is zero, and the epilogue
+// still runs.
 func TestDeviceGroupedOfNone(t *testing.T) {
 	g := openDevice(t)
 	m, err := ir.Parse("none.ir", []byte(`pwc 1
@@ -117,8 +117,8 @@ module "none" {
 	}
 }
 
-// checkFaults runs a module on the GPU and holds it to the interpreter, and its
-// reports of indices out of range to what is expected.
+// checkFaults runs a module on the GPU, compares the result with the interpreter's, and checks
+// whether it reported indices out of range.
 func (g *rig) checkFaults(m *ir.Module, b *oracle.Inputs, want bool) error {
 	p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
 	if err != nil {
@@ -141,7 +141,7 @@ func (g *rig) checkFaults(m *ir.Module, b *oracle.Inputs, want bool) error {
 	return nil
 }
 
-// TestCompileGrouped compiles every kernel of such products.
+// TestCompileGrouped compiles every kernel of grouped GEMMs.
 func TestCompileGrouped(t *testing.T) {
 	lib := open(t)
 	for target, shared := range map[string]int64{"cuda:sm_80": 163 << 10, "cuda:sm_86": 99 << 10, "cuda:sm_90": 227 << 10} {
@@ -170,15 +170,15 @@ func TestCompileGrouped(t *testing.T) {
 	}
 }
 
-// layer is the two products of a layer of experts.
+// layer has the sizes of the two GEMMs of a layer of experts.
 type layer struct {
 	name                         string
 	experts, several, in, hidden int64
 }
 
-// TestGroupedBandwidth measures layers of experts at numbers of tokens that
-// PWC_EXPERTS lists: time, and the matrices that were chosen as a part of what the
-// memory could have moved (4.8 TB/s on an H200). With PWC_TUNE=1 it compares shapes.
+// TestGroupedBandwidth measures layers of experts for the numbers of tokens in PWC_EXPERTS: the
+// time, and the bandwidth at which chosen matrices are read, as a percentage of 4.8 TB/s (H200).
+// With PWC_TUNE=1 it compares shapes.
 func TestGroupedBandwidth(t *testing.T) {
 	list := os.Getenv("PWC_EXPERTS")
 	if list == "" {
@@ -230,7 +230,7 @@ func TestGroupedBandwidth(t *testing.T) {
 	}
 }
 
-// layer measures one product on cold weights.
+// layer measures one GEMM on cold weights.
 func (g *rig) layer(t *testing.T, name string, p *program.Program, a *arena, n int64, c layer) {
 	t.Helper()
 	const count = 8
@@ -239,7 +239,7 @@ func (g *rig) layer(t *testing.T, name string, p *program.Program, a *arena, n i
 		t.Fatal(err)
 	}
 	defer exe.Close()
-	// Each token chooses several at random, all different.
+	// Each token chooses several different experts at random.
 	r := rand.New(rand.NewSource(n))
 	index := make([]byte, 0, 4*n*c.several)
 	used := map[int]bool{}
@@ -290,7 +290,7 @@ func (g *rig) layer(t *testing.T, name string, p *program.Program, a *arena, n i
 	t.Logf("%s tokens %4d: %3d experts %8.2f us %5.0f GB/s (%3.0f%%) %4.0f TFLOP/s", name, n, len(used), per/1e3, bytes/per, bytes/per/48, float64(n*c.several*matrix)/per/1e3)
 }
 
-// takeAway is take for memory that does not touch keep.
+// takeAway is take for memory that does not overlap keep.
 func (a *arena) takeAway(t testing.TB, bytes int64, keep device.Buffer) device.Buffer {
 	b := a.take(t, bytes)
 	for b.Offset < keep.Offset+keep.Size && keep.Offset < b.Offset+b.Size {
@@ -299,7 +299,7 @@ func (a *arena) takeAway(t testing.TB, bytes int64, keep device.Buffer) device.B
 	return b
 }
 
-// allSteps lists the steps of a program, those of choices too.
+// allSteps lists the steps of a program, including those of variants.
 func allSteps(p *program.Program) []program.Step {
 	var out []program.Step
 	for _, s := range p.Steps {

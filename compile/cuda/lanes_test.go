@@ -11,8 +11,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// TestDeviceLanes reduces rows of a few lanes each, with warps that have fewer rows than they have
-// room for.
+// TestDeviceLanes reduces rows with a few lanes for each row. The last warps have fewer rows than
+// groups of lanes.
 func TestDeviceLanes(t *testing.T) {
 	g := openDevice(t)
 	for _, c := range []struct {
@@ -45,8 +45,8 @@ module "lanes" {
 	}
 }
 
-// acrossModule is a module of reductions over the rows of matrices, as those of gradients over all
-// tokens, with what follows them.
+// acrossModule returns a module of reductions over the rows of matrices, such as the sums of gradients
+// over all tokens, with operations on the results.
 func acrossModule(t testing.TB, dt dtype.DType, tokens, columns int) *ir.Module {
 	t.Helper()
 	m, err := ir.Parse("across.ir", fmt.Appendf(nil, `pwc 1
@@ -71,7 +71,7 @@ module "across" {
 	return m
 }
 
-// TestDeviceAcross reduces over rows of matrices: blocks that are full, and one that is not.
+// TestDeviceAcross reduces over the rows of matrices, with full blocks and a last one that is not full.
 func TestDeviceAcross(t *testing.T) {
 	g := openDevice(t)
 	for _, c := range []struct {
@@ -89,7 +89,8 @@ func TestDeviceAcross(t *testing.T) {
 	}
 }
 
-// placesModule is a module that scatters so many rows, some of them to one place, where they replace each other or are added.
+// placesModule returns a module that scatters rows, several of them to the same index, where they replace
+// each other or are added.
 func placesModule(t testing.TB, rows int) *ir.Module {
 	t.Helper()
 	m, err := ir.Parse("places.ir", fmt.Appendf(nil, `pwc 1
@@ -113,7 +114,7 @@ module "places" {
 	return m
 }
 
-// TestDevicePlaces scatters rows: of those of one place the last stays, whoever writes first.
+// TestDevicePlaces: of several rows with the same index the last one stays, or they are added in order.
 func TestDevicePlaces(t *testing.T) {
 	g := openDevice(t)
 	for _, rows := range []int{64, 300, 700} {

@@ -21,11 +21,11 @@ import (
 	"pwc/runtime/cuda/cublaslt"
 )
 
-// libraryCases are products and how the routine computes them: its operands and
-// attributes, and what comes after it.
+// libraryCases are GEMMs with the call of the library routine: its operands and attributes, and the
+// kernel after it.
 var libraryCases = []struct {
 	name, args, result, body string
-	want                     []string // none: the routine does not
+	want                     []string // nil: the routine does not compute it
 }{
 	{"linear", "%x: bf16[N, 256], %w: bf16[512, 256]", "bf16[N, 512]", `
     %y = linear(%x, %w) : bf16[N, 512]`,
@@ -82,11 +82,12 @@ var libraryCases = []struct {
     %y = linear(%x, %w) : bf16[1, 512]`, nil},
 }
 
-// trainingCases are products of training steps: their rows are no symbol, and operands lie by depth.
+// trainingCases are GEMMs of training steps: their numbers of rows are constants, and operands may be
+// contiguous along k or across it.
 var trainingCases = []struct {
 	name, args, result, body string
 	precision                loop.Precision
-	want                     string // attributes beside the sizes; empty: the routine does not
+	want                     string // attributes without the sizes; empty: the routine does not compute it
 	after                    string // the kernel of the epilogue
 }{
 	{"a gradient of a weight", "%g: bf16[96, 64], %x: bf16[96, 128]", "bf16[64, 128]", `
@@ -105,7 +106,7 @@ var trainingCases = []struct {
     %y = mul(%l, %lr) : f32[96, 128]`, loop.F32, "x=[0, 64, 0] w=[0, 64, 0] y=[0, 128, 12288] from=33", "k_linear_mul_after"},
 }
 
-// TestLibraryOfTraining pins which products of training steps the routine computes.
+// TestLibraryOfTraining pins which GEMMs of training steps the routine computes.
 func TestLibraryOfTraining(t *testing.T) {
 	b, err := cuda.New("cuda:sm_90", &fakeCompiler{})
 	if err != nil {
@@ -137,7 +138,8 @@ func TestLibraryOfTraining(t *testing.T) {
 	}
 }
 
-// TestDeviceLibraryOfTraining holds the routine to our own kernels on numbers whose sums are exact.
+// TestDeviceLibraryOfTraining: the routine has the same bits as pwc's kernels, for inputs whose sums are
+// exact.
 func TestDeviceLibraryOfTraining(t *testing.T) {
 	own, with := openGPU(t), openGPU(t)
 	lib := with.useLibrary(t)
@@ -188,7 +190,7 @@ module "library" {
 	return m
 }
 
-// TestLibrary pins which products the routine computes and how it is called.
+// TestLibrary pins which GEMMs the routine computes, and its operands and attributes.
 func TestLibrary(t *testing.T) {
 	b, err := cuda.New("cuda:sm_90", &fakeCompiler{})
 	if err != nil {
@@ -250,8 +252,8 @@ func dimTexts(ds []dim.Dim) string {
 	return strings.Join(out, ", ")
 }
 
-// TestDeviceLibrary holds the routine to our own kernels, bit by bit, on numbers
-// whose sums are exact: what is rounded, is rounded at the same places.
+// TestDeviceLibrary: the routine has the same bits as pwc's kernels, for inputs whose sums are exact.
+// So both round in the same places.
 func TestDeviceLibrary(t *testing.T) {
 	own, with := openGPU(t), openGPU(t)
 	lib := with.useLibrary(t)

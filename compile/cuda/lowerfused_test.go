@@ -15,15 +15,15 @@ import (
 	"pwc/ir/dtype"
 )
 
-// chainShape is the sizes of a module with everything that fuses with a product.
+// chainShape has the sizes of a chainModule.
 type chainShape struct {
 	dt                          dtype.DType
 	hidden, inter, heads, kv, d int64
 }
 
-// chainModule is, from x on: a norm, a product whose columns pair up as gate and
-// what it opens, and one that is added to x; then a norm of another kind and a
-// product with a bias whose columns are turned by rope, but for the last ones.
+// chainModule returns a module with every kind of fusion with a GEMM: a norm, a GEMM with gate and up
+// projections, a GEMM that is added to x; then a norm of another kind and a GEMM with a bias and RoPE on
+// all columns but the last ones.
 func chainModule(t testing.TB, c chainShape) *ir.Module {
 	t.Helper()
 	text := strings.NewReplacer("DT", c.dt.String(), "HID", fmt.Sprint(c.hidden), "INTER2", fmt.Sprint(2*c.inter), "INTER", fmt.Sprint(c.inter),
@@ -69,11 +69,11 @@ module "chain" {
 
 var chainShapes = []chainShape{
 	{dtype.BF16, 256, 136, 3, 1, 16},
-	{dtype.F16, 1000, 40, 2, 2, 6},   // no part of k or of the columns comes out even
+	{dtype.F16, 1000, 40, 2, 2, 6},   // neither k nor the columns divide evenly
 	{dtype.BF16, 4096, 72, 2, 1, 32}, // x in registers, all warps share columns
 	{dtype.F16, 9216, 24, 1, 1, 16},  // x in shared memory
-	{dtype.BF16, 72, 7, 1, 1, 6},     // fewer columns than a block makes
-	{dtype.F32, 256, 136, 3, 1, 16},  // nothing does
+	{dtype.BF16, 72, 7, 1, 1, 6},     // fewer columns than a block has
+	{dtype.F32, 256, 136, 3, 1, 16},  // nothing is fused
 }
 
 // TestFusedLaunches pins which kernels of the module run in one launch.
@@ -99,8 +99,8 @@ func TestFusedLaunches(t *testing.T) {
 	}
 }
 
-// TestEpilogues: up to 64 rows what follows a product is part of its launch, of a matrix with
-// so many columns too that blocks take turns; after tiles it is a launch of its own.
+// TestEpilogues: up to 64 rows the epilogue of a GEMM is part of its launch, also for a matrix with so
+// many columns that blocks run in several waves. After a tiled GEMM it is a launch of its own.
 func TestEpilogues(t *testing.T) {
 	r := newRecorder(t, "cuda:sm_90")
 	p, err := compile.Compile(context.Background(), chainModule(t, chainShape{dtype.BF16, 72, 21200, 1, 1, 16}), compile.Shape{}, r, compile.Options{})
@@ -114,7 +114,7 @@ func TestEpilogues(t *testing.T) {
 	}
 }
 
-// TestCompileFused compiles a choice of the kernels of all shapes.
+// TestCompileFused compiles some of the kernels of all shapes (all with PWC_NVRTC_ALL=1).
 func TestCompileFused(t *testing.T) {
 	l := open(t)
 	for _, arch := range archs {
@@ -128,8 +128,7 @@ func TestCompileFused(t *testing.T) {
 	}
 }
 
-// TestDeviceManyRowsFused runs a chain whose rows may be so many that indices take
-// 64 bits.
+// TestDeviceManyRowsFused runs a chain with 64-bit indices, because it may have up to 2^32 rows.
 func TestDeviceManyRowsFused(t *testing.T) {
 	g := openDevice(t)
 	m := chainModule(t, chainShape{dtype.BF16, 72, 7, 1, 1, 6})
@@ -145,13 +144,13 @@ func TestDeviceManyRowsFused(t *testing.T) {
 	}
 }
 
-// TestDeviceFused holds chains against the interpreter, and against themselves
-// as kernels one after the other.
+// TestDeviceFused compares chains with the interpreter, and their bits with those of separate
+// kernels.
 func TestDeviceFused(t *testing.T) {
 	g := openDevice(t)
 	for i, c := range chainShapes {
 		if g.slow && i%2 == 0 {
-			continue // compiling them takes its time
+			continue // compiling is slow
 		}
 		m := chainModule(t, c)
 		p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
@@ -163,7 +162,7 @@ func TestDeviceFused(t *testing.T) {
 			t.Fatal(err)
 		}
 		sizes := g.some(1, 2, 3, 5, 8, 16, 17, 50, 65)
-		if c.hidden > 4000 { // the interpreter takes its time
+		if c.hidden > 4000 { // the interpreter is slow
 			sizes = g.some(1, 2, 8, 17, 50)
 		}
 		for _, rows := range sizes {
@@ -175,7 +174,7 @@ func TestDeviceFused(t *testing.T) {
 				t.Errorf("%v, %d rows: %.400s", c, rows, err)
 			}
 			if rows == 1 {
-				continue // where rows are made in the product, sums over them have another order
+				continue // with prologue fusion the reductions of the norm have another order
 			}
 			got, err := g.run(p, m, b)
 			if err != nil {
@@ -187,15 +186,15 @@ func TestDeviceFused(t *testing.T) {
 			}
 			for i := range got.Results {
 				if !bytes.Equal(got.Results[i].Bytes(), want.Results[i].Bytes()) {
-					t.Errorf("%v, %d rows: result %d differs from that of kernels one after the other", c, rows, i)
+					t.Errorf("%v, %d rows: result %d differs from that of separate kernels", c, rows, i)
 				}
 			}
 		}
 	}
 }
 
-// TestDeviceInterleaved holds a gate and what it opens in neighbouring columns: what
-// neighbours in the result need does not lie together, nor in a row of halves either.
+// TestDeviceInterleaved runs a fused epilogue in which gate and up projection alternate between
+// columns: an element reads columns 2i and 2i+1, and not one of each half.
 func TestDeviceInterleaved(t *testing.T) {
 	g := openDevice(t)
 	m, err := ir.Parse("interleaved.ir", []byte(`pwc 1

@@ -11,8 +11,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// routine takes products of so many rows or more, or what attribute "from" says.
-type routine struct{ rows map[int64]int64 } // by columns; missing: "from"
+// routine is a fake library routine. It computes GEMMs from a number of rows on and declines others.
+type routine struct{ rows map[int64]int64 } // by number of columns; if missing, attribute "from"
 
 func (routine) Signature() device.Signature { return device.Signature{} }
 func (routine) Launch(*device.OpCall) error { return nil }
@@ -36,8 +36,8 @@ func (r routine) ScratchBytes(_ []device.Tensor, attrs []program.Attr) (int64, e
 	return 0, nil
 }
 
-// TestGEMMChain pins what runs of two products with a norm between, for numbers of rows
-// and whatever of them a library takes.
+// TestGEMMChain pins the launches of a GEMM→norm→GEMM chain, for numbers of rows and for each
+// combination of GEMMs that the library computes.
 func TestGEMMChain(t *testing.T) {
 	p := chainProgram(t, shape8B, &fakeCompiler{})
 	const never = 1 << 40
@@ -59,8 +59,8 @@ func TestGEMMChain(t *testing.T) {
 	}
 }
 
-// TestGEMMChainArchSpecific pins the same where there are arch-specific kernels: of both
-// products, or up to 32 rows of the first alone, whose sums are the longer ones.
+// TestGEMMChainArchSpecific pins the launches with arch-specific kernels: of both GEMMs, or, up to
+// 32 rows, only of the first, which has the larger depth.
 func TestGEMMChainArchSpecific(t *testing.T) {
 	c := &fakeCompiler{specific: true}
 	large, small := chainProgram(t, shape8B, c), chainProgram(t, shape1B, c)
@@ -93,8 +93,7 @@ func TestGEMMChainArchSpecific(t *testing.T) {
 	}
 }
 
-// chainProgram is what a layer of a shape runs beside its attention: two steps, each of
-// two products.
+// chainProgram returns the program of a layer without its attention: two steps with two GEMMs each.
 func chainProgram(t *testing.T, shape string, c *fakeCompiler) *program.Program {
 	t.Helper()
 	b, err := cuda.New("cuda:sm_90", c)
@@ -111,14 +110,14 @@ func chainProgram(t *testing.T, shape string, c *fakeCompiler) *program.Program 
 	return p
 }
 
-// chainCase is what runs for so many rows.
+// chainCase has the launches that are wanted for n rows.
 type chainCase struct {
 	n    int64
-	rows map[int64]int64 // from which on a library takes products, by columns; nil: there is none
+	rows map[int64]int64 // see routine; nil: there is no library
 	want string
 }
 
-// check holds a step of a program to what is wanted, on a device of a major version.
+// check compares the launches of a step with want, on a device of a major version.
 func (c chainCase) check(t *testing.T, p *program.Program, step int, major int64) {
 	t.Helper()
 	env, err := device.Env(p, []int64{c.n}, map[string]int64{"device.major": major, "device.minor": 0})

@@ -14,9 +14,9 @@ import (
 	"pwc/ir/interp"
 )
 
-// TestDeviceShortResults holds functions whose results are rounded to 16 bits, and are
-// approximated on the way, for all 65536 operands: 1 of 1000 may be the neighbour of the right
-// one, and what is too small for exp to be a normal number may be zero.
+// TestDeviceShortResults checks functions that are approximated because their results are rounded
+// to 16 bits, for all 65536 operands. 1 of 1000 results may be a neighbour of the correctly rounded one,
+// and results below 1e-35, for which exp would be subnormal, may be zero.
 func TestDeviceShortResults(t *testing.T) {
 	g := openDevice(t)
 	logistic := func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
@@ -59,7 +59,7 @@ module "short" {
 			for n := range 1 << 16 {
 				v := f(x.At(n))
 				want, have := dt.Round(v), y.At(n)
-				between := dt.Round((want + have) / 2) // one of both, if they are neighbours
+				between := dt.Round((want + have) / 2) // is want or have if they are neighbours
 				switch {
 				case math.IsNaN(want) && math.IsNaN(have), have == want, have == 0 && math.Abs(v) < 1e-35:
 				case between == want || between == have:
@@ -69,7 +69,7 @@ module "short" {
 				}
 			}
 			if off > 1<<16/1000 {
-				t.Errorf("%s, result %d: %d are neighbours of the right one", dt, i, off)
+				t.Errorf("%s, result %d: %d are neighbours of the correctly rounded result", dt, i, off)
 			}
 		}
 	}

@@ -10,16 +10,16 @@ import (
 	"pwc/internal/cuda/cudatest"
 )
 
-// library is NVRTC as a compiler of this backend. Equal sources are compiled
-// once in the library's life, whichever backend asks.
+// library is NVRTC as a compiler of this backend. It compiles equal sources once, for all backends
+// that use it.
 type library struct {
 	cudatest.Compiler
 	mu   sync.Mutex
 	made map[string]*made
 }
 
-// atomics would make the order of a sum, and so its bits, depend on scheduling;
-// no kernel needs one.
+// atomics matches atomic operations, which no kernel may have: they would make the order of a sum,
+// and so its bits, depend on scheduling.
 var atomics = regexp.MustCompile(`atomic\w+\(|\b(red|atom)\.\w`)
 
 type made struct {
@@ -38,7 +38,7 @@ func (l *library) Compile(ctx context.Context, source, name, arch string) (cubin
 	l.mu.Unlock()
 	m.once.Do(func() {
 		if op := atomics.FindString(source); op != "" {
-			m.err = fmt.Errorf("a sum whose order is that of scheduling: %s\n%s", op, source)
+			m.err = fmt.Errorf("a kernel has an atomic operation, %s, so the order of a sum may depend on scheduling\n%s", op, source)
 			return
 		}
 		m.cubin, m.ptx, m.err = l.Compiler.Compile(ctx, source, name, arch)
@@ -49,7 +49,7 @@ func (l *library) Compile(ctx context.Context, source, name, arch string) (cubin
 	return m.cubin, m.ptx, m.err
 }
 
-// open opens NVRTC, which the test needs.
+// open opens NVRTC. If there is none, it skips or fails the test (see cudatest.NVRTC).
 func open(t testing.TB) *library {
 	t.Helper()
 	return newLibrary(cudatest.NVRTC(t).Compiler("--std=c++17"))

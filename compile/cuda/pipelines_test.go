@@ -17,9 +17,9 @@ import (
 	"pwc/program"
 )
 
-// TestDevicePipelines holds warp and block pipelines against the interpreter: depths
-// and columns that nothing divides, fewer rows than there is room for, fewer stages than
-// a warp has parts of k, and more.
+// TestDevicePipelines compares warp and block pipelines with the interpreter: depths and columns
+// that are not multiples of a tile, fewer rows than a block has, and fewer or more stages than a
+// warp has chunks of k.
 func TestDevicePipelines(t *testing.T) {
 	g := openDevice(t)
 	for _, c := range []struct {
@@ -40,7 +40,7 @@ func TestDevicePipelines(t *testing.T) {
 		{512, 150, 64, cuda.BlockPipeline(gemm.BlockPipeline{Rows: 64, Cols: 128, WarpsM: 1, WarpsN: 2, WarpsK: 4, K: 128, Stages: 2, Cluster: 1, MinBlocks: 1})},
 		{1000, 60, 32, cuda.BlockPipeline(gemm.BlockPipeline{Rows: 32, Cols: 32, WarpsM: 2, WarpsN: 1, WarpsK: 2, K: 128, Stages: 2, Cluster: 1, MinBlocks: 1})},
 		{40, 72, 8, cuda.BlockPipeline(gemm.BlockPipeline{Rows: 8, Cols: 32, WarpsM: 1, WarpsN: 2, WarpsK: 1, K: 64, Stages: 3, Cluster: 2, MinBlocks: 1})},
-		{72, 300, 32, cuda.BlockPipeline(gemm.BlockPipeline{Rows: 32, Cols: 128, WarpsM: 1, WarpsN: 4, WarpsK: 2, K: 128, Stages: 2, Cluster: 1, MinBlocks: 2})}, // as where blocks take turns
+		{72, 300, 32, cuda.BlockPipeline(gemm.BlockPipeline{Rows: 32, Cols: 128, WarpsM: 1, WarpsN: 4, WarpsK: 2, K: 128, Stages: 2, Cluster: 1, MinBlocks: 2})}, // as for several waves of blocks
 		{264, 300, 64, cuda.BlockPipeline(gemm.BlockPipeline{Rows: 64, Cols: 128, WarpsM: 2, WarpsN: 4, WarpsK: 1, K: 128, Stages: 2, Cluster: 1, MinBlocks: 2})},
 	} {
 		m := productModule(t, dtype.BF16, dtype.BF16, c.k, c.n)
@@ -61,7 +61,7 @@ func TestDevicePipelines(t *testing.T) {
 	}
 }
 
-// TestDeviceWaves holds products with so many columns that blocks take turns.
+// TestDeviceWaves runs a GEMM with so many columns that blocks run in several waves.
 func TestDeviceWaves(t *testing.T) {
 	g := openDevice(t)
 	m := productModule(t, dtype.BF16, dtype.BF16, 72, 42300)
@@ -80,9 +80,9 @@ func TestDeviceWaves(t *testing.T) {
 	}
 }
 
-// TestDeviceEarlier holds the products of few rows that a GPU without clusters is given:
-// from one warp's columns for each multiprocessor to two blocks of several. Where there is
-// a GPU it is that one.
+// TestDeviceEarlier runs GEMMs of few rows as generated for a GPU without clusters, from 16
+// columns for each multiprocessor to two blocks with several times 16. If there is a GPU, the test
+// uses it, whatever its architecture.
 func TestDeviceEarlier(t *testing.T) {
 	g := newRig(t, cudatest.Open(t, fake.Options{Major: 8}))
 	for _, n := range []int64{40, 4104, 6000, 10000} {
@@ -103,11 +103,11 @@ func TestDeviceEarlier(t *testing.T) {
 	}
 }
 
-// stages finds how many stages a pipeline has.
+// stages matches the number of stages of a pipeline.
 var stages = regexp.MustCompile(`(?:gemm_warp_pipeline<\w+|gemm_block_pipeline<\w+, \d+, \d+), \d+, \d+, \d+, \d+, (\d+),`)
 
-// TestPipelinesFit compiles products of many shapes for GPUs with little and much shared
-// memory: blocks must fit, and while one stage is used another one must be under way.
+// TestPipelinesFit: for many shapes and GPUs with little and much shared memory, blocks of pipelines
+// fit into it, and have at least two stages if there is more than one chunk of k.
 func TestPipelinesFit(t *testing.T) {
 	for target, room := range map[string]int64{"cuda:sm_80": 163 << 10, "cuda:sm_86": 99 << 10, "cuda:sm_90": 227 << 10} {
 		r := newRecorder(t, target)
@@ -121,7 +121,7 @@ func TestPipelinesFit(t *testing.T) {
 					ways := own(&p.Steps[0])
 					at := slices.IndexFunc(ways, func(v program.Variant) bool { return v.Guard.Hi == rows })
 					if at < 0 {
-						t.Fatalf("no way for %d rows in %v", rows, ways)
+						t.Fatalf("no variant for %d rows in %v", rows, ways)
 					}
 					s := &ways[at].Steps[0]
 					if m := stages.FindStringSubmatch(entryOf(p.Kernels[s.Kernel])); m != nil && (m[1] == "0" || m[1] == "1" && k > 100) {

@@ -22,9 +22,10 @@ var (
 	multiply  = regexp.MustCompile(`\b(wg)?mma\b|\bfma\.`)
 )
 
-// TestPrefetched: what no kernel writes is asked for while the kernel before runs, and
-// what follows a product while the product is made. Machine code keeps to that only if loads
-// do not say that nobody writes what they read, and if nothing uses what they bring.
+// TestPrefetched: data that no kernel writes is loaded before the dependency wait, and the operands
+// of a GEMM's epilogue are loaded before its main loop. The assembler keeps this order only if the
+// loads are not non-coherent (ld.global.nc), and if no instruction before the main loop uses the
+// loaded registers.
 func TestPrefetched(t *testing.T) {
 	norm, err := ir.Parse("norm.ir", []byte(`pwc 1
 module "norm" {
@@ -55,20 +56,20 @@ module "norm" {
 		}
 		for _, k := range p.Kernels {
 			if len(k.PTX) == 0 {
-				continue // for one GPU alone
+				continue // arch-specific
 			}
 			ptx, err := k.PTXText()
 			if err != nil {
 				t.Fatal(err)
 			}
-			_, own, _ := strings.Cut(string(ptx), ".entry "+k.Name+"(") // of those that were compiled together
+			_, own, _ := strings.Cut(string(ptx), ".entry "+k.Name+"(") // the PTX may have another kernel, too
 			own, _, _ = strings.Cut(own, ".entry ")
 			before, after, ok := strings.Cut(own, "griddepcontrol.wait;")
 			if !ok {
 				t.Fatalf("%s does not wait:\n%s", k.Name, ptx)
 			}
 			if strings.Contains(string(ptx), "ld.global.nc") {
-				t.Errorf("%s says that nobody writes what it reads:\n%s", k.Name, ptx)
+				t.Errorf("%s has non-coherent loads:\n%s", k.Name, ptx)
 			}
 			early[k.Name] = strings.Count(before, "ld.global") + strings.Count(before, "cp.async.cg")
 			if !strings.Contains(k.Name, "linear_add_rows") || strings.HasSuffix(k.Name, "rows1") {
@@ -78,7 +79,7 @@ module "norm" {
 			at := slices.IndexFunc(residual, func(s string) bool { return strings.Contains(s, "ld.global") })
 			product := slices.IndexFunc(residual, multiply.MatchString)
 			if at < 0 || at > product {
-				t.Errorf("%s reads what it adds after the product:\n%s", k.Name, ptx)
+				t.Errorf("%s loads the residual after the main loop:\n%s", k.Name, ptx)
 				continue
 			}
 			brings := registers.FindAllString(strings.Split(residual[at], "[")[0], -1)
@@ -89,20 +90,20 @@ module "norm" {
 				case strings.Contains(line, "mov."):
 					brings = append(brings, uses...)
 				default:
-					t.Errorf("%s waits for what it adds before the product: %s\n%s", k.Name, line, ptx)
+					t.Errorf("%s waits for the residual before the main loop: %s\n%s", k.Name, line, ptx)
 				}
 			}
 		}
 	}
-	for name, want := range map[string]int{"k_layer_norm": 2, "k_rms_norm": 0 /* more than a thread keeps */, "k_linear_add_rows1": 8, "k_linear_add_rows8": 40, "k_linear_add_rows16": 32} {
+	for name, want := range map[string]int{"k_layer_norm": 2, "k_rms_norm": 0 /* more vectors than a lane prefetches */, "k_linear_add_rows1": 8, "k_linear_add_rows8": 40, "k_linear_add_rows16": 32} {
 		if got, ok := early[name]; !ok || got != want {
 			t.Errorf("%s: %d loads before the wait, want %d", name, got, want)
 		}
 	}
 }
 
-// weightsModule has a row that so many phases make, each of which reads the same weights, and,
-// unless cols is 0, what a product makes of it.
+// weightsModule returns a module that computes a row in several phases, each of which reads the same
+// weights, and, unless cols is 0, a GEMM of the row.
 func weightsModule(t *testing.T, dt dtype.DType, depth, cols, phases int) *ir.Module {
 	t.Helper()
 	row, result := fmt.Sprintf("%s[N, %d]", dt, depth), fmt.Sprintf("%%b%d", phases)
@@ -130,7 +131,7 @@ func weightsModule(t *testing.T, dt dtype.DType, depth, cols, phases int) *ir.Mo
 
 var declared = regexp.MustCompile(`vec<\w+, \d+> (?:\*const )?(cached\d+)\b.*;`)
 
-// TestCacheIsFilled: what a thread keeps of a row it has written before it reads it.
+// TestCacheIsFilled: a kernel writes to a variable of the register cache before it reads it.
 func TestCacheIsFilled(t *testing.T) {
 	for _, depth := range []int{200, 2048, 16384, 40000} {
 		r := newRecorder(t, "cuda:sm_90")
@@ -143,20 +144,19 @@ func TestCacheIsFilled(t *testing.T) {
 				kept++
 				name := text[at[2]:at[3]]
 				if first := regexp.MustCompile(name + `\[.*`).FindString(text[at[1]:]); !strings.Contains(first, "] = ") {
-					t.Errorf("rows of %d: what is first done with %s: %s", depth, name, first)
+					t.Errorf("rows of %d: the first use of %s is not a write: %s", depth, name, first)
 				}
 			}
 		}
 		if kept == 0 {
-			t.Errorf("rows of %d: nothing is kept", depth)
+			t.Errorf("rows of %d: nothing is cached", depth)
 		}
 	}
 }
 
-// TestDeviceWeightsOfPhases: weights that several phases of a row read, more often than vectors are
-// requested while the kernel before runs, are what they are in all of them: in rows of a warp, of
-// a block with one group of columns a thread and with four, of a cluster, and in the row that a
-// product makes for itself.
+// TestDeviceWeightsOfPhases: all phases of a row read the same values of weights, also if they are
+// more reads than vectors are prefetched: in rows of a warp, of a block with one group of columns for
+// each thread and with four, of a cluster, and in the prologue of a GEMV.
 func TestDeviceWeightsOfPhases(t *testing.T) {
 	g := openDevice(t)
 	for _, c := range []struct {

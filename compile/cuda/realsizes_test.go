@@ -18,11 +18,11 @@ import (
 	"pwc/runtime/device"
 )
 
-// realRows are numbers of rows on both sides of those where kernels change.
+// realRows are numbers of rows with different kernels.
 var realRows = []int64{1, 3, 16, 17, 64, 513}
 
-// fillBF16 fills b with random numbers of magnitude 1/128 to 2, of both signs,
-// the same for the same seed.
+// fillBF16 fills b with random bf16 numbers of magnitude 1/128 to 2, of both signs. The numbers
+// depend only on the seed.
 func fillBF16(b []byte, seed uint64) {
 	const part = 1 << 20
 	var wg sync.WaitGroup
@@ -50,7 +50,7 @@ func bf16At(b []byte, i int64) float64 {
 	return float64(math.Float32frombits(uint32(binary.LittleEndian.Uint16(b[2*i:])) << 16))
 }
 
-// upload takes memory for data that the test's end gives back.
+// upload copies data to device memory that is freed at the end of the test.
 func (g *rig) upload(t testing.TB, data []byte) device.Buffer {
 	t.Helper()
 	m, err := g.dev.Alloc(int64(len(data)))
@@ -65,7 +65,7 @@ func (g *rig) upload(t testing.TB, data []byte) device.Buffer {
 	return b
 }
 
-// TestDeviceRealGEMMs runs the products of the 8B shape.
+// TestDeviceRealGEMMs runs GEMMs with the sizes of Llama-3.1-8B.
 func TestDeviceRealGEMMs(t *testing.T) {
 	g := openDevice(t)
 	for _, c := range []struct{ k, n int64 }{{4096, 4096}, {4096, 14336}, {14336, 4096}, {4096, 128256}} {
@@ -80,9 +80,9 @@ func TestDeviceRealGEMMs(t *testing.T) {
 	}
 }
 
-// realProduct runs a product with random operands and computes elements of the result,
-// at random places and at the corners, in float64 on the host. Its rounding is that of the
-// result, of the product within it, and of sums in float32.
+// realProduct runs a GEMM with random operands, and compares elements of the result, at random places
+// and at the corners, with sums in float64 on the host. The tolerance allows for the rounding of the
+// GEMM, of the result, and of sums in float32.
 func (g *rig) realProduct(t *testing.T, b compile.Backend, k, n int64, rows []int64) {
 	t.Helper()
 	m := productModule(t, dtype.BF16, dtype.BF16, k, n)
@@ -126,8 +126,8 @@ func (g *rig) realProduct(t *testing.T, b compile.Backend, k, n int64, rows []in
 					dot, size = dot+v, size+math.Abs(v)
 				}
 				want := dot + bf16At(r, row*n+col)
-				// Half a unit in the last place of a bf16 is 2⁻⁹ of it; sums in float32 of
-				// blocks of terms err by far less than one rounding a term.
+				// Half an ulp of a bf16 is at most 2⁻⁸ of it. The error of sums in float32 is far
+				// smaller than with one rounding for each term.
 				bound := (math.Abs(dot)+math.Abs(want))*math.Ldexp(1, -8) + size*math.Ldexp(1, -18)
 				if v := bf16At(have, row*n+col); !(math.Abs(v-want) <= bound) && failed < 5 {
 					failed++
@@ -142,7 +142,7 @@ func (g *rig) realProduct(t *testing.T, b compile.Backend, k, n int64, rows []in
 			for range 300 {
 				check(rng.Int63n(rows), rng.Int63n(n))
 			}
-			for i := range rows * n { // NaN is what was there before
+			for i := range rows * n { // the result was filled with NaN
 				if v := binary.LittleEndian.Uint16(have[2*i:]); v == 0xffff {
 					t.Fatalf("row %d, column %d was not written", i/n, i%n)
 				}
@@ -154,8 +154,8 @@ func (g *rig) realProduct(t *testing.T, b compile.Backend, k, n int64, rows []in
 	}
 }
 
-// TestDeviceRealRows runs what lies between products at the widths of the 8B
-// shape against the interpreter.
+// TestDeviceRealRows compares the kernels between GEMMs, with the widths of Llama-3.1-8B, with the
+// interpreter.
 func TestDeviceRealRows(t *testing.T) {
 	g := openDevice(t)
 	for name, c := range map[string]struct {

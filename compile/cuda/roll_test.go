@@ -14,20 +14,20 @@ import (
 	"pwc/ir/dtype"
 )
 
-// step is how a search goes on: it counts the elements of x that are above low + by, and that
-// is low from there on if these, times a share, are what is wanted.
+// step is one step of a search. It counts the elements of x that reach low + by. If the count times
+// share is at least want, low + by is low of the next step.
 type step struct {
 	x, one    string
 	by, share float64
 	dir       string // of the comparison with the elements
 	want      string
-	low       string // what was low
+	low       string // the value of the step before
 	scan      bool   // counts by a running sum
 }
 
-// searchModule looks for a threshold in each row, in a number of steps; edit changes some of
-// them. It returns the threshold, what reached the last one that was tried, and the sum of the
-// threshold and of what else is named.
+// searchModule returns a module that searches a threshold in each row, in a number of steps, which
+// edit may change. Its results are the threshold, the count of the last step, and for each name in
+// also the sum of the threshold and that value.
 func searchModule(t testing.TB, dt dtype.DType, cols, steps int, edit func(i int, s *step), also ...string) *ir.Module {
 	t.Helper()
 	var b strings.Builder
@@ -68,7 +68,7 @@ func searchModule(t testing.TB, dt dtype.DType, cols, steps int, edit func(i int
 	return m
 }
 
-// decimal is a number as the IR has it.
+// decimal returns a number in the syntax of the IR.
 func decimal(x float64) string {
 	s := fmt.Sprint(x)
 	if !strings.Contains(s, ".") {
@@ -79,7 +79,7 @@ func decimal(x float64) string {
 
 var repeated = regexp.MustCompile(`// phases (\d+ to \d+)`)
 
-// at changes a step of a search.
+// at returns a function that edits step i only.
 func at(i int, edit func(s *step)) func(int, *step) {
 	return func(n int, s *step) {
 		if n == i {
@@ -88,10 +88,10 @@ func at(i int, edit func(s *step)) func(int, *step) {
 	}
 }
 
-// TestRolling: phases are a loop where each does the same to what the one before left, and
-// nobody reads what any but the last made.
+// TestRolling: consecutive phases become a loop if each computes the same from the results of the
+// previous one, and later phases read only results of the last one.
 func TestRolling(t *testing.T) {
-	const steps = 9 // the first has nothing before it, and is no part of the loop
+	const steps = 9 // the first phase differs from the others, so it is not part of the loop
 	for name, c := range map[string]struct {
 		steps int
 		edit  func(i int, s *step)
@@ -122,7 +122,7 @@ func TestRolling(t *testing.T) {
 	}
 }
 
-// loopsOf returns which phases of a module's kernels are loops.
+// loopsOf returns the ranges of phases of a module's kernels that are loops.
 func loopsOf(t *testing.T, m *ir.Module) string {
 	t.Helper()
 	r := newRecorder(t, "cuda:sm_90")
@@ -138,8 +138,8 @@ func loopsOf(t *testing.T, m *ir.Module) string {
 	return strings.Join(got, ", ")
 }
 
-// TestRollingKeepsCache: a phase that fills registers for later ones is in no loop, of which each iteration
-// would read it again. What is prefetched is in registers in all of them.
+// TestRollingKeepsCache: a phase that fills the register cache is not part of a loop, because each iteration
+// would load the elements again. Prefetched vectors are in registers before all phases and do not matter.
 func TestRollingKeepsCache(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(i int, s *step)
@@ -158,7 +158,7 @@ func TestRollingKeepsCache(t *testing.T) {
 	}
 }
 
-// TestDeviceRolling runs searches by a thread, a warp, a block and a cluster a row.
+// TestDeviceRolling runs searches in which a thread, a warp, a block or a cluster computes a row.
 func TestDeviceRolling(t *testing.T) {
 	g := openDevice(t)
 	const rows = 5

@@ -12,8 +12,8 @@ import (
 	"pwc/program"
 )
 
-// TestCompiledTogether pins which kernels of a product are compiled together, that each is launched by its own name,
-// and that all of their helpers are in the source once.
+// TestCompiledTogether pins which kernels of a GEMM are compiled together. Each is launched by its own name, and their
+// source has each helper once.
 func TestCompiledTogether(t *testing.T) {
 	m := productModule(t, dtype.BF16, dtype.BF16, 14336, 4096)
 	f := &fakeCompiler{specific: true}
@@ -42,10 +42,10 @@ func TestCompiledTogether(t *testing.T) {
 	for _, pair := range [][2]string{{"8", "16"}, {"32", "64"}, {"32_warpgroups", "64_warpgroups"}} {
 		x, y := kernels["k_linear_add_rows"+pair[0]], kernels["k_linear_add_rows"+pair[1]]
 		if len(x.Code) == 0 || string(x.Code) != string(y.Code) || string(x.PTX) != string(y.PTX) {
-			t.Errorf("rows %v: not of one compilation", pair)
+			t.Errorf("rows %v: not compiled together", pair)
 		}
 	}
-	// Some of them share columns with other blocks, and some do not: both know their rank.
+	// One kernel of this pair has clusters and the other has not; cluster_rank serves both.
 	both := string(kernels["k_linear_add_rows32"].Code)
 	for _, helper := range []string{"\nstruct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) vec {", "unsigned cluster_rank() {", "void gemm_block_pipeline(", "void add_split_k(", "void cluster_reduce_scatter("} {
 		if n := strings.Count(both, helper); n != 1 {
@@ -59,8 +59,7 @@ func TestCompiledTogether(t *testing.T) {
 	}
 }
 
-// TestInstructionsOfBoth: kernels of warpgroups that are compiled together have an instruction each, or one that is
-// the same.
+// TestInstructionsOfBoth: a source of two wgmma kernels has the instruction of each, or one if both use the same.
 func TestInstructionsOfBoth(t *testing.T) {
 	for cols, want := range map[int64]int{8192: 2, 12288: 1} {
 		f := &fakeCompiler{specific: true}

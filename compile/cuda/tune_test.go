@@ -21,16 +21,15 @@ import (
 	"pwc/runtime/device"
 )
 
-// arena gives out memory for measurements, all of it filled with a pattern that
-// is a small number in every dtype. It begins again at its start when all is given
-// out, by when that is in no cache any more.
+// arena allocates memory for measurements, filled with a pattern that is a small number in every
+// dtype. When all is used it begins again at its start, which then is in no cache any more.
 type arena struct {
 	mem  device.Memory
 	used int64
-	hot  *arena // little memory, for what kernels hand each other
+	hot  *arena // for data that kernels pass to each other; it fits into the second-level cache
 }
 
-// hotBytes is a part of the second-level cache.
+// hotBytes is the size of hot, less than the second-level cache of an H200 (50 MiB).
 const hotBytes = 40 << 20
 
 func (g *rig) arena(t testing.TB, bytes int64) *arena {
@@ -61,8 +60,8 @@ func (a *arena) take(t testing.TB, bytes int64) device.Buffer {
 	return device.Buffer{Memory: a.mem, Offset: at, Size: bytes}
 }
 
-// bindAll binds a program count times: its weights each time elsewhere, the rest at the same
-// place, as a step's arena has it for each layer.
+// bindAll binds a program count times, each time with other memory for weights, and with the same memory
+// for everything else, as in a step with many layers.
 func (g *rig) bindAll(t testing.TB, p *program.Program, symbols map[string]int64, a *arena, count int) (exe device.Executable, out []device.BoundLaunch, err error) {
 	exe, err = g.dev.Load(p, nil)
 	if err != nil {
@@ -172,7 +171,7 @@ func (g *rig) measure(launches []device.BoundLaunch) (time.Duration, error) {
 	return times[len(times)/2], nil
 }
 
-// candidates lists shapes for a number of rows of a matrix.
+// candidates lists shapes to measure for a matrix and a number of rows.
 func candidates(rows int, cols, depth int64) []cuda.Shape {
 	var out []cuda.Shape
 	if rows <= 2 {
@@ -204,8 +203,8 @@ func candidates(rows int, cols, depth int64) []cuda.Shape {
 	return out
 }
 
-// warpPipelines lists warp pipelines that fit, with blocks for all multiprocessors of an H200, or for
-// more.
+// warpPipelines lists warp pipelines that fit into shared memory, with one block for each multiprocessor
+// of an H200 or more.
 func warpPipelines(rows int, cols, depth int64) []cuda.Shape {
 	var out []cuda.Shape
 	each := int(cols+132*16-1) / (132 * 16)
@@ -228,12 +227,13 @@ func warpPipelines(rows int, cols, depth int64) []cuda.Shape {
 	return out
 }
 
-// dsmem_buffer is the shared memory for what the other blocks of a cluster have of a block's rows.
+// dsmem_buffer returns the bytes of shared memory for the sums that the other blocks of a cluster send.
 func dsmem_buffer(rows, cols, cluster int) int {
 	return 4 * (cluster - 1) * ((rows + cluster - 1) / cluster) * (cols + 4)
 }
 
-// blockPipelines lists block pipelines that fill an H200 with one block for each multiprocessor, or two.
+// blockPipelines lists block pipelines that fill an H200 with one or two blocks for each multiprocessor,
+// in one wave or several.
 func blockPipelines(rows int, cols, depth int64) []cuda.Shape {
 	var out []cuda.Shape
 	add := func(units, wm, wn, wk, bk, cluster, blocks int) {
@@ -251,7 +251,7 @@ func blockPipelines(rows int, cols, depth int64) []cuda.Shape {
 		}
 	}
 	ways := []struct{ cluster, blocks, waves int }{{1, 1, 1}, {1, 1, 2}, {1, 2, 1}, {2, 1, 1}, {2, 2, 1}}
-	if cols > 132*16*20 { // more than a block of one wave could have
+	if cols > 132*16*20 { // too many for one wave
 		ways = []struct{ cluster, blocks, waves int }{{1, 1, 4}, {1, 1, 5}, {1, 1, 6}, {1, 1, 8}, {1, 2, 4}, {1, 2, 5}, {1, 2, 6}, {1, 2, 8}}
 	}
 	for _, c := range ways {
@@ -269,8 +269,8 @@ func blockPipelines(rows int, cols, depth int64) []cuda.Shape {
 	return out
 }
 
-// wgmmas lists wgmma kernels for 32, 64 or 96 rows that fill an H200, one or two
-// blocks for each multiprocessor, or clusters of them.
+// wgmmas lists wgmma kernels for 32, 64 or 96 rows that fill an H200 with one or two blocks for
+// each multiprocessor, in clusters of up to three.
 func wgmmas(rows int, cols, depth int64) []cuda.Shape {
 	var out []cuda.Shape
 	for _, c := range []struct{ cluster, blocks int }{{1, 1}, {2, 1}, {3, 1}, {1, 2}, {2, 2}} {
@@ -303,10 +303,9 @@ func wgmmas(rows int, cols, depth int64) []cuda.Shape {
 	return out
 }
 
-// TestTune measures ways to compute products of models' shapes on cold weights.
-// PWC_TUNE lists numbers of rows, PWC_TUNE_COLS matrices (28672x4096), and
-// PWC_TUNE_SHAPES is what the names of shapes begin with; without them all are
-// measured.
+// TestTune measures shapes for the GEMMs of models, on cold weights. PWC_TUNE lists numbers of
+// rows. PWC_TUNE_COLS lists matrices (28672x4096) and PWC_TUNE_SHAPES is a prefix of shape names;
+// without them the test measures all.
 func TestTune(t *testing.T) {
 	list := os.Getenv("PWC_TUNE")
 	if list == "" {
@@ -375,7 +374,7 @@ func TestTune(t *testing.T) {
 	}
 }
 
-// stepName names what the first step of a program runs.
+// stepName returns the names of the kernels and routines that a program runs.
 func stepName(t testing.TB, g *rig, p *program.Program, symbols map[string]int64) string {
 	t.Helper()
 	env := func(name string) (int64, bool) {
@@ -400,7 +399,7 @@ func stepName(t testing.TB, g *rig, p *program.Program, symbols map[string]int64
 	return strings.Join(names, " + ")
 }
 
-// configsOf returns the config of the model of that name; with none, the others.
+// configsOf returns the config of the model with the given name, or otherwise for any other name.
 func configsOf(name string, otherwise ...string) []string {
 	switch name {
 	case "8B":
@@ -413,8 +412,8 @@ func configsOf(name string, otherwise ...string) []string {
 	return otherwise
 }
 
-// TestTuneFused measures ways to compute what a layer launches beside its
-// attention. PWC_TUNE_CHAINS lists numbers of rows, PWC_TUNE_OF names a model.
+// TestTuneFused measures shapes for the launches of a layer without its attention.
+// PWC_TUNE_CHAINS lists numbers of rows, PWC_TUNE_OF is the name of a model (8B, 1B or toy).
 func TestTuneFused(t *testing.T) {
 	list := os.Getenv("PWC_TUNE_CHAINS")
 	if list == "" {
@@ -477,7 +476,7 @@ func TestTuneFused(t *testing.T) {
 	}
 }
 
-// alone returns the program with one of its steps.
+// alone returns the program with step i only.
 func alone(p *program.Program, i int) *program.Program {
 	one := *p
 	one.Steps = p.Steps[i : i+1]
@@ -490,9 +489,9 @@ func alone(p *program.Program, i int) *program.Program {
 	return &one
 }
 
-// TestSteps measures the pieces of Llama-3.1-8B: each of them many times over in
-// one graph, with other weights each time. PWC_STEPS lists numbers of rows;
-// PWC_STEPS_OF=1B takes Llama-3.2-1B instead, toy a very small model.
+// TestSteps measures the pieces of Llama-3.1-8B. A graph has many launches of a piece, each with
+// other weights. PWC_STEPS lists numbers of rows. With PWC_STEPS_OF=1B the model is Llama-3.2-1B,
+// with toy a very small one.
 func TestSteps(t *testing.T) {
 	list := os.Getenv("PWC_STEPS")
 	if list == "" {

@@ -14,17 +14,15 @@ import (
 	"pwc/ir/dtype"
 )
 
-// watchedCase is a module, and the numbers of rows for which kernels of its own are
-// launched.
+// watchedCase is a module with numbers of rows that together launch all its kernels.
 type watchedCase struct {
 	name string
 	m    *ir.Module
 	rows []int64
 }
 
-// watchedCases have every kind of kernel in its smallest form that has all of its
-// parts: more than one block, a stage of copies that is not full, a last column that
-// is not.
+// watchedCases have every kind of kernel in the smallest form that runs all its code: more than one
+// block, a last stage that is not full, and a last tile of columns that is not full.
 func watchedCases(t testing.TB) []watchedCase {
 	t.Helper()
 	bf16, f16, f32 := dtype.BF16, dtype.F16, dtype.F32
@@ -46,7 +44,7 @@ func watchedCases(t testing.TB) []watchedCase {
 	}
 }
 
-// largest finds the eight largest of a row.
+// largest returns a module with a topk of eight.
 func largest(t testing.TB) *ir.Module {
 	t.Helper()
 	m, err := ir.Parse("largest.ir", []byte(`pwc 1
@@ -63,8 +61,8 @@ module "largest" {
 	return m
 }
 
-// TestWatchedKernels pins what the cases launch: a kind of kernel that is new has to
-// be among them.
+// TestWatchedKernels pins the kernels that the cases launch. A new kind of kernel must be added to
+// them.
 func TestWatchedKernels(t *testing.T) {
 	r := recorderOf(t, "cuda:sm_90", &fakeCompiler{specific: true})
 	found := map[string]bool{}
@@ -95,9 +93,8 @@ func TestWatchedKernels(t *testing.T) {
 	}
 }
 
-// TestDeviceWatched runs every kind of kernel once or twice, with nothing written to
-// results and scratch before: for tools that watch every access, which take their
-// time.
+// TestDeviceWatched runs every kind of kernel once or twice, for slow tools that check every memory
+// access, such as compute-sanitizer. Results and scratch are not filled first.
 func TestDeviceWatched(t *testing.T) {
 	g := openGPU(t)
 	g.bare = true

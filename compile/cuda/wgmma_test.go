@@ -24,8 +24,8 @@ type newerCompiler struct{ *library }
 
 func (newerCompiler) Supports(string) bool { return true }
 
-// archSpecific returns the device's backend with a compiler that makes code for sm_90a. On
-// a GPU the test is skipped where it does not.
+// archSpecific returns the device's backend with a compiler that supports sm_90a. On a GPU it skips
+// the test if NVRTC does not.
 func (g *rig) archSpecific(t testing.TB) *cuda.Backend {
 	t.Helper()
 	if !g.slow && !g.nvrtc.Supports("sm_90a") {
@@ -38,9 +38,8 @@ func (g *rig) archSpecific(t testing.TB) *cuda.Backend {
 	return b
 }
 
-// TestWGMMA pins for which products and rows there are kernels of warpgroups beside
-// the others, before them and libraries, for devices of capability 9.0 alone and without
-// PTX.
+// TestWGMMA pins the GEMMs and numbers of rows that have wgmma kernels. These come before other
+// kernels, serve only devices of compute capability 9.0, and have PTX only for target sm_90a.
 func TestWGMMA(t *testing.T) {
 	for _, c := range []struct {
 		target      string
@@ -51,8 +50,8 @@ func TestWGMMA(t *testing.T) {
 		{"cuda:sm_90", true, 4096, 4096, "17-32 33-64 65-96"}, {"cuda:sm_90", true, 4096, 14336, "17-32 33-64 65-96"}, {"cuda:sm_90a", true, 28672, 4096, "33-64 65-96"}, {"cuda:sm_90", true, 40, 8192, "17-32 33-64 65-96"},
 		{"cuda:sm_90", false, 4096, 4096, ""}, // NVRTC before 12.1
 		{"cuda:sm_80", true, 4096, 4096, ""}, {"cuda:sm_100", true, 4096, 4096, ""},
-		{"cuda:sm_90", true, 4096, 2048, "33-64 65-96"}, {"cuda:sm_90", true, 3072, 3072, "33-64 65-96"}, {"cuda:sm_90", true, 2048, 2048, "65-96"}, {"cuda:sm_90", true, 4096, 1024, ""}, // strips are faster, and the library
-		{"cuda:sm_90", true, 33000, 4096, "33-64"}, // of 96 rows there is no room for two stages
+		{"cuda:sm_90", true, 4096, 2048, "33-64 65-96"}, {"cuda:sm_90", true, 3072, 3072, "33-64 65-96"}, {"cuda:sm_90", true, 2048, 2048, "65-96"}, {"cuda:sm_90", true, 4096, 1024, ""}, // block pipelines and the library are faster
+		{"cuda:sm_90", true, 33000, 4096, "33-64"}, // with 96 rows there is no room for two stages
 		{"cuda:sm_90", true, 6144, 4096, "33-64"}, {"cuda:sm_90", true, 128256, 4096, ""},
 	} {
 		f := &fakeCompiler{specific: c.makes}
@@ -78,7 +77,7 @@ func TestWGMMA(t *testing.T) {
 				continue
 			}
 			if rows = append(rows, fmt.Sprintf("%d-%d", v.Guard.Lo, v.Guard.Hi)); others {
-				t.Errorf("%+v: %s comes after ways for all devices", c, rows)
+				t.Errorf("%+v: %s comes after variants for all devices", c, rows)
 			}
 			k := p.Kernels[v.Steps[0].Kernel]
 			if !slices.ContainsFunc(f.calls, func(call string) bool {
@@ -102,17 +101,17 @@ func TestWGMMA(t *testing.T) {
 	}
 }
 
-// callsLibrary reports whether a way calls a library.
+// callsLibrary reports whether a variant calls a library.
 func callsLibrary(v *program.Variant) bool {
 	return slices.ContainsFunc(v.Steps, func(s program.Step) bool { return s.Kind == program.StepLibrary })
 }
 
-// ofWarpgroups finds the shape of a product by warpgroups: threads, blocks of a
-// multiprocessor, rows, columns, warpgroups that share these, such that take turns, threads
-// that fill stages, elements of k in a stage, stages, blocks of a cluster, percent that the first one has more.
+// ofWarpgroups matches the shape of a wgmma kernel: threads, blocks of a multiprocessor, rows, columns,
+// consumer warpgroups that share the columns, ping-pong groups, producer threads, elements of k in a
+// stage, stages, blocks of a cluster, and the percentage by which the leader's part of k is larger.
 var ofWarpgroups = regexp.MustCompile(`(?s)__launch_bounds__\((\d+), (\d)\).*gemm_wgmma<\w+, (\d+), (\d+), (\d+), (\d+), (\d+), \d+, (\d+), (\d+), (\d+), (\d+),`)
 
-// entryOf is the text of a kernel, of those that were compiled with it.
+// entryOf returns the text of a kernel; its code may have another kernel, too.
 func entryOf(k program.Kernel) string {
 	const start = "extern \"C\""
 	for _, text := range strings.Split(string(k.Code), start) {
@@ -123,9 +122,9 @@ func entryOf(k program.Kernel) string {
 	return ""
 }
 
-// TestWGMMAFit: blocks fit, and have three stages at least, or two where another
-// block is beside them. A thread has registers for its sums, or for where it copies from, and
-// 32 more; a warpgroup's columns are what an instruction may have.
+// TestWGMMAFit: blocks fit into shared memory, with at least three stages, or two if a multiprocessor has
+// two blocks. A thread has registers for its sums, or for the addresses that it copies from, and 32 more.
+// The columns of a warpgroup are a number that wgmma supports.
 func TestWGMMAFit(t *testing.T) {
 	b, err := cuda.New("cuda:sm_90", &fakeCompiler{specific: true})
 	if err != nil {
@@ -144,7 +143,7 @@ func TestWGMMAFit(t *testing.T) {
 				s := &v.Steps[0]
 				m := ofWarpgroups.FindStringSubmatch(entryOf(p.Kernels[s.Kernel]))
 				if m == nil {
-					t.Fatalf("%s is no product by warpgroups", p.Kernels[s.Kernel].Name)
+					t.Fatalf("%s is not a wgmma kernel", p.Kernels[s.Kernel].Name)
 				}
 				var x [9]int
 				for i := range x {
@@ -167,7 +166,7 @@ func TestWGMMAFit(t *testing.T) {
 	}
 }
 
-// TestWGMMAShapes pins the shapes of products of models, which were measured.
+// TestWGMMAShapes pins the shapes for GEMMs of models, which were measured.
 func TestWGMMAShapes(t *testing.T) {
 	b, err := cuda.New("cuda:sm_90", &fakeCompiler{specific: true})
 	if err != nil {
@@ -176,9 +175,9 @@ func TestWGMMAShapes(t *testing.T) {
 	for _, c := range []struct{ rows, cols, depth, blocks, columns, groups, turns, fill, stages, cluster int64 }{
 		{32, 4096, 14336, 1, 64, 1, 2, 128, 9, 2},
 		{64, 28672, 4096, 1, 224, 2, 1, 256, 3, 1},
-		{64, 33000, 4096, 2, 128, 1, 1, 64, 2, 1}, // of 256 columns there are not three stages
+		{64, 33000, 4096, 2, 128, 1, 1, 64, 2, 1}, // with 256 columns three stages do not fit
 		{64, 16384, 4096, 1, 128, 2, 1, 128, 4, 1},
-		{64, 16384, 2048, 2, 64, 1, 1, 256, 3, 1}, // short sums
+		{64, 16384, 2048, 2, 64, 1, 1, 256, 3, 1}, // small depth
 		{64, 12288, 4096, 1, 96, 1, 1, 128, 5, 1},
 		{64, 8192, 4096, 1, 64, 1, 2, 128, 7, 1},
 		{64, 6144, 4096, 1, 48, 1, 2, 128, 8, 1},
@@ -207,12 +206,12 @@ func TestWGMMAShapes(t *testing.T) {
 	}
 }
 
-// columnsApart finds how far apart the columns are that a thread copies one after the other.
+// columnsApart matches the distance between the columns that a thread copies (COLUMN_STRIDE).
 var columnsApart = regexp.MustCompile(`gemm_wgmma<[^>]*, true, (\d+), `)
 
-// TestWGMMAColumns: where all columns that a thread of a block copies are equally far
-// apart its addresses are known from one of them. They are not where the last block has
-// fewer, or a block has columns of two heads, or blocks differ.
+// TestWGMMAColumns: if the columns that a thread copies always have the same distance, the kernel knows
+// it, and a thread computes one address. Otherwise the distance is 0: if the last block has fewer
+// columns, a block has columns of two heads, or the distance differs between blocks.
 func TestWGMMAColumns(t *testing.T) {
 	b, err := cuda.New("cuda:sm_90", &fakeCompiler{specific: true})
 	if err != nil {
@@ -265,9 +264,9 @@ module "rope" {
 	}
 }
 
-// TestDeviceWGMMA holds products by warpgroups: with columns that are no multiple of
-// 64 and last ones that are fewer, sums that are no multiple of a stage, blocks that share
-// them, and rows that are fewer than a block's, or more.
+// TestDeviceWGMMA compares wgmma kernels with the interpreter: with columns that are not a multiple of
+// 64, a last block with fewer columns, depths that are not a multiple of a stage, clusters, and fewer
+// or more rows than a block has.
 func TestDeviceWGMMA(t *testing.T) {
 	g := openDevice(t)
 	b := g.archSpecific(t)
@@ -290,9 +289,9 @@ func TestDeviceWGMMA(t *testing.T) {
 		{dtype.F16, 136, 520, cuda.WGMMA(gemm.WGMMA{Rows: 64, Cols: 112, Consumers: 2, PingPong: 1, Producers: 256, K: 64, Stages: 3, Cluster: 2, MinBlocks: 1})},
 		{dtype.BF16, 136, 2056, cuda.WGMMA(gemm.WGMMA{Rows: 64, Cols: 64, Consumers: 1, PingPong: 2, Producers: 256, K: 128, Stages: 4, Cluster: 2, MinBlocks: 1})},
 		{dtype.F16, 192, 2056, cuda.WGMMA(gemm.WGMMA{Rows: 64, Cols: 64, Consumers: 1, PingPong: 3, Producers: 256, K: 128, Stages: 5, Cluster: 3, MinBlocks: 1})},
-		{dtype.BF16, 300, 200, cuda.WGMMA(gemm.WGMMA{Rows: 64, Cols: 128, Consumers: 2, PingPong: 2, Producers: 128, K: 64, Stages: 2, Cluster: 1, MinBlocks: 1})}, // a sum of four stages
-		{dtype.BF16, 136, 40, cuda.WGMMA(gemm.WGMMA{Rows: 64, Cols: 48, Consumers: 1, PingPong: 2, Producers: 256, K: 128, Stages: 8, Cluster: 1, MinBlocks: 1})},  // one stage, and no turn for the second
-		{dtype.BF16, 136, 256, cuda.WGMMA(gemm.WGMMA{Rows: 64, Cols: 48, Consumers: 1, PingPong: 2, Producers: 256, K: 128, Stages: 8, Cluster: 1, MinBlocks: 1})}, // less than there are stages, all of them whole
+		{dtype.BF16, 300, 200, cuda.WGMMA(gemm.WGMMA{Rows: 64, Cols: 128, Consumers: 2, PingPong: 2, Producers: 128, K: 64, Stages: 2, Cluster: 1, MinBlocks: 1})}, // the depth is four stages
+		{dtype.BF16, 136, 40, cuda.WGMMA(gemm.WGMMA{Rows: 64, Cols: 48, Consumers: 1, PingPong: 2, Producers: 256, K: 128, Stages: 8, Cluster: 1, MinBlocks: 1})},  // one stage, so the second group has no stage
+		{dtype.BF16, 136, 256, cuda.WGMMA(gemm.WGMMA{Rows: 64, Cols: 48, Consumers: 1, PingPong: 2, Producers: 256, K: 128, Stages: 8, Cluster: 1, MinBlocks: 1})}, // fewer full stages of k than stages in shared memory
 		{dtype.F16, 136, 2056, cuda.WGMMA(gemm.WGMMA{Rows: 32, Cols: 64, Consumers: 1, PingPong: 2, Producers: 256, K: 128, Stages: 9, Cluster: 2, MinBlocks: 1})},
 		{dtype.BF16, 136, 2056, cuda.WGMMA(gemm.WGMMA{Rows: 96, Cols: 64, Consumers: 1, PingPong: 2, Producers: 256, K: 128, Stages: 4, Cluster: 2, MinBlocks: 1})},
 	} {
@@ -313,8 +312,7 @@ func TestDeviceWGMMA(t *testing.T) {
 	}
 }
 
-// TestDeviceFusedWGMMA holds chains whose products are by warpgroups, with what
-// follows them in their launches.
+// TestDeviceFusedWGMMA compares chains with wgmma kernels and fused epilogues with the interpreter.
 func TestDeviceFusedWGMMA(t *testing.T) {
 	g := openDevice(t)
 	m := chainModule(t, chainShape{dtype.BF16, 4096, 72, 2, 1, 32})
