@@ -1,0 +1,56 @@
+package host
+
+import (
+	"math/rand/v2"
+	"testing"
+	"unsafe"
+
+	"pwc/internal/testkit"
+	"pwc/ir/dtype"
+)
+
+// TestGuardPages has operands of the units' loops that end, and begin, where memory does.
+func TestGuardPages(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	eachUnit(t, func(t *testing.T, u *unit) {
+		for i := range 80 {
+			before := i%2 == 1
+			guardedProducts(t, u, r, before)
+			g := testkit.NewGuarded(t, 6)
+			n := 1 + r.IntN(200)
+			d, a, b := g.Floats(n, before), g.Floats(n, before), g.Floats(n, before)
+			h := g.Halves(n, before)
+			for _, f := range []func(d, a []float32){u.exp, u.sigmoid, u.silu, u.geluTanh, u.tanh, u.roundBF16, u.roundF16} {
+				f(d, a)
+			}
+			for _, f := range []func(d, a, b []float32){u.add, u.sub, u.mul, u.div} {
+				f(d, a, b)
+			}
+			u.widenBF16(d, h)
+			u.widenF16(d, h)
+			u.narrowBF16(h, a)
+			u.narrowF16(h, a)
+			var acc [4]float64
+			u.sum(&acc, a)
+			c := unsafe.Slice((*int64)(g.Bytes(8*n, before)), n)
+			u.selects(d, c, a, b)
+		}
+	})
+}
+
+// guardedProducts has operands of a micro kernel that fill their memory.
+func guardedProducts(t *testing.T, u *unit, r *rand.Rand, before bool) {
+	rows, k, wide := 1+r.IntN(mostRows), lanes*(1+r.IntN(20)), 1+r.IntN(2*microCols)
+	g, rowsB := testkit.NewGuarded(t, 5), (wide+microCols-1)&^(microCols-1)
+	a, c := g.Floats(rows*k, before), g.Floats(rows*wide, before)
+	for _, b := range []tile{
+		{unsafe.Pointer(&g.Floats(rowsB*k, before)[0]), k, 4, dtype.F32},
+		{unsafe.Pointer(&g.Halves(rowsB*k, before)[0]), k, 2, dtype.BF16},
+		{unsafe.Pointer(&g.Halves(rowsB*k, before)[0]), k, 2, dtype.F16},
+	} {
+		if b.dtype == dtype.BF16 && u.dotsBF16 == nil || b.dtype == dtype.F16 && u.dotsF16 == nil {
+			continue
+		}
+		u.products(new(narrowSums), c, wide, tile{unsafe.Pointer(&a[0]), k, 4, dtype.F32}, b, rows, wide, k)
+	}
+}
