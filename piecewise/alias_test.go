@@ -14,8 +14,8 @@ import (
 	"pwc/program"
 )
 
-// loop is a function that runs again and again on what one of two others makes of its
-// result.
+// loop has @step, whose parameter %x is aliased by the results of @double and @triple. Each of
+// these computes on the result of @step, so the functions form a loop.
 const loop = `pwc 1
 module "loop" {
   sym N in [1, 8] batch
@@ -41,10 +41,9 @@ module "loop" {
 
 var feeds = []piecewise.Alias{{From: "double", To: "step", Param: "x"}, {From: "triple", To: "step", Param: "x"}}
 
-// A result that is fed to a parameter is read there without a copy, whichever of the
-// functions that feed it ran last; what it overwrites is stale, and so is it once the
-// parameter is given something else, which is sent even if the host sent the same
-// before.
+// A parameter reads an aliased result without a copy, that of the function that ran last. The
+// run makes the results that were in the memory stale. If the parameter is then set to other
+// data, the result is stale, and the data is sent even if the host sent the same data before.
 func TestAliases(t *testing.T) {
 	for _, o := range []piecewise.Options{
 		{Capture: piecewise.CaptureOptions{Mode: piecewise.None}},
@@ -125,17 +124,17 @@ func TestAliases(t *testing.T) {
 			s = must(step(triple.At(0)))
 			wantF32(t, read(t, s.At(0)), []float32{16, 22})
 			if slices.Contains(w.log, "copy on the device") {
-				t.Errorf("mode %s: results that are fed were copied: %q", o.Capture.Mode, w.log)
+				t.Errorf("mode %s: aliased results were copied: %q", o.Capture.Mode, w.log)
 			}
 			s = must(step(piecewise.Result{}, 1, 2))
 			wantF32(t, read(t, s.At(0)), []float32{2, 3})
 			stale(triple)
-			// As it was staged before it was fed.
+			// The host sends the data of the run before the aliased result again.
 			d = next("double", s)
 			s = must(step(piecewise.Result{}, 1, 2))
 			wantF32(t, read(t, s.At(0)), []float32{2, 3})
 			stale(d)
-			// Given, and overwritten before the run.
+			// SetResult, and the result is overwritten before the run.
 			d = next("double", s)
 			in, err := b.Func("step").Inputs(2)
 			if err != nil {
@@ -151,14 +150,14 @@ func TestAliases(t *testing.T) {
 			if _, err := b.Func("step").Run(ctx, in, nil); !errors.Is(err, piecewise.ErrStale) {
 				t.Errorf("mode %s: a run on a result that was overwritten after it was given: %v, want ErrStale", o.Capture.Mode, err)
 			}
-			// Fewer rows than lie there, padded.
+			// Rows of the host, padded over an earlier result.
 			s = must(step(piecewise.Result{}, 1, 2, 3))
 			wantF32(t, read(t, s.At(0)), []float32{2, 3, 4})
 		}
 	}
 }
 
-// rows is a function of more rows than the one that feeds it has.
+// rows has @step, which runs more rows than @choose, whose results are aliased to its parameter.
 const rows = `pwc 1
 module "rows" {
   sym N in [1, 8] batch
@@ -175,8 +174,8 @@ module "rows" {
 }
 `
 
-// A result is fed to a parameter of another size symbol as long as it has room there; and
-// what is written over it makes it stale, not the results beside it.
+// A result may be aliased to a parameter with another size symbol if the parameter has room for
+// it. A write to that memory makes only this result stale, not the function's other results.
 func TestAliasesOfOtherRows(t *testing.T) {
 	feed := piecewise.Alias{From: "choose", Result: 1, To: "step", Param: "x"}
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Full} {
@@ -202,7 +201,7 @@ func TestAliasesOfOtherRows(t *testing.T) {
 			t.Fatal(err)
 		}
 		if slices.Contains(w.log, "copy on the device") {
-			t.Errorf("mode %s: a result that is fed was copied: %q", mode, w.log)
+			t.Errorf("mode %s: an aliased result was copied: %q", mode, w.log)
 		}
 		wantF32(t, read(t, y.At(0)), []float32{11, 13, 15})
 		wantF32(t, run(t, b.Func("step"), []float32{1, 1, 1, 1, 1, 1}), []float32{2, 2, 2, 2, 2, 2})
@@ -218,16 +217,16 @@ func TestAliasesOfOtherRows(t *testing.T) {
 	}
 }
 
-// Results that are fed have no memory of their own.
+// Aliased results have no memory of their own.
 func TestAliasesInPlan(t *testing.T) {
 	plain, fed := create(t, loop, piecewise.Options{}).Plan(), create(t, loop, piecewise.Options{Memory: piecewise.MemoryOptions{Aliases: feeds}}).Plan()
 	const place = 256 // 8 rows, rounded up
 	if plain.ResultBytes-fed.ResultBytes != 2*place || plain.InputBytes != fed.InputBytes {
-		t.Errorf("%d bytes of results and %d of inputs, %d and %d with feeds", plain.ResultBytes, plain.InputBytes, fed.ResultBytes, fed.InputBytes)
+		t.Errorf("%d bytes of results and %d of inputs, %d and %d with aliases", plain.ResultBytes, plain.InputBytes, fed.ResultBytes, fed.InputBytes)
 	}
 }
 
-// A feed that cannot be is refused with its reason, all of them together.
+// Impossible aliases are refused, each with its reason, in one error.
 func TestBadFeeds(t *testing.T) {
 	for _, c := range []struct {
 		feeds []piecewise.Alias

@@ -17,7 +17,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// translating is a device that compiles programs of some names when it loads them.
+// translating is a device that compiles a program when it loads it, if what returns a reason.
 type translating struct {
 	device.Device
 	what func(p *program.Program) string
@@ -25,9 +25,9 @@ type translating struct {
 
 func (d translating) CompilesAtLoad(p *program.Program) string { return d.what(p) }
 
-// TestCompiledAtLoad pins that programs, and kernels of ops, which the device compiles
-// when it loads them are counted by what they are, each distinct one once, and said;
-// and that a frozen backend refuses them.
+// TestCompiledAtLoad pins that programs and kernels of ops that the device compiles at load
+// are counted by reason, each distinct one once, and logged, and that a frozen backend refuses
+// them.
 func TestCompiledAtLoad(t *testing.T) {
 	var log bytes.Buffer
 	o := piecewise.Options{

@@ -14,8 +14,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// layers is a module of n splitting ops between pieces of one small kernel: what
-// a step costs beside its kernels.
+// layers is a module of n splitting ops between pieces of one small kernel, to measure
+// the cost of a step without its kernels.
 func layers(n int) string {
 	var b strings.Builder
 	b.WriteString("pwc 1\nmodule \"layers\" {\n  sym N in [1, 64] batch\n  op \"silly::attention\"(tensor, tensor, tensor, mut tensor) split\n")
@@ -27,9 +27,9 @@ func layers(n int) string {
 	return b.String()
 }
 
-// BenchmarkReplay is one replayed step of 32 layers, one row: 33 graphs of one
-// kernel of one element, and 32 calls that do nothing. All of it is the cost of
-// issuing but for the 33 elements.
+// BenchmarkReplay is one replayed step of 32 layers with one row: 33 graphs of one
+// kernel of one element, and 32 calls that do nothing. Except for the 33 elements, it
+// measures only the cost of issuing.
 func BenchmarkReplay(b *testing.B) {
 	be := start(b, layers(32), piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{1}}, Ops: []device.Op{&silent{}}})
 	f := be.Func("forward")
@@ -49,7 +49,7 @@ func BenchmarkReplay(b *testing.B) {
 	}
 }
 
-// BenchmarkEager is the same step bound and launched anew.
+// BenchmarkEager is the same step, bound and launched without graphs.
 func BenchmarkEager(b *testing.B) {
 	be := start(b, layers(32), piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.None}, Ops: []device.Op{&silent{}}})
 	f := be.Func("forward")

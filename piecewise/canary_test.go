@@ -11,8 +11,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// A byte that an op writes beyond its operand, before it or behind it, replayed
-// or not, is found with its place. The operand's own bytes are no one else's.
+// A byte that an op writes before or after its operand, replayed or not, is found
+// with its offset. No other tensor uses the operand's memory.
 func TestCanaries(t *testing.T) {
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise} {
 		for _, off := range []int64{-512, -1, 12, 523} {
@@ -47,8 +47,8 @@ func TestCanaries(t *testing.T) {
 	}
 }
 
-// An op that leaves some of its result unwritten gives NaN with Poison, whatever
-// was there before.
+// With Poison, elements of a result that an op does not write are NaN, whatever the
+// memory contained.
 func TestPoison(t *testing.T) {
 	for _, guard := range []piecewise.Canary{piecewise.CanaryOff, piecewise.CanaryBytes, piecewise.CanaryExact} {
 		for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {
@@ -64,8 +64,8 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// What a model computes does not depend on how its buffers are kept apart, nor
-// on what lies where nothing was written yet.
+// The results of a model depend neither on the canary mode nor on the contents of
+// memory that was not written.
 func TestGuardedModel(t *testing.T) {
 	g := openGolden(t, "llama")
 	for _, guard := range []piecewise.Canary{piecewise.CanaryOff, piecewise.CanaryBytes, piecewise.CanaryExact} {
@@ -79,7 +79,7 @@ func TestGuardedModel(t *testing.T) {
 	}
 }
 
-// Weights, states, inputs and results are guarded too.
+// Weights, states, inputs and results have canaries, too.
 func TestEveryBufferIsGuarded(t *testing.T) {
 	text := strings.Replace(stateful, "%x: f32[N]", "%x: f32[N], %i: i32[N]", 1)
 	dev := &tallying{Device: openHost(t)}

@@ -12,7 +12,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// watching is the host device, which notes what is asked of it.
+// watching is the host device with a log of its calls.
 type watching struct {
 	device.Device
 	log []string
@@ -79,9 +79,9 @@ func (o *warmOp) Warm(c *device.OpCall) error {
 	return c.Stream.Fill(c.Args[3].Buffer, 0)
 }
 
-// Before the first capture all memory is taken, every distinct program is loaded,
-// and each has run once, however many pieces and sizes use it, as ops have once
-// for each shape; from then on the device is asked for nothing but captures.
+// Before the first capture all memory is allocated, every distinct program is loaded
+// and has run once, for any number of pieces and sizes, and each op was warmed up once
+// for each shape. Then the device gets only captures.
 func TestReadyBeforeCapture(t *testing.T) {
 	op := &warmOp{silent: silent{sum3{capture: true}}, calls: map[int64]int{}}
 	w := &watching{Device: openHost(t), ran: map[*program.Program]int{}}
@@ -121,8 +121,8 @@ func (s *watchingStream) Copy(dst, src device.Buffer) error {
 	return s.Stream.Copy(dst, src)
 }
 
-// The inputs of a run are one copy, with padding between them that is not worth
-// another; a tensor of the device among them stays as it is.
+// One copy sends all inputs of a run if the gaps between them are small. It does not
+// overwrite an input between them that is set to a tensor of the device.
 func TestInputsAreOneCopy(t *testing.T) {
 	const three = `pwc 1
 module "three" {

@@ -11,8 +11,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// chain is a function that reads another's result where it lies, and one whose
-// input is linked to the first but is given the second's.
+// chain has three functions. @double and @negate are linked to the result of @one;
+// runChain sets the input of @negate to the result of @double.
 const chain = `pwc 1
 module "chain" {
   sym N in [1, 64] batch
@@ -58,7 +58,7 @@ func runChain(t testing.TB, funcs []*piecewise.Func, x []float32, out []byte) {
 	check(r.Wait())
 }
 
-// Results go from function to function, linked or not, without an allocation.
+// To pass results from function to function, linked or not, allocates nothing.
 func TestChain(t *testing.T) {
 	b := start(t, chain, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{4, 64}}})
 	x := []float32{1, 2, 3}
@@ -88,7 +88,7 @@ func TestChain(t *testing.T) {
 	}
 }
 
-// Choose says what Run then does, and why it does no better.
+// Run does what Choose returned before.
 func TestChoose(t *testing.T) {
 	for _, c := range []struct {
 		mode    piecewise.Mode
@@ -129,8 +129,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// Pieces are captured before whole functions, each largest first, and no graph twice: that
-// of a function of one piece is the whole function's.
+// Pieces are captured before full graphs, each largest first. A function of one piece is
+// captured once: its full graph is the graph of the piece.
 func TestCaptureOrder(t *testing.T) {
 	o := captures{}
 	mode := piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{8, 1, 4}}, Observe: piecewise.ObserveOptions{Observer: &o}}
@@ -155,7 +155,7 @@ func TestCaptureOrder(t *testing.T) {
 	}
 }
 
-// captures is the sizes that functions were captured for, in order.
+// captures contains the sizes of the captures, in order.
 type captures map[string][]int64
 
 func (c *captures) Captured(fn string, size int64, graphs int, _ time.Duration) {

@@ -18,12 +18,12 @@ import (
 	"pwc/runtime/mem"
 )
 
-// wrapped is the host device with hooks: what a GPU does late or not at all is
-// not to be seen on a device that executes at once.
+// wrapped is the host device with hooks for late or failing operations of a GPU. The
+// host device itself executes each operation at once.
 type wrapped struct {
 	device.Device
-	late   bool                  // events stay undone until told
-	query  error                 // of events that stay undone
+	late   bool                  // events do not complete while it is set
+	query  error                 // of events that do not complete
 	fail   func(op string) error // before each stream operation
 	graphs int                   // that are not closed
 }
@@ -162,7 +162,7 @@ func TestLostDevice(t *testing.T) {
 	}
 }
 
-// C13: a fault that shows when a slot is asked for ends the backend too.
+// C13: a fault that Func.Inputs finds ends the backend, too.
 func TestLostBeforeInputs(t *testing.T) {
 	dev := &wrapped{Device: openHost(t)}
 	b := start(t, plain, piecewise.Options{Device: dev, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}, Memory: piecewise.MemoryOptions{StagingSlots: 1}})
@@ -255,8 +255,8 @@ func TestSharedPool(t *testing.T) {
 	}
 }
 
-// An index out of range is told to who ran it, whoever else uses the device meanwhile,
-// in the same pool or in another (C12).
+// An index out of range is reported to the backend that ran the op, while other backends use
+// the device, in the same pool or in another (C12).
 func TestFaultsOfOtherBackends(t *testing.T) {
 	const text = `pwc 1
 module "table" {
@@ -310,8 +310,8 @@ module "table" {
 	}
 }
 
-// A pool that a backend uses is not closed, and stays as it is: what another backend
-// then takes does not lie where the first one works.
+// Close of a pool that a backend uses fails and changes nothing: another backend does not get
+// the memory of the first one.
 func TestCloseOfAPoolInUse(t *testing.T) {
 	pool, err := piecewise.NewPool(openHost(t), 0)
 	if err != nil {
@@ -332,8 +332,8 @@ func TestCloseOfAPoolInUse(t *testing.T) {
 	}
 }
 
-// Stats and Plan are read, and runs tried, from other goroutines; a second run
-// at a time gets ErrBusy and nothing else.
+// Other goroutines may read Stats and Plan and try to run; a concurrent run always
+// gets ErrBusy.
 func TestConcurrentUse(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	dev := hostdev.Open(hostdev.Options{Workers: 2})
@@ -419,7 +419,7 @@ func TestUncalledOps(t *testing.T) {
 	wantF32(t, run(t, b.Func("forward"), []float32{1}), []float32{2})
 }
 
-// New lists everything that is wrong with its options.
+// New returns all errors of its options together.
 func TestOptionsAreChecked(t *testing.T) {
 	dev := openHost(t)
 	target := pieces.Pipeline{Backend: host.New()}

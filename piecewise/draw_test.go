@@ -35,8 +35,8 @@ module "drawing" {
 }
 `
 
-// TestDraws holds random numbers of functions that are cut, captured and padded to the
-// bits of the interpreter, with an offset that rises from run to run.
+// TestDraws compares the random numbers of functions that are split, captured and padded
+// with those of the interpreter, bit for bit, with an offset that advances with each run.
 func TestDraws(t *testing.T) {
 	m := testkit.Parse(t, drawing)
 	f := m.Funcs[0]

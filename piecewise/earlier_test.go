@@ -16,9 +16,9 @@ import (
 	sillycuda "pwc/silly/cuda"
 )
 
-// TestEarlierTarget runs what was compiled for sm_80, pieces and an op's kernel, on the
-// this machine's GPU, or else an emulated one of compute capability 10.0: it executes the
-// PTX, in graphs too, which is counted as compilation.
+// TestEarlierTarget runs pieces and an op's kernel that were compiled for sm_80 on this
+// machine's GPU, otherwise on an emulated one of compute capability 10.0. The GPU executes
+// their PTX, in graphs, too, and counts it as compiled at load.
 func TestEarlierTarget(t *testing.T) {
 	const target = "cuda:sm_80"
 	open := func(t testing.TB) piecewise.Options {

@@ -63,7 +63,7 @@ func Example() {
 	// 5 pieces, 6 graphs, 1 replay, 2 calls between graphs
 }
 
-// What a step will take of the device is known before anything is allocated.
+// The device memory of a step is known before anything is allocated.
 func ExampleBackend_Plan() {
 	dev := hostdev.Open(hostdev.Options{})
 	defer dev.Close()
@@ -84,8 +84,8 @@ func ExampleBackend_Plan() {
 }
 
 // A language model is two functions: @forward computes hidden states, and
-// @logits the logits of the rows that are sampled, reading the hidden states
-// where @forward left them. The step's metadata goes untouched to attention.
+// @logits the logits of the rows that are sampled. It reads the hidden states in
+// the memory of @forward's result. Attention gets the step's metadata unchanged.
 func ExampleFunc_Run() {
 	ctx := context.Background()
 	const dir, blockSize, blocks = "../testdata/hf/llama", 16, 4

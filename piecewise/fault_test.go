@@ -26,7 +26,7 @@ func (f *failing) Launch(c *device.OpCall) error {
 	return f.sum3.Launch(c)
 }
 
-// A splitting op that fails costs the run that it is in, and the results before.
+// If a splitting op fails, its run fails, and earlier results are stale.
 func TestFailingOp(t *testing.T) {
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise} {
 		op := &failing{}
@@ -77,7 +77,7 @@ func (c tensors) Info(name string) (safetensors.Info, error) {
 
 func (c tensors) Names() []string { return nil }
 
-// A load that fails gives back what it took and can be tried again.
+// A load that fails frees its memory and can be tried again.
 func TestFailedLoad(t *testing.T) {
 	pool, err := piecewise.NewPool(openHost(t), 0)
 	if err != nil {
@@ -97,7 +97,7 @@ func TestFailedLoad(t *testing.T) {
 			t.Errorf("%s: the pool still holds %d bytes", name, got)
 		}
 	}
-	// Of many weights that are wrong some are named.
+	// The error names some of many wrong weights.
 	var decls, uses strings.Builder
 	for i := range 100 {
 		fmt.Fprintf(&decls, "  weight @w%d : f32[2]\n", i)
@@ -123,7 +123,7 @@ func TestFailedLoad(t *testing.T) {
 	}
 }
 
-// Memory that is not enough is an error with the numbers, and nothing is kept.
+// With too little memory, the error has the numbers, and no memory stays allocated.
 func TestOutOfMemory(t *testing.T) {
 	pool, err := piecewise.NewPool(openHost(t), 1<<20)
 	if err != nil {

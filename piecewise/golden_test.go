@@ -206,8 +206,9 @@ func (g golden) issue(t testing.TB, b *piecewise.Backend, tokens []int32, from, 
 	return r
 }
 
-// holdLogits holds a prefill, beginnings of it at exact and padded sizes, and
-// the same tokens one by one through the paged cache to what transformers gives.
+// holdLogits compares logits with those of transformers: of a prefill, of prefixes of
+// it at exact and padded sizes, and of the same tokens one by one through the paged
+// cache.
 func (g golden) holdLogits(t testing.TB, b *piecewise.Backend) {
 	t.Helper()
 	prefill := g.forward(t, b, 0, len(g.ids))
@@ -278,8 +279,8 @@ func TestTransformersLogits(t *testing.T) {
 	}
 }
 
-// In f32 a row's result does not depend on which rows are beside it, nor on
-// the size it was padded to; with experts, nor on which of them share one.
+// In f32 a row's result does not depend on the other rows of the step, on the padded
+// size, or on the rows that have the same expert.
 func TestRowsDoNotDependOnTheBatch(t *testing.T) {
 	for _, name := range []string{"llama", "mixtral", "qwen3_moe"} {
 		g := openGolden(t, name)
@@ -294,8 +295,8 @@ func TestRowsDoNotDependOnTheBatch(t *testing.T) {
 	}
 }
 
-// C5 for a model of two functions: for every size of the default list, what its
-// steps are bound to is what was planned for it.
+// C5 for a model of two functions: for every size of the default list, steps are bound
+// to as many bytes as were planned.
 func TestPlannedBytesOfAModel(t *testing.T) {
 	g := openGolden(t, "llama")
 	for _, n := range piecewise.DefaultCaptureSizes(512) {

@@ -24,9 +24,9 @@ module "sum" {
 }
 `
 
-// Inputs that are as they were are not copied again, and whatever else writes them
-// in between is seen: other sizes and their padding, tensors of the device, slots
-// that were handed out and not run, runs without graphs, a later capture.
+// Unchanged inputs are not copied again, unless something else has written them since:
+// other sizes and their padding, tensors of the device, slots that were handed out and
+// not run, runs without graphs, a later capture.
 func TestInputsAreNotCopiedAgain(t *testing.T) {
 	for slots := 1; slots <= 3; slots++ {
 		w := &watching{Device: openHost(t), ran: map[*program.Program]int{}}
@@ -122,7 +122,7 @@ func onDevice(t *testing.T, dev device.Device, in piecewise.Inputs, name string,
 	}
 }
 
-// An input that a run changes is sent again, also where its bytes are the same.
+// An input that a run changes is sent again, even if the host's bytes are the same.
 func TestWrittenInputsAreSent(t *testing.T) {
 	b := start(t, `pwc 1
 module "count" {
@@ -139,9 +139,9 @@ module "count" {
 	}
 }
 
-// An input that is kept is what the host gave the run before, beside others that are
-// copied, whatever happened in between; and where that run had it from the device, had
-// other rows, or is not known, it is not kept.
+// A kept input has the data that the host gave to the previous run, while other inputs are
+// copied, whatever happened in between. It is not kept if that run had a tensor of the device
+// or another number of rows, or if its slot was handed out again.
 func TestKeep(t *testing.T) {
 	for slots := 1; slots <= 3; slots++ {
 		w := &watching{Device: openHost(t), ran: map[*program.Program]int{}}
@@ -267,8 +267,8 @@ module "digits" {
 	}
 }
 
-// Rows that padding adds to an input that is kept are zeros, where the run before needed
-// none and others had left something there.
+// Padded rows of a kept input are zeros, even if the previous run had no padding and earlier
+// runs left other data there.
 func TestKeepPads(t *testing.T) {
 	b := start(t, `pwc 1
 module "digits" {
@@ -324,7 +324,8 @@ module "digits" {
 	}
 }
 
-// Rows of what another function made are looked at anew at every run: that may have fewer.
+// Indices of rows that another function made are checked in every run, and so never kept: there
+// may be fewer rows.
 func TestPositionsAreNotKept(t *testing.T) {
 	g := openGolden(t, "llama")
 	b := g.backend(t, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{8}}})

@@ -11,8 +11,8 @@ import (
 	hostdev "pwc/runtime/host"
 )
 
-// inside is an op within pieces: it copies the rows of a step and zeroes the others, as
-// every op does that is told how many there are (C11).
+// inside is an op within pieces: it copies the rows of a step and zeroes padded rows, as
+// every op with OpCall.Rows does (C11).
 type inside struct {
 	metas    []any
 	prepared []int64 // size and rows
@@ -41,8 +41,8 @@ func (o *inside) Launch(c *device.OpCall) error {
 	})
 }
 
-// An op that pieces hold is told of a step what one between them is told: eagerly, and
-// in graphs of pieces and of whole functions.
+// An op inside a piece gets the same metadata, size and rows as an op between pieces: in eager
+// runs, in graphs of pieces and in full graphs.
 func TestOpsInsidePieces(t *testing.T) {
 	const text = `pwc 1
 module "inside" {

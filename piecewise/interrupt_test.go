@@ -24,9 +24,9 @@ func (s *stopping) Launch(c *device.OpCall) error {
 	return s.sum3.Launch(c)
 }
 
-// TestRunEndsWithItsContext: on a device that works while it is called the end of a context
-// ends the run that is under way, eager or replayed, with its cause. What ran before is stale,
-// and the next run is whole.
+// TestRunEndsWithItsContext: on a device.Interruptible stream, the end of a context ends its
+// run, eager or replayed, with the cause. Earlier results are stale, and the next run is
+// complete.
 func TestRunEndsWithItsContext(t *testing.T) {
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise} {
 		op := &stopping{}
@@ -63,7 +63,8 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestWarmupAndLoadEndWithTheirContext: so do they, and can be tried again.
+// TestWarmupAndLoadEndWithTheirContext: the end of a context ends Warmup and Load, and both can be
+// tried again.
 func TestWarmupAndLoadEndWithTheirContext(t *testing.T) {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -86,7 +87,7 @@ func TestWarmupAndLoadEndWithTheirContext(t *testing.T) {
 	wantF32(t, run(t, b.Func("forward"), []float32{1}), []float32{2})
 }
 
-// TestManyInputs finds inputs by name among more than are compared one by one.
+// TestManyInputs finds inputs by name if there are more than scanned.
 func TestManyInputs(t *testing.T) {
 	const n = 30
 	var params []string

@@ -18,7 +18,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// withRoutine makes programs whose kernels a library routine may take the place of.
+// withRoutine makes programs in which a library routine is a variant of the kernels.
 type withRoutine struct{ pieces.Pipeline }
 
 func (withRoutine) Fingerprint() string { return "with a routine" }
@@ -41,7 +41,7 @@ func (c withRoutine) Compile(ctx context.Context, piece *ir.Module, ranges map[s
 	return p, p.Validate()
 }
 
-// libraryDevice is a device that reports the routine, which plans follow. The host device
+// libraryDevice is a device that has the routine, so that plans select it. The host device
 // that it wraps runs the kernels.
 type libraryDevice struct {
 	device.Device
@@ -51,7 +51,7 @@ type libraryDevice struct {
 func (l libraryDevice) Libraries() device.OpSet { return device.OpSet{"lib::routine": l.routine} }
 func (libraryDevice) WorkspaceBytes() int64     { return 4096 }
 
-// routine takes at least so many elements, and was measured for as many.
+// routine takes tensors of at least least elements; calls with at least tuned elements count as measured.
 type routine struct{ least, tuned int64 }
 
 func (routine) Signature() device.Signature { return device.Signature{Capture: true} }
@@ -68,8 +68,8 @@ func (r routine) Tuned(args []device.Tensor, _ []program.Attr) bool {
 	return args[0].Shape[0] >= r.tuned
 }
 
-// TestLibraryCalls pins what is counted of library routines: calls, those that nobody
-// measured, and steps that go without, each program and size once.
+// TestLibraryCalls pins the counters of library routines: calls, calls without a measurement, and
+// steps without the routine, each program and size once.
 func TestLibraryCalls(t *testing.T) {
 	target := withRoutine{pieces.Pipeline{Backend: host.New()}}
 	ops := []device.Op{&silent{sum3{}}}
@@ -100,7 +100,7 @@ func TestLibraryCalls(t *testing.T) {
 	}
 }
 
-// asked is a routine that counts how often it is.
+// asked is a routine that counts calls of ScratchBytes.
 type asked struct {
 	routine
 	times *int
@@ -111,7 +111,7 @@ func (a asked) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, 
 	return a.routine.ScratchBytes(args, attrs)
 }
 
-// TestAskedOnce: what a program takes at a size is asked once, however many layers it serves.
+// TestAskedOnce: the scratch of a program at a size is computed once for any number of layers.
 func TestAskedOnce(t *testing.T) {
 	times := func(n int) (out int) {
 		create(t, layers(n), piecewise.Options{Compile: piecewise.CompileOptions{Compiler: withRoutine{pieces.Pipeline{Backend: host.New()}}}, Ops: []device.Op{&silent{sum3{}}},
@@ -123,7 +123,7 @@ func TestAskedOnce(t *testing.T) {
 	}
 }
 
-// sleepy is a routine that wakes up while pieces compile, and not before one does.
+// sleepy is a routine that initializes when the first piece begins to compile.
 type sleepy struct {
 	routine
 	compiling chan struct{}
@@ -135,7 +135,7 @@ func (s sleepy) Initialize() {
 	*s.woken++
 }
 
-// awaited tells a sleepy routine that a piece compiles.
+// awaited signals a sleepy routine that a piece compiles.
 type awaited struct {
 	pieces.Compiler
 	begun sync.Once
@@ -151,8 +151,8 @@ func (c *awaited) Compile(ctx context.Context, piece *ir.Module, ranges map[stri
 	return c.Compiler.Compile(ctx, piece, ranges)
 }
 
-// TestWakesRoutines: a routine that takes long at first wakes up once beside what is compiled, is awake when New returns,
-// and sleeps on where nothing has to be compiled.
+// TestWakesRoutines: a routine initializes once, while pieces compile, and before New returns. If nothing is
+// compiled, it does not initialize.
 func TestWakesRoutines(t *testing.T) {
 	store, woken := pieces.NewMemoryStore(), 0
 	refused := errors.New("refused")
@@ -204,8 +204,8 @@ func (s *workspaceStream) UseWorkspace(device.Buffer) error {
 
 func (s *workspaceStream) WarmLibraries(device.BoundLaunch) error { return nil }
 
-// A workspace that the stream did not take is not there: a load that is tried again
-// gives it one.
+// If the stream refuses a workspace, the pool does not keep it: the next Load allocates one
+// again.
 func TestWorkspaceIsTriedAgain(t *testing.T) {
 	dev := &workspaceDevice{libraryDevice: libraryDevice{openHost(t), routine{least: 4, tuned: 64}}, refuse: errors.New("refused")}
 	pool, err := piecewise.NewPool(dev, 0)

@@ -14,8 +14,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// linked is two functions, of which the second reads rows of the first: %h has eight
-// rows of memory, and as many in a graph, however few there are.
+// linked has two functions. The second one reads rows of the first: in a graph, %h has eight rows
+// for any number of valid rows.
 func linked(rows, body string) string {
 	return `pwc 1
 module "linked" {
@@ -33,17 +33,17 @@ module "linked" {
 `
 }
 
-// A graph that was captured with all the rows there may be never lets one through that
-// an earlier step left: positions are held to the step's, whatever shape and type they
-// have, also in what was made of the rows one by one. Where they could come through in
-// another way no graph serves the function, which is counted, and refused if frozen.
+// A graph that was captured with the largest number of rows never reads a row of an earlier
+// step: indices are compared with the number of valid rows, for all their shapes and dtypes, and
+// also for indices of values that were computed row by row. If rows could reach a result without
+// such indices, no graph serves the function; this is counted, and refused if frozen.
 func TestRowsOfAnEarlierStep(t *testing.T) {
 	ctx := context.Background()
 	for _, tc := range []struct {
 		rows, body string
-		fill       any // the positions
+		fill       any // the indices
 		want       []float32
-		outside    bool // some are
+		outside    bool // some indices are out of range
 		graph      bool
 	}{
 		{"i32[M]", "%g = gather(%h, %rows) : f32[M, 2]; return %g", []int32{1, 5}, []float32{2, 2, 0, 0}, true, true},

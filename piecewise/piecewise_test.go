@@ -401,8 +401,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// What a result lay in is given back by Close, and may be another backend's where
-// the pool is shared: it cannot be read any more.
+// Close frees the memory of results, and another backend of the pool may get it: results
+// cannot be read any more.
 func TestResultsEndWithTheirBackend(t *testing.T) {
 	pool, err := piecewise.NewPool(openHost(t), 0)
 	if err != nil {
@@ -428,8 +428,8 @@ func TestResultsEndWithTheirBackend(t *testing.T) {
 	}
 }
 
-// What a runner gives instead of a linked result lies where the result lay: that is
-// stale then, and not read as if it were one.
+// An input that a runner sets instead of a linked result overwrites the result, which is
+// then stale.
 func TestLinkedInputsOverwriteResults(t *testing.T) {
 	dev := openHost(t)
 	for _, staged := range []bool{true, false} {
@@ -472,7 +472,7 @@ func TestLinkedInputsOverwriteResults(t *testing.T) {
 	}
 }
 
-// A result that there is not has no shape, no memory and no bytes.
+// A result with an index out of range has no shape, no memory and no bytes.
 func TestNoSuchResult(t *testing.T) {
 	f := start(t, plain, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}}).Func("forward")
 	got, err := issue(t, f, []float32{1}, nil)
@@ -501,7 +501,7 @@ func TestNoSuchResult(t *testing.T) {
 	}
 }
 
-// A step may have no rows where the symbol's range says so.
+// A step may have 0 rows if the symbol's range begins at 0.
 func TestNoRows(t *testing.T) {
 	text := strings.Replace(plain, "[1, 64]", "[0, 64]", 1)
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise} {
@@ -590,7 +590,7 @@ func TestReplayAllocatesNothing(t *testing.T) {
 	}
 }
 
-// silent is the splitting op without anything that allocates.
+// silent is the splitting op without allocations.
 type silent struct{ sum3 }
 
 func (s *silent) Launch(c *device.OpCall) error { return nil }

@@ -20,8 +20,8 @@ import (
 	hostdev "pwc/runtime/host"
 )
 
-// Without a device a module is compiled and planned as with one, but for the
-// scratch of its ops, and nothing else is possible.
+// Without a device a module is compiled and planned as with one, except for the
+// scratch of its ops. All other calls fail.
 func TestPlanWithoutDevice(t *testing.T) {
 	g := openGolden(t, "llama")
 	o := piecewise.Options{Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{1, 8, 24}},
@@ -62,8 +62,8 @@ func TestPlanWithoutDevice(t *testing.T) {
 	}
 }
 
-// A plan that no int64 holds is an error of New that names what is too large: it is
-// never a small or negative number.
+// If a plan exceeds int64, New returns an error that names the tensor. Sizes never wrap to a
+// small or negative number.
 func TestPlanTooLarge(t *testing.T) {
 	const half = 1<<60 - 1 // of f32: just below 2^62 bytes
 	decl := func(kind string, sizes ...int64) string {

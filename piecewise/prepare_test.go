@@ -10,7 +10,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// prepared is an op that notes what it is told of runs.
+// prepared is an op that records the arguments of Prepare and its calls.
 type prepared struct {
 	sum3
 	steps []string // runs as Prepare gets them, and the calls of runs
@@ -28,7 +28,7 @@ func (p *prepared) Prepare(s device.Stream, meta any, size, rows int64) error {
 	return p.err
 }
 
-// TestPrepare: an op that is called twice in a run is told of it once, before the first call, in whatever way it is run.
+// TestPrepare: for an op that is called twice in a run, Prepare is called once, before the first call, in every run mode.
 func TestPrepare(t *testing.T) {
 	for mode, size := range map[piecewise.Mode]int{piecewise.None: 3, piecewise.Piecewise: 4, piecewise.Full: 4} {
 		op := newPrepared()

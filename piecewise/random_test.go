@@ -28,12 +28,13 @@ import (
 	"pwc/safetensors"
 )
 
-// TestRandomModules takes random modules through everything at once: cut at
+// TestRandomModules combines all features on random modules: they are split at
 // random ops, compiled for random ranges and sizes, captured at random sizes in
-// every mode, run at sizes that are exact, padded and above the graphs, on memory
-// that was poisoned or guarded. Each run, on the states that the one before left,
-// must be the interpreter's. All share a store: a piece with the key of another
-// would get its program. PWC_RANDOM_MODULES and PWC_RANDOM_SEED say how many, and which.
+// every mode, and run at exact and padded sizes and above the largest graph, with
+// Poison or a Canary. Each run continues with the states of the run before, and must
+// equal the interpreter's. All modules share a store: a piece with the key of another
+// piece would get the wrong program. PWC_RANDOM_MODULES and PWC_RANDOM_SEED set the
+// number of modules and the seed.
 func TestRandomModules(t *testing.T) {
 	first, count := fromEnv(t, "PWC_RANDOM_SEED", 0), fromEnv(t, "PWC_RANDOM_MODULES", 60)
 	dev, store := openHost(t), pieces.NewMemoryStore()
@@ -76,8 +77,8 @@ func linkable(f *ir.Func) bool {
 	return f.Values[f.Base(f.Returns[0])].Kind == ir.ResultValue
 }
 
-// withTail adds a function that picks rows of the first result, as @logits does. It
-// reads them where @forward leaves them.
+// withTail adds a function that selects rows of the first result, as @logits does. It
+// is linked to the result of @forward.
 func withTail(t *testing.T, m *ir.Module) *ir.Module {
 	h := m.Funcs[0].ResultTypes[0]
 	out := ir.Type{DType: h.DType, Shape: slices.Clone(h.Shape)}
@@ -263,7 +264,7 @@ func runOnce(ctx context.Context, r *rand.Rand, m *ir.Module, b *piecewise.Backe
 	return nil
 }
 
-// runTail picks some of the rows that @forward gave.
+// runTail selects some rows of @forward's result.
 func runTail(ctx context.Context, r *rand.Rand, m *ir.Module, b *piecewise.Backend, h piecewise.Result, want *interp.Tensor, n int64) error {
 	rows := make([]int32, 1+r.Intn(most))
 	in, err := b.Func("tail").Inputs(int64(len(rows)))

@@ -11,7 +11,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// ranges is what an observer was told of runs.
+// ranges records the ranges that an observer gets.
 type ranges struct {
 	names []string
 	depth int
@@ -22,8 +22,8 @@ func (*ranges) Ran(string, int64, int64, piecewise.RunMode) {}
 func (r *ranges) Enter(name string)                         { r.names, r.depth = append(r.names, name), r.depth+1 }
 func (r *ranges) Leave()                                    { r.depth-- }
 
-// Each piece and each call of a run is a range inside the run's, whatever the mode;
-// a whole graph is one range. All are left where a call fails.
+// Each piece and each call of a run is a range inside the run's range, in every mode; a
+// full graph has only the run's range. If a call fails, all ranges are left.
 func TestRanges(t *testing.T) {
 	pieces := []string{"@forward", "@forward 0", "@forward 1 first", "@forward 2", "@forward 3 second", "@forward 4"}
 	for mode, want := range map[piecewise.Mode][]string{piecewise.None: pieces, piecewise.Piecewise: pieces, piecewise.Full: {"@forward"}} {

@@ -80,9 +80,9 @@ func interpret(ctx context.Context, m *ir.Module, f *ir.Func, env *interp.Env, i
 	return out[0], nil
 }
 
-// TestRandomRanks takes random modules with collectives through everything at once, on two or
-// three devices: each rank's results must be those of the interpreter, which runs all ranks. All
-// ranks share a store, and have the same artifacts (C21).
+// TestRandomRanks combines all features on random modules with collectives, on two or three
+// devices: each rank's results must equal those of the interpreter, which runs all ranks. All
+// ranks share a store and have the same artifacts (C21).
 func TestRandomRanks(t *testing.T) {
 	first, count := fromEnv(t, "PWC_RANDOM_SEED", 0), fromEnv(t, "PWC_RANDOM_MODULES", 60)/3
 	store, exchanged := pieces.NewMemoryStore(), 0
@@ -115,9 +115,9 @@ func TestRandomRanks(t *testing.T) {
 	}
 }
 
-// TestTransformersLogitsOfRanks holds one checkpoint of each family, divided among 2 and 4
-// devices, to transformers in the modes none, piecewise and full. Without PWC_ALL_RANKS it is
-// fewer of them.
+// TestTransformersLogitsOfRanks compares one checkpoint of each family, divided among 2 and 4
+// devices, with transformers in the modes none, piecewise and full. Without PWC_ALL_RANKS it
+// tests fewer checkpoints.
 func TestTransformersLogitsOfRanks(t *testing.T) {
 	names := []string{"llama", "olmo2", "mixtral"}
 	if fromEnv(t, "PWC_ALL_RANKS", 0) > 0 {
@@ -158,7 +158,7 @@ func holdRanks(t *testing.T, name string, ranks int64) {
 	}
 }
 
-// TestRanksAreChecked holds what is refused before anything is compiled.
+// TestRanksAreChecked pins the errors of ranks before anything is compiled.
 func TestRanksAreChecked(t *testing.T) {
 	m := testkit.Parse(t, `pwc 1 module "m" { sym N in [1, 4] batch sym r in [0, 1] load group tp in 2 rank r func @f(%x: f32[N, 2]) -> (f32[N, 2]) { %y = neg(%x) return %y } }`)
 	for want, o := range map[string]piecewise.Options{

@@ -33,8 +33,9 @@ func (u unread) fail(name string) error {
 	return errors.New("read")
 }
 
-// TestPlanIsHeldAgainstTheLimit: a plan above what the device or the pool has is refused with
-// the numbers before anything is taken or read; what the caller gives does not count.
+// TestPlanIsHeldAgainstTheLimit: a plan that exceeds the memory of the device or the pool is
+// refused with the numbers, before anything is allocated or read. States of the caller do not
+// count.
 func TestPlanIsHeldAgainstTheLimit(t *testing.T) {
 	const text = `pwc 1
 module "m" {
@@ -85,8 +86,8 @@ module "m" {
 	}
 }
 
-// TestPlanCountsWhatThePoolHolds: what another backend of the pool has taken counts, wherever
-// in the pool it is.
+// TestPlanCountsWhatThePoolHolds: all memory that another backend of the pool has allocated counts
+// against the limit.
 func TestPlanCountsWhatThePoolHolds(t *testing.T) {
 	const text = `pwc 1
 module "m" {

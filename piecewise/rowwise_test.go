@@ -47,8 +47,8 @@ func doubling(mixing bool) *noteOp {
 	}}
 }
 
-// A captured op that promises independent rows lets runs be padded, and Canaries test what
-// it promises wherever no graph records it.
+// A captured op that is declared rowwise lets runs be padded. CanaryBytes tests the declaration
+// in calls that are not captured.
 func TestRowwiseOps(t *testing.T) {
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.FullAndPiecewise} {
 		for _, guard := range []piecewise.Canary{piecewise.CanaryOff, piecewise.CanaryBytes} {
@@ -130,8 +130,8 @@ module "scattering" {
 `
 }
 
-// A scatter of the table may be padded over where padded rows hold -1, by the text or by the
-// options; a padded row then writes nothing, nor does a warm-up.
+// A function with a scatter of the op table may be padded if padded rows of its indices hold -1,
+// by the module or by the options. A padded row then writes nothing, and neither does a warm-up.
 func TestPaddedSlots(t *testing.T) {
 	ctx := context.Background()
 	for name, c := range map[string]struct {

@@ -10,8 +10,8 @@ import (
 	"pwc/piecewise"
 )
 
-// weak is functions whose results lie where others write: @same gives back what it was
-// given, @change writes over it, @keep and @put share a state.
+// weak has functions whose results share memory that others write: @same returns its parameter,
+// @change overwrites it, @keep and @put share a state.
 const weak = `pwc 1
 module "weak" {
   sym N in [1, 8] batch
@@ -43,9 +43,10 @@ module "weak" {
 }
 `
 
-// A result is never silently what something else left where it lies: a warm-up, another
-// function that writes its parameter or a state, a run of the function whose result it
-// is, or other memory of a state (C6). A run that lacks an input sends nothing.
+// A read of a result is a StaleError if its memory was overwritten: by a warm-up, by another
+// function that writes the parameter or state, by a run of the function whose result the
+// parameter is linked to, or because SetState replaced the memory (C6). A run that lacks an input
+// sends nothing.
 func TestResultsThatAreOverwritten(t *testing.T) {
 	ctx := context.Background()
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {

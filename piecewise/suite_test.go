@@ -220,7 +220,7 @@ func movedState(t *testing.T, open maker) {
 	}
 }
 
-// C8: Stats.Skipped counts the runs that replay no graph, by reason.
+// C8: Stats.Skipped counts the runs without a graph, by reason.
 func TestSkipsAreCounted(t *testing.T) { skips(t, onHost) }
 
 func skips(t *testing.T, open maker) {
@@ -409,8 +409,7 @@ func indexOps(err error) []string {
 	return ops
 }
 
-// Faults of runs that were issued before a snapshot are told from those of runs issued
-// after it.
+// A snapshot separates faults of runs that were issued before it from those of later runs.
 func TestFaultSnapshots(t *testing.T) { faultSnapshots(t, onHost) }
 
 func faultSnapshots(t *testing.T, open maker) {

@@ -34,8 +34,8 @@ module "symbolic" {
 `
 }
 
-// bindRun runs a function of one run after the other with inputs of values of the symbols,
-// made up, and returns what the interpreter gives for them beside its own results.
+// bindRun runs the function with generated inputs for values of the symbols, and returns its
+// results and those of the interpreter.
 func bindRun(t *testing.T, b *piecewise.Backend, text string, values map[string]int64) (got, want []*interp.Tensor) {
 	t.Helper()
 	m := testkit.Parse(t, text)
@@ -113,8 +113,8 @@ func bindRun(t *testing.T, b *piecewise.Backend, text string, values map[string]
 	return got, want
 }
 
-// Whatever symbols a function has, and in whichever extents, a run has their values: the
-// bytes of inputs and results come from their types, and means are over what is there.
+// A run uses its values of the symbols in any extent: the sizes of inputs and results follow from
+// their types, and means are over the valid elements.
 func TestSymbolsOfRuns(t *testing.T) {
 	none, plain := "", "a plain symbol is bound at each run"
 	for _, c := range []struct {
@@ -166,8 +166,8 @@ func TestSymbolsOfRuns(t *testing.T) {
 	}
 }
 
-// A symbol that a run gives no value, or one outside its range, or two, is an error, and
-// a frozen backend does not run uncaptured what its mode captures.
+// It is an error if a run gives a symbol no value, a value outside its range, or two values. A
+// frozen backend refuses to run without a graph that its mode asks for.
 func TestSymbolErrors(t *testing.T) {
 	ctx := context.Background()
 	text := symbolic("%x: f32[N, K], %y: f32[K]", "f32[N, K]", "%r = reshape(%y, shape=[1, K]); %s = add(%x, %r); return %s")
@@ -220,7 +220,7 @@ func TestSymbolErrors(t *testing.T) {
 	create(t, text, o)
 }
 
-// What is kept from the run before had the same shape, and not only as many bytes.
+// An input is kept only if it had the same shape in the previous run; equal bytes are not enough.
 func TestKeepOfOtherShape(t *testing.T) {
 	text := symbolic("%x: f32[N, K]", "f32[N, K]", "%y = neg(%x); return %y")
 	f := start(t, text, piecewise.Options{}).Func("f")
@@ -250,7 +250,7 @@ func TestKeepOfOtherShape(t *testing.T) {
 	}
 }
 
-// A tensor on the device gives symbols the extents that it has.
+// A tensor on the device sets symbols to its extents.
 func TestSetGivesSymbolsValues(t *testing.T) {
 	text := symbolic("%x: f32[N, K], %y: f32[K]", "f32[N, K]", "%r = reshape(%y, shape=[1, K]); %s = add(%x, %r); return %s")
 	dev := openHost(t)
