@@ -30,7 +30,7 @@ module "m" {
 }
 `
 
-// table is the same with ops of the table.
+// table is the same function with ops of the table.
 const tableOps = `pwc 1
 module "m" {
   func @f(%x: f32[4, 2], %s: f32[4, 2]) -> (f32[4, 2], f32[4, 2]) {
@@ -43,7 +43,7 @@ module "m" {
 }
 `
 
-// customGradients are the gradients that the two ops bring: of table ops, and of a custom op.
+// customGradients has the gradients of the two ops: one by ops of the table, one by a custom op.
 var customGradients = map[string]autodiff.Custom{
 	"my::cube": {Gradient: func(c *autodiff.CustomCall) ([]ir.Value, error) {
 		b := c.Builder
@@ -97,8 +97,8 @@ func withCustoms(t testing.TB, m *ir.Module, in *oracle.Inputs) []*interp.Tensor
 	return out
 }
 
-// Custom ops bring their gradients: of ops of the table, or of other custom ops, which are
-// declared for them. The gradients are those of the same function without custom ops.
+// Gradients of custom ops use ops of the table, or other custom ops, which the joint module then
+// declares. The results are those of the same function without custom ops.
 func TestCustom(t *testing.T) {
 	m, plain := testkit.Parse(t, customs), testkit.Parse(t, tableOps)
 	o := autodiff.Options{Custom: customGradients}

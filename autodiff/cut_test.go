@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A saturated network's cut at the sink costs as much as the cheapest of all cuts.
+// The cut at the sink of a saturated network has the cost of the cheapest of all cuts.
 func TestFlow(t *testing.T) {
 	type edge struct {
 		a, b     int

@@ -11,7 +11,7 @@ import (
 	"pwc/ir/interp"
 )
 
-// Ops that PyTorch's files do not have are held to the derivatives of their definitions, written
+// Ops that are not in PyTorch's files are compared with the derivatives of their definitions, written
 // as plain loops. Operands have ties, zeros, repeated indices and indices out of range.
 
 // hold runs @f.gradient in the interpreter and on the host.
@@ -81,8 +81,8 @@ func TestDefinitionOfProd(t *testing.T) {
 		[]*interp.Tensor{f32(t, []int64{rows, n}, x...), f32(t, []int64{rows}, g...)}, want)
 }
 
-// The values are those of the k largest elements, of equal ones the first: each cotangent goes
-// where its value came from.
+// topk returns the k largest elements, of equal ones the first: each cotangent is added to the
+// element that the value was.
 func TestDefinitionOfTopk(t *testing.T) {
 	const rows, n, k = 10, 6, 3
 	r := rand.New(rand.NewSource(2))
@@ -105,8 +105,8 @@ func TestDefinitionOfTopk(t *testing.T) {
 		[]*interp.Tensor{f32(t, []int64{rows, n}, x...), f32(t, []int64{rows, k}, g...)}, want)
 }
 
-// y[r, s, o] = b[e, o] + sum over d of w[e, o, d] x[r, d], for e = index[r, s]. A matrix that is
-// not there gives zeros.
+// y[r, s, o] = b[e, o] + sum over d of w[e, o, d] x[r, d], for e = index[r, s]. An index out of
+// range gives zeros.
 func TestDefinitionOfLinearSelect(t *testing.T) {
 	const rows, slots, experts, outs, dims = 5, 2, 3, 4, 3
 	r := rand.New(rand.NewSource(3))
@@ -137,15 +137,15 @@ func TestDefinitionOfLinearSelect(t *testing.T) {
 		dx, dw, db)
 }
 
-// dst[index[i]] = src[i] for i in order, for indices in range: a slice that is written has the
-// cotangent of its place, unless a later one is written over it. The places that are not written
-// keep theirs.
+// dst[index[i]] = src[i] for i in order, for indices in range: the cotangent of src[i] is that of
+// dst[index[i]], unless a later slice overwrites it. Slices of dst that are not written keep their
+// cotangent.
 func TestDefinitionOfScatter(t *testing.T) {
 	const places, writes, width = 8, 9, 2
 	r := rand.New(rand.NewSource(4))
 	dst, src, g := numbers(r, places*width, false), numbers(r, writes*width, false), numbers(r, places*width, false)
 	index := indices(r, writes, -1, places+1)
-	index[2], index[5], index[7] = 3, 3, -1 // a place that is written twice, and none
+	index[2], index[5], index[7] = 3, 3, -1 // slice 3 is written twice, and -1 writes nothing
 	index[0] = places
 	writer := map[int64]int{}
 	for i, at := range index {

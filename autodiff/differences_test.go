@@ -67,17 +67,17 @@ func coarse(r *rand.Rand, dt dtype.DType) float64 {
 	return float64(r.Intn(5) - 2)
 }
 
-// line is a function over the real numbers along one direction, and what is found there.
+// line is the slope of a function over the real numbers at 0.
 type line struct {
 	slope  float64
-	noise  float64 // what rounding of float64 makes of the slope
-	smooth bool    // the slopes to both sides are one
+	noise  float64 // bound of the slope's error by rounding in float64
+	smooth bool    // the function has no step or kink at 0
 }
 
 // measure takes the differences of f to both sides of 0, at two distances. f returns its value, and
-// the sum of the absolute values of its terms. Of a smooth function the slope is the same at both
-// distances, and the bend between the sides shrinks with the distance; at a step the slope grows,
-// and at a kink the bend stays.
+// the sum of the absolute values of its terms. The slope of a smooth function is the same at both
+// distances, and the difference between the slopes of the two sides (bend) shrinks with the distance.
+// At a step the slope grows, and at a kink the bend stays.
 func measure(f func(by float64) (value, magnitude float64)) line {
 	const h, closer = 1.0 / (1 << 20), 8
 	at, size := f(0)
@@ -94,7 +94,7 @@ func measure(f func(by float64) (value, magnitude float64)) line {
 	return l
 }
 
-// TestMeasure holds what is left out: kinks and poles, and nothing that is smooth.
+// TestMeasure: kinks and poles are found, and smooth functions are not taken for them.
 func TestMeasure(t *testing.T) {
 	for _, c := range []struct {
 		what   string

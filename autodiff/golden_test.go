@@ -33,8 +33,8 @@ func tensor(t *testing.T, f *safetensors.File, name string) *interp.Tensor {
 	return y
 }
 
-// pytorch returns the functions whose gradients PyTorch has computed. The tensors of one whose
-// name ends with byOp are those of the name before it: it computes the same by another op.
+// pytorch returns the functions whose gradients PyTorch has computed. A function whose name ends
+// with byOp computes the same by another op: it has the tensors of the name without that suffix.
 func pytorch(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob("../testdata/train/ops/*.safetensors")
@@ -107,7 +107,7 @@ func TestPyTorch(t *testing.T) {
 	}
 }
 
-// So they are on a GPU; on an emulated one for those with an op that no other has.
+// The same holds on a GPU. An emulated one runs only functions with an op that no other has.
 func TestPyTorchOnGPU(t *testing.T) {
 	dev := cudatest.Open(t, fake.Options{})
 	backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))

@@ -85,8 +85,8 @@ func execute(dev device.Device, backend compile.Backend, m *ir.Module, in *oracl
 	return left.Results, nil
 }
 
-// near returns how got departs from want by more than tol, relative to the largest element of
-// want, or nil.
+// near returns an error if got differs from want by more than tol, relative to the largest element
+// of want.
 func near(got, want *interp.Tensor, tol float64) error {
 	if got.Type != want.Type || fmt.Sprint(got.Shape) != fmt.Sprint(want.Shape) {
 		return fmt.Errorf("is %s%v, want %s%v", got.Type, got.Shape, want.Type, want.Shape)

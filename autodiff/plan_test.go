@@ -20,9 +20,9 @@ func TestPlanBytes(t *testing.T) {
 	}{
 		{"the mask of dropout is drawn again", "(%x: f32[N, 8], %r: i64[2]) -> (f32[N, 8])", []string{"%y = dropout(%x, %r, p=0.5)", "return %y"}, 0, 0, 0},
 		{"a result costs nothing", "(%x: f32[N, 8]) -> (f32[N, 8])", []string{"%y = softmax(%x)", "return %y"}, 0, 0, 0},
-		// silu reads its operand, a product of bf16
+		// silu reads its operand, the result of a GEMM in bf16
 		{"two bytes each in bf16", "(%x: bf16[N, 16], %w: bf16[4, 16]) -> (bf16[N, 4])", []string{"%a = linear(%x, %w)", "%y = silu(%a)", "return %y"}, 64 * 4 * 2, 64 * 4 * 2, 0},
-		// relu's rule and the second product both read relu's result
+		// relu's rule and the second GEMM both read relu's result
 		{"one value for two rules", "(%x: f32[N, 16], %w: f32[32, 16], %v: f32[8, 32]) -> (f32[N, 8])", []string{"%a = linear(%x, %w)", "%b = relu(%a)", "%y = linear(%b, %v)", "return %y"}, 64 * 32 * 4, 64 * 32 * 4, 0},
 		// where reads the condition, which is compared again from a parameter
 		{"a condition is a byte an element", "(%x: f32[N, 8], %y: f32[N, 8]) -> (f32[N, 8])", []string{"%c = compare(%x, %y, dir=gt)", "%z = where(%c, %x, %y)", "return %z"}, 0, 64 * 8, 0},
@@ -46,7 +46,7 @@ func TestPlanBytes(t *testing.T) {
 	holdPlan(t, "more than int64 holds", huge, autodiff.Options{}, math.MaxInt64)
 }
 
-// holdPlan holds the plan to bytes counted by hand, and to what the forward returns.
+// holdPlan compares the plan with bytes counted by hand, and with the results of the forward.
 func holdPlan(t *testing.T, what string, m *ir.Module, o autodiff.Options, want int64) {
 	t.Helper()
 	d, err := autodiff.Gradients(m, "f", nil, o)

@@ -13,8 +13,8 @@ import (
 	"pwc/ir/interp"
 )
 
-// divided is a block with a residual, for one device where the lines marked with one stand, or
-// for two times two: rows are divided over dp, features over tp.
+// divided is a block with a residual. With the lines marked "one" it is for one device. With those
+// marked "ranks" it is for two times two: rows are divided over dp, features over tp.
 const divided = `pwc 1
 module "m" {
   // ranks sym d in [0, 1] load sym t in [0, 1] load group dp in 2 rank d group tp in 2 rank t
@@ -124,7 +124,7 @@ func TestGradientsOfRanks(t *testing.T) {
 			}
 		}
 	}
-	// Forward and backward by themselves hold to the same placements.
+	// Forward and backward have the same placements if they are separate.
 	if _, err := autodiff.Gradients(ranks, "f", wrt, autodiff.Options{}); err != nil {
 		t.Error(err)
 	}

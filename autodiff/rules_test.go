@@ -234,7 +234,7 @@ func wantValues(t *testing.T, what string, got *interp.Tensor, want ...float64) 
 	}
 }
 
-// What happens at ties, bounds and repeated indices is PyTorch's, by its derivatives.yaml and
+// At ties, bounds and repeated indices, gradients are PyTorch's, by its derivatives.yaml and
 // FunctionsManual.cpp.
 func TestConventions(t *testing.T) {
 	inf := math.Inf(1)
@@ -271,13 +271,13 @@ func TestConventions(t *testing.T) {
 		f32(t, []int64{4, 1}, 1, 2, 3, 4), i32(t, []int64{5}, 2, 0, 2, -1, 2), f32(t, []int64{5, 1}, 1, 2, 4, 8, 16))
 	wantValues(t, "embedding with repeated ids and one out of range", g[0], 2, 0, 21, 0)
 
-	// Position 1 is written twice, -1 writes nothing.
+	// Slice 1 is written twice, -1 writes nothing.
 	g = gradients(t, fn("(%x: mut f32[3], %s: f32[4], %i: i32[4]) -> (f32[3])", "scatter(%x, %i, %s)", "return %x"),
 		three(1, 2, 3), f32(t, []int64{4}, 5, 6, 7, 8), i32(t, []int64{4}, 1, -1, 1, 2), three(10, 20, 30))
 	wantValues(t, "scatter, what was there", g[0], 10, 0, 0)
 	wantValues(t, "scatter, what is written", g[1], 0, 0, 20, 30)
 
-	// Added, both writes to position 1 have its cotangent, and what was there keeps its own.
+	// With add, both writes to slice 1 have its cotangent, and the memory before keeps all of its own.
 	g = gradients(t, fn("(%x: mut f32[3], %s: f32[4], %i: i32[4]) -> (f32[3])", "scatter(%x, %i, %s, add=true)", "return %x"),
 		three(1, 2, 3), f32(t, []int64{4}, 5, 6, 7, 8), i32(t, []int64{4}, 1, -1, 1, 2), three(10, 20, 30))
 	wantValues(t, "scatter that adds, what was there", g[0], 10, 20, 30)
@@ -364,7 +364,7 @@ module "m" {
 			t.Errorf("@%s by %v: Gradients says %v", c.function, c.wrt, again)
 		}
 	}
-	// A call is no obstacle where no gradient has to pass it.
+	// A call is no error if no gradient has to pass it.
 	if _, err := autodiff.Joint(m, "f", []string{"@s"}, autodiff.Options{}); err != nil {
 		t.Error(err)
 	}
@@ -439,7 +439,7 @@ module "m" {
 	wantValues(t, "what is left in the state", in.States["s"], left...)
 }
 
-// The plan: pointwise chains are repeated where that saves bytes, products are saved.
+// The plan: pointwise chains are repeated if that saves bytes, results of GEMMs are saved.
 func TestPlan(t *testing.T) {
 	m := testkit.Parse(t, fn("(%x: f32[N, 8], %w: f32[32, 8], %v: f32[8, 32]) -> (f32[N, 8])",
 		"%a = linear(%x, %w)", "%b = silu(%a)", "%c = mul(%b, 2.0)", "%d = tanh(%c)", "%y = linear(%d, %v)", "return %y"))
@@ -465,7 +465,7 @@ func TestPlan(t *testing.T) {
 			t.Errorf("save %d: saves %s, %d bytes, %d parameters, repeats %d; want %s, %d, %d, %d\n%s", c.save, got, d.Plan.Bytes, len(d.Params), d.Plan.Recomputed, c.saved, c.bytes, c.params, c.recompute, ir.Print(d.Module))
 		}
 	}
-	// A result of the function is saved for nothing.
+	// Saving a result of the function costs no bytes.
 	d, err := autodiff.Gradients(testkit.Parse(t, fn("(%x: f32[N]) -> (f32[N])", "%y = exp(%x)", "return %y")), "f", nil, autodiff.Options{})
 	if err != nil || len(d.Plan.Saved) != 1 || d.Plan.Saved[0].Result != 0 || d.Plan.Bytes != 0 || len(d.Forward.Returns) != 1 {
 		t.Errorf("%+v, %v: want the result to be saved, and nothing else", d, err)

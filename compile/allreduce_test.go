@@ -11,7 +11,7 @@ import (
 	"pwc/program"
 )
 
-// reducer is a backend that fuses an all_reduce wherever it is asked. Its code is names.
+// reducer is a backend that fuses every all_reduce that it is asked about. The code of a kernel is its name.
 type reducer struct{ kernels []*loop.Kernel }
 
 func (*reducer) Target() string { return "reducer" }
@@ -30,8 +30,8 @@ func (b *reducer) Lower(k *loop.Kernel) (compile.Code, error) {
 	return code, nil
 }
 
-// TestAllReduce: the pass joins an all_reduce and the kernel behind it where each row needs the sums of that row
-// alone, and nothing else.
+// TestAllReduce: the pass fuses an all_reduce with the kernel after it only if each row of the kernel reads only
+// the sums of that row.
 func TestAllReduce(t *testing.T) {
 	for _, c := range []struct {
 		name, body, results string
@@ -74,7 +74,7 @@ module "m" {
 				t.Errorf("%s: arguments %v of sum %d and source %d", c.name, k.Args, r.Sum, r.Source)
 			}
 		}
-		for _, s := range p.Steps { // what a block sums must not lie where another block stores
+		for _, s := range p.Steps { // one block stores while another still reads the source, so they need different memory
 			if k := s.Variants; len(k) == 2 {
 				args := k[0].Steps[0].Args
 				source := args[len(args)-1]

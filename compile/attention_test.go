@@ -71,8 +71,8 @@ func TestAttentionNeedsNoScores(t *testing.T) {
 	}
 }
 
-// TestAttentionIsJoined: gradients of parts of one tensor are computed in their places, whether
-// its rows are one axis or two.
+// TestAttentionIsJoined: an attention_grad writes gradients that a concat joins into their parts of
+// the concat's result, whether its rows are one axis or two.
 func TestAttentionIsJoined(t *testing.T) {
 	for _, rows := range []string{"2, 5", "10"} {
 		m, err := ir.Parse("joined.ir", []byte(strings.ReplaceAll(`pwc 1
@@ -104,8 +104,8 @@ module "joined" {
 	}
 }
 
-// TestAttentionIsJoinedTwice: a gradient that one concat takes twice is computed apart from it,
-// and copied to both places.
+// TestAttentionIsJoinedTwice: a gradient that is two operands of one concat is computed in its own
+// memory, and copied to both parts.
 func TestAttentionIsJoinedTwice(t *testing.T) {
 	m, err := ir.Parse("twice.ir", []byte(`pwc 1
 module "twice" {

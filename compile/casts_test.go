@@ -12,7 +12,7 @@ import (
 	"pwc/ir/interp"
 )
 
-// TestIntegerCasts holds casts of integers to 16-bit floats to numbers found by hand:
+// TestIntegerCasts compares casts of integers to 16-bit floats with numbers worked out by hand:
 // they round once.
 func TestIntegerCasts(t *testing.T) {
 	for _, from := range dtype.All() {
@@ -34,8 +34,8 @@ func TestIntegerCasts(t *testing.T) {
 	}
 }
 
-// TestLiteralsRoundOnce holds literals that become elements to numbers found by hand.
-// f32 would round each to a tie of the dtype, and the tie goes the other way.
+// TestLiteralsRoundOnce compares literals that become elements with numbers worked out by hand.
+// f32 would round each to a tie of the dtype, which rounds in the other direction.
 func TestLiteralsRoundOnce(t *testing.T) {
 	m := testkit.Parse(t, `pwc 1
 module "literals" {

@@ -13,8 +13,8 @@ import (
 	"pwc/program"
 )
 
-// TestCollectives holds collectives to what the runtime is promised: a routine of the device
-// that is no variant of a choice, on contiguous memory, whose blocks are those of ranks.
+// TestCollectives pins what the runtime relies on: a collective is a library step outside of any
+// choice, on contiguous memory, and the blocks of ranks are along its first axis.
 func TestCollectives(t *testing.T) {
 	m, err := ir.Parse("collectives.ir", []byte(`pwc 1
 module "m" {

@@ -9,8 +9,8 @@ import (
 	"pwc/internal/testkit"
 )
 
-// TestAddresses holds views for which no address is affine: they must go through
-// memory.
+// TestAddresses checks views whose addresses are not affine: they must be stored in
+// memory first.
 func TestAddresses(t *testing.T) {
 	for name, body := range map[string]string{
 		"an axis that was sliced is parted": `

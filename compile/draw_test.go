@@ -15,8 +15,8 @@ import (
 	"pwc/program"
 )
 
-// TestDraws holds random numbers on the host to the interpreter's bits: for sizes
-// that fill no block, compiled for one size and for all, with each pass switched off.
+// TestDraws: random numbers on the host have the interpreter's bits: for sizes that are
+// no multiple of a block, compiled for one size and for all, with each pass switched off.
 func TestDraws(t *testing.T) {
 	modules, err := oracle.Draws()
 	if err != nil {
@@ -56,8 +56,8 @@ func TestDraws(t *testing.T) {
 	}
 }
 
-// TestDrawsAreNotMerged holds that a draw and what is drawn again stay two nodes, so
-// that the numbers need not be kept between them, and that nothing folds a draw.
+// TestDrawsAreNotMerged: a draw and its redraw stay two nodes, so that the numbers need not
+// be stored between them, and no pass folds a draw.
 func TestDrawsAreNotMerged(t *testing.T) {
 	m := testkit.Parse(t, module(`  func @piece(%g: i64[2], %x: f32[N]) -> (f32[N], f32[N]) {
     %a = dropout(%x, %g, p=0.5)
@@ -89,8 +89,8 @@ func TestDrawsAreNotMerged(t *testing.T) {
 	}
 }
 
-// TestAdvance holds what a program says of its generators to the function as it was
-// written: also where passes drop draws.
+// TestAdvance: a program advances its generators as the function does as written, even if
+// passes drop draws.
 func TestAdvance(t *testing.T) {
 	m := testkit.Parse(t, `pwc 1
 module "advance" {
@@ -119,7 +119,7 @@ module "advance" {
 			}
 		}
 	}
-	// A pass of the user draws once more.
+	// A pass of the user adds a draw.
 	more := compile.Pass{Name: "more", Version: "1", Run: func(m *ir.Module, f *ir.Func) (*ir.Func, error) {
 		return ir.Rewrite(m, f, func(rw *ir.Rewriter, i int, n *ir.Node) {
 			rw.Keep(n)

@@ -15,7 +15,7 @@ import (
 	"pwc/program"
 )
 
-// meeting is a backend whose kernels are done when two are being made at once.
+// meeting is a backend whose Lower waits for a second call at the same time.
 type meeting struct {
 	mu      sync.Mutex
 	waiting int
@@ -42,8 +42,8 @@ func (b *meeting) Lower(k *loop.Kernel) (compile.Code, error) {
 	return compile.One(program.Kernel{Name: k.Name, Format: program.KernelCUDA, Code: []byte(k.Name)}, program.Launch{}), nil
 }
 
-// Kernels of a piece are made side by side, and stand in the program in their own
-// order. Of several errors the first is told.
+// Kernels of a piece are lowered concurrently, and are in the program in the order of the
+// piece. Of several errors, that of the first kernel is returned.
 func TestKernelsAreMadeSideBySide(t *testing.T) {
 	if runtime.GOMAXPROCS(0) < 2 {
 		t.Skip("one processor")

@@ -15,10 +15,10 @@ import (
 	"pwc/ir/dtype"
 )
 
-// TestRandomExactModules holds random modules to the interpreter bit by bit
-// (but for the payloads of NaNs). Those of TestRandomModules keep numbers small and
-// positions in range, so that sums can be compared; these ([irgen.Exact]) have only
-// ops whose results every implementation agrees on, on any numbers and sizes.
+// TestRandomExactModules compares random modules with the interpreter bit by bit (except for
+// the payloads of NaNs). The modules of TestRandomModules keep numbers small and indices in
+// range, so that sums can be compared. These ([irgen.Exact]) have only ops whose results are
+// the same in every implementation, for any numbers and sizes.
 func TestRandomExactModules(t *testing.T) {
 	first, n, held := seed(t), modules(t, 1000), 0
 	for i := range n {
@@ -81,7 +81,7 @@ func exactInputs(t *testing.T, r *rand.Rand, m *ir.Module, symbols map[string]in
 			return nil, err
 		}
 		values := irgen.Special(typ.DType)
-		if r.Intn(2) == 0 && typ.DType != dtype.Bool { // positions, some of them in range
+		if r.Intn(2) == 0 && typ.DType != dtype.Bool { // indices, some of them in range
 			values = []float64{0, 1, 2, 3, 1, 4, 0, 2}
 		}
 		b.Params = append(b.Params, tensorOf(t, typ.DType, shape, values, 3*i+r.Intn(5)))

@@ -13,16 +13,16 @@ import (
 	"pwc/ir/dtype"
 )
 
-// foldable are the pointwise ops that fold on floats and on integers, by hand:
-// those that IEEE 754, or two's complement, gives one result.
+// foldable has the pointwise ops that fold on floats (f) and integers (i), by hand: those
+// whose results IEEE 754 or two's complement defines.
 var foldable = map[string]string{
 	"neg": "fi", "abs": "fi", "relu": "fi", "add": "fi", "sub": "fi", "mul": "fi", "div": "fi", "maximum": "fi", "minimum": "fi", "compare": "fi",
 	"where": "fi", "clamp": "fi", "sqrt": "f", "reciprocal": "f", "floor": "f", "ceil": "f", "round": "f", "not": "i", "rem": "i", "and": "i", "or": "i", "xor": "i",
 }
 
 // TestFold computes every pointwise op on constants: vectors, which are folded
-// element by element, and uniform tensors. What is folded is what the interpreter
-// gives, and what can be folded is.
+// element by element, and uniform tensors. The results are the interpreter's, and
+// exactly the ops of foldable are folded.
 func TestFold(t *testing.T) {
 	for _, o := range ir.Ops() {
 		if o.Class != ir.Pointwise {
@@ -142,8 +142,8 @@ func constantModule(dt dtype.DType, c opCase, pick int) *ir.Module {
 	return m
 }
 
-// TestCastsThereAndBack casts to every dtype and back. A pair that loses nothing
-// goes; any other must round as the interpreter does.
+// TestCastsThereAndBack casts to every dtype and back. A pair that keeps every number is
+// dropped; another pair must round as the interpreter does.
 func TestCastsThereAndBack(t *testing.T) {
 	lossless := map[dtype.DType]string{
 		dtype.Bool: "f32 f16 bf16 i8 u8 i16 i32 i64", dtype.I8: "f32 i16 i32 i64", dtype.U8: "f32 i16 i32 i64", dtype.I16: "f32 i32 i64",

@@ -11,7 +11,7 @@ import (
 	"pwc/program"
 )
 
-// pairs is a backend that runs up to most kernels side by side.
+// pairs is a backend that fuses up to most kernels horizontally.
 type pairs struct{ most int }
 
 func (pairs) Target() string { return "pairs" }
@@ -30,8 +30,8 @@ func (pairs) LowerHorizontal(ks []*loop.Kernel) (compile.Code, error) {
 	return compile.One(program.Kernel{Name: strings.Join(names, "+"), Format: program.KernelCUDA, Code: []byte("x")}, program.Launch{}), nil
 }
 
-// TestBeside pins which kernels become one launch: neighbours of which none
-// writes what another touches, as many as the backend takes.
+// TestBeside pins which kernels become one launch: neighbours, if no kernel writes memory
+// that another one uses, up to the number that the backend takes.
 func TestBeside(t *testing.T) {
 	for _, c := range []struct {
 		name, body, result string

@@ -10,8 +10,9 @@ import (
 	"pwc/ir/interp"
 )
 
-// TestPositionsOutOfRange holds C12 in every way a position can be fused: a
-// load reads zero, whatever is computed from it, and a store does nothing.
+// TestPositionsOutOfRange checks C12 for every way in which an index can be fused: for an
+// index out of range, a load reads zero, also if it is fused with later ops, and a store
+// does nothing.
 func TestPositionsOutOfRange(t *testing.T) {
 	for _, body := range []string{`
   func @piece(%t: f32[5, 4], %i: i32[N]) -> (f32[N, 4]) {
@@ -125,7 +126,7 @@ func positions(t *testing.T, n int64, values ...int32) *interp.Tensor {
 	return x
 }
 
-// TestRope holds all forms of rope against the interpreter.
+// TestRope compares all forms of rope with the interpreter.
 func TestRope(t *testing.T) {
 	for _, style := range []string{"half", "interleaved"} {
 		for _, d := range []string{"16", "20"} {

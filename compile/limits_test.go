@@ -12,7 +12,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// TestLimits compiles what is larger than a kernel or a lazy expression may be.
+// TestLimits compiles functions that exceed the limits of a kernel or of a lazy expression.
 func TestLimits(t *testing.T) {
 	for _, c := range []struct {
 		name  string

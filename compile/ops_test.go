@@ -35,11 +35,11 @@ func tensorOf(t *testing.T, dt dtype.DType, shape []int64, values []float64, fro
 // opCase is one use of an op: parameters and how the op is applied to them.
 type opCase struct {
 	shapes [][]string // of the parameters
-	ints   []int      // parameters that are positions below the given bound
+	ints   []int      // by parameter: the bound of its indices; 0: no indices
 	apply  func(fb *ir.FuncBuilder, x []ir.Value) []ir.Value
 	mut    bool // the first parameter is written
 	calm   bool // the operands are random small numbers: the op adds or multiplies, and order matters
-	mild   bool // so, with NaN and infinities among them
+	mild   bool // like calm, with NaN and infinities among the numbers
 }
 
 func op(name string, attrs ...ir.Attr) func(*ir.FuncBuilder, []ir.Value) []ir.Value {

@@ -11,7 +11,7 @@ import (
 	"pwc/program"
 )
 
-// summed is a module with a sum that is read after n products.
+// summed is a module with an all_reduce whose sum is read after n GEMMs.
 func summed(n int) string {
 	var b strings.Builder
 	b.WriteString(`pwc 1
@@ -31,7 +31,7 @@ module "m" {
 }
 
 // TestOverlap: an all_reduce whose sum is read much later is async, and the step before the one that reads it waits
-// for it. Its memory is given to no other step in between.
+// for it. No step between them gets its memory as scratch.
 func TestOverlap(t *testing.T) {
 	for _, c := range []struct {
 		products int

@@ -19,7 +19,7 @@ import (
 	"pwc/ir/dim"
 )
 
-// TestPassOrder holds the table's order against its constraints.
+// TestPassOrder checks that the order of the table meets its constraints.
 func TestPassOrder(t *testing.T) {
 	at := make(map[string]int)
 	for i, p := range compile.Passes() {
@@ -96,7 +96,7 @@ func TestDriver(t *testing.T) {
 	}
 }
 
-// TestDisable refuses what cannot be switched off.
+// TestDisable: switching off an unknown or a required pass is an error.
 func TestDisable(t *testing.T) {
 	m := testkit.Parse(t, module("  func @piece(%x: f32[N]) -> (f32[N]) {\n    return %x\n  }\n"))
 	for name, want := range map[string]string{"lower": "cannot be switched off", "emit": "cannot be switched off", "vectorize": "unknown pass"} {
@@ -161,7 +161,7 @@ func TestUserPass(t *testing.T) {
 	}
 }
 
-// TestUserPassIsChecked: what the verifier does not see of a pass is an error too.
+// TestUserPassIsChecked: errors of a pass that the verifier does not find are reported, too.
 func TestUserPassIsChecked(t *testing.T) {
 	m := testkit.Parse(t, module("  func @piece(%x: f32[N], %y: f32[N]) -> (f32[N]) {\n    %z = add(%x, %y) : f32[N]\n    return %z\n  }\n"))
 	for want, run := range map[string]func(m *ir.Module, f *ir.Func) (*ir.Func, error){
@@ -191,8 +191,8 @@ func TestUserPassIsChecked(t *testing.T) {
 	}
 }
 
-// TestPassError: an error in a user's pass names the pass and keeps its position, and
-// its node is that of the piece, whatever the passes before made of it.
+// TestPassError: an error in a user's pass names the pass and keeps its position. Its node is
+// that of the piece, even if earlier passes have rewritten the function.
 func TestPassError(t *testing.T) {
 	m := testkit.Parse(t, module("  func @piece(%x: f32[N]) -> (f32[N]) {\n    %y = add(%x, 1.0) : f32[N]\n    %z = neg(%y) : f32[N]\n    return %z\n  }\n"))
 	double := func(m *ir.Module, f *ir.Func) (*ir.Func, error) {
@@ -235,7 +235,7 @@ func TestPassError(t *testing.T) {
 	}
 }
 
-// TestErrors pins what a user reads.
+// TestErrors pins the errors that a user reads.
 func TestErrors(t *testing.T) {
 	ctx := context.Background()
 	one := "  func @piece(%x: f32[N]) -> (f32[N]) {\n    return %x\n  }\n"

@@ -60,8 +60,8 @@ func TestInPlace(t *testing.T) {
 		{"a value for a later phase in the output", []*memory{f32(), f32()}, [][]move{{store(0)}, {load(0), store(1)}}, []int{1, 1}},
 		{"two of them, one output", []*memory{f32(), f32(), f32()}, [][]move{{store(0), store(1)}, {load(0), load(1), store(2)}}, []int{2, 1, 2}},
 	} {
-		// What the kernel loads first comes from a step before it; what it
-		// stores last is read by a step after it.
+		// A step before the kernel writes the argument of its first load; a step
+		// after it reads the argument of its last store.
 		var inputs, outputs []*memory
 		var writes, reads []move
 		for a, m := range c.mems {
@@ -92,9 +92,9 @@ func TestInPlace(t *testing.T) {
 	}
 }
 
-// TestSameAccess: memory is shared only where each element is read and written at
-// one address. A device that runs elements in any order shows what a host that
-// reads whole blocks first may not.
+// TestSameAccess: arguments share memory only if each element is read and written at the
+// same address. Otherwise a device that runs elements in any order computes wrong results, even
+// if the host, which reads whole blocks first, does not.
 func TestSameAccess(t *testing.T) {
 	n := dim.Sym("N")
 	base := func() *loop.Access {

@@ -62,9 +62,9 @@ module "test" {
 	for _, r := range p.Results {
 		results = append(results, result{r.Alias, r.Same})
 	}
-	// x, o, the state and the weight are parameters. f and z turn out to be equal,
-	// c to be x and v to be the weight, but who binds the program does not know: each
-	// has a destination. e is one value twice.
+	// x, o, the state and the weight are parameters. Passes find that f equals z, c equals
+	// x and v equals the weight, but the caller who binds the program does not know it: each
+	// has a destination. e is the same value twice.
 	own := result{-1, -1}
 	if want := []result{{0, -1}, {1, -1}, {5, -1}, own, own, own, own, {-1, 5}, {3, -1}, own}; !slices.Equal(results, want) {
 		t.Errorf("results %v, want %v", results, want)
@@ -97,8 +97,7 @@ func TestStaticShape(t *testing.T) {
 	}
 }
 
-// TestScratch pins how much memory lies between kernels: the number of scratch
-// buffers.
+// TestScratch pins the number of scratch buffers.
 func TestScratch(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -201,7 +200,7 @@ func TestKernelsAreShared(t *testing.T) {
 	}
 }
 
-// TestElementsThatDoNotCompute moves dtypes that only load.
+// TestElementsThatDoNotCompute moves elements of dtypes on which no op computes.
 func TestElementsThatDoNotCompute(t *testing.T) {
 	p := compileHost(t, testkit.Parse(t, module(`
   func @piece(%x: f8e4m3[N, 4]) -> (f8e4m3[4, N], f8e4m3[N, 8]) {
@@ -214,8 +213,8 @@ func TestElementsThatDoNotCompute(t *testing.T) {
 	}
 }
 
-// TestTermsThatCannotBeCounted: what an integer product is lowered to may be larger
-// than the language allows though the product is not, which is no internal error.
+// TestTermsThatCannotBeCounted: an integer GEMM is lowered to a larger tensor, which the
+// language may not allow. That is an error in the model, and no internal error.
 func TestTermsThatCannotBeCounted(t *testing.T) {
 	m := testkit.Parse(t, `pwc 1
 module "m" {

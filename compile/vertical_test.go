@@ -15,9 +15,8 @@ import (
 	"pwc/program"
 )
 
-// chained is a backend that takes chains of the given kernels, as one kernel for
-// one row and one by one for more. What the one kernel does not touch is told as
-// dead.
+// chained is a backend that takes chains of the given kernels: for one row it runs one
+// kernel, which does not have the dead arguments, and for more rows the kernels one by one.
 type chained struct {
 	pairs
 	take []string
@@ -54,7 +53,7 @@ func (b chained) LowerVertical(c *compile.Chain) (compile.Code, error) {
 		at += int32(len(k.Args))
 		apart.Steps = append(apart.Steps, s)
 	}
-	// A routine and a kernel hand on memory of their own.
+	// A routine writes a Temp, and a kernel reads it.
 	apart.Steps = append(apart.Steps, compile.Step{Library: "lib::routine", Args: []int32{0, at}}, compile.Step{Kernel: kernel("after"), Args: []int32{at, 0}})
 	n := program.Guard{Expr: dim.Sym("N"), Lo: 2, Hi: 64}
 	apart.Guard = n
@@ -97,8 +96,8 @@ func stepTexts(p *program.Program) []string {
 	return out
 }
 
-// TestChain pins which kernels become code together, longest runs first, what
-// they are told about memory between them, and where that lies.
+// TestChain pins which kernels become code together, longest chains first, which arguments
+// are the same or dead, and in which buffers they are.
 func TestChain(t *testing.T) {
 	const norm, rest = `
     %a = sum(%x, axes=[1]) : f32[N]

@@ -13,8 +13,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// refused are modules that the builder or the verifier refuses and that no
-// text can say, or says with another error.
+// refused are modules that the builder or the verifier refuses, and that cannot be written as
+// text, or have another error as text.
 var refused = []struct {
 	name string
 	make func() error
@@ -307,8 +307,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestWritesMakeVersions holds C1: a later read of a name means the newest
-// version, and versions are values of their own.
+// TestWritesMakeVersions checks C1: a later read of a name reads the newest version, and each
+// version is a separate value.
 func TestWritesMakeVersions(t *testing.T) {
 	m := chain()
 	f := m.Funcs[0]
@@ -325,8 +325,8 @@ func TestWritesMakeVersions(t *testing.T) {
 	}
 }
 
-// TestLiterals holds that a literal has the dtype of the operands it stands
-// among, for each use of its own.
+// TestLiterals holds that a literal has the dtype of the other operands, separately for each
+// use.
 func TestLiterals(t *testing.T) {
 	b := ir.NewBuilder("m")
 	fb := b.Func("f")

@@ -40,8 +40,8 @@ func offsets(f *ir.Func) []int64 {
 	return out
 }
 
-// TestDrawsArePlaced holds the offsets of draws that leave them out: past every
-// draw of their generator before them.
+// TestDrawsArePlaced: a draw without an offset gets one above those of all earlier draws from
+// the same generator.
 func TestDrawsArePlaced(t *testing.T) {
 	m := mustParse(t, drawing)
 	if got, want := offsets(m.Func("f")), []int64{0, 0, 16, 20, 0}; !slices.Equal(got, want) {
@@ -50,8 +50,8 @@ func TestDrawsArePlaced(t *testing.T) {
 	roundTrip(t, "draws", []byte(ir.Print(m)))
 }
 
-// TestGenerators holds which values a function draws from, and how far a run moves
-// them on: draws count, redraws do not.
+// TestGenerators pins the generators that a function draws from, and by how much a run
+// advances them: draws count, redraws do not.
 func TestGenerators(t *testing.T) {
 	m := mustParse(t, drawing)
 	f := m.Func("f")
@@ -69,8 +69,8 @@ func TestGenerators(t *testing.T) {
 	}
 }
 
-// TestRewriteKeepsOffsets holds that a pass that drops draws moves no other, and
-// that draws which it adds come after all that the function had.
+// TestRewriteKeepsOffsets: a pass that drops draws changes no other offset, and draws that it
+// adds get offsets above all of the function's.
 func TestRewriteKeepsOffsets(t *testing.T) {
 	m := mustParse(t, drawing)
 	f, err := ir.Rewrite(m, m.Func("f"), func(rw *ir.Rewriter, i int, n *ir.Node) {

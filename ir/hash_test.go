@@ -136,8 +136,8 @@ func TestHashCountsAxes(t *testing.T) {
 	}
 }
 
-// TestHashTellsNamesFromSymbols: a bare name of a call that reads like a canonical
-// symbol is still no symbol.
+// TestHashTellsNamesFromSymbols: a bare name of a call that is equal to the canonical name of
+// a symbol does not become the symbol.
 func TestHashTellsNamesFromSymbols(t *testing.T) {
 	canonical := func(n string) string {
 		m := mustParse(t, "pwc 1\nmodule \"m\" {\n sym N in [1, 8]\n op \"a::b\"(tensor)\n func @f(%x: f32[N]) {\n  call \"a::b\"(%x, n="+n+")\n }\n}\n")
@@ -183,8 +183,8 @@ func TestHash(t *testing.T) {
 	}
 }
 
-// TestHashIsPinned holds the canonical text against one written by hand: a
-// change of it makes every cache cold.
+// TestHashIsPinned compares the canonical text with one written by hand: a change of it
+// invalidates every cache.
 func TestHashIsPinned(t *testing.T) {
 	const want = `pwc 1
 module "" {
@@ -244,8 +244,8 @@ func TestSymbolsThatMeet(t *testing.T) {
 	}
 }
 
-// TestManySymbolsThatMeet holds that hundreds of symbols in one extent end, which took
-// the better part of an hour, and that the text still says all there is.
+// TestManySymbolsThatMeet holds that the canonical text of hundreds of symbols in one extent
+// is found quickly (without maxWork it takes most of an hour) and has all symbols.
 func TestManySymbolsThatMeet(t *testing.T) {
 	var declared, sum strings.Builder
 	for i := range 480 {

@@ -57,7 +57,7 @@ func TestInlineKeepsAll(t *testing.T) {
 	}
 }
 
-// Symbols, weights and states of an inlined function are what the caller says.
+// The caller replaces symbols, weights and states of an inlined function.
 func TestInline(t *testing.T) {
 	m := mustParse(t, `pwc 1
 module "m" {
@@ -97,7 +97,7 @@ module "m" {
 	}
 }
 
-// Inline tells of each node where it was added, so that nodes can follow it.
+// Inline calls After after each node, so that the caller can add nodes there.
 func TestInlineAfter(t *testing.T) {
 	f := mustParse(t, `pwc 1
 module "m" {

@@ -6,7 +6,7 @@ import (
 	"pwc/ir"
 )
 
-// TestOpFacts: rows stand at their IDs, and their facts agree with each other.
+// TestOpFacts: the ID of each table entry is its index, and its facts are consistent.
 func TestOpFacts(t *testing.T) {
 	if got := ir.OpID(0).Op(); got != nil {
 		t.Errorf("the zero ID is %s", got.Name)

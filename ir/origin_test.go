@@ -7,9 +7,8 @@ import (
 	"pwc/ir"
 )
 
-// TestOrigins: the parser says where each node stands, a Rewriter gives what it makes
-// the origin of the node that it visits, and an error has it where the module has no
-// text any more.
+// TestOrigins: the parser sets the origin of each node, a Rewriter gives new nodes the origin
+// of the node that it visits, and errors have it even if the module has no text.
 func TestOrigins(t *testing.T) {
 	m, err := ir.Parse("m.ir", []byte("pwc 1\nmodule \"m\" {\n  func @f(%x: f32[4]) -> (f32[4]) {\n    %y = neg(%x) loc(\"mlp\")\n    %z = exp(%y)\n    return %z\n  }\n}\n"))
 	if err != nil {

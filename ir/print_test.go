@@ -142,7 +142,7 @@ func TestTypes(t *testing.T) {
 	}
 }
 
-// TestEffects holds that what a node does follows from its op.
+// TestEffects holds that the effects of a node are those of its op.
 func TestEffects(t *testing.T) {
 	m := mustParse(t, `pwc 1
 module "m" {

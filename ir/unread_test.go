@@ -7,7 +7,7 @@ import (
 	"pwc/ir"
 )
 
-// The declarations of a checkpoint and of serving keep their values and their order.
+// Declarations about the checkpoint and about serving keep their values and their order.
 func TestServingDeclarations(t *testing.T) {
 	const text = `pwc 1
 module "m" {

@@ -9,8 +9,8 @@ import (
 	"pwc/ir"
 )
 
-// TestVerifyOfDamage changes finished functions in one place each, as a pass that
-// goes wrong may: whatever they hold, Verify returns.
+// TestVerifyOfDamage changes one field of a finished function, as a faulty pass may: Verify
+// returns for any change.
 func TestVerifyOfDamage(t *testing.T) {
 	refused := 0
 	const seeds = 3000
@@ -37,7 +37,7 @@ func TestVerifyOfDamage(t *testing.T) {
 	}
 }
 
-// damage changes one thing of a function and says which.
+// damage changes one field of a function and returns a description of the change.
 func damage(r *rand.Rand, f *ir.Func) string {
 	value := func() ir.Value { return ir.Value(r.Intn(len(f.Values)+4) - 2) }
 	number := func() int32 { return int32(r.Intn(len(f.Nodes)+4) - 2) }

@@ -178,7 +178,7 @@ func TestLabeled(t *testing.T) {
 	}
 }
 
-// What is no language model is refused, and so are rows that are too long.
+// Modules that are no language model are errors, and so are rows that are too long.
 func TestLanguageRefuses(t *testing.T) {
 	m, err := hf.Builtin().ImportDir("../testdata/hf/llama", hf.Options{DType: dtype.F32})
 	if err != nil {

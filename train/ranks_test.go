@@ -197,7 +197,7 @@ func TestRanksAsPyTorch(t *testing.T) {
 	}
 }
 
-// Gradients of at least a bucket are summed on their own, others together with the loss.
+// Gradients of at least a bucket are summed in separate calls, others together with the loss.
 func TestBuckets(t *testing.T) {
 	for _, c := range []struct{ bucket, want int64 }{
 		{0, 1},
@@ -224,8 +224,8 @@ func TestBuckets(t *testing.T) {
 	}
 }
 
-// Ranks draw the random numbers that as many micro-batches of one device draw, and micro-batches of ranks
-// are those, too: so a step of 3 ranks is one of 3 micro-batches, to rounding, with the same masks.
+// Ranks draw the random numbers that as many micro-batches of one device draw. So a step of 3 ranks equals a
+// step of 3 micro-batches, except for rounding, with the same masks.
 func TestRanksAreMicroBatches(t *testing.T) {
 	src := memory{"w": ones(64)}
 	var x []float64
@@ -271,7 +271,7 @@ func TestRanksShareOverflow(t *testing.T) {
 	}
 }
 
-// A weight that no batch meets has the same gradient on each rank, which counts once.
+// A weight whose gradient does not depend on the batch has the same gradient on each rank, which counts once.
 func TestRanksAndPenalty(t *testing.T) {
 	const text = `pwc 1
 module "penalty" {
@@ -342,7 +342,7 @@ func TestRanksLost(t *testing.T) {
 	}
 }
 
-// What ranks cannot train together is refused.
+// Modules that ranks cannot train together are errors.
 func TestRanksRefuse(t *testing.T) {
 	o := train.Options{Optimizer: optim.SGD{}, Ranks: 2}
 	if _, err := train.Build(parseFile(t, "branch"), o); err == nil || !strings.Contains(err.Error(), "Options.Ranks is 2: a module with several losses") {
@@ -518,7 +518,7 @@ func TestRanksOnGPU(t *testing.T) {
 			holdRanksOnGPU(t, m, weights, batches, goldens()[1].options, mode)
 		})
 		if devices[0].Emulated {
-			continue // too much for it
+			continue // too slow on an emulated GPU
 		}
 		for _, g := range goldens()[:3] {
 			t.Run(fmt.Sprint(g.name, "/", mode), func(t *testing.T) {

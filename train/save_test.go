@@ -37,8 +37,8 @@ func ones(n int) safetensors.Tensor {
 	return safetensors.Tensor{DType: dtype.F32, Shape: []int64{int64(n)}, Data: f32s(v...)}
 }
 
-// Every step and every micro-batch draws other random numbers, backward and forward the same ones;
-// a run is a function of its seed, and one that is resumed draws what it would have drawn.
+// Every step and every micro-batch draws different random numbers, and backward and forward draw the
+// same ones. A run depends only on its seed, and a resumed run draws the numbers of the uninterrupted one.
 func TestRandomNumbers(t *testing.T) {
 	src, batch := memory{"w": ones(64)}, memory{"x": ones(64)}
 	for _, parts := range []int{1, 2} {
@@ -78,8 +78,8 @@ func TestRandomNumbers(t *testing.T) {
 	}
 }
 
-// What is no checkpoint of the run is refused, and nothing is written to a directory that is
-// there.
+// Directories that are no checkpoint of the run are errors, and nothing is written to an existing
+// directory.
 func TestSaveAndRestoreRefuse(t *testing.T) {
 	src, batch := memory{"w": ones(64)}, memory{"x": ones(64)}
 	adam := train.Options{Optimizer: optim.DefaultAdam(), LearningRate: 0.1}

@@ -191,8 +191,8 @@ func TestScalerOnGPU(t *testing.T) {
 	testScaler(t, train.Options{Optimizer: optim.DefaultAdamW(), LearningRate: 0.1, ClipNorm: 1}, target{dev.Device, backend}, piecewise.Full)
 }
 
-// The scale leaves no trace in what is trained: it is a power of two, and gradients of f32 have
-// room for it.
+// The scale does not change the trained weights: it is a power of two, and scaled f32 gradients
+// do not overflow.
 func TestScaleCancels(t *testing.T) {
 	for _, separate := range []bool{false, true} {
 		o := goldens()[2].options
@@ -214,8 +214,8 @@ func TestScaleCancels(t *testing.T) {
 	}
 }
 
-// Mixed precision keeps types at the edges of a function, computes products in the lower dtype,
-// and the ops of autocast's list in f32.
+// Mixed precision keeps the types of parameters and results, and computes GEMMs in the lower
+// dtype and the ops of autocast's list in f32.
 func TestAutocast(t *testing.T) {
 	m := testkit.Parse(t, `pwc 1
 module "m" {

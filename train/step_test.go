@@ -112,7 +112,7 @@ func TestMicroBatches(t *testing.T) {
 	}
 }
 
-// An optimizer in a function of its own computes the same.
+// An optimizer in a separate function computes the same.
 func TestSeparate(t *testing.T) {
 	for _, g := range goldens() {
 		initial, batches := open(t, g.name, "initial"), open(t, g.name, "data")
@@ -178,7 +178,7 @@ func TestStepDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// What cannot be trained is refused with its place.
+// Modules that cannot be trained are errors with a position.
 func TestBuildRefuses(t *testing.T) {
 	const head = "pwc 1\nmodule \"m\" {\n  sym N in [1, 8] batch\n  weight @w : f32[4]\n  weight @h : bf16[4]\n"
 	sgd := train.Options{Optimizer: optim.SGD{}}
@@ -295,7 +295,7 @@ module "m" {
 	}
 }
 
-// changing is a batch that is written anew between steps, or says that it is not.
+// changing is a batch whose bytes are rewritten between steps; ReadOnly may deny that.
 type changing struct {
 	*train.Data
 	bytes    map[int][]byte
@@ -337,7 +337,7 @@ func TestReadOnly(t *testing.T) {
 			}
 			got = append(got, float64(loss))
 		}
-		// Told that it does not change, the step goes on with the first batch.
+		// If ReadOnly reports that bytes do not change, the step uses the first batch again.
 		if e := near(got, want); got[0] != want[0] || (e < 1e-6) == readOnly {
 			t.Errorf("read only: %v: losses %v, with the batches %v", readOnly, got, want)
 		}

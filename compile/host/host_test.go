@@ -10,8 +10,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// TestOps holds the instruction selection complete against the op table: it has an
-// instruction for every op on elements and every dtype that the op takes.
+// TestOps: the instruction selection has an instruction for every op on elements of the op
+// table, and for every dtype that the op takes.
 func TestOps(t *testing.T) {
 	for _, k := range oracle.ElementKernels() {
 		if _, err := New().Lower(k.Kernel); err != nil {
@@ -39,8 +39,8 @@ func add(k *loop.Kernel, op loop.Op, dt dtype.DType, args ...loop.Value) loop.Va
 	return v
 }
 
-// TestRegisters pins that registers are reused: a chain of any length needs as
-// many as it has values alive at a time.
+// TestRegisters pins that registers are reused: a chain of any length needs as many as
+// there are values live at the same time.
 func TestRegisters(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -127,9 +127,8 @@ func TestWrap(t *testing.T) {
 	}
 }
 
-// TestIntegersToFloats pins which casts round to odd on the way: those of integers
-// that are wider than f32, to bf16. A cast to f32 rounds to the nearest, whatever is
-// done with its result.
+// TestIntegersToFloats pins which casts round to odd in f32: casts to bf16 of integers with
+// more than 24 bits. A cast to f32 rounds to nearest, however its result is used.
 func TestIntegersToFloats(t *testing.T) {
 	for _, from := range []dtype.DType{dtype.Bool, dtype.I8, dtype.U8, dtype.I16, dtype.I32, dtype.I64} {
 		for _, to := range []dtype.DType{dtype.F32, dtype.BF16, dtype.F16} {
@@ -149,7 +148,7 @@ func TestIntegersToFloats(t *testing.T) {
 	}
 }
 
-// TestNoInstruction is an error, not a kernel that computes something else.
+// TestNoInstruction: an op without an instruction is an error.
 func TestNoInstruction(t *testing.T) {
 	_, err := New().Lower(kernel(8, func(k *loop.Kernel, x loop.Value) loop.Value {
 		return add(k, loop.And, dtype.F32, x, x)

@@ -6,8 +6,8 @@ import (
 	"pwc/ir"
 )
 
-// TestOps: every pointwise op, reduction and scan of the op table is an op of kernels with
-// its facts, but those that others stand for; names are unique.
+// TestOps: every pointwise op, reduction and scan of the op table is an op of kernels with the
+// same facts, except for ops that others replace; names are unique.
 func TestOps(t *testing.T) {
 	have := make(map[Op]bool)
 	names := make(map[string]bool)

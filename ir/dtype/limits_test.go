@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestLimits holds the ends of each type to numbers of its specification, and to what
-// Wrap and Round do beyond them.
+// TestLimits compares the limits of each type with its specification, and with the results
+// of Wrap and Round beyond them.
 func TestLimits(t *testing.T) {
 	for d, want := range map[DType][2]int64{
 		I8: {-128, 127}, U8: {0, 255}, I16: {-32768, 32767}, I32: {-2147483648, 2147483647},

@@ -25,7 +25,7 @@ func must(t *testing.T, x *Tensor, err error) *Tensor {
 	return x
 }
 
-// of returns a tensor of numbers; extents nil makes a vector.
+// of returns a tensor of numbers; if extents is nil, it is a vector.
 func of(dt dtype.DType, extents []int64, values ...float64) *Tensor {
 	if extents == nil {
 		extents = []int64{int64(len(values))}

@@ -65,7 +65,7 @@ func iotaU8() *Tensor {
 	return ints(dtype.U8, v...) // 256 and 257 wrap to 0 and 1
 }
 
-// TestLayoutOfStoredOnly moves what cannot be computed with by its bits.
+// TestLayoutOfStoredOnly moves elements of dtypes on which no op computes: they keep their bits.
 func TestLayoutOfStoredOnly(t *testing.T) {
 	x, err := FromBytes(dtype.I4, s(2, 3), []byte{0x21, 0x43, 0xf5})
 	y := apply1(t, "transpose", []any{must(t, x, err)}, ir.IntsAttr("perm", 1, 0))

@@ -30,8 +30,8 @@ func ones(t *testing.T, shape ...int64) *interp.Tensor {
 	return x
 }
 
-// TestMemoryIsBounded: what a run holds is known from the module and the symbols, and is
-// compared before anything is taken.
+// TestMemoryIsBounded: the memory of a run is computed from the module and the symbols, and
+// compared with the limit before the run allocates.
 func TestMemoryIsBounded(t *testing.T) {
 	doubled := "  func @f(%x: f32[N, 4]) -> (f32[N, 4]) {\n    %a0 = concat(%x, %x, axis=1)\n"
 	for i := range 29 {
@@ -76,8 +76,8 @@ func (c *counted) Err() error {
 	return nil
 }
 
-// TestVisitsBetweenLooks counts how often the context is looked at in nodes of 2^20 visits: at
-// least every 2^16 of them, whatever the op. A look that finds it ended ends the run.
+// TestVisitsBetweenLooks counts how often the context is checked in nodes of 2^20 visits: at
+// least every 2^16 visits, for every op. If a check finds that it has ended, the run ends.
 func TestVisitsBetweenLooks(t *testing.T) {
 	const visits, step = 1 << 20, 1 << 16
 	for _, body := range []string{

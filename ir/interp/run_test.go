@@ -150,7 +150,7 @@ func TestBindErrors(t *testing.T) {
 	}
 }
 
-// TestUnboundParameter has an extent that no bare symbol explains.
+// TestUnboundParameter: a symbol that occurs only in expressions has no value.
 func TestUnboundParameter(t *testing.T) {
 	b := ir.NewBuilder("m")
 	n := b.Symbol("N", 1, 8, ir.Batch)
@@ -298,7 +298,7 @@ func TestCanceled(t *testing.T) {
 	}
 }
 
-// TestSharedLiteral has one literal value stand among operands of two dtypes.
+// TestSharedLiteral uses one literal value with operands of two dtypes.
 func TestSharedLiteral(t *testing.T) {
 	b := ir.NewBuilder("m")
 	fb := b.Func("f")

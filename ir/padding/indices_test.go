@@ -8,9 +8,9 @@ import (
 	"pwc/ir/padding"
 )
 
-// Rows that are picked at positions which are trusted are real: of all rows, or of what
-// was made of them one by one. Any other way from the rows to a result without them
-// mixes, as ever.
+// With trusted indices, gather and embedding take real rows of a parameter, or of a value that
+// is computed from it row by row. Every other op that makes a result without rows from rows
+// mixes them.
 func TestCheckIndices(t *testing.T) {
 	for _, c := range []struct{ body, returns, types, want string }{
 		{"%r = gather(%x, %k)", "%r", "f32[4, 8]", ""},
@@ -18,7 +18,7 @@ func TestCheckIndices(t *testing.T) {
 		{"%a = neg(%x); %r = gather(%a, %k)", "%r", "f32[4, 8]", ""},
 		{"%a = gather(%x, %k); %r = matmul(%a, %u); %s = sum(%r, axes=[0])", "%s", "f32[8]", ""},
 		{"%a = cast(%k, dtype=i64); %r = gather(%x, %a)", "%r", "f32[4, 8]", ""},
-		{"%r = gather(%g, %k)", "%r", "f32[4, 4]", "gather mixes rows of N"}, // twelve positions a row
+		{"%r = gather(%g, %k)", "%r", "f32[4, 4]", "gather mixes rows of N"}, // twelve elements of the axis for each row
 		{"%r = gather(%x, %ids)", "%r", "f32[N, 8]", ""},
 		{"%a = transpose(%x, perm=[1, 0]); %r = gather(%a, %k, axis=1)", "%r", "f32[8, 4]", "gather mixes rows of N"},
 		{"%r = sum(%x, axes=[0])", "%r", "f32[8]", "sum mixes rows of N"},

@@ -72,8 +72,8 @@ module "decoder" {
 `, layers)
 }
 
-// TestDecoder holds that a language model may be padded: @forward over tokens,
-// @logits over the rows that it samples, and @logits not over tokens.
+// TestDecoder holds that a language model may be padded: @forward over tokens, and
+// @logits over the rows that it samples, but not over tokens.
 func TestDecoder(t *testing.T) {
 	m := parse(t, decoder(2))
 	for _, f := range m.Funcs {

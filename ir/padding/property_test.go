@@ -29,11 +29,10 @@ func (s seeded) Intn(n int) int { return s.IntN(n) }
 
 var seeds = flag.Int("seeds", 4000, "random modules to try")
 
-// TestProofHolds runs random modules that mix rows in all ways. Where nothing
-// is reported, the real rows of results, and all of states and of uniform
-// results, may depend neither on the number of padded rows nor on what is in them;
-// and where padded rows hold what is promised, they report no index out of range
-// at a node where real rows report none.
+// TestProofHolds runs random modules that mix rows in all ways. If Check reports nothing,
+// the real rows of results, and all elements of states and of uniform results, may depend
+// neither on the number nor on the contents of padded rows. If padded rows hold 0, or -1 in
+// slots, they may report an index out of range only at nodes where real rows do.
 func TestProofHolds(t *testing.T) {
 	proven := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -47,7 +46,7 @@ func TestProofHolds(t *testing.T) {
 	}
 }
 
-// TestProofHoldsOnMany does so on seeds: rapid draws many alike.
+// TestProofHoldsOnMany does the same for many seeds, because rapid draws many similar modules.
 func TestProofHoldsOnMany(t *testing.T) {
 	proven, ops := 0, map[string]int{}
 	for seed := range uint64(*seeds) {
@@ -67,7 +66,7 @@ func TestProofHoldsOnMany(t *testing.T) {
 	}
 }
 
-// TestProofHoldsForPositions runs modules that compute positions, out of range or not.
+// TestProofHoldsForPositions runs modules that compute indices, out of range or not.
 func TestProofHoldsForPositions(t *testing.T) {
 	ops := []string{"neg", "abs", "relu", "not", "add", "sub", "mul", "div", "rem", "maximum", "minimum", "and", "or", "compare", "where", "clamp", "cast", "argmax", "topk",
 		"embedding", "gather", "linear_select", "copy", "reshape", "transpose", "broadcast_to", "slice", "split", "concat", "pad", "iota", "full", "empty", "empty_like", "const", "call"}
@@ -96,7 +95,7 @@ type reporter interface {
 	Fatalf(format string, args ...any)
 }
 
-// holds reports whether m was proven, and fails where the proof does not hold.
+// holds reports whether Check reports nothing. It fails the test if that is wrong.
 func holds(t reporter, m *ir.Module, seed uint64) bool {
 	t.Helper()
 	f := m.Funcs[0]
@@ -131,14 +130,14 @@ func holds(t reporter, m *ir.Module, seed uint64) bool {
 	}
 	for _, e := range reset.faults {
 		again := slices.ContainsFunc(runs[0].faults, func(x *interp.IndexError) bool { return x.At.Node == e.At.Node })
-		if !again && e.Op != "scatter" { // slots name no position
+		if !again && e.Op != "scatter" { // the -1 of slots is no error in scatter
 			t.Fatalf("%d rows padded to %d: %v\n%s", real, real+3, e, ir.Print(m))
 		}
 	}
 	return true
 }
 
-// outcome is all that a run leaves behind.
+// outcome is everything that a run computes.
 type outcome struct {
 	results []*interp.Tensor
 	states  map[string]*interp.Tensor
@@ -223,7 +222,7 @@ func (o *outcome) differs(p *outcome, f *ir.Func) string {
 	same := func(a, b *interp.Tensor, t ir.Type) string {
 		n := a.Len()
 		if t.Rank() > 0 && slices.Contains(t.Shape[0].Symbols(), "N") {
-			n = min(n, b.Len()) // the run without padding has real rows alone
+			n = min(n, b.Len()) // the run without padding has only real rows
 		} else if a.Len() != b.Len() {
 			return "lengths differ"
 		}

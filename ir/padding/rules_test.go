@@ -9,8 +9,8 @@ import (
 	"pwc/ir/padding"
 )
 
-// frame surrounds the statements of a case. %x, %y, %h, %v and %slots have
-// rows, %g twelve positions a row; %u, %k, @w, @kv and %m are uniform in N.
+// frame surrounds the statements of a case. %x, %y, %h, %v and %slots have rows, and %g
+// has rows of twelve elements of its first axis; %u, %k, @w, @kv and %m are uniform in N.
 const frame = `pwc 1
 module "case" {
   sym N in [2, 64] batch
@@ -78,7 +78,7 @@ var cases = []struct{ name, body, returns, types, want string }{
 	{"rope pairs rows", "%t = transpose(%h, perm=[1, 2, 0])\n%z = full(0, shape=[4, 1], dtype=f32)\n%r = rope(%t, %z, %z)", "%u", "f32[8, 8]", "rope mixes rows of N: it pairs elements of axis 2"},
 	{"rope rotates as many as rows", "%z = full(0, shape=[4, N], dtype=f32)\n%b = full(1, shape=[4, 2, 128], dtype=f32)\n%r = rope(%b, %z, %z)", "%r", "f32[4, 2, 128]", "the number of rotated elements is the number of rows"},
 
-	// Products.
+	// GEMMs.
 	{"matmul", "%r = matmul(%x, %u)", "%r", "f32[N, 8]", ""},
 	{"matmul batched rows", "%t = transpose(%h, perm=[0, 2, 1])\n%r = matmul(%h, %t)", "%r", "f32[N, 4, 4]", ""},
 	{"matmul contracts rows", "%t = transpose(%x, perm=[1, 0])\n%r = matmul(%t, %x)", "%r", "f32[8, 8]", "matmul mixes rows of N: it contracts axis 1"},
@@ -103,7 +103,7 @@ var cases = []struct{ name, body, returns, types, want string }{
 	{"attention_grad", "%a = reshape(%h, shape=[N, 1, 4, 8])\n%o, %l = attention(%a, %a, %a, scale=1)\n%r, %s, %t = attention_grad(%a, %a, %a, %o, %l, %l, scale=1)", "%s", "f32[N, 1, 4, 8]", ""},
 	{"attention_grad of other keys", "%k1 = reshape(%u, shape=[4, 2, 8])\n%o, %l = attention(%h, %k1, %k1, scale=1)\n%r, %s, %t = attention_grad(%h, %k1, %k1, %o, %l, %l, scale=1)", "%s", "f32[4, 2, 8]", "attention_grad mixes rows of N: gradients of keys sum over its queries, which are the rows"},
 
-	// Positions.
+	// Indices.
 	{"embedding", "%r = embedding(@w, %ids)", "%r", "f32[N, 8]", ""},
 	{"embedding of rows", "%r = embedding(%x, %ids)", "%r", "f32[N, 8]", "embedding mixes rows of N: the table's rows are the batch rows"},
 	{"embedding of rows at fixed places", "%r = embedding(%x, %k)", "%r", "f32[4, 8]", "embedding mixes rows"},
@@ -125,7 +125,7 @@ var cases = []struct{ name, body, returns, types, want string }{
 	{"copy", "copy(%own, %x)", "%own", "f32[N, 8]", ""},
 	{"copy of mixed", "%a = cumsum(%x, axis=0)\ncopy(%own, %a)\n%r = add(%own, 1)", "%r", "f32[N, 8]", "cumsum mixes rows"},
 
-	// Positions of padded rows: %ids holds 0 there, %slots -1. @w has 8 of them, @experts 4.
+	// Indices in padded rows: %ids holds 0 there, %slots -1. @w has 8 rows, @experts 4.
 	{"embedding before the first", "%p = sub(%ids, 1)\n%r = embedding(@w, %p)", "%r", "f32[N, 8]", "embedding: indices that padded rows compute may be out of range (-1 of 8)"},
 	{"embedding last", "%p = add(%ids, 7)\n%r = embedding(@w, %p)", "%r", "f32[N, 8]", ""},
 	{"embedding behind the last", "%p = add(%ids, 8)\n%r = embedding(@w, %p)", "%r", "f32[N, 8]", "(8 of 8)"},
@@ -321,8 +321,8 @@ func TestEveryOpHasACase(t *testing.T) {
 	}
 }
 
-// TestParams: a parameter that cannot be padded is reported, and what is made of it
-// is not.
+// TestParams: a parameter that cannot be padded is reported, but values that are computed
+// from it are not.
 func TestParams(t *testing.T) {
 	for params, want := range map[string]string{
 		"%x: f32[N, 4]":           "",
