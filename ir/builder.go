@@ -68,13 +68,15 @@ func (b *Builder) AddUnread(u *Unread) {
 		return
 	}
 	twice := slices.ContainsFunc(b.m.Unread, func(v *Unread) bool { return v.Name == u.Name })
+	parts := strings.Split(u.Name, ".")
+	pattern := slices.Contains(parts, "*") || parts[len(parts)-1] == "**"
 	switch {
 	case u.Name == "":
 		b.Errorf(u.Pos, "unread names no tensor")
 	case twice:
 		b.Errorf(u.Pos, "%q is declared unread twice", termsafe.Clip(u.Name, 60))
-	case u.Equal != "" && (slices.Contains(strings.Split(u.Name, "."), "*") || u.Name == u.Equal):
-		b.Errorf(u.Pos, "unread %q = %q: one tensor is equal to another one", termsafe.Clip(u.Name, 60), termsafe.Clip(u.Equal, 60))
+	case u.Equal != "" && (pattern || u.Name == u.Equal):
+		b.Errorf(u.Pos, "unread %q = %q: want the names of two tensors, without patterns", termsafe.Clip(u.Name, 60), termsafe.Clip(u.Equal, 60))
 	case len(b.m.Unread) == maxUnread:
 		b.Errorf(u.Pos, "more than %d declarations of unread tensors", maxUnread)
 	}

@@ -125,7 +125,7 @@ type Unread struct {
 	// Name is a tensor's name. A part * between dots matches any one part, and ** at the end matches one or more.
 	Name string
 	// Equal names another tensor. If the checkpoint has both, their shapes, dtypes and bytes
-	// must be equal. Name must then have no part *. Empty: the tensor's values do not matter.
+	// must be equal, and Name must have no pattern. Empty: the tensor's values do not matter.
 	Equal  string
 	Pos    Pos
 	Trivia Trivia
