@@ -9,11 +9,11 @@ import (
 	"pwc/program"
 )
 
-// arch is what a target names: the GPUs that code was compiled for.
+// arch is the architecture of a target: the GPUs that code was compiled for.
 type arch struct {
 	target       string
 	major, minor int  // compute capability
-	only         byte // 'a': no other one runs it; 'f': none of another major version; 0: any
+	only         byte // 'a': only for this compute capability; 'f': for its major version; 0: for later GPUs, too
 }
 
 var archPattern = regexp.MustCompile(`^cuda:sm_([1-9][0-9]*)([0-9])([af]?)$`)
@@ -40,13 +40,13 @@ func (d *Device) notFor(a arch) error {
 	return fmt.Errorf("the code is for target %q, the device is %q", a.target, d.info.Target)
 }
 
-// programmatic reports whether the code waits by itself for the kernel before, where
-// its launch says that it may start earlier: no architecture before 9.0 knows how.
+// programmatic reports whether the code can use programmatic dependent launch:
+// architectures before sm_90 lack griddepcontrol.
 func (a arch) programmatic() bool { return a.major >= 9 }
 
-// cubinRuns reports whether the device runs machine code for a. Within a major
-// version later GPUs run that of earlier ones, but those on a chip with processors
-// only their own, and no others theirs (CUDA C++ Programming Guide, "Binary
+// cubinRuns reports whether the device runs machine code for a. A GPU runs the code of
+// earlier minor versions of its major version. GPUs on a chip with processors run only code
+// for their own version, which no other GPU runs (CUDA C++ Programming Guide, "Binary
 // Compatibility").
 func (d *Device) cubinRuns(a arch) bool {
 	switch {
@@ -62,8 +62,8 @@ func (d *Device) cubinRuns(a arch) bool {
 // Orin's and Thor's.
 func onChip(major, minor int) bool { return major == 8 && minor == 7 || major == 10 && minor == 1 }
 
-// ptxRuns reports whether the device's driver compiles PTX for a: that of its own
-// architecture and of all earlier ones.
+// ptxRuns reports whether the device's driver compiles PTX for a: a must be the device's own
+// architecture or an earlier one.
 func (d *Device) ptxRuns(a arch) bool {
 	return a.only == 0 && (a.major < d.major || a.major == d.major && a.minor <= d.minor)
 }
@@ -92,10 +92,9 @@ func (d *Device) imageOf(a arch, k *program.Kernel) (image, error) {
 	return 0, d.notFor(a)
 }
 
-// Takes reports whether the device runs programs for a target, which is an error
-// where it does not, and whether its driver has to compile their PTX to do so, as it
-// has where their machine code is for GPUs of an earlier major version. Load does that
-// unasked ([Device.PTXCompiled] counts it).
+// Takes implements [device.TargetChecker]. The driver has to compile PTX if the target's
+// machine code does not run here, such as that of an earlier major version. Load does it
+// without asking, and [Device.PTXCompiled] counts it.
 func (d *Device) Takes(target string) (compiles bool, err error) {
 	a, err := d.archOf(target)
 	if err != nil {

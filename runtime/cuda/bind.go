@@ -16,10 +16,9 @@ const (
 	maxGridY = math.MaxUint16 // and z
 )
 
-// Bind resolves the program for symbol values: guards, the sizes and alignment
-// of what is given, launch dims and the kernels' arguments. A kernel's dims are held
-// against the buffers that it is given; what it touches within them, and whether it is
-// the kernel that it says, is for who made it to prove.
+// Bind checks guards, sizes and alignment, and evaluates launch dims and the arguments of
+// kernels for symbol values. It compares a kernel's dims with the sizes of its buffers. It
+// cannot check which memory the machine code uses: who loads a program trusts its maker.
 func (x *Executable) Bind(symbols []int64, args device.Args) (device.BoundLaunch, error) {
 	b, err := x.bind(symbols, args)
 	if err != nil {
@@ -119,7 +118,7 @@ func (b *binder) kernel(s *program.Step, out *boundStep) error {
 	return nil
 }
 
-// launch evaluates a launch configuration and lays the arguments ready.
+// launch evaluates a launch configuration and prepares the arguments.
 func (b *binder) launch(s *program.Step, spec *launchSpec, out *boundStep) error {
 	run := &prepared{function: spec.f.handle}
 	*out = boundStep{kind: stepKernel, kernel: run, name: spec.name}
@@ -134,7 +133,7 @@ func (b *binder) launch(s *program.Step, spec *launchSpec, out *boundStep) error
 		}
 		switch {
 		case n < 0 || n > most:
-			return fmt.Errorf("grid %s = %d, it takes 0 to %d", e, n, most)
+			return fmt.Errorf("grid %s = %d, want 0 to %d", e, n, most)
 		case n == 0:
 			out.kernel = nil // nothing to do
 		}
@@ -146,7 +145,7 @@ func (b *binder) launch(s *program.Step, spec *launchSpec, out *boundStep) error
 		return err
 	}
 	if most := b.x.dev.maxShared(spec.f); shared < 0 || shared > most {
-		return fmt.Errorf("%d bytes of dynamic shared memory, it takes 0 to %d", shared, most)
+		return fmt.Errorf("%d bytes of dynamic shared memory, want 0 to %d", shared, most)
 	}
 	run.config.Shared = uint32(shared)
 	run.attributes(spec.attrs)
@@ -182,7 +181,7 @@ func (b *binder) mostElements(s *program.Step) int64 {
 		if bits := int64(b.p.Buffers[a].DType.Bits()); bits >= 8 {
 			n /= bits / 8
 		} else {
-			n *= 8 / bits // of a buffer that exists: no overflow
+			n *= 8 / bits // does not overflow, since the buffer exists
 		}
 		most = max(most, n)
 	}

@@ -17,7 +17,7 @@ const nodeTypes = 14
 type capture struct {
 	streams []*Stream // the first began it
 	ops     []operation
-	op      operation // of what an op records
+	op      operation // call and program of the op that records now
 	planned [nodeTypes]int
 	open    bool  // a library may have added nodes of openTypes to the planned ones
 	spoiled error // why it cannot become a graph
@@ -28,20 +28,20 @@ type capture struct {
 type operation struct {
 	kind  device.NodeKind
 	name  string           // of a kernel
-	bound *bound           // the program; nil: a call of the stream
-	step  *boundStep       // of the program; nil: an op of it recorded the operation
-	call  *device.OpCall   // of the op that recorded the operation
-	args  []device.Buffer  // dst and src of a copy, dst of a fill, arguments of an op's kernel; of a step, once it was rebound
-	node  driver.GraphNode // that Rebind changes; 0: it cannot be changed
+	bound *bound           // the program; nil: the operation belongs to no program
+	step  *boundStep       // kernel step of the program; nil: an op or a call of the stream recorded the operation
+	call  *device.OpCall   // of the op that recorded the operation; nil: no op
+	args  []device.Buffer  // dst and src of a copy, dst of a fill, arguments of an op's kernel, or of a step after Rebind
+	node  driver.GraphNode // for Rebind; 0: it cannot be changed
 }
 
-// changeable reports whether Rebind may change what the operation does: not if an op made
-// it, which may keep addresses elsewhere, or if it holds addresses that are not known.
+// changeable reports whether Rebind may change the operation. It may not if an op recorded it,
+// because the op may keep addresses elsewhere, or if its addresses are not known.
 func (o *operation) changeable() bool {
 	return o.call == nil && (o.step != nil || o.kind == device.NodeCopy || o.kind == device.NodeFill)
 }
 
-// reach is what a graph reaches, each once.
+// reach lists the objects that a graph uses, each once.
 type reach struct {
 	mems    []*memory
 	hosts   []*hostMemory
@@ -98,7 +98,7 @@ func (r *reach) add(o *reach) {
 	}
 }
 
-// alive returns an error if something is gone.
+// alive returns an error if one of the objects was freed or closed.
 func (r *reach) alive() error {
 	for _, x := range r.execs {
 		if x.closed.Load() {
@@ -155,7 +155,7 @@ func (c *capture) reachHost(h *hostMemory) {
 }
 
 // spoil notes that the capture under way, if there is one, cannot become a
-// graph: the driver takes nothing back that was recorded.
+// graph: the driver cannot remove recorded nodes.
 func (s *Stream) spoil(err error) {
 	if c := s.recording(); c != nil && c.spoiled == nil {
 		c.spoiled = err
@@ -163,9 +163,9 @@ func (s *Stream) spoil(err error) {
 }
 
 // BeginCapture starts recording, in the driver's mode of the same name. Unless the mode is
-// relaxed, the goroutine is locked to its thread until EndCapture, which it must call too:
-// the driver knows a capture by its thread. It waits for loads of other goroutines that
-// are under way.
+// relaxed, the goroutine is locked to its thread until EndCapture, which it must call, too:
+// the driver identifies a capture by its thread. BeginCapture waits for loads of other
+// goroutines that are under way.
 func (s *Stream) BeginCapture(mode device.CaptureMode) error {
 	const what = "begin capture"
 	switch {
@@ -203,11 +203,10 @@ func driverMode(m device.CaptureMode) driver.CaptureMode {
 	return [...]driver.CaptureMode{driver.CaptureGlobal, driver.CaptureThreadLocal, driver.CaptureRelaxed}[m]
 }
 
-// EndCapture ends recording and makes a graph of what was recorded, ready to be
-// launched. The graph's nodes must be those that the recorded operations say:
-// one that is not, like a host function or an allocation of a library, refuses
-// the capture. So does an operation that failed while capturing, and a stream that was
-// not joined. Nothing is left of a refused capture.
+// EndCapture ends recording and makes a graph that is ready to be launched. It is an error
+// if the driver's graph has a node that no recorded operation explains, such as a host
+// function or an allocation of a library, if an operation failed while capturing, or if a
+// stream was not joined. Then nothing is left of the capture.
 func (s *Stream) EndCapture() (device.Graph, error) {
 	r, err := s.finish()
 	if err != nil {
@@ -220,7 +219,7 @@ func (s *Stream) EndCapture() (device.Graph, error) {
 	return g, nil
 }
 
-// EndTemplate is EndCapture that keeps the driver's graph, of which executable ones are
+// EndTemplate is EndCapture, but keeps the driver's graph, from which executable graphs are
 // made.
 func (s *Stream) EndTemplate() (device.Template, error) {
 	r, err := s.finish()
@@ -271,8 +270,8 @@ func (s *Stream) finish() (*recording, error) {
 	return r, nil
 }
 
-// joinIdle joins, for the driver, streams that were forked and did nothing since the
-// last join: it wants all of them joined.
+// joinIdle joins in the driver the forked streams that did nothing since their last join: the
+// driver requires a join of every forked stream.
 func (s *Stream) joinIdle() {
 	c := s.capture
 	if len(c.streams) == 1 || c.spoiled != nil {
@@ -291,7 +290,7 @@ func (s *Stream) joinIdle() {
 	}
 }
 
-// drop gives back a recording that becomes no graph.
+// drop destroys a recording that becomes no graph.
 func (s *Stream) drop(what string, raw driver.Graph) error {
 	if raw == 0 {
 		return nil
@@ -299,8 +298,7 @@ func (s *Stream) drop(what string, raw driver.Graph) error {
 	return s.dev.release(what, newRecording(s.dev, raw))
 }
 
-// stop ends the capture in the driver, whatever became of it, and unlocks the
-// goroutine.
+// stop ends the capture in the driver, also if it failed, and unlocks the goroutine.
 func (s *Stream) stop(b *device.Branch) (driver.Graph, *capture, error) {
 	c := s.capture
 	s.capture = nil
@@ -310,8 +308,9 @@ func (s *Stream) stop(b *device.Branch) (driver.Graph, *capture, error) {
 	return raw, c, err
 }
 
-// endRaw ends a capture in the driver, even where the context is gone: the
-// thread would capture for good. That streams were not joined the callers know.
+// endRaw ends a capture in the driver, even if the context is gone: otherwise the thread
+// would capture forever. It drops the driver's error that streams were not joined, which
+// callers find themselves.
 func (d *Device) endRaw(s driver.Stream) (driver.Graph, error) {
 	err := d.enter()
 	if err == nil {
@@ -326,7 +325,7 @@ func (d *Device) endRaw(s driver.Stream) (driver.Graph, error) {
 	return g, errors.Join(err, d.check(endErr))
 }
 
-// matches holds the nodes of a graph to the planned ones; open allows more of openTypes.
+// matches compares the nodes of a graph with the planned ones; open allows more of openTypes.
 func matches(types []driver.NodeType, planned *[nodeTypes]int, open bool) error {
 	var have [nodeTypes]int
 	for _, t := range types {

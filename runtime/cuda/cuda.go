@@ -23,15 +23,15 @@ type Options struct {
 	// rules, then in the places where drivers are put.
 	LibraryPath string
 
-	// Libraries are the routines that StepLibrary may name. They are called as
-	// extern ops are, and may be captured if their signatures say so.
+	// Libraries are the routines that StepLibrary may name. They are called like
+	// extern ops, and may be captured if their signatures allow it.
 	Libraries device.OpSet
 
-	// Captures are shared with other devices, so that a capture in mode global forbids
-	// their work too; nil: the device has its own.
+	// Captures is shared with other devices, so that a capture in mode global forbids
+	// their work too; nil: the device has a value of its own.
 	Captures *device.Captures
 
-	// Driver takes the place of libcuda, for tests: see package internal/cuda/fake.
+	// Driver replaces libcuda in tests: see package internal/cuda/fake.
 	Driver driver.Driver
 }
 
@@ -49,23 +49,23 @@ type Device struct {
 	workspace int64 // of a stream, for routines; bytes
 	gate      gate
 	captures  *device.Captures
-	named     atomic.Int64 // streams that got a name so far
+	named     atomic.Int64 // streams that got a number as name so far
 	lost      atomic.Pointer[device.LostError]
 	shut      atomic.Bool // closed, for readers without life
 	pinned    pinned
 	checks    checks
 
-	life sync.RWMutex // held for reading by what makes things; Close holds it for writing
+	life sync.RWMutex // held for reading by calls that make objects; Close holds it for writing
 
 	mu      sync.Mutex
-	live    map[resource]int64 // what Close has to destroy, by age
+	live    map[resource]int64 // resources that Close has to destroy, with their numbers in the order of creation
 	born    int64
 	active  int64 // bytes of segments
 	loaded  map[*Executable]struct{}
 	loads   int64
 	modules map[imageKey]*module
-	late    error            // of calls that nobody waited for
-	chunk   *faultChunk      // that has words left; nil: none has
+	late    error            // errors of destructions after a capture, for Close
+	chunk   *faultChunk      // the chunk with free words; nil: no chunk has any
 	peers   map[string]peers // by group
 
 	streams sync.RWMutex // held for writing while a stream is destroyed
@@ -81,8 +81,8 @@ var (
 	_ device.Timer           = (*Device)(nil)
 )
 
-// resource is something that the driver made for the device. destroy gives it
-// back; the context is current.
+// resource is an object that the driver made for the device. The context is current when
+// destroy is called.
 type resource interface{ destroy() error }
 
 // util is a stream for the device's own copies.
@@ -98,8 +98,8 @@ func (u *util) destroy() error { return u.drv.StreamDestroy(u.stream) }
 // "cuda:sm_90".
 func Target(major, minor int) string { return fmt.Sprintf("cuda:sm_%d%d", major, minor) }
 
-// Open opens a GPU. Without a driver, or with one before CUDA 12.0, the error
-// says what was looked for and where.
+// Open opens a GPU. Without a driver, or with a driver older than CUDA 12.0, the error
+// says which files were tried.
 func Open(o Options) (*Device, error) {
 	drv, err := o.driver()
 	if err != nil {
@@ -159,12 +159,10 @@ func (d *Device) Info() device.Info {
 // DriverVersion returns the newest CUDA that the driver supports.
 func (d *Device) DriverVersion() (major, minor int) { return d.version / 1000, d.version % 1000 / 10 }
 
-// PTXCompiled returns how many images the driver compiled from PTX, which is
-// compilation while loading.
+// PTXCompiled returns how many images the driver compiled from PTX in Load and LoadModule.
 func (d *Device) PTXCompiled() int64 { return d.ptx.Load() }
 
-// FreeBytes returns what the driver has left of the device's memory, of which
-// other processes may take some.
+// FreeBytes returns the free bytes of the device's memory, which other processes may take, too.
 func (d *Device) FreeBytes() (int64, error) {
 	if err := d.usable("free bytes"); err != nil {
 		return 0, err
@@ -198,8 +196,8 @@ func (d *Device) adopt(r resource) {
 	d.live[r] = d.born
 }
 
-// release destroys a resource, now or when the captures under way have ended;
-// what goes wrong then is for Close to report.
+// release destroys a resource, now or when the captures under way have ended. Close returns
+// errors of the latter.
 func (d *Device) release(what string, r resource) error {
 	d.mu.Lock()
 	delete(d.live, r)
@@ -223,8 +221,8 @@ func (d *Device) destroyLate(what string, r resource) {
 	}
 }
 
-// destroy gives a resource back to the driver. Where the context cannot be made
-// current it stays for Close to try again.
+// destroy gives a resource back to the driver. If the context cannot be made current, the
+// resource stays, and Close tries again.
 func (d *Device) destroy(r resource) error {
 	if err := d.enter(); err != nil {
 		d.adopt(r)
@@ -264,7 +262,7 @@ func (d *Device) Close() error {
 	d.mu.Unlock()
 	lost := d.lost.Load() != nil
 	if !lost {
-		errs = append(errs, d.closeAll(), d.closeAll()) // again what could not be entered for
+		errs = append(errs, d.closeAll(), d.closeAll()) // again, for resources that destroy kept
 	}
 	errs = append(errs, d.drv.DevicePrimaryCtxRelease(d.ordinal))
 	if lost {
@@ -273,7 +271,7 @@ func (d *Device) Close() error {
 	return d.wrap("close", errors.Join(errs...))
 }
 
-// closeAll destroys what there is, the newest first.
+// closeAll destroys all resources, the newest first.
 func (d *Device) closeAll() error {
 	d.mu.Lock()
 	all := make([]resource, 0, len(d.live))

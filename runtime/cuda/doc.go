@@ -1,37 +1,37 @@
-// Package cuda is NVIDIA GPUs as devices. libcuda is opened at run time, so a
+// Package cuda implements devices on NVIDIA GPUs. libcuda is opened at run time, so a
 // program that imports this package builds without cgo and without CUDA, and
-// runs where there is none: [Open] then says what it looked for.
+// runs on machines without CUDA: there [Open] returns an error.
 //
 // # Programs
 //
-// A program for a GPU names its target "cuda:sm_90" and holds each kernel as a cubin
-// and as the PTX that it was made of. A device takes the cubin of programs for its
-// own architecture and for earlier ones of its major version. Of those for earlier
-// major versions it takes the PTX, which the driver compiles when it is loaded; that
-// is compilation, which [Device.Takes] and [Device.CompilesAtLoad] tell beforehand and
-// [Device.PTXCompiled] counts. The name of a program.Kernel is its entry point, an
+// A program for a GPU names its target, such as "cuda:sm_90", and has each kernel as a cubin
+// and as the PTX that the cubin was made from. A device takes the cubin of programs for its
+// own architecture and for earlier minor versions of its major version. Otherwise it takes
+// the PTX, if that is for an earlier architecture, and the driver compiles it in Load.
+// [Device.Takes] and [Device.CompilesAtLoad] report this before Load, and
+// [Device.PTXCompiled] counts it. The name of a program.Kernel is its entry point, an
 // extern "C" __global__ function.
 //
 // The parameters of a kernel, each of 8 bytes, are in this order:
 //
-//   - an address for each of the step's Args, null for a buffer of no bytes;
+//   - an address for each of the step's Args, null for a buffer of 0 bytes;
 //   - a 64-bit integer for each dim of the launch attribute [AttrDims];
 //   - if the launch has the attribute [AttrFaults], the address of an array of
 //     32-bit words, one for each node that the attribute lists. The kernel stores
-//     a value that is not zero to the word of a node that met a position out of
+//     a value that is not zero to the word of a node that met an index out of
 //     range (C12). It must not read the words;
-//   - if the launch has the attribute [AttrPeers], what [Device.AddPeers] was given for the
+//   - if the launch has the attribute [AttrPeers], the params of [Device.AddPeers] for the
 //     group.
 //
-// Load holds the parameters of every kernel to this, as the driver tells them (CUDA
-// 12.4) or else the code itself. The other launch attributes are [AttrPDL], [AttrCluster]
-// and [AttrCooperative].
+// Load checks the number and sizes of every kernel's parameters, which the driver (CUDA 12.4
+// and later) or the code itself gives. The other launch attributes are [AttrPDL],
+// [AttrCluster] and [AttrCooperative].
 //
 // Bind refuses a dim that is larger than the number of elements of every buffer that
-// the kernel is given: the kernel would read and write past them. Dims that no buffer
-// bounds, numbers to compute with and extents of what a kernel makes up, are listed in
-// the attribute [AttrFree]. This finds programs that contradict themselves. Nothing
-// proves what machine code does: who loads a program trusts whoever made it.
+// the kernel is given: the kernel would read and write past them. The attribute [AttrFree]
+// lists dims that no buffer bounds, such as numbers to compute with. This finds programs
+// that contradict themselves. Nothing proves what machine code does: who loads a program
+// trusts its maker.
 //
 // Dims of a launch may use the properties of the device that Properties of
 // device.Info lists, among them device.sms, device.shared_bytes and device.l2_bytes.
@@ -40,15 +40,15 @@
 //
 // The driver keeps a current context for each thread of the operating system,
 // and a capture begins and ends on one thread. Every call here locks its
-// goroutine to its thread for as long as it lasts, and makes the context current
-// first. Between [Stream.Enter] and [Stream.Leave] that happens once. From
-// BeginCapture to EndCapture the goroutine stays locked; both, and what is
-// captured between them, are calls of one goroutine.
+// goroutine to its thread while it lasts, and makes the context current first. Between
+// [Stream.Enter] and [Stream.Leave] that happens once. From BeginCapture to EndCapture
+// the goroutine stays locked, unless the mode is relaxed, and makes all calls of the capture.
 //
-// While a stream captures, calls that a capture must not meet are refused on the
-// capturing goroutine with device.ErrCapturing. On other goroutines loads wait
-// for the end of the capture, and what is freed or closed there goes back to the
-// driver after it. Allocations, launches and waits of other goroutines go on.
+// While a stream captures in mode global or thread-local, calls that a capture must not meet
+// are refused on the capturing goroutine with device.ErrCapturing, and in mode global on all
+// goroutines (see device.CaptureMode). In mode thread-local, loads of other goroutines wait
+// for the end of the capture, and objects that they free or close go back to the driver
+// after it; their allocations, launches and waits go on.
 //
 // # Memory for copies
 //

@@ -8,8 +8,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// check makes what the driver returned an error of the device. A sticky error
-// loses the device: the first one is what every later call returns (C13).
+// check converts an error of the driver to an error of the device. After a sticky error the
+// device is lost: all later calls return the first sticky error (C13).
 func (d *Device) check(err error) error {
 	var e *driver.Error
 	if err == nil || !errors.As(err, &e) {
@@ -34,7 +34,7 @@ func (d *Device) check(err error) error {
 	return err
 }
 
-// wrap is check with what was being done.
+// wrap is check, with the name of the call.
 func (d *Device) wrap(what string, err error) error {
 	if err == nil {
 		return nil
@@ -42,7 +42,7 @@ func (d *Device) wrap(what string, err error) error {
 	return fmt.Errorf("cuda: %s: %w", what, d.check(err))
 }
 
-// refuse is a misuse: what was being done, and a typed error.
+// refuse returns the error of a misuse: the name of the call, and a typed error.
 func refuse(what string, err error) error { return fmt.Errorf("cuda: %s: %w", what, err) }
 
 // usable returns an error once the device is lost or closed.
@@ -56,7 +56,7 @@ func (d *Device) usable(what string) error {
 	return nil
 }
 
-// idle is usable for what changes the device's memory or modules.
+// idle is usable for calls that change the device's memory or modules.
 func (d *Device) idle(what string) error {
 	if err := d.usable(what); err != nil {
 		return err
@@ -64,7 +64,7 @@ func (d *Device) idle(what string) error {
 	return d.changeable(what)
 }
 
-// changeable returns an error where a capture forbids a change of the device's memory or
+// changeable returns an error if a capture forbids a change of the device's memory or
 // modules.
 func (d *Device) changeable(what string) error { return named(d.captures.Idle(what)) }
 

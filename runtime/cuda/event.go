@@ -17,29 +17,28 @@ type event struct {
 	timed  bool
 	closed atomic.Bool
 
-	home  atomic.Pointer[Stream] // the first that recorded it
-	roams atomic.Bool            // another one did too
-	at    atomic.Uint64          // the last record, among the marks of home
+	home  atomic.Pointer[Stream] // the first stream that recorded it
+	roams atomic.Bool            // another stream or a graph recorded it, too
+	at    atomic.Uint64          // number of the last record among the marks of home
 }
 
-// moveTo tells, before a record, that it comes.
+// moveTo notes that s will record the event. It is called before the record.
 func (e *event) moveTo(s *Stream) {
 	if !e.home.CompareAndSwap(nil, s) && e.home.Load() != s {
 		e.roams.Store(true)
 	}
 }
 
-// done lets the stream know of a record that was found done: at is what e.at was before
-// the driver was asked. Another stream's, which the driver may have told of, began after
-// roams was set.
+// done tells the stream that it has passed a record of the event, after the driver reported the
+// event as done. at is the value of e.at before that call of the driver. If the driver reported
+// on a record of another stream, roams was set before that record.
 func (e *event) done(at uint64) {
 	if s := e.home.Load(); s != nil && !e.roams.Load() {
 		s.hasPassed(at)
 	}
 }
 
-// NewEvent returns an event that has recorded nothing, which counts as done. It
-// measures no time.
+// NewEvent returns an event that measures no time. Before its first record it counts as done.
 func (d *Device) NewEvent() (device.Event, error) { return d.newEvent(driver.EventUntimed) }
 
 // NewTimedEvent returns an event for Elapsed.
@@ -156,11 +155,13 @@ func (e *event) destroy() error {
 	return e.dev.drv.EventDestroy(e.handle)
 }
 
-// relaxed is the mode that unrelax has nothing to put back for.
+// relaxed is the result of relax if it did not change the thread's mode, so that unrelax
+// does nothing.
 const relaxed = driver.CaptureMode(-1)
 
-// relax lets a thread do what a capture, its own or one of mode global, forbids it because
-// it cannot know that the capture does not depend on it.
+// relax sets the driver's capture mode of the thread to relaxed, so that a capture, the thread's
+// own or a global one, does not forbid its next calls. The capture does not depend on these calls,
+// which the driver cannot know.
 func (d *Device) relax() (driver.CaptureMode, error) {
 	if !d.captures.Any() {
 		return relaxed, nil

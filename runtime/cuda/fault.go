@@ -12,9 +12,9 @@ import (
 	"pwc/runtime/device"
 )
 
-// faults is the words that an executable's kernels set where indices are out of range
-// (C12). They lie in pinned memory that the device writes to, so that looking at them
-// takes no copy.
+// faults has the words that an executable's kernels set if indices are out of range
+// (C12). The words are in pinned memory that the device writes to, so that the host reads
+// them without a copy.
 type faults struct {
 	origins []int32 // node of each word
 	chunk   *faultChunk
@@ -26,13 +26,13 @@ const (
 	// wordBytes is the size of a word.
 	wordBytes = 4
 
-	// chunkWords is the number of words of a chunk: a page. A program has some few.
+	// chunkWords is the number of words of a chunk: a page. A program has a few words.
 	chunkWords = 4096 / wordBytes
 )
 
 // faultChunk is pinned memory with the words of several executables. The words of
 // programs that are loaded one after another are adjacent, so that a snapshot of all of
-// them is one copy. A word is given out once: a kernel of a closed program may still
+// them is one copy. A word is never used again: a kernel of a closed program may still
 // write it.
 type faultChunk struct {
 	host *hostMemory
@@ -71,7 +71,7 @@ func (f *faults) alloc(d *Device) error {
 	if c.host, err = d.allocFaults(int64(wordBytes * max(n, chunkWords))); err != nil {
 		return err
 	}
-	f.chunk, c.used, c.users = c, n, 1 // from here on unload gives the chunk back
+	f.chunk, c.used, c.users = c, n, 1 // from here on unload frees the chunk
 	if c.base, err = d.drv.MemHostGetDevicePointer(unsafe.Pointer(&c.host.data[0])); err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (f *faults) use(d *Device, n int) bool {
 	return true
 }
 
-// free gives the words back: the chunk, if nobody else uses it.
+// free ends the use of the chunk, and frees it if no other executable uses it.
 func (f *faults) free(d *Device) error {
 	c := f.chunk
 	if c == nil {
@@ -156,10 +156,8 @@ func (d *Device) own(what string, of []device.Executable) error {
 	return nil
 }
 
-// TakeFaults waits for s and returns the indices out of range that kernels
-// of these programs met since the last call, each node once, and clears them; of all that
-// are loaded if none is named. What kernels of other streams meet meanwhile is for the
-// next call.
+// TakeFaults implements [device.Device]. It returns each node once. Faults that kernels of
+// other streams set after it read their words remain for the next call.
 func (d *Device) TakeFaults(s device.Stream, of ...device.Executable) ([]device.IndexError, error) {
 	const what = "faults"
 	x, ok := s.(*Stream)
@@ -291,14 +289,14 @@ func (w *faultWatch) NewSnapshot() (device.FaultSnapshot, error) {
 	return &faultSnapshot{w, h}, nil
 }
 
-// faultSnapshot is pinned memory with the words of a watch as they once were.
+// faultSnapshot is pinned memory with a copy of the words of a watch.
 type faultSnapshot struct {
 	watch *faultWatch
 	host  *hostMemory
 }
 
-// Take enqueues a copy of the words and then clears them: two operations for adjacent
-// words, which those of a backend are.
+// Take enqueues a copy and a fill for each run of adjacent words. The words of a backend are
+// one run if its programs were loaded one after another.
 func (f *faultSnapshot) Take(s device.Stream) error {
 	const what = "snapshot of faults"
 	x, ok := s.(*Stream)
@@ -343,7 +341,7 @@ func (f *faultSnapshot) Faults() []device.IndexError {
 	return f.watch.read(func(_ *wordRun, at, _ int) bool { return atomic.LoadUint32(word(data, at)) != 0 })
 }
 
-// Close gives the memory back once the streams are done with it.
+// Close frees the memory, once the streams are done with it.
 func (f *faultSnapshot) Close() error { return f.host.Free() }
 
 // upload copies bytes to the device and waits for it. The context is current

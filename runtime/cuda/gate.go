@@ -5,24 +5,24 @@ import (
 	"sync/atomic"
 )
 
-// gate keeps captures apart from the calls that a capture must not meet: module
-// loads and whatever gives something back to the driver. Captures go first, so
-// that goroutines which load all the time do not keep one from beginning.
+// gate keeps captures apart from calls that must not happen during a capture: loads of
+// modules, and the destruction of objects of the driver. A capture that waits to begin goes
+// first, so that goroutines which load all the time do not delay it.
 type gate struct {
-	capturing atomic.Int32 // captures under way, for a look without the lock
+	capturing atomic.Int32 // captures under way, which can be read without the lock
 
 	mu      sync.Mutex
 	changed sync.Cond
 	strict  int      // captures under way that are not relaxed
 	relaxed int      // captures under way in mode relaxed, which loads need not wait for
 	waiting int      // captures that wait to begin
-	busy    int      // calls under way that a capture must not meet
-	later   []func() // to be called once no capture is under way
+	busy    int      // loads and destructions under way
+	later   []func() // called once no capture is under way
 }
 
 func (g *gate) init() { g.changed.L = &g.mu }
 
-// begin counts a capture, once no call is under way that it must not meet.
+// begin counts a capture, once no load or destruction is under way.
 func (g *gate) begin(relaxed bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -42,7 +42,7 @@ func (g *gate) count(relaxed bool) *int {
 	return &g.strict
 }
 
-// end ends a capture and does what waited for it.
+// end ends a capture. If it was the last one, end calls the functions of later.
 func (g *gate) end(relaxed bool) {
 	g.mu.Lock()
 	*g.count(relaxed)--
@@ -77,8 +77,8 @@ func (g *gate) leave() {
 	g.changed.Broadcast()
 }
 
-// enterOr is enter without waiting: when a capture is under way or about to
-// begin it has later called once no capture is, and returns false.
+// enterOr is enter without waiting. If a capture is under way or waits to begin, it returns
+// false, and later is called once no capture is under way.
 func (g *gate) enterOr(later func()) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

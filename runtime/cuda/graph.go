@@ -82,8 +82,8 @@ func (o *operation) given() []device.Buffer {
 	return out
 }
 
-// Describe returns the recorded operations. Which of its arguments a kernel reads and
-// which it writes is not known.
+// Describe returns the recorded operations. It cannot tell which of its arguments a kernel
+// reads and which it writes.
 func (r *recording) Describe() []device.Node { return describeNodes(r.ops, r.notes) }
 
 func describeNodes(ops []operation, notes []device.Recorded) []device.Node {
@@ -109,7 +109,7 @@ func (o *operation) describe(n *device.Node) {
 	}
 }
 
-// Template makes executable graphs of one recording.
+// Template makes executable graphs from one recording.
 type Template struct {
 	*recording
 	closed bool
@@ -132,7 +132,7 @@ func (t *Template) Instantiate() (device.Graph, error) {
 	return g, nil
 }
 
-// Close drops the recording; graphs that were made of it stay.
+// Close drops the recording; graphs that were made from it stay.
 func (t *Template) Close() error {
 	const what = "close of a template"
 	if t.closed || t.dev.shut.Load() {
@@ -142,7 +142,7 @@ func (t *Template) Close() error {
 	return t.dev.release(what, t)
 }
 
-// Graph is an instantiated and uploaded CUDA graph. It owns no memory: all memory that it reaches
+// Graph is an instantiated and uploaded CUDA graph. It owns no memory: all memory that it uses
 // must exist when it is launched.
 type Graph struct {
 	dev    *Device
@@ -156,8 +156,8 @@ type Graph struct {
 	spoiled error // a Rebind failed, and some of its changes could not be undone
 }
 
-// instantiate makes a graph, which takes over a use of the recording, and uploads it by a
-// stream; nil: the device's own. An error leaves the use.
+// instantiate makes a graph, which takes over a use of the recording, and uploads it on
+// s; nil: on the device's own stream. After an error the caller still has the use.
 func (r *recording) instantiate(s *Stream) (*Graph, error) {
 	d := r.dev
 	g := &Graph{dev: d, rec: r, ops: r.ops, reach: &r.reach}
@@ -201,7 +201,7 @@ func (g *Graph) Nodes() int { return g.rec.Nodes() }
 // Describe returns the recorded operations.
 func (g *Graph) Describe() []device.Node { return describeNodes(g.ops, g.rec.notes) }
 
-// LaunchGraph replays a graph. While capturing, it becomes part of the graph
+// LaunchGraph replays a graph. While capturing, the graph becomes part of the graph
 // that is recorded.
 func (s *Stream) LaunchGraph(g device.Graph) error {
 	const what = "graph launch"
@@ -245,7 +245,7 @@ func (s *Stream) LaunchGraph(g device.Graph) error {
 	return nil
 }
 
-// Close drops the graph; a replay under way is finished by the driver.
+// Close drops the graph; the driver finishes a replay under way.
 func (g *Graph) Close() error {
 	const what = "close of a graph"
 	if g.closed || g.dev.shut.Load() {

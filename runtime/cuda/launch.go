@@ -18,7 +18,7 @@ type bound struct {
 	reach    reach
 }
 
-// stepKind is what a bound step does.
+// stepKind is the kind of a bound step.
 type stepKind uint8
 
 const (
@@ -26,14 +26,14 @@ const (
 	stepOp
 )
 
-// boundStep is one step. Which fields count goes by kind.
+// boundStep is one step. kind decides which other fields are used.
 type boundStep struct {
 	kind   stepKind
 	of     *program.Step
 	name   string
 	kernel *prepared // nil: a grid without blocks
 
-	launches *atomic.Int64 // of the kernel's group; nil: not counted
+	launches *atomic.Int64 // counts launches of a kernel with AttrPeers; nil: not counted
 	op       device.Op
 	call     *device.OpCall
 }
@@ -46,8 +46,8 @@ func (b *bound) Executable() device.Executable { return b.exec }
 // Calls returns the calls of extern ops in the order of the steps.
 func (b *bound) Calls() []*device.OpCall { return b.calls }
 
-// own returns a launch that was bound on the stream's device, to memory that is
-// still there.
+// own returns a launch that was bound on the stream's device. It is an error if memory or the
+// program was freed or closed since.
 func (s *Stream) own(what string, l device.BoundLaunch) (*bound, error) {
 	b, ok := l.(*bound)
 	if !ok || b.exec.dev != s.dev {
@@ -59,9 +59,9 @@ func (s *Stream) own(what string, l device.BoundLaunch) (*bound, error) {
 	return b, nil
 }
 
-// Launch enqueues a bound program, or records it. While capturing, a program
-// with an op that may not be captured is refused whole; a step that fails then
-// spoils the capture, because the driver takes nothing back.
+// Launch enqueues a bound program, or records it. While capturing, a program with an op that
+// may not be captured is refused before anything is recorded. A step that fails spoils the
+// capture, because the driver cannot remove recorded nodes.
 func (s *Stream) Launch(l device.BoundLaunch) error {
 	const what = "launch"
 	if err := s.usable(what); err != nil {
@@ -178,8 +178,9 @@ func (s *Stream) LaunchOp(op device.Op, call *device.OpCall) error {
 	return nil
 }
 
-// recordOp lets an op of a program, or of none, record itself. One that has results and
-// records nothing computed them elsewhere, which a replay would not do again.
+// recordOp launches an op, which records itself. b is the op's program; nil: the op belongs to
+// no program. It is an error if the op has results and records nothing: a replay would not
+// compute them.
 func (s *Stream) recordOp(c *capture, b *bound, op device.Op, name string, node int32, call *device.OpCall) error {
 	rec, outer := s.branch.Rec, c.op
 	scope, before := rec.Scope, len(rec.Nodes)

@@ -11,9 +11,10 @@ import (
 	"pwc/runtime/device"
 )
 
-// AddLibrary gives the device routines that StepLibrary may name, beside those of
-// Options.Libraries; a routine of the same name is an error. They share a workspace
-// of that many bytes on each stream. Close calls done, with the context current.
+// AddLibrary gives the device routines that StepLibrary may name, in addition to those of
+// Options.Libraries. It is an error if the device has a routine of the same name. All
+// routines share one workspace on each stream, of at least workspace bytes. Close calls
+// done, with the context current.
 func (d *Device) AddLibrary(routines device.OpSet, workspace int64, done func() error) error {
 	const what = "library"
 	d.life.RLock()
@@ -40,10 +41,10 @@ func (d *Device) AddLibrary(routines device.OpSet, workspace int64, done func() 
 	return nil
 }
 
-// AddPeers gives kernels with the launch attribute [AttrPeers] of a group their last parameters, all of
-// 8 bytes. The device gets the property program.PeersProperty, the number of ranks, so that choices
-// take such kernels. All ranks of the group add it, before they load programs, or none does. launches
-// counts the kernels that are enqueued or captured; nil: they are not counted.
+// AddPeers sets the last parameters, all of 8 bytes, of kernels with the launch attribute [AttrPeers]
+// of a group. The device gets the property program.PeersProperty, the number of ranks, so that choices
+// take such kernels. Either all ranks of the group call it, before they load programs, or no rank.
+// launches counts the kernels that are enqueued or captured; nil: they are not counted.
 func (d *Device) AddPeers(group string, ranks int, params []uint64, launches *atomic.Int64) error {
 	if err := d.usable("peers"); err != nil {
 		return err
@@ -63,13 +64,13 @@ func (d *Device) AddPeers(group string, ranks int, params []uint64, launches *at
 	return nil
 }
 
-// peers is what AddPeers was given for a group.
+// peers has the arguments of AddPeers for a group.
 type peers struct {
 	params   []uint64
 	launches *atomic.Int64 // nil: not counted
 }
 
-// peersOf returns what the device has for a group.
+// peersOf returns the peers of a group; ok is false if AddPeers was not called for it.
 func (d *Device) peersOf(group string) (p peers, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -89,15 +90,15 @@ func (d *Device) Libraries() device.OpSet {
 	return d.libraries
 }
 
-// WorkspaceBytes is the most that a library was added with.
+// WorkspaceBytes returns the largest workspace of the added libraries, in bytes.
 func (d *Device) WorkspaceBytes() int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.workspace
 }
 
-// UseWorkspace gives the routines that are called on the stream memory to work in.
-// Calls that were captured keep the memory that they were captured with.
+// UseWorkspace sets the workspace of routines that are called on the stream. Captured calls
+// keep the workspace that they were captured with.
 func (s *Stream) UseWorkspace(b device.Buffer) error {
 	const what = "workspace"
 	if err := s.notCapturing(what); err != nil {
@@ -121,8 +122,8 @@ type workspace struct {
 	memory *memory
 }
 
-// Workspace returns the address of the stream's workspace, and how large it is: 0
-// bytes if there is none.
+// Workspace returns the address and size of the stream's workspace; 0 bytes if the stream
+// has no workspace.
 func (s *Stream) Workspace() (address uint64, bytes int64) {
 	return s.workspace.ptr, s.workspace.bytes
 }
@@ -140,8 +141,7 @@ func (d *Device) Do(f func() error) error {
 	return f()
 }
 
-// WarmLibraries runs the library routines of a program that is bound, unless they ran
-// before. While capturing it is refused.
+// WarmLibraries implements [device.LibraryStream]. It is refused while capturing.
 func (s *Stream) WarmLibraries(l device.BoundLaunch) error {
 	const what = "warm-up"
 	if err := s.notCapturing(what); err != nil {
@@ -163,22 +163,21 @@ func (s *Stream) WarmLibraries(l device.BoundLaunch) error {
 	return nil
 }
 
-// LibraryNodes is what a library's call becomes in a graph.
+// LibraryNodes are the nodes of a library's call in a graph.
 type LibraryNodes struct {
 	Kernels, Copies, Fills int
 
-	// Open says that the library adds as many kernels, host functions and records of and waits for
-	// events as it likes, as NCCL does to order calls of one communicator. It adds nothing else.
+	// Open allows any number of further kernels, host functions, empty nodes, and records of and
+	// waits for events, with which NCCL orders the calls of a communicator.
 	Open bool
 }
 
 // openTypes are the nodes that a call with LibraryNodes.Open may add.
 var openTypes = [...]driver.NodeType{driver.NodeKernel, driver.NodeHost, driver.NodeEmpty, driver.NodeWait, driver.NodeRecord}
 
-// ProbeLibrary captures a call of a library on a stream of its own, throws the
-// recording away and says what it was. A call that records anything but
-// kernels, copies and fills is refused with device.ErrNotCapturable. f gets the
-// stream's handle; the context is current.
+// ProbeLibrary captures a call of a library on a stream of its own, drops the recording, and
+// returns its nodes. If the call records other nodes than kernels, copies and fills, the error
+// matches device.ErrNotCapturable. f gets the stream's handle; the context is current.
 func (d *Device) ProbeLibrary(f func(stream uintptr) error) (LibraryNodes, error) {
 	const what = "probe of a library"
 	stream, err := d.NewStream()
@@ -217,8 +216,8 @@ func (d *Device) ProbeLibrary(f func(stream uintptr) error) (LibraryNodes, error
 	return n, nil
 }
 
-// probed returns what a recording holds, and drops it: as a resource, so that Close
-// does where it cannot be done now.
+// probed returns the node types of a recording, and drops the recording as a resource: if it
+// cannot be destroyed now, Close destroys it.
 func (d *Device) probed(raw driver.Graph) ([]driver.NodeType, error) {
 	types, err := d.nodeTypes(raw)
 	return types, errors.Join(d.check(err), d.release("drop of a probe", newRecording(d, raw)))
@@ -232,10 +231,9 @@ func (d *Device) nodeTypes(g driver.Graph) ([]driver.NodeType, error) {
 	return d.drv.GraphNodeTypes(g)
 }
 
-// CallLibrary calls a library that enqueues on the stream, with the stream's
-// handle and the context current. While capturing, planned is what the call
-// records, as ProbeLibrary tells: if it records anything else, the capture is
-// refused when it ends.
+// CallLibrary calls a library that enqueues on the stream. f gets the stream's handle; the
+// context is current. planned are the nodes that the call records while capturing, as
+// ProbeLibrary returns them. If the call records other nodes, the end of the capture fails.
 func (s *Stream) CallLibrary(planned LibraryNodes, f func(stream uintptr) error) error {
 	const what = "library call"
 	if err := s.usable(what); err != nil {

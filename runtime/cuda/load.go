@@ -18,15 +18,15 @@ import (
 const (
 	AttrDims        = program.LaunchDims  // AttrDims: 64-bit parameters after the addresses
 	AttrFree        = program.LaunchFree  // AttrDims of constants: the indices of those that no buffer bounds
-	AttrFaults      = "faults"            // AttrDims of constants: the nodes whose positions the kernel checks
+	AttrFaults      = "faults"            // AttrDims of constants: the nodes whose indices the kernel checks
 	AttrPeers       = program.LaunchPeers // AttrString: the group whose parameters (Device.AddPeers) the kernel takes
-	AttrPDL         = "pdl"               // AttrBool: may start before earlier kernels end; ignored below sm_90, of the GPU or the target, and CUDA 12.3
+	AttrPDL         = "pdl"               // AttrBool: LaunchOptions.Programmatic
 	AttrCluster     = "cluster"           // AttrDims, 3 constants: blocks of a cluster
 	AttrCooperative = "cooperative"       // AttrBool: all blocks are resident at once
 )
 
 // Executable is a loaded program: its modules in the driver, its constants on
-// the device, its extern ops found.
+// the device, and its extern ops.
 type Executable struct {
 	dev      *Device
 	id       int64
@@ -53,8 +53,8 @@ type launchSpec struct {
 	attrs  []driver.LaunchAttr
 }
 
-// Load checks a program and makes it ready to bind. Errors name the step. While
-// another goroutine captures it waits.
+// Load checks a program and makes it ready to bind. Errors name the step. While another
+// goroutine captures in mode thread-local, Load waits for the end of the capture.
 func (d *Device) Load(p *program.Program, ops device.OpSet) (device.Executable, error) {
 	const what = "load"
 	d.life.RLock()
@@ -79,7 +79,7 @@ func (d *Device) Load(p *program.Program, ops device.OpSet) (device.Executable, 
 	return x, nil
 }
 
-// check is what Load can say without the driver.
+// check makes the checks of Load that need no driver.
 func (x *Executable) check() error {
 	p, d := x.program, x.dev
 	if err := p.Validate(); err != nil {
@@ -97,7 +97,7 @@ func (x *Executable) check() error {
 	for i := range p.Steps {
 		steps := p.Steps[i : i+1]
 		if n := len(steps[0].Variants); n > 0 {
-			steps = steps[0].Variants[n-1].Steps // the others may do without
+			steps = steps[0].Variants[n-1].Steps // of a choice, only the last variant must be available
 		}
 		for n := range steps {
 			if err := x.has(&steps[n]); err != nil {
@@ -108,7 +108,7 @@ func (x *Executable) check() error {
 	return nil
 }
 
-// has returns an error if what a step calls is not there.
+// has returns an error if the op or routine that a step calls is missing.
 func (x *Executable) has(s *program.Step) error {
 	switch {
 	case s.Kind == program.StepExtern && x.ops[s.Extern] == nil:
@@ -119,8 +119,8 @@ func (x *Executable) has(s *program.Step) error {
 	return nil
 }
 
-// load makes everything in the driver that the program needs. No capture is
-// under way. After an error unload undoes it.
+// load loads the modules, constants and fault words of the program. No capture is under way
+// that is not relaxed. After an error the caller calls unload.
 func (x *Executable) load() error {
 	d, p := x.dev, x.program
 	if err := d.enter(); err != nil {
@@ -159,8 +159,8 @@ func (x *Executable) load() error {
 	return x.loadConsts()
 }
 
-// eachStep calls f with every step that the program may run on the device: those of
-// choices too.
+// eachStep calls f with every step that the program may run on the device, including the steps of
+// variants.
 func (x *Executable) eachStep(f func(s *program.Step) error) error {
 	all := x.dev.Info().Properties
 	properties := func(name string) (int64, bool) {
@@ -215,8 +215,7 @@ func (x *Executable) kernels() iter.Seq[int] {
 	}
 }
 
-// ScratchBytes returns what Bind wants as scratch: the program's own, and room
-// for the op that asks for most.
+// ScratchBytes implements [device.Executable].
 func (x *Executable) ScratchBytes(symbols []int64) (int64, error) {
 	n, err := device.ScratchBytes(x.program, symbols, x.dev.Info().Properties, x.ops, x.dev.Libraries())
 	if err != nil {
@@ -321,7 +320,7 @@ func freeDims(list []dim.Dim, attrs []program.Attr) ([]bool, error) {
 	for _, d := range list {
 		i, ok := d.Const()
 		if !ok || i <= last || i >= int64(n) {
-			return nil, fmt.Errorf("%s is no index of the %d dims, or not above the one before", d, n)
+			return nil, fmt.Errorf("%s is no index of the %d dims, or not above the index before it", d, n)
 		}
 		out[i], last = true, i
 	}
@@ -378,8 +377,8 @@ func (x *Executable) loadConsts() error {
 // Program returns the program that was loaded.
 func (x *Executable) Program() *program.Program { return x.program }
 
-// Close unloads the program, once the streams are done with it. What was bound
-// of it fails with ErrClosed.
+// Close unloads the program, once the streams are done with it. Launches that are bound to it
+// fail with ErrClosed from then on.
 func (x *Executable) Close() error {
 	const what = "close of a program"
 	d := x.dev
@@ -395,7 +394,7 @@ func (x *Executable) Close() error {
 	return x.unload()
 }
 
-// unload gives back what load made.
+// unload frees everything that load made.
 func (x *Executable) unload() error {
 	const what = "close of a program"
 	if l := x.dev.lost.Load(); l != nil {

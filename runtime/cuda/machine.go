@@ -8,17 +8,17 @@ import (
 	"pwc/runtime/device"
 )
 
-// Machine is what the driver shows of a machine.
+// Machine describes the GPUs of a machine, as the driver shows them.
 type Machine struct {
-	Library      string        // the driver's, as it was opened: a bare name was found by the loader's own rules
+	Library      string        // path of the driver's library; a bare name was found by the loader's own rules
 	Major, Minor int           // the newest CUDA that the driver supports
 	Devices      []device.Info // by ordinal
 	PCI          []string      // their addresses, "0000:06:00.0"
 	Unreached    [][2]int      // pairs of ordinals: kernels of the first cannot reach memory of the second
 }
 
-// Describe asks the driver for the machine's GPUs. It makes no context and takes
-// no memory. Errors are those of Open; Ordinal does not count.
+// Describe asks the driver for the machine's GPUs. It makes no context and allocates no
+// memory. Options.Ordinal is ignored. Without a driver the error is that of Open.
 func Describe(o Options) (Machine, error) {
 	drv, err := o.driver()
 	if err != nil {
@@ -88,7 +88,7 @@ func (o *Options) driver() (driver.Driver, error) {
 	return drv, nil
 }
 
-// properties are what launch dims may use, with where they come from.
+// properties are the properties that launch dims may use, with the driver's attributes.
 var properties = [...]struct {
 	name string
 	attr driver.Attribute
@@ -105,7 +105,7 @@ var properties = [...]struct {
 	{"blocks_per_sm", driver.AttrBlocksPerSM},
 }
 
-// describe asks the driver for what a device is.
+// describe asks the driver for the properties of a device.
 func describe(drv driver.Driver, ordinal driver.Device) (device.Info, error) {
 	name, err := drv.DeviceGetName(ordinal)
 	if err != nil {

@@ -22,15 +22,15 @@ type memory struct {
 	dev    *Device
 	ptr    driver.Ptr
 	size   int64
-	mapped atomic.Int64 // bytes from the start that work may touch; size but for a State
+	mapped atomic.Int64 // bytes from the start that work may use; less than size only for a State
 	freed  atomic.Bool
 	owned  bool // cuMemFree gives it back
 
-	imported bool // it is another process's, and cuIpcCloseMemHandle ends the mapping
+	imported bool // it belongs to another process, and cuIpcCloseMemHandle ends the mapping
 }
 
-// Alloc takes a segment from the driver, aligned to 512 bytes. During a capture it takes
-// it in the driver's relaxed mode: the graph does not depend on the call.
+// Alloc takes a segment from the driver, aligned to 512 bytes. During a capture it does so in the
+// driver's relaxed mode, because the graph does not depend on the call.
 func (d *Device) Alloc(bytes int64) (device.Memory, error) {
 	const what = "alloc"
 	if bytes < 0 {
@@ -91,7 +91,7 @@ func (d *Device) take(bytes int64) (driver.Ptr, error) {
 	return p, err
 }
 
-// full says that so many bytes could not be had.
+// full returns the error of an allocation of so many bytes.
 func (d *Device) full(bytes int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -101,8 +101,8 @@ func (d *Device) full(bytes int64) error {
 // Size returns the bytes that were asked for.
 func (m *memory) Size() int64 { return m.size }
 
-// Free gives the memory back. Launches and graphs that reach it fail from then
-// on with ErrFreed. Memory that is not the device's own is only forgotten.
+// Free gives the memory back. Launches and graphs that use it fail from then
+// on with ErrFreed. Memory of WrapMemory stays as it is.
 func (m *memory) Free() error {
 	const what = "free"
 	d := m.dev
@@ -112,7 +112,7 @@ func (m *memory) Free() error {
 	return m.free(what)
 }
 
-// free is Free for memory of the device's own objects, which go whatever captures.
+// free is Free for memory of the device's own objects, which is freed during captures, too.
 func (m *memory) free(what string) error {
 	d := m.dev
 	if d.shut.Load() || m.freed.Swap(true) {
@@ -137,8 +137,8 @@ func (m *memory) destroy() error {
 	return m.dev.drv.MemFree(m.ptr)
 }
 
-// WrapMemory makes a segment of memory that someone else owns and keeps for as
-// long as it is used; Free forgets it. Address 0 and sizes below 0 are refused.
+// WrapMemory makes a segment of memory that the caller owns, and must keep as long as the
+// segment is used; Free does not free that memory. Address 0 and sizes below 0 are refused.
 func (d *Device) WrapMemory(address uint64, bytes int64) (device.Memory, error) {
 	if address == 0 || bytes < 0 {
 		return nil, fmt.Errorf("cuda: wrapping %d bytes at address %#x", bytes, address)
@@ -154,7 +154,7 @@ func (d *Device) WrapMemory(address uint64, bytes int64) (device.Memory, error) 
 	return m, nil
 }
 
-// segment returns the memory that b lies in, nil if it is no device's of this package.
+// segment returns the memory of b; nil if b is of no device of this package.
 func segment(b device.Buffer) *memory {
 	switch x := b.Memory.(type) {
 	case *memory:
@@ -165,8 +165,7 @@ func segment(b device.Buffer) *memory {
 	return nil
 }
 
-// memory returns the memory that b lies in, and its address. The zero Buffer is
-// no memory.
+// memory returns the address of b, and its segment. Those of the zero Buffer are 0 and nil.
 func (d *Device) memory(b device.Buffer) (driver.Ptr, *memory, error) {
 	if b.Memory == nil && b.Size == 0 {
 		return 0, nil, nil
@@ -183,7 +182,7 @@ func (d *Device) memory(b device.Buffer) (driver.Ptr, *memory, error) {
 	return m.ptr + driver.Ptr(b.Offset), m, nil
 }
 
-// touchable returns the address of memory that work may touch.
+// touchable returns the address of b. It is an error if b has bytes without memory.
 func (d *Device) touchable(b device.Buffer) (driver.Ptr, error) {
 	p, m, err := d.memory(b)
 	if err == nil && m != nil {
@@ -211,7 +210,7 @@ type hostMemory struct {
 	freed atomic.Bool
 }
 
-// AllocHost takes pinned memory, from and to which copies are asynchronous.
+// AllocHost allocates pinned memory. Copies from and to it are asynchronous.
 func (d *Device) AllocHost(bytes int64) (device.HostMemory, error) {
 	h, err := d.allocHost("alloc of host memory", bytes)
 	if err != nil {
@@ -255,8 +254,7 @@ func (h *hostMemory) Bytes() []byte {
 	return h.data
 }
 
-// Free gives the memory back once the streams are done with what they were
-// given before.
+// Free frees the memory, once the streams are done with the work that was enqueued before.
 func (h *hostMemory) Free() error {
 	const what = "free of host memory"
 	if h.dev.shut.Load() || h.freed.Swap(true) {
@@ -271,11 +269,11 @@ func (h *hostMemory) destroy() error {
 		return nil
 	}
 	h.dev.pinned.remove(h)
-	// What the driver waits for before it frees is not documented.
+	// Whether cuMemFreeHost waits for enqueued work is not documented.
 	return errors.Join(h.dev.drain(), h.dev.drv.MemFreeHost(unsafe.Pointer(&h.data[0])))
 }
 
-// pinned finds the pinned memory that an address lies in. Reading takes no lock.
+// pinned finds the pinned memory that contains an address. Reading takes no lock.
 type pinned struct {
 	mu   sync.Mutex
 	list atomic.Pointer[[]*hostMemory] // by address
@@ -319,7 +317,7 @@ func (p *pinned) remove(h *hostMemory) {
 	p.list.Store(&list)
 }
 
-// find returns the pinned memory that all of b lies in, or nil.
+// find returns the pinned memory that contains all of b, or nil.
 func (p *pinned) find(b []byte) *hostMemory {
 	list := p.all()
 	i, ok := index(list, address(b))

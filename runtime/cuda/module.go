@@ -17,7 +17,7 @@ import (
 // imageKey is the SHA-256 of an image.
 type imageKey [sha256.Size]byte
 
-// module is an image in the driver, shared by everything that was made from it.
+// module is an image in the driver, shared by all executables and Modules that use it.
 type module struct {
 	dev    *Device
 	key    imageKey
@@ -25,8 +25,8 @@ type module struct {
 	users  int // guarded by dev.mu; at 0 it is unloaded
 }
 
-// useModule loads the image that the device takes of a kernel made for a, or finds it
-// loaded. No capture is under way and the context is current.
+// useModule loads the image (cubin or PTX) that the device takes of a kernel made for a, or adds
+// a use of it if it is loaded. No capture is under way that is not relaxed; the context is current.
 func (d *Device) useModule(a arch, k *program.Kernel) (*module, error) {
 	form, err := d.imageOf(a, k)
 	if err != nil {
@@ -100,7 +100,7 @@ func (m *module) destroy() error {
 	return errors.Join(m.dev.drain(), m.dev.drv.ModuleUnload(m.handle))
 }
 
-// Module is code of an op that runs on the device.
+// Module is the loaded code of an op.
 type Module struct {
 	dev    *Device
 	arch   arch
@@ -108,9 +108,9 @@ type Module struct {
 	closed atomic.Bool
 }
 
-// LoadModule loads the kernel of a program that holds nothing else ([program.Alone]):
+// LoadModule loads the kernel of a program that has nothing else ([program.Alone]):
 // its cubin if that runs on the device, else its PTX, which the driver compiles. An
-// image that is loaded already is shared.
+// image that is already loaded is shared.
 func (d *Device) LoadModule(p *program.Program) (*Module, error) {
 	const what = "load of a module"
 	if err := p.Validate(); err != nil {
@@ -164,7 +164,7 @@ type Function struct {
 	paramsKnown  bool
 }
 
-// function finds a kernel and what limits its launches. The context is current.
+// function finds a kernel and the limits of its launches. The context is current.
 func (d *Device) function(m *module, name string) (*Function, error) {
 	f := &Function{name: name}
 	var err error
@@ -181,8 +181,8 @@ func (d *Device) function(m *module, name string) (*Function, error) {
 	return f, err
 }
 
-// readParams returns the sizes of a kernel's parameters as its code says them, for
-// drivers that do not tell; false where the code does not say either.
+// readParams returns the sizes of a kernel's parameters from its code, for drivers that do
+// not return them; known is false if the code does not contain them either.
 func (d *Device) readParams(a arch, k *program.Kernel) (sizes []int64, known bool, err error) {
 	form, err := d.imageOf(a, k)
 	if err != nil {
@@ -200,16 +200,16 @@ func (d *Device) readParams(a arch, k *program.Kernel) (sizes []int64, known boo
 	return sizes, known, nil
 }
 
-// optIn is the most shared memory that a kernel gets without asking, static and
-// dynamic together.
+// optIn is the most shared memory, static and dynamic together, that a kernel can use without
+// a higher limit (allowShared).
 const optIn = 48 << 10
 
-// allowShared lets launches of f take all the dynamic shared memory there is.
+// allowShared lets launches of f use up to maxShared bytes of dynamic shared memory.
 func (d *Device) allowShared(f *Function) error {
 	return d.drv.FuncSetAttribute(f.handle, driver.FuncMaxDynamicShared, int(d.maxShared(f)))
 }
 
-// maxShared is the dynamic shared memory that there is for f, in bytes.
+// maxShared returns the most dynamic shared memory of a launch of f, in bytes.
 func (d *Device) maxShared(f *Function) int64 {
 	return d.info.Properties["device.shared_bytes"] - int64(f.staticShared)
 }
@@ -244,9 +244,13 @@ func (m *Module) Function(name string) (*Function, error) {
 
 // LaunchOptions are the launch attributes of a call.
 type LaunchOptions struct {
-	Programmatic bool // may start before earlier kernels end, and waits for them itself; ignored below sm_90, of the GPU or the target, and CUDA 12.3
-	Cooperative  bool // all blocks are resident at once
-	Cluster      [3]uint32
+	// Programmatic is programmatic dependent launch: the kernel may start before earlier kernels
+	// end, and waits for them itself. It is ignored if GPU or target are below sm_90, or the
+	// driver's CUDA is below 12.3.
+	Programmatic bool
+
+	Cooperative bool // all blocks are resident at once
+	Cluster     [3]uint32
 }
 
 // programmaticVersion is the first CUDA that captures programmatic dependent
@@ -274,8 +278,7 @@ func (d *Device) attrs(o LaunchOptions, a arch) []driver.LaunchAttr {
 	return out
 }
 
-// prepared is a launch whose arguments lie ready: launching it allocates
-// nothing.
+// prepared is a launch with all its arguments, so that launching allocates nothing.
 type prepared struct {
 	function driver.Function
 	config   driver.LaunchConfig
@@ -285,7 +288,7 @@ type prepared struct {
 
 func (p *prepared) arguments(n int) {
 	p.values = make([]uint64, n)
-	p.params = make([]unsafe.Pointer, n+1) // one more, so that there is a first
+	p.params = make([]unsafe.Pointer, n+1) // one more, so that &params[0] exists for n = 0
 	for i := range p.values {
 		p.params[i] = unsafe.Pointer(&p.values[i])
 	}
@@ -314,8 +317,8 @@ type KernelCall struct {
 	args []device.Buffer // by argument; the zero Buffer for a value
 }
 
-// NewCall prepares a launch with so many arguments of at most 8 bytes. The
-// number must be the kernel's own, which is checked where the driver tells it.
+// NewCall prepares a launch with args arguments of at most 8 bytes each, as many as the kernel
+// has. The number is checked if the driver returns it (CUDA 12.4).
 func (f *Function) NewCall(args int, o LaunchOptions) (*KernelCall, error) {
 	if f.paramsKnown && len(f.params) != args {
 		return nil, fmt.Errorf("cuda: kernel %s has %d parameters, not %d", f.name, len(f.params), args)
@@ -327,7 +330,7 @@ func (f *Function) NewCall(args int, o LaunchOptions) (*KernelCall, error) {
 }
 
 // SetArg sets argument i to a value: an integer, an address, or the bits of a
-// float. A parameter of fewer than 8 bytes takes the low ones.
+// float. A parameter of fewer than 8 bytes gets the low bytes.
 func (c *KernelCall) SetArg(i int, v uint64) { c.run.values[i], c.args[i] = v, device.Buffer{} }
 
 // SetBuffer sets argument i to the address of a buffer. Launches fail once its
@@ -341,8 +344,8 @@ func (c *KernelCall) SetBuffer(i int, b device.Buffer) error {
 	return nil
 }
 
-// LaunchKernel enqueues a kernel, or records it; the arguments are copied when
-// it returns. It allocates nothing.
+// LaunchKernel enqueues a kernel, or records it. It copies the arguments. If it does not
+// record, it allocates nothing.
 func (s *Stream) LaunchKernel(c *KernelCall) error {
 	const what = "kernel launch"
 	if err := s.usable(what); err != nil {

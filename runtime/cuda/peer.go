@@ -13,8 +13,8 @@ import (
 // Ordinal returns the device's number among those that the driver shows to the process.
 func (d *Device) Ordinal() int { return int(d.ordinal) }
 
-// CanAccessPeer reports whether kernels of the device can reach memory of another one that the
-// driver shows, by its ordinal.
+// CanAccessPeer reports whether kernels of the device can reach memory of the device with this
+// ordinal.
 func (d *Device) CanAccessPeer(ordinal int) (bool, error) {
 	const what = "peer access"
 	if err := d.usable(what); err != nil {
@@ -58,8 +58,8 @@ func (d *Device) NVLinked(pci string) (bool, error) {
 	return false, nil
 }
 
-// EnablePeerAccess lets kernels of the device reach memory of another one, at the addresses that
-// it has there (Device.Pointer), until the device is closed. It may be called again.
+// EnablePeerAccess lets kernels of the device reach memory of the device with this ordinal, at the
+// addresses that Device.Pointer returns there, until this device is closed. It may be called again.
 func (d *Device) EnablePeerAccess(ordinal int) error {
 	const what = "peer access"
 	d.life.RLock()
@@ -103,8 +103,8 @@ func (p *peerUse) destroy() error { return p.drv.DevicePrimaryCtxRelease(p.ordin
 // MemoryHandle names a segment of device memory for other processes of the host.
 type MemoryHandle [64]byte
 
-// ExportMemory returns the handle of a segment of Alloc. The segment must stay until the other
-// processes have freed what they imported.
+// ExportMemory returns the handle of a segment of Alloc. The segment must not be freed before the other
+// processes have freed theirs.
 func (d *Device) ExportMemory(m device.Memory) (MemoryHandle, error) {
 	const what = "export of memory"
 	if err := d.usable(what); err != nil {
@@ -125,8 +125,8 @@ func (d *Device) ExportMemory(m device.Memory) (MemoryHandle, error) {
 	return MemoryHandle(h), d.wrap(what, err)
 }
 
-// ImportMemory makes a segment of one that another process of the host exported, of so many bytes,
-// which may lie on another device that this one reaches. Free ends the mapping.
+// ImportMemory maps a segment of so many bytes that another process of the host exported. It may be on
+// another device whose memory this device reaches. Free ends the mapping.
 func (d *Device) ImportMemory(h MemoryHandle, bytes int64) (device.Memory, error) {
 	const what = "import of memory"
 	if bytes < 0 {
@@ -170,16 +170,15 @@ func (d *Device) HostPointer(m device.HostMemory) (uint64, error) {
 	return uint64(p), d.wrap(what, err)
 }
 
-// checks are what AddCheck was given. The list is not written.
+// checks are the functions of AddCheck. A stored list is never changed.
 type checks struct {
 	list atomic.Pointer[[]func(lost error) error]
 }
 
-// AddCheck has f called after each wait for the device's work, by Stream.Synchronize,
-// Event.Synchronize, Event.Query and copies that return when they are done, which return its
-// error too: for libraries whose kernels may end without a result. lost is nil, or the error of a
-// device that is lost, of which the library may know the cause. f is called from any goroutine,
-// and is cheap where lost is nil.
+// AddCheck adds a check for a library whose kernels may end without a result. Stream.Synchronize,
+// Event.Synchronize, Event.Query of an event that is done, and copies that return when they are done
+// call f after their wait and return its error. lost is nil, or the error of a lost device, whose
+// cause the library may know. f is called from any goroutine, and must be fast if lost is nil.
 func (d *Device) AddCheck(f func(lost error) error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -191,7 +190,7 @@ func (d *Device) AddCheck(f func(lost error) error) {
 	d.checks.list.Store(&all)
 }
 
-// checked returns the error of a wait, with what the checks find.
+// checked returns the error of a wait, joined with the first error of the checks.
 func (d *Device) checked(err error) error {
 	all := d.checks.list.Load()
 	if all == nil || err != nil && !errors.Is(err, device.ErrDeviceLost) {

@@ -9,15 +9,15 @@ import (
 	"pwc/runtime/device"
 )
 
-// change is what Rebind does to one operation.
+// change is the change of one operation by Rebind.
 type change struct {
 	i        int
 	old, new []device.Buffer
 }
 
 // Rebind implements [device.Graph] by setting the parameters of the executable graph's
-// nodes; the recording stays as it is. If the driver refuses a node, those that were
-// changed before get their addresses back.
+// nodes; the recording stays as it is. If the driver refuses a change, the nodes that were
+// changed before get their old addresses back.
 func (g *Graph) Rebind(moves []device.Move) error {
 	const what = "rebind"
 	if err := g.dev.usable(what); err != nil {
@@ -51,7 +51,7 @@ func (g *Graph) Rebind(moves []device.Move) error {
 	return nil
 }
 
-// checkMoves checks that the moves are of the device's memory; that of From may be freed.
+// checkMoves checks that the moves are of the device's memory. The memory of From may be freed.
 func (d *Device) checkMoves(moves []device.Move) error {
 	if err := device.CheckMoves(moves); err != nil {
 		return err
@@ -75,7 +75,7 @@ func (g *Graph) refuse(i int, reason string, cause error) error {
 	return device.NotRebindable(i, n, reason, cause)
 }
 
-// planned returns what the moves change of an operation, nil if nothing.
+// planned returns the change of an operation by the moves; nil: no change.
 func (g *Graph) planned(i int, moves []device.Move) (*change, error) {
 	o := &g.ops[i]
 	c := &change{i: i, old: o.buffers()}
@@ -113,7 +113,7 @@ func (g *Graph) planned(i int, moves []device.Move) (*change, error) {
 	return c, nil
 }
 
-// fits checks that memory can take the place of what an operation was bound to.
+// fits checks that memory can replace that of an operation.
 func (g *Graph) fits(o *operation, args []device.Buffer) error {
 	at := make([]driver.Ptr, len(args))
 	for j, b := range args {
@@ -157,7 +157,7 @@ func (g *Graph) applyAll(changes []change) error {
 			continue
 		}
 		err = g.refuse(c.i, "the driver refuses the change", g.dev.check(err))
-		for _, c := range changes[:k+1] { // the one that failed may have changed
+		for _, c := range changes[:k+1] { // the node whose change failed may have changed
 			if undo := g.set(&g.ops[c.i], c.old); undo != nil {
 				g.spoiled = fmt.Errorf("node %d has the address of a Rebind that failed: capture again: %w", c.i, g.dev.check(undo))
 				return errors.Join(err, g.spoiled)
@@ -174,8 +174,8 @@ func (g *Graph) applyAll(changes []change) error {
 	return nil
 }
 
-// reached returns what the graph reaches after its operations changed: of the recording's
-// memory, what operations were given and no longer are is left out.
+// reached returns the objects that the graph uses after Rebind. It leaves out the memory that
+// operations used before and no longer use.
 func (g *Graph) reached() *reach {
 	before, after := &reach{}, &reach{}
 	before.operations(g.rec.ops)

@@ -14,11 +14,10 @@ var (
 	_ device.State    = (*State)(nil)
 )
 
-// State is reserved address space that memory is mapped into from the start on,
-// as much as is asked for: the KV blocks of a model, whose graphs are captured
-// before it is known how many there is room for. Its address never changes, so
-// graphs stay valid while it grows. It is a device.Memory of the reserved size;
-// what programs touch beyond the mapped bytes is their fault.
+// State is reserved address space into which Map maps memory, from the start on. It serves the
+// KV blocks of a model: graphs are captured before the number of blocks is known. The
+// address never changes, so graphs stay valid while the state grows. It is a device.Memory
+// of the reserved size; programs must not access bytes beyond the mapped ones.
 type State struct {
 	memory
 	granularity int64
@@ -35,7 +34,7 @@ type part struct {
 	alloc driver.Allocation
 }
 
-// MapGranularity returns what the device maps at a time, usually 2 MiB.
+// MapGranularity returns the unit of mapped memory in bytes, usually 2 MiB.
 func (d *Device) MapGranularity() (int64, error) {
 	const what = "granularity"
 	if err := d.usable(what); err != nil {
@@ -83,9 +82,8 @@ func (d *Device) ReserveState(bytes int64) (device.State, error) {
 // Mapped returns the bytes from the start that have memory.
 func (s *State) Mapped() int64 { return min(s.mapped.Load(), s.size) }
 
-// Map makes at least the first bytes have memory, whose contents are undefined.
-// What was mapped before stays as it is; less is no change. When there is no
-// room, what is mapped already stays and the error is a *device.MemoryError.
+// Map implements [device.State]. If as many bytes are mapped already, it does nothing, also during
+// a capture of mode thread-local on another goroutine.
 func (s *State) Map(bytes int64) error {
 	const what = "map"
 	d := s.dev
@@ -150,8 +148,8 @@ func (s *State) mapPart(p *part) (err error) {
 	return nil
 }
 
-// Free gives back the memory and the address space, once the streams are done
-// with what they were given before.
+// Free frees the memory and the address space, once the streams are done with the work that was
+// enqueued before.
 func (s *State) Free() error {
 	const what = "free of a state"
 	d := s.dev
@@ -169,7 +167,7 @@ func (s *State) destroy() error {
 	s.grow.Lock()
 	defer s.grow.Unlock()
 	drv := s.dev.drv
-	errs := []error{s.dev.drain()} // unmapping waits for nothing
+	errs := []error{s.dev.drain()} // unmapping does not wait for enqueued work
 	for _, p := range s.parts {
 		errs = append(errs, drv.MemUnmap(p.ptr, p.bytes), drv.MemRelease(p.alloc))
 		s.dev.mu.Lock()

@@ -15,20 +15,20 @@ import (
 type Stream struct {
 	dev       *Device
 	handle    driver.Stream
-	foreign   bool // someone else's, by WrapStream
+	foreign   bool // of WrapStream: Close does not destroy it
 	name      string
 	closed    bool
 	depth     int            // calls of Enter without their Leave
 	branch    *device.Branch // of the capture that it takes part in, or of the last one
-	capture   *capture       // what that records
-	fork      driver.Event   // of Fork and Join; 0: not made yet
+	capture   *capture       // of branch
+	fork      driver.Event   // for Fork and Join; 0: not made yet
 	points    pointEvents
 	workspace workspace
 	trace     func(*program.Program, *program.Step)
 
-	marks  uint64        // marks and records of events so far, which count together
-	events uint64        // the last of them that is a record
-	passed atomic.Uint64 // the last of them that the device is known to have passed
+	marks  uint64        // the last number: marks and records of events are numbered together
+	events uint64        // number of the last record
+	passed atomic.Uint64 // the last number that the device is known to have passed
 }
 
 var (
@@ -55,9 +55,9 @@ func (d *Device) NewStream() (device.Stream, error) {
 	return d.newStream(&Stream{dev: d, handle: h}), nil
 }
 
-// WrapStream makes a stream of a handle (CUstream) that someone else owns; Close
-// forgets it. The default streams are refused: work on them waits for, or is
-// waited for by, work of other streams.
+// WrapStream makes a stream of a handle (CUstream) that the caller owns; Close does not
+// destroy the handle. The default streams are refused: their work and that of other streams
+// wait for each other.
 func (d *Device) WrapStream(handle uintptr) (*Stream, error) {
 	const legacy, perThread = 1, 2
 	name := map[uintptr]string{0: "default stream", legacy: "legacy default stream", perThread: "per-thread default stream"}[handle]
@@ -107,9 +107,9 @@ func (s *Stream) Trace(f func(p *program.Program, st *program.Step)) { s.trace =
 // Handle returns the driver's stream (CUstream), for libraries: see CallLibrary.
 func (s *Stream) Handle() uintptr { return uintptr(s.handle) }
 
-// Enter locks the goroutine to its thread and makes the context current there,
-// which the stream's calls then need not do until Leave. It nests. Between the
-// two the goroutine uses no other device.
+// Enter locks the goroutine to its thread and makes the context current there, so that the
+// stream's calls need not do it until Leave. Pairs of Enter and Leave nest. Between them the
+// goroutine uses no other device.
 func (s *Stream) Enter() error {
 	if s.depth == 0 {
 		if err := s.usable("enter"); err != nil {
@@ -123,7 +123,7 @@ func (s *Stream) Enter() error {
 	return nil
 }
 
-// Leave ends what Enter began.
+// Leave ends the last Enter.
 func (s *Stream) Leave() {
 	if s.depth--; s.depth == 0 {
 		s.dev.leave()
@@ -141,7 +141,7 @@ func (s *Stream) usable(what string) error {
 	return named(s.dev.captures.Usable(what, s.name, s.branch.Active()))
 }
 
-// notCapturing is usable for what cannot be captured.
+// notCapturing is usable for calls that cannot be captured.
 func (s *Stream) notCapturing(what string) error {
 	if err := s.usable(what); err != nil {
 		return err
@@ -167,8 +167,8 @@ func (s *Stream) end() {
 	}
 }
 
-// issued is the outcome of a call that enqueues. One that fails while capturing
-// spoils the capture.
+// issued wraps the error of a call that enqueues. An error while capturing spoils the
+// capture.
 func (s *Stream) issued(what string, err error) error {
 	if err == nil {
 		return nil
@@ -178,7 +178,7 @@ func (s *Stream) issued(what string, err error) error {
 	return err
 }
 
-// buffer returns the address of a buffer of this device that may be touched.
+// buffer returns the address of a buffer of this device all of whose bytes have memory.
 func (s *Stream) buffer(what string, b device.Buffer) (driver.Ptr, error) {
 	if err := s.usable(what); err != nil {
 		return 0, err
@@ -319,8 +319,8 @@ func (s *Stream) Fill(dst device.Buffer, value byte) error {
 	return nil
 }
 
-// event returns e if it is an event of this device that is open, and that may be used
-// while capturing if the stream does.
+// event returns e if it is an open event of this device. If the stream captures, only the
+// record of a timed event is allowed.
 func (s *Stream) event(what string, e device.Event) (*event, error) {
 	x, ok := e.(*event)
 	switch {
@@ -368,15 +368,14 @@ func (s *Stream) Record(e device.Event) error {
 	return nil
 }
 
-// Mark returns a mark behind what was enqueued.
+// Mark returns a mark after the enqueued work.
 func (s *Stream) Mark() device.Mark {
 	s.marks++
 	return device.Mark(s.marks)
 }
 
-// Behind tells what is known of a mark: whether an event was recorded behind it, and
-// whether the device has passed it. Events that were recorded on several streams tell
-// nothing.
+// Behind implements [device.Stream]. Events that were recorded on several streams, or by
+// graphs, do not show that the device has passed a mark.
 func (s *Stream) Behind(m device.Mark) (recorded, passed bool) {
 	return s.events > uint64(m), s.passed.Load() >= uint64(m)
 }
@@ -391,7 +390,7 @@ func (s *Stream) hasPassed(mark uint64) {
 	}
 }
 
-// Wait orders later work after what e recorded, in this stream or another.
+// Wait makes later work wait for the last record of e, on this stream or another one.
 func (s *Stream) Wait(e device.Event) error {
 	const what = "wait"
 	x, err := s.event(what, e)
@@ -447,7 +446,7 @@ func (s *Stream) peer(what string, other device.Stream) (*Stream, error) {
 	return o, s.usable(what)
 }
 
-// Fork lets later work of to wait for what was enqueued on the stream, by an event. While
+// Fork makes later work of to wait for the work that is enqueued on the stream, by an event. While
 // capturing, to becomes part of the capture.
 func (s *Stream) Fork(to device.Stream) error {
 	const what = "fork"
@@ -458,7 +457,7 @@ func (s *Stream) Fork(to device.Stream) error {
 	return s.connect(what, false, s.branch.Active(), s, o, func() error { return s.follow(o) })
 }
 
-// Join lets later work of the stream wait for what was enqueued on from, by an event.
+// Join makes later work of the stream wait for the work that is enqueued on from, by an event.
 func (s *Stream) Join(from device.Stream) error {
 	const what = "join"
 	o, err := s.peer(what, from)
@@ -468,15 +467,15 @@ func (s *Stream) Join(from device.Stream) error {
 	return s.connect(what, true, o.branch.Active(), o, s, func() error { return o.follow(s) })
 }
 
-// Point is a place in the work of a stream. [Stream.JoinPoint] lets another stream wait for the work before it alone.
-// Unlike an event it can be used while both streams capture, within one capture.
+// Point is a point in the work of a stream. [Stream.JoinPoint] makes another stream wait for only the work before it.
+// Unlike an event, a point can be used while both streams take part in one capture.
 type Point struct {
 	stream *Stream
 	event  driver.Event
 	branch *device.Branch // what the capture had recorded; nil: the stream did not capture
 }
 
-// Point returns the place behind what was enqueued on the stream.
+// Point returns the point after the work that is enqueued on the stream.
 func (s *Stream) Point() (*Point, error) {
 	const what = "point"
 	if err := s.usable(what); err != nil {
@@ -501,7 +500,7 @@ func (s *Stream) Point() (*Point, error) {
 // pointEvents are the events of a stream's points.
 type pointEvents struct {
 	all  []driver.Event
-	free []driver.Event // that no point has
+	free []driver.Event // not in use by a point
 }
 
 func (p *pointEvents) take(create func(driver.EventFlags) (driver.Event, error)) (driver.Event, error) {
@@ -517,8 +516,8 @@ func (p *pointEvents) take(create func(driver.EventFlags) (driver.Event, error))
 	return e, err
 }
 
-// JoinPoint lets later work of the stream wait for the work before a point of another stream. The caller may do so
-// again until [Point.Release]. If the point is of a capture that has ended, there is nothing to wait for.
+// JoinPoint makes later work of the stream wait for the work before a point of another stream. It may be called for
+// the point until [Point.Release]. If the point is of a capture that has ended, it does nothing.
 func (s *Stream) JoinPoint(p *Point) error {
 	const what = "join"
 	o, err := s.peer(what, p.stream)
@@ -534,7 +533,7 @@ func (p *Point) Release() {
 	p.event = 0
 }
 
-// connect lets to wait for a branch of from, and calls follow for the driver's part. One of the streams is s.
+// connect makes to wait for a branch of from, and calls follow for the driver's part. One of the streams is s.
 func (s *Stream) connect(what string, join bool, branch *device.Branch, from, to *Stream, follow func() error) error {
 	b, err := device.Connect(join, branch, to.branch.Active(), from.name, to.name)
 	if err != nil {
@@ -566,9 +565,9 @@ func (s *Stream) follow(to *Stream) (err error) {
 	return drv.StreamWaitEvent(to.handle, s.fork)
 }
 
-// Close ends the stream, and a capture that it began; the goroutine
-// that began the capture must call it then. Work that was enqueued is still
-// done. A second Close is an error that matches device.ErrClosed.
+// Close ends the stream, and a capture that it began, which only the goroutine that began
+// it may do unless the mode is relaxed. Enqueued work is still done. A second Close is an error that
+// matches device.ErrClosed.
 func (s *Stream) Close() error {
 	const what = "close of a stream"
 	if s.closed || s.dev.shut.Load() {

@@ -11,12 +11,12 @@ import (
 
 // Attention runs in tiles, without a matrix of all scores: FlashAttention-2 (Dao,
 // arXiv:2307.08691), with sums of exponentials in float64. A part is a block of queries of one
-// head, or for gradients of keys and values a block of keys of one group of heads. It goes
-// over the other sequence in blocks that start at multiples of attendCols, so sums do not
+// head, or, for gradients of keys and values, a block of keys of one group of heads. A part
+// visits the other sequence in blocks that start at multiples of attendCols, so sums do not
 // depend on which rows share a part.
 const (
-	attendRows = 48 // of a part, at most; a multiple of the rows of every micro kernel
-	attendCols = 64 // of the other sequence at a time; a multiple of lanes and microCols
+	attendRows = 48 // most rows of a part; a multiple of the rows that a micro kernel takes together
+	attendCols = 64 // rows of a block of the other sequence; a multiple of lanes and microCols
 )
 
 // attention is a vec.Attention bound to memory.
@@ -28,12 +28,12 @@ type attention struct {
 	causal           bool
 	q, k, v, out     sequence
 	lse              sequence
-	delta            sequence // with grad, as what follows
+	delta            sequence // delta, dq, dk and dv are set if grad is true
 	dq, dk, dv       sequence
 	grad             bool
-	queryParts       int64 // blocks of queries of all heads and batches, which come before those of keys
-	queryBlocks      int64 // of one head
-	keyBlocks        int64
+	queryParts       int64 // blocks of queries of all heads and batches; their parts come before those of keys
+	queryBlocks      int64 // blocks of queries of one head
+	keyBlocks        int64 // blocks of keys of one group of heads
 	unit             *unit
 	pitch            int   // of rows that hold the elements of a head
 	macsOfRowAndCols int64 // multiplications of a row with attendCols of the other sequence
@@ -86,7 +86,7 @@ type attentionBinder struct {
 	args  [][]byte
 }
 
-// bind binds an access and proves that what it reaches is memory.
+// bind binds an access and proves that its addresses are within its buffer.
 func (b *attentionBinder) bind(a *vec.Access, length, heads int64, out *sequence) {
 	z := b.z
 	strides, inner := z.evalAll(a.Outer), z.evalAll(a.Inner)
@@ -111,7 +111,7 @@ func (b *attentionBinder) bind(a *vec.Access, length, heads int64, out *sequence
 // attention's pitch, those of scores and transposed ones attendCols.
 type attentionScratch struct {
 	rows, rows2    []float32 // of the part
-	cols, cols2    []float32 // of the block that they meet
+	cols, cols2    []float32 // of the block of the other sequence
 	turned         []float32 // a tile of the block, transposed
 	scores, slopes []float32
 	acc, acc2      []float32
@@ -147,8 +147,8 @@ func (a *attention) run(part int64, l *lane) {
 	}
 }
 
-// load converts rows of a sequence, and fills them up to a multiple of microCols with rows
-// of zeros.
+// load converts rows of a sequence to float32, and appends rows of zeros up to a multiple of
+// microCols.
 func (a *attention) load(d []float32, from *sequence, batch, head, at int64, rows int) tile {
 	base := from.row(batch) + head*from.head + at*from.at
 	for r := range rows {
@@ -168,7 +168,7 @@ func (a *attention) store(from []float32, to *sequence, batch, head, at int64, r
 	}
 }
 
-// line reads one number of each position of a sequence.
+// line reads len(d) numbers of a sequence from row at on, one for each row.
 func (s *sequence) line(d []float32, batch, head, at int64) {
 	s.getF(d, s.row(batch)+head*s.head+at*s.at, s.at)
 }
@@ -177,7 +177,7 @@ func floatTile(s []float32, pitch int) tile {
 	return tile{unsafe.Pointer(unsafe.SliceData(s)), pitch, 4, dtype.F32}
 }
 
-// turn transposes rows of elements of a head, so that the elements are the rows.
+// turn transposes a block: element e of row r becomes element r of row e.
 func (a *attention) turn(d, from []float32, rows int) tile {
 	clear(d)
 	for r := range rows {
@@ -188,13 +188,13 @@ func (a *attention) turn(d, from []float32, rows int) tile {
 	return floatTile(d, attendCols)
 }
 
-// scores are the products of rows with those of a block.
+// scores computes the dot products of n rows with the rows of a block.
 func (a *attention) scores(d []float32, s *attentionScratch, rows, cols tile, n, wide int) {
 	clear(d[:n*attendCols])
 	a.unit.products(&s.out, d, attendCols, rows, cols, n, wide, a.size)
 }
 
-// add adds scores times the block that is transposed to acc.
+// add adds scores times a block to acc. turned is the transposed block.
 func (a *attention) add(acc []float32, s *attentionScratch, scores []float32, turned tile, n, wide int) {
 	a.unit.products(&s.out, acc, a.pitch, floatTile(scores, attendCols), turned, n, a.size, wide)
 }
@@ -252,8 +252,8 @@ func (a *attention) forward(batch, head, from int64, l *lane) {
 	a.store(s.acc, &a.out, batch, head, from, n)
 }
 
-// weigh makes weights of the scores of row r with the first seen columns, relative to the
-// largest score so far, and scales what was added before.
+// weigh replaces the first seen scores of row r by exp(score - largest score so far), and the
+// others by zeros. If the largest score changed, it rescales the sums of the row.
 func (a *attention) weigh(s *attentionScratch, r, seen int) {
 	row := s.scores[r*attendCols : (r+1)*attendCols]
 	if seen <= 0 {

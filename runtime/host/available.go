@@ -10,25 +10,25 @@ import (
 // Available returns how many bytes the process can still take before an allocation fails or
 // the system ends a process. It is the least of
 //
-//   - what the machine has: on Linux MemAvailable and SwapFree of /proc/meminfo, on macOS
-//     all of its memory (hw.memsize), since macOS compresses and swaps without a fixed bound;
-//   - what the memory cgroups (v1 or v2) of the process, and those above them, leave; file
+//   - the memory of the machine: on Linux MemAvailable plus SwapFree of /proc/meminfo, on macOS
+//     all memory (hw.memsize), since macOS compresses and swaps without a fixed bound;
+//   - the free memory of the process's memory cgroups (v1 or v2) and of their parents; file
 //     pages that the kernel can drop count as free;
-//   - what RLIMIT_AS and RLIMIT_DATA leave of address space and data (Linux).
+//   - the free address space and data of RLIMIT_AS and RLIMIT_DATA (Linux).
 //
-// known is false where the platform tells none of them.
+// known is false if the platform has none of these numbers.
 func Available() (bytes int64, known bool) { return available() }
 
-// machine is where the limits are read: the files of /proc and /sys, and resource limits.
+// machine has the sources of the limits: the files of /proc and /sys, and resource limits.
 type machine struct {
-	file func(name string) (string, bool) // contents; false: it is not there
+	file func(name string) (string, bool) // contents; false: there is no such file
 	as   uint64                           // RLIMIT_AS, bytes; noLimit: none
 	data uint64                           // RLIMIT_DATA
 }
 
 const noLimit = math.MaxUint64
 
-// runtimeBytes is address space that the Go runtime takes in units of: a heap arena on 64-bit
+// runtimeBytes is the unit in which the Go runtime reserves address space: a heap arena on 64-bit
 // Linux (runtime.heapArenaBytes).
 const runtimeBytes = 64 << 20
 
@@ -64,8 +64,9 @@ func (m *machine) available() (bytes int64, known bool) {
 	return least, least < math.MaxInt64
 }
 
-// cgroup passes on what a cgroup and those above it leave. In a container the path may be that
-// of the machine, where nothing lies: the container's own cgroup is then the root.
+// cgroup calls limit with the free memory of a cgroup and of each of its parents. In a container
+// name may be the path on the host, which does not exist in the container: then the root is the
+// container's cgroup.
 func (m *machine) cgroup(root, name, most, used, prefix string, limit func(int64)) {
 	for name = path.Clean("/" + name); ; name = path.Dir(name) {
 		dir := path.Join(root, name)
@@ -87,7 +88,7 @@ func (m *machine) cgroup(root, name, most, used, prefix string, limit func(int64
 	}
 }
 
-// field returns the number behind a name at the start of a line.
+// field returns the number after name, for the line that begins with name.
 func field(text, name string) (int64, bool) {
 	for line := range strings.Lines(text) {
 		if f := strings.Fields(line); len(f) >= 2 && f[0] == name {

@@ -16,7 +16,7 @@ type bound struct {
 	assigned *device.Assigned
 	steps    []boundStep
 	calls    []*device.OpCall // of extern ops
-	mems     []*memory        // what it reaches, each once
+	mems     []*memory        // segments that the program uses, each once
 }
 
 // boundStep is a node or the call of an op.
@@ -36,7 +36,7 @@ func (b *bound) Executable() device.Executable { return b.exec }
 // Calls returns the calls of extern ops in the order of the steps.
 func (b *bound) Calls() []*device.OpCall { return b.calls }
 
-// usable returns an error if what was bound is gone.
+// usable returns an error if the program was closed or its memory freed.
 func (b *bound) usable() error {
 	if b.exec.closed.Load() {
 		return fmt.Errorf("program: %w", device.ErrClosed)
@@ -76,9 +76,9 @@ func (st *boundStep) run(s *Stream) error {
 	return s.until.err()
 }
 
-// record appends the program to what s captures. A program with an op that cannot be
-// captured is refused whole; an op that fails spoils the capture, as on a GPU, which takes
-// nothing back. Extern ops record themselves.
+// record appends the program to the capture of s. A program with an op that cannot be
+// captured is refused before anything is recorded. An op that fails spoils the capture, as
+// on a GPU, whose driver cannot remove recorded nodes. Ops record themselves.
 func (b *bound) record(s *Stream, on *device.Branch) error {
 	for i := range b.steps {
 		if st := &b.steps[i]; st.call != nil && !st.op.Signature().Capture {
@@ -124,7 +124,7 @@ func (s *Stream) LaunchOp(op device.Op, c *device.OpCall) error {
 	return s.recordOp(on, nil, op, name, c.Origin, c)
 }
 
-// runOp launches an op that is not captured. Afterwards s.until.err may have an error too.
+// runOp launches an op that is not captured. Afterwards s.until.err may return an error, too.
 func runOp(s *Stream, op device.Op, name string, c *device.OpCall) error {
 	c.Stream, c.Capturing = s, false
 	defer s.lane.caught(protect())
@@ -134,9 +134,9 @@ func runOp(s *Stream, op device.Op, name string, c *device.OpCall) error {
 	return nil
 }
 
-// recordOp lets an op of a program, or of none, record itself. One that has results and
-// records nothing computed them at once, which a replay would not do again. An error
-// spoils the capture.
+// recordOp launches an op, which records itself. b is the op's program; nil: the op belongs to
+// no program. It is an error if the op has results and records nothing: a replay would not
+// compute them. An error spoils the capture.
 func (s *Stream) recordOp(on *device.Branch, b *bound, op device.Op, name string, node int32, c *device.OpCall) (err error) {
 	rec, outer, scope := on.Rec, s.capture.op, on.Rec.Scope
 	before := len(rec.Nodes)
@@ -157,9 +157,8 @@ func (s *Stream) recordOp(on *device.Branch, b *bound, op device.Op, name string
 	return err
 }
 
-// Bind resolves the program for symbol values. It checks guards, the sizes and
-// alignment of what is given, and that every address of every kernel is in its
-// buffer.
+// Bind implements [device.Executable]. It also proves that every address of every kernel is
+// within its buffer.
 func (x *Executable) Bind(symbols []int64, args device.Args) (device.BoundLaunch, error) {
 	b, err := x.bind(symbols, args)
 	if err != nil {

@@ -1,11 +1,11 @@
 package host
 
-// copyPart is how many bytes of a long copy a worker takes, and copies between two looks at the
-// context.
+// copyPart is the size of the parts of a long copy in bytes. Workers check the stream's context
+// between parts.
 const copyPart = 1 << 20
 
-// copying is a copy of a stream in parts, which the workers share: of memory that is used for the
-// first time most of it is the system's work, of zeroing pages.
+// copying is a copy of a stream in parts, which the workers share: most time of a copy to memory
+// that is used for the first time is the operating system's, which clears pages.
 type copying struct{ dst, src []byte }
 
 func (c *copying) run(part int64, _ *lane) {
@@ -14,7 +14,8 @@ func (c *copying) run(part int64, _ *lane) {
 	copy(c.dst[from:to], c.src[from:to])
 }
 
-// copy is the builtin.
+// copy copies as the builtin does. Long copies between ranges that do not overlap run on all workers,
+// and end early if the stream's work must stop.
 func (s *Stream) copy(dst, src []byte) {
 	n := min(len(dst), len(src))
 	dst, src = dst[:n], src[:n]

@@ -9,7 +9,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// event is a point in a stream. Streams execute at once, so it is always done.
+// event is a point in a stream. Streams execute operations immediately, so it is always done.
 type event struct {
 	dev    *Device
 	timed  bool

@@ -8,8 +8,7 @@ import (
 	"pwc/program/vec"
 )
 
-// exec runs instructions on blocks of n elements. The scalar file runs the same
-// instructions with n = 1.
+// exec runs instructions on blocks of n elements. Scalar instructions run with n = 1.
 func (fr *frame) exec(list []inst, n int) {
 	for pc := range list {
 		in := &list[pc]
@@ -94,8 +93,8 @@ func (fr *frame) exec(list []inst, n int) {
 	}
 }
 
-// opCost is about how many nanoseconds an op takes for an element, by which
-// work is divided.
+// opCost returns the approximate time of an op for an element, in nanoseconds, by which
+// split divides work.
 func opCost(op vec.Op) float64 {
 	switch op {
 	case vec.OpExp, vec.OpSigmoid, vec.OpSilu, vec.OpTanh, vec.OpGeluTanh, vec.OpPhilox:
@@ -149,9 +148,9 @@ func itof(d []float32, a []int64) {
 	}
 }
 
-// nearest rounds to the nearest float32. Go's own conversion does not on architectures
-// of 32 bits: of numbers from 2^46 to 2^48 runtime.uint64tofloat32 (Go 1.26) sets a bit
-// that is one of the 24. There it goes by way of a float64, rounded to odd.
+// nearest rounds to the nearest float32. On 32-bit architectures Go's conversion does not: for
+// numbers from 2^46 to 2^48, runtime.uint64tofloat32 (Go 1.26) sets a bit within the 24 bits of
+// the significand. There nearest first rounds to odd as float64, and then to float32.
 func nearest(x int64) float32 {
 	if bits.UintSize == 64 {
 		return float32(x)
@@ -166,10 +165,10 @@ func itofOdd(d []float32, a []int64) {
 	}
 }
 
-// odd rounds a number to so many bits, to odd: those below become one that says
-// whether any of them was set. It is the last of the bits that are left. In two's
-// complement that is right below zero too: clearing bits rounds down there, and of two
-// neighbours setting the last bit gives the odd one whichever it began from.
+// odd rounds x to its most significant bits, most of them, by rounding to odd: it clears the
+// lower bits, and sets the lowest kept bit if one of the cleared bits was set. This is right
+// for negative x in two's complement, too: clearing bits rounds down, and of the two
+// neighbours, setting the lowest kept bit gives the odd one.
 func odd(x int64, most int) int64 {
 	if n := bits.Len64(magnitude(x)) - most; n > 0 {
 		if low := int64(1)<<n - 1; x&low != 0 {
@@ -196,8 +195,8 @@ func ftoi(dt dtype.DType, d []int64, a []float32) {
 		return
 	}
 	lo, hi := dt.IntLimits()
-	// The bounds as float32 are exact or, for hi, one above: what is not below
-	// them saturates.
+	// As float32, lo is exact, and hi is exact or rounds up to hi+1. So values at or beyond the
+	// rounded bounds saturate.
 	flo, fhi := float32(lo), float32(hi)
 	for i, x := range a {
 		switch {

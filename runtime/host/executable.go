@@ -13,8 +13,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// Executable is a loaded program: its kernels decoded and checked, its
-// constants in memory, its extern ops found.
+// Executable is a loaded program: its decoded and checked kernels, its constants in
+// memory, and its extern ops.
 type Executable struct {
 	dev     *Device
 	id      int64
@@ -24,9 +24,9 @@ type Executable struct {
 	ops     device.OpSet
 	closed  atomic.Bool
 
-	// faults has one flag for each node whose kernels check positions.
+	// faults has one flag for each node whose kernels check indices.
 	faults  map[int32]*fault
-	faulted atomic.Bool // one of them may be set
+	faulted atomic.Bool // a flag may be set
 }
 
 // fault is set by kernels that meet an index out of range.
@@ -105,7 +105,7 @@ func (d *Device) load(p *program.Program, ops device.OpSet) (*Executable, error)
 	return x, nil
 }
 
-// addFaults makes the flags of the nodes whose positions the kernel checks.
+// addFaults makes the flags of the nodes whose indices the kernel checks.
 func (x *Executable) addFaults(code *vec.Kernel) {
 	add := func(origin int32) {
 		if x.faults[origin] == nil {
@@ -125,7 +125,7 @@ func (x *Executable) addFaults(code *vec.Kernel) {
 // Program returns the program that was loaded.
 func (x *Executable) Program() *program.Program { return x.program }
 
-// Close forgets the program. What was bound of it fails with ErrClosed.
+// Close closes the program. Launches that are bound to it fail with ErrClosed from then on.
 func (x *Executable) Close() error {
 	if x.closed.Swap(true) {
 		return fmt.Errorf("host: close of a program: %w", device.ErrClosed)
@@ -168,8 +168,7 @@ func sortFaults(list []device.IndexError) {
 	})
 }
 
-// ScratchBytes returns what Bind wants as scratch: the program's own, and room
-// for the extern op that asks for most.
+// ScratchBytes implements [device.Executable].
 func (x *Executable) ScratchBytes(symbols []int64) (int64, error) {
 	n, err := device.ScratchBytes(x.program, symbols, x.dev.info.Properties, x.ops, x.dev.Libraries())
 	if err != nil {

@@ -68,7 +68,8 @@ func (w *faultWatch) NewSnapshot() (device.FaultSnapshot, error) {
 	return &faultSnapshot{watch: w}, nil
 }
 
-// faultSnapshot is what Take moved: a stream of the host has nothing in flight.
+// faultSnapshot has the faults that Take moved. Take moves them immediately, because a stream of
+// the host has nothing in flight.
 type faultSnapshot struct {
 	watch  *faultWatch
 	faults []device.IndexError

@@ -8,7 +8,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// nodeKind is what a node does.
+// nodeKind is the kind of a node.
 type nodeKind uint8
 
 const (
@@ -19,7 +19,7 @@ const (
 	nodeEvent
 )
 
-// node is one operation. Which fields count goes by kind.
+// node is one operation. kind decides which other fields are used.
 type node struct {
 	kind   nodeKind
 	value  byte
@@ -30,12 +30,12 @@ type node struct {
 	event  *event
 }
 
-// origin is where a node comes from, and the memory that it reaches.
+// origin is the origin of a node, and the memory that the node uses.
 type origin struct {
-	bound *bound          // the program; nil: a call of the stream
-	step  *program.Step   // of the program; nil: an op of it recorded the node
-	call  *device.OpCall  // of the op that recorded the node
-	args  []device.Buffer // dst and src of a copy, dst of a fill; of a step, once it was rebound
+	bound *bound          // the program; nil: the node belongs to no program
+	step  *program.Step   // kernel step of the program; nil: an op or a call of the stream recorded the node
+	call  *device.OpCall  // of the op that recorded the node; nil: no op
+	args  []device.Buffer // dst and src of a copy, dst of a fill, or arguments of a step after Rebind
 }
 
 // run executes the node on the caller's goroutine.
@@ -61,19 +61,19 @@ func (n *node) run(s *Stream) error {
 	return s.until.err()
 }
 
-// do calls f. Afterwards s.until.err may have an error too.
+// do calls f. Afterwards s.until.err may return an error, too.
 func (s *Stream) do(f func() error) error {
 	defer s.lane.caught(protect())
 	return f()
 }
 
-// nodeWork is what an operation counts at least, in the units of lookEvery.
+// nodeWork is the work that every operation counts as, in the units of lookEvery.
 const nodeWork = 1 << 8
 
-// fillStep is how many bytes are filled between two looks.
+// fillStep is how many bytes are filled between two checks of the context.
 const fillStep = 16 << 20
 
-// fill sets all of dst to v, doubling what is set up to fillStep bytes.
+// fill sets all of dst to v. Each copy doubles the bytes that are set, by up to fillStep bytes.
 func (l *lane) fill(dst []byte, v byte) {
 	if len(dst) == 0 {
 		return
@@ -87,33 +87,33 @@ func (l *lane) fill(dst []byte, v byte) {
 	}
 }
 
-// recording is what a capture recorded. It is not changed once the capture has ended.
+// recording has the operations of a capture. It is not changed once the capture has ended.
 type recording struct {
 	nodes   []node
 	origins []origin
 	notes   []device.Recorded // names and dependencies
 }
 
-// Graph is a list of operations with all addresses bound, which are executed in the order
+// Graph is a list of operations with all addresses bound, which a replay executes in the order
 // of recording.
 type Graph struct {
 	dev *Device
 	recording
-	mems    []*memory // what the nodes reach, each once
+	mems    []*memory // segments that the nodes use, each once
 	execs   []*Executable
 	events  []*event
 	rebound bool
 	closed  bool
 }
 
-// Template makes graphs of one recording.
+// Template makes graphs from one recording.
 type Template struct {
 	dev *Device
 	recording
 	closed bool
 }
 
-// Instantiate returns a graph of what was recorded.
+// Instantiate returns a graph of the recording.
 func (t *Template) Instantiate() (device.Graph, error) {
 	if t.closed || t.dev == nil || t.dev.shut.Load() {
 		return nil, fmt.Errorf("host: instantiate: %w", device.ErrClosed)
@@ -123,7 +123,7 @@ func (t *Template) Instantiate() (device.Graph, error) {
 	return g, nil
 }
 
-// Close drops the recording; graphs that were made of it stay.
+// Close drops the recording; graphs that were made from it stay.
 func (t *Template) Close() error {
 	if t.closed {
 		return fmt.Errorf("host: close of a template: %w", device.ErrClosed)
@@ -160,7 +160,7 @@ func (o *origin) given() []device.Buffer {
 	return out
 }
 
-// seal collects what a replay has to check.
+// seal collects the objects that a replay has to check.
 func (g *Graph) seal() {
 	g.mems, g.execs, g.events = nil, nil, nil
 	mems, execs := map[*memory]bool{}, map[*Executable]bool{}
@@ -182,7 +182,7 @@ func (g *Graph) seal() {
 	}
 }
 
-// alive returns an error if something that the graph reaches is gone.
+// alive returns an error if an object that the graph uses was freed or closed.
 func (g *Graph) alive() error {
 	for _, m := range g.mems {
 		if m.base.Load() == nil {
@@ -279,7 +279,7 @@ func (g *Graph) Rebind(moves []device.Move) error {
 	return nil
 }
 
-// checkMoves checks that the moves are of the device's memory; that of From may be freed.
+// checkMoves checks that the moves are of the device's memory. The memory of From may be freed.
 func (d *Device) checkMoves(moves []device.Move) error {
 	if err := device.CheckMoves(moves); err != nil {
 		return err
@@ -295,7 +295,8 @@ func (d *Device) checkMoves(moves []device.Move) error {
 	return nil
 }
 
-// rebind changes a node, whose slices are the graph's own.
+// rebind changes a node of a graph that shares no slices with others, and reports whether it
+// changed.
 func (g *Graph) rebind(i int, moves []device.Move) (bool, error) {
 	o := &g.origins[i]
 	refuse := func(reason string, cause error) error {

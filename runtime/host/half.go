@@ -2,9 +2,8 @@ package host
 
 import "math"
 
-// Conversions between float32 and the two narrow formats, in loops that the
-// compiler keeps free of calls. They agree bit for bit with package dtype; NaNs
-// stay NaNs.
+// Conversions between float32 and the two narrow formats. They give the same bits as package
+// dtype; NaNs stay NaNs.
 
 // fromBF16 is exact.
 func fromBF16(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }
@@ -20,8 +19,8 @@ func bf16(x float32) uint16 {
 
 func roundBF16(x float32) float32 { return fromBF16(bf16(x)) }
 
-// fromF16 is exact. The exponent is rebased by arithmetic on the bits; what was
-// subnormal is fixed by a float subtraction (F. Giesen, "half_to_float_fast5").
+// fromF16 is exact. The exponent is rebased by arithmetic on the bits; a float subtraction
+// normalizes subnormal numbers (F. Giesen, "half_to_float_fast5").
 func fromF16(h uint16) float32 {
 	const (
 		shifted = 0x7c00 << 13
@@ -43,8 +42,8 @@ func fromF16(h uint16) float32 {
 func f16(x float32) uint16 {
 	const (
 		inf    = 255 << 23
-		most   = (127 + 16) << 23 // from here on infinity
-		normal = 113 << 23        // from here on normal
+		most   = (127 + 16) << 23 // larger numbers, and this, become infinity
+		normal = 113 << 23        // the least normal number
 		magic  = ((127 - 15) + (23 - 10) + 1) << 23
 	)
 	b := math.Float32bits(x)

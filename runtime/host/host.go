@@ -1,16 +1,15 @@
-// Package host is the device that is always there: the machine's own processor
-// and memory. It runs vector programs (package vec) on every platform, without
+// Package host implements a device on the machine's processor and memory, which is
+// always available. It runs vector programs (package vec) on every platform, without
 // flags or cgo.
 //
-// A stream executes what is enqueued at once, on the goroutine that enqueues
-// it, with the rows of a kernel spread over the device's workers. Graphs record
-// launches with all addresses bound and replay them, under the rules of a GPU:
-// what would be an error there is the same error here, so that everything built
-// on devices is tested without one. Launches and replays allocate nothing.
+// A stream executes each operation immediately, on the goroutine that enqueues it, with
+// the rows of a kernel spread over the device's workers. Graphs record launches with all
+// addresses bound and replay them, under the rules of a GPU: misuse gives the same errors
+// as there, so that code that uses devices can be tested without a GPU. Launches and
+// replays allocate nothing.
 //
-// Programs may come from anywhere. Load and Bind prove that no address leaves
-// its buffer, whatever the program says; positions that come from tensors are
-// checked as they are used (C12).
+// Programs are not trusted. Load and Bind prove for every program that no address is
+// outside its buffer; kernels check indices that come from tensors (C12).
 package host
 
 import (
@@ -36,21 +35,21 @@ type Options struct {
 	// GOMAXPROCS. Results do not depend on it.
 	Workers int
 
-	// MemoryBytes limits what Alloc and AllocHost give out at a time. 0: fifteen
-	// sixteenths of what is [Available] when the device is opened; the rest is for the
-	// process itself. Unlimited: no limit, so that a machine without enough memory ends
-	// the process.
+	// MemoryBytes limits the bytes of Alloc and AllocHost that are in use at any time. 0:
+	// fifteen sixteenths of [Available] when the device is opened; the rest is for the
+	// process itself. Unlimited: no limit, so that the system ends the process if the
+	// machine has not enough memory.
 	MemoryBytes int64
 
-	// Captures are shared with other devices, so that a capture in mode global forbids
-	// their work too; nil: the device has its own.
+	// Captures is shared with other devices, so that a capture in mode global forbids
+	// their work too; nil: the device has a value of its own.
 	Captures *device.Captures
 }
 
 // Unlimited is no limit of the memory that a device gives out.
 const Unlimited = -1
 
-// limit returns the bytes that the device may give out at a time; 0: no limit.
+// limit returns the most bytes in use at any time; 0: no limit.
 func (o *Options) limit() int64 {
 	if o.MemoryBytes != 0 {
 		return max(o.MemoryBytes, 0)
@@ -77,9 +76,9 @@ type Device struct {
 
 	mu        sync.Mutex
 	closed    bool
-	libraries device.OpSet // not written: AddLibrary makes another
-	active    int64        // bytes given out
-	dead      int64        // bytes given back since the last collection, at most
+	libraries device.OpSet // never changed: AddLibrary stores another set
+	active    int64        // bytes in use
+	dead      int64        // bytes freed since take last ran the garbage collector
 	loads     int64        // programs loaded so far
 	loaded    map[*Executable]struct{}
 }
@@ -154,7 +153,7 @@ func (d *Device) NewStream() (device.Stream, error) {
 	return s, nil
 }
 
-// NewEvent returns an event that has recorded nothing, which counts as done.
+// NewEvent returns an event. Before its first record it counts as done.
 func (d *Device) NewEvent() (device.Event, error) {
 	if err := d.open("new event"); err != nil {
 		return nil, err
@@ -162,8 +161,7 @@ func (d *Device) NewEvent() (device.Event, error) {
 	return &event{dev: d}, nil
 }
 
-// TakeFaults returns the indices out of range that kernels met since the last
-// call, each node once, and clears them.
+// TakeFaults implements [device.Device]. It returns each node once.
 func (d *Device) TakeFaults(s device.Stream, of ...device.Executable) ([]device.IndexError, error) {
 	hs, ok := s.(*Stream)
 	if !ok || hs.dev != d {
@@ -193,8 +191,8 @@ func (d *Device) TakeFaults(s device.Stream, of ...device.Executable) ([]device.
 	return out, nil
 }
 
-// Close stops the workers. Everything the device made is unusable after it. It
-// is refused while a stream captures.
+// Close stops the workers. Objects of the device cannot be used afterwards. Close is refused
+// while a stream captures.
 func (d *Device) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 
 var _ device.HostImporter = (*Device)(nil)
 
-// imports is the memory that was imported. Lists are not written: who looks one up holds no
-// lock, as a page may be found to be gone anywhere.
+// imports is the list of imported memory. A stored list is never changed, so that it can be read
+// without a lock: any code may meet a missing page.
 type imports struct{ list atomic.Pointer[[]*memory] }
 
 func (m *imports) all() []*memory {
@@ -31,10 +31,10 @@ func (m *imports) remove(gone *memory) {
 	m.set(slices.DeleteFunc(slices.Clone(m.all()), func(o *memory) bool { return o == gone }))
 }
 
-// ImportHost implements [device.HostImporter]. Of the limit of memory nothing is taken.
+// ImportHost implements [device.HostImporter]. The bytes do not count for Options.MemoryBytes.
 func (d *Device) ImportHost(bytes []byte, gone error) (device.Memory, error) {
 	if len(bytes) == 0 || gone == nil {
-		return nil, errors.New("host: import: bytes, and an error for when they are gone, are needed")
+		return nil, errors.New("host: import: want at least one byte, and an error for reads of missing pages")
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -50,8 +50,8 @@ func (d *Device) ImportHost(bytes []byte, gone error) (device.Memory, error) {
 	return m, nil
 }
 
-// fault returns what work ends with that panicked with p: nil unless it could not read
-// imported memory.
+// fault returns the error for work that panicked with p, if it could not read imported
+// memory; nil for other panics.
 func (m *imports) fault(p any) error {
 	f, ok := p.(interface {
 		runtime.Error
@@ -68,12 +68,12 @@ func (m *imports) fault(p any) error {
 	return nil
 }
 
-// protect has accesses of the calling goroutine to memory that cannot be read panic, which
-// otherwise end the process. [lane.caught] takes it back.
+// protect makes the calling goroutine panic when it reads a missing page, which otherwise ends the
+// process. [lane.caught] undoes it.
 func protect() (before bool) { return debug.SetPanicOnFault(true) }
 
-// caught, deferred where a lane works, ends the work of the lane's stream if it could not read
-// imported memory. Other panics go on.
+// caught is deferred where a lane works. It recovers a panic because of a missing page of imported
+// memory, and ends the operation of the lane's stream. It does not recover other panics.
 func (l *lane) caught(before bool) {
 	debug.SetPanicOnFault(before)
 	p := recover()

@@ -10,8 +10,8 @@ import (
 	"pwc/program/vec"
 )
 
-// kernel is a vector program bound to memory and sizes. It is not written once
-// made, so that any number of lanes run it.
+// kernel is a vector program bound to memory and sizes. It is not changed after newKernel, so
+// that any number of lanes can run it.
 type kernel struct {
 	rows, cols int64
 	block      int // elements of a vector register
@@ -19,12 +19,12 @@ type kernel struct {
 	// Part p covers rows [p/colParts*rowStep, …) and columns [p%colParts*colStep, …).
 	rowStep, colStep int64
 	colParts, parts  int64
-	alone            bool // too little work for more than the caller
+	alone            bool // the caller runs all parts, because there is too little work for the workers
 
 	access []access
-	setup  []inst // what no row changes, once a part
+	setup  []inst // instructions whose results no row changes: run once for each part
 	phases []phase
-	work   int64 // of a row, its columns aside: instructions on elements
+	work   int64 // of a row, without the bodies: instructions on elements
 	regs   vec.RegCount
 	pool   *pool
 
@@ -45,13 +45,13 @@ type inst struct {
 	dst, a, b, c int
 	x            *access
 	dtype        dtype.DType
-	slot         int // of a reduction or scan: its state
+	slot         int // of a reduction or scan: index of its state
 	f            float32
 	i            int64
 }
 
-// Blocks are as long as keeps the vector registers in half of a first-level
-// cache of 32 KiB, which leaves the rest to the memory that passes through.
+// The length of blocks is such that the vector registers take half of a first-level cache of
+// 32 KiB. The other half is for the elements that are loaded and stored.
 const (
 	registerBytes = 16 << 10
 	minBlock      = 64
@@ -66,8 +66,8 @@ func blockLength(r vec.RegCount) int {
 	return min(max(registerBytes/bytes/minBlock*minBlock, minBlock), maxBlock)
 }
 
-// newKernel binds code to memory: args are the kernel's buffers, exactly as
-// long as the program declares them.
+// newKernel binds code to memory: args are the kernel's buffers, with the lengths that the
+// program declares.
 func newKernel(x *Executable, code *vec.Kernel, env program.Env, args [][]byte) (*kernel, error) {
 	z := &sizer{env: env}
 	l := &code.Loop
@@ -78,7 +78,7 @@ func newKernel(x *Executable, code *vec.Kernel, env program.Env, args [][]byte) 
 		k.rows, k.cols = min(k.rows, 1), all
 	}
 	if k.cols == 0 && !slices.ContainsFunc(l.Phases, func(p vec.Phase) bool { return len(p.Scalar) > 0 }) {
-		k.rows = 0 // of which nothing is stored, however many there are
+		k.rows = 0 // rows without columns and scalar instructions store nothing
 	}
 	if z.err != nil {
 		return nil, z.err
@@ -123,8 +123,8 @@ func newKernel(x *Executable, code *vec.Kernel, env program.Env, args [][]byte) 
 	return k, k.checkWork(args)
 }
 
-// pointwise reports whether a kernel does the same for every element, so that
-// rows and columns are one list of elements.
+// pointwise reports whether a kernel does the same for every element, so that its
+// rows and columns can be one row of elements.
 func pointwise(code *vec.Kernel) bool {
 	l := &code.Loop
 	if code.MatMul != nil || code.TopK != nil || code.Attention != nil || l.Serial || len(l.Phases) != 1 || len(l.Phases[0].Scalar) > 0 || !columnsSplit(code) {
@@ -141,7 +141,7 @@ func pointwise(code *vec.Kernel) bool {
 	})
 }
 
-// columnsSplit reports whether the columns of a row may be visited in parts.
+// columnsSplit reports whether the columns of a row may be divided into parts.
 func columnsSplit(code *vec.Kernel) bool {
 	l := &code.Loop
 	if l.Serial || len(l.Phases) != 1 {
@@ -173,7 +173,7 @@ type kernelBinder struct {
 	slots        int
 }
 
-// accesses binds the accesses and proves that what they reach is memory.
+// accesses binds the accesses and proves that their addresses are within their buffers.
 func (b *kernelBinder) accesses() error {
 	list := b.code.Loop.Access
 	b.k.access = make([]access, len(list))
@@ -187,7 +187,7 @@ func (b *kernelBinder) accesses() error {
 		}
 	}
 	for i := range list {
-		// Without columns only what stands in Scalar is executed.
+		// Without columns only instructions of Scalar are executed.
 		never := b.k.rows == 0 || b.k.cols == 0 && !inScalar[i]
 		b.k.access[i].id = i
 		if err := b.bindAccess(&list[i], &b.k.access[i], never); err != nil {
@@ -243,7 +243,7 @@ func (b *kernelBinder) bindAccess(a *vec.Access, out *access, never bool) error 
 	return out.memory(data)
 }
 
-// columnZero returns the access as it is used outside Body: at column 0.
+// columnZero returns the access at column 0, as instructions outside Body use it.
 func (b *kernelBinder) columnZero(i int32) *access {
 	if b.atZero[i] == nil {
 		a := b.k.access[i]
@@ -304,7 +304,8 @@ func (b *kernelBinder) list(list []vec.Instr, place vec.Place) []inst {
 	return out
 }
 
-// resolve turns register numbers into offsets and operands into what they name.
+// resolve replaces register numbers by offsets, and numbers of accesses, dims and dtypes by
+// their values.
 func (b *kernelBinder) resolve(in vec.Instr, place vec.Place) inst {
 	info, _ := in.Op.Info()
 	at := func(f vec.File, reg uint16) int {
@@ -333,16 +334,16 @@ func (b *kernelBinder) resolve(in vec.Instr, place vec.Place) inst {
 	return out
 }
 
-// Parallel work is worth waking workers for from about 20 µs on; parts of half
-// that keep them evenly busy. Costs are in nanoseconds of one element.
+// Costs are in nanoseconds. Work of parallelCost or more is divided into parts for the workers.
+// Parts of partCost keep the workers evenly busy.
 const (
 	parallelCost = 20e3
 	partCost     = 10e3
-	partsEach    = 4 // parts for each worker, at most
-	rowCost      = 100
+	partsEach    = 4   // parts for each worker, at most
+	rowCost      = 100 // of a row, without its elements
 )
 
-// split divides the iteration space into parts. cost is that of an element.
+// split divides the iteration space into parts. cost is that of an element in nanoseconds.
 func (k *kernel) split(cost float64, byRows, byColumns bool) {
 	k.rowStep, k.colStep, k.colParts, k.parts = max(k.rows, 1), k.cols, 1, 1
 	workers := len(k.pool.helpers) + 1
@@ -364,7 +365,7 @@ func (k *kernel) split(cost float64, byRows, byColumns bool) {
 	k.parts = (k.rows + k.rowStep - 1) / k.rowStep * k.colParts
 }
 
-// launch runs the kernel on the stream's goroutine and the workers.
+// launch runs the kernel on the calling goroutine and the workers.
 func (k *kernel) launch(s *Stream) {
 	switch {
 	case k.rows == 0:
@@ -431,19 +432,19 @@ func (k *kernel) row(r, c0, c1 int64, l *lane) bool {
 	return true
 }
 
-// lane is what one goroutine needs to run kernels: register files and scratch,
-// which grow to the largest kernel and stay.
+// lane is the state of one goroutine that runs kernels: register files and scratch memory,
+// which grow to the size of the largest kernel.
 type lane struct {
 	vec    frame
 	scalar frame
-	base   []int64 // address of column 0, by access
+	base   []int64 // address of column 0 of the row, by access
 	mat    matScratch
 	heap   []candidate
 	attend attentionScratch
 
 	imports *imports   // of the device
 	stop    *interrupt // of the stream that the lane works for
-	left    int64      // work until the next look at it
+	left    int64      // work until the next check of stop
 }
 
 // frame is a set of register files: of blocks, or of single elements.
@@ -451,16 +452,16 @@ type frame struct {
 	unit   *unit
 	f      []float32
 	i      []int64
-	si     []int64 // the scalar file, for positions of whole rows
+	si     []int64 // scalar registers, for indices of whole rows
 	sf     []float32
 	base   []int64
 	column int64
-	sums   []float32 // of a product, from column sumsAt on
+	sums   []float32 // of a GEMM, from column sumsAt on
 	sumsAt int64
 	state  []reduction
 }
 
-// fit makes room for a kernel.
+// fit resizes the register files for a kernel.
 func (l *lane) fit(k *kernel) {
 	l.vec.f = resize(l.vec.f, int(k.regs.F)*k.block)
 	l.vec.i = resize(l.vec.i, int(k.regs.I)*k.block)

@@ -9,9 +9,9 @@ import (
 
 var _ device.LibraryProvider = (*Device)(nil)
 
-// AddLibrary gives the device routines that StepLibrary may name; a routine of a name that
-// the device has is an error, and then none is added. Routines run as extern ops do: one
-// that is captured records itself by [Stream.Call].
+// AddLibrary gives the device routines that StepLibrary may name. If the device has a routine of
+// the same name, it returns an error and adds no routine. Routines run like extern ops: while
+// capturing they record themselves by [Stream.Call].
 func (d *Device) AddLibrary(routines device.OpSet) error {
 	const what = "library"
 	d.mu.Lock()
@@ -33,12 +33,12 @@ func (d *Device) AddLibrary(routines device.OpSet) error {
 	return nil
 }
 
-// Libraries returns the routines that programs may name. The set is not written later.
+// Libraries returns the routines that programs may name. The returned set never changes.
 func (d *Device) Libraries() device.OpSet {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.libraries
 }
 
-// WorkspaceBytes returns 0: routines of the host work in the scratch memory of their calls.
+// WorkspaceBytes returns 0: routines of the host use the scratch memory of their calls.
 func (d *Device) WorkspaceBytes() int64 { return 0 }

@@ -8,27 +8,26 @@ import (
 	"pwc/program/vec"
 )
 
-// A product's sums are made of dot products over chunks of K. Within a chunk,
-// eight accumulators take the elements k mod 8 in order and are then added as
+// The sums of a GEMM are dot products over chunks of K. Within a chunk, accumulator i of
+// eight adds the elements with k mod 8 = i in order. Then the accumulators are added as
 //
 //	((s0+s4) + (s2+s6)) + ((s1+s5) + (s3+s7))
 //
-// and the chunks' sums are added in order, all in float32. So the order depends
-// on K alone: a row's result has the same bits however many rows there are and
-// whichever path computes it. Vector units do exactly this with one register of
-// eight for each sum; where they fuse the multiplication and addition, all
-// paths of that machine do.
+// and the sums of chunks are added in order, all in float32. So the order depends only on
+// K: a row's result has the same bits for any number of rows and in every code path. Vector
+// units do exactly this with one register of eight lanes for each sum. If a machine fuses
+// multiplication and addition, all code paths of that machine do.
 const (
 	lanes      = 8
 	chunk      = 1024 // of K; a multiple of lanes
-	tileRows   = 96   // rows of A that meet a panel of B together, at most; a multiple of the rows that every micro kernel takes together
-	selectRows = 4096 // rows of a part that are grouped by their B, at most
-	maxColumns = 256  // rows of B in one part, at most
+	tileRows   = 96   // most rows of A of a tile; a multiple of the rows that a micro kernel takes together
+	selectRows = 4096 // most rows of a part that are grouped by their B
+	maxColumns = 256  // most rows of B in a part
 	minColumns = 64
-	panel      = 16  // rows of B that are transposed at a time; a multiple of microCols
+	panel      = 16  // rows of B that are transposed together; a multiple of microCols
 	pitchSkew  = 16  // keeps the rows of converted tiles from sharing cache sets
 	directRows = 64  // with more rows of A, bf16 of B is converted before the micro kernels, not in them
-	flopCost   = 0.1 // nanoseconds of a multiplication and addition, about
+	flopCost   = 0.1 // nanoseconds of a multiplication and addition, approximately
 	microCols  = 4   // rows of B that a micro kernel takes
 	maxPitch   = chunk + pitchSkew
 )
@@ -39,7 +38,7 @@ type matMul struct {
 	a, b             operand
 	tileM, tileN     int64     // of a part
 	countM, countN   int64     // parts along M and N
-	sel              *selector // nil: B does not go by the row
+	sel              *selector // nil: all rows of a batch have the same B
 	unit             *unit
 }
 
@@ -49,7 +48,7 @@ type operand struct {
 	row, col int64
 }
 
-// bindMatMul binds a product and proves that its operands are memory.
+// bindMatMul binds a GEMM and proves that the addresses of its operands are within their buffers.
 func (k *kernel) bindMatMul(z *sizer, m *vec.MatMul, outer []int64, n int64, args [][]byte, faults map[int32]*fault) error {
 	last := len(outer) - 1
 	mm := &matMul{batches: z.product(outer[:last]), m: outer[last], n: n, k: z.eval(m.K), unit: k.pool.unit}
@@ -93,8 +92,8 @@ func (k *kernel) bindMatMul(z *sizer, m *vec.MatMul, outer []int64, n int64, arg
 	return nil
 }
 
-// splitMatMul divides a product into tiles of rows and columns. Results do not
-// depend on how.
+// splitMatMul divides a GEMM into tiles of rows and columns. Results do not depend on the
+// tiles.
 func (k *kernel) splitMatMul() {
 	mm := k.mat
 	mm.tileM, mm.tileN = max(min(mm.m, tileRows), 1), maxColumns
@@ -136,7 +135,7 @@ func (mm *matMul) run(k *kernel, part int64, l *lane) {
 	}
 	batch := part / (mm.countM * mm.countN)
 	rest := part % (mm.countM * mm.countN)
-	// Neighbouring parts share columns: what is read of B stays in the cache.
+	// Neighbouring parts have the same columns, so that their rows of B stay in the cache.
 	n0 := rest / mm.countM * mm.tileN
 	m0 := rest % mm.countM * mm.tileM
 	rows, cols := min(mm.tileM, mm.m-m0), min(mm.tileN, mm.n-n0)
@@ -199,8 +198,9 @@ func (mm *matMul) sums(l *lane, b0 int64, cols int) bool {
 // on an element.
 const macsPerWork = 4
 
-// products adds the dot products of all rows of a with wide rows of b to the first
-// columns of c, of which a row has pitch. b has rows up to a multiple of microCols.
+// products adds the dot products of all rows of a with the first wide rows of b to the first
+// columns of c, whose rows are pitch elements apart. The rows of b are filled up to a multiple of
+// microCols.
 func (u *unit) products(out *narrowSums, c []float32, pitch int, a, b tile, rows, wide, kc int) {
 	kc = (kc + lanes - 1) &^ (lanes - 1)
 	micro := u.dotsF32
@@ -212,7 +212,7 @@ func (u *unit) products(out *narrowSums, c []float32, pitch int, a, b tile, rows
 	}
 	for n := 0; n < wide; n += microCols {
 		bp := unsafe.Add(b.p, n*b.pitch*b.size)
-		ahead := microCols * b.pitch // to the rows of B that are read next
+		ahead := microCols * b.pitch // distance to the next rows of B
 		nc := wide - n
 		if nc >= microCols {
 			_ = c[(rows-1)*pitch+n+microCols-1]
@@ -238,9 +238,9 @@ type tile struct {
 	dtype dtype.DType
 }
 
-// direct reports whether rows of B can be read where they are: contiguous along K, without a
-// remainder, and either float32 or not worth converting first. One instruction converts f16, so
-// a micro kernel that does it is the faster one for any number of rows.
+// direct reports whether the micro kernels read rows of B in place: the rows are contiguous along K,
+// without a remainder, and float32, or converting them first is slower. One instruction converts f16,
+// so for f16 a micro kernel that converts is faster for any number of rows.
 func (mm *matMul) direct(rows, kc int) bool {
 	if mm.b.col != 1 || kc%lanes != 0 {
 		return false
@@ -265,8 +265,8 @@ func (o *operand) tile(at int64) tile {
 	return t
 }
 
-// tileA returns the rows of A at s.at, from offset on, as float32: in place if
-// they are that already and are evenly spaced.
+// tileA returns the rows of A at s.at, from offset on, as float32: in place if they are
+// contiguous float32 and evenly spaced, else converted.
 func (mm *matMul) tileA(s *matScratch, offset int64, kc int) tile {
 	if mm.a.dtype == dtype.F32 && mm.a.col == 1 && kc%lanes == 0 {
 		if pitch, ok := spacing(s.at); ok {
@@ -283,7 +283,7 @@ func (mm *matMul) tileA(s *matScratch, offset int64, kc int) tile {
 	return tile{unsafe.Pointer(unsafe.SliceData(s.a)), pitch, 4, dtype.F32}
 }
 
-// spacing returns how far apart the addresses are, if that is the same for all.
+// spacing returns the distance of consecutive addresses, if it is the same for all.
 func spacing(at []int64) (int, bool) {
 	if len(at) < 2 {
 		return 0, true
@@ -297,8 +297,8 @@ func spacing(at []int64) (int, bool) {
 	return int(step), true
 }
 
-// panelB returns rows of B as float32, filled up to a multiple of microCols
-// with rows of zeros.
+// panelB returns rows of B converted to float32, with rows of zeros up to a multiple of
+// microCols.
 func (mm *matMul) panelB(s *matScratch, at int64, wide, kc int) tile {
 	s.b = resize(s.b, panel*maxPitch)
 	if mm.b.row == 1 && mm.b.col != 1 {
@@ -315,14 +315,14 @@ func (mm *matMul) panelB(s *matScratch, at int64, wide, kc int) tile {
 // pitchOf is the pitch of converted rows of kc elements.
 func pitchOf(kc int) int { return (kc+lanes-1)&^(lanes-1) + pitchSkew }
 
-// convertRow converts a row of kc elements, and zeros what is left of d.
+// convertRow converts a row of kc elements, and sets the rest of d to zero.
 func convertRow(d []float32, o *operand, at int64, kc int) {
 	o.getF(d[:kc], at, o.col)
 	clear(d[kc:])
 }
 
-// transposeRows converts rows that are columns in memory: it reads
-// neighbours together.
+// transposeRows converts rows whose neighbours, not their elements, are contiguous in memory: it
+// reads one element of all rows together.
 func transposeRows(s *matScratch, o *operand, at int64, rows, kc int) tile {
 	pitch := pitchOf(kc)
 	dst := s.b

@@ -9,8 +9,8 @@ import (
 
 // selector is a vec.MatSelect bound to memory.
 type selector struct {
-	access                // of the positions, by row
-	batch          []axis // what else moves B from row to row
+	access                // of the indices, by row
+	batch          []axis // axes of B's batches, by row
 	stride, extent int64
 	fault          *fault
 }
@@ -19,10 +19,10 @@ type selector struct {
 type selected struct {
 	row  int64
 	base int64 // address of B
-	none bool  // there is no such matrix
+	none bool  // the index is out of range
 }
 
-// bindSelect binds the positions and proves that they are memory.
+// bindSelect binds the indices and proves that their addresses are within the buffer.
 func (k *kernel) bindSelect(z *sizer, m *vec.MatSelect, outer []int64, data []byte, faults map[int32]*fault) *selector {
 	x := &selector{stride: z.eval(m.Stride), extent: z.eval(m.Extent), fault: faults[m.Origin]}
 	strides := z.evalAll(m.Outer)
@@ -45,7 +45,7 @@ func (k *kernel) bindSelect(z *sizer, m *vec.MatSelect, outer []int64, data []by
 }
 
 // group returns the rows [r0, r0+n) ordered by their matrix, so that each matrix
-// is read once for all of its rows; rows without one come first.
+// is read once for all of its rows. Rows whose index is out of range come first.
 func (mm *matMul) group(list []selected, r0, n int64) []selected {
 	x := mm.sel
 	list = resize(list, int(n))
@@ -72,7 +72,7 @@ func (mm *matMul) group(list []selected, r0, n int64) []selected {
 	return list
 }
 
-// runSelected is run where rows differ in B: a part is rows of any batch.
+// runSelected is run for rows with different B. The rows of a part may be of several batches.
 func (mm *matMul) runSelected(k *kernel, part int64, l *lane) {
 	n0 := part / mm.countM * mm.tileN
 	r0 := part % mm.countM * mm.tileM

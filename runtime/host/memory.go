@@ -10,12 +10,12 @@ import (
 	"pwc/runtime/device"
 )
 
-// memoryAlign is the alignment of every segment: a cache line and more, so
-// that offsets alone decide how a buffer is aligned.
+// memoryAlign is the alignment of every segment, at least that of any buffer, so that
+// only offsets decide how a buffer is aligned.
 const memoryAlign = 512
 
-// maxAlloc is more than any machine has; asking for more is refused before the
-// runtime is asked, which would panic.
+// maxAlloc is more than any machine has. Larger allocations are refused here, because the
+// Go runtime would panic.
 const maxAlloc = min(1<<46, math.MaxInt/2)
 
 // memory is a segment of device memory.
@@ -23,7 +23,7 @@ type memory struct {
 	dev  *Device
 	size int64
 	base atomic.Pointer[byte] // nil once freed
-	gone error                // of memory that was imported: what work ends with that cannot read it; else nil
+	gone error                // of imported memory: the error of work that cannot read it; nil: not imported
 }
 
 func alignedBytes(n int64) []byte {
@@ -32,8 +32,8 @@ func alignedBytes(n int64) []byte {
 	return b[skip:][:n:n]
 }
 
-// Alloc takes memory from the Go heap, aligned to 512 bytes. Of a capture it minds only
-// one in mode global of another goroutine.
+// Alloc takes memory from the Go heap, aligned to 512 bytes. It is refused during a capture of
+// mode global that another goroutine began.
 func (d *Device) Alloc(bytes int64) (device.Memory, error) {
 	if bytes < 0 {
 		return nil, fmt.Errorf("host: alloc of %d bytes", bytes)
@@ -61,14 +61,14 @@ func (d *Device) take(bytes int64) ([]byte, error) {
 		return nil, &device.MemoryError{Asked: bytes, Reserved: d.active, Active: d.active, Limit: d.limit}
 	}
 	if d.dead > 0 && d.limit > 0 && bytes > d.limit-d.active-d.dead {
-		runtime.GC() // the heap would grow by bytes before the collector sees what was given back
+		runtime.GC() // otherwise the heap grows by bytes before the collector frees dead memory
 		d.dead = 0
 	}
 	d.active += bytes
 	return alignedBytes(bytes), nil
 }
 
-// drop counts memory as given back. d.mu is held.
+// drop counts memory as freed. d.mu is held.
 func (d *Device) drop(bytes int64) {
 	d.active -= bytes
 	d.dead += bytes
@@ -84,8 +84,7 @@ func (d *Device) FreeBytes() (bytes int64, known bool) {
 // Size returns the bytes that were asked for.
 func (m *memory) Size() int64 { return m.size }
 
-// Free gives the memory back. Launches and graphs that reach it fail from then
-// on with ErrFreed.
+// Free frees the memory. Launches and graphs that use it fail from then on with ErrFreed.
 func (m *memory) Free() error {
 	m.dev.mu.Lock()
 	defer m.dev.mu.Unlock()
@@ -103,7 +102,7 @@ func (m *memory) Free() error {
 	return nil
 }
 
-// bytes returns the bytes of b, and the segment they are in.
+// bytes returns the bytes of b, and its segment.
 func (d *Device) bytes(b device.Buffer) ([]byte, *memory, error) {
 	m, ok := b.Memory.(*memory)
 	switch {
@@ -129,8 +128,8 @@ func writable(b device.Buffer) error {
 	return nil
 }
 
-// Bytes returns a buffer's memory, for ops that run on the host. The bytes are
-// valid until the segment is freed, and hold what the stream has done so far.
+// Bytes returns a buffer's memory, for ops that run on the host. The bytes are valid until the
+// segment is freed. Work that streams have done so far is visible in them.
 func (d *Device) Bytes(b device.Buffer) ([]byte, error) {
 	data, _, err := d.bytes(b)
 	if err != nil {
@@ -139,14 +138,14 @@ func (d *Device) Bytes(b device.Buffer) ([]byte, error) {
 	return data, nil
 }
 
-// hostMemory is memory for copies, which on the host is memory like any other.
+// hostMemory is memory of AllocHost, which on the host is ordinary memory.
 type hostMemory struct {
 	dev   *Device
 	data  []byte
 	freed atomic.Bool
 }
 
-// AllocHost takes host memory that copies use.
+// AllocHost allocates host memory.
 func (d *Device) AllocHost(bytes int64) (device.HostMemory, error) {
 	if bytes < 0 {
 		return nil, fmt.Errorf("host: alloc of %d bytes of host memory", bytes)
@@ -171,7 +170,7 @@ func (m *hostMemory) Bytes() []byte {
 	return m.data
 }
 
-// Free gives the memory back.
+// Free frees the memory.
 func (m *hostMemory) Free() error {
 	if m.freed.Swap(true) {
 		return fmt.Errorf("host: free of host memory: %w", device.ErrFreed)

@@ -40,7 +40,7 @@ type pool struct {
 // cacheLine separates what different workers write: two lines, since processors fetch lines in pairs.
 type cacheLine [128]byte
 
-// helper is a goroutine that runs jobs beside the caller.
+// helper is a goroutine that runs parts of jobs, as the caller does.
 type helper struct {
 	state atomic.Int32
 	wake  chan struct{} // a token for each change from asleep
@@ -57,7 +57,7 @@ const (
 	closing // the pool is closed
 )
 
-// newPool starts helpers, which run jobs beside the caller.
+// newPool returns a pool with so many helpers, which it starts.
 func newPool(helpers int, m *imports) *pool {
 	p := &pool{helpers: make([]helper, helpers), unit: bestUnit(), imports: m, done: make(chan struct{}, 1)}
 	p.ended.Add(helpers)
@@ -157,8 +157,8 @@ func (p *pool) drain(l *lane) {
 	}
 }
 
-// run runs all parts of j and returns when they are done: on the caller alone
-// if there is one part or another stream keeps the workers busy.
+// run runs all parts of j and returns when they are done. The caller runs all parts itself if there
+// is one part, if another stream uses the workers, or if the pool is closed.
 func (p *pool) run(j job, parts int64, own *lane) {
 	helpers := p.helpers[:max(0, min(int64(len(p.helpers)), parts-1))]
 	if len(helpers) == 0 || !p.mu.TryLock() {

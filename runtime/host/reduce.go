@@ -8,18 +8,18 @@ import (
 
 // reduction is the state of a reduction or scan over the columns of a row.
 //
-// Sums and products of floats run in four float64 accumulators, column c in
-// accumulator c mod 4, so that they neither wait for each other nor depend on
-// the length of a block.
+// Sums and products of floats use four float64 accumulators, column c in accumulator
+// c mod 4. So consecutive additions do not depend on each other, and results do not depend
+// on the length of a block.
 type reduction struct {
 	acc  [4]float64
 	f    float32
 	i    int64
-	at   int64 // column of the best so far
+	at   int64 // column of the largest element so far
 	next int64 // column of the next element
 }
 
-// start sets reductions to their values of nothing.
+// start sets reductions to their initial values.
 func (fr *frame) start(list []inst) {
 	for k := range list {
 		in := &list[k]
@@ -42,7 +42,7 @@ func (fr *frame) start(list []inst) {
 	}
 }
 
-// finish puts reductions into their scalar registers.
+// finish writes reductions to their scalar registers.
 func (fr *frame) finish(list []inst) {
 	for k := range list {
 		in := &list[k]
@@ -82,7 +82,7 @@ func (st *reduction) addF(op vec.Op, a []float32) {
 		st.f = m
 	case vec.OpArgMax:
 		for i, x := range a {
-			// NaN is largest, and the first of them stays.
+			// NaN counts as largest, and the first NaN stays.
 			if x > st.f || x != x && st.f == st.f {
 				st.f, st.at = x, st.next+int64(i)
 			}

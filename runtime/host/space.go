@@ -12,27 +12,26 @@ import (
 	"pwc/program/vec"
 )
 
-// axis is one axis of an access: how many positions, and how far apart in
-// elements.
+// axis is one axis of an access: the number of its indices, and the stride in elements.
 type axis struct{ n, stride int64 }
 
-// addressing is how positions of an iteration space become addresses.
-// Neighbouring axes that are one axis in memory are merged, so that most
-// accesses have a single one.
+// addressing maps indices of an iteration space to addresses, in elements of the buffer.
+// Neighbouring axes that are one axis in memory are merged, so that most accesses have a
+// single one.
 type addressing struct {
 	offset int64
 	outer  []axis // rows
 	inner  []axis // columns, at least one
 }
 
-// access is an access of a kernel bound to memory. Exactly one of the slices,
-// that of the storage type, is not nil: the whole buffer.
+// access is an access of a kernel bound to memory. The slice of the storage type is the whole
+// buffer; the other slices are nil.
 type access struct {
 	addressing
-	id       int // which access of the kernel, for the row's address
+	id       int // number of the access in the kernel: index of lane.base
 	unit     *unit
 	dtype    dtype.DType
-	position bool // no memory: the address itself is the value
+	position bool // there is no buffer: the address itself is the value
 
 	f32 []float32
 	u16 []uint16 // f16, bf16
@@ -56,7 +55,7 @@ type index struct {
 
 var errOverflow = errors.New("the iteration space overflows int64")
 
-// sizer evaluates dims and remembers the first error.
+// sizer evaluates dims and keeps the first error.
 type sizer struct {
 	env program.Env
 	err error
@@ -153,8 +152,8 @@ func abs(n int64) int64 {
 	return n
 }
 
-// merge returns axes with those of extent 1 dropped and neighbours joined where
-// the outer's stride is the inner's extent in elements. There is at least one.
+// merge appends axes to out. It drops axes of extent 1, and joins neighbours if the stride of
+// the outer one is the length of the inner one in elements. The result may be empty.
 func merge(out []axis, extents, strides []int64) []axis {
 	for i, n := range extents {
 		if n == 1 {
@@ -170,7 +169,7 @@ func merge(out []axis, extents, strides []int64) []axis {
 	return out
 }
 
-// joins reports whether axis a continues the axis (n, stride) within it.
+// joins reports whether a and the axis (n, stride) inside it are one axis in memory.
 func joins(a axis, n, stride int64) bool {
 	if stride == 0 || a.stride == 0 {
 		return stride == a.stride
@@ -178,7 +177,7 @@ func joins(a axis, n, stride int64) bool {
 	return a.stride%stride == 0 && a.stride/stride == n
 }
 
-// addr returns the address of a position along axes, the last of which varies
+// addr returns the address of index at of the flattened axes, the last of which varies
 // fastest.
 func addr(axes []axis, at int64) int64 {
 	a := int64(0)
@@ -196,7 +195,7 @@ func addr(axes []axis, at int64) int64 {
 // row returns the address of column 0 of a row, without the indirect part.
 func (a *addressing) row(r int64) int64 { return a.offset + addr(a.outer, r) }
 
-// walk visits consecutive columns as spans of one stride.
+// walk visits consecutive columns as spans with one stride.
 type walk struct {
 	axes  []axis
 	addr  int64              // of the next element
@@ -272,8 +271,8 @@ func (a *access) memory(data []byte) error {
 	return nil
 }
 
-// back gives an access its memory, unless an error came before. reach is which elements
-// are touched, which have to be within data if any are.
+// back gives an access its memory, unless z has an error. reach are the elements that are
+// accessed; if touched is true they must be within data.
 func (z *sizer) back(a *access, data []byte, reach span, touched bool) {
 	if z.err == nil && touched {
 		z.err = within(reach, data, a.dtype)

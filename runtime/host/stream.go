@@ -8,13 +8,13 @@ import (
 	"pwc/runtime/device"
 )
 
-// Stream executes what is enqueued at once, on the caller's goroutine. It is
-// used by one goroutine at a time.
+// Stream executes operations immediately, on the caller's goroutine. One goroutine at a time
+// uses it.
 type Stream struct {
 	dev     *Device
 	name    string
 	branch  *device.Branch // of the capture that it takes part in, or of the last one
-	capture *capture       // what that records
+	capture *capture       // of branch
 	closed  bool
 	lane    lane
 	copying copying // the copy that runs
@@ -26,7 +26,7 @@ type Stream struct {
 type capture struct {
 	nodes   []node
 	origins []origin
-	op      origin // of what an op records
+	op      origin // call and program of the op that records now
 	spoiled error  // why it cannot become a graph
 }
 
@@ -58,7 +58,7 @@ func (s *Stream) usable(what string) error {
 	return named(s.dev.captures.Usable(what, s.name, s.active()))
 }
 
-// notCapturing is usable for what a GPU refuses while capturing.
+// notCapturing is usable for calls that a GPU refuses while capturing.
 func (s *Stream) notCapturing(what string) error {
 	if err := s.usable(what); err != nil {
 		return err
@@ -176,9 +176,9 @@ func (s *Stream) Fill(dst device.Buffer, value byte) error {
 	return s.enqueue(node{kind: nodeFill, dst: data, value: value}, dst)
 }
 
-// Call enqueues Go code: it runs in the stream's order, and at every replay if
-// it was captured. This is how an extern op that may be captured computes on
-// the host. f must not use the stream.
+// Call enqueues Go code. It runs in the order of the stream, and at every replay if it was
+// captured. An extern op that may be captured computes in such a call. f must not use the
+// stream, except for Interrupted, Context and Parallel.
 func (s *Stream) Call(f func() error) error {
 	if err := s.usable("call"); err != nil {
 		return err
@@ -189,8 +189,8 @@ func (s *Stream) Call(f func() error) error {
 	return s.enqueue(node{kind: nodeCall, call: f})
 }
 
-// Launch runs a bound program, or records it. While capturing, a program with
-// an extern op that may not be captured is refused whole.
+// Launch runs a bound program, or records it. While capturing, a program with an op that may
+// not be captured is refused before anything is recorded.
 func (s *Stream) Launch(l device.BoundLaunch) error {
 	if err := s.usable("launch"); err != nil {
 		return err
@@ -249,8 +249,8 @@ func (s *Stream) event(what string, e device.Event) (*event, error) {
 	return he, nil
 }
 
-// Record marks this point of the stream, at which everything is done. A captured record
-// of an event that measures time happens at every replay.
+// Record marks this point of the stream. If the event measures time and the record is captured,
+// every replay records it.
 func (s *Stream) Record(e device.Event) error {
 	const what = "record"
 	x, err := s.event(what, e)
@@ -268,7 +268,7 @@ func (s *Stream) Record(e device.Event) error {
 	return s.enqueue(node{kind: nodeEvent, event: x})
 }
 
-// Wait orders later work after e, which work on the host always is.
+// Wait only checks its arguments: the work before a recorded event is always done.
 func (s *Stream) Wait(e device.Event) error {
 	if err := s.notCapturing("wait"); err != nil {
 		return err
@@ -312,8 +312,8 @@ func connect(join bool, from, to *Stream) error {
 	return nil
 }
 
-// Fork makes to part of the capture, if one is under way. Else there is nothing to wait
-// for.
+// Fork makes to part of the capture, if the stream captures. If neither captures, there is nothing
+// to wait for.
 func (s *Stream) Fork(to device.Stream) error {
 	o, err := s.peer("fork", to)
 	if err != nil {
@@ -322,8 +322,8 @@ func (s *Stream) Fork(to device.Stream) error {
 	return connect(false, s, o)
 }
 
-// Join lets what the stream records from now on wait for from, if a capture is under way.
-// Else there is nothing to wait for.
+// Join makes later nodes of the stream wait for from, if both capture. If neither captures, there
+// is nothing to wait for.
 func (s *Stream) Join(from device.Stream) error {
 	o, err := s.peer("join", from)
 	if err != nil {
@@ -333,7 +333,8 @@ func (s *Stream) Join(from device.Stream) error {
 }
 
 // BeginCapture starts recording. Unless the mode is relaxed, the goroutine stays locked to
-// its thread until the end, as for a GPU: that is how the device knows who captures.
+// its thread until the capture ends, as for a GPU: the device identifies the capturing
+// goroutine by its thread.
 func (s *Stream) BeginCapture(mode device.CaptureMode) error {
 	const what = "begin capture"
 	if s.closed || s.dev.shut.Load() {
@@ -357,7 +358,7 @@ func (s *Stream) BeginCapture(mode device.CaptureMode) error {
 	return nil
 }
 
-// EndCapture ends recording and returns what was recorded.
+// EndCapture implements [device.Stream].
 func (s *Stream) EndCapture() (device.Graph, error) {
 	t, err := s.end()
 	if err != nil {
@@ -366,7 +367,7 @@ func (s *Stream) EndCapture() (device.Graph, error) {
 	return t.Instantiate()
 }
 
-// EndTemplate ends recording and keeps what was recorded.
+// EndTemplate implements [device.Stream].
 func (s *Stream) EndTemplate() (device.Template, error) {
 	t, err := s.end()
 	if err != nil {

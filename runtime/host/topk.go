@@ -6,15 +6,15 @@ import (
 	"pwc/program/vec"
 )
 
-// topK is a vec.TopK bound to memory. Elements are held as what compares
-// exactly: float32 for floats, int64 for integers.
+// topK is a vec.TopK bound to memory. Elements are compared as float32 if they are floats,
+// as int64 if they are integers; both conversions are exact.
 type topK struct {
 	n, k              int64
 	in, values, index access
 	float             bool
 }
 
-// candidate is an element with its position.
+// candidate is an element with its index.
 type candidate struct {
 	f  float32
 	i  int64
@@ -61,8 +61,8 @@ func (t *topK) run(k *kernel, part int64, l *lane) {
 	}
 }
 
-// row keeps the best so far in a heap with the worst of them on top, then takes
-// them off from the worst on.
+// row keeps the k best elements in a heap with the worst of them on top. At the end it removes
+// and stores them, the worst first.
 func (t *topK) row(k *kernel, r int64, l *lane) {
 	if t.k == 0 {
 		return
@@ -117,9 +117,9 @@ func (t *topK) row(k *kernel, r int64, l *lane) {
 	}
 }
 
-// beats reports whether x stands before y in the result: larger, NaN the
-// largest, and of equals the lower position. One of the two kinds of value is
-// zero in both.
+// beats reports whether x comes before y in the result: if it is larger, where NaN counts as
+// the largest, or equal and of lower index. Candidates use f or i; the other field is zero in
+// both.
 func (x candidate) beats(y candidate) bool {
 	switch {
 	case x.f > y.f || x.i > y.i || x.f != x.f && y.f == y.f:

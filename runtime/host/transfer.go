@@ -2,8 +2,8 @@ package host
 
 import "pwc/ir/dtype"
 
-// position returns the address of the row's column 0 for a load or a store, and whether
-// the row is there at all: a scalar index may be out of range (C12).
+// position returns the address of the row's column 0 for a load or a store, and false if the
+// row's scalar index is out of range (C12).
 func (fr *frame) position(a *access, store bool) (int64, bool) {
 	base := fr.base[a.id]
 	x := a.index
@@ -17,10 +17,10 @@ func (fr *frame) position(a *access, store bool) (int64, bool) {
 	return base + p*x.stride, true
 }
 
-// takes is has for a store, to which -1 is no position to be flagged: nothing is stored.
+// takes is has for a store, for which -1 means to store nothing, and sets no flag.
 func (x *index) takes(p int64) bool { return p != -1 && x.has(p) }
 
-// has reports whether p is a position, and sets the flag if it is not.
+// has reports whether index p is in range, and sets the fault flag if it is not.
 func (x *index) has(p int64) bool {
 	if p < 0 || p >= x.extent {
 		x.fault.set()
@@ -29,8 +29,8 @@ func (x *index) has(p int64) bool {
 	return true
 }
 
-// move visits the addresses of len(s) columns from the frame's on, as spans of
-// one stride: all with direct, or with indirect if each element has a position.
+// move visits the addresses of len(s) columns from fr.column on, as spans with one stride. It
+// calls direct for each span, or indirect if each element has an index of its own.
 func move[T any](fr *frame, a *access, base int64, s []T, direct func(a *access, s []T, at, stride int64), indirect func(a *access, s []T, idx []int64, at, stride int64)) {
 	var idx []int64
 	if a.index != nil && !a.index.scalar {
@@ -116,7 +116,7 @@ func (a *access) getF(d []float32, at, stride int64) {
 	}
 }
 
-// getI loads a span as int64; a bool is 0 or 1 whatever its byte.
+// getI loads a span as int64. A bool becomes 0 or 1, whatever its byte is.
 func (a *access) getI(d []int64, at, stride int64) {
 	if a.position {
 		for i := range d {
@@ -197,8 +197,7 @@ func (a *access) putI(s []int64, at, stride int64) {
 	}
 }
 
-// gatherF loads elements whose addresses have a position each; zero where there
-// is none.
+// gatherF loads elements with an index each; zero if the index is out of range.
 func (a *access) gatherF(d []float32, idx []int64, at, stride int64) {
 	for i, p := range idx {
 		if a.index.has(p) {
@@ -219,8 +218,8 @@ func (a *access) gatherI(d []int64, idx []int64, at, stride int64) {
 	}
 }
 
-// scatterF stores elements whose addresses have a position each; nothing where
-// there is none.
+// scatterF stores elements with an index each; it stores nothing if the index is out of
+// range.
 func (a *access) scatterF(s []float32, idx []int64, at, stride int64) {
 	for i, p := range idx {
 		if a.index.takes(p) {

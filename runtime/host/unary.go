@@ -8,9 +8,9 @@ import (
 
 var nan32 = float32(math.NaN())
 
-// unaryF computes the float ops of one operand. Each rounds once to float32:
-// the transcendental ones compute in float64, which on a scalar unit costs the
-// same and leaves an error of at most 0.51 ulp of the result.
+// unaryF computes the float ops of one operand. Each rounds once to float32.
+// Transcendental ops compute in float64, which is as fast on a scalar unit, with an
+// error of at most 0.51 ulp of the result.
 func unaryF(op vec.Op, d, a []float32) {
 	a = a[:len(d)]
 	switch op {
@@ -148,13 +148,13 @@ const (
 	expC1    = 0x1.ebfce50fac4f3p-3 / expTable / expTable
 	expC2    = 0x1.62e42ff0c52d6p-1 / expTable
 
-	// expMax keeps the result finite in float64. Every float32 beyond it has an
-	// exponential that is infinite or zero, and so have the functions built on it.
+	// expMax keeps the result finite in float64. For every float32 beyond it, the exponential is
+	// infinite or zero in float32.
 	expMax = 700
 )
 
-// exp2Table[i] is the bits of 2^(i/32) less i<<52/32, so that adding k<<52/32
-// scales by the whole part of k/32. It is never written.
+// exp2Table[i] is the bits of 2^(i/32) less i<<52/32, so that adding k<<52/32 scales by two to the
+// integer part of k/32. It is never written.
 var exp2Table = func() (t [expTable]uint64) {
 	for i := range t {
 		t[i] = math.Float64bits(math.Exp2(float64(i)/expTable)) - uint64(i)<<(52-expBits)
@@ -162,8 +162,8 @@ var exp2Table = func() (t [expTable]uint64) {
 	return t
 }()
 
-// exp returns e to the x to about 33 bits, for |x| <= expMax and NaN. Larger
-// ones go through clampExp.
+// exp returns e to the x, with about 33 correct bits, for |x| <= expMax and NaN. Callers clamp
+// larger x by clampExp.
 func exp(x float64) float64 {
 	z := x * invLn2N
 	kd := z + expShift

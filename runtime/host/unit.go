@@ -7,19 +7,18 @@ import (
 	"pwc/program/vec"
 )
 
-// narrowSums are sums of fewer than microCols columns, with all of them.
+// narrowSums is a buffer for the sums of microCols columns, of which fewer are used.
 type narrowSums = [tileRows * microCols]float32
 
-// unit is the inner loops for one kind of processor. But for the dot products,
-// where some processors fuse a multiplication and addition, all units compute
-// the same bits.
+// unit has the inner loops for one kind of processor. All units compute the same bits, except
+// for dot products: some processors fuse a multiplication and an addition.
 type unit struct {
 	name string
 
-	// Dot products of k elements, k a multiple of eight: adds to c[i*pitch+j] that of row i of A, at
-	// a+i*lda, with row j of B, at b+j*ldb, for rows of A and microCols of B. Strides are in elements.
-	// The rows of B that are ahead elements behind are prefetched, at any address, unless ahead is 0.
-	// Those for narrow B may be nil: then B is converted before.
+	// Dot products of k elements, k a multiple of eight: add the dot product of row i of A, at a+i*lda,
+	// with row j of B, at b+j*ldb, to c[i*pitch+j], for all rows of A and microCols rows of B. Strides are
+	// in elements. The rows of B at b+ahead are prefetched, which need not be valid addresses; ahead 0
+	// means that no rows follow. dotsBF16 and dotsF16 may be nil: then B is converted to float32 before.
 	dotsF32, dotsBF16, dotsF16 func(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, c *float32, pitch int)
 
 	exp, sigmoid, silu    func(d, a []float32)
@@ -42,7 +41,7 @@ func bestUnit() *unit {
 	return all[len(all)-1]
 }
 
-// portable is the unit in Go, for every architecture.
+// portable returns the unit in Go, for every architecture.
 func portable() *unit {
 	return &unit{
 		name: "portable", dotsF32: dotsF32, exp: exps, sigmoid: sigmoids, silu: silus, geluTanh: geluTanhs, tanh: tanhs, add: add, sub: sub, mul: mul, div: div,
@@ -64,7 +63,7 @@ func dotsF32(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int,
 }
 
 // dot returns the dot product of a and b, whose length is a multiple of 8. The
-// conversions forbid fusing, so that every architecture gives the same bits.
+// conversions prevent fused operations, so that every architecture gives the same bits.
 func dot(a, b []float32) float32 {
 	var s0, s1, s2, s3, s4, s5, s6, s7 float32
 	b = b[:len(a)]

@@ -26,8 +26,8 @@ func units() []*unit {
 	return all
 }
 
-// avx512 is avx2 with dot products in registers of twice the size, of the same bits. What is not a
-// product waits for memory.
+// avx512 is avx2 with dot products in registers of twice the size; the bits are the same. The other
+// loops are bound by memory, so they stay those of avx2.
 func avx512() *unit {
 	u := avx2()
 	u.name, u.dotsF32, u.dotsBF16, u.dotsF16 = "avx512", avx512F32, avx512BF16, avx512F16
@@ -68,8 +68,8 @@ func avx512F16(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead in
 	dots512F16(rows, k, a, lda, (*byte)(b), ldb, ahead, c, pitch)
 }
 
-// whole returns how many of n elements the assembly takes; the Go loops take
-// the rest.
+// whole returns how many of n elements the assembly computes; the Go loops compute the
+// rest.
 func whole(n int) int { return n &^ (lanes - 1) }
 
 func avx2Add(d, a, b []float32) {
@@ -246,14 +246,14 @@ func avx2Select(d []float32, c []int64, a, b []float32) {
 	selectF(d[n:], c[n:], a[n:], b[n:])
 }
 
-// philoxRun is how many numbers with indices that follow each other the assembly is
-// worth it for: it makes 32 at once, from the start of a block on.
+// philoxRun is the least number of consecutive indices for which the assembly is used: it
+// makes 32 numbers together, from the start of a Philox block on.
 const philoxRun = 64
 
 func avx2Philox(d []float32, seed, offset, index []int64) {
 	seed, offset, index = seed[:len(d)], offset[:len(d)], index[:len(d)]
 	for len(d) > 0 {
-		n := 1 // numbers of one sequence whose indices follow each other, unsigned
+		n := 1 // numbers of one sequence with consecutive indices, as unsigned integers
 		for n < len(d) && seed[n] == seed[0] && offset[n] == offset[0] && index[n] == index[n-1]+1 && index[n] != 0 {
 			n++
 		}
@@ -270,7 +270,7 @@ func avx2Philox(d []float32, seed, offset, index []int64) {
 	}
 }
 
-// philoxTable returns the table of philox32 for numbers from a block on.
+// philoxTable returns the table for philox32, for numbers from the start of a block on.
 func philoxTable(seed, offset int64, block uint64) (t [26]uint64) {
 	k0, k1 := uint32(seed), uint32(uint64(seed)>>32)
 	for i := range philox.Rounds {

@@ -8,7 +8,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// KeyOf returns what a record of a call is filed under. The call is given as to
+// KeyOf returns the key of a call's record. args and attrs are those of
 // [Matmul.ScratchBytes].
 func (l *Library) KeyOf(args []device.Tensor, attrs []program.Attr) (Key, error) {
 	p, err := parse(args, attrs)
@@ -18,8 +18,8 @@ func (l *Library) KeyOf(args []device.Tensor, attrs []program.Attr) (Key, error)
 	return l.key(&p), nil
 }
 
-// Candidates returns up to most algorithms that may compute a call, in the order of
-// the library's heuristic; none if it has none.
+// Candidates returns up to most algorithms that can compute a call, in the order of
+// the library's heuristic. The list may be empty.
 func (l *Library) Candidates(args []device.Tensor, attrs []program.Attr, most int) ([]Choice, error) {
 	p, err := parse(args, attrs)
 	if err != nil {
@@ -28,7 +28,7 @@ func (l *Library) Candidates(args []device.Tensor, attrs []program.Attr, most in
 	return l.ask(p, most)
 }
 
-// ask is Candidates of a product.
+// ask is Candidates for a GEMM.
 func (l *Library) ask(p problem, most int) (out []Choice, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -46,9 +46,9 @@ func (l *Library) ask(p problem, most int) (out []Choice, err error) {
 	return out, errors.Join(err, scratch.close(l.api))
 }
 
-// Choose makes a choice for a call, and all that a record of it would be for, in place of
-// what is recorded or the heuristic would say. Calls that were bound before keep theirs.
-// It is for those who measure, and to use at once what was measured.
+// Choose makes a choice for a call and for all calls with the same [Key]. It overrides
+// records and the heuristic. Calls that were bound before keep their plans. Tuning uses it to
+// measure algorithms, and to use the fastest one without a restart.
 func (l *Library) Choose(args []device.Tensor, attrs []program.Attr, c Choice) error {
 	p, err := parse(args, attrs)
 	if err != nil {
@@ -62,7 +62,7 @@ func (l *Library) Choose(args []device.Tensor, attrs []program.Attr, c Choice) e
 	} else if err := l.dev.Do(func() error { return l.take(chosen, &c) }); err != nil {
 		return errors.Join(err, chosen.close(l.api))
 	}
-	// Calls whose operands start elsewhere are of the same product, and are planned anew.
+	// Calls with other offsets of operands may have the same key, and are planned anew.
 	product := p.String()
 	for _, plans := range []map[problem]*plan{l.plans, l.chosen} {
 		for k, old := range plans {
@@ -77,7 +77,7 @@ func (l *Library) Choose(args []device.Tensor, attrs []program.Attr, c Choice) e
 	return nil
 }
 
-// take makes the descriptors of a plan whose algorithm is given.
+// take makes the descriptors of a plan with the algorithm of c.
 func (l *Library) take(p *plan, c *Choice) error {
 	if err := p.describe(l.api); err != nil {
 		return err

@@ -13,28 +13,28 @@ import (
 	"pwc/runtime/device"
 )
 
-// Options say where the library is and what is known of its algorithms.
+// Options give the place of the library and records of its algorithms.
 type Options struct {
 	// Path is the library's file; empty: the versions of Names, newest first, by the
 	// loader's own rules, then in Dirs.
 	Path string
 
-	// Dirs are looked in after the loader's own rules; nil: below $CUDA_HOME and
+	// Dirs are searched after the loader's own rules; nil: below $CUDA_HOME and
 	// $CUDA_PATH, in /usr/local/cuda, /opt/cuda and the distribution's own folders.
 	Dirs []string
 
-	// Records are what tuning found; nil: nothing.
+	// Records are the results of tuning; nil: no results.
 	Records Records
 
-	// Workspace is the memory of each stream that algorithms may use beside their
-	// operands, bytes; 0: DefaultWorkspace.
+	// Workspace is the workspace of each stream for algorithms, in bytes; 0:
+	// DefaultWorkspace.
 	Workspace int64
 
-	// API takes the place of libcublasLt, for tests: see package internal/cuda/ltfake.
+	// API replaces libcublasLt in tests: see package internal/cuda/ltfake.
 	API lt.API
 }
 
-// DefaultWorkspace is what NVIDIA recommends for a GPU of the Hopper generation
+// DefaultWorkspace is the size that NVIDIA recommends for GPUs of the Hopper generation
 // (cuBLAS, "cublasSetWorkspace"), 32 MiB.
 const DefaultWorkspace = 32 << 20
 
@@ -56,7 +56,7 @@ const (
 	advice      = "it comes with the CUDA toolkit; NVIDIA has it as libcublas, pip as nvidia-cublas"
 )
 
-// try opens the places one by one until ready takes what it opened.
+// try opens the library at each place in turn, until ready returns no error.
 func (o Options) try(ready func(*lt.Library) error) (*lt.Library, error) {
 	missing := &NotFoundError{Library: libraryName, Advice: advice}
 	for _, p := range (dl.Toolkit{Path: o.Path, Names: Names(), Dirs: o.Dirs}).Paths() {
@@ -81,8 +81,8 @@ func (o Options) try(ready func(*lt.Library) error) (*lt.Library, error) {
 	return nil, fmt.Errorf("cublaslt: %w", missing)
 }
 
-// Find says which library Open would open, and its version as the library tells
-// it (130100 for 13.1), without a GPU. If there is none the error is a
+// Find returns the path of the first library that can be opened, and the version that the
+// library reports (130100 for 13.1). It needs no GPU. If there is no library the error is a
 // *NotFoundError.
 func Find(o Options) (path string, version int, err error) {
 	l, err := o.try(func(*lt.Library) error { return nil })
@@ -104,13 +104,13 @@ type Library struct {
 
 	mu     sync.Mutex
 	plans  map[problem]*plan
-	chosen map[problem]*plan // by a record or [Library.Choose], from whatever rows the library serves else
-	made   map[string]Choice // by [Library.Choose], under what a record would be filed
-	old    []*plan           // that Choose replaced; calls may hold them
+	chosen map[problem]*plan // plans by a record or [Library.Choose], for every value of problem.from
+	made   map[string]Choice // choices of [Library.Choose], by Key.Product
+	old    []*plan           // plans that Choose replaced; calls may hold them
 	stats  Stats
 }
 
-// Stats count what became of the products that were planned, each once.
+// Stats count the GEMMs that were planned, each once, by the result.
 type Stats struct {
 	Tuned    int64 // a record named the algorithm
 	Own      int64 // a record says that the program's own kernels are faster
@@ -119,9 +119,9 @@ type Stats struct {
 	Declined int64 // the library has no algorithm
 }
 
-// Open opens the library and gives the device its routines; they are there until
-// the device is closed. A version that the driver cannot run is passed over for an
-// older one. If there is none the error is a *NotFoundError.
+// Open opens the library and adds its routine to the device, until the device is closed.
+// If the driver cannot run a version, Open tries older ones. If there is no version that
+// runs, the error is a *NotFoundError.
 func Open(dev *cuda.Device, o Options) (*Library, error) {
 	out := newLibrary(dev, o)
 	if o.API != nil {
@@ -145,7 +145,7 @@ func newLibrary(dev *cuda.Device, o Options) *Library {
 	return &Library{dev: dev, records: o.Records, workspace: o.Workspace, plans: map[problem]*plan{}, chosen: map[problem]*plan{}, made: map[string]Choice{}}
 }
 
-// start makes the library's handle on the device.
+// start makes the handle of cuBLASLt on the device.
 func (l *Library) start(a lt.API) error {
 	l.api = a
 	return l.dev.Do(func() (err error) {
@@ -159,7 +159,7 @@ func (l *Library) join() error {
 	return l.dev.AddLibrary(device.OpSet{MatmulName: &Matmul{l}}, l.workspace, l.close)
 }
 
-// close gives back what the library holds; the context is current.
+// close destroys plans and the handle; the context is current.
 func (l *Library) close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -176,10 +176,10 @@ func (l *Library) close() error {
 // Path returns what was opened; a bare name was found by the loader's own rules.
 func (l *Library) Path() string { return l.path }
 
-// Version returns the library's version as it tells it, 130100 for 13.1.
+// Version returns the version that the library reports, 130100 for 13.1.
 func (l *Library) Version() int { return l.api.Version() }
 
-// UseRecords has products that are planned from here on follow records; nil: none.
+// UseRecords replaces the records for calls that are planned from now on; nil: no records.
 func (l *Library) UseRecords(r Records) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

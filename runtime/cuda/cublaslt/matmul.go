@@ -14,8 +14,8 @@ import (
 // MatmulName is the routine's name in programs.
 const MatmulName = "cublaslt.matmul"
 
-// ErrCold is a call that is to be captured and never ran: the library loads code
-// when an algorithm runs for the first time, which must not happen in a capture.
+// ErrCold is the error of a captured call whose algorithm never ran: the library loads code
+// at the first run of an algorithm, which must not happen in a capture.
 var ErrCold = errors.New("cublaslt: captured before it ran once")
 
 // Matmul is the routine. Its operands are x, w and y.
@@ -27,7 +27,7 @@ var (
 	_ device.Initializer = (*Matmul)(nil)
 )
 
-// call is what a device.OpCall keeps: a plan with the addresses of its operands.
+// call is the State of a device.OpCall: a plan with the addresses of its operands.
 type call struct {
 	plan *plan
 	api  lt.API
@@ -40,9 +40,9 @@ func (m *Matmul) Signature() device.Signature {
 	return device.Signature{Name: MatmulName, Mut: []bool{false, false, true}, Capture: true, Version: fmt.Sprint(m.lib.Version())}
 }
 
-// ScratchBytes plans a product. It asks for nothing: algorithms work in the
-// stream's workspace. The error is device.ErrDeclined where the library should not
-// compute it.
+// ScratchBytes plans a GEMM. It returns 0 bytes, since algorithms use the stream's
+// workspace. The error matches device.ErrDeclined if the library should not compute
+// the GEMM.
 func (m *Matmul) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, error) {
 	p, err := parse(args, attrs)
 	if err != nil {
@@ -52,16 +52,16 @@ func (m *Matmul) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64
 	return 0, err
 }
 
-// typical is a product that every version of the library computes.
+// typical is a GEMM that every version of the library computes.
 var typical = problem{rows: 256, cols: 4096, depth: 4096, batch: 1, in: dtype.BF16, out: dtype.BF16,
 	x: matrix{pitch: 4096}, w: matrix{pitch: 4096}, y: matrix{pitch: 4096}}
 
-// Initialize asks the library's heuristic once. The first answer of CUDA 13's takes 0.1 s on an
-// H200's machine, whatever the product, and others 0.3 ms.
+// Initialize asks the library's heuristic once. With CUDA 13, on a machine with an H200, the first
+// answer takes 0.1 s for any GEMM, and later answers 0.3 ms.
 func (m *Matmul) Initialize() { _, _ = m.lib.ask(typical, 1) }
 
-// Tuned reports whether the algorithm of a call was measured, here or by who made
-// the records.
+// Tuned reports whether the algorithm of a call was measured: it comes from a record or from
+// [Library.Choose].
 func (m *Matmul) Tuned(args []device.Tensor, attrs []program.Attr) bool {
 	p, err := parse(args, attrs)
 	if err != nil {
@@ -71,7 +71,7 @@ func (m *Matmul) Tuned(args []device.Tensor, attrs []program.Attr) bool {
 	return err == nil && plan.tuned
 }
 
-// Launch enqueues a product. From the second time on it allocates nothing.
+// Launch enqueues a GEMM. From the second launch of a call on it allocates nothing.
 func (m *Matmul) Launch(c *device.OpCall) error {
 	k, s, err := m.call(c)
 	if err != nil {
@@ -83,7 +83,7 @@ func (m *Matmul) Launch(c *device.OpCall) error {
 	return s.CallLibrary(k.plan.nodes, k.run)
 }
 
-// Warm runs a product's algorithm, unless it ran before, and learns what its call
+// Warm runs the algorithm of a call, unless it ran before, and records which nodes the call
 // becomes in a graph.
 func (m *Matmul) Warm(c *device.OpCall) error {
 	k, s, err := m.call(c)
@@ -108,7 +108,7 @@ func (m *Matmul) Warm(c *device.OpCall) error {
 	return nil
 }
 
-// call returns what a call keeps, made the first time, and its stream.
+// call returns the state of a call, which it makes the first time, and the call's stream.
 func (m *Matmul) call(c *device.OpCall) (*call, *cuda.Stream, error) {
 	s := c.Stream.(*cuda.Stream)
 	k, ok := c.State.(*call)
@@ -163,7 +163,7 @@ func (m *Matmul) newCall(c *device.OpCall) (*call, error) {
 	return k, nil
 }
 
-// address returns where an operand's matrix starts.
+// address returns the address of an operand's first matrix.
 func (m *Matmul) address(t device.Tensor, at matrix, align int) (uintptr, error) {
 	p, err := m.lib.dev.Pointer(t.Buffer)
 	if err != nil {

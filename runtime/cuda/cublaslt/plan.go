@@ -12,22 +12,22 @@ import (
 	"pwc/runtime/device"
 )
 
-// plan is a product with its descriptors and its algorithm.
+// plan is a GEMM with its descriptors and its algorithm.
 type plan struct {
 	problem
 	desc      lt.Desc
 	operands  lt.Operands
 	algo      lt.Algorithm
 	workspace int64 // bytes
-	tuned     bool  // measured, not the heuristic's
-	declined  error // why the library does not compute it; the rest is empty then
+	tuned     bool  // the algorithm was measured; false: it is the heuristic's
+	declined  error // why the library does not compute the GEMM; then the other fields are empty
 
 	warming sync.Mutex
 	warm    atomic.Bool // it ran once; nodes is known
 	nodes   cuda.LibraryNodes
 }
 
-// plan returns the plan of a product, made the first time.
+// plan returns the plan of a GEMM, which it makes the first time.
 func (l *Library) plan(p problem) (*plan, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -60,8 +60,8 @@ func (l *Library) plan(p problem) (*plan, error) {
 // errOwn declines a call by a record.
 var errOwn = fmt.Errorf("%w: measured, the program's own kernels are faster", device.ErrDeclined)
 
-// choose makes the descriptors and picks the algorithm. recorded tells that there is a
-// record of the product.
+// choose makes the descriptors and picks the algorithm. recorded reports whether there is a
+// record of the GEMM.
 func (l *Library) choose(p *plan) (recorded bool, err error) {
 	choice, recorded := l.made[p.String()]
 	if !recorded && l.records != nil {
@@ -100,8 +100,8 @@ func (l *Library) choose(p *plan) (recorded bool, err error) {
 	return recorded, nil
 }
 
-// usable returns the workspace that a recorded algorithm takes, or an error if it
-// may not serve.
+// usable returns the workspace of an algorithm in bytes, or an error if the algorithm cannot
+// be used.
 func (l *Library) usable(p *plan, a *lt.Algorithm) (int64, error) {
 	workspace, err := l.api.Check(l.handle, p.desc, p.operands, a)
 	if err != nil {
@@ -123,8 +123,7 @@ func (l *Library) ordered(a *lt.Algorithm) (bool, error) {
 	return err == nil && (scheme == lt.ReductionNone || scheme == lt.ReductionComputeType), err
 }
 
-// candidates returns the algorithms that may serve, the one that the heuristic
-// puts first first.
+// candidates returns the algorithms that can be used, in the order of the heuristic.
 func (l *Library) candidates(p *plan, most int) ([]lt.HeuristicResult, error) {
 	pref, err := l.api.NewPreference(l.workspace, p.align(p.w, p.in), p.align(p.x, p.in), p.align(p.y, p.out))
 	if err != nil {
@@ -155,12 +154,12 @@ func (l *Library) candidates(p *plan, most int) ([]lt.HeuristicResult, error) {
 	return out, nil
 }
 
-// factors are a product's: y = factors[0]·x·w + factors[1]·y. They are never
+// factors are alpha and beta: y = factors[0]·x·w + factors[1]·y. They are never
 // written.
 var factors = [2]float32{1, 0}
 
-// describe makes the descriptors. The library's matrices are column-major: a row
-// of ours is a column of its, so y is Dᵀ = (A·B)ᵀ with w as A and x as B.
+// describe makes the descriptors. The library's matrices are column-major: a row here is a
+// column there, so y is Dᵀ = (A·B)ᵀ with w as A and x as B.
 func (p *plan) describe(a lt.API) error {
 	transW, transX, compute := int32(lt.OpT), int32(lt.OpN), int32(lt.Compute32F)
 	wCols, wRows, xCols, xRows := p.cols, p.depth, p.rows, p.depth
@@ -197,7 +196,7 @@ func dataType(dt dtype.DType) int32 {
 	return lt.TypeF32
 }
 
-// close gives the descriptors back.
+// close destroys the descriptors.
 func (p *plan) close(a lt.API) error {
 	var errs []error
 	for _, y := range []*lt.Layout{&p.operands.A, &p.operands.B, &p.operands.D} {

@@ -14,19 +14,20 @@ import (
 // Attributes of routine "cublaslt.matmul".
 const (
 	AttrSize     = "size"       // AttrDims: rows m, columns n, depth k, number of matrices b
-	AttrX        = "x"          // AttrDims: where x starts, the step from row to row, from matrix to matrix; elements. With AttrXByDepth the step is from one k to the next
-	AttrW        = "w"          // the same of w, with AttrByDepth
-	AttrY        = "y"          // the same of y
-	AttrFrom     = "from"       // AttrDim: rows from which the library should serve where nothing was measured; without it any
+	AttrX        = "x"          // AttrDims, in elements: offset of x, stride of rows (AttrXByDepth: of k), stride of matrices
+	AttrW        = "w"          // the same for w, with AttrByDepth
+	AttrY        = "y"          // the same for y
+	AttrFrom     = "from"       // AttrDim: least number of rows for the library without a record; default 0
 	AttrByDepth  = "by_depth"   // AttrBool: w is [k, n]
 	AttrXByDepth = "x_by_depth" // AttrBool: x is [k, m]
 	AttrTF32     = "tf32"       // AttrBool: operands of f32 may be rounded to TF32
 )
 
-// matrix is where matrices lie in a tensor, in elements.
+// matrix has the offset of matrices in a tensor, and the strides of rows (pitch) and of
+// matrices, in elements.
 type matrix struct{ offset, pitch, stride int64 }
 
-// problem is a product. Equal problems are planned alike.
+// problem is a GEMM. Equal problems have one plan.
 type problem struct {
 	rows, cols, depth, batch int64
 	in, out                  dtype.DType
@@ -34,22 +35,21 @@ type problem struct {
 	byDepth                  bool  // w is [k, n] and not [n, k]
 	xByDepth                 bool  // x is [k, m] and not [m, k]
 	tf32                     bool  // of operands of f32
-	from                     int64 // rows from which the library serves without a record
+	from                     int64 // least number of rows for the library without a record
 }
 
-// anyFrom is the product of calls that differ in the rows alone from which the library
-// serves.
+// anyFrom returns the problem with from 0, which is equal for problems that differ only in
+// from.
 func (p problem) anyFrom() problem {
 	p.from = 0
 	return p
 }
 
-// baseAlign is what memory of operands is aligned to, bytes: what the compiler
-// asks for.
+// baseAlign is the alignment of operands in bytes, which the compiler requires.
 const baseAlign = 64
 
-// parse reads a call's operands and attributes, and checks that the matrices lie
-// in the operands.
+// parse reads a call's operands and attributes, and checks that the matrices are
+// within the operands.
 func parse(args []device.Tensor, attrs []program.Attr) (problem, error) {
 	var p problem
 	if len(args) != 3 {
@@ -107,7 +107,7 @@ func parse(args []device.Tensor, attrs []program.Attr) (problem, error) {
 	return p, nil
 }
 
-// elements is how many elements a tensor has, at most what an int64 holds.
+// elements returns the number of elements of a tensor; 0 if it does not fit in an int64.
 func elements(shape []int64) int64 {
 	n := int64(1)
 	for _, e := range shape {
@@ -120,8 +120,8 @@ func elements(shape []int64) int64 {
 	return n
 }
 
-// within reports whether so many steps of each length fit in have elements. Numbers
-// come from programs, so nothing is multiplied that might not fit.
+// within reports whether steps, pairs of a count and a length, fit in have elements. The
+// numbers come from programs, so the order of operations avoids overflow.
 func within(have int64, steps [][2]int64) bool {
 	for _, s := range steps {
 		if s[0] > 0 && s[1] > have/s[0] {
@@ -151,13 +151,13 @@ func dims(attrs []program.Attr, name string, n int) ([]int64, error) {
 	return nil, fmt.Errorf("no attribute %s of %d numbers", name, n)
 }
 
-// computes reports whether the dtypes are a product's.
+// computes reports whether the routine takes the dtypes.
 func (p *problem) computes() bool {
 	return (p.in == dtype.BF16 || p.in == dtype.F16 || p.in == dtype.F32) && (p.out == p.in || p.out == dtype.F32)
 }
 
-// align is what a matrix is known to be aligned to, bytes, with its rows: of the
-// tensor's memory, the offset and the pitch.
+// align returns the known alignment in bytes of all rows of the matrices: that of the
+// tensor's memory, the offset and the strides.
 func (p *problem) align(m matrix, dt dtype.DType) int {
 	n := int64(baseAlign)
 	size := int64(dt.Bits() / 8)
@@ -169,7 +169,7 @@ func (p *problem) align(m matrix, dt dtype.DType) int {
 	return int(n)
 }
 
-// String is the problem as a record's key has it.
+// String returns the problem as Key.Product.
 func (p *problem) String() string {
 	w, x, tf32 := "by row", "", ""
 	if p.byDepth {

@@ -7,16 +7,16 @@ import (
 	"fmt"
 )
 
-// Key names what a choice was made for.
+// Key identifies the calls that a choice is for.
 type Key struct {
 	GPU     string // the device's name, "NVIDIA H200"
-	Version int    // of the library, 130100 for 13.1: what an algorithm's bytes mean
+	Version int    // of the library, 130100 for 13.1: the meaning of an algorithm's bytes depends on it
 	Product string // sizes, dtypes, strides and alignment
 }
 
-// Choice is what tuning found for a product.
+// Choice is the result of tuning for a GEMM.
 type Choice struct {
-	// Own says that the program's own kernels are faster: the library is not called.
+	// Own is true if the program's own kernels are faster: the library is not called.
 	Own bool
 
 	// Algorithm is cublasLtMatmulAlgo_t, valid for the version of the key.
@@ -24,7 +24,7 @@ type Choice struct {
 }
 
 // Records are choices that were made before. Lookup may be called from any
-// goroutine and does not change what is recorded.
+// goroutine and does not change the records.
 type Records interface {
 	Lookup(Key) (Choice, bool)
 }

@@ -1,5 +1,5 @@
 // Package dl opens the shared libraries that come with NVIDIA's driver and
-// toolkit, at run time and without cgo, and says where it looked.
+// toolkit, at run time and without cgo. Its errors list the places where it looked.
 package dl
 
 import (
@@ -13,12 +13,12 @@ import (
 // Attempt is one place where a library was looked for.
 type Attempt struct {
 	Path   string
-	Reason string // the loader's words
+	Reason string // the loader's error text
 }
 
 // NotFoundError says that a library could not be opened from any of the places.
 type NotFoundError struct {
-	Library  string // for people: "the CUDA driver (libcuda.so.1)"
+	Library  string // for messages: "the CUDA driver (libcuda.so.1)"
 	Attempts []Attempt
 	Advice   string
 }
@@ -26,8 +26,8 @@ type NotFoundError struct {
 // missing is the loader's reason for a file that is not there.
 const missing = "No such file or directory"
 
-// Error lists every place: names that the loader found nowhere, the folders that
-// have none of them, and one by one, with the loader's reason, what else was tried.
+// Error lists every place: names that the loader did not find, folders without these
+// names, and all other attempts with the loader's reason.
 func (e *NotFoundError) Error() string {
 	var names, dirs, others []string
 	for _, a := range e.Attempts {
@@ -61,7 +61,7 @@ func (e *NotFoundError) Error() string {
 	return b.String()
 }
 
-// SymbolError says that a library lacks a function that this program needs.
+// SymbolError is the error of a library that lacks a function that this program needs.
 type SymbolError struct {
 	Library string // the path that was opened
 	Symbol  string
@@ -83,6 +83,6 @@ type Library struct {
 // value is ready, for any number of goroutines.
 type Caller struct{ pool sync.Pool }
 
-// hotArgs is how many arguments a Caller passes; a function that takes fewer
-// does not look at the others.
+// hotArgs is the number of arguments that a Caller passes; a function with fewer parameters
+// ignores the others.
 const hotArgs = 4

@@ -37,9 +37,9 @@ func (l *Library) Symbol(name string) (uintptr, error) {
 	return p, nil
 }
 
-// Call calls a function of a library on the calling thread. What an argument
-// converted from a pointer points to stays where it is during the call, as with
-// syscall.Syscall; what that points to does so if it is on the heap.
+// Call calls a function of a library on the calling thread. As with syscall.Syscall, the
+// memory of a pointer that is converted in the argument list does not move during the
+// call. Memory that this memory points to must be on the heap.
 //
 //go:uintptrescapes
 func Call(fn uintptr, args ...uintptr) uintptr {
@@ -47,15 +47,14 @@ func Call(fn uintptr, args ...uintptr) uintptr {
 	return r
 }
 
-// CallWith is Call with arguments that lie in memory of the caller's. It allocates
-// nothing. What arguments point to must be on the heap and reachable otherwise.
+// CallWith is Call with a slice of arguments of the caller. It allocates nothing. The
+// memory that arguments point to must be on the heap, and other pointers must keep it alive.
 func CallWith(fn uintptr, args []uintptr) uintptr {
 	r, _, _ := purego.SyscallN(fn, args...)
 	return r
 }
 
-// Call is the function Call without an allocation: what SyscallN takes its
-// arguments from is used again.
+// Call is the function Call without an allocation: it reuses the slice of arguments.
 //
 //go:uintptrescapes
 func (c *Caller) Call(fn, a1, a2, a3, a4 uintptr) uintptr {

@@ -9,10 +9,10 @@ import (
 	"unsafe"
 )
 
-// lastSignal is the last of the signals that are not for a program's own use.
+// lastSignal is the last standard signal; real-time signals follow.
 const lastSignal = 31
 
-// onStack is SA_ONSTACK: the handler runs on a stack of its own.
+// onStack is SA_ONSTACK: the handler runs on an alternate signal stack.
 const onStack = 0x08000000
 
 // action is the kernel's struct sigaction.
@@ -20,27 +20,25 @@ type action struct {
 	handler, flags, restorer, mask uint64
 }
 
-// handles reports whether there is a handler: the first two addresses mean the
-// default and to ignore the signal.
+// handles reports whether there is a handler: the addresses 0 and 1 are SIG_DFL and SIG_IGN.
 func (a action) handles() bool { return a.handler > 1 }
 
-// fit reports whether a Go program survives the handler: it runs on the stack of
-// whatever goroutine the signal meets unless it has one of its own, and the Go
-// runtime then ends the process (os/signal, "Non-Go programs").
+// fit reports whether the handler uses the alternate signal stack. Otherwise it runs on the
+// stack of the goroutine that the signal interrupts, and the Go runtime ends the process
+// (os/signal, "Go programs that use cgo or SWIG").
 func (a action) fit() bool { return a.flags&onStack != 0 }
 
 func sigaction(sig int, to, was *action) {
 	syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(to)), uintptr(unsafe.Pointer(was)), unsafe.Sizeof(was.mask), 0, 0)
 }
 
-// watchEvery is how long a library's own handler stays at most.
+// watchEvery is the time between two checks of the handlers.
 const watchEvery = time.Millisecond
 
-// Signals keeps the process's handlers of signals while functions of a library run
-// that replace them. A handler that has no stack of its own gives way to the one
-// that was there before, within a millisecond and when the call has ended; handlers
-// that a Go program sets meanwhile stay. The zero value is ready, for any number of
-// goroutines.
+// Signals restores the process's signal handlers while functions of a library run that
+// replace them. A handler without SA_ONSTACK is replaced by the handler before it, within a
+// millisecond and at the end of the call; handlers that a Go program sets meanwhile stay.
+// The zero value is ready, for any number of goroutines.
 type Signals struct {
 	mu    sync.Mutex
 	calls int
@@ -95,7 +93,7 @@ func (s *Signals) watch(stop, done chan struct{}) {
 	}
 }
 
-// putBack replaces handlers that a Go program does not survive.
+// putBack replaces handlers that are not fit by the kept ones.
 func (s *Signals) putBack() {
 	for sig := 1; sig <= lastSignal; sig++ {
 		if !s.kept[sig].handles() {

@@ -2,7 +2,7 @@
 
 package dl
 
-// Signals has nothing to keep where no library is opened.
+// Signals does nothing, since no library is opened here.
 type Signals struct{}
 
 // Enter does nothing.

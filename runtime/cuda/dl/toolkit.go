@@ -6,14 +6,14 @@ import (
 	"runtime"
 )
 
-// Toolkit says where a library of the CUDA toolkit is looked for.
+// Toolkit lists the places where a library of the CUDA toolkit is looked for.
 type Toolkit struct {
 	Path  string   // tried alone, unless empty
 	Names []string // file names, the best first: by the loader's own rules, then in Dirs
-	Dirs  []string // nil: where toolkits put their libraries
+	Dirs  []string // nil: the folders where toolkits put their libraries
 }
 
-// Paths returns what Open tries, in order.
+// Paths returns the arguments for Open, in order.
 func (t Toolkit) Paths() []string {
 	if t.Path != "" {
 		return []string{t.Path}

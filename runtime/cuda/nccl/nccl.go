@@ -15,7 +15,7 @@ type Options struct {
 	// Path is the library's file; empty: Names by the loader's own rules, then in Dirs.
 	Path string
 
-	// Dirs are looked in after the loader's own rules; nil: below $CUDA_HOME and
+	// Dirs are searched after the loader's own rules; nil: below $CUDA_HOME and
 	// $CUDA_PATH, in /usr/local/cuda, /opt/cuda and the distribution's own folders.
 	Dirs []string
 }
@@ -23,8 +23,8 @@ type Options struct {
 // Names returns the file names that are known to work.
 func Names() []string { return []string{"libnccl.so.2"} }
 
-// MinVersion is the earliest version that is used, 2.23: the first that takes the id of a
-// communicator by its address (ncclCommInitRankScalable).
+// MinVersion is the earliest version that is used, 2.23: the first with
+// ncclCommInitRankScalable, which takes the id of a communicator by its address.
 const MinVersion = 22300
 
 // FormatVersion returns a version as people write it: 22809 is "2.28.9".
@@ -41,7 +41,7 @@ type ID [128]byte
 // Comm is a rank of a communicator (ncclComm_t).
 type Comm uintptr
 
-// Op is what a call computes.
+// Op is the operation of a call.
 type Op uint8
 
 const (
@@ -56,8 +56,8 @@ func (o Op) String() string {
 	return [...]string{"AllReduce", "AllGather", "ReduceScatter", "Broadcast"}[o]
 }
 
-// Call is a call of a collective, which the stream has done when its earlier work and the calls of
-// all other ranks are done.
+// Call is a call of a collective. It completes after the earlier work of its stream, and not before
+// all other ranks have made the call.
 type Call struct {
 	Op       Op
 	Comm     Comm
@@ -68,9 +68,9 @@ type Call struct {
 	Stream   uintptr     // CUstream
 }
 
-// API is NCCL as collectives use it; a test may give another one. The context of the rank's device
-// is current. Init waits for all ranks of the communicator, and Enqueue may wait for them the first
-// time, so each rank has a thread of its own.
+// API is the part of NCCL that collectives use; tests replace it. The context of the rank's device
+// is current in all calls. Init waits for all ranks of the communicator, and the first Enqueue may wait
+// for them, so each rank needs a thread of its own.
 type API interface {
 	// Version returns the library's version, 22809 for 2.28.9.
 	Version() int
@@ -84,12 +84,12 @@ type API interface {
 	// Enqueue enqueues a call, or makes it part of what the stream captures.
 	Enqueue(c Call) error
 
-	// AsyncError returns what went wrong in calls that were enqueued, nil if nothing did. It may be
+	// AsyncError returns the error of calls that were enqueued; nil if there is none. It may be
 	// called from any thread.
 	AsyncError(c Comm) error
 
-	// Abort ends the kernels of a communicator, whatever they wait for, and destroys it once no graph
-	// has calls of it. It may be called from any thread.
+	// Abort ends the kernels of a communicator, also those that wait for other ranks, and destroys it
+	// once no graph has calls of it. It may be called from any thread.
 	Abort(c Comm) error
 
 	// Destroy destroys a communicator whose calls are done, once no graph has calls of it.

@@ -26,7 +26,7 @@ type Remote uint32
 
 const (
 	RemoteGPU     Remote = 0
-	RemoteCPU     Remote = 1 // of an IBM POWER processor
+	RemoteCPU     Remote = 1 // an IBM POWER processor
 	RemoteSwitch  Remote = 2 // NVSwitch, which reaches all GPUs that have links to it
 	RemoteUnknown Remote = 255
 )

@@ -11,24 +11,23 @@ import (
 	"sync/atomic"
 )
 
-// Compiler is the library with the options that never change, as code
-// generators take it.
+// Compiler is the library with fixed options, as code generators use it.
 type Compiler struct {
 	l     *Library
 	flags []string
 	slots slots
 }
 
-// From CUDA 12.4 on the library can leave out the textures, and the part of the CUDA runtime,
-// that it declares ahead of each source (its release notes, "-minimal"). Kernels of pieces and
-// of ops have neither, and the front end, which runs for one source at a time, spends two fifths
-// of its time on them.
+// From CUDA 12.4 on the library can omit the declarations of textures and of parts of the CUDA
+// runtime that it puts before each source (release notes, "-minimal"). Kernels of pieces and of
+// ops use neither, and the front end, which compiles one source after the other, spends two
+// fifths of its time on them.
 const minimalMajor, minimalMinor = 12, 4
 
 // Compiler returns a compiler that passes flags to every compilation, of sources without
-// textures and without calls of the CUDA runtime. As many run at a time as there are
-// processors: with more, the longest, which everything waits for in the end, would get less
-// of a processor.
+// textures and without calls of the CUDA runtime. At most GOMAXPROCS compilations run
+// concurrently: with more, the longest ones, which set the critical path, would share their
+// processors.
 func (l *Library) Compiler(flags ...string) *Compiler {
 	if l.atLeast(minimalMajor, minimalMinor) {
 		flags = append([]string{"--minimal"}, flags...)
@@ -36,13 +35,13 @@ func (l *Library) Compiler(flags ...string) *Compiler {
 	return &Compiler{l: l, flags: flags, slots: slots{free: runtime.GOMAXPROCS(0)}}
 }
 
-// Version names the compiler, as records of how code was made have it:
-// "nvrtc 11.8".
+// Version returns the name and version of the compiler, for provenance: "nvrtc 11.8".
 func (c *Compiler) Version() string { return fmt.Sprintf("nvrtc %d.%d", c.l.major, c.l.minor) }
 
-// Compile compiles a source of that name for an architecture such as "sm_90": to a
-// cubin, and the PTX that it was made of, which drivers compile for later GPUs; or for
-// one such as "compute_90" to the PTX alone. A compilation that has begun is not cancelled.
+// Compile compiles a source, whose name appears in messages. For an architecture such as
+// "sm_90" it returns a cubin and the PTX that the cubin was made from, which drivers compile
+// for later GPUs; for one such as "compute_90" only the PTX. A compilation that has begun is
+// not cancelled.
 func (c *Compiler) Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error) {
 	if err := c.slots.take(ctx, len(source)); err != nil {
 		return nil, nil, err
@@ -55,15 +54,16 @@ func (c *Compiler) Compile(ctx context.Context, source, name, arch string) (cubi
 	return code.Cubin, code.PTX, err
 }
 
-// Code for an architecture alone is made from sm_90a on, by CUDA 12.0 (its release notes,
-// "sm_90a"). What kernels for it are written in is PTX 8.1, of CUDA 12.1 (PTX ISA, "st.async").
+// Arch-specific code exists from sm_90a on, since CUDA 12.0 (release notes, "sm_90a"). The
+// kernels for it need PTX 8.1, of CUDA 12.1 (PTX ISA, "st.async").
 const aloneMajor, aloneMinor, aloneArch = 12, 1, 90
 
 // Supports reports whether the library compiles for an architecture such as "sm_90a".
 func (c *Compiler) Supports(arch string) bool { return c.l.supports(arch) == nil }
 
-// supports returns an error that lists the architectures unless arch, "sm_90" or
-// "compute_90", is among them. A library that does not tell is not asked.
+// supports returns an error unless arch, such as "sm_90" or "compute_90", is one of the
+// library's architectures, which the error lists. If the library does not list them,
+// supports returns nil.
 func (l *Library) supports(arch string) error {
 	_, number, _ := strings.Cut(arch, "_")
 	n, err := strconv.Atoi(strings.TrimRight(number, "af"))
@@ -71,7 +71,7 @@ func (l *Library) supports(arch string) error {
 		return fmt.Errorf("nvrtc: NVRTC %d.%d (%s) does not compile for %s: arch-specific code is supported from sm_%da on, and needs NVRTC %d.%d", l.major, l.minor, l.path, arch, aloneArch, aloneMajor, aloneMinor)
 	}
 	if err != nil || len(l.archs) == 0 || slices.Contains(l.archs, n) {
-		return nil // the compiler says what is wrong with a name that is none
+		return nil // Compile reports a name that is no architecture
 	}
 	var have []string
 	for _, a := range l.archs {
@@ -80,8 +80,8 @@ func (l *Library) supports(arch string) error {
 	return fmt.Errorf("nvrtc: NVRTC %d.%d (%s) compiles for %s, not for %s", l.major, l.minor, l.path, strings.Join(have, ", "), arch)
 }
 
-// DeferredCompiler is a [Compiler] whose library is opened by the first
-// compilation: where nothing has to be compiled it need not be there.
+// DeferredCompiler is a [Compiler] whose library is opened by the first call of Compile or
+// Supports. Without such a call the library may be missing.
 type DeferredCompiler struct {
 	open   func() (*Compiler, error)
 	opened atomic.Pointer[Compiler]
@@ -104,7 +104,7 @@ func Deferred(o Options, flags ...string) *DeferredCompiler {
 	return d
 }
 
-// Version is that of [Compiler]; before the first compilation it is "nvrtc".
+// Version is that of [Compiler]; before the library is opened it is "nvrtc".
 func (d *DeferredCompiler) Version() string {
 	if c := d.opened.Load(); c != nil {
 		return c.Version()
@@ -112,8 +112,8 @@ func (d *DeferredCompiler) Version() string {
 	return "nvrtc"
 }
 
-// Compile is that of [Compiler]. Without the library it is a [*NotFoundError],
-// each time.
+// Compile is that of [Compiler]. Without the library each call returns a
+// [*NotFoundError].
 func (d *DeferredCompiler) Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error) {
 	c, err := d.open()
 	if err == nil {
@@ -126,15 +126,14 @@ func (d *DeferredCompiler) Compile(ctx context.Context, source, name, arch strin
 	return c.Compile(ctx, source, name, arch)
 }
 
-// Supports is that of [Compiler]; without the library nothing is made.
+// Supports is that of [Compiler]; false without the library.
 func (d *DeferredCompiler) Supports(arch string) bool {
 	c, err := d.open()
 	return err == nil && c.Supports(arch)
 }
 
-// Err returns why no source can be compiled, once one was tried: there is no
-// library, or it does not know the architecture. It is one error however many
-// compilations failed with it.
+// Err returns the first error of Compile that does not depend on the source: there is no
+// library, or it does not know the architecture. It is nil if there was no such error.
 func (d *DeferredCompiler) Err() error {
 	if err := d.failed.Load(); err != nil {
 		return *err

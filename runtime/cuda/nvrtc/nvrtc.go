@@ -19,7 +19,7 @@ type Options struct {
 	// the loader's own rules, then in Dirs.
 	Path string
 
-	// Dirs are looked in after the loader's own rules; nil: below $CUDA_HOME and
+	// Dirs are searched after the loader's own rules; nil: below $CUDA_HOME and
 	// $CUDA_PATH, in /usr/local/cuda, /opt/cuda and the distribution's own folders.
 	Dirs []string
 }
@@ -39,13 +39,13 @@ type Library struct {
 	path         string
 	major, minor int
 	archs        []int
-	signals      dl.Signals // which compilations replace
+	signals      dl.Signals // restores the handlers that compilations replace
 
 	version, numArchs, supportedArchs, createProgram, compileProgram, destroyProgram,
 	logSize, log, ptxSize, ptx, cubinSize, cubin uintptr
 }
 
-// Open opens the library and asks for its version and targets. If there is none
+// Open opens the library and asks for its version and architectures. If there is no library
 // the error is a *NotFoundError.
 func Open(o Options) (*Library, error) {
 	lib, err := dl.Open("NVRTC (libnvrtc)", "it comes with the CUDA toolkit; Debian has it as libnvrtc11.2, NVIDIA as cuda-nvrtc", dl.Toolkit{Path: o.Path, Names: Names(), Dirs: o.Dirs}.Paths())
@@ -106,8 +106,8 @@ func (l *Library) atLeast(major, minor int) bool {
 	return l.major > major || l.major == major && l.minor >= minor
 }
 
-// Archs returns the architectures it compiles for, 80 for sm_80, ascending. The
-// slice is the caller's.
+// Archs returns the architectures that the library compiles for, 80 for sm_80, ascending. The
+// caller owns the slice.
 func (l *Library) Archs() []int { return slices.Clone(l.archs) }
 
 // Source is a translation unit. Its name appears in messages, and in the code
@@ -118,24 +118,24 @@ type Source struct {
 
 // CompileOptions say what to compile for.
 type CompileOptions struct {
-	// Arch is "sm_90" for a cubin and PTX, or "compute_90" for PTX alone. Letters
-	// after the number are the compiler's: "sm_90a".
+	// Arch is "sm_90" for a cubin and PTX, or "compute_90" for only PTX. A letter after the
+	// number means arch-specific code: "sm_90a".
 	Arch string
 
 	// Flags are further options, as nvrtcCompileProgram takes them:
-	// "--std=c++17", "--fmad=false". --gpu-architecture is not for them.
+	// "--std=c++17", "--fmad=false". Arch sets --gpu-architecture.
 	Flags []string
 }
 
-// Code is what a source was compiled to.
+// Code is the result of a compilation.
 type Code struct {
 	Cubin []byte // nil for a virtual architecture
-	PTX   []byte // what the cubin was made of, without the zero byte at its end
+	PTX   []byte // without the zero byte at its end
 	Log   string // warnings
 }
 
-// CompileError is a source that does not compile. Its log gives positions in
-// the source.
+// CompileError is a source that does not compile. Its log has the compiler's messages, with
+// lines of the source.
 type CompileError struct {
 	Name, Arch string
 	Log        string
@@ -178,20 +178,19 @@ func fail(call string, result uintptr) error {
 	return &CallError{call, int(int32(result))}
 }
 
-// terminated returns text as C has it.
+// terminated returns text as a C string.
 func terminated(text string) *byte {
 	b := make([]byte, len(text)+1)
 	copy(b, text)
 	return &b[0]
 }
 
-// From CUDA 12.9 on the library keeps what it compiled in the user's home directory
-// (NVRTC User Guide, "Caching"). It is told not to: the program has a cache of its
-// own, and should be the only one that decides what is kept where.
+// From CUDA 12.9 on the library caches its results in the user's home directory (NVRTC User
+// Guide, "Caching"). Compile disables this: pwc has a cache of its own.
 const cachingMajor, cachingMinor = 12, 9
 
-// Compile compiles a source. Nothing is kept. The same library, source and options give the same
-// code. A source or option that the compiler refuses is a *CompileError.
+// Compile compiles a source, without a cache. The same library, source and options give the
+// same code. If the compiler refuses the source or an option, the error is a *CompileError.
 func (l *Library) Compile(s Source, o CompileOptions) (code Code, err error) {
 	var prog uintptr
 	r := dl.Call(l.createProgram, uintptr(unsafe.Pointer(&prog)), uintptr(unsafe.Pointer(terminated(s.Text))), uintptr(unsafe.Pointer(terminated(s.Name))), 0, 0, 0)
@@ -210,8 +209,8 @@ func (l *Library) Compile(s Source, o CompileOptions) (code Code, err error) {
 	for _, f := range o.Flags {
 		flags = append(flags, terminated(f))
 	}
-	// The library's front end has handlers of its own while it runs, which end the
-	// process, and then puts the program's back without their stack (seen in 11.8).
+	// While it runs, the library's front end sets signal handlers that end the process.
+	// Afterwards it sets the program's handlers again, without SA_ONSTACK (seen in 11.8).
 	l.signals.Enter()
 	r = dl.Call(l.compileProgram, prog, uintptr(len(flags)), uintptr(unsafe.Pointer(&flags[0])))
 	l.signals.Leave()
@@ -234,7 +233,7 @@ func (l *Library) Compile(s Source, o CompileOptions) (code Code, err error) {
 	return code, err
 }
 
-// bytes gets something of a program: its size, then itself.
+// bytes returns a result of a program: it asks for the size, then for the bytes.
 func (l *Library) bytes(prog uintptr, call string, size, get uintptr) ([]byte, error) {
 	var n uint64
 	if r := dl.Call(size, prog, uintptr(unsafe.Pointer(&n))); r != 0 {

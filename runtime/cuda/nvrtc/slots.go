@@ -7,21 +7,21 @@ import (
 	"sync"
 )
 
-// slots lets so many compilations run at a time. Of those that wait the longest source is
-// next, which takes longest, about: what is begun last is waited for alone.
+// slots limits the number of concurrent compilations. The longest waiting source begins
+// next: it takes longest, approximately, and would set the critical path if it began last.
 type slots struct {
 	mu      sync.Mutex
 	free    int
 	waiting []*ticket // by rising size
 }
 
-// ticket is a compilation that waits.
+// ticket is a waiting compilation.
 type ticket struct {
 	size  int           // of the source
-	begin chan struct{} // closed when it has a slot
+	begin chan struct{} // closed when the compilation gets a slot
 }
 
-// take waits for a slot for a source of so many bytes, no longer than ctx lasts.
+// take waits for a slot for a source of size bytes, until ctx ends.
 func (s *slots) take(ctx context.Context, size int) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -58,7 +58,7 @@ func (s *slots) put() {
 	s.give()
 }
 
-// give hands a slot to who waits for one.
+// give gives a slot to the longest waiting source.
 func (s *slots) give() {
 	last := len(s.waiting) - 1
 	if last < 0 {

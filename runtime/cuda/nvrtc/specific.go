@@ -6,15 +6,16 @@ import (
 	"sync"
 )
 
-// Maker compiles CUDA C for architectures, of which it may not know all: sources without
-// headers, textures, and functions and types of the CUDA runtime. [Compiler] and
-// [DeferredCompiler] do.
+// Maker compiles CUDA C for the architectures that it supports. Sources use no headers, no
+// textures, and no functions and types of the CUDA runtime. [Compiler] and [DeferredCompiler]
+// implement it.
 type Maker interface {
 	// Compile returns the machine code (cubin) of a source for an architecture such as
-	// "sm_90", and the PTX that it was made of; for one such as "compute_90" the PTX alone.
+	// "sm_90", and the PTX that the cubin was made from; for one such as "compute_90" only the
+	// PTX.
 	Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error)
 
-	// Supports reports whether it compiles for an architecture such as "sm_90a".
+	// Supports reports whether the compiler supports an architecture such as "sm_90a".
 	Supports(arch string) bool
 }
 

@@ -1,7 +1,7 @@
-// Package nvtx marks stretches of a program's time for NVIDIA's profilers, which
+// Package nvtx marks ranges of a program's time for NVIDIA's profilers, which
 // draw them above the kernels that were launched in them. It opens the NVTX
 // library at run time, without cgo; the library calls the profiler that the
-// program runs under, and does nothing where there is none.
+// program runs under, and does nothing without a profiler.
 package nvtx
 
 import (
@@ -18,7 +18,7 @@ type Options struct {
 	// then in Dirs.
 	Path string
 
-	// Dirs are looked in after the loader's own rules; nil: below $CUDA_HOME and
+	// Dirs are searched after the loader's own rules; nil: below $CUDA_HOME and
 	// $CUDA_PATH, in /usr/local/cuda, /opt/cuda and the distribution's own folders.
 	Dirs []string
 }
@@ -37,7 +37,7 @@ type Library struct {
 	path      string
 	push, pop uintptr
 	calls     dl.Caller
-	names     sync.Map // of strings to *byte: the same, ending in zero
+	names     sync.Map // from names to C strings (*byte)
 }
 
 // Open opens the library. If there is none the error is a *NotFoundError.
@@ -60,8 +60,8 @@ func Open(o Options) (*Library, error) {
 // Path returns what was opened; a bare name was found by the loader's own rules.
 func (l *Library) Path() string { return l.path }
 
-// Enter begins a range inside those that the thread is in. It allocates nothing
-// for a name that it had before, and keeps every name: they should be few.
+// Enter begins a range, nested in the open ranges of the thread. It allocates only for a new
+// name. It keeps every name, so there should be few.
 func (l *Library) Enter(name string) {
 	if l == nil {
 		return

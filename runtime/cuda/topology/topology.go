@@ -1,5 +1,5 @@
-// Package topology says how the GPUs of a machine are linked: by NVLink, and by which way through PCIe. It reads the
-// driver, NVML and sysfs, and makes no context on a GPU.
+// Package topology reads the links between the GPUs of a machine: NVLinks, and paths through PCIe. It asks the driver
+// and NVML, reads sysfs, and makes no context on a GPU.
 package topology
 
 import (
@@ -15,7 +15,7 @@ import (
 	"pwc/runtime/cuda/nvml"
 )
 
-// Path is the way between two GPUs through PCIe; the names are those of nvidia-smi topo.
+// Path is the kind of the path between two GPUs through PCIe. The names are those of nvidia-smi topo.
 type Path string
 
 const (
@@ -27,23 +27,24 @@ const (
 	SYS         Path = "SYS"  // the links between NUMA nodes
 )
 
-// GPU is where a GPU is.
+// GPU is the place of a GPU in the machine.
 type GPU struct {
 	PCI        string // address, "0000:06:00.0"
 	NUMANode   int    // -1: unknown, or the machine has one node
-	Processors string // those near to it, "0-31"; "": unknown
+	Processors string // processors near the GPU, "0-31"; "": unknown
 }
 
-// Link is how two GPUs are linked.
+// Link is the link between two GPUs.
 type Link struct {
 	From, To       int // ordinals, From < To
 	Path           Path
-	NVLinks        int   // that lead from one to the other, directly or by NVSwitch
-	BytesPerSecond int64 // of all NVLinks in each direction; 0: none, or unknown
+	NVLinks        int   // NVLinks between the two, directly or by NVSwitch
+	BytesPerSecond int64 // of all NVLinks together, in each direction; 0: no NVLinks, or unknown
 	Access         bool  // kernels of each reach the memory of the other
 }
 
-// Kind returns the fastest way in the terms of nvidia-smi topo: "NV18" for 18 NVLinks, else the path through PCIe.
+// Kind returns the fastest connection in the terms of nvidia-smi topo: "NV18" for 18 NVLinks, else the path through
+// PCIe; "?" if it is unknown.
 func (l Link) Kind() string {
 	if l.NVLinks > 0 {
 		return "NV" + strconv.Itoa(l.NVLinks)
@@ -54,7 +55,7 @@ func (l Link) Kind() string {
 	return string(l.Path)
 }
 
-// Topology is what a machine's GPUs are linked by.
+// Topology is the GPUs of a machine and their links.
 type Topology struct {
 	GPUs  []GPU  // by ordinal
 	Links []Link // of each pair, in order of From and To
@@ -63,8 +64,8 @@ type Topology struct {
 // NVLinks returns the active NVLinks of the GPU at a PCI address; nvml.Library.NVLinks is one.
 type NVLinks func(pci string) ([]nvml.NVLink, error)
 
-// Of reads the topology of a machine. sysfs is the directory where sysfs is mounted, "/sys". Where links is nil
-// NVLinks are unknown. An error names what could not be read; the rest of the topology is valid then.
+// Of reads the topology of a machine. sysfs is the directory where sysfs is mounted, "/sys". If links is nil, no
+// NVLinks are counted. An error names everything that could not be read; the rest of the topology is valid.
 func Of(m cuda.Machine, sysfs string, links NVLinks) (Topology, error) {
 	var t Topology
 	var errs []error
@@ -90,7 +91,7 @@ func Of(m cuda.Machine, sysfs string, links NVLinks) (Topology, error) {
 	return t, errors.Join(errs...)
 }
 
-// place reads where a GPU is, and what is on the way to it, from the host bridge on.
+// place reads the place of a GPU, and the PCIe devices on the path to it, from the host bridge on.
 func place(sysfs, pci string) (GPU, []string, error) {
 	g := GPU{PCI: pci, NUMANode: -1}
 	dir, err := filepath.EvalSymlinks(filepath.Join(sysfs, "bus/pci/devices", pci))
@@ -113,7 +114,7 @@ func place(sysfs, pci string) (GPU, []string, error) {
 	return g, way, errors.Join(nodeErr, listErr)
 }
 
-// attribute reads a file of sysfs, "" where the kernel has none.
+// attribute reads a file of sysfs; "" if there is no such file.
 func attribute(dir, name string) (string, error) {
 	text, err := openfile.Read(filepath.Join(dir, name), 1<<16)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -122,7 +123,7 @@ func attribute(dir, name string) (string, error) {
 	return strings.TrimSpace(string(text)), err
 }
 
-// path compares the ways to two GPUs.
+// path compares the paths to two GPUs.
 func path(a, b []string, oneNode bool) Path {
 	if len(a) == 0 || len(b) == 0 {
 		return PathUnknown
@@ -145,8 +146,8 @@ func path(a, b []string, oneNode bool) Path {
 	}
 }
 
-// shared returns how many NVLinks lead from a GPU to another, and their speed. Links to switches reach each GPU that has
-// links to switches.
+// shared returns the number of NVLinks from a GPU to another one, and their speed. Links to switches reach every GPU
+// that has links to switches, as many as both GPUs have.
 func shared(from, to []nvml.NVLink, pci string) (n int, bytesPerSecond int64) {
 	switches := 0 // links of the other GPU to them
 	for _, l := range to {

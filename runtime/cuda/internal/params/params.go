@@ -1,6 +1,6 @@
-// Package params reads what a kernel's code says of its parameters, for drivers that do
-// not tell (before CUDA 12.4). Its input comes from outside: what cannot be read is not
-// known, and nothing is an error.
+// Package params reads the sizes of a kernel's parameters from its code, for drivers that do
+// not return them (before CUDA 12.4). The input is not trusted. If it cannot be read, the
+// sizes are not known; that is no error.
 package params
 
 import (
@@ -58,7 +58,7 @@ func OfCubin(cubin []byte, kernel string) (sizes []int64, known bool) {
 		}
 		sizes[i] = int64(binary.LittleEndian.Uint32(value[8:]) >> 18)
 	}
-	// Later compilers may list parameters in another way: what is listed must be all.
+	// Later compilers may list parameters in another way: use the list only if it is complete.
 	sum := int64(0)
 	for _, n := range sizes {
 		sum += n
