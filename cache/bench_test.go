@@ -93,7 +93,7 @@ func Benchmark10k(b *testing.B) {
 	})
 }
 
-// BenchmarkPut is one entry with its syncs, on the file system of TMPDIR.
+// BenchmarkPut stores one entry, with its syncs, in the file system of TMPDIR.
 func BenchmarkPut(b *testing.B) {
 	s := New(Options{Dir: b.TempDir()})
 	blob := make([]byte, 64<<10)

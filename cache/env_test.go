@@ -46,7 +46,7 @@ func TestFromEnv(t *testing.T) {
 	}
 }
 
-// Without a home directory there are the layers, and a reason.
+// Without a home directory the options have the layers, and the error matches ErrNoDir.
 func TestNoHome(t *testing.T) {
 	layer := t.TempDir()
 	ls, _ := logged(layer)
@@ -68,8 +68,8 @@ func TestNoHome(t *testing.T) {
 	}
 }
 
-// The library reads no environment: a store made of options is the same
-// whatever the variables say.
+// The library reads no environment variables: a store of options does not depend on
+// them.
 func TestEnvironmentIsNotRead(t *testing.T) {
 	other := t.TempDir()
 	t.Setenv(EnvDir, other)

@@ -14,8 +14,8 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// fastTemp returns an empty directory, in memory where there is such a file
-// system: tests that write a file thousands of times wait for fsync else.
+// fastTemp returns an empty directory, in /dev/shm if possible, because tests that write
+// thousands of files would wait for fsync elsewhere.
 func fastTemp(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "pwc-cache-test-")
@@ -26,9 +26,9 @@ func fastTemp(t testing.TB) string {
 	return dir
 }
 
-// smallCache is a cache with one module over two entries, and the check that it
-// survives what is done to one of its files: a warning that names the file, the
-// right result by compiling again, and a repaired cache. Never a wrong byte.
+// smallCache is a cache with one module of two entries. After damage to one of its files,
+// survive checks that a warning names the file, that compiling again gives the right
+// result, and that the cache is repaired.
 type smallCache struct {
 	t      *testing.T
 	s      *Store
@@ -145,7 +145,7 @@ func TestEveryLength(t *testing.T) {
 	wantWhole(t, c.s)
 }
 
-// What stands where a file should be, but is none.
+// Directories, links and pipes in place of the cache's files, and missing files.
 func TestNotAFile(t *testing.T) {
 	for what, plant := range map[string]func(file, outside string) error{
 		"missing":        func(file, _ string) error { return nil },
@@ -168,7 +168,7 @@ func TestNotAFile(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				write(t, outside, data) // even the right bytes are not taken from there
+				write(t, outside, data) // even the right bytes are not read outside the directory
 				if err := os.Rename(file, file+".saved"); err != nil {
 					t.Fatal(err)
 				}
@@ -200,8 +200,8 @@ func TestNotAFile(t *testing.T) {
 	}
 }
 
-// Directories that lead elsewhere, or are none: nothing is read from there,
-// nothing written, and the result is right without the cache.
+// Links and files in place of the cache's directories: the store reads and writes nothing
+// outside, and results are right without the cache.
 func TestBadDirectories(t *testing.T) {
 	for _, name := range []string{"v1", "v1/keys", "v1/blobs", "v1/modules", "v1/tmp", "v1/locks", "v1/pins"} {
 		for what, plant := range map[string]func(path, outside string) error{
@@ -259,7 +259,7 @@ func TestBadDirectories(t *testing.T) {
 	}
 }
 
-// A directory that cannot be had at all.
+// A directory that cannot be made or opened.
 func TestNoDirectory(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	write(t, file, []byte("not a directory"))
@@ -278,7 +278,7 @@ func TestNoDirectory(t *testing.T) {
 			t.Errorf("%q: PutModule: %v", dir, err)
 		}
 		if text := j.Take(); strings.Contains(text, "not kept") || s.Stats().NotCached != 3 {
-			t.Errorf("%q: the second and third are counted and not said again: %d\n%s", dir, s.Stats().NotCached, text)
+			t.Errorf("%q: the second and third are counted and not logged again: %d\n%s", dir, s.Stats().NotCached, text)
 		}
 		if n := s.Stats().NotCached; n != 3 {
 			t.Errorf("%q: %d not cached, want 3", dir, n)
@@ -286,7 +286,7 @@ func TestNoDirectory(t *testing.T) {
 	}
 }
 
-// Where locks cannot be had, work goes on, and it is said once.
+// Without locks, the store works, and logs that once.
 func TestNoLocks(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "v1"), 0o777); err != nil {
@@ -311,7 +311,7 @@ func TestNoLocks(t *testing.T) {
 	}
 }
 
-// A name that rename cannot replace: the result is right, and not kept.
+// A name that rename cannot replace: the result is right, but not stored.
 func TestRenameFails(t *testing.T) {
 	s, j := logged(t.TempDir())
 	file := filepath.Join(s.Dir(), "v1", filepath.FromSlash(keyFile(testKey(0).id())))
@@ -330,8 +330,7 @@ func TestRenameFails(t *testing.T) {
 	}
 }
 
-// The manifest of one key under the name of another, whole as it is, is not
-// that key's.
+// A valid manifest under the name of another key is damage.
 func TestMovedManifest(t *testing.T) {
 	s, j := logged(t.TempDir())
 	fill(t, s, "toy", 2)
@@ -350,7 +349,7 @@ func TestMovedManifest(t *testing.T) {
 	}
 }
 
-// A manifest that names the right blob with another size, sealed.
+// A manifest with the right blob, another size and a valid checksum is damage.
 func TestWrongSize(t *testing.T) {
 	s, j := logged(t.TempDir())
 	fill(t, s, "toy", 1)
@@ -369,7 +368,7 @@ func TestWrongSize(t *testing.T) {
 	wantHit(t, s, 0)
 }
 
-// Files of writers that died are removed, those of the living are not.
+// Files of writers that died are removed, files of running writers are not.
 func TestSweep(t *testing.T) {
 	s, _ := logged(t.TempDir())
 	tmp, locks := filepath.Join(s.Dir(), "v1", tmpDir), filepath.Join(s.Dir(), "v1", locksDir)

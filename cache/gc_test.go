@@ -40,8 +40,8 @@ func moduleOf(name string, keys ...int) Module {
 	return m
 }
 
-// gcCache holds three modules that share key 1, and an entry of its own:
-// a = {0, 1}, b = {1, 2}, c = {3}, loose = {4}; a was used last, c first.
+// gcCache makes three modules, a = {0, 1}, b = {1, 2} and c = {3}, and an entry without a
+// module, 4. c was used first, a last.
 func gcCache(t *testing.T) (s *Store, j *testkit.Log, a, b, c Module) {
 	s, j = logged(t.TempDir())
 	for i := range 5 {
@@ -89,7 +89,7 @@ func TestGCOrder(t *testing.T) {
 	if err != nil || r != (GCResult{Left: all}) {
 		t.Errorf("within the limit: %+v, %v; want %d bytes left", r, err, all)
 	}
-	// One byte less each time: what is loose, then by use.
+	// Limits that decrease below the remaining bytes remove the entry without a module first, then modules by use.
 	for _, want := range []string{"a b c 0 1 2 3", "a b 0 1 2", "a 0 1", ""} {
 		before := total(t, s.Dir())
 		r, err := s.GC(t.Context(), GCOptions{MaxBytes: before - 1})
@@ -106,7 +106,7 @@ func TestGCOrder(t *testing.T) {
 	wantQuiet(t, j)
 }
 
-// Entries that no module uses go by age.
+// Entries that no module uses are removed by age.
 func TestGCLoose(t *testing.T) {
 	s, _ := logged(t.TempDir())
 	for _, i := range []int{2, 0, 3, 1} {
@@ -159,7 +159,7 @@ func TestGCPinned(t *testing.T) {
 	if r.Modules != 2 || r.Entries != 3 || r.Blobs != 3 || r.Left != total(t, s.Dir()) {
 		t.Errorf("%+v", r)
 	}
-	// What a damaged pinned module keeps is unknown.
+	// The entries of a damaged pinned module are unknown.
 	file := moduleFilePath(s, moduleOf("b", 1, 2), manifestFile)
 	good, err := os.ReadFile(file)
 	if err != nil {
@@ -210,7 +210,7 @@ func TestGCGrace(t *testing.T) {
 	}
 }
 
-// A module that a collection takes while it is to be pinned is not said to be pinned.
+// If a collection removes a module while Pin waits, Pin fails.
 func TestPinOfCollected(t *testing.T) {
 	s, _ := logged(fastTemp(t))
 	fill(t, s, "toy", 1)
@@ -227,7 +227,7 @@ func TestPinOfCollected(t *testing.T) {
 	go func() {
 		info, err := s.Pin(t.Context(), "toy")
 		if info.Pinned {
-			err = errors.New("it is said to be pinned")
+			err = errors.New("Pin reports it as pinned")
 		}
 		pinned <- err
 	}()
@@ -257,7 +257,7 @@ func TestGCDamaged(t *testing.T) {
 	}
 }
 
-// An entry of which the blob is gone, or cut, cannot be used.
+// A collection removes entries whose blob is missing or truncated.
 func TestGCWithoutBlob(t *testing.T) {
 	s, j, _, _, _ := gcCache(t)
 	file := func(name string) string { return filepath.Join(s.Dir(), "v1", filepath.FromSlash(name)) }
@@ -275,7 +275,8 @@ func TestGCWithoutBlob(t *testing.T) {
 	wantQuiet(t, j)
 }
 
-// What a collection and a clearing leave of directories and files aside.
+// A collection removes empty directories of modules and stale temporary files; Clear removes all
+// temporary files.
 func TestNothingIsLeft(t *testing.T) {
 	s, j, _, _, _ := gcCache(t)
 	file := func(name string) string { return filepath.Join(s.Dir(), "v1", filepath.FromSlash(name)) }
@@ -296,22 +297,21 @@ func TestNothingIsLeft(t *testing.T) {
 		t.Errorf("%d directories of modules that were collected, %v", len(dirs), err)
 	}
 	if _, err := os.Stat(stale); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a collection leaves what a dead writer left: %v", err)
+		t.Errorf("a collection leaves the file of a dead writer: %v", err)
 	}
 	if _, err := os.Stat(young); err != nil {
-		t.Errorf("a collection takes what a writer may still want: %v", err)
+		t.Errorf("a collection removes a file that a writer may still use: %v", err)
 	}
 	if err := s.Clear(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(young); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("clearing leaves a file aside: %v", err)
+		t.Errorf("Clear leaves a temporary file: %v", err)
 	}
 	wantQuiet(t, j)
 }
 
-// A pinned module of which the manifest is gone keeps nothing, and nothing from being
-// collected.
+// The pin of a module without a manifest protects no entry.
 func TestGCPinnedWithoutManifest(t *testing.T) {
 	s, _, a, _, _ := gcCache(t)
 	if _, err := s.Pin(t.Context(), "a"); err != nil {
@@ -325,7 +325,7 @@ func TestGCPinnedWithoutManifest(t *testing.T) {
 	}
 }
 
-// Files that are not the cache's, layers and other versions stay.
+// A collection does not change foreign files, layers and other format versions.
 func TestGCForeign(t *testing.T) {
 	layer := t.TempDir()
 	ls, _ := logged(layer)
@@ -377,7 +377,7 @@ func TestClear(t *testing.T) {
 	}
 }
 
-// Collection beside readers and writers: right results and no warnings.
+// Collection during reads and writes: right results and no warnings.
 func TestGCWhileInUse(t *testing.T) {
 	s, j := logged(fastTemp(t))
 	stop := time.Now().Add(300 * time.Millisecond)
@@ -426,9 +426,9 @@ func TestGCWhileInUse(t *testing.T) {
 	wantQuiet(t, j)
 }
 
-// Whatever the modules and the limit: what is left is within it or pinned or
-// young, everything that is left is whole, modules are gone in order of use,
-// and nothing is left that no module uses unless there was room.
+// For random modules and limits, after a collection: the rest is within the limit or
+// pinned, every remaining file is whole, modules were removed in order of use, and
+// entries without a module remain only if no module was removed and the limit has room.
 func TestGCProperties(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		dir, err := os.MkdirTemp(fastTemp(t), "gc")

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// testKey returns the i-th of a family of keys.
+// testKey returns the i-th test key.
 func testKey(i int) Key {
 	return Key{Piece: sha256.Sum256(fmt.Appendf(nil, "piece %d", i)), Shape: "s0=[1, 512]", Target: "host", Pipeline: "7 -cse", Format: 1}
 }
@@ -56,7 +56,7 @@ func testModule(name string, n int) Module {
 	return m
 }
 
-// fill puts the first n entries and a module over them.
+// fill stores the first n entries and a module of them.
 func fill(t testing.TB, s *Store, name string, n int) Module {
 	t.Helper()
 	for i := range n {
@@ -71,7 +71,7 @@ func fill(t testing.TB, s *Store, name string, n int) Module {
 	return m
 }
 
-// logged returns a store on dir and what it logs.
+// logged returns a store on dir and its log.
 func logged(dir string, layers ...string) (*Store, *testkit.Log) {
 	j := &testkit.Log{}
 	return New(Options{Dir: dir, Layers: layers, Logger: j.Logger()}), j

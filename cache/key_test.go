@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The text that is hashed, written out by hand: changing it changes every key,
-// which needs another keyDomain.
+// The hashed text, written by hand. A change of it changes every key and needs another
+// keyDomain.
 func TestKeySum(t *testing.T) {
 	k := Key{Piece: [32]byte{0xab, 31: 0x01}, Shape: "s0=[1, 512]", Target: "cuda:sm_90", Pipeline: "7 -cse", Externs: `my::gemm@"3"`, Format: 2}
 	text := "pwc cache key 1\n" +
@@ -30,8 +30,8 @@ func TestKeySum(t *testing.T) {
 	}
 }
 
-// others returns k with one field changed, for every field, however many there
-// will be.
+// others returns copies of k, each with another field changed, for all fields of the
+// type.
 func others(k Key) map[string]Key {
 	out := map[string]Key{}
 	for i := range reflect.TypeFor[Key]().NumField() {

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// used gives the manifest of a module a time of use.
+// used sets the time of last use of a module.
 func used(t testing.TB, s *Store, m Module, when time.Time) {
 	t.Helper()
 	if err := os.Chtimes(moduleFilePath(s, m, manifestFile), when, when); err != nil {
@@ -153,8 +153,8 @@ func TestGraph(t *testing.T) {
 	wantQuiet(t, j)
 }
 
-// A module that a layer and the directory hold is one module, found in the layer; what
-// is pinned is the directory's.
+// A module of a layer and the directory is one module. Find returns that of the layer, Pin
+// pins that of the directory.
 func TestFindInSeveral(t *testing.T) {
 	layer, dir := t.TempDir(), t.TempDir()
 	for _, d := range []string{layer, dir} {
@@ -171,7 +171,7 @@ func TestFindInSeveral(t *testing.T) {
 	if e, err := s.Explain(t.Context(), testKey(0)); err != nil || !e[0].Hit || e[0].Dir != layer {
 		t.Errorf("%+v, %v; want the directory that Get reads", e, err)
 	}
-	// What is damaged in a layer is said when the module is put beside it.
+	// PutModule logs the damage of a module in a layer.
 	file := filepath.Join(layer, "v1", filepath.FromSlash(moduleDir(new(testModule("toy", 2)).ID())), graphFile)
 	write(t, file, []byte("junk"))
 	if err := s.PutModule(t.Context(), testModule("toy", 2)); err != nil {
@@ -180,7 +180,7 @@ func TestFindInSeveral(t *testing.T) {
 	wantLog(t, j, file, "digest")
 }
 
-// A directory that is named twice, as a layer too, is one, and written.
+// A directory that is also a layer counts once, and is written.
 func TestDirectoryNamedTwice(t *testing.T) {
 	dir := t.TempDir()
 	s, _ := logged(dir, dir, dir)
@@ -204,7 +204,7 @@ func TestModulesDamaged(t *testing.T) {
 	}
 	wantLog(t, j, file, "does not begin")
 
-	// The manifest of another module, whole as it is.
+	// A valid manifest of another module.
 	good, err := os.ReadFile(moduleFilePath(s, testModule("good", 1), manifestFile))
 	if err != nil {
 		t.Fatal(err)
@@ -300,8 +300,8 @@ func TestExplain(t *testing.T) {
 	if err != nil || len(ex) != 3 {
 		t.Fatal(ex, err)
 	}
-	// Same piece first, then fewest factors: the pipeline 6 one has two, the
-	// other target one.
+	// The same piece first, then the fewest different factors: the entry of pipeline 6
+	// has two, the entry of the other target has one.
 	if e := ex[0]; e.Hit || e.Nearest == nil || e.Nearest.Key != hit {
 		t.Errorf("%+v", e)
 	} else if diff := cmp.Diff([]Change{{"target", "cuda:sm_90", "host"}}, e.Changes); diff != "" {
@@ -318,8 +318,8 @@ func TestExplain(t *testing.T) {
 	}
 	wantQuiet(t, j)
 
-	// The same piece with two other factors is nearer than another piece with
-	// none; of equals the newest is.
+	// An entry of the same piece with two different factors is nearer than one of another
+	// piece with no other difference; of equal entries, the newest is the nearest.
 	k = testKey(20)
 	put(s, func(o *Key) { o.Piece = testKey(21).Piece })
 	for i, name := range []string{"c", "a", "d", "b"} { // neither the order of names nor of writing
@@ -339,7 +339,7 @@ func TestExplain(t *testing.T) {
 		t.Errorf("%+v, %v", ex, err)
 	}
 
-	// A damaged entry is its own explanation.
+	// For a damaged entry, the explanation has the damage and no changes.
 	file := filepath.Join(layer, "v1", filepath.FromSlash(blobFile(DigestOf([]byte(two.String())))))
 	write(t, file, []byte("junk"))
 	ex, err = s.Explain(t.Context(), two)
@@ -348,7 +348,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// Verify, and Show, beside writers and a collector: what comes and goes meanwhile is
+// Verify and Show during writes and collections: files that appear or disappear meanwhile are
 // no damage.
 func TestVerifyWhileInUse(t *testing.T) {
 	s, j := logged(fastTemp(t))
@@ -387,7 +387,7 @@ func TestVerifyWhileInUse(t *testing.T) {
 			t.Error(err)
 			break
 		}
-		// An entry that a collection took from a module which is recorded after is missing.
+		// An entry may be missing: a collection removed it before its module was recorded.
 		problems := slices.DeleteFunc(v.Problems, func(err error) bool { return strings.Contains(err.Error(), "which it lists") })
 		if len(problems) > 0 {
 			t.Errorf("%d problems, such as %v", len(problems), problems[0])
@@ -401,7 +401,7 @@ func TestVerifyWhileInUse(t *testing.T) {
 	wantQuiet(t, j)
 }
 
-// The same without a collector: all that modules list is there.
+// The same without a collector: all entries of modules exist.
 func TestVerifyWhileWritten(t *testing.T) {
 	s, j := logged(fastTemp(t))
 	done := make(chan struct{})

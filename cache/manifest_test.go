@@ -20,7 +20,7 @@ func goldenEntry() *Entry {
 	}
 }
 
-// The bytes, written out by hand. A change needs another FormatVersion.
+// The bytes of manifests, written by hand. A change needs another FormatVersion.
 const goldenEntryText = `pwc cache entry 1
 piece "ab00000000000000000000000000000000000000000000000000000000000001"
 shape "s0=[1, 512]"
@@ -83,8 +83,8 @@ func TestModuleGolden(t *testing.T) {
 	}
 }
 
-// Whoever can write the directory can seal what they like, so every rule has
-// to hold beside the checksum.
+// A writer of the directory can compute a valid checksum for any text, so the parser must
+// check every other rule.
 func TestManifestRefused(t *testing.T) {
 	entry := func(old, new string) []byte { return sealed(strings.Replace(goldenEntryText, old, new, 1)) }
 	module := func(old, new string) []byte { return sealed(strings.Replace(goldenModuleText, old, new, 1)) }
@@ -187,8 +187,8 @@ func TestModuleID(t *testing.T) {
 	}
 }
 
-// What a parser accepts is exactly what the encoder writes, and nothing makes
-// it fail otherwise than by an error.
+// A parser accepts only the bytes that the encoder writes for the value, and never
+// panics.
 func FuzzParse(f *testing.F) {
 	f.Add(goldenEntry().encode())
 	f.Add(goldenModule().encode())

@@ -16,9 +16,9 @@ import (
 
 var platformRoles = map[string]func(args []string) error{"limit": limitRole, "full": fullRole, "frozen": frozenRole}
 
-// mounts runs a role where it can mount file systems that nobody else sees. The
-// role is tried first with "probe" before its arguments: then it mounts, and
-// does no more.
+// mounts runs a role in a mount namespace of its own, where it can mount file systems. It
+// first runs the role with "probe" before its arguments, which only mounts, and skips the
+// test if that fails.
 func mounts(t *testing.T, role string, args ...string) {
 	t.Helper()
 	probe := start(t, role, append([]string{"probe"}, args...)...)
@@ -37,10 +37,11 @@ func mounts(t *testing.T, role string, args ...string) {
 	run(t, cmd)
 }
 
-// private keeps what is mounted from here on in this process.
+// private makes later mounts private to the process.
 func private() error { return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "") }
 
-// notKept makes a key and checks that it is right, and not kept for a reason.
+// notKept makes a key and checks that the result is right, and that it is not stored for the
+// reason want.
 func notKept(s *Store, i, size int, want error) error {
 	blob := bytes.Repeat([]byte{byte(i)}, size)
 	got, err := makeOnce(context.Background(), s, testKey(i), func() []byte { return blob })
@@ -52,12 +53,12 @@ func notKept(s *Store, i, size int, want error) error {
 		return fmt.Errorf("Put = %v, want a NotCachedError of %v", err, want)
 	}
 	if _, ok, err := s.Get(context.Background(), testKey(i)); ok || err != nil {
-		return fmt.Errorf("what was not kept: %v, %v; want a plain miss", ok, err)
+		return fmt.Errorf("Get of a key that was not stored: %v, %v; want a plain miss", ok, err)
 	}
 	return nil
 }
 
-// kept makes a key and checks that it is kept.
+// kept makes a key and checks that it is stored.
 func kept(s *Store, i int) error {
 	if _, err := makeOnce(context.Background(), s, testKey(i), func() []byte { return testBlob(i) }); err != nil {
 		return err
@@ -101,7 +102,7 @@ func fullRole(args []string) error {
 	if err := errors.Join(kept(s, 0), notKept(s, 1, 256<<10, syscall.ENOSPC), tidy(s)); err != nil {
 		return err
 	}
-	// To the last page: an entry whose blob fits and whose manifest does not.
+	// Free more and more space, down to a page: at some size the blob fits and the manifest does not.
 	filler := filepath.Join(args[0], "filler")
 	if err := os.WriteFile(filler, nil, 0o666); err != nil {
 		return err
@@ -176,7 +177,7 @@ func frozenRole(args []string) error {
 	if err := s.Clear(ctx); !errors.Is(err, syscall.EROFS) {
 		return fmt.Errorf("Clear = %v", err)
 	}
-	// What is damaged and cannot be repaired is said all the same.
+	// Damage is logged even if it cannot be repaired.
 	j.Take()
 	bad := testModule("bad", 1)
 	if err := s.PutModule(ctx, bad); !errors.Is(err, syscall.EROFS) {

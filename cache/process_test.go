@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// roles are what the test binary does when it is started again, beside those
-// of the platform: see TestMain.
+// roles are the jobs of the test binary when it is started again, in addition to
+// platformRoles: see TestMain.
 var roles = map[string]func(args []string) error{"compile": compileRole, "crash": crashRole}
 
 // start starts the test binary in a role.
@@ -78,7 +78,7 @@ func compileRole(args []string) error {
 	return log.Close()
 }
 
-// Eight processes on one empty cache compile each key once in all.
+// Eight processes on one empty cache together compile each key once.
 func TestOneCompileAmongProcesses(t *testing.T) {
 	const processes, keys = 8, 12
 	dir, log := t.TempDir(), filepath.Join(t.TempDir(), "log")
@@ -144,8 +144,8 @@ func crashRole(args []string) error {
 			fmt.Printf("wrong %d %v\n", i, err)
 		}
 		fmt.Printf("kept %d\n", i)
-		// Modules of entries that there never were come, go and change their
-		// graphs; entries are loose, and too young to be collected.
+		// Modules, of entries that do not exist, are added, collected and get other
+		// graphs. Entries have no module, and are too young to be collected.
 		m := testModule(fmt.Sprint("crash", n%5), 0)
 		for k := range n % 7 {
 			m.Entries = append(m.Entries, ModuleEntry{testKey(crashKeys + k).id(), 0})
@@ -159,8 +159,8 @@ func crashRole(args []string) error {
 				fmt.Println("wrong", err)
 			}
 		}
-		// A graph and its manifest are two files: a kill between them leaves an
-		// old manifest, which is the one warning that there may be.
+		// A graph and its manifest are two files. A kill between the two writes leaves
+		// an old manifest: the only allowed warning.
 		for line := range strings.Lines(j.Take()) {
 			if !strings.Contains(line, graphFile) {
 				fmt.Print("wrong ", line)
@@ -171,14 +171,15 @@ func crashRole(args []string) error {
 
 const crashKeys = 40
 
-// crashBlob is large enough for a kill to come in the middle of its write.
+// crashBlob is large, so that a kill may come during its write.
 func crashBlob(i int) []byte { return bytes.Repeat(testBlob(i), 2000) }
 
-// killsEnv is how often TestKill kills; the default keeps the test short.
+// killsEnv is the variable with the number of kills of TestKill; the default keeps the
+// test short.
 const killsEnv = "PWC_CACHE_TEST_KILLS"
 
-// Killed at any moment, a process leaves nothing that is not whole, and what it
-// had kept stays.
+// A process that is killed at any moment leaves only whole files, and the entries whose
+// Put had returned.
 func TestKill(t *testing.T) {
 	kills := 30
 	if v := os.Getenv(killsEnv); v != "" {
@@ -205,7 +206,7 @@ func TestKill(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines := bufio.NewScanner(out)
-		lines.Scan() // it is under way
+		lines.Scan() // wait for the first line
 		text := []string{lines.Text()}
 		timer := time.AfterFunc(time.Duration(rand.IntN(15000))*time.Microsecond, func() { cmd.Process.Kill() })
 		for lines.Scan() {

@@ -74,7 +74,7 @@ func TestEmptyBlob(t *testing.T) {
 	wantQuiet(t, j)
 }
 
-// What cannot be an entry is refused, and is not called a failure of the cache.
+// Invalid entries are refused, but not with a NotCachedError.
 func TestPutRefuses(t *testing.T) {
 	s, j := logged(t.TempDir())
 	for _, err := range []error{
@@ -114,7 +114,7 @@ func TestPutAgain(t *testing.T) {
 	if diff := cmp.Diff(before, entries()); diff != "" || s.Stats().Stored != 2 {
 		t.Errorf("the second Put writes (%d stored):\n%s", s.Stats().Stored, diff)
 	}
-	// A repair of either file is a Put that stores.
+	// Put repairs either file.
 	for i, name := range []string{keyFile(testKey(0).id()), blobFile(DigestOf(testBlob(1)))} {
 		if err := os.Remove(filepath.Join(s.Dir(), "v1", filepath.FromSlash(name))); err != nil {
 			t.Fatal(err)
@@ -218,7 +218,7 @@ func TestLayers(t *testing.T) {
 	}
 	wantQuiet(t, j)
 
-	// A damaged entry in a layer is a warning and a hit in the next.
+	// A damaged entry in a layer is a warning, and the next layer has a hit.
 	file := filepath.Join(first, "v1", filepath.FromSlash(keyFile(testKey(0).id())))
 	if err := os.WriteFile(file, []byte("junk"), 0o666); err != nil {
 		t.Fatal(err)
@@ -228,7 +228,7 @@ func TestLayers(t *testing.T) {
 	}
 	wantLog(t, j, file, "does not begin")
 
-	// Writes go to the directory alone, and without one nowhere.
+	// Put writes only in the directory; without a directory it writes nothing.
 	before := snapshot(t, first)
 	put3 := func(s *Store) error { return s.Put(t.Context(), testKey(3), testBlob(3), testProvenance) }
 	if err := put3(s); err != nil {
@@ -250,7 +250,7 @@ func TestLayers(t *testing.T) {
 	}
 	wantMiss(t, ro, 3)
 
-	// A layer that is not there is said once.
+	// A missing layer is logged once.
 	gone, j := logged(dir, filepath.Join(dir, "nowhere"))
 	wantHit(t, gone, 3)
 	wantLog(t, j, "read-only layer", "nowhere")
@@ -325,7 +325,7 @@ func TestContextEnds(t *testing.T) {
 		}
 	}
 	wantHit(t, s, 0)
-	// Work that is done is kept all the same.
+	// Finished work is stored although ctx has ended.
 	if err := s.Put(ctx, testKey(1), testBlob(1), testProvenance); err != nil {
 		t.Errorf("Put: %v", err)
 	}
@@ -412,8 +412,7 @@ func TestOneCompileAmongGoroutines(t *testing.T) {
 	}
 }
 
-// A lock that is never released costs the timeout, not the result.
-// Writers do not wait for each other: only a collection does, and makes them wait.
+// Writers do not wait for each other, but for a collection.
 func TestWritersShare(t *testing.T) {
 	j := &testkit.Log{}
 	s := New(Options{Dir: fastTemp(t), Logger: j.Logger(), LockTimeout: 50 * time.Millisecond})
@@ -439,6 +438,7 @@ func TestWritersShare(t *testing.T) {
 	}
 }
 
+// A lock that is never released delays the result by the timeout.
 func TestLockTimeout(t *testing.T) {
 	dir := t.TempDir()
 	holder, _ := logged(dir)
@@ -457,9 +457,9 @@ func TestLockTimeout(t *testing.T) {
 	wantHit(t, s, 0)
 }
 
-// TestLockTimeoutIsForAll has a process that holds the lock of collections, and those
-// of keys, and never gives them back. All writes of a store together wait for it once,
-// those of many goroutines too.
+// TestLockTimeoutIsForAll: another store holds the lock of collections and those of keys, and
+// never releases them. All writes of a store, also in many goroutines, together wait for one
+// timeout.
 func TestLockTimeoutIsForAll(t *testing.T) {
 	dir := fastTemp(t)
 	holder, _ := logged(dir)

@@ -70,10 +70,9 @@ func chmod(t *testing.T, name string, mode os.FileMode) {
 	}
 }
 
-// TestMachineCodeNeedsTrust makes each directory on the way to an entry, and its
-// manifest, writable by somebody else. From then on machine code is a miss that says
-// why and what to run. Programs for the host are found all the same: they are proven
-// when they are loaded.
+// TestMachineCodeNeedsTrust makes each parent directory of an entry, and its manifest,
+// writable by others. Then machine code is a miss, with the reason and the command to run.
+// Programs for the host are still found: they are validated when they are loaded.
 func TestMachineCodeNeedsTrust(t *testing.T) {
 	if !modesMean {
 		t.Skip("modes say nothing here")
@@ -144,8 +143,8 @@ func TestMachineCodeNeedsTrust(t *testing.T) {
 	}
 }
 
-// TestTuningNeedsTrust holds that records of measurements, which choose a library's
-// code, come from where machine code may.
+// TestTuningNeedsTrust: tuning records, which select code of a library, are used only from
+// directories whose machine code is trusted.
 func TestTuningNeedsTrust(t *testing.T) {
 	if !modesMean {
 		t.Skip("modes say nothing here")
@@ -165,7 +164,7 @@ func TestTuningNeedsTrust(t *testing.T) {
 	}
 }
 
-// TestForeignOwner gives what is read to another user.
+// TestForeignOwner changes the owner of directories and manifests to another user.
 func TestForeignOwner(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give files away")
@@ -389,8 +388,7 @@ func TestTrustsArtifact(t *testing.T) {
 	}
 }
 
-// FuzzTrust holds that a trust file that is read says the same when it is written and
-// read again.
+// FuzzTrust: a trust file that was parsed, encoded and parsed again gives the same value.
 func FuzzTrust(f *testing.F) {
 	t := &Trust{Dirs: []string{"/a"}, Repositories: []string{"r.example/x"}, Artifacts: []Digest{DigestOf(nil)}}
 	t.AddKey(mustKey(f, ed25519Key))

@@ -16,7 +16,7 @@ var testTuning = Tuning{
 	Choice:    `{"own":true}`, Time: 1500, Before: 2500, Created: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 }
 
-// The bytes, written out by hand.
+// The bytes of a record, written by hand.
 const tuningText = `pwc tuning record 1
 device "NVIDIA H200"
 library "cublaslt 130100"
@@ -55,7 +55,7 @@ func TestTuning(t *testing.T) {
 		}
 	}
 
-	// A newer one takes its place; a layer comes first.
+	// A newer record replaces it; a layer comes first.
 	newer := testTuning
 	newer.Choice = "newer"
 	if err := s.PutTuning(ctx, newer); err != nil {
@@ -73,7 +73,7 @@ func TestTuning(t *testing.T) {
 	if got, _ := both.Tuning(testTuning.TuningKey); got != testTuning {
 		t.Errorf("with a layer: %+v", got)
 	}
-	// A layer that is not there hides nothing behind it.
+	// A missing layer does not hide later directories.
 	gone := New(Options{Dir: dir, Layers: []string{filepath.Join(t.TempDir(), "gone"), other}})
 	if got, _ := gone.Tuning(testTuning.TuningKey); got != testTuning {
 		t.Errorf("behind a missing layer: %+v", got)
@@ -83,7 +83,7 @@ func TestTuning(t *testing.T) {
 		t.Errorf("all: %+v, %v", all, err)
 	}
 
-	// Programs are collected, measurements stay; clearing removes both.
+	// A collection keeps tuning records; Clear removes them.
 	if r, err := s.GC(ctx, GCOptions{}); err != nil || r.Left == 0 || r.Left != total(t, dir) {
 		t.Fatalf("%+v, %v; there are %d bytes", r, err, total(t, dir))
 	}

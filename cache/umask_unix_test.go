@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestMadeForNobodyElse holds that others cannot write what a store makes, whatever the
-// umask is, so that it trusts its own directory.
+// TestMadeForNobodyElse: for every umask, others cannot write the files and directories that a
+// store makes, so it trusts its own directory.
 func TestMadeForNobodyElse(t *testing.T) {
 	old := syscall.Umask(0)
 	defer syscall.Umask(old)
@@ -46,8 +46,8 @@ func TestMadeForNobodyElse(t *testing.T) {
 	wantQuiet(t, j)
 }
 
-// TestReadersCannotLock holds the modes of lock files: whoever may open one for reading
-// can hold its lock. One of an older version is mended.
+// TestReadersCannotLock pins the modes of lock files, because a process that can read one can lock
+// it. A lock file with another mode, of an older version, is corrected.
 func TestReadersCannotLock(t *testing.T) {
 	for umask, want := range map[int]fs.FileMode{0o022: 0o600, 0o077: 0o600, 0o002: 0o660, 0o027: 0o600} {
 		old := syscall.Umask(umask)

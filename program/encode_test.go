@@ -105,7 +105,7 @@ func TestDecodeErrors(t *testing.T) {
 	}
 }
 
-// TestOneCompilation: code that kernels have in common is written once, read into one memory, and has one encoding.
+// TestOneCompilation: code that kernels share is encoded once, decoded into shared memory, and has one encoding.
 func TestOneCompilation(t *testing.T) {
 	code := bytes.Repeat([]byte{7}, 1000)
 	kernel := func(name string, code []byte) program.Kernel {
@@ -127,7 +127,7 @@ func TestOneCompilation(t *testing.T) {
 		t.Error("one compilation is not one memory, or two are")
 	}
 
-	// Behind a name of one letter stands which kernel has the same code, counted from 1.
+	// A name of one letter, followed by the number, from 1, of the kernel with the same code.
 	at := func(name string) int { return bytes.LastIndex(b, []byte("\x01\x00\x00\x00"+name)) + 5 }
 	for _, c := range []struct {
 		name string

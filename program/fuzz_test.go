@@ -8,8 +8,8 @@ import (
 	"pwc/program"
 )
 
-// FuzzDecode holds that bytes with a valid checksum, whatever they are, give an
-// error or a valid program whose bytes they are.
+// FuzzDecode: any bytes with a valid checksum give an error, or a valid program with the
+// same encoding.
 func FuzzDecode(f *testing.F) {
 	b := encode(f, example(f))
 	f.Add(b[:len(b)-sha256.Size])

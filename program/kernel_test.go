@@ -10,8 +10,8 @@ import (
 	"pwc/program"
 )
 
-// TestPTX packs and unpacks. What does not unpack to what it says is damaged, and
-// takes no more memory than its text is announced to have.
+// TestPTX compresses and decompresses PTX. PTX of another length than declared is damaged, and
+// decompression reads at most one byte more than the declared length.
 func TestPTX(t *testing.T) {
 	text := strings.Repeat("\tld.param.u64 \t%rd1, [add_param_0];\n", 1000)
 	pack := func(text string) program.Kernel {

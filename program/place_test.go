@@ -60,9 +60,9 @@ func TestPlaceByHand(t *testing.T) {
 	}
 }
 
-// TestPlace holds that items needed at one step never overlap, that offsets are
-// aligned, that the total is the highest end, and that it is within what the
-// lifetimes demand and what no reuse at all would take.
+// TestPlace: items that are live at one step never overlap, offsets are aligned, the
+// total is the highest end, at least the bytes that are live at any step, and at most
+// the bytes without reuse.
 func TestPlace(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		items := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) program.Item {

@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSweep holds placement in the order of steps to what placement promises: what shares a
-// step does not overlap, all is aligned, and the total is the end of the highest.
+// TestSweep checks the placement in the order of steps: items that share a step do not overlap,
+// offsets are aligned, and the total is the highest end.
 func TestSweep(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		items := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Item {
@@ -60,7 +60,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestPlaceManyTogether: a million items that live at once, or in every other step, are placed.
+// TestPlaceManyTogether places a million items that all live at once, or in every other step.
 // In quadratic time this would take hours.
 func TestPlaceManyTogether(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))

@@ -139,7 +139,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// A collective that overlaps with later steps is waited for before they touch what it writes.
+// Steps must wait for an async collective before they use its destination.
 func TestValidateOverlap(t *testing.T) {
 	call := program.Step{Kind: program.StepLibrary, Extern: program.CollectivePrefix + "all_reduce", Args: []int32{1, 0}, Origin: -1,
 		Attrs: []program.Attr{{Name: "async", Kind: program.AttrBool, Bool: true}}}

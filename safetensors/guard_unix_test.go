@@ -12,8 +12,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// A file that is truncated while it is mapped is an error of whoever reads it, and other
-// panics are what they were.
+// A read of a file that was truncated while it is mapped is an error of Guard. Guard does not
+// catch other panics.
 func TestTruncatedWhileMapped(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, SingleFile)
@@ -47,8 +47,8 @@ func TestTruncatedWhileMapped(t *testing.T) {
 		}
 	}
 
-	// Whose fault it is not, Guard does not take: a fault of another source reaches the
-	// guard around it, which knows the file.
+	// Guard handles only faults of its source: a fault of another source reaches the outer
+	// Guard, which knows the file.
 	var fault *FaultError
 	err = Guard(set, func() error { return Guard(source{}, func() error { Touch(w.Data); return nil }) })
 	if !errors.As(err, &fault) {

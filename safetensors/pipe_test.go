@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestPipes has pipes that nobody writes to in the places of files: they are refused, not waited for.
+// TestPipes: pipes without a writer in the places of files are refused without waiting.
 func TestPipes(t *testing.T) {
 	for _, name := range []string{SingleFile, IndexFile} {
 		dir := t.TempDir()

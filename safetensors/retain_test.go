@@ -10,8 +10,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Bytes stay after Close while somebody retains the files, and those of tensors that follow
-// each other in a file are one slice.
+// Bytes stay mapped after Close until every Retain is released. Adjacent tensors of a file are one
+// slice.
 func TestRetain(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, SingleFile)

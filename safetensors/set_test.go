@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Of a directory's files those are read that transformers reads, and where it has two
-// checkpoints it is refused.
+// OpenDir reads the files that transformers reads, and refuses a directory with two
+// checkpoints.
 func TestOpenDirChooses(t *testing.T) {
 	const both = `{"weight_map": {"b": "model-2.safetensors", "a": "model-1.safetensors"}}`
 	for _, c := range []struct {

@@ -36,7 +36,7 @@ func TestEncodeMatchesReference(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			tensors = append([]Tensor{tensor}, tensors...) // the order that comes in must not matter
+			tensors = append([]Tensor{tensor}, tensors...) // the order of the arguments must not matter
 		}
 		var got bytes.Buffer
 		if err := Encode(&got, tensors, f.Metadata()); err != nil {

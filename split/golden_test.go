@@ -18,7 +18,7 @@ import (
 var update = flag.Bool("update", false, "rewrite the expectations in testdata")
 
 // TestGolden splits @f of each module in testdata and compares the plan and the
-// text of each distinct piece, or the error.
+// text of each distinct piece, or the error, with the golden text.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {

@@ -83,8 +83,8 @@ func llama(t testing.TB, layers int) *ir.Module {
 	return mod
 }
 
-// TestLlama holds that a model of 32 layers is three distinct pieces in
-// @forward (before, between and after attention) and one in @logits.
+// TestLlama: a model of 32 layers has three distinct pieces in @forward (before,
+// between and after attention) and one in @logits.
 func TestLlama(t *testing.T) {
 	m := llama(t, 32)
 	forward, err := split.Split(m, m.Func("forward"), nil)
@@ -154,8 +154,8 @@ func TestLlamaRuns(t *testing.T) {
 	}
 }
 
-// TestOneChangedLayer holds that a layer that differs in an attribute, a type or
-// an order of operands is another piece.
+// TestOneChangedLayer: a layer that differs in an attribute, a type or the order of
+// operands is another piece.
 func TestOneChangedLayer(t *testing.T) {
 	distinct := func(body string) int {
 		text := `pwc 1

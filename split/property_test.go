@@ -19,9 +19,8 @@ type choices struct{ t *rapid.T }
 
 func (c choices) Intn(n int) int { return rapid.IntRange(0, n-1).Draw(c.t, "choice") }
 
-// TestItemsEqualFunction holds on random modules, cut at random ops, that
-// running the items in order on storages that live as long as the plan says
-// gives what the function gives.
+// TestItemsEqualFunction: for random modules, split at random ops, the items run in
+// order, on storages with the lifetimes of the plan, give the results of the function.
 func TestItemsEqualFunction(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := irgen.Generate(choices{t}, irgen.Options{MixRows: true, Load: true, MaxOps: 30, Externs: []*ir.Extern{
@@ -52,8 +51,8 @@ func TestItemsEqualFunction(t *testing.T) {
 	})
 }
 
-// checkItems holds the rules of ids by their definition: it numbers nodes
-// again, one by one, and then moves lone allocations.
+// checkItems checks ids by the definition of the rules: it numbers the nodes one by
+// one, and then moves pieces of one allocation.
 func checkItems(t reporter, p *split.Plan) {
 	t.Helper()
 	f := p.Func
@@ -115,8 +114,8 @@ func checkItems(t reporter, p *split.Plan) {
 	}
 }
 
-// chainOf is a function of n nodes with a splitting op every tenth, whose
-// values are read once soon and once far away.
+// chainOf returns a function of n nodes, every tenth a splitting op. Values are read
+// by a near and by a distant node.
 func chainOf(b *testing.B, n int) *ir.Module {
 	m := ir.NewBuilder("chain")
 	sym := m.Symbol("N", 1, 8192, ir.Batch)

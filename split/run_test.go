@@ -12,13 +12,13 @@ import (
 	"pwc/split"
 )
 
-// reporter is what checks need of a test, rapid's or Go's.
+// reporter is the part of testing.T and rapid.T that checks use.
 type reporter interface {
 	Helper()
 	Errorf(format string, args ...any)
 }
 
-// checkPlan holds what every plan must keep, whatever was split.
+// checkPlan checks the invariants of every plan.
 func checkPlan(t reporter, p *split.Plan) {
 	t.Helper()
 	f := p.Func
@@ -80,7 +80,7 @@ func checkPlan(t reporter, p *split.Plan) {
 	checkLives(t, p)
 }
 
-// checkLives compares Storages with what units take and give.
+// checkLives compares Storages with the operands and results of units.
 func checkLives(t reporter, p *split.Plan) {
 	t.Helper()
 	f := p.Func

@@ -52,7 +52,7 @@ func TestLoadStore(t *testing.T) {
 	}
 }
 
-// Copies convert where dtypes differ; 100 elements are more than go in one part.
+// Copies convert if the dtypes differ, in parts of fewer than 100 elements.
 func TestCopy(t *testing.T) {
 	all := []dtype.DType{dtype.F32, dtype.BF16, dtype.F16}
 	for _, from := range all {

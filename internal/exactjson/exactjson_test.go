@@ -57,7 +57,7 @@ func TestUnmarshal(t *testing.T) {
 	}
 }
 
-// FuzzUnmarshal holds that what is taken means the same to encoding/json.
+// FuzzUnmarshal: a text that Unmarshal accepts has the same value for encoding/json.
 func FuzzUnmarshal(f *testing.F) {
 	f.Add([]byte(`{"version":1,"layers":[{"digest":"a"}],"labels":{"x":{}}}`))
 	f.Add([]byte(`[[[{"a":[1.5e3,null,true]}]]]`))

@@ -7,8 +7,8 @@ import (
 	"pwc/ir/dim"
 )
 
-// TestOf holds that each kind keeps its name and value: programs write a value with its
-// kind, and a wrong one would lose it.
+// TestOf: every kind keeps its name and value. Programs encode only the field of the kind, so
+// with a wrong kind the value would be lost.
 func TestOf(t *testing.T) {
 	n := dim.Sym("N")
 	in := []ir.Attr{

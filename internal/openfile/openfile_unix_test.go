@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// TestNotRegular has pipes that nobody writes, directories, devices and sockets where
-// files should be. Without a flag in the opening this test waits for ever.
+// TestNotRegular opens pipes without a writer, directories, devices and sockets in place of
+// files. Without O_NONBLOCK this test would block forever.
 func TestNotRegular(t *testing.T) {
 	dir := t.TempDir()
 	fifo, socket := filepath.Join(dir, "fifo"), filepath.Join(dir, "socket")

@@ -60,7 +60,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// A JSON document that passes a Writer is one with the same values.
+// A JSON document that passes a Writer stays valid, with the same values.
 func TestWriterKeepsJSON(t *testing.T) {
 	in := map[string]string{"k\x1b\u009b": "v\u202e\U000e0041\x7f\n"}
 	var b bytes.Buffer
@@ -76,7 +76,7 @@ func TestWriterKeepsJSON(t *testing.T) {
 	}
 }
 
-// Names with line feeds stand on one line in what a Writer writes; others are not touched.
+// A Writer writes names with line feeds on one line, and does not change other text.
 func TestLines(t *testing.T) {
 	if Lines([]string{"a", "b"}) != nil {
 		t.Error("names without line feeds are replaced")

@@ -76,7 +76,7 @@ func selectionExample() *vec.Kernel {
 		TopK: &vec.TopK{N: dim.Const(1000), K: 8, In: a(0, dtype.F32, 1000), Values: a(1, dtype.F32, 8), Index: a(2, dtype.I32, 8)}}
 }
 
-// expertsExample is the product with B chosen by the row.
+// expertsExample is the GEMM with a B selected for each row.
 func expertsExample() *vec.Kernel {
 	k := productExample()
 	k.Args = 4
@@ -166,8 +166,8 @@ func TestLoads(t *testing.T) {
 	}
 }
 
-// TestEachDim puts a symbol of its own in every place of the examples that holds
-// a dim, and wants to meet them all.
+// TestEachDim sets every dim of the examples to a symbol of its own, and checks that
+// EachDim visits all of them.
 func TestEachDim(t *testing.T) {
 	for name, k := range examples() {
 		want := map[string]bool{}
@@ -231,7 +231,7 @@ func TestEachDim(t *testing.T) {
 	}
 }
 
-// TestDecodeRefuses holds what Decode says of bytes that no kernel has.
+// TestDecodeRefuses pins the errors of Decode for bytes that are not of a kernel.
 func TestDecodeRefuses(t *testing.T) {
 	whole, err := productExample().Encode()
 	if err != nil {
@@ -263,7 +263,7 @@ func text(args []int32) string {
 	return b.String()
 }
 
-// TestOps holds that the table describes every op, each under a name of its own.
+// TestOps: the table describes every op, and names are unique.
 func TestOps(t *testing.T) {
 	names := map[string]bool{}
 	for _, op := range vec.Ops() {
@@ -292,15 +292,15 @@ func TestValidate(t *testing.T) {
 		p := &k.Loop.Phases[phase]
 		p.Body = append(p.Body, in...)
 	}
-	// What is just within the limits.
+	// Kernels at the limits.
 	for name, k := range map[string]*vec.Kernel{
 		"no arguments":     {Loop: vec.Loop{Regs: vec.RegCount{I: vec.MaxRegs}, Phases: []vec.Phase{{Body: []vec.Instr{{Op: vec.OpConstI, Dst: vec.MaxRegs - 1}}}}}},
 		"16 axes":          {Loop: vec.Loop{Outer: consts(make([]int64, 9)...), Inner: consts(make([]int64, 7)...)}},
 		"nothing is taken": {Args: 3, Loop: vec.Loop{Outer: consts(1)}, TopK: &vec.TopK{N: n, In: selectionExample().TopK.In, Values: selectionExample().TopK.Values, Index: selectionExample().TopK.Index}},
 		"all are taken":    {Args: 3, Loop: vec.Loop{Outer: consts(1)}, TopK: &vec.TopK{N: n, K: vec.MaxTopK, In: selectionExample().TopK.In, Values: selectionExample().TopK.Values, Index: selectionExample().TopK.Index}},
-		// An address of no memory is an integer, whatever the dtype.
+		// An access without memory has an integer value for any dtype.
 		"an address": {Loop: vec.Loop{Regs: vec.RegCount{I: 1}, Access: []vec.Access{{Arg: -1, DType: dtype.F32}}, Phases: []vec.Phase{{Body: []vec.Instr{{Op: vec.OpLoadI}}}}}},
-		// What a Pre assigns is there in the Bodies of two phases.
+		// The Bodies of two phases read a register that Pre assigns.
 		"a row's register": {Loop: vec.Loop{Regs: vec.RegCount{F: 2, SF: 1}, Phases: []vec.Phase{
 			{Scalar: []vec.Instr{{Op: vec.OpConstF}}, Pre: []vec.Instr{{Op: vec.OpSplatF}}, Body: []vec.Instr{{Op: vec.OpNeg, Dst: 1}}},
 			{Body: []vec.Instr{{Op: vec.OpNeg, Dst: 1}}}}}},
@@ -462,8 +462,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// FuzzDecode holds that any bytes give an error or a valid kernel whose bytes
-// they are.
+// FuzzDecode: any bytes give an error, or a valid kernel with the same encoding.
 func FuzzDecode(f *testing.F) {
 	for _, k := range examples() {
 		b, err := k.Encode()

@@ -48,8 +48,8 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// TestRefusals holds that what no Writer writes is an error, and that a length
-// is believed only as far as the bytes go.
+// TestRefusals: bytes that no Writer writes are an error, and so is a length that
+// exceeds the remaining bytes.
 func TestRefusals(t *testing.T) {
 	for name, c := range map[string]struct {
 		bytes string
