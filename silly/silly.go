@@ -34,7 +34,7 @@ func New(dev *host.Device) *Op { return &Op{dev: dev} }
 
 var _ device.Op = (*Op)(nil)
 
-// Calls returns how often the op ran. Any goroutine may ask.
+// Calls returns the number of launches. Any goroutine may call it.
 func (o *Op) Calls() int64 { return o.calls.Load() }
 
 // Signature returns the op's declaration.

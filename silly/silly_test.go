@@ -59,7 +59,7 @@ func result(t *testing.T, c *device.OpCall) *interp.Tensor {
 }
 
 func TestSum(t *testing.T) {
-	// 256 + 1 + 1: in bf16 both ones are lost when they are added one after the other, and kept in one rounding.
+	// 256 + 1 + 1: bf16 rounds 256 + 1 to 256, so two roundings lose both ones. One rounding keeps them.
 	for dt, want := range map[dtype.DType]float64{dtype.F32: 258, dtype.F16: 258, dtype.BF16: 258} {
 		op, c := newCall(t, dt, []float64{256, 2}, []float64{1, 3}, []float64{1, 4})
 		for range 2 {
@@ -88,7 +88,7 @@ func TestPaddedRowsAreZero(t *testing.T) {
 	if got := result(t, c).Float64s(); got[0] != 3 || got[1] != 0 || got[2] != 0 {
 		t.Errorf("%v, want [3 0 0]", got)
 	}
-	c.RowExtents = []int64{0, 0, 0, 0} // as many elements as the step has rows, and no rows
+	c.RowExtents = []int64{0, 0, 0, 0} // no operand has a row dimension, although it has as many elements as the step has rows
 	if err := op.Launch(c); err != nil {
 		t.Fatal(err)
 	}
@@ -99,11 +99,11 @@ func TestPaddedRowsAreZero(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	for want, change := range map[string]func(c *device.OpCall){
-		"3 operands, it takes 4": func(c *device.OpCall) { c.Args = c.Args[:3] },
-		"operand 1 is f16[2]":    func(c *device.OpCall) { c.Args[1].DType = dtype.F16 },
-		"operand 2 is f32[1]":    func(c *device.OpCall) { c.Args[2].Shape = []int64{1} },
-		"operand 3: 4 bytes for": func(c *device.OpCall) { c.Args[3].Size = 4 },
-		"device: buffer belongs": func(c *device.OpCall) { c.Args[0].Memory = other{} },
+		"3 operands, it takes 4":           func(c *device.OpCall) { c.Args = c.Args[:3] },
+		"operand 1 is f16[2]":              func(c *device.OpCall) { c.Args[1].DType = dtype.F16 },
+		"operand 2 is f32[1]":              func(c *device.OpCall) { c.Args[2].Shape = []int64{1} },
+		"operand 3: memory of 4 bytes for": func(c *device.OpCall) { c.Args[3].Size = 4 },
+		"device: buffer belongs":           func(c *device.OpCall) { c.Args[0].Memory = other{} },
 		"i32 is not one of f32, f": func(c *device.OpCall) {
 			for i := range c.Args {
 				c.Args[i].DType = dtype.I32

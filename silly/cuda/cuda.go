@@ -36,11 +36,11 @@ type Op struct {
 
 var _ device.Op = (*Op)(nil)
 
-// threads of a block.
+// threads is the number of threads in a block.
 const threads = 256
 
-// New returns the op for a device. code gives what [Source] was compiled to, alone in
-// a program, when the op is launched first. Close it before the device.
+// New returns the op for a device. The first launch calls code, which must return a program that
+// consists of the compiled [Source]. Close the op before the device.
 func New(dev *cuda.Device, code func(ctx context.Context) (*program.Program, error)) *Op {
 	return &Op{dev: dev, code: code, calls: map[dtype.DType]*cuda.KernelCall{}}
 }
@@ -137,7 +137,7 @@ func (o *Op) call(dt dtype.DType) (*cuda.KernelCall, error) {
 	return c, err
 }
 
-// Close gives back what the op took. The second time it does nothing.
+// Close frees the op's memory on the device. A second call does nothing.
 func (o *Op) Close() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

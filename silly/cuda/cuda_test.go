@@ -21,7 +21,7 @@ import (
 	sillycuda "pwc/silly/cuda"
 )
 
-// open makes a stream and the op on a device, which the test's end closes.
+// open makes a stream and the op on a device. All are closed at the end of the test.
 func open(t *testing.T, dev *cuda.Device, code func(context.Context) (*program.Program, error)) (device.Stream, *sillycuda.Op) {
 	t.Helper()
 	s, err := dev.NewStream()
@@ -37,7 +37,7 @@ func open(t *testing.T, dev *cuda.Device, code func(context.Context) (*program.P
 	return s, op
 }
 
-// call makes a call with operands of random values, the last one of rubbish.
+// call makes a call with operands of random values. It also returns the values.
 func call(t *testing.T, dev *cuda.Device, s device.Stream, dt dtype.DType, shape []int64) (*device.OpCall, []*interp.Tensor) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(1, uint64(dt)))
@@ -70,7 +70,7 @@ func call(t *testing.T, dev *cuda.Device, s device.Stream, dt dtype.DType, shape
 	return c, values
 }
 
-// The kernel gives what the interpreter says, to the bit, and zeros in padded rows.
+// The kernel computes the interpreter's result, bit for bit, and zeros in padded rows.
 func TestSumOnGPU(t *testing.T) {
 	opened := cudatest.Open(t, fake.Options{})
 	dev, compiler := opened.Device, opened.Compiler(t)
@@ -105,7 +105,7 @@ func TestSumOnGPU(t *testing.T) {
 	}
 }
 
-// What a launch hands to the kernel, and what it refuses.
+// The arguments that a launch passes to the kernel, and the calls that it refuses.
 func TestLaunch(t *testing.T) {
 	var grid [3]uint32
 	var real, all int64
