@@ -33,7 +33,9 @@ type Options struct {
 	// min(2 × MaxSequences, MaxTokens, 512), or up to min(MaxTokens, 512) if Frozen, because then
 	// every step needs a graph. It adds MaxSequences if the list ends below it. In mode
 	// full-decode-only it drops the sizes above the one that holds MaxSequences rows. Capture
-	// sizes, compile sizes and range endpoints above MaxTokens are an error.
+	// sizes, compile sizes and range endpoints above MaxTokens are an error. If Frozen, a largest
+	// size below MaxTokens (full-decode-only: MaxSequences) is an error, too, so MaxTokens above 512
+	// needs explicit sizes.
 	Backend piecewise.Options
 
 	MaxSequences int // requests in a step; 0: 64, or fewer if the model takes fewer
