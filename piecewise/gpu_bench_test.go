@@ -25,14 +25,14 @@ const llama1B = `{"architectures": ["LlamaForCausalLM"], "model_type": "llama", 
 "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "num_hidden_layers": 16, "vocab_size": 128256, "rms_norm_eps": 1e-05,
 "rope_theta": 500000.0, "hidden_act": "silu", "torch_dtype": "bfloat16", "tie_word_embeddings": true}`
 
-// llamaToy has 32 layers that are next to nothing: what a step costs beside them.
+// llamaToy has 32 tiny layers, to measure the cost of a step without its computation.
 const llamaToy = `{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "intermediate_size": 512,
 "num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 32, "vocab_size": 1024, "rms_norm_eps": 1e-05,
 "rope_theta": 500000.0, "hidden_act": "silu", "torch_dtype": "bfloat16", "tie_word_embeddings": false}`
 
 // BenchmarkDecodeOnGPU is one decode step (@forward and @logits of all rows, KV
-// write included) in bf16 with made-up weights, at a context of 512: steps are
-// issued back to back and waited for together. issue-ns/op is what of it the
+// write included) in bf16 with generated weights, at a context of 512: steps are
+// issued back to back and waited for together. issue-ns/op is the time that the
 // goroutine spends in Run.
 func BenchmarkDecodeOnGPU(b *testing.B) {
 	for _, m := range []struct{ name, config string }{{"8B", llama8B}, {"1B", llama1B}, {"toy", llamaToy}} {

@@ -32,9 +32,9 @@ func (z *zeros) Tensor(name string) (safetensors.Tensor, error) {
 	return safetensors.Tensor{Name: name, DType: info.DType, Shape: info.Shape, Data: z.data[:n]}, err
 }
 
-// The default sizes of the 8B shape, 51 for 33 pieces of @forward, take at most
-// half a GiB of the GPU beside what is planned; PyTorch takes 0.72. How long the
-// capture takes is logged.
+// The graphs of the default sizes of the 8B shape, 51 for 33 pieces of @forward, take
+// at most half a GiB of the GPU in addition to the plan; PyTorch takes 0.72 GiB. The
+// test logs the time of the capture.
 func TestCaptureOfDefaultSizesOnGPU(t *testing.T) {
 	o := new(compiled).on(t, cudatest.GPU(t), attncuda.Options{MaxRows: 512, MaxBlocks: 64})
 	m, err := hf.Builtin().Import([]byte(llama8B), hf.Options{DType: dtype.BF16, BlockSize: blockSize})

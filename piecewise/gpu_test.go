@@ -37,7 +37,7 @@ func onGPU(t testing.TB) piecewise.Options {
 	return new(compiled).on(t, cudatest.GPU(t), small)
 }
 
-// compiled is what tests that open a GPU many times need not compile again.
+// compiled caches compilers and stores for tests that open a GPU many times.
 type compiled struct {
 	own       bool // without cuBLASLt
 	store     pieces.Store
@@ -87,15 +87,15 @@ func (c *compiled) on(t testing.TB, dev *cudatest.Opened, limits attncuda.Option
 	return piecewise.Options{Device: dev.Device, Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: backend}, Store: c.store}, Ops: []device.Op{op}}
 }
 
-// small is what the checkpoints in testdata need.
+// small has the sizes for the checkpoints in testdata.
 var small = attncuda.Options{MaxRows: 64, MaxBlocks: kvBlocks}
 
 var guards = map[string]piecewise.Canary{"shared": piecewise.CanaryOff, "canaries": piecewise.CanaryBytes, "exact": piecewise.CanaryExact}
 
 // The logits of transformers on a GPU, in f32 and bf16, in every mode, at exact
-// and padded sizes, and token by token through the paged cache, however buffers
-// are kept apart. What a run has not written yet is NaN, but with exact buffers,
-// where a tool may watch for reads of what was never written.
+// and padded sizes, and token by token through the paged cache, for every Canary.
+// Poison fills unwritten memory with NaN, except with CanaryExact, where a tool may
+// detect reads of memory that was never written.
 func TestTransformersLogitsOnGPU(t *testing.T) {
 	var c compiled
 	for _, name := range []string{"llama", "qwen2", "qwen3"} {
@@ -125,9 +125,8 @@ func TestTransformersLogitsOnGPU(t *testing.T) {
 	}
 }
 
-// A short model under a tool that watches every access, which takes its time: a few
-// runs at exact and padded sizes, in each mode, with products by kernels of our own
-// alone and by cuBLASLt.
+// A short model for a slow tool that checks every access: a few runs at exact and padded
+// sizes, in each mode, with GEMMs by pwc's kernels only and by cuBLASLt.
 func TestWatchedOnGPU(t *testing.T) {
 	for kernels, c := range map[string]*compiled{"own": {own: true}, "library": {}} {
 		for _, dt := range []dtype.DType{dtype.F32, dtype.BF16} {
@@ -154,9 +153,9 @@ func watched(t *testing.T, kernels string, c *compiled, dt dtype.DType) {
 }
 
 // Ten thousand runs on a GPU, in random order of sizes and of inputs, issued back
-// to back, give the same bits for the same size and inputs, in every mode; what a
-// run has not written is NaN. Pools of their own give the same bits too: sums
-// depend neither on scheduling nor on addresses.
+// to back, give the same bits for the same size and inputs, in every mode, with
+// Poison. Backends in separate pools give the same bits, too: sums depend neither on
+// scheduling nor on addresses.
 func TestRandomOrderOfSizesOnGPU(t *testing.T) {
 	const most, rows = 90, 96 // from 65 on products are the library's
 	runs, variants := 10000, 5
@@ -232,8 +231,8 @@ func TestRandomOrderOfSizesOnGPU(t *testing.T) {
 	}
 }
 
-// A model is captured, and replayed, beside goroutines that make, load, run and
-// close backends of their own on the same GPU all the time.
+// A model is captured and replayed while other goroutines make, load, run and close
+// backends of their own on the same GPU.
 func TestCaptureBesideOthersOnGPU(t *testing.T) {
 	g := openGolden(t, "llama")
 	o := onGPU(t)
@@ -292,8 +291,7 @@ func TestCaptureBesideOthersOnGPU(t *testing.T) {
 	}
 }
 
-// What holds for every device, on a GPU, with buffers shared, between canaries and
-// apart.
+// The tests of every device (suite_test.go) on a GPU, for every Canary.
 func TestSuiteOnGPU(t *testing.T) {
 	var c compiled
 	for kind, guard := range guards {
@@ -330,7 +328,7 @@ func TestSuiteOnGPU(t *testing.T) {
 	}
 }
 
-// wildOp is "test::count" that writes to an address that no one has.
+// wildOp is "test::count", but writes to an address that is not allocated.
 type wildOp struct {
 	count
 	call *gpu.KernelCall
@@ -373,7 +371,7 @@ func TestLostOnGPU(t *testing.T) {
 		t.Fatal(err)
 	}
 	op.call.Grid, op.call.Block = [3]uint32{1, 1, 1}, [3]uint32{1, 1, 1}
-	op.call.SetArg(0, 1<<46) // reserved by no one
+	op.call.SetArg(0, 1<<46) // not a reserved address
 	op.call.SetArg(1, 1)
 	ctx := context.Background()
 	b, err := piecewise.New(ctx, testkit.Parse(t, counting), piecewise.Options{Device: o.Device, Compile: piecewise.CompileOptions{Compiler: o.Compile.Compiler}, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}, Ops: []device.Op{op}, Memory: piecewise.MemoryOptions{Symbols: map[string]int64{"B": 4}}})
@@ -400,7 +398,7 @@ func TestLostOnGPU(t *testing.T) {
 	if err := b.Seal(); !errors.Is(err, device.ErrDeviceLost) {
 		t.Errorf("seal: %v, want ErrDeviceLost", err)
 	}
-	_ = b.Close() // it returns; what it could not free it says
+	_ = b.Close() // it returns, perhaps with errors of memory that it could not free
 }
 
 // States on a GPU: graphs that were captured before the state had its memory
@@ -435,8 +433,8 @@ func TestFarBlocksOnGPU(t *testing.T) {
 	}
 }
 
-// C5 on a GPU: what the driver's free memory falls by is what was planned, but
-// for what segments and mappings round up to.
+// C5 on a GPU: the driver's free memory decreases by the planned bytes, rounded up to
+// segments and mappings.
 func TestPlannedBytesOnGPU(t *testing.T) {
 	o := onGPU(t)
 	dev := o.Device.(*gpu.Device)

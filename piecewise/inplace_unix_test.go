@@ -87,7 +87,7 @@ func loadInPlace(t *testing.T, c inPlaceCase) (path string, b *piecewise.Backend
 	}
 }
 
-// Weights stay in the checkpoint's file where they can, also after it is closed.
+// Weights stay in the checkpoint's file if possible, also after it is closed.
 func TestWeightsInPlace(t *testing.T) {
 	for _, c := range inPlaceCases() {
 		t.Run(c.name, func(t *testing.T) {

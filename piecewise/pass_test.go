@@ -14,8 +14,8 @@ import (
 	"pwc/piecewise"
 )
 
-// TestPassErrors: who makes a backend with a pass of their own reads its name and the
-// place in the model where it fails.
+// TestPassErrors: the error of a user's pass has the name of the pass and the location in the
+// model at which it fails.
 func TestPassErrors(t *testing.T) {
 	bad := compile.Pass{Name: "bad", Run: func(m *ir.Module, f *ir.Func) (*ir.Func, error) {
 		return nil, m.ErrorAt(f, 0, "not this")
@@ -33,8 +33,8 @@ func TestPassErrors(t *testing.T) {
 	}
 }
 
-// TestUserPassIsNamed: a pass of a user that fails, or breaks a function, is named by New,
-// with the piece and the place.
+// TestUserPassIsNamed: if a user's pass fails or returns no function, the error of New names the
+// pass and the piece.
 func TestUserPassIsNamed(t *testing.T) {
 	cause := errors.New("it would not")
 	for want, run := range map[string]func(*ir.Module, *ir.Func) (*ir.Func, error){

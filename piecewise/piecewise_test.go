@@ -41,8 +41,8 @@ module "nineteen" {
 }
 `
 
-// sum3 is an implementation of silly::attention over host memory with hooks for
-// tests: what it was called with is what the contracts are about.
+// sum3 is an implementation of silly::attention over host memory, with hooks that record
+// its calls for tests of the contracts.
 type sum3 struct {
 	capture bool
 	skip    int64 // so many rows at the end are left as they were

@@ -19,8 +19,9 @@ import (
 	"pwc/program"
 )
 
-// TestTransformersLogitsOfRanksOnGPU holds one checkpoint of each family, divided between two
-// GPUs, to transformers in the modes none, piecewise and full. Emulated GPUs do it for one.
+// TestTransformersLogitsOfRanksOnGPU compares one checkpoint of each family, divided between two
+// GPUs, with transformers in the modes none, piecewise and full-and-piecewise. On emulated GPUs it
+// tests only llama in f32, in mode piecewise.
 func TestTransformersLogitsOfRanksOnGPU(t *testing.T) {
 	var c compiled
 	kernels := peerKernels{}

@@ -116,7 +116,7 @@ func TestRandomRanks(t *testing.T) {
 }
 
 // TestTransformersLogitsOfRanks compares one checkpoint of each family, divided among 2 and 4
-// devices, with transformers in the modes none, piecewise and full. Without PWC_ALL_RANKS it
+// devices, with transformers in the modes none, piecewise and full-and-piecewise. Without PWC_ALL_RANKS it
 // tests fewer checkpoints.
 func TestTransformersLogitsOfRanks(t *testing.T) {
 	names := []string{"llama", "olmo2", "mixtral"}

@@ -15,8 +15,8 @@ import (
 	hostdev "pwc/runtime/host"
 )
 
-// reserving is the host device as a device.Reserver: states get their memory after their
-// address. log has the calls in the order in which a GPU would get them.
+// reserving is the host device as a device.Reserver: states get their address first, and their
+// memory later. log has the calls in the order in which a GPU would get them.
 type reserving struct {
 	*hostdev.Device
 	log  []string
