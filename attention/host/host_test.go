@@ -466,7 +466,7 @@ func TestLaunchErrors(t *testing.T) {
 		"5 rows in operands of 4":        func(c *device.OpCall) { c.Rows = 5 },
 		"describes 4 rows, the step has": func(c *device.OpCall) { c.Rows = 3 },
 		"operand 0: host: bytes":         func(c *device.OpCall) { c.Args[0].Buffer = other.call(4).Args[0].Buffer },
-		"operand 4: 8 bytes":             func(c *device.OpCall) { c.Args[4].Buffer.Size = 8 },
+		"operand 4: memory of 8 bytes":   func(c *device.OpCall) { c.Args[4].Buffer.Size = 8 },
 		"not aligned":                    func(c *device.OpCall) { c.Args[1].Buffer.Offset, c.Args[1].Buffer.Size = 1, c.Args[1].Buffer.Size-1 },
 		"scratch of 0 bytes":             func(c *device.OpCall) { c.Scratch = device.Buffer{} },
 	} {
