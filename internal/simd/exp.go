@@ -6,7 +6,7 @@ import "math"
 // single/expf.c): x = k·ln2 + r, with ln2 in two parts so that r is exact to float32, and a
 // polynomial of degree seven in r. The relative error is below 2^-22.
 const (
-	expLeast = -87 // below it the weight is 0: e^-87 is 2^-125.5, the last that is normal with room for the polynomial
+	expLeast = -87 // for smaller x the result is 0: e^-87 = 2^-125.5 is near the least normal float32
 	expShift = 0x1.8p23
 	expLn2Hi = 0.693359375
 	expLn2Lo = -2.12194440e-4
@@ -18,8 +18,8 @@ const (
 	expC5    = 5.0000001201e-1
 )
 
-// exp returns e to the x for x <= 0 and NaN. The conversions forbid fusing, so that every
-// architecture gives the same bits.
+// exp returns e to the x for x <= 0 and NaN. The conversions prevent fused operations, so that
+// every architecture gives the same bits.
 func exp(x float32) float32 {
 	if x != x {
 		return math.Float32frombits(math.MaxUint32)
@@ -50,8 +50,8 @@ const (
 	tanhC4    = -3.33332819422e-1
 )
 
-// tanh gives the same bits on every architecture, as exp does. Only NaN and the sign of zero need
-// care: the sign of the result is that of x.
+// tanh gives the same bits on every architecture, as exp does. The result gets the sign bit of x,
+// also if x is zero or NaN.
 func tanh(x float32) float32 {
 	const sign = 1 << 31
 	bits := math.Float32bits(x)

@@ -54,7 +54,7 @@ func muladd3x32F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc
 //go:noescape
 func wide1x64F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
-// dots1x32F32 puts to C the products of 1 rows of A with 16 rows at b0 and 16 at b1, of n float32 numbers each.
+// dots1x32F32 sets C to the dot products of 1 rows of A with 16 rows at b0 and 16 at b1, of n float32 numbers each.
 //
 //go:noescape
 func dots1x32F32(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
@@ -69,7 +69,7 @@ func wide2x32F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc i
 //go:noescape
 func wide2x64F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
-// dots2x32F32 puts to C the products of 2 rows of A with 16 rows at b0 and 16 at b1, of n float32 numbers each.
+// dots2x32F32 sets C to the dot products of 2 rows of A with 16 rows at b0 and 16 at b1, of n float32 numbers each.
 //
 //go:noescape
 func dots2x32F32(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
@@ -84,7 +84,7 @@ func wide3x32F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc i
 //go:noescape
 func wide3x64F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
-// dots3x32F32 puts to C the products of 3 rows of A with 16 rows at b0 and 16 at b1, of n float32 numbers each.
+// dots3x32F32 sets C to the dot products of 3 rows of A with 16 rows at b0 and 16 at b1, of n float32 numbers each.
 //
 //go:noescape
 func dots3x32F32(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
@@ -99,7 +99,7 @@ func wide4x32F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc i
 //go:noescape
 func wide4x64F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
-// dots4x32F32 puts to C the products of 4 rows of A with 16 rows at b0 and 16 at b1, of n float32 numbers each.
+// dots4x32F32 sets C to the dot products of 4 rows of A with 16 rows at b0 and 16 at b1, of n float32 numbers each.
 //
 //go:noescape
 func dots4x32F32(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
@@ -114,7 +114,7 @@ func wide5x32F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc i
 //go:noescape
 func wide5x64F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
-// dots5x32F32 puts to C the products of 5 rows of A with 16 rows at b0 and 16 at b1, of n float32 numbers each.
+// dots5x32F32 sets C to the dot products of 5 rows of A with 16 rows at b0 and 16 at b1, of n float32 numbers each.
 //
 //go:noescape
 func dots5x32F32(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
@@ -129,7 +129,7 @@ func wide6x32F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc i
 //go:noescape
 func wide6x64F32(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
-// dots6x32F32 puts to C the products of 6 rows of A with 16 rows at b0 and 16 at b1, of n float32 numbers each.
+// dots6x32F32 sets C to the dot products of 6 rows of A with 16 rows at b0 and 16 at b1, of n float32 numbers each.
 //
 //go:noescape
 func dots6x32F32(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
@@ -189,7 +189,7 @@ func muladd3x32BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ld
 //go:noescape
 func wide1x64BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
-// dots1x32BF16 puts to C the products of 1 rows of A with 16 rows at b0 and 16 at b1, of n bf16 numbers each.
+// dots1x32BF16 sets C to the dot products of 1 rows of A with 16 rows at b0 and 16 at b1, of n bf16 numbers each.
 //
 //go:noescape
 func dots1x32BF16(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
@@ -204,7 +204,7 @@ func wide2x32BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc 
 //go:noescape
 func wide2x64BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
-// dots2x32BF16 puts to C the products of 2 rows of A with 16 rows at b0 and 16 at b1, of n bf16 numbers each.
+// dots2x32BF16 sets C to the dot products of 2 rows of A with 16 rows at b0 and 16 at b1, of n bf16 numbers each.
 //
 //go:noescape
 func dots2x32BF16(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
@@ -219,7 +219,7 @@ func wide3x32BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc 
 //go:noescape
 func wide3x64BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
-// dots3x32BF16 puts to C the products of 3 rows of A with 16 rows at b0 and 16 at b1, of n bf16 numbers each.
+// dots3x32BF16 sets C to the dot products of 3 rows of A with 16 rows at b0 and 16 at b1, of n bf16 numbers each.
 //
 //go:noescape
 func dots3x32BF16(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
@@ -234,7 +234,7 @@ func wide4x32BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc 
 //go:noescape
 func wide4x64BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
-// dots4x32BF16 puts to C the products of 4 rows of A with 16 rows at b0 and 16 at b1, of n bf16 numbers each.
+// dots4x32BF16 sets C to the dot products of 4 rows of A with 16 rows at b0 and 16 at b1, of n bf16 numbers each.
 //
 //go:noescape
 func dots4x32BF16(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
@@ -249,7 +249,7 @@ func wide5x32BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc 
 //go:noescape
 func wide5x64BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
-// dots5x32BF16 puts to C the products of 5 rows of A with 16 rows at b0 and 16 at b1, of n bf16 numbers each.
+// dots5x32BF16 sets C to the dot products of 5 rows of A with 16 rows at b0 and 16 at b1, of n bf16 numbers each.
 //
 //go:noescape
 func dots5x32BF16(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
@@ -264,7 +264,7 @@ func wide6x32BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc 
 //go:noescape
 func wide6x64BF16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
-// dots6x32BF16 puts to C the products of 6 rows of A with 16 rows at b0 and 16 at b1, of n bf16 numbers each.
+// dots6x32BF16 sets C to the dot products of 6 rows of A with 16 rows at b0 and 16 at b1, of n bf16 numbers each.
 //
 //go:noescape
 func dots6x32BF16(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
@@ -324,7 +324,7 @@ func muladd3x32F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc
 //go:noescape
 func wide1x64F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
-// dots1x32F16 puts to C the products of 1 rows of A with 16 rows at b0 and 16 at b1, of n f16 numbers each.
+// dots1x32F16 sets C to the dot products of 1 rows of A with 16 rows at b0 and 16 at b1, of n f16 numbers each.
 //
 //go:noescape
 func dots1x32F16(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
@@ -339,7 +339,7 @@ func wide2x32F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc i
 //go:noescape
 func wide2x64F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
-// dots2x32F16 puts to C the products of 2 rows of A with 16 rows at b0 and 16 at b1, of n f16 numbers each.
+// dots2x32F16 sets C to the dot products of 2 rows of A with 16 rows at b0 and 16 at b1, of n f16 numbers each.
 //
 //go:noescape
 func dots2x32F16(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
@@ -354,7 +354,7 @@ func wide3x32F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc i
 //go:noescape
 func wide3x64F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
-// dots3x32F16 puts to C the products of 3 rows of A with 16 rows at b0 and 16 at b1, of n f16 numbers each.
+// dots3x32F16 sets C to the dot products of 3 rows of A with 16 rows at b0 and 16 at b1, of n f16 numbers each.
 //
 //go:noescape
 func dots3x32F16(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
@@ -369,7 +369,7 @@ func wide4x32F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc i
 //go:noescape
 func wide4x64F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
-// dots4x32F16 puts to C the products of 4 rows of A with 16 rows at b0 and 16 at b1, of n f16 numbers each.
+// dots4x32F16 sets C to the dot products of 4 rows of A with 16 rows at b0 and 16 at b1, of n f16 numbers each.
 //
 //go:noescape
 func dots4x32F16(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
@@ -384,7 +384,7 @@ func wide5x32F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc i
 //go:noescape
 func wide5x64F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
-// dots5x32F16 puts to C the products of 5 rows of A with 16 rows at b0 and 16 at b1, of n f16 numbers each.
+// dots5x32F16 sets C to the dot products of 5 rows of A with 16 rows at b0 and 16 at b1, of n f16 numbers each.
 //
 //go:noescape
 func dots5x32F16(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
@@ -399,7 +399,7 @@ func wide6x32F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc i
 //go:noescape
 func wide6x64F16(k int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
-// dots6x32F16 puts to C the products of 6 rows of A with 16 rows at b0 and 16 at b1, of n f16 numbers each.
+// dots6x32F16 sets C to the dot products of 6 rows of A with 16 rows at b0 and 16 at b1, of n f16 numbers each.
 //
 //go:noescape
 func dots6x32F16(n int, a *float32, lda int, b0 *byte, b1 *byte, ldb int, c *float32, ldc int)
@@ -419,7 +419,7 @@ func widen8BF16(n int, d *float32, s *uint16)
 //go:noescape
 func widen8F16(n int, d *float32, s *uint16)
 
-// prefetchLines asks for the lines of rows of bytes, stride bytes apart, in the second cache.
+// prefetchLines prefetches rows of bytes, stride bytes apart, into the second-level cache.
 //
 //go:noescape
 func prefetchLines(rows int, bytes int, s *byte, stride int)
@@ -429,22 +429,22 @@ func prefetchLines(rows int, bytes int, s *byte, stride int)
 //go:noescape
 func scale8(n int, d *float32, x float32)
 
-// blend8 computes d*x + s*y of n numbers, with three roundings.
+// blend8 sets n numbers d to d*x + s*y, with three roundings.
 //
 //go:noescape
 func blend8(n int, d *float32, s *float32, x float32, y float32)
 
-// largest8 puts the larger of top and n numbers, element i against top[i%8], to top; NaN is passed over.
+// largest8 sets top[i%8] to the larger of it and element i, for n elements; NaNs are ignored.
 //
 //go:noescape
 func largest8(n int, s *float32, top *[8]float32)
 
-// weigh8 puts e to the d-top of n numbers to d, and adds element i to sums[i%8].
+// weigh8 sets n numbers d to e to the d-top, and adds element i to sums[i%8].
 //
 //go:noescape
 func weigh8(n int, d *float32, top float32, sums *[8]float32)
 
-// softcap8 puts limit·tanh(d/limit) of n numbers to d.
+// softcap8 sets n numbers d to limit·tanh(d/limit).
 //
 //go:noescape
 func softcap8(n int, d *float32, limit float32)

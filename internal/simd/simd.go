@@ -1,7 +1,7 @@
-// Package simd has the inner loops of attention on the host: in assembly where the processor
-// has the instructions, and in Go for every architecture, which the build tag purego chooses
-// everywhere. But for products, where some processors fuse a multiplication and an addition,
-// all give the same bits. The order of every sum is part of the definition.
+// Package simd has the inner loops of attention on the host: in assembly for processors with
+// AVX2, AVX-512 or NEON, and in Go for every architecture. With the build tag purego only the
+// loops in Go are used. The order of every sum is defined, so all give the same bits, except for
+// MulAdd and Dots: some processors fuse a multiplication and an addition.
 package simd
 
 import (
@@ -14,25 +14,25 @@ import (
 const (
 	lanes = 8
 
-	// Width is what the number of columns of a product is a multiple of.
+	// Width is the unit of columns of [Kernels.MulAdd], which rounds their number up to a multiple.
 	Width = 16
 
-	// Panel is the columns of a panel of transposed rows.
+	// Panel is the number of columns of a panel of transposed rows.
 	Panel = 32
 
-	// MaxRows is the most rows that a product takes over a row of B at once.
+	// MaxRows is the most rows of A that one pass over B computes.
 	MaxRows = 6
 
-	// DotRows is how many rows of B [Kernels.Dots] takes from each of two places.
+	// DotRows is the number of rows of B that [Kernels.Dots] takes at each of b0 and b1.
 	DotRows = Panel / 2
 )
 
-// Kernels are the inner loops for one kind of processor.
+// Kernels has the inner loops for one kind of processor.
 type Kernels struct {
 	name string
 
 	mulAdd                func(rows, cols, depth int, a *float32, lda int, b Matrix, c *float32, ldc int)
-	dots                  func(rows, n int, a *float32, lda int, b0, b1 Matrix, c *float32, ldc int) // nil: there is none
+	dots                  func(rows, n int, a *float32, lda int, b0, b1 Matrix, c *float32, ldc int) // nil: CanDot is false
 	turn                  func(n int, d *float32, s Matrix)                                          // n a multiple of eight
 	prefetch              func(s Matrix, rows, n int)                                                // nil: it does nothing
 	widenBF16, widenF16   func(d []float32, s []uint16)
@@ -41,8 +41,8 @@ type Kernels struct {
 	largest               func(s []float32, top *[lanes]float32)
 	weigh                 func(d []float32, top float32, sums *[lanes]float32)
 	softcap               func(d []float32, limit float32)
-	fewRows, columnsOfFew int // rows that take so many columns together; 0: none do
-	mostColumns           int // that any rows take together, where there are as many; 0: no more than those
+	fewRows, columnsOfFew int // up to fewRows rows, mulAdd takes columnsOfFew columns; 0: it does not
+	mostColumns           int // columns that mulAdd takes for any number of rows, if as many are left; 0: it does not
 }
 
 // Best returns the kernels for this processor.
@@ -51,7 +51,7 @@ func Best() *Kernels {
 	return all[len(all)-1]
 }
 
-// Name tells which processors the kernels are for.
+// Name returns the kind of processor: "portable", "avx2", "avx512" or "neon".
 func (k *Kernels) Name() string { return k.name }
 
 // Portable returns the kernels in Go.
@@ -79,9 +79,10 @@ func (m *Matrix) bits(at, n int) []uint16 {
 	return unsafe.Slice((*uint16)(unsafe.Add(m.At, 2*at)), n)
 }
 
-// MulAdd adds A·B to C: c[i*ldc+j] += Σ a[i*lda+p]·B[p][j] for rows i and cols j, which
-// are filled up to a multiple of Width. The sum runs over p < depth in order, from what stands in c, and does not depend on
-// rows and cols. Memory of B is not checked.
+// MulAdd adds A·B to C: c[i*ldc+j] += Σ a[i*lda+p]·B[p][j] for i < rows and j < cols, where cols is
+// rounded up to a multiple of Width: B and C need as many columns. The sum starts with the element
+// of c, runs over p < depth in order, and does not depend on rows and cols. The memory of B is not
+// checked.
 func (k *Kernels) MulAdd(c []float32, ldc int, a []float32, lda int, b Matrix, rows, cols, depth int) {
 	if rows <= 0 || cols <= 0 || depth <= 0 {
 		return
@@ -107,21 +108,23 @@ func (k *Kernels) MulAdd(c []float32, ldc int, a []float32, lda int, b Matrix, r
 	}
 }
 
-// CanDot reports whether there is [Kernels.Dots] for so many rows of A, of n numbers of a dtype.
+// CanDot reports whether [Kernels.Dots] may be called for rows of A, and rows of B with n numbers of
+// dtype dt.
 func (k *Kernels) CanDot(rows, n int, dt dtype.DType) bool {
 	return k.dots != nil && rows <= MaxRows && int(dt.Bytes(int64(n)))%64 == 0
 }
 
-// Dots puts the products of rows of A with rows of B to C: c[i*ldc+j] = Σ a[i*lda+e]·B[j][e] for e < n,
-// where the first [DotRows] rows of B are at b0 and as many at b1. The sum runs over e in order: its
-// bits are those of [Kernels.MulAdd] with a panel that [Kernels.Turn] made. Memory of B is not checked.
+// Dots sets C to the dot products of rows of A with rows of B: c[i*ldc+j] = Σ a[i*lda+e]·B[j][e] for
+// e < n, where the first [DotRows] rows of B are at b0 and the others at b1. The sum runs over e in
+// order: its bits are those of [Kernels.MulAdd] with a panel that [Kernels.Turn] made. The memory of B is
+// not checked.
 func (k *Kernels) Dots(c []float32, ldc int, a []float32, lda int, b0, b1 Matrix, rows, n int) {
 	_, _ = c[(rows-1)*ldc+Panel-1], a[(rows-1)*lda+n-1]
 	k.dots(rows, n, &a[0], lda, b0, b1, &c[0], ldc)
 }
 
 // Turn writes eight rows of n numbers as eight columns of a panel: d[e*Panel+i] is element e
-// of row i, as float32. Memory of the rows is not checked.
+// of row i, as float32. The memory of the rows is not checked.
 func (k *Kernels) Turn(d []float32, s Matrix, n int) {
 	if n <= 0 {
 		return
@@ -137,15 +140,15 @@ func (k *Kernels) Turn(d []float32, s Matrix, n int) {
 	}
 }
 
-// Prefetch asks for rows of n numbers, so that they are in a cache when they are read. Any
-// address will do.
+// Prefetch loads rows of n numbers into a cache, so that later reads are fast. The addresses need
+// not be valid.
 func (k *Kernels) Prefetch(s Matrix, rows, n int) {
 	if k.prefetch != nil {
 		k.prefetch(s, rows, n)
 	}
 }
 
-// Widen converts a row of a matrix to float32, exactly. Memory of the row is not checked.
+// Widen converts a row of a matrix to float32, exactly. The memory of the row is not checked.
 func (k *Kernels) Widen(d []float32, s Matrix) {
 	switch s.DType {
 	case dtype.BF16:
@@ -160,13 +163,13 @@ func (k *Kernels) Widen(d []float32, s Matrix) {
 // Scale multiplies numbers by x.
 func (k *Kernels) Scale(d []float32, x float32) { k.scale(d, x) }
 
-// Blend computes d*x + s*y, each product and the sum rounded.
+// Blend sets d to d*x + s*y, with both products and the sum rounded.
 func (k *Kernels) Blend(d, s []float32, x, y float32) { k.blend(d, s[:len(d)], x, y) }
 
 // Lanes is memory for reductions.
 type Lanes [lanes]float32
 
-// Largest returns the largest number, -Inf of nothing. NaN is passed over.
+// Largest returns the largest number of s; -Inf if s is empty. It ignores NaNs.
 func (k *Kernels) Largest(s []float32, l *Lanes) float32 {
 	least := float32(math.Inf(-1))
 	for i := range l {
@@ -181,18 +184,18 @@ func (k *Kernels) Largest(s []float32, l *Lanes) float32 {
 	return least
 }
 
-// Weigh puts e to the d[i]-top to d[i] and returns the sum: numbers go to eight sums in turn,
-// which are added as ((s0+s4) + (s2+s6)) + ((s1+s5) + (s3+s7)). No number is larger than top; NaN
-// gives NaN.
+// Weigh sets d[i] to e to the d[i]-top and returns the sum: sum i mod 8 adds element i, and the
+// eight sums are added as ((s0+s4) + (s2+s6)) + ((s1+s5) + (s3+s7)). No d[i] may be larger than
+// top; NaN gives NaN.
 func (k *Kernels) Weigh(d []float32, top float32, l *Lanes) float32 {
 	*l = Lanes{}
 	k.weigh(d, top, (*[lanes]float32)(l))
 	return ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]))
 }
 
-// Softcap puts limit·tanh(d[i]/limit) to d[i], for a limit above zero.
+// Softcap sets d[i] to limit·tanh(d[i]/limit), for a limit above zero.
 func (k *Kernels) Softcap(d []float32, limit float64) {
-	const most = 1 << 64 // beyond it and its reciprocal, quotients of usual scores are subnormal or infinite in float32
+	const most = 1 << 64 // above most and below 1/most, float32 quotients of usual scores are subnormal or infinite
 	if limit >= 1./most && limit <= most {
 		k.softcap(d, float32(limit))
 		return

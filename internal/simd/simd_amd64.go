@@ -24,7 +24,7 @@ func available() []*Kernels {
 	return all
 }
 
-// avx512 is avx2 with products in registers of twice the size, of the same bits.
+// avx512 is avx2 with MulAdd and Dots in registers of twice the size; the bits are the same.
 func avx512() *Kernels {
 	k := avx2()
 	k.name, k.mulAdd, k.dots, k.fewRows, k.mostColumns = "avx512", avx512MulAdd, avx512Dots, MaxRows, 64
@@ -43,7 +43,7 @@ var (
 		bf16: [MaxRows]tile{muladd1x32BF16, muladd2x32BF16, muladd3x32BF16},
 		f16:  [MaxRows]tile{muladd1x32F16, muladd2x32F16, muladd3x32F16},
 	}
-	avx512Wide = tiles{ // one row has too few sums to keep two units busy
+	avx512Wide = tiles{ // one row has too few sums to keep two FMA units busy
 		f32:  [MaxRows]tile{nil, wide2x32F32, wide3x32F32, wide4x32F32, wide5x32F32, wide6x32F32},
 		bf16: [MaxRows]tile{nil, wide2x32BF16, wide3x32BF16, wide4x32BF16, wide5x32BF16, wide6x32BF16},
 		f16:  [MaxRows]tile{nil, wide2x32F16, wide3x32F16, wide4x32F16, wide5x32F16, wide6x32F16},
@@ -116,7 +116,7 @@ func prefetch(s Matrix, rows, n int) {
 	prefetchLines(rows, int(s.DType.Bytes(int64(n))), (*byte)(s.At), int(s.DType.Bytes(int64(s.Pitch))))
 }
 
-// whole returns how many of n elements the assembly takes; the Go loops take the rest.
+// whole returns how many of n elements the assembly computes; the Go loops compute the rest.
 func whole(n int) int { return n &^ (lanes - 1) }
 
 func avx2WidenBF16(d []float32, s []uint16) {

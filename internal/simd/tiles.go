@@ -2,10 +2,10 @@ package simd
 
 import "pwc/ir/dtype"
 
-// tile adds rows of A times depth rows of B to rows of C, of columns that it knows.
+// tile adds rows of A times depth rows of B to rows of C, for a fixed number of rows of A and columns of B.
 type tile func(depth int, a *float32, lda int, b *byte, ldb int, c *float32, ldc int)
 
-// tiles are the tiles of so many columns for each dtype of B, by the number of rows of A less one.
+// tiles has the tiles of one number of columns for each dtype of B, by the number of rows of A less one.
 type tiles struct{ f32, bf16, f16 [MaxRows]tile }
 
 func (t *tiles) mulAdd(rows, depth int, a *float32, lda int, b Matrix, c *float32, ldc int) {

@@ -64,32 +64,32 @@ func block8Mul(n int, d *float32, a *float32, b *float32)
 //go:noescape
 func block8Div(n int, d *float32, a *float32, b *float32)
 
-// relate8Eq puts 1 where the relation holds of n elements of a and b, else 0.
+// relate8Eq sets n elements of d to 1 where the relation of a and b holds, else to 0.
 //
 //go:noescape
 func relate8Eq(n int, d *int64, a *float32, b *float32)
 
-// relate8Ne puts 1 where the relation holds of n elements of a and b, else 0.
+// relate8Ne sets n elements of d to 1 where the relation of a and b holds, else to 0.
 //
 //go:noescape
 func relate8Ne(n int, d *int64, a *float32, b *float32)
 
-// relate8Lt puts 1 where the relation holds of n elements of a and b, else 0.
+// relate8Lt sets n elements of d to 1 where the relation of a and b holds, else to 0.
 //
 //go:noescape
 func relate8Lt(n int, d *int64, a *float32, b *float32)
 
-// relate8Le puts 1 where the relation holds of n elements of a and b, else 0.
+// relate8Le sets n elements of d to 1 where the relation of a and b holds, else to 0.
 //
 //go:noescape
 func relate8Le(n int, d *int64, a *float32, b *float32)
 
-// relate8Gt puts 1 where the relation holds of n elements of a and b, else 0.
+// relate8Gt sets n elements of d to 1 where the relation of a and b holds, else to 0.
 //
 //go:noescape
 func relate8Gt(n int, d *int64, a *float32, b *float32)
 
-// relate8Ge puts 1 where the relation holds of n elements of a and b, else 0.
+// relate8Ge sets n elements of d to 1 where the relation of a and b holds, else to 0.
 //
 //go:noescape
 func relate8Ge(n int, d *int64, a *float32, b *float32)
@@ -150,7 +150,7 @@ func geluTanh8(n int, d *float32, s *float32, table *[32]uint64)
 func tanh8(n int, d *float32, s *float32, table *[32]uint64)
 
 // philox32 computes n random numbers, n a multiple of 32, of one seed and offset and of
-// blocks that follow each other.
+// consecutive blocks.
 //
 //go:noescape
 func philox32(n int, d *float32, table *[26]uint64)

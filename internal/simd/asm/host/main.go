@@ -1,39 +1,39 @@
-// Command asm generates the host device's assembly for amd64:
+// Command host generates the host device's assembly for amd64:
 //
 //	go generate ./runtime/host
 //
 // # Dot products
 //
-// The function dots256{T} adds to rows×4 numbers of c, of which a row has pitch, the dot products of k
-// elements, k a multiple of eight: rows of float32 numbers at a, lda elements apart, with four rows
-// of numbers of type T at b, ldb elements apart. Each sum has one register of eight
-// accumulators, so that accumulator i takes the elements k mod 8 = i in order;
-// at the end they are added as
+// The function dots256{T} adds dot products of k elements, k a multiple of eight, to rows×4 numbers
+// of c, whose rows are pitch elements apart: of rows of float32 numbers at a, lda elements apart,
+// with four rows of numbers of type T at b, ldb elements apart. Each sum has one register of eight
+// accumulators; accumulator i adds the elements with k mod 8 = i in order. At the end the
+// accumulators are added as
 //
 //	((s0+s4) + (s2+s6)) + ((s1+s5) + (s3+s7))
 //
-// which is the order that runtime/host/matmul.go promises. Three rows of A are computed together:
-// sixteen registers hold twelve sums, three rows of A and one of B. Narrow
-// elements of B become float32 on the way, exactly. For each line of the cache that the first rows
-// of A read of B, that of the row ahead elements further is prefetched, unless ahead is 0: rows may be too short
-// for the processor to notice a stream in each. It goes to the second cache: rows whose distance
-// is a power of two would take each other's place in the first.
+// which is the order that runtime/host/matmul.go defines. Three rows of A are computed together:
+// sixteen registers hold twelve sums, three rows of A and one row of B. Narrow elements of B are
+// converted to float32, exactly. While the first rows of A read B, each cache line of the rows
+// ahead elements further is prefetched, unless ahead is 0: rows may be too short for the hardware
+// prefetcher. The lines go to the second-level cache: in the first one, rows whose distance is a
+// power of two would evict each other.
 //
-// The function dots512{T} does the same with the registers of AVX-512: one has the eight
-// accumulators of a row of A and those of the next, so that bits are those of dots256. Up to three
-// rows that are left are faster in the registers of dots256.
+// The function dots512{T} does the same with the registers of AVX-512: one register has the eight
+// accumulators of a row of A and those of the next row, so that the bits are those of dots256. The
+// last one to three rows are computed as by dots256, which is faster.
 //
 // # Blocks
 //
-// The other functions work on blocks of n elements, n a multiple of eight, and
-// compute bit for bit what the Go loops beside them do.
+// The other functions work on blocks of n elements, n a multiple of eight, and compute the same
+// bits as the Go loops of runtime/host.
 //
 // # Random numbers
 //
-// philox32 computes eight blocks of Philox4x32-10 at once (package internal/philox),
-// in two chains of four. Each of a block's words has a lane of 64 bits, of which
-// VPMULUDQ reads the lower half and leaves a product of 64 bits: its high word is
-// one shift away, and what stands above a word never matters.
+// philox32 computes eight blocks of Philox4x32-10 together (package internal/philox),
+// in two chains of four blocks. Each word of a block has a lane of 64 bits. VPMULUDQ reads
+// the lower half of a lane and writes a product of 64 bits, from which a shift gives the high
+// word. The upper half of a lane is never read as part of a word.
 package main
 
 import (
@@ -93,13 +93,13 @@ func rowAt(base, stride, triple reg.GPVirtual, i int) operand.Mem {
 	return operand.Mem{Base: base, Index: stride, Scale: uint8(i)}
 }
 
-// displaced is an address so many bytes further.
+// displaced returns m, bytes further.
 func displaced(m operand.Mem, bytes int) operand.Mem {
 	m.Disp += bytes
 	return m
 }
 
-// group is how a number of rows of A meets four rows of B.
+// group is a number of rows of A that are multiplied together with four rows of B.
 type group struct {
 	rows  int
 	pairs bool // a register has the accumulators of two rows
@@ -111,7 +111,7 @@ func pairs(rows int) group { return group{rows, true} }
 // matrices are the operands of a function of dot products.
 type matrices struct {
 	e                          kit.Element
-	rows, a, lda, ldb, c, next reg.GPVirtual // next: bytes from B to what is prefetched
+	rows, a, lda, ldb, c, next reg.GPVirtual // next: bytes from B to the rows that are prefetched
 	thrice                     reg.GPVirtual // ldb, three times
 	vectors                    [16]reg.VecVirtual
 }
@@ -126,7 +126,7 @@ func products(name string, e kit.Element, groups []group) {
 	kit.BytesOf(4, m.lda)
 	kit.BytesOf(e.Size, m.ldb)
 	kit.BytesOf(e.Size, m.next)
-	for i := range m.vectors { // chosen by hand: the allocator takes those of which a half is written as live before
+	for i := range m.vectors { // allocated here: the allocator counts a register as live before a write of its half
 		if m.vectors[i] = YMM(); groups[0].pairs {
 			m.vectors[i] = ZMM()
 		}
@@ -150,7 +150,7 @@ func products(name string, e kit.Element, groups []group) {
 	kit.End()
 }
 
-// group emits the products of the next rows of A.
+// group emits the dot products of the next rows of A.
 func (m *matrices) group(g group, label string) {
 	step := 1 // rows of a register
 	if g.pairs {
@@ -210,8 +210,8 @@ func (m *matrices) group(g group, label string) {
 	}
 }
 
-// loop emits the loop over k, of which step(i) takes the elements from 8·i on. as and b are what
-// points to rows of A and B.
+// loop emits the loop over k. step(i) multiplies the eight elements from 8·i on. as and b point to
+// rows of A and B.
 func (m *matrices) loop(label string, as []reg.GPVirtual, b reg.GPVirtual, step func(i int)) {
 	k, ahead := kit.Load64("k"), GP64()
 	LEAQ(operand.Mem{Base: b, Index: m.next, Scale: 1}, ahead)
@@ -250,8 +250,8 @@ func (m *matrices) loop(label string, as []reg.GPVirtual, b reg.GPVirtual, step 
 	Label(done)
 }
 
-// finish adds the eight accumulators of each of the four sums of a row, adds them to c, and moves
-// c to the next row. The vectors that are not sums are free.
+// finish adds the eight accumulators of each of the four sums of a row, adds the sums to c, and moves
+// c to the next row. It uses the vectors that hold no sums.
 func (m *matrices) finish(sums []reg.VecVirtual, pitch reg.GPVirtual) {
 	quarter, half := m.vectors[12:14], m.vectors[14:16]
 	for i := range half { // of two sums each
@@ -284,9 +284,9 @@ func binary(name string, op func(...operand.Op)) {
 	kit.End()
 }
 
-// relation compares, and widens the kit.Lanes of all bits set to integers that are 1.
+// relation compares, and converts lanes with all bits set to int64 numbers that are 1.
 func relation(name string, predicate uint8) {
-	kit.Block("relate8"+name, "func(n int, d *int64, a, b *float32)", "puts 1 where the relation holds of n elements of a and b, else 0.", []string{"d", "a", "b"}, []int{8, 4, 4}, nil, func(p []reg.GPVirtual) {
+	kit.Block("relate8"+name, "func(n int, d *int64, a, b *float32)", "sets n elements of d to 1 where the relation of a and b holds, else to 0.", []string{"d", "a", "b"}, []int{8, 4, 4}, nil, func(p []reg.GPVirtual) {
 		v, upper := YMM(), XMM()
 		VMOVUPS(kit.At(p[1]), v)
 		VCMPPS(operand.U8(predicate), kit.At(p[2]), v, v)
@@ -301,7 +301,7 @@ func relation(name string, predicate uint8) {
 	kit.End()
 }
 
-// choice narrows which of the integers are zero to a mask of eight kit.Lanes.
+// choice converts the comparison of eight int64 numbers with zero to a mask of eight float32 lanes.
 func choice() {
 	var zero reg.VecVirtual
 	kit.Block("select8", "func(n int, d *float32, c *int64, a, b *float32)", "takes n elements from a where c is not zero, else from b.", []string{"d", "c", "a", "b"}, []int{4, 8, 4, 4},
@@ -322,9 +322,8 @@ func choice() {
 	kit.End()
 }
 
-// bf16 rounds to nearest, ties to even, in the upper halves of the kit.Lanes: adds
-// 0x7fff and the last bit that stays. A NaN keeps its upper half and becomes
-// quiet.
+// bf16 rounds to nearest, ties to even: it adds 0x7fff and the lowest bit of the upper half of each
+// lane, and takes the upper half. A NaN keeps its upper half and becomes quiet.
 func bf16() {
 	var odd, half, quiet reg.VecVirtual
 	constants := func([]reg.GPVirtual) {
@@ -367,7 +366,7 @@ func bf16() {
 	kit.End()
 }
 
-// f16 rounds to nearest, ties to even, whatever the control register says.
+// f16 rounds to nearest, ties to even, for any rounding mode of MXCSR.
 func f16() {
 	const nearestEven = 0
 	kit.Block("round8F16", "func(n int, d, s *float32)", "rounds n numbers to f16.", []string{"d", "s"}, []int{4, 4}, nil, func(p []reg.GPVirtual) {
@@ -404,7 +403,7 @@ func sum() {
 	kit.End()
 }
 
-// The numbers of the exponential are those of runtime/host/unary.go.
+// The constants of the exponential are those of runtime/host/unary.go.
 const (
 	expBits  = 5
 	expTable = 1 << expBits
@@ -424,7 +423,7 @@ var (
 	tanhQ = []float64{1, 1.12811678491632931402e2, 2.23548839060100448583e3, 4.84406305325125486048e3}
 )
 
-// doubles has one read-only constant of four equal float64 for each number that is asked for.
+// doubles has a read-only constant of four equal float64 numbers for each number that is used.
 type doubles map[uint64]operand.Mem
 
 func (d doubles) at(v float64) operand.Mem { return d.bits(math.Float64bits(v)) }
@@ -509,9 +508,9 @@ func exponentials() {
 	})
 }
 
-// exponential emits a function of e to the power that exponent computes of x. It takes two halves of
-// four float64 numbers. finish makes the result of the exponential and x. Multiplications and
-// additions stay apart, as in Go.
+// exponential emits a function that computes e to the power that exponent computes from x, for two
+// halves of four float64 numbers. finish computes the result from the exponential and x.
+// Multiplications and additions are not fused, as in Go.
 func (d doubles) exponential(name, doc string, exponent, finish func(x, e reg.VecVirtual)) {
 	var shift, inv, c0, c1, c2, one, most, least reg.VecVirtual
 	prepare := func([]reg.GPVirtual) {
@@ -527,7 +526,7 @@ func (d doubles) exponential(name, doc string, exponent, finish func(x, e reg.Ve
 		x, e, k, s := YMM(), YMM(), YMM(), YMM()
 		VCVTPS2PD(operand.Mem{Base: p[1], Disp: 16 * i}, x)
 		exponent(x, e)
-		// The operand that is returned for NaN is the first here.
+		// For NaN these return the operand that is first here.
 		VMINPD(e, most, e)
 		VMAXPD(e, least, e)
 		VMULPD(inv, e, e)
@@ -581,7 +580,7 @@ const (
 func philox() {
 	TEXT("philox32", NOSPLIT, fmt.Sprintf("func(n int, d *float32, table *[%d]uint64)", philoxTable))
 	Pragma("noescape")
-	Doc("philox32 computes n random numbers, n a multiple of 32, of one seed and offset and of", "blocks that follow each other.")
+	Doc("philox32 computes n random numbers, n a multiple of 32, of one seed and offset and of", "consecutive blocks.")
 	n := Load(Param("n"), GP64()).(reg.GPVirtual)
 	d := Load(Param("d"), GP64()).(reg.GPVirtual)
 	table := Load(Param("table"), GP64()).(reg.GPVirtual)
@@ -612,7 +611,7 @@ func philox() {
 			c := &chains[i]
 			VPMULUDQ(m0, c[0], c[0])
 			VPMULUDQ(m1, c[2], c[2])
-			// The high words go to the kit.Lanes of the words that they are joined with.
+			// The high words move to the lanes of the words with which they are XORed.
 			for j, k := range []int{2, 0} {
 				VPSRLQ(operand.U8(32), c[k], high)
 				VPXOR(high, c[2*j+1], c[2*j+1])
@@ -624,7 +623,7 @@ func philox() {
 	}
 	for i := range chains {
 		c := &chains[i]
-		for j := 0; j < 4; j += 2 { // a word and the next one, in a lane
+		for j := 0; j < 4; j += 2 { // two consecutive words in a lane
 			VPSLLQ(operand.U8(32), c[j+1], c[j+1])
 			VPBLENDD(operand.U8(0xaa), c[j+1], c[j], c[j])
 		}

@@ -1,5 +1,5 @@
-// Package kit is what the generators of assembly for amd64 have in common: types of
-// numbers, and loops over eight elements at a time.
+// Package kit has the common parts of the generators of assembly for amd64: types of
+// numbers, and loops in steps of eight elements.
 package kit
 
 import (
@@ -48,7 +48,7 @@ func loadF16(m operand.Mem, to reg.VecVirtual) { VCVTPH2PS(m, to) }
 // Load64 loads a parameter of 64 bits.
 func Load64(name string) reg.GPVirtual { return Load(Param(name), GP64()).(reg.GPVirtual) }
 
-// BytesOf makes bytes of a number of elements of two or four bytes.
+// BytesOf converts a number of elements, of two or four bytes each, to bytes.
 func BytesOf(size int, p reg.GPVirtual) {
 	shift := uint8(1)
 	if size == 4 {
@@ -60,8 +60,8 @@ func BytesOf(size int, p reg.GPVirtual) {
 // At is the memory at a pointer.
 func At(p reg.GPVirtual) operand.Mem { return operand.Mem{Base: p} }
 
-// Block emits a loop over n elements in steps of eight. Pointers move by as many
-// bytes as size says for each of their parameters.
+// Block emits a loop over n elements in steps of eight. size has, for each parameter of params,
+// the bytes of an element; 0 if its pointer does not move.
 func Block(name, signature, doc string, params []string, size []int, prepare, step func(p []reg.GPVirtual)) {
 	TEXT(name, NOSPLIT, signature)
 	Pragma("noescape")

@@ -1,12 +1,12 @@
-// Command neon generates the assembly for arm64, which avo does not write:
+// Command neon generates the assembly for arm64, which avo does not support:
 //
 //	go generate ./runtime/host ./internal/simd
 //
-// With -what dots it writes the host device's dot products, which are those of command host
-// with two registers of four accumulators for each sum, and two rows of A at most. With -what
-// muladd it writes the products of attention, which are those of command simd. What Go's
-// assembler has no name for is a word: FADD of vectors, FCVTL and FCVTL2 (Arm Architecture
-// Reference Manual for A-profile, C7.2).
+// With -what dots it writes the host device's dot products: those of command host, with two
+// registers of four accumulators for each sum, and one or two rows of A. With -what muladd it
+// writes the GEMM tiles of attention: those of command simd with 16 columns. Instructions that
+// Go's assembler does not know are written as words: FADD of vectors, FCVTL and FCVTL2 (Arm
+// Architecture Reference Manual for A-profile, C7.2).
 package main
 
 import (
@@ -22,7 +22,7 @@ const (
 	cols      = 4  // rows of B of a dot product
 	lanes     = 8  // elements of a step of a dot product
 	lineBytes = 64 // of a line of the cache
-	vectors   = 4  // registers of a row of a product: 16 columns
+	vectors   = 4  // registers of a row of a tile: 16 columns
 )
 
 // element is a type of numbers in memory.
@@ -33,7 +33,7 @@ type element struct {
 
 var elements = []element{{"F32", "float32", 4}, {"BF16", "bf16", 2}, {"F16", "f16", 2}}
 
-// file is what is written: assembly, and declarations in Go.
+// file is the output: assembly, and declarations in Go.
 type file struct{ asm, stubs bytes.Buffer }
 
 func (f *file) line(format string, args ...any) { fmt.Fprintf(&f.asm, format+"\n", args...) }
@@ -66,9 +66,9 @@ func (f *file) widen(e element, from, lo, hi, zero int) {
 	f.op("WORD $0x%08x // FCVTL2 V%d.H8, V%d.S4", 0x4e217800|from<<5|hi, from, hi)
 }
 
-// dots emits dots{R}{T}. V0 to V15 are sums, V16 to V19 rows of A, V20 and V21 of B, V22 what
-// they are made of, V23 zero. R3 and R8 to R10 point to rows of B, R1 and R11 to rows of A,
-// R12 to R15 to what is prefetched.
+// dots emits dots{R}{T}. V0 to V15 are sums, V16 to V19 rows of A, V20 and V21 a row of B, V22 its
+// narrow elements, V23 zero. R3 and R8 to R10 point to rows of B, R1 and R11 to rows of A, R12 to
+// R15 to the rows that are prefetched.
 func (f *file) dots(rows int, e element) {
 	name := fmt.Sprintf("dots%d%s", rows, e.name)
 	f.function(name, fmt.Sprintf("adds to c %d×4 dot products of float32 and %s rows.", rows, e.doc),
@@ -145,8 +145,8 @@ func (f *file) dots(rows int, e element) {
 	f.op("RET")
 }
 
-// mulAdd emits muladd{R}x16{T}. V0 to V23 are a tile of C, V24 to V27 a row of B, V28 and V29
-// what it is made of, V30 zero, V31 a number of A. R1 and R8 to R12 point to rows of A.
+// mulAdd emits muladd{R}x16{T}. V0 to V23 are a tile of C, V24 to V27 a row of B, V28 and V29 its
+// narrow elements, V30 zero, V31 a number of A. R1 and R8 to R12 point to rows of A.
 func (f *file) mulAdd(rows int, e element) {
 	name := fmt.Sprintf("muladd%dx%d%s", rows, 4*vectors, e.name)
 	f.function(name, fmt.Sprintf("adds %d rows of A times k rows of %s to %d columns of C.", rows, e.doc, 4*vectors),

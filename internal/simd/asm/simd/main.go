@@ -1,19 +1,19 @@
-// Command asm generates the assembly of package simd for amd64:
+// Command simd generates the assembly of package simd for amd64:
 //
 //	go generate ./internal/simd
 //
-// # Products
+// # GEMM tiles
 //
-// muladd{R}x{W}{T} adds to an R×W tile of C the products of R rows of A with k rows of B, of
-// numbers of type T. A tile stays in registers: 6×16 is the tile of BLIS for this processor
-// family (Van Zee and van de Geijn, ACM TOMS 41(3), 2015; kernels/haswell), 3×32 has as many
-// accumulators for the few rows of a decode. Each element of C is one chain of fused
-// multiplications and additions in the order of k.
+// muladd{R}x{W}{T} adds R rows of A times k rows of B, of numbers of type T, to an R×W tile of C. The
+// tile stays in registers: 6×16 is the tile of BLIS for this processor family (Van Zee and van de
+// Geijn, ACM TOMS 41(3), 2015; kernels/haswell); 3×32 has as many accumulators, for the few rows of
+// a decode. Each element of C is one chain of fused multiply-adds in the order of k.
 //
 // # Transposition
 //
-// turn8{T} writes eight rows as eight columns, eight elements at a time: rows are unpacked in
-// pairs, pairs shuffled to quarters, and quarters exchanged between the halves of registers.
+// turn8{T} writes eight rows as eight columns, in steps of eight elements: it interleaves pairs of
+// rows, shuffles pairs to quarters of registers, and exchanges quarters between halves of
+// registers.
 //
 // # Dot products
 //
@@ -34,7 +34,7 @@ import (
 )
 
 const (
-	panel = 32 // columns of a panel of keys: simd.Panel
+	panel = 32 // columns of a panel of transposed rows: simd.Panel
 )
 
 func main() {
@@ -47,7 +47,7 @@ func main() {
 			mulAdd(rows, 4, e)
 		}
 		for rows := 1; rows <= 6; rows++ {
-			if rows > 1 { // one row has too few sums to keep two units busy
+			if rows > 1 { // one row has too few sums to keep two FMA units busy
 				mulAddWide(rows, 2, e)
 			}
 			mulAddWide(rows, 4, e)
@@ -103,7 +103,7 @@ func (r rowsOf) advance(bytes int) {
 	}
 }
 
-// tile is the operands of a product.
+// tile has the operands of a GEMM tile.
 type tile struct {
 	k, b, ldb reg.GPVirtual
 	a, c      rowsOf
@@ -187,7 +187,7 @@ func mulAdd(rows, vectors int, e kit.Element) {
 	kit.End()
 }
 
-// mulAddWide emits wide{R}x{W}{T}: muladd{R}x{W}{T} with so many registers of AVX-512 a row.
+// mulAddWide emits wide{R}x{W}{T}: muladd{R}x{W}{T} with registers of AVX-512, vectors of them for a row.
 func mulAddWide(rows, vectors int, e kit.Element) {
 	const wide = 2 * kit.Lanes
 	m := newTile(fmt.Sprintf("wide%dx%d%s", rows, vectors*wide, e.Name), rows, vectors*wide, e)
@@ -224,12 +224,12 @@ func mulAddWide(rows, vectors int, e kit.Element) {
 // together.
 const wideLanes = 2 * kit.Lanes
 
-// dots emits dots{R}x32{T}. A step takes 64 bytes of each of 16 rows: 16 columns of dwords.
+// dots emits dots{R}x32{T}. A step multiplies 64 bytes of each of 16 rows: 16 columns of dwords.
 func dots(rows int, e kit.Element) {
 	name := fmt.Sprintf("dots%dx%d%s", rows, 2*wideLanes, e.Name)
 	TEXT(name, NOSPLIT, "func(n int, a *float32, lda int, b0, b1 *byte, ldb int, c *float32, ldc int)")
 	Pragma("noescape")
-	Doc(fmt.Sprintf("%s puts to C the products of %d rows of A with 16 rows at b0 and 16 at b1, of n %s numbers each.", name, rows, e.Doc))
+	Doc(fmt.Sprintf("%s sets C to the dot products of %d rows of A with 16 rows at b0 and 16 at b1, of n %s numbers each.", name, rows, e.Doc))
 	n, ldb := kit.Load64("n"), kit.Load64("ldb")
 	kit.BytesOf(e.Size, ldb)
 	triple := GP64()
@@ -302,9 +302,9 @@ func dots(rows int, e kit.Element) {
 	kit.End()
 }
 
-// transposed loads 16 dwords of each of 16 rows and returns a function that makes column j, once,
-// in the order of j. Dwords of two rows are interleaved, then of four; in the end quarters of
-// registers are exchanged.
+// transposed loads 16 dwords of each of 16 rows and returns a function that emits column j. It is
+// called once for each j, in ascending order. Dwords of two rows are interleaved, then of four; at
+// the end quarters of registers are exchanged.
 func transposed(base, stride, triple reg.GPVirtual) func(j int) reg.VecVirtual {
 	var t, u [wideLanes]reg.VecVirtual
 	at := GP64()
@@ -414,7 +414,7 @@ func turn(e kit.Element) {
 func prefetch() {
 	TEXT("prefetchLines", NOSPLIT, "func(rows, bytes int, s *byte, stride int)")
 	Pragma("noescape")
-	Doc("prefetchLines asks for the lines of rows of bytes, stride bytes apart, in the second cache.")
+	Doc("prefetchLines prefetches rows of bytes, stride bytes apart, into the second-level cache.")
 	rows, bytes, s, stride := kit.Load64("rows"), kit.Load64("bytes"), kit.Load64("s"), kit.Load64("stride")
 	Label("row")
 	SUBQ(operand.U8(1), rows)
@@ -455,7 +455,7 @@ func scale() {
 
 func blend() {
 	var x, y reg.VecVirtual
-	kit.Block("blend8", "func(n int, d, s *float32, x, y float32)", "computes d*x + s*y of n numbers, with three roundings.", []string{"d", "s"}, []int{4, 4},
+	kit.Block("blend8", "func(n int, d, s *float32, x, y float32)", "sets n numbers d to d*x + s*y, with three roundings.", []string{"d", "s"}, []int{4, 4},
 		func([]reg.GPVirtual) { x, y = argument("x"), argument("y") },
 		func(p []reg.GPVirtual) {
 			v, w := YMM(), YMM()
@@ -469,7 +469,7 @@ func blend() {
 
 func largest() {
 	var top reg.VecVirtual
-	kit.Block("largest8", "func(n int, s *float32, top *[8]float32)", "puts the larger of top and n numbers, element i against top[i%8], to top; NaN is passed over.", []string{"s", "top"}, []int{4, 0},
+	kit.Block("largest8", "func(n int, s *float32, top *[8]float32)", "sets top[i%8] to the larger of it and element i, for n elements; NaNs are ignored.", []string{"s", "top"}, []int{4, 0},
 		func(p []reg.GPVirtual) {
 			top = YMM()
 			VMOVUPS(kit.At(p[1]), top)
@@ -477,13 +477,13 @@ func largest() {
 		func(p []reg.GPVirtual) {
 			v := YMM()
 			VMOVUPS(kit.At(p[0]), v)
-			VMAXPS(top, v, top) // of a NaN the operand that stands first here
+			VMAXPS(top, v, top) // for NaN the operand that is first here
 		})
 	VMOVUPS(top, kit.At(kit.Load64("top")))
 	kit.End()
 }
 
-// The numbers of the exponential are those of exp.go.
+// The constants of the exponential are those of exp.go.
 const (
 	expLeast = -87
 	expShift = 0x1.8p23
@@ -498,7 +498,7 @@ const tanhSmall = 0.625
 
 var tanhPolynomial = []float32{-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1}
 
-// floats has one read-only constant of eight equal numbers for each number that is asked for.
+// floats has a read-only constant of eight equal numbers for each number that is used.
 type floats map[uint32]operand.Mem
 
 func (f floats) at(v float32) operand.Mem { return f.bits(math.Float32bits(v)) }
@@ -552,7 +552,7 @@ func (f floats) exp(x reg.VecVirtual) reg.VecVirtual {
 
 func weigh(f floats) {
 	var top, sum reg.VecVirtual
-	kit.Block("weigh8", "func(n int, d *float32, top float32, sums *[8]float32)", "puts e to the d-top of n numbers to d, and adds element i to sums[i%8].", []string{"d", "sums"}, []int{4, 0},
+	kit.Block("weigh8", "func(n int, d *float32, top float32, sums *[8]float32)", "sets n numbers d to e to the d-top, and adds element i to sums[i%8].", []string{"d", "sums"}, []int{4, 0},
 		func(p []reg.GPVirtual) {
 			top, sum = argument("top"), YMM()
 			VMOVUPS(kit.At(p[1]), sum)
@@ -572,7 +572,7 @@ func weigh(f floats) {
 func softcap(f floats) {
 	const signBit = 1 << 31
 	var limit reg.VecVirtual
-	kit.Block("softcap8", "func(n int, d *float32, limit float32)", "puts limit·tanh(d/limit) of n numbers to d.", []string{"d"}, []int{4},
+	kit.Block("softcap8", "func(n int, d *float32, limit float32)", "sets n numbers d to limit·tanh(d/limit).", []string{"d"}, []int{4},
 		func([]reg.GPVirtual) { limit = argument("limit") },
 		func(p []reg.GPVirtual) {
 			x, s, z, t := YMM(), YMM(), YMM(), YMM()
