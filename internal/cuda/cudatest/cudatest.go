@@ -1,6 +1,5 @@
-// Package cudatest opens what tests of kernels run on: the machine's GPU, or
-// where there is none a GPU that package fake emulates, which executes the
-// kernels that NVRTC compiles.
+// Package cudatest opens the device of tests of kernels: the machine's GPU, or without
+// one a GPU that package fake emulates, which executes the PTX of NVRTC.
 package cudatest
 
 import (
@@ -16,18 +15,17 @@ import (
 	"pwc/runtime/cuda/nvrtc"
 )
 
-// Opened is a device for a test of kernels, which the test's end closes.
+// Opened is a device for a test of kernels. It is closed at the end of the test.
 type Opened struct {
 	*cuda.Device
-	// Emulated says that the device executes PTX on the host: some hundred million
-	// instructions of threads in a second, and half a million matrix instructions of
-	// warps.
+	// Emulated is true if the device executes PTX on the host: per second, some hundred million
+	// instructions of threads, or half a million matrix instructions of warps.
 	Emulated bool
 	driver   *fake.Driver
 }
 
 // GPU opens the machine's GPU. Without one the test is skipped, unless
-// PWC_REQUIRE_GPU=1 says that there must be one.
+// PWC_REQUIRE_GPU=1; then it fails.
 func GPU(t testing.TB) *Opened {
 	t.Helper()
 	dev, err := cuda.Open(cuda.Options{})
@@ -40,10 +38,10 @@ func GPU(t testing.TB) *Opened {
 	return opened(t, &Opened{Device: dev})
 }
 
-// Open opens the machine's GPU, or an emulated one as o describes it, by default of
-// compute capability 9.0. The emulated one fails the test for whatever package ptx
-// finds wrong with its kernels. It is skipped under the race detector, which slows it down tenfold and
-// has nothing to find in it: kernels run on the goroutine that waits for them.
+// Open opens the machine's GPU, or without one an emulated GPU with the options o, by default of
+// compute capability 9.0. An emulated GPU fails the test if package ptx finds an error in a
+// kernel. Under the race detector, tests on emulated GPUs are skipped: they take ten times as
+// long, and there is no race to find, since kernels run on the goroutine that waits for them.
 func Open(t testing.TB, o fake.Options) *Opened {
 	t.Helper()
 	if dev, err := cuda.Open(cuda.Options{}); err == nil || os.Getenv("PWC_REQUIRE_GPU") == "1" {
@@ -57,9 +55,9 @@ func Open(t testing.TB, o fake.Options) *Opened {
 	return opened(t, e)
 }
 
-// Emulated opens an emulated device, whatever GPU there is, and returns its driver too: for
-// tests of what package ptx finds wrong with a kernel, which may lose the device. They
-// close it. Under the race detector they are skipped, as by Open.
+// Emulated opens an emulated device, even if the machine has a GPU, and returns its driver, too. It
+// is for tests of the errors that package ptx finds in kernels, which may lose the device. The test
+// closes the device. Under the race detector the test is skipped, as by Open.
 func Emulated(t testing.TB, o fake.Options) (*Opened, *fake.Driver) {
 	t.Helper()
 	if raceDetector {
@@ -73,7 +71,7 @@ func Emulated(t testing.TB, o fake.Options) (*Opened, *fake.Driver) {
 	return &Opened{Device: dev, Emulated: true}, f
 }
 
-// Several opens n GPUs of the machine, or where it has fewer n emulated ones, as Open does.
+// Several opens n GPUs of the machine, or n emulated ones if the machine has fewer, as Open does.
 func Several(t testing.TB, n int, o fake.Options) []*Opened {
 	t.Helper()
 	var out []*Opened
@@ -106,7 +104,7 @@ func Several(t testing.TB, n int, o fake.Options) []*Opened {
 	return out
 }
 
-// opened closes the device at the test's end, if the test has not.
+// opened closes the device at the end of the test, if the test has not closed it.
 func opened(t testing.TB, o *Opened) *Opened {
 	t.Cleanup(func() {
 		if err := o.Close(); err != nil {
@@ -130,7 +128,7 @@ type Compiler interface {
 }
 
 // NVRTC opens the compiler. Without it the test is skipped, unless
-// PWC_REQUIRE_NVRTC=1 says that there must be one.
+// PWC_REQUIRE_NVRTC=1; then it fails.
 func NVRTC(t testing.TB) *nvrtc.Library {
 	t.Helper()
 	l, err := nvrtc.Open(nvrtc.Options{})
@@ -144,8 +142,8 @@ func NVRTC(t testing.TB) *nvrtc.Library {
 	return l
 }
 
-// Compiler opens NVRTC as a compiler for the device. What it makes for an emulated
-// one in place of a cubin is the PTX.
+// Compiler opens NVRTC as a compiler for the device. For an emulated device its cubins contain
+// PTX.
 func (o *Opened) Compiler(t testing.TB) Compiler {
 	t.Helper()
 	l := NVRTC(t)
@@ -156,15 +154,15 @@ func (o *Opened) Compiler(t testing.TB) Compiler {
 	return emulated{c, l}
 }
 
-// emulated compiles to PTX alone, which takes half the time.
+// emulated compiles only to PTX, which takes half the time.
 type emulated struct {
 	*nvrtc.Compiler
 	l *nvrtc.Library
 }
 
-// Compile returns the PTX, and what the emulated device takes for its machine code. To
-// make PTX for an architecture alone the compiler need not know it: what no other one has
-// are instructions of PTX in the source, which it does not read.
+// Compile returns the PTX, and a cubin of the fake driver that contains it. The compiler need not
+// support the architecture of arch-specific code: its special instructions are PTX in asm
+// statements of the source, which the compiler does not check.
 func (c emulated) Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
@@ -172,7 +170,7 @@ func (c emulated) Compile(ctx context.Context, source, name, arch string) (cubin
 	_, number, _ := strings.Cut(arch, "_")
 	flags := []string{standard}
 	if n, alone := strings.CutSuffix(number, "a"); alone {
-		number, flags = n, append(flags, "-D__CUDA_ARCH_FEAT_SM"+n+"_ALL") // as compilers that know it do
+		number, flags = n, append(flags, "-D__CUDA_ARCH_FEAT_SM"+n+"_ALL") // as compilers that support it define it
 	}
 	code, err := c.l.Compile(nvrtc.Source{Name: name, Text: source}, nvrtc.CompileOptions{Arch: "compute_" + number, Flags: flags})
 	return fake.Cubin(code.PTX), code.PTX, err

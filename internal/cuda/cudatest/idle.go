@@ -10,8 +10,8 @@ import (
 	"pwc/internal/cuda/fake"
 )
 
-// Idle is a Compiler of kernels that do nothing, for tests of what the host does.
-// Sources are those of compile/cuda.
+// Idle is a Compiler of kernels that do nothing, for tests of the host's part. Sources are
+// those of compile/cuda.
 type Idle struct {
 	mu      sync.Mutex
 	kernels []fake.Kernel
@@ -20,7 +20,7 @@ type Idle struct {
 // idleEntry finds the kernels of a source.
 var idleEntry = regexp.MustCompile(`__global__ void __launch_bounds__\([^)]*\)\n(\w+)\(`)
 
-// Compile returns as cubin an image of the fake driver that names the source's kernels.
+// Compile returns an image of the fake driver as cubin, which names the source's kernels.
 func (c *Idle) Compile(_ context.Context, source, name, _ string) (cubin, ptx []byte, err error) {
 	entries := idleEntry.FindAllStringSubmatch(source, -1)
 	if entries == nil {
@@ -36,14 +36,13 @@ func (c *Idle) Compile(_ context.Context, source, name, _ string) (cubin, ptx []
 	return fake.Image(names...), nil, nil
 }
 
-// Supports reports true: what a source is compiled for makes no difference to it.
+// Supports returns true, since Compile ignores the architecture.
 func (c *Idle) Supports(string) bool { return true }
 
 // Version names the compiler.
 func (c *Idle) Version() string { return "names" }
 
-// Kernels returns what the fake driver has to be told of: the kernels of all sources
-// that were compiled.
+// Kernels returns the kernels of all sources that were compiled, for fake.Options.
 func (c *Idle) Kernels() []fake.Kernel {
 	c.mu.Lock()
 	defer c.mu.Unlock()

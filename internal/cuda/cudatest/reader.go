@@ -26,8 +26,8 @@ extern "C" __global__ void read(const uint4 *from, long long n, unsigned *to) {
   if (x == 0x9e3779b9u) *to = x;
 }`
 
-// Reader reads memory and does nothing with it: the bandwidth that benchmarks of kernels
-// are held against, and what drives other data out of a GPU's caches.
+// Reader reads memory and does nothing with it. Benchmarks compare kernels with its bandwidth, and
+// use it to evict other data from a GPU's caches.
 type Reader struct {
 	testing.TB
 	dev    *cuda.Device
@@ -35,7 +35,7 @@ type Reader struct {
 	call   *cuda.KernelCall
 }
 
-// NewReader returns a reader on a stream, which the test's end closes.
+// NewReader returns a reader on a stream. It is closed at the end of the test.
 func NewReader(t testing.TB, dev *cuda.Device, stream device.Stream, c Compiler) *Reader {
 	t.Helper()
 	r := &Reader{TB: t, dev: dev, stream: stream.(*cuda.Stream)}
@@ -74,9 +74,10 @@ func (r *Reader) Read(b device.Buffer) error {
 	return r.stream.LaunchKernel(r.call)
 }
 
-// Bandwidth returns the bytes a nanosecond at which a buffer is read, the best of some
-// times: by the time that all of it takes, and by what the second half adds to the first,
-// without what a launch takes by itself. The buffer should be many times as large as the caches.
+// Bandwidth returns the bandwidth of reading a buffer in bytes per nanosecond, from the least of
+// several times. all is by the time of the whole buffer; more is by the time that the second half
+// adds to the first, without the overhead of a launch. The buffer should be many times as large as
+// the caches.
 func (r *Reader) Bandwidth(b device.Buffer) (all, more float64) {
 	r.Helper()
 	start, err := r.dev.NewTimedEvent()

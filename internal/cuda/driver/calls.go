@@ -6,8 +6,8 @@ import (
 	"pwc/runtime/cuda/dl"
 )
 
-// What a run calls goes through d.hot, which allocates nothing. Handles that the driver
-// writes, and calls of more than four arguments, cost an allocation.
+// Calls of a run use d.hot, which allocates nothing. Calls for which the driver writes a handle,
+// and calls with more than four arguments, allocate.
 
 // Library implements [Driver].
 func (d *library) Library() string { return d.path }
@@ -34,7 +34,7 @@ func (d *library) DeviceGetName(dev Device) (string, error) {
 	return text(name), fail("cuDeviceGetName", r)
 }
 
-// text is a C string in a buffer.
+// text returns the C string in a buffer.
 func text(b []byte) string {
 	for i, c := range b {
 		if c == 0 {
@@ -87,21 +87,20 @@ func (d *library) MemGetInfo() (free, total int64, err error) {
 	return int64(f), int64(t), fail("cuMemGetInfo", r)
 }
 
-// MemAlloc takes so many bytes of device memory (cuMemAlloc).
+// MemAlloc allocates device memory (cuMemAlloc).
 func (d *library) MemAlloc(bytes int64) (Ptr, error) {
 	var p Ptr
 	r := dl.Call(d.memAlloc, uintptr(unsafe.Pointer(&p)), uintptr(bytes))
 	return p, fail("cuMemAlloc", r)
 }
 
-// MemFree gives back what MemAlloc took, when the device has done with it (cuMemFree).
+// MemFree frees memory of MemAlloc, once the device's work is done (cuMemFree).
 func (d *library) MemFree(p Ptr) error {
 	r := dl.Call(d.memFree, uintptr(p))
 	return fail("cuMemFree", r)
 }
 
-// MemHostAlloc takes so many bytes of pinned memory, portable and mapped
-// (cuMemHostAlloc).
+// MemHostAlloc allocates pinned memory, portable and mapped (cuMemHostAlloc).
 func (d *library) MemHostAlloc(bytes int64) (unsafe.Pointer, error) {
 	const portable, deviceMap = 1, 2
 	var p unsafe.Pointer
@@ -109,13 +108,13 @@ func (d *library) MemHostAlloc(bytes int64) (unsafe.Pointer, error) {
 	return p, fail("cuMemHostAlloc", r)
 }
 
-// MemFreeHost gives pinned memory back (cuMemFreeHost).
+// MemFreeHost frees pinned memory (cuMemFreeHost).
 func (d *library) MemFreeHost(p unsafe.Pointer) error {
 	r := dl.Call(d.memFreeHost, uintptr(p))
 	return fail("cuMemFreeHost", r)
 }
 
-// MemHostGetDevicePointer returns where the device sees pinned memory
+// MemHostGetDevicePointer returns the device address of pinned memory
 // (cuMemHostGetDevicePointer).
 func (d *library) MemHostGetDevicePointer(h unsafe.Pointer) (Ptr, error) {
 	var p Ptr
@@ -137,8 +136,8 @@ func onDevice(dev Device) *allocationProp {
 	return &allocationProp{kind: pinned, locationType: device, location: int32(dev)}
 }
 
-// MemGranularity returns the bytes that physical memory is made and mapped in multiples
-// of (cuMemGetAllocationGranularity).
+// MemGranularity returns the unit in bytes of physical memory and its mappings
+// (cuMemGetAllocationGranularity).
 func (d *library) MemGranularity(dev Device) (int64, error) {
 	const recommended = 1
 	var n uint64
@@ -146,40 +145,39 @@ func (d *library) MemGranularity(dev Device) (int64, error) {
 	return int64(n), fail("cuMemGetAllocationGranularity", r)
 }
 
-// MemAddressReserve reserves so many bytes of address space (cuMemAddressReserve).
+// MemAddressReserve reserves address space (cuMemAddressReserve).
 func (d *library) MemAddressReserve(bytes int64) (Ptr, error) {
 	var p Ptr
 	r := dl.Call(d.memAddressReserve, uintptr(unsafe.Pointer(&p)), uintptr(bytes), 0, 0, 0)
 	return p, fail("cuMemAddressReserve", r)
 }
 
-// MemAddressFree gives reserved address space back (cuMemAddressFree).
+// MemAddressFree frees reserved address space (cuMemAddressFree).
 func (d *library) MemAddressFree(p Ptr, bytes int64) error {
 	r := dl.Call(d.memAddressFree, uintptr(p), uintptr(bytes))
 	return fail("cuMemAddressFree", r)
 }
 
-// MemCreate takes so many bytes of physical memory, which lie nowhere yet
-// (cuMemCreate).
+// MemCreate allocates physical memory, which is not mapped (cuMemCreate).
 func (d *library) MemCreate(bytes int64, dev Device) (Allocation, error) {
 	var a Allocation
 	r := dl.Call(d.memCreate, uintptr(unsafe.Pointer(&a)), uintptr(bytes), uintptr(unsafe.Pointer(onDevice(dev))), 0)
 	return a, fail("cuMemCreate", r)
 }
 
-// MemRelease gives physical memory back once it is mapped nowhere (cuMemRelease).
+// MemRelease frees physical memory, once it is not mapped anywhere (cuMemRelease).
 func (d *library) MemRelease(a Allocation) error {
 	r := dl.Call(d.memRelease, uintptr(a))
 	return fail("cuMemRelease", r)
 }
 
-// MemMap lays physical memory into reserved address space (cuMemMap).
+// MemMap maps physical memory into reserved address space (cuMemMap).
 func (d *library) MemMap(p Ptr, bytes int64, a Allocation) error {
 	r := dl.Call(d.memMap, uintptr(p), uintptr(bytes), 0, uintptr(a), 0)
 	return fail("cuMemMap", r)
 }
 
-// MemUnmap takes physical memory out of address space (cuMemUnmap).
+// MemUnmap ends a mapping of physical memory (cuMemUnmap).
 func (d *library) MemUnmap(p Ptr, bytes int64) error {
 	r := dl.Call(d.memUnmap, uintptr(p), uintptr(bytes))
 	return fail("cuMemUnmap", r)
@@ -193,29 +191,28 @@ func (d *library) MemSetAccess(p Ptr, bytes int64, dev Device) error {
 	return fail("cuMemSetAccess", r)
 }
 
-// MemcpyHtoDAsync copies so many bytes to the device, in the stream's order
+// MemcpyHtoDAsync copies bytes to the device, in the stream's order
 // (cuMemcpyHtoDAsync).
 func (d *library) MemcpyHtoDAsync(dst Ptr, src unsafe.Pointer, bytes int64, s Stream) error {
 	r := d.hot.Call(d.memcpyHtoD, uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s))
 	return fail("cuMemcpyHtoDAsync", r)
 }
 
-// MemcpyDtoHAsync copies so many bytes to the host, in the stream's order
+// MemcpyDtoHAsync copies bytes to the host, in the stream's order
 // (cuMemcpyDtoHAsync).
 func (d *library) MemcpyDtoHAsync(dst unsafe.Pointer, src Ptr, bytes int64, s Stream) error {
 	r := d.hot.Call(d.memcpyDtoH, uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s))
 	return fail("cuMemcpyDtoHAsync", r)
 }
 
-// MemcpyDtoDAsync copies so many bytes within the device, in the stream's order
+// MemcpyDtoDAsync copies bytes within the device, in the stream's order
 // (cuMemcpyDtoDAsync).
 func (d *library) MemcpyDtoDAsync(dst, src Ptr, bytes int64, s Stream) error {
 	r := d.hot.Call(d.memcpyDtoD, uintptr(dst), uintptr(src), uintptr(bytes), uintptr(s))
 	return fail("cuMemcpyDtoDAsync", r)
 }
 
-// MemsetAsync repeats an element of width 1, 2 or 4 bytes n times (cuMemsetD8Async,
-// D16, D32).
+// MemsetAsync sets n elements of width 1, 2 or 4 bytes (cuMemsetD8Async, D16, D32).
 func (d *library) MemsetAsync(dst Ptr, element uint32, width int, n int64, s Stream) error {
 	fn := d.memset32
 	switch width {
@@ -248,29 +245,28 @@ func (d *library) StreamSynchronize(s Stream) error {
 	return fail("cuStreamSynchronize", r)
 }
 
-// StreamWaitEvent lets what comes to a stream wait for an event (cuStreamWaitEvent).
+// StreamWaitEvent makes later work of a stream wait for an event (cuStreamWaitEvent).
 func (d *library) StreamWaitEvent(s Stream, e Event) error {
 	r := d.hot.Call(d.streamWaitEvent, uintptr(s), uintptr(e), 0, 0)
 	return fail("cuStreamWaitEvent", r)
 }
 
-// StreamBeginCapture records what comes to a stream, instead of running it
+// StreamBeginCapture records later work of a stream, instead of running it
 // (cuStreamBeginCapture).
 func (d *library) StreamBeginCapture(s Stream, m CaptureMode) error {
 	r := dl.Call(d.beginCapture, uintptr(s), uintptr(m))
 	return fail("cuStreamBeginCapture", r)
 }
 
-// StreamEndCapture returns what was recorded (cuStreamEndCapture).
+// StreamEndCapture ends a capture and returns its graph (cuStreamEndCapture).
 func (d *library) StreamEndCapture(s Stream) (Graph, error) {
 	var g Graph
 	r := dl.Call(d.endCapture, uintptr(s), uintptr(unsafe.Pointer(&g)))
 	return g, fail("cuStreamEndCapture", r)
 }
 
-// StreamAddGraph makes a graph a node of what the stream captures
-// (cuStreamGetCaptureInfo, cuGraphAddChildGraphNode,
-// cuStreamUpdateCaptureDependencies).
+// StreamAddGraph adds a graph as a node to the stream's capture (cuStreamGetCaptureInfo,
+// cuGraphAddChildGraphNode, cuStreamUpdateCaptureDependencies).
 func (d *library) StreamAddGraph(s Stream, g Graph) error {
 	const active, setDependencies = 1, 1
 	var (
@@ -297,9 +293,9 @@ func (d *library) StreamAddGraph(s Stream, g Graph) error {
 	return fail("cuStreamUpdateCaptureDependencies", r)
 }
 
-// StreamCaptureNode returns the node that the stream recorded last, which is what it
-// depends on now (cuStreamGetCaptureInfo). Dependencies that are not plain ones this call
-// does not tell.
+// StreamCaptureNode returns the node that the stream recorded last, on which its next node
+// depends (cuStreamGetCaptureInfo). It returns 0 if there is not exactly one such node, or if
+// the dependency has edge data, which this call does not return.
 func (d *library) StreamCaptureNode(s Stream) (GraphNode, error) {
 	const active = 1
 	var (
@@ -345,22 +341,21 @@ func (d *library) EventDestroy(e Event) error {
 	return fail("cuEventDestroy", r)
 }
 
-// EventRecord lets an event happen when a stream's work until now is done
-// (cuEventRecord).
+// EventRecord records an event after the enqueued work of a stream (cuEventRecord).
 func (d *library) EventRecord(e Event, s Stream) error {
 	r := d.hot.Call(d.eventRecord, uintptr(e), uintptr(s), 0, 0)
 	return fail("cuEventRecord", r)
 }
 
-// EventRecordExternal lets an event happen whenever the graph that a stream captures
-// comes to this point (cuEventRecordWithFlags).
+// EventRecordExternal adds the record of an event as a node to the stream's capture
+// (cuEventRecordWithFlags).
 func (d *library) EventRecordExternal(e Event, s Stream) error {
 	const external = 1
 	r := dl.Call(d.eventRecordFlags, uintptr(e), uintptr(s), external)
 	return fail("cuEventRecordWithFlags", r)
 }
 
-// EventQuery reports whether an event has happened (cuEventQuery).
+// EventQuery reports whether the work before an event is done (cuEventQuery).
 func (d *library) EventQuery(e Event) (bool, error) {
 	r := d.hot.Call(d.eventQuery, uintptr(e), 0, 0, 0)
 	if Result(int32(r)) == NotReady {
@@ -369,13 +364,13 @@ func (d *library) EventQuery(e Event) (bool, error) {
 	return r == 0, fail("cuEventQuery", r)
 }
 
-// EventSynchronize waits until an event has happened (cuEventSynchronize).
+// EventSynchronize waits until the work before an event is done (cuEventSynchronize).
 func (d *library) EventSynchronize(e Event) error {
 	r := d.hot.Call(d.eventSynchronize, uintptr(e), 0, 0, 0)
 	return fail("cuEventSynchronize", r)
 }
 
-// EventElapsedTime returns the milliseconds between two events that have happened
+// EventElapsedTime returns the milliseconds between two events that are done
 // (cuEventElapsedTime).
 func (d *library) EventElapsedTime(start, end Event) (float32, error) {
 	var ms float32
@@ -383,11 +378,11 @@ func (d *library) EventElapsedTime(start, end Event) (float32, error) {
 	return ms, fail("cuEventElapsedTime", r)
 }
 
-// jitLogBytes is room for what the PTX compiler says of an error.
+// jitLogBytes is the size of the buffer for error messages of the PTX compiler.
 const jitLogBytes = 16 << 10
 
-// ModuleLoadData loads a cubin, or PTX, which it compiles; the log is the compiler's,
-// about an error (cuModuleLoadDataEx).
+// ModuleLoadData loads a cubin, or PTX, which it compiles. The string is the compiler's log of
+// errors (cuModuleLoadDataEx).
 func (d *library) ModuleLoadData(image []byte, ptx bool) (Module, string, error) {
 	const errorLog, errorLogBytes = 5, 6 // CUjit_option
 	var m Module
@@ -495,8 +490,8 @@ func (d *library) GraphInstantiate(g Graph) (GraphExec, error) {
 	return x, fail("cuGraphInstantiateWithFlags", r)
 }
 
-// GraphUpload brings an executable graph to the device, so that its first launch need
-// not (cuGraphUpload).
+// GraphUpload uploads an executable graph to the device, so that its first launch need not do it
+// (cuGraphUpload).
 func (d *library) GraphUpload(x GraphExec, s Stream) error {
 	r := dl.Call(d.graphUpload, uintptr(x), uintptr(s))
 	return fail("cuGraphUpload", r)

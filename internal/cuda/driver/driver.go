@@ -1,12 +1,12 @@
-// Package driver is the part of the CUDA driver API that pwc uses, as an
-// interface: the one to libcuda that Open returns, and the fake that tests use.
-// Names and meanings are the driver's own, without the prefix "cu".
+// Package driver has the part of the CUDA driver API that pwc uses, as an interface. Open
+// returns an implementation that calls libcuda; package fake has one for tests. Names and
+// meanings are those of the driver, without the prefix "cu".
 package driver
 
 import "unsafe"
 
-// Handles of the driver. Zero is none; a zero Stream would be the legacy
-// default stream, which is never used.
+// Handles of the driver. Zero is no handle. A zero Stream would be the legacy default
+// stream, which is never used.
 type (
 	Device     int32
 	Context    uintptr
@@ -25,9 +25,9 @@ type (
 type CaptureMode int32
 
 const (
-	CaptureGlobal      CaptureMode = 0 // and on all threads that did not exchange their mode
+	CaptureGlobal      CaptureMode = 0 // unsafe calls fail on the capturing thread and on all threads of mode global
 	CaptureThreadLocal CaptureMode = 1 // unsafe calls fail on the capturing thread
-	CaptureRelaxed     CaptureMode = 2 // none do
+	CaptureRelaxed     CaptureMode = 2 // no calls fail
 )
 
 // NodeType is the type of a graph's node (CUgraphNodeType).
@@ -99,7 +99,7 @@ const (
 	LaunchProgrammatic int32 = 6 // programmatic stream serialization
 )
 
-// MemHandle names memory for other processes of the host, in the layout of CUipcMemHandle.
+// MemHandle identifies memory for other processes of the host, in the layout of CUipcMemHandle.
 type MemHandle [64]byte
 
 // LaunchConfig is how a kernel is launched, in the layout of CUlaunchConfig.
@@ -115,7 +115,7 @@ type LaunchConfig struct {
 type LaunchAttr struct {
 	ID    int32
 	_     int32
-	Value [16]uint32 // the words that the attribute takes come first
+	Value [16]uint32 // the attribute uses the first words
 }
 
 // EventFlags are those of cuEventCreate.
@@ -126,12 +126,12 @@ const (
 	EventUntimed EventFlags = 2 // CU_EVENT_DISABLE_TIMING
 )
 
-// Driver is the driver. Calls that take a context's objects need the context
-// current on the calling thread. Errors are *Error, or nil. A method without a comment
-// is the call of cuda.h with its name behind cu: it takes what that takes, and returns
-// what that writes.
+// Driver is the driver. Calls with objects of a context need the context to be current on
+// the calling thread. Errors are *Error, or nil. A method without a comment is the
+// function of cuda.h with the prefix "cu": its parameters are those of the function, and it
+// returns the values that the function writes.
 type Driver interface {
-	// Library returns where the driver was found: a path, or a bare name that the
+	// Library returns the driver's library: a path, or a bare name that the
 	// loader resolved by its own rules.
 	Library() string
 
@@ -157,13 +157,14 @@ type Driver interface {
 	MemGetInfo() (free, total int64, err error)
 	MemAlloc(bytes int64) (Ptr, error)
 	MemFree(Ptr) error
-	// MemHostAlloc takes pinned memory that all contexts see, mapped into the
+	// MemHostAlloc allocates pinned memory that all contexts can use, mapped into the
 	// device's address space.
 	MemHostAlloc(bytes int64) (unsafe.Pointer, error)
 	MemFreeHost(unsafe.Pointer) error
 	MemHostGetDevicePointer(unsafe.Pointer) (Ptr, error)
 
-	// Memory of MemAlloc that another process opens, and closes before it is freed.
+	// Memory of MemAlloc that another process opens. It must close the memory before that
+	// is freed.
 	IpcGetMemHandle(Ptr) (MemHandle, error)
 	IpcOpenMemHandle(MemHandle) (Ptr, error)
 	IpcCloseMemHandle(Ptr) error
@@ -182,7 +183,7 @@ type Driver interface {
 	MemcpyHtoDAsync(dst Ptr, src unsafe.Pointer, bytes int64, s Stream) error
 	MemcpyDtoHAsync(dst unsafe.Pointer, src Ptr, bytes int64, s Stream) error
 	MemcpyDtoDAsync(dst, src Ptr, bytes int64, s Stream) error
-	// MemsetAsync repeats an element of 1, 2 or 4 bytes over n elements.
+	// MemsetAsync sets n elements of width 1, 2 or 4 bytes.
 	MemsetAsync(dst Ptr, element uint32, width int, n int64, s Stream) error
 
 	StreamCreate() (Stream, error) // non-blocking
@@ -191,33 +192,33 @@ type Driver interface {
 	StreamWaitEvent(Stream, Event) error
 	StreamBeginCapture(Stream, CaptureMode) error
 	StreamEndCapture(Stream) (Graph, error)
-	// StreamAddGraph makes a graph a node of what the stream captures.
+	// StreamAddGraph adds a graph as a node to the stream's capture.
 	StreamAddGraph(Stream, Graph) error
-	// StreamCaptureNode returns the node that the stream recorded last; 0 where the driver
+	// StreamCaptureNode returns the node that the stream recorded last; 0 if the driver
 	// cannot tell.
 	StreamCaptureNode(Stream) (GraphNode, error)
 	// ThreadExchangeStreamCaptureMode sets the calling thread's mode and returns
-	// the one before.
+	// the mode before.
 	ThreadExchangeStreamCaptureMode(CaptureMode) (CaptureMode, error)
 
 	EventCreate(EventFlags) (Event, error)
 	EventDestroy(Event) error
 	EventRecord(Event, Stream) error
-	// EventRecordExternal is EventRecord that a capture makes a node of the graph.
+	// EventRecordExternal is EventRecord, which a capture records as a node of the graph.
 	EventRecordExternal(Event, Stream) error
 	EventQuery(Event) (bool, error)
 	EventSynchronize(Event) error
 	EventElapsedTime(start, end Event) (milliseconds float32, err error)
 
-	// ModuleLoadData loads a cubin, or PTX, which it compiles. The log is the
-	// compiler's, about an error.
+	// ModuleLoadData loads a cubin, or PTX, which it compiles. log is the compiler's
+	// log of errors.
 	ModuleLoadData(image []byte, ptx bool) (m Module, log string, err error)
 	ModuleUnload(Module) error
 	ModuleGetFunction(Module, string) (Function, error)
 	FuncGetAttribute(FuncAttribute, Function) (int, error)
 	FuncSetAttribute(Function, FuncAttribute, int) error
-	// FuncParamSizes returns the bytes of each parameter; known is false where
-	// the driver cannot tell (before 12.4).
+	// FuncParamSizes returns the bytes of each parameter; known is false if the driver
+	// cannot tell (before CUDA 12.4).
 	FuncParamSizes(Function) (sizes []int64, known bool, err error)
 	// LaunchKernel takes one address for each parameter.
 	LaunchKernel(f Function, c *LaunchConfig, params *unsafe.Pointer) error
@@ -228,9 +229,9 @@ type Driver interface {
 	GraphLaunch(GraphExec, Stream) error
 	GraphExecDestroy(GraphExec) error
 
-	// What the nodes of an executable graph do, changed for later launches. Nodes are
-	// those of the graph that it was made of. A kernel gets all its arguments. A copy or
-	// a fill gets addresses of device memory; 0 leaves a side of a copy as it is.
+	// Changes of nodes of an executable graph, for later launches. Nodes are those of the
+	// graph that it was made from. A kernel gets all its arguments. A copy or a fill gets
+	// addresses of device memory; 0 does not change a side of a copy.
 	GraphExecKernelNodeSetParams(x GraphExec, n GraphNode, f Function, c *LaunchConfig, params *unsafe.Pointer) error
 	GraphExecMemcpyNodeSetAddresses(x GraphExec, n GraphNode, ctx Context, dst, src Ptr) error
 	GraphExecMemsetNodeSetAddress(x GraphExec, n GraphNode, ctx Context, dst Ptr) error

@@ -31,7 +31,7 @@ func (d *library) CtxEnablePeerAccess(peer Context) error {
 	return fail("cuCtxEnablePeerAccess", r)
 }
 
-// IpcGetMemHandle names memory for other processes (cuIpcGetMemHandle).
+// IpcGetMemHandle returns a handle of memory for other processes (cuIpcGetMemHandle).
 func (d *library) IpcGetMemHandle(p Ptr) (MemHandle, error) {
 	h := new(MemHandle)
 	r := dl.Call(d.ipcGetMemHandle, uintptr(unsafe.Pointer(h)), uintptr(p))

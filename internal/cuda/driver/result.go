@@ -5,7 +5,7 @@ import "fmt"
 // Result is a status of the driver (CUresult).
 type Result int32
 
-// Results that pwc tells apart.
+// Results that pwc distinguishes.
 const (
 	Success             Result = 0
 	InvalidValue        Result = 1
@@ -135,10 +135,10 @@ func (r Result) String() string {
 	return fmt.Sprintf("%d", int32(r))
 }
 
-// Fatal reports whether the result is sticky: the context, and with it the
-// device, is gone for this process. restart: only a new process can use the
-// device again. What the CUDA driver API documentation says of each CUresult
-// decides; an error that it calls unknown is taken for the worst.
+// Fatal reports whether the result is sticky: this process cannot use the context, and so the
+// device, any more. restart reports whether only a new process can use the device again. Both
+// follow the descriptions of CUresult in the documentation of the CUDA driver API; Unknown
+// counts as sticky, too.
 func (r Result) Fatal() (fatal, restart bool) {
 	switch r {
 	case IllegalAddress, LaunchTimeout, Assert, HardwareStackError, IllegalInstruction, MisalignedAddress,

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// What operations take on the fake's clock, milliseconds.
+// Times of operations on the fake's clock, in milliseconds.
 const (
 	kernelTime = 1
 	shortTime  = 0.125 // of a copy or fill
@@ -24,7 +24,7 @@ func (f *Driver) EventCreate(flags driver.EventFlags) (driver.Event, error) {
 	return e, nil
 }
 
-// EventDestroy leaves waits for the event as they are.
+// EventDestroy destroys an event. Waits for the event stay.
 func (f *Driver) EventDestroy(e driver.Event) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -38,7 +38,7 @@ func (f *Driver) EventDestroy(e driver.Event) error {
 	return err
 }
 
-// EventRecord records anew.
+// EventRecord makes a new record of the event.
 func (f *Driver) EventRecord(e driver.Event, id driver.Stream) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -62,7 +62,8 @@ func (f *Driver) EventRecord(e driver.Event, id driver.Stream) error {
 	return f.enqueue(call, id, op{kind: opRecord, node: 7, record: ev.last})
 }
 
-// EventRecordExternal records anew, or makes the record a node of what the stream captures.
+// EventRecordExternal makes a new record of the event, or adds the record as a node to the stream's
+// capture.
 func (f *Driver) EventRecordExternal(e driver.Event, id driver.Stream) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -82,7 +83,8 @@ func (f *Driver) EventRecordExternal(e driver.Event, id driver.Stream) error {
 	return f.enqueue(call, id, op{kind: opRecord, node: driver.NodeRecord, event: ev})
 }
 
-// recordEvents gives the events of a graph's nodes records that its launch will make.
+// recordEvents makes new records of the events of a graph's nodes, which a launch of the graph will
+// complete.
 func recordEvents(g *graph, into map[*event]*record) map[*event]*record {
 	for i := range g.nodes {
 		switch o := &g.nodes[i]; {
@@ -99,7 +101,7 @@ func recordEvents(g *graph, into map[*event]*record) map[*event]*record {
 	return into
 }
 
-// recorder is the stream that has yet to record r.
+// recorder returns the stream whose queue contains the record r.
 func (f *Driver) recorder(r *record) *stream {
 	for _, s := range f.streams {
 		if slices.ContainsFunc(s.queue[s.head:], func(o op) bool { return o.recordsTo(r) }) {
@@ -109,7 +111,8 @@ func (f *Driver) recorder(r *record) *stream {
 	return nil
 }
 
-// EventQuery says whether the event is done. Asking often enough makes it so.
+// EventQuery reports whether the event is done. Every fourth query of a record executes work until
+// the event is done.
 func (f *Driver) EventQuery(e driver.Event) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -157,8 +160,8 @@ func (f *Driver) EventSynchronize(e driver.Event) error {
 	return fail(call, f.sticky)
 }
 
-// EventElapsedTime counts what executed between the events: a millisecond for a kernel,
-// an eighth for a copy or a fill.
+// EventElapsedTime returns the time between the events on the fake's clock: 1 ms for each kernel,
+// 1/8 ms for each copy or fill.
 func (f *Driver) EventElapsedTime(start, end driver.Event) (float32, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

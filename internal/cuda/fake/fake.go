@@ -1,14 +1,13 @@
-// Package fake is a CUDA driver without a GPU, for tests of everything built on
-// package cuda. Bytes are real. Kernels are those of modules in PTX, which package
-// ptx executes, or Go functions that the test gives.
+// Package fake is a CUDA driver without a GPU, for tests of code that uses package cuda.
+// Memory has real contents. Kernels are those of modules in PTX, which package ptx
+// executes, or Go functions of the test.
 //
-// Work executes only when the test's [Schedule] lets it, in any order that
-// streams and events allow, and when a call has to wait for it. Copies read
-// pinned memory when they execute, other memory when they are enqueued. Contexts
-// and captures are those of threads, as the driver has them. What a GPU would
-// punish with garbage or a lost device is found: memory touched after it was
-// freed, code that was unloaded, calls that a capture must not meet. Any call
-// can be made to fail.
+// The test's [Schedule] decides when work executes, in any order that streams and events
+// allow; a call that must wait for work executes that work. Copies read pinned memory when
+// they execute, other memory when they are enqueued. Contexts and captures belong to
+// threads, as in the driver. The fake detects errors for which a GPU would give wrong
+// results or a lost device: use of freed memory or of unloaded code, and calls that a
+// capture forbids. Any call can be made to fail.
 package fake
 
 import (
@@ -30,26 +29,26 @@ type Options struct {
 	Major       int      // compute capability; default 9.0
 	Minor       int      //
 	MemoryBytes int64    // of each device; default 1 GiB
-	Version     int      // 1000·major + 10·minor of the CUDA it supports; default 12.4
+	Version     int      // 1000·major + 10·minor of the CUDA that the driver supports; default 12.4
 	Schedule    Schedule // default Lazy
 	Kernels     []Kernel
 }
 
-// Granularity is what the devices map into reserved address space at a time.
+// Granularity is the unit in bytes of mappings into reserved address space.
 const Granularity = 4096
 
-// Driver is a driver. It is given to cuda.Options.Driver.
+// Driver is a driver, for cuda.Options.Driver.
 type Driver struct {
 	o Options
 
 	mu      sync.Mutex
 	calls   int
 	made    map[string]int // calls by name
-	failAt  int            // the call that fails, counted as calls; 0: none
+	failAt  int            // number of the call that fails, as counted by calls; 0: no call fails
 	failBy  driver.Result
 	failed  string        // the call that was made to fail
-	sticky  driver.Result // every call returns it
-	clock   float64       // what executed took, milliseconds
+	sticky  driver.Result // the result of every call, unless Success
+	clock   float64       // time of the operations that executed, in milliseconds
 	next    uintptr       // the next handle
 	kernels map[string]Kernel
 	threads map[int]*threadState
@@ -59,7 +58,7 @@ type Driver struct {
 	byID    map[driver.Stream]*stream
 	events  map[driver.Event]*event
 	modules map[driver.Module]*module
-	texts   map[string]*ptx.Module // what was read of PTX, by text
+	texts   map[string]*ptx.Module // parsed PTX, by text
 	funcs   map[driver.Function]*function
 	graphs  map[driver.Graph]*graph
 	execs   map[driver.GraphExec]*graph
@@ -67,10 +66,10 @@ type Driver struct {
 	records map[*event]*record // of the launch that executes
 	call    Call
 	machine *ptx.Machine
-	now     *running                   // the operation that executes on its own goroutine; nil: none does
+	now     *running                   // the operation that executes on its own goroutine; nil: there is none
 	on      driver.Context             // of the stream whose operation executes
 	peers   map[[2]driver.Context]bool // the first may reach memory of the second
-	opened  map[driver.Ptr]int         // memory of other processes, by use
+	opened  map[driver.Ptr]int         // uses of memory of other processes, by address
 	leaks   []string
 	misuse  []string
 	faults  []string
@@ -84,7 +83,7 @@ type context struct {
 	uses int
 }
 
-// threadState is what the driver keeps for a thread.
+// threadState is the driver's state of a thread.
 type threadState struct {
 	ctx       driver.Context
 	mode      driver.CaptureMode // exchanged; at first global
@@ -121,9 +120,9 @@ func New(o Options) *Driver {
 	return f
 }
 
-// Fail makes the n-th call from now, from 1 on, fail with a CUresult. A call
-// that gives something back does so and then fails, as calls of the driver may
-// that report an earlier error. A sticky result stays.
+// Fail makes the n-th call from now on, n ≥ 1, fail with a CUresult. A call that frees or
+// destroys an object does so before it fails, since the driver's calls may report an error
+// of earlier work. After a sticky result all calls fail.
 func (f *Driver) Fail(n int, result int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -144,7 +143,7 @@ func (f *Driver) Calls() int {
 	return f.calls
 }
 
-// Made returns the number of calls so far of a function of the driver, as
+// Made returns the number of calls so far of a function of the driver, such as
 // "cuGraphLaunch".
 func (f *Driver) Made(call string) int {
 	f.mu.Lock()
@@ -152,8 +151,8 @@ func (f *Driver) Made(call string) int {
 	return f.made[call]
 }
 
-// Leaks lists what was left when a context was released for the last time, and
-// what no release of a context would end.
+// Leaks lists the objects that were left when the last context was released, the uses of
+// contexts that were not released, and the captures under way.
 func (f *Driver) Leaks() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -178,7 +177,7 @@ func (f *Driver) Misuse() []string {
 	return slices.Clone(f.misuse)
 }
 
-// Faults lists what ended kernels in PTX: [*ptx.Error] as text.
+// Faults lists the errors that ended kernels in PTX: [*ptx.Error] as text.
 func (f *Driver) Faults() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -207,17 +206,17 @@ func (f *Driver) thread() *threadState {
 	return t
 }
 
-// need is what a call asks for.
+// need has the requirements of a call.
 type need uint8
 
 const (
 	needContext   need = 1 << iota // a current context
-	needNoCapture                  // not on a thread that captures, unless it is relaxed
-	needNobody                     // not while anything captures
+	needNoCapture                  // no capture that forbids unsafe calls on the thread (forbidding)
+	needNobody                     // also no capture of another thread, unless it is relaxed
 )
 
-// begin counts a call, lets work execute and checks what the call needs. f.mu
-// is held.
+// begin counts a call, executes work as the schedule decides, and checks the requirements of
+// the call. f.mu is held.
 func (f *Driver) begin(call string, n need) error {
 	f.calls++
 	f.made[call]++
@@ -262,8 +261,8 @@ func (f *Driver) begin(call string, n need) error {
 	return nil
 }
 
-// forbidding returns the captures that forbid a thread unsafe calls: its own that are not
-// relaxed, and unless the thread's mode is thread-local those of others that are global.
+// forbidding returns the captures that forbid unsafe calls on a thread: the thread's own captures
+// that are not relaxed, and, if the thread's mode is global, the global captures of other threads.
 func (f *Driver) forbidding(t *threadState) []*recording {
 	var out []*recording
 	for _, other := range f.threads {
@@ -277,7 +276,7 @@ func (f *Driver) forbidding(t *threadState) []*recording {
 	return out
 }
 
-// handle returns a handle that no other object has or had.
+// handle returns a new handle, which was never used before.
 func (f *Driver) handle() uintptr {
 	f.next += 16
 	return f.next
@@ -342,8 +341,8 @@ func (f *Driver) DevicePrimaryCtxRetain(d driver.Device) (driver.Context, error)
 	return c.id, nil
 }
 
-// DevicePrimaryCtxRelease ends a use. With the last one of all devices goes everything, and
-// what was left is a leak.
+// DevicePrimaryCtxRelease ends a use. At the end of the last use of all devices, objects that are
+// left are leaks.
 func (f *Driver) DevicePrimaryCtxRelease(d driver.Device) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -360,14 +359,14 @@ func (f *Driver) DevicePrimaryCtxRelease(d driver.Device) error {
 	return err
 }
 
-// Left lists what was made and not given back yet.
+// Left lists the objects that were made and are not destroyed or freed.
 func (f *Driver) Left() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.left()
 }
 
-// collect notes what is left.
+// collect adds the objects that are left to the leaks.
 func (f *Driver) collect() { f.leaks = append(f.leaks, f.left()...) }
 
 func (f *Driver) left() []string {

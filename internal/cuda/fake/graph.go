@@ -20,8 +20,8 @@ type recording struct {
 // graph is a graph, executable or not.
 type graph struct {
 	nodes []op
-	deps  [][]int // by node, those that it waits for
-	chain bool    // of a clone: each node but the first waits for the one before
+	deps  [][]int // the dependencies of each node
+	chain bool    // of a clone: each node but the first depends only on the node before it
 }
 
 // StreamBeginCapture starts a capture of the calling thread.
@@ -43,7 +43,8 @@ func (f *Driver) StreamBeginCapture(id driver.Stream, m driver.CaptureMode) erro
 	return nil
 }
 
-// StreamEndCapture ends the capture of all its streams, also if it fails.
+// StreamEndCapture ends the capture of all its streams, also if it fails, unless it is called on a
+// forked stream or on another thread than the capture's.
 func (f *Driver) StreamEndCapture(id driver.Stream) (driver.Graph, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -85,9 +86,9 @@ func (f *Driver) StreamEndCapture(id driver.Stream) (driver.Graph, error) {
 	return g, nil
 }
 
-// joined reports whether the stream that began the capture waited for all others, also
-// for those that did nothing since they were forked. The driver takes a stream that was
-// joined by way of another, too; package cuda joins every stream itself.
+// joined reports whether the stream that began the capture waited for all other streams, also
+// for those that did nothing since they were forked. The driver accepts a stream that was
+// joined through another one, too; package cuda joins every stream itself.
 func (c *recording) joined() bool {
 	for _, s := range c.streams[1:] {
 		if !s.joined {
@@ -113,7 +114,7 @@ func (f *Driver) StreamAddGraph(id driver.Stream, g driver.Graph) error {
 	return f.enqueue(call, id, op{kind: opGraph, node: driver.NodeGraph, graph: child.clone()})
 }
 
-// clone copies what an executable graph may change.
+// clone copies the parts that an executable graph may change.
 func (g *graph) clone() *graph {
 	chain := true
 	for i, d := range g.deps {
@@ -143,8 +144,8 @@ func (f *Driver) StreamCaptureNode(id driver.Stream) (driver.GraphNode, error) {
 	return s.capture.nodes[s.tail[0]].handle, nil
 }
 
-// execNode returns a node of an executable graph, to be changed. A launch that has not
-// executed keeps what it was.
+// execNode returns a node of an executable graph, to be changed. Launches before the change keep
+// the node as it was.
 func (f *Driver) execNode(call string, x driver.GraphExec, n driver.GraphNode, kind opKind) (*op, error) {
 	if err := f.begin(call, needContext); err != nil {
 		return nil, err
@@ -282,7 +283,7 @@ func (f *Driver) GraphLaunch(x driver.GraphExec, s driver.Stream) error {
 	return f.enqueue(call, s, op{kind: opGraph, node: driver.NodeGraph, graph: g, records: recordEvents(g, nil)})
 }
 
-// GraphExecDestroy leaves launches of the graph to be executed.
+// GraphExecDestroy destroys an executable graph. Launches of the graph still execute.
 func (f *Driver) GraphExecDestroy(x driver.GraphExec) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

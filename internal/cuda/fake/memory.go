@@ -8,15 +8,15 @@ import (
 	"pwc/internal/cuda/driver"
 )
 
-// poison is what memory holds that nothing was written to.
+// poison is the value of bytes that were not written.
 const poison = 0xa5
 
-// regionKind says what a region is.
+// regionKind is the kind of a region.
 type regionKind uint8
 
 const (
 	regionDevice   regionKind = iota // cuMemAlloc
-	regionHost                       // cuMemHostAlloc, as the device sees it
+	regionHost                       // cuMemHostAlloc, at its device address
 	regionReserved                   // cuMemAddressReserve
 	regionModule                     // variables of a module
 )
@@ -24,7 +24,7 @@ const (
 // region is a range of the device's address space.
 type region struct {
 	kind   regionKind
-	ctx    driver.Context // whose device has the memory
+	ctx    driver.Context // of the device that has the memory
 	base   driver.Ptr
 	data   []byte
 	parts  map[driver.Ptr]driver.Allocation // mapped, by address
@@ -79,7 +79,7 @@ func (s *space) index(p driver.Ptr) int {
 	return i
 }
 
-// at returns the region that starts at p and is of a kind.
+// at returns the region of a kind that starts at p, or nil.
 func (s *space) at(p driver.Ptr, kind regionKind) *region {
 	if i := s.index(p); i >= 0 && s.regions[i].base == p && s.regions[i].kind == kind {
 		return s.regions[i]
@@ -91,7 +91,7 @@ func (s *space) remove(r *region) {
 	s.regions = slices.DeleteFunc(s.regions, func(x *region) bool { return x == r })
 }
 
-// bytes returns the bytes at p, or nil if the device may not touch all of them.
+// bytes returns the bytes at p, or nil if the device cannot access all of them.
 func (s *space) bytes(p driver.Ptr, n int64) []byte {
 	i := s.index(p)
 	if i < 0 {
@@ -112,7 +112,7 @@ func (s *space) bytes(p driver.Ptr, n int64) []byte {
 	return r.data[off : off+n]
 }
 
-// host reports whether p lies in pinned memory.
+// host reports whether p is in pinned memory.
 func (s *space) host(p unsafe.Pointer) bool {
 	for base, r := range s.hosts {
 		if uintptr(p) >= uintptr(base) && uintptr(p) < uintptr(base)+uintptr(len(r.data)) {
@@ -143,14 +143,14 @@ func poisoned(n int64) []byte {
 	return b
 }
 
-// MemGetInfo counts what was given out.
+// MemGetInfo returns Options.MemoryBytes, and how much of it is free.
 func (f *Driver) MemGetInfo() (free, total int64, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.o.MemoryBytes - f.space.used, f.o.MemoryBytes, f.begin("cuMemGetInfo", needContext)
 }
 
-// MemAlloc gives memory full of poison.
+// MemAlloc returns memory with poison as contents.
 func (f *Driver) MemAlloc(bytes int64) (driver.Ptr, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -185,7 +185,7 @@ func (f *Driver) MemFree(p driver.Ptr) error {
 	return err
 }
 
-// MemHostAlloc gives pinned memory. The device sees it at another address.
+// MemHostAlloc returns pinned memory. Its device address is another one.
 func (f *Driver) MemHostAlloc(bytes int64) (unsafe.Pointer, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -206,7 +206,7 @@ func (f *Driver) MemHostAlloc(bytes int64) (unsafe.Pointer, error) {
 	return p, nil
 }
 
-// MemFreeHost does not wait: work that still uses the memory is lost.
+// MemFreeHost does not wait for work: work that still uses the memory loses the device.
 func (f *Driver) MemFreeHost(p unsafe.Pointer) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -222,7 +222,7 @@ func (f *Driver) MemFreeHost(p unsafe.Pointer) error {
 	return err
 }
 
-// MemHostGetDevicePointer returns where the device sees pinned memory.
+// MemHostGetDevicePointer returns the device address of pinned memory.
 func (f *Driver) MemHostGetDevicePointer(p unsafe.Pointer) (driver.Ptr, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -244,7 +244,7 @@ func (f *Driver) MemGranularity(driver.Device) (int64, error) {
 	return Granularity, f.begin("cuMemGetAllocationGranularity", 0)
 }
 
-// MemAddressReserve takes address space in which nothing may be touched.
+// MemAddressReserve reserves address space without memory.
 func (f *Driver) MemAddressReserve(bytes int64) (driver.Ptr, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -261,7 +261,7 @@ func (f *Driver) MemAddressReserve(bytes int64) (driver.Ptr, error) {
 	return r.base, nil
 }
 
-// MemAddressFree gives address space back that nothing is mapped into.
+// MemAddressFree frees address space without mappings.
 func (f *Driver) MemAddressFree(p driver.Ptr, bytes int64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -276,7 +276,7 @@ func (f *Driver) MemAddressFree(p driver.Ptr, bytes int64) error {
 	return err
 }
 
-// MemCreate takes physical memory.
+// MemCreate allocates physical memory.
 func (f *Driver) MemCreate(bytes int64, _ driver.Device) (driver.Allocation, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -296,7 +296,7 @@ func (f *Driver) MemCreate(bytes int64, _ driver.Device) (driver.Allocation, err
 	return a, nil
 }
 
-// MemRelease gives physical memory back once it is mapped nowhere.
+// MemRelease frees physical memory, once it is not mapped anywhere.
 func (f *Driver) MemRelease(a driver.Allocation) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -360,7 +360,7 @@ func (f *Driver) MemMap(p driver.Ptr, bytes int64, a driver.Allocation) error {
 	return nil
 }
 
-// MemUnmap waits for nothing.
+// MemUnmap does not wait for work.
 func (f *Driver) MemUnmap(p driver.Ptr, bytes int64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -381,7 +381,7 @@ func (f *Driver) MemUnmap(p driver.Ptr, bytes int64) error {
 	return err
 }
 
-// MemSetAccess lets the device touch a mapping.
+// MemSetAccess lets the device access a mapping.
 func (f *Driver) MemSetAccess(p driver.Ptr, bytes int64, _ driver.Device) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -19,8 +19,8 @@ type Kernel struct {
 	Run          func(c *Call)
 }
 
-// Call is a launch of a kernel. It is valid until Run returns. Memory that the
-// device may not touch ends the kernel and loses the device.
+// Call is a launch of a kernel. It is valid until Run returns. An access to memory that the
+// device cannot access ends the kernel and loses the device.
 type Call struct {
 	Grid, Block [3]uint32
 	Shared      uint32
@@ -28,7 +28,7 @@ type Call struct {
 	args        []uint64
 }
 
-// fault ends a kernel that touches what it may not.
+// fault is the panic that ends a kernel after an invalid access.
 type fault struct{}
 
 // Int returns argument i, a 64-bit integer.
@@ -67,7 +67,7 @@ func view[T int32 | uint32 | float32](c *Call, i int, n int64) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(&b[0])), n)
 }
 
-// kernel runs a kernel, after those of the chain.
+// kernel runs a kernel, after the kernels of the chain.
 func (f *Driver) kernel(o *op, chain *ptx.Chain) {
 	if o.fn.module.unloaded {
 		f.wrong("kernel %s runs after its module was unloaded", o.fn.kernel.Name)
@@ -102,7 +102,7 @@ func Image(names ...string) []byte { return []byte(cubinMagic + strings.Join(nam
 // PTX returns PTX of kernels.
 func PTX(names ...string) []byte { return []byte(ptxMagic + strings.Join(names, "\n")) }
 
-// Cubin returns a cubin of PTX, which a driver that loads it need not compile.
+// Cubin returns a cubin that contains PTX; for the driver, it is machine code.
 func Cubin(ptx []byte) []byte { return append([]byte(textMagic), ptx...) }
 
 // module is a loaded image.
@@ -136,7 +136,7 @@ func (f *Driver) Programmatic(name string) bool {
 	return false
 }
 
-// ModuleLoadData loads an image of Image, PTX or Cubin, or PTX that is meant.
+// ModuleLoadData loads an image of Image, PTX or Cubin, or real PTX.
 func (f *Driver) ModuleLoadData(image []byte, isPTX bool) (driver.Module, string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -168,7 +168,7 @@ func (f *Driver) ModuleLoadData(image []byte, isPTX bool) (driver.Module, string
 	return m, "", nil
 }
 
-// ModuleUnload waits for nothing.
+// ModuleUnload does not wait for work.
 func (f *Driver) ModuleUnload(m driver.Module) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -187,8 +187,7 @@ func (f *Driver) ModuleUnload(m driver.Module) error {
 	return err
 }
 
-// ModuleGetFunction finds a kernel of the image: of PTX, or one that
-// Options.Kernels has.
+// ModuleGetFunction finds a kernel of the image: in its PTX, or in Options.Kernels.
 func (f *Driver) ModuleGetFunction(m driver.Module, name string) (driver.Function, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -273,7 +272,7 @@ func (f *Driver) FuncSetAttribute(fn driver.Function, a driver.FuncAttribute, v 
 	return nil
 }
 
-// FuncParamSizes tells the parameters from CUDA 12.4 on.
+// FuncParamSizes returns the sizes of the parameters, if Options.Version is 12.4 or later.
 func (f *Driver) FuncParamSizes(fn driver.Function) ([]int64, bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -288,7 +287,7 @@ func (f *Driver) FuncParamSizes(fn driver.Function) ([]int64, bool, error) {
 	return slices.Clone(x.sizes), true, nil
 }
 
-// LaunchKernel copies the arguments and enqueues.
+// LaunchKernel copies the arguments and enqueues the kernel.
 func (f *Driver) LaunchKernel(fn driver.Function, c *driver.LaunchConfig, params *unsafe.Pointer) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

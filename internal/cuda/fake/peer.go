@@ -6,10 +6,10 @@ import (
 	"pwc/internal/cuda/driver"
 )
 
-// Memory belongs to the device of the context that took it. Kernels of another device reach it
-// once CtxEnablePeerAccess has let them.
+// Memory belongs to the device of the context that allocated it. Kernels of another device reach it
+// after CtxEnablePeerAccess.
 
-// DeviceCanAccessPeer is true for two devices, unless Options.NoPeers says otherwise.
+// DeviceCanAccessPeer returns true for two different devices, unless Options.NoPeers is set.
 func (f *Driver) DeviceCanAccessPeer(d, peer driver.Device) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -68,8 +68,8 @@ func (f *Driver) IpcGetMemHandle(p driver.Ptr) (driver.MemHandle, error) {
 	return h, nil
 }
 
-// IpcOpenMemHandle returns the address that the handle holds, and lets the current context reach
-// the memory: all processes of the fake are one.
+// IpcOpenMemHandle returns the address in the handle, and lets the current context reach the
+// memory: all processes of the fake are one process.
 func (f *Driver) IpcOpenMemHandle(h driver.MemHandle) (driver.Ptr, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -103,10 +103,10 @@ func (f *Driver) IpcCloseMemHandle(p driver.Ptr) error {
 	return err
 }
 
-// reach is the address space as kernels of a context reach it.
+// reach is the part of the address space that kernels of the context that executes reach.
 type reach struct{ f *Driver }
 
-// Span returns the bytes around an address that the context that executes may touch.
+// Span returns the accessible bytes around an address, and their base address.
 func (r reach) Span(address uint64) (base uint64, data []byte) {
 	i := r.f.space.index(driver.Ptr(address))
 	if i < 0 {

@@ -11,8 +11,8 @@ import (
 
 // Modules in PTX, whose kernels are executed by package ptx.
 
-// load makes a module of PTX, which is read once. Its variables get memory of the
-// device.
+// load makes a module of PTX. Each text is parsed once. The module's variables get memory of
+// the device.
 func (f *Driver) load(image []byte) (*module, error) {
 	m := f.texts[string(image)]
 	if m == nil {
@@ -52,7 +52,7 @@ func arguments(sizes []int64, params *unsafe.Pointer) []uint64 {
 	return args
 }
 
-// cluster is the launch attribute: zero where there is none.
+// cluster returns the size of clusters of a launch; zero without the attribute.
 func cluster(c *driver.LaunchConfig) (size [3]uint32) {
 	for _, a := range unsafe.Slice(c.Attrs, c.NumAttrs) {
 		if a.ID == driver.LaunchCluster {
@@ -67,8 +67,8 @@ func programmatic(c *driver.LaunchConfig) bool {
 	return slices.ContainsFunc(unsafe.Slice(c.Attrs, c.NumAttrs), func(a driver.LaunchAttr) bool { return a.ID == driver.LaunchProgrammatic && a.Value[0] != 0 })
 }
 
-// interpret executes a launch of a kernel in PTX, after those of the chain. What
-// ends it loses the device.
+// interpret executes a launch of a kernel in PTX, after the kernels of the chain. An error loses
+// the device.
 func (f *Driver) interpret(o *op, chain *ptx.Chain) {
 	l := ptx.Launch{Grid: o.config.Grid, Block: o.config.Block, Cluster: o.cluster, Dynamic: o.config.Shared, Params: o.args, Memory: reach{f}, Early: o.early, Chain: chain}
 	if d := o.fn.module.data; d != nil {
@@ -79,7 +79,7 @@ func (f *Driver) interpret(o *op, chain *ptx.Chain) {
 	}
 	err := f.machine.Run(o.fn.entry, l)
 	if err == nil || f.sticky != 0 {
-		return // or it was ended because the device is lost
+		return // success, or the kernel was ended because the device is lost
 	}
 	var e *ptx.Error
 	if !errors.As(err, &e) {
@@ -96,7 +96,7 @@ func (f *Driver) interpret(o *op, chain *ptx.Chain) {
 	}
 }
 
-// Span returns the bytes around an address that the device may touch.
+// Span returns the accessible bytes around an address, and their base address.
 func (s *space) Span(address uint64) (base uint64, data []byte) {
 	i := s.index(driver.Ptr(address))
 	if i < 0 {

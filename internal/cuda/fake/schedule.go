@@ -4,12 +4,12 @@ import (
 	"math/rand/v2"
 )
 
-// Schedule decides what executes next, in any order that streams and events
-// allow. It is called with the driver locked.
+// Schedule decides which stream executes its next operation. It is called with the driver
+// locked.
 type Schedule interface {
-	// Pick returns which of n streams executes its next operation, or -1: none
-	// for now. needed is -1, or one that a call waits for: then one of them must
-	// be picked.
+	// Pick returns the index of one of n streams whose next operation may execute. If
+	// needed is -1, it may return -1: no stream executes now. Otherwise a call waits for
+	// the stream with index needed, and Pick must return an index.
 	Pick(n, needed int) int
 }
 
@@ -19,10 +19,10 @@ type ScheduleFunc func(n, needed int) int
 // Pick calls the function.
 func (f ScheduleFunc) Pick(n, needed int) int { return f(n, needed) }
 
-// Lazy executes only what a call waits for. It keeps nothing.
+// Lazy executes only work that a call waits for. It has no state.
 const Lazy = lazy(0)
 
-// Eager executes everything as soon as it may. It keeps nothing.
+// Eager executes all work as soon as streams and events allow. It has no state.
 const Eager = eager(0)
 
 type (
@@ -36,7 +36,7 @@ func (lazy) Pick(_, needed int) int { return needed }
 // Pick returns the first.
 func (eager) Pick(int, int) int { return 0 }
 
-// Random executes at random, the same for the same seed.
+// Random executes in a random order, which the seed determines.
 func Random(seed uint64) Schedule {
 	r := rand.New(rand.NewPCG(seed, 0))
 	return ScheduleFunc(func(n, needed int) int {

@@ -8,17 +8,17 @@ import (
 	"pwc/internal/cuda/fake/ptx"
 )
 
-// Kernels that wait for what kernels of other devices write (ptx.Entry.Spins) cannot be executed
-// one after the other. Such an operation executes on a goroutine of its own, which has the driver
-// while it has its turn, and gives the turn back when all its warps have had theirs.
+// Kernels that poll memory which kernels of other devices write (ptx.Entry.Spins) cannot be executed
+// one after the other. Such an operation executes on a goroutine of its own, in turns. It holds the
+// driver during its turn, and ends the turn when all its warps have had theirs.
 
 // running is an operation that has begun.
 type running struct {
 	f       *Driver
-	turn    chan struct{} // it may go on
-	back    chan bool     // it gives the turn back; true: it has ended
+	turn    chan struct{} // begins a turn of the operation
+	back    chan bool     // ends the turn; true: the operation has ended
 	machine *ptx.Machine
-	records map[*event]*record // as Driver.records, while it has no turn
+	records map[*event]*record // its Driver.records between turns
 }
 
 // spins reports whether an operation may wait for other devices.
@@ -38,7 +38,7 @@ func (o *op) spins() bool {
 	return false
 }
 
-// begins makes an operation ready for its first turn.
+// begins starts the goroutine of an operation, which waits for its first turn.
 func (f *Driver) begins(o *op, chain *ptx.Chain) *running {
 	r := &running{f: f, turn: make(chan struct{}), back: make(chan bool), machine: new(ptx.Machine)}
 	go func() {
@@ -49,7 +49,7 @@ func (f *Driver) begins(o *op, chain *ptx.Chain) *running {
 	return r
 }
 
-// turn lets an operation go on, and reports whether it has ended.
+// turn gives an operation a turn, and reports whether the operation has ended.
 func (f *Driver) turn(r *running) bool {
 	outer, machine, records := f.now, f.machine, f.records
 	f.now, f.machine, f.records = r, r.machine, r.records
@@ -60,15 +60,15 @@ func (f *Driver) turn(r *running) bool {
 	return ended
 }
 
-// pause gives the turn back, and returns false if the operation is to end because the device is
-// lost.
+// pause ends the turn and waits for the next one. It returns false if the operation must end
+// because the device is lost.
 func (r *running) pause() bool {
 	r.back <- false
 	<-r.turn
 	return r.f.sticky == 0
 }
 
-// abandon ends the operations under way of a device that is lost.
+// abandon ends the operations under way after the device was lost.
 func (f *Driver) abandon() {
 	for _, s := range f.streams {
 		for s.running != nil {
@@ -79,7 +79,8 @@ func (f *Driver) abandon() {
 	}
 }
 
-// others lets streams of other contexts go on, and where none of them does other threads.
+// others executes operations of streams of other contexts. If no operation ends, it lets other
+// threads call the driver.
 func (f *Driver) others(ctx driver.Context) {
 	moved := false
 	for _, s := range slices.Clone(f.streams) {
@@ -95,9 +96,9 @@ func (f *Driver) others(ctx driver.Context) {
 	f.mu.Lock()
 }
 
-// Meeting enqueues what a library's kernel does that waits for kernels of other devices. Each time
-// that it executes begin is called, and what that returns again and again until it is true. Both
-// may touch memory by [Driver.Bytes], and may not call the driver otherwise.
+// Meeting enqueues an operation like a library's kernel that waits for kernels of other devices. Each
+// execution calls begin once, and then done until it returns true. Both may access memory by
+// [Driver.Bytes], and must not call other methods of the driver.
 func (f *Driver) Meeting(s uintptr, begin func() (done func() bool)) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -108,8 +109,8 @@ func (f *Driver) Meeting(s uintptr, begin func() (done func() bool)) error {
 	return f.enqueue(call, driver.Stream(s), op{kind: opMeeting, node: driver.NodeKernel, begin: begin})
 }
 
-// Bytes returns n bytes of device memory from an address on, for what executes; nil, and a fault,
-// if they are not all there.
+// Bytes returns n bytes of device memory from an address on, for functions of [Driver.Meeting]. If
+// they are not all allocated, it returns nil, and Misuse lists the access.
 func (f *Driver) Bytes(address uint64, n int64) []byte {
 	base, data := f.space.Span(address)
 	if at := int64(address - base); data != nil && at+n <= int64(len(data)) {

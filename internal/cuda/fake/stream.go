@@ -9,7 +9,7 @@ import (
 	"pwc/internal/thread"
 )
 
-// opKind is what an operation does.
+// opKind is the kind of an operation.
 type opKind uint8
 
 const (
@@ -23,7 +23,7 @@ const (
 	opMeeting
 )
 
-// op is an operation in a stream or a graph. Which fields count goes by kind.
+// op is an operation in a stream or a graph. kind decides which other fields are used.
 type op struct {
 	kind    opKind
 	node    driver.NodeType
@@ -31,7 +31,7 @@ type op struct {
 	dst     driver.Ptr
 	src     driver.Ptr
 	host    unsafe.Pointer // the other side of a copy; nil: device memory
-	staged  []byte         // what pageable memory held
+	staged  []byte         // contents of pageable memory at the call
 	toHost  bool
 	bytes   int64
 	element uint32
@@ -44,11 +44,11 @@ type op struct {
 	graph   *graph
 	record  *record
 	event   *event             // of a record that is a node of a graph: each launch makes a record
-	records map[*event]*record // of a launch: what its nodes record
+	records map[*event]*record // of a launch: the records that its nodes complete
 	begin   func() func() bool // of a meeting
 }
 
-// recordsTo reports whether the operation makes a record done.
+// recordsTo reports whether the operation completes a record.
 func (o *op) recordsTo(r *record) bool {
 	if o.kind == opRecord && o.record == r {
 		return true
@@ -66,7 +66,8 @@ type record struct {
 	done bool
 	at   float64 // on the clock
 
-	// While capturing: the capture, the stream, and what waits for the event waits for.
+	// Of a captured record: the capture, the stream, and the nodes on which a wait for the event
+	// depends.
 	capture *recording
 	stream  *stream
 	tail    []int
@@ -83,14 +84,14 @@ type event struct {
 type stream struct {
 	id      driver.Stream
 	ctx     driver.Context
-	running *running // the operation at head, which waits for what other devices do; nil: it has not begun
+	running *running // the operation at head, if it spins and has begun
 	queue   []op
 	head    int
 	gone    bool // destroyed
 	capture *recording
-	tail    []int     // of the capture's nodes, those that the next one waits for
-	joined  bool      // the stream that began the capture waited for it since it recorded or waited
-	chain   ptx.Chain // of the kernels that the next operation may overlap
+	tail    []int     // the nodes of the capture on which the stream's next node depends
+	joined  bool      // since its last node or wait, the stream that began the capture waited for this one
+	chain   ptx.Chain // the kernels that the next operation may overlap
 }
 
 func (s *stream) empty() bool { return s.head == len(s.queue) }
@@ -110,7 +111,7 @@ func (f *Driver) runnable() {
 	}
 }
 
-// progress executes what the schedule wants.
+// progress executes operations as the schedule decides.
 func (f *Driver) progress() {
 	for f.sticky == 0 {
 		f.runnable()
@@ -124,8 +125,9 @@ func (f *Driver) progress() {
 	}
 }
 
-// until executes until done, and first what s needs to come to its end. Where that waits for
-// another device, streams of others have their turns, and other threads may call the driver.
+// until executes operations until done returns true. s is the stream that done waits for. If an
+// operation waits for another device, operations of other contexts get turns, and other threads may
+// call the driver.
 func (f *Driver) until(s *stream, done func() bool) {
 	for f.sticky == 0 && !done() {
 		f.runnable()
@@ -142,7 +144,7 @@ func (f *Driver) until(s *stream, done func() bool) {
 	}
 }
 
-// blocker returns the stream whose next operation s waits for.
+// blocker returns the stream whose next operation must execute for s to continue.
 func (f *Driver) blocker(s *stream) *stream {
 	for !s.may() {
 		r := s.queue[s.head].record
@@ -154,7 +156,7 @@ func (f *Driver) blocker(s *stream) *stream {
 	return s
 }
 
-// drain executes everything of a context.
+// drain executes all operations of a context.
 func (f *Driver) drain(ctx driver.Context) {
 	for i := 0; i < len(f.streams); i++ {
 		if s := f.streams[i]; s.ctx == ctx && !s.empty() {
@@ -164,8 +166,8 @@ func (f *Driver) drain(ctx driver.Context) {
 	}
 }
 
-// executeNext executes the next operation of a stream. It returns true if that waits for another
-// device: then it goes on when the stream has its next turn.
+// executeNext executes the next operation of a stream. It returns true if the operation waits for
+// another device: then the operation continues in the stream's next turn.
 func (f *Driver) executeNext(s *stream) (waits bool) {
 	outer := f.on
 	f.on = s.ctx
@@ -194,8 +196,8 @@ func (f *Driver) executeNext(s *stream) (waits bool) {
 	return false
 }
 
-// execute does an operation; what a GPU would not survive is sticky. chain are the
-// kernels that it need not wait for: only kernels in PTX that say so do not.
+// execute executes an operation. Errors that lose a GPU set f.sticky. chain has the kernels that the
+// operation may overlap; only kernels launched with programmatic dependent launch overlap.
 func (f *Driver) execute(o *op, chain *ptx.Chain) {
 	if !o.early {
 		chain.Clear()
@@ -264,7 +266,7 @@ func (f *Driver) executeGraph(g *graph, chain *ptx.Chain) {
 	}
 }
 
-// enqueue appends an operation to a stream, or to what it captures.
+// enqueue appends an operation to a stream, or to its capture.
 func (f *Driver) enqueue(call string, id driver.Stream, o op) error {
 	s := f.byID[id]
 	switch {
@@ -298,7 +300,7 @@ func (f *Driver) StreamCreate() (driver.Stream, error) {
 	return s.id, nil
 }
 
-// StreamDestroy leaves what was enqueued to be executed.
+// StreamDestroy destroys a stream. Enqueued work still executes.
 func (f *Driver) StreamDestroy(id driver.Stream) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -342,8 +344,7 @@ func (f *Driver) StreamSynchronize(id driver.Stream) error {
 	return fail(call, f.sticky)
 }
 
-// StreamWaitEvent orders the stream's later work after what the event recorded
-// last.
+// StreamWaitEvent makes later work of the stream wait for the last record of the event.
 func (f *Driver) StreamWaitEvent(id driver.Stream, e driver.Event) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -369,7 +370,8 @@ func (f *Driver) StreamWaitEvent(id driver.Stream, e driver.Event) error {
 	return f.enqueue(call, id, op{kind: opWait, node: 6, record: ev.last})
 }
 
-// waitCaptured makes a stream part of a capture, or joins it to another stream of it.
+// waitCaptured makes a stream part of the record's capture, if it is not yet, and makes its next node
+// depend on the nodes before the record.
 func (f *Driver) waitCaptured(call string, s *stream, r *record) error {
 	c := r.capture
 	switch {
@@ -395,8 +397,8 @@ func (f *Driver) waitCaptured(call string, s *stream, r *record) error {
 	return nil
 }
 
-// HostFunc enqueues a host function that does nothing, as a library may behind
-// the back of who calls it.
+// HostFunc enqueues a host function that does nothing, as a library may without its caller's
+// knowledge.
 func (f *Driver) HostFunc(s uintptr) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -420,7 +422,7 @@ func (f *Driver) ThreadExchangeStreamCaptureMode(m driver.CaptureMode) (driver.C
 	return old, nil
 }
 
-// capturing finds the thread of a stream's capture.
+// capturing returns the thread that began a stream's capture, and its id.
 func (f *Driver) capturing(s *stream) (id int, t *threadState) {
 	for id, t := range f.threads {
 		if slices.Contains(t.capturing, s) {

@@ -45,7 +45,7 @@ func (f *Driver) fill(o *op) {
 	}
 }
 
-// MemcpyHtoDAsync reads pinned memory when it executes, other memory now.
+// MemcpyHtoDAsync reads pinned memory when the copy executes, other memory at the call.
 func (f *Driver) MemcpyHtoDAsync(dst driver.Ptr, src unsafe.Pointer, bytes int64, s driver.Stream) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -60,8 +60,8 @@ func (f *Driver) MemcpyHtoDAsync(dst driver.Ptr, src unsafe.Pointer, bytes int64
 	return f.enqueue(call, s, o)
 }
 
-// MemcpyDtoHAsync writes pinned memory when it executes; other memory has it
-// when the call returns.
+// MemcpyDtoHAsync writes pinned memory when the copy executes, other memory before the call
+// returns.
 func (f *Driver) MemcpyDtoHAsync(dst unsafe.Pointer, src driver.Ptr, bytes int64, s driver.Stream) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package lt is the part of cuBLASLt that is used, as an interface, and the library
-// behind it.
+// Package lt has the part of cuBLASLt that pwc uses, as an interface, and its
+// implementation by the library.
 package lt
 
 import (
@@ -39,14 +39,13 @@ type MatmulArgs struct {
 	Stream         uintptr
 }
 
-// Operands are the matrices of a product as the library wants them: column-major,
-// D = A·B.
+// Operands are the matrices of a GEMM in the library's order: column-major, D = A·B.
 type Operands struct{ A, B, D Layout }
 
-// API is the part of the library that is used. The context is current. Errors
-// are *StatusError.
+// API is the part of the library that pwc uses. The context is current. Errors are
+// *StatusError.
 type API interface {
-	Version() int // as cublasLtGetVersion tells it, 130100 for 13.1
+	Version() int // of cublasLtGetVersion, 130100 for 13.1
 	Create() (Handle, error)
 	Destroy(Handle) error
 
@@ -57,14 +56,14 @@ type API interface {
 	DestroyLayout(Layout) error
 	DestroyPreference(Preference) error
 
-	// Heuristic returns up to most algorithms, the one that should be fastest first.
+	// Heuristic returns up to most algorithms, by expected speed, the fastest first.
 	Heuristic(h Handle, d Desc, o Operands, p Preference, most int) ([]HeuristicResult, error)
-	// Check returns the workspace that an algorithm takes for a product.
+	// Check returns the workspace of an algorithm for a GEMM, in bytes.
 	Check(h Handle, d Desc, o Operands, a *Algorithm) (workspace int64, err error)
 	// Config returns an attribute of an algorithm.
 	Config(a *Algorithm, attribute int32) (int32, error)
 
-	// Matmul enqueues a product. It allocates nothing.
+	// Matmul enqueues a GEMM. It allocates nothing.
 	Matmul(m *MatmulArgs) error
 }
 
@@ -170,8 +169,8 @@ func (l *Library) NewLayout(dataType int32, rows, cols, pitch, batch, stride int
 	return y, nil
 }
 
-// NewPreference makes a cublasLtMatmulPreference_t: workspace and alignments are
-// bytes. C has the alignment of D, which it is.
+// NewPreference makes a cublasLtMatmulPreference_t. Workspace and alignments are in bytes.
+// C is D, so it has the same alignment.
 func (l *Library) NewPreference(workspace int64, alignA, alignB, alignD int) (Preference, error) {
 	var p Preference
 	if err := failed("MatmulPreferenceCreate", dl.Call(l.prefCreate, uintptr(unsafe.Pointer(&p)))); err != nil {
@@ -237,8 +236,8 @@ func (l *Library) Config(a *Algorithm, attribute int32) (int32, error) {
 	return v, err
 }
 
-// Matmul passes the arguments as they lie in memory. What they point to is on the
-// heap, where it stays.
+// Matmul calls cublasLtMatmul with the words of m as arguments. Their pointers point to the heap,
+// whose objects do not move.
 func (l *Library) Matmul(m *MatmulArgs) error {
 	args := (*[unsafe.Sizeof(*m) / unsafe.Sizeof(uintptr(0))]uintptr)(unsafe.Pointer(m))
 	status := dl.CallWith(l.matmul, args[:])

@@ -1,7 +1,7 @@
 package lt
 
-// What follows is the library's interface: cublasLt.h, library_types.h and
-// cublas_api.h, the same since CUDA 11.
+// The names and numbers below are those of cublasLt.h, library_types.h and cublas_api.h, which
+// are the same since CUDA 11.
 
 // Algorithm is cublasLtMatmulAlgo_t: opaque, but plain data that is valid for the
 // same version of the library.
@@ -54,7 +54,7 @@ const (
 // cublasLtReductionScheme_t: how parts of a sum over k are added.
 const (
 	ReductionNone        = 0
-	ReductionComputeType = 2 // in f32, in a step of its own
+	ReductionComputeType = 2 // in f32, in a separate step
 )
 
 // cublasLtMatmulAlgoConfigAttributes_t.

@@ -1,6 +1,5 @@
 // Package ltfake is cuBLASLt without a GPU, for tests, over devices whose driver is
-// internal/cuda/fake. A product fills the first byte of y with the number of its
-// algorithm.
+// internal/cuda/fake. A GEMM fills the first byte of y with the number of its algorithm.
 package ltfake
 
 import (
@@ -12,24 +11,24 @@ import (
 	"pwc/runtime/device"
 )
 
-// Algorithm is a way to compute a product.
+// Algorithm is an algorithm for GEMMs.
 type Algorithm struct {
 	Number    uint64
 	Workspace uint64 // bytes
 	Status    int    // cublasStatus_t; 0: it can be used
-	Fills     int    // that its product takes, as it were its time; 0: one
+	Fills     int    // number of fills of a GEMM, in place of its time; 0: one
 	Scheme    int32  // cublasLtReductionScheme_t
 }
 
 // Library is the library. Its fields may change between calls.
 type Library struct {
-	Found []Algorithm        // what heuristics name, and what there is
-	Fail  error              // of heuristics
-	Left  int                // calls until one fails by [ErrCall]; below 0: none does
+	Found []Algorithm        // the algorithms, in the order of the heuristic
+	Fail  error              // of Heuristic
+	Left  int                // calls before one fails with [ErrCall]; below 0: no call fails
 	Log   []string           // descriptors, layouts and preferences that were made
-	Ran   []uint64           // numbers of the algorithms of products, as they were enqueued
-	Asked int                // heuristics
-	Live  map[uintptr]string // what was made and not destroyed
+	Ran   []uint64           // numbers of the algorithms of GEMMs, in the order of their calls
+	Asked int                // calls of Heuristic
+	Live  map[uintptr]string // kinds of the objects that were made and not destroyed
 
 	dev     *cuda.Device
 	next    uintptr
@@ -39,7 +38,7 @@ type Library struct {
 // ErrCall is the error of a call that was made to fail.
 var ErrCall = errors.New("no luck")
 
-// unsupported is the number of an algorithm that no product can use.
+// unsupported is the number of an algorithm that no GEMM can use.
 const unsupported = 99
 
 // New returns the library for a device, with some algorithms.
@@ -114,10 +113,10 @@ func (f *Library) DestroyLayout(y lt.Layout) error { return f.destroy(uintptr(y)
 // DestroyPreference destroys a preference.
 func (f *Library) DestroyPreference(p lt.Preference) error { return f.destroy(uintptr(p)) }
 
-// bytes are an algorithm's as the library hands them out.
+// bytes returns the algorithm as the library's opaque data.
 func (a *Algorithm) bytes() lt.Algorithm { return lt.Algorithm{a.Number, a.Workspace} }
 
-// Heuristic returns the algorithms that there are.
+// Heuristic returns the first algorithms of Found.
 func (f *Library) Heuristic(_ lt.Handle, _ lt.Desc, _ lt.Operands, _ lt.Preference, most int) ([]lt.HeuristicResult, error) {
 	f.Asked++
 	if err := f.call(); err != nil {
@@ -131,7 +130,7 @@ func (f *Library) Heuristic(_ lt.Handle, _ lt.Desc, _ lt.Operands, _ lt.Preferen
 	return out, f.Fail
 }
 
-// Check takes every algorithm but number 99.
+// Check accepts every algorithm but number 99.
 func (f *Library) Check(_ lt.Handle, _ lt.Desc, _ lt.Operands, a *lt.Algorithm) (int64, error) {
 	if a[0] == unsupported {
 		return 0, &lt.StatusError{Call: "MatmulAlgoCheck", Status: lt.StatusNotSupported}
@@ -139,12 +138,12 @@ func (f *Library) Check(_ lt.Handle, _ lt.Desc, _ lt.Operands, a *lt.Algorithm) 
 	return int64(a[1]), f.call()
 }
 
-// Config tells an algorithm's reduction scheme.
+// Config returns an algorithm's reduction scheme.
 func (f *Library) Config(a *lt.Algorithm, _ int32) (int32, error) {
 	return f.find(a).Scheme, f.call()
 }
 
-// find returns what is known of an algorithm.
+// find returns an algorithm by its number.
 func (f *Library) find(a *lt.Algorithm) Algorithm {
 	for _, x := range f.Found {
 		if x.Number == a[0] {

@@ -1,5 +1,5 @@
 // Package ncclfake is NCCL without a GPU, for tests, over devices of one internal/cuda/fake driver.
-// Calls execute in streams and graphs, and wait there for those of all other ranks, as NCCL's
+// Calls execute in streams and graphs, and wait there for the calls of all other ranks, as NCCL's
 // kernels do.
 package ncclfake
 
@@ -42,7 +42,7 @@ type group struct {
 
 // round is one call of all ranks.
 type round struct {
-	calls   []*nccl.Call // by rank; nil: it has not come
+	calls   []*nccl.Call // by rank; nil: the rank's call has not executed
 	sources [][]byte
 }
 
@@ -127,7 +127,7 @@ func (l *Library) gone(c nccl.Comm) error {
 	return nil
 }
 
-// Live returns how many communicators there are.
+// Live returns the number of communicators that are not destroyed.
 func (l *Library) Live() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -145,7 +145,8 @@ func (l *Library) Enqueue(c nccl.Call) error {
 	return l.drv.HostFunc(c.Stream)
 }
 
-// begin gives what a rank's call reads, and returns what waits for the others and writes its result.
+// begin stores the source of a rank's call. It returns a function that, once all ranks' calls have
+// executed, writes the result and returns true.
 func (l *Library) begin(r *rank, c *nccl.Call) func() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -194,7 +195,7 @@ func (l *Library) finish(x *round, number int, c *nccl.Call) {
 	}
 }
 
-// sum adds what sources have from a byte on.
+// sum sets dst to the sums of all sources from byte from on, in rank order.
 func sum(dt dtype.DType, dst []byte, sources [][]byte, from int64) {
 	width := dt.Bytes(1)
 	for i := int64(0); i*width < int64(len(dst)); i++ {
