@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""PyTorch's scaled_dot_product_attention at the shapes of attention/cuda's benchmarks, captured, each call on tensors of its
-own: decodes of 32 heads over 8 key-value heads against a contiguous cache, and causal prefills and chunks.
+"""PyTorch's scaled_dot_product_attention at shapes of attention/cuda's benchmarks, in CUDA graphs: causal prefills and
+chunks of 32 heads of 128, and decodes of 32 heads with 8 key-value heads over contiguous caches, a cache for each layer.
 
     python3 bench/attention.py
     go test -run '^$' -bench . -benchtime 1x ./attention/cuda
@@ -14,7 +14,7 @@ torch.set_grad_enabled(False)
 
 
 def microseconds(call, layers, runs=9):
-    """Median time of a call, of a graph with one for each layer."""
+    """Returns the median time of a call. A graph has one call for each layer."""
     for i in range(3):
         call(i % layers)
     torch.cuda.synchronize()

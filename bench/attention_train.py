@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """PyTorch's scaled_dot_product_attention in training, at the shape of compile/cuda's benchmark: 8 causal sequences of 512
-tokens, 12 heads of 64, bf16, as parts of one projection. Forward and backward by each of PyTorch's ways, captured in a graph.
+tokens, 12 heads of 64, bf16; q, k and v are views of one projection. Measures forward and backward with each of PyTorch's
+backends, in CUDA graphs.
 
     python3 bench/attention_train.py
     go test -run '^$' -bench TrainingAttention -benchtime 1x ./compile/cuda
@@ -15,7 +16,7 @@ BATCH, TOKENS, HEADS, SIZE = 8, 512, 12, 64
 
 
 def microseconds(call, count=20, runs=9):
-    """Median time of a call, of a graph of many."""
+    """Returns the median time of a call. A graph has many calls."""
     for _ in range(3):
         call()
     torch.cuda.synchronize()

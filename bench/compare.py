@@ -1,13 +1,13 @@
-"""pwc beside PyTorch: decode steps of one shape, both measured in the same run.
+"""Compares pwc and PyTorch: decode steps of one shape, both measured in the same run.
 
-    go build -o bin/pwc ./cmd/pwc        # CGO_ENABLED=0; it runs where Go is not
+    go build -o bin/pwc ./cmd/pwc        # with CGO_ENABLED=0 it runs on machines without Go
     python bench/compare.py bench/llama-3.1-8b.json --pwc bin/pwc
 
 Runs `pwc bench` and decode_torch.py one after the other on the same GPU and prints
-their figures side by side. Ratios are pwc's time over PyTorch's: below 1, pwc is
-faster. "cut" holds pwc's pieces against PyTorch's whole graph: what a model that is
-cut at attention costs beside one that is not. With --json the figures themselves are
-printed.
+their figures side by side. Ratios are pwc's time divided by PyTorch's: below 1, pwc is
+faster. "cut" is the time of pwc's pieces divided by that of PyTorch's whole graph: the
+cost of cutting a model at attention. "floor" is the time to read the step's bytes once
+at the measured bandwidth. --json prints all figures as JSON instead.
 """
 import argparse
 import json
@@ -29,7 +29,7 @@ def torch_lines(a):
 
 
 def tune(a):
-    """Has pwc measure the products of the shape, and returns the cache that keeps what it found."""
+    """Measures the GEMMs of the shape with pwc tune. Returns an environment with the cache that has the records."""
     environment = dict(os.environ, PWC_CACHE="", PWC_CACHE_DIR=tempfile.mkdtemp(prefix="pwc-compare-"))
     subprocess.run([a.pwc, "tune", a.config, "--target", "cuda", "--capture-sizes", a.batch], stdout=subprocess.DEVNULL, check=True, env=environment)
     return environment
@@ -43,7 +43,7 @@ def pwc_report(a, environment):
 
 
 def table(head, rows, markdown):
-    """Prints columns aligned to the right, the first to the left; or a table of Markdown."""
+    """Prints a table, as Markdown or with the first column aligned to the left and the others to the right."""
     if markdown:
         for row in [head, ["---"] * len(head)] + rows:
             print("| " + " | ".join(str(c) for c in row) + " |")
@@ -82,13 +82,13 @@ def print_comparison(a, report, lines):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", help="config.json of the shape")
-    parser.add_argument("--pwc", default="pwc", help="the program")
+    parser.add_argument("--pwc", default="pwc", help="the pwc program (default: %(default)s)")
     parser.add_argument("--batch", default="1,8,32,128,256")
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--capture-sizes", action="store_true", help="time PyTorch's capture of the default sizes, too")
-    parser.add_argument("--tune", action="store_true", help="have pwc measure how each product is computed best, before")
-    parser.add_argument("--profile", action="store_true", help="have pwc say how long each kernel takes (in --json)")
-    parser.add_argument("--markdown", action="store_true", help="print the table as docs/performance.md has it")
+    parser.add_argument("--tune", action="store_true", help="run pwc tune for the GEMMs first")
+    parser.add_argument("--profile", action="store_true", help="measure the time of each of pwc's kernels (printed by --json)")
+    parser.add_argument("--markdown", action="store_true", help="print the table in Markdown, as in docs/performance.md")
     parser.add_argument("--json", action="store_true", help="print all figures as one JSON document")
     a = parser.parse_args()
     environment = tune(a) if a.tune else dict(os.environ)

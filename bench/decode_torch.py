@@ -1,16 +1,16 @@
-"""What a PyTorch user gets for one decode step of a Llama-shaped model.
+"""Measures one decode step of a Llama-shaped model in PyTorch.
 
-The counterpart of `pwc bench`: the same shapes (a config.json), bf16, made-up
-weights, one row a request, contexts of one length, keys and values written. The
-ways that are measured, all on the same weights and inputs:
+It corresponds to `pwc bench`: the same shapes (a config.json), bf16, random
+weights, one row for each request, contexts of the same length, and keys and values
+are written to the cache. It measures two modes with the same weights and inputs:
 
-  piecewise   torch.compile of each piece (dynamic batch) and one CUDA graph per
-              piece and batch size from one shared pool, attention run eagerly
-              between the graphs: what vLLM's PIECEWISE mode does
+  piecewise   torch.compile of each piece (dynamic batch) and one CUDA graph for each
+              piece and batch size, from one shared pool; attention runs eagerly
+              between the graphs, as in vLLM's PIECEWISE mode
   full        the same compiled pieces and attention in one CUDA graph
 
-A piece is what lies between two attentions: the output projection, the MLP, and
-the next layer's norm, projections and rotary embedding. Attention is
+A piece is the part of the model between two attentions: the output projection, the
+MLP, and the next layer's norm, projections and rotary embedding. Attention is
 scaled_dot_product_attention over a static cache. Prints one JSON object per line.
 """
 import argparse
@@ -67,7 +67,7 @@ class Weights:
 
 
 def pieces(s):
-    """The three kinds of pieces: before the first attention, between two, after the last."""
+    """Returns the three kinds of pieces: before the first attention, between two, after the last."""
 
     def norm(x, weight):
         wide = x.float()
@@ -103,7 +103,7 @@ def pieces(s):
 
 
 class View:
-    """Device memory that a tensor does not own, as vLLM keeps the outputs of captured graphs."""
+    """A tensor's memory without ownership, as vLLM keeps the outputs of captured graphs."""
 
     def __init__(self, t):
         size = t.element_size()
@@ -140,7 +140,7 @@ class Model:
         return self.attended[:n].copy_(out.squeeze(2))
 
     def arguments(self, i, n):
-        """The weights and inputs of piece i that are no results of the piece before."""
+        """Returns the arguments of piece i that are not results of the piece before: weights and inputs."""
         w, layers = self.weights, self.weights.layers
         if i == 0:
             return (self.ids[:n], self.pos[:n], w.embed, layers[0]["norm1"], layers[0]["qkv"], w.cos, w.sin)
@@ -186,7 +186,8 @@ class Model:
 
 
 def measure(run, times=50, warm=5):
-    """Medians of the device's time and the host's for a step alone, and the time of a step when the next is issued before it ends."""
+    """Returns medians for a step that nothing follows, on the device (ms) and to issue it (issue_ms), and the time of a
+    step if the next one is issued before it ends (in_a_row_ms)."""
     for _ in range(warm):
         run()
     torch.cuda.synchronize()

@@ -1,11 +1,11 @@
-// Decode steps and prompts of llama.cpp, for llamacpp.py: prints one JSON object.
+// Measures decode steps and prompts of llama.cpp for llamacpp.py, and prints one JSON object.
 //
 //   llamacpp MODEL CONTEXT KV-TYPE FLASH-ATTENTION THREADS SECONDS BATCHES PROMPTS
 //
-// BATCHES and PROMPTS are numbers with commas between them, or 0. A decode step is one token of
-// each sequence, at the end of contexts of the same length, with logits; it is repeated for so
-// many seconds and the median is printed. Weights stay mapped; the environment's GGML_DIR has
-// the libraries of processors.
+// BATCHES and PROMPTS are comma-separated numbers, or 0 for none. A decode step computes one token
+// of each sequence, at the end of contexts of the same length, with logits. Each step and prompt is
+// repeated for SECONDS seconds; the output has the median time in seconds. Environment variable
+// GGML_DIR is the directory of GGML's CPU libraries.
 #include "ggml-backend.h"
 #include "llama.h"
 #include <stdbool.h>
@@ -72,7 +72,7 @@ static struct llama_context *open_context(struct llama_model *m, const struct op
 	p.no_perf = 1;
 	struct llama_context *c = llama_init_from_model(m, p);
 	if (!c)
-		fail("no context");
+		fail("llama_init_from_model failed");
 	return c;
 }
 
@@ -84,7 +84,7 @@ static double decode(struct llama_model *m, const struct options *o, int n, int 
 		for (; i < o->context - 1 && b->n_tokens < CHUNK; i++)
 			put(b, (i * 7919 + 13) % vocabulary, i, 0, 0);
 		if (llama_decode(c, *b))
-			fail("the context was not computed");
+			fail("llama_decode failed for the context");
 	}
 	for (int s = 1; s < n; s++)
 		llama_memory_seq_cp(memory, 0, s, -1, -1);
@@ -97,7 +97,7 @@ static double decode(struct llama_model *m, const struct options *o, int n, int 
 			put(b, (r * 31 + s * 101) % vocabulary, o->context - 1, s, 1);
 		double at = now();
 		if (llama_decode(c, *b))
-			fail("a step failed");
+			fail("llama_decode failed for a decode step");
 		llama_synchronize(c);
 		if (r >= 2)
 			took[runs++] = now() - at;
@@ -119,7 +119,7 @@ static double prompt(struct llama_model *m, const struct options *o, int n, int 
 			put(b, (i * 7919 + 13) % vocabulary, i, 0, i == n - 1);
 		double at = now();
 		if (llama_decode(c, *b))
-			fail("a prompt failed");
+			fail("llama_decode failed for a prompt");
 		llama_synchronize(c);
 		if (r >= 1)
 			took[runs++] = now() - at;
@@ -132,7 +132,7 @@ static double prompt(struct llama_model *m, const struct options *o, int n, int 
 
 int main(int count, char **v) {
 	if (count != 9)
-		fail("MODEL CONTEXT KV-TYPE FLASH-ATTENTION THREADS SECONDS BATCHES PROMPTS");
+		fail("usage: llamacpp MODEL CONTEXT KV-TYPE FLASH-ATTENTION THREADS SECONDS BATCHES PROMPTS");
 	llama_log_set(errors_only, NULL);
 	ggml_backend_load_all_from_path(getenv("GGML_DIR"));
 	llama_backend_init();
@@ -143,7 +143,7 @@ int main(int count, char **v) {
 	p.progress_callback = silent;
 	struct llama_model *m = llama_model_load_from_file(v[1], p);
 	if (!m)
-		fail("the model was not loaded");
+		fail("llama_model_load_from_file failed");
 	printf("{\"load\": %.4f", now() - start);
 	int vocabulary = llama_vocab_n_tokens(llama_model_get_vocab(m));
 	struct llama_batch b = llama_batch_init(8192, 0, 1);

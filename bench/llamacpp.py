@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
-"""pwc beside llama.cpp on one processor: decode steps and prompts of one shape, both in the same run.
+"""Compares pwc and llama.cpp on one CPU: decode steps and prompts of one shape, both in the same run.
 
     go build -o bin/pwc ./cmd/pwc
     python3 bench/llamacpp.py --pwc bin/pwc                       # SmolLM2-135M's shape, f32 and bf16
     python3 bench/llamacpp.py --pwc bin/pwc --shape 1b --dtype bf16 --rounds 5
     python3 bench/llamacpp.py --pwc bin/pwc --batch 1,2,4,8,16,32,64 --threads 1
 
-llama.cpp comes from its npm packages: @node-llama-cpp/linux-x64 has the shared libraries,
-node-llama-cpp the headers, as a git bundle. They are kept in --peer with the driver
-(llamacpp.c, compiled here) and the models, GGUF files of random weights that this script
-writes. Needed are npm, git and a C compiler; weights cost no time of import, so none of
-Python's packages is.
+llama.cpp comes from npm packages: @node-llama-cpp/linux-x64 has the shared libraries,
+node-llama-cpp the headers, as a git bundle. The directory --peer has them, the driver
+(llamacpp.c, compiled here) and the models: GGUF files of random weights that this script
+writes. It needs npm, git and a C compiler, and no Python packages.
 
-The two run in turns, --rounds times, and the median over rounds of each one's median step
-is printed, in tokens a second; a ratio above 1 says that pwc is faster. llama.cpp runs
-without flash attention, which makes several sequences faster; --flash turns it on. Its keys
-and values are f16, which it is faster with, pwc's are of --dtype.
+pwc and llama.cpp run alternately, --rounds times. The script prints the median over rounds of
+each one's median step, in tokens per second; above a ratio of 1 pwc is faster. llama.cpp runs
+without flash attention, because with several sequences it is faster without; --flash turns it
+on. Keys and values of llama.cpp are f16 by default, because it is faster with f16; those of pwc
+have the dtype of --dtype.
 """
 import argparse
 import array
@@ -37,7 +37,7 @@ SHAPES = {
     "1b": dict(hidden=2048, layers=16, heads=32, kv=8, mlp=8192, vocabulary=128256, theta=500000.0),
 }
 HEAD = 64
-# GGUF's numbers: the type of a tensor, the file's type, bytes of an element (ggml.h, llama.h).
+# By dtype: GGUF's number of the tensor type, that of the file type, bytes of an element (ggml.h, llama.h).
 TYPES = {"f32": (0, 0, 4), "f16": (1, 1, 2), "bf16": (30, 32, 2)}
 ALIGNMENT = 32
 
@@ -47,7 +47,7 @@ def run(command, **options):
 
 
 def fetch(peer):
-    """Returns the directory of llama.cpp's libraries and the driver, made where they are missing."""
+    """Returns the directory of llama.cpp's libraries and the path of the driver. Fetches and compiles them if they are missing."""
     bins, source, driver = (os.path.join(peer, p) for p in ("package/bins/linux-x64", "src", "driver"))
     if not os.path.isdir(source):
         for package in (LIBRARIES, HEADERS):
@@ -67,7 +67,7 @@ def padding(n):
 
 
 def write_gguf(path, name, dtype):
-    """Writes a Llama of random weights as GGUF, version 3."""
+    """Writes a Llama model with random weights as GGUF, version 3."""
     shape, (number, file_type, size) = SHAPES[name], TYPES[dtype]
     text = lambda s: struct.pack("<Q", len(s)) + s.encode()
     u32, f32, string = (lambda k, v: text(k) + struct.pack("<II", 4, v)), (lambda k, v: text(k) + struct.pack("<If", 6, v)), (lambda k, v: text(k) + struct.pack("<I", 8) + text(v))
@@ -142,19 +142,19 @@ def processor():
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--pwc", default="pwc", help="the pwc to measure")
-    p.add_argument("--peer", default=os.path.join(tempfile.gettempdir(), "pwc-llamacpp"), help="directory of llama.cpp and of models (default: %(default)s)")
+    p.add_argument("--pwc", default="pwc", help="the pwc program (default: %(default)s)")
+    p.add_argument("--peer", default=os.path.join(tempfile.gettempdir(), "pwc-llamacpp"), help="directory for llama.cpp, the driver and models (default: %(default)s)")
     p.add_argument("--shape", default="smol", choices=sorted(SHAPES))
-    p.add_argument("--dtype", default="f32,bf16", help="dtypes of weights, with commas between them (default: %(default)s)")
+    p.add_argument("--dtype", default="f32,bf16", help="dtypes of weights, comma-separated (default: %(default)s)")
     p.add_argument("--kv", default="f16", choices=["f32", "f16", "bf16"], help="dtype of llama.cpp's keys and values (default: %(default)s)")
-    p.add_argument("--flash", action="store_true", help="llama.cpp with flash attention")
-    p.add_argument("--batch", default="1,8,32", help="sequences that decode together (default: %(default)s)")
-    p.add_argument("--prompt", default="512", help="tokens of prompts (default: %(default)s)")
+    p.add_argument("--flash", action="store_true", help="run llama.cpp with flash attention")
+    p.add_argument("--batch", default="1,8,32", help="numbers of sequences that decode together, comma-separated (default: %(default)s)")
+    p.add_argument("--prompt", default="512", help="tokens of prompts, comma-separated (default: %(default)s)")
     p.add_argument("--context", type=int, default=512, help="tokens of a sequence (default: %(default)s)")
-    p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of each (default: %(default)s)")
-    p.add_argument("--rounds", type=int, default=3, help="turns of each (default: %(default)s)")
-    p.add_argument("--seconds", type=float, default=1.0, help="how long llama.cpp repeats a step (default: %(default)s)")
-    p.add_argument("--json", action="store_true", help="print the medians of all rounds as JSON")
+    p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of both programs (default: %(default)s)")
+    p.add_argument("--rounds", type=int, default=3, help="how often each program runs (default: %(default)s)")
+    p.add_argument("--seconds", type=float, default=1.0, help="how long llama.cpp repeats a step, in seconds (default: %(default)s)")
+    p.add_argument("--json", action="store_true", help="print the median of each round as JSON")
     a = p.parse_args()
     os.makedirs(a.peer, exist_ok=True)
     a.peer = os.path.abspath(a.peer)
@@ -168,16 +168,16 @@ def main():
             write_gguf(model, a.shape, dtype)
         ours, theirs = [], []
         for n in range(a.rounds):
-            print(f"{dtype}: turn {n + 1} of {a.rounds}", file=sys.stderr, flush=True)
+            print(f"{dtype}: round {n + 1} of {a.rounds}", file=sys.stderr, flush=True)
             ours.append(pwc_steps(a, config, dtype))
             theirs.append(peer_steps(a, bins, driver, model))
         results[dtype] = {"pwc": ours, "llama.cpp": theirs}
     if a.json:
         print(json.dumps({"processor": processor(), "threads": a.threads, "shape": a.shape, "context": a.context, "seconds": results}))
         return
-    print(f"{a.shape}, contexts of {a.context} tokens, {a.threads} threads of {processor()}; tokens/s, medians of {a.rounds} turns\n")
+    print(f"{a.shape}, contexts of {a.context} tokens, {a.threads} threads of {processor()}; tokens/s, medians of {a.rounds} rounds\n")
     row = "{:>6} {:>12} {:>10} {:>10} {:>7}  {}"
-    print(row.format("dtype", "step", "pwc", "llama.cpp", "ratio", "ratios of turns"))
+    print(row.format("dtype", "step", "pwc", "llama.cpp", "ratio", "ratios of rounds"))
     for dtype, r in results.items():
         for name in r["pwc"][0]:
             tokens = int(name.split()[1])

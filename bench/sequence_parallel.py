@@ -1,12 +1,12 @@
-"""Does sequence parallelism pay? The residual part of decoder layers on two GPUs, in two ways.
+"""Measures whether sequence parallelism is faster: decoder layers without attention on two GPUs, in two variants.
 
-    go build -o bin/pwc ./cmd/pwc        # CGO_ENABLED=0; it runs where Go is not
+    go build -o bin/pwc ./cmd/pwc        # with CGO_ENABLED=0 it runs on machines without Go
     python bench/sequence_parallel.py --pwc bin/pwc
 
-"whole" has an all_reduce, the residual addition and the norm of all rows on each rank, as pwc imports models.
+"whole" has an all_reduce, then the residual addition and the norm of all rows on each rank, as pwc imports models.
 "sequence" has a reduce_scatter, the addition and the norm of the rank's half of the rows, and an all_gather of the
-normed rows; its residual stays divided by rows. Both have the GEMMs of an 8B model's layer, without attention. Inputs
-and results are one number a row, so that copies do not count. Prints one JSON object a number of rows.
+normed rows; each rank keeps its half of the residual. Both have the GEMMs of an 8B model's layer. Inputs and results
+have one number for each row, so that the time of copies is small. Prints one JSON object for each number of rows.
 """
 import argparse
 import json
@@ -18,7 +18,7 @@ RANKS, HIDDEN, INTER, HEADS = 2, 4096, 14336, 4096
 
 
 def module(layers, sequence):
-    """The text of a module. Rows are two times its batch symbol, so that they divide."""
+    """Returns the text of a module. It has two times as many rows as its batch symbol N, so that two ranks can share them."""
     inner, heads = INTER // RANKS, HEADS // RANKS
     rows = "N" if sequence else "2 * N"
     weights, nodes = [], []
@@ -81,10 +81,10 @@ module "layers" {{
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--pwc", default="bin/pwc", help="the program to run (default: %(default)s)")
-    p.add_argument("--target", default="cuda", help="where to run it (default: %(default)s)")
+    p.add_argument("--pwc", default="bin/pwc", help="the pwc program (default: %(default)s)")
+    p.add_argument("--target", default="cuda", help="target of pwc bench (default: %(default)s)")
     p.add_argument("--layers", type=int, default=8, help="layers of the module (default: %(default)s)")
-    p.add_argument("--rows", default="256,512,1024,2048,4096", help="numbers of rows, even (default: %(default)s)")
+    p.add_argument("--rows", default="256,512,1024,2048,4096", help="even numbers of rows, comma-separated (default: %(default)s)")
     a = p.parse_args()
     rows = [int(n) for n in a.rows.split(",")]
     sizes = ",".join(str(n // 2) for n in rows)

@@ -1,12 +1,12 @@
-"""pwc beside PyTorch on two GPUs: decode steps of one shape, divided between them, in the same run.
+"""Compares pwc and PyTorch on two GPUs with tensor parallelism: decode steps of one shape, in the same run.
 
-    go build -o bin/pwc ./cmd/pwc        # CGO_ENABLED=0; it runs where Go is not
+    go build -o bin/pwc ./cmd/pwc        # with CGO_ENABLED=0 it runs on machines without Go
     python bench/tp.py bench/llama-3.1-8b.json --pwc bin/pwc
 
-Both divide the model as Megatron does: heads and the MLP's features by rows, then by
-columns, and an all-reduce behind each. PyTorch's steps are compiled pieces in one CUDA
-graph, with NCCL's all-reduce or the one-shot all-reduce of symmetric memory. pwc is also
-measured on one GPU, for what the second one gives. Prints one JSON object a figure.
+Both split the model as Megatron does: the QKV and gate/up projections are column-parallel, the
+output and down projections row-parallel, with an all-reduce after each of the latter. PyTorch's
+steps are compiled pieces in one CUDA graph, with NCCL's all-reduce or the one-shot all-reduce of
+symmetric memory. pwc also runs on one GPU, for comparison. Prints one JSON object for each figure.
 """
 import argparse
 import importlib.util
@@ -32,7 +32,7 @@ def pwc_steps(a, ranks):
 
 
 class Divided:
-    """The decode step of decode_torch.py on one of the ranks."""
+    """The decode step of decode_torch.py on one rank."""
 
     def __init__(self, d, config, batch, context):
         import torch
@@ -56,7 +56,7 @@ class Divided:
         symmetric.rendezvous(self.buffer, dist.group.WORLD.group_name)
 
     def pieces(self):
-        """The pieces of decode_torch.py, cut at the all-reduces too."""
+        """Returns the pieces of decode_torch.py, cut at the all-reduces, too."""
         torch, s, d = self.torch, self.s, self.d
         import torch.nn.functional as F
 
@@ -115,7 +115,7 @@ class Divided:
 
 
 def torch_steps(a):
-    """Measures on a rank, which torchrun started."""
+    """Measures PyTorch on one rank, in a process that torchrun started."""
     import torch
     import torch.distributed as dist
 
@@ -155,7 +155,7 @@ def main():
     p.add_argument("--pwc", default="pwc")
     p.add_argument("--batch", default="1,8,32,128,256")
     p.add_argument("--context", type=int, default=512)
-    p.add_argument("--no-torch", action="store_true", help="measure pwc alone")
+    p.add_argument("--no-torch", action="store_true", help="measure only pwc")
     a = p.parse_args()
     if "RANK" in os.environ:
         torch_steps(a)

@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
-"""Training steps of pwc beside PyTorch's, on one GPU in one run.
+"""Compares training steps of pwc and PyTorch, on one GPU in the same run.
 
     python3 bench/train.py --pwc bin/pwc --callables out/gpu/graphs-callables.test
 
-Three figures: the network of PyTorch's notes on CUDA graphs (bench/notes.ir) as a whole step, in f32 and
-with TF32 products; the same as graphed callables with the optimizer outside; and a decoder of GPT-2's
-shape (bench/gpt2.json), 8 x 512 tokens, bf16 with AdamW on f32 weights. PyTorch runs each eagerly, as
-one captured graph, and compiled and captured. A time is the median of steps, each alone. --only names
-figures, --profile prints pwc's kernels, --no-torch leaves PyTorch out.
+Measures three figures:
+
+  notes      the network of PyTorch's notes on CUDA graphs (bench/notes.ir) as one graph of a whole step, in
+             f32 and with TF32 for GEMMs
+  callables  the same network as graphed callables, with the optimizer outside
+  decoder    a decoder of GPT-2's shape (bench/gpt2.json), 8 x 512 tokens, bf16 with AdamW on f32 weights
+
+PyTorch runs notes and decoder eagerly, as a captured graph, and compiled and captured. Their time is the
+median of steps with no other step in flight. The time of callables is the mean of consecutive steps, by the
+host's clock.
 """
 import argparse
 import json
@@ -30,7 +35,7 @@ def emit(**fields):
 
 
 def pwc(args, name, precision, *command):
-    """One run of pwc bench --train: its figures, or why there are none."""
+    """Runs pwc bench --train. Prints and returns its figures; if it fails, prints the error and returns nothing."""
     done = subprocess.run([args.pwc, "bench", *command, "--train", "--target", "cuda", "--json", "--mode", "full", *(["--profile"] if args.profile else [])],
                           capture_output=True, text=True)
     if done.returncode:
@@ -47,7 +52,7 @@ def pwc(args, name, precision, *command):
 
 
 def pwc_callables(args):
-    """The benchmark of graphs/callables, in both precisions."""
+    """Runs the benchmark of graphs/callables. Returns its figures by precision."""
     done = subprocess.run([Path(args.callables).resolve(), "-test.run", "^$", "-test.bench", "NotesOnGPU", "-test.benchtime", "9x"],
                           capture_output=True, text=True)
     found = {}
@@ -81,7 +86,7 @@ def median(call, runs=30, warmups=5):
 
 
 def in_a_row(call, runs=50, turns=9):
-    """The middle of turns of steps that follow each other, by the clock of the host."""
+    """Returns the mean time of a step among consecutive steps, by the host's clock: the median of several turns."""
     import torch
 
     for _ in range(20):
@@ -221,11 +226,11 @@ def torch_decoder():
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--pwc", default="bin/pwc", help="the command line")
+    p.add_argument("--pwc", default="bin/pwc", help="the pwc program (default: %(default)s)")
     p.add_argument("--callables", help="the test binary of graphs/callables")
-    p.add_argument("--only", default="notes,callables,decoder", help="figures, with commas between them")
+    p.add_argument("--only", default="notes,callables,decoder", help="the figures to measure, comma-separated (default: %(default)s)")
     p.add_argument("--profile", action="store_true", help="print pwc's kernels")
-    p.add_argument("--no-torch", action="store_true", help="leave PyTorch out")
+    p.add_argument("--no-torch", action="store_true", help="measure only pwc")
     args = p.parse_args()
     only, both = args.only.split(","), {}
     if not args.no_torch:

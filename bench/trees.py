@@ -1,14 +1,14 @@
-"""pwc's graph trees beside PyTorch's: the host's time for a step of two small graphs.
+"""Compares the graph trees of pwc and PyTorch: the host's time for a step of two small graphs.
 
     make gpu-test                        # builds out/gpu/graphs-tree.test
     python bench/trees.py --test out/gpu/graphs-tree.test
 
-A step is a mark, foo(x) = (x + 1, x + 2) and fee(b) = 4 * b, each a graph of one tree;
-foo takes 0 or 400 static inputs too. PyTorch compiles both by
+A step marks its begin and calls foo(x) = (x + 1, x + 2) and fee(b) = 4 * b, each a graph
+of one tree. foo also has 0 or 400 static inputs. PyTorch compiles both with
 torch.compile(mode="reduce-overhead"). pwc runs BenchmarkPairGPU of package graphs/tree
-on the same GPU. Both issue batches that fit the queue, so the device is not waited for.
-The ratio is pwc's time over PyTorch's; "driver" is what the same copy and the same two
-launches take in pwc without a tree.
+on the same GPU. Both issue batches of steps that fit into the launch queue, so the host
+does not wait for the device. The ratio is pwc's time divided by PyTorch's. "driver" is
+the time of the same copy and the same two launches in pwc without a tree.
 """
 import argparse
 import json
@@ -18,11 +18,11 @@ import subprocess
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-STEPS = 64  # of a batch
+STEPS = 64  # steps of a batch
 
 
 def torch_pair(statics, batches):
-    """Returns the microseconds of the host for a step, the median of the batches."""
+    """Returns the host's time of a step in microseconds: the median over batches."""
     import torch
 
     class Foo(torch.nn.Module):
@@ -32,7 +32,7 @@ def torch_pair(statics, batches):
             self.ws = torch.nn.ParameterList(torch.zeros(4, device="cuda") for _ in range(statics))
 
         def forward(self, x):
-            for w in self.ws:  # inputs that nothing reads would not be inputs of the graph
+            for w in self.ws:  # the graph has only inputs that are read
                 x = x + w
             return x + 1, x + 2
 
@@ -67,7 +67,7 @@ def torch_pair(statics, batches):
 
 
 def pwc_pair(test):
-    """Returns by number of static inputs the microseconds of a step, and of its launches."""
+    """Returns, by number of static inputs, the microseconds of a step, and those without a tree."""
     command = [os.path.abspath(test), "-test.run", "^$", "-test.bench", "PairGPU", "-test.benchtime", "200x"]
     out = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True, cwd=os.path.join(ROOT, "graphs", "tree"),
                          env=dict(os.environ, PWC_REQUIRE_GPU="1")).stdout

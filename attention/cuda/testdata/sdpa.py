@@ -1,10 +1,10 @@
-"""Writes sdpa.safetensors: ragged batches through PyTorch's attention, for TestAgainstPyTorch.
+"""Writes sdpa.safetensors: results of PyTorch's attention for ragged batches, for TestAgainstPyTorch.
 
     python3 sdpa.py sdpa.safetensors
 
-Made with PyTorch 2.11 on an H200. Inputs are not stored: value() makes them of their index, exactly in bf16 and f16.
-Results are those of scaled_dot_product_attention in float64 (flex_attention where scores are capped). The metadata tells
-the batches, and the largest error of PyTorch's own result in bf16.
+The file was made with PyTorch 2.11 on an H200. It has no inputs: value() computes them from their indices, and bf16 and
+f16 represent them exactly. Results are those of scaled_dot_product_attention in float64 (flex_attention with softcap). The
+metadata has the batches, and the largest error of PyTorch's result in bf16.
 """
 import json, struct, sys
 import numpy as np, torch, torch.nn.functional as F
