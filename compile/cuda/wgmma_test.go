@@ -337,8 +337,8 @@ func TestDeviceFusedWGMMA(t *testing.T) {
 	}
 }
 
-// TestDeviceRealWGMMA runs products of the 8B shape by warpgroups, where they are
-// what is chosen.
+// TestDeviceRealWGMMA runs GEMMs with sizes of Llama models and numbers of rows for which wgmma kernels
+// are chosen.
 func TestDeviceRealWGMMA(t *testing.T) {
 	g := openDevice(t)
 	b := g.archSpecific(t)
