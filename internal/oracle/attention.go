@@ -12,10 +12,10 @@ type Attention struct {
 	Causal                                    bool
 }
 
-// Module returns a module with an attention and its gradient, of q, k, v, the cotangent of the
-// result and the rows that the gradient subtracts. q, k and v are parts of one tensor where
-// there are as many keys as queries. The rows are an operand, since those of the result make
-// gradients vanish where there is one key, but for roundings.
+// Module returns a module with an attention and its gradient. Its parameters are q, k and v, which
+// are parts of one tensor if there are as many keys as queries, the cotangent of the result, and
+// delta. delta is a parameter, because the delta of the result would make the gradients of q and k
+// zero, except for rounding errors, if there is one key.
 func (c Attention) Module(dt dtype.DType) (*ir.Module, error) {
 	b := ir.NewBuilder("attention")
 	f := b.Func("f")
@@ -46,8 +46,8 @@ func (c Attention) Module(dt dtype.DType) (*ir.Module, error) {
 	return b.Build()
 }
 
-// AttentionCases are shapes around those of tiles, with heads of all sizes, without batches,
-// queries or keys, and with more queries than keys and fewer.
+// AttentionCases returns shapes near those of tiles, with heads of all sizes, with 0 batches or
+// keys, and with more and with fewer queries than keys.
 func AttentionCases() []Attention {
 	return []Attention{
 		{1, 1, 1, 1, 1, 32, true}, {2, 47, 47, 2, 1, 32, true}, {1, 48, 48, 4, 2, 64, true}, {1, 65, 65, 1, 1, 96, false}, {1, 130, 130, 2, 1, 16, true},

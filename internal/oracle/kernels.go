@@ -16,9 +16,9 @@ type ElementKernel struct {
 	Kernel *loop.Kernel
 }
 
-// ElementKernels returns a kernel for each op that instructions may have and each dtype
-// that the tensor IR takes for it. A code generator is complete where it takes them all.
-// Acc, which stands in products alone, has none.
+// ElementKernels returns a kernel for each op of instructions and each dtype that the tensor
+// IR allows for it. A complete code generator compiles all of them. There is no kernel for
+// Acc, which is allowed only in GEMMs.
 func ElementKernels() []ElementKernel {
 	var out []ElementKernel
 	for _, op := range loop.Ops() {
@@ -34,8 +34,8 @@ func ElementKernels() []ElementKernel {
 	return out
 }
 
-// results returns the dtypes of an op's results where its operands are of dt: none where
-// the IR refuses it.
+// results returns the dtypes that an op's result may have for operands of dt; nil: the IR
+// refuses them.
 func results(op loop.Op, dt dtype.DType) []dtype.DType {
 	switch {
 	case op == loop.Acc:
@@ -75,7 +75,7 @@ func results(op loop.Op, dt dtype.DType) []dtype.DType {
 	return nil
 }
 
-// accepted returns the dtype of the op's result on operands of dt, Invalid where the IR
+// accepted returns the dtype of the op's result for operands of dt; Invalid: the IR
 // refuses them.
 func accepted(op ir.OpID, dt dtype.DType, attrs ...ir.Attr) dtype.DType {
 	b := ir.NewBuilder("op")
@@ -96,8 +96,8 @@ func accepted(op ir.OpID, dt dtype.DType, attrs ...ir.Attr) dtype.DType {
 	return f.Type(y[0]).DType
 }
 
-// elementKernel is a kernel of 2 rows that loads a column of dt, applies the op and
-// stores what comes out, of a reduction in a second phase.
+// elementKernel returns a kernel of 2 rows that loads dt, applies the op and stores the
+// result; the result of a reduction is stored in a second phase.
 func elementKernel(op loop.Op, dt, to dtype.DType) *loop.Kernel {
 	one := dim.Const(1)
 	k := &loop.Kernel{Name: "k_" + op.String(), Rows: []dim.Dim{dim.Const(2)}, Cols: []dim.Dim{dim.Const(8)},

@@ -1,5 +1,5 @@
-// Package oracle is what compiled programs are held against in tests: the memory of
-// one run of a module, drawn at random, and what the interpreter makes of it.
+// Package oracle has the expected results of compiled programs for tests: random inputs
+// of a run of a module, and the results of the interpreter for them.
 package oracle
 
 import (
@@ -24,9 +24,9 @@ type Inputs struct {
 	Unrounded bool // see interp.Env; for inputs of Inputs.Unround
 }
 
-// Draw returns inputs for the values of the symbols, of elements that element gives;
-// nil: [irgen.Input]. It fails for symbols without a value, and for tensors that are
-// too large.
+// Draw returns inputs for values of the symbols. element returns each element; nil:
+// [irgen.Input]. Draw fails for symbols without a value, and for tensors that are too
+// large.
 func Draw(r *rand.Rand, m *ir.Module, symbols map[string]int64, element func(*rand.Rand, dtype.DType) float64) (*Inputs, error) {
 	if element == nil {
 		element = func(r *rand.Rand, dt dtype.DType) float64 { return irgen.Input(r, dt) }
@@ -88,8 +88,8 @@ func Extents(shape []dim.Dim, symbols map[string]int64) ([]int64, error) {
 	return out, nil
 }
 
-// Clone returns inputs for another run: what a run may write is copied, weights are
-// shared.
+// Clone returns inputs for another run: copies of parameters and states, which a run may
+// write, and the same weights.
 func (in *Inputs) Clone() *Inputs {
 	c := &Inputs{Symbols: in.Symbols, Unrounded: in.Unrounded, Weights: in.Weights, States: make(map[string]*interp.Tensor)}
 	for _, p := range in.Params {

@@ -11,7 +11,7 @@ package philox
 
 import "math/bits"
 
-// The multipliers of a round, and what is added to the key between rounds.
+// The multipliers of a round, and the words that are added to the key between rounds.
 const (
 	M0 = 0xD2511F53
 	M1 = 0xCD9E8D57
@@ -19,7 +19,7 @@ const (
 	W1 = 0xBB67AE85
 )
 
-// Rounds is how many rounds a block takes.
+// Rounds is the number of rounds of a block.
 const Rounds = 10
 
 // Words returns the four words of a counter and a key.
@@ -35,27 +35,27 @@ func Words(counter [4]uint32, key [2]uint32) [4]uint32 {
 	return [4]uint32{c0, c1, c2, c3}
 }
 
-// Block returns the words of indices 4*block to 4*block+3 of the sequence that a
-// seed and an offset name. The seed and the offset count as unsigned; the two
-// lowest bits of the offset do not count.
+// Block returns the words of indices 4*block to 4*block+3 in the sequence of a seed
+// and an offset, which it converts to unsigned. It ignores the two lowest bits of the
+// offset.
 func Block(seed, offset int64, block uint64) [4]uint32 {
 	s, o := uint64(seed), uint64(offset)>>2
 	return Words([4]uint32{uint32(o), uint32(o >> 32), uint32(block), uint32(block >> 32)}, [2]uint32{uint32(s), uint32(s >> 32)})
 }
 
-// Float returns the number of [0, 1) that a word stands for: its highest 24 bits
-// times 2^-24. Every such number is a float32.
+// Float converts a word to a number in [0, 1): its highest 24 bits times 2^-24, which
+// is exact in float32.
 func Float(word uint32) float32 { return float32(word>>8) * (1.0 / (1 << 24)) }
 
-// Uniform returns number index of the sequence that a seed and an offset name: a
-// multiple of 2^-24 in [0, 1). The index counts as unsigned.
+// Uniform returns the number with an index, converted to unsigned, in the sequence of
+// a seed and an offset: a multiple of 2^-24 in [0, 1).
 func Uniform(seed, offset, index int64) float32 {
 	return Float(Block(seed, offset, uint64(index)>>2)[index&3])
 }
 
-// Uniforms sets every element of dst to [Uniform] of the elements of seed, offset
-// and index at its place; these are as long as dst. It computes a block once for
-// neighbours that are of one block.
+// Uniforms sets dst[i] to [Uniform] of seed[i], offset[i] and index[i], for every i.
+// seed, offset and index must be at least as long as dst. Adjacent elements of one
+// block share its computation.
 func Uniforms(dst []float32, seed, offset, index []int64) {
 	seed, offset, index = seed[:len(dst)], offset[:len(dst)], index[:len(dst)]
 	for i := 0; i < len(dst); {

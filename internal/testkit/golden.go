@@ -13,9 +13,9 @@ import (
 	"pwc/internal/openfile"
 )
 
-// Golden runs a test for each txtar file of a pattern. The comment and the first file are
-// the case; expect appends to an archive with them alone what the case gives, which is
-// what the file holds. With update the file is rewritten.
+// Golden runs a test for each txtar file of a pattern. The comment and the first file of an
+// archive are the input. expect gets an archive with only these and appends the results; the
+// archive must then equal the file. With update, Golden writes the file instead.
 func Golden(t *testing.T, pattern string, update bool, expect func(t *testing.T, ar *txtar.Archive)) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)

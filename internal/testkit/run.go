@@ -11,7 +11,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// Outcome is what a run of a program left.
+// Outcome contains the results and side effects of a run of a program.
 type Outcome struct {
 	Results []*interp.Tensor
 	Mutated []*interp.Tensor // by parameter; nil: not mutable
@@ -23,14 +23,14 @@ type Runner struct {
 	Device device.Device
 	Stream device.Stream
 	Ops    device.OpSet
-	// Bare leaves memory that nothing wrote as it was allocated; else it is filled, as it
-	// must not look like an answer.
+	// Bare: new memory is not filled. Otherwise it is filled with 0xa5, so that unwritten
+	// memory does not equal an expected result.
 	Bare bool
 
 	memory []device.Memory
 }
 
-// Run runs a program of m, which has one function, on inputs that it leaves alone.
+// Run runs a program of m, which must have one function. It does not change the inputs.
 func (r Runner) Run(p *program.Program, m *ir.Module, in *oracle.Inputs) (out *Outcome, err error) {
 	exe, err := r.Device.Load(p, r.Ops)
 	if err != nil {

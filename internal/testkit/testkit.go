@@ -1,6 +1,6 @@
-// Package testkit has what the tests of several packages need: modules of texts,
-// golden files, a log that is read back, and the run of a compiled program on a device.
-// What tests expect of numbers is in package oracle.
+// Package testkit has helpers of the tests of several packages: modules from text, golden
+// files, a log that tests read, and runs of a compiled program on a device. Package oracle
+// has the expected results.
 package testkit
 
 import (
@@ -18,8 +18,8 @@ func Check(t testing.TB, err error) {
 	}
 }
 
-// Must returns the function that gives the value of a call, and ends the test if the
-// call gave an error.
+// Must returns a function that returns the value of a call, and ends the test if the
+// call returned an error.
 func Must[T any](t testing.TB) func(T, error) T {
 	return func(v T, err error) T {
 		t.Helper()
