@@ -110,7 +110,7 @@ func (s *Server) failed(ctx context.Context, err error) error {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return &Error{Status: http.StatusGatewayTimeout, Type: "server_error", Code: "timeout", Message: fmt.Sprintf("the answer took longer than %v", s.o.Timeout)}
 	case ctx.Err() != nil && s.draining.Load():
-		return &Error{Status: http.StatusServiceUnavailable, Type: "server_error", Code: "draining", Message: "the server is shutting down; send the request to another one"}
+		return draining()
 	}
 	return err
 }

@@ -39,10 +39,21 @@ func asError(err error) *Error {
 		return badRequest("", "%v", err)
 	case errors.Is(err, chat.ErrRefused), errors.Is(err, chat.ErrLimit):
 		return badRequest("messages", "%v", err)
+	case errors.Is(err, runner.ErrQueueFull):
+		return &Error{Status: http.StatusTooManyRequests, Type: "rate_limit_error", Code: "queue_full", Message: err.Error()}
+	case errors.Is(err, runner.ErrDraining):
+		return draining()
 	case errors.Is(err, runner.ErrClosed):
-		return &Error{Status: http.StatusServiceUnavailable, Type: "server_error", Code: "closed", Message: "the server is shutting down; send the request to another one"}
+		return &Error{Status: http.StatusServiceUnavailable, Type: "server_error", Code: "closed", Message: shuttingDown}
 	}
 	return &Error{Status: http.StatusInternalServerError, Type: "server_error", Message: err.Error()}
+}
+
+const shuttingDown = "the server is shutting down; send the request to another one"
+
+// draining returns the answer to a request that comes while the server completes its last ones.
+func draining() *Error {
+	return &Error{Status: http.StatusServiceUnavailable, Type: "server_error", Code: "draining", Message: shuttingDown}
 }
 
 func (e *Error) write(w http.ResponseWriter) {

@@ -500,6 +500,21 @@ func await(t testing.TB, what string, holds func() bool) {
 	}
 }
 
+// A full queue and a runner that drains are refused as such, and not as faults of the server.
+func TestRunnerRefuses(t *testing.T) {
+	r := engine(t, runner.Options{MaxSequences: 1, MaxTokens: 64, MaxLength: 200, MaxQueue: 1})
+	_, h := newServer(t, func(o *Options) { o.Runner = r })
+	check := func(body string, want int, code string) {
+		t.Helper()
+		if status, answer := post(t, h, "/v1/completions", body); status != want || !strings.Contains(answer, `"code":"`+code+`"`) {
+			t.Errorf("%s: %d %s, want %d %s", body, status, answer, want, code)
+		}
+	}
+	check(`{"prompt": "abc", "max_tokens": 20, "n": 8, "ignore_eos": true}`, http.StatusTooManyRequests, "queue_full")
+	must(t, r.Drain(t.Context()))
+	check(`{"prompt": "abc", "max_tokens": 2}`, http.StatusServiceUnavailable, "draining")
+}
+
 // An answer has the id of its request in the header and in the body, or a new id if that one is empty
 // or not valid.
 func TestRequestIDs(t *testing.T) {

@@ -153,7 +153,7 @@ func (s *Server) begin(r *http.Request) (context.Context, func(), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.draining.Load() {
-		return nil, nil, &Error{Status: http.StatusServiceUnavailable, Type: "server_error", Code: "draining", Message: "the server is shutting down; send the request to another one"}
+		return nil, nil, draining()
 	}
 	select {
 	case s.slots <- struct{}{}:
