@@ -92,6 +92,9 @@ func TestDrawsAreNotMerged(t *testing.T) {
 // TestAdvance: a program advances its generators as the function does as written, even if
 // passes drop draws.
 func TestAdvance(t *testing.T) {
+	if program.DrawStep != ir.DrawStep {
+		t.Errorf("program.DrawStep is %d, ir.DrawStep %d", program.DrawStep, ir.DrawStep)
+	}
 	m := testkit.Parse(t, `pwc 1
 module "advance" {
   sym N in [1, 64] batch

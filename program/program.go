@@ -62,12 +62,16 @@ type Param struct {
 	Shape []dim.Dim
 
 	// Generator: the program draws random numbers from the parameter, which is i64[2], a
-	// seed and an offset, and only reads it. After a run, the caller adds Advance to the
-	// offset, so that the next run draws new numbers; it is 0 for programs that only
-	// repeat the numbers of others.
+	// seed and an offset, and only reads it. After a run, the caller adds Advance, a
+	// multiple of DrawStep, to the offset, so that the next run draws new numbers; it is 0
+	// for programs that only repeat the numbers of others.
 	Generator bool
 	Advance   int64
 }
+
+// DrawStep divides the offset of a generator, as ir.DrawStep: Philox ignores the two lowest
+// bits of an offset, so smaller steps would repeat numbers.
+const DrawStep = 4
 
 // Generator is a parameter that is the state of a random number generator.
 type Generator struct {
@@ -138,7 +142,8 @@ const (
 const CollectivePrefix = "collective::"
 
 // CollectiveWait is the routine that waits for an earlier async call with the same Args. Between
-// the two, no step may use the destination, which [Program.Validate] checks, or write the source.
+// the two, no step may use the destination or write the source. [Program.Validate] checks the
+// destination: its buffer, and every other buffer of the same parameter, result or constant.
 const CollectiveWait = CollectivePrefix + "wait"
 
 // asyncAttr is the attribute of a collective that may overlap with later steps.

@@ -18,10 +18,10 @@ const MaxAlign = 256
 const PropertyPrefix = "device."
 
 // Validate makes the checks that do not depend on symbol values: every index is in
-// range, symbols are declared, scratch buffers are used in their lifetimes, async
-// collectives are waited for, vector kernels are valid, and vector kernels write no
-// constant and no parameter that is not mut. Sizes and addresses are checked when the
-// program is bound.
+// range, symbols are declared, scratch buffers are used in their lifetimes, a later step
+// waits for each async collective, generators advance by multiples of DrawStep, vector
+// kernels are valid, and vector kernels write no constant and no parameter that is not mut.
+// Sizes and addresses are checked when the program is bound.
 func (p *Program) Validate() error {
 	v := &validator{p: p, symbols: make(map[string]bool, len(p.Symbols))}
 	v.program()
@@ -52,7 +52,7 @@ func (v *validator) program() {
 	for _, s := range p.Symbols {
 		switch {
 		case !dim.ValidName(s) || strings.HasPrefix(s, PropertyPrefix):
-			v.failf("symbol %q", s)
+			v.failf("symbol %q: want letters, digits, '_' and '.', first a letter or '_', and not the prefix %q of device properties", s, PropertyPrefix)
 		case v.symbols[s]:
 			v.failf("symbol %s twice", s)
 		}
@@ -64,15 +64,13 @@ func (v *validator) program() {
 	for i, a := range p.Params {
 		v.dims(fmt.Sprintf("parameter %d", i), a.Shape...)
 		if a.Kind > ParamState || !a.DType.Valid() {
-			v.failf("parameter %d: kind %d, dtype %s", i, a.Kind, a.DType)
+			v.failf("parameter %d: kind %d, dtype %s; want a kind from 0 to %d and a valid dtype", i, a.Kind, a.DType, ParamState)
 		}
 		v.generator(i, &p.Params[i])
 	}
 	for i, r := range p.Results {
 		v.dims(fmt.Sprintf("result %d", i), r.Shape...)
-		if !r.DType.Valid() || r.Alias < -1 || int(r.Alias) >= len(p.Params) || r.Same < -1 || int(r.Same) >= i || r.Alias >= 0 && r.Same >= 0 {
-			v.failf("result %d: dtype %s, alias %d, same %d", i, r.DType, r.Alias, r.Same)
-		}
+		v.result(i, &r)
 	}
 	for i := range p.Buffers {
 		v.buffer(i, &p.Buffers[i])
@@ -89,15 +87,28 @@ func (v *validator) program() {
 	}
 }
 
+func (v *validator) result(i int, r *Result) {
+	switch {
+	case !r.DType.Valid():
+		v.failf("result %d: dtype %s", i, r.DType)
+	case r.Alias < -1 || int(r.Alias) >= len(v.p.Params):
+		v.failf("result %d: alias %d, want -1 or one of the %d parameters", i, r.Alias, len(v.p.Params))
+	case r.Same < -1 || int(r.Same) >= i:
+		v.failf("result %d: same %d, want -1 or an earlier result", i, r.Same)
+	case r.Alias >= 0 && r.Same >= 0:
+		v.failf("result %d: alias %d and same %d, want at most one of them", i, r.Alias, r.Same)
+	}
+}
+
 func (v *validator) generator(i int, a *Param) {
 	switch {
 	case !a.Generator && a.Advance != 0:
-		v.failf("parameter %d: no generator, but advances by %d", i, a.Advance)
+		v.failf("parameter %d: it is not a generator, but advances by %d", i, a.Advance)
 	case !a.Generator:
 	case a.Mut || a.Kind == ParamWeight || a.DType != dtype.I64 || len(a.Shape) != 1 || !a.Shape[0].Equal(dim.Const(2)):
-		v.failf("parameter %d: a generator is i64[2] that the program does not write, no weight; is %s[%s], kind %d, mut %t", i, a.DType, dim.Join(a.Shape), a.Kind, a.Mut)
-	case a.Advance < 0:
-		v.failf("parameter %d: the generator advances by %d", i, a.Advance)
+		v.failf("parameter %d: it is %s[%s], kind %d, mut %t; want i64[2] for a generator, not mut and not a weight", i, a.DType, dim.Join(a.Shape), a.Kind, a.Mut)
+	case a.Advance < 0 || a.Advance%DrawStep != 0:
+		v.failf("parameter %d: the generator advances by %d, want a multiple of %d, at least 0", i, a.Advance, DrawStep)
 	}
 }
 
@@ -122,7 +133,7 @@ func (v *validator) dims(what string, ds ...dim.Dim) {
 func (v *validator) guard(what string, g Guard) {
 	v.dims(what, g.Expr)
 	if g.Lo > g.Hi {
-		v.failf("%s: %s in [%d, %d]", what, g.Expr, g.Lo, g.Hi)
+		v.failf("%s: %s in [%d, %d], which is empty", what, g.Expr, g.Lo, g.Hi)
 	}
 }
 
@@ -134,7 +145,7 @@ func (v *validator) buffer(i int, b *Buffer) {
 		v.failf("%s: dtype %s", what, b.DType)
 	}
 	if b.Align < 0 || b.Align > MaxAlign || b.Align&(b.Align-1) != 0 {
-		v.failf("%s: alignment %d", what, b.Align)
+		v.failf("%s: alignment %d, want 0 or a power of two up to %d", what, b.Align, MaxAlign)
 	}
 	within := func(n int) {
 		if b.Index < 0 || int(b.Index) >= n {
@@ -152,7 +163,7 @@ func (v *validator) buffer(i int, b *Buffer) {
 		}
 	case BufferScratch:
 		if b.First < 0 || b.First > b.Last || int(b.Last) >= len(p.Steps) {
-			v.failf("%s: lifetime from step %d to %d of %d", what, b.First, b.Last, len(p.Steps))
+			v.failf("%s: lifetime from step %d to %d, want an ascending range within the %d steps", what, b.First, b.Last, len(p.Steps))
 		}
 	case BufferConst:
 		if within(len(p.Consts)); v.err == nil {
@@ -160,7 +171,7 @@ func (v *validator) buffer(i int, b *Buffer) {
 			if err != nil {
 				v.failf("%s: %w", what, err)
 			} else if have := int64(len(p.Consts[b.Index])); n > have {
-				v.failf("%s: %d bytes of %d", what, n, have)
+				v.failf("%s: constant %d has %d bytes, the buffer needs %d", what, b.Index, have, n)
 			}
 		}
 	default:
@@ -200,19 +211,23 @@ func (v *validator) step(i int, s *Step) {
 	}
 }
 
-// overlaps checks a step that may overlap with later ones: a later step must wait for it, and no
-// step before that may use its destination.
+// overlaps checks an async step: a later step waits for it, and no step between the two uses the
+// memory of its destination.
 func (v *validator) overlaps(what string, i int, s *Step) {
-	if !s.async() || len(s.Args) == 0 {
+	switch {
+	case v.err != nil || !s.async():
+		return
+	case len(s.Args) == 0:
+		v.failf("%s: it is async, and has no buffers; want its destination first", what)
 		return
 	}
 	for j := i + 1; j < len(v.p.Steps); j++ {
 		later := &v.p.Steps[j]
-		if later.Extern == CollectiveWait && slices.Equal(later.Args, s.Args) {
+		if later.Kind == StepLibrary && later.Extern == CollectiveWait && slices.Equal(later.Args, s.Args) {
 			return
 		}
-		if later.touches(s.Args[0]) {
-			v.failf("%s: it is async, and step %d touches buffer %d before a step waits for it", what, j, s.Args[0])
+		if b := v.use(later, s.Args[0]); b >= 0 {
+			v.failf("%s: it is async, and step %d uses buffer %d, the memory of its destination, before a step waits for it", what, j, b)
 			return
 		}
 	}
@@ -224,17 +239,38 @@ func (s *Step) async() bool {
 	return s.Kind == StepLibrary && strings.HasPrefix(s.Extern, CollectivePrefix) && slices.ContainsFunc(s.Attrs, func(a Attr) bool { return a.Name == asyncAttr && a.Bool })
 }
 
-// touches reports whether a step or one of its variants uses a buffer.
-func (s *Step) touches(buffer int32) bool {
-	return slices.Contains(s.Args, buffer) || slices.ContainsFunc(s.Variants, func(way Variant) bool {
-		return slices.ContainsFunc(way.Steps, func(one Step) bool { return one.touches(buffer) })
-	})
+// use returns a buffer with the memory of the given one that a step or one of its variants uses, or -1.
+// The arguments of s need not be valid yet.
+func (v *validator) use(s *Step, buffer int32) int32 {
+	for _, a := range s.Args {
+		if v.sameMemory(a, buffer) {
+			return a
+		}
+	}
+	for _, way := range s.Variants {
+		for i := range way.Steps {
+			if a := v.use(&way.Steps[i], buffer); a >= 0 {
+				return a
+			}
+		}
+	}
+	return -1
+}
+
+// sameMemory reports whether buffer a, which may be out of range, has the memory of the valid buffer b.
+// Scratch buffers whose lifetimes overlap have separate memory.
+func (v *validator) sameMemory(a, b int32) bool {
+	if a < 0 || int(a) >= len(v.p.Buffers) {
+		return false
+	}
+	x, y := &v.p.Buffers[a], &v.p.Buffers[b]
+	return a == b || x.Kind != BufferScratch && x.Kind == y.Kind && x.Index == y.Index
 }
 
 // choice checks a StepChoice, step i of the program.
 func (v *validator) choice(what string, i int, s *Step) {
 	if len(s.Args) > 0 || len(s.Attrs) > 0 || len(s.Variants) == 0 {
-		v.failf("%s: a choice of %d with %d buffers, %d attributes", what, len(s.Variants), len(s.Args), len(s.Attrs))
+		v.failf("%s: a choice of %d with %d buffers, %d attributes; want at least 1 variant, and buffers and attributes only in variants", what, len(s.Variants), len(s.Args), len(s.Attrs))
 		return
 	}
 	for j := range s.Variants {
@@ -256,11 +292,11 @@ func (v *validator) choice(what string, i int, s *Step) {
 			what := fmt.Sprintf("%s: step %d", what, n)
 			switch {
 			case one.Kind == StepChoice || one.Kind == StepExtern:
-				v.failf("%s: a step of kind %s", what, name(stepNames[:], one.Kind))
+				v.failf("%s: a step of kind %s, want a kernel or a library routine", what, name(stepNames[:], one.Kind))
 			case one.async():
-				v.failf("%s: a collective of a choice is async", what)
+				v.failf("%s: a collective of a choice is async; async calls must be steps of the program", what)
 			case one.Kind == StepLibrary && last && !strings.HasPrefix(one.Extern, CollectivePrefix):
-				v.failf("%s: the last variant needs library routine %q", what, one.Extern)
+				v.failf("%s: the last variant needs library routine %q, want only kernels and collectives", what, one.Extern)
 			}
 			v.plain(what, i, one)
 		}
@@ -271,7 +307,7 @@ func (v *validator) choice(what string, i int, s *Step) {
 func (v *validator) plain(what string, i int, s *Step) {
 	p := v.p
 	if s.Origin < -1 {
-		v.failf("%s: node %d", what, s.Origin)
+		v.failf("%s: node %d, want an index, or -1 for no node", what, s.Origin)
 	}
 	for _, a := range s.Args {
 		if a < 0 || int(a) >= len(p.Buffers) {
@@ -333,7 +369,7 @@ func (v *validator) launch(what string, l *Launch) {
 	v.dims(what, l.Grid[0], l.Grid[1], l.Grid[2], l.Shared)
 	for _, b := range l.Block {
 		if b < 0 {
-			v.failf("%s: %d threads", what, b)
+			v.failf("%s: %d threads, want at least 0", what, b)
 		}
 	}
 	for _, a := range l.Attrs {
