@@ -63,6 +63,7 @@ const ConfigReduction = 3
 // cublasStatus_t.
 const (
 	StatusSuccess      = 0
+	StatusAllocFailed  = 3
 	StatusNotSupported = 15
 )
 

@@ -15,6 +15,7 @@ import (
 	"pwc/ir/dtype"
 	"pwc/program"
 	"pwc/runtime/cuda"
+	"pwc/runtime/cuda/dl"
 	"pwc/runtime/device"
 )
 
@@ -53,6 +54,48 @@ func TestNotFound(t *testing.T) {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q does not say %q", err, want)
 		}
+	}
+}
+
+// TestFirst: only a file that cannot be used makes Open try the next one. A failure of the device ends the search.
+func TestFirst(t *testing.T) {
+	absent := &NotFoundError{Attempts: []dl.Attempt{{Path: "13", Reason: "no such file"}}}
+	for name, c := range map[string]struct {
+		err error // of the newest version
+		old bool  // the older version is tried
+	}{
+		"no file":            {absent, true},
+		"a missing function": {&dl.SymbolError{Library: "13", Symbol: "cublasLtCreate"}, true},
+		"an old driver":      {&StatusError{Call: "Create", Status: 1}, true},
+		"a full memory":      {&StatusError{Call: "Create", Status: lt.StatusAllocFailed}, false},
+		"a lost device":      {fmt.Errorf("library call: %w", device.ErrDeviceLost), false},
+	} {
+		var tried []string
+		failing := func(failed ...string) error {
+			tried = nil
+			return first([]string{"13", "12"}, func(path string) error {
+				tried = append(tried, path)
+				if slices.Contains(failed, path) {
+					return c.err
+				}
+				return nil
+			})
+		}
+		if err := failing("13"); c.old != (err == nil) || c.old != (len(tried) == 2) || !c.old && !errors.Is(err, c.err) {
+			t.Errorf("%s: tried %q: %v", name, tried, err)
+		}
+		if err := failing("13", "12"); c.old != errors.As(err, new(*NotFoundError)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestOpenTwice: if the device has the routine already, Open returns no library and destroys the handle.
+func TestOpenTwice(t *testing.T) {
+	g, f := newFakeLib(t, Options{})
+	live := len(f.Live)
+	if l, err := Open(g.dev, Options{API: f}); l != nil || err == nil || len(f.Live) != live {
+		t.Errorf("opened twice: %v, %v, %v are left", l, err, f.Live)
 	}
 }
 

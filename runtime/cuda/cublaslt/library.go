@@ -57,33 +57,50 @@ const (
 )
 
 // try opens the library at each place in turn, until ready returns no error.
-func (o Options) try(ready func(*lt.Library) error) (*lt.Library, error) {
+func (o Options) try(ready func(*lt.Library) error) (l *lt.Library, err error) {
+	err = first((dl.Toolkit{Path: o.Path, Names: Names(), Dirs: o.Dirs}).Paths(), func(path string) error {
+		opened, err := dl.Open(libraryName, advice, []string{path})
+		if err != nil {
+			return err
+		}
+		if l, err = lt.Open(opened); err != nil {
+			return err
+		}
+		return ready(l)
+	})
+	return l, err
+}
+
+// first calls open for each path until open succeeds. It skips a file that cannot be opened, that has
+// not all functions, or that returns a status, as cublasLtCreate of a version that the driver cannot run.
+// The result wraps a *NotFoundError if no path is left. Every other error ends the search, and so does
+// CUBLAS_STATUS_ALLOC_FAILED: the memory is full, and another version does not help.
+func first(paths []string, open func(path string) error) error {
 	missing := &NotFoundError{Library: libraryName, Advice: advice}
-	for _, p := range (dl.Toolkit{Path: o.Path, Names: Names(), Dirs: o.Dirs}).Paths() {
-		opened, err := dl.Open(libraryName, advice, []string{p})
-		var none *NotFoundError
-		if errors.As(err, &none) {
+	for _, p := range paths {
+		err := open(p)
+		var (
+			none   *NotFoundError
+			symbol *dl.SymbolError
+			status *StatusError
+		)
+		switch {
+		case err == nil:
+			return nil
+		case errors.As(err, &none):
 			missing.Attempts = append(missing.Attempts, none.Attempts...)
-			continue
+		case errors.As(err, &symbol), errors.As(err, &status) && status.Status != lt.StatusAllocFailed:
+			missing.Attempts = append(missing.Attempts, dl.Attempt{Path: p, Reason: err.Error()})
+		default:
+			return fmt.Errorf("cublaslt: %s: %w", p, err)
 		}
-		var l *lt.Library
-		if err == nil {
-			l, err = lt.Open(opened)
-		}
-		if err == nil {
-			err = ready(l)
-		}
-		if err == nil {
-			return l, nil
-		}
-		missing.Attempts = append(missing.Attempts, dl.Attempt{Path: p, Reason: err.Error()})
 	}
-	return nil, fmt.Errorf("cublaslt: %w", missing)
+	return fmt.Errorf("cublaslt: %w", missing)
 }
 
 // Find returns the path of the first library that can be opened, and the version that the
-// library reports (130100 for 13.1). It needs no GPU. If there is no library the error is a
-// *NotFoundError.
+// library reports (130100 for 13.1). It needs no GPU. If there is no library the error wraps
+// a *NotFoundError.
 func Find(o Options) (path string, version int, err error) {
 	l, err := o.try(func(*lt.Library) error { return nil })
 	if err != nil {
@@ -104,38 +121,43 @@ type Library struct {
 
 	mu     sync.Mutex
 	plans  map[problem]*plan
-	chosen map[problem]*plan // plans by a record or [Library.Choose], for every value of problem.from
-	made   map[string]Choice // choices of [Library.Choose], by Key.Product
-	old    []*plan           // plans that Choose replaced; calls may hold them
+	chosen map[problem]*plan // plans by a record or [Library.Choose]; the key's from is 0, since they apply to every from
+	made   map[string]Choice // choices of [Library.Choose], by problem.String, which is Key.Product
+	old    []*plan           // plans that Choose replaced; calls may still use them
 	stats  Stats
 }
 
-// Stats count the GEMMs that were planned, each once, by the result.
+// Stats count plans by their result. A plan serves all calls of a GEMM with operands at the same
+// offsets. A GEMM whose plan failed, or that has fewer rows than AttrFrom and no record, is not counted.
 type Stats struct {
-	Tuned    int64 // a record named the algorithm
-	Own      int64 // a record says that the program's own kernels are faster
-	Untuned  int64 // there is no record: the heuristic's first choice
+	Tuned    int64 // a record or [Library.Choose] named the algorithm
+	Own      int64 // by a record or [Library.Choose], the program's own kernels are faster
+	Untuned  int64 // the heuristic's first choice: there is no record, or it is stale
 	Stale    int64 // of Untuned: the record's algorithm cannot be used
 	Declined int64 // the library has no algorithm
 }
 
-// Open opens the library and adds its routine to the device, until the device is closed.
-// If the driver cannot run a version, Open tries older ones. If there is no version that
-// runs, the error is a *NotFoundError.
+// Open opens the library and adds its routine to the device, until the device is closed. If the driver
+// cannot run a version, Open tries older ones. If no version is left, the error wraps a *NotFoundError.
+// Any other error says that a library was found: the device is lost or has such a routine already, or its
+// memory is full.
 func Open(dev *cuda.Device, o Options) (*Library, error) {
 	out := newLibrary(dev, o)
 	if o.API != nil {
 		if err := out.start(o.API); err != nil {
 			return nil, err
 		}
-		return out, out.join()
+	} else {
+		l, err := o.try(func(l *lt.Library) error { return out.start(l) })
+		if err != nil {
+			return nil, err
+		}
+		out.path = l.Path
 	}
-	l, err := o.try(func(l *lt.Library) error { return out.start(l) })
-	if err != nil {
-		return nil, err
+	if err := out.join(); err != nil {
+		return nil, errors.Join(err, dev.Do(out.close))
 	}
-	out.path = l.Path
-	return out, out.join()
+	return out, nil
 }
 
 func newLibrary(dev *cuda.Device, o Options) *Library {
@@ -154,7 +176,8 @@ func (l *Library) start(a lt.API) error {
 	})
 }
 
-// join gives the routines to the device, which closes the library.
+// join gives the routines to the device, which then closes the library. After an error the caller
+// closes the library.
 func (l *Library) join() error {
 	return l.dev.AddLibrary(device.OpSet{MatmulName: &Matmul{l}}, l.workspace, l.close)
 }
@@ -173,7 +196,7 @@ func (l *Library) close() error {
 	return errors.Join(append(errs, l.api.Destroy(l.handle))...)
 }
 
-// Path returns what was opened; a bare name was found by the loader's own rules.
+// Path returns the path of the library; for a bare name the loader's own rules found the file.
 func (l *Library) Path() string { return l.path }
 
 // Version returns the version that the library reports, 130100 for 13.1.
