@@ -1,7 +1,7 @@
-// Package devicetest is the conformance suite of devices (C14): what the
-// interfaces of package device promise, and the errors they give for misuse,
-// held against any implementation. Kernels differ by target, so a device brings
-// the few programs that the suite runs (see Suite.Program).
+// Package devicetest is the conformance suite of devices (C14). It tests any
+// implementation of the interfaces of package device, including the errors for misuse.
+// Kernels differ by target, so the test of a device provides the few programs that the
+// suite runs (see Suite.Program).
 package devicetest
 
 import (
@@ -14,9 +14,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// The programs that a device under test is given, by name. N is their symbol,
-// with the guard 1 <= N <= MaxN; tensors are f32[N] unless noted. Parameters
-// are values.
+// Names of the programs that the suite runs. N is their symbol, with the guard
+// 1 <= N <= MaxN; tensors are f32[N] unless noted.
 const (
 	// Add2: parameters x, y; t = x + y in scratch memory; result t + y.
 	Add2 = "add2"
@@ -35,8 +34,8 @@ const (
 
 // Suite is a device under test.
 type Suite struct {
-	// Open opens a device that t's cleanup closes. It is called more than once,
-	// also for two devices at a time.
+	// Open opens a device, which t's cleanup closes. It is called more than once,
+	// also while another device is open.
 	Open func(t testing.TB) device.Device
 
 	// Program returns the program of that name for the device.
@@ -71,7 +70,7 @@ func Run(t *testing.T, s Suite) {
 	}
 }
 
-// env is a device with a stream, and shorthands that fail the test.
+// env is a device with a stream, and helpers that fail the test.
 type env struct {
 	*testing.T
 	suite  Suite
@@ -118,7 +117,7 @@ func (e *env) newEvent() device.Event {
 	return v
 }
 
-// alloc takes memory that the test's end gives back.
+// alloc allocates memory, which is freed at the end of the test.
 func (e *env) alloc(n int64) device.Buffer {
 	e.Helper()
 	m, err := e.dev.Alloc(n)
@@ -131,14 +130,14 @@ func (e *env) alloc(n int64) device.Buffer {
 	return device.Buffer{Memory: m, Size: n}
 }
 
-// zeroed is memory of zeros. Graphs that copy what they wrote before start from it:
-// compute-sanitizer takes their copies for reads at the launch.
+// zeroed returns memory of zeros. Graphs that copy memory which they wrote before need it to be
+// initialized, because compute-sanitizer counts their copies as reads at the launch.
 func (e *env) zeroed(n int64) device.Buffer {
 	e.Helper()
 	return e.filled(make([]byte, n))
 }
 
-// filled is memory with contents.
+// filled returns memory with the contents of data.
 func (e *env) filled(data []byte) device.Buffer {
 	e.Helper()
 	b := e.alloc(int64(len(data)))
@@ -168,8 +167,7 @@ func (e *env) expect(what string, b device.Buffer, want []byte) {
 	}
 }
 
-// elsewhere calls f on another goroutine, and returns when it is done. f may end
-// itself by must.
+// elsewhere calls f on another goroutine, and returns when f has returned or was ended by must.
 func (e *env) elsewhere(f func()) {
 	done := make(chan struct{})
 	go func() {
@@ -179,7 +177,7 @@ func (e *env) elsewhere(f func()) {
 	<-done
 }
 
-// capture records what f enqueues.
+// capture records the operations of f.
 func (e *env) capture(f func()) device.Graph {
 	e.Helper()
 	return e.captureIn(device.CaptureThreadLocal, f)
@@ -199,7 +197,7 @@ func (e *env) captureIn(m device.CaptureMode, f func()) device.Graph {
 	return g
 }
 
-// capturing returns what f does while the stream captures, and drops the graph.
+// capturing calls f while the stream captures, drops the graph, and returns the error of f.
 func (e *env) capturing(f func() error) (err error) {
 	e.Helper()
 	e.must(e.stream.BeginCapture(device.CaptureThreadLocal))
@@ -228,7 +226,7 @@ func ints(vs ...int32) []byte {
 	return b
 }
 
-// sequence is n bytes that repeat at no power of two.
+// sequence returns n bytes that do not repeat with a period that is a power of two.
 func sequence(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {

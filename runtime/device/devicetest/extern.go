@@ -10,8 +10,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// copyOp is an extern op made of nothing but what streams offer: it copies its
-// operand to its result, by way of its scratch memory.
+// copyOp is an extern op that uses only methods of streams: it copies its operand to its
+// scratch memory, and that to its result.
 type copyOp struct {
 	t       testing.TB
 	capture bool
@@ -20,12 +20,12 @@ type copyOp struct {
 	calls   []device.OpCall
 }
 
-// Signature is of an op with one operand and one result.
+// Signature returns the signature of an op with one operand and one result.
 func (o *copyOp) Signature() device.Signature {
 	return device.Signature{Name: ExternOp, Mut: []bool{false}, Results: 1, Capture: o.capture}
 }
 
-// ScratchBytes asks for the bytes of the operand, and holds what it is told of the call.
+// ScratchBytes returns the size of the operand, and checks its arguments.
 func (o *copyOp) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, error) {
 	if len(args) != 2 || len(args[0].Shape) != 1 || args[0].Size != 4*args[0].Shape[0] {
 		o.t.Errorf("operands %v without their sizes", args)
@@ -36,7 +36,7 @@ func (o *copyOp) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64
 	return args[0].Size, nil
 }
 
-// Launch copies the operand by way of the scratch.
+// Launch copies the operand through the scratch memory to the result.
 func (o *copyOp) Launch(c *device.OpCall) error {
 	o.calls = append(o.calls, *c)
 	if c.Capturing != c.Stream.Capturing() {

@@ -20,7 +20,7 @@ func deps(nodes []device.Node) string {
 }
 
 var forkTests = map[string]func(*env){
-	// Outside a capture they order streams.
+	// Outside a capture Fork and Join order streams.
 	"Eager": func(e *env) {
 		second := e.newStream()
 		a, b := e.zeroed(1<<16), e.zeroed(1<<16)
@@ -34,7 +34,7 @@ var forkTests = map[string]func(*env){
 			e.Errorf("%d and %d, want the last fill", got[0], got[len(got)-1])
 		}
 	},
-	// Two branches have no edge between them, and what comes after the join waits for both.
+	// Two branches have no edge between them, and nodes after the join depend on both.
 	"Branches": func(e *env) {
 		left, right := e.newStream(), e.newStream()
 		e.stream.SetName("main")
@@ -51,7 +51,7 @@ var forkTests = map[string]func(*env){
 			e.must(left.Copy(b, a))                 // 1
 			e.must(right.Copy(c, a))                // 2
 			e.must(right.Fill(d.Slice(0, 32), 7))   // 3
-			e.must(e.stream.Fill(a.Slice(0, 1), 9)) // 4: races with the copies, on purpose of the edges
+			e.must(e.stream.Fill(a.Slice(0, 1), 9)) // 4: races with the copies, but the graph is not launched
 			e.must(left.Join(right))
 			e.must(left.Copy(d.Slice(32, 32), c.Slice(0, 32))) // 5
 			e.must(e.stream.Join(left))
@@ -194,7 +194,7 @@ var forkTests = map[string]func(*env){
 			}
 		}
 	},
-	// A failed operation may spoil the capture, never what comes after.
+	// A failed operation may spoil its capture, but not later ones.
 	"Spoiled": func(e *env) {
 		sentinel := errors.New("sentinel")
 		op := &copyOp{t: e.T, capture: true, fail: sentinel}
@@ -217,7 +217,7 @@ var forkTests = map[string]func(*env){
 		e.must(e.stream.LaunchGraph(g))
 		e.expect("a graph after a capture that failed", out, floats(1))
 	},
-	// What an op computes at once, a replay would not.
+	// An op must record its work: a replay does not repeat work that the op did in its launch.
 	"RecordsNothing": func(e *env) {
 		op := &copyOp{t: e.T, capture: true, idle: true}
 		p := e.load(Extern, device.OpSet{ExternOp: op})

@@ -65,7 +65,7 @@ var graphTests = map[string]func(*env){
 				e.must(e.stream.Copy(x, out))
 			}
 		})
-		// What runs first may be prepared then, whenever the device gets to it.
+		// A device may allocate during the first launch.
 		e.must(e.stream.LaunchGraph(g))
 		e.must(e.stream.Synchronize())
 		if n := testing.AllocsPerRun(20, func() {

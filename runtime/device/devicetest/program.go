@@ -23,7 +23,7 @@ func (e *env) load(name string, ops device.OpSet) device.Executable {
 	return x
 }
 
-// args gives a program memory and the scratch it asks for.
+// args returns arguments for a program, with as much scratch memory as it needs.
 func (e *env) args(x device.Executable, n int64, params []device.Buffer, result device.Buffer) device.Args {
 	e.Helper()
 	need, err := x.ScratchBytes([]int64{n})
@@ -78,7 +78,7 @@ var programTests = map[string]func(*env){
 	"Trace": func(e *env) {
 		s, ok := e.stream.(device.Tracer)
 		if !ok {
-			e.Skip("its streams do not tell of steps")
+			e.Skip("the device's streams do not report steps")
 		}
 		p := e.load(Add2, nil)
 		x, y, out := e.filled(floats(1, 2)), e.filled(floats(3, 4)), e.alloc(8)
@@ -180,11 +180,11 @@ var programTests = map[string]func(*env){
 		index, out := e.filled(ints(7, 0, 3)), e.alloc(12)
 		l := e.bind(p, 3, []device.Buffer{table, index}, out)
 		e.must(e.stream.Launch(l))
-		e.expect("positions in range", out, floats(17, 10, 13))
+		e.expect("indices in range", out, floats(17, 10, 13))
 		faults, err := e.dev.TakeFaults(e.stream)
 		e.must(err)
 		if len(faults) != 0 {
-			e.Errorf("faults %v for positions in range", faults)
+			e.Errorf("faults %v for indices in range", faults)
 		}
 		g := e.capture(func() { e.must(e.stream.Launch(l)) })
 		for _, replay := range []bool{false, true} {
@@ -206,7 +206,7 @@ var programTests = map[string]func(*env){
 				e.Errorf("faults %v after they were taken", faults)
 			}
 		}
-		// Who asks for its own programs leaves those of others.
+		// TakeFaults of some programs leaves the faults of others.
 		other := e.load(Gather, nil)
 		e.must(e.stream.Launch(l))
 		for _, c := range []struct {
@@ -249,8 +249,8 @@ var programTests = map[string]func(*env){
 			}
 			return out
 		}
-		// What is enqueued before a snapshot and after it is told apart, though nothing is
-		// waited for in between; the flags of others stay.
+		// A snapshot separates the faults of work before it and after it, without a wait in
+		// between. Flags of other programs stay.
 		for _, c := range []struct {
 			before, after         string // launches
 			wantBefore, wantAfter string
@@ -291,7 +291,7 @@ var programTests = map[string]func(*env){
 				e.Errorf("%+v: %q is left of other programs", c, got)
 			}
 		}
-		// Nothing allocates but the lists of what was found.
+		// Without faults nothing is allocated.
 		programs := []device.Executable{first, second}
 		if n := testing.AllocsPerRun(10, func() {
 			found, err := e.dev.TakeFaults(e.stream, programs...)

@@ -37,7 +37,7 @@ var rebindTests = map[string]func(*env){
 			e.Errorf("the copy is described as %+v", n)
 		}
 
-		// Back again, and once more: from where it is now.
+		// Rebind to the old memory: From is the memory after the last Rebind.
 		e.must(g.Rebind([]device.Move{{From: x2, To: x}}))
 		e.must(x2.Memory.Free())
 		e.must(e.stream.LaunchGraph(g))
@@ -53,7 +53,7 @@ var rebindTests = map[string]func(*env){
 		e.must(g.Close())
 		e.must(t.Close())
 	},
-	// An input whose old memory is gone.
+	// The old memory of an input was freed.
 	"Freed": func(e *env) {
 		a, b := e.zeroed(64), e.zeroed(64)
 		g := e.capture(func() { e.must(e.stream.Copy(b, a)) })
@@ -64,7 +64,7 @@ var rebindTests = map[string]func(*env){
 		e.must(e.stream.LaunchGraph(g))
 		e.expect("a copy from the new memory", b, sequence(64))
 	},
-	// Work that is under way keeps its memory.
+	// A launch before Rebind uses the old memory.
 	"UnderWay": func(e *env) {
 		a, b, out := e.filled(sequence(1<<16)), e.zeroed(1<<16), e.zeroed(1<<16)
 		g := e.capture(func() { e.must(e.stream.Copy(out, a)) })

@@ -6,7 +6,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// reserve takes a state of a device that has them; others skip the test.
+// reserve reserves a state, or skips the test if the device is no [device.Reserver].
 func (e *env) reserve(n int64) (device.State, device.Buffer) {
 	e.Helper()
 	r, ok := e.dev.(device.Reserver)
