@@ -109,7 +109,7 @@ func (o *Op) allocate() error {
 		return err
 	}
 	// Contexts are split only if the tiles of a step are at most as many as the blocks that run on the
-	// GPU at once, so the counters of so many tiles are enough.
+	// GPU at once. So there are counters for that number of tiles.
 	m, err := o.dev.Alloc(2 * o.counterBytes()) // two launches of a call may overlap
 	if err != nil {
 		return err

@@ -129,7 +129,7 @@ func TestArchSpecific(t *testing.T) {
 		want   string
 	}{
 		{"cuda:sm_90", shapeOf(128, 4, 16, dtype.BF16, dtype.BF16), ", sm_90a, , "},
-		{"cuda:sm_90", shapeOf(64, 4, 16, dtype.F16, dtype.F16), ", sm_90a, , , "}, // then blocks of four warps, of which four fit and five; and of two warps
+		{"cuda:sm_90", shapeOf(64, 4, 16, dtype.F16, dtype.F16), ", sm_90a, , , "}, // after these, blocks of four warps (four and five on a multiprocessor) and of two warps
 		{"cuda:sm_90", shapeOf(128, 71, 16, dtype.BF16, dtype.BF16), "sm_90a, "},
 		{"cuda:sm_90", shapeOf(96, 4, 16, dtype.F16, dtype.F16), ", , , , "},
 		{"cuda:sm_90", shapeOf(192, 4, 16, dtype.F16, dtype.F16), ", "},

@@ -38,7 +38,7 @@ func (b *Backend) lowerGEMMChain(p *fusion.Plan) (compile.Code, error) {
 	h.norm = norms.Variants[0].Steps[0]
 	h.norm.Args = h.Args
 	for _, v := range gemm.Variants {
-		if preferenceOf(v) == byLibrary { // its epilogue costs next to nothing here
+		if preferenceOf(v) == byLibrary { // its epilogue needs no launch here, so the routine serves fewer rows, too
 			v.Steps[0].Attrs = library.ServesFrom(v.Steps[0].Attrs, library.From(h.GEMM))
 		}
 	}

@@ -39,8 +39,8 @@ type Epilogue struct {
 	PartOf map[loop.Value]int
 }
 
-// MaxParts is the largest number of columns that a unit of an epilogue may read. A GEMV computes so many
-// in a group of warps at once.
+// MaxParts is the largest number of columns that a unit of an epilogue may read: a GEMV computes four
+// columns at once in a group of warps.
 const MaxParts = 4
 
 // fuse returns a chain as one launch: a GEMM, with or without a prologue and epilogues. It returns nil
