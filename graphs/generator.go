@@ -14,21 +14,21 @@ import (
 
 // Generator makes random numbers by Philox4x32-10 (Salmon et al., SC 2011). A number is a
 // function of seed, offset and the element's index (C19). A run, eager or replayed, reads seed
-// and offset from the device and advances the offset by its draws, so one seed gives one sequence
-// in any mixture of both.
+// and offset from the device, and its draws advance the offset, so one seed gives one sequence in
+// any mixture of both.
 type Generator struct {
 	s *Session
 
 	mu        sync.Mutex
 	state     GeneratorState
-	capturing *Graph // while a capture uses it
-	inside    uint64 // numbers that the capture's draws use so far
+	capturing *Graph // during a capture that lists the generator
+	inside    uint64 // by how much the capture's draws advance the offset so far
 }
 
 // GeneratorState determines the numbers of a generator.
 type GeneratorState struct {
 	Seed   uint64
-	Offset uint64 // a multiple of 4: each draw of an element uses a block of four
+	Offset uint64 // a multiple of program.DrawStep: Philox ignores the two lowest bits of an offset
 }
 
 // NewGenerator returns a generator of the session with offset 0.
@@ -36,8 +36,8 @@ func (s *Session) NewGenerator(seed uint64) *Generator {
 	return &Generator{s: s, state: GeneratorState{Seed: seed}}
 }
 
-// State returns seed and offset. During a capture that uses the generator they are undefined, and
-// the error matches [ErrGenerator].
+// State returns seed and offset. During a capture that lists the generator (Options.Generators)
+// they are undefined, and the error matches [ErrGenerator].
 func (g *Generator) State() (GeneratorState, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -48,21 +48,23 @@ func (g *Generator) State() (GeneratorState, error) {
 }
 
 // SetState sets seed and offset for the next run, eager or replayed. The error matches
-// [ErrGenerator] during a capture, and if the offset is not a multiple of 4.
+// [ErrGenerator] during a capture that lists the generator, and if the offset is not a multiple of
+// program.DrawStep.
 func (g *Generator) SetState(s GeneratorState) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
 	case g.capturing != nil:
 		return fmt.Errorf("%w: the state is set while %s captures draws: set it before or after", ErrGenerator, g.capturing.name)
-	case s.Offset%4 != 0:
-		return fmt.Errorf("%w: offset %d is not a multiple of 4", ErrGenerator, s.Offset)
+	case s.Offset%program.DrawStep != 0:
+		return fmt.Errorf("%w: offset %d is not a multiple of %d", ErrGenerator, s.Offset, program.DrawStep)
 	}
 	g.state = s
 	return nil
 }
 
-// Seed sets the seed, and the offset to 0. During a capture it accepts only the current seed.
+// Seed sets the seed, and the offset to 0. During a capture that lists the generator it changes
+// nothing, and the error matches [ErrGenerator] unless the seed is the current one.
 func (g *Generator) Seed(seed uint64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -76,7 +78,7 @@ func (g *Generator) Seed(seed uint64) error {
 	return nil
 }
 
-// advance returns the state and advances the offset by the draws of a run.
+// advance returns the state and then adds by to its offset.
 func (g *Generator) advance(by uint64) GeneratorState {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -89,7 +91,7 @@ func (g *Generator) advance(by uint64) GeneratorState {
 // slot of 16 bytes on the device.
 type draw struct {
 	gen    *Generator
-	within uint64 // offset of the launch relative to the graph's first
+	within uint64 // offset relative to the generator's at the start of a replay
 }
 
 const (
@@ -99,12 +101,18 @@ const (
 )
 
 // Draw takes numbers from g for a launch. It returns the state that the launch reads, i64[2] with
-// one owner, and advances the generator by `by` numbers; in a capture, each replay does so. It
-// serves runs that repeat their draws, such as the backward of a dropout: both launches get the
+// one owner, and adds `by` to the generator's offset; in a capture, each replay does so. `by` is the
+// Advance of the launch's parameter ([program.Param]), which does not depend on the number of elements.
+// The error matches [ErrGenerator] if `by` is not a multiple of program.DrawStep.
+//
+// Draw serves runs that repeat their draws, such as the backward of a dropout: both launches get the
 // tensor in place of the generator.
 func (r *Recorder) Draw(g *Generator, by uint64) (Tensor, error) {
-	if g.s != r.s {
+	switch {
+	case g.s != r.s:
 		return Tensor{}, fmt.Errorf("%w: it belongs to another session", ErrGenerator)
+	case by%program.DrawStep != 0:
+		return Tensor{}, fmt.Errorf("%w: a launch advances the offset by %d, want a multiple of %d", ErrGenerator, by, program.DrawStep)
 	}
 	if !r.Capturing() {
 		return r.drawNow(g, by)
@@ -206,7 +214,7 @@ func (g *Graph) putSlots(b []byte) {
 	}
 }
 
-// take is the number of draws of a replay from a generator.
+// take is by how much a replay advances the offset of a generator.
 type take struct {
 	gen *Generator
 	by  uint64

@@ -88,6 +88,9 @@ func drawn(t *testing.T, open opener) {
 			t.Errorf("replay %d: the second draw is at %v", i, got)
 		}
 	}
+	if _, err := e.s.Eager(e.s.DefaultStream()).Draw(gen, 5); !errors.Is(err, graphs.ErrGenerator) {
+		t.Errorf("an offset that is not a multiple of 4: %v", err)
+	}
 	now := testkit.Must[graphs.Tensor](t)(e.s.Eager(e.s.DefaultStream()).Draw(gen, 4))
 	if got := at(now); got[8] != 36 || now.DType() != dtype.I64 {
 		t.Errorf("an eager draw is at %v", got)
