@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -139,7 +140,7 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestOverlap has two entries with the same bytes, as in zip bombs.
+// TestOverlap has two directory entries for the same range of the file, as zip bombs have.
 func TestOverlap(t *testing.T) {
 	data := zipped(t, tinyEntries())
 	// The directory's last entry is given the place of the first one.
@@ -199,7 +200,7 @@ func FuzzGraph(f *testing.F) {
 			t.Fatal(err)
 		}
 		m := &mutator{state: seed}
-		m.collect(program)
+		m.collect(program, func(v any) { program = v })
 		for range changes%4 + 1 {
 			m.change()
 		}
@@ -223,7 +224,13 @@ func graphAt(a *Archive) int64 {
 type mutator struct {
 	state uint64
 	maps  []map[string]any
-	lists [][]any
+	lists []list
+}
+
+// list is a list of the tree. set puts a changed list in its place.
+type list struct {
+	elems []any
+	set   func(any)
 }
 
 func (m *mutator) next(n int) int {
@@ -231,19 +238,20 @@ func (m *mutator) next(n int) int {
 	return int(m.state>>33) % max(n, 1)
 }
 
-func (m *mutator) collect(v any) {
+// collect finds the maps and lists of v. set replaces v in the tree.
+func (m *mutator) collect(v any, set func(any)) {
 	switch v := v.(type) {
 	case map[string]any:
 		m.maps = append(m.maps, v)
 		for _, k := range sortedKeys(v) {
 			if k != "metadata" && k != "module_call_graph" {
-				m.collect(v[k])
+				m.collect(v[k], func(x any) { v[k] = x })
 			}
 		}
 	case []any:
-		m.lists = append(m.lists, v)
-		for _, x := range v {
-			m.collect(x)
+		m.lists = append(m.lists, list{v, set})
+		for i, x := range v {
+			m.collect(x, func(x any) { v[i] = x })
 		}
 	}
 }
@@ -261,7 +269,8 @@ func sortedKeys(m map[string]any) []string {
 	return keys
 }
 
-// change gives a key the value that the same key has elsewhere, removes an element of a list, or changes a number.
+// change gives a key the value that the same key has elsewhere, changes a number, overwrites an element of a list with
+// another one, or removes an element.
 func (m *mutator) change() {
 	a, b := m.maps[m.next(len(m.maps))], m.maps[m.next(len(m.maps))]
 	for _, k := range sortedKeys(a) {
@@ -274,8 +283,44 @@ func (m *mutator) change() {
 			return
 		}
 	}
-	if l := m.lists[m.next(len(m.lists))]; len(l) > 0 {
-		l[m.next(len(l))] = l[m.next(len(l))]
+	l := &m.lists[m.next(len(m.lists))]
+	if len(l.elems) == 0 {
+		return
+	}
+	i, j := m.next(len(l.elems)), m.next(len(l.elems))
+	if i != j {
+		l.elems[i] = l.elems[j]
+		return
+	}
+	l.elems = slices.Concat(l.elems[:i], l.elems[i+1:])
+	if l.elems == nil {
+		l.elems = []any{}
+	}
+	l.set(l.elems)
+}
+
+// TestMutator: some changes make a list shorter, in the tree and not only in the mutator.
+func TestMutator(t *testing.T) {
+	const text = `{"a": [[{"b": "x"}, "y"]]}`
+	seen := map[string]bool{}
+	for seed := range uint64(1000) {
+		var tree any
+		if err := json.Unmarshal([]byte(text), &tree); err != nil {
+			t.Fatal(err)
+		}
+		m := &mutator{state: seed}
+		m.collect(tree, func(v any) { tree = v })
+		m.change()
+		got, err := json.Marshal(tree)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen[string(got)] = true
+	}
+	for _, want := range []string{`{"a":[]}`, `{"a":[["y"]]}`, `{"a":[[{"b":"x"}]]}`, `{"a":[["y","y"]]}`} {
+		if !seen[want] {
+			t.Errorf("no change of %s gives %s, only %v", text, want, seen)
+		}
 	}
 }
 
@@ -368,7 +413,7 @@ func TestExpressions(t *testing.T) {
 		"s0 >= 2 or s1 == 7":                    "[2 64] [1 32]",
 		"s0 >= 3 and s1 <= 8":                   "[3 64] [1 8]",
 		"min(8*s0, 16*s0) == (8*s0)":            "[2 64] [1 32]",
-		"GreaterThan(Symbol('s0'), Integer(4))": "[4 64] [1 32]",
+		"GreaterThan(Symbol('s0'), Integer(4))": "[4 64] [1 32]", // SymPy's name of >=
 	} {
 		s := ranges()
 		err := s.guard(text)
