@@ -89,7 +89,7 @@ func each(t *testing.T, groups []*Group, f func(g *Group) error) []error {
 	return errs
 }
 
-// TestExchange: all ranks get what each gave, of any length, in rank order, however late ranks come.
+// TestExchange: all ranks get the bytes of each rank, of any length, in rank order, also if ranks come late.
 func TestExchange(t *testing.T) {
 	for name, meet := range meetings {
 		for _, size := range []int{1, 2, 3, 5} {
@@ -127,7 +127,7 @@ func TestExchange(t *testing.T) {
 	}
 }
 
-// TestEnds holds what each rank is told when one does something else than the others.
+// TestEnds pins the errors of all ranks if one rank does something else than the others.
 func TestEnds(t *testing.T) {
 	barrier := func(g *Group) error { return g.Barrier(context.Background()) }
 	for _, c := range []struct {

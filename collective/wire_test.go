@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestFrames: what was written is read, and what is not of the protocol is an error.
+// TestFrames: written frames can be read, and bytes that are not of the protocol are an error.
 func TestFrames(t *testing.T) {
 	for _, h := range []hello{{1, 2, "tp", ""}, {1023, 1024, "g", "token"}} {
 		f, err := readFrame(bytes.NewReader(appendFrame(nil, frameHello, h.encode())), 2)
@@ -48,7 +48,7 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// FuzzFrames: bytes of others are read without a panic, and what is taken of them is within bounds.
+// FuzzFrames: any bytes are read without a panic, and the values that are read are within their limits.
 func FuzzFrames(f *testing.F) {
 	f.Add(appendFrame(nil, frameHello, hello{1, 2, "tp", "t"}.encode()))
 	f.Add(appendFrame(nil, frameGive, encodeGive("what", []byte("data"))))

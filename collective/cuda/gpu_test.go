@@ -282,7 +282,7 @@ func killOne(ctx context.Context, self, file string, victim int, after time.Dura
 	return nil
 }
 
-// watched is what a process prints.
+// watched collects the output of a process.
 type watched struct {
 	text  bytes.Buffer
 	began chan struct{} // closed when it says that it reduces

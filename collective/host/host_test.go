@@ -194,7 +194,7 @@ func TestRoutines(t *testing.T) {
 	}
 }
 
-// TestDelays holds that results do not depend on who comes when.
+// TestDelays holds that results do not depend on the order in which ranks come.
 func TestDelays(t *testing.T) {
 	must(t, eachRank(t, 3, collective.Options{}, func(r *rank) error {
 		random := rand.New(rand.NewPCG(1, uint64(r.group.Rank())))
@@ -235,7 +235,7 @@ func TestSumsHaveOneOrder(t *testing.T) {
 	}))
 }
 
-// TestFailures holds what each rank is told when ranks do not do the same.
+// TestFailures pins the errors of all ranks if ranks do not do the same.
 func TestFailures(t *testing.T) {
 	reduce := call{Call: cases.Call{Kind: collective.AllReduce, DType: dtype.F32, N: 4, Size: 2}}
 	for _, c := range []struct {

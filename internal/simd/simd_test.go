@@ -46,8 +46,8 @@ func bitsOf(s []float32) []uint32 {
 	return out
 }
 
-// TestMulAdd holds products to sums in float64, and a tile of any number of rows and columns, in
-// any number of steps, to the bits of one row.
+// TestMulAdd compares MulAdd with sums in float64. A tile with any number of rows and columns, in any
+// number of steps, has the bits of one row.
 func TestMulAdd(t *testing.T) {
 	for _, k := range available() {
 		rapid.Check(t, func(t *rapid.T) {
@@ -172,7 +172,7 @@ func TestSameBits(t *testing.T) {
 	})
 }
 
-// TestWeigh holds weights to math.Exp, and to what softmax needs at the ends.
+// TestWeigh compares weights with math.Exp, and pins those of 0, infinities and NaN.
 func TestWeigh(t *testing.T) {
 	for x := float32(0); x > -87; x -= 0.0037 {
 		if got, want := float64(exp(x)), math.Exp(float64(x)); math.Abs(got-want) > want/(1<<22) {
@@ -248,7 +248,7 @@ func TestMulAddSameBits(t *testing.T) {
 	})
 }
 
-// TestDots holds products with rows where they lie to the bits of products with a panel of them.
+// TestDots: Dots with rows in place has the bits of MulAdd with a panel of them.
 func TestDots(t *testing.T) {
 	tested := 0
 	for _, k := range available() {

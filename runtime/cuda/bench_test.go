@@ -82,8 +82,8 @@ func BenchmarkBind(b *testing.B) {
 	}
 }
 
-// BenchmarkCapture is what one graph of ten kernels costs: captured, checked,
-// instantiated, uploaded and closed.
+// BenchmarkCapture measures one graph of ten kernels: capture, check, instantiation, upload and
+// close.
 func BenchmarkCapture(b *testing.B) {
 	o, l := gpuBench(b)
 	for b.Loop() {
@@ -108,7 +108,7 @@ func BenchmarkWeights(b *testing.B) {
 }
 
 // BenchmarkCaptureSizes captures as many graphs of ten kernels as a model of 32
-// layers has for the default sizes, and says what one takes of the device's memory.
+// layers has for the default sizes, and reports the device memory of one graph.
 func BenchmarkCaptureSizes(b *testing.B) {
 	const graphs = 51 * 33
 	o, l := gpuBench(b)

@@ -22,8 +22,8 @@ func elsewhere(f func()) {
 	<-done
 }
 
-// TestCaptureBelongsToAGoroutine refuses what another goroutine does with a
-// stream that captures, and leaves the capture as it is.
+// TestCaptureBelongsToAGoroutine: calls of another goroutine on a stream that captures are refused,
+// and do not change the capture.
 func TestCaptureBelongsToAGoroutine(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		buf := b.alloc(make([]byte, 4))
@@ -43,9 +43,8 @@ func TestCaptureBelongsToAGoroutine(t *testing.T) {
 	})
 }
 
-// TestBesideACapture holds what other goroutines may do while one captures:
-// allocate, launch and wait at once; load when the capture has ended; and what
-// they free goes back after it.
+// TestBesideACapture: while a goroutine captures, others can allocate, launch and wait. Their loads
+// wait for the end of the capture, and memory that they free goes back to the driver after it.
 func TestBesideACapture(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		old := b.alloc(make([]byte, 1<<20))

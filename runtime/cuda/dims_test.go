@@ -68,8 +68,7 @@ func TestDimsAreHeldAgainstBuffers(t *testing.T) {
 	}
 }
 
-// TestNeighboursStay has the right program beside memory of another: nothing of that
-// changes.
+// TestNeighboursStay: a program changes only its result, not other bytes of the segment.
 func TestNeighboursStay(t *testing.T) {
 	r := fakeRig()
 	d := open(t, newFake(t, fake.Options{}))

@@ -14,8 +14,8 @@ import (
 	"pwc/runtime/device/devicetest"
 )
 
-// lose makes a kernel write where it must not, and checks what every call says
-// from then on (C13).
+// lose makes a kernel write to memory that it must not access, and checks the errors of all later
+// calls (C13).
 func lose(t *testing.T, b *bench) {
 	buf := b.alloc(make([]byte, 64))
 	host := b.pinned(make([]byte, 8))
@@ -197,9 +197,9 @@ func work(t *testing.T, d *cuda.Device) error {
 	return errors.Join(g.Close(), inner.Close(), e.Close(), st.Free(), h.Free(), x.Close(), m.Free(), s.Close())
 }
 
-// TestEveryCallFails makes each call of a scenario fail, once by an error that
-// passes and once by one that stays. Every failure is reported by what failed,
-// nothing leaks, no capture is left, and Close returns.
+// TestEveryCallFails makes each call of a scenario fail, once with a transient error and once with
+// a sticky one. The method that made the call reports the error, nothing leaks, no capture stays
+// under way, and Close returns.
 func TestEveryCallFails(t *testing.T) {
 	clean := newFake(t, fake.Options{})
 	first, last := scenario(t, clean)

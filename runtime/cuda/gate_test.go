@@ -7,9 +7,9 @@ import (
 	"testing/synctest"
 )
 
-// Captures go first: one that waits for calls under way is not kept waiting by calls
-// that come after it, and what is freed meanwhile is freed when it has ended. Then calls
-// that waited for it may be under way, too.
+// Captures go first: calls that come after a waiting capture do not delay it. Objects that are
+// freed meanwhile are destroyed when the capture has ended; then calls that waited for it may be
+// under way, too.
 func TestCapturesGoFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g gate

@@ -26,9 +26,9 @@ const (
 	orderBuffers = 4
 )
 
-// drawActions draws a program without races: what writes a buffer comes after all that
-// used it, what reads it after what wrote it. It ends with joins of all streams to the
-// first. The second result is what the buffers hold in the end.
+// drawActions draws a program without races: each write of a buffer is ordered after all earlier
+// uses of the buffer, and each read after the last write. It ends with joins of all streams to
+// the first. want is the contents of the buffers at the end.
 func drawActions(t *rapid.T) (list []action, want [orderBuffers]byte) {
 	var after [orderStreams]map[int]bool // by stream, the operations that its next one comes after; nil: not forked
 	var wrote [orderBuffers]int          // the operation; 0: none

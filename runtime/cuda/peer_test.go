@@ -112,7 +112,8 @@ func TestPeerAccess(t *testing.T) {
 	}
 }
 
-// TestWithoutPeerAccess: what a device does not reach it cannot touch, and asking for it is an error.
+// TestWithoutPeerAccess: without peer access, a write to memory of another device loses the device, and if GPUs do
+// not reach each other's memory, EnablePeerAccess is an error.
 func TestWithoutPeerAccess(t *testing.T) {
 	_, d := pair(t, fake.Options{})
 	m, err := d[1].Alloc(512)
@@ -131,8 +132,8 @@ func TestWithoutPeerAccess(t *testing.T) {
 	}
 }
 
-// TestMemoryHandles: memory that was exported is imported, used and given back; what is not of Alloc
-// is not exported.
+// TestMemoryHandles: exported memory is imported, used and freed. Only memory of Alloc can be
+// exported.
 func TestMemoryHandles(t *testing.T) {
 	f, d := pair(t, fake.Options{})
 	m, err := d[1].Alloc(512)
@@ -179,7 +180,7 @@ func TestMemoryHandles(t *testing.T) {
 	}
 }
 
-// TestChecks: what a check finds is the error of every wait; of a device that is lost it is told.
+// TestChecks: every wait returns the error of a check. The check gets the error of a lost device.
 func TestChecks(t *testing.T) {
 	_, d := pair(t, fake.Options{})
 	found, lost := error(nil), error(nil)

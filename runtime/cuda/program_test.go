@@ -397,7 +397,7 @@ func TestImagesAreShared(t *testing.T) {
 	}
 }
 
-// TestOldDriver loads where the driver cannot tell a kernel's parameters.
+// TestOldDriver loads a program with a driver that does not return a kernel's parameters.
 func TestOldDriver(t *testing.T) {
 	d := open(t, newFake(t, fake.Options{Version: 12000}))
 	if major, minor := d.DriverVersion(); major != 12 || minor != 0 {

@@ -13,8 +13,8 @@ import (
 	"pwc/runtime/device/devicetest"
 )
 
-// rest uses what work leaves out: ops' kernels, libraries, foreign streams, times, and
-// captures that are ended early or free meanwhile. It stops at the first error.
+// rest makes the calls that work does not make: ops' kernels, libraries, wrapped streams, timed events,
+// captures that end early, and frees during a capture. It stops at the first error.
 func rest(t *testing.T, d *cuda.Device) error {
 	rig := fakeRig()
 	stream, err := d.NewStream()
@@ -93,7 +93,7 @@ func rest(t *testing.T, d *cuda.Device) error {
 		return err
 	}
 
-	// Beside a capture: what is freed goes back after it, events are asked meanwhile.
+	// During a capture: freed memory goes back to the driver after it; events can be queried.
 	st, err := d.ReserveState(fake.Granularity)
 	if err != nil {
 		return err
@@ -152,8 +152,8 @@ func TestEveryOtherCallFails(t *testing.T) {
 	}
 }
 
-// TestFreeBesideMap frees a state that another goroutine waits to map memory into while
-// a third captures: the capture ends, the state is gone, and so is what would be mapped.
+// TestFreeBesideMap frees a state during a capture, while another goroutine waits in Map for the
+// end of the capture. The capture ends, the state is freed, and Map maps nothing.
 func TestFreeBesideMap(t *testing.T) {
 	f := newFake(t, fake.Options{})
 	b := newBench(t, open(t, f), fakeRig())

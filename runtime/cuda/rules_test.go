@@ -27,8 +27,8 @@ func TestGraphReachesWorkspace(t *testing.T) {
 	}
 }
 
-// TestEventsThatRoam: an event that was recorded on two streams tells nothing of the
-// first one, whose work may still be under way.
+// TestEventsThatRoam: an event that was recorded on two streams does not show that the first
+// stream has passed its marks, since work of that stream may still be under way.
 func TestEventsThatRoam(t *testing.T) {
 	b := newBench(t, open(t, newFake(t, fake.Options{Schedule: fake.Lazy})), fakeRig())
 	other, err := b.dev.NewStream()

@@ -75,8 +75,8 @@ func TestHostCopies(t *testing.T) {
 	})
 }
 
-// TestCopiesReadLate shows what the fake is for: a slot of pinned memory that is
-// filled again before its copy executed is a fault that tests find.
+// TestCopiesReadLate shows that the fake finds a bug that often stays hidden on a GPU: a slot
+// of pinned memory that is filled again before its copy has executed.
 func TestCopiesReadLate(t *testing.T) {
 	b := newBench(t, open(t, newFake(t, fake.Options{Schedule: fake.Lazy})), fakeRig())
 	slot, buf := b.pinned([]byte("first")), b.alloc(make([]byte, 5))
@@ -111,7 +111,7 @@ func TestNodesArePlanned(t *testing.T) {
 	b.expect("the stream afterwards", buf, make([]byte, 8))
 }
 
-// onHandle is a stream for what a library would enqueue.
+// onHandle returns a stream of a handle, as a library gets it.
 func (b *bench) onHandle(handle uintptr) *cuda.Stream {
 	b.Helper()
 	s, err := b.dev.WrapStream(handle)
@@ -262,8 +262,8 @@ func TestTimedEvents(t *testing.T) {
 	})
 }
 
-// TestMarks: a stream knows of a mark what events behind it, or a synchronisation, told,
-// and makes no call of the driver for it.
+// TestMarks: a stream knows whether a mark is passed from events after it and from Synchronize,
+// without a call of the driver.
 func TestMarks(t *testing.T) {
 	f := newFake(t, fake.Options{Schedule: fake.Lazy})
 	dev := open(t, f)
@@ -306,7 +306,7 @@ func TestMarks(t *testing.T) {
 	must(t, b.s.Synchronize())
 	behind(b, late, false, true)
 
-	// An event that is recorded again tells of the time before, too, but not ahead.
+	// An event that is recorded again shows that all marks before its last record are passed.
 	m = mark(b)
 	must(t, b.s.Record(e))
 	late = mark(b)
@@ -315,7 +315,8 @@ func TestMarks(t *testing.T) {
 	behind(b, m, true, true)
 	behind(b, late, true, true)
 
-	// One of two streams tells nothing: nobody knows which record was found done.
+	// An event that two streams recorded shows nothing, because the stream of its last record is not
+	// known.
 	m = mark(b)
 	must(t, b.s.Record(e))
 	must(t, other.s.Record(e))
@@ -365,7 +366,7 @@ func TestStates(t *testing.T) {
 		head, tail := all.Slice(0, 4), all.Slice(first, 4)
 		must(t, b.s.Fill(head, 5))
 
-		// The graph reaches beyond what is mapped when it is captured.
+		// At its capture, the graph uses addresses that are not mapped yet.
 		x, err := b.dev.Load(b.rig.single(t, "scale", 1, launch(t, dimsAttr(cuda.AttrDims, append(testkit.Dims(t, "N"), testkit.Consts(3)...)...))), nil)
 		must(t, err)
 		l, err := x.Bind([]int64{1}, device.Args{Params: []device.Buffer{head}, Results: []device.Buffer{tail}})
@@ -411,7 +412,7 @@ func TestStates(t *testing.T) {
 	})
 }
 
-// TestStateBeyondMemory keeps what is mapped when there is no room for more.
+// TestStateBeyondMemory: if Map fails for lack of memory, the mapped memory stays.
 func TestStateBeyondMemory(t *testing.T) {
 	d := open(t, newFake(t, fake.Options{MemoryBytes: 4 * fake.Granularity}))
 	st, err := d.ReserveState(100 * fake.Granularity)

@@ -142,7 +142,7 @@ func TestFence(t *testing.T) {
 		calls(0, 0)
 	}
 
-	// And then no longer: what it is asked for it finds out itself.
+	// Then other code records no more events, so the fence records and queries its own.
 	set(1)
 	calls(0, 0)
 	is(1, false)

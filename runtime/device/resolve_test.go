@@ -30,8 +30,8 @@ func (r routine) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64
 	return each * args[0].Shape[0], nil
 }
 
-// TestResolve pins which variant of a choice runs, and what its scratch memory
-// takes.
+// TestResolve pins the variant of a choice that runs, and the size of its scratch
+// memory.
 func TestResolve(t *testing.T) {
 	n := dim.Sym("N")
 	call := func(name string) program.Step {
@@ -95,8 +95,8 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// TestVariantsForDevices: a variant for other devices is passed over, as it is where the
-// device does not tell what the variant asks for.
+// TestVariantsForDevices: a variant for other devices is skipped, and also a variant that needs a
+// property which the device does not have.
 func TestVariantsForDevices(t *testing.T) {
 	n := dim.Sym("N")
 	version := dim.Sym("device.major").Mul(dim.Const(10)).Add(dim.Sym("device.minor"))

@@ -54,8 +54,8 @@ func forwardOf(t *testing.T, workers int, batch, length int64) (out, lse []byte)
 	return out, l.read(t, 4).data
 }
 
-// TestAttentionRows: a row has the same bits for any number of workers, of sequences beside its own,
-// and of rows behind it that the mask hides.
+// TestAttentionRows: a row has the same bits for any number of workers, of other sequences, and of
+// later rows, which the mask hides.
 func TestAttentionRows(t *testing.T) {
 	want, wantSums := forwardOf(t, 1, 1, 131)
 	for _, c := range []struct {

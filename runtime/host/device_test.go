@@ -287,7 +287,7 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// TestMemoryLimit holds that the limit counts what is given out at a time.
+// TestMemoryLimit holds that the limit counts the bytes that are in use.
 func TestMemoryLimit(t *testing.T) {
 	d := Open(Options{Workers: 1, MemoryBytes: 1000})
 	defer d.Close()

@@ -14,8 +14,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// TestOutOfBounds holds that no access is bound that could leave its buffer,
-// in whatever part of the address that lies.
+// TestOutOfBounds: Bind refuses accesses with addresses outside their buffers, for every part
+// of an address.
 func TestOutOfBounds(t *testing.T) {
 	d := openDevice(t, 1)
 	big := int64(math.MaxInt64)
@@ -136,7 +136,7 @@ func TestOutOfBoundsProducts(t *testing.T) {
 	}
 }
 
-// TestZeroExtents runs what has no rows, no columns or no positions.
+// TestZeroExtents runs kernels with no rows, no columns or no indices.
 func TestZeroExtents(t *testing.T) {
 	d := openDevice(t, 2)
 	sum := &vec.Kernel{Args: 2, Loop: vec.Loop{
@@ -216,7 +216,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestBindErrors holds what Bind says about memory that does not fit.
+// TestBindErrors pins the errors of Bind for memory that does not fit.
 func TestBindErrors(t *testing.T) {
 	d := openDevice(t, 1)
 	other := openDevice(t, 1)
@@ -298,8 +298,8 @@ func TestWrappedSpans(t *testing.T) {
 	}
 }
 
-// TestBindOfOddSizes holds what Bind says of sizes for which a valid program has
-// no meaning.
+// TestBindOfOddSizes pins the errors of Bind for sizes for which a valid program is
+// undefined.
 func TestBindOfOddSizes(t *testing.T) {
 	d := openDevice(t, 1)
 	n := dim.Sym("N")
@@ -352,7 +352,7 @@ func TestBindOfOddSizes(t *testing.T) {
 	expect("scratch of a negative size", bind(p, -1), "negative")
 }
 
-// TestHostMemory holds what AllocHost gives and refuses.
+// TestHostMemory pins the results and errors of AllocHost.
 func TestHostMemory(t *testing.T) {
 	d := openDevice(t, 1)
 	for _, n := range []int64{0, 5} {

@@ -12,8 +12,8 @@ import (
 	"pwc/program/vec"
 )
 
-// product is a kernel C[b, m, n] = Σ A[b, m, k]·B[b, n, k] with C stored as
-// dtype c; transposed: B is [b, k, n] in memory.
+// product returns a GEMM kernel, C[b, m, n] = Σ A[b, m, k]·B[b, n, k], with C stored as
+// dtype c; if transposed is true, B is [b, k, n] in memory.
 func product(batch, m, n, k int64, a, b, c dtype.DType, transposed bool) *vec.Kernel {
 	mb := vec.MatAccess{Arg: 1, DType: b, Batch: testkit.Consts(n * k), Row: dim.Const(k), Col: dim.Const(1)}
 	if transposed {
@@ -39,8 +39,8 @@ func randoms(r *rand.Rand, dt dtype.DType, n int64) tensor {
 	return floats(dt, vs...)
 }
 
-// TestMatMul compares products with sums in float64, for every combination of
-// dtypes and layouts and for extents around the tiles.
+// TestMatMul compares GEMMs with sums in float64, for every combination of dtypes and
+// layouts, and for sizes around those of tiles.
 func TestMatMul(t *testing.T) { withUnits(t, testMatMul) }
 
 // withUnits runs a test with the portable unit and with the best.
@@ -122,7 +122,7 @@ func testMatMulRows(t *testing.T, open func(workers int) *Device) {
 	}
 }
 
-// TestMatMulSpecial holds what is no number: they stay in their row and column.
+// TestMatMulSpecial holds that NaN and infinities stay in their row and column.
 func TestMatMulSpecial(t *testing.T) { withUnits(t, testMatMulSpecial) }
 
 func testMatMulSpecial(t *testing.T, open func(workers int) *Device) {

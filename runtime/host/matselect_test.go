@@ -35,10 +35,9 @@ func (x tensor) part(from, n int64) tensor {
 	return tensor{x.dt, x.data[from*size : (from+n)*size]}
 }
 
-// TestMatSelect holds a product by rows against products with each matrix: a row
-// has the bits that it has there, so they do not depend on the number of rows, on
-// which rows share a matrix, or on how work is divided. What no row chooses holds
-// NaN.
+// TestMatSelect compares a grouped GEMM with one GEMM for each matrix: a row has the same
+// bits in both, so the bits do not depend on the number of rows, on which rows share a
+// matrix, or on how work is divided. Matrices that no row chooses contain NaN.
 func TestMatSelect(t *testing.T) { withUnits(t, testMatSelect) }
 
 func testMatSelect(t *testing.T, open func(workers int) *Device) {
@@ -135,7 +134,7 @@ func TestMatSelectFaults(t *testing.T) {
 	}
 }
 
-// TestMatSelectOutOfBounds refuses what could leave the operands or the index.
+// TestMatSelectOutOfBounds: Bind refuses addresses outside the operands or the index.
 func TestMatSelectOutOfBounds(t *testing.T) {
 	d := openDevice(t, 1)
 	for name, change := range map[string]func(m *vec.MatMul){
@@ -163,7 +162,7 @@ func TestMatSelectOutOfBounds(t *testing.T) {
 	}
 }
 
-// TestMatSelectIndexTypes reads positions of every integer type.
+// TestMatSelectIndexTypes reads indices of every integer type.
 func TestMatSelectIndexTypes(t *testing.T) {
 	d := openDevice(t, 1)
 	for _, dt := range dtype.All() {

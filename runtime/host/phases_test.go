@@ -9,8 +9,8 @@ import (
 	"pwc/program/vec"
 )
 
-// TestPreOfEmptyBody holds that what a Pre assigns is there in later phases also
-// if its own phase has no Body: out[r, c] = x[r].
+// TestPreOfEmptyBody holds that registers that a Pre assigns keep their values in later phases,
+// also if the phase of the Pre has no Body: out[r, c] = x[r].
 func TestPreOfEmptyBody(t *testing.T) {
 	k := &vec.Kernel{Args: 2, Loop: vec.Loop{
 		Outer: testkit.Consts(3), Inner: testkit.Consts(2), Regs: vec.RegCount{F: 1, SF: 1},

@@ -50,7 +50,8 @@ func newDotOperands(k int, number func() float32) *dotOperands {
 	return o
 }
 
-// dots returns what a unit adds to rows of ones for each dtype that it takes. Rows have pitch.
+// dots returns rows of ones to which a unit added dot products, for each dtype of B that it takes. Rows are pitch
+// elements apart.
 func (o *dotOperands) dots(u *unit, rows, k, ahead, pitch int) map[string][]float32 {
 	out := map[string][]float32{}
 	run := func(name string, f func(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, c *float32, pitch int), b unsafe.Pointer) {
@@ -70,7 +71,7 @@ func (o *dotOperands) dots(u *unit, rows, k, ahead, pitch int) map[string][]floa
 // sums are exact, so that fusing makes no difference and every element must be in its place.
 func TestUnitDots(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
-	const most = 9 * lanes // lines of the cache, and what is left
+	const most = 9 * lanes // whole cache lines, and a remainder
 	o := newDotOperands(most, func() float32 { return float32(r.IntN(33) - 16) })
 	eachUnit(t, func(t *testing.T, u *unit) {
 		for rows := 1; rows <= mostRows; rows++ {

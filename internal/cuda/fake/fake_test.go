@@ -178,7 +178,7 @@ func TestOrders(t *testing.T) {
 	}
 }
 
-// TestLazy executes nothing but what is waited for.
+// TestLazy: Lazy executes only work that a call waits for.
 func TestLazy(t *testing.T) {
 	r := newRig(t, Lazy)
 	a, b := r.stream(), r.stream()
@@ -200,7 +200,7 @@ func TestLazy(t *testing.T) {
 	}
 }
 
-// TestFinds holds that the fake finds what a GPU would punish.
+// TestFinds holds that the fake detects errors for which a GPU gives wrong results or is lost.
 func TestFinds(t *testing.T) {
 	for name, c := range map[string]struct {
 		do   func(r *rig) error
@@ -402,7 +402,7 @@ func TestFail(t *testing.T) {
 	r.fails("the one after", r.f.StreamSynchronize(s), driver.LaunchFailed)
 }
 
-// TestLeaks tells what is left when the context goes.
+// TestLeaks: Leaks lists the objects that are left at the last release of the context.
 func TestLeaks(t *testing.T) {
 	r := newRig(t, Lazy)
 	if l := r.f.Leaks(); len(l) != 1 || !strings.Contains(l[0], "context") {

@@ -97,7 +97,7 @@ func TestKernelsThatMeet(t *testing.T) {
 	}
 }
 
-// TestKernelThatMeetsNobody ends with the device: the loss of one ends what waits on another.
+// TestKernelThatMeetsNobody: a kernel that waits for another device ends when a device is lost.
 func TestKernelThatMeetsNobody(t *testing.T) {
 	r := newRig(t, Lazy)
 	m, log, err := r.f.ModuleLoadData([]byte(meeting), true)

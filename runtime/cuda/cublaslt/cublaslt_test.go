@@ -101,7 +101,7 @@ func TestOpenTwice(t *testing.T) {
 
 var plain = sizes{m: 32, n: 64, k: 128, batch: 1, in: dtype.BF16, out: dtype.BF16}
 
-// problem is the product of sizes.
+// problem returns the GEMM of sizes.
 func (z sizes) problem(t testing.TB) problem {
 	t.Helper()
 	attrs, x, w, y := z.attrs()
@@ -113,8 +113,8 @@ func (z sizes) problem(t testing.TB) problem {
 	return p
 }
 
-// TestDescriptors pins how products are described to the library: w is its first
-// operand, and rows are its columns.
+// TestDescriptors pins the descriptors of GEMMs for the library: w is operand A, and rows are
+// columns.
 func TestDescriptors(t *testing.T) {
 	padded, byDepth := plain, plain
 	padded.pad, padded.batch = 8, 3
@@ -144,7 +144,8 @@ func TestDescriptors(t *testing.T) {
 	}
 }
 
-// TestWake: the library is asked once, nothing is planned or left behind, and what goes wrong is for the first call to say.
+// TestWake: Initialize asks the heuristic once, plans nothing and leaves no objects, also if a call of the library
+// fails. The first planned call returns the error.
 func TestWake(t *testing.T) {
 	g, f := newFakeLib(t, Options{}, result(1, 0))
 	op := g.dev.Libraries()[MatmulName].(device.Initializer)
@@ -171,7 +172,7 @@ func TestWake(t *testing.T) {
 	}
 }
 
-// TestChoice pins which algorithm serves, and what is counted.
+// TestChoice pins the choice of an algorithm, and the counters.
 func TestChoice(t *testing.T) {
 	p := plain.problem(t)
 	key := p.String()
@@ -230,8 +231,8 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// TestEveryCallFails lets the n-th call of the library fail while a product is
-// planned: nothing is left behind, and it can be planned afterwards.
+// TestEveryCallFails makes the n-th call of the library fail while a GEMM is planned: no
+// objects are left, and the GEMM can be planned afterwards.
 func TestEveryCallFails(t *testing.T) {
 	g, f := newFakeLib(t, Options{}, result(1, 0))
 	for n := 0; ; n++ {
@@ -254,8 +255,8 @@ func TestEveryCallFails(t *testing.T) {
 	}
 }
 
-// TestCalls runs a product, in a graph too, and holds that one that was not run
-// before is not captured.
+// TestCalls runs a GEMM, in a graph too. A GEMM that did not run before cannot be
+// captured.
 func TestCalls(t *testing.T) {
 	g, f := newFakeLib(t, Options{}, result(5, 256))
 	op := g.dev.Libraries()[MatmulName].(*Matmul)
@@ -360,7 +361,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestRefusals pins what is no call of the routine.
+// TestRefusals pins the errors for invalid calls of the routine.
 func TestRefusals(t *testing.T) {
 	g, _ := newFakeLib(t, Options{}, result(1, 0))
 	op := &Matmul{g.lib}
@@ -513,7 +514,7 @@ func TestChoiceText(t *testing.T) {
 	}
 }
 
-// FuzzChoice: what a record says is read back as it was written, or is an error.
+// FuzzChoice: a choice that can be read is the same after it was written and read again.
 func FuzzChoice(f *testing.F) {
 	for _, c := range []Choice{{Own: true}, {Algorithm: lt.Algorithm{1, 2, 1 << 63}}} {
 		text, err := json.Marshal(c)

@@ -103,7 +103,7 @@ func loaded(dt dtype.DType, b []byte) []float64 {
 	return v
 }
 
-// sizes are a product's, with room around the matrices.
+// sizes are the sizes of a GEMM, with padding around the matrices.
 type sizes struct {
 	m, n, k, batch int64
 	in, out        dtype.DType
@@ -161,7 +161,7 @@ func (g *gpu) call(z sizes, x, w, y device.Buffer) *device.OpCall {
 	return c
 }
 
-// TestProductsOnGPU holds products to sums in float64.
+// TestProductsOnGPU compares GEMMs with sums in float64.
 func TestProductsOnGPU(t *testing.T) {
 	g := openGPU(t, Options{})
 	r := rand.New(rand.NewPCG(1, 2))
@@ -280,8 +280,8 @@ func TestProductsOnGPU(t *testing.T) {
 	}
 }
 
-// TestSweepOnGPU measures the library's algorithms for products of models' shapes on
-// cold weights. PWC_SWEEP lists numbers of rows.
+// TestSweepOnGPU measures the library's algorithms for GEMMs with shapes of models, with
+// weights that are not in the cache. PWC_SWEEP lists numbers of rows.
 func TestSweepOnGPU(t *testing.T) {
 	list := os.Getenv("PWC_SWEEP")
 	if list == "" {
@@ -355,7 +355,7 @@ func TestSweepOnGPU(t *testing.T) {
 	}
 }
 
-// TestSweepTrainingOnGPU measures the library's algorithms for the products of training steps, forward
+// TestSweepTrainingOnGPU measures the library's algorithms for the GEMMs of training steps, forward
 // and backward. PWC_SWEEP is "training".
 func TestSweepTrainingOnGPU(t *testing.T) {
 	if os.Getenv("PWC_SWEEP") != "training" {

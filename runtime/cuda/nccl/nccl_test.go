@@ -29,7 +29,7 @@ func build(t *testing.T, version string) string {
 	return path
 }
 
-// TestArguments holds what C functions get to what was asked for.
+// TestArguments compares the arguments of C functions with those of the Go calls.
 func TestArguments(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	// The library reads the environment of the process as it was started.

@@ -224,7 +224,7 @@ func TestDeferredWithoutLibrary(t *testing.T) {
 	}
 }
 
-// An architecture that the library does not know is named beside those it does.
+// The error for an unknown architecture names it, and the architectures of the library.
 func TestUnknownArchitecture(t *testing.T) {
 	d := nvrtc.Deferred(nvrtc.Options{Path: open(t).Path()})
 	if _, _, err := d.Compile(t.Context(), "no C", "bad.cu", "sm_80"); err == nil || d.Err() != nil {
@@ -236,8 +236,7 @@ func TestUnknownArchitecture(t *testing.T) {
 	}
 }
 
-// Code for an architecture alone is what the library says that it makes from 12.1 on, and
-// then it does.
+// From CUDA 12.1 on the library supports arch-specific code, and compiles it.
 func TestArchitectureAlone(t *testing.T) {
 	l := open(t)
 	c, d := l.Compiler(), nvrtc.Deferred(nvrtc.Options{Path: l.Path()})

@@ -11,9 +11,9 @@ import (
 	"pwc/runtime/cuda/nvrtc"
 )
 
-// recorder is a compiler that says what it was asked for.
+// recorder is a compiler that records its calls.
 type recorder struct {
-	knows string // an architecture alone
+	knows string // an arch-specific architecture
 	fails string // an architecture
 
 	mu    sync.Mutex
