@@ -6,8 +6,8 @@ import (
 	"pwc/runtime/cuda/dl"
 )
 
-// Calls of a run use d.hot, which allocates nothing. Calls for which the driver writes a handle,
-// and calls with more than four arguments, allocate.
+// The calls of a steady-state run use d.hot, which does not allocate and passes up to four arguments.
+// All others use dl.Call, which may allocate.
 
 // Library implements [Driver].
 func (d *library) Library() string { return d.path }
@@ -94,7 +94,8 @@ func (d *library) MemAlloc(bytes int64) (Ptr, error) {
 	return p, fail("cuMemAlloc", r)
 }
 
-// MemFree frees memory of MemAlloc, once the device's work is done (cuMemFree).
+// MemFree frees memory of MemAlloc (cuMemFree). The caller first waits for enqueued work that uses the
+// memory.
 func (d *library) MemFree(p Ptr) error {
 	r := dl.Call(d.memFree, uintptr(p))
 	return fail("cuMemFree", r)
@@ -130,13 +131,13 @@ type allocationProp struct {
 	flags                  [8]byte
 }
 
-// onDevice describes pinned memory of a device.
+// onDevice describes physical memory of a device (CU_MEM_ALLOCATION_TYPE_PINNED).
 func onDevice(dev Device) *allocationProp {
 	const pinned, device = 1, 1
 	return &allocationProp{kind: pinned, locationType: device, location: int32(dev)}
 }
 
-// MemGranularity returns the unit in bytes of physical memory and its mappings
+// MemGranularity returns the recommended granularity of physical memory and its mappings, in bytes
 // (cuMemGetAllocationGranularity).
 func (d *library) MemGranularity(dev Device) (int64, error) {
 	const recommended = 1
@@ -165,7 +166,8 @@ func (d *library) MemCreate(bytes int64, dev Device) (Allocation, error) {
 	return a, fail("cuMemCreate", r)
 }
 
-// MemRelease frees physical memory, once it is not mapped anywhere (cuMemRelease).
+// MemRelease releases physical memory (cuMemRelease). If the memory is still mapped, the driver frees
+// it after the last MemUnmap.
 func (d *library) MemRelease(a Allocation) error {
 	r := dl.Call(d.memRelease, uintptr(a))
 	return fail("cuMemRelease", r)
@@ -222,7 +224,18 @@ func (d *library) MemsetAsync(dst Ptr, element uint32, width int, n int64, s Str
 		fn = d.memset16
 	}
 	r := d.hot.Call(fn, uintptr(dst), uintptr(element), uintptr(n), uintptr(s))
-	return fail("cuMemsetAsync", r)
+	return fail(MemsetName(width), r)
+}
+
+// MemsetName returns the function of the driver that sets elements of width 1, 2 or 4 bytes.
+func MemsetName(width int) string {
+	switch width {
+	case 1:
+		return "cuMemsetD8Async"
+	case 2:
+		return "cuMemsetD16Async"
+	}
+	return "cuMemsetD32Async"
 }
 
 // StreamCreate makes a stream that does not wait for the legacy one (cuStreamCreate).
@@ -233,7 +246,8 @@ func (d *library) StreamCreate() (Stream, error) {
 	return s, fail("cuStreamCreate", r)
 }
 
-// StreamDestroy ends a stream when its work is done (cuStreamDestroy).
+// StreamDestroy destroys a stream (cuStreamDestroy). It does not wait: the driver releases the stream
+// after the enqueued work.
 func (d *library) StreamDestroy(s Stream) error {
 	r := dl.Call(d.streamDestroy, uintptr(s))
 	return fail("cuStreamDestroy", r)
@@ -268,7 +282,7 @@ func (d *library) StreamEndCapture(s Stream) (Graph, error) {
 // StreamAddGraph adds a graph as a node to the stream's capture (cuStreamGetCaptureInfo,
 // cuGraphAddChildGraphNode, cuStreamUpdateCaptureDependencies).
 func (d *library) StreamAddGraph(s Stream, g Graph) error {
-	const active, setDependencies = 1, 1
+	const setDependencies = 1
 	var (
 		status int32
 		id     uint64
@@ -282,8 +296,8 @@ func (d *library) StreamAddGraph(s Stream, g Graph) error {
 	if r != 0 {
 		return fail("cuStreamGetCaptureInfo", r)
 	}
-	if status != active {
-		return fail("cuStreamGetCaptureInfo", uintptr(CaptureInvalidated))
+	if err := captures(status); err != nil {
+		return err
 	}
 	r = dl.Call(d.graphAddChild, uintptr(unsafe.Pointer(&node)), uintptr(into), deps, uintptr(count), uintptr(g))
 	if r != 0 {
@@ -293,11 +307,22 @@ func (d *library) StreamAddGraph(s Stream, g Graph) error {
 	return fail("cuStreamUpdateCaptureDependencies", r)
 }
 
+// captures returns an error unless a capture with this status (CUstreamCaptureStatus) is active.
+func captures(status int32) error {
+	const none, active = 0, 1
+	switch status {
+	case active:
+		return nil
+	case none:
+		return fail("cuStreamGetCaptureInfo", uintptr(InvalidValue))
+	}
+	return fail("cuStreamGetCaptureInfo", uintptr(CaptureInvalidated))
+}
+
 // StreamCaptureNode returns the node that the stream recorded last, on which its next node
 // depends (cuStreamGetCaptureInfo). It returns 0 if there is not exactly one such node, or if
-// the dependency has edge data, which this call does not return.
+// the dependency has edge data, such as that of a programmatic launch (CUDA_ERROR_LOSSY_QUERY).
 func (d *library) StreamCaptureNode(s Stream) (GraphNode, error) {
-	const active = 1
 	var (
 		status int32
 		id     uint64
@@ -307,15 +332,14 @@ func (d *library) StreamCaptureNode(s Stream) (GraphNode, error) {
 	)
 	r := dl.Call(d.captureInfo, uintptr(s), uintptr(unsafe.Pointer(&status)), uintptr(unsafe.Pointer(&id)),
 		uintptr(unsafe.Pointer(&graph)), uintptr(unsafe.Pointer(&deps)), uintptr(unsafe.Pointer(&count)))
-	switch {
-	case Result(int32(r)) == LossyQuery:
+	if Result(int32(r)) == LossyQuery {
 		return 0, nil
-	case r != 0:
+	}
+	if r != 0 {
 		return 0, fail("cuStreamGetCaptureInfo", r)
-	case status != active:
-		return 0, fail("cuStreamGetCaptureInfo", uintptr(CaptureInvalidated))
-	case count != 1:
-		return 0, nil
+	}
+	if err := captures(status); err != nil || count != 1 {
+		return 0, err
 	}
 	return deps[0], nil
 }
@@ -545,7 +569,7 @@ type memsetParams struct {
 	width, height uintptr
 }
 
-// GraphExecKernelNodeSetParams changes a kernel's arguments
+// GraphExecKernelNodeSetParams sets the function, grid, block, shared memory and arguments of a kernel node
 // (cuGraphExecKernelNodeSetParams).
 func (d *library) GraphExecKernelNodeSetParams(x GraphExec, n GraphNode, f Function, c *LaunchConfig, params *unsafe.Pointer) error {
 	p := &kernelNodeParams{function: f, grid: c.Grid, block: c.Block, shared: c.Shared, params: params}
@@ -554,7 +578,8 @@ func (d *library) GraphExecKernelNodeSetParams(x GraphExec, n GraphNode, f Funct
 }
 
 // GraphExecMemcpyNodeSetAddresses changes the device addresses of a copy
-// (cuGraphMemcpyNodeGetParams, cuGraphExecMemcpyNodeSetParams).
+// (cuGraphMemcpyNodeGetParams, cuGraphExecMemcpyNodeSetParams). If dst or src is 0, that side gets its
+// address in the graph from which x was made, also if another address was set since.
 func (d *library) GraphExecMemcpyNodeSetAddresses(x GraphExec, n GraphNode, ctx Context, dst, src Ptr) error {
 	var p memcpyParams
 	if r := dl.Call(d.graphGetMemcpy, uintptr(n), uintptr(unsafe.Pointer(&p))); r != 0 {

@@ -231,7 +231,7 @@ type Driver interface {
 
 	// Changes of nodes of an executable graph, for later launches. Nodes are those of the
 	// graph that it was made from. A kernel gets all its arguments. A copy or a fill gets
-	// addresses of device memory; 0 does not change a side of a copy.
+	// addresses of device memory; for 0 a side of a copy gets its address in that graph.
 	GraphExecKernelNodeSetParams(x GraphExec, n GraphNode, f Function, c *LaunchConfig, params *unsafe.Pointer) error
 	GraphExecMemcpyNodeSetAddresses(x GraphExec, n GraphNode, ctx Context, dst, src Ptr) error
 	GraphExecMemsetNodeSetAddress(x GraphExec, n GraphNode, ctx Context, dst Ptr) error

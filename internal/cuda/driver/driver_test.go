@@ -109,6 +109,21 @@ func TestLayouts(t *testing.T) {
 	}
 }
 
+// TestNames: errors name functions of the driver, and a stream that does not capture is not an invalidated capture.
+func TestNames(t *testing.T) {
+	for _, width := range []int{1, 2, 4} {
+		if name := MemsetName(width); !strings.Contains(name, fmt.Sprintf("D%dA", 8*width)) {
+			t.Errorf("%s sets elements of %d bytes", name, width)
+		}
+	}
+	for status, want := range map[int32]Result{0: InvalidValue, 1: Success, 2: CaptureInvalidated} {
+		var failed *Error
+		if err := captures(status); errors.As(err, &failed) != (want != Success) || failed != nil && failed.Result != want {
+			t.Errorf("status %d: %v, want %v", status, err, want)
+		}
+	}
+}
+
 // TestFatal holds which results lose the device.
 func TestFatal(t *testing.T) {
 	for r, want := range map[Result][2]bool{

@@ -375,6 +375,36 @@ func TestFinds(t *testing.T) {
 	}
 }
 
+// TestGraphExecCopy: if one side of a copy is set, the other side has its address in the graph, as with the driver.
+func TestGraphExecCopy(t *testing.T) {
+	r := newRig(t, Lazy)
+	s := r.stream()
+	var at [4]driver.Ptr
+	for i := range at {
+		p, err := r.f.MemAlloc(8)
+		r.must(err)
+		r.must(r.f.MemsetAsync(p, uint32(i), 1, 8, s))
+		at[i] = p
+	}
+	r.must(r.f.StreamBeginCapture(s, driver.CaptureThreadLocal))
+	r.must(r.f.MemcpyDtoDAsync(at[0], at[1], 8, s))
+	n, err := r.f.StreamCaptureNode(s)
+	r.must(err)
+	g, err := r.f.StreamEndCapture(s)
+	r.must(err)
+	x, err := r.f.GraphInstantiate(g)
+	r.must(err)
+	r.must(r.f.GraphExecMemcpyNodeSetAddresses(x, n, 0, at[2], 0))
+	r.must(r.f.GraphExecMemcpyNodeSetAddresses(x, n, 0, 0, at[3]))
+	r.must(r.f.GraphLaunch(x, s))
+	r.must(r.f.StreamSynchronize(s))
+	for i, want := range []byte{3, 1, 2, 3} {
+		if have := r.f.Bytes(uint64(at[i]), 1); have[0] != want {
+			t.Errorf("memory %d has %d, want %d", i, have[0], want)
+		}
+	}
+}
+
 // TestUnload finds kernels that run after their code is gone.
 func TestUnload(t *testing.T) {
 	r := newRig(t, Lazy)

@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"cmp"
 	"slices"
 	"unsafe"
 
@@ -183,7 +184,18 @@ func (f *Driver) GraphExecKernelNodeSetParams(x driver.GraphExec, n driver.Graph
 	return nil
 }
 
-// GraphExecMemcpyNodeSetAddresses changes the device addresses of a copy.
+// graphNode returns a node of a graph, nil if the graph was destroyed.
+func (f *Driver) graphNode(n driver.GraphNode) *op {
+	for _, g := range f.graphs {
+		if i := slices.IndexFunc(g.nodes, func(o op) bool { return o.handle == n }); i >= 0 {
+			return &g.nodes[i]
+		}
+	}
+	return nil
+}
+
+// GraphExecMemcpyNodeSetAddresses changes the device addresses of a copy; for 0 a side gets its address
+// in the graph.
 func (f *Driver) GraphExecMemcpyNodeSetAddresses(x driver.GraphExec, n driver.GraphNode, ctx driver.Context, dst, src driver.Ptr) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -192,12 +204,12 @@ func (f *Driver) GraphExecMemcpyNodeSetAddresses(x driver.GraphExec, n driver.Gr
 	if err != nil {
 		return err
 	}
-	if dst != 0 {
-		o.dst = dst
+	made := f.graphNode(n)
+	if made == nil {
+		f.wrong("%s of a node whose graph was destroyed", call)
+		return fail(call, driver.InvalidValue)
 	}
-	if src != 0 {
-		o.src = src
-	}
+	o.dst, o.src = cmp.Or(dst, made.dst), cmp.Or(src, made.src)
 	return nil
 }
 

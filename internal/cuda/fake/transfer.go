@@ -97,7 +97,7 @@ func (f *Driver) MemcpyDtoDAsync(dst, src driver.Ptr, bytes int64, s driver.Stre
 
 // MemsetAsync fills n elements.
 func (f *Driver) MemsetAsync(dst driver.Ptr, element uint32, width int, n int64, s driver.Stream) error {
-	return f.memset("cuMemsetAsync", op{kind: opFill, node: driver.NodeMemset, dst: dst, element: element, width: width, bytes: n * int64(width)}, s)
+	return f.memset(driver.MemsetName(width), op{kind: opFill, node: driver.NodeMemset, dst: dst, element: element, width: width, bytes: n * int64(width)}, s)
 }
 
 func (f *Driver) memset(call string, o op, s driver.Stream) error {
