@@ -3,6 +3,7 @@ package hf
 import (
 	"math"
 
+	"pwc/internal/termsafe"
 	"pwc/ir"
 	"pwc/ir/dim"
 )
@@ -95,6 +96,9 @@ func (n *Net) qkNorm(q, k ir.Value, a Attention) (ir.Value, ir.Value) {
 		return q, k
 	}
 	ofQ, ofK := a.Norm, a.Norm
+	if a.Norm.Neighbours > 0 && !a.NormByHead {
+		n.B.Errorf(ir.Pos{}, "norm %s: with a rope of interleaved pairs, a norm of q or k must have a scale for each head (NormByHead)", termsafe.Quote(a.QNorm))
+	}
 	if a.NormByHead {
 		ofQ.Scales, ofK.Scales = a.Heads, a.KVHeads
 		ofQ.Parts, ofK.Parts = n.Ranks(), a.KeyParts

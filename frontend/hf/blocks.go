@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"pwc/internal/termsafe"
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
@@ -75,7 +76,7 @@ type Norm struct {
 	Scales, Parts int64
 
 	// Neighbours is the number of elements of a row that the module has in another order than the checkpoint
-	// (Projection.Neighbours).
+	// (Projection.Neighbours). It is used only with Scales: other norms keep the checkpoint's order.
 	Neighbours int64
 
 	// FromOne means that the checkpoint stores the scale of an RMS norm minus 1, as Gemma does.
@@ -86,8 +87,8 @@ type Norm struct {
 // TENSOR.bias. weight is the scale's name in the module; the bias has that name with "_bias".
 //
 // With FromOne the graph adds 1 to the stored scale in f32, as the reference does: in bf16, 1+w would lose bits of w.
-// Weight expressions have no arithmetic, because loading a weight only moves bytes. The norm's kernel does the
-// addition, once per feature.
+// Weight expressions have no arithmetic, because loading a weight only moves bytes. The addition is
+// fused into the norm's kernel.
 func (n *Net) Norm(x ir.Value, weight, tensor string, norm Norm) ir.Value {
 	n.SetLoc(tensor)
 	if norm.Scales > 0 {
@@ -134,7 +135,7 @@ func (n *Net) filled(d dtype.DType, size int64, v float64) ir.Value {
 type Projection struct {
 	Tensor string // without ".weight" or ".bias": "model.layers.0.self_attn.o_proj"
 	Module string // names the location and the bias; empty: Tensor. It differs for a head that is tied to the embedding
-	Rows   int64  // features out
+	Rows   int64  // features out; if Stacked, of all matrices together
 
 	// Transposed means that the matrix is stored as [features in, features out].
 	Transposed bool
@@ -143,8 +144,9 @@ type Projection struct {
 	// head together: [Heads, 3, size]. The module has q of all heads first, then k, then v.
 	Heads int64
 
-	// Stacked, if not 0, is the number of matrices in the tensor: [Stacked, rows, features in], or [Stacked, features
-	// in, rows] if transposed. The tensor's name is then Tensor, without ".weight".
+	// Stacked, if not 0, is the number of matrices in the tensor: [Stacked, Rows/Stacked, features in], or [Stacked,
+	// features in, Rows/Stacked] if transposed. The tensor's name is then Tensor, without ".weight". Heads and
+	// Neighbours must be 0.
 	Stacked int64
 
 	// Neighbours, if not 0, means that the rows are heads of HeadSize elements, and that the reference rotates the
@@ -160,12 +162,13 @@ type Projection struct {
 func (p Projection) matrix(in int64) part {
 	shape := []int64{p.Rows, in}
 	if p.Transposed {
-		return part{Matrix(p.Tensor+".weight", in, p.Rows), shape, func(leaf *ir.WeightExpr) *ir.WeightExpr { return transposed(leaf, 1, 0) }}
+		regroup := p.regroup(shape)
+		return part{Matrix(p.Tensor+".weight", in, p.Rows), shape, func(leaf *ir.WeightExpr) *ir.WeightExpr { return regroup(transposed(leaf, 1, 0)) }}
 	}
 	return part{Matrix(p.Tensor+".weight", p.Rows, in), shape, p.regroup(shape)}
 }
 
-// matrices is the weight of a stacked projection, [Stacked, rows, features in].
+// matrices is the weight of a stacked projection, [Stacked, Rows/Stacked, features in].
 func (p Projection) matrices(in int64) part {
 	stored, form := []int64{p.Stacked, p.Rows / p.Stacked, in}, func(leaf *ir.WeightExpr) *ir.WeightExpr { return leaf }
 	if p.Transposed {
@@ -248,6 +251,9 @@ func (n *Net) ofRank(p Projection, x ir.Value) part {
 	}
 	if p.Stacked == 0 {
 		return n.divide(p.matrix(in), p.Share)
+	}
+	if p.Heads > 0 || p.Neighbours > 0 {
+		n.B.Errorf(ir.Pos{}, "projection %s: stacked matrices keep the checkpoint's order of rows, so Heads and Neighbours must be 0", termsafe.Quote(p.Tensor))
 	}
 	whole := p.matrices(in)
 	own := n.divideAt(whole, 1, p.Share)

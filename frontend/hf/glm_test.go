@@ -1,6 +1,12 @@
 package hf
 
-import "testing"
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"pwc/ir"
+)
 
 func TestGLM4(t *testing.T) {
 	const arch = "Glm4ForCausalLM"
@@ -21,6 +27,41 @@ func TestGLM(t *testing.T) {
 	const arch = "GlmForCausalLM"
 	otherModules(t, arch, settings{"attention_bias": false}, settings{"partial_rotary_factor": 1.0})
 	if a, b := importText(t, base(arch), Options{}), importText(t, base("Glm4ForCausalLM"), Options{}); a == b {
-		t.Error("GLM has the norms of GLM-4")
+		t.Error("GLM and GLM-4, which has additional norms, give the same module")
+	}
+}
+
+// TestInterleavedOrder: a matrix and its bias have the same order of rows, also if the matrix is stored transposed.
+// Norms and stacked matrices that would keep the checkpoint's order are refused.
+func TestInterleavedOrder(t *testing.T) {
+	for _, p := range []Projection{{Tensor: "qkv", Rows: 24, Heads: 2}, {Tensor: "q", Rows: 16, Neighbours: 4, HeadSize: 8}} {
+		leaf := &ir.WeightExpr{}
+		want := p.matrix(3).form(transposed(leaf, 1, 0))
+		p.Transposed = true
+		if got := p.matrix(3).form(leaf); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: the rows of a transposed matrix have another order", p.Tensor)
+		}
+	}
+	const arch = "GlmForCausalLM"
+	for want, family := range map[string]Family{
+		`norm "model.layers.0.self_attn.q_norm": with a rope of interleaved pairs`: func(c *Config) Emit {
+			d := readGLM(c)
+			d.Names.QNorm, d.Names.KNorm = "q_norm", "k_norm"
+			return d.Emit
+		},
+		`projection "experts": stacked matrices keep the checkpoint's order`: func(c *Config) Emit {
+			readGLM(c)
+			return func(n *Net) {
+				_, _ = n.Forward()
+				x := n.Weight("x", Matrix("x", 2, 4))
+				n.F.Return(n.Linear(x, "w", false, Projection{Tensor: "experts", Rows: 24, Stacked: 2, Heads: 2}))
+			}
+		},
+	} {
+		families := Builtin()
+		families.Register(arch, family)
+		if _, err := families.Import(base(arch).json(t), Options{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
 	}
 }
