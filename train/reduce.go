@@ -22,15 +22,17 @@ func (p *builder) varying() []ir.Placement {
 	return []ir.Placement{{Group: Group, Kind: ir.Varying}}
 }
 
-// reducer emits the sums of values over the ranks when they are computed: a sum then overlaps
-// with the backward of earlier layers. It joins values smaller than a bucket.
+// reducer emits the sums of values over the ranks. It emits the all_reduce of a large value when the
+// value is computed, so that it overlaps with the backward of earlier layers. Values smaller than a
+// bucket share one all_reduce, emitted when the bucket is full. A value that is equal on all ranks is
+// multiplied by their number instead.
 type reducer struct {
 	ranks  int
 	most   int64 // bytes of a bucket
 	fb     *ir.FuncBuilder
 	values []ir.Value
-	sums   []ir.Value // by value; NoValue: not yet emitted
-	bucket []int      // values of the next joined sum
+	sums   []ir.Value // indexed like values; NoValue: not yet emitted
+	bucket []int      // indices of the values of the next shared all_reduce
 	size   int64      // of the bucket, in bytes
 }
 
@@ -38,7 +40,7 @@ func (p *builder) reducer(fb *ir.FuncBuilder) *reducer {
 	return &reducer{ranks: p.options.Ranks, most: p.options.BucketBytes, fb: fb}
 }
 
-// add takes the computed value i, once for each i.
+// add takes value i, which is computed. Callers add each i at most once.
 func (r *reducer) add(i int, v ir.Value) {
 	for len(r.values) <= i {
 		r.values, r.sums = append(r.values, ir.NoValue), append(r.sums, ir.NoValue)
@@ -50,6 +52,7 @@ func (r *reducer) add(i int, v ir.Value) {
 		r.sums[i] = v
 		return
 	case !apart(r.fb, v):
+		// the sum of equal values over the ranks
 		r.sums[i] = r.fb.Op1("mul", []ir.Value{v, r.fb.Float(float64(r.ranks))})
 		return
 	case n >= r.most:
