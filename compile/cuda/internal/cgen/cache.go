@@ -10,8 +10,9 @@ import (
 	"pwc/ir/dim"
 )
 
-// MaxCachedGroups is the most groups of columns of a thread whose vectors are cached in registers,
-// unless the blocks of a cluster share the row.
+// MaxCachedGroups is the largest number of groups of columns of a thread for which vectors are cached, and
+// the loop over the groups is unrolled. If the blocks of a cluster share the row, it is
+// loopgen.clusterGroups instead.
 const MaxCachedGroups = 4
 
 // Vectors that later phases read again stay in registers: at any time up to cacheBytes per thread,
@@ -39,17 +40,19 @@ type Cache struct {
 type entry struct {
 	access   *loop.Access
 	arg      int32
-	first    int   // the phase that fills it
-	last     int   // the last phase that reads it
-	stored   bool  // by a store; else by a load
-	unstored bool  // the store is left out: every load of it is served by the cache
-	bytes    int64 // of a thread
-	shared   bool  // in shared memory; else in registers
-	maximum  bool  // a variable has the largest of the thread's elements
+	first    int            // the phase that fills it
+	last     int            // the last phase that reads it
+	stored   bool           // by a store; else by a load
+	unstored bool           // the store is left out: every load of it is served by the cache
+	loads    []*loop.Access // of later phases, which find the elements in this entry
+	bytes    int64          // of a thread
+	shared   bool           // in shared memory; else in registers
+	maximum  bool           // a variable has the largest of the thread's elements
 }
 
 // NewCache finds the vectors that later phases read again and declares variables for them, except
-// for prefetched ones, which are in registers already. It returns nil if there are no such vectors.
+// for prefetched ones, which are in registers already. It returns nil if it caches no vector: a phase
+// reads none again, none fits, accesses are of single elements, or the loop over groups is not unrolled.
 // groups is the number of groups of columns of a thread; 0 if their loop is not unrolled.
 func (e *Emitter) NewCache(s *Context, groups int64, prefetched Prefetched) *Cache {
 	if s.Width == 1 || s.Warps == 0 || groups == 0 {
@@ -76,9 +79,9 @@ func (e *Emitter) NewCache(s *Context, groups int64, prefetched Prefetched) *Cac
 	for _, k := range c.list {
 		k.unstored = k.stored && e.K.Args[k.arg].Local && e.onlyCached(k)
 	}
-	for i, ph := range e.K.Phases {
+	for _, ph := range e.K.Phases {
 		if load, _ := e.thresholds(ph.Body); load != nil {
-			if n := c.holds(load.Access, i); n >= 0 {
+			if n := c.holds(load.Access); n >= 0 {
 				c.list[n].maximum = true
 			}
 		}
@@ -123,22 +126,29 @@ func (e *Emitter) onlyCached(k *entry) bool {
 	return true
 }
 
-// readAgain lists the vectors that a phase loads or stores and a later phase reads.
+// readAgain lists the vectors that a phase loads or stores and a later phase reads. A load is served by
+// the latest contents of its elements, or not at all if a store may have changed some of them.
 func (e *Emitter) readAgain() []*entry {
 	var list []*entry
-	seen := make(map[int32][]*entry) // the latest contents of each argument
+	seen := make(map[int32][]*entry) // by argument, in execution order
 	for i, ph := range e.K.Phases {
+		for _, in := range ph.Row {
+			if in.Op == loop.Store {
+				delete(seen, in.Access.Arg)
+			}
+		}
 		for _, in := range ph.Body {
 			a := in.Access
-			if a == nil || a.Arg < 0 || !nest.IsConst(nest.Inner(a), 1) || nest.PerColumn(e.K, a) {
+			if a == nil || a.Arg < 0 {
 				continue
 			}
-			switch in.Op {
-			case loop.Store:
-				if a.Index == nil {
-					seen[a.Arg] = append(seen[a.Arg], &entry{access: a, arg: a.Arg, first: i, stored: true})
-				}
-			case loop.Load:
+			whole := nest.IsConst(nest.Inner(a), 1) && !nest.PerColumn(e.K, a)
+			switch {
+			case in.Op == loop.Store && (!whole || a.Index != nil):
+				delete(seen, a.Arg) // it may change elements of any entry
+			case in.Op == loop.Store:
+				seen[a.Arg] = append(seen[a.Arg], &entry{access: a, arg: a.Arg, first: i, stored: true})
+			case in.Op == loop.Load && whole:
 				k := latestEntry(seen[a.Arg], a, i)
 				if k == nil {
 					seen[a.Arg] = append(seen[a.Arg], &entry{access: a, arg: a.Arg, first: i})
@@ -147,7 +157,7 @@ func (e *Emitter) readAgain() []*entry {
 				if k.last == 0 {
 					list = append(list, k)
 				}
-				k.last = i
+				k.last, k.loads = i, append(k.loads, a)
 			}
 		}
 	}
@@ -193,9 +203,9 @@ func (c *Cache) Fills(phase int) bool {
 	return c != nil && slices.ContainsFunc(c.list, func(k *entry) bool { return k.first == phase })
 }
 
-// holds returns the index of the entry that serves an access in a phase, or -1.
-func (c *Cache) holds(a *loop.Access, phase int) int {
-	return slices.IndexFunc(c.list, func(k *entry) bool { return k.first < phase && nest.SameElements(k.access, a) })
+// holds returns the index of the entry that serves the access of a load, or -1.
+func (c *Cache) holds(a *loop.Access) int {
+	return slices.IndexFunc(c.list, func(k *entry) bool { return slices.Contains(k.loads, a) })
 }
 
 // Attach makes the accesses of a phase that are emitted in the context read and fill the cache.
@@ -214,7 +224,7 @@ func (c *Cache) Attach(s *Context, phase int) {
 		return fmt.Sprintf("cached%d[%s]", n, iteration)
 	}
 	s.Vector = func(in loop.Instr) (string, bool) {
-		n := c.holds(in.Access, phase)
+		n := c.holds(in.Access)
 		switch {
 		case n < 0:
 			return "", false

@@ -15,7 +15,7 @@ import (
 
 // Reached returns the condition that one of this thread's elements reaches the lowest threshold of a
 // phase. It returns "" if threads may not skip the phase.
-func (c *Cache) Reached(phase int, list []loop.Instr) string {
+func (c *Cache) Reached(list []loop.Instr) string {
 	if c == nil {
 		return ""
 	}
@@ -23,7 +23,7 @@ func (c *Cache) Reached(phase int, list []loop.Instr) string {
 	if load == nil {
 		return ""
 	}
-	n := c.holds(load.Access, phase)
+	n := c.holds(load.Access)
 	if n < 0 {
 		return ""
 	}

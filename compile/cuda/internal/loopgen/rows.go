@@ -69,7 +69,7 @@ func (e *writer) rowwise() {
 			return
 		}
 		e.start(ph.Body, s, buffer)
-		cond := cache.Reached(i, ph.Body)
+		cond := cache.Reached(ph.Body)
 		if cond != "" { // the whole warp decides, because its lanes reduce together
 			e.Open("if (__any_sync(~0u, %s))", cond)
 		}
