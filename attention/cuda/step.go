@@ -24,7 +24,7 @@ type step struct {
 	options *Options
 
 	stream *cuda.Stream     // the stream that uses the memory; nil: no stream yet
-	batch  *attention.Batch // the batch that the memory has; nil: it has no valid step
+	batch  *attention.Batch // the batch whose metadata the memory has, validated for all caches; nil: there is none
 	rows   int
 	// the number of requests with rows, the most and the fewest rows of a request, and the longest sequence
 	requests, widest, narrowest, longest int
@@ -94,7 +94,8 @@ func (st *step) free() error {
 // Prepare validates the metadata of a step against the caches of all launches so
 // far, and enqueues its copy to the device for all launches that follow. It does not
 // allocate in steady state, and waits only if the host is several steps ahead. The
-// batch may change after Prepare has returned.
+// batch may change after Prepare has returned, unless the next launch is the first one with a
+// cache of its shape: an eager launch then prepares the batch again.
 //
 // In addition to [attention.Batch.Validate], Prepare refuses a request whose sequence has a
 // block that another request appends to in the same step: nothing orders the two in one launch.
@@ -357,8 +358,9 @@ func (st *step) tabulate(to *slot, tables []int32, i, request int) {
 	}
 }
 
-// serve prepares the step of a call, unless the memory has it. For a call that is
-// captured it only records the cache: Prepare is called before each replay.
+// serve prepares the step of a call, unless the last prepared step has the same *Batch and the same
+// number of rows: a batch that was changed in place needs a call of Prepare. For a call that is captured
+// it only records the cache: Prepare must be called before each replay.
 func (st *step) serve(c *device.OpCall, stream *cuda.Stream, s *attention.Shape) error {
 	if err := st.bindTo(stream); err != nil {
 		return err
@@ -370,7 +372,7 @@ func (st *step) serve(c *device.OpCall, stream *cuda.Stream, s *attention.Shape)
 	}
 	if stream.Capturing() {
 		if !known {
-			st.caches = append(st.caches, have)
+			st.add(have)
 		}
 		return nil
 	}
@@ -381,16 +383,21 @@ func (st *step) serve(c *device.OpCall, stream *cuda.Stream, s *attention.Shape)
 	if c.Rows < 0 || c.Rows > int64(s.Rows) {
 		return fmt.Errorf("%s: %d rows in operands of %d", attention.Name, c.Rows, s.Rows)
 	}
-	if b != st.batch || int(c.Rows) != st.rows {
-		if err := st.prepare(stream, b, int(c.Rows)); err != nil {
-			return err
-		}
-	}
 	if !known {
-		if err := st.valid(b, st.rows, have); err != nil {
+		if err := st.valid(b, int(c.Rows), have); err != nil {
 			return err
 		}
-		st.caches = append(st.caches, have)
+		st.add(have)
+	}
+	if b != st.batch || int(c.Rows) != st.rows {
+		return st.prepare(stream, b, int(c.Rows))
 	}
 	return nil
+}
+
+// add adds the shape of a cache. The metadata in memory was not validated for it, so the next eager
+// launch prepares its batch again.
+func (st *step) add(c cache) {
+	st.caches = append(st.caches, c)
+	st.batch = nil
 }

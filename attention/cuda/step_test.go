@@ -447,6 +447,49 @@ func TestCaptured(t *testing.T) {
 	r.refuses("the cache has 9", r.op.Prepare(r.stream, far, 8, 3))
 }
 
+// TestNewCache: a launch with a cache of a new shape does not use metadata that was copied before the op
+// knew this cache and that has a block outside of it.
+func TestNewCache(t *testing.T) {
+	far := func() *attention.Batch { // it has a block behind the 9 blocks of the cache
+		b := batch(t, 0)
+		b.BlockTable[4] = 9
+		b.Slots[2] = 9*4 + 1
+		return b
+	}
+	t.Run("changed after Prepare", func(t *testing.T) {
+		r := newFakeRig(t, fake.Eager)
+		b := far()
+		r.must(r.op.Prepare(r.stream, b, 8, 3))
+		*b = *batch(t, 0)
+		r.must(errors.Join(r.op.Launch(r.call(b)), r.stream.Synchronize()))
+		if got := r.seen[len(r.seen)-1]; slices.Max(got.table) >= 9 || slices.Max(got.slots) >= 9*4 {
+			t.Errorf("the kernel got the block table %v and the slots %v", got.table, got.slots)
+		}
+	})
+	for _, known := range []bool{false, true} { // whether the op knows a larger cache
+		t.Run(fmt.Sprintf("captured after Prepare, larger cache %v", known), func(t *testing.T) {
+			r := newFakeRig(t, fake.Eager)
+			b := far()
+			c := r.call(b)
+			if known {
+				large := *c
+				large.Args = slices.Clone(c.Args)
+				shape := slices.Clone(c.Args[attention.ArgKV].Shape)
+				shape[0] = 10
+				large.Args[attention.ArgKV] = r.tensor(c.Args[attention.ArgKV].DType, shape...)
+				r.must(r.op.Launch(&large))
+			}
+			r.must(r.op.Prepare(r.stream, b, 8, 3))
+			r.must(r.stream.BeginCapture(device.CaptureThreadLocal))
+			r.must(r.op.Launch(c))
+			g, err := r.stream.EndCapture()
+			r.must(err)
+			r.refuses("the cache has 9", r.op.Launch(c))
+			r.must(errors.Join(r.stream.Synchronize(), g.Close()))
+		})
+	}
+}
+
 func TestRefuses(t *testing.T) {
 	r := newFakeRig(t, fake.Eager)
 	c := r.call(batch(t, 0))
