@@ -12,7 +12,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// watching is the host device with a log of its calls.
+// watching is the host device with a log of its allocations, loads, eager launches, copies, synchronizations
+// and captures.
 type watching struct {
 	device.Device
 	log []string
@@ -81,7 +82,7 @@ func (o *warmOp) Warm(c *device.OpCall) error {
 
 // Before the first capture all memory is allocated, every distinct program is loaded
 // and has run once, for any number of pieces and sizes, and each op was warmed up once
-// for each shape. Then the device gets only captures.
+// for each shape. Then the log has only captures.
 func TestReadyBeforeCapture(t *testing.T) {
 	op := &warmOp{silent: silent{sum3{capture: true}}, calls: map[int64]int{}}
 	w := &watching{Device: openHost(t), ran: map[*program.Program]int{}}
@@ -121,8 +122,8 @@ func (s *watchingStream) Copy(dst, src device.Buffer) error {
 	return s.Stream.Copy(dst, src)
 }
 
-// One copy sends all inputs of a run if the gaps between them are small. It does not
-// overwrite an input between them that is set to a tensor of the device.
+// One copy sends all inputs of a run if the gaps between them are small. If an input between them
+// is a tensor of the device, two copies send the others, so that this input is not overwritten.
 func TestInputsAreOneCopy(t *testing.T) {
 	const three = `pwc 1
 module "three" {

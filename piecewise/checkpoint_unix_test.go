@@ -16,8 +16,9 @@ import (
 	"pwc/safetensors"
 )
 
-// Load refuses a checkpoint that the module's declarations weights strict and unread forbid, and
-// one that is truncated while it is open. After either the pool holds no bytes.
+// Load refuses a checkpoint with a tensor that `weights strict` forbids, one whose tensors differ
+// although `unread "head" = "w"` declares them equal, and one that is truncated while it is open.
+// After each refusal the pool has no bytes.
 func TestLoadHoldsTheCheckpoint(t *testing.T) {
 	ctx := context.Background()
 	pool, err := piecewise.NewPool(openHost(t), 0)
@@ -42,8 +43,8 @@ func TestLoadHoldsTheCheckpoint(t *testing.T) {
 	}{
 		{"equal", strict, []safetensors.Tensor{tensor("w", zeros), tensor("head", zeros)}, false, true},
 		{"other values", strict, []safetensors.Tensor{tensor("w", zeros), tensor("head", other)}, false, false},
-		{"unread", strict, []safetensors.Tensor{tensor("w", zeros), tensor("bias", zeros)}, false, false},
-		{"unread, and not strict", text, []safetensors.Tensor{tensor("w", zeros), tensor("bias", zeros)}, false, true},
+		{"undeclared", strict, []safetensors.Tensor{tensor("w", zeros), tensor("bias", zeros)}, false, false},
+		{"undeclared, and not strict", text, []safetensors.Tensor{tensor("w", zeros), tensor("bias", zeros)}, false, true},
 		{"truncated", text, []safetensors.Tensor{tensor("w", zeros)}, true, false},
 		{"truncated before it is compared", strict, []safetensors.Tensor{tensor("w", zeros), tensor("head", zeros)}, true, false},
 	} {
@@ -71,7 +72,7 @@ func TestLoadHoldsTheCheckpoint(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		if got := pool.Stats().RequestedBytes.Now; err != nil && got != 0 {
-			t.Errorf("%s: the pool still holds %d bytes", c.name, got)
+			t.Errorf("%s: the pool still has %d bytes", c.name, got)
 		}
 		if err := errors.Join(b.Close(), src.Close()); err != nil {
 			t.Fatal(err)

@@ -22,8 +22,9 @@ func TestOpenDirChooses(t *testing.T) {
 		names  []string // of the tensors; nil: refused
 		want   string   // of the error, or of the notes
 	}{
-		{"nothing", false, "", nil, nil, "neither model.safetensors nor"},
-		{"shards without an index", true, "", nil, []string{"s"}, `"model-1.safetensors" is not read: it is not one of the checkpoint's files, "model.safetensors"`},
+		{"nothing", false, "", []string{"model-1.safetensors", "model-2.safetensors"}, nil, "neither model.safetensors nor"},
+		{"shards without an index", false, "", nil, nil, "neither model.safetensors nor"},
+		{"the single file, and shards without an index", true, "", nil, []string{"s"}, `"model-1.safetensors" is not read: it is not one of the checkpoint's files, "model.safetensors"`},
 		{"the single file alone", true, "", []string{"model-1.safetensors", "model-2.safetensors"}, []string{"s"}, ""},
 		{"an index of the single file", true, `{"weight_map": {"s": "model.safetensors"}}`, []string{"model-1.safetensors", "model-2.safetensors"}, []string{"s"}, ""},
 		{"an index of the single file, wrong", true, `{"weight_map": {"x": "model.safetensors"}}`, nil, nil, `tensor "x": weight_map places it in model.safetensors`},

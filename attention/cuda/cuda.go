@@ -240,7 +240,9 @@ func (o *Op) kernel(v Variant) (*kernel, error) {
 	return k, nil
 }
 
-// Launch enqueues the call, or records it. It prepares the metadata if Prepare was not called for it.
+// Launch enqueues the call, or records it. An eager launch prepares its metadata, unless the last
+// prepared step has the same *attention.Batch and number of rows: after a change of the batch in
+// place, call Prepare.
 func (o *Op) Launch(c *device.OpCall) error { return o.enqueue(c, false) }
 
 // enqueue enqueues or records the call; in a warm-up it launches every kernel that an eager step

@@ -94,8 +94,8 @@ func (st *step) free() error {
 // Prepare validates the metadata of a step against the caches of all launches so
 // far, and enqueues its copy to the device for all launches that follow. It does not
 // allocate in steady state, and waits only if the host is several steps ahead. The
-// batch may change after Prepare has returned, unless the next launch is the first one with a
-// cache of its shape: an eager launch then prepares the batch again.
+// batch may change after Prepare has returned, except in a step that has the first launch, eager or
+// captured, with a new shape of cache: the eager launch, or the next one, prepares the batch again.
 //
 // In addition to [attention.Batch.Validate], Prepare refuses a request whose sequence has a
 // block that another request appends to in the same step: nothing orders the two in one launch.
@@ -158,14 +158,14 @@ func (st *step) bindTo(stream *cuda.Stream) error {
 func (st *step) fits(b *attention.Batch, rows int) error {
 	o := st.options
 	if rows < 0 || rows > o.MaxRows || b.Requests() > o.MaxRequests || b.Stride > o.MaxBlocks {
-		return fmt.Errorf("%s: a batch of %d rows, %d requests and stride %d, the op was made for %d, %d and %d",
+		return fmt.Errorf("%s: a batch of %d rows, %d requests and stride %d, not within Options.MaxRows %d, MaxRequests %d and MaxBlocks %d",
 			attention.Name, rows, b.Requests(), b.Stride, o.MaxRows, o.MaxRequests, o.MaxBlocks)
 	}
 	return nil
 }
 
 // check validates a batch against the caches. named reports that its sequences have names, so that
-// blocks of earlier steps need not be copied again.
+// blocks of earlier steps need not be validated and written to a slot again.
 func (st *step) check(b *attention.Batch, rows int) (named bool, err error) {
 	if len(st.caches) == 0 { // the first launch validates the batch against its cache
 		return false, b.ValidateLists(rows)
@@ -381,7 +381,7 @@ func (st *step) serve(c *device.OpCall, stream *cuda.Stream, s *attention.Shape)
 		return err
 	}
 	if c.Rows < 0 || c.Rows > int64(s.Rows) {
-		return fmt.Errorf("%s: %d rows in operands of %d", attention.Name, c.Rows, s.Rows)
+		return fmt.Errorf("%s: the step has %d rows, its operands have %d", attention.Name, c.Rows, s.Rows)
 	}
 	if !known {
 		if err := st.valid(b, int(c.Rows), have); err != nil {

@@ -496,13 +496,13 @@ func TestRefuses(t *testing.T) {
 	r.must(r.op.Launch(c))
 	r.refuses("must be a *attention.Batch", r.op.Prepare(r.stream, 3, 8, 3))
 	r.refuses("describes 3 rows, the step has 2", r.op.Prepare(r.stream, batch(t, 0), 8, 2))
-	r.refuses("the op was made for 28, 8 and 4", r.op.Prepare(r.stream, attention.NewBatch(1, 1, 5), 8, 0))
-	r.refuses("the op was made for 28, 8 and 4", r.op.Prepare(r.stream, batch(t, 0), 8, 29))
+	r.refuses("not within Options.MaxRows 28, MaxRequests 8 and MaxBlocks 4", r.op.Prepare(r.stream, attention.NewBatch(1, 1, 5), 8, 0))
+	r.refuses("not within Options.MaxRows 28, MaxRequests 8 and MaxBlocks 4", r.op.Prepare(r.stream, batch(t, 0), 8, 29))
 	many := attention.NewBatch(9, 9, 1)
 	for range 9 {
 		r.must(many.Add(0, 0, nil, 4))
 	}
-	r.refuses("a batch of 0 rows, 9 requests and stride 1, the op was made for 28, 8 and 4", r.op.Prepare(r.stream, many, 8, 0))
+	r.refuses("a batch of 0 rows, 9 requests and stride 1, not within Options.MaxRows 28, MaxRequests 8 and MaxBlocks 4", r.op.Prepare(r.stream, many, 8, 0))
 	shared := attention.NewBatch(2, 8, 3)
 	r.must(errors.Join(shared.Add(4, 2, []int32{7, 1}, 4), shared.Add(6, 1, []int32{7, 1}, 4)))
 	r.refuses("request 0 reads block 1, which request 1 appends to in this step", r.op.Prepare(r.stream, shared, 8, 3))
@@ -535,7 +535,7 @@ func TestRefuses(t *testing.T) {
 	few.Size, few.Rows, few.Meta, few.Scratch.Size = 2, 2, pair, 1
 	r.refuses("are needed", r.op.Launch(&few))
 	c.Rows = 9
-	r.refuses("9 rows in operands of 8", r.op.Launch(c))
+	r.refuses("the step has 9 rows, its operands have 8", r.op.Launch(c))
 	for _, o := range []attn.Options{{}, {MaxRows: 1, MaxBlocks: 1}, {MaxRows: 1, MaxBlocks: 0}} {
 		_, err := attn.New(r.dev, o)
 		r.refuses("must be positive", err)

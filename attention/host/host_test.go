@@ -460,15 +460,15 @@ func TestLaunchErrors(t *testing.T) {
 	b := attention.NewBatch(1, 0, 1)
 	r.check(b.Add(0, 4, []int32{1}, 16))
 	for want, change := range map[string]func(c *device.OpCall){
-		"it takes 5":                     func(c *device.OpCall) { c.Args = c.Args[:4] },
-		"unknown attribute":              func(c *device.OpCall) { c.Attrs = []program.Attr{{Name: "sinks"}} },
-		"metadata is string":             func(c *device.OpCall) { c.Meta = "4 rows" },
-		"5 rows in operands of 4":        func(c *device.OpCall) { c.Rows = 5 },
-		"describes 4 rows, the step has": func(c *device.OpCall) { c.Rows = 3 },
-		"operand 0: host: bytes":         func(c *device.OpCall) { c.Args[0].Buffer = other.call(4).Args[0].Buffer },
-		"operand 4: memory of 8 bytes":   func(c *device.OpCall) { c.Args[4].Buffer.Size = 8 },
-		"not aligned":                    func(c *device.OpCall) { c.Args[1].Buffer.Offset, c.Args[1].Buffer.Size = 1, c.Args[1].Buffer.Size-1 },
-		"scratch of 0 bytes":             func(c *device.OpCall) { c.Scratch = device.Buffer{} },
+		"it takes 5":         func(c *device.OpCall) { c.Args = c.Args[:4] },
+		"unknown attribute":  func(c *device.OpCall) { c.Attrs = []program.Attr{{Name: "sinks"}} },
+		"metadata is string": func(c *device.OpCall) { c.Meta = "4 rows" },
+		"the step has 5 rows, its operands have 4": func(c *device.OpCall) { c.Rows = 5 },
+		"describes 4 rows, the step has":           func(c *device.OpCall) { c.Rows = 3 },
+		"operand 0: host: bytes":                   func(c *device.OpCall) { c.Args[0].Buffer = other.call(4).Args[0].Buffer },
+		"operand 4: memory of 8 bytes":             func(c *device.OpCall) { c.Args[4].Buffer.Size = 8 },
+		"not aligned":                              func(c *device.OpCall) { c.Args[1].Buffer.Offset, c.Args[1].Buffer.Size = 1, c.Args[1].Buffer.Size-1 },
+		"scratch of 0 bytes":                       func(c *device.OpCall) { c.Scratch = device.Buffer{} },
 	} {
 		c := r.call(4)
 		c.Meta = b

@@ -64,7 +64,7 @@ func (st *step) run(op *Op, c *device.OpCall) error {
 		return err
 	}
 	if c.Rows < 0 || c.Rows > int64(s.Rows) {
-		return fmt.Errorf("attention: %d rows in operands of %d", c.Rows, s.Rows)
+		return fmt.Errorf("attention: the step has %d rows, its operands have %d", c.Rows, s.Rows)
 	}
 	st.rows = int(c.Rows)
 	if err := st.batch.Validate(st.rows, s.Blocks, s.BlockSize); err != nil {

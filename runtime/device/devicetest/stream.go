@@ -16,7 +16,7 @@ var streamTests = map[string]func(*env){
 			}
 		}
 		if e.stream.Device() != e.dev || e.stream.Capturing() {
-			e.Error("the stream does not know its device, or captures")
+			e.Errorf("the stream is on the opened device: %v, want true; it captures: %v, want false", e.stream.Device() == e.dev, e.stream.Capturing())
 		}
 	},
 	"Events": func(e *env) {
@@ -61,7 +61,7 @@ var streamTests = map[string]func(*env){
 			e.must(e.stream.Record(v))
 			after := fill()
 			if recorded, _ := e.stream.Behind(before); !recorded {
-				e.Error("nothing is recorded behind a mark before an event")
+				e.Error("Behind does not report an event that was recorded after the mark")
 			}
 			e.must(v.Synchronize())
 			if _, passed := e.stream.Behind(before); !passed {
@@ -92,17 +92,17 @@ var streamTests = map[string]func(*env){
 		e.must(s.Close())
 		_, endErr := s.EndCapture()
 		for what, err := range map[string]error{
-			"fill":          s.Fill(a, 0),
-			"copy":          s.Copy(a.Slice(0, 4), a.Slice(4, 4)),
-			"copy to host":  s.CopyToHost(make([]byte, 8), a),
-			"copy from":     s.CopyToDevice(a, make([]byte, 8)),
-			"record":        s.Record(v),
-			"wait":          s.Wait(v),
-			"synchronize":   s.Synchronize(),
-			"begin capture": s.BeginCapture(device.CaptureThreadLocal),
-			"end capture":   endErr,
-			"graph launch":  s.LaunchGraph(g),
-			"close":         s.Close(),
+			"fill":           s.Fill(a, 0),
+			"copy":           s.Copy(a.Slice(0, 4), a.Slice(4, 4)),
+			"copy to host":   s.CopyToHost(make([]byte, 8), a),
+			"copy to device": s.CopyToDevice(a, make([]byte, 8)),
+			"record":         s.Record(v),
+			"wait":           s.Wait(v),
+			"synchronize":    s.Synchronize(),
+			"begin capture":  s.BeginCapture(device.CaptureThreadLocal),
+			"end capture":    endErr,
+			"graph launch":   s.LaunchGraph(g),
+			"close":          s.Close(),
 		} {
 			e.refused(what, err, device.ErrClosed)
 		}

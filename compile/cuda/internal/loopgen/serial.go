@@ -10,11 +10,12 @@ import (
 	"pwc/ir/dim"
 )
 
-// leastParallel is the least known number of rows for which rows with different indices run in parallel.
+// leastParallel is the smallest constant number of rows for which rows with different indices run in parallel.
 const leastParallel = 64
 
-// serial writes a kernel that runs the rows in order; the threads share the columns. Many rows that
-// store at an index run in order only if they have the same index.
+// serial writes a kernel that runs the rows in order; the threads share the columns. If the number of
+// rows is a constant of at least leastParallel and rowIndex finds an index, only rows with equal indices
+// run in order.
 func (e *writer) serial() {
 	k := e.K
 	if rows, known := nest.Product(k.Rows).Const(); known && rows >= leastParallel {
@@ -47,8 +48,8 @@ func (e *writer) serial() {
 	e.Close()
 }
 
-// rowIndex returns the index at which a row stores, if all of its stores have the same index, which is
-// a value of the row.
+// rowIndex returns the index at which a row stores, if the kernel has one phase, all stores are in its
+// body, and all of them have the same index, which is a value of the row.
 func rowIndex(k *loop.Kernel) (loop.Value, bool) {
 	index, ok := loop.NoValue, len(k.Phases) == 1
 	for _, p := range k.Phases {
@@ -70,8 +71,9 @@ func rowIndex(k *loop.Kernel) (loop.Value, bool) {
 }
 
 // serialByIndex writes a kernel in which one block runs all rows with the same index, in order: the block
-// of the first such row. The threads share the columns, so only one thread writes to an element. Blocks
-// read the indices of all rows, which are few bytes compared with the rows.
+// of the first such row. The threads share the columns, so only one thread writes to an element. Each
+// block computes the indices of all rows before its own, and of all rows if none before has its index: the
+// total is quadratic in the number of rows.
 func (e *writer) serialByIndex(index loop.Value) {
 	k, ix := e.K, e.Index()
 	const warps = elementThreads / warpLanes
@@ -94,14 +96,14 @@ func (e *writer) serialByIndex(index loop.Value) {
 	e.Line("const long long at = index_of(first);")
 	e.Line("bool earlier = false;")
 	e.Line("for (%s r = threadIdx.x; r < first; r += %d) earlier |= index_of(r) == at;", ix, elementThreads)
-	e.collect("earlier")
+	e.ballot("earlier")
 	e.Line("unsigned any = 0;")
 	e.Line("for (int w = 0; w < %d; w++) any |= hits[w];", warps)
 	e.Line("if (any) return;  // another block has the index")
 	e.Open("for (%s base = first; base < %s; base += %d)", ix, e.Dim(rows), elementThreads)
 	e.Line("__syncthreads();")
 	e.Line("const %s mine = base + threadIdx.x;", ix)
-	e.collect(fmt.Sprintf("mine < %s && index_of(mine) == at", e.Dim(rows)))
+	e.ballot(fmt.Sprintf("mine < %s && index_of(mine) == at", e.Dim(rows)))
 	e.Open("for (int w = 0; w < %d; w++)", warps)
 	e.Open("for (unsigned left = hits[w]; left; left &= left - 1)")
 	e.Line("const %s row = base + w * %d + __ffs(left) - 1;", ix, warpLanes)
@@ -115,8 +117,9 @@ func (e *writer) serialByIndex(index loop.Value) {
 	}
 }
 
-// collect writes the code that sets a bit of hits for each thread of the block.
-func (e *writer) collect(condition string) {
+// ballot writes code that stores the condition of each thread of the block as a bit of hits, followed by
+// a barrier, which every thread of the block must reach.
+func (e *writer) ballot(condition string) {
 	e.Line("{ const unsigned bits = __ballot_sync(~0u, %s); if (threadIdx.x %% %d == 0) hits[threadIdx.x / %d] = bits; }", condition, warpLanes, warpLanes)
 	e.Line("__syncthreads();")
 }
