@@ -168,27 +168,35 @@ func (mm *matMul) sums(l *lane, b0 int64, cols int) bool {
 	rows := len(s.at)
 	s.c = resize(s.c, rows*cols)
 	clear(s.c)
-	for k0 := int64(0); k0 < mm.k; k0 += chunk {
-		kc := int(min(chunk, mm.k-k0))
-		a := mm.tileA(s, k0*mm.a.col, kc)
-		direct := mm.direct(rows, kc)
-		step := microCols
-		if mm.b.row == 1 {
-			step = panel
-		}
+	step := microCols
+	if mm.b.row == 1 {
+		step = panel
+	}
+	// Columns take all of K before the next columns, if the rows of A fit: a row of B is then read in
+	// one pass, and not a piece of each page in each of several.
+	span := mm.k
+	if mm.k > chunk && int64(rows)*int64(pitchOf(int(mm.k))) > tileRows*maxPitch {
+		span = chunk
+	}
+	for k0 := int64(0); k0 < mm.k; k0 += span {
+		end := min(k0+span, mm.k)
+		a := mm.tileA(s, k0*mm.a.col, int(end-k0))
 		for n := 0; n < cols; n += step {
 			wide := min(step, cols-n)
-			if l.spend(int64(rows+1) * int64(wide) * int64(kc) / macsPerWork) {
-				return false
+			for k := k0; k < end; k += chunk {
+				kc := int(min(chunk, end-k))
+				if l.spend(int64(rows+1) * int64(wide) * int64(kc) / macsPerWork) {
+					return false
+				}
+				at := b0 + int64(n)*mm.b.row + k*mm.b.col
+				var b tile
+				if mm.direct(rows, kc) && wide%microCols == 0 {
+					b = mm.b.tile(at)
+				} else {
+					b = mm.panelB(s, at, wide, kc)
+				}
+				mm.unit.products(&s.out, s.c[n:], cols, a.from(int(k-k0)), b, rows, wide, kc)
 			}
-			at := b0 + int64(n)*mm.b.row + k0*mm.b.col
-			var b tile
-			if direct && wide%microCols == 0 {
-				b = mm.b.tile(at)
-			} else {
-				b = mm.panelB(s, at, wide, kc)
-			}
-			mm.unit.products(&s.out, s.c[n:], cols, a, b, rows, wide, kc)
 		}
 	}
 	return true
@@ -236,6 +244,12 @@ type tile struct {
 	pitch int
 	size  int // bytes of an element
 	dtype dtype.DType
+}
+
+// from returns the rows from column k on.
+func (t tile) from(k int) tile {
+	t.p = unsafe.Add(t.p, k*t.size)
+	return t
 }
 
 // direct reports whether the micro kernels read rows of B in place: the rows are contiguous along K,
