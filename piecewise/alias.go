@@ -130,7 +130,7 @@ func (pl *plan) placeAlias(f Alias) error {
 	case to == nil:
 		return fmt.Errorf("the module has no function @%s", f.To)
 	case from == to:
-		return errors.New("From and To are one function, which would overwrite its own parameter")
+		return errors.New("the alias goes from a function to itself, and would overwrite its own parameter")
 	case f.Result < 0 || f.Result >= len(from.returns):
 		return fmt.Errorf("@%s has %d results, counted from 0", f.From, len(from.returns))
 	}
