@@ -150,6 +150,17 @@ func (f *buildFlags) checkSymbols(m *ir.Module) error {
 	return nil
 }
 
+// declaredIn returns the flags without values of --max and --symbol for symbols that the module, a part
+// of the model, does not declare.
+func (f *buildFlags) declaredIn(m *ir.Module) *buildFlags {
+	out := *f
+	out.max, out.symbols = maps.Clone(f.max), maps.Clone(f.symbols)
+	unknown := func(name string, _ int64) bool { return m.Symbol(name) == nil }
+	maps.DeleteFunc(out.max, unknown)
+	maps.DeleteFunc(out.symbols, unknown)
+	return &out
+}
+
 // symbolsOfKind lists the module's symbols of some kinds, for an error of a flag that sets them.
 func symbolsOfKind(m *ir.Module, what string, kinds ...ir.SymbolKind) string {
 	var names []string

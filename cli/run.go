@@ -242,8 +242,8 @@ func writeOutputs(path string, outputs []output) error {
 	return safetensors.Write(path, tensors, nil)
 }
 
-// against compares tensor --against of the input file with the result of the same name, or with the
-// only result.
+// against compares tensor --against of the input file with the result of the same name, else with
+// result i if the tensor is named outi, else with the only result.
 func against(file *safetensors.File, outputs []output, rf *runFlags, tol float64) (*comparison, error) {
 	t, err := file.Tensor(rf.against)
 	if err != nil {
@@ -257,7 +257,7 @@ func against(file *safetensors.File, outputs []output, rf *runFlags, tol float64
 	var names []string
 	for i, o := range outputs {
 		names = append(names, o.name)
-		if o.name == rf.against || len(outputs) == 1 {
+		if o.name == rf.against || len(outputs) == 1 || chosen < 0 && rf.against == positional("out", i) {
 			chosen = i
 		}
 	}

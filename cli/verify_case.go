@@ -2,14 +2,19 @@ package cli
 
 import (
 	"context"
+	"encoding/csv"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
-	"pwc/compile/loop"
 	"pwc/ir"
 	"pwc/ir/interp"
 	"pwc/safetensors"
@@ -19,7 +24,7 @@ import (
 // The files of a case, in the directory of --dir.
 const (
 	caseModule = "case.ir"
-	caseInputs = "case.safetensors" // the inputs, and the expected results as out0, out1, …
+	caseInputs = "case.safetensors" // the inputs, and the expected results by position: out0, out1, …
 )
 
 // bisect searches for the smallest cause and writes its case.
@@ -47,7 +52,7 @@ func (s *session) bisect(ctx context.Context, search *verify.Search, out *verify
 	if err := s.writeCase(v.dir, f); err != nil {
 		return err
 	}
-	c.Command = s.caseCommand(v)
+	c.Command = s.caseCommand(v, f)
 	return nil
 }
 
@@ -92,7 +97,7 @@ func (s *session) writeCase(dir string, f *verify.Finding) error {
 		add(f.Case.Funcs[0].Values[f.Case.Funcs[0].Params[i]].Name, t)
 	}
 	for i, t := range f.Want {
-		add(fmt.Sprintf("out%d", i), t)
+		add(positional("out", i), t)
 	}
 	return safetensors.Write(filepath.Join(dir, caseInputs), io, nil)
 }
@@ -116,28 +121,91 @@ func leaves(w *ir.Weight) []string {
 	return out
 }
 
-// caseCommand returns the command line that reproduces a case.
-func (s *session) caseCommand(v *verifyFlags) string {
-	args := []string{"pwc", "run", filepath.ToSlash(filepath.Join(v.dir, caseModule)), "--in", filepath.ToSlash(filepath.Join(v.dir, caseInputs)), "--against", "out0"}
-	if s.build.target != "host" {
-		args = append(args, "--target", s.build.target)
+// caseCommand returns the pwc run command that shows the departure of a case. It compiles as the search
+// did, and allows the bound of the result that departs.
+func (s *session) caseCommand(v *verifyFlags, f *verify.Finding) string {
+	file := func(name string) string {
+		path := filepath.ToSlash(filepath.Join(v.dir, name))
+		if strings.HasPrefix(path, "-") {
+			path = "./" + path // no flag
+		}
+		return path
 	}
-	args = append(args, "--mode", s.mode.String())
-	if len(s.build.disable) > 0 {
-		args = append(args, "--disable-pass", strings.Join(s.build.disable, ","))
-	}
-	if s.build.matmul.Precision != loop.Ordered {
-		args = append(args, "--matmul-precision", s.build.matmul.Precision.String())
-	}
-	if s.build.captureSizes != "default" {
-		args = append(args, "--capture-sizes", s.build.captureSizes)
-	}
-	for i, a := range args {
-		if strings.ContainsFunc(a, func(r rune) bool { return r == ' ' || r == '\'' || r == '"' || r == '$' || r == '`' || r == '\\' }) {
-			args[i] = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+	// --tol must be above 0, also if the result must be exact.
+	tol := strconv.FormatFloat(max(f.Bound, math.SmallestNonzeroFloat64), 'g', -1, 64)
+	b := s.build.declaredIn(f.Case)
+	// The call binds plain symbols, see withoutBound.
+	maps.DeleteFunc(b.symbols, func(name string, _ int64) bool { return f.Case.Symbol(name).Kind == ir.Plain })
+	args := []string{"pwc", "run", file(caseModule), "--in", file(caseInputs), "--against", positional("out", f.Result), "--tol", tol,
+		"--target", b.target, "--mode", s.mode.String()}
+	list := func(flag string, values []string) {
+		if values != nil { // an empty list is not the default
+			args = append(args, flag, commaSeparated(values))
 		}
 	}
+	text := func(flag, value string) {
+		if value != "" {
+			args = append(args, flag, value)
+		}
+	}
+	list("--disable-pass", b.disable)
+	list("--split-on", b.splitOn)
+	list("--padded-slots", b.paddedSlots)
+	text("--compile-sizes", b.compileSizes.String())
+	text("--ranges", b.ranges.String())
+	text("--max", b.max.String())
+	text("--symbol", b.symbols.String())
+	text("--matmul-precision", b.matmul.String())
+	if b.captureSizes != "default" {
+		args = append(args, "--capture-sizes", b.captureSizes)
+	}
+	for i, a := range args {
+		args[i] = shellQuoted(a)
+	}
 	return strings.Join(args, " ")
+}
+
+// commaSeparated returns a value of a list flag, which pflag reads as a line of CSV.
+func commaSeparated(values []string) string {
+	var b strings.Builder
+	w := csv.NewWriter(&b)
+	if err := w.Write(values); err != nil {
+		panic(err) // a Builder takes everything
+	}
+	w.Flush()
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// shellQuoted returns an argument as a POSIX shell reads it. Bytes that a terminal does not show are
+// escaped in $'…' (POSIX.1-2024).
+func shellQuoted(arg string) string {
+	const safe = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-"
+	hidden := func(r rune, size int) bool { return r == utf8.RuneError && size <= 1 || !unicode.IsPrint(r) }
+	plain := true
+	var b strings.Builder
+	for i := 0; i < len(arg); {
+		r, size := utf8.DecodeRuneInString(arg[i:])
+		switch {
+		case hidden(r, size):
+			plain = false
+			for _, c := range []byte(arg[i : i+size]) {
+				fmt.Fprintf(&b, `\%03o`, c)
+			}
+		case r == '\'' || r == '\\':
+			b.WriteByte('\\')
+			fallthrough
+		default:
+			b.WriteString(arg[i : i+size])
+		}
+		i += size
+	}
+	switch {
+	case !plain:
+		return "$'" + b.String() + "'"
+	case arg == "" || strings.Trim(arg, safe) != "":
+		return "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
+	}
+	return arg
 }
 
 // printCause prints the cause that --bisect found.

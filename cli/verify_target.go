@@ -30,11 +30,12 @@ func (t verifyTarget) Workload(ctx context.Context, m *ir.Module, c verify.Confi
 // Function implements verify.Target.
 func (t verifyTarget) Function(ctx context.Context, m *ir.Module, args []*interp.Tensor, c verify.Config) ([]*interp.Tensor, error) {
 	s := t.configured(c)
-	one, err := oneCall(m, args, s.build)
+	build := s.build.declaredIn(m)
+	one, err := oneCall(m, args, build)
 	if err != nil {
 		return nil, err
 	}
-	s.work, s.build = one, one.withoutBound(s.build)
+	s.work, s.build = one, one.withoutBound(build)
 	outputs, err := s.run(ctx, m, nil)
 	return tensorsOf(outputs), err
 }
@@ -69,12 +70,13 @@ func (t verifyReference) Workload(ctx context.Context, m *ir.Module, _ verify.Co
 
 // Function implements verify.Target.
 func (t verifyReference) Function(ctx context.Context, m *ir.Module, args []*interp.Tensor, _ verify.Config) ([]*interp.Tensor, error) {
-	one, err := oneCall(m, args, t.build)
+	build := t.build.declaredIn(m)
+	one, err := oneCall(m, args, build)
 	if err != nil {
 		return nil, err
 	}
 	s := *t.session
-	s.work = one
+	s.work, s.build = one, build
 	outputs, err := s.reference(ctx, m)
 	return tensorsOf(outputs), err
 }

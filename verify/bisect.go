@@ -50,6 +50,7 @@ type Finding struct {
 	Error    float64     // relative error of the case
 	Bound    float64
 	Departed string // description of the departure
+	Result   int    // the result of Case that departs
 
 	// Case reproduces the departure: a module with one function, its inputs and the expected
 	// results. It is nil if no part of the model departs alone.
@@ -402,7 +403,7 @@ func (s *Search) keep(ctx context.Context, out *Finding, t *trial) error {
 		return err
 	}
 	if i >= 0 {
-		out.Error, out.Departed = d.RelL2, d.String()
+		out.Error, out.Departed, out.Result = d.RelL2, d.String(), i
 		out.Bound = s.bounds(t.part.module)(Place{caseFunc, t.part.module.Funcs[0].Returns[i]})
 	}
 	out.Case, out.Inputs = t.part.module, t.args
