@@ -237,7 +237,7 @@ func TestBadFeeds(t *testing.T) {
 		{[]piecewise.Alias{{From: "double", Result: 1, To: "step", Param: "x"}, {From: "double", Result: -1, To: "step", Param: "x"}}, []string{"result 1 of @double", "result -1 of @double", "has 1 results"}},
 		{[]piecewise.Alias{{From: "double", To: "step", Param: "by"}}, []string{"the result is f32[N], the parameter f32[2]"}},
 		{[]piecewise.Alias{{From: "keep", To: "step", Param: "x"}}, []string{"is a parameter, a weight or a state"}},
-		{[]piecewise.Alias{{From: "step", To: "step", Param: "x"}, {From: "double", To: "triple", Param: "y"}}, []string{"result 0 of @step to %x of @step: From and To are one function", "@triple: a parameter of @double has the same memory"}},
+		{[]piecewise.Alias{{From: "step", To: "step", Param: "x"}, {From: "double", To: "triple", Param: "y"}}, []string{"result 0 of @step to %x of @step: the alias goes from a function to itself", "@triple: a parameter of @double has the same memory"}},
 		{[]piecewise.Alias{{From: "keep", Result: 1, To: "step", Param: "x"}, {From: "keep", Result: 2, To: "step", Param: "x"}}, []string{"another result of @keep has an Alias"}},
 		{[]piecewise.Alias{feeds[0], feeds[0]}, []string{"the result already shares memory"}},
 		{[]piecewise.Alias{{From: "step", To: "keep", Param: "k"}}, []string{"the result already shares memory"}},
