@@ -48,6 +48,20 @@ SYS: PCIe and the links between NUMA nodes
 	}
 }
 
+// The legend has no bandwidth if pairs of a kind have different ones.
+func TestTopologyOfUnequalLinks(t *testing.T) {
+	r := reportTopology(topology.Topology{GPUs: make([]topology.GPU, 3), Links: []topology.Link{
+		{From: 0, To: 1, NVLinks: 4, BytesPerSecond: 1e11}, {From: 0, To: 2, NVLinks: 4}, {From: 1, To: 2, NVLinks: 4, BytesPerSecond: 1e11},
+	}})
+	var b strings.Builder
+	if err := r.write(&b); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasSuffix(b.String(), "\nNV4: 4 NVLinks\n") {
+		t.Error(b.String())
+	}
+}
+
 func TestCheckPeers(t *testing.T) {
 	m := cuda.Machine{Devices: make([]device.Info, 2)}
 	if c := checkPeers(m, false); c.State != "ok" || c.Detail != "all 2 GPUs have access to each other's memory" {

@@ -23,7 +23,7 @@ type doctorGPU struct {
 
 type doctorLink struct {
 	From           int    `json:"from"`
-	To             int    `json:"to"`
+	To             int    `json:"to"`   // above From
 	Kind           string `json:"kind"` // NV and the number of NVLinks; without NVLink the value of pcie, or "?"
 	PCIe           string `json:"pcie"` // PIX, PXB, PHB, NODE or SYS; "": unknown
 	NVLinks        int    `json:"nvlinks"`
@@ -49,7 +49,7 @@ func (l *doctorLink) means() string {
 	return text
 }
 
-// between returns the link of two GPUs, nil if i is j.
+// between returns the link of two GPUs; nil if there is none, as for i = j.
 func (t *doctorTopology) between(i, j int) *doctorLink {
 	at := slices.IndexFunc(t.Links, func(l doctorLink) bool { return l.From == min(i, j) && l.To == max(i, j) })
 	if at < 0 {
@@ -74,7 +74,12 @@ func (t *doctorTopology) write(w io.Writer) error {
 				row = append(row, "-")
 				continue
 			}
-			row, kinds[l.Kind] = append(row, l.Kind), l.means()
+			row = append(row, l.Kind)
+			text := l.means()
+			if other, ok := kinds[l.Kind]; ok && other != text { // other bandwidth
+				text = plural(int64(l.NVLinks), "NVLink")
+			}
+			kinds[l.Kind] = text
 		}
 		node := "-"
 		if g.NUMANode != nil {

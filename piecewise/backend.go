@@ -109,7 +109,7 @@ func (b *Backend) Close() error {
 		fn.closed = true
 	}
 	var overrun error
-	if b.fault() == nil {
+	if b.deviceLost() == nil {
 		overrun = b.residents.checkCanaries()
 	}
 	err := errors.Join(overrun, b.freeAll())

@@ -36,7 +36,7 @@ func (f *Func) Inputs(n int64) (Inputs, error) {
 	if fn.closed {
 		return Inputs{}, ErrClosed
 	}
-	if err := fn.b.fault(); err != nil {
+	if err := fn.b.deviceLost(); err != nil {
 		return Inputs{}, err
 	}
 	if len(fn.ring.slots) == 0 {

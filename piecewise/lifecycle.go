@@ -22,7 +22,7 @@ const (
 
 var stageNames = [...]string{"not loaded", "loaded", "warm", "captured", "sealed", "closed"}
 
-// lifecycle is the stage of a backend, and the fault that ended it. Any goroutine may read it.
+// lifecycle is the stage of a backend, and the device fault (C13) that ended it. Any goroutine may read it.
 type lifecycle struct {
 	mu    sync.Mutex
 	stage stage
@@ -45,7 +45,8 @@ func (l *lifecycle) close() bool {
 	return was != closed
 }
 
-// enter takes the pool for a call that is legal from stage lo to stage hi.
+// enter acquires the pool for a call that is legal from stage lo to stage hi. The caller releases the
+// pool unless enter fails.
 func (b *Backend) enter(lo, hi stage) error {
 	if b.pool == nil {
 		return ErrNoDevice
@@ -69,8 +70,8 @@ func (b *Backend) enter(lo, hi stage) error {
 	return nil
 }
 
-// fault returns the error that ended the device, or nil.
-func (l *lifecycle) fault() error {
+// deviceLost returns the first error that is [device.ErrDeviceLost], or nil.
+func (l *lifecycle) deviceLost() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.lost

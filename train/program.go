@@ -71,7 +71,7 @@ type Generator struct {
 	Advance int64 // by how much one forward advances the offset (see ir.Generator)
 }
 
-// Build makes the functions of a step of m. Errors of the module have positions.
+// Build makes the functions of a step of m. Errors in functions of the module have positions.
 func Build(m *ir.Module, o Options) (*Program, error) {
 	if m == nil {
 		return nil, fmt.Errorf("train: %w", ir.ErrNoModule)
@@ -154,7 +154,7 @@ func functions(m *ir.Module, o *Options) (losses []*ir.Func, choose *ir.Func, er
 	choose = m.Func(strings.TrimPrefix(name, "@"))
 	switch {
 	case choose == nil:
-		return nil, nil, fmt.Errorf("train: the module has %d losses and no function @%s, which chooses the loss that a step trains", len(losses), name)
+		errs = append(errs, refuse(m, losses[1], "the module has %d losses and no function @%s, which chooses the loss that a step trains", len(losses), name))
 	case len(choose.ResultTypes) != 1 || !choose.ResultTypes[0].Equal(optim.Count):
 		errs = append(errs, refuse(m, choose, "@%s returns %s, want i32[], the index of a loss", name, typeList(choose.ResultTypes)))
 	case o.MicroBatches > 1:
@@ -230,7 +230,7 @@ func (p *builder) differentiate(f *ir.Func) error {
 		return err
 	}
 	if len(names) == 0 {
-		return fmt.Errorf("train: @%s reads no weight that could be trained", f.Name)
+		return refuse(p.source, p.source.Func(f.Name), "@%s reads no weight that could be trained", f.Name)
 	}
 	if s.d, err = autodiff.Gradients(m, f.Name, names, autodiff.Options{Save: autodiff.SaveAll}); err != nil {
 		return err

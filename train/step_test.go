@@ -3,7 +3,10 @@ package train_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
+	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -43,7 +46,8 @@ func same(t *testing.T, got, want map[string][]byte) {
 	}
 }
 
-// A step has the same bits however it is captured, whole and cut at ops.
+// A step of llama, which has no op to split at, has the same bits in each mode, with the options of two
+// goldens.
 func TestModes(t *testing.T) {
 	m := parseFile(t, "llama")
 	initial, batches := open(t, "llama", "initial"), open(t, "llama", "data")
@@ -64,7 +68,8 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// Warming up and capturing change no state.
+// Warm-up and capture run the step. After Load the weights, the learning rate and the scale are
+// nevertheless the initial ones, and all other states are 0.
 func TestLoadChangesNothing(t *testing.T) {
 	o := goldens()[0].options
 	scaler := optim.DefaultScaler()
@@ -80,10 +85,25 @@ func TestLoadChangesNothing(t *testing.T) {
 			t.Errorf("weight %s is not that of the checkpoint, %v", name, err)
 		}
 	}
+	initial := map[string]float64{"train.lr": o.LearningRate, "train.scale": scaler.Initial}
+	found := 0
 	for name, data := range states(t, s) {
-		if strings.HasPrefix(name, "train.momentum_buffer") && !bytes.Equal(data, make([]byte, len(data))) {
-			t.Errorf("state @%s is not 0", name)
+		if !strings.HasPrefix(name, "train.") {
+			continue
 		}
+		want := make([]byte, len(data))
+		if v, ok := initial[name]; ok {
+			binary.LittleEndian.PutUint32(want, math.Float32bits(float32(v)))
+		}
+		if !bytes.Equal(data, want) {
+			t.Errorf("state @%s is %v, want %v", name, data, want)
+		}
+		if slices.Contains([]string{"train.lr", "train.scale", "train.growth", "train.step"}, name) || strings.HasPrefix(name, "train.momentum_buffer") {
+			found++
+		}
+	}
+	if found < 5 {
+		t.Errorf("%d states of the optimizer and the scaler, want lr, scale, growth, step and momentum", found)
 	}
 }
 
@@ -127,8 +147,8 @@ func TestSeparate(t *testing.T) {
 	}
 }
 
-// Each weight counts the steps in which it is used, as PyTorch does: Adam's bias correction of m3
-// begins with its first step.
+// Weights with the same losses share a count of the steps that use them. The values are those of
+// PyTorch's count for each weight: Adam's bias correction of m3 begins with the first step that uses m3.
 func TestUnusedWeights(t *testing.T) {
 	o := train.Options{Optimizer: optim.DefaultAdam(), LearningRate: 0.01}
 	s := load(t, parseFile(t, "branch"), open(t, "branch", "initial"), o, onHost(t), piecewise.Full)
@@ -159,7 +179,7 @@ func TestUnusedWeights(t *testing.T) {
 	}
 }
 
-// A step allocates nothing in Go beyond what piecewise does.
+// A step allocates nothing in Go.
 func TestStepDoesNotAllocate(t *testing.T) {
 	s := load(t, parseFile(t, "mlp"), open(t, "mlp", "initial"), goldens()[0].options, onHost(t), piecewise.Full)
 	d := data(t, s, open(t, "mlp", "data"))
@@ -178,27 +198,31 @@ func TestStepDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// Modules that cannot be trained are errors with a position.
+// Build refuses modules that cannot be trained, with a position, and invalid options.
 func TestBuildRefuses(t *testing.T) {
 	const head = "pwc 1\nmodule \"m\" {\n  sym N in [1, 8] batch\n  weight @w : f32[4]\n  weight @h : bf16[4]\n"
+	const right = "func @f() -> (f32[]) {\n %s = sum(@w, axes=[0])\n return %s\n }"
 	sgd := train.Options{Optimizer: optim.SGD{}}
-	for _, c := range []struct {
-		text, want string
-		o          train.Options
-	}{
-		{"func @f(%x: f32[4]) -> (f32[4]) {\n %y = mul(%x, @w)\n return %y\n }", "returns (f32[4])", sgd},
-		{"func @f(%x: f32[4]) -> (f32[]) {\n %y = sum(%x, axes=[0])\n return %y\n }", "reads no weight", sgd},
-		{"func @f(%x: f32[N]) -> (f32[]) {\n %s = sum(@w, axes=[0])\n return %s\n }", "symbol N", sgd},
-		{"func @f(%x: bf16[4]) -> (f32[]) {\n %y = mul(%x, @h)\n %z = cast(%y, dtype=f32)\n %s = sum(%z, axes=[0])\n return %s\n }", "test.ir:5", sgd},
-		{"func @f() -> (f32[]) {\n %s = sum(@w, axes=[0])\n return %s\n }", "Optimizer", train.Options{}},
-		{"func @f() -> (f32[]) {\n %s = sum(@w, axes=[0])\n return %s\n }", "Beta1", train.Options{Optimizer: optim.Adam{Beta1: 2}}},
-		{"func @f() -> (f32[]) {\n %s = sum(@w, axes=[0])\n return %s\n }", "no function @g", train.Options{Optimizer: optim.SGD{}, Losses: []string{"g"}}},
-		{"func @f() -> (f32[]) {\n %s = sum(@w, axes=[0])\n return %s\n }", "Precision", train.Options{Optimizer: optim.SGD{}, Precision: dtype.I8}},
-		{"func @loss.a() -> (f32[]) {\n %s = sum(@w, axes=[0])\n return %s\n }\n func @loss.b() -> (f32[]) {\n %s = sum(@w, axes=[0])\n return %s\n }", "no function @choose", sgd},
+	for _, c := range []struct{ text, position, want string }{
+		{"func @f(%x: f32[4]) -> (f32[4]) {\n %y = mul(%x, @w)\n return %y\n }", "test.ir:6:", "returns (f32[4])"},
+		{"func @f(%x: f32[4]) -> (f32[]) {\n %y = sum(%x, axes=[0])\n return %y\n }", "test.ir:6:", "reads no weight"},
+		{"func @f(%x: f32[N]) -> (f32[]) {\n %s = sum(@w, axes=[0])\n return %s\n }", "test.ir:6:", "symbol N"},
+		{"func @f(%x: bf16[4]) -> (f32[]) {\n %y = mul(%x, @h)\n %z = cast(%y, dtype=f32)\n %s = sum(%z, axes=[0])\n return %s\n }", "test.ir:5:", "must be f32"},
+		{strings.Replace(right, "@f", "@loss.a", 1) + "\n" + strings.Replace(right, "@f", "@loss.b", 1), "test.ir:10:", "no function @choose"},
 	} {
-		_, err := train.Build(testkit.Parse(t, head+c.text+"\n}\n"), c.o)
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v; want %q", c.text, err, c.want)
+		_, err := train.Build(testkit.Parse(t, head+c.text+"\n}\n"), sgd)
+		if err == nil || !strings.HasPrefix(err.Error(), c.position) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v; want %s and %q", c.text, err, c.position, c.want)
+		}
+	}
+	for want, o := range map[string]train.Options{
+		"Optimizer":      {},
+		"Beta1":          {Optimizer: optim.Adam{Beta1: 2}},
+		"no function @g": {Optimizer: optim.SGD{}, Losses: []string{"g"}},
+		"Precision":      {Optimizer: optim.SGD{}, Precision: dtype.I8},
+	} {
+		if _, err := train.Build(testkit.Parse(t, head+right+"\n}\n"), o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v; want %q", o, err, want)
 		}
 	}
 	if _, err := train.Build(nil, sgd); !errors.Is(err, ir.ErrNoModule) {

@@ -34,7 +34,7 @@ var optionsOf = map[string]Options{
 	"hf-llama-eager": {Max: map[string]int64{"s27": 64}},
 }
 
-// refused reports whether an archive cannot be imported completely. The errors of these archives are golden files.
+// refused reports whether Import must refuse an archive. The errors of these archives are golden files.
 func refused(name string) bool { return strings.HasPrefix(name, "refused-") }
 
 // files are the archives of the tests and the results of PyTorch, by path: from folders and from tar files.
@@ -264,7 +264,8 @@ func widened(v *interp.Tensor, dt dtype.DType) *interp.Tensor {
 	return out
 }
 
-// tolerance is the tolerance for a result: PyTorch rounds at other places where values are narrower than f32.
+// tolerance is the tolerance for a result. PyTorch rounds at other places if the result is f16 or bf16, or a value of
+// the function is bf16.
 func tolerance(f *ir.Func, dt dtype.DType) float64 {
 	rounded := slices.ContainsFunc(f.Values, func(v ir.ValueInfo) bool { return v.Type.DType == dtype.BF16 })
 	switch {

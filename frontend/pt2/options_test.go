@@ -53,7 +53,7 @@ func TestDims(t *testing.T) {
 	}
 }
 
-// TestStates checks which buffers become states, and that their initial values are the archive's tensors.
+// TestStates checks which buffers become states, and which tensor of the archive each begins with.
 func TestStates(t *testing.T) {
 	m, err := open(t, "mutation").Import(Options{})
 	if err != nil {

@@ -22,8 +22,8 @@ func (g *generator) varying(x *value) ir.Value {
 // one reports whether an extent is the constant 1.
 func one(d dim.Dim) bool { v, ok := d.Const(); return ok && v == 1 }
 
-// collective adds a collective of a value that differs between devices. Its results in the pool are the
-// same on each device.
+// collective adds a collective of a value that differs between devices. Only values that are the same on
+// each device become operands of later nodes, so an all_gather follows a reduce_scatter.
 func (g *generator) collective(op ir.OpID) {
 	sums := op == ir.OpAllReduce || op == ir.OpReduceScatter
 	ranks := int64(g.o.Ranks)

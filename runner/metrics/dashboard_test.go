@@ -21,8 +21,12 @@ var series = regexp.MustCompile(`\b((?:vllm:|pwc_)[a-z0-9_]+)(\{[^}]*\})?(\[)?`)
 // label is a label that an expression selects or groups by.
 var label = regexp.MustCompile(`([a-z_]+)=~?"|\bby \(([a-z_, ]+)\)`)
 
-// Whatever the dashboard shows is exported: the metrics, of the type that the expression needs,
-// and the labels. Panels do not overlap.
+// variable is the query of a template variable: the values of a label of a metric.
+var variable = regexp.MustCompile(`^label_values\(([a-z0-9_:]+), ([a-z_]+)\)$`)
+
+// The metrics and labels of panels and template variables are exported, and each metric has the type
+// that its expression needs. Each vllm: metric has a panel, except the inference time, which is the sum
+// of prefill and decode time. Panels do not overlap.
 func TestDashboard(t *testing.T) {
 	c := metrics.New("pwc")
 	c.Ran("forward", 3, 4, piecewise.RunPiecewise)
@@ -44,9 +48,11 @@ func TestDashboard(t *testing.T) {
 	}
 	type place struct{ X, Y, W, H int }
 	var d struct {
-		Title      string
 		Templating struct {
-			List []struct{ Query any }
+			List []struct {
+				Name, Type string
+				Query      json.RawMessage
+			}
 		}
 		Panels []struct {
 			ID      int
@@ -57,6 +63,23 @@ func TestDashboard(t *testing.T) {
 	}
 	if err := json.Unmarshal(text, &d); err != nil {
 		t.Fatal(err)
+	}
+	queries := 0
+	for _, v := range d.Templating.List {
+		if v.Type != "query" {
+			continue
+		}
+		queries++
+		var q struct{ Query string }
+		if err := json.Unmarshal(v.Query, &q); err != nil {
+			t.Fatal(err)
+		}
+		if m := variable.FindStringSubmatch(q.Query); m == nil || !strings.Contains(samples[m[1]], m[2]+`="`) {
+			t.Errorf("variable %s: %s is not a label of a metric that is exported", v.Name, q.Query)
+		}
+	}
+	if queries != 1 {
+		t.Errorf("%d variables are queries, want the model", queries)
 	}
 	used := map[string]bool{}
 	for i, p := range d.Panels {

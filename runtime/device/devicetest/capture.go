@@ -88,7 +88,8 @@ var captureTests = map[string]func(*env){
 			e.Errorf("a stream that had been forked filled with %d", got[7])
 		}
 	},
-	// A capture's pool takes segments.
+	// The capturing goroutine may call Alloc in every mode, as the allocator of a private pool does
+	// when the pool grows. A replay after the memory is freed is refused.
 	"Alloc": func(e *env) {
 		for _, mode := range modes {
 			var m device.Memory
@@ -106,8 +107,8 @@ var captureTests = map[string]func(*env){
 			e.refused("replay into freed memory", e.stream.LaunchGraph(g), device.ErrFreed)
 		}
 	},
-	// Without room an allocation fails, and the capture goes on (PyTorch's
-	// test_graph_capture_oom).
+	// Without room an allocation in a capture fails (PyTorch's test_graph_capture_oom), and the capture
+	// continues.
 	"OutOfMemory": func(e *env) {
 		a := e.alloc(8)
 		for _, mode := range modes {
@@ -283,9 +284,9 @@ var captureTests = map[string]func(*env){
 			e.Errorf("the graph filled with %d", got[7])
 		}
 		e.must(g.Close())
-		e.refused("a mode that is none", e.stream.BeginCapture(device.CaptureRelaxed+1), nil)
+		e.refused("BeginCapture with an invalid mode", e.stream.BeginCapture(device.CaptureRelaxed+1), nil)
 		if e.stream.Capturing() {
-			e.Error("the stream captures in a mode that is none")
+			e.Error("the stream captures after BeginCapture with an invalid mode")
 		}
 	},
 	"Empty": func(e *env) {
