@@ -60,12 +60,12 @@ const maxModelThreads = 8
 type modelState struct {
 	call  [4]int8 // by rank
 	step  [maxModelThreads]int8
-	slots [maxModelSlots]int8 // a packet's round, and its protocol in the bit of llData; 0: none
+	slots [maxModelSlots]int8 // round of each packet, plus llData if it is of LL128; 0: none
 }
 
 const (
 	maxModelSlots = 72
-	llData        = 64 // a packet of LL128, most of whose words are data
+	llData        = 64 // marks a packet of LL128: most of its words are data
 )
 
 // model explores all interleavings.
@@ -119,7 +119,7 @@ func (m *model) slot(to, parity, protocol, from, thread int) int {
 	return (((to*m.p.parities+parity)*m.p.regions+protocol%m.p.regions)*m.p.ranks+from)*m.p.threads + thread
 }
 
-// protocol is that of a call.
+// protocol returns the protocol of a call.
 func (p protocol) protocol(call int) int {
 	if call < len(p.protocols) {
 		return p.protocols[call]

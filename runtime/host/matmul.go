@@ -172,8 +172,8 @@ func (mm *matMul) sums(l *lane, b0 int64, cols int) bool {
 	if mm.b.row == 1 {
 		step = panel
 	}
-	// Columns take all of K before the next columns, if the rows of A fit: a row of B is then read in
-	// one pass, and not a piece of each page in each of several.
+	// If the rows of A fit into the scratch memory, columns take all chunks of K before the next columns:
+	// each row of B is then read in one pass.
 	span := mm.k
 	if mm.k > chunk && int64(rows)*int64(pitchOf(int(mm.k))) > tileRows*maxPitch {
 		span = chunk
