@@ -20,8 +20,9 @@ import (
 
 // Build makes the programs of all pieces of the plans. It looks up each distinct artifact, and
 // compiles it if the store lacks it. It tries every artifact and returns all errors, joined in
-// program order, so the outcome does not depend on timing. Counters and Artifacts are the same
-// for every number of jobs. If ctx ends, Build returns its cause.
+// the order of Artifacts and then Extras, so the outcome does not depend on timing. Counters and
+// Artifacts, apart from durations, are the same for every number of jobs. If ctx ends, Build
+// returns its cause.
 func Build(ctx context.Context, plans []*split.Plan, o Options) (*Result, error) {
 	if o.Compiler == nil {
 		return nil, errors.New("no compiler is given")

@@ -110,9 +110,8 @@ module "chain" {
 }
 `
 
-// layers is a function of n identical layers between a first and a last piece.
-// Each layer also has
-// a piece that does not depend on N.
+// layers is a function of n identical layers between a first and a last piece. Each layer also
+// has a piece that does not depend on N.
 func layers(n int) string {
 	var b strings.Builder
 	b.WriteString("pwc 1\nmodule \"layers\" {\n  sym N in [1, 8192] batch\n  op \"s::s\"(tensor) -> (tensor) split\n")
@@ -136,7 +135,7 @@ func mustBuild(t testing.TB, o pieces.Options, plans ...*split.Plan) *pieces.Res
 	return r
 }
 
-// counters leaves out Bytes.
+// counters returns the counters of r with Bytes set to 0.
 func counters(r *pieces.Result) pieces.Counters {
 	c := r.Counters
 	c.Bytes = 0
@@ -248,7 +247,8 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// Extras are looked up, compiled, counted, given out and missed as pieces are.
+// TestExtras: extras are looked up, compiled, counted, stored and missed as pieces are, started
+// before them, and passed to Use.
 func TestExtras(t *testing.T) {
 	p := plan(t, layers(1), "s::s")
 	store := pieces.NewMemoryStore()
@@ -299,8 +299,8 @@ func TestExtras(t *testing.T) {
 	}
 }
 
-// TestPartOf: what a larger module's build has is taken from it, as it came to be there, without a compilation or a
-// look-up; extras too.
+// TestPartOf: artifacts and extras of the build in PartOf are reused with their source, bytes and
+// duration, without a compilation or a look-up.
 func TestPartOf(t *testing.T) {
 	c := newFake(1)
 	compiled, used := 0, 0
@@ -333,14 +333,14 @@ func TestPartOf(t *testing.T) {
 	if n := part.Counters.Compiled; n < 2 || n != len(part.Artifacts)+1 {
 		t.Errorf("%d of %d artifacts and an extra were compiled", n, len(part.Artifacts))
 	}
-	// What the whole lacks is made.
+	// Artifacts that the build in PartOf lacks are compiled.
 	other := mustBuild(t, pieces.Options{Compiler: c, PartOf: part}, plan(t, layers(2), "s::s"))
 	if c.total() == before || other.Counters.Compiled == 0 {
 		t.Errorf("%d compilations more, %+v", c.total()-before, other.Counters)
 	}
 }
 
-// broken is a store whose methods fail or give what they should not.
+// broken is a store whose methods fail, or whose Get returns damaged artifacts.
 type broken struct {
 	*pieces.MemoryStore
 	get, put error
@@ -402,8 +402,8 @@ func TestBrokenStoresAreWarnings(t *testing.T) {
 	}
 }
 
-// TestOutcomeDoesNotDependOnTiming compares everything but durations over
-// numbers of jobs and seeds.
+// TestOutcomeDoesNotDependOnTiming compares counters, artifacts without their durations, and
+// errors, for 1 to 8 jobs whose compilations take random times.
 func TestOutcomeDoesNotDependOnTiming(t *testing.T) {
 	p := plan(t, layers(6), "s::s")
 	summary := func(refuse string, jobs int, seed uint64) string {
@@ -481,8 +481,8 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestLockWaits holds that a lock is given to one at a time, and that waiting
-// ends with the context.
+// TestLockWaits holds that a lock of a key has one holder, that waiting for it ends with the
+// context, and that another key has another lock.
 func TestLockWaits(t *testing.T) {
 	s := pieces.NewMemoryStore()
 	key := cache.Key{Target: "fake"}
@@ -504,9 +504,12 @@ func TestLockWaits(t *testing.T) {
 	got := make(chan struct{})
 	go func() {
 		defer close(got)
-		if again, err := s.Lock(context.Background(), key); err == nil {
-			again()
+		again, err := s.Lock(context.Background(), key)
+		if err != nil {
+			t.Errorf("the lock after its release: %v", err)
+			return
 		}
+		again()
 	}()
 	unlock()
 	<-got
@@ -535,7 +538,7 @@ func TestObserver(t *testing.T) {
 	if open != 0 || finished != 4 {
 		t.Errorf("%d open, %d finished", open, finished)
 	}
-	// What failed is not done.
+	// Artifacts that fail are not counted in Done.
 	open, finished, last = 0, 0, 0
 	o.Frozen, o.Store = true, pieces.NewMemoryStore()
 	if _, err := pieces.Build(t.Context(), []*split.Plan{plan(t, layers(5), "s::s")}, o); err == nil || open != 4 || finished != 0 {
@@ -543,7 +546,7 @@ func TestObserver(t *testing.T) {
 	}
 }
 
-// No plans are no module: there is nothing to build or record.
+// TestNoPlans: a build without plans succeeds, and makes and records nothing.
 func TestNoPlans(t *testing.T) {
 	s := cache.New(cache.Options{Dir: t.TempDir()})
 	r, err := pieces.Build(t.Context(), nil, pieces.Options{Compiler: newFake(12), Store: s})

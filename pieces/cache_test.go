@@ -35,8 +35,8 @@ module "two" {
 }
 `
 
-// The disk cache is a store: a second build, in a process that knows nothing,
-// compiles nothing (C9), and a miss under frozen says what differs (C10).
+// TestDiskCache: a second build, with the disk cache opened again, compiles nothing (C9). The
+// error of a frozen build that lacks an artifact names the factor that differs (C10).
 func TestDiskCache(t *testing.T) {
 	m, err := ir.Parse("two.ir", []byte(twoPieces))
 	if err != nil {
@@ -98,8 +98,7 @@ func TestDiskCache(t *testing.T) {
 			t.Errorf("no %q in the graph\n%s", want, info.Graph)
 		}
 	}
-	// Extras are entries of the module; a build that is part of another one leaves
-	// no record.
+	// Extras are entries of the module; a build with Unrecorded adds no record.
 	extra := pieces.Extra{Key: cache.Key{Piece: [32]byte{1}, Target: "host", Pipeline: "kernel 1", Format: program.FormatVersion}, Origin: "kernel k",
 		Compile: func(context.Context) (*program.Program, error) { return &program.Program{Target: "host"}, nil }}
 	for _, unrecorded := range []bool{true, false} {
@@ -125,8 +124,8 @@ func TestDiskCache(t *testing.T) {
 	}
 }
 
-// TestFrozenMissOfDamage: a frozen build says what is wrong with what the store has, and
-// not that it has nothing.
+// TestFrozenMissOfDamage: if the store's entries are damaged, the error of a frozen build says
+// what is wrong with each, and not that the store is empty.
 func TestFrozenMissOfDamage(t *testing.T) {
 	m, err := ir.Parse("two.ir", []byte(twoPieces))
 	if err != nil {
@@ -215,7 +214,8 @@ func TestMissesAreExplainedTogether(t *testing.T) {
 	}
 }
 
-// gpuCompiler is the host's compiler, which says that it makes machine code.
+// gpuCompiler is the host's compiler under the target of a GPU, for which programs count as
+// machine code.
 type gpuCompiler struct{ pieces.Pipeline }
 
 func (gpuCompiler) Target() string { return "cuda:sm_90" }
@@ -228,8 +228,9 @@ func (c gpuCompiler) Compile(ctx context.Context, piece *ir.Module, ranges map[s
 	return p, err
 }
 
-// Machine code in a layer that everybody can write is compiled again, without a
-// warning for each piece; a frozen build fails with the command that trusts the layer.
+// TestUntrustedMachineCode: machine code in a layer that everybody can write is not used but
+// compiled, without warnings; a frozen build fails, and its error has the command that trusts the
+// layer.
 func TestUntrustedMachineCode(t *testing.T) {
 	m, err := ir.Parse("two.ir", []byte(twoPieces))
 	if err != nil {
@@ -266,7 +267,7 @@ func TestUntrustedMachineCode(t *testing.T) {
 		t.Fatal(err)
 	}
 	if runtime.GOOS == "windows" {
-		t.Skip("modes say nothing here")
+		t.Skip("Windows has no file modes that a cache could check")
 	}
 	_, err = made(gpu, true, cache.Options{Layers: []string{layer}})
 	var miss *pieces.MissError

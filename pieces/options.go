@@ -109,8 +109,8 @@ type Event struct {
 type Source uint8
 
 const (
-	Compiled Source = iota // by this build
-	Loaded                 // from the store
+	Compiled Source = iota // by this build, or by the build of [Options].PartOf
+	Loaded                 // from the store, by one of the two
 )
 
 // String returns the source in one word.

@@ -30,8 +30,8 @@ func (stub) Lower(k *loop.Kernel) (compile.Code, error) {
 		program.Launch{Grid: [3]dim.Dim{one, one, one}, Block: [3]int32{32, 1, 1}}), nil
 }
 
-// TestPipeline builds with the passes of package compile: a program has its
-// piece's parameters and symbols and the guard of its range.
+// TestPipeline builds with the passes of package compile: a program has as many parameters and
+// results as its piece, the piece's symbol, and the guard of its range.
 func TestPipeline(t *testing.T) {
 	p := plan(t, chain, "silly::attention")
 	o := pieces.Options{Compiler: pieces.Pipeline{Backend: stub{}, Tools: "stub 1"}, Store: pieces.NewMemoryStore(),
@@ -70,8 +70,7 @@ type versioned struct{ stub }
 
 func (versioned) Version() string { return "tools 2" }
 
-// TestToolsOfAPipeline: what the caller says of the tools stands before what the
-// backend says.
+// TestToolsOfAPipeline: Pipeline.Tools takes precedence over the version that the backend reports.
 func TestToolsOfAPipeline(t *testing.T) {
 	for want, p := range map[string]pieces.Pipeline{
 		"":        {Backend: stub{}},
@@ -112,7 +111,7 @@ func TestPassErrors(t *testing.T) {
 	}
 }
 
-// following is a compiler that keeps what it is told of artifacts.
+// following is an ArtifactCompiler that passes each artifact to told.
 type following struct {
 	pieces.Pipeline
 	told func(a *pieces.Artifact)
@@ -123,8 +122,8 @@ func (f following) For(a *pieces.Artifact) pieces.Compiler {
 	return f.Pipeline
 }
 
-// TestArtifactCompiler: a compiler that asks is told which piece it compiles, as the plan
-// counts them.
+// TestArtifactCompiler: an ArtifactCompiler receives the function, item and hash of each piece
+// that it compiles; items are numbered as in the plan's summary.
 func TestArtifactCompiler(t *testing.T) {
 	p := plan(t, chain, "silly::attention")
 	var mu sync.Mutex

@@ -41,9 +41,10 @@ module "loop" {
 
 var feeds = []piecewise.Alias{{From: "double", To: "step", Param: "x"}, {From: "triple", To: "step", Param: "x"}}
 
-// A parameter reads an aliased result without a copy, that of the function that ran last. The
-// run makes the results that were in the memory stale. If the parameter is then set to other
-// data, the result is stale, and the data is sent even if the host sent the same data before.
+// A parameter reads a result that is aliased to it without a copy. If the results of two functions
+// are aliased to it, a run of one makes the result of the other stale. If the parameter is then set
+// to data of the host, the result is stale, and the data is sent even if the host sent the same
+// data before.
 func TestAliases(t *testing.T) {
 	for _, o := range []piecewise.Options{
 		{Capture: piecewise.CaptureOptions{Mode: piecewise.None}},
@@ -157,7 +158,7 @@ func TestAliases(t *testing.T) {
 	}
 }
 
-// rows has @step, which runs more rows than @choose, whose results are aliased to its parameter.
+// rows has @choose, whose result 1 is aliased to the parameter of @step. @step may run more rows.
 const rows = `pwc 1
 module "rows" {
   sym N in [1, 8] batch
@@ -227,7 +228,7 @@ func TestAliasesInPlan(t *testing.T) {
 }
 
 // Impossible aliases are refused, each with its reason, in one error.
-func TestBadFeeds(t *testing.T) {
+func TestBadAliases(t *testing.T) {
 	for _, c := range []struct {
 		feeds []piecewise.Alias
 		want  []string

@@ -22,7 +22,7 @@ import (
 
 // Backend is a module made ready to run on one device. New makes the plan, which never changes;
 // Load makes the residents and the staging slots of each function; Capture makes the graphs of
-// each function; Close gives all of them back.
+// each function; Close frees what Load and Capture made.
 type Backend struct {
 	plan  *plan
 	pool  *Pool // nil: there is no device

@@ -40,7 +40,7 @@ func (pl *plan) compile(ctx context.Context) error {
 	}
 	pl.built = r
 	if n := len(r.Warnings); n > 0 {
-		pl.opts.Observe.Logger.Warn("the store failed; what it lacks was compiled", "times", n, "first", r.Warnings[0])
+		pl.opts.Observe.Logger.Warn("the store failed; artifacts that it did not give were compiled", "times", n, "first", r.Warnings[0])
 	}
 	for _, s := range r.ByShape {
 		pl.opts.Observe.Logger.Info("built", "shape", s.Shape, "compiled", s.Compiled, "loaded", s.Loaded, "bytes", s.Bytes, "seconds", s.Duration.Seconds())

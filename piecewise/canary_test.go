@@ -11,8 +11,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// A byte that an op writes before or after its operand, replayed or not, is found
-// with its offset. No other tensor uses the operand's memory.
+// A byte that an op writes outside its operand, up to 512 bytes before or after it, replayed or not,
+// is found with its offset. No other tensor lies there, so the results are right.
 func TestCanaries(t *testing.T) {
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise} {
 		for _, off := range []int64{-512, -1, 12, 523} {
@@ -58,7 +58,7 @@ func TestPoison(t *testing.T) {
 			op.skip = 1
 			got := run(t, b.Func("forward"), []float32{0, 1, 2, 3})
 			if got[0] != 19 || !math.IsNaN(float64(got[3])) {
-				t.Errorf("mode %s: %v, want a last row that is not a number", mode, got)
+				t.Errorf("canary %d, mode %s: %v, want a last row that is not a number", guard, mode, got)
 			}
 		}
 	}
@@ -79,7 +79,8 @@ func TestGuardedModel(t *testing.T) {
 	}
 }
 
-// Weights, states, inputs and results have canaries, too.
+// With CanaryExact, states, inputs and results have allocations of their own, each as large as the
+// buffer.
 func TestEveryBufferIsGuarded(t *testing.T) {
 	text := strings.Replace(stateful, "%x: f32[N]", "%x: f32[N], %i: i32[N]", 1)
 	dev := &tallying{Device: openHost(t)}

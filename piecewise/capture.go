@@ -115,7 +115,7 @@ func (fn *instance) captureSizes(ctx context.Context) error {
 	}
 	if fn.plan.opts.Capture.Mode.pieces() && fn.alone() {
 		for _, c := range all[:fn.full] {
-			c.full = c.steps[0].graph // the same graph would be captured again
+			c.full = c.steps[0].graph // a capture of the full graph would record the same launch
 		}
 	}
 	return nil

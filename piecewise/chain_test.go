@@ -58,7 +58,7 @@ func runChain(t testing.TB, funcs []*piecewise.Func, x []float32, out []byte) {
 	check(r.Wait())
 }
 
-// To pass results from function to function, linked or not, allocates nothing.
+// Passing results from function to function, linked or not, allocates nothing.
 func TestChain(t *testing.T) {
 	b := start(t, chain, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{4, 64}}})
 	x := []float32{1, 2, 3}
@@ -88,7 +88,7 @@ func TestChain(t *testing.T) {
 	}
 }
 
-// Run does what Choose returned before.
+// Run uses the run mode and the size that Choose returned before it.
 func TestChoose(t *testing.T) {
 	for _, c := range []struct {
 		mode    piecewise.Mode

@@ -24,7 +24,7 @@ type wrapped struct {
 	device.Device
 	late   bool                  // events do not complete while it is set
 	query  error                 // of events that do not complete
-	fail   func(op string) error // before each stream operation
+	fail   func(op string) error // before each launch of a graph and each end of a capture
 	graphs int                   // that are not closed
 }
 
@@ -181,7 +181,8 @@ func TestLostBeforeInputs(t *testing.T) {
 	}
 }
 
-// A capture that fails leaves nothing behind and can be tried again.
+// A capture that fails closes the graphs that it made and can be tried again; until then runs are
+// eager.
 func TestFailedCapture(t *testing.T) {
 	dev := &wrapped{Device: openHost(t)}
 	b := create(t, plain, piecewise.Options{Device: dev, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2, 4}}})
@@ -303,15 +304,15 @@ module "table" {
 		}
 	}
 	if err := wrong.Wait(); !errors.Is(err, device.ErrIndex) || !strings.Contains(err.Error(), "gather (model.table)") {
-		t.Errorf("%v, want an ErrPosition with its place", err)
+		t.Errorf("%v, want an ErrIndex with the op's place", err)
 	}
 	if err := errors.Join(a.Close(), b.Close(), pool.Close()); err != nil {
 		t.Error(err)
 	}
 }
 
-// Close of a pool that a backend uses fails and changes nothing: another backend does not get
-// the memory of the first one.
+// Close of a pool that a backend uses fails and changes nothing: the pool keeps its memory, and the
+// backend can run.
 func TestCloseOfAPoolInUse(t *testing.T) {
 	pool, err := piecewise.NewPool(openHost(t), 0)
 	if err != nil {
@@ -332,8 +333,9 @@ func TestCloseOfAPoolInUse(t *testing.T) {
 	}
 }
 
-// Other goroutines may read Stats and Plan and try to run; a concurrent run always
-// gets ErrBusy.
+// While one goroutine runs a backend, others may read Stats and Plan and call Load, which fails
+// with ErrBusy or ErrOrder. A run that meets such a Load is ErrBusy and can be tried again. A
+// backend of another pool runs at the same time.
 func TestConcurrentUse(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	dev := hostdev.Open(hostdev.Options{Workers: 2})
@@ -367,13 +369,13 @@ func TestConcurrentUse(t *testing.T) {
 					return
 				}
 				if err := b.Load(ctx, nil, nil); !errors.Is(err, piecewise.ErrBusy) && !errors.Is(err, piecewise.ErrOrder) {
-					t.Errorf("a second load beside runs: %v, want ErrBusy or ErrOrder", err)
+					t.Errorf("a second load during runs: %v, want ErrBusy or ErrOrder", err)
 					return
 				}
 			}
 		})
 	}
-	wg.Go(func() { // another backend, with its own pool, runs beside it
+	wg.Go(func() { // another backend, with its own pool
 		f := other.Func("forward")
 		for range 200 {
 			wantF32(t, run(t, f, []float32{1, 2, 3}), []float32{2, 3, 4})
@@ -419,7 +421,7 @@ func TestUncalledOps(t *testing.T) {
 	wantF32(t, run(t, b.Func("forward"), []float32{1}), []float32{2})
 }
 
-// New returns all errors of its options together.
+// New names each option that contradicts the module.
 func TestOptionsAreChecked(t *testing.T) {
 	dev := openHost(t)
 	target := pieces.Pipeline{Backend: host.New()}

@@ -12,10 +12,10 @@ var (
 	ErrOrder     = errors.New("piecewise: called out of order") // New → Load → Warmup → Capture → Seal → Run
 	ErrClosed    = errors.New("piecewise: the backend is closed")
 	ErrNoDevice  = errors.New("piecewise: the backend has no device and can only be planned: set Options.Device")
-	ErrBusy      = errors.New("piecewise: another run is using the pool")
+	ErrBusy      = errors.New("piecewise: another call is using the pool")
 	ErrSlotBusy  = errors.New("piecewise: every staging slot is still being copied from")
 	ErrSlotUsed  = errors.New("piecewise: the inputs were run, or their staging slot was handed out again: call Func.Inputs for new ones")
-	ErrStale     = errors.New("piecewise: the result was overwritten by a later run")
+	ErrStale     = errors.New("piecewise: the result was overwritten")
 	ErrReleased  = errors.New("piecewise: the result was released")
 	ErrAddress   = errors.New("piecewise: memory moved since the graphs were captured")
 	ErrFrozen    = errors.New("piecewise: frozen")

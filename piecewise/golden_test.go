@@ -54,7 +54,7 @@ func openGolden(t testing.TB, name string) golden { return openGoldenIn(t, name,
 func openGoldenIn(t testing.TB, name string, dt dtype.DType) golden {
 	t.Helper()
 	context := int64(64)
-	if name == "llama_dynamic_long" { // its rope is that of sequences of so many tokens
+	if name == "llama_dynamic_long" { // transformers used the frequencies for 33 tokens in each forward
 		context = 33
 	}
 	return openGoldenWith(t, name, hf.Options{DType: dt, BlockSize: blockSize, Context: context})
@@ -149,7 +149,7 @@ func (g golden) forward(t testing.TB, b *piecewise.Backend, from, to int) []floa
 	return read(t, g.issue(t, b, g.ids, from, to).At(0))
 }
 
-// issue is forward for other ids, without waiting for the logits.
+// issue is forward for the given tokens, without waiting for the logits.
 func (g golden) issue(t testing.TB, b *piecewise.Backend, tokens []int32, from, to int) piecewise.Results {
 	t.Helper()
 	ctx := context.Background()
@@ -243,8 +243,8 @@ func relative(a, b []float32) float64 {
 	return math.Sqrt(d / n)
 }
 
-// The logits of transformers, in every mode, replayed at exact and padded
-// sizes, and token by token through the paged cache.
+// TestTransformersLogits compares the logits of each checkpoint with those of transformers in mode
+// full-and-piecewise, and of three checkpoints in modes none, piecewise and full too.
 func TestTransformersLogits(t *testing.T) {
 	dirs, err := os.ReadDir(filepath.Join("..", "testdata", "hf"))
 	if err != nil {

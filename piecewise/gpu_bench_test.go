@@ -58,7 +58,7 @@ func benchmarkDecode(b *testing.B, config string) {
 	}
 	products, err := cublaslt.Open(dev, cublaslt.Options{})
 	if err != nil {
-		b.Logf("without a library for products of many rows: %v", err)
+		b.Logf("without cuBLASLt for GEMMs of many rows: %v", err)
 	} else {
 		defer func() { b.Logf("cuBLASLt %d: %+v", products.Version(), products.Stats()) }()
 	}

@@ -37,7 +37,7 @@ func onGPU(t testing.TB) piecewise.Options {
 	return new(compiled).on(t, cudatest.GPU(t), small)
 }
 
-// compiled caches compilers and stores for tests that open a GPU many times.
+// compiled keeps compiled programs for tests that open a GPU many times.
 type compiled struct {
 	own       bool // without cuBLASLt
 	store     pieces.Store
@@ -45,7 +45,7 @@ type compiled struct {
 	attention map[attncuda.Variant]*program.Program
 }
 
-// on returns options for a device, with an attention op for steps of some size.
+// on returns options for a device, with an attention op for steps within limits.
 func (c *compiled) on(t testing.TB, dev *cudatest.Opened, limits attncuda.Options) piecewise.Options {
 	t.Helper()
 	if c.store == nil {
@@ -92,10 +92,11 @@ var small = attncuda.Options{MaxRows: 64, MaxBlocks: kvBlocks}
 
 var guards = map[string]piecewise.Canary{"shared": piecewise.CanaryOff, "canaries": piecewise.CanaryBytes, "exact": piecewise.CanaryExact}
 
-// The logits of transformers on a GPU, in f32 and bf16, in every mode, at exact
-// and padded sizes, and token by token through the paged cache, for every Canary.
-// Poison fills unwritten memory with NaN, except with CanaryExact, where a tool may
-// detect reads of memory that was never written.
+// TestTransformersLogitsOnGPU compares the logits of three checkpoints with those of transformers,
+// in f32 and bf16: in modes none, piecewise, full and full-and-piecewise without canaries, and in
+// none and full-and-piecewise with them. On an emulated GPU it tests only llama, in piecewise and
+// full. Poison fills unwritten memory with NaN, except with CanaryExact, where a tool may detect
+// reads of memory that was never written.
 func TestTransformersLogitsOnGPU(t *testing.T) {
 	var c compiled
 	for _, name := range []string{"llama", "qwen2", "qwen3"} {
@@ -125,8 +126,9 @@ func TestTransformersLogitsOnGPU(t *testing.T) {
 	}
 }
 
-// A short model for a slow tool that checks every access: a few runs at exact and padded
-// sizes, in each mode, with GEMMs by pwc's kernels only and by cuBLASLt.
+// TestWatchedOnGPU is for a slow tool that checks every access: three runs of a small model, at exact
+// and padded sizes, in modes none and full-and-piecewise, with GEMMs by pwc's kernels only and by
+// cuBLASLt.
 func TestWatchedOnGPU(t *testing.T) {
 	for kernels, c := range map[string]*compiled{"own": {own: true}, "library": {}} {
 		for _, dt := range []dtype.DType{dtype.F32, dtype.BF16} {
@@ -152,12 +154,12 @@ func watched(t *testing.T, kernels string, c *compiled, dt dtype.DType) {
 	}
 }
 
-// Ten thousand runs on a GPU, in random order of sizes and of inputs, issued back
-// to back, give the same bits for the same size and inputs, in every mode, with
-// Poison. Backends in separate pools give the same bits, too: sums depend neither on
-// scheduling nor on addresses.
+// At least 10,000 runs on a GPU for each dtype (3,000 with -short), in random order of sizes and
+// of inputs, issued back to back, with Poison. In each of the modes piecewise, full and
+// full-and-piecewise, the same size and inputs give the same bits, in two backends with pools of
+// their own too: sums depend neither on scheduling nor on addresses.
 func TestRandomOrderOfSizesOnGPU(t *testing.T) {
-	const most, rows = 90, 96 // from 65 on products are the library's
+	const most, rows = 90, 96 // from 65 rows on GEMMs are the library's
 	runs, variants := 10000, 5
 	if testing.Short() {
 		runs = 500
@@ -185,7 +187,7 @@ func TestRandomOrderOfSizesOnGPU(t *testing.T) {
 					o.Capture.Mode, o.Capture.Sizes, o.Memory.StagingSlots, o.Debug.Poison = mode, []int64{1, 2, 4, 8, 16, 24, 48, 64, rows}, 8, true
 					o.Memory.Max = map[string]int64{"N": rows, "M": rows}
 					b := g.backend(t, o)
-					const batch = 500 // the results that lie in host memory at a time
+					const batch = 500 // runs whose results are in host memory together
 					row := 4 * g.vocab
 					host, err := o.Device.AllocHost(int64(batch * most * row))
 					if err != nil {
@@ -223,7 +225,7 @@ func TestRandomOrderOfSizesOnGPU(t *testing.T) {
 						}
 					}
 					if s := b.Stats(); dt == dtype.BF16 && s.LibraryCalls == 0 && s.LibraryMissing == 0 {
-						t.Error("no product was the library's")
+						t.Error("no GEMM was the library's")
 					}
 				})
 			}
@@ -233,7 +235,7 @@ func TestRandomOrderOfSizesOnGPU(t *testing.T) {
 
 // A model is captured and replayed while other goroutines make, load, run and close
 // backends of their own on the same GPU.
-func TestCaptureBesideOthersOnGPU(t *testing.T) {
+func TestCaptureDuringOtherRunsOnGPU(t *testing.T) {
 	g := openGolden(t, "llama")
 	o := onGPU(t)
 	other := piecewise.Options{Device: o.Device, Compile: piecewise.CompileOptions{Compiler: o.Compile.Compiler, Store: o.Compile.Store}, Capture: piecewise.CaptureOptions{Mode: piecewise.None}}
@@ -250,7 +252,7 @@ func TestCaptureBesideOthersOnGPU(t *testing.T) {
 				select {
 				case <-done:
 					if runs == 0 {
-						t.Error("nothing ran beside the captures")
+						t.Error("no other backend ran during the captures")
 					}
 					return
 				default:
@@ -291,7 +293,8 @@ func TestCaptureBesideOthersOnGPU(t *testing.T) {
 	}
 }
 
-// The tests of every device (suite_test.go) on a GPU, for every Canary.
+// TestSuiteOnGPU runs the tests of suite_test.go on a GPU, with every Canary; planned bytes only
+// without one.
 func TestSuiteOnGPU(t *testing.T) {
 	var c compiled
 	for kind, guard := range guards {
@@ -318,7 +321,7 @@ func TestSuiteOnGPU(t *testing.T) {
 		}
 		for name, hold := range map[string]func(*testing.T, maker){
 			"demonstration": demonstration, "stale result": staleResult, "moved state": movedState, "skips": skips,
-			"mixing rows": mixingRows, "positions forbid padding": positionsForbidPadding, "poisoned arena": poisonedArena, "positions out of range": indicesOutOfRange, "fault snapshots": faultSnapshots,
+			"mixing rows": mixingRows, "indices forbid padding": indicesForbidPadding, "poisoned arena": poisonedArena, "indices out of range": indicesOutOfRange, "fault snapshots": faultSnapshots,
 		} {
 			t.Run(kind+"/"+name, func(t *testing.T) { hold(t, open) })
 		}
@@ -401,8 +404,8 @@ func TestLostOnGPU(t *testing.T) {
 	_ = b.Close() // it returns, perhaps with errors of memory that it could not free
 }
 
-// States on a GPU: graphs that were captured before the state had its memory
-// work in it, at an offset beyond 4 GiB, with the blocks of a request anywhere.
+// A KV cache of more than 4 GiB gets its memory after the capture. Graphs give the same logits for
+// blocks at its start and for blocks anywhere in it, also beyond 4 GiB.
 func TestFarBlocksOnGPU(t *testing.T) {
 	for _, mode := range []piecewise.Mode{piecewise.Piecewise, piecewise.Full} {
 		g := openGoldenWith(t, "llama", hf.Options{DType: dtype.F32, BlockSize: 32, Context: 64})
@@ -433,8 +436,8 @@ func TestFarBlocksOnGPU(t *testing.T) {
 	}
 }
 
-// C5 on a GPU: the driver's free memory decreases by the planned bytes, rounded up to
-// segments and mappings.
+// C5 on a GPU: Load and Capture decrease the driver's free memory by the planned bytes, and by at
+// most 64 MiB more.
 func TestPlannedBytesOnGPU(t *testing.T) {
 	o := onGPU(t)
 	dev := o.Device.(*gpu.Device)

@@ -39,8 +39,9 @@ func floats(x ...float32) []byte {
 	return out
 }
 
-// A state starts from the tensors that the module names, after the warm-up too, unless the
-// runner gives it; a step changes it.
+// A state has its initial value from the tensors that the module names when the first step runs,
+// although a warm-up came before, unless the caller passes memory for it to Load. Each step adds 1
+// to it.
 func TestStatesStartFromTensors(t *testing.T) {
 	src := tensors{"mean": {Name: "mean", DType: dtype.F32, Shape: []int64{4}, Data: floats(9, 5, 7, 9)}}
 	ctx := context.Background()
@@ -87,7 +88,8 @@ module "sharded" {
 }
 `
 
-// A rank's part of a state starts from its part of the tensor: the parts have the sum of all.
+// The shard of a state on a rank starts from that rank's shard of the tensor: an all_reduce of the
+// shards' sums gives the sum of the whole tensor.
 func TestShardedStatesStartFromTensors(t *testing.T) {
 	src := tensors{"mean": {Name: "mean", DType: dtype.F32, Shape: []int64{4}, Data: floats(1, 2, 4, 8)}}
 	for rank, err := range onRanks(t, 2, func(rank int, dev *hostdev.Device) error {

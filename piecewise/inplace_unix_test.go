@@ -18,10 +18,11 @@ import (
 	"pwc/safetensors"
 )
 
-// inPlaceElements is the size of the weight of an inPlaceCase, all of which are 1.
+// inPlaceElements is the number of elements of the weight of an inPlaceCase; each is 1.
 const inPlaceElements = 1 << 18
 
-// inPlaceCase is a checkpoint's file, and how many bytes of it a backend with the options leaves there.
+// inPlaceCase is a checkpoint's file, and how many bytes of its weight a backend with the options
+// reads from the mapped file.
 type inPlaceCase struct {
 	name    string
 	file    []byte
@@ -35,7 +36,7 @@ func inPlaceCases() []inPlaceCase {
 	for i := range elements {
 		ones[4*i+2], ones[4*i+3] = 0x80, 0x3f
 	}
-	// file is a checkpoint whose tensor begins at a multiple of 8 bytes, and some more.
+	// file returns a checkpoint whose tensor w begins more bytes after a multiple of 8.
 	file := func(more int) []byte {
 		header := fmt.Appendf(nil, `{"a": {"dtype": "U8", "shape": [%d], "data_offsets": [0, %[1]d]}, "w": {"dtype": "F32", "shape": [%d], "data_offsets": [%[1]d, %[3]d]}}`, more, elements, more+4*elements)
 		header = append(header, bytes.Repeat([]byte(" "), -len(header)&7)...)
@@ -51,8 +52,8 @@ func inPlaceCases() []inPlaceCase {
 	}
 }
 
-// loadInPlace loads a case, closes its file, and returns the file's name and a step that
-// multiplies the weight with x, which is 3 at first and 5 at last, to y.
+// loadInPlace loads a case, closes its file, and returns the file's name and a step that writes
+// the product of the weight and x to y. The first element of x is 3, the last 5.
 func loadInPlace(t *testing.T, c inPlaceCase) (path string, b *piecewise.Backend, y []byte, step func() error) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), safetensors.SingleFile)
@@ -87,7 +88,8 @@ func loadInPlace(t *testing.T, c inPlaceCase) (path string, b *piecewise.Backend
 	}
 }
 
-// Weights stay in the checkpoint's file if possible, also after it is closed.
+// Weights stay in the mapped file of the checkpoint, also after its Close, unless they are not
+// aligned or the options ask for copies or canaries.
 func TestWeightsInPlace(t *testing.T) {
 	for _, c := range inPlaceCases() {
 		t.Run(c.name, func(t *testing.T) {

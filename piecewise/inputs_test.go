@@ -24,9 +24,10 @@ module "sum" {
 }
 `
 
-// Unchanged inputs are not copied again, unless something else has written them since:
-// other sizes and their padding, tensors of the device, slots that were handed out and
-// not run, runs without graphs, a later capture.
+// With two or three staging slots, some runs copy no input, because it has not changed since the
+// run before. Results are right in all runs: with other sizes and their padding, tensors of the
+// device, slots that were handed out and not run, runs without graphs, and before and after a
+// capture.
 func TestInputsAreNotCopiedAgain(t *testing.T) {
 	for slots := 1; slots <= 3; slots++ {
 		w := &watching{Device: openHost(t), ran: map[*program.Program]int{}}
@@ -91,7 +92,7 @@ func TestInputsAreNotCopiedAgain(t *testing.T) {
 			}
 			wantF32(t, read(t, r.At(0)), want)
 		}
-		if (saved == 0) != (slots == 1) { // what one slot held is gone when it is filled anew
+		if (saved == 0) != (slots == 1) { // with one slot, new inputs overwrite those of the run before
 			t.Errorf("%d slots: %d runs of 400 copied nothing", slots, saved)
 		}
 	}
@@ -140,8 +141,8 @@ module "count" {
 }
 
 // A kept input has the data that the host gave to the previous run, while other inputs are
-// copied, whatever happened in between. It is not kept if that run had a tensor of the device
-// or another number of rows, or if its slot was handed out again.
+// copied. Keep returns false if that run had a tensor of the device or another number of rows, or
+// if its slot was handed out again.
 func TestKeep(t *testing.T) {
 	for slots := 1; slots <= 3; slots++ {
 		w := &watching{Device: openHost(t), ran: map[*program.Program]int{}}
@@ -184,7 +185,7 @@ module "digits" {
 					if err != nil {
 						t.Fatal(err)
 					}
-					// A slot that is handed out is no longer what was sent.
+					// A slot that was handed out again no longer has the bytes that were sent.
 					if want := byHost[name] && len(ran[name]) == n && unrun+1 < slots; ok != want {
 						t.Fatalf("%d slots: input %s of %d rows kept: %v; the run before had %v, by the host: %v, %d slots were not run", slots, name, n, ok, ran[name], byHost[name], unrun)
 					}
@@ -232,7 +233,7 @@ module "digits" {
 		if (kept < 100) != (slots == 1) {
 			t.Errorf("%d slots: %d inputs were kept", slots, kept)
 		}
-		// What was to be kept may be gone by the time of the run.
+		// If another run comes between Keep and the run, the input cannot be kept.
 		if slots < 3 {
 			continue
 		}
@@ -259,10 +260,10 @@ module "digits" {
 			t.Fatal(err)
 		}
 		if _, err := f.Run(ctx, first, nil); !errors.Is(err, piecewise.ErrSize) {
-			t.Errorf("a run whose input is not there any more: %v", err)
+			t.Errorf("a run with a kept input after another run: %v, want ErrSize", err)
 		}
 		if _, err := fill(1).Keep("w"); err == nil {
-			t.Error("an input that there is not was kept")
+			t.Error("Keep accepts an input that the function does not have")
 		}
 	}
 }
@@ -310,7 +311,7 @@ module "digits" {
 		return r, r.Wait()
 	}
 	if _, err := issue(true, []int32{9, 9, 9, 9, 9, 9, 9, 9}); err == nil {
-		t.Error("ids that there are not are no fault")
+		t.Error("ids out of range are no error")
 	}
 	if _, err := issue(false, []int32{1, 2, 3}); err != nil {
 		t.Error(err)
@@ -324,9 +325,9 @@ module "digits" {
 	}
 }
 
-// Indices of rows that another function made are checked in every run, and so never kept: there
-// may be fewer rows.
-func TestPositionsAreNotKept(t *testing.T) {
+// Keep returns false for indices of rows that another function made, because each run compares them
+// with the number of rows, which may have changed.
+func TestIndicesOfLinkedRowsAreNotKept(t *testing.T) {
 	g := openGolden(t, "llama")
 	b := g.backend(t, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{8}}})
 	g.forward(t, b, 0, 8)

@@ -63,8 +63,8 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// TestWarmupAndLoadEndWithTheirContext: the end of a context ends Warmup and Load, and both can be
-// tried again.
+// TestWarmupAndLoadEndWithTheirContext: Load, Warmup and Capture with a context that has ended fail
+// with its error; Load and Capture can be tried again.
 func TestWarmupAndLoadEndWithTheirContext(t *testing.T) {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -87,7 +87,7 @@ func TestWarmupAndLoadEndWithTheirContext(t *testing.T) {
 	wantF32(t, run(t, b.Func("forward"), []float32{1}), []float32{2})
 }
 
-// TestManyInputs finds inputs by name if there are more than scanned.
+// TestManyInputs finds inputs by name in a function with so many that Inputs looks them up in a map.
 func TestManyInputs(t *testing.T) {
 	const n = 30
 	var params []string

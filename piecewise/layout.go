@@ -9,8 +9,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// alignment of every buffer of a step, in bytes: the widest vector access and
-// the granularity of coalesced reads on a GPU.
+// alignment of every buffer of a step, in bytes: that of memory of cudaMalloc. It is a multiple of
+// the widest vector access and of a cache line of a GPU.
 const alignment = 256
 
 // env is the values of the module's symbols for one run or capture.

@@ -123,7 +123,7 @@ func TestAskedOnce(t *testing.T) {
 	}
 }
 
-// sleepy is a routine that initializes when the first piece begins to compile.
+// sleepy is a routine whose Initialize returns once the first piece begins to compile.
 type sleepy struct {
 	routine
 	compiling chan struct{}
@@ -151,9 +151,9 @@ func (c *awaited) Compile(ctx context.Context, piece *ir.Module, ranges map[stri
 	return c.Compiler.Compile(ctx, piece, ranges)
 }
 
-// TestWakesRoutines: a routine initializes once, while pieces compile, and before New returns. If nothing is
-// compiled, it does not initialize.
-func TestWakesRoutines(t *testing.T) {
+// TestInitializesRoutines: a routine is initialized once, while pieces compile, and before New
+// returns, also if New fails. If nothing is compiled, it is not initialized.
+func TestInitializesRoutines(t *testing.T) {
 	store, woken := pieces.NewMemoryStore(), 0
 	refused := errors.New("refused")
 	for _, c := range []struct {

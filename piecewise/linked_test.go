@@ -95,7 +95,7 @@ func TestRowsOfAnEarlierStep(t *testing.T) {
 			}
 			got := make([]byte, 16)
 			if err := r.At(0).CopyTo(got); errors.Is(err, device.ErrIndex) != tc.outside || err != nil && !tc.outside {
-				t.Errorf("%s: %v; positions are out of range: %v", what, err, tc.outside)
+				t.Errorf("%s: %v; indices are out of range: %v", what, err, tc.outside)
 			}
 			for i, w := range tc.want {
 				if v := f32(got, int64(i)); v != w {

@@ -30,6 +30,6 @@ func TestParseMode(t *testing.T) {
 		}
 	}
 	if _, err := ParseMode("partial"); err == nil {
-		t.Error("ParseMode takes any name")
+		t.Error(`ParseMode accepts "partial", which is no mode`)
 	}
 }

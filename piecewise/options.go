@@ -28,9 +28,10 @@ type Options struct {
 	// not depend on it.
 	Rank int
 
-	// Frozen refuses to compile and to skip (C8): New fails where an artifact is not in the
-	// store, or where a size or a graph that the options ask for has no use; Run fails where
-	// rows would run without a graph that the mode asks for.
+	// Frozen refuses to compile and to skip (C8). New fails if the store lacks an artifact, if a
+	// size of the options has no effect, if no graph would serve a function, if the device would
+	// compile a program when it loads it, or if a library call has no measured algorithm. Run fails
+	// if rows that must not be padded, or more rows than captured, would run without a graph.
 	Frozen bool
 
 	Compile CompileOptions // what is compiled, and by what
@@ -142,7 +143,7 @@ func (o *Options) defaults() error {
 		o.Memory.StagingSlots = 2
 	}
 	if o.Memory.StagingSlots < 1 {
-		return fmt.Errorf("piecewise: Options.Memory.StagingSlots is %d", o.Memory.StagingSlots)
+		return fmt.Errorf("piecewise: Options.Memory.StagingSlots is %d; it is at least 1, or 0 for 2 slots", o.Memory.StagingSlots)
 	}
 	if o.Observe.Logger == nil {
 		o.Observe.Logger = slog.New(slog.DiscardHandler)

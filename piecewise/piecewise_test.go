@@ -45,9 +45,9 @@ module "nineteen" {
 // its calls for tests of the contracts.
 type sum3 struct {
 	capture bool
-	skip    int64 // so many rows at the end are left as they were
+	skip    int64 // number of rows at the end that a call does not write
 	calls   int
-	rows    []int64 // of each call, with Size: rows, size
+	rows    []int64 // Rows and Size of each call in turn
 	metas   []any
 	onCall  func(c *device.OpCall)
 	fail    error // of every call from here on
@@ -222,6 +222,7 @@ func TestBusyPool(t *testing.T) {
 	}
 }
 
+// stateful lacks the parameter %i: i32[N], which the tests that use it add.
 const stateful = `pwc 1
 module "stateful" {
   sym N in [1, 64] batch
@@ -277,6 +278,7 @@ func TestPaddedRowsAreReset(t *testing.T) {
 	}
 }
 
+// lookup lacks the constant %k: f32[2], which the test that uses it adds.
 const lookup = `pwc 1
 module "lookup" {
   sym N in [1, 64] batch
@@ -428,7 +430,7 @@ func TestResultsEndWithTheirBackend(t *testing.T) {
 	}
 }
 
-// An input that a runner sets instead of a linked result overwrites the result, which is
+// A linked input that is set to other data overwrites the result that it is linked to, which is
 // then stale.
 func TestLinkedInputsOverwriteResults(t *testing.T) {
 	dev := openHost(t)
@@ -472,7 +474,7 @@ func TestLinkedInputsOverwriteResults(t *testing.T) {
 	}
 }
 
-// A result with an index out of range has no shape, no memory and no bytes.
+// Methods of a result with an index out of range, and of the zero Results, return ErrOrder.
 func TestNoSuchResult(t *testing.T) {
 	f := start(t, plain, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}}).Func("forward")
 	got, err := issue(t, f, []float32{1}, nil)
@@ -511,7 +513,7 @@ func TestNoRows(t *testing.T) {
 	}
 }
 
-// Any order of sizes, back to back, gives bit-equal results per size.
+// 500 runs in random order of sizes give the same bits for each size.
 func TestRandomOrderOfSizes(t *testing.T) {
 	for _, mode := range []piecewise.Mode{piecewise.Piecewise, piecewise.Full} {
 		sizes := []int64{1, 2, 4, 8, 16, 64}
@@ -550,7 +552,7 @@ func TestRandomOrderOfSizes(t *testing.T) {
 	}
 }
 
-// A replay allocates nothing, with one worker or several.
+// A replay makes no Go allocations, with one worker or several.
 func TestReplayAllocatesNothing(t *testing.T) {
 	for _, workers := range []int{1, runtime.GOMAXPROCS(0) + 1} {
 		dev := hostdev.Open(hostdev.Options{Workers: workers})
@@ -590,7 +592,7 @@ func TestReplayAllocatesNothing(t *testing.T) {
 	}
 }
 
-// silent is the splitting op without allocations.
+// silent is an implementation of silly::attention whose calls do nothing.
 type silent struct{ sum3 }
 
 func (s *silent) Launch(c *device.OpCall) error { return nil }

@@ -21,7 +21,7 @@ import (
 )
 
 // Without a device a module is compiled and planned as with one, except for the
-// scratch of its ops. All other calls fail.
+// scratch of its ops. Load, Capture and Seal fail.
 func TestPlanWithoutDevice(t *testing.T) {
 	g := openGolden(t, "llama")
 	o := piecewise.Options{Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{1, 8, 24}},
@@ -62,8 +62,8 @@ func TestPlanWithoutDevice(t *testing.T) {
 	}
 }
 
-// If a plan exceeds int64, New returns an error that names the tensor. Sizes never wrap to a
-// small or negative number.
+// If a size in a plan exceeds int64, New fails with ErrTooLarge or ErrOverflow and the name of a
+// weight, state or input, with and without a device.
 func TestPlanTooLarge(t *testing.T) {
 	const half = 1<<60 - 1 // of f32: just below 2^62 bytes
 	decl := func(kind string, sizes ...int64) string {
@@ -86,8 +86,8 @@ func TestPlanTooLarge(t *testing.T) {
 		for _, dev := range []device.Device{nil, openHost(t)} {
 			o := piecewise.Options{Device: dev, Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}}
 			_, err := piecewise.New(t.Context(), testkit.Parse(t, strings.Replace(plain, "  func", tc.text+"  func", 1)), o)
-			if !errors.Is(err, tc.want) {
-				t.Errorf("%s: %v, want %v", what, err, tc.want)
+			if !errors.Is(err, tc.want) || !strings.Contains(err.Error(), "@") {
+				t.Errorf("%s: %v, want %v with a name", what, err, tc.want)
 			}
 		}
 	}

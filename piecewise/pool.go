@@ -22,7 +22,7 @@ type Pool struct {
 	alloc  *mem.Allocator
 	mem    *mem.Pool // private: the arena and workspaces, which graphs overwrite
 	busy   atomic.Bool
-	until  device.Interruptible // the stream, if it works while it is called; else nil
+	until  device.Interruptible // the stream, if its calls execute the work; else nil
 	limit  int64                // bytes of segments; 0: only the device's limit
 
 	mu     sync.Mutex
@@ -127,9 +127,8 @@ func (p *Pool) takeFrom(from *mem.Pool, s device.Stream, bytes int64, what strin
 }
 
 // reserve returns an arena of at least so many bytes: the current one if it is large enough, so
-// that backends share it, else a new one. Graphs hold the
-// addresses of the old one, so it stays until the pool closes; loading the
-// largest model first avoids that.
+// that backends share it, else a new one. Graphs hold addresses of the old one, so it stays until
+// the pool closes. If the largest model is loaded first, there is one arena.
 func (p *Pool) reserve(bytes int64) (device.Buffer, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -28,13 +28,12 @@ import (
 	"pwc/safetensors"
 )
 
-// TestRandomModules combines all features on random modules: they are split at
-// random ops, compiled for random ranges and sizes, captured at random sizes in
-// every mode, and run at exact and padded sizes and above the largest graph, with
-// Poison or a Canary. Each run continues with the states of the run before, and must
-// equal the interpreter's. All modules share a store: a piece with the key of another
-// piece would get the wrong program. PWC_RANDOM_MODULES and PWC_RANDOM_SEED set the
-// number of modules and the seed.
+// TestRandomModules compares random modules with the interpreter: they are split at
+// random ops, compiled for random ranges and sizes, captured at random sizes in a random
+// mode, with or without Poison and a Canary, and run at random sizes. Each run continues with
+// the states of the run before, and must have the interpreter's results, within a tolerance
+// for the dtype. All modules share a store: a piece with the key of another piece would get the
+// wrong program. PWC_RANDOM_MODULES and PWC_RANDOM_SEED set the number of modules and the seed.
 func TestRandomModules(t *testing.T) {
 	first, count := fromEnv(t, "PWC_RANDOM_SEED", 0), fromEnv(t, "PWC_RANDOM_MODULES", 60)
 	dev, store := openHost(t), pieces.NewMemoryStore()
@@ -66,8 +65,8 @@ func fromEnv(t *testing.T, name string, absent int) int {
 	return n
 }
 
-// linkable reports whether the first result is memory of rows that a later
-// function can read.
+// linkable reports whether a later function can be linked to the first result: the function
+// computes it, and its extents after the first are constants.
 func linkable(f *ir.Func) bool {
 	for _, d := range f.ResultTypes[0].Shape[1:] {
 		if _, ok := d.Const(); !ok {
@@ -128,7 +127,7 @@ func randomOptions(r *rand.Rand, m *ir.Module) piecewise.Options {
 	return o
 }
 
-// elementwise is [oracle.SillyAttention] and its like on the host, under a name.
+// elementwise runs [oracle.SillyAttention] on host memory, as an op of any name.
 type elementwise struct {
 	name    string
 	capture bool
@@ -158,7 +157,7 @@ func (elementwise) Launch(c *device.OpCall) error {
 	})
 }
 
-// runRandom runs a module some times, on states that stay, beside the
+// runRandom runs a module six times, on states that continue, and compares each run with the
 // interpreter.
 func runRandom(r *rand.Rand, m *ir.Module, o piecewise.Options) (err error) {
 	ctx := context.Background()
@@ -177,7 +176,7 @@ func runRandom(r *rand.Rand, m *ir.Module, o piecewise.Options) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, b.Close()) }() // canaries that were written over
+	defer func() { err = errors.Join(err, b.Close()) }() // Close checks the canaries
 	var weights []safetensors.Tensor
 	for _, w := range m.Weights {
 		x, err := randomTensor(r, w.Type, env.Symbols)
@@ -322,7 +321,7 @@ func compareBytes(data []byte, want *interp.Tensor) error {
 	return nil
 }
 
-// randomTensor makes what irgen expects of inputs; zeros without a source.
+// randomTensor returns a tensor of values that irgen's modules take as inputs; zeros if r is nil.
 func randomTensor(r *rand.Rand, t ir.Type, symbols map[string]int64) (*interp.Tensor, error) {
 	shape := make([]int64, t.Rank())
 	for i, d := range t.Shape {

@@ -22,8 +22,8 @@ func (*ranges) Ran(string, int64, int64, piecewise.RunMode) {}
 func (r *ranges) Enter(name string)                         { r.names, r.depth = append(r.names, name), r.depth+1 }
 func (r *ranges) Leave()                                    { r.depth-- }
 
-// Each piece and each call of a run is a range inside the run's range, in every mode; a
-// full graph has only the run's range. If a call fails, all ranges are left.
+// In modes none and piecewise a run is a range, followed by one for each piece and each call; in
+// mode full it is one range. After a run, also one whose call fails, no range is open.
 func TestRanges(t *testing.T) {
 	pieces := []string{"@forward", "@forward 0", "@forward 1 first", "@forward 2", "@forward 3 second", "@forward 4"}
 	for mode, want := range map[piecewise.Mode][]string{piecewise.None: pieces, piecewise.Piecewise: pieces, piecewise.Full: {"@forward"}} {

@@ -37,7 +37,7 @@ func onRanks(t *testing.T, size int, f func(rank int, dev *hostdev.Device) error
 	var all sync.WaitGroup
 	for rank, g := range groups {
 		all.Go(func() {
-			errs[rank] = errors.New("the test ended") // of f, by Goexit
+			errs[rank] = errors.New("the test ended") // stays if f ends by Goexit, as t.Fatal does
 			defer func() {
 				if errs[rank] != nil {
 					g.Fail(errs[rank])
@@ -54,8 +54,8 @@ func onRanks(t *testing.T, size int, f func(rank int, dev *hostdev.Device) error
 	return errs
 }
 
-// interpret runs f in the interpreter: on all devices of the world, with the same inputs on
-// each, whose results are the same.
+// interpret runs f in the interpreter, on all devices of the module with the same inputs, and
+// returns the results of rank 0. The other ranks have the same.
 func interpret(ctx context.Context, m *ir.Module, f *ir.Func, env *interp.Env, inputs []*interp.Tensor) ([]*interp.Tensor, error) {
 	if m.World() == 1 {
 		return interp.Run(ctx, m, f, env, inputs)
@@ -80,9 +80,9 @@ func interpret(ctx context.Context, m *ir.Module, f *ir.Func, env *interp.Env, i
 	return out[0], nil
 }
 
-// TestRandomRanks combines all features on random modules with collectives, on two or three
-// devices: each rank's results must equal those of the interpreter, which runs all ranks. All
-// ranks share a store and have the same artifacts (C21).
+// TestRandomRanks is TestRandomModules for modules with collectives, on two or three devices: each
+// rank's results must be those of the interpreter, which runs all ranks. All ranks take their
+// artifacts from one store (C21).
 func TestRandomRanks(t *testing.T) {
 	first, count := fromEnv(t, "PWC_RANDOM_SEED", 0), fromEnv(t, "PWC_RANDOM_MODULES", 60)/3
 	store, exchanged := pieces.NewMemoryStore(), 0
@@ -158,7 +158,8 @@ func holdRanks(t *testing.T, name string, ranks int64) {
 	}
 }
 
-// TestRanksAreChecked pins the errors of ranks before anything is compiled.
+// TestRanksAreChecked pins the errors of a wrong Options.Rank, and of a device without routines for
+// collectives.
 func TestRanksAreChecked(t *testing.T) {
 	m := testkit.Parse(t, `pwc 1 module "m" { sym N in [1, 4] batch sym r in [0, 1] load group tp in 2 rank r func @f(%x: f32[N, 2]) -> (f32[N, 2]) { %y = neg(%x) return %y } }`)
 	for want, o := range map[string]piecewise.Options{

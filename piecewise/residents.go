@@ -26,7 +26,7 @@ type residents struct {
 	arena   device.Buffer
 
 	blocks   []mem.Block     // of weights, inputs and results
-	inPlace  *inPlaceWeights // nil: none
+	inPlace  *inPlaceWeights // nil: all weights are copied
 	imported []device.Memory // of inPlace
 	canaries []canaryBuffer
 

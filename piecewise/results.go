@@ -44,8 +44,8 @@ func (r Results) Release() {
 
 // Wait waits for all work on the pool's stream, the run included. It returns a
 // [device.IndexError] for each op of the backend that met an index out of range since the last
-// Wait or CopyTo (C12). It is a [StaleError] if the function was run again, but Wait does not
-// check whether something else overwrote single results.
+// Wait, CopyTo or [FaultSnapshot.Take] (C12). It is a [StaleError] if the function was run or warmed
+// up again, but Wait does not check whether something else overwrote single results.
 func (r Results) Wait() error {
 	if err := r.latest(0); err != nil {
 		return err

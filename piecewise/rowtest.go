@@ -8,9 +8,10 @@ import (
 	"pwc/runtime/device"
 )
 
-// rowTest is an op that is declared rowwise, in a backend with [CanaryBytes]. It launches each call
-// that is not captured twice, the second time with other values in the last rows; the results of
-// the rows before must be equal bit for bit. In all other cases the declaration is trusted.
+// rowTest is an op that is declared rowwise and not random, in a backend with [CanaryBytes]. Each
+// call that no graph contains is launched twice, the second time with other values in its last
+// rows; the results of the rows before them must be equal bit for bit. If a call is captured or has
+// one row, the declaration is not tested.
 type rowTest struct{ device.Op }
 
 var (

@@ -29,7 +29,8 @@ module "rowwise" {
 }
 `
 
-// doubling doubles rows; mixing adds the last row to the first.
+// doubling returns an op that doubles each element; with mixing it adds the last element to the
+// first result, and so is not rowwise.
 func doubling(mixing bool) *noteOp {
 	return &noteOp{mut: []bool{false, true}, capture: true, launch: func(c *device.OpCall) error {
 		return c.Stream.(*hostdev.Stream).Call(func() error {
@@ -93,7 +94,7 @@ func sizesOf(mode piecewise.Mode, n ...int64) []int64 {
 	return n
 }
 
-// run2 runs a function of rows of two.
+// run2 runs a function whose rows have two elements.
 func run2(t *testing.T, f *piecewise.Func, rows int64, x []float32) []float32 {
 	t.Helper()
 	in, err := f.Inputs(rows)
@@ -150,7 +151,7 @@ func TestPaddedSlots(t *testing.T) {
 			if (put.Padding() == nil) != c.padAs {
 				t.Fatalf("padding: %v", put.Padding())
 			}
-			for _, rows := range []int64{3, 6, 1} { // replayed at 4, at 8, and with what is kept from before
+			for _, rows := range []int64{3, 6, 1} { // padded to 4, 8 and 4, over indices of earlier runs
 				in, err := put.Inputs(rows)
 				if err != nil {
 					t.Fatal(err)

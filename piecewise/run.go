@@ -27,15 +27,16 @@ func (f *Func) Padding() error {
 }
 
 // Run issues one run and returns when everything is enqueued. The extern ops of
-// the function get meta unchanged. If ctx has ended before the first launch, Run
+// the function get meta unchanged. If ctx has ended when Run is called, Run
 // returns its error. Later only a run on a [device.Interruptible] stream, such as
 // the host's, ends with the context: Run returns the cause, and the contents of
 // results and of states that the run writes are undefined. Inputs are spent once
 // their copies are enqueued; after an error before that they may be run again.
 //
 // In a mode that captures, the run is padded to the smallest captured size that is
-// at least the number of rows. If there is no such size, or padding is not allowed, the
-// run is eager.
+// at least the number of rows. The run is eager if there is no such size, if it would need
+// padding that is not allowed, or if the mode has no graph for the batch; [Func.Choose] returns
+// which.
 func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 	if f == nil {
 		return Results{}, ErrNoFunc

@@ -10,7 +10,7 @@ import (
 )
 
 // maxGap is the largest gap in bytes between two inputs that one copy sends: over PCIe
-// these bytes take less than a microsecond, another copy takes several.
+// these bytes take one or two microseconds, another copy takes several.
 const maxGap = 32 << 10
 
 // stagedCopy is a copy of one input, or of several with the same distances in the

@@ -9,10 +9,9 @@ import (
 	"pwc/pieces"
 )
 
-// Unused is a size or range of the options that has no effect, because no run has such a size (C8).
-// A frozen backend refuses it.
+// Unused is a size or range of the options that has no effect (C8). A frozen backend refuses it.
 type Unused struct {
-	What string `json:"what"` // capture size, compile size, range
+	What string `json:"what"` // capture size, compile size, range, range endpoint
 	Size string `json:"size"` // "8"; "[9, 15]"
 	Why  string `json:"why"`
 }

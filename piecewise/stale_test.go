@@ -45,8 +45,8 @@ module "weak" {
 
 // A read of a result is a StaleError if its memory was overwritten: by a warm-up, by another
 // function that writes the parameter or state, by a run of the function whose result the
-// parameter is linked to, or because SetState replaced the memory (C6). A run that lacks an input
-// sends nothing.
+// parameter is linked to, or because SetState was called for its state (C6). A run that lacks an
+// input sends nothing.
 func TestResultsThatAreOverwritten(t *testing.T) {
 	ctx := context.Background()
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {
@@ -100,7 +100,7 @@ func TestResultsThatAreOverwritten(t *testing.T) {
 			t.Fatal(err)
 		}
 		stale(early)
-		if err := early.Wait(); !errors.Is(err, piecewise.ErrStale) { // positions of the run are dropped with the warm-up's
+		if err := early.Wait(); !errors.Is(err, piecewise.ErrStale) { // index errors of the run are dropped with the warm-up's
 			t.Errorf("mode %s: waiting for a run before a warm-up: %v", mode, err)
 		}
 
@@ -135,7 +135,7 @@ func TestResultsThatAreOverwritten(t *testing.T) {
 		valid(kept, 3, 3)
 		put := call("put", "", nil)
 		stale(kept)
-		if err := kept.Wait(); err != nil { // it reads nothing
+		if err := kept.Wait(); err != nil { // Wait reads no result
 			t.Errorf("mode %s: waiting for a run whose result was overwritten: %v", mode, err)
 		}
 		valid(put, 1, 2)

@@ -256,9 +256,9 @@ func (b *Backend) State(name string) (device.Buffer, error) {
 	return device.Buffer{}, fmt.Errorf("%w: no loaded state @%s", ErrNotLoaded, name)
 }
 
-// SetState replaces the memory of a state by other memory of the same size. Runs of
-// graphs that were captured with the old memory fail ([AddressError]) until Capture is
-// called again.
+// SetState replaces the memory of a state by other memory of the same size. Results that a
+// function returned in the state are then stale. Runs of graphs that were captured with the old
+// memory fail ([AddressError]) until Capture is called again or the old memory is set back.
 func (b *Backend) SetState(name string, buf device.Buffer) error {
 	if err := b.enter(loaded, sealed); err != nil {
 		return err

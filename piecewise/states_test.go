@@ -224,8 +224,8 @@ func TestStatesGetMemoryAfterCapture(t *testing.T) {
 	})
 }
 
-// A warm-up runs pieces on padding. One that writes a state leaves it as it was:
-// here every run adds its rows to the rows of the state at %ids.
+// A warm-up runs pieces on padding. If a piece writes a state, here the rows at %ids, the state has
+// the same bytes after the warm-up as before.
 func TestWarmupLeavesStates(t *testing.T) {
 	dev := openHost(t)
 	b := create(t, `pwc 1
@@ -287,8 +287,9 @@ module "table" {
 	}
 }
 
-// SetState is refused during a Load in another goroutine, and after Close.
-func TestSetStateBesideLoad(t *testing.T) {
+// SetState with memory of a wrong size fails in another goroutine during a Load, before it
+// (ErrOrder) and after it (ErrNotLoaded); after Close it is ErrClosed.
+func TestSetStateDuringLoad(t *testing.T) {
 	b := create(t, counting, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.None}, Ops: []device.Op{&count{}}, Memory: piecewise.MemoryOptions{Symbols: map[string]int64{"B": 4}}})
 	var wg sync.WaitGroup
 	wg.Go(func() {

@@ -46,8 +46,8 @@ func (open maker) with(t testing.TB, o piecewise.Options) piecewise.Options {
 	return o
 }
 
-// The demonstration of vLLM's piecewise tests
-// (test_simple.py under tests/compile): its counters and its numbers.
+// TestDemonstration runs the model of vLLM's test_simple.py (under tests/compile) and compares
+// counters and results with those that vLLM's test expects.
 func TestDemonstration(t *testing.T) { demonstration(t, onHost) }
 
 func demonstration(t *testing.T, open maker) {
@@ -147,7 +147,8 @@ func staleResult(t *testing.T, open maker) {
 	}
 }
 
-// C7: graphs hold addresses; memory that moved is refused, at every replay.
+// C7: graphs hold addresses. A replay fails if a state was set to other memory, or to another
+// part of the same memory, than at the capture, and succeeds if the state is set back.
 func TestMovedStateIsRefused(t *testing.T) { movedState(t, onHost) }
 
 func movedState(t *testing.T, open maker) {
@@ -246,7 +247,8 @@ func skips(t *testing.T, open maker) {
 	}
 }
 
-// C11: an op that mixes rows forbids padding, with its position; exact sizes replay.
+// C11: an op that mixes rows forbids padding, with an error at its position. A run of a capture
+// size is replayed, any other run is eager, and a frozen backend refuses it.
 func TestMixingForbidsPadding(t *testing.T) { mixingRows(t, onHost) }
 
 func mixingRows(t *testing.T, open maker) {
@@ -271,9 +273,9 @@ func mixingRows(t *testing.T, open maker) {
 
 // An op that gets an index out of range from a padded row forbids padding: the step would
 // report an index that no real row has (C11, C12).
-func TestIndicesForbidPadding(t *testing.T) { positionsForbidPadding(t, onHost) }
+func TestIndicesForbidPadding(t *testing.T) { indicesForbidPadding(t, onHost) }
 
-func positionsForbidPadding(t *testing.T, open maker) {
+func indicesForbidPadding(t *testing.T, open maker) {
 	t.Helper()
 	b := start(t, `pwc 1
 module "shifted" {

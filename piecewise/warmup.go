@@ -12,8 +12,8 @@ import (
 
 // Warmup launches, outside a capture and on padding only, everything that would otherwise load or
 // initialize when it is first used: each program that runs can use, once; the library routines of
-// every capture size; and, at capture sizes, extern ops that are a [device.Warmer]. A program of
-// no capture size is launched at the smallest size that it serves. Results of earlier runs are
+// every capture size; and, at capture sizes, extern ops that implement [device.Warmer]. A program
+// that no capture size uses is launched at the smallest size that it serves. Results of earlier runs are
 // overwritten ([ErrStale]); states that pieces write are restored.
 func (b *Backend) Warmup(ctx context.Context) error {
 	if err := b.enter(loaded, capturedAll); err != nil {
