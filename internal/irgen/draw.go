@@ -41,7 +41,7 @@ func (g *generator) dropout() {
 	g.draw("dropout", []ir.Value{x.v}, x.t.Elements(), like, ir.FloatAttr("p", p))
 }
 
-// philox adds a philox, of whose operands two may be literals.
+// philox adds a philox with one or two literals as operands.
 func (g *generator) philox() {
 	integers := func(x *value) bool { return x.t.DType == dtype.I64 && x.exact }
 	x := g.pick(integers)

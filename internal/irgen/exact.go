@@ -51,7 +51,8 @@ type exactGenerator struct {
 // Exact returns a random module with one function, @piece, over the batch symbols N
 // and M in [0, 64], from at most maxOps steps. All correct implementations compute the same bits for any
 // inputs, such as those of [Special] and indices out of range; only payloads of NaNs differ.
-// Memory is written several times. The test implements silly::attention with the same bits everywhere.
+// Nodes may write memory several times. The test has to implement silly::attention with the same bits
+// everywhere.
 func Exact(r Source, maxOps int) *ir.Module {
 	b := ir.NewBuilder("exact")
 	g := &exactGenerator{r: r, n: b.Symbol("N", 0, 64, ir.Batch), m: b.Symbol("M", 0, 64, ir.Batch)}
@@ -182,7 +183,7 @@ func (g *exactGenerator) pair(x ir.Value) []ir.Value {
 	return args
 }
 
-// step adds an op to a random value, or nothing if the op does not accept it.
+// step adds an op on random values, or a few, and nothing if the ops do not accept the values.
 func (g *exactGenerator) step() {
 	x := g.pick(anyType)
 	t := g.fb.Type(x)
@@ -255,8 +256,8 @@ func (g *exactGenerator) draw(x ir.Value) {
 	g.pool = append(g.pool, g.fb.Op1("uniform", []ir.Value{g.rng}, ir.DimsAttr("shape", g.shape()...), ir.DTypeAttr(dt)))
 }
 
-// arithmetic adds an op whose f32 result is rounded once. An f32 op has no literal operand, because a
-// literal that is not an f32 would be rounded first.
+// arithmetic adds ops on integers, or an op on f32 values, whose result is rounded once. An op on f32 has no
+// literal operand, because a literal that is not an f32 would be rounded first.
 func (g *exactGenerator) arithmetic(x ir.Value) {
 	dt := g.fb.Type(x).DType
 	switch {

@@ -3,9 +3,9 @@
 //
 // [Generate] makes modules whose results can be compared with a tolerance. It assumes inputs from
 // [Input], so it knows a bound of every value and keeps the bounds small. It never takes a logarithm
-// of a negative number, and never divides by a number near zero. Discontinuous ops (compare, argmax,
-// topk, floor, casts to integers, remainders) get only values that all correct implementations compute
-// to the same bits: inputs, integers, and floats with small integers. Memory is written before it is
+// of a negative number, and never divides a float by a number near zero. Discontinuous ops (compare,
+// argmax, topk, floor, casts to integers, remainders) get only values that all correct implementations
+// compute to the same bits, such as inputs, integers and small whole floats. Memory is written before it is
 // read, and indices are in range unless [Options.Faults] is set.
 //
 // [Exact] makes modules for any inputs, of fewer ops.
@@ -53,7 +53,8 @@ type Options struct {
 	DTypes []dtype.DType
 
 	// Ops are names of the allowed ops; nil means all. "call" allows the extern ops. An op whose operand
-	// needs another op (a clamp, a reshape) is omitted if that other op is not allowed.
+	// needs another op (a clamp, a reshape) is omitted if that other op is not allowed. Only a collective
+	// adds the ops that it needs (iota, slice, add, mul, concat, all_gather) without asking.
 	Ops []string
 
 	// MixRows allows ops whose result in a row depends on other rows of the batch: reductions, cumsum,

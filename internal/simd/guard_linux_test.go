@@ -7,8 +7,8 @@ import (
 	"pwc/internal/testkit"
 )
 
-// TestGuardPages has operands that end, and begin, where memory does. An access beyond them ends
-// the process.
+// TestGuardPages calls the loops with operands that end, or begin, at a page that must not be accessed.
+// An access beyond an operand on that side ends the process.
 func TestGuardPages(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, k := range available() {

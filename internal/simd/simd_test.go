@@ -46,8 +46,8 @@ func bitsOf(s []float32) []uint32 {
 	return out
 }
 
-// TestMulAdd compares MulAdd with sums in float64. A tile with any number of rows and columns, in any
-// number of steps, has the bits of one row.
+// TestMulAdd compares MulAdd with sums in float64. Each row has the bits of a call for that row alone, in
+// two calls that split the depth.
 func TestMulAdd(t *testing.T) {
 	for _, k := range available() {
 		rapid.Check(t, func(t *rapid.T) {
@@ -117,10 +117,10 @@ func TestTurn(t *testing.T) {
 	}
 }
 
-// special are numbers that a loop may treat otherwise.
+// special are numbers for which a loop may have a case of its own.
 var special = []float32{float32(math.NaN()), math.Float32frombits(0x7fc12345), float32(math.Inf(1)), float32(math.Inf(-1)), 0, -1, -86.9999, -87, -87.0001, -200, -math.MaxFloat32, math.SmallestNonzeroFloat32}
 
-// TestSameBits holds the loops for this processor to the bits of those in Go.
+// TestSameBits holds the loops for this processor, except MulAdd, Dots and Turn, to the bits of those in Go.
 func TestSameBits(t *testing.T) {
 	slow, fast := Portable(), Best() // kernels of AVX-512 differ in their products alone
 	rapid.Check(t, func(t *rapid.T) {
@@ -172,7 +172,7 @@ func TestSameBits(t *testing.T) {
 	})
 }
 
-// TestWeigh compares weights with math.Exp, and pins those of 0, infinities and NaN.
+// TestWeigh compares exp, of which Weigh makes its weights, with math.Exp, and pins its values of 0, -Inf and NaN.
 func TestWeigh(t *testing.T) {
 	for x := float32(0); x > -87; x -= 0.0037 {
 		if got, want := float64(exp(x)), math.Exp(float64(x)); math.Abs(got-want) > want/(1<<22) {
@@ -227,7 +227,7 @@ func TestSoftcap(t *testing.T) {
 func TestMulAddSameBits(t *testing.T) {
 	all := available()
 	if len(all) < 3 {
-		t.Skip("the processor runs one kind of kernels that fuse at most")
+		t.Skip("the processor runs at most one kind of kernels that fuse")
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		rows, cols := rapid.IntRange(1, 20).Draw(t, "rows"), Width*rapid.IntRange(1, 5).Draw(t, "columns")

@@ -15,7 +15,7 @@ import (
 	"pwc/runtime/cuda/nvrtc"
 )
 
-// Opened is a device for a test of kernels. It is closed at the end of the test.
+// Opened is a device for a test of kernels.
 type Opened struct {
 	*cuda.Device
 	// Emulated is true if the device executes PTX on the host: per second, some hundred million
@@ -24,8 +24,8 @@ type Opened struct {
 	driver   *fake.Driver
 }
 
-// GPU opens the machine's GPU. Without one the test is skipped, unless
-// PWC_REQUIRE_GPU=1; then it fails.
+// GPU opens the machine's GPU and closes it at the end of the test. Without a GPU the test is
+// skipped, unless PWC_REQUIRE_GPU=1; then it fails.
 func GPU(t testing.TB) *Opened {
 	t.Helper()
 	dev, err := cuda.Open(cuda.Options{})
@@ -39,9 +39,10 @@ func GPU(t testing.TB) *Opened {
 }
 
 // Open opens the machine's GPU, or without one an emulated GPU with the options o, by default of
-// compute capability 9.0. An emulated GPU fails the test if package ptx finds an error in a
-// kernel. Under the race detector, tests on emulated GPUs are skipped: they take ten times as
-// long, and there is no race to find, since kernels run on the goroutine that waits for them.
+// compute capability 9.0, and closes it at the end of the test. An emulated GPU fails the test if
+// package ptx finds an error in a kernel. Under the race detector, tests on emulated GPUs are
+// skipped: they take ten times as long, and there is no race to find, since the driver executes
+// one kernel at any moment.
 func Open(t testing.TB, o fake.Options) *Opened {
 	t.Helper()
 	if dev, err := cuda.Open(cuda.Options{}); err == nil || os.Getenv("PWC_REQUIRE_GPU") == "1" {
@@ -71,7 +72,9 @@ func Emulated(t testing.TB, o fake.Options) (*Opened, *fake.Driver) {
 	return &Opened{Device: dev, Emulated: true}, f
 }
 
-// Several opens n GPUs of the machine, or n emulated ones if the machine has fewer, as Open does.
+// Several opens n GPUs of the machine, or n emulated ones if the machine has fewer, and closes them
+// at the end of the test. With PWC_REQUIRE_GPU=1 a test that needs more GPUs than the machine has is
+// skipped, and so is a test on emulated GPUs under the race detector.
 func Several(t testing.TB, n int, o fake.Options) []*Opened {
 	t.Helper()
 	var out []*Opened

@@ -11,7 +11,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// readSource reads n words of 16 bytes, eight at a time.
+// readSource reads n words of 16 bytes. Each thread loads eight words before it uses one.
 const readSource = `
 extern "C" __global__ void read(const uint4 *from, long long n, unsigned *to) {
   unsigned x = 0;

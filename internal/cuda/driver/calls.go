@@ -73,14 +73,13 @@ func (d *library) DevicePrimaryCtxRelease(dev Device) error {
 	return fail("cuDevicePrimaryCtxRelease", r)
 }
 
-// CtxSetCurrent makes a context the calling thread's (cuCtxSetCurrent).
+// CtxSetCurrent makes a context current on the calling thread (cuCtxSetCurrent).
 func (d *library) CtxSetCurrent(c Context) error {
 	r := d.hot.Call(d.ctxSetCurrent, uintptr(c), 0, 0, 0)
 	return fail("cuCtxSetCurrent", r)
 }
 
-// MemGetInfo returns the bytes of the current context's GPU that are free, and all
-// (cuMemGetInfo).
+// MemGetInfo returns the free and the total bytes of the current context's GPU (cuMemGetInfo).
 func (d *library) MemGetInfo() (free, total int64, err error) {
 	var f, t uint64
 	r := dl.Call(d.memGetInfo, uintptr(unsafe.Pointer(&f)), uintptr(unsafe.Pointer(&t)))
@@ -359,7 +358,7 @@ func (d *library) EventCreate(f EventFlags) (Event, error) {
 	return e, fail("cuEventCreate", r)
 }
 
-// EventDestroy ends an event (cuEventDestroy).
+// EventDestroy destroys an event (cuEventDestroy).
 func (d *library) EventDestroy(e Event) error {
 	r := dl.Call(d.eventDestroy, uintptr(e))
 	return fail("cuEventDestroy", r)
@@ -371,8 +370,7 @@ func (d *library) EventRecord(e Event, s Stream) error {
 	return fail("cuEventRecord", r)
 }
 
-// EventRecordExternal adds the record of an event as a node to the stream's capture
-// (cuEventRecordWithFlags).
+// EventRecordExternal adds a node that records an event to the stream's capture (cuEventRecordWithFlags).
 func (d *library) EventRecordExternal(e Event, s Stream) error {
 	const external = 1
 	r := dl.Call(d.eventRecordFlags, uintptr(e), uintptr(s), external)
@@ -527,7 +525,7 @@ func (d *library) GraphLaunch(x GraphExec, s Stream) error {
 	return fail("cuGraphLaunch", r)
 }
 
-// GraphExecDestroy ends an executable graph (cuGraphExecDestroy).
+// GraphExecDestroy destroys an executable graph (cuGraphExecDestroy).
 func (d *library) GraphExecDestroy(x GraphExec) error {
 	r := dl.Call(d.graphExecDestroy, uintptr(x))
 	return fail("cuGraphExecDestroy", r)
@@ -579,7 +577,7 @@ func (d *library) GraphExecKernelNodeSetParams(x GraphExec, n GraphNode, f Funct
 
 // GraphExecMemcpyNodeSetAddresses changes the device addresses of a copy
 // (cuGraphMemcpyNodeGetParams, cuGraphExecMemcpyNodeSetParams). If dst or src is 0, that side gets its
-// address in the graph from which x was made, also if another address was set since.
+// address in the graph from which x was made, even if another address was set since.
 func (d *library) GraphExecMemcpyNodeSetAddresses(x GraphExec, n GraphNode, ctx Context, dst, src Ptr) error {
 	var p memcpyParams
 	if r := dl.Call(d.graphGetMemcpy, uintptr(n), uintptr(unsafe.Pointer(&p))); r != 0 {
@@ -607,7 +605,7 @@ func (d *library) GraphExecMemsetNodeSetAddress(x GraphExec, n GraphNode, ctx Co
 	return fail("cuGraphExecMemsetNodeSetParams", r)
 }
 
-// GraphDestroy ends a graph (cuGraphDestroy).
+// GraphDestroy destroys a graph (cuGraphDestroy).
 func (d *library) GraphDestroy(g Graph) error {
 	r := dl.Call(d.graphDestroy, uintptr(g))
 	return fail("cuGraphDestroy", r)

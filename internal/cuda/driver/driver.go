@@ -5,8 +5,8 @@ package driver
 
 import "unsafe"
 
-// Handles of the driver. Zero is no handle. A zero Stream would be the legacy default
-// stream, which is never used.
+// Handles of the driver. Device is an index from 0; for the others 0 is no handle. A zero Stream
+// would be the legacy default stream, which is never used.
 type (
 	Device     int32
 	Context    uintptr
@@ -126,10 +126,10 @@ const (
 	EventUntimed EventFlags = 2 // CU_EVENT_DISABLE_TIMING
 )
 
-// Driver is the driver. Calls with objects of a context need the context to be current on
-// the calling thread. Errors are *Error, or nil. A method without a comment is the
-// function of cuda.h with the prefix "cu": its parameters are those of the function, and it
-// returns the values that the function writes.
+// Driver is the part of the CUDA driver API that pwc uses. Calls with objects of a context need
+// the context to be current on the calling thread. Errors are *Error, or nil. A method without a
+// comment of its own calls the function of cuda.h with the prefix "cu". It has the function's
+// parameters, except those that pwc never varies, and returns the values that the function writes.
 type Driver interface {
 	// Library returns the driver's library: a path, or a bare name that the
 	// loader resolved by its own rules.
@@ -151,6 +151,7 @@ type Driver interface {
 
 	// DeviceGetP2PAttribute returns an attribute of the link from d to peer.
 	DeviceGetP2PAttribute(a P2PAttribute, d, peer Device) (int, error)
+
 	// CtxEnablePeerAccess lets the current context reach memory of another.
 	CtxEnablePeerAccess(peer Context) error
 
@@ -163,13 +164,14 @@ type Driver interface {
 	MemFreeHost(unsafe.Pointer) error
 	MemHostGetDevicePointer(unsafe.Pointer) (Ptr, error)
 
-	// Memory of MemAlloc that another process opens. It must close the memory before that
-	// is freed.
+	// Memory of MemAlloc that another process opens. The other process must close it before this
+	// process frees it.
 	IpcGetMemHandle(Ptr) (MemHandle, error)
 	IpcOpenMemHandle(MemHandle) (Ptr, error)
 	IpcCloseMemHandle(Ptr) error
 
-	// Reserved address space, and physical memory mapped into it.
+	// Reserved address space, and physical memory mapped into it. MemGranularity returns the
+	// recommended granularity of both, in bytes (cuMemGetAllocationGranularity).
 	MemGranularity(Device) (int64, error)
 	MemAddressReserve(bytes int64) (Ptr, error)
 	MemAddressFree(p Ptr, bytes int64) error
@@ -179,7 +181,7 @@ type Driver interface {
 	MemUnmap(p Ptr, bytes int64) error
 	MemSetAccess(p Ptr, bytes int64, d Device) error
 
-	// Copies and fills take a host address or device addresses of so many bytes.
+	// Copies on a stream.
 	MemcpyHtoDAsync(dst Ptr, src unsafe.Pointer, bytes int64, s Stream) error
 	MemcpyDtoHAsync(dst unsafe.Pointer, src Ptr, bytes int64, s Stream) error
 	MemcpyDtoDAsync(dst, src Ptr, bytes int64, s Stream) error
@@ -204,7 +206,8 @@ type Driver interface {
 	EventCreate(EventFlags) (Event, error)
 	EventDestroy(Event) error
 	EventRecord(Event, Stream) error
-	// EventRecordExternal is EventRecord, which a capture records as a node of the graph.
+	// EventRecordExternal adds a node that records the event to the stream's capture
+	// (cuEventRecordWithFlags).
 	EventRecordExternal(Event, Stream) error
 	EventQuery(Event) (bool, error)
 	EventSynchronize(Event) error
@@ -223,6 +226,7 @@ type Driver interface {
 	// LaunchKernel takes one address for each parameter.
 	LaunchKernel(f Function, c *LaunchConfig, params *unsafe.Pointer) error
 
+	// GraphNodeTypes returns the type of each node (cuGraphGetNodes, cuGraphNodeGetType).
 	GraphNodeTypes(Graph) ([]NodeType, error)
 	GraphInstantiate(Graph) (GraphExec, error)
 	GraphUpload(GraphExec, Stream) error
@@ -231,7 +235,8 @@ type Driver interface {
 
 	// Changes of nodes of an executable graph, for later launches. Nodes are those of the
 	// graph that it was made from. A kernel gets all its arguments. A copy or a fill gets
-	// addresses of device memory; for 0 a side of a copy gets its address in that graph.
+	// addresses of device memory; if dst or src of a copy is 0, that side gets its address in
+	// that graph.
 	GraphExecKernelNodeSetParams(x GraphExec, n GraphNode, f Function, c *LaunchConfig, params *unsafe.Pointer) error
 	GraphExecMemcpyNodeSetAddresses(x GraphExec, n GraphNode, ctx Context, dst, src Ptr) error
 	GraphExecMemsetNodeSetAddress(x GraphExec, n GraphNode, ctx Context, dst Ptr) error

@@ -13,7 +13,8 @@ import (
 	"pwc/runtime/cuda/dl"
 )
 
-// stub builds a libcuda of its own, where there is a C compiler.
+// stub compiles testdata/stub.c and returns the library's path: a libcuda of the CUDA version without
+// the function called missing. It skips the test if there is no C compiler.
 func stub(t *testing.T, version int, missing string) string {
 	t.Helper()
 	cc, err := exec.LookPath("cc")
@@ -134,6 +135,9 @@ func TestFatal(t *testing.T) {
 		if fatal, restart := r.Fatal(); fatal != want[0] || restart != want[1] {
 			t.Errorf("%s: fatal %v, restart %v", r, fatal, restart)
 		}
+	}
+	if LossyQuery.String() != "LOSSY_QUERY" || Success.String() != "SUCCESS" {
+		t.Errorf("names of results: %s, %s", LossyQuery, Success)
 	}
 	if s := (&Error{"cuInit", 4242}).Error(); s != "cuInit: CUDA_ERROR_4242" {
 		t.Error(s)

@@ -8,8 +8,8 @@ import (
 	"pwc/runtime/cuda/dl"
 )
 
-// MinVersion is the oldest version of CUDA that the driver must support, 12.0. Its functions are
-// looked up with the signatures of this version.
+// MinVersion is the version of CUDA that the driver must support at least, 12.0, in the form of
+// cuDriverGetVersion. Functions are looked up with the signatures of this version.
 const MinVersion = 12000
 
 // paths are the paths of the driver's library: by the loader's rules first, then the directories of

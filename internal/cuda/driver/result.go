@@ -50,9 +50,12 @@ const (
 	Unknown             Result = 999
 )
 
-// String returns the driver's name of the result, without CUDA_ERROR_.
+// String returns the driver's name of the result without CUDA_ERROR_, or the number of a result
+// that is not in the list above.
 func (r Result) String() string {
 	switch r {
+	case Success:
+		return "SUCCESS"
 	case InvalidValue:
 		return "INVALID_VALUE"
 	case OutOfMemory:
@@ -85,6 +88,8 @@ func (r Result) String() string {
 		return "UNSUPPORTED_PTX_VERSION"
 	case InvalidHandle:
 		return "INVALID_HANDLE"
+	case LossyQuery:
+		return "LOSSY_QUERY"
 	case NotFound:
 		return "NOT_FOUND"
 	case NotReady:
@@ -137,8 +142,8 @@ func (r Result) String() string {
 
 // Fatal reports whether the result is sticky: this process cannot use the context, and so the
 // device, any more. restart reports whether only a new process can use the device again. Both
-// follow the descriptions of CUresult in the documentation of the CUDA driver API; Unknown
-// counts as sticky, too.
+// follow the descriptions of CUresult in the documentation of the CUDA driver API. They do not
+// say that ECC and NVLink errors and Unknown are sticky; these count as sticky here.
 func (r Result) Fatal() (fatal, restart bool) {
 	switch r {
 	case IllegalAddress, LaunchTimeout, Assert, HardwareStackError, IllegalInstruction, MisalignedAddress,

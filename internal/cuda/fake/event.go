@@ -1,8 +1,9 @@
 package fake
 
 import (
-	"pwc/internal/cuda/driver"
 	"slices"
+
+	"pwc/internal/cuda/driver"
 )
 
 // Times of operations on the fake's clock, in milliseconds.
@@ -161,7 +162,7 @@ func (f *Driver) EventSynchronize(e driver.Event) error {
 }
 
 // EventElapsedTime returns the time between the events on the fake's clock: 1 ms for each kernel,
-// 1/8 ms for each copy or fill.
+// 1/8 ms for each copy or fill and 1/128 ms for each record of an event, on all streams.
 func (f *Driver) EventElapsedTime(start, end driver.Event) (float32, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

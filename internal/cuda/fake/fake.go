@@ -26,9 +26,9 @@ type Options struct {
 	Devices     int      // default 1
 	NoPeers     bool     // devices do not reach each other's memory
 	PCIePeers   bool     // devices reach each other's memory, but not by NVLink
-	Major       int      // compute capability; default 9.0
-	Minor       int      //
-	MemoryBytes int64    // of each device; default 1 GiB
+	Major       int      // of the compute capability; default 9
+	Minor       int      // of the compute capability
+	MemoryBytes int64    // reported for each device; all devices together may allocate so much; default 1 GiB
 	Version     int      // 1000·major + 10·minor of the CUDA that the driver supports; default 12.4
 	Schedule    Schedule // default Lazy
 	Kernels     []Kernel

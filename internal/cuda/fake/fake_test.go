@@ -134,7 +134,8 @@ func TestGraphExecChanges(t *testing.T) {
 	}
 }
 
-// TestOrders sees every order that streams allow, over seeds, and no other.
+// TestOrders sees every order of 1 and 2 on one stream and 3 and 4 on another, over seeds, and no order that
+// the streams forbid. If 3 waits for an event after 1, it sees only the orders with 1 before 3.
 func TestOrders(t *testing.T) {
 	free, ordered := map[string]bool{}, map[string]bool{}
 	for seed := range uint64(2000) {
@@ -173,8 +174,8 @@ func TestOrders(t *testing.T) {
 			t.Errorf("order %s with 3 after 1: %v", o, ordered[o])
 		}
 	}
-	if len(free) != len(all) {
-		t.Errorf("orders %v", free)
+	if len(free) != len(all) || len(ordered) != 3 {
+		t.Errorf("orders %v, with 3 after 1 %v", free, ordered)
 	}
 }
 
@@ -461,7 +462,8 @@ const kernelText = `.version 7.8
   ret;
 }`
 
-// TestPTX loads PTX, asks about its kernel, and launches it, well and wild.
+// TestPTX loads PTX, asks about its kernel, and launches it: with valid arguments, with a grid that clusters
+// do not divide, and with an address outside of the memory.
 func TestPTX(t *testing.T) {
 	r := newRig(t, Lazy)
 	if _, log, err := r.f.ModuleLoadData([]byte(strings.Replace(kernelText, "ret;", "trap;", 1)), true); err == nil || !strings.Contains(log, "line 10: trap: unknown") {
@@ -505,14 +507,14 @@ func TestPTX(t *testing.T) {
 	r.fails("3 blocks in clusters of 2", r.f.LaunchKernel(fn, &config, &params[0]), driver.InvalidValue)
 	at, config.Grid[0] = p+8, 2 // the second block's is beyond
 	r.must(r.f.LaunchKernel(fn, &config, &params[0]))
-	r.fails("a wild kernel", r.f.StreamSynchronize(s), driver.IllegalAddress)
+	r.fails("a store outside of the memory", r.f.StreamSynchronize(s), driver.IllegalAddress)
 	if faults := r.f.Faults(); len(faults) != 1 || !strings.Contains(faults[0], "kernel k, block [1 0 0], thread 0, line 9 (st.global.u32)") {
 		t.Errorf("faults %q", faults)
 	}
 }
 
-// TestOverlap holds that a launch which may start early overlaps kernels, and
-// nothing else, that the stream has before it.
+// TestOverlap: a launch that may start early overlaps the kernel before it in the stream, so its read of the
+// kernel's result is a fault. A copy, a record of an event or another kernel between the two ends the overlap.
 func TestOverlap(t *testing.T) {
 	for between, want := range map[string]bool{"nothing": true, "a copy": false, "an event": false, "a kernel that waits": false} {
 		r := newRig(t, Eager)

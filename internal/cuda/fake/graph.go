@@ -166,7 +166,7 @@ func (f *Driver) execNode(call string, x driver.GraphExec, n driver.GraphNode, k
 	return &g.nodes[i], nil
 }
 
-// GraphExecKernelNodeSetParams changes a kernel's arguments.
+// GraphExecKernelNodeSetParams changes a node's kernel, grid, block, shared memory and arguments.
 func (f *Driver) GraphExecKernelNodeSetParams(x driver.GraphExec, n driver.GraphNode, fn driver.Function, c *driver.LaunchConfig, params *unsafe.Pointer) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -194,8 +194,8 @@ func (f *Driver) graphNode(n driver.GraphNode) *op {
 	return nil
 }
 
-// GraphExecMemcpyNodeSetAddresses changes the device addresses of a copy; for 0 a side gets its address
-// in the graph.
+// GraphExecMemcpyNodeSetAddresses changes the device addresses of a copy; if dst or src is 0, that side
+// gets its address in the graph.
 func (f *Driver) GraphExecMemcpyNodeSetAddresses(x driver.GraphExec, n driver.GraphNode, ctx driver.Context, dst, src driver.Ptr) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -264,7 +264,7 @@ func (f *Driver) GraphInstantiate(g driver.Graph) (driver.GraphExec, error) {
 	return e, nil
 }
 
-// GraphUpload does nothing.
+// GraphUpload checks its arguments and uploads nothing.
 func (f *Driver) GraphUpload(x driver.GraphExec, s driver.Stream) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -21,7 +21,7 @@ const (
 	regionModule                     // variables of a module
 )
 
-// region is a range of the device's address space.
+// region is a range of the address space.
 type region struct {
 	kind   regionKind
 	ctx    driver.Context // of the device that has the memory
@@ -32,11 +32,11 @@ type region struct {
 	access []bool
 }
 
-// space is the device's address space.
+// space is the address space that all devices share.
 type space struct {
 	next    driver.Ptr
 	regions []*region // by base
-	used    int64     // bytes of device memory
+	used    int64     // bytes of device memory and physical memory, of all devices
 	backing map[driver.Allocation]*allocation
 	hosts   map[unsafe.Pointer]*region
 }
@@ -143,7 +143,7 @@ func poisoned(n int64) []byte {
 	return b
 }
 
-// MemGetInfo returns Options.MemoryBytes, and how much of it is free.
+// MemGetInfo returns how many bytes of Options.MemoryBytes are free, and Options.MemoryBytes.
 func (f *Driver) MemGetInfo() (free, total int64, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

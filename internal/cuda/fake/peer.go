@@ -16,7 +16,7 @@ func (f *Driver) DeviceCanAccessPeer(d, peer driver.Device) (bool, error) {
 	return !f.o.NoPeers && d != peer, f.begin("cuDeviceCanAccessPeer", 0)
 }
 
-// DeviceGetP2PAttribute has native atomics unless Options say that there is no NVLink.
+// DeviceGetP2PAttribute returns 1 for native atomics, or 0 if Options.NoPeers or Options.PCIePeers is set.
 func (f *Driver) DeviceGetP2PAttribute(a driver.P2PAttribute, d, peer driver.Device) (int, error) {
 	const call = "cuDeviceGetP2PAttribute"
 	f.mu.Lock()

@@ -30,7 +30,7 @@ $wait:
 `
 
 // TestKernelsThatMeet launches kernels of two devices that wait for each other, from one goroutine: in
-// streams and in graphs, whatever the schedule. A wait for one executes both.
+// streams and in graphs, with each kind of schedule. A wait for one kernel executes both.
 func TestKernelsThatMeet(t *testing.T) {
 	for name, schedule := range map[string]Schedule{"lazy": Lazy, "eager": Eager, "random": Random(7)} {
 		r := newRig(t, schedule)
@@ -134,7 +134,7 @@ func TestKernelThatMeetsNobody(t *testing.T) {
 	}
 }
 
-// await is StreamSynchronize on another thread than the one with the context.
+// await waits for a stream as StreamSynchronize does, on a thread without a current context.
 func (f *Driver) await(id driver.Stream) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

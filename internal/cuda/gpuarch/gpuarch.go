@@ -1,9 +1,10 @@
-// Package gpuarch holds what NVIDIA's architectures have, by compute capability.
+// Package gpuarch has limits of NVIDIA's architectures, by compute capability.
 package gpuarch
 
-// SharedBytes is the most shared memory of a block, in bytes, of an architecture: 90 is compute
-// capability 9.0. It is what the CUDA C++ Programming Guide lists ("Technical Specifications per
-// Compute Capability"); an architecture that is not listed has the least of all.
+// SharedBytes returns the largest shared memory of a block, in bytes, of an architecture: 90 is
+// compute capability 9.0. The numbers are those of the CUDA C++ Programming Guide ("Technical
+// Specifications per Compute Capability"). An architecture that is not in the list below gets
+// 99 KiB, the smallest number from compute capability 8.0 on.
 func SharedBytes(arch int) int {
 	switch arch {
 	case 80, 87:

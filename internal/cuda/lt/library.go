@@ -42,8 +42,8 @@ type MatmulArgs struct {
 // Operands are the matrices of a GEMM in the library's order: column-major, D = A·B.
 type Operands struct{ A, B, D Layout }
 
-// API is the part of the library that pwc uses. The context is current. Errors are
-// *StatusError.
+// API is the part of the library that pwc uses. The context of the device must be current on the
+// calling thread. Errors are or wrap a *StatusError.
 type API interface {
 	Version() int // of cublasLtGetVersion, 130100 for 13.1
 	Create() (Handle, error)
@@ -170,7 +170,7 @@ func (l *Library) NewLayout(dataType int32, rows, cols, pitch, batch, stride int
 }
 
 // NewPreference makes a cublasLtMatmulPreference_t. Workspace and alignments are in bytes.
-// C is D, so it has the same alignment.
+// C is D, so it has the same alignment. Parts of a sum over k may be added only in the compute type.
 func (l *Library) NewPreference(workspace int64, alignA, alignB, alignD int) (Preference, error) {
 	var p Preference
 	if err := failed("MatmulPreferenceCreate", dl.Call(l.prefCreate, uintptr(unsafe.Pointer(&p)))); err != nil {

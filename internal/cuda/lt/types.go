@@ -1,6 +1,6 @@
 package lt
 
-// The names and numbers below are those of cublasLt.h, library_types.h and cublas_api.h, which
+// The numbers and layouts below are those of cublasLt.h, library_types.h and cublas_api.h, which
 // are the same since CUDA 11.
 
 // Algorithm is cublasLtMatmulAlgo_t: opaque, but plain data that is valid for the

@@ -1,5 +1,5 @@
 // Package ltfake is cuBLASLt without a GPU, for tests, over devices whose driver is
-// internal/cuda/fake. A GEMM fills the first byte of y with the number of its algorithm.
+// internal/cuda/fake. A GEMM fills the first byte of D with the number of its algorithm.
 package ltfake
 
 import (
@@ -24,7 +24,7 @@ type Algorithm struct {
 type Library struct {
 	Found []Algorithm        // the algorithms, in the order of the heuristic
 	Fail  error              // of Heuristic
-	Left  int                // calls before one fails with [ErrCall]; below 0: no call fails
+	Left  int                // calls before one fails with [ErrCall], without Destroy… and Matmul; below 0: no call fails
 	Log   []string           // descriptors, layouts and preferences that were made
 	Ran   []uint64           // numbers of the algorithms of GEMMs, in the order of their calls
 	Asked int                // calls of Heuristic
@@ -156,7 +156,7 @@ func (f *Library) find(a *lt.Algorithm) Algorithm {
 // Matmul enqueues the fills of the algorithm.
 func (f *Library) Matmul(m *lt.MatmulArgs) error {
 	if *m.Alpha != 1 || *m.Beta != 0 || m.C != m.D || m.CLayout != m.DLayout {
-		return errors.New("not a plain product")
+		return errors.New("not a plain GEMM: alpha is not 1, beta is not 0, or C is not D")
 	}
 	s, err := f.dev.WrapStream(m.Stream)
 	if err != nil {

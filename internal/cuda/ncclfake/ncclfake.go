@@ -33,7 +33,7 @@ type Library struct {
 
 var _ nccl.API = (*Library)(nil)
 
-// group is a communicator.
+// group is the state that the communicators of all ranks share.
 type group struct {
 	joined  []bool
 	rounds  []*round // calls in the order of their execution
@@ -179,7 +179,7 @@ func (l *Library) begin(r *rank, c *nccl.Call) func() bool {
 func (l *Library) finish(x *round, number int, c *nccl.Call) {
 	for _, o := range x.calls {
 		if o.Op != c.Op || o.Count != c.Count || o.DType != c.DType || o.Root != c.Root {
-			panic(fmt.Sprintf("ncclfake: ranks make other calls: %+v and %+v", *o, *c))
+			panic(fmt.Sprintf("ncclfake: ranks make different calls: %+v and %+v", *o, *c))
 		}
 	}
 	n := c.DType.Bytes(c.Count)

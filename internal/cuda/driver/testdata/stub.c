@@ -1,5 +1,5 @@
-// A libcuda of version VERSION. Every function does nothing, but for the one
-// named MISSING, which is not there.
+// A libcuda of version VERSION without the function MISSING. The other functions
+// return CUDA_SUCCESS and do nothing.
 #include <string.h>
 
 static int ok(void) { return 0; }

@@ -128,7 +128,7 @@ type record struct {
 	pc    int32
 }
 
-// access has the last write of a unit of shared memory, and the last reads since then.
+// access has the last write of a unit of shared memory, and since then the last reads of at most two warps.
 type access struct {
 	gen     uint32 // of the block; an entry of another generation is empty
 	writer  record
@@ -149,7 +149,8 @@ func (w *warp) watch(b *block, lane int, at, n int64, write, same bool) {
 	w.note(b, record{int32(w.id + 1), int32(lane), w.clock[w.id], w.pc}, at, n, write, same)
 }
 
-// note is watch for the access by, which is not of the warp if it is ordered as a barrier of st.async.
+// note is watch for the access that by describes. by.warp is not this warp in the access of a st.async,
+// which only its mbarrier orders.
 func (w *warp) note(b *block, by record, at, n int64, write, same bool) {
 	if w.m.Unordered {
 		return

@@ -36,7 +36,7 @@ func (c *Chain) Clear() {
 	c.passed, c.loose = false, false
 }
 
-var errLoose = errors.New("the kernel before started before earlier ones ended, and ended without griddepcontrol.wait: the wait of this one would not be for these")
+var errLoose = errors.New("the kernel before started early and ended without griddepcontrol.wait, so a wait in this kernel does not cover still earlier kernels")
 
 // begin begins a launch. late: its kernel has a griddepcontrol.launch_dependents after a wait.
 func (c *Chain) begin(late bool) error {
@@ -118,8 +118,8 @@ func (s *words) has(address uint64, n int) bool {
 	return false
 }
 
-// depend records an access of a launch of a chain. It ends the launch if an earlier launch may still execute
-// and has not the order that the access needs.
+// depend records an access of a launch of a chain. It ends the launch if the access has to be after
+// griddepcontrol.wait and the lane has not waited.
 func (w *warp) depend(at uint64, n, lane int, write bool) {
 	l := &w.m.launch
 	c := l.Chain

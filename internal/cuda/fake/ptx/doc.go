@@ -6,8 +6,9 @@
 // it. [Machine.Run] executes a launch: the blocks of a cluster together, and clusters one after
 // another. The 32 lanes of a warp execute together until they diverge. Of diverged lanes, those with the
 // lowest address execute first, until they converge. Instructions that end in .sync wait for the lanes
-// that their mask names. Each launch has another order of clusters, and of the warps of a cluster,
-// because the results of a kernel must not depend on these orders.
+// that their mask names. The order of clusters, and of the warps of a cluster, changes from launch to
+// launch, because the results of a kernel must not depend on these orders. Only the clusters of a kernel
+// that polls global memory ([Entry.Spins]) execute in the order of their numbers.
 //
 // It is stricter than a GPU where a program must not rely on luck:
 //
@@ -31,10 +32,10 @@
 //   - Shared memory is full of NaN when a block starts.
 //   - Two accesses to the same bytes of shared memory, at least one of them a write, need a barrier
 //     between them. Between lanes of a warp only bar.warp.sync is one (PTX ISA, "Memory
-//     Consistency Model"). Two reading warps since the last write are remembered. A write that
-//     changes nothing is allowed.
+//     Consistency Model"). Of the warps that read since the last write, only the last two are
+//     remembered. A write that changes nothing is allowed.
 //   - A block must not read or overwrite global memory that a block of another cluster wrote, unless the
-//     kernel has atomic operations.
+//     kernel has atomic operations or the write changes nothing.
 //   - A kernel that may start before earlier kernels end must not write before griddepcontrol.wait, and
 //     must not read what the earlier kernels write. If the kernel before it triggers it only after
 //     its own wait, it must only avoid the memory that that kernel reads and writes. If none of

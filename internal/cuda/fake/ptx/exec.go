@@ -56,7 +56,7 @@ type Entry struct {
 }
 
 // Spins reports whether the kernel has volatile loads of global memory, by which it may wait for writes of
-// the host or of other devices. Blocks of such a kernel execute in the order of their numbers.
+// the host or of other devices. Clusters of such a kernel execute in the order of their numbers.
 func (e *Entry) Spins() bool { return e.spins }
 
 // place is the place of an instruction in the text.
@@ -173,7 +173,7 @@ const spanCache = 256
 // Machine executes launches. It is not safe for concurrent use. The zero Machine is ready.
 type Machine struct {
 	Unordered bool  // accesses without an order are allowed
-	Limit     int64 // on the instructions of all warps of a cluster; 0: 2³¹
+	Limit     int64 // on the instructions of all warps of a cluster, unless Launch.Yield is called; 0: 2³¹
 
 	entry  *Entry
 	launch Launch

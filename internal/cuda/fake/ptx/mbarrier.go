@@ -6,8 +6,9 @@ import (
 	"slices"
 )
 
-// Barriers in shared memory (PTX ISA, "mbarrier"). A phase ends when the expected number of warps or lanes
-// has arrived and transactions of the expected number of bytes are complete. Then the next phase starts.
+// Barriers in shared memory (PTX ISA, "mbarrier"). A phase ends when the expected number of arrivals, one for
+// each lane, has happened and transactions of the expected number of bytes are complete. Then the next phase
+// starts.
 
 // mbarrier is a barrier in shared memory. Shared memory has its word at the offset at.
 type mbarrier struct {

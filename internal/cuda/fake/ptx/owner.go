@@ -5,7 +5,7 @@ package ptx
 // them by these, and is not checked. A read before another cluster's write is found in a launch that
 // executes the two clusters in the other order.
 
-// owners has the cluster of a launch that wrote each unit of global memory.
+// owners has for each unit of global memory (Entry.globalUnit bytes) the cluster of a launch that wrote it.
 type owners struct {
 	pages map[uint64]*ownerPage
 	gen   uint64 // of the launch

@@ -266,18 +266,18 @@ func TestUnknown(t *testing.T) {
 		warpgroupOp("m64n16k16", "bf16", "1, 1"):                           "operand 0 has not 8 registers",
 		warpgroupOp("m64n8k16", "f16", "2, 1"):                             `"2" is no predicate`,
 		warpgroupOp("m64n8k16", "f16", "%r1, 1"):                           `"%r1" is no predicate`,
-		warpgroupOp("m64n8k16", "f16", "%p1, -1"):                          "operand 4 is not 1, and others are unknown",
+		warpgroupOp("m64n8k16", "f16", "%p1, -1"):                          "operand 4 is not 1, the only value that is supported",
 		warpgroupOp("m64n8k16", "f16", "1, 1, 1"):                          "9 operands",
 		warpgroupOpOf("%d1", "1, 1, 0"):                                    "7 operands",
-		warpgroupOpOf("%d1", "1, 1, 1, 0"):                                 "operand 6 is not 0, and others are unknown",
-		warpgroupOpOf("%d1", "1, 1, 1, 1"):                                 "operand 6 is not 0, and others are unknown",
+		warpgroupOpOf("%d1", "1, 1, 1, 0"):                                 "operand 6 is not 0, the only value that is supported",
+		warpgroupOpOf("%d1", "1, 1, 1, 1"):                                 "operand 6 is not 0, the only value that is supported",
 		warpgroupOpOf("%d1", "1, 1, 0, 2"):                                 "operand 7 is neither 0 nor 1",
 		warpgroupOpOf("{%r1, %r2, %r3, %r4}", "1, 1"):                      "6 operands",
 		warpgroupOpOf("{%r1, %r2, %r3, %r4}", "1, 1, 0, 0"):                "8 operands",
 		warpgroupOpOf("{%r1, %r2, %r3, %r4}", "1, 1, -1"):                  "operand 6 is neither 0 nor 1",
 		warpgroupOpOf("{%r1, %r2, %r3, %r4}", "1, 1, %r5"):                 "operand 6 is neither 0 nor 1",
-		warpgroupOpOf("{%r1, %r2, %r3, %r4}", "-1, 1, 1"):                  "operand 4 is not 1, and others are unknown",
-		warpgroupOpOf("{%r1, %r2, %r3, %r4}", "1, -1, 1"):                  "operand 5 is not 1, and others are unknown",
+		warpgroupOpOf("{%r1, %r2, %r3, %r4}", "-1, 1, 1"):                  "operand 4 is not 1, the only value that is supported",
+		warpgroupOpOf("{%r1, %r2, %r3, %r4}", "1, -1, 1"):                  "operand 5 is not 1, the only value that is supported",
 		warpgroupOpOf("{%r1, %r2}", "1, 1, 0"):                             "operand 1 has not 4 registers",
 		warpgroupOpOf("{%r1, %r2, %r3, %d4}", "1, 1, 0"):                   "%d4 is no register of 32 bits",
 		"mbarrier.init.b64 [%r1], 1;":                                      "line 9: mbarrier.init.b64: unknown",
@@ -378,7 +378,8 @@ func TestShuffle(t *testing.T) {
 	}
 }
 
-// TestFaults: a forbidden action of a kernel ends the launch with an error that names the place.
+// TestFaults: a forbidden action of a kernel ends the launch with an error that names the place. Cases with an
+// empty text are allowed.
 func TestFaults(t *testing.T) {
 	warp, block := [3]uint32{32, 1, 1}, [3]uint32{64, 1, 1}
 	const shared = ".shared .align 16 .b8 s[1024];"
@@ -436,7 +437,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// faulted reports an error without the fault or the text; says "" means that no error is expected.
+// faulted fails the test unless err has the fault and the text; says "" means that no error is expected.
 func faulted(t *testing.T, err error, want Fault, says string) {
 	t.Helper()
 	var e *Error
@@ -841,7 +842,8 @@ func TestVariables(t *testing.T) {
 	}
 }
 
-// FuzzParse: Parse of any text ends, does not panic and does not lose an entry.
+// FuzzParse: Parse of any text ends and does not panic. If it succeeds on a text with the word .entry outside of
+// comments, strings and sections, the module has an entry.
 func FuzzParse(f *testing.F) {
 	f.Add(text(".global .align 4 .u32 g[2] = {7, 8};", "@%p1 bra $x; .shared .align 4 .b8 s[20]; ld.shared.v2.u32 {%r1, _}, [s+8]; $x: { .reg .b32 y; mov.b32 y, {%h1, %h2}; }"))
 	f.Add(text("", "setp.lt.and.s32 %p1|%p2, %r1, -1, !%p3; cp.async.cg.shared.global [%r1], [%d1+-16], 16, %r2;"))

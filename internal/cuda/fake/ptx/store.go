@@ -97,7 +97,7 @@ func (w *warp) outlived() {
 		}
 		if r.clock > known {
 			p := w.entry.places[r.pc]
-			w.fault(AddressFault, 0, "the block ends, and waits for no phase of an mbarrier that tells of the store of lane %d in line %d (%s) %s, which may come later", r.lane, p.line, p.opcode, p.source)
+			w.fault(AddressFault, 0, "the block ends, and waits for no phase that counts the bytes of the store of lane %d in line %d (%s) %s, which may come later", r.lane, p.line, p.opcode, p.source)
 		}
 	}
 }

@@ -111,7 +111,7 @@ func (d *decoder) multiply() exec {
 	b, adds := d.source(2, b64), d.adds(3)
 	for i, want := range fixed {
 		if x := d.operand(4 + i); x.kind != operandImmediate || x.value != want {
-			d.fail("operand %d is not %d, and others are unknown", 4+i, want)
+			d.fail("operand %d is not %d, the only value that is supported", 4+i, want)
 		}
 	}
 	across := d.operand(last)

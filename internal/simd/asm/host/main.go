@@ -14,10 +14,10 @@
 //
 // which is the order that runtime/host/matmul.go defines. Three rows of A are computed together:
 // sixteen registers hold twelve sums, three rows of A and one row of B. Narrow elements of B are
-// converted to float32, exactly. While the first rows of A read B, each cache line of the rows
-// ahead elements further is prefetched, unless ahead is 0: rows may be too short for the hardware
-// prefetcher. The lines go to the second-level cache: in the first one, rows whose distance is a
-// power of two would evict each other.
+// converted to float32, exactly. While the first rows of A are multiplied, the loop prefetches the
+// cache lines that are "ahead" elements behind those of B that it reads, unless ahead is 0: rows may
+// be too short for the hardware prefetcher. The lines go to the second-level cache: in the first one,
+// rows whose distance is a power of two would evict each other.
 //
 // The function dots512{T} does the same with the registers of AVX-512: one register has the eight
 // accumulators of a row of A and those of the next row, so that the bits are those of dots256. The
