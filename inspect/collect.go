@@ -133,8 +133,8 @@ func (c *collector) env(p *split.Piece, rows int64) program.Env {
 	}
 }
 
-// operations counts the arithmetic of a piece: 2·M·N·K for a GEMM, 1 for each element of another
-// op.
+// operations counts the arithmetic of a piece: 2·M·N·K for a GEMM, 1 for each element of a reduction's
+// operand or of another op's result, 0 for layout ops, creations and calls.
 func operations(f *ir.Func, env program.Env) int64 {
 	sum := int64(0)
 	for _, n := range f.Nodes {

@@ -123,7 +123,7 @@ func equal[T comparable](a, b []T) bool {
 	return true
 }
 
-// What lives at the same time lies apart, within the arena.
+// Storages of the arena that live at the same time do not overlap, and end within the arena.
 func TestMemoryOfAStep(t *testing.T) {
 	f := report(t).Functions[0]
 	var arena []Storage
@@ -151,7 +151,7 @@ func TestMemoryOfAStep(t *testing.T) {
 	}
 }
 
-// Names come from outside: none of them ends the data, whose JSON is the report's.
+// A hostile name does not end the element with the data, which is the report as JSON.
 func TestHostileNames(t *testing.T) {
 	r := report(t)
 	var b bytes.Buffer

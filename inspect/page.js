@@ -37,7 +37,8 @@ function header() {
   return [element("h1", {}, report.model), element("span", {}, report.target), element("span", {}, "mode " + report.mode), element("span", {}, "pwc " + report.version), size];
 }
 
-// nodesOf returns what the graph of a function shows: each distinct piece and op once.
+// nodesOf returns the nodes of a function's graph, each distinct piece and op once, the edges between
+// successive units, and the node of each unit.
 function nodesOf(f) {
   const nodes = [], at = new Map(), edges = new Map(), order = [];
   for (const u of f.units) {
@@ -175,7 +176,7 @@ function measured(piece) {
   return [element("h3", {}, "Measured on " + m.device), table(["kernel", ">rows", ">launches", ">µs each", ">weights read", ">arithmetic"], rows), ...roofline(m, own)];
 }
 
-// roofline draws products by operations per byte of weights and operations per second, both on
+// roofline draws GEMMs by operations per byte of weights and operations per second, both on
 // logarithmic scales, under the read bandwidth and the peak (Williams, Waterman, Patterson, CACM 52(4), 2009).
 function roofline(m, own) {
   const points = own.filter((k) => k.ops && k.bytes);

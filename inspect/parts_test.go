@@ -101,10 +101,26 @@ func TestResources(t *testing.T) {
 	}
 }
 
-// Outside bytes that are no cubin say nothing.
+// FuzzResources: resources does not panic, whatever the bytes are.
 func FuzzResources(f *testing.F) {
 	f.Add([]byte("\x7fELF"))
 	f.Fuzz(func(t *testing.T, b []byte) { resources(b, "k") })
+}
+
+// A trace has no events above its limit, and says how many it lacks.
+func TestTracerCountsLostEvents(t *testing.T) {
+	tr := NewTracer()
+	tr.limit = 2
+	for range 5 {
+		tr.Ran("f", 1, 1, piecewise.RunEager)
+	}
+	var b bytes.Buffer
+	if _, err := tr.WriteTo(&b); err != nil {
+		t.Fatal(err)
+	}
+	if text := b.String(); strings.Count(text, `"ran @f"`) != 2 || !strings.Contains(text, `"otherData":{"lost_events":3}`) {
+		t.Errorf("%s", text)
+	}
 }
 
 func TestTracer(t *testing.T) {

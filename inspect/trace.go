@@ -18,6 +18,8 @@ type Tracer struct {
 	start  time.Time
 	events []traceEvent
 	open   []traceEvent // ranges that were entered
+	limit  int          // of events
+	lost   int          // events above the limit
 	now    func() time.Time
 }
 
@@ -27,7 +29,7 @@ const (
 	deviceTrack
 )
 
-// maxEvents bounds a trace: later events are counted and left out.
+// maxEvents bounds a trace: later events are left out, and WriteTo writes their number.
 const maxEvents = 1 << 20
 
 // traceEvent is an event of the Trace Event Format (Google, "Trace Event Format", 2016).
@@ -45,7 +47,9 @@ type traceEvent struct {
 // NewTracer returns a tracer whose clock starts now.
 func NewTracer() *Tracer { return newTracer(time.Now) }
 
-func newTracer(now func() time.Time) *Tracer { return &Tracer{start: now(), now: now} }
+func newTracer(now func() time.Time) *Tracer {
+	return &Tracer{start: now(), now: now, limit: maxEvents}
+}
 
 var _ piecewise.ProfileRanges = (*Tracer)(nil)
 
@@ -53,8 +57,10 @@ func (t *Tracer) at(when time.Time) float64 { return float64(when.Sub(t.start).N
 
 func (t *Tracer) add(e traceEvent) {
 	e.Process = 1
-	if len(t.events) < maxEvents {
+	if len(t.events) < t.limit {
 		t.events = append(t.events, e)
+	} else {
+		t.lost++
 	}
 }
 
@@ -113,7 +119,8 @@ func (t *Tracer) Memory(bytes map[string]int64) {
 	t.add(traceEvent{Name: "device memory", Phase: "C", Start: t.at(t.now()), Args: args})
 }
 
-// WriteTo writes the trace as JSON. Ranges that are still open end now.
+// WriteTo writes the trace as JSON. Ranges that are still open end now. If events were left out,
+// otherData.lost_events is their number.
 func (t *Tracer) WriteTo(w io.Writer) (int64, error) {
 	if w == nil {
 		return 0, fmt.Errorf("inspect: nothing to write the trace to")
@@ -130,10 +137,15 @@ func (t *Tracer) WriteTo(w io.Writer) (int64, error) {
 		e.Process, e.Duration = 1, t.at(t.now())-e.Start
 		events = append(events, e)
 	}
+	var other map[string]int
+	if t.lost > 0 {
+		other = map[string]int{"lost_events": t.lost}
+	}
 	text, err := json.Marshal(struct {
-		Unit   string       `json:"displayTimeUnit"`
-		Events []traceEvent `json:"traceEvents"`
-	}{"ms", events})
+		Unit   string         `json:"displayTimeUnit"`
+		Events []traceEvent   `json:"traceEvents"`
+		Other  map[string]int `json:"otherData,omitempty"`
+	}{"ms", events, other})
 	if err != nil {
 		return 0, err
 	}

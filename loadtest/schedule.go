@@ -23,7 +23,7 @@ func ParseLengths(s string) (Lengths, error) {
 	b, err2 := strconv.Atoi(high)
 	l := Lengths{a, b}
 	if err1 != nil || err2 != nil || !l.valid() {
-		return Lengths{}, fmt.Errorf("loadtest: %q is no number of tokens, as 128, and no range, as 64-512", s)
+		return Lengths{}, fmt.Errorf("loadtest: %q is no number of tokens, such as 128, and no range, such as 64-512", s)
 	}
 	return l, nil
 }
@@ -70,8 +70,9 @@ const minRate, maxRate = 1e-3, 1e6 // requests a second; at minRate, times of Ma
 // MaxRequests bounds the requests of a schedule.
 const MaxRequests = 1 << 20
 
-// Schedule returns the requests in order of arrival. It is a function of the options. Arrivals,
-// lengths and ids have separate random numbers, so a change of one does not change the others.
+// Schedule returns the requests in order of arrival. It is a function of the options. Arrivals, lengths
+// of prompts, lengths of outputs and ids have separate random numbers: another Rate changes no length
+// and no id, and another Output changes no arrival and no prompt.
 func Schedule(o Options) ([]Request, error) {
 	switch {
 	case o.Requests < 1 || o.Requests > MaxRequests:

@@ -9,8 +9,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Adam is the optimizer of Kingma and Ba (arXiv:1412.6980), as torch.optim.Adam computes it. The
-// betas of its zero value are unusable: see [DefaultAdam].
+// Adam is the optimizer of Kingma and Ba (arXiv:1412.6980), as torch.optim.Adam computes it. Its
+// zero value keeps no moments; see [DefaultAdam].
 type Adam struct {
 	Beta1, Beta2 float64 // in [0, 1)
 	Eps          float64 // at least 0, added to the root of the second moment

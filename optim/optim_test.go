@@ -151,7 +151,7 @@ func TestOptimizers(t *testing.T) {
 	}
 }
 
-// In the first steps the bias correction keeps its digits: 1 - 0.999 in f32 has only four.
+// In the first step the bias correction keeps its digits: 1 - 0.999 in f32 has only four.
 func TestBiasCorrection(t *testing.T) {
 	o := optim.DefaultAdam()
 	o.Eps = 0
@@ -214,7 +214,7 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// Parameters out of range are refused, not a number among them.
+// Parameters out of range are refused, and so is NaN.
 func TestChecks(t *testing.T) {
 	type checker interface{ Check() error }
 	nan := math.NaN()

@@ -66,8 +66,9 @@ func (s Scaler) Unscale(fb *ir.FuncBuilder, gradients []ir.Value, scale ir.Value
 	return out, e.less(peak, e.Float(math.Inf(1)))
 }
 
-// Next emits the scale, f32[], after a step with finite or other gradients, and the count of
-// steps since it changed, i32[].
+// Next emits the scale of the next step, f32[], and the count of consecutive steps with finite
+// gradients, i32[], which starts again at 0 when it reaches Interval. finite, bool[], is that of
+// [Scaler.Unscale].
 func (s Scaler) Next(fb *ir.FuncBuilder, finite, scale, count ir.Value) (ir.Value, ir.Value) {
 	e := emit{fb}
 	more := e.add(count, e.Int(1))

@@ -11,8 +11,8 @@ import (
 
 // Ask returns the model with functions that return the values at places after their results. For
 // each place it returns the index among its function's results, or -1 if the function cannot
-// return the value: it is overwritten later, it is a scalar, it counts other rows than the
-// function, or no node computes it. Ask does not change the model.
+// return the value: it is overwritten later, it is a scalar, its first extent depends on another
+// symbol than the function's rows, or no node computes it. Ask does not change the model.
 //
 // A returned value is stored, so it ends a fused chain. This shows values inside of fused
 // kernels, and may hide a fault of fusion.
@@ -66,7 +66,7 @@ func returnable(m *ir.Module, f *ir.Func) func(ir.Value) bool {
 		if latest[info.Base] != v || f.Values[info.Base].Kind != ir.ResultValue || info.Type.Rank() == 0 {
 			return false
 		}
-		// With a value of other rows, the size of a run would be ambiguous.
+		// With a value whose first extent depends on another symbol, the size of a run would be ambiguous.
 		return !slices.ContainsFunc(info.Type.Shape[0].Symbols(), func(name string) bool { return name != size })
 	}
 }

@@ -31,9 +31,9 @@ type Kind string
 
 const (
 	InModel    Kind = "model"    // the interpreter departs from the trace too: import, weights or the module
-	InPass     Kind = "pass"     // it disappears without a pass
-	InVariant  Kind = "variant"  // it disappears without a kernel variant
-	InKernel   Kind = "kernel"   // code of the piece; no optional pass causes it
+	InPass     Kind = "pass"     // the departure disappears without an optional pass
+	InVariant  Kind = "variant"  // the departure disappears without a kernel variant
+	InKernel   Kind = "kernel"   // the code of the piece; no optional pass causes the departure
 	InOp       Kind = "op"       // an extern op
 	InSchedule Kind = "schedule" // every piece alone is correct: capture, memory between pieces, or padding
 )
@@ -245,7 +245,7 @@ func (s *Search) departing(ctx context.Context, places []Place) (*suspect, error
 	return nil, nil
 }
 
-// whole handles a departure that disappears if values between pieces are results.
+// whole searches the cause of a departure of the unchanged functions while no piece departs alone.
 func (s *Search) whole(ctx context.Context) (*Finding, error) {
 	bad := func(c Config) (bool, error) {
 		d, err := s.plainDeparts(ctx, c)
@@ -345,10 +345,15 @@ func (s *Search) inUnit(ctx context.Context, at *suspect) (*Finding, error) {
 	}
 	switch {
 	case departs < 0 && at.unit.Piece == nil:
-		out.Kind = InOp // its cache depends on earlier steps, so it cannot run alone
+		out.Kind = InOp // alone it is correct or cannot run: its state, such as a KV cache, depends on earlier steps
 		return out, nil
 	case departs < 0:
-		return s.whole(ctx)
+		found, err := s.whole(ctx)
+		if errors.Is(err, ErrAgree) { // it departs only while values between pieces are results
+			out.Kind = InSchedule
+			return out, nil
+		}
+		return found, err
 	}
 	if at.unit.Piece == nil {
 		out.Kind = InOp

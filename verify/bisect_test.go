@@ -124,7 +124,7 @@ func bisect(t *testing.T, s *verify.Search) *verify.Finding {
 	return f
 }
 
-// reproduces runs a case of a finding on both sides: it must depart from what it says is right.
+// reproduces runs the case of a finding on the compiled side: the result must depart from the expected one.
 func reproduces(t *testing.T, s *verify.Search, f *verify.Finding) {
 	t.Helper()
 	if f.Case == nil {
@@ -166,7 +166,7 @@ func TestPassThatDropsAScale(t *testing.T) {
 	reproduces(t, s, f)
 }
 
-// Two passes that are wrong only together: one marks, the other acts on the mark.
+// Two passes have the same fault: the departure disappears only without both.
 func TestPassesThatAreWrongTogether(t *testing.T) {
 	s, c := searchOf(t, model)
 	wrong := func(rw *ir.Rewriter, _ int, n *ir.Node) {
@@ -185,7 +185,7 @@ func TestPassesThatAreWrongTogether(t *testing.T) {
 	reproduces(t, s, f)
 }
 
-// shortened is a backend whose kernels leave out the last row.
+// shortened is a backend whose GEMMs leave out the last row.
 type shortened struct{ compile.Backend }
 
 func (b shortened) Lower(k *loop.Kernel) (compile.Code, error) {
@@ -206,7 +206,7 @@ func TestKernelThatIgnoresTheLastRow(t *testing.T) {
 		t.Errorf("blames %s %v, want the kernel", f.Kind, f.Passes)
 	}
 	if len(f.Nodes) != 1 || !strings.Contains(f.Nodes[0].Msg, "linear(") {
-		t.Errorf("the smallest case is %v, want the product alone", f.Nodes)
+		t.Errorf("the smallest case is %v, want the GEMM alone", f.Nodes)
 	}
 	reproduces(t, s, f)
 }
@@ -232,7 +232,28 @@ func TestPaddedRowThatLeaks(t *testing.T) {
 	reproduces(t, s, f)
 }
 
-// trace returns what the right model gives, as other software would have recorded it.
+// disturbed is a reference whose runs depart only while they return further values.
+type disturbed struct{ interpreted }
+
+func (d *disturbed) Workload(ctx context.Context, m *ir.Module, cfg verify.Config) ([]verify.Call, error) {
+	calls, err := d.interpreted.Workload(ctx, m, cfg)
+	if err == nil && len(calls[0].Results) > 1 {
+		x := calls[0].Results[1]
+		x.Set(0, x.At(0)+1)
+	}
+	return calls, err
+}
+
+// A value between pieces departs, and neither its piece alone nor the unchanged model does.
+func TestDepartureWhileValuesAreReturned(t *testing.T) {
+	s, c := searchOf(t, model)
+	s.SplitOn, s.Test = []string{"silu"}, &disturbed{interpreted{c.args, c.weights}}
+	if f := bisect(t, s); f.Kind != verify.InSchedule || f.Piece == "" || f.Departed == "" || f.Case != nil {
+		t.Errorf("the finding is %+v, want the piece, without a case", f)
+	}
+}
+
+// trace returns values of the right model, as a trace of other software.
 func trace(t *testing.T, s *verify.Search) []verify.Wanted {
 	t.Helper()
 	right := parse(t, model)

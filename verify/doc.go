@@ -3,9 +3,9 @@
 //
 // A trace has outputs of PyTorch modules by their path, as forward hooks see them. [Index] maps a
 // path to a value of the IR (C23). [Ask] makes a module that returns such values. [Compare]
-// judges them by error bounds that follow from the ops before each value ([Bounds]). [Bisect]
-// finds the wrong piece, pass, kernel variant and nodes. Its result is a [Case]: a module of a
-// few nodes with inputs.
+// judges them by error bounds that follow from the ops before each value ([Bounds]).
+// [Search.Bisect] finds the wrong piece, pass, kernel variant and nodes. Its [Finding] has a case,
+// which reproduces the departure: a module of a few nodes with inputs.
 //
 // A [Target] runs modules, on a device or in the interpreter.
 package verify

@@ -181,7 +181,7 @@ module "m" {
 	}
 }
 
-// Nothing compared is a failure, and so is a name without a value, unless it is allowed.
+// A report without a compared value is not OK. One with an unmapped name is OK only if such names are allowed.
 func TestUnmapped(t *testing.T) {
 	s, c := searchOf(t, model)
 	for _, x := range []struct {
@@ -231,7 +231,7 @@ func TestVariantIsNamed(t *testing.T) {
 		t.Errorf("blames %s %v %q, want the variant tile_128", f.Kind, f.Passes, f.Variant)
 	}
 	if len(f.Nodes) != 1 || !strings.Contains(f.Nodes[0].Msg, "linear(") {
-		t.Errorf("the smallest case is %v, want the product alone", f.Nodes)
+		t.Errorf("the smallest case is %v, want the GEMM alone", f.Nodes)
 	}
 	reproduces(t, s, f)
 }

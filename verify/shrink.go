@@ -9,9 +9,9 @@ import (
 )
 
 // shrink returns the trial with the fewest nodes that departs for the same reason: without the
-// passes or the variant in out it does not depart. First it takes the slice of the first result
-// that departs. Then it replaces nodes at the front by parameters with correct values while the
-// rest still departs.
+// passes or the variant in out it does not depart. First it takes the backward slice of the first
+// node, in program order, whose output departs. Then it removes one node after the other, whose
+// results become parameters with correct values, as long as the rest still departs.
 func (s *Search) shrink(ctx context.Context, at *suspect, out *Finding, t *trial, nodes []int) (*trial, error) {
 	inside, err := s.insideValues(ctx, at, nodes)
 	if err != nil {

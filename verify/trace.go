@@ -36,8 +36,8 @@ type Report struct {
 	Unmapped []string // names of the trace without a value, in its order
 }
 
-// OK reports whether a value was compared and no value departs. Unmapped names count unless they
-// are allowed.
+// OK reports whether a value was compared and no value departs. Unless unmapped names are allowed, OK
+// is false if there are any.
 func (r *Report) OK(allowUnmapped bool) bool {
 	return r != nil && len(r.Layers) > 0 && r.First() == nil && (allowUnmapped || len(r.Unmapped) == 0)
 }
@@ -78,7 +78,7 @@ func locate(m *ir.Module, wanted []Wanted) (places []Place, of []Wanted, unmappe
 	return places, of, unmapped
 }
 
-// resultNamed returns the result of a name: that of @logits, or the only result with that name.
+// resultNamed returns the result of a name: for "logits" that of @logits, else the first result with that name.
 func resultNamed(m *ir.Module, name string) (Place, bool) {
 	if f := m.Func(name); name == logits && f != nil && len(f.Returns) > 0 {
 		return Place{f.Name, f.Returns[0]}, true
@@ -113,7 +113,7 @@ func Compare(ctx context.Context, m *ir.Module, wanted []Wanted, t Target, c Con
 	for i, p := range places {
 		l := Layer{Name: of[i].Name, Place: p, Where: where(m, p), Bound: bounds.Of(m, p)}
 		if got[i] == nil {
-			l.Error, l.Problem = math.Inf(1), "the model has the value and cannot return it: it is overwritten later, or counts other rows"
+			l.Error, l.Problem = math.Inf(1), "the model has the value and cannot return it: it is overwritten later, is a scalar or no result of a node, or its first extent depends on another symbol than the function's rows"
 		} else {
 			l.judge(got[i], of[i].Tensor)
 		}
@@ -268,7 +268,7 @@ func where(m *ir.Module, p Place) *ir.Error {
 	return m.ErrorAt(f, i, "%s", m.NodeString(f, i))
 }
 
-// order sorts layers by function and program order. For the same value, submodules precede.
+// order sorts layers by function and program order. For the same value, submodules come before their parents.
 func order(m *ir.Module, layers []Layer) {
 	function := map[string]int{}
 	for i, f := range m.Funcs {
@@ -285,8 +285,8 @@ func order(m *ir.Module, layers []Layer) {
 	})
 }
 
-// Layers compares the test's values with the reference's, without a trace: the last value of each
-// loc in the model, or the stored values of units if nodes have no loc.
+// Layers compares the test's values with the reference's, without a trace: in each function the last
+// value of each loc, or the stored values of units if no node has a loc, and the results.
 func (s *Search) Layers(ctx context.Context) (*Report, error) {
 	if err := s.check(); err != nil {
 		return nil, err

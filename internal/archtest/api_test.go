@@ -56,8 +56,8 @@ func exports(t *testing.T, folder string) exported {
 type sweeper struct {
 	t      *testing.T
 	rng    *rand.Rand
-	values map[reflect.Type][]reflect.Value // of interfaces and handles: what else is passed than nil and zeros
-	opaque map[reflect.Type]bool            // made by parsers and builders alone, which check them: no field is forged
+	values map[reflect.Type][]reflect.Value // values to pass besides nil and zero values, by type
+	opaque map[reflect.Type]bool            // only parsers and builders make such values, and check them: no field is forged
 	failed map[string]string                // by name: the first panic
 	seen   map[string]bool                  // names that have a case
 	calls  int
@@ -66,7 +66,8 @@ type sweeper struct {
 var contextType = reflect.TypeFor[context.Context]()
 
 // hostile returns values of a type that no caller should pass: nil, zero, negative, enormous,
-// empty, with control characters; the first is the zero value.
+// empty, with control characters, and then those of s.values. The first is the zero value; for a
+// context it is one that has ended, and a function returns zero values.
 func (s *sweeper) hostile(typ reflect.Type, depth int) []reflect.Value {
 	out := []reflect.Value{reflect.Zero(typ)}
 	add := func(vs ...any) {
@@ -163,7 +164,7 @@ func (s *sweeper) structs(typ reflect.Type, depth int) []reflect.Value {
 	return out
 }
 
-// call calls f with one argument hostile at a time, and then with some of all combinations.
+// call calls f with one varied argument in each call, and then with random combinations of arguments.
 func (s *sweeper) call(name string, f reflect.Value) {
 	s.seen[name] = true
 	typ := f.Type()
@@ -181,7 +182,7 @@ func (s *sweeper) call(name string, f reflect.Value) {
 		}
 		s.invoke(name, f, args)
 	}
-	for _, live := range []bool{false, true} { // beside zeros, and beside what is valid where there is such a value
+	for _, live := range []bool{false, true} { // the other arguments: the first values (zero), then the last, valid ones if s has any
 		for i := range lists {
 			if pick[i] = 0; live {
 				pick[i] = len(lists[i]) - 1
@@ -271,9 +272,9 @@ const (
 	asNil      = "reads a module that the caller has; nil panics as a nil pointer does, and it has no error to return"
 )
 
-// ofOthers are types whose values only other functions of their packages make, so that zero
-// values have no meaning, and functions for those who implement a device, which pass what
-// they made.
+// ofOthers are functions and methods that are not called, and why: methods of types whose values only
+// other functions make, so that zero values have no meaning, functions for implementations of devices,
+// and functions of validated programs.
 var ofOthers = map[string]string{
 	"runtime/mem.Scope.":          "made by an allocator",
 	"runtime/mem.Owner.":          "made by an allocator",
@@ -296,7 +297,7 @@ var ofOthers = map[string]string{
 	"runtime/device.OpCall.":      "made by a device for a call, whose operands it counts",
 }
 
-// exceptedName returns why a function may panic, or "".
+// exceptedName returns why a function is not called, or "".
 func exceptedName(name string) string {
 	if why := excepted[name]; why != "" {
 		return why
@@ -309,7 +310,7 @@ func exceptedName(name string) string {
 	return ""
 }
 
-// excepted are functions that may not return, or panic by contract, and why.
+// excepted are functions that are not called, because they panic or do not return by contract, and why.
 var excepted = map[string]string{
 	"runtime/device.Buffer.Slice":  "panics as slicing does",
 	"runtime/host.Stream.Parallel": "runs as many parts as it is told",
@@ -387,7 +388,7 @@ type api struct {
 	receivers []func() any
 }
 
-// zero returns the zero value of a type, or a pointer to it.
+// zero returns the zero value of a type.
 func zero[T any]() any { return *new(T) }
 
 // ptr returns a pointer to a zero value.

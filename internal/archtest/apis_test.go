@@ -102,10 +102,11 @@ func weights(t *testing.T) safetensors.Source {
 	return f
 }
 
-// TestNothingPanics calls every exported function and method with hostile arguments: negative,
-// enormous, nil, zero, empty, with control characters, on zero values and on values that are
-// closed or in another stage than the call needs. Every call must return. Tests of the packages check
-// the results. A function without a case, or a type without a receiver, fails the test.
+// TestNothingPanics calls the exported functions and methods of the folders in apis, except excepted and
+// ofOthers, with hostile arguments: negative, enormous, nil, zero, empty, with control characters, on zero
+// values and on values that are closed or in another stage than the call needs. Every call must return.
+// Tests of the packages check the results. A function without a case, a type without a receiver, or a
+// folder that is neither in apis nor in unswept fails the test.
 func TestNothingPanics(t *testing.T) {
 	dir := t.TempDir()
 	s := &sweeper{t: t, rng: rand.New(rand.NewPCG(1, 2)), failed: map[string]string{}, values: map[reflect.Type][]reflect.Value{}, opaque: map[reflect.Type]bool{}, seen: map[string]bool{}}
@@ -523,7 +524,7 @@ var unswept = map[string]string{
 	"runtime/cuda/topology":     "reads the machine; its own tests give it another",
 }
 
-// closed2 returns a device whose streams stay open.
+// closed2 returns a device that is open until the end of the test, for streams that are closed before it.
 func closed2(t *testing.T) *host.Device {
 	d := host.Open(host.Options{Workers: 1})
 	t.Cleanup(func() { d.Close() })

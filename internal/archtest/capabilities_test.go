@@ -86,7 +86,7 @@ func optional(t *testing.T) map[string]capability {
 	return out
 }
 
-// eachFile parses the files of a folder and what is below it that are not tests.
+// eachFile parses the Go files of a folder and of the folders below it, except tests.
 func eachFile(t *testing.T, dir string, f func(folder string, file *ast.File)) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(name string, d os.DirEntry, err error) error {

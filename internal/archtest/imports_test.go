@@ -1,5 +1,7 @@
 // Package archtest compares the documents with the code: which folder may import which, that
 // names in documents exist, that links lead to files and headings, and that documents stay short.
+// It also holds the code to rules: the length and nesting of functions, repetition, ops by ID, files
+// opened by one package, and exported functions that do not panic.
 package archtest
 
 import (
@@ -141,8 +143,8 @@ func foreign(p string) bool {
 	return strings.Contains(first, ".")
 }
 
-// Every folder has a row. The row has exactly the folder's imports, without the leaves and
-// without packages of the standard library.
+// TestImports: every folder with a Go package has a row in the table of docs/architecture.md, with exactly
+// the folder's imports except the leaves and packages of the standard library. No package uses cgo.
 func TestImports(t *testing.T) {
 	table, imports := readTable(t), readImports(t)
 	for folder, list := range imports {

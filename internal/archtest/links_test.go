@@ -85,7 +85,7 @@ func deadLinks(name, text string, read func(name string) (string, error)) (dead 
 	return dead
 }
 
-// TestLinks: every relative link of every document leads to a file, and its anchor to a heading.
+// TestLinks: every relative link of every document leads to a file or folder, and its anchor to a heading.
 func TestLinks(t *testing.T) {
 	read := func(name string) (string, error) {
 		info, err := os.Stat(name)

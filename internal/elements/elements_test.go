@@ -52,7 +52,7 @@ func TestLoadStore(t *testing.T) {
 	}
 }
 
-// Copies convert if the dtypes differ, in parts of fewer than 100 elements.
+// TestCopy copies between all dtypes. 99 elements are more than Copy converts in one part.
 func TestCopy(t *testing.T) {
 	all := []dtype.DType{dtype.F32, dtype.BF16, dtype.F16}
 	for _, from := range all {

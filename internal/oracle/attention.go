@@ -46,8 +46,8 @@ func (c Attention) Module(dt dtype.DType) (*ir.Module, error) {
 	return b.Build()
 }
 
-// AttentionCases returns shapes near those of tiles, with heads of all sizes, with 0 batches or
-// keys, and with more and with fewer queries than keys.
+// AttentionCases returns shapes near those of tiles, with heads of 7 to 256 elements, with 0 batches
+// or 0 keys, and with more and with fewer queries than keys.
 func AttentionCases() []Attention {
 	return []Attention{
 		{1, 1, 1, 1, 1, 32, true}, {2, 47, 47, 2, 1, 32, true}, {1, 48, 48, 4, 2, 64, true}, {1, 65, 65, 1, 1, 96, false}, {1, 130, 130, 2, 1, 16, true},

@@ -11,8 +11,8 @@ import (
 	"pwc/ir/interp"
 )
 
-// Casts is a module that casts integers to 16-bit floats, with what it must give. It
-// is for compiled programs: an interpreter would hold all of a long iota.
+// Casts is a module that casts integers to 16-bit floats, with the results that it must have. It is
+// for compiled programs: the interpreter would store all elements of its long iota.
 type Casts struct {
 	Module *ir.Module
 	Inputs *Inputs
@@ -40,7 +40,7 @@ func integerCasts() map[dtype.DType][]integerCast {
 		{-65520, -65536, -inf, -65536},
 		{1<<24 - 1, 0x1p24, inf, 0x1p24},
 		{1<<24 + 1, 0x1p24, inf, 0x1p24},
-		{1<<24 + 1<<16 - 1, 0x1p24, inf, 0x1p24}, // f32 rounds it to the tie too, and the right side is even
+		{1<<24 + 1<<16 - 1, 0x1p24, inf, 0x1p24}, // f32 rounds it to a tie of bf16, which rounds to the same number
 		{1<<24 + 1<<16, 0x1p24, inf, 0x1p24},     // a tie of bf16
 		{1<<24 + 1<<16 + 1, 0x1.02p24, inf, 0x1p24},
 		{-(1<<24 + 1<<16), -0x1p24, -inf, -0x1p24},
@@ -66,7 +66,7 @@ func integerCasts() map[dtype.DType][]integerCast {
 			{1<<40 + 3<<32 - 1, 0x1.02p40, inf, 0x1.04p40},
 			{1<<52 + 1<<44 + 1, 0x1.02p52, inf, 0x1p52},
 			{1<<62 + 1<<54, 0x1p62, inf, 0x1p62},        // a tie
-			{1<<62 + 1<<54 + 1, 0x1.02p62, inf, 0x1p62}, // and beside it what float64 does not have
+			{1<<62 + 1<<54 + 1, 0x1.02p62, inf, 0x1p62}, // the next integer, which float64 cannot represent
 			{-(1<<62 + 1<<54 + 1), -0x1.02p62, -inf, -0x1p62},
 			{1<<62 + 3<<54 - 1, 0x1.02p62, inf, 0x1.04p62},
 			{-(1<<62 + 3<<54 - 1), -0x1.02p62, -inf, -0x1.04p62},
@@ -105,7 +105,7 @@ func CastsOf(from dtype.DType) (*Casts, error) {
 	return c, err
 }
 
-// Check compares results to the last bit.
+// Check returns an error for each element that is not equal to the expected number.
 func (c *Casts) Check(got []*interp.Tensor) error {
 	var errs []error
 	for i, list := range c.Want {

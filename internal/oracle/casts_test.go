@@ -7,7 +7,8 @@ import (
 	"pwc/ir/interp"
 )
 
-// TestIntegerCasts holds the interpreter to the casts that others are held to.
+// TestIntegerCasts holds interp.FromInt64s to the casts that compiled programs are held to, and that every
+// integer of the table is one of its dtype.
 func TestIntegerCasts(t *testing.T) {
 	table := integerCasts()
 	for _, from := range dtype.All() {

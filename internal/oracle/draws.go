@@ -137,8 +137,8 @@ func Draws() (map[string]*ir.Module, error) {
 	return out, nil
 }
 
-// DrawInputs returns inputs of a module of [Draws]: small numbers in floats, so that
-// products are exact, positions below 8, and any integers of 64 bits.
+// DrawInputs returns inputs of a module of [Draws]: integers from -8 to 8 as floats, so that
+// products are exact, indices below 8 as i32, and any i64.
 func DrawInputs(r *rand.Rand, m *ir.Module, n int64) (*Inputs, error) {
 	return Draw(r, m, map[string]int64{"N": n}, func(r *rand.Rand, dt dtype.DType) float64 {
 		switch {

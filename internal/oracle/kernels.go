@@ -11,7 +11,7 @@ import (
 
 // ElementKernel is a kernel with one op on elements of a dtype.
 type ElementKernel struct {
-	Name   string // "add f32"
+	Name   string // "add f32 to f32": the op, the dtype of its operands and that of its result
 	Op     loop.Op
 	Kernel *loop.Kernel
 }

@@ -18,7 +18,7 @@ func TestElementKernels(t *testing.T) {
 			t.Errorf("%s has no kernel", op)
 		}
 	}
-	// By hand: exp is of f32, f16 and bf16, and of integers; and of integers and bool.
+	// By hand: Exp takes f32, f16 and bf16; And takes the five integer dtypes and bool; Eq and Cast take all nine.
 	for op, want := range map[loop.Op]int{loop.Exp: 3, loop.And: 6, loop.Eq: 9, loop.Philox: 1, loop.Cast: 81} {
 		if have[op] != want {
 			t.Errorf("%s has %d kernels, want %d", op, have[op], want)

@@ -31,17 +31,17 @@ func TestKnownAnswers(t *testing.T) {
 // words64 joins two words, low first, to an i64.
 func words64(low, high uint32) int64 { return int64(uint64(high)<<32 | uint64(low)) }
 
-// TestUniformIsTheKnownAnswer holds seed, offset and index to their words: of the
-// known answers the offset has 30 bits in its high word at most, as it is divided
-// by 4, so the counters of all ones and of the third answer are out of reach, and
-// the index is that of a block times 4.
+// TestUniformIsTheKnownAnswer holds Uniform to the words of the counter and the key that seed,
+// offset and index stand for. An offset divided by 4 has at most 30 bits in its high word, so no
+// offset stands for the second and third counter of answers: the test shortens the third, and
+// compares with Words, which TestKnownAnswers checks.
 func TestUniformIsTheKnownAnswer(t *testing.T) {
 	for lane, w := range answers[0].want {
 		if got, want := Uniform(0, 0, int64(lane)), float32(float64(w>>8)/(1<<24)); got != want {
 			t.Errorf("lane %d: %v, want %v", lane, got, want)
 		}
 	}
-	// The parts of the third answer, which fit.
+	// The third counter, with a shorter high word of the offset.
 	a := answers[2]
 	counter := [4]uint32{a.counter[0], a.counter[1] >> 4, a.counter[2], a.counter[3]}
 	words := Words(counter, a.key)
@@ -59,8 +59,8 @@ func TestUniformIsTheKnownAnswer(t *testing.T) {
 	}
 }
 
-// TestUniforms holds runs of neighbours, starts within a block, repeated and
-// scattered indices to one number at a time.
+// TestUniforms holds Uniforms to Uniform of each element, for successive indices, starts within a
+// block, repeated indices, scattered indices and changing seeds and offsets.
 func TestUniforms(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 200 {
