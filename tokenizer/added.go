@@ -14,7 +14,7 @@ type addedToken struct {
 	rightSpace bool // includes the whitespace after it
 	wholeWord  bool // matches only whole words
 	normalized bool // is matched in normalized text
-	special    bool // a control token without text
+	special    bool // a control token, which Decode omits by default
 }
 
 // addedTokens are the added tokens of a vocabulary.

@@ -167,7 +167,8 @@ func (d wordPieceDecoder) decode(tokens []string) []string {
 	return tokens
 }
 
-// cleanUp removes spaces that splitting English at punctuation adds, by one rule after the other.
+// cleanUp removes spaces that splitting English at punctuation adds, and shortens "do not". It applies
+// the rules of huggingface/tokenizers (decoders/wordpiece.rs, cleanup) one after the other.
 func cleanUp(text string) string {
 	for _, r := range [][2]string{{" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}, {" ' ", "'"}, {" n't", "n't"}, {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}} {
 		text = strings.ReplaceAll(text, r[0], r[1])

@@ -119,10 +119,10 @@ const maxDepth = 16
 func ParseJSON(text []byte) (*Tokenizer, error) {
 	var j jsonTokenizer
 	if err := json.Unmarshal(text, &j); err != nil {
-		return nil, fmt.Errorf("no tokenizer.json: %w", err)
+		return nil, fmt.Errorf("not a tokenizer.json: %w", err)
 	}
 	if j.Model == nil {
-		return nil, errors.New("no tokenizer.json: it has no model")
+		return nil, errors.New("not a tokenizer.json: it has no model")
 	}
 	t := &Tokenizer{}
 	ids, m, err := parseModel(j.Model)
@@ -149,7 +149,7 @@ func ParseJSON(text []byte) (*Tokenizer, error) {
 	var added []addedToken
 	for _, a := range j.AddedTokens {
 		if a.ID < 0 || a.ID >= maxIDs {
-			return nil, fmt.Errorf("added token %q has id %d", a.Content, a.ID)
+			return nil, fmt.Errorf("added token %q has id %d, ids are from 0 to %d", a.Content, a.ID, maxIDs-1)
 		}
 		all[a.Content] = a.ID
 		added = append(added, addedToken{a.ID, a.Content, a.LStrip, a.RStrip, a.SingleWord, a.Normalized, a.Special})
@@ -186,7 +186,7 @@ func parseModel(p *jsonPart) (map[string]int32, model, error) {
 		return ids, m, err
 	case "WordPiece":
 		if unknown < 0 {
-			return nil, nil, fmt.Errorf("model.unk_token is no token of the vocabulary")
+			return nil, nil, fmt.Errorf("model.unk_token is missing or not in model.vocab")
 		}
 		longest := 100
 		if p.MaxChars != nil {
@@ -250,7 +250,7 @@ func parseUnigram(p *jsonPart) (map[string]int32, model, error) {
 		ids[token], scores[token] = int32(i), scored{int32(i), score}
 	}
 	if p.UnkID == nil || *p.UnkID < 0 || int(*p.UnkID) >= len(list) {
-		return nil, nil, fmt.Errorf("model.unk_id is no id of the vocabulary")
+		return nil, nil, fmt.Errorf("model.unk_id is missing or not an id of model.vocab")
 	}
 	m := newUnigram(scores, *p.UnkID)
 	m.byteFallback, m.bytes = p.ByteFallback, byteTokens(ids)
@@ -431,7 +431,7 @@ func parseTemplate(p *jsonPart, depth int) (template, error) {
 		}
 		return out, nil
 	case "ByteLevel":
-		return nil, nil // it changes offsets, which ids do not have
+		return nil, nil // it changes only offsets in the text, which Encode does not return
 	case "BertProcessing", "RobertaProcessing":
 		if p.Sep == nil || p.Cls == nil {
 			return nil, fmt.Errorf("a %s needs sep and cls", p.Type)

@@ -64,7 +64,7 @@ func (s strip) normalize(text string) string {
 	return text
 }
 
-// replaceText replaces text by text.
+// replaceText replaces each occurrence of a text.
 type replaceText struct{ old, new string }
 
 func (r replaceText) normalize(text string) string {
@@ -105,8 +105,8 @@ func (n bertNormalizer) normalize(text string) string {
 				return -1
 			case r == '\t' || r == '\n' || r == '\r':
 				return ' '
-			case unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co, unicode.Cs) || !assigned(r):
-				return -1
+			case unicode.In(r, unicode.Cc, unicode.Cf, unicode.Co):
+				return -1 // control, format and private-use characters; unassigned ones stay
 			case unicode.IsSpace(r):
 				return ' '
 			}
@@ -135,12 +135,8 @@ func (n bertNormalizer) normalize(text string) string {
 	return text
 }
 
-// assigned reports whether Unicode assigns the character.
-func assigned(r rune) bool {
-	return unicode.In(r, unicode.L, unicode.M, unicode.N, unicode.P, unicode.S, unicode.Z, unicode.C)
-}
-
-// lowercase is Unicode's default mapping, character by character except İ.
+// lowercase maps each character by Unicode's default mapping, whatever is next to it: Σ is always σ.
+// strings.ToLower maps İ to i without its dot above.
 func lowercase(text string) string {
 	text = strings.ReplaceAll(text, "İ", "i̇")
 	return strings.ToLower(text)

@@ -8,8 +8,8 @@ import (
 	"github.com/dlclark/regexp2"
 )
 
-// patternTimeout bounds a search, because patterns are untrusted and lookahead can take
-// exponential time. Text without a match by then is not split.
+// patternTimeout bounds the search for one match, because patterns are untrusted and can take
+// exponential time. After a timeout, the rest of the text counts as text without a match.
 const patternTimeout = 2 * time.Second
 
 // pattern is a regular expression with lookahead, as pre-tokenizers use.

@@ -51,7 +51,7 @@ type spPiece struct {
 func ParseSentencePiece(data []byte) (*Tokenizer, error) {
 	m := spModel{kind: modelUnigram, dummyPrefix: true, removeExtra: true}
 	if err := m.parse(data); err != nil {
-		return nil, fmt.Errorf("no SentencePiece model: %w", err)
+		return nil, fmt.Errorf("not a SentencePiece model: %w", err)
 	}
 	return m.tokenizer()
 }
@@ -134,7 +134,7 @@ func (m *spModel) parse(data []byte) error {
 		return nil
 	})
 	if err == nil && (len(m.pieces) == 0 || len(m.pieces) > maxIDs) {
-		err = fmt.Errorf("it has %d pieces", len(m.pieces))
+		err = fmt.Errorf("it has %d pieces, want 1 to %d", len(m.pieces), maxIDs)
 	}
 	return err
 }
@@ -194,7 +194,8 @@ func (m *spModel) tokenizer() (*Tokenizer, error) {
 	return t, t.setVocabulary(all)
 }
 
-// spNormalizer is SentencePiece's (src/normalizer.cc): rules, spaces, and their symbol.
+// spNormalizer is SentencePiece's normalizer (src/normalizer.cc): it applies rules, adds and removes
+// spaces, and writes spaces as spaceSymbol.
 type spNormalizer struct {
 	rules       *charsmap // nil: text is unchanged
 	user        matcher   // user-defined pieces, which stay unchanged
@@ -202,7 +203,8 @@ type spNormalizer struct {
 	removeExtra bool
 }
 
-// prefix returns the length in bytes of the next unit of a text, and its replacement.
+// prefix returns the length in bytes of the next user-defined piece, match of a rule or character of a
+// text, and its replacement.
 func (n *spNormalizer) prefix(text string) (size int, by string) {
 	if len(n.user.tokens) > 0 {
 		if _, size, ok := n.user.at(text, 0); ok {
@@ -278,7 +280,7 @@ func (m *spBPE) encode(ids []int32, word string) []int32 {
 		s, ok := m.scores[text]
 		return -s.score, ok
 	})
-	unknown := false // the last one was unknown
+	unknown := false // the part before was unknown
 	for _, p := range merged {
 		text := word[p.start:p.end]
 		if s, ok := m.scores[text]; ok {
@@ -299,7 +301,7 @@ func (m *spBPE) encode(ids []int32, word string) []int32 {
 	return ids
 }
 
-// spDecoder is SentencePiece's (src/sentencepiece_processor.cc, Decode).
+// spDecoder is SentencePiece's decoder (src/sentencepiece_processor.cc, Decode).
 type spDecoder struct {
 	unknown string
 	trim    bool // a space was added at the beginning

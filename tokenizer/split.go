@@ -132,7 +132,7 @@ func (s runeSplit) split(words []word) []word {
 	return out
 }
 
-// whitespace is \w+|[^\w\s]+: words, and other characters between spaces.
+// whitespace splits text into the matches of \w+|[^\w\s]+, and drops whitespace.
 func whitespace(words []word) []word {
 	kind := func(r rune) int {
 		switch {
@@ -218,14 +218,14 @@ func (m metaspace) split(words []word) []word {
 	return out
 }
 
-// gpt2Pattern splits text into contractions, letters, digits, other characters, each with an
-// optional space before, and whitespace (openai/gpt-2, src/encoder.py).
+// gpt2Pattern splits text into contractions, whitespace, and letters, digits or other characters with
+// an optional space before them (openai/gpt-2, src/encoder.py).
 const gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 
-// byteLevel writes each byte as a visible character.
+// byteLevel splits words at a pattern, and writes each byte as a visible character.
 type byteLevel struct {
-	pattern     *pattern // nil: words stay
-	prefixSpace bool     // adds a space to a word that does not start with one
+	pattern     *pattern // nil: words are not split
+	prefixSpace bool     // puts a space before a word that does not start with one
 }
 
 func (b byteLevel) split(words []word) []word {

@@ -7,13 +7,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestStopStrings has texts in parts, and what is certain after each, worked out by hand.
+// TestStopStrings compares the text that is returned after each part with texts worked out by hand.
 func TestStopStrings(t *testing.T) {
 	for _, c := range []struct {
 		stops  []string
 		parts  []string
-		want   []string // after each part, and at the end
-		string string   // that ended the text
+		want   []string // text after each part, and at the end
+		string string   // the stop string that ended the text
 	}{
 		{[]string{"STOP"}, []string{"a", "bS", "TO", "Pc", "d"}, []string{"a", "b", "", "", "", ""}, "STOP"},
 		{[]string{"STOP"}, []string{"aST", "x", "ST"}, []string{"a", "STx", "", "ST"}, ""},
@@ -59,7 +59,7 @@ func cut(text string, stops []string) (string, string) {
 	return text, ""
 }
 
-// TestStopStringsInParts holds texts in parts of any size to the definition.
+// TestStopStringsInParts compares random texts in parts of 0 to 5 bytes with cut.
 func TestStopStringsInParts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		word := rapid.StringMatching(`[ab]{1,4}`)

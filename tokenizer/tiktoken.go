@@ -10,8 +10,9 @@ import (
 // Llama3Pattern splits text as Llama 3 does (meta-llama/llama3, llama/tokenizer.py, pat_str).
 const Llama3Pattern = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 
-// ParseTiktoken reads ranks: lines of a token in base64 and its rank, which is also its id. The
-// pattern splits text into words. Special tokens are matched in the text.
+// ParseTiktoken reads ranks: each line has a token in base64 and its rank, which is also its id. The
+// regular expression splits text into words. special has the ids of special tokens, which are matched
+// in the text.
 func ParseTiktoken(text []byte, expression string, special map[string]int32) (*Tokenizer, error) {
 	words, err := compilePattern(expression)
 	if err != nil {

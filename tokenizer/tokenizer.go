@@ -1,6 +1,6 @@
 // Package tokenizer turns text into the ids of a language model and back. It reads tokenizer.json
-// of Hugging Face, tokenizer.model of SentencePiece, and the rank files of tiktoken, and has the
-// results of their own libraries.
+// of Hugging Face, tokenizer.model of SentencePiece, and the rank files of tiktoken. Ids and texts are
+// those of these libraries.
 //
 // Encoding has four steps: it separates added tokens, normalizes the text between them, splits it
 // into words, and splits words into tokens by a model. A template adds the special tokens of a
@@ -42,8 +42,9 @@ const (
 	tiktokenFile      = "tokenizer.tiktoken"
 )
 
-// Open reads the tokenizer of a checkpoint directory, or a file: tokenizer.json, a SentencePiece
-// model (.model), or ranks of tiktoken (.tiktoken) with the pattern of Llama 3.
+// Open reads a tokenizer file: a SentencePiece model (.model), ranks of tiktoken (.tiktoken) with the
+// pattern of Llama 3 and without special tokens, or else a tokenizer.json. Of a checkpoint directory, it
+// reads the first that exists of tokenizer.json, tokenizer.model and tokenizer.tiktoken.
 func Open(path string) (*Tokenizer, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -98,7 +99,7 @@ func (t *Tokenizer) Token(id int32) string {
 	return t.tokens[id]
 }
 
-// Special reports whether an id is a control token, which has no text.
+// Special reports whether an id is a control token, which Decode omits unless it is asked for control tokens.
 func (t *Tokenizer) Special(id int32) bool { return t.added.special[id] }
 
 // Encode returns the ids of a text. With surround, it adds the special tokens of a sequence, such

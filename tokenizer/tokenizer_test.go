@@ -32,7 +32,7 @@ func TestInvalidUTF8(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	for text, want := range map[string]string{
-		`{`:  "no tokenizer.json",
+		`{`:  "not a tokenizer.json",
 		`{}`: "it has no model",
 		`{"model": {"type": "Other", "vocab": {}}}`:                                                                                                          `model of type "Other" is not supported; supported types: BPE`,
 		`{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}`:                                                                                   "model.merges[0]",
@@ -51,14 +51,14 @@ func TestErrors(t *testing.T) {
 		t.Errorf("an empty directory: %v", err)
 	}
 	if _, err := ParseSentencePiece([]byte("x")); err == nil {
-		t.Error("no error for what is no model")
+		t.Error("ParseSentencePiece accepts the byte x")
 	}
 	if _, err := ParseTiktoken([]byte("YQ== 0\n"), Llama3Pattern, nil); err == nil || !strings.Contains(err.Error(), "has no rank") {
 		t.Errorf("ranks without all bytes: %v", err)
 	}
 }
 
-// A long word takes time n·log n: this one has a million characters of one kind.
+// A word of 200,000 equal characters is encoded. In time n² the test would take minutes.
 func TestLongWord(t *testing.T) {
 	for _, name := range []string{"llama2", "sp_bpe", "tiktoken"} {
 		tk, err := Open(filepath.Join(goldens, name))
@@ -102,7 +102,8 @@ func FuzzParseSentencePiece(f *testing.F) {
 	})
 }
 
-// Whatever a text is, it can be encoded, and the text of its ids is UTF-8.
+// A byte-level tokenizer encodes any text. Decoding gives the text back, with U+FFFD for bytes that are
+// not UTF-8.
 func FuzzEncode(f *testing.F) {
 	tk, err := Open(filepath.Join(goldens, "llama3"))
 	if err != nil {
@@ -115,4 +116,17 @@ func FuzzEncode(f *testing.F) {
 			t.Fatalf("%q comes back as %q", text, got)
 		}
 	})
+}
+
+// BERT's cleaning removes control, format and private-use characters, and keeps unassigned ones.
+func TestBertCleans(t *testing.T) {
+	n := bertNormalizer{clean: true}
+	for in, want := range map[string]string{
+		"a\x01b\u200bc\ue000d\u0378e\U000e0fffz": "abcd\u0378e\U000e0fffz",
+		"a\tb\u2003c\u0301é1.+":                  "a b c\u0301é1.+",
+	} {
+		if got := n.normalize(in); got != want {
+			t.Errorf("%q is %q, want %q", in, got, want)
+		}
+	}
 }
