@@ -77,8 +77,8 @@ func render(t testing.TB, source, messages string) (string, error) {
 
 const hello = `[{"role": "user", "content": "hi"}]`
 
-// TestRendering has cases that the goldens lack. The texts follow from the documentation of Jinja and of
-// Python's json.
+// TestRendering has cases that testdata/cases.json lacks. The texts follow from the documentation of Jinja
+// and of Python's json.
 func TestRendering(t *testing.T) {
 	for _, c := range []struct{ source, messages, want string }{
 		{"{% for m in messages %}\n{{ m.content }}\n{% endfor %}\nend", hello, "hi\nend"},
@@ -149,8 +149,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestGuard holds the limits against templates that try to pass them: that use the inserted names, that
-// write tags which the library reads as loops or raw blocks, and that hide code in strings.
+// TestGuard: templates cannot evade the limits. They try it by the names that guard inserts, by tags that
+// only the library reads as loops or raw blocks, by nested blocks and brackets, and by code in strings.
 func TestGuard(t *testing.T) {
 	loops := "{% for i in 'ab' %}{% endfor %}"
 	sets, brackets := strings.Repeat("{% set a %}{% endset %}", 200), strings.Repeat("[", 1000)+strings.Repeat("]", 1000)
@@ -280,7 +280,7 @@ func TestOpenMissing(t *testing.T) {
 	}
 }
 
-// FuzzTemplate: any template with any conversation has a result or an error; nothing panics.
+// FuzzTemplate: Parse and Render return for any template without * and any messages, without a panic.
 func FuzzTemplate(f *testing.F) {
 	var templates map[string]string
 	load(f, "templates.json", &templates)
@@ -289,7 +289,7 @@ func FuzzTemplate(f *testing.F) {
 	}
 	f.Add("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", hello)
 	f.Fuzz(func(t *testing.T, source, messages string) {
-		if strings.Contains(source, "*") { // strings that repeat are memory, not steps
+		if strings.Contains(source, "*") { // 'a' * n takes memory that no limit bounds
 			return
 		}
 		tmpl, err := Parse(source, special)
@@ -318,7 +318,7 @@ func FuzzGuard(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, source string) {
 		tmpl, err := Parse(source, nil)
-		if err != nil || strings.Contains(source, "*") { // strings that repeat are memory, not steps
+		if err != nil || strings.Contains(source, "*") { // 'a' * n takes memory that no limit bounds
 			return
 		}
 		values := map[string]jinja.Value{"messages": jinja.NewList([]jinja.Value{jinja.NewDict()})}

@@ -19,7 +19,7 @@ const (
 // filterPrefix begins the names of the library's filters, which a template could call without guard.
 const filterPrefix = "__filter_"
 
-// Limits of a template's text. The interpreter recurses for each of these.
+// Limits of a template's text, because the interpreter recurses for brackets, blocks and operators.
 const (
 	maxBrackets = 64      // nested
 	maxBlocks   = 64      // nested
@@ -135,7 +135,8 @@ func (g *guarding) statement(tag string) error {
 	return nil
 }
 
-// nest counts the blocks that a tag begins or ends.
+// nest records the block that a tag begins or ends. It refuses unknown statements, ends without a
+// beginning, and more than maxBlocks nested blocks.
 func (g *guarding) nest(word, tag string) error {
 	block, ends := strings.CutPrefix(word, "end")
 	switch block {
@@ -170,8 +171,8 @@ func (g *guarding) nest(word, tag string) error {
 
 // checkStrings refuses strings in the parts of a tag that the library splits without regard to strings,
 // because it would run text of a string. A macro's parameters are such parts, too, but their default
-// values have strings, so they are checked as the library splits them. They must not call, because the
-// library computes them before the call of enterName.
+// values have strings, so they are checked as the library splits them. They must have no call or filter,
+// because the library computes them before the call of enterName.
 func checkStrings(word, tag string) error {
 	switch word {
 	case "set":

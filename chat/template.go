@@ -32,7 +32,8 @@ var (
 	// ErrRefused: the template refused the conversation (raise_exception), because it is invalid
 	// for this model.
 	ErrRefused = errors.New("chat: the template refuses the conversation")
-	// ErrLimit: a rendering exceeded the limit of steps or of text.
+	// ErrLimit: a rendering exceeded a limit: of steps, nested macros, numbers of a range, nested values of
+	// tojson, or bytes of text.
 	ErrLimit = errors.New("chat: a limit of the template was reached")
 )
 
@@ -130,11 +131,11 @@ func recovered(f func() error) (err error) {
 	return f()
 }
 
-// run is the state of one rendering: its remaining steps, and its error.
+// run is the state of one rendering: its steps so far, and its error.
 type run struct {
 	ctx     context.Context
 	now     time.Time
-	steps   int
+	steps   int // iterations of loops, macros and call blocks so far
 	calls   int // nested macros and call blocks
 	refused string
 	failed  error

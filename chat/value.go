@@ -90,7 +90,7 @@ func decodeList(d *json.Decoder, depth int) (jinja.Value, error) {
 }
 
 // toJSON is the filter tojson of transformers: Python's json.dumps, by default with ensure_ascii=False
-// (chat_template_utils.py, "tojson").
+// (chat_template_utils.py, "tojson"). It indents by at most 16 spaces.
 func (r *run) toJSON(args []jinja.Value, options map[string]jinja.Value) (jinja.Value, error) {
 	if len(args) == 0 {
 		return r.fail(fmt.Errorf("%w: tojson takes a value", ErrTemplate))
@@ -237,7 +237,7 @@ func (e *encoder) text(s string) {
 	e.out.WriteByte('"')
 }
 
-// pythonFloat writes a number as Python's repr does.
+// pythonFloat writes a number as Python's json module does: as repr, but NaN and Infinity.
 func pythonFloat(f float64) string {
 	switch {
 	case math.IsNaN(f):
