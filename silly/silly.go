@@ -4,7 +4,7 @@
 //	op "silly::attention"(tensor, tensor, tensor, mut tensor) split
 //
 // It writes q + k + v into its last operand, counts its calls and is never
-// captured. It runs on the host device.
+// captured. This package runs it on the host device, pwc/silly/cuda on NVIDIA GPUs.
 package silly
 
 import (
@@ -34,7 +34,7 @@ func New(dev *host.Device) *Op { return &Op{dev: dev} }
 
 var _ device.Op = (*Op)(nil)
 
-// Calls returns the number of launches. Any goroutine may call it.
+// Calls returns the number of launches without an error. Any goroutine may call it.
 func (o *Op) Calls() int64 { return o.calls.Load() }
 
 // Signature returns the op's declaration.

@@ -100,7 +100,7 @@ func (o *Op) Launch(c *device.OpCall) error {
 	call.SetArg(5, uint64(all))
 	blocks := (all + threads - 1) / threads
 	if blocks > math.MaxInt32 {
-		return fail("%d elements", all)
+		return fail("operands of %d elements, at most %d are possible", all, int64(math.MaxInt32)*threads)
 	}
 	call.Grid, call.Block = [3]uint32{uint32(blocks), 1, 1}, [3]uint32{threads, 1, 1}
 	return stream.LaunchKernel(call)
