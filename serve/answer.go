@@ -19,7 +19,7 @@ type usage struct {
 	Total      int `json:"total_tokens"`
 }
 
-// call is a request with its generation and the functions that write the API's answer.
+// call is a valid request, and the functions that make the objects of the API's answer.
 type call struct {
 	prompts [][]int32
 	request runner.Request // of each prompt, without its ids

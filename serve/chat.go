@@ -152,8 +152,8 @@ func (q *chatRequest) maxNew() (int, *Error) {
 }
 
 // normalize returns messages in the form that templates expect, as vLLM does: a list of texts
-// becomes one text, and the arguments of calls, JSON in a string, become objects. It changes
-// nothing else and keeps the order of keys.
+// becomes one text, and the arguments of a call, JSON in a string, become that JSON. A call keeps its
+// id, type and function only. Other fields of messages and the order of their keys stay.
 func normalize(messages []json.RawMessage) (json.RawMessage, *Error) {
 	if len(messages) == 0 {
 		return nil, badRequest("messages", "messages: want at least one")
@@ -177,7 +177,10 @@ func normalize(messages []json.RawMessage) (json.RawMessage, *Error) {
 
 func normalizeMessage(at string, raw json.RawMessage) (json.RawMessage, *Error) {
 	names, e := keys(raw)
-	if e != nil {
+	switch {
+	case e != nil && e.Param != "": // an error about one key
+		return nil, badRequest(at, "%s: %s", at, e.Message)
+	case e != nil:
 		return nil, badRequest(at, "%s: want an object with role and content", at)
 	}
 	var fields map[string]json.RawMessage
@@ -217,7 +220,7 @@ func normalizeMessage(at string, raw json.RawMessage) (json.RawMessage, *Error) 
 	return out.Bytes(), nil
 }
 
-// plainText returns content as one text.
+// plainText returns a list of texts as one text, and other content unchanged.
 func plainText(at string, content json.RawMessage) (json.RawMessage, *Error) {
 	var parts []struct{ Type, Text string }
 	if len(content) == 0 || content[0] != '[' {
@@ -240,7 +243,7 @@ func plainText(at string, content json.RawMessage) (json.RawMessage, *Error) {
 	return out, nil
 }
 
-// callArguments returns calls whose arguments are objects.
+// callArguments returns the calls with their arguments as JSON instead of JSON in a string.
 func callArguments(at string, raw json.RawMessage) (json.RawMessage, *Error) {
 	type function struct {
 		Name      string          `json:"name"`
@@ -311,7 +314,7 @@ func (a *chatWriter) event(p part) []any {
 	return out
 }
 
-// read returns the text of a part, and at the end the tool calls.
+// read returns the text of a part, and at the end the tool calls and the finish reason.
 func (a *chatWriter) read(p part) (string, []toolCall, string) {
 	if a.tools == nil {
 		return p.text, nil, p.finish

@@ -90,7 +90,7 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) error {
 	if q.Echo {
 		c.open = func(i int) any { return answer(completionChoice{Index: i, Text: texts[i/c.n]}) }
 	}
-	at := make([]int, len(prompts)*c.n) // by choice: runes of its tokens
+	at := make([]int, len(prompts)*c.n) // by choice: runes of its tokens so far
 	c.event = func(p part) []any {
 		l := s.completionLogprobs(p.scores, at[p.choice], false)
 		for _, t := range p.scores {

@@ -9,8 +9,9 @@ import (
 	"pwc/tokenizer"
 )
 
-// part is the text of one token of a choice, which may be empty. The last part of a choice has no
-// token: it has the text that was held back and the finish reason, or an error.
+// part is one token of a choice with its text, which may be empty. Ids that end the answer have no
+// part. The last part of a choice has no token: it has the text that was held back and the finish
+// reason, or an error.
 type part struct {
 	choice int
 	text   string
@@ -61,7 +62,7 @@ func (s *Server) follow(ctx context.Context, index int, seq *runner.Sequence, en
 			send(part{err: err})
 			return
 		}
-		// An event for each token: clients measure times of tokens by events.
+		// A part for each token, also without text: clients measure times of tokens by events.
 		p := part{text: c.next(id)}
 		if l, ok := seq.Logprobs(c.tokens - 1); ok {
 			p.scores = []runner.TokenLogprobs{l}

@@ -68,9 +68,9 @@ func (s *Server) chatLogprobs(tokens []runner.TokenLogprobs) *chatLogprobs {
 	return out
 }
 
-// completionLogprobs returns the log probabilities of tokens. Their text starts at rune at of the
-// choice's text. If first is set, tokens[0] is the first token of a prompt, which has no log
-// probability.
+// completionLogprobs returns the log probabilities of tokens; nil without tokens. The offset of
+// tokens[0] in the choice's text is at, in runes. If first is set, tokens[0] is the first token of a
+// prompt, which has no log probability.
 func (s *Server) completionLogprobs(tokens []runner.TokenLogprobs, at int, first bool) *completionLogprobs {
 	if len(tokens) == 0 {
 		return nil

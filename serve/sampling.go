@@ -44,7 +44,8 @@ type streamOptions struct {
 	IncludeUsage bool `json:"include_usage"`
 }
 
-// unsupported returns an error that names every field with an unsupported value.
+// unsupported returns an error that names the unsupported options in more, and stream_options without
+// stream; nil if there are none.
 func (s *sampling) unsupported(more ...string) *Error {
 	names := more
 	if s.StreamOptions != nil && !s.Stream {
@@ -92,8 +93,8 @@ func (s *sampling) choices() (int, *Error) {
 	return n, nil
 }
 
-// request maps the fields of the API to a runner.Request for a choice of a prompt. Each choice
-// has its own seed, which is random if the request has none.
+// request maps the fields of the API to a runner.Request for the first choice of a prompt. Its seed is
+// random if the client gives none. The function choice gives the other choices their seeds.
 func (s *sampling) request(prompt []int32, maxNew int, eos []int32) (runner.Request, *Error) {
 	q := runner.Request{Prompt: prompt, MaxNew: maxNew, Stop: slices.Clone(s.StopIDs), Sampling: runner.Sampling{Temperature: 1, TopP: 1}}
 	if !s.IgnoreEOS {

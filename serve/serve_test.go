@@ -203,10 +203,10 @@ func TestChoicesAndSeeds(t *testing.T) {
 	body := `{"prompt": "abc", "max_tokens": 12, "temperature": 1, "seed": 7, "n": 3}`
 	first := texts(body)
 	var again []string
-	var beside sync.WaitGroup
-	beside.Go(func() { texts(`{"prompt": ["q", "rr"], "max_tokens": 30, "n": 2}`) })
+	var others sync.WaitGroup
+	others.Go(func() { texts(`{"prompt": ["q", "rr"], "max_tokens": 30, "n": 2}`) })
 	again = texts(body)
-	beside.Wait()
+	others.Wait()
 	if strings.Join(first, "|") != strings.Join(again, "|") {
 		t.Errorf("%q and %q of one seed", first, again)
 	}
@@ -233,14 +233,14 @@ func TestAdjustedLogits(t *testing.T) {
 		if want != "" && text != want {
 			t.Errorf("%s: %q, want %q", more, text, want)
 		}
-		if want == "" && (len(text) != 6 || strings.Trim(text, "qrs") != "" || strings.Count(text, text[:1]) > 3) {
-			t.Errorf("%s: %q, want six of q, r and s, none of which more than three times", more, text)
+		if want == "" && (len(text) != 6 || strings.Trim(text, "qrs") != "" || max(strings.Count(text, "q"), strings.Count(text, "r"), strings.Count(text, "s")) > 3) {
+			t.Errorf("%s: %q, want six of q, r and s, each at most three times", more, text)
 		}
 	}
 }
 
-// A stop string ends the answer before the string, also if it spans several tokens or ends within one,
-// and no tokens after it are generated.
+// A stop string that spans several tokens ends the answer before the string, and ends the sequence early:
+// at most 60 of 150 tokens are generated.
 func TestStopStrings(t *testing.T) {
 	s, h := newServer(t, nil)
 	text := alone(t, s, "abc", 40)
@@ -270,12 +270,12 @@ func TestStopStrings(t *testing.T) {
 		t.Errorf("the runner counts ends %v, want 2 by stop", ends)
 	}
 	if n := s.o.Runner.Stats().Generated; n > 40+2*60 {
-		t.Errorf("%d tokens were generated after stop strings", n)
+		t.Errorf("%d tokens were generated, want at most 40 without a stop string and 60 for each request with one", n)
 	}
 }
 
-// A stream has an event for each token, also for tokens without text of their own: parts of characters,
-// possible starts of a stop string, and possible tool calls.
+// A stream has an event for each token, also for tokens without text: parts of characters, and the text
+// of a possible tool call.
 func TestEventForEachToken(t *testing.T) {
 	_, h := newServer(t, nil)
 	const greedily = `"max_tokens": 40, "temperature": 0, "ignore_eos": true, "stream": true, "stream_options": {"include_usage": true}`
@@ -284,12 +284,13 @@ func TestEventForEachToken(t *testing.T) {
 		"/v1/chat/completions": `{"messages": [{"role": "user", "content": "abc"}], "allowed_token_ids": [60, 226, 97], "tools": [{}], `,
 	} {
 		status, answer := post(t, h, path, body+greedily+"}")
-		tokens, said, ends := 0, 0, 0
+		tokens, empty, said, ends := 0, 0, 0, 0
 		for line := range strings.Lines(answer) {
 			data, ok := strings.CutPrefix(line, "data: ")
 			var a struct {
 				Choices []struct {
-					Delta struct{ Role string }
+					Text  string
+					Delta struct{ Role, Content string }
 					End   *string `json:"finish_reason"`
 				}
 				Usage *usage
@@ -306,11 +307,14 @@ func TestEventForEachToken(t *testing.T) {
 					ends++
 				case c.Delta.Role == "":
 					tokens++
+					if c.Text+c.Delta.Content == "" {
+						empty++
+					}
 				}
 			}
 		}
-		if status != http.StatusOK || said != 40 || ends != 1 || tokens < 40 || tokens > 41 { // the last event may have text that was held back
-			t.Errorf("%s: %d: %d events for %d tokens and %d ends\n%s", path, status, tokens, said, ends, answer)
+		if status != http.StatusOK || said != 40 || ends != 1 || empty == 0 || tokens < 40 || tokens > 41 { // the last event may have text that was held back
+			t.Errorf("%s: %d: %d events, %d of them without text, for %d tokens and %d ends\n%s", path, status, tokens, empty, said, ends, answer)
 		}
 	}
 }
@@ -359,7 +363,8 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// The server refuses unknown fields and unsupported values by name, all of one kind in one error.
+// The server refuses unknown fields, unsupported options and invalid values by name. One error names all
+// unknown fields, or all unsupported options.
 func TestRefusals(t *testing.T) {
 	_, h := newServer(t, func(o *Options) { o.MaxBody = 1000 })
 	const completions, chats = "/v1/completions", "/v1/chat/completions"
@@ -398,6 +403,8 @@ func TestRefusals(t *testing.T) {
 		{completions, `{"prompt": "a", "model": "other"}`, 404, []string{`"other"`, `"tiny"`}},
 		{chats, `{"messages": []}`, 400, []string{"messages"}},
 		{chats, `{"messages": [{"content": "a"}]}`, 400, []string{"messages[0]", "role"}},
+		{chats, `{"messages": [{"role": "user", "role": "system"}]}`, 400, []string{"messages[0]: role occurs twice"}},
+		{chats, `{"messages": ["hi"]}`, 400, []string{"messages[0]: want an object"}},
 		{chats, `{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}`, 400, []string{"image_url"}},
 		{chats, `{"messages": [{"role": "bad", "content": "a"}]}`, 400, []string{"no such role"}},
 		{chats, `{"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"x": 1e400}}`, 400, []string{"the conversation is invalid: x: "}},
@@ -448,15 +455,15 @@ func TestLifecycle(t *testing.T) {
 	gone := open(ctx)
 	cancel()
 	gone.Body.Close()
-	await(t, "the request of a client that went", idle)
+	await(t, "the end of the request of a client that disconnected", idle)
 
 	stalled := open(context.Background()) // reads nothing
 	if status, answer := post(t, h, "/v1/completions", `{"prompt": "q", "max_tokens": 3}`); status != http.StatusOK {
 		t.Errorf("while another client stalls: %d %s", status, answer)
 	}
-	await(t, "the request of a client that stalls", idle) // the buffers of the connection hold its answer
+	await(t, "the end of the request of a client that stalls", idle) // the buffers of the connection hold its answer
 	stalled.Body.Close()
-	await(t, "the answers", func() bool { return len(s.slots) == 0 })
+	await(t, "the end of all requests", func() bool { return len(s.slots) == 0 })
 
 	held := make([]func(), 2)
 	for i := range held {
@@ -490,17 +497,17 @@ func TestLifecycle(t *testing.T) {
 	must(t, s.Drain(context.Background()))
 }
 
-// await polls a condition, because requests end at the next step.
+// await polls a condition for a minute. A request ends only at the next step.
 func await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%s did not end", what)
+			t.Fatalf("waited a minute in vain for %s", what)
 		}
 	}
 }
 
-// A full queue and a runner that drains are refused as such, and not as faults of the server.
+// Requests above the length of the queue get 429, and requests to a runner that drains 503.
 func TestRunnerRefuses(t *testing.T) {
 	r := engine(t, runner.Options{MaxSequences: 1, MaxTokens: 64, MaxLength: 200, MaxQueue: 1})
 	_, h := newServer(t, func(o *Options) { o.Runner = r })
@@ -515,8 +522,8 @@ func TestRunnerRefuses(t *testing.T) {
 	check(`{"prompt": "abc", "max_tokens": 2}`, http.StatusServiceUnavailable, "draining")
 }
 
-// An answer has the id of its request in the header and in the body, or a new id if that one is empty
-// or not valid.
+// An answer has the id of its request in the header and in the body. If the client gives no id or an
+// invalid one, the server makes one.
 func TestRequestIDs(t *testing.T) {
 	var lines bytes.Buffer
 	_, h := newServer(t, func(o *Options) { o.Logger = slog.New(slog.NewJSONHandler(&lines, nil)) })
@@ -538,7 +545,7 @@ func TestRequestIDs(t *testing.T) {
 	}
 }
 
-// FuzzBody: whatever a client sends, the answer is JSON or events, and the server goes on.
+// FuzzBody: no body of a request gives a status of 500 or more, and an answer of type JSON is valid JSON.
 func FuzzBody(f *testing.F) {
 	s, _ := newServer(f, nil)
 	for _, body := range []string{`{"prompt": "abc", "max_tokens": 2, "stop": ["a"], "n": 2, "stream": true}`, `{"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, "tools": [{}]}`, `{"tokens": [1]}`, `[`} {
@@ -554,7 +561,7 @@ func FuzzBody(f *testing.F) {
 			t.Errorf("%d: %s", w.Code, w.Body)
 		}
 		if kind := w.Header().Get("Content-Type"); kind == "application/json" && !json.Valid(w.Body.Bytes()) {
-			t.Errorf("no JSON: %q", w.Body)
+			t.Errorf("invalid JSON: %q", w.Body)
 		}
 	})
 }

@@ -179,7 +179,7 @@ func (s *Server) begin(r *http.Request) (context.Context, func(), error) {
 
 // Drain makes the server refuse new requests and waits for running ones. If ctx ends, Drain
 // cancels them and returns the error of ctx. /health/ready is 503 from the start of the drain on.
-// A second call returns at once.
+// A second call returns nil at once.
 func (s *Server) Drain(ctx context.Context) error {
 	s.mu.Lock()
 	if s.draining.Swap(true) || len(s.cancels) == 0 {

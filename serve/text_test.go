@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// toolReader separates tool calls in the formats of Hermes and Qwen, Llama 3 and Mistral from text, for
-// any division of the answer into parts. Text that only begins like a call stays text.
+// toolReader separates tool calls in the formats of Hermes and Qwen, Llama 3 and Mistral from text, in
+// parts of 1, 3 and 1000 bytes. Text that only begins like a call stays text.
 func TestTools(t *testing.T) {
 	for _, c := range []struct {
 		answer, text string
@@ -44,7 +44,7 @@ func TestTools(t *testing.T) {
 				}
 			}
 			if text != c.text || fmt.Sprint(got) != fmt.Sprint(c.calls) {
-				t.Errorf("%q in pieces of %d: %q, %q, want %q, %q", c.answer, size, text, got, c.text, c.calls)
+				t.Errorf("%q in parts of %d bytes: %q, %q, want %q, %q", c.answer, size, text, got, c.text, c.calls)
 			}
 		}
 	}

@@ -19,7 +19,7 @@ type toolFunction struct {
 	Arguments string `json:"arguments"` // JSON, as text
 }
 
-// Marks at the start of calls in the answers of models.
+// Marks of calls in the answers of models.
 const (
 	openCall  = "<tool_call>" // Hermes, Qwen: <tool_call>{"name": …, "arguments": …}</tool_call>, any number
 	closeCall = "</tool_call>"

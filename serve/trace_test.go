@@ -12,7 +12,7 @@ import (
 )
 
 // The span of a request is a child of its client's span, and has a child for each choice, with times.
-// No span has text of prompts or answers. Refused requests have no span.
+// No attribute has text of prompts or answers. A request with an invalid field has no span.
 func TestSpans(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	provider := sdk.NewTracerProvider(sdk.WithSpanProcessor(spans))
@@ -75,7 +75,7 @@ func TestSpans(t *testing.T) {
 		for _, e := range s.Events() {
 			names = append(names, e.Name)
 			if e.Time.Before(last) {
-				t.Errorf("%s comes before the event before it", e.Name)
+				t.Errorf("%s is earlier than the event before it, or than the start of the span", e.Name)
 			}
 			last = e.Time
 		}
