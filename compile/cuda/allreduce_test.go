@@ -209,8 +209,9 @@ func TestDeviceAllReduceLateRank(t *testing.T) {
 }
 
 // TestDeviceAllReduce: kernels that compute their all_reduce have the same bits as the collective and a kernel
-// after it. The cases have few bytes (LL) and more (LL128), rows of a block, of a warp and of a thread, more
-// packets than a round has, more rows than there are receive buffers, and rows that end inside a word.
+// after it. The cases have few bytes (LL) and more (LL128), rows that a block, a warp or a thread computes, more
+// packets than a round has, more rows than there are receive buffers, and rows that end inside a word. An
+// emulated device leaves out long rows in large numbers.
 func TestDeviceAllReduce(t *testing.T) {
 	const norm, residual, centered = "rms_norm(%s, @w, eps=1e-5)", "rms_norm(%h, @w, eps=1e-5)", "layer_norm(%s, @w, @w, eps=1e-5)"
 	cases := []struct {

@@ -10,8 +10,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// attentionTolerance is the tolerance of attention: that of other ops in f32. In bf16 and f16 the weights
-// are rounded, too, and not only the result (docs/ir.md).
+// attentionTolerance bounds the relative error of attention. In f32 it is that of other ops. In bf16 and
+// f16 it includes the rounding of the softmax weights, besides that of the result (docs/ir.md).
 func attentionTolerance(dt dtype.DType) float64 {
 	switch dt {
 	case dtype.F16:

@@ -36,7 +36,8 @@ func batchesModule(t testing.TB, dt dtype.DType) *ir.Module {
 	return m
 }
 
-// TestManyBatches: grids are within the limits of devices for any number of batches.
+// TestManyBatches: grids are within the limits of devices, although there are more batches than a grid
+// has blocks along z.
 func TestManyBatches(t *testing.T) {
 	for _, dt := range []dtype.DType{dtype.F32, dtype.BF16} {
 		p, err := compile.Compile(context.Background(), batchesModule(t, dt), compile.Shape{}, newRecorder(t, "cuda:sm_90"), compile.Options{})
@@ -92,7 +93,8 @@ func manyRowsModule(t testing.TB) *ir.Module {
 	return m
 }
 
-// TestManyRows: grids are within the limits of devices for any number of rows.
+// TestManyRows: grids are within the limits of devices, although there are more tiles of rows than a grid
+// has blocks along y, or more matrices than it has blocks along z.
 func TestManyRows(t *testing.T) {
 	p, err := compile.Compile(context.Background(), manyRowsModule(t), compile.Shape{}, newRecorder(t, "cuda:sm_90"), compile.Options{})
 	if err != nil {

@@ -106,7 +106,8 @@ func number(t testing.TB, name string, otherwise int) int {
 	return n
 }
 
-// TestCompileModules compiles the kernels of the modules in compile's testdata.
+// TestCompileModules compiles some kernels of the modules in compile's testdata, or all with
+// PWC_NVRTC_ALL=1.
 func TestCompileModules(t *testing.T) {
 	files, err := filepath.Glob("../testdata/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -132,8 +133,8 @@ func TestCompileModules(t *testing.T) {
 	}
 }
 
-// TestCompileRandomModules compiles the kernels of random modules. PWC_RANDOM_MODULES is their
-// number for each architecture, PWC_RANDOM_SEED the first seed.
+// TestCompileRandomModules compiles some kernels of random modules, or all with PWC_NVRTC_ALL=1.
+// PWC_RANDOM_MODULES is the number of modules for each architecture, PWC_RANDOM_SEED the first seed.
 func TestCompileRandomModules(t *testing.T) {
 	l := open(t)
 	first := number(t, "PWC_RANDOM_SEED", 0)
@@ -184,7 +185,7 @@ const shape1B = `{"architectures":["LlamaForCausalLM"],"model_type":"llama","hid
 // shapeToy is the config of a very small model.
 const shapeToy = `{"architectures":["LlamaForCausalLM"],"model_type":"llama","hidden_size":256,"intermediate_size":512,"num_hidden_layers":3,"num_attention_heads":4,"num_key_value_heads":4,"vocab_size":1024,"rms_norm_eps":1e-5,"rope_theta":500000.0,"max_position_embeddings":8192,"torch_dtype":"bfloat16","hidden_act":"silu","tie_word_embeddings":false}`
 
-// TestCompile8B compiles kernels of Llama-3.1-8B: all variants with PWC_NVRTC_ALL=1.
+// TestCompile8B compiles some kernels of Llama-3.1-8B, or all with PWC_NVRTC_ALL=1.
 func TestCompile8B(t *testing.T) {
 	l := open(t)
 	r := newRecorder(t, "cuda:sm_90")
@@ -196,8 +197,8 @@ func TestCompile8B(t *testing.T) {
 	r.compileAll(t, l, "sm_90")
 }
 
-// TestCompileCheckpoints compiles the kernels of the models in testdata/hf, for
-// one token and for a range.
+// TestCompileCheckpoints compiles some kernels of the models in testdata/hf for 1 to 4 rows, or all with
+// PWC_NVRTC_ALL=1.
 func TestCompileCheckpoints(t *testing.T) {
 	configs, err := filepath.Glob("../../testdata/hf/*/config.json")
 	if err != nil || len(configs) == 0 {

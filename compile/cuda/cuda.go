@@ -67,8 +67,8 @@ func New(target string, c Compiler) (*Backend, error) {
 	return &Backend{target: target, gpu: cgen.GPU{Arch: arch, Suffix: m[2]}, compiler: c, made: make(map[[sha256.Size]byte]*made)}, nil
 }
 
-// on returns the GPU that kernels are compiled for. It asks the compiler for its support of sm_90a at
-// each call, so that New does not have to load a compiler.
+// on returns the GPU that kernels are compiled for. For sm_90 it asks the compiler at each call whether
+// it supports sm_90a, so that New does not have to load a compiler.
 func (b *Backend) on() cgen.GPU {
 	on := b.gpu
 	on.WithSpecific = on.Arch == gemm.SpecificArch && b.compiler.Supports(on.Specific().String())

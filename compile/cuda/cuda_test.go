@@ -118,15 +118,15 @@ func TestVariants(t *testing.T) {
 			t.Fatal(err)
 		}
 		variants := own(&p.Steps[0])
-		next := iv.Lo
-		for _, v := range variants[:len(variants)-1] {
+		next, last := iv.Lo, len(variants)-1
+		for _, v := range variants[:last] {
 			if v.Guard.Lo != next || v.Guard.Hi < v.Guard.Lo || v.Guard.Hi >= iv.Hi || v.Guard.Expr.String() != "N" {
 				t.Errorf("%v: a kernel for %s in [%d, %d], want one from %d on", iv, v.Guard.Expr, v.Guard.Lo, v.Guard.Hi, next)
 			}
 			next = v.Guard.Hi + 1
 		}
-		if next > iv.Hi {
-			t.Errorf("%v: the last kernel serves no number of rows", iv)
+		if next > iv.Hi || !variants[last].Guard.Always() {
+			t.Errorf("%v: the last kernel serves rows from %d on, with guard %v, want all remaining ones", iv, next, variants[last].Guard)
 		}
 		if iv.Lo == iv.Hi && len(variants) > 1 {
 			t.Errorf("%v: %d kernels for one size", iv, len(variants))
@@ -169,7 +169,8 @@ func TestClusters(t *testing.T) {
 }
 
 // TestLongRowsAreCached: a row that several phases read is loaded from memory once. Vectors that do
-// not fit into registers are in shared memory, if there is enough of it for two blocks.
+// not fit into registers are in shared memory, if a multiprocessor has enough of it for two blocks.
+// Otherwise phases load the row again.
 func TestLongRowsAreCached(t *testing.T) {
 	m, err := ir.Parse("kept.ir", []byte(`pwc 1
 module "kept" {
@@ -205,8 +206,8 @@ module "kept" {
 	}
 }
 
-// TestOps: the code generator has an expression for every elementwise op and every dtype that the
-// op supports.
+// TestOps: the code generator has an expression for every elementwise op and every dtype that the op
+// supports. An op of a dtype that it does not support is an error.
 func TestOps(t *testing.T) {
 	b, err := cuda.New("cuda:sm_90", &fakeCompiler{})
 	if err != nil {
@@ -322,8 +323,8 @@ func launches(t *testing.T, p *program.Program, rows int64) []string {
 
 // TestLaunches pins the number of launches of a decoder layer without attention. With one row there
 // is one launch for each GEMM. With many rows the three small kernels between the last GEMM and the
-// attention (RoPE of queries and keys, copy of values) are one launch. Without the passes there are
-// more.
+// attention (RoPE of queries and keys, copy of values) are one launch. Without vertical fusion one row
+// takes as many launches as many rows; without horizontal fusion, too, the small kernels are three.
 func TestLaunches(t *testing.T) {
 	r := newRecorder(t, "cuda:sm_90")
 	m := pieces(t, shape8B)[1] // from one attention to the next

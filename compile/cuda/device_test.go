@@ -38,7 +38,8 @@ type rig struct {
 	bare    bool // results and scratch are not filled first, so that tools report reads of uninitialized memory
 }
 
-// openGPU opens the GPU and NVRTC. Without a driver the test is skipped.
+// openGPU opens the GPU and NVRTC. Without a driver the test is skipped, or fails if PWC_REQUIRE_GPU
+// is set.
 func openGPU(t testing.TB) *rig {
 	t.Helper()
 	return newRig(t, cudatest.GPU(t))
@@ -77,7 +78,8 @@ func (g *rig) some(all ...int64) []int64 {
 	return out
 }
 
-// useLibrary makes the GPU compute GEMMs with cuBLASLt. If there is no cuBLASLt it skips the test.
+// useLibrary makes the GPU compute GEMMs with cuBLASLt. Without cuBLASLt it skips the test, or fails it
+// if PWC_REQUIRE_GPU is set.
 func (g *rig) useLibrary(t testing.TB) *cublaslt.Library {
 	t.Helper()
 	lib, err := cublaslt.Open(g.dev, cublaslt.Options{})
@@ -144,7 +146,8 @@ func (g *rig) check(m *ir.Module, s compile.Shape, b *oracle.Inputs, tolerance f
 	return g.hold(p, m, b, tolerance)
 }
 
-// hold runs the program of a module and compares the results with the interpreter's.
+// hold runs the program of a module, and compares the results and the parameters that it writes with
+// the interpreter's.
 func (g *rig) hold(p *program.Program, m *ir.Module, b *oracle.Inputs, tolerance func(dtype.DType) float64) error {
 	got, err := g.run(p, m, b)
 	if err != nil {
@@ -322,8 +325,9 @@ func productModule(t testing.TB, x, w dtype.DType, k, n int64) *ir.Module {
 	return m
 }
 
-// TestDeviceGEMMs runs GEMMs with every kind of kernel: numbers of rows on both sides of each at
-// which the kind changes, odd numbers of columns, and depths that are not multiples of a tile.
+// TestDeviceGEMMs runs GEMMs with few and with many rows, which take kernels of different kinds, with odd
+// numbers of columns, and with depths that are not multiples of a tile. An emulated device runs half of
+// the numbers of rows.
 func TestDeviceGEMMs(t *testing.T) {
 	g := openDevice(t)
 	bf16, f16, f32 := dtype.BF16, dtype.F16, dtype.F32
@@ -424,8 +428,10 @@ module "slots" {
 	}
 }
 
-// TestDeviceLongRows runs reductions and scans over rows that the blocks of a cluster share, with
-// lengths that give every thread the same number of elements, nearly the same, or different ones.
+// TestDeviceLongRows runs reductions and scans over rows of a block (16384 columns, the same number for
+// every thread) and of a cluster (the other lengths, with threads that have fewer columns than others).
+// 17001 and 200003 columns are not divisible by the width of a vector. An emulated device runs every
+// second length.
 func TestDeviceLongRows(t *testing.T) {
 	g := openDevice(t)
 	for _, c := range g.some(16384, 16388, 17001, 128256, 40000, 200003) {
@@ -470,8 +476,8 @@ module "long" {
 	return m
 }
 
-// TestDeviceThresholds sums the elements that reach a threshold, of which most threads of a row have
-// none. Some elements and thresholds are NaN or infinite.
+// TestDeviceThresholds sums and counts the elements that reach a threshold. In some rows most threads
+// have no such element. Some elements and thresholds are NaN or infinite.
 func TestDeviceThresholds(t *testing.T) {
 	g := openDevice(t)
 	m, err := ir.Parse("thresholds.ir", []byte(`pwc 1

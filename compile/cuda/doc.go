@@ -22,7 +22,7 @@
 //
 //   - internal/nest answers questions about kernels; internal/cgen writes CUDA C: expressions, loads and
 //     stores, the register cache of rows.
-//   - internal/loopgen has loop nests: elementwise ones, with a thread for each 16 bytes of a row;
+//   - internal/loopgen has loop nests: elementwise ones, with a thread for up to 8 columns of a row;
 //     rowwise ones, in which a thread, a warp, a block or a cluster computes a row, and the order of
 //     reductions does not depend on the number of rows; and top-k.
 //   - internal/gemm has GEMMs, a file for each kind of kernel: GEMV, SIMT, tiled, pipelines for few
@@ -33,7 +33,7 @@
 //   - internal/attention has attention for training and its gradient.
 //
 // Kernels for compute capability 9.0 and later use programmatic dependent launch (attribute "pdl").
-// A kernel triggers the dependent launch, prefetches weights, and waits for the kernel before it. It
-// waits before it reads anything that another kernel writes. Waits are transitive, so several kernels
-// may have started.
+// A kernel prefetches weights, then waits for the kernel before it. It triggers the dependent launch at
+// its start or right after the wait. It waits before it reads anything that another kernel writes, and
+// before it writes. Waits are transitive, so several kernels may have started.
 package cuda

@@ -15,7 +15,8 @@ import (
 )
 
 // TestDeviceDraws: random numbers of a GPU have the interpreter's bits, compiled for one size and
-// for all sizes. An emulated GPU runs one of both for each module.
+// for all sizes. An emulated GPU runs one of both for each module, and leaves the GEMMs to
+// TestDeviceDrawsOfGEMMs.
 func TestDeviceDraws(t *testing.T) {
 	g := openDevice(t)
 	modules, err := oracle.Draws()
@@ -24,7 +25,7 @@ func TestDeviceDraws(t *testing.T) {
 	}
 	for i, name := range slices.Sorted(maps.Keys(modules)) {
 		if g.slow && name == "products" {
-			continue // TestDeviceDrawsOfGEMMs
+			continue
 		}
 		m := modules[name]
 		t.Run(name, func(t *testing.T) {
@@ -87,8 +88,8 @@ func TestDrawsOfNeighbours(t *testing.T) {
 	}
 }
 
-// TestDeviceDrawsOfGEMMs: dropouts before and after GEMMs have the interpreter's bits in the kernels
-// for all numbers of rows. Inputs are small integers, so that sums are exact.
+// TestDeviceDrawsOfGEMMs: dropouts before and after GEMMs have the interpreter's bits, with few and with
+// many rows. Inputs are small integers, so that sums are exact.
 func TestDeviceDrawsOfGEMMs(t *testing.T) {
 	g := openDevice(t)
 	m, err := ir.Parse("products.ir", []byte(`pwc 1

@@ -56,7 +56,7 @@ func Tiled(k gemm.Tiled) Shape {
 	return Shape{k, fmt.Sprintf("tile%dx%dx%d_s%d_c%d_b%d", k.Rows, k.Cols, k.K, k.Stages, k.Cluster, k.MinBlocks)}
 }
 
-// Grouped is a shape for any number of rows, which choose among matrices.
+// Grouped is a shape for any number of rows, each of which chooses a matrix.
 func Grouped(k gemm.Grouped) Shape {
 	k.Most = math.MaxInt64
 	return Shape{k, k.Name()}
@@ -96,7 +96,7 @@ func (o Only) LowerVertical(c *compile.Chain) (compile.Code, error) {
 	return compile.Code{Variants: []compile.Variant{{Steps: steps}}}, err
 }
 
-// Lower compiles a kernel.
+// Lower compiles a GEMM in the shape. It compiles other kernels as Backend does.
 func (o Only) Lower(k *loop.Kernel) (compile.Code, error) {
 	if k.MatMul == nil {
 		return o.Backend.Lower(k)

@@ -141,7 +141,8 @@ func (g *rig) checkFaults(m *ir.Module, b *oracle.Inputs, want bool) error {
 	return nil
 }
 
-// TestCompileGrouped compiles every kernel of grouped GEMMs.
+// TestCompileGrouped compiles all kernels of a grouped GEMM, in each dtype and for GPUs with little and
+// much shared memory, and checks their number and their shared memory.
 func TestCompileGrouped(t *testing.T) {
 	lib := open(t)
 	for target, shared := range map[string]int64{"cuda:sm_80": 163 << 10, "cuda:sm_86": 99 << 10, "cuda:sm_90": 227 << 10} {

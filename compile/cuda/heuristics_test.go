@@ -18,8 +18,8 @@ import (
 
 // TestOneRow pins the kernels of GEMMs with one row. From sm_90 on (PDL) they are warp-private or
 // block-cooperative pipelines. They are GEMVs, fused with the norm before them, on older GPUs, and for
-// matrices that have at least 4096 columns and at least 4096 rows, that have less than
-// gemm.earlyTriggerElements, or whose columns are a vocabulary.
+// matrices that have at least 4096 columns and a depth of at least 4096, that have fewer elements than
+// gemm.earlyTriggerElements, or that have as many columns as a vocabulary.
 func TestOneRow(t *testing.T) {
 	for _, c := range []struct {
 		target        string
@@ -50,8 +50,8 @@ func TestOneRow(t *testing.T) {
 	}
 }
 
-// TestSharedMemory pins that no kernel of a GEMM takes more shared memory than a block of the target
-// has, for any K.
+// TestSharedMemory: no kernel of a GEMM takes more shared memory than a block of the target has, for K
+// from 8 to 128256.
 func TestSharedMemory(t *testing.T) {
 	for target, most := range map[string]int64{"cuda:sm_80": 163 << 10, "cuda:sm_86": 99 << 10, "cuda:sm_90": 227 << 10, "cuda:sm_100": 227 << 10, "cuda:sm_120": 99 << 10} {
 		for _, depth := range []int64{8, 520, 4096, 14336, 53248, 90000, 128256} {

@@ -71,7 +71,8 @@ module "across" {
 	return m
 }
 
-// TestDeviceAcross reduces over the rows of matrices, with full blocks and a last one that is not full.
+// TestDeviceAcross reduces over the rows of matrices: in full blocks, in blocks of which the last is not
+// full, and, with few rows, by one thread for each column.
 func TestDeviceAcross(t *testing.T) {
 	g := openDevice(t)
 	for _, c := range []struct {
@@ -114,7 +115,8 @@ module "places" {
 	return m
 }
 
-// TestDevicePlaces: of several rows with the same index the last one stays, or they are added in order.
+// TestDevicePlaces: of several rows with the same index the last one stays, or all are added. The elements
+// are small integers, so sums are exact in any order.
 func TestDevicePlaces(t *testing.T) {
 	g := openDevice(t)
 	for _, rows := range []int{64, 300, 700} {

@@ -101,7 +101,7 @@ var trainingCases = []struct {
     %y = linear(%x, %w) : bf16[96, 128]`, loop.TF32, "x=[0, 64, 0] w=[0, 64, 0] y=[0, 128, 0] from=65", ""},
 	{"ordered f32", "%x: f32[96, 64], %w: f32[128, 64]", "f32[96, 128]", `
     %y = linear(%x, %w) : f32[96, 128]`, loop.Ordered, "", ""},
-	{"numbers of the row in the epilogue", "%x: f32[96, 64], %w: f32[128, 64], %lr: f32[]", "f32[96, 128]", `
+	{"a scalar in the epilogue", "%x: f32[96, 64], %w: f32[128, 64], %lr: f32[]", "f32[96, 128]", `
     %l = linear(%x, %w) : f32[96, 128]
     %y = mul(%l, %lr) : f32[96, 128]`, loop.F32, "x=[0, 64, 0] w=[0, 64, 0] y=[0, 128, 12288] from=33", "k_linear_mul_after"},
 }

@@ -19,8 +19,8 @@ var _ compile.VerticalFuser = (*Backend)(nil)
 func (b *Backend) FusesVertically(c *compile.Chain) bool { return fusion.Match(c) != nil }
 
 // LowerVertical compiles a chain that FusesVertically accepts. With few rows a GEMM and its epilogues are
-// one launch, which may have the prologue, too, if there is one row. With many rows each kernel is a
-// launch of its own.
+// one launch, which may have the prologue, too, if there is one row. With many rows the prologue and the
+// GEMM are launches of their own, and so are epilogues that FusesHorizontally does not accept together.
 func (b *Backend) LowerVertical(c *compile.Chain) (compile.Code, error) {
 	p := fusion.Match(c)
 	if p.GEMMChain != nil {
@@ -77,8 +77,8 @@ type apart struct {
 	epilogues []compile.Step
 }
 
-// lowerApart compiles each kernel of a chain as launches of its own, for the numbers of rows that no
-// fused kernel serves.
+// lowerApart compiles the kernels of a chain without vertical fusion, for the numbers of rows that no
+// fused kernel serves. Epilogues that FusesHorizontally accepts are one launch.
 func (b *Backend) lowerApart(g *errgroup.Group, p *fusion.Plan, rows dim.Interval, out *apart) {
 	c, at := p.Chain, p.GEMM
 	if at > 0 {

@@ -76,7 +76,7 @@ var chainShapes = []chainShape{
 	{dtype.F32, 256, 136, 3, 1, 16},  // nothing is fused
 }
 
-// TestFusedLaunches pins which kernels of the module run in one launch.
+// TestFusedLaunches pins the number of launches of chainModule, by the number of rows.
 func TestFusedLaunches(t *testing.T) {
 	for _, c := range chainShapes {
 		r := newRecorder(t, "cuda:sm_90")
@@ -144,8 +144,8 @@ func TestDeviceManyRowsFused(t *testing.T) {
 	}
 }
 
-// TestDeviceFused compares chains with the interpreter, and their bits with those of separate
-// kernels.
+// TestDeviceFused compares chains with the interpreter, and, from two rows on, their bits with those of
+// separate kernels. An emulated device runs every second shape.
 func TestDeviceFused(t *testing.T) {
 	g := openDevice(t)
 	for i, c := range chainShapes {

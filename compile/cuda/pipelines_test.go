@@ -80,9 +80,9 @@ func TestDeviceWaves(t *testing.T) {
 	}
 }
 
-// TestDeviceEarlier runs GEMMs of few rows as generated for a GPU without clusters, from 16
-// columns for each multiprocessor to two blocks with several times 16. If there is a GPU, the test
-// uses it, whatever its architecture.
+// TestDeviceEarlier runs GEMMs of few rows as generated for a GPU without clusters, with 1 to 6 times
+// 16 columns for each of the 108 multiprocessors of an A100. If there is a GPU, the test uses it,
+// whatever its architecture.
 func TestDeviceEarlier(t *testing.T) {
 	g := newRig(t, cudatest.Open(t, fake.Options{Major: 8}))
 	for _, n := range []int64{40, 4104, 6000, 10000} {
@@ -107,7 +107,8 @@ func TestDeviceEarlier(t *testing.T) {
 var stages = regexp.MustCompile(`(?:gemm_warp_pipeline<\w+|gemm_block_pipeline<\w+, \d+, \d+), \d+, \d+, \d+, \d+, (\d+),`)
 
 // TestPipelinesFit: for many shapes and GPUs with little and much shared memory, blocks of pipelines
-// fit into it, and have at least two stages if there is more than one chunk of k.
+// fit into it, and have at least two stages, or one if the depth is at most 100: then a warp has one
+// chunk of k.
 func TestPipelinesFit(t *testing.T) {
 	for target, room := range map[string]int64{"cuda:sm_80": 163 << 10, "cuda:sm_86": 99 << 10, "cuda:sm_90": 227 << 10} {
 		r := newRecorder(t, target)

@@ -15,9 +15,9 @@ import (
 type preference uint8
 
 const (
-	byTuned    preference = iota // a library's routine, where a measurement prefers it to arch-specific kernels
+	byTuned    preference = iota // a library's routine, tried before arch-specific kernels (see beforeSpecific)
 	bySpecific                   // an arch-specific kernel
-	byLibrary                    // a library's routine
+	byLibrary                    // a library's routine, tried before the kernels for all devices
 	byOthers
 )
 
@@ -65,8 +65,8 @@ func beforeSpecific(specific []compile.Variant, routine ...compile.Variant) []co
 	return out
 }
 
-// rowsOfLast returns variants for rising numbers of rows, with a guard for the last one, which has
-// none: it serves all numbers of rows above the others.
+// rowsOfLast returns variants for rising numbers of rows. The last one of vs serves all numbers of rows
+// above the others without a guard; in the result its guard says so.
 func rowsOfLast(vs []compile.Variant, rows dim.Dim) []compile.Variant {
 	out := slices.Clone(vs)
 	last := len(out) - 1

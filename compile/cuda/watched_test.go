@@ -14,15 +14,15 @@ import (
 	"pwc/ir/dtype"
 )
 
-// watchedCase is a module with numbers of rows that together launch all its kernels.
+// watchedCase is a module and the numbers of rows to run it with.
 type watchedCase struct {
 	name string
 	m    *ir.Module
 	rows []int64
 }
 
-// watchedCases have every kind of kernel in the smallest form that runs all its code: more than one
-// block, a last stage that is not full, and a last tile of columns that is not full.
+// watchedCases launch GEMM kernels of every kind, and kernels for rows of a warp, a block and a cluster,
+// in small sizes: with more than one block, and with last stages and last tiles that are not full.
 func watchedCases(t testing.TB) []watchedCase {
 	t.Helper()
 	bf16, f16, f32 := dtype.BF16, dtype.F16, dtype.F32
@@ -61,8 +61,8 @@ module "largest" {
 	return m
 }
 
-// TestWatchedKernels pins the kernels that the cases launch. A new kind of kernel must be added to
-// them.
+// TestWatchedKernels pins the kernels that watchedCases launch. Who adds a kind of kernel adds a case
+// that launches it.
 func TestWatchedKernels(t *testing.T) {
 	r := recorderOf(t, "cuda:sm_90", &fakeCompiler{specific: true})
 	found := map[string]bool{}
@@ -93,8 +93,7 @@ func TestWatchedKernels(t *testing.T) {
 	}
 }
 
-// TestDeviceWatched runs every kind of kernel once or twice, for slow tools that check every memory
-// access, such as compute-sanitizer. Results and scratch are not filled first.
+// TestDeviceWatched runs watchedCases, for slow tools that check every memory access, such as compute-sanitizer. Results and scratch are not filled first.
 func TestDeviceWatched(t *testing.T) {
 	g := openGPU(t)
 	g.bare = true

@@ -246,7 +246,7 @@ module "rope" {
 		{"pairs of 28672", chainModule(t, chainShape{dtype.BF16, 4096, 14336, 32, 8, 128}), "silu_mul", "8"},
 		{"32 pairs of a head with 64", rope(32, 128), "rope", "4"},
 		{"32 pairs of heads with 24", rope(84, 48), "rope", "0"},
-		{"pairs, and columns by themselves", chainModule(t, chainShape{dtype.BF16, 4096, 14336, 40, 12, 64}), "rope", "0"},
+		{"pairs, and single columns", chainModule(t, chainShape{dtype.BF16, 4096, 14336, 40, 12, 64}), "rope", "0"},
 	} {
 		p, err := compile.Compile(context.Background(), c.m, compile.Shape{}, b, compile.Options{})
 		if err != nil {
@@ -337,8 +337,8 @@ func TestDeviceFusedWGMMA(t *testing.T) {
 	}
 }
 
-// TestDeviceRealWGMMA runs GEMMs with sizes of Llama models and numbers of rows for which wgmma kernels
-// are chosen.
+// TestDeviceRealWGMMA runs GEMMs with sizes of Llama models and with 33 to 96 rows, most of them with wgmma
+// kernels. An emulated device runs 33 rows only.
 func TestDeviceRealWGMMA(t *testing.T) {
 	g := openDevice(t)
 	b := g.archSpecific(t)

@@ -109,7 +109,7 @@ func TestRounding(t *testing.T) {
 	}
 }
 
-// TestWrap pins that integer arithmetic wraps to its dtype, and i64 not.
+// TestWrap pins that integer arithmetic is wrapped to its dtype. In i64 it needs no instruction to wrap.
 func TestWrap(t *testing.T) {
 	for dt, want := range map[dtype.DType]int{dtype.I8: 2, dtype.U8: 2, dtype.I32: 2, dtype.I64: 0} {
 		k := kernel(8, func(k *loop.Kernel, x loop.Value) loop.Value {

@@ -48,7 +48,7 @@ type Kernel struct {
 type Arg struct {
 	DType dtype.DType
 	Write bool
-	Local bool // only later phases read it, so it need not be stored if they keep it in registers
+	Local bool // only later phases read it: a backend that keeps its elements in registers need not store them
 	Const bool // a weight or a constant: no step writes it, so it may be read before earlier steps are done
 }
 

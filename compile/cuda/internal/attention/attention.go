@@ -71,8 +71,8 @@ func mmaShape(k *loop.Kernel) (shape, bool) {
 	return s, ok
 }
 
-// Source returns the source of an attention, or of its gradient: one launch, with blocks of keys first,
-// then blocks of queries. With a causal mask the blocks with the most work come first.
+// Source returns the source of an attention, or of its gradient, as one launch. The gradient has blocks
+// of keys first, then blocks of queries. With a causal mask the blocks with the most work come first.
 func Source(k *loop.Kernel, on cgen.GPU) (cgen.Source, error) {
 	a := k.Attention
 	w := &writer{Emitter: cgen.NewEmitter(k, on), a: a, shape: simtShape(a)}

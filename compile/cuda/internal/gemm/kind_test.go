@@ -116,14 +116,15 @@ func TestHeuristics(t *testing.T) {
 	}
 }
 
-// isTiled reports whether a kind is a tiled GEMM, whose MinBlocks limits registers only: their shared
-// memory need not fit.
+// isTiled reports whether a kind is a tiled GEMM. Its MinBlocks limits registers only: the shared memory
+// of so many blocks need not fit on a multiprocessor.
 func isTiled(k Kind) bool {
 	_, ok := k.(Tiled)
 	return ok
 }
 
-// TestGuards: the sources of a GEMM cover every number of rows once on any GPU, grouped or not.
+// TestGuards: the sources of a GEMM that are not arch-specific cover every number of rows once, grouped or
+// not.
 func TestGuards(t *testing.T) {
 	for _, k := range []*loop.Kernel{linear(4096, 4096), linear(30, 17), grouped(4096, 512, 8), grouped(30, 17, 4)} {
 		sources, err := Sources(k, h100)

@@ -8,8 +8,8 @@ import (
 )
 
 // readyFromPrologue writes the code after the dependency wait if the prologue computes the row of
-// x. Every group of SplitK warps computes the whole row, with the loads of the epilogue before. The
-// weights that the prologue reads are prefetched before the wait.
+// x: the loads that the epilogue prefetches, then the prologue. Every group of SplitK warps computes the
+// whole row. The weights that the prologue reads are prefetched before the wait.
 func (w *writer) readyFromPrologue(k GEMV, o *epilogue) {
 	p := &prologue{w: w, e: w.Nest(w.fused.Prologue), k: k}
 	prefetched := p.prefetch()

@@ -14,8 +14,8 @@ import (
 
 // AllReduceRows returns the largest number of rows for which a kernel computes its loop.AllReduce
 // itself, or 0 if it cannot. A block sums the rows that it processes, through receive buffers that a
-// group has for peer.Blocks blocks. It sends them to every rank in one round (one-shot). Sizes for which
-// two rounds are faster are left to the collective.
+// group has for peer.Blocks blocks. It sends its rows to every rank (one-shot). Sizes for which a
+// reduce-scatter and an all-gather (two-shot) are faster are left to the collective.
 func AllReduceRows(k *loop.Kernel, on cgen.GPU) int64 {
 	r := k.AllReduce
 	cols, known := nest.Product(k.Cols).Const()

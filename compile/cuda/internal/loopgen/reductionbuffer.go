@@ -57,9 +57,9 @@ func bufferStride(acc string, warps, cluster int) int {
 	return (bufferBytes(acc, warps) + bufferBytes(acc, cluster)) / accBytes(acc)
 }
 
-// newReductionBuffer declares the memory that the largest phase needs. It returns nil if rows are
-// computed by one warp or thread, and for kernels without clusters and rolled loops, in which each
-// phase has shared memory of its own.
+// newReductionBuffer declares two halves, each large enough for the largest phase. It returns nil if one
+// warp or thread computes a row. It also returns nil for kernels that have neither clusters nor rolled
+// loops: their phases have shared memory of their own.
 func (e *writer) newReductionBuffer(p rowSplit, loops bool) *reductionBuffer {
 	if p.warps <= 1 || p.cluster == 1 && !loops {
 		return nil

@@ -37,8 +37,8 @@ type selected struct {
 // loopCarried is a value that an iteration passes to the next one, or the last one to later phases.
 type loopCarried struct {
 	name  loop.Value
-	start loop.Value // what the first iteration reads; [loop.NoValue] if none reads it
-	next  loop.Value // what an iteration leaves
+	start loop.Value // the value that the first iteration reads; [loop.NoValue] if no iteration reads one
+	next  loop.Value // the value of an iteration that is passed on
 	after loop.Value // the value by which later phases read the last iteration's result, or [loop.NoValue]
 }
 
@@ -307,7 +307,7 @@ func (r *rolled) open() {
 	}
 }
 
-// close writes its end.
+// close writes the end of the loop.
 func (r *rolled) close() {
 	e := r.e
 	for _, c := range r.carried {

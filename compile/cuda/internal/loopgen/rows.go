@@ -178,9 +178,9 @@ func (e *writer) visit(phase int, list []loop.Instr, s *cgen.Context, p rowSplit
 	e.Columns(list, &at)
 }
 
-// within returns the condition that a thread has a group in an iteration of an unrolled loop. For
-// iterations in which every thread has one the compiler can evaluate it, so that no branch separates
-// them.
+// within returns the condition that a thread has a group in an iteration of an unrolled loop. If every
+// thread has a group in an iteration, the compiler can evaluate the condition, so that no branch
+// separates such iterations.
 func (e *writer) within(group string, p rowSplit) string {
 	has := fmt.Sprintf("%s < %s", group, e.Dim(p.groups))
 	switch n, _ := p.groups.Const(); {

@@ -11,11 +11,12 @@ import (
 
 // The number of columns decides how many threads compute a row:
 //   - one thread up to threadColumns columns;
-//   - one warp up to warpGroups groups of neighbouring columns, or as many lanes as there are groups
-//     if the kernel only reduces them (a head of 64 elements in bf16 has 8 groups);
+//   - one warp up to warpGroups groups of neighbouring columns; if the kernel only reduces up to 16
+//     groups, as many lanes of a warp as there are groups, rounded up to a power of two (a head of 64
+//     elements in bf16 has 8 groups);
 //   - a block of up to maxThreads threads;
-//   - a cluster of up to maxCluster blocks if such a thread would have more than
-//     cgen.MaxCachedGroups groups: a few rows of a vocabulary must not be read by a few
+//   - on GPUs with clusters, a cluster of up to maxCluster blocks if a thread of such a block would
+//     have more than cgen.MaxCachedGroups groups: a few rows of a vocabulary must not be read by a few
 //     multiprocessors. Its blocks have clusterThreads threads with up to clusterGroups groups
 //     each, so that a multiprocessor has room for two blocks and one computes while the other
 //     waits for its cluster;

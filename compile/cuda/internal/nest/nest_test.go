@@ -43,7 +43,8 @@ func TestVectorWidth(t *testing.T) {
 	}
 }
 
-// TestOnlyStore: OnlyStore returns nil for a store per row, a store at an index from memory, and two stores.
+// TestOnlyStore: OnlyStore returns nil unless a kernel has one store, which is in the body of the last
+// phase and at no index from memory.
 func TestOnlyStore(t *testing.T) {
 	k := copies(64, dtype.F32, dtype.F32, 0)
 	if s := OnlyStore(k); s == nil || s != &k.Phases[0].Body[2] {
@@ -51,11 +52,11 @@ func TestOnlyStore(t *testing.T) {
 	}
 	body := k.Phases[0].Body
 	for name, change := range map[string]func(k *loop.Kernel){
-		"no phase":   func(k *loop.Kernel) { k.Phases = nil },
-		"two":        func(k *loop.Kernel) { k.Phases = []loop.Phase{{Body: append(body[:3:3], body[2])}} },
-		"in a row":   func(k *loop.Kernel) { k.Phases = []loop.Phase{{Row: body}} },
-		"in phase 1": func(k *loop.Kernel) { k.Phases = []loop.Phase{{Body: body}, {Body: body[:2]}} },
-		"none":       func(k *loop.Kernel) { k.Phases = []loop.Phase{{Body: body[:2]}} },
+		"no phase":          func(k *loop.Kernel) { k.Phases = nil },
+		"two":               func(k *loop.Kernel) { k.Phases = []loop.Phase{{Body: append(body[:3:3], body[2])}} },
+		"per row":           func(k *loop.Kernel) { k.Phases = []loop.Phase{{Row: body}} },
+		"in phase 0 of two": func(k *loop.Kernel) { k.Phases = []loop.Phase{{Body: body}, {Body: body[:2]}} },
+		"none":              func(k *loop.Kernel) { k.Phases = []loop.Phase{{Body: body[:2]}} },
 		"at an index": func(k *loop.Kernel) {
 			in := body[2]
 			in.Access = &loop.Access{Arg: 1, Cols: in.Access.Cols, Index: &loop.Index{At: 0}}
