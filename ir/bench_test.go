@@ -10,8 +10,8 @@ import (
 
 var benchSizes = []int{1_000, 10_000, 100_000}
 
-// longText returns a module with one function of n nodes that looks like a
-// model's: layers of products, norms and writes to a state.
+// longText returns a module with one function of about n nodes that looks like a
+// model's: layers of a norm, a GEMM and a splitting op that writes an operand.
 func longText(n int) []byte {
 	var b strings.Builder
 	b.WriteString("pwc 1\nmodule \"long\" {\n  sym N in [1, 8192] batch\n  op \"silly::attention\"(tensor, tensor, tensor, mut tensor) split\n")

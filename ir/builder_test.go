@@ -13,12 +13,12 @@ import (
 	"pwc/ir/dtype"
 )
 
-// refused are modules that the builder or the verifier refuses, and that cannot be written as
-// text, or have another error as text.
+// refused has modules that the builder or the verifier refuses. They cannot be written as text,
+// or the parser reports another error for their text.
 var refused = []struct {
 	name string
 	make func() error
-	want string // regular expressions of all errors, one a line
+	want string // a regular expression for each error, one a line
 }{
 	{"an op of weight expressions that there is not", func() error {
 		b := ir.NewBuilder("m")
@@ -278,7 +278,7 @@ func chain() *ir.Module {
 	return m
 }
 
-// broken verifies a chain after an edit that no builder makes.
+// broken verifies a chain after an edit that a builder cannot make.
 func broken(edit func(*ir.Func)) func() error {
 	return func() error {
 		m := chain()
@@ -356,8 +356,8 @@ func TestLiterals(t *testing.T) {
 	}
 }
 
-// TestCanonicalAttrs holds that attributes come in the order of the table,
-// converted to its kinds, without defaults, and that Attr gives these back.
+// TestCanonicalAttrs checks that a node has its attributes in the order of the op table,
+// converted to the kinds of the table, and without defaults. Node.Int returns a default.
 func TestCanonicalAttrs(t *testing.T) {
 	b := ir.NewBuilder("m")
 	fb := b.Func("f")

@@ -76,7 +76,7 @@ func TestRewriteKeepsOffsets(t *testing.T) {
 	f, err := ir.Rewrite(m, m.Func("f"), func(rw *ir.Rewriter, i int, n *ir.Node) {
 		switch i {
 		case 0:
-			rw.Op1("uniform", []ir.Value{rw.Map(n.Args[0])}, ir.IntsAttr("shape", 3), ir.DTypeAttr(dtype.F32)) // instead of it
+			rw.Op1("uniform", []ir.Value{rw.Map(n.Args[0])}, ir.IntsAttr("shape", 3), ir.DTypeAttr(dtype.F32)) // instead of the node
 		case 2:
 		default:
 			rw.Keep(n)

@@ -17,8 +17,8 @@ import (
 	"pwc/ir"
 )
 
-// Prefixes of the chunks in testdata/errors, by file; the language takes any
-// layout, so all is on one line.
+// chunkAround has the text before and after each chunk of testdata/errors, by file. The
+// text before is one line, so that the lines of a chunk are known.
 var chunkAround = map[string][2]string{
 	"text.ir":         {"", ""},
 	"declarations.ir": {`pwc 1 module "m" {`, `}`},
@@ -94,8 +94,9 @@ func checkChunk(t *testing.T, file string, offset int, text string) {
 	}
 }
 
-// TestEveryMessage holds that the tests of errors leave no message of the
-// package out: every format string that ends up in an error must match one.
+// TestEveryMessage checks that the tests of errors leave no message of the package out. It
+// searches the package for calls that report or format; each format string with a space must
+// match an error of the tests.
 func TestEveryMessage(t *testing.T) {
 	var messages []string
 	collect := func(err error) {
@@ -176,7 +177,7 @@ func TestEveryMessage(t *testing.T) {
 	}
 }
 
-// hostile returns texts that are large or deep in one way each.
+// hostile returns texts that are no module: each is large or deep in one way, or not UTF-8.
 func hostile() map[string]string {
 	var unread strings.Builder
 	for i := range 300 {
@@ -203,8 +204,8 @@ func hostile() map[string]string {
 	}
 }
 
-// TestHostile holds that large and deep texts end in errors, in little time
-// and a small stack, and that the number of errors is bounded.
+// TestHostile checks that large and deep texts give errors, and at most 1001 of them: the
+// limit and the error that says so.
 func TestHostile(t *testing.T) {
 	for name, text := range hostile() {
 		_, err := ir.Parse(name, []byte(text))
@@ -218,8 +219,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestErrorText holds the form of errors: the position, the line and a caret
-// below it, whatever the line holds.
+// TestErrorText checks the form of errors: the position, the line and a caret below it, for
+// lines with tabs, with letters other than ASCII, with CR LF, and for long lines.
 func TestErrorText(t *testing.T) {
 	long := strings.Repeat("a", 300)
 	for _, c := range []struct{ text, want string }{

@@ -11,9 +11,9 @@ import (
 	"pwc/ir"
 )
 
-// TestGolden reads the archives of testdata/golden: "in.ir" is a module, and
-// the other files what becomes of it: "fmt.ir" formatted, "print.ir" printed,
-// "canonical.ir" its canonical text. -update rewrites them.
+// TestGolden reads the archives of testdata/golden. "in.ir" is a module, and the other files
+// are texts of it: "fmt.ir" from Format, "print.ir" from Print, "canonical.ir" from Canonical.
+// -update rewrites them.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/golden/*.txtar")
 	if err != nil || len(files) == 0 {

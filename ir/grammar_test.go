@@ -45,7 +45,7 @@ func fenced(doc, language string) []string {
 	return out
 }
 
-// TestDocumentExamples holds that the modules in the document are modules.
+// TestDocumentExamples checks that the modules in docs/ir.md parse and round-trip.
 func TestDocumentExamples(t *testing.T) {
 	for i, text := range fenced(document(t, docFile), "pwc") {
 		roundTrip(t, fmt.Sprintf("example %d", i), []byte(text))
@@ -197,15 +197,15 @@ func (w *writer) letters(e ebnf.Expression) string {
 	return ""
 }
 
-// TestTokens holds the lexer against the grammar's tokens: whatever a lexical
-// production gives is one token of that class.
+// TestTokens compares the lexer with the grammar's tokens: a random text of a lexical
+// production must be one token of its class.
 func TestTokens(t *testing.T) {
 	w := &writer{g: loadGrammar(t), r: rand.New(rand.NewSource(1))}
 	for _, class := range []string{"word", "int", "float", "string", "value", "global"} {
 		for range 2000 {
 			text := w.letters(w.g[class].Expr)
 			if strings.HasSuffix(text, `""`) || slices.Contains([]string{"inf", "nan", "true", "false", "call", "loc", "mut", "return"}, text) {
-				continue // said in prose
+				continue // the document excludes these in prose
 			}
 			if regexp.MustCompile(`\\u[dD][89a-fA-F]|\\U0000[dD][89a-fA-F]`).MatchString(text) {
 				continue // half of a surrogate pair
@@ -221,8 +221,8 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// TestSentences holds the parser against the grammar: it accepts every sentence,
-// and of sentences with a token changed exactly those that the grammar accepts.
+// TestSentences compares the parser with the grammar. The parser must accept random sentences
+// of the grammar, and sentences with one token changed exactly if the grammar accepts them.
 func TestSentences(t *testing.T) {
 	g := loadGrammar(t)
 	w := &writer{g: g, r: rand.New(rand.NewSource(2)), used: map[string]bool{"Module": true}}
@@ -269,7 +269,7 @@ func TestSentences(t *testing.T) {
 	t.Logf("%d of the changed sentences are sentences", accepted)
 }
 
-// TestGrammarAcceptsModules holds that the grammar accepts what the parser does.
+// TestGrammarAcceptsModules checks that the grammar accepts modules that the parser accepts.
 func TestGrammarAcceptsModules(t *testing.T) {
 	rec := newRecogniser(loadGrammar(t))
 	texts := map[string]string{}
@@ -289,8 +289,8 @@ func TestGrammarAcceptsModules(t *testing.T) {
 	}
 }
 
-// TestErrorsBreakTheGrammar holds the chunks of testdata/errors against the
-// grammar: it accepts those that have errors of meaning only.
+// TestErrorsBreakTheGrammar compares the grammar with the parser on the chunks of
+// testdata/errors: the grammar must accept a chunk exactly if the parser finds no syntax error.
 func TestErrorsBreakTheGrammar(t *testing.T) {
 	rec := newRecogniser(loadGrammar(t))
 	for file, around := range chunkAround {
@@ -402,9 +402,9 @@ func (rec *recogniser) accepts(t testing.TB, text string) bool {
 	if !ok {
 		t.Fatalf("no tokens: %s", text)
 	}
-	// An item of a set is completed only once its rule's origin set is known;
-	// empty rules complete in the set they start in, so the sets are closed by
-	// repetition: a completion of an empty rule looks again at later items.
+	// A rule without tokens completes in the set in which it starts, before later items of that
+	// set expect it. So empty has these rules, and an item that expects one of them advances
+	// without waiting.
 	sets := make([][]item, len(tokens)+1)
 	known := make([]map[item]bool, len(tokens)+1)
 	empty := make([]map[int]bool, len(tokens)+1)
@@ -460,7 +460,7 @@ func (rec *recogniser) accepts(t testing.TB, text string) bool {
 	return false
 }
 
-// TestOpTable holds that the document's tables of ops are those of the code.
+// TestOpTable checks that the tables of ops in docs/ir.md are those of the code.
 func TestOpTable(t *testing.T) {
 	const begin, end = "<!-- ops: written by go test ./ir -run TestOpTable -update -->\n", "<!-- end of ops -->"
 	doc := document(t, docFile)

@@ -33,7 +33,7 @@ module "m" {
   }
 }`
 
-// TestPlacements holds what the verifier finds of each value to placements worked out by hand.
+// TestPlacements compares the placements that the verifier finds with ones worked out by hand.
 func TestPlacements(t *testing.T) {
 	m := mustParse(t, twoGroups)
 	f := m.Func("f")
@@ -55,8 +55,8 @@ func TestPlacements(t *testing.T) {
 	}
 }
 
-// TestWeightOf holds the parts that devices load to the layout of the world: 2 times 4
-// devices, of which neighbours share a part of two.
+// TestWeightOf compares the parts that devices load with parts worked out by hand, in a world
+// of 2 × 4 devices. k has two parts for four ranks of tp, so ranks 0 and 1 load the first part.
 func TestWeightOf(t *testing.T) {
 	m := mustParse(t, twoGroups)
 	if m.World() != 8 {
@@ -85,8 +85,8 @@ func TestWeightOf(t *testing.T) {
 	}
 }
 
-// TestGroupHash holds that groups, placements and shards are part of a module's hash, and
-// names of rank symbols are not.
+// TestGroupHash checks that the name of a group and placements are part of a module's hash, and
+// that the names of rank symbols are not.
 func TestGroupHash(t *testing.T) {
 	text := func(size, rank, group, state string) string {
 		return `pwc 1 module "m" { sym ` + rank + ` in [0, ` + size + `] load group ` + group + ` in 2 rank ` + rank +

@@ -50,7 +50,7 @@ func mustParse(t testing.TB, text string) *ir.Module {
 	return m
 }
 
-// edits replace pieces of the text above.
+// edits has changes of the text above: pairs of an old and a new string.
 var edits = []struct {
 	name  string
 	same  bool // the hash ignores it
@@ -108,8 +108,9 @@ var edits = []struct {
 	{"another function", false, []string{"    return %g, %m\n  }\n", "    return %g, %m\n  }\n  func @g() {\n  }\n"}},
 }
 
-// TestHashCountsAxes: an axis is the same from either end, and axes are a set; to
-// an extern op they are what the author wrote.
+// TestHashCountsAxes: an axis counted from the end has the hash of the same axis counted from
+// the start, and the order of axes does not matter. Attributes of an extern op are hashed as
+// they are written.
 func TestHashCountsAxes(t *testing.T) {
 	hash := func(node string) [32]byte {
 		return mustParse(t, "pwc 1\nmodule \"m\" {\n op \"a::b\"(tensor) -> (tensor)\n func @f(%x: f32[2, 3, 4]) {\n  %y = "+node+"\n }\n}\n").Hash()

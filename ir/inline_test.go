@@ -13,7 +13,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// A function that is inlined into one with the same parameters is that function.
+// A function with the same parameters that only inlines f has the hash of f.
 func TestInlineKeepsAll(t *testing.T) {
 	for seed := range int64(100) {
 		m := irgen.Generate(rand.New(rand.NewSource(seed)), irgen.Options{MixRows: true, Odd: seed%2 == 0})

@@ -6,7 +6,8 @@ import (
 	"pwc/ir"
 )
 
-// TestOpFacts: the ID of each table entry is its index, and its facts are consistent.
+// TestOpFacts: IDs number the entries of the op table from 1, and the facts of an entry are
+// consistent.
 func TestOpFacts(t *testing.T) {
 	if got := ir.OpID(0).Op(); got != nil {
 		t.Errorf("the zero ID is %s", got.Name)
@@ -32,20 +33,20 @@ func TestOpFacts(t *testing.T) {
 		}
 		switch {
 		case o.Cost < 1:
-			t.Errorf("%s costs nothing", o.Name)
+			t.Errorf("%s has the cost %d, want at least 1", o.Name, o.Cost)
 		case writes != (o.Effects&ir.Write != 0):
-			t.Errorf("%s: operands and effects say different things of writes", o.Name)
+			t.Errorf("%s: Mut of an operand is %v, and Effects are %d", o.Name, writes, o.Effects)
 		case o.Reduces != (o.Lowering == ir.LowerReduction):
-			t.Errorf("%s: it reduces, or is lowered to a reduction", o.Name)
-		case o.Selects && !o.Exact && o.ID != ir.OpClamp: // a clamp is lowered to two ops that are
+			t.Errorf("%s: Reduces is %v, and Lowering is %d", o.Name, o.Reduces, o.Lowering)
+		case o.Selects && !o.Exact && o.ID != ir.OpClamp: // a clamp is lowered to two exact ops
 			t.Errorf("%s selects among its operands and is not exact", o.Name)
 		case o.Class == ir.Pointwise && o.Padding != ir.PadKeep:
-			t.Errorf("%s is pointwise, and padding has a rule of its own for it", o.Name)
+			t.Errorf("%s is pointwise and has padding rule %d, want PadKeep", o.Name, o.Padding)
 		}
 	}
 }
 
-// TestOpValues pins facts by hand, of ops where they matter most.
+// TestOpValues compares facts of some ops with values written by hand.
 func TestOpValues(t *testing.T) {
 	for id, want := range map[ir.OpID][3]bool{ // exact, expensive, reduces
 		ir.OpAdd: {false, false, false}, ir.OpNeg: {true, false, false}, ir.OpExp: {false, true, false}, ir.OpRem: {false, true, false},

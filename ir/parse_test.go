@@ -69,13 +69,13 @@ func roundTrip(t testing.TB, name string, text []byte) {
 	}
 }
 
-// random adapts rapid to the generator's source.
+// random is a source of random choices for irgen.Generate, drawn by rapid.
 type random struct{ t *rapid.T }
 
 func (r random) Intn(n int) int { return rapid.IntRange(0, n-1).Draw(r.t, "choice") }
 
-// TestRandomRoundTrip holds print and parse against each other over the whole
-// op table.
+// TestRandomRoundTrip prints and parses random modules: the second text and the canonical
+// text must be equal to the first ones.
 func TestRandomRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := irgen.Generate(random{t}, irgen.Options{MixRows: true, Load: true, Odd: true, MaxOps: 20,
@@ -114,8 +114,7 @@ func TestLargeRandomRoundTrip(t *testing.T) {
 	}
 }
 
-// FuzzParse holds that any text gives errors or a module that survives its own
-// text.
+// FuzzParse checks that a text gives errors, or a module that passes roundTrip.
 func FuzzParse(f *testing.F) {
 	for _, text := range modules(f) {
 		f.Add(string(text))

@@ -96,7 +96,7 @@ func TestNodeString(t *testing.T) {
 	if got := ir.NewFuncPrinter(m, f).Value(f.Returns[1]); got != "%m" {
 		t.Errorf("a version is %s, want its base's name %%m", got)
 	}
-	f.Nodes[0].Args[0] = 1000 // a dump of what the verifier refuses
+	f.Nodes[0].Args[0] = 1000 // a function that the verifier refuses can be printed too
 	if got := m.NodeString(f, 0); got != "%a = add(%?, @w) : f32[N, 4]" {
 		t.Error(got)
 	}
@@ -142,7 +142,8 @@ func TestTypes(t *testing.T) {
 	}
 }
 
-// TestEffects holds that the effects of a node are those of its op.
+// TestEffects checks the effects of nodes, which results they let others write, and look-ups
+// by name.
 func TestEffects(t *testing.T) {
 	m := mustParse(t, `pwc 1
 module "m" {

@@ -9,8 +9,8 @@ import (
 	"pwc/ir"
 )
 
-// TestVerifyOfDamage changes one field of a finished function, as a faulty pass may: Verify
-// returns for any change.
+// TestVerifyOfDamage changes one field of a finished function, as a faulty pass may. Verify must
+// not panic, and must refuse at least half of the functions: some changes leave them valid.
 func TestVerifyOfDamage(t *testing.T) {
 	refused := 0
 	const seeds = 3000

@@ -289,7 +289,7 @@ module "shifted" {
 }
 `, open.with(t, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{1, 4}}}))
 	f := b.Func("forward")
-	if err := f.Padding(); err == nil || !strings.Contains(err.Error(), "test.ir:7:") || !strings.Contains(err.Error(), "-1 of 4") {
+	if err := f.Padding(); err == nil || !strings.Contains(err.Error(), "test.ir:7:") || !strings.Contains(err.Error(), "-1, extent 4") {
 		t.Errorf("why padding is forbidden: %v, want the position of embedding (line 7)", err)
 	}
 	for _, ids := range [][]int32{{1, 2, 3}, {4, 3, 2, 1}} {

@@ -7,15 +7,16 @@
 //
 //	(c·p + q) / c     = p + q / c                every coefficient of q in [0, c)
 //	(g·p + r) / (g·c) = (p + r / g) / c          r an integer
-//	(x + p / a) / b   = (a·x + p) / (a·b)        when p / a is the only such term
+//	(x + p / a) / b   = (a·x + p) / (a·b)        if x has no quotient with coefficient 1,
+//	                                             and the right side is within the limits
 //
 // so N + (N + 16) / 16 prints as "N + N / 16 + 1". Symbols range over all
 // integers: nothing here assumes that an extent is positive.
 //
 // Arithmetic is in int64 and checked. A coefficient that overflows, a divisor
-// below 1 or an expression over the size limit makes a Dim that carries the
-// error, and so does everything computed from it; see Err. This lets a shape
-// rule be written as a formula and checked once at its end.
+// below 1, an invalid name or an expression over a limit makes a Dim that carries
+// the error. Each Dim that is computed from it carries the error too; see Err. So a
+// shape rule can be written as a formula and checked once at its end.
 package dim
 
 import (
@@ -91,7 +92,8 @@ func isNameByte(c byte, first bool) bool {
 // failed returns a Dim that carries err.
 func failed(err error) Dim { return Dim{p: &poly{err: err}} }
 
-// Err returns the first error on the way to d, or nil.
+// Err returns the error that d carries, or nil. It is the first error of the
+// computation that made d.
 func (d Dim) Err() error {
 	if d.p == nil {
 		return nil
@@ -172,14 +174,15 @@ func (d Dim) Equal(e Dim) bool {
 	return d.p == e.p || compareTerms(d.terms(), e.terms()) == 0
 }
 
-// Compare orders Dims totally, for canonical sorting; it is 0 exactly for equal
-// Dims. Constants come first, by value; Dims with errors last, by their text.
+// Compare orders Dims totally, for canonical sorting. Constants come first, by
+// value; Dims with errors last, by their text. For Dims without errors it is 0
+// exactly if they are equal; for errors, if their texts are.
 // The order says nothing about the values that Dims take.
 func (d Dim) Compare(e Dim) int {
 	return compareDims(d, e)
 }
 
-// terms returns the non-constant terms, in order. They are not to be written.
+// terms returns the non-constant terms, in order. Callers must not write to them.
 func (d Dim) terms() []term {
 	if d.p == nil {
 		return nil

@@ -171,8 +171,8 @@ func TestErrorsStick(t *testing.T) {
 	}
 }
 
-// TestSizeLimitHolds squares a sum until it is refused, which must not take
-// more memory than the limit allows.
+// TestSizeLimitHolds squares a sum twenty times. The size limit must refuse the result;
+// without it, the test would run out of memory.
 func TestSizeLimitHolds(t *testing.T) {
 	d := n.Add(m).Add(k).Add(c(1))
 	for range 20 {
@@ -365,8 +365,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestParseWork checks that text which makes a large intermediate again and
-// again is refused rather than computed.
+// TestParseWork checks that Parse refuses a text whose products are within the size limit,
+// but need more work in sum than maxWork.
 func TestParseWork(t *testing.T) {
 	wide := "(N+M+K+L+P+Q+R+S+1)"
 	text := wide + "*" + wide + "*" + wide

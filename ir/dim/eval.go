@@ -165,7 +165,8 @@ func (d Dim) appendSymbols(names []string) []string {
 // Div returns q with d = q·e as polynomials, quotients counting as symbols, and
 // false if there is none with integer coefficients: (768·N) / 768 is N, and
 // (N·M + N) / N is M + 1. q is d / e for all values of symbols for which e is not 0.
-// Div returns false if e is the constant 0, if it overflows, or if d or e carries an error.
+// Div returns false if e is the constant 0, if a number of the division overflows or an
+// expression exceeds the size limit, or if d or e carries an error.
 func (d Dim) Div(e Dim) (q Dim, ok bool) {
 	if d.Err() != nil || e.Err() != nil {
 		return Dim{}, false

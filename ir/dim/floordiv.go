@@ -10,7 +10,7 @@ func (d Dim) FloorDiv(c int64) Dim {
 	if c < 1 {
 		return failed(fmt.Errorf("%w: %s / %d", ErrDivisor, d.brief(), c))
 	}
-	// Each round applies the three laws of the package comment once; the last
+	// Each round applies the three laws of the package comment once. The third law
 	// removes a quotient, so the rounds end.
 	whole := Dim{}
 	for {
@@ -77,8 +77,9 @@ func subset(terms []term) *poly {
 	return p
 }
 
-// reduce divides r's coefficients and c by their common factor. The constant's
-// remainder is too small to matter: (g·p + k) / (g·c) = (p + k / g) / c.
+// reduce returns the numerator and the divisor of d / c, with c and the coefficients of d
+// divided by their greatest common divisor g. The constant k of d need not be a multiple of
+// g, because (g·p + k) / (g·c) = (p + k / g) / c.
 func (d Dim) reduce(c int64) (Dim, int64) {
 	g := c
 	for _, t := range d.p.terms {

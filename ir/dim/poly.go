@@ -48,8 +48,8 @@ func fromAtom(a atom) Dim {
 	return Dim{p: &m.poly}
 }
 
-// makePoly wraps sorted terms, which it keeps. No terms give nil. Their depth is
-// that of quotients that exist, which FloorDiv has limited.
+// makePoly wraps sorted terms, which it keeps. No terms give nil. The depth needs no
+// check here, because FloorDiv checks that of each quotient.
 func makePoly(terms []term) (*poly, error) {
 	if len(terms) == 0 {
 		return nil, nil

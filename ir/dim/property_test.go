@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// expr is a formula apart from Dim: the oracle evaluates it in big integers.
+// expr is a formula that does not use Dim. The oracle evaluates it in big integers.
 type expr struct {
 	op   byte // 'k', 's', '+', '-', '*', '/'
 	k    int64
@@ -100,7 +100,7 @@ func TestEvalIsExact(t *testing.T) {
 		d := e.dim()
 		got, err := d.Eval(lookup(env))
 		if err != nil {
-			// Only magnitude may stop it, and it must be the same error.
+			// Only a number or an expression that is too large may end the evaluation.
 			if !errors.Is(err, ErrOverflow) && !errors.Is(err, ErrTooLarge) {
 				t.Fatalf("%s at %v: %v", d, env, err)
 			}

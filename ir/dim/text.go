@@ -122,7 +122,7 @@ type ParseError struct {
 	Err    error // the arithmetic error behind it, if any
 }
 
-// Error gives the message with the byte at which it begins.
+// Error returns the message with the offset in the text.
 func (e *ParseError) Error() string { return fmt.Sprintf("dim: offset %d: %s", e.Offset, e.Msg) }
 
 // Unwrap returns the arithmetic error, if there was one.
@@ -175,8 +175,8 @@ func (p *parser) fail(at int, err error, format string, args ...any) {
 	p.pos = len(p.text)
 }
 
-// peek skips blanks and returns the next byte, 0 at the end. (A 0 in the text
-// ends every production, and Parse reports it.)
+// peek skips blanks and returns the next byte, 0 at the end. It reports a byte 0 in the
+// text as an error.
 func (p *parser) peek() byte {
 	for p.pos < len(p.text) {
 		if c := p.text[p.pos]; c != ' ' && c != '\t' {
@@ -200,7 +200,8 @@ func (p *parser) checked(d Dim, at int) Dim {
 	return d
 }
 
-// spend counts work that is not linear in the text.
+// spend counts work that is not linear in the text. It returns false, and reports an
+// error, if the sum exceeds maxWork.
 func (p *parser) spend(at, n int) bool {
 	if p.work += n; p.work > maxWork {
 		p.fail(at, ErrTooLarge, "%v", ErrTooLarge)

@@ -3,8 +3,8 @@
 //
 // Storage is little-endian and contiguous. Types narrower than a byte pack,
 // the first element in the low bits; a bool takes one byte, 0 or 1. Each value
-// of the IR is rounded once to its dtype, to nearest, ties to even, so every
-// conversion here is a single rounding from its argument.
+// that an op computes is rounded once to its dtype, to nearest, ties to even (of
+// e8m0: ties up). So every conversion here rounds its argument once.
 package dtype
 
 import "math"

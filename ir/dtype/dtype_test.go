@@ -123,8 +123,8 @@ func TestRoundByHand(t *testing.T) {
 	}
 }
 
-// nearest is the oracle: the number among values closest to x, and of two
-// equally close the one at an even index (encodings alternate).
+// nearest is the oracle: the number among values that is closest to x. Of two equally
+// close numbers it returns the one at an even index, whose last mantissa bit is 0.
 func nearest(values []float64, x float64) float64 {
 	best := 0
 	for i := range values {
@@ -207,7 +207,8 @@ func TestHalfBits(t *testing.T) {
 	}
 }
 
-// TestOneRounding has numbers on which a second rounding through f32 is wrong.
+// TestOneRounding has numbers near ties, most of which are rounded wrongly if they are rounded
+// to f32 first, and two ties that f32 holds exactly.
 func TestOneRounding(t *testing.T) {
 	for _, x := range []float64{1 + 0x1p-8 + 0x1p-40, -(1 + 0x1p-8 + 0x1p-40), 1 + 3*0x1p-8 - 0x1p-40} {
 		if F64ToBF16(x) == F32ToBF16(float32(x)) {

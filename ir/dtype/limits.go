@@ -2,7 +2,7 @@ package dtype
 
 import "math"
 
-// IntLimits returns the smallest and the largest value of an integer type or Bool. Of
+// IntLimits returns the smallest and the largest value of an integer type or Bool. For
 // other types it returns 0, 0.
 func (d DType) IntLimits() (lo, hi int64) {
 	switch i := d.info(); i.class {
@@ -16,7 +16,8 @@ func (d DType) IntLimits() (lo, hi int64) {
 	return 0, 0
 }
 
-// MaxFinite returns the largest finite value of a floating-point type, 0 of other types.
+// MaxFinite returns the largest finite value of a floating-point type. For other types it
+// returns 0.
 func (d DType) MaxFinite() float64 {
 	switch d {
 	case F32:

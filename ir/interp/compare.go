@@ -10,7 +10,7 @@ import (
 type Diff struct {
 	RelL2  float64 // ‖a−b‖/‖b‖; 0: equal; +Inf: shapes or non-finite elements differ, or only b is zero
 	MaxAbs float64 // largest |a−b|
-	Worst  int     // element with the largest |a−b|; -1: nothing differs
+	Worst  int     // element with the largest |a−b|; -1: no element differs, or the shapes do
 	A, B   float64 // its values
 
 	NonFinite int    // elements where a NaN or an infinity is compared with a different value

@@ -1,9 +1,9 @@
 package interp
 
 // positions visits the slice that each element of index selects along an axis of a tensor of the
-// given shape: outer times inner elements. i is the element's number, and position its value. It
-// does not visit indices out of range. It reports each of them (C12), unless slices are empty, or
-// the index is -1 and skip is set.
+// given shape: outer times inner elements. i is the number of the index element, and position its
+// value. Indices out of range are not visited, but recorded for the node's IndexError (C12),
+// unless slices are empty, or the index is -1 and skip is set.
 func (n *node) positions(shape []int64, axis int, index *Tensor, skip bool, visit func(outer, inner, i, position int)) {
 	outer, inner := 1, 1
 	for a, d := range shape {
@@ -63,8 +63,8 @@ func gatherRule(n *node) error {
 	return n.gather(n.args[0], n.args[1], n.Axis("axis", len(n.args[0].Shape)))
 }
 
-// scatterRule visits the index in order, so of equal indices the last slice wins, or all are
-// added. -1 selects no slice.
+// scatterRule visits the index in order, so if indices are equal, the last slice wins; with add,
+// all are added. -1 selects no slice.
 func scatterRule(n *node) error {
 	dst, index, src := n.args[0], n.args[1], n.args[2]
 	axis := n.Axis("axis", len(dst.Shape))

@@ -102,7 +102,7 @@ module "sums" {
 	check(t, "added, wrapping around", out[1], of(dtype.I8, s(2), -2, -125))
 }
 
-// TestOutOfRange holds C12.
+// TestOutOfRange checks C12: an index out of range reads zero, writes nothing, and is reported.
 func TestOutOfRange(t *testing.T) {
 	m := parse(t, indexText)
 	kv := of(dtype.F32, s(4, 2), 1, 1, 2, 2, 3, 3, 4, 4)

@@ -21,8 +21,8 @@ var ErrMemory = errors.New("interp: the run needs more memory than it may take")
 // MemoryError is a run that would exceed Env.MaxBytes. The run computed nothing. It matches
 // [ErrMemory].
 type MemoryError struct {
-	At           *ir.Error // the first node that exceeds the limit
-	Bytes, Limit int64     // Bytes are those of the run at that node
+	At           *ir.Error // the first node that exceeds the limit; Node is -1: the copies of the results do
+	Bytes, Limit int64     // Bytes are those of the run at that node or with its results
 }
 
 // Error gives the numbers with the node's position.
@@ -117,7 +117,8 @@ func (r *run) checkMemory(last []int) error {
 		results += bytes[first[v]]
 	}
 	if held+results > limit {
-		return fmt.Errorf("%w: @%s holds %d bytes with its results, it may hold %d", ErrMemory, r.f.Name, held+results, limit)
+		at := r.m.ErrorAt(r.f, -1, "the interpreter would hold %d bytes with the results of @%s; it may hold %d", held+results, r.f.Name, limit)
+		return &MemoryError{At: at, Bytes: held + results, Limit: limit}
 	}
 	return nil
 }

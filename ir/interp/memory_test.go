@@ -52,7 +52,8 @@ func TestMemoryIsBounded(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// 4 values of 24 elements in a chain: two are held at a time, and the node's own room.
+	// At the node of %b the run needs the sizes of %a and %b, once more that of %b, and an axis of 6
+	// elements.
 	m, f := parseModule(t, "  func @f(%x: f32[N, 4]) -> (f32[N, 4]) {\n    %a = neg(%x)\n    %b = neg(%a)\n    %c = neg(%b)\n    return %c\n  }")
 	const each = 6 * 4 * 8
 	for limit, fits := range map[int64]bool{3*each + 6*8: true, 3*each + 6*8 - 1: false} {
@@ -63,7 +64,18 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// counted is a context that ends when it is looked at for the n-th time.
+// TestMemoryOfResults: copies of results count, and exceeding the limit with them is a MemoryError too.
+func TestMemoryOfResults(t *testing.T) {
+	m, f := parseModule(t, "  func @f(%x: f32[N, 4]) -> (f32[N, 4], f32[N, 4], f32[N, 4], f32[N, 4]) {\n    %a = neg(%x)\n    return %a, %a, %a, %a\n  }")
+	const each = 6 * 4 * 8
+	_, err := interp.Run(context.Background(), m, f, &interp.Env{MaxBytes: 4 * each}, []*interp.Tensor{ones(t, 6, 4)})
+	var e *interp.MemoryError
+	if !errors.As(err, &e) || e.At.Node != -1 || e.Bytes != 5*each || e.Limit != 4*each || !strings.Contains(err.Error(), "results of @f") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// counted is a context whose Err returns an error from call number end on.
 type counted struct {
 	context.Context
 	looks, end int
@@ -76,8 +88,9 @@ func (c *counted) Err() error {
 	return nil
 }
 
-// TestVisitsBetweenLooks counts how often the context is checked in nodes of 2^20 visits: at
-// least every 2^16 visits, for every op. If a check finds that it has ended, the run ends.
+// TestVisitsBetweenLooks counts how often the context is checked in nodes of 2^20 visits or more:
+// at least 16 times for each of these ops. If a check finds that the context has ended, the run
+// ends.
 func TestVisitsBetweenLooks(t *testing.T) {
 	const visits, step = 1 << 20, 1 << 16
 	for _, body := range []string{

@@ -9,10 +9,10 @@ import (
 )
 
 // RunRanks runs f on all devices of m's world, node by node, so that they can exchange values in
-// collectives.
-// Each device has its own weights, states and inputs: envs and inputs have one entry for each
-// device, in the order of [ir.Module.GroupRank]. RunRanks binds the load symbols of ranks, and
-// returns the results of every device. Otherwise it behaves like [Run].
+// collectives. Each device has its own weights, states and inputs: envs and inputs have one entry
+// for each device, in the order of [ir.Module.GroupRank]. RunRanks binds the load symbols of ranks,
+// except for those in Env.Symbols, and returns the results of every device. Otherwise it behaves
+// like [Run].
 func RunRanks(ctx context.Context, m *ir.Module, f *ir.Func, envs []*Env, inputs [][]*Tensor) ([][]*Tensor, error) {
 	if m == nil || f == nil {
 		return nil, fmt.Errorf("interp: %w", ir.ErrNoModule)

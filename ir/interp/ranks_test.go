@@ -64,8 +64,8 @@ func TestRunRanks(t *testing.T) {
 	}
 }
 
-// TestRanksAreNeeded holds what is refused: too few devices, a collective that runs alone, and
-// a shard of which no rank is said.
+// TestRanksAreNeeded checks what is refused: too few devices, a collective on one device, a
+// shard without a rank, and an axis that the ranks cannot divide equally.
 func TestRanksAreNeeded(t *testing.T) {
 	m, err := ir.Parse("ranks.ir", []byte(ranksText))
 	if err != nil {

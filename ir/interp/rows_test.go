@@ -44,14 +44,14 @@ func TestNorms(t *testing.T) {
 }
 
 func TestRope(t *testing.T) {
-	// Two tokens, one head, five elements of which four turn: a quarter turn of
-	// the first pair at token 0, none elsewhere but the second pair of token 1.
+	// Two tokens, one head of five elements, of which four are two pairs. The first pair of
+	// token 0 and the second pair of token 1 turn by 90 degrees, the others by 0.
 	x := of(dtype.F32, s(2, 1, 5), 1, 2, 3, 4, 9, 1, 2, 3, 4, 9)
 	cos, sin := of(dtype.F32, s(2, 2), 0, 1, 1, 0), of(dtype.F32, s(2, 2), 1, 0, 0, 1)
 	check(t, "half", apply1(t, "rope", []any{x, cos, sin}), of(dtype.F32, s(2, 1, 5), -3, 2, 1, 4, 9, 1, -4, 3, 2, 9))
 	check(t, "interleaved", apply1(t, "rope", []any{x, cos, sin}, ir.EnumAttr("style", "interleaved")),
 		of(dtype.F32, s(2, 1, 5), -2, 1, 3, 4, 9, 1, 2, -4, 3, 9))
-	// Every head of a token turns alike; one rounding of bf16.
+	// Both heads of a token turn by the same angle; results are rounded to bf16 once.
 	c, sn := 0.6, 0.8
 	h := of(dtype.BF16, s(1, 2, 2), 1, 2, 3, 4)
 	cf, sf := float64(float32(c)), float64(float32(sn))
@@ -75,8 +75,8 @@ func TestMatmul(t *testing.T) {
 	check(t, "one rounding", apply1(t, "matmul", []any{of(dtype.BF16, s(1, 3), 256, 1, 1), of(dtype.BF16, s(3, 1), 1, 1, 1)}), of(dtype.BF16, s(1, 1), 258))
 }
 
-// TestMatmulAgainstBLAS holds small integers, on which every order of
-// additions is exact.
+// TestMatmulAgainstBLAS compares products of small integers, which are exact in
+// every order of additions.
 func TestMatmulAgainstBLAS(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		dims := rapid.SliceOfN(rapid.Int64Range(2, 5), 3, 3).Draw(rt, "dims")

@@ -3,7 +3,7 @@
 // easy to check, not fast.
 //
 // Floats are computed in float64 from the stored operands and rounded once to the dtype of the
-// result, for any number of steps in an op. Sums are float64 sums in index order. Literals keep
+// result, for any number of steps in an op; dropout alone rounds to f32 first. Sums are float64 sums in index order. Literals keep
 // all bits. Integers wrap to their width.
 package interp
 
@@ -66,8 +66,8 @@ type IndexError struct {
 	Op       string
 	Loc      string // the node's place in the model
 	Count    int    // indices out of range
-	Position int    // element of the index operand with the first of them
-	Index    int64  // its value
+	Position int    // the first element of the index operand that is out of range
+	Index    int64  // the value of that element
 	Extent   int64  // valid indices are 0 to Extent-1
 }
 
@@ -93,10 +93,10 @@ func (e *nodeError) Unwrap() []error { return []error{e.at, e.cause} }
 
 // Run interprets function f of the verified module m and returns its results. inputs has one
 // tensor for each parameter. Run writes inputs of mut parameters and states in place, and changes
-// no other input. Results have their own storage. Errors are: inputs of a wrong type, missing
-// weights, states and extern ops, wrong results of an extern op, and the end of ctx, which Run
-// checks every 65,536 visited elements or after a longer row. A run that would exceed
-// Env.MaxBytes is a [MemoryError].
+// no other input. Results have their own storage. Errors are, among others: inputs of a wrong
+// type, missing weights, states and extern ops, errors and wrong results of an extern op, and the
+// end of ctx, which Run checks before each node and every 65,536 visited elements or after a
+// longer row. If the run would exceed Env.MaxBytes, the error is a [MemoryError].
 func Run(ctx context.Context, m *ir.Module, f *ir.Func, env *Env, inputs []*Tensor) ([]*Tensor, error) {
 	r, err := newRun(ctx, m, f, env, inputs)
 	if err != nil {
@@ -345,7 +345,7 @@ func (r *run) call(i int, n *node) error {
 			}
 		}
 		if !ok {
-			return r.m.ErrorAt(r.f, i, "%s gave %s as result %d, which is %s", name, t, j, want)
+			return r.m.ErrorAt(r.f, i, "%s gave %s as result %d, which is declared %s", name, t, j, want)
 		}
 	}
 	n.out = c.Results

@@ -12,7 +12,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// TestEveryOpHasARule keeps the op table and the rules together.
+// TestEveryOpHasARule checks that every op of the table has a rule, except for calls and
+// collectives, which have no rule.
 func TestEveryOpHasARule(t *testing.T) {
 	for _, op := range ir.Ops() {
 		if alone := op.Class != ir.Call && op.Class != ir.Collective; (rules[op.ID] != nil) != alone {
@@ -150,7 +151,7 @@ func TestBindErrors(t *testing.T) {
 	}
 }
 
-// TestUnboundParameter: a symbol that occurs only in expressions has no value.
+// TestUnboundParameter: a symbol that occurs only in expressions needs a value in Env.Symbols.
 func TestUnboundParameter(t *testing.T) {
 	b := ir.NewBuilder("m")
 	n := b.Symbol("N", 1, 8, ir.Batch)
@@ -269,10 +270,10 @@ func TestCallErrors(t *testing.T) {
 		{"fresh", "t::fresh wrote operand 0, which it does not declare mut", func(c *Call) error { c.Args[0].Set(0, 9); return nil }},
 		{"fresh", "t::fresh gave 1 results, declares 2", func(c *Call) error { c.Results = c.Results[:1]; return nil }},
 		{"fresh", "t::fresh: result 0 is no fresh tensor", func(c *Call) error { c.Results[0] = c.Args[0]; return nil }},
-		{"fresh", "t::fresh gave f32[3] as result 0, which is f32[N]", func(c *Call) error { c.Results[0] = f32(1, 2, 3); return nil }},
-		{"fresh", "t::fresh gave f32[2] as result 1, which is i32[2]", func(c *Call) error { c.Results[1] = f32(1, 2); return nil }},
+		{"fresh", "t::fresh gave f32[3] as result 0, which is declared f32[N]", func(c *Call) error { c.Results[0] = f32(1, 2, 3); return nil }},
+		{"fresh", "t::fresh gave f32[2] as result 1, which is declared i32[2]", func(c *Call) error { c.Results[1] = f32(1, 2); return nil }},
 		{"unknown", "t::unknown gave no result 0", func(c *Call) error { return nil }},
-		{"unknown", "t::unknown gave f32[1, 1] as result 0, which is f32[?]", func(c *Call) error { c.Results[0] = of(dtype.F32, s(1, 1), 1); return nil }},
+		{"unknown", "t::unknown gave f32[1, 1] as result 0, which is declared f32[?]", func(c *Call) error { c.Results[0] = of(dtype.F32, s(1, 1), 1); return nil }},
 	} {
 		env := &Env{Externs: map[string]Extern{"t::" + c.fn: c.f}}
 		if c.f == nil {

@@ -17,11 +17,12 @@ import (
 // reported as an error, because it is a mistake.
 const maxElements = 1 << 36
 
-// Tensor is a contiguous row-major tensor of values that its dtype represents exactly. Floats are
-// stored as float64, integers and bools as int64, in a [tensor.Dense]. Dtypes that do not compute
-// yet ([dtype.DType.Computes]) are stored as bit patterns: ops load, move and store them.
+// Tensor is a contiguous row-major tensor. Its dtype represents the values exactly, unless the
+// tensor is [Tensor.Unrounded]. Floats are stored as float64, integers and bools as int64, in a
+// [tensor.Dense]. Floats of dtypes that do not compute ([dtype.DType.Computes]) are stored as bit
+// patterns in int64: ops can only load, move and store them.
 //
-// Two Tensors never share storage, unless the same pointer is used twice.
+// Two pointers to different Tensors never share storage.
 type Tensor struct {
 	Type  dtype.DType
 	Shape []int64 // sizes, outermost first; empty: a scalar. Read-only
@@ -30,7 +31,7 @@ type Tensor struct {
 
 	dense  *tensor.Dense // over floats or ints; nil without elements, because Dense must have some
 	floats []float64     // elements of float dtypes
-	ints   []int64       // elements of integers, bools, and bit patterns
+	ints   []int64       // elements of integers and bools, and bit patterns of other floats
 }
 
 // isFloat reports whether values of dt are stored as float64.
@@ -221,8 +222,8 @@ func storeBits(data []byte, i, width int, v uint64) {
 
 // FromDense returns a tensor of dtype dt with the shape and the elements of a
 // host tensor, each converted as [Tensor.Set] or [Tensor.SetInt] does. The
-// elements are copied. It takes row-major tensors of bools, integers and
-// floats; a view must be materialized first.
+// elements are copied. It takes row-major tensors of bools, signed integers,
+// uint8 and floats; a view must be materialized first.
 func FromDense(dt dtype.DType, d *tensor.Dense) (*Tensor, error) {
 	if d == nil || d.Engine() == nil {
 		return nil, fmt.Errorf("interp: no host tensor is given")
@@ -279,7 +280,7 @@ func (t *Tensor) Dense() *tensor.Dense { return t.dense }
 func (t *Tensor) Len() int { return len(t.floats) + len(t.ints) }
 
 // At returns element i, in row-major order, as a number. i64 values beyond 2^53 are rounded. For
-// a dtype that does not compute it is the bit pattern.
+// a float dtype that does not compute it is the bit pattern.
 func (t *Tensor) At(i int) float64 {
 	if isFloat(t.Type) {
 		return t.floats[i]
@@ -397,9 +398,9 @@ func floatToInt(x float64, dt dtype.DType) int64 {
 }
 
 // intToFloat rounds x once to a float dtype. A float64 represents integers below 2^53 exactly.
-// Above, the last 11 bits are first replaced by one bit that says whether any was set ("round to
-// odd"). The float64 is then exact, and on x's side of every tie of a format with at most 24
-// digits.
+// If a larger x has a bit set among its last 11, these are cleared and the bit above them is set
+// ("round to odd"). The float64 of this number is exact, and lies on the same side as x of every
+// tie of a format with at most 24 digits.
 func intToFloat(x int64, dt dtype.DType) float64 {
 	const low = 1<<11 - 1
 	if (x >= 1<<53 || x <= -1<<53) && x&low != 0 {

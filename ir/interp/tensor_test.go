@@ -160,7 +160,7 @@ func TestDense(t *testing.T) {
 	}
 }
 
-// TestIntToFloat rounds as math/big does, which knows no doubles.
+// TestIntToFloat compares with math/big, which rounds once to the digits of the dtype.
 func TestIntToFloat(t *testing.T) {
 	prec := map[dtype.DType]uint{dtype.F32: 24, dtype.BF16: 8}
 	rapid.Check(t, func(t *rapid.T) {

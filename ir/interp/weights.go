@@ -10,8 +10,8 @@ import (
 )
 
 // EvalWeight returns weight w of module m from the checkpoint's tensors, which get returns by
-// name. It checks and computes the expression by the rules of its ops. Of a sharded weight, w
-// must name the part ([ir.Module.WeightOf]). The result must have the weight's type. The end of
+// name. It checks and computes the expression by the rules of its ops. If the weight is sharded,
+// w must be the part of one rank ([ir.Module.WeightOf]). The result must have the weight's type. The end of
 // ctx is an error, as in [Run].
 func EvalWeight(ctx context.Context, m *ir.Module, w *ir.Weight, get func(name string) (*Tensor, error)) (*Tensor, error) {
 	if m == nil || w == nil {

@@ -1,7 +1,7 @@
 // Package padding proves that rows do not mix over a batch symbol, so that a step of
 // n rows may be run with more rows (C11). The first n rows of every result, and every
 // state, are then the same as in a step of n rows, for any number and contents of
-// padded rows.
+// padded rows that keep the promises of section Trust.
 //
 // # The invariant
 //
@@ -26,9 +26,10 @@
 //
 // Values of padded rows do not reach other rows, but an index out of range in a padded
 // row is an error of the whole step (C12). Integer parameters hold 0 in padded rows, and a
-// node may make an invalid index of it, such as −1. So the analysis computes bounds of
+// node may make an invalid index of that 0, such as −1. So the analysis computes bounds of
 // integers in padded rows. An op that takes indices from rows is reported unless the bounds
-// are within the smallest extent of its table. A clamp gives bounds to unknown integers.
+// are within the table's extent for every size, or padded rows have the same indices as real
+// rows. A clamp gives bounds to unknown integers.
 //
 // # Trust
 //
@@ -40,5 +41,6 @@
 //
 // Writing rows into memory that all rows share, at indices from a tensor, is safe only
 // if padded rows write nothing: the indices must come from a parameter whose padded rows
-// hold −1. Its declaration ("padded -1") promises that, or the caller of [Check], who names it.
+// hold −1. Either its declaration ("padded -1") promises that, or the caller of [Check] does
+// by naming the parameter.
 package padding

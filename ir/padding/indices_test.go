@@ -9,8 +9,8 @@ import (
 )
 
 // With trusted indices, gather and embedding take real rows of a parameter, or of a value that
-// is computed from it row by row. Every other op that makes a result without rows from rows
-// mixes them.
+// is computed from it row by row. A gather along another axis or of grouped rows, and a sum
+// over rows, still mix them.
 func TestCheckIndices(t *testing.T) {
 	for _, c := range []struct{ body, returns, types, want string }{
 		{"%r = gather(%x, %k)", "%r", "f32[4, 8]", ""},

@@ -8,10 +8,10 @@ import (
 	"pwc/ir/dim"
 )
 
-// Mixing is a reason why a function cannot be padded: rows mix, or a padded row may report
-// an index out of range.
+// Mixing is a reason why a function cannot be padded, such as a node that mixes rows, or a
+// padded row that may report an index out of range.
 type Mixing struct {
-	Node int       // index into Func.Nodes; -1: a parameter or the return
+	Node int       // index into Func.Nodes; -1: a parameter, a result or the size symbol
 	Err  *ir.Error // position, loc and reason
 }
 
@@ -54,7 +54,7 @@ func firstBatch(m *ir.Module, types []ir.Type, axes int) (string, bool) {
 }
 
 // Check reports every reason why f cannot be padded over the batch symbol size, in program
-// order; nil proves that it can. Parameters that slots names or that are declared "padded -1"
+// order; nil proves that it can be padded. Parameters that slots names or that are declared "padded -1"
 // are promised to hold −1 in all padded rows. Other integer parameters hold 0 there, and other
 // parameters may hold anything.
 //
@@ -65,8 +65,8 @@ func Check(m *ir.Module, f *ir.Func, size string, slots ...string) []Mixing {
 }
 
 // CheckIndices is like Check, but if gather or embedding takes rows of a tensor of batch rows,
-// it trusts indices to be those of real rows, or out of range. It is for rows that another
-// function made, of which there may be more in memory than in the step.
+// it trusts indices to be those of real rows, or out of range. It is for functions that gather
+// rows that another function made: memory may hold more of these rows than are real.
 func CheckIndices(m *ir.Module, f *ir.Func, size string) []Mixing {
 	return check(m, f, size, nil, true)
 }

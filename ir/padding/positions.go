@@ -9,13 +9,13 @@ import (
 	"pwc/ir/dtype"
 )
 
-// held has bounds of the elements of an integer or bool value: in its padded rows, or,
-// if it has no rows, everywhere. They are used to check indices: a padded row may hold
-// anything, but an index out of range in any row is an error of the step (C12).
+// held has bounds of the elements of an integer or bool value: of its padded rows, or,
+// if it has no rows, of all elements. They are used to check indices, because an index out
+// of range in a padded row is an error of the step (C12).
 type held struct {
-	dim.Interval         // of every element
-	below        dim.Dim // if not 0, every element is less; it may be an expression of symbols
-	same         bool    // padded rows equal real rows, so they report only errors that these report
+	dim.Interval         // bounds, both included
+	below        dim.Dim // if not 0, the elements are less than it; may contain symbols
+	same         bool    // padded rows equal real rows, so their indices are invalid only if those of real rows are
 }
 
 // whole returns the bounds of all values of a dtype.
@@ -98,8 +98,9 @@ func (c *checker) hold(n *ir.Node) {
 	}
 }
 
-// fit returns h if it holds for a value of n, else the bounds of its dtype: integers wrap,
-// and a value without rows that is made of rows holds real rows, which h does not bound.
+// fit returns h if its bounds hold for a value of n, else the bounds of the value's dtype:
+// integers wrap, and a value without rows that is computed from rows has elements of real
+// rows, which h does not bound. In both cases it sets same.
 func (c *checker) fit(n *ir.Node, v ir.Value, h held) held {
 	all, rows := whole(c.f.Values[v].Type.DType), c.axis(v) >= 0
 	same, from := true, false
@@ -143,11 +144,11 @@ func (c *checker) result(n *ir.Node, j int) held {
 		if ok {
 			return held{Interval: b}
 		}
-	case ir.OpDiv: // truncates; what is divided by 0 is 0
+	case ir.OpDiv: // truncates; no bounds for divisors that may be 0 or negative
 		if a, b := arg(0), arg(1); b.Lo > 0 {
 			return between(min(a.Lo/b.Lo, a.Lo/b.Hi), max(a.Hi/b.Lo, a.Hi/b.Hi))
 		}
-	case ir.OpRem: // has the sign of a, and is a where b is larger
+	case ir.OpRem: // has the sign of a, and |result| ≤ |a|, |result| < b
 		if a, b := arg(0), arg(1); b.Lo > 0 {
 			return between(max(min(a.Lo, 0), 1-b.Hi), min(max(a.Hi, 0), b.Hi-1))
 		}
@@ -286,5 +287,5 @@ func (c *checker) positions(n *ir.Node) string {
 	case h.Interval == whole(c.f.Values[n.Args[index]].Type.DType).Interval:
 		what = "any"
 	}
-	return fmt.Sprintf("%s: indices that padded rows compute may be out of range (%s of %s)", n.Name(), what, extent)
+	return fmt.Sprintf("%s: padded rows may have indices out of range (%s, extent %s); clamp the indices", n.Name(), what, extent)
 }

@@ -17,20 +17,20 @@ import (
 	"pwc/ir/padding"
 )
 
-// choices feeds a generator from rapid.
+// choices is a source of random choices for irgen.Generate, drawn by rapid.
 type choices struct{ t *rapid.T }
 
 func (c choices) Intn(n int) int { return rapid.IntRange(0, n-1).Draw(c.t, "choice") }
 
-// seeded feeds it from a seed.
+// seeded is such a source with a seed.
 type seeded struct{ *rand.Rand }
 
 func (s seeded) Intn(n int) int { return s.IntN(n) }
 
 var seeds = flag.Int("seeds", 4000, "random modules to try")
 
-// TestProofHolds runs random modules that mix rows in all ways. If Check reports nothing,
-// the real rows of results, and all elements of states and of uniform results, may depend
+// TestProofHolds runs random modules, many of which mix rows. If Check reports nothing,
+// the real rows of results, and all elements of states and of uniform results, must depend
 // neither on the number nor on the contents of padded rows. If padded rows hold 0, or -1 in
 // slots, they may report an index out of range only at nodes where real rows do.
 func TestProofHolds(t *testing.T) {
@@ -95,7 +95,8 @@ type reporter interface {
 	Fatalf(format string, args ...any)
 }
 
-// holds reports whether Check reports nothing. It fails the test if that is wrong.
+// holds returns whether Check reports nothing. If so, it runs the module with several padded
+// sizes, and fails the test if padded rows change a real row or report an index out of range.
 func holds(t reporter, m *ir.Module, seed uint64) bool {
 	t.Helper()
 	f := m.Funcs[0]
@@ -137,7 +138,7 @@ func holds(t reporter, m *ir.Module, seed uint64) bool {
 	return true
 }
 
-// outcome is everything that a run computes.
+// outcome has the results of a run, the memory that it wrote, and its index errors.
 type outcome struct {
 	results []*interp.Tensor
 	states  map[string]*interp.Tensor
@@ -145,8 +146,8 @@ type outcome struct {
 	faults  []*interp.IndexError
 }
 
-// execute runs m with real rows from data and padded ones from pad, of zeros where it
-// is nil.
+// execute runs m. Real rows and other inputs are drawn with the seed data. Padded rows are
+// drawn from pad, or are 0 if pad is nil; those of slots are -1.
 func execute(m *ir.Module, slots []string, real, padded int64, data uint64, pad irgen.Source) (*outcome, error) {
 	f := m.Funcs[0]
 	rows := rand.New(rand.NewPCG(data, 4))
@@ -217,7 +218,8 @@ func silly(c *interp.Call) error {
 	return nil
 }
 
-// differs compares what both runs share: real rows, and all that has no rows.
+// differs compares the real rows of two runs, and all values without rows. It returns the
+// first difference, or "".
 func (o *outcome) differs(p *outcome, f *ir.Func) string {
 	same := func(a, b *interp.Tensor, t ir.Type) string {
 		n := a.Len()

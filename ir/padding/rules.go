@@ -7,8 +7,8 @@ import (
 	"pwc/ir/dim"
 )
 
-// rule returns why n does not keep the invariant, or "". Operands keep it. The caller
-// checks the types of results, so rules need not check for two row axes, or for extents
+// rule returns why n does not keep the invariant, or "". The operands of n keep it. The
+// caller checks the types of results, so rules need not check for two row axes, or for extents
 // that are no multiple of the size symbol.
 func (c *checker) rule(n *ir.Node) string {
 	if c.picks(n) {
@@ -50,7 +50,7 @@ var rules = [...]func(*checker, *ir.Node) string{
 func (c *checker) keep(*ir.Node) string { return "" }
 
 // scan: a real row sums only real rows, but the order of additions in a parallel scan
-// depends on the number of rows, and so does a float sum.
+// depends on the number of rows, and so does the rounding of a float sum.
 func (c *checker) scan(n *ir.Node) string { return c.along(n, "runs along") }
 
 func (c *checker) reducesAxis(n *ir.Node) string { return c.along(n, "reduces") }
