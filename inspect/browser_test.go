@@ -43,7 +43,7 @@ func browser(t *testing.T) (context.Context, *console) {
 	return ctx, said
 }
 
-// console is what a page said.
+// console collects the messages of a page's console.
 type console struct {
 	mu    sync.Mutex
 	lines []string
@@ -80,8 +80,8 @@ func evaluate[T any](t *testing.T, ctx context.Context, expression string) T {
 	return v
 }
 
-// The page draws as many nodes as there are pieces, shows one that is chosen, and says nothing
-// on the console: no error, no violation of its policy. A hostile name does nothing.
+// The page draws a node for each piece, shows a piece after a click on it, and writes nothing to the
+// console: no error, no violation of its policy. A hostile name does not run as a script.
 func TestInBrowser(t *testing.T) {
 	ctx, said := browser(t)
 	r := report(t)

@@ -81,7 +81,7 @@ func TestCollect(t *testing.T) {
 	for _, u := range f.Units {
 		kinds = append(kinds, u.Piece)
 	}
-	// The first and the second piece are the same but for what makes their input.
+	// The first two pieces are equal, although different units make their inputs.
 	if want := []int{0, -1, 0, -1, 1}; !equal(kinds, want) {
 		t.Errorf("units are pieces %v, want %v", kinds, want)
 	}

@@ -119,7 +119,7 @@ func TestTracerCountsLostEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	if text := b.String(); strings.Count(text, `"ran @f"`) != 2 || !strings.Contains(text, `"otherData":{"lost_events":3}`) {
-		t.Errorf("%s", text)
+		t.Errorf("want 2 events and 3 lost ones: %s", text)
 	}
 }
 

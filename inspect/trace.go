@@ -11,8 +11,8 @@ import (
 )
 
 // Tracer is an observer of a backend that writes a trace for Perfetto or chrome://tracing.
-// Host ranges are what the calling goroutine does: pieces, graph launches and calls of extern
-// ops as they are issued. On a GPU the work itself is later; spans that Span adds say when.
+// Host ranges show the calling goroutine: pieces, graph launches and calls of extern ops as they
+// are issued. A GPU executes them later: Span adds these times.
 type Tracer struct {
 	mu     sync.Mutex
 	start  time.Time
@@ -108,7 +108,7 @@ func (t *Tracer) Span(name string, start time.Time, took time.Duration) {
 	t.add(traceEvent{Name: name, Phase: "X", Start: t.at(start), Duration: float64(took.Nanoseconds()) / 1e3, Thread: deviceTrack})
 }
 
-// Memory adds the bytes that are taken, by what for.
+// Memory adds the bytes of device memory in use, by purpose.
 func (t *Tracer) Memory(bytes map[string]int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

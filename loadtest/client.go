@@ -40,7 +40,7 @@ const (
 )
 
 // NewClient returns a client of the server at base, "http://127.0.0.1:8000" or with /v1 at its
-// end. It asks for the models if none is named.
+// end. If o.Model is empty, it requests the list of models.
 func NewClient(ctx context.Context, base string, o ClientOptions) (*Client, error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {

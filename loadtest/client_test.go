@@ -35,7 +35,7 @@ func completions(t *testing.T, answer func(w http.ResponseWriter, fields map[str
 func TestClient(t *testing.T) {
 	s := completions(t, func(w http.ResponseWriter, fields map[string]any) {
 		if fields["model"] != "tiny" || fields["stream"] != true || fields["max_tokens"] != 3.0 || fields["ignore_eos"] != true || len(fields["prompt"].([]any)) != 2 {
-			t.Errorf("%v", fields)
+			t.Errorf("fields of the request: %v", fields)
 		}
 		for _, text := range []string{"a", "", "bc"} {
 			fmt.Fprintf(w, ": a comment\r\ndata: {\"choices\": [{\"text\": %q}]}\n\n", text)
@@ -53,17 +53,17 @@ func TestClient(t *testing.T) {
 		told := 0
 		n, err := c.Complete(ctx, Request{Prompt: []int32{4, 5}, Output: 3}, func() { told++ })
 		if err != nil || n != 3 || told != 3 {
-			t.Errorf("%d tokens, told of %d: %v", n, told, err)
+			t.Errorf("%d tokens, %d calls of token, %v; want 3, 3 and no error", n, told, err)
 		}
 	}
 }
 
-// Invalid addresses and wrong answers of a server are errors that name the fault.
+// Invalid addresses are errors, and wrong answers of a server are errors that name the fault.
 func TestClientErrors(t *testing.T) {
 	ctx := context.Background()
 	for _, address := range []string{"", "127.0.0.1:8000", "ftp://host", "http://"} {
 		if _, err := NewClient(ctx, address, ClientOptions{Model: "m"}); err == nil {
-			t.Errorf("%q is taken", address)
+			t.Errorf("address %q: no error", address)
 		}
 	}
 	for want, answer := range map[string]string{
@@ -99,7 +99,7 @@ func FuzzStream(f *testing.F) {
 		told := 0
 		n, err := readStream(strings.NewReader(text), func() { told++ })
 		if err == nil && n < told {
-			t.Errorf("%d tokens of %d", n, told)
+			t.Errorf("%d tokens, fewer than the %d calls of token", n, told)
 		}
 	})
 }

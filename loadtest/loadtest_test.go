@@ -41,11 +41,11 @@ func TestScheduleIsAFunctionOfItsOptions(t *testing.T) {
 			}
 			last = q.At
 			if n := len(q.Prompt); n < o.Prompt.Min || n > o.Prompt.Max || q.Output < o.Output.Min || q.Output > o.Output.Max {
-				t.Fatalf("%d tokens of prompt and %d of output", n, q.Output)
+				t.Fatalf("%d tokens of prompt and %d of output, want %v and %v", n, q.Output, o.Prompt, o.Output)
 			}
 			for _, id := range q.Prompt {
 				if id < 1 || int(id) >= o.Vocabulary {
-					t.Fatalf("id %d", id)
+					t.Fatalf("id %d, want 1 to %d", id, o.Vocabulary-1)
 				}
 			}
 		}
@@ -221,7 +221,7 @@ func TestRunIsCanceled(t *testing.T) {
 			}
 			r := NewReport(got, Limits{})
 			if r.Failed != 5 || r.Completed != 0 {
-				t.Errorf("%d clients: %+v", clients, r)
+				t.Errorf("%d clients: %+v, want 5 failed requests", clients, r)
 			}
 		})
 	}
@@ -240,7 +240,7 @@ func TestSVG(t *testing.T) {
 			}
 		}
 		if s := string(text); !strings.Contains(s, "a &lt; b &amp; c") || strings.Contains(s, "NaN") || strings.Contains(s, "Inf") {
-			t.Errorf("%s", s)
+			t.Errorf("want the escaped title, and neither NaN nor Inf: %s", s)
 		}
 	}
 }

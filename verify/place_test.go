@@ -81,7 +81,7 @@ module "m" {
 	}
 	_, got, err := verify.Ask(m, []verify.Place{at("a"), at("s"), at("o"), at("c")})
 	if want := []int{1, -1, -1, 0}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("results %v, %v; want %v: a scalar and other rows cannot be returned, a result is there", got, err, want)
+		t.Errorf("results %v, %v; want %v: a scalar and a value of other rows cannot be returned, and c is a result", got, err, want)
 	}
 	if len(f.Returns) != 1 {
 		t.Error("the model was changed")

@@ -10,8 +10,8 @@ import (
 
 // shrink returns the trial with the fewest nodes that departs for the same reason: without the
 // passes or the variant in out it does not depart. First it takes the backward slice of the first
-// node, in program order, whose output departs. Then it removes one node after the other, whose
-// results become parameters with correct values, as long as the rest still departs.
+// node, in program order, whose output departs. Then it removes every node without which the rest
+// still departs; the results of these nodes become parameters with correct values.
 func (s *Search) shrink(ctx context.Context, at *suspect, out *Finding, t *trial, nodes []int) (*trial, error) {
 	inside, err := s.insideValues(ctx, at, nodes)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// exported is what a folder exports: its functions, and the types that have exported methods.
+// exported has the exported functions of a folder, and its exported types with exported methods.
 type exported struct {
 	funcs, types map[string]bool
 }
@@ -148,7 +148,7 @@ func (s *sweeper) hostile(typ reflect.Type, depth int) []reflect.Value {
 	return out
 }
 
-// structs returns values whose exported fields are hostile, one field at a time.
+// structs returns values with one hostile exported field each.
 func (s *sweeper) structs(typ reflect.Type, depth int) []reflect.Value {
 	var out []reflect.Value
 	for i := range typ.NumField() {
@@ -253,7 +253,7 @@ func (s *sweeper) invoke(name string, f reflect.Value, args []reflect.Value) {
 	s.failed[name] = fmt.Sprintf("(%s): %s", strings.Join(texts, ", "), panicked)
 }
 
-// safe returns what can be printed of an argument without calling it.
+// safe returns an argument for printing: the type, where printing the value could call its methods.
 func safe(v reflect.Value) any {
 	switch v.Kind() {
 	case reflect.Interface, reflect.Pointer, reflect.Func, reflect.Map, reflect.Chan:
@@ -382,7 +382,7 @@ func typeName(v any) string {
 	return name
 }
 
-// api is what a folder exports: its functions, and values to call the methods of.
+// api has the exported functions of a folder, and functions that make values whose methods are called.
 type api struct {
 	funcs     map[string]any
 	receivers []func() any

@@ -55,7 +55,7 @@ var unqualified = regexp.MustCompile(`\b[a-z]+\.`)
 // types from others.
 var required = map[string]string{"Device": "Info", "Stream": "Synchronize", "Memory": "Free", "Op": "Signature"}
 
-// capability is an optional interface: the required one that it embeds, and what it adds.
+// capability is an optional interface: the required one that it embeds, and its further methods.
 type capability struct {
 	base    string
 	methods []signature

@@ -66,7 +66,7 @@ func TestExamples(t *testing.T) {
 			cmd.Dir = root
 			out, err := cmd.CombinedOutput()
 			if err != nil || !strings.Contains(string(out), "--- PASS") || strings.Contains(string(out), "no tests to run") {
-				t.Errorf("%s: %v\n%s", command, err, out)
+				t.Errorf("%s: %v, want tests that pass\n%s", command, err, out)
 			}
 		})
 	}

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// declared returns what a folder declares at top level, tests included:
+// declared returns the names that a folder declares at top level, tests included:
 // "Name", and "Type.Member" for methods and fields.
 func declared(t *testing.T, folder string) map[string]bool {
 	t.Helper()

@@ -14,8 +14,8 @@ import (
 	"pwc/ir"
 )
 
-// notOps are the files where a string that is the name of an op is compared and is
-// something else, and what it is there.
+// notOps are the files that compare strings with the names of ops for another reason, and
+// the meaning of these strings there.
 var notOps = map[string]string{
 	"cli/bench.go":              "a mode",
 	"cli/bench_run.go":          "a mode",
@@ -114,7 +114,7 @@ func comparedNames(f *ast.File) []token.Pos {
 	return out
 }
 
-// TestComparedNames: the search finds what it is for.
+// TestComparedNames: comparedNames finds comparisons of ops by name, and no other code.
 func TestComparedNames(t *testing.T) {
 	for text, want := range map[string]int{
 		`if n.Op.Name == "reshape" {}`:                   1,

@@ -69,7 +69,7 @@ func TestCopy(t *testing.T) {
 			d.Load(got, 0)
 			want := append(append([]float32{0, 0}, x[1:]...), 0, 0)
 			if !slices.Equal(got, want) {
-				t.Errorf("%s to %s: %v", from, to, got)
+				t.Errorf("%s to %s: %v, want %v", from, to, got, want)
 			}
 		}
 	}

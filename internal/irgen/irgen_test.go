@@ -53,7 +53,8 @@ func TestCoversTheTable(t *testing.T) {
 	}
 }
 
-// TestMemoryIsWritten holds that no node reads the result of an empty before another node writes it.
+// TestMemoryIsWritten holds that no node reads the result of an empty before another node writes it, and that
+// the function does not return it unwritten.
 func TestMemoryIsWritten(t *testing.T) {
 	for seed := range int64(300) {
 		m := irgen.Generate(rand.New(rand.NewSource(seed)), variants["odd"])
@@ -76,10 +77,15 @@ func TestMemoryIsWritten(t *testing.T) {
 	}
 }
 
-// TestBytes holds that any number of a fuzzer's bytes makes a module, and the order in which Intn reads bytes.
+// TestBytes holds that few and many of a fuzzer's bytes make a module, and the order in which Intn reads bytes.
 func TestBytes(t *testing.T) {
-	if m := irgen.Generate(&irgen.Bytes{}, irgen.Options{}); m.Func("forward") == nil {
-		t.Error("no function")
+	r := rand.New(rand.NewSource(1))
+	for n := range 100 {
+		data := make([]byte, 3*n)
+		r.Read(data)
+		if m := irgen.Generate(&irgen.Bytes{Data: data}, irgen.Options{}); m.Func("forward") == nil {
+			t.Errorf("%d bytes: no function", len(data))
+		}
 	}
 	b := &irgen.Bytes{Data: []byte{3, 1, 2, 255}}
 	for i, want := range []int{3, 258, 5, 0} {

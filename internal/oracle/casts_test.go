@@ -21,7 +21,7 @@ func TestIntegerCasts(t *testing.T) {
 				t.Fatal(err)
 			}
 			if x.Int(0) != c.x || from.Wrap(c.x) != c.x {
-				t.Errorf("%d is no %s", c.x, from)
+				t.Errorf("%d is not representable in %s", c.x, from)
 			}
 			for to, want := range map[dtype.DType]float64{dtype.BF16: c.bf16, dtype.F16: c.f16, dtype.F32: c.twice} {
 				y, err := interp.FromInt64s(to, nil, []int64{c.x})

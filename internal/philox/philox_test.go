@@ -110,7 +110,7 @@ func TestMoments(t *testing.T) {
 		t.Errorf("the mean of squares is off by %v", d)
 	}
 	if Float(math.MaxUint32) != 1-1.0/(1<<24) || Float(255) != 0 || Float(256) != 1.0/(1<<24) {
-		t.Error("a word's 24 highest bits are not the number")
+		t.Error("Float does not return a word's 24 highest bits times 2^-24")
 	}
 }
 

@@ -69,7 +69,7 @@ func TestMulAdd(t *testing.T) {
 				k.MulAdd(alone, cols, a[i*lda:], depth, b, 1, cols, cut)
 				k.MulAdd(alone, cols, a[i*lda+cut:], depth, rest, 1, cols, depth-cut)
 				if !slices.Equal(bitsOf(alone), bitsOf(got[i*ldc:][:cols])) {
-					t.Fatalf("%s: row %d has other bits alone, and cut at %d", k.Name(), i, cut)
+					t.Fatalf("%s: row %d has other bits in two calls for it alone, cut at %d", k.Name(), i, cut)
 				}
 				for j := range cols {
 					want, size := float64(c[i*ldc+j]), math.Abs(float64(c[i*ldc+j]))
@@ -186,7 +186,7 @@ func TestWeigh(t *testing.T) {
 	}
 	for _, x := range special[:3] {
 		if got := exp(x - x); got == got {
-			t.Errorf("e to the NaN is %g", got)
+			t.Errorf("e to the NaN is %g, want NaN", got)
 		}
 	}
 }
@@ -279,7 +279,7 @@ func TestDots(t *testing.T) {
 		})
 	}
 	if tested == 0 {
-		t.Skip("the processor has no kernels for it")
+		t.Skip("the processor has no kernels with Dots")
 	}
 }
 

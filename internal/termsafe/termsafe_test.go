@@ -43,20 +43,20 @@ func TestNames(t *testing.T) {
 		t.Error(got)
 	}
 	if got := Quote("a"); got != `"a"` {
-		t.Error(got)
+		t.Errorf("Quote: %s", got)
 	}
 	if got := Clip("日本語", 7); got != "日本…" {
-		t.Error(got)
+		t.Errorf("Clip: %s", got)
 	}
 	if got := Clip("\x80\x80\x80\x80\x80\x80", 5); got != "\x80\x80\x80\x80\x80…" {
-		t.Errorf("%q", got)
+		t.Errorf("Clip of bytes that are not UTF-8: %q", got)
 	}
 	if got := Line("a\nb\tc\x1b", 100); got != `a\nb\tc\u001b` {
-		t.Error(got)
+		t.Errorf("Line: %s", got)
 	}
 	long := strings.Repeat("x", MaxLine+10)
 	if got := Message("first\n" + long + "\nlast\x1b"); got != "first\n"+long[:MaxLine]+"…\nlast"+`\u001b` {
-		t.Errorf("%d bytes: %q", len(got), got[len(got)-20:])
+		t.Errorf("Message: %d bytes that end in %q", len(got), got[len(got)-20:])
 	}
 }
 

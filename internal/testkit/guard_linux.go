@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-// Guarded gives memory between pages that nothing may touch: an access before or behind it ends the process.
+// Guarded has memory between guard pages, which must not be accessed: an access to one ends the process.
 type Guarded struct {
 	page int // bytes between two guards, and of a guard
 	used int

@@ -19,7 +19,7 @@ func (l *Log) Write(b []byte) (int, error) {
 	return l.buf.Write(b)
 }
 
-// Take returns what was logged since the last call.
+// Take returns the text that was logged since the last call.
 func (l *Log) Take() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -236,7 +236,7 @@ type Driver interface {
 	// Changes of nodes of an executable graph, for later launches. Nodes are those of the
 	// graph that it was made from. A kernel gets all its arguments. A copy or a fill gets
 	// addresses of device memory; if dst or src of a copy is 0, that side gets its address in
-	// that graph.
+	// that graph (cuGraphExecMemcpyNodeSetParams, cuGraphExecMemsetNodeSetParams).
 	GraphExecKernelNodeSetParams(x GraphExec, n GraphNode, f Function, c *LaunchConfig, params *unsafe.Pointer) error
 	GraphExecMemcpyNodeSetAddresses(x GraphExec, n GraphNode, ctx Context, dst, src Ptr) error
 	GraphExecMemsetNodeSetAddress(x GraphExec, n GraphNode, ctx Context, dst Ptr) error

@@ -35,35 +35,35 @@ func TestOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	if v, err := d.DriverGetVersion(); err != nil || v != 12040 {
-		t.Errorf("version %d, %v", v, err)
+		t.Errorf("version %d, %v; want 12040", v, err)
 	}
 	if d.(*library).funcParamInfo == 0 {
-		t.Error("12.4 has cuFuncGetParamInfo")
+		t.Error("cuFuncGetParamInfo was not resolved for CUDA 12.4")
 	}
 	d, err = Open(stub(t, 12030, ""))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, known, err := d.FuncParamSizes(0); known || err != nil {
-		t.Errorf("12.3 tells parameters: %v, %v", known, err)
+		t.Errorf("CUDA 12.3: sizes of parameters are known: %v, %v; want false and no error", known, err)
 	}
 }
 
 func TestOpenErrors(t *testing.T) {
 	_, err := Open(stub(t, 11080, ""))
 	if err == nil || !strings.Contains(err.Error(), "supports CUDA 11.8") || !strings.Contains(err.Error(), "12.0 or later") || !strings.Contains(err.Error(), "libcuda.so.1") {
-		t.Errorf("an old driver: %v", err)
+		t.Errorf("Open of a driver for CUDA 11.8: %v, want an error with both versions and the library", err)
 	}
 	_, err = Open(stub(t, 13000, "cuMemMap"))
 	var symbol *dl.SymbolError
 	if !errors.As(err, &symbol) || symbol.Symbol != "cuMemMap" {
-		t.Errorf("a driver without cuMemMap: %v", err)
+		t.Errorf("Open of a driver without cuMemMap: %v, want a SymbolError", err)
 	}
 	path := filepath.Join(t.TempDir(), "libcuda.so.1")
 	_, err = Open(path)
 	var missing *dl.NotFoundError
 	if !errors.As(err, &missing) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "NVIDIA driver") {
-		t.Errorf("no driver: %v", err)
+		t.Errorf("Open without a driver: %v, want a NotFoundError with the path", err)
 	}
 }
 
@@ -110,7 +110,8 @@ func TestLayouts(t *testing.T) {
 	}
 }
 
-// TestNames: errors name functions of the driver, and a stream that does not capture is not an invalidated capture.
+// TestNames: MemsetName returns the driver's function for each width, and a stream that does not capture is
+// another error than an invalidated capture.
 func TestNames(t *testing.T) {
 	for _, width := range []int{1, 2, 4} {
 		if name := MemsetName(width); !strings.Contains(name, fmt.Sprintf("D%dA", 8*width)) {
@@ -125,7 +126,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestFatal holds which results lose the device.
+// TestFatal holds which of these results lose the device, and names of results and nodes.
 func TestFatal(t *testing.T) {
 	for r, want := range map[Result][2]bool{
 		Success: {}, InvalidValue: {}, OutOfMemory: {}, NotReady: {}, CaptureInvalidated: {}, NotFound: {},
@@ -133,16 +134,16 @@ func TestFatal(t *testing.T) {
 		ContextDestroyed: {true, false}, Deinitialized: {true, false},
 	} {
 		if fatal, restart := r.Fatal(); fatal != want[0] || restart != want[1] {
-			t.Errorf("%s: fatal %v, restart %v", r, fatal, restart)
+			t.Errorf("%s: fatal %v, restart %v; want %v", r, fatal, restart, want)
 		}
 	}
 	if LossyQuery.String() != "LOSSY_QUERY" || Success.String() != "SUCCESS" {
-		t.Errorf("names of results: %s, %s", LossyQuery, Success)
+		t.Errorf("names of results: %s, %s; want LOSSY_QUERY and SUCCESS", LossyQuery, Success)
 	}
 	if s := (&Error{"cuInit", 4242}).Error(); s != "cuInit: CUDA_ERROR_4242" {
 		t.Error(s)
 	}
 	if NodeGraph.String() != "graph" || NodeType(99).String() != "unknown" {
-		t.Error("names of nodes")
+		t.Errorf("names of node types: %s, %s; want graph and unknown", NodeGraph, NodeType(99))
 	}
 }

@@ -171,11 +171,11 @@ func TestOrders(t *testing.T) {
 			t.Errorf("order %s never came", o)
 		}
 		if want := strings.Index(o, "1") < strings.Index(o, "3"); ordered[o] != want {
-			t.Errorf("order %s with 3 after 1: %v", o, ordered[o])
+			t.Errorf("order %s with 3 after 1: seen %v, want %v", o, ordered[o], want)
 		}
 	}
 	if len(free) != len(all) || len(ordered) != 3 {
-		t.Errorf("orders %v, with 3 after 1 %v", free, ordered)
+		t.Errorf("orders %v, with 3 after 1 %v; want 6 and 3", free, ordered)
 	}
 }
 
@@ -190,14 +190,14 @@ func TestLazy(t *testing.T) {
 	}
 	r.must(r.f.StreamSynchronize(b))
 	if !slices.Equal(r.log, []int64{2}) {
-		t.Errorf("%v ran", r.log)
+		t.Errorf("%v ran in a wait for b, want 2", r.log)
 	}
 	r.must(r.f.StreamDestroy(a)) // its work is still done
 	p, err := r.f.MemAlloc(8)
 	r.must(err)
 	r.must(r.f.MemFree(p))
 	if !slices.Equal(r.log, []int64{2, 1}) {
-		t.Errorf("%v ran after all was waited for", r.log)
+		t.Errorf("%v ran until MemFree returned, want 2 and 1", r.log)
 	}
 }
 
@@ -437,14 +437,14 @@ func TestFail(t *testing.T) {
 func TestLeaks(t *testing.T) {
 	r := newRig(t, Lazy)
 	if l := r.f.Leaks(); len(l) != 1 || !strings.Contains(l[0], "context") {
-		t.Errorf("%q, want the context", l)
+		t.Errorf("leaks %q, want the context", l)
 	}
 	r.stream()
 	_, err := r.f.MemAlloc(8)
 	r.must(err)
 	r.must(r.f.DevicePrimaryCtxRelease(0))
 	if l := r.f.Leaks(); !slices.Equal(l, []string{"8 bytes of device memory", "1 streams", "1 modules"}) {
-		t.Errorf("%q", l)
+		t.Errorf("leaks %q, want the memory, the stream and the module", l)
 	}
 }
 
@@ -501,7 +501,7 @@ func TestPTX(t *testing.T) {
 	out := make([]uint32, 3)
 	r.must(r.f.MemcpyDtoHAsync(unsafe.Pointer(&out[0]), p, 12, s))
 	if !slices.Equal(out, []uint32{7, 7, 0xa5a5a5a5}) {
-		t.Errorf("%x", out)
+		t.Errorf("memory %x, want 7, 7 and a word that was not written", out)
 	}
 	config.Grid[0] = 3
 	r.fails("3 blocks in clusters of 2", r.f.LaunchKernel(fn, &config, &params[0]), driver.InvalidValue)
@@ -509,7 +509,7 @@ func TestPTX(t *testing.T) {
 	r.must(r.f.LaunchKernel(fn, &config, &params[0]))
 	r.fails("a store outside of the memory", r.f.StreamSynchronize(s), driver.IllegalAddress)
 	if faults := r.f.Faults(); len(faults) != 1 || !strings.Contains(faults[0], "kernel k, block [1 0 0], thread 0, line 9 (st.global.u32)") {
-		t.Errorf("faults %q", faults)
+		t.Errorf("faults %q, want one with the kernel, block, thread and line", faults)
 	}
 }
 

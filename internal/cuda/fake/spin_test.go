@@ -127,7 +127,7 @@ func TestKernelThatMeetsNobody(t *testing.T) {
 	}
 	r.fails("a wait for a kernel that meets nobody", <-ended, driver.NVLinkUncorrectable)
 	if r.f.byID[s].running != nil {
-		t.Error("it has not ended")
+		t.Error("the kernel that meets nobody is still running")
 	}
 	if faults := r.f.Faults(); len(faults) > 0 {
 		t.Error(faults)

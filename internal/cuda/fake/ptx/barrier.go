@@ -63,7 +63,7 @@ func (b *block) complete(id int) {
 }
 
 // arriveCluster is the arrival of a warp at the cluster's barrier. An arrival that is not ordered (.relaxed)
-// publishes only what preceded the warp's last fence.mbarrier_init.
+// publishes only the accesses before the warp's last fence.mbarrier_init.
 func (w *warp) arriveCluster(ordered bool) {
 	m := w.m
 	if w.phase >= 0 {
@@ -191,7 +191,7 @@ func (w *warp) note(b *block, by record, at, n int64, write, same bool) {
 	}
 }
 
-// race ends the launch because of two accesses. lacks is what had to be between them.
+// race ends the launch because of two accesses. lacks names the synchronization that is missing between them.
 func (w *warp) race(b *block, at int64, lane int, did string, r *record, lacks string) {
 	p := w.entry.places[r.pc]
 	by := "an asynchronous store"

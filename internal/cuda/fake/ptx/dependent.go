@@ -3,13 +3,13 @@ package ptx
 import "errors"
 
 // Kernels that start before earlier kernels end (programmatic dependent launch, PDL). Until
-// griddepcontrol.wait returns, the earlier kernels may still execute, so a kernel must not read what
-// they write, and must not write.
+// griddepcontrol.wait returns, the earlier kernels may still execute, so a kernel must not read memory
+// that they write, and must not write.
 //
 // If a kernel executes griddepcontrol.launch_dependents only in threads that have waited, all kernels
-// before it have ended when the next kernel starts. So the next kernel only has to avoid the memory that this
-// kernel reads and writes. If a kernel ends without a wait, the wait of the next kernel does not cover
-// the kernels before both.
+// before it have ended when the next kernel starts. So before its wait the next kernel must only not write what
+// this kernel reads or writes, and not read what this kernel writes. If a kernel ends without a wait, the wait of
+// the next kernel does not cover the kernels before both.
 
 // Chain has the launches of a stream since the last point at which all earlier launches had ended. Each but
 // the first may start before the earlier ones end. The zero Chain is empty.
@@ -68,7 +68,7 @@ type words struct {
 
 const pageWords = 1 << 12
 
-// page has a bit for each word. It is reused, so a repeated chain allocates nothing.
+// page has a bit for each word. It is reused, so a repeated chain allocates no page.
 type page struct {
 	gen  uint64
 	bits [pageWords / 64]uint64

@@ -38,8 +38,8 @@
 //     kernel has atomic operations or the write changes nothing.
 //   - A kernel that may start before earlier kernels end must not write before griddepcontrol.wait, and
 //     must not read what the earlier kernels write. If the kernel before it triggers it only after
-//     its own wait, it must only avoid the memory that that kernel reads and writes. If none of
-//     its threads waits, no early kernel may follow it.
+//     its own wait, it must only not write what that kernel reads or writes, and not read what that
+//     kernel writes. If none of its threads waits, no early kernel may follow it.
 //   - A lane that the mask of shfl.sync or vote.sync names must execute that instruction. A lane that
 //     reads from a lane outside of the mask gets NaN.
 //   - A cache policy has to be the result of createpolicy.

@@ -113,7 +113,7 @@ type Memory interface {
 // Launch is a launch of a kernel.
 type Launch struct {
 	Grid, Block [3]uint32
-	Cluster     [3]uint32 // blocks; zero: none
+	Cluster     [3]uint32 // blocks; 0 counts as 1
 	Dynamic     uint32    // bytes of dynamic shared memory
 	Params      []uint64  // each starts at a multiple of 8 bytes
 	Memory      Memory

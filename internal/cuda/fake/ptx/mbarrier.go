@@ -18,7 +18,7 @@ type mbarrier struct {
 	phase             uint32   // phases that have ended
 	clock             []uint32 // join of the clocks of all arrivals
 	done              []uint32 // clock at the end of the last phase
-	stored            record   // the last st.async; its warp is 0 if there was none
+	stored            record   // the last st.async; its warp is 0 before the first one
 }
 
 // maxArrivals is the largest number of expected arrivals of a phase, and maxBytesExpected the largest

@@ -15,7 +15,7 @@ type owners struct {
 }
 
 // ownerPage has for each unit the number of a cluster plus 1, or 0. It is reused, so a repeated launch
-// allocates nothing.
+// allocates no page.
 type ownerPage struct {
 	gen uint64
 	by  [pageWords]uint32

@@ -601,7 +601,8 @@ func TestMatrices(t *testing.T) {
 	}
 }
 
-// TestCluster writes into the shared memory of every block of a cluster.
+// TestCluster writes into the shared memory of every block of a cluster. Without a barrier of the cluster at the
+// end, with a wrong use of it, or with a grid that clusters do not divide, the launch fails.
 func TestCluster(t *testing.T) {
 	body := `.shared .align 4 .b8 s[16];
   mov.u32 %r1, %cluster_ctarank; mov.u32 %r5, %ctaid.x;
@@ -664,12 +665,12 @@ func TestOrder(t *testing.T) {
 			seen |= 1 << binary.LittleEndian.Uint32(out[4+4*i:])
 		}
 		if seen != 1<<12-1 {
-			t.Errorf("tickets % x", out)
+			t.Errorf("tickets % x, want each of 0 to 11", out)
 		}
 		orders[string(out)] = true
 	}
 	if len(orders) < 4 {
-		t.Errorf("%d orders of 4 launches", len(orders))
+		t.Errorf("%d different orders in 4 launches, want 4", len(orders))
 	}
 }
 
@@ -783,7 +784,7 @@ func TestPassedOn(t *testing.T) {
 	}
 }
 
-// TestBlocks holds what blocks may do with each other's global memory.
+// TestBlocks holds which accesses blocks may make to global memory that other blocks write.
 func TestBlocks(t *testing.T) {
 	const own = "mov.u32 %r1, %ctaid.x; mul.wide.u32 %d1, %r1, 4; add.s64 %d1, %out, %d1;\n"
 	for _, c := range []struct{ name, body, says string }{
@@ -856,7 +857,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, src string) {
 		m, err := Parse(src)
 		if err == nil && len(m.Entries) == 0 && entry.MatchString(src) && !strings.ContainsAny(src, "/\"") && !strings.Contains(src, ".section") {
-			t.Error("an entry is lost")
+			t.Error("the module has no entry")
 		}
 	})
 }

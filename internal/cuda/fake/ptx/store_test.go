@@ -58,7 +58,7 @@ func changed(t *testing.T, replace ...string) string {
 	body := exchange
 	for i := 0; i < len(replace); i += 2 {
 		if strings.Count(body, replace[i]) != 1 {
-			t.Fatalf("%q is there %d times", replace[i], strings.Count(body, replace[i]))
+			t.Fatalf("%q is in exchange %d times, want once", replace[i], strings.Count(body, replace[i]))
 		}
 		body = strings.Replace(body, replace[i], replace[i+1], 1)
 	}
@@ -230,7 +230,7 @@ func TestBarrierWord(t *testing.T) {
 	} {
 		got := binary.LittleEndian.Uint64(out[8*i:])
 		if got != x.word() || seen[got] {
-			t.Errorf("%d: %#x, want %#x, of its own", i, got, x.word())
+			t.Errorf("state %d: word %#x, want %#x, and another word in each state", i, got, x.word())
 		}
 		seen[got] = true
 	}

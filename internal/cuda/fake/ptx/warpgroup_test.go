@@ -53,7 +53,7 @@ func swizzle(row, k int) int {
 
 // TestWarpgroups multiplies matrices of numbers whose sums are exact, in three steps of K 16, of which the first
 // overwrites the accumulators. It expects every element in the register of the ISA's figure. Before the wait
-// the registers are unchanged. If held, the left matrix is in registers only.
+// the first register is unchanged. If held, the left matrix is in registers only.
 func TestWarpgroups(t *testing.T) {
 	for _, element := range []string{"bf16", "f16"} {
 		for _, n := range []int{8, 64, 72, 128, 256} {
@@ -203,7 +203,7 @@ func TestWarpgroupGroups(t *testing.T) {
 	}
 }
 
-// TestWarpgroupFaults holds what a wgmma.mma_async requires.
+// TestWarpgroupFaults holds the requirements of wgmma.mma_async. Cases with an empty text keep them.
 func TestWarpgroupFaults(t *testing.T) {
 	const (
 		product = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%c0, %c1, %c2, %c3}, %a, %b, 1, 1, 1, 0, 0;\n"
