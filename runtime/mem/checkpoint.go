@@ -7,8 +7,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// Address is where a block begins. It names a block across Restore, which makes
-// handles of new blocks.
+// Address is where a block begins. Unlike a Block handle, it still names the block after
+// a Restore, which makes new handles.
 type Address struct {
 	Memory Segment
 	Offset int64
@@ -25,7 +25,7 @@ type LiveBlock struct {
 	Address
 	Bytes     int64 // of the block
 	Requested int64
-	Owned     bool // a handle owns it; false after a Restore that did not name it
+	Owned     bool // a valid handle exists; false if a Restore made the block without a new owner
 }
 
 // String gives the address, the size and the lack of an owner.
@@ -57,7 +57,7 @@ type savedBlock struct {
 // Equal reports whether a restore to o would change no block of a pool in state
 // s: both have blocks of the same sizes, live or free, in the same places, and
 // segments that only one of them has are wholly free. Requested bytes are not compared: a
-// block that keeps its owner keeps them.
+// block that stays in a restore keeps its own.
 func (s *State) Equal(o *State) bool {
 	if s.pool != o.pool {
 		return false
@@ -86,13 +86,14 @@ func (s *State) Equal(o *State) bool {
 
 // Restored says what a Restore did.
 type Restored struct {
-	Freed   []Address // the blocks that were live before, in order of segments and offsets
-	Created []Address // the blocks that are live after; one that stayed is in both
-	Live    []Block   // owners of the blocks given as live, in that order
+	Freed   []Address // all blocks that were live before, in order of segments and offsets
+	Created []Address // all blocks that are live after; a block that stayed is in both lists
+	Live    []Block   // new handles of the addresses in live, in that order
 }
 
-// settled waits for second streams and returns an error unless the pool is a private
-// one in use whose blocks are then all live or free.
+// settled waits for the second streams of freed blocks; then each block is live or free. It
+// returns an error if the pool is the default one, has no use, or captures, and ErrPending
+// if blocks wait and another pool's capture forbids waiting.
 func (p *Pool) settled() error {
 	switch {
 	case p == p.alloc.deflt:
@@ -116,9 +117,10 @@ func (p *Pool) settled() error {
 	return nil
 }
 
-// Checkpoint returns the state of the pool's blocks. The pool must be in use and
-// not capture. Checkpoint waits for the second streams of freed blocks; while another
-// pool captures it cannot, and the error is ErrPending.
+// Checkpoint returns the state of the pool's blocks. It returns ErrDefaultPool for the
+// default pool, ErrReleased for a pool without uses and device.ErrCapturing while the pool
+// captures. It waits for the second streams of freed blocks. While another pool captures,
+// it cannot wait, and returns ErrPending if such blocks exist.
 func (p *Pool) Checkpoint() (*State, error) {
 	p.alloc.mu.Lock()
 	defer p.alloc.mu.Unlock()
@@ -140,17 +142,21 @@ func (p *Pool) state() *State {
 	return st
 }
 
-// Restore gives the pool the blocks that it had when st was taken. Later segments stay
-// in the pool, wholly free.
+// Restore gives the pool the blocks that it had when st was taken. Segments taken later
+// stay in the pool, wholly free.
 //
-// A live block with an owner that st has, too, at the same address and with the same
-// size, keeps its owner, and handles stay valid. Blocks in stale lose their owner:
-// their handles become invalid. Other blocks with an owner are an *OwnedError. Blocks of
-// st whose address is in live get a new owner, Restored.Live; they must have none. The
-// rest of st's blocks has no owner: FreeUnowned frees them. Restore waits as Checkpoint
-// does.
+// Handles of the blocks in stale become invalid. Any other block with a handle must be live
+// in st, too, at the same address and with the same size: the block stays, and its handle
+// stays valid. Otherwise Restore returns an *OwnedError. live lists addresses of st's live
+// blocks for which the caller wants handles: Restored.Live has them. ErrOwned says that a
+// block in live still has a handle or is listed twice, ErrNoBlock that st has no live block
+// there. The other live blocks of st have no handle: FreeUnowned frees them.
 //
-// After an error nothing has changed.
+// Restore refuses the pools that Checkpoint refuses and waits for the same streams. It also
+// waits for the second streams of the live blocks that it frees or makes anew; while
+// another pool captures, it returns ErrPending instead, unless their work was captured.
+//
+// After an error, live blocks and handles are as before.
 func (p *Pool) Restore(st *State, stale []Block, live []Address) (Restored, error) {
 	p.alloc.mu.Lock()
 	defer p.alloc.mu.Unlock()
@@ -195,7 +201,7 @@ func (p *Pool) Restore(st *State, stale []Block, live []Address) (Restored, erro
 		}
 		p.rebuild(seg, blocks, keep, owned, &r, &freed[i], &created[i])
 	}
-	// All blocks are freed before any is made, as peaks show.
+	// Count all freed blocks before the new ones, so that no peak includes both.
 	for _, changes := range [][2]change{freed, created} {
 		p.count(false, &changes[0])
 		p.count(true, &changes[1])
@@ -203,7 +209,7 @@ func (p *Pool) Restore(st *State, stale []Block, live []Address) (Restored, erro
 	return r, nil
 }
 
-// kept returns the nodes that keep their owner, by address.
+// kept returns the nodes that stay with their handles, by address.
 func (p *Pool) kept(target map[*segment][]savedBlock, stale []Block) (map[Address]*node, error) {
 	disowned := make(map[*node]bool, len(stale))
 	for _, b := range stale {
@@ -251,8 +257,8 @@ func (p *Pool) await(keep map[Address]*node) error {
 	return nil
 }
 
-// awaitUses waits for the second streams of one block. A capture, during which no stream
-// can be waited for, refuses it.
+// awaitUses waits for the second streams of one block. It returns ErrPending during a
+// capture, when waiting for a stream is forbidden.
 func (p *Pool) awaitUses(n *node) error {
 	for _, u := range n.uses {
 		switch {
@@ -268,8 +274,8 @@ func (p *Pool) awaitUses(n *node) error {
 	return nil
 }
 
-// adoptable returns an error unless a restore to target makes a block at the
-// address that has no owner.
+// adoptable returns an error unless a restore to target leaves a live block at the
+// address, without a handle.
 func (p *Pool) adoptable(target map[*segment][]savedBlock, keep map[Address]*node, a Address) error {
 	if keep[a] != nil {
 		return fmt.Errorf("mem: pool %s: %v, given as live: %w", p.name, a, ErrOwned)
@@ -358,8 +364,9 @@ func (n *node) liveBlock() LiveBlock {
 	return LiveBlock{n.address(), n.bytes, n.requested, n.owned}
 }
 
-// FreeUnowned frees the live block at the address, which has no owner. It returns
-// ErrNoBlock where no live block begins, and ErrOwned if it has one.
+// FreeUnowned frees the live block at the address, which must have no handle. It returns
+// ErrNoBlock if no live block of the pool begins there, and ErrOwned if the block has a
+// handle.
 func (p *Pool) FreeUnowned(at Address) error {
 	p.alloc.mu.Lock()
 	defer p.alloc.mu.Unlock()
@@ -396,7 +403,7 @@ func (p *Pool) liveBlocks() (blocks []LiveBlock) {
 }
 
 // CheckLive returns a *LiveError unless the addresses of the pool's live blocks are
-// exactly those of want, which may name one more than once.
+// exactly those of want. An address may be in want more than once.
 func (p *Pool) CheckLive(want []Address) error {
 	missing := make(map[Address]bool, len(want))
 	for _, at := range want {

@@ -15,8 +15,8 @@ var (
 	ErrUseAfterFree = errors.New("mem: block was freed")
 	ErrForeignBlock = errors.New("mem: block is not of this pool")
 
-	// ErrReleased is a second release of a use, or work with a pool whose last use
-	// was released: a released pool is never revived. It matches device.ErrClosed.
+	// ErrReleased is returned for a second release of a use, and for work with a pool whose
+	// last use was released: such a pool gets no use again. It matches device.ErrClosed.
 	ErrReleased = fmt.Errorf("mem: the use of the pool was released: %w", device.ErrClosed)
 
 	ErrUnknownPool  = errors.New("mem: no pool has this id")
@@ -25,8 +25,8 @@ var (
 	ErrNoRoute      = errors.New("mem: a scope needs a stream or an owner")
 	ErrDefaultPool  = errors.New("mem: not for the default pool")
 
-	// ErrPending is a checkpoint or a restore that would have to wait for work on second
-	// streams (RecordStream), while another pool captures.
+	// ErrPending is returned for a checkpoint or a restore that would have to wait for work on
+	// second streams (RecordStream) while another pool captures.
 	ErrPending = errors.New("mem: blocks wait for work on second streams, and a capture is under way")
 
 	ErrForeignState = errors.New("mem: the state is not of this pool")
@@ -35,8 +35,8 @@ var (
 	ErrOwned   = errors.New("mem: the block has an owner")
 )
 
-// StreamError is an allocation for one stream from a pool in which another
-// captures. It matches device.ErrCapturing.
+// StreamError refuses an allocation from a pool that captures, for a stream that is not
+// part of the capture. It matches device.ErrCapturing.
 type StreamError struct {
 	Pool      string
 	Stream    device.Stream // who asked
@@ -45,7 +45,7 @@ type StreamError struct {
 
 // Error names the pool.
 func (e *StreamError) Error() string {
-	return fmt.Sprintf("mem: pool %s: allocation for another stream than the one that is capturing", e.Pool)
+	return fmt.Sprintf("mem: pool %s: allocation for a stream that is not part of the capture: add it with Scope.Order or Scope.Add", e.Pool)
 }
 
 // Unwrap returns device.ErrCapturing.
@@ -54,17 +54,17 @@ func (e *StreamError) Unwrap() error { return device.ErrCapturing }
 // InUseError is a pool that cannot be closed yet.
 type InUseError struct {
 	Pool     string
-	Captures int   // uses by captures and scopes that were not released
-	Blocks   int64 // that were not freed
+	Captures int   // scopes, of captures too, that were not released
+	Blocks   int64 // that are live, or freed and waiting for a second stream
 }
 
 // Error gives the numbers.
 func (e *InUseError) Error() string {
-	return fmt.Sprintf("mem: pool %s: in use by %d captures and %d blocks", e.Pool, e.Captures, e.Blocks)
+	return fmt.Sprintf("mem: pool %s: in use by %d scopes (release them) and %d blocks (free them)", e.Pool, e.Captures, e.Blocks)
 }
 
-// OwnedError is a Restore that would free blocks whose owners do not know. It
-// matches ErrOwned.
+// OwnedError refuses a Restore that would free blocks with handles that were not passed as
+// stale. It matches ErrOwned.
 type OwnedError struct {
 	Pool   string
 	Blocks []LiveBlock
@@ -78,7 +78,7 @@ func (e *OwnedError) Error() string {
 // Unwrap returns ErrOwned.
 func (e *OwnedError) Unwrap() error { return ErrOwned }
 
-// LiveError is a pool whose live blocks are not the expected ones.
+// LiveError says that a pool's live blocks are not the expected ones.
 type LiveError struct {
 	Pool    string
 	Missing []Address   // expected, and not live

@@ -11,11 +11,11 @@ import (
 // The sizes, with their names in c10/cuda/CUDACachingAllocator.cpp.
 const (
 	minBlock     = 512      // kMinBlockSize: every block is a multiple
-	smallSize    = 1 << 20  // kSmallSize: the largest block of a small segment
+	smallSize    = 1 << 20  // kSmallSize: the largest request that small segments serve
 	smallSegment = 2 << 20  // kSmallBuffer
-	minLarge     = 10 << 20 // kMinLargeAlloc: from here a segment is of the size asked
-	largeSegment = 20 << 20 // kLargeBuffer: what large blocks below minLarge share
-	roundLarge   = 2 << 20  // kRoundLarge
+	minLarge     = 10 << 20 // kMinLargeAlloc: from here on, a segment is made for one request
+	largeSegment = 20 << 20 // kLargeBuffer: the segment of requests between smallSize and minLarge
+	roundLarge   = 2 << 20  // kRoundLarge: a segment for one request is a multiple
 )
 
 // BlockBytes returns the bytes of a block for a request of bytes ≥ 0: rounded
@@ -45,8 +45,8 @@ const maxRequest = math.MaxInt64 - roundLarge
 func roundUp(n, to int64) int64 { return (n + to - 1) &^ (to - 1) }
 
 // splits reports whether a block of have bytes is split to serve a request of
-// want (should_split): large blocks keep remainders of up to 1 MiB, which would
-// be of use to no large request.
+// want (should_split). A large block keeps a remainder of up to 1 MiB, since no
+// large request fits into it.
 func splits(have, want int64, small bool) bool {
 	if small {
 		return have-want >= minBlock
@@ -54,12 +54,12 @@ func splits(have, want int64, small bool) bool {
 	return have-want > smallSize
 }
 
-// segment is memory of the device, tiled by a chain of blocks.
+// segment is memory of the device, divided into blocks that form a list.
 type segment struct {
 	mem   Segment
 	bytes int64
-	seq   uint64 // order of creation in the allocator; stands for an address
-	addr  uint64 // of snapshots: what the segments before it hold
+	seq   uint64 // order of creation in the allocator; compareNodes sorts by it
+	addr  uint64 // in snapshots: follows the segments created before
 	shelf *shelf // nil: given back
 	small bool
 	first *node
@@ -75,7 +75,7 @@ const (
 )
 
 // node is a block: a range of a segment. Nodes are recycled; gen counts the
-// times one was handed out or freed and tells handles apart.
+// times a node was handed out or freed, so an old handle is recognized.
 type node struct {
 	alloc     *Allocator // never changes
 	gen       uint64
@@ -90,8 +90,8 @@ type node struct {
 	uses      []use    // on second streams
 	events    int      // of a pending block: events that have not passed
 	freedIn   *Scope   // of a pending block: the capture that may reuse it
-	marks     []uint64 // the free, on the clocks of freedIn's streams (order.go)
-	asked     *Pool    // the pool that was asked; by UseOnOOM not the segment's
+	marks     []uint64 // for each stream of freedIn: its clock at the free (order.go)
+	asked     *Pool    // the pool that was asked; with UseOnOOM, the segment may be another's
 }
 
 // freeList holds free blocks by size, then address.
@@ -134,7 +134,7 @@ func (l *freeList) remove(n *node) {
 	*l = slices.Delete(*l, i, i+1)
 }
 
-// shelf is the free blocks that one stream may take.
+// shelf has the free blocks of a pool that one stream may take.
 type shelf struct {
 	pool     *Pool
 	stream   device.Stream
@@ -163,8 +163,8 @@ func (s *shelf) remove(n *node, c *change) {
 	c.listed(n, -1)
 }
 
-// cut makes n the first bytes of itself and returns the rest, unlinked from any
-// list but part of the segment.
+// cut shrinks n to its first bytes and returns the rest as the next node of the
+// segment, which is on no free list.
 func (n *node) cut(bytes int64) *node {
 	rest := n.alloc.node()
 	rest.seg, rest.off, rest.bytes = n.seg, n.off+bytes, n.bytes-bytes
@@ -176,7 +176,7 @@ func (n *node) cut(bytes int64) *node {
 	return rest
 }
 
-// join merges the free neighbours of n, which is free and on no list, into it.
+// join merges free neighbours into n, which is free and on no list.
 func (n *node) join(c *change) {
 	sh := n.seg.shelf
 	if p := n.prev; p != nil && p.state == isFree {

@@ -2,8 +2,8 @@
 // any device.
 //
 // An Allocator takes segments from the device and hands out blocks of them. A freed
-// block stays with its pool, to be handed out again; segments go back only when
-// asked (Trim, Empty, Close), or when the device has no more. Sizes, best fit,
+// block stays with its pool, to be handed out again. Segments go back to the device only
+// by Trim, Empty and Close, or to make room for an allocation. Sizes, best fit,
 // splitting and merging follow PyTorch's allocator
 // (c10/cuda/CUDACachingAllocator.cpp) without its optional max_split_size,
 // expandable segments and garbage collection; see fit.go for the numbers.
@@ -19,24 +19,24 @@
 //
 // # Streams
 //
-// Blocks are reused in stream order: a block that was freed is handed out again
-// only to the stream it was allocated for, so that work enqueued before the
-// free cannot meet work enqueued after the reuse. Freeing is a call on the host
-// and does not wait. RecordStream names a second stream that uses a block: after its
-// free, the block is reused only behind that stream's work.
+// Blocks are reused in stream order: a freed block is handed out again only for the
+// stream it was allocated for, so work enqueued before the free ends before work
+// enqueued after the reuse begins. Freeing is a call on the host and does not wait.
+// RecordStream names a second stream that uses a block: a freed block is reused only
+// after the work that this stream was given before the free.
 //
 // # Captures
 //
-// Within a capture blocks are freed and reused as ever: a replay repeats the same
-// order. While any capture is under way, no segment goes back to the device, no
-// event is recorded or queried, and freed blocks with work on a second stream wait
-// until all captures have ended.
+// A capture frees and reuses blocks like eager work, since a replay repeats the same
+// order. While any capture is under way, no segment goes back to the device, and no
+// event is recorded or queried. A block that is freed meanwhile and has work on a second
+// stream is reused once all captures have ended, or earlier by the capture of its pool
+// if [Scope.Order] put the block's stream behind that work.
 //
 // # Checkpoints
 //
-// Checkpoint saves which blocks of a pool are live, and Restore makes the pool so
-// again: a graph that is captured next finds the free memory that it would have found
-// when the checkpoint was taken.
+// Checkpoint saves which blocks of a pool are live and free, and Restore gives the pool
+// these blocks again: the next capture finds the same free blocks as at the checkpoint.
 package mem
 
 import (
@@ -55,12 +55,13 @@ type Segment = device.Memory
 // and must not call back.
 type Backing interface {
 	// AllocSegment returns exactly so many bytes, a multiple of 2 MiB, aligned to
-	// 512 or more. It is called during captures, too. An error that matches
-	// device.ErrOutOfMemory makes the allocator give back what it caches and try
-	// once more, unless a capture is under way; any other is returned to the caller.
+	// 512 or more. It is called during captures, too. After an error that matches
+	// device.ErrOutOfMemory the allocator gives back cached segments and tries once
+	// more, unless there are none or a capture is under way. Any other error is
+	// returned to the caller, wrapped.
 	AllocSegment(bytes int64) (Segment, error)
-	// FreeSegment returns s to the device. After an error s still counts as
-	// reserved and may be passed again.
+	// FreeSegment returns s to the device. After an error s still counts as reserved
+	// and may be passed again. Close passes it once more, and then forgets it.
 	FreeSegment(s Segment) error
 }
 
@@ -77,19 +78,21 @@ func (b deviceBacking) FreeSegment(s Segment) error { return s.Free() }
 
 // Options configure an Allocator.
 type Options struct {
-	// Limit is the most bytes of segments to hold at a time; 0 is no limit but
-	// the device's.
+	// Limit is the most bytes of segments that the allocator holds. With 0, only the
+	// device limits it.
 	Limit int64
 }
 
 // Allocator is the memory of one device, shared by its pools: the limit and the
 // totals are over all of them. Its methods, and those of its pools, owners and
-// scopes, may be called from any goroutine. Those that give segments back, Empty, Trim
-// and an Alloc that finds no room, wait for the streams that these were allocated
-// for, which no other goroutine may use meanwhile: pools whose streams run beside
-// each other have allocators of their own, as those of piecewise do. The same holds
-// for streams given to RecordStream, when the block is freed and at the first Alloc
-// after a capture during which it was freed.
+// scopes, may be called from any goroutine.
+//
+// Some methods use streams that were passed earlier, so no other goroutine may use those
+// at the same time: Empty, Trim, Close and an Alloc that finds no room wait for the
+// streams of the segments that they give back; a free of a block with a second stream
+// (RecordStream) records an event on that stream, as does the first Alloc after a capture
+// during which such a block was freed; Restore waits for second streams. Hence pools whose
+// streams belong to different goroutines need an allocator each, as in piecewise.
 type Allocator struct {
 	backing Backing
 	limit   int64
@@ -97,9 +100,9 @@ type Allocator struct {
 	mu          sync.Mutex
 	deflt       *Pool
 	pools       []*Pool             // in order of creation, without closed ones; the default pool first
-	scopes      []*Scope            // that redirect, in order of their begin
+	scopes      []*Scope            // that have not ended, in order of their begin
 	handles     map[PoolID]struct{} // given by NewHandle, without a pool yet
-	nodes       *node               // spare nodes, chained by next
+	nodes       *node               // spare nodes, linked by next
 	segments    map[Segment]*segment
 	nextSeg     uint64
 	nextAddr    uint64
@@ -128,20 +131,20 @@ type PoolOptions struct {
 	// Backing is where the pool's segments come from; nil is the allocator's.
 	Backing Backing
 
-	// NoSplit hands segments out whole: each serves one block at a time.
+	// NoSplit hands segments out whole: a segment is one block.
 	NoSplit bool
 
-	// UseOnOOM lets allocations of other pools take free blocks of this one when the
-	// device has no more memory, no capture is under way, and no graph uses the pool:
-	// a replay overwrites its free blocks.
+	// UseOnOOM lets other pools take free blocks of this one, for the same stream, when
+	// the device has no more memory and no capture is under way. A pool that a graph
+	// uses lends none, since a replay overwrites the pool's free blocks.
 	UseOnOOM bool
 }
 
 // NewPool is NewPoolWith for a pool of that name.
 func (a *Allocator) NewPool(name string) *Pool { return a.NewPoolWith(PoolOptions{Name: name}) }
 
-// NewPoolWith returns a private pool without segments. It has a handle's id and
-// one use, which Pool.Release or Pool.Close gives back (PyTorch's MemPool).
+// NewPoolWith returns a private pool without segments (PyTorch's MemPool). It has a new
+// id {0, n} and one use, which Pool.Release or Pool.Close gives back.
 func (a *Allocator) NewPoolWith(o PoolOptions) *Pool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -157,12 +160,12 @@ func (a *Allocator) newPool(id PoolID, o PoolOptions) *Pool {
 	return p
 }
 
-// Default returns the default pool. It is in use until the allocator is closed,
-// and gives memory back all the same: no graph is captured into it.
+// Default returns the default pool. It is in use until the allocator is closed. Unlike a
+// private pool in use, it gives memory back, as no graph is captured into it.
 func (a *Allocator) Default() *Pool { return a.deflt }
 
-// Pool returns the pool of an id. It returns ErrReleased if the pool is gone, and
-// ErrUnknownPool if the allocator did not give the id, or nothing began with it.
+// Pool returns the pool of an id. It returns ErrReleased if the pool is closed, and
+// ErrUnknownPool if the allocator did not give the id, or no scope was begun with it yet.
 func (a *Allocator) Pool(id PoolID) (*Pool, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -182,8 +185,8 @@ func (a *Allocator) unknown(id PoolID) error {
 }
 
 // Alloc returns a block of at least bytes ≥ 0, for use by work on s, from the pool
-// of the innermost scope that redirects s, or from the default pool. Otherwise it
-// is Pool.Alloc.
+// of the innermost scope that redirects s, or from the default pool without one. Apart
+// from the choice of the pool it is Pool.Alloc.
 func (a *Allocator) Alloc(s device.Stream, bytes int64) (Block, error) {
 	return a.allocBy(nil, s, bytes)
 }
@@ -202,7 +205,8 @@ func (a *Allocator) allocBy(o *Owner, s device.Stream, bytes int64) (Block, erro
 }
 
 // Free returns b to its pool. It returns ErrDoubleFree if b was freed before and
-// ErrForeignBlock if another allocator gave it, and then changes nothing.
+// ErrForeignBlock if another allocator gave it. After an error, of a second stream
+// (RecordStream) too, nothing has changed.
 func (a *Allocator) Free(b Block) error {
 	if b.n == nil || b.n.alloc != a {
 		return ErrForeignBlock
@@ -223,7 +227,7 @@ func (a *Allocator) Stats() Stats {
 	return a.counters.stats()
 }
 
-// ResetPeaks makes every peak, the pools' too, equal to what is now.
+// ResetPeaks sets every peak, of pools too, to the current value.
 func (a *Allocator) ResetPeaks() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -233,11 +237,11 @@ func (a *Allocator) ResetPeaks() {
 	}
 }
 
-// Empty gives back the segments without live blocks of the default pool and of
-// every freeable pool, and returns their bytes; freeable pools without segments
-// end. It waits for the streams they were allocated for, and for what RecordStream
-// told of freed blocks. It is refused with device.ErrCapturing while a capture is
-// under way.
+// Empty gives back the segments without live blocks of the default pool and of every pool
+// without uses, and returns their bytes. A pool that has neither uses nor segments then
+// ends. Empty waits for the streams that the segments were allocated for, and for all
+// second streams (RecordStream) of freed blocks. It is refused with device.ErrCapturing
+// while a capture is under way.
 func (a *Allocator) Empty() (released int64, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -266,9 +270,10 @@ func (a *Allocator) releaseCached() (released int64, err error) {
 	return released, nil
 }
 
-// Close closes every pool. If one is in use it closes none and returns an
-// *InUseError. A device that fails to take a segment back is reported, and the
-// pools are closed all the same.
+// Close closes every pool. It closes none, and returns an *InUseError, if any pool has a
+// scope that was not released or a block that was not freed; nor if waiting for the second
+// stream of a freed block fails. If the device fails to take a segment back, Close returns
+// that error and has closed the pools.
 func (a *Allocator) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -293,8 +298,8 @@ func (a *Allocator) Close() error {
 	return errors.Join(errs...)
 }
 
-// segmentFor takes a segment for p from the device, giving back what is cached
-// if there is no room for it.
+// segmentFor takes a segment for p from the device. If there is no room, it gives back
+// cached segments and tries again.
 func (a *Allocator) segmentFor(p *Pool, bytes int64) (Segment, error) {
 	mem, err := a.tryBacking(p, bytes)
 	if err == nil || !errors.Is(err, device.ErrOutOfMemory) || a.captures > 0 {
@@ -354,8 +359,8 @@ func (a *Allocator) node() *node {
 	return n
 }
 
-// recycle keeps n for reuse. Its generation stays, so that handles to what it
-// was stay recognisable.
+// recycle keeps n for reuse. Its generation stays, so that old handles are still
+// recognized.
 func (a *Allocator) recycle(n *node) {
 	// n.alloc is read without the lock, and n.gen must outlive the block.
 	n.seg, n.off, n.bytes, n.requested, n.state, n.owned, n.uses = nil, 0, 0, 0, isFree, false, n.uses[:0]

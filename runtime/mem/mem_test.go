@@ -17,7 +17,7 @@ const (
 )
 
 // fakeDevice is a Backing with limited memory and switches for failures. It
-// checks that what comes back was given out.
+// fails if a segment is given back that it did not hand out.
 type fakeDevice struct {
 	capacity  int64 // 0: no limit
 	failAlloc error
@@ -72,8 +72,8 @@ func (d *fakeDevice) FreeSegment(s Segment) error {
 	return nil
 }
 
-// fakeStream is an identity. It logs to dev, fails with err, and its events pass when
-// done says so.
+// fakeStream is a stream without work. It logs its calls to dev, its calls fail with err,
+// and its events have passed if done is set.
 type fakeStream struct {
 	device.Stream
 	name      string
@@ -166,8 +166,8 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// layout prints a pool: "#0: [512 free1024 …]" with live blocks by requested
-// size and free ones by size.
+// layout prints a pool as "#0: 500/512 free 1024; #1: …": a live block as requested bytes/bytes,
+// any other as "free" and its bytes.
 func layout(p *Pool) string {
 	var b strings.Builder
 	for i, seg := range p.Snapshot() {
@@ -193,7 +193,8 @@ func expect(t testing.TB, p *Pool, want string) {
 	}
 }
 
-// TestSizes has the numbers of c10's round_size and get_allocation_size.
+// TestSizes checks the sizes of blocks and segments against c10's round_size and
+// get_allocation_size.
 func TestSizes(t *testing.T) {
 	for _, c := range []struct{ ask, block, segment int64 }{
 		{0, 512, 2 * mib}, {1, 512, 2 * mib}, {512, 512, 2 * mib}, {513, 1024, 2 * mib},
@@ -224,7 +225,7 @@ func TestSplitMergeAndBestFit(t *testing.T) {
 	expect(t, p, "#0: 1000/1024 102400/102400 1/512 524287/524288 free 1468928")
 	check(t, p.Free(b))
 	expect(t, p, "#0: 1000/1024 free 102400 1/512 524287/524288 free 1468928")
-	// The smaller hole is the better fit, though both serve.
+	// Both holes are large enough. The smaller one is taken.
 	b = alloc(4096)
 	expect(t, p, "#0: 1000/1024 4096/4096 free 98304 1/512 524287/524288 free 1468928")
 	check(t, p.Free(a))
@@ -246,7 +247,8 @@ func TestSplitMergeAndBestFit(t *testing.T) {
 	}
 }
 
-// TestAllocLast takes the end of free memory: what follows lies as if it were not there.
+// TestAllocLast checks that AllocLast takes the end of a free block, so that the next block
+// begins where it would without it.
 func TestAllocLast(t *testing.T) {
 	_, _, p := newPool(t, Options{})
 	last := must[Block](t)(p.AllocLast(nil, 1000))
@@ -262,7 +264,8 @@ func TestAllocLast(t *testing.T) {
 	check(t, p.Free(b))
 }
 
-// TestSmallBlocksSplitToTheLast splits a small block that leaves only 512 bytes.
+// TestSmallBlocksSplitToTheLast checks that a small block is split even if only 512 bytes
+// are left.
 func TestSmallBlocksSplitToTheLast(t *testing.T) {
 	_, _, p := newPool(t, Options{})
 	alloc := func(n int64) Block { return must[Block](t)(p.Alloc(nil, n)) }
@@ -385,8 +388,8 @@ func TestCapture(t *testing.T) {
 			t.Errorf("allocation by another stream: %v", err)
 		}
 	}
-	_ = must[Block](t)(q.Alloc(s2, 100)) // other pools go on
-	check(t, p.Free(before))             // frees by anyone do
+	_ = must[Block](t)(q.Alloc(s2, 100)) // other pools still allocate
+	check(t, p.Free(before))             // blocks of other streams may be freed
 	check(t, p.Free(b))
 	if _, err := a.Empty(); !errors.Is(err, device.ErrCapturing) {
 		t.Errorf("Empty while capturing: %v", err)
@@ -400,8 +403,8 @@ func TestCapture(t *testing.T) {
 	if (p.Uses() - 1) != 2 {
 		t.Errorf("%d captures", (p.Uses() - 1))
 	}
-	// Nothing that a graph can reach goes back.
-	check(t, c2.Release()) // abandoned: ends too
+	check(t, c2.Release()) // without End: ends the capture, too
+	// c1 was not released, so its graph may use all memory of the pool.
 	for _, release := range []func() (int64, error){p.Trim, a.Empty} {
 		if n := must[int64](t)(release()); n != 0 {
 			t.Errorf("%d bytes under a graph given back", n)
@@ -506,8 +509,8 @@ func TestOutOfMemory(t *testing.T) {
 			if me.Asked != 14*mib || me.Reserved != 20*mib || me.Active != 8*mib || limited == "limit" && me.Limit != 30*mib {
 				t.Errorf("error %+v", me)
 			}
-			// What another pool caches makes room, but not under a capture in
-			// any pool, nor from a pool that a graph reaches.
+			// Cached memory of another pool makes room, but not while any pool
+			// captures, nor if a graph uses that pool.
 			check(t, q.Free(must[Block](t)(q.Alloc(s, 10*mib))))
 			third := a.NewPool("third")
 			c := must[*Scope](t)(third.BeginCapture(s))
@@ -607,8 +610,9 @@ func TestDeviceFailures(t *testing.T) {
 	check(t, a.Close())
 }
 
-// TestTrimForgetsSegments holds that a segment which was given back is handed out
-// no more, though its stream keeps others, and that trimming waits for a stream once.
+// TestTrimForgetsSegments checks that Trim waits for a stream once, and that later
+// allocations do not come from segments that it gave back, while the stream's other
+// segments stay.
 func TestTrimForgetsSegments(t *testing.T) {
 	dev, _, p := defaultPool(t, Options{})
 	s := &fakeStream{name: "s", dev: dev}
@@ -627,7 +631,7 @@ func TestTrimForgetsSegments(t *testing.T) {
 	}
 	expect(t, p, "#0: 1572864/1572864 18874368/19398656")
 	if free := p.shelves[0].large; len(free) != 0 {
-		t.Errorf("%d blocks that are not there are free", len(free))
+		t.Errorf("the free list has %d blocks, want 0", len(free))
 	}
 	again := must[Block](t)(p.Alloc(s, 12*mib))
 	expect(t, p, "#0: 1572864/1572864 18874368/19398656; #3: 12582912/12582912")
@@ -643,7 +647,7 @@ func TestTrimForgetsSegments(t *testing.T) {
 	}
 }
 
-// failOnce is a device that refuses to take one segment back, once.
+// failOnce is a device whose next FreeSegment fails with err, if err is set.
 type failOnce struct {
 	fakeDevice
 	err error
@@ -657,9 +661,8 @@ func (d *failOnce) FreeSegment(s Segment) error {
 	return d.fakeDevice.FreeSegment(s)
 }
 
-// TestFailureInOnePool holds that a segment that the device does not take back
-// is reported by whatever gave it back, and that Close tries the others, and it,
-// all the same.
+// TestFailureInOnePool checks that Empty, Alloc and Close return the error of a device that
+// refuses a segment, and that Close tries that segment once more.
 func TestFailureInOnePool(t *testing.T) {
 	lost := &device.LostError{Op: "free", Cause: errors.New("fault")}
 	dev := &failOnce{}
@@ -673,7 +676,7 @@ func TestFailureInOnePool(t *testing.T) {
 	if n, err := a.Empty(); n != 0 || !errors.Is(err, device.ErrDeviceLost) || dev.used != 4*mib {
 		t.Errorf("Empty: %d, %v, %d bytes left", n, err, dev.used)
 	}
-	// Nor is there another try when making room fails.
+	// An Alloc that fails to make room does not ask the device again.
 	dev.err, dev.events = lost, nil
 	if _, err := a.Alloc(nil, 3*mib); !errors.Is(err, device.ErrDeviceLost) || !errors.Is(err, device.ErrOutOfMemory) || len(dev.events) > 0 {
 		t.Errorf("Alloc: %v after %v", err, dev.events)
@@ -691,8 +694,8 @@ func TestFailureInOnePool(t *testing.T) {
 	}
 }
 
-// TestOtherFailuresKeepTheCache holds that only a lack of memory makes the
-// allocator give back what it caches.
+// TestOtherFailuresKeepTheCache checks that an error of the device other than a lack of
+// memory does not make the allocator give back cached segments.
 func TestOtherFailuresKeepTheCache(t *testing.T) {
 	dev, a, p := newPool(t, Options{})
 	check(t, p.Free(must[Block](t)(p.Alloc(nil, 1))))
@@ -705,8 +708,8 @@ func TestOtherFailuresKeepTheCache(t *testing.T) {
 	}
 }
 
-// TestBlockOfOtherAllocator holds that who freed a block elsewhere is told so,
-// whether or not it is live.
+// TestBlockOfOtherAllocator checks that Free refuses a block of another allocator with
+// ErrForeignBlock, both while the block is live and after it was freed.
 func TestBlockOfOtherAllocator(t *testing.T) {
 	_, _, p := newPool(t, Options{})
 	_, _, q := newPool(t, Options{})
@@ -754,7 +757,7 @@ func TestStats(t *testing.T) {
 	if got := p.Stats(); got != want {
 		t.Errorf("pool\n got %+v\nwant %+v", got, want)
 	}
-	// In all: the block of q began after b1 was freed, and stays.
+	// In total: the block of q is allocated after b1 was freed, and stays live.
 	all := Counts{
 		AllocatedBytes:  Gauge{1024, 1024 + 3*mib, 1536 + 3*mib, 512 + 3*mib},
 		AllocatedBlocks: Gauge{1, 2, 3, 2},
@@ -832,9 +835,8 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestSecondStream follows a block that a second stream uses (facts of
-// CUDACachingAllocator's recordStream): the free records an event there, and memory is
-// reused once it has passed.
+// TestSecondStream checks RecordStream against CUDACachingAllocator's recordStream: a free
+// records an event on the second stream, and the block is reused once the event has passed.
 func TestSecondStream(t *testing.T) {
 	dev, a, p := newPool(t, Options{})
 	s, side := &fakeStream{name: "s", dev: dev}, &fakeStream{name: "side", dev: dev}
@@ -848,10 +850,10 @@ func TestSecondStream(t *testing.T) {
 	}
 	use := func(b Block) {
 		t.Helper()
-		for range 2 { // once counts
+		for range 2 { // the second call changes nothing
 			check(t, a.RecordStream(b, side))
-			check(t, a.RecordStream(b, s))   // its own
-			check(t, a.RecordStream(b, nil)) // no stream
+			check(t, a.RecordStream(b, s))   // the block's own stream: ignored
+			check(t, a.RecordStream(b, nil)) // ignored
 		}
 	}
 	b := must[Block](t)(p.Alloc(s, 20*mib))
@@ -871,8 +873,8 @@ func TestSecondStream(t *testing.T) {
 		t.Error(err)
 	}
 
-	// In a capture nothing is recorded or queried. What was used before the capture
-	// gets its event after it; what was captured does not.
+	// During a capture no event is recorded or queried. A block that was used before the
+	// capture gets its event after it; a block with captured uses gets no event.
 	use(c)
 	side.done = false
 	g := must[*Scope](t)(p.BeginCapture(s))
@@ -925,8 +927,8 @@ func TestSecondStream(t *testing.T) {
 	}
 }
 
-// TestEventsOfAStreamPassInOrder holds that one query tells of a stream that has
-// not come so far.
+// TestEventsOfAStreamPassInOrder checks that after a query of a stream's event that has not
+// passed, the stream's later events are not queried.
 func TestEventsOfAStreamPassInOrder(t *testing.T) {
 	dev, a, p := newPool(t, Options{})
 	s, side, third := &fakeStream{name: "s", dev: dev}, &fakeStream{name: "side", dev: dev}, &fakeStream{name: "third", dev: dev, done: true}
@@ -939,13 +941,13 @@ func TestEventsOfAStreamPassInOrder(t *testing.T) {
 	}
 	dev.events = nil
 	must[Block](t)(p.Alloc(s, 100))
-	// Of the first two, third was asked before.
+	// The first two events of third passed in the allocations of the loop.
 	if want := []string{"query side", "query third"}; !slices.Equal(dev.events, want) {
 		t.Errorf("%v, want %v", dev.events, want)
 	}
 }
 
-// TestSecondStreamErrors has what a driver may answer.
+// TestSecondStreamErrors checks what errors of second streams do to frees and allocations.
 func TestSecondStreamErrors(t *testing.T) {
 	fault := errors.New("fault")
 	_, a, p := newPool(t, Options{})
@@ -974,7 +976,7 @@ func TestSecondStreamErrors(t *testing.T) {
 	}
 	third.err = nil
 	check(t, p.Free(b))
-	// Nor does an allocation that cannot ask.
+	// An allocation fails if it cannot query an event.
 	side.err = fault
 	if _, err := p.Alloc(s, 100); !errors.Is(err, fault) {
 		t.Errorf("allocation: %v", err)
@@ -991,7 +993,8 @@ func TestSecondStreamErrors(t *testing.T) {
 	if !p.Freeable() {
 		t.Error("a block waits for streams without work")
 	}
-	// After a capture: an error is reported, and the block waits.
+	// If a free was deferred by a capture, each later allocation returns the error, and the
+	// block stays pending.
 	side.err, third.err = nil, nil
 	b = must[Block](t)(p.Alloc(s, 100))
 	check(t, a.RecordStream(b, side))
@@ -1004,7 +1007,7 @@ func TestSecondStreamErrors(t *testing.T) {
 			t.Errorf("allocation after a capture: %v", err)
 		}
 	}
-	// A stream that captures for another allocator is asked later.
+	// If the stream captures for another allocator, its event is recorded later.
 	side.err = device.ErrCapturing
 	c := must[Block](t)(p.Alloc(s, 100))
 	if got := blocks(p); got != "512 p, 512 L, 2096128 f" {
@@ -1041,8 +1044,8 @@ func TestSecondStreamAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestConcurrentUse writes each block's pattern and reads it back before the
-// free; run it with -race.
+// TestConcurrentUse has four goroutines fill their blocks with their number and check it
+// before the free. It is meant to be run with -race.
 func TestConcurrentUse(t *testing.T) {
 	dev := &bytesDevice{}
 	a := New(dev, Options{Limit: 64 * mib})
@@ -1116,7 +1119,7 @@ func TestConcurrentUse(t *testing.T) {
 	}
 }
 
-// bytesDevice is a Backing with real memory.
+// bytesDevice is a Backing whose segments have bytes.
 type bytesDevice struct{ live int }
 
 func (d *bytesDevice) AllocSegment(bytes int64) (Segment, error) {
@@ -1126,7 +1129,7 @@ func (d *bytesDevice) AllocSegment(bytes int64) (Segment, error) {
 
 func (d *bytesDevice) FreeSegment(Segment) error { d.live--; return nil }
 
-// TestOverDevice checks that the adapter passes calls and errors on.
+// TestOverDevice checks that the adapter calls Alloc and Free and returns Free's error.
 func TestOverDevice(t *testing.T) {
 	d := &allocOnly{}
 	b := OverDevice(d)

@@ -13,8 +13,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The model is the allocator's rules again, as plainly as possible: segments are
-// slices of blocks, every decision is a scan, statistics are sums, and the order of a
+// model implements the allocator's rules a second time, as plainly as possible: segments
+// are slices of blocks, every decision is a scan, statistics are sums, and the order of a
 // capture's streams is a graph that is searched.
 type model struct {
 	capacity int64
@@ -31,7 +31,7 @@ type model struct {
 	retries     int64
 	outOfMemory int64
 
-	saw map[string]int // events, to see that the operations reach the rules
+	saw map[string]int // how often each rule was reached
 }
 
 type modelPool struct {
@@ -64,9 +64,9 @@ type modelBlock struct {
 	owned            bool
 	asked            *modelPool
 	uses             []modelUse
-	waits            []modelWait // while pending, unless deferred
+	waits            []modelWait // of a pending block that is not deferred
 	freedIn          *modelScope
-	marks            []int // nodes of freedIn's graph
+	marks            []int // nodes of freedIn's graph, which must be before a reuse
 }
 
 type modelUse struct {
@@ -79,8 +79,8 @@ type modelWait struct {
 	at     uint64
 }
 
-// modelScope is a scope, with the graph of its capture: preds of nodes, and each
-// stream's last node.
+// modelScope is a scope, with the graph of its capture: the predecessors of each node, and
+// the last node of each stream.
 type modelScope struct {
 	real     *Scope
 	pool     *modelPool
@@ -103,13 +103,13 @@ type modelSaved struct {
 	blocks []savedBlock
 }
 
-// modelStream is a device's stream: work that was issued, and work that is done.
+// modelStream is a fake stream, with counts of the work that was issued and is done.
 type modelStream struct {
 	device.Stream
 	m            *model
 	t            *rapid.T
 	issued, done uint64
-	seen         uint64 // done when the operation began, which the model follows
+	seen         uint64 // done at the start of the operation, for model.poll
 	capturing    bool
 	closed       bool
 }
@@ -223,8 +223,8 @@ func (p *modelPool) fit(stream int, small bool, size int64) (best *modelBlock) {
 	return best
 }
 
-// alloc returns nil for want of memory; last takes the end of a block. segment is memory that the device gave
-// if the allocator asked it.
+// alloc returns nil for lack of memory. With last, it takes the end of a block. segment returns the memory that
+// the allocator took from the device for this request.
 func (m *model) alloc(p *modelPool, stream int, ask int64, last bool, segment func() Segment) *modelBlock {
 	m.poll()
 	m.observe()
@@ -369,8 +369,8 @@ func (m *model) settle(passed func(modelWait) bool) {
 	}
 }
 
-// pending returns the pool's pending blocks; what is done with them may change the
-// segments.
+// pending returns the pool's pending blocks in a new map, so that the caller may change
+// segments while it iterates.
 func (p *modelPool) pending() map[*modelBlock]bool {
 	var found map[*modelBlock]bool
 	for b := range p.blocks {
@@ -461,7 +461,7 @@ func (m *model) releaseCached() (n int64) {
 	return n
 }
 
-// sums are what the blocks add up to, of large and of small segments.
+// sums are the totals over blocks, of large and of small segments.
 type sums [2]struct{ allocated, allocatedBytes, active, activeBytes, requested, split, splitBytes, segments, reserved int64 }
 
 func (p *modelPool) add(x *sums) {
@@ -492,7 +492,7 @@ func (p *modelPool) add(x *sums) {
 	}
 }
 
-// observe keeps the peaks of the totals.
+// observe updates the peaks of the totals, and returns the sums.
 func (m *model) observe() *sums {
 	var x sums
 	for _, p := range m.pools {
@@ -509,7 +509,7 @@ func (m *model) observe() *sums {
 	return &x
 }
 
-// machine drives the allocator and the model side by side.
+// machine makes the same calls of the allocator and of the model.
 type machine struct {
 	model
 	t      *rapid.T
@@ -517,6 +517,7 @@ type machine struct {
 	dev    *fakeDevice
 	alloc  *Allocator
 	owners []*Owner
+	open   [4]int // indices of streams that are not closed
 	live   []handle
 	dead   []Block
 	all    []*modelPool  // closed ones, too
@@ -529,7 +530,7 @@ type handle struct {
 	b     *modelBlock
 }
 
-// pool returns a pool, rarely one that is gone or released.
+// pool returns a pool: usually an open one, rarely one that is closed or released.
 func (m *machine) pool() *modelPool {
 	p := m.pools[m.r.IntN(len(m.pools))]
 	if p.uses == 0 || m.r.IntN(32) == 0 {
@@ -552,7 +553,7 @@ func (m *machine) size() int64 {
 	return 10*mib + m.r.Int64N(20*mib)
 }
 
-// want fails unless err matches target, or is nil where that is.
+// want fails unless err matches target. A nil target means that err must be nil.
 func (m *machine) want(err, target error, what string) {
 	if target == nil && err != nil || !errors.Is(err, target) {
 		m.t.Fatalf("%s: error %v, want %v", what, err, target)
@@ -560,7 +561,7 @@ func (m *machine) want(err, target error, what string) {
 }
 
 func (m *machine) doAlloc() {
-	s, ask := m.r.IntN(len(m.streams)), m.size()
+	s, ask := m.stream(), m.size()
 	var p *modelPool
 	var b Block
 	var err error
@@ -660,7 +661,7 @@ func (m *machine) doUse() {
 	if len(m.live) == 0 {
 		return
 	}
-	h, s := m.live[m.r.IntN(len(m.live))], m.r.IntN(len(m.streams))
+	h, s := m.live[m.r.IntN(len(m.live))], m.stream()
 	if m.streams[s].closed {
 		return
 	}
@@ -671,23 +672,39 @@ func (m *machine) doUse() {
 }
 
 func (m *machine) doWork() {
-	s := m.streams[m.r.IntN(len(m.streams))]
+	s := m.streams[m.stream()]
 	s.done = s.issued
 }
 
-// doClose closes a stream, which is replaced by a new one.
+// doClose closes a stream and opens a new one in its place.
 func (m *machine) doClose() {
-	i := m.r.IntN(len(m.streams))
+	k := m.r.IntN(len(m.open))
+	i := m.open[k]
 	if s := m.streams[i]; m.r.IntN(8) == 0 && !s.capturing && !slices.ContainsFunc(m.scopes, func(c *modelScope) bool { return slices.Contains(c.streams, i) }) {
 		s.done, s.closed = s.issued, true
+		m.open[k] = m.newStream()
 	}
+}
+
+// newStream opens a stream and returns its index.
+func (m *machine) newStream() int {
+	m.streams = append(m.streams, &modelStream{m: &m.model, t: m.t})
+	return len(m.streams) - 1
+}
+
+// stream returns the index of a stream, rarely of a closed one.
+func (m *machine) stream() int {
+	if m.r.IntN(32) == 0 {
+		return m.r.IntN(len(m.streams))
+	}
+	return m.open[m.r.IntN(len(m.open))]
 }
 
 func (m *machine) doBegin() {
 	if len(m.scopes) > 5 {
 		return
 	}
-	s := m.r.IntN(len(m.streams))
+	s := m.stream()
 	capture := m.r.IntN(2) == 0
 	if capture && (m.streams[s].capturing || m.streams[s].closed) {
 		return
@@ -788,7 +805,7 @@ func (m *machine) doOrder() {
 	if !c.capture {
 		return
 	}
-	from, to := c.streams[m.r.IntN(len(c.streams))], m.r.IntN(len(m.streams))
+	from, to := c.streams[m.r.IntN(len(c.streams))], m.stream()
 	if !slices.Contains(c.streams, to) && (m.streams[to].capturing || m.streams[to].closed) {
 		return
 	}
@@ -1031,7 +1048,7 @@ func (m *machine) doRestore() {
 		return
 	}
 	st := p.states[m.r.IntN(len(p.states))]
-	// What each address of the state holds.
+	// The state's blocks by address, and the addresses in order.
 	target := map[Address]savedBlock{}
 	var order []Address
 	for _, s := range st.segs {
@@ -1082,7 +1099,7 @@ func (m *machine) doRestore() {
 			adopt[0], adopt[len(adopt)-1] = at, adopt[0]
 		}
 	}
-	if want != nil { // the first is what is wrong
+	if want != nil { // keep one address only, which is wrong in most cases
 		adopt = adopt[:1]
 		want = ErrNoBlock
 		if keep[adopt[0]] != nil {
@@ -1109,7 +1126,7 @@ func (m *machine) doRestore() {
 	}
 	if m.captures() > 0 && m.usedApartFrom(p, keep) {
 		m.want(err, ErrPending, "restore of blocks in use during a capture")
-		m.saw["restore beside a capture"]++
+		m.saw["restore during a capture"]++
 		return
 	}
 	m.want(err, nil, "restore")
@@ -1234,14 +1251,14 @@ func (m *machine) doUnowned() {
 	m.want(p.real.FreeUnowned(at), ErrNoBlock, "free by address")
 }
 
-// look lets the model see what the streams have done.
+// look tells the model how far the streams are.
 func (m *machine) look() {
 	for _, s := range m.streams {
 		s.seen = s.done
 	}
 }
 
-// compare compares every block.
+// compare compares pools, uses, segments and blocks with the model.
 func (m *machine) compare() {
 	if len(m.alloc.pools) != len(m.pools) {
 		m.t.Fatalf("%d pools, want %d", len(m.alloc.pools), len(m.pools))
@@ -1268,7 +1285,7 @@ func (m *machine) compare() {
 	}
 }
 
-// compareStats compares the sums.
+// compareStats compares the allocator's statistics with the model.
 func (m *machine) compareStats() {
 	x := m.observe()
 	st := m.alloc.Stats()
@@ -1283,7 +1300,8 @@ func (m *machine) compareStats() {
 	p := &m.reserved
 	if st.AllocatedBytes.Peak != p.allocatedBytes.peak || st.ActiveBytes.Peak != p.activeBytes.peak || st.RequestedBytes.Peak != p.requested.peak ||
 		st.SplitBytes.Peak < p.splitBytes.peak || st.SplitBlocks.Peak < p.splitBlocks.peak || st.ReservedBytes.Peak != p.reserved.peak {
-		// Split blocks peak between the frees of one call, which merge in the end.
+		// Split blocks may peak higher than in the model, which looks only after a call has freed
+		// and merged all its blocks.
 		m.t.Fatalf("peaks %v, want %v", []int64{st.AllocatedBytes.Peak, st.ActiveBytes.Peak, st.RequestedBytes.Peak, st.SplitBytes.Peak, st.SplitBlocks.Peak, st.ReservedBytes.Peak},
 			[]int64{p.allocatedBytes.peak, p.activeBytes.peak, p.requested.peak, p.splitBytes.peak, p.splitBlocks.peak, p.reserved.peak})
 	}
@@ -1323,9 +1341,10 @@ func (m *machine) finish() {
 	}
 }
 
-// TestAgainstModel runs a million operations in 100 sequences, each from a seed:
-// drawing every choice would take longer than what it tests. Under the race detector,
-// and on 32 bits, which may be emulated, it is a tenth.
+// TestAgainstModel runs sequences of 10,000 operations and compares the allocator with the
+// model after each operation. Rapid makes 100 sequences (20 with -short) and draws only a
+// seed for each: drawing every choice would take longer than the operations. Under the race
+// detector, and on 32 bits, which may be emulated, a sequence has 1,000 operations.
 func TestAgainstModel(t *testing.T) {
 	saw := map[string]int{}
 	operations := 10_000
@@ -1347,8 +1366,8 @@ func TestAgainstModel(t *testing.T) {
 		m.alloc = New(dev, o)
 		m.pools = []*modelPool{{real: m.alloc.Default(), uses: 1, own: true}}
 		m.all = slices.Clone(m.pools)
-		for i := range 4 {
-			m.streams = append(m.streams, &modelStream{m: &m.model, t: t})
+		for i := range m.open {
+			m.open[i] = m.newStream()
 			m.owners = append(m.owners, m.alloc.NewOwner(fmt.Sprint(i)))
 		}
 		ops := []struct {
@@ -1374,7 +1393,7 @@ func TestAgainstModel(t *testing.T) {
 		m.finish()
 	})
 	for _, event := range []string{
-		"adopted", "deferred", "fallback", "kept", "nested", "out of memory", "pool erased", "reclaimed", "released pool", "restore beside a capture", "restored",
+		"adopted", "deferred", "fallback", "kept", "nested", "out of memory", "pool erased", "reclaimed", "released pool", "restore during a capture", "restored",
 		"restored with later segments", "retry", "revival", "second begin", "unowned freed", "waits",
 	} {
 		if saw[event] == 0 && !t.Failed() {

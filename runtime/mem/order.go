@@ -6,17 +6,18 @@ import (
 	"pwc/runtime/device"
 )
 
-// The streams of a capture have vector clocks (Fidge 1988, Mattern 1988):
-// clocks[i][j] is how many frees on stream j are ordered before what stream i is
-// given next. A freed block that streams used is reused within the capture once its
-// own stream is behind that free on all of them. PyTorch answers the same question
-// (graph_capture_record_stream_reuse) by empty nodes in the graph.
+// The streams of a capture have vector clocks (Fidge 1988, Mattern 1988). A free of a block
+// that stream j used advances clocks[j][j]; clocks[i][j] is how many of these frees are
+// ordered before the next work of stream i. Such a block is reused within the capture once
+// its own stream is ordered behind the free on each stream that used it. PyTorch decides
+// the same (graph_capture_record_stream_reuse) by empty nodes in the graph.
 
-// Order says that a capture has an edge: what after is given next starts after
-// what before was given so far. after becomes a stream of the scope, as Add makes
-// it. A forked stream is ordered after the stream it was forked from, and by a join the
-// other way round. Blocks that were freed during the capture and that a second stream
-// used (RecordStream) are reused only behind such edges, or after the capture.
+// Order tells a capture of a dependency between two streams: the next work of after starts
+// when the work given to before so far has ended. Call it with (parent, fork) when a stream
+// is forked, and with (fork, parent) when it is joined. Streams that the scope does not
+// have are added to it, as by Add; if before is after, nothing happens. A block that was
+// freed during the capture and that a second stream used (RecordStream) is reused within the
+// capture only if these dependencies allow it. It returns ErrNotRecording after End.
 func (c *Scope) Order(before, after device.Stream) error {
 	c.pool.alloc.mu.Lock()
 	defer c.pool.alloc.mu.Unlock()
@@ -46,8 +47,9 @@ func (c *Scope) clock(i int) []uint64 {
 	return c.clocks[i]
 }
 
-// retain makes n, which is freed while c is under way, wait for an order of the
-// streams that used it. It reports false if c does not capture all of them.
+// retain marks n, which is freed while c is under way, so that reclaim can free it once its
+// stream is ordered behind the streams that used it. It reports false, and changes nothing,
+// if c does not capture all these streams.
 func (c *Scope) retain(n *node) bool {
 	own := slices.Index(c.streams, n.seg.shelf.stream)
 	if !c.capture || own < 0 {
@@ -71,8 +73,8 @@ func (c *Scope) retain(n *node) bool {
 	return true
 }
 
-// reclaim frees the blocks for s that were freed during the capture and that s is
-// ordered behind by now.
+// reclaim makes free the blocks of s that were freed during the capture, if s is now ordered
+// behind all uses of them.
 func (c *Scope) reclaim(s device.Stream) {
 	a := c.pool.alloc
 	if len(a.deferred) == 0 {

@@ -8,8 +8,9 @@ import (
 	"pwc/runtime/device"
 )
 
-// Pool is segments and the blocks in them. Private pools are made with
-// Allocator.NewPool, or by Begin or BeginCapture with a new id.
+// Pool is segments and the blocks in them. A private pool is made with
+// Allocator.NewPool, by Begin or BeginCapture with a new handle (Allocator.NewHandle), or
+// by BeginCapture with the zero id.
 type Pool struct {
 	name     string
 	id       PoolID
@@ -23,14 +24,14 @@ type Pool struct {
 	segments []*segment
 	scope    *Scope // that redirects to the pool, if any
 	uses     int    // scopes not yet released, and own
-	graphs   int    // of uses, those of captures
-	own      bool   // the use of who made the pool was not released
+	graphs   int    // how many of uses are captures
+	own      bool   // the use that NewPool made was not released
 	pending  int    // number of pending blocks
 	closed   bool
 	counters counters
 }
 
-// Block is an allocation: a handle to pass by value. The zero Block is none.
+// Block is a handle of an allocation, to pass by value. The zero Block is invalid.
 type Block struct {
 	n   *node
 	gen uint64
@@ -41,8 +42,8 @@ func (b Block) live() bool { return b.n.gen == b.gen && b.n.state == isLive }
 
 // Buffer returns the memory, of the size that was asked for, at an offset that
 // is a multiple of 512. It returns ErrUseAfterFree if b was freed, and
-// ErrForeignBlock for the zero Block. The Buffer itself is a plain value that
-// nothing guards.
+// ErrForeignBlock for the zero Block. The Buffer is a plain value: its use after a
+// free is not detected.
 func (b Block) Buffer() (device.Buffer, error) {
 	if b.n == nil {
 		return device.Buffer{}, fmt.Errorf("%w: the zero block", ErrForeignBlock)
@@ -62,23 +63,24 @@ func (p *Pool) Name() string { return p.name }
 // ID returns the pool's id, which no other pool of the allocator has or gets.
 func (p *Pool) ID() PoolID { return p.id }
 
-// Alloc returns a block of at least bytes ≥ 0, for use by work on s and by
-// whoever is ordered with it. Streams are told apart by ==; nil is a stream of
-// its own, for memory that no stream order reuses, such as weights.
+// Alloc returns a block of at least bytes ≥ 0, for use by work on s and by work that is
+// ordered with it. Streams are compared with ==. A nil s is for memory that is not reused
+// in the order of a stream, such as weights.
 //
-// While a capture is under way in the pool only its streams may allocate; others
-// get a *StreamError, because what they take would be reused in the order of the
-// graph. A pool without a use gets ErrReleased. When the device or the limit has no
-// room even after what is cached was given back, the error is a *device.MemoryError.
+// While a capture is under way in the pool, only its streams may allocate. Others get a
+// *StreamError: a replay of the graph writes memory that the capture reused, and their
+// work is not ordered with that. A pool without uses returns ErrReleased. If there is no
+// room on the device or within the limit, even after cached segments were given back, the
+// error is a *device.MemoryError.
 func (p *Pool) Alloc(s device.Stream, bytes int64) (Block, error) {
 	p.alloc.mu.Lock()
 	defer p.alloc.mu.Unlock()
 	return p.allocate(s, bytes, false)
 }
 
-// AllocLast is Alloc that takes the end of a free block instead of its start: what is
-// allocated later lies as if this block were not there. Graph trees put copies of
-// inputs there, which a warm-up does not make.
+// AllocLast is Alloc, but it takes the end of a free block instead of its start, so that
+// later allocations get the addresses that they would get without this block. Graph trees
+// put copies of inputs there, since a warm-up has no such copies.
 func (p *Pool) AllocLast(s device.Stream, bytes int64) (Block, error) {
 	p.alloc.mu.Lock()
 	defer p.alloc.mu.Unlock()
@@ -147,7 +149,7 @@ func (n *node) handOut(asked *Pool, requested int64, owned bool) {
 }
 
 // fallback takes a block of another pool with UseOnOOM. It returns nil during a
-// capture, whose graph would reach memory that its pool does not keep.
+// capture: the graph would use memory that its own pool does not keep.
 func (a *Allocator) fallback(p *Pool, s device.Stream, small bool, size int64) *node {
 	if a.captures > 0 {
 		return nil
@@ -168,7 +170,7 @@ func (a *Allocator) fallback(p *Pool, s device.Stream, small bool, size int64) *
 	return nil
 }
 
-// outOfMemory counts err, which is one.
+// outOfMemory counts an allocation that lack of memory refuses, and returns err.
 func (p *Pool) outOfMemory(err error) error {
 	p.counters.outOfMemory++
 	p.alloc.counters.outOfMemory++
@@ -176,7 +178,8 @@ func (p *Pool) outOfMemory(err error) error {
 }
 
 // Free returns b to the pool. It returns ErrDoubleFree if b was freed before
-// and ErrForeignBlock if another pool gave it, and then changes nothing.
+// and ErrForeignBlock if another pool gave it. After an error, of a second stream
+// (RecordStream) too, nothing has changed.
 func (p *Pool) Free(b Block) error {
 	if b.n == nil || b.n.alloc != p.alloc {
 		return fmt.Errorf("mem: pool %s: %w", p.name, ErrForeignBlock)
@@ -231,7 +234,7 @@ func (p *Pool) unused(n *node) {
 	p.shelve(n, &change{})
 }
 
-// shelve makes n, which is not live and which nothing uses, available.
+// shelve makes n, which is not live and has no uses left, available.
 func (p *Pool) shelve(n *node, d *change) {
 	small := n.seg.small
 	d.passive(n)
@@ -242,7 +245,7 @@ func (p *Pool) shelve(n *node, d *change) {
 	p.count(small, d)
 }
 
-// shelf returns the free blocks of s.
+// shelf returns the shelf of s, and makes it if the pool has none.
 func (p *Pool) shelf(s device.Stream) *shelf {
 	for _, sh := range p.shelves {
 		if sh.stream == s {
@@ -290,13 +293,14 @@ func (p *Pool) grow(s device.Stream, small bool, bytes int64) (*segment, error) 
 	return seg, nil
 }
 
-// keeps reports whether a use keeps all memory of the pool.
+// keeps reports whether the pool must keep all its memory because it is in use.
 func (p *Pool) keeps() bool { return p.uses > 0 && p != p.alloc.deflt }
 
-// Trim gives back the segments without live blocks and returns their bytes. It
-// waits for the streams that they were allocated for, and those of RecordStream. A
-// private pool in use gives back nothing. While a capture is under way in the
-// allocator, Trim is refused with device.ErrCapturing.
+// Trim gives back the segments without live blocks and returns their bytes. It waits
+// for the streams that they were allocated for, and for all second streams
+// (RecordStream) of freed blocks. A private pool in use gives back nothing, without an
+// error. Otherwise Trim returns device.ErrCapturing while a capture is under way in the
+// allocator.
 func (p *Pool) Trim() (released int64, err error) {
 	p.alloc.mu.Lock()
 	defer p.alloc.mu.Unlock()
@@ -359,18 +363,18 @@ func (p *Pool) drop(seg *segment) {
 	p.count(seg.small, &d)
 }
 
-// Uses returns the number of uses that were not released: the handle's own,
-// graphs, and scopes.
+// Uses returns the number of uses that were not released: that of NewPool, and scopes,
+// those of captures included.
 func (p *Pool) Uses() int {
 	p.alloc.mu.Lock()
 	defer p.alloc.mu.Unlock()
 	return p.uses
 }
 
-// Release gives back the use of a pool's handle, made with NewPool. Without
-// another use the pool is freeable: Empty gives its memory back and ends it. Live
-// blocks stay valid. A second Release, and one of a pool that NewPool did not make,
-// returns ErrReleased.
+// Release gives back the use that NewPool made. If it was the last use, Empty gives
+// the memory back and ends the pool. Live blocks stay valid. A second Release returns
+// ErrReleased, as does that of a pool that NewPool did not make; that of the default
+// pool returns ErrDefaultPool.
 func (p *Pool) Release() error {
 	p.alloc.mu.Lock()
 	defer p.alloc.mu.Unlock()
@@ -385,16 +389,17 @@ func (p *Pool) Release() error {
 	return nil
 }
 
-// Freeable reports whether no capture and no scope uses the pool and no block is
-// live, so that Close would succeed and give back all its memory.
+// Freeable reports whether all scopes, of captures too, were released and all blocks are
+// free: none is live or waits for a second stream. Close then gives back all memory, unless
+// a capture is under way in the allocator.
 func (p *Pool) Freeable() bool {
 	p.alloc.mu.Lock()
 	defer p.alloc.mu.Unlock()
 	return p.inUse() == nil
 }
 
-// inUse returns an *InUseError if others than the handle use the pool, or blocks
-// are live.
+// inUse returns an *InUseError unless all scopes of the pool were released and all its
+// blocks are free.
 func (p *Pool) inUse() error {
 	uses := p.uses
 	if p.own {
@@ -406,11 +411,12 @@ func (p *Pool) inUse() error {
 	return nil
 }
 
-// Close gives back all memory and ends the pool, with the use of its handle. It
-// returns an *InUseError, and changes nothing, unless the pool is freeable. While a
-// capture is under way in the allocator, it is refused with device.ErrCapturing. A
-// device that fails to take a segment back is reported, and the pool is closed all
-// the same. A second Close does nothing.
+// Close gives back all memory and ends the pool, with the use that NewPool made. It
+// waits for the second streams of freed blocks, and then returns an *InUseError unless
+// the pool is Freeable. While a capture is under way in the allocator, a pool with
+// segments stays open and the error is device.ErrCapturing. If the device fails to take
+// a segment back, Close returns that error and has closed the pool. A second Close does
+// nothing.
 func (p *Pool) Close() error {
 	p.alloc.mu.Lock()
 	defer p.alloc.mu.Unlock()
@@ -439,8 +445,8 @@ func (p *Pool) close() error {
 	_, err := p.trim()
 	errs := []error{err}
 	if err != nil {
-		// The device refuses, most likely because it is lost. Try the others
-		// and forget them.
+		// The device refuses, most likely because it is lost. Try each segment
+		// that is left once and forget it.
 		for _, seg := range p.segments {
 			errs = append(errs, p.backing.FreeSegment(seg.mem))
 			p.drop(seg)

@@ -13,8 +13,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// The scenarios of PyTorch's test_cuda.py that need no graph, with its numbers. They
-// are named after its tests.
+// The tests of PyTorch's test_cuda.py that need an allocator but no device, with PyTorch's
+// numbers. The comment of such a test names its original.
 
 // rig is an allocator with streams.
 type rig struct {
@@ -74,7 +74,8 @@ func (r *rig) live(p *Pool, want int) {
 	}
 }
 
-// blocks gives a pool's blocks as "2560 f, 512 L", its segments apart by "; ".
+// blocks returns a pool's blocks as "2560 f, 512 L": bytes, and f for free, L for live, p
+// for pending. "; " is between segments.
 func blocks(p *Pool) string {
 	var segs []string
 	for _, seg := range p.Snapshot() {
@@ -88,9 +89,10 @@ func blocks(p *Pool) string {
 	return strings.Join(segs, "; ")
 }
 
-// roundTrip is the check of TestBlockStateAbsorption: after a restore to a checkpoint
-// that was just taken, every segment is as before; with owners that stay, and with
-// owners that are lost.
+// roundTrip is the check of PyTorch's TestBlockStateAbsorption: after a restore to a
+// checkpoint that was just taken, every segment is as before. It restores once with
+// handles that stay valid, and once with handles that are passed as stale. At the end it
+// frees the blocks.
 func (r *rig) roundTrip(p *Pool, owned []Block) {
 	r.t.Helper()
 	for _, stale := range [][]Block{nil, owned} {
@@ -100,7 +102,7 @@ func (r *rig) roundTrip(p *Pool, owned []Block) {
 		after := p.Snapshot()
 		for i := range after {
 			for j := range after[i].Blocks {
-				// Owners and requested bytes are no part of a block's state.
+				// Owners are not part of a block's state.
 				b, a := &before[i].Blocks[j], &after[i].Blocks[j]
 				if a.Owned != (b.Owned && stale == nil) {
 					r.t.Errorf("segment %d block %d: owned %v, was %v", i, j, a.Owned, b.Owned)
@@ -120,13 +122,13 @@ func (r *rig) roundTrip(p *Pool, owned []Block) {
 			}
 		}
 	}
-	// Give the memory back.
 	for _, b := range p.LiveBlocks() {
 		check(r.t, p.FreeUnowned(b.Address))
 	}
 }
 
-// TestGraphTwoSuccessive is test_graph_two_successive (row 92).
+// TestGraphTwoSuccessive is test_graph_two_successive: two graphs that share a pool
+// reserve 2 MiB less.
 func TestGraphTwoSuccessive(t *testing.T) {
 	reserved := map[string]int64{}
 	for _, share := range []string{"unshared", "pool", "handle"} {
@@ -176,9 +178,9 @@ func TestGraphTwoSuccessive(t *testing.T) {
 	}
 }
 
-// TestGraphThreeSuccessive is test_graph_three_successive (row 94): what replays
-// compute follows from the addresses. Replayed in another order than captured,
-// graphs of a shared pool overwrite each other's results; package graphs refuses that.
+// TestGraphThreeSuccessive is test_graph_three_successive. The replays are computed from
+// the addresses of the blocks. If graphs of a shared pool are replayed in another order than
+// captured, they overwrite each other's results; package graphs refuses such a replay.
 func TestGraphThreeSuccessive(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}} {
@@ -233,8 +235,8 @@ func TestGraphThreeSuccessive(t *testing.T) {
 }
 
 // TestGraphMemoryStatsAndUseResultAfterDestroyGraph is
-// test_graph_memory_stats_and_use_result_after_destroy_graph (row 95), without the
-// blocks of PyTorch's generator.
+// test_graph_memory_stats_and_use_result_after_destroy_graph, without the blocks of
+// PyTorch's random number generator.
 func TestGraphMemoryStatsAndUseResultAfterDestroyGraph(t *testing.T) {
 	for _, row := range []struct {
 		bytes                     int64
@@ -289,7 +291,8 @@ func (r *rig) stats() map[string]int64 {
 	return st.Map()
 }
 
-// delta compares the changes of the current numbers since before.
+// delta compares the changes of some gauges since before with want; gauges that are not in
+// want must not have changed.
 func (r *rig) delta(bytes int64, before map[string]int64, want map[string]int64) {
 	r.t.Helper()
 	now := r.stats()
@@ -304,7 +307,7 @@ func (r *rig) delta(bytes int64, before map[string]int64, want map[string]int64)
 }
 
 // TestCUDAGraphAllocatorPropagatesStream is
-// test_cuda_graph_allocator_propagates_stream (row 101).
+// test_cuda_graph_allocator_propagates_stream.
 func TestCUDAGraphAllocatorPropagatesStream(t *testing.T) {
 	r := newRig(t, 2)
 	g := must[*Scope](t)(r.a.BeginCapture(PoolID{}, r.streams[0]))
@@ -319,7 +322,7 @@ func TestCUDAGraphAllocatorPropagatesStream(t *testing.T) {
 	}
 }
 
-// TestBlockStateSimple is TestBlockStateAbsorption.test_simple (row 116).
+// TestBlockStateSimple is TestBlockStateAbsorption.test_simple.
 func TestBlockStateSimple(t *testing.T) {
 	r := newRig(t, 1)
 	var x, y, z Block
@@ -342,8 +345,8 @@ func TestBlockStateSimple(t *testing.T) {
 	check(t, r.a.Close())
 }
 
-// TestBlockStateMiddleAllocations has rows 118 and 119: of ten blocks of 512 bytes two
-// stay.
+// TestBlockStateMiddleAllocations is test_multiple_middle_allocations and
+// test_middle_allocations_contiguous: of ten blocks of 512 bytes two stay.
 func TestBlockStateMiddleAllocations(t *testing.T) {
 	for _, x := range []struct {
 		name string
@@ -379,7 +382,7 @@ func TestBlockStateMiddleAllocations(t *testing.T) {
 	}
 }
 
-// TestTensorDiesAfterCheckpoint is test_tensor_dies_after_checkpoint (row 121).
+// TestTensorDiesAfterCheckpoint is test_tensor_dies_after_checkpoint.
 func TestTensorDiesAfterCheckpoint(t *testing.T) {
 	r := newRig(t, 1)
 	var out []Block
@@ -401,7 +404,7 @@ func TestTensorDiesAfterCheckpoint(t *testing.T) {
 }
 
 // TestAssigningBackDeleterFnsToTensor is
-// test_assigning_back_deleter_fns_to_tensor (row 122).
+// test_assigning_back_deleter_fns_to_tensor.
 func TestAssigningBackDeleterFnsToTensor(t *testing.T) {
 	r := newRig(t, 1)
 	var out []Block
@@ -431,8 +434,8 @@ func TestAssigningBackDeleterFnsToTensor(t *testing.T) {
 	r.live(p, 0)
 }
 
-// TestAllocateInThreadToPool is test_allocate_in_thread_to_pool (row 124), with
-// goroutines that allocate as owners.
+// TestAllocateInThreadToPool is test_allocate_in_thread_to_pool, with a goroutine and an
+// Owner for each thread.
 func TestAllocateInThreadToPool(t *testing.T) {
 	r := newRig(t, 1)
 	var out Block
@@ -496,8 +499,8 @@ func TestAllocateInThreadToPool(t *testing.T) {
 	}
 }
 
-// TestCheckpointGrowth is test_expandable_segment_checkpoint_growth (row 125) with
-// segments of a fixed size: what grew after a checkpoint are whole segments.
+// TestCheckpointGrowth is test_expandable_segment_checkpoint_growth with segments of a
+// fixed size: after a checkpoint the pool grows by whole segments.
 func TestCheckpointGrowth(t *testing.T) {
 	r := newRig(t, 1)
 	h := r.a.NewHandle()
@@ -534,7 +537,7 @@ func TestCheckpointGrowth(t *testing.T) {
 	check(t, r.a.Close())
 }
 
-// TestMempoolID is test_mempool_id and test_mempool_multithread (row 127).
+// TestMempoolID is test_mempool_id and test_mempool_multithread.
 func TestMempoolID(t *testing.T) {
 	r := newRig(t, 1)
 	h1, p := r.a.NewHandle(), r.a.NewPool("user")
@@ -565,7 +568,7 @@ func TestMempoolID(t *testing.T) {
 	}
 }
 
-// TestMempoolWithAllocator is test_mempool_with_allocator (row 128).
+// TestMempoolWithAllocator is test_mempool_with_allocator.
 func TestMempoolWithAllocator(t *testing.T) {
 	r := newRig(t, 1)
 	own := &fakeDevice{}
@@ -601,7 +604,7 @@ func TestMempoolWithAllocator(t *testing.T) {
 	}
 }
 
-// TestNestedMempool is test_nested_mempool (row 130): the innermost scope wins.
+// TestNestedMempool is test_nested_mempool: of nested scopes the innermost one serves.
 func TestNestedMempool(t *testing.T) {
 	r := newRig(t, 1)
 	o := r.a.NewOwner("user")
@@ -632,7 +635,7 @@ func TestNestedMempool(t *testing.T) {
 	}
 }
 
-// TestMempoolCtxMultithread is test_mempool_ctx_multithread (row 131).
+// TestMempoolCtxMultithread is test_mempool_ctx_multithread.
 func TestMempoolCtxMultithread(t *testing.T) {
 	r := newRig(t, 1)
 	r.alloc(mib)
@@ -654,7 +657,7 @@ func TestMempoolCtxMultithread(t *testing.T) {
 	}
 }
 
-// TestMempoolNoSplit is test_mempool_no_split (row 133).
+// TestMempoolNoSplit is test_mempool_no_split.
 func TestMempoolNoSplit(t *testing.T) {
 	r := newRig(t, 1)
 	split, whole := r.a.NewPool("split"), r.a.NewPoolWith(PoolOptions{Name: "whole", NoSplit: true})
@@ -672,7 +675,7 @@ func TestMempoolNoSplit(t *testing.T) {
 }
 
 // TestMempoolUseOnOOM is test_mempool_limited_memory_with_allocator and
-// test_deleted_mempool_not_used_on_oom (row 134).
+// test_deleted_mempool_not_used_on_oom.
 func TestMempoolUseOnOOM(t *testing.T) {
 	r := newRig(t, 1)
 	r.dev.capacity = 40 * mib
@@ -685,33 +688,34 @@ func TestMempoolUseOnOOM(t *testing.T) {
 	r.free(x, y)
 	z, err := r.a.Alloc(s, 20*mib)
 	if check(t, err); r.at(z) != at {
-		t.Errorf("at %v, want %v of the pool for this", r.at(z), at)
+		t.Errorf("at %v, want %v of the pool with UseOnOOM", r.at(z), at)
 	}
 	if _, err := r.a.Alloc(s, 20*mib); !errors.Is(err, device.ErrOutOfMemory) {
-		t.Errorf("a pool not for this serves: %v", err)
+		t.Errorf("a pool without UseOnOOM serves: %v", err)
 	}
-	// The block counts for the pool whose memory it is, and is freed by the one that gave it.
+	// The block counts in the statistics of the pool that has its segment. Only the pool that
+	// handed it out can free it.
 	if spare.Stats().ActiveBlocks.Now != 1 || r.a.Default().Stats().ActiveBlocks.Now != 0 {
-		t.Error("the block is not its pool's")
+		t.Error("the block does not count for the pool of its segment")
 	}
 	if err := spare.Free(z); !errors.Is(err, ErrForeignBlock) {
 		t.Errorf("freed by the pool that did not give it: %v", err)
 	}
 	check(t, r.a.Default().Free(z))
-	// A capture's memory must be of its own pool.
+	// During a capture no pool lends memory.
 	g := must[*Scope](t)(r.a.BeginCapture(PoolID{}, s))
 	if _, err := r.a.Alloc(s, 20*mib); !errors.Is(err, device.ErrOutOfMemory) {
-		t.Errorf("a capture is served from elsewhere: %v", err)
+		t.Errorf("served by another pool during a capture: %v", err)
 	}
 	check(t, g.Release())
-	// A graph's pool serves nobody: a replay overwrites what is free in it.
+	// A pool that a graph uses lends no memory: a replay overwrites its free blocks.
 	h := must[*Scope](t)(spare.BeginCapture(s))
 	check(t, h.End())
 	if _, err := r.a.Alloc(s, 20*mib); !errors.Is(err, device.ErrOutOfMemory) {
-		t.Errorf("served from a graph's pool: %v", err)
+		t.Errorf("served by a pool that a graph uses: %v", err)
 	}
 	check(t, h.Release())
-	// A released pool is emptied instead.
+	// The segments of a released pool go back to the device instead.
 	check(t, spare.Release())
 	z = must[Block](t)(r.a.Alloc(s, 20*mib))
 	if at := r.at(z); at.Memory.(*fakeMemory).id != 2 {
@@ -719,8 +723,8 @@ func TestMempoolUseOnOOM(t *testing.T) {
 	}
 }
 
-// TestReclaimFourStreams is test_graph_capture_reclaim_4_streams (row 136): memory that
-// four streams used is reused only once all of them were joined.
+// TestReclaimFourStreams is test_graph_capture_reclaim_4_streams: memory that the capture's
+// main stream and three forks used is reused only once all three are joined.
 func TestReclaimFourStreams(t *testing.T) {
 	r := newRig(t, 4)
 	main := r.streams[0]
@@ -759,7 +763,7 @@ func TestReclaimFourStreams(t *testing.T) {
 	check(t, g.End())
 }
 
-// TestReclaimSharedPool is test_graph_capture_reclaim_shared_pool (row 137).
+// TestReclaimSharedPool is test_graph_capture_reclaim_shared_pool.
 func TestReclaimSharedPool(t *testing.T) {
 	r := newRig(t, 2)
 	main, side := r.streams[0], r.streams[1]
@@ -789,9 +793,9 @@ func (r *rig) scope(id PoolID) *Scope {
 	return must[*Pool](r.t)(r.a.Pool(id)).scope
 }
 
-// TestRestoresKeepTheReservation has rows 9 and 10 of the derived scenarios: replays and
-// restores of recorded paths change neither the memory of a pool nor the device's
-// counters, and live blocks are the live storages.
+// TestRestoresKeepTheReservation restores a checkpoint 20 times, with different blocks live:
+// neither the pool's reserved memory nor its count of segment allocations changes, and the
+// live blocks are those that were asked for.
 func TestRestoresKeepTheReservation(t *testing.T) {
 	r := newRig(t, 1)
 	h := r.a.NewHandle()
@@ -829,7 +833,7 @@ func TestRestoresKeepTheReservation(t *testing.T) {
 	check(t, r.a.Close())
 }
 
-// TestSnapshotJSON has the names of torch.cuda.memory_snapshot.
+// TestSnapshotJSON checks a snapshot's JSON, with the keys of torch.cuda.memory_snapshot.
 func TestSnapshotJSON(t *testing.T) {
 	r := newRig(t, 2)
 	b := must[Block](t)(r.a.Alloc(nil, 100))
@@ -854,7 +858,8 @@ func TestSnapshotJSON(t *testing.T) {
 	check(t, g.Release())
 }
 
-// TestRestoreErrors has the misuse that Restore refuses, after which nothing has changed.
+// TestRestoreErrors checks that Restore refuses misuse and then changes no block, and the
+// errors of Checkpoint, FreeUnowned and CheckLive.
 func TestRestoreErrors(t *testing.T) {
 	r := newRig(t, 1)
 	p, q := r.a.NewPool("p"), r.a.NewPool("q")
@@ -873,7 +878,7 @@ func TestRestoreErrors(t *testing.T) {
 		want  error
 		text  string
 	}{
-		{"an owner that is not told", st, nil, nil, ErrOwned, "the state has no block for " + r.at(b).String() + " (512 bytes), which have owners: free these, or pass them as stale"},
+		{"a handle that is not passed as stale", st, nil, nil, ErrOwned, "the state has no block for " + r.at(b).String() + " (512 bytes), which have owners: free these, or pass them as stale"},
 		{"a stale block of another pool", st, []Block{b, c}, nil, ErrForeignBlock, "pool p: a stale block"},
 		{"the zero block", st, []Block{b, {}}, nil, ErrForeignBlock, ""},
 		{"a freed block", st, []Block{b, freed}, nil, ErrUseAfterFree, ""},
@@ -907,14 +912,14 @@ func TestRestoreErrors(t *testing.T) {
 		}
 	}
 
-	// Memory that a second stream uses is not made free before it is done.
+	// Restore waits for the second stream of a block that it frees.
 	log := &fakeDevice{}
 	side := &fakeStream{name: "side", dev: log}
 	check(t, r.a.RecordStream(b, side))
 	fault := errors.New("fault")
 	side.err = fault
 	if _, err := p.Restore(st, []Block{b}, nil); !errors.Is(err, fault) || !slices.Equal(log.events, []string{"sync side"}) {
-		t.Errorf("restore beside work that fails: %v after %v", err, log.events)
+		t.Errorf("restore while the second stream fails: %v after %v", err, log.events)
 	}
 	h := must[*Scope](t)(r.a.BeginCapture(PoolID{}, r.streams[0]))
 	if _, err := p.Restore(st, []Block{b}, nil); !errors.Is(err, ErrPending) {
@@ -926,7 +931,7 @@ func TestRestoreErrors(t *testing.T) {
 		t.Errorf("an error changed %+v to %+v", before, after)
 	}
 
-	// What is live is checked both ways.
+	// CheckLive reports both missing and extra blocks.
 	var le *LiveError
 	err := p.CheckLive([]Address{at, r.at(c), r.at(c)})
 	if !errors.As(err, &le) || !slices.Equal(le.Missing, []Address{r.at(c)}) || len(le.Extra) != 1 || le.Extra[0] != (LiveBlock{r.at(b), 512, 512, true}) {
@@ -939,7 +944,7 @@ func TestRestoreErrors(t *testing.T) {
 	if err := p.CheckLive(nil); !strings.HasSuffix(err.Error(), "(512 bytes, no owner)") {
 		t.Errorf("%v", err)
 	}
-	// A released pool has no state, though its block stays.
+	// A released pool has no checkpoints, but its live block stays.
 	check(t, p.Release())
 	_, err1 := p.Checkpoint()
 	_, err2 := p.Restore(st, nil, nil)
@@ -949,8 +954,8 @@ func TestRestoreErrors(t *testing.T) {
 	r.live(p, 1)
 }
 
-// TestUseCounts follows PrivatePool.use_count: begin counts, end does not, release
-// gives back, and a released pool is not revived.
+// TestUseCounts checks the rules of PyTorch's PrivatePool.use_count: Begin adds a use, End
+// changes nothing, Release takes the use back, and a released pool gets no use again.
 func TestUseCounts(t *testing.T) {
 	r := newRig(t, 2)
 	s := r.streams[0]
@@ -1013,7 +1018,7 @@ func TestUseCounts(t *testing.T) {
 	if err := c.Release(); !errors.Is(err, ErrReleased) || !errors.Is(err, device.ErrClosed) {
 		t.Errorf("a second release: %v", err)
 	}
-	// A capture that fails gives back its use with its redirection.
+	// Release of a capture that has not ended ends it, too.
 	check(t, g.Release())
 	uses(p, 0)
 	if b := r.alloc(1); must[*Pool](t)(r.a.Pool(PoolID{})).Free(b) != nil {

@@ -7,22 +7,22 @@ import (
 	"pwc/runtime/device"
 )
 
-// PoolID names a pool as PyTorch does: {n, 0} is made by a capture without a
-// pool, {0, n} by a handle, and {0, 0} is the default pool.
+// PoolID names a pool as PyTorch does: {n, 0} is a pool that BeginCapture made for the
+// zero id, {0, n} comes from NewHandle or NewPool, and {0, 0} is the default pool.
 type PoolID [2]uint64
 
 // String returns "(n, m)".
 func (id PoolID) String() string { return fmt.Sprintf("(%d, %d)", id[0], id[1]) }
 
-// Owner stands for someone who allocates, as a thread does in PyTorch: a scope
-// may redirect what its Alloc returns. Make one with Allocator.NewOwner; it may
-// be used from any goroutine.
+// Owner identifies a caller of Alloc, as a thread does in PyTorch: a scope may redirect
+// the allocations of an owner to its pool. Make one with Allocator.NewOwner; it may be
+// used from any goroutine.
 type Owner struct {
 	alloc *Allocator
 	name  string
 }
 
-// NewOwner returns an owner. Its name is for messages.
+// NewOwner returns an owner. Its name is only for the caller's messages.
 func (a *Allocator) NewOwner(name string) *Owner { return &Owner{alloc: a, name: name} }
 
 // Name returns the name given to NewOwner.
@@ -34,20 +34,19 @@ func (o *Owner) Alloc(s device.Stream, bytes int64) (Block, error) {
 }
 
 // Route says which allocations a scope redirects: those for one of the streams,
-// and those by the owner. One of both is required.
+// and those by the owner. At least one of the two must be set, else Begin returns
+// ErrNoRoute.
 type Route struct {
 	Streams []device.Stream
 	Owner   *Owner
 }
 
-// Scope is a use of a pool: by a graph that is captured into it, or by someone
-// whose allocations it serves meanwhile. As in PyTorch's allocator it has three
-// acts: Begin counts the use and redirects allocations to the pool, End ends the
-// redirection and nothing else, and Release gives the use back. A graph's scope
-// is released with the graph, or at once when its capture failed.
+// Scope is a use of a pool, by a capture and its graph or by other allocations. As in
+// PyTorch's allocator it has three steps: Begin counts the use and redirects allocations
+// to the pool, End ends the redirection and nothing else, and Release gives the use back.
+// The caller releases a capture's scope with the graph, or at once if the capture failed.
 //
-// Of several scopes that an allocation matches, the innermost, which began last,
-// wins.
+// If an allocation matches several scopes, the one that began last serves it.
 type Scope struct {
 	pool    *Pool
 	owner   *Owner
@@ -70,7 +69,7 @@ func (a *Allocator) NewHandle() PoolID {
 	return id
 }
 
-// newHandle counts ids. The lock is held.
+// newHandle returns a new id {0, n}. The lock is held.
 func (a *Allocator) newHandle() PoolID {
 	a.lastHandle++
 	return PoolID{0, a.lastHandle}
@@ -78,19 +77,20 @@ func (a *Allocator) newHandle() PoolID {
 
 // Begin counts a use of the pool and redirects the allocations of r to it,
 // outside of a capture: for inputs of graphs, or a warm-up. A new handle makes the
-// pool, with this use. One scope at a time redirects to a pool: a second gets
-// [ErrRecording]. A pool whose last use was released gets [ErrReleased].
+// pool, with this use. Only one scope may redirect to a pool: a second Begin before the
+// first scope's End returns [ErrRecording]. A pool whose last use was released returns
+// [ErrReleased].
 func (a *Allocator) Begin(id PoolID, r Route) (*Scope, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.begin(id, r, false)
 }
 
-// BeginCapture is Begin for a capture of s. Until End only s, and streams given to
-// Scope.Order or Scope.Add, may allocate from the pool; no pool of the allocator gives memory
-// back, and no event is queried. The zero id makes a pool of the capture's own. An
-// error because another capture of the pool is under way matches
-// device.ErrCapturing.
+// BeginCapture is Begin for a capture of s. Until End, only s and the streams given to
+// Scope.Order or Scope.Add may allocate from the pool, no pool of the allocator gives
+// memory back, and no event is recorded or queried. The zero id makes a new pool for this
+// capture. If another capture of the pool is under way, the error matches
+// device.ErrCapturing, too.
 func (a *Allocator) BeginCapture(id PoolID, s device.Stream) (*Scope, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -104,7 +104,8 @@ func (p *Pool) Begin(r Route) (*Scope, error) {
 	return p.begin(r, false)
 }
 
-// BeginCapture is Allocator.BeginCapture with the pool's id.
+// BeginCapture is Allocator.BeginCapture with the pool's id. For the default pool it
+// returns ErrDefaultPool.
 func (p *Pool) BeginCapture(s device.Stream) (*Scope, error) {
 	p.alloc.mu.Lock()
 	defer p.alloc.mu.Unlock()
@@ -137,7 +138,7 @@ func (a *Allocator) begin(id PoolID, r Route, capture bool) (*Scope, error) {
 	return p.scopeOf(r, capture), nil
 }
 
-// begin counts a use of a pool that exists.
+// begin is Allocator.begin for a pool that exists. The lock is held.
 func (p *Pool) begin(r Route, capture bool) (*Scope, error) {
 	switch {
 	case p == p.alloc.deflt:
@@ -157,8 +158,8 @@ func (p *Pool) begin(r Route, capture bool) (*Scope, error) {
 	return p.scopeOf(r, capture), nil
 }
 
-// ready frees what second streams are done with before a capture, which asks for no
-// event.
+// ready frees the blocks that second streams are done with, before a capture in which
+// events cannot be queried.
 func (a *Allocator) ready(capture bool) error {
 	if !capture {
 		return nil
@@ -192,8 +193,8 @@ func (a *Allocator) find(id PoolID) *Pool {
 // Pool returns the pool that the scope uses.
 func (c *Scope) Pool() *Pool { return c.pool }
 
-// Add redirects the allocations for s, too. For a stream that a capture was forked
-// to, Order does so.
+// Add redirects the allocations for s, too. For a stream that was forked in a capture,
+// call Order instead, which also adds it.
 func (c *Scope) Add(s device.Stream) error {
 	c.pool.alloc.mu.Lock()
 	defer c.pool.alloc.mu.Unlock()
@@ -204,7 +205,7 @@ func (c *Scope) Add(s device.Stream) error {
 	return nil
 }
 
-// index returns the position of s in the scope's streams, which it joins.
+// index returns the index of s in the scope's streams. It adds s if it is not there.
 func (c *Scope) index(s device.Stream) int {
 	i := slices.Index(c.streams, s)
 	if i < 0 {
@@ -251,10 +252,10 @@ func (c *Scope) end() {
 	}
 }
 
-// Release gives the use back: the graph is gone, or was never made. It ends a
-// scope that has not ended, as a capture that failed. Without another use the pool
-// becomes freeable: it keeps its memory until Empty or until an allocation finds no
-// room. A second Release returns [ErrReleased].
+// Release gives the use back: the graph is gone, or was never made. It also ends a
+// scope that has not ended, such as that of a failed capture. A pool whose last use is
+// released keeps its memory until Empty, or until an allocation finds no room. A second
+// Release returns [ErrReleased].
 func (c *Scope) Release() error {
 	c.pool.alloc.mu.Lock()
 	defer c.pool.alloc.mu.Unlock()

@@ -2,22 +2,22 @@ package mem
 
 import "pwc/runtime/device"
 
-// SegmentState is a segment and the blocks that tile it, in order. JSON has the
-// names of torch.cuda.memory_snapshot.
+// SegmentState is a segment and its blocks, by offset. The keys of the JSON are those of
+// torch.cuda.memory_snapshot, except pool, offset and owned.
 type SegmentState struct {
 	PoolID    PoolID       `json:"segment_pool_id"`
 	Pool      string       `json:"pool"`
-	Address   uint64       `json:"address"` // not the device's: segments follow each other in the order they were taken
+	Address   uint64       `json:"address"` // not the device's: each segment follows the one taken before
 	Bytes     int64        `json:"total_size"`
 	Allocated int64        `json:"allocated_size"` // in blocks that are handed out
-	Active    int64        `json:"active_size"`    // in these, and in blocks that wait for a second stream
-	StreamID  int          `json:"stream"`         // 0: for no stream; else in the order they first allocated
+	Active    int64        `json:"active_size"`    // Allocated, and blocks that wait for a second stream
+	StreamID  int          `json:"stream"`         // 0: the nil stream; others are numbered by their first allocation
 	Type      string       `json:"segment_type"`   // "small": for blocks of at most 1 MiB; or "large"
-	Expands   bool         `json:"is_expandable"`  // never: segments have a fixed size
+	Expands   bool         `json:"is_expandable"`  // false: segments have a fixed size
 	Blocks    []BlockState `json:"blocks"`
 
 	Memory Segment       `json:"-"`
-	Stream device.Stream `json:"-"` // who may allocate from it
+	Stream device.Stream `json:"-"` // the stream whose allocations it serves
 	Small  bool          `json:"-"`
 }
 
@@ -32,21 +32,21 @@ const (
 type BlockState struct {
 	Offset    int64  `json:"offset"`
 	Bytes     int64  `json:"size"`
-	Requested int64  `json:"requested_size"` // bytes asked for; 0 if free
+	Requested int64  `json:"requested_size"` // bytes asked for; 0 if inactive
 	State     string `json:"state"`
-	Live      bool   `json:"-"` // handed out
-	Owned     bool   `json:"owned"`
+	Live      bool   `json:"-"`     // handed out
+	Owned     bool   `json:"owned"` // a valid handle exists; see LiveBlock
 }
 
-// Snapshot returns the pool's segments in the order they were taken. It is for
-// dumps of where memory went.
+// Snapshot returns the pool's segments in the order they were taken, for dumps of
+// memory.
 func (p *Pool) Snapshot() []SegmentState {
 	p.alloc.mu.Lock()
 	defer p.alloc.mu.Unlock()
 	return p.snapshot(make([]SegmentState, 0, len(p.segments)))
 }
 
-// Snapshot returns the segments of all pools, of the default pool first.
+// Snapshot returns the segments of all pools, the default pool's first.
 func (a *Allocator) Snapshot() []SegmentState {
 	a.mu.Lock()
 	defer a.mu.Unlock()

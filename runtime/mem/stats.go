@@ -3,23 +3,23 @@ package mem
 // Gauge is a number that goes up and down.
 type Gauge struct {
 	Now       int64
-	Peak      int64 // the most it was, since ResetPeaks
-	Allocated int64 // the sum of what it went up by, ever
-	Freed     int64 // the sum of what it went down by
+	Peak      int64 // the largest value since ResetPeaks, or since the start
+	Allocated int64 // the sum of all increases; ResetPeaks does not change it
+	Freed     int64 // the sum of all decreases
 }
 
-// Counts are the numbers that PyTorch gives for small blocks, large blocks and all.
-// Active blocks are those handed out, and those that were freed and wait for a
+// Counts are the numbers that PyTorch reports for small blocks, for large blocks, and for
+// all blocks. Active blocks are those handed out, and those that were freed and wait for a
 // second stream (RecordStream).
 type Counts struct {
-	AllocatedBytes  Gauge // in blocks handed out, with what rounding and unsplit remainders add
+	AllocatedBytes  Gauge // in blocks handed out, including rounding and remainders that were not split off
 	AllocatedBlocks Gauge
-	ActiveBytes     Gauge // the same of active blocks
+	ActiveBytes     Gauge // in active blocks
 	ActiveBlocks    Gauge
 	RequestedBytes  Gauge // of active blocks, as asked for
-	ReservedBytes   Gauge // in segments; less ActiveBytes: cached
+	ReservedBytes   Gauge // in segments; ReservedBytes - ActiveBytes is cached
 	Segments        Gauge
-	SplitBytes      Gauge // in free blocks of segments that are split (inactive_split)
+	SplitBytes      Gauge // in free blocks of segments with several blocks (inactive_split)
 	SplitBlocks     Gauge
 }
 
@@ -28,13 +28,13 @@ type Stats struct {
 	Counts              // of all blocks
 	Small, Large Counts // of blocks in segments for at most 1 MiB, and in others
 
-	Allocs        int64 // blocks handed out, ever
+	Allocs        int64 // blocks handed out, by Restore too
 	Frees         int64
-	SegmentAllocs int64 // segments taken from the device, ever
+	SegmentAllocs int64 // segments taken from the device
 	SegmentFrees  int64
 	Retries       int64 // times that cached memory was given back to make room
-	OutOfMemory   int64 // allocations refused for want of memory
-	Waits         int64 // times that all freed blocks with work on second streams were waited for
+	OutOfMemory   int64 // allocations refused for lack of memory
+	Waits         int64 // times that a call waited for the second streams of all freed blocks; 0 for a pool
 }
 
 // family is a gauge with its name in torch.cuda.memory_stats.
@@ -81,7 +81,7 @@ func (s *Stats) Map() map[string]int64 {
 	return m
 }
 
-// change is what one operation changes, of small or of large blocks.
+// change is what one operation adds to the gauges of small or of large blocks.
 type change struct {
 	allocatedBytes, allocatedBlocks int64
 	activeBytes, activeBlocks       int64
@@ -105,14 +105,14 @@ func (c *change) freed(n *node) {
 	c.allocatedBlocks--
 }
 
-// passive counts a block that is not live, and that nothing uses any more.
+// passive counts a block that stops being active.
 func (c *change) passive(n *node) {
 	c.activeBytes -= n.bytes
 	c.activeBlocks--
 	c.requested -= n.requested
 }
 
-// listed counts a free block that comes on a list (1) or leaves it (-1).
+// listed counts a free block that is put on a free list (by 1) or taken off it (by -1).
 func (c *change) listed(n *node, by int64) {
 	if n.prev != nil || n.next != nil {
 		c.splitBytes += by * n.bytes
@@ -120,7 +120,7 @@ func (c *change) listed(n *node, by int64) {
 	}
 }
 
-// tally is a Gauge as it is counted. Freed is up - now.
+// tally is the internal form of a Gauge: up is Allocated, and Freed is up - now.
 type tally struct{ now, peak, up int64 }
 
 func (g *tally) add(n int64) {
@@ -136,7 +136,7 @@ func (g *tally) add(n int64) {
 
 func (g *tally) gauge() Gauge { return Gauge{g.now, g.peak, g.up, g.up - g.now} }
 
-// tallies are Counts as they are counted.
+// tallies is the internal form of Counts.
 type tallies struct {
 	allocatedBytes, allocatedBlocks tally
 	activeBytes, activeBlocks       tally
@@ -176,7 +176,7 @@ func (t *tallies) resetPeaks() {
 	}
 }
 
-// counters are Stats as they are counted.
+// counters is the internal form of Stats.
 type counters struct {
 	all   tallies
 	parts [2]tallies // of large and of small blocks

@@ -11,7 +11,7 @@ import (
 // use is work with a block on a second stream.
 type use struct {
 	stream   device.Stream
-	captured bool // the work was captured: the end of the capture orders it
+	captured bool // the work was captured; the join at the capture's end orders it before later work
 }
 
 // waiting is an event that a freed block waits for.
@@ -22,16 +22,18 @@ type waiting struct {
 }
 
 // RecordStream says that work on s, a second stream, uses b. After b is freed, its
-// memory is reused only after the work that was enqueued on s before the free. Work on
-// the block's own stream is ordered without it. Free records an event on s, so its
+// memory is reused only after the work that was enqueued on s before the free. For the
+// block's own stream and for nil it does nothing. Free records an event on s, so its
 // caller must be allowed to use s.
 //
-// The join at the end of a capture orders reuse behind captured work. So a block that is
-// freed during a capture waits until no capture of the allocator is under way, and then
-// only for streams whose work was not captured.
+// A block that is freed during a capture waits until no capture of the allocator is under
+// way, and then only for streams whose work was not captured: the join at the end of a
+// capture orders captured work. A capture of the block's own pool may reuse it earlier
+// (Scope.Order).
 //
-// It returns ErrUseAfterFree if b was freed, and device.ErrCapturing for a stream that
-// captures without a scope of this allocator.
+// It returns ErrUseAfterFree if b was freed, ErrForeignBlock if another allocator gave it,
+// and device.ErrCapturing for a stream that captures while no capture of this allocator is
+// under way.
 func (a *Allocator) RecordStream(b Block, s device.Stream) error {
 	if b.n == nil || b.n.alloc != a {
 		return ErrForeignBlock
@@ -61,13 +63,14 @@ func (a *Allocator) RecordStream(b Block, s device.Stream) error {
 	return nil
 }
 
-// idle reports that a stream has no work because it, or its device, is no more.
+// idle reports whether err says that a stream is closed or its device is lost, so that
+// the stream has no work.
 func idle(err error) bool {
 	return errors.Is(err, device.ErrClosed) || errors.Is(err, device.ErrDeviceLost)
 }
 
-// retire makes n, which its owner freed, wait for its uses. Without any it has
-// no events. After an error n is as it was.
+// retire records an event on each second stream of n, which was freed, so that n waits
+// for them. n.events is 0 if there is nothing to wait for. After an error n is as it was.
 func (a *Allocator) retire(n *node) error {
 	first := len(a.waiting)
 	for _, u := range n.uses {
@@ -107,7 +110,7 @@ func (a *Allocator) event(s device.Stream) (device.Event, error) {
 }
 
 // poll frees the blocks whose second streams are done. During a capture it does
-// nothing: querying an event would end the capture.
+// nothing: querying an event could invalidate the capture.
 func (a *Allocator) poll() error {
 	if a.captures > 0 || len(a.deferred) == 0 && len(a.waiting) == 0 {
 		return nil
@@ -144,8 +147,8 @@ func (a *Allocator) drain() error {
 	})
 }
 
-// joined frees the deferred blocks that only captured work used: the last capture
-// has ended. It calls no device.
+// joined frees the deferred blocks that only captured work used. It is called when no
+// capture is under way any more, and does not call the device.
 func (a *Allocator) joined() {
 	a.deferred = slices.DeleteFunc(a.deferred, func(n *node) bool {
 		if slices.ContainsFunc(n.uses, func(u use) bool { return !u.captured }) {
@@ -157,8 +160,8 @@ func (a *Allocator) joined() {
 	})
 }
 
-// resume takes up the frees that captures held up. Those that need an event on a
-// stream that captures for another allocator stay.
+// resume records the events of blocks that were freed during captures. Blocks that need an
+// event on a stream that captures for another allocator stay deferred.
 func (a *Allocator) resume() (err error) {
 	kept := a.deferred[:0]
 	for _, n := range a.deferred {
@@ -182,7 +185,7 @@ func (a *Allocator) resume() (err error) {
 	return err
 }
 
-// pass removes the waits that are done.
+// pass removes the waits for which done reports true, and frees blocks that have no other.
 func (a *Allocator) pass(done func(waiting) (bool, error)) (err error) {
 	kept := a.waiting[:0]
 	for _, w := range a.waiting {
