@@ -22,7 +22,7 @@ type adjustment struct {
 	logits                          []float32
 	counts, bias                    map[int32]float32
 	repetition, frequency, presence float32
-	allowed                         []int32 // nil: all
+	allowed                         []int32 // nil: all tokens
 }
 
 // adjusted evaluates @runner_adjust. The slots of the rows are in descending order.
@@ -71,8 +71,9 @@ func adjusted(t *testing.T, rows []adjustment) [][]float32 {
 	return got
 }
 
-// Numbers computed by hand from the definitions of transformers' RepetitionPenaltyLogitsProcessor and
-// of OpenAI's API: mu[j] -> mu[j] - c[j] * frequency - float(c[j] > 0) * presence.
+// TestAdjustByHand compares with numbers that were computed by hand from the definitions of
+// transformers' RepetitionPenaltyLogitsProcessor and of OpenAI's API:
+// mu[j] -> mu[j] - c[j] * frequency - float(c[j] > 0) * presence.
 func TestAdjustByHand(t *testing.T) {
 	inf := float32(math.Inf(-1))
 	logits := []float32{2, -3, 4, 0, 1, -1, 8, 5}
@@ -99,7 +100,7 @@ func TestAdjustByHand(t *testing.T) {
 	}
 }
 
-// Masks work for a vocabulary that is not a multiple of 32.
+// Masks work for a vocabulary whose size is not a multiple of 32.
 func TestAdjustMask(t *testing.T) {
 	const v = 70
 	row := adjustment{logits: make([]float32, v), repetition: 1, allowed: []int32{0, 31, 32, 63, 64, 69}}

@@ -64,8 +64,9 @@ const tiny = `{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vo
 
 // Each call of the driver fails once, from the opening of the device to its close, with a transient
 // error (out of memory) and with a permanent one (launch failed). The error must name the failed call,
-// and every request must end. After a transient error a second Load must succeed, and nothing may
-// leak. The test tries one call in eleven, or with PWC_EVERY_CALL=1 all of them.
+// unless that releases the context, and every request must end. After a transient error a second Load
+// must succeed, and no resource of the driver may be left. The test tries one call in eleven, or with
+// PWC_EVERY_CALL=1 all of them.
 func TestEveryCallFails(t *testing.T) {
 	m, err := hf.Builtin().Import([]byte(tiny), hf.Options{DType: dtype.F32, BlockSize: blockSize})
 	if err != nil {

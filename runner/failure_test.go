@@ -190,7 +190,7 @@ func TestWatermark(t *testing.T) {
 		q := &Sequence{ids: make([]int32, 4*blocks)}
 		r := &Runner{lm: &language{blockSize: 4}, blocks: newBlocks(200), running: []*Sequence{{}}, waiting: []*Sequence{q}}
 		if got := r.join(q); got != want || len(r.blocks.free) != 200-blocks && want {
-			t.Errorf("beside one that runs, a request of %d blocks of 200 joins: %v, want %v", blocks, got, want)
+			t.Errorf("a request of %d blocks of 200 joins a running one: %v, want %v", blocks, got, want)
 		}
 		alone := &Runner{lm: r.lm, blocks: newBlocks(200), waiting: []*Sequence{q}}
 		if q.blocks = nil; !alone.join(q) {

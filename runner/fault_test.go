@@ -139,7 +139,7 @@ func TestFaultsReachTheirRequests(t *testing.T) {
 		"far longer":            {{0, 3, 12, positions + 1, true}},
 		"a prompt":              {{0, positions + 1, 1, positions + 1, true}},
 		"a prompt in chunks":    {{0, positions + 9, 1, positions + 9, true}},
-		"beside another":        {{0, 1, 12, positions + 1, true}, {0, 1, 12, positions + 1, true}},
+		"two in one step":       {{0, 1, 12, positions + 1, true}, {0, 1, 12, positions + 1, true}},
 		// The second shares steps with the first, but not the step with the fault.
 		"one ended before":    {{0, 1, 12, positions + 1, true}, {0, 1, 4, 5, false}},
 		"one ended just then": {{0, 1, 12, positions + 1, true}, {0, 1, positions, positions + 1, false}},

@@ -188,7 +188,7 @@ func teacherForced(t *testing.T, open maker, dt dtype.DType) {
 				for _, got := range forced(t, r, [][]int32{ids, ids[:9], ids[:17]}, each) {
 					all := slices.Concat(got...)
 					if d := apart(all, want[:len(all)]); !(d <= tolerance) {
-						t.Errorf("%s, %d at a time, %d tokens: logits are %.2g apart, want at most %.2g", dt, each, len(got), d, tolerance)
+						t.Errorf("%s, chunks of %d, %d tokens: logits are %.2g apart, want at most %.2g", dt, each, len(got), d, tolerance)
 					} else {
 						worst = max(worst, d)
 					}

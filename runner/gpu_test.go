@@ -188,9 +188,9 @@ func TestSampleFunctionsOnGPU(t *testing.T) {
 	}
 }
 
-// The same with little work, for compute-sanitizer and for an emulated GPU. One block reduces a row of
-// the first vocabulary, and a cluster a row of the second, whose columns do not divide evenly among
-// the threads.
+// TestSampleFunctionsOnGPU with little work, for compute-sanitizer and for an emulated GPU. One block
+// reduces a row of the first vocabulary, and a cluster a row of the second, whose columns do not
+// divide evenly among the threads.
 func TestSampleFunctionsWatchedOnGPU(t *testing.T) {
 	for _, vocabulary := range []int{600, 16404} {
 		sampleFunctions(t, cudatest.Open(t, fake.Options{}), piecewise.CanaryExact, 2, vocabulary, 1)

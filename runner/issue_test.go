@@ -45,7 +45,7 @@ func ahead(t testing.TB, m *hf.Model, o *Options) []fake.Kernel {
 }
 
 // openFake makes a runner on a device of a driver. The caller must call end, also after an error: it
-// closes everything. end returns an error if the runner and its op left resources to the device.
+// closes everything. end returns an error if the runner and its op left resources on the device.
 func openFake(drv *fake.Driver, m *hf.Model, o Options) (r *Runner, end func() error, err error) {
 	dev, err := gpu.Open(gpu.Options{Driver: drv})
 	if err != nil {

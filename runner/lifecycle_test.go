@@ -87,8 +87,8 @@ func TestTokensEndWithErrors(t *testing.T) {
 	}
 }
 
-// Stop ends a request without an error and counts as Stopped, like one of Request.Stop. The first call of
-// Stop or Cancel determines the reason.
+// Stop ends a request without an error and with the reason Stopped, like a token of Request.Stop. The
+// first call of Stop or Cancel determines the reason.
 func TestStopAsked(t *testing.T) {
 	for _, canceledFirst := range []bool{false, true} {
 		r := llama(t, lifecycleOptions())
@@ -280,7 +280,8 @@ func TestQueueBound(t *testing.T) {
 	}
 }
 
-// Drain waits for all accepted requests, and Submit then refuses further ones.
+// Drain returns the error of its context while a request is open, and nil once all have ended. After a
+// call of Drain, Submit refuses requests.
 func TestDrain(t *testing.T) {
 	r := llama(t, lifecycleOptions())
 	s := submit(t, r, Request{Prompt: []int32{5}, MaxNew: 4})

@@ -124,7 +124,7 @@ func TestLogprobsOfTransformers(t *testing.T) {
 			t.Error("a request that did not ask has log probabilities")
 		}
 		if _, ok := whole.Logprobs(0); ok {
-			t.Error("log probabilities of an answer were not asked for")
+			t.Error("a request that asked only for the prompt has log probabilities of the answer")
 		}
 	}
 }

@@ -86,7 +86,7 @@ type Options struct {
 // Observer observes a runner. The goroutine that calls Step, Run or Close calls its methods and
 // holds the runner's lock meanwhile, so they must return quickly and call none of these three.
 type Observer interface {
-	// Stepped is called after a step: one was issued unless Step.Rows is 0, and the previous one
+	// Stepped is called after a step: one was scheduled unless Step.Rows is 0, and the previous one
 	// was read.
 	Stepped(Step)
 
@@ -144,13 +144,13 @@ func (o *Options) defaults(lm *language) error {
 		bad("MaxLength %d is above %d, the positions that the model is for", o.MaxLength, n)
 	}
 	if o.MaxTokens < o.MaxSequences || int64(o.MaxTokens) > lm.maxTokens {
-		bad("MaxTokens %d is not in [%d, %d]: at least MaxSequences, so that every request can decode, and at most what @forward takes", o.MaxTokens, o.MaxSequences, lm.maxTokens)
+		bad("MaxTokens %d is not in [%d, %d]: at least MaxSequences, so that every request can decode, and at most the rows that @forward takes", o.MaxTokens, o.MaxSequences, lm.maxTokens)
 	}
 	if o.MaxLength < 0 || int64(o.MaxLength) > math.MaxInt32 {
 		bad("MaxLength %d is not in [0, %d]: positions are i32", o.MaxLength, math.MaxInt32)
 	}
 	if o.Blocks < 0 || int64(o.Blocks) > lm.maxBlocks {
-		bad("Blocks %d is not in [0, %d], what the model takes", o.Blocks, lm.maxBlocks)
+		bad("Blocks %d is not in [0, %d], the blocks that the model takes", o.Blocks, lm.maxBlocks)
 	}
 	if o.MaxAdjusted < 1 || o.MaxAdjusted > o.MaxSequences {
 		bad("MaxAdjusted %d is not in [1, %d], the requests of a step", o.MaxAdjusted, o.MaxSequences)

@@ -123,7 +123,8 @@ func (r *Runner) adopt(a *arrival) {
 	r.enqueue(s)
 }
 
-const saysStep = "runner: what the next step takes"
+// saysStep is the name of the exchange before a step, for errors.
+const saysStep = "runner: changes of requests before the next step"
 
 // say sends the news as parts. Before each part is a byte: 1 if more parts follow, otherwise 0.
 func (r *Runner) say(ctx context.Context) error {

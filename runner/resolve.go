@@ -58,7 +58,8 @@ func (d Decision) String() string {
 	return fmt.Sprintf("%d rows, %s: the pieces' graphs of %d rows, because %s", d.Rows, batch, d.Size, d.Why)
 }
 
-// uncovered lists the steps that no capture size serves, with reasons.
+// uncovered lists decode steps that no capture size serves, and if rows must not be padded, steps of
+// other sizes, with reasons. In mode none its one entry means all steps.
 func (r *Runner) uncovered() []string {
 	top := int64(0)
 	if n := len(r.plan.Sizes); n > 0 {

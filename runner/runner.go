@@ -57,7 +57,7 @@ type Runner struct {
 	busy     time.Duration     // in the backend, since the step began
 	waited   time.Duration     // the part of busy in which the host waited for the device
 
-	deadline  time.Time       // the earliest deadline of waiting and running requests; zero: none
+	deadline  time.Time       // the earliest deadline of waiting and running requests; zero: no request has a deadline
 	firsts    []time.Duration // from Submit to the first token, for each first token that the step read
 	prompted  int             // prompt tokens of the requests in firsts
 	intervals []time.Duration // from the previous token, for each other token that the step read

@@ -83,7 +83,8 @@ func llama(t testing.TB, o Options) *Runner {
 	return loaded(t, m, src, o)
 }
 
-// The blocks with one name never change. After a preemption, a sequence has other blocks and a new name.
+// While a sequence has one name, blocks are only appended to its list. After a preemption it has other
+// blocks, and so must have another name.
 func TestNamesOfBlocks(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 6, MaxTokens: 24, Blocks: 24, MaxLength: 48})
 	for _, q := range mixture(5, 24, 20) {
@@ -106,7 +107,7 @@ func TestNamesOfBlocks(t *testing.T) {
 		}
 	}
 	if r.Stats().Preempted == 0 {
-		t.Error("nobody was preempted")
+		t.Error("no request was preempted")
 	}
 }
 
@@ -170,8 +171,8 @@ func mixture(seed uint64, n, longest int) []Request {
 	return out
 }
 
-// Greedy tokens of every checkpoint are those of transformers, for two requests that run together, in
-// modes with and without graphs.
+// Greedy tokens of every checkpoint are those of transformers, for two requests that run together: of
+// llama in every mode, of the others in mode full-and-piecewise.
 func TestTransformersGreedy(t *testing.T) {
 	dirs, err := os.ReadDir(checkpoints)
 	if err != nil {
@@ -269,9 +270,9 @@ func TestTogetherAsAlone(t *testing.T) {
 	}
 }
 
-// A step reads a token that the host knows from the host, although the step has as many rows as the
-// previous step sampled, and Sequence.from has the row of the token from an earlier step.
-func TestKnownBesideSampled(t *testing.T) {
+// A step takes a token that the host knows from the host, also if the step has as many rows as the
+// previous step sampled and Sequence.from still has a row of an earlier step.
+func TestKnownTokenOfASampledStep(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 3, MaxTokens: 4, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	list := []Request{{Prompt: []int32{5}, MaxNew: 4}, {Prompt: []int32{7}, MaxNew: 1}, {Prompt: []int32{9, 11, 13}, MaxNew: 4}}
 	want := alone(t, r, list)
@@ -485,8 +486,9 @@ func TestQueueTakesNoRoom(t *testing.T) {
 	}
 }
 
-// Many waiting requests are canceled, and then the runner is closed. Neither takes a pass over the queue
-// for each request, which would take too long.
+// 18,000 of 20,000 requests are canceled while they wait. The others are served in order, until Close
+// ends them. Both calls end many requests in one pass over the queue; a pass for each request would
+// make this test slow.
 func TestCancelInTheQueue(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 60, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -520,7 +522,7 @@ func TestCancelInTheQueue(t *testing.T) {
 			t.Fatalf("request %d of those canceled is %s: %v", i, s.Reason(), s.Err())
 		}
 	}
-	// First come, first served.
+	// The first requests that were not canceled have ended, in their order.
 	ended := 0
 	for ; ended < len(kept) && kept[ended].Reason() == Exhausted; ended++ {
 	}

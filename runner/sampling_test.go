@@ -152,7 +152,8 @@ func reference(logits []float32, s Sampling, position int32) (id int, near bool)
 	return order[0], true
 }
 
-// The emitted sampler chooses the same tokens as a sort.
+// The functions of three sampler variants choose the same tokens as a sort in float64, unless rounding
+// in f32 may change the choice.
 func TestSample(t *testing.T) {
 	const vocabulary = 37
 	m := sampling(t, vocabulary)
@@ -247,7 +248,7 @@ func TestSeedsAndPositions(t *testing.T) {
 	}
 	drain(t, r)
 	if r.Stats().Preempted == 0 {
-		t.Error("nobody was preempted")
+		t.Error("no request was preempted")
 	}
 	for i, s := range seqs {
 		for at := len(s.Prompt()); at < len(s.IDs()); at++ {
@@ -262,7 +263,7 @@ func TestSeedsAndPositions(t *testing.T) {
 }
 
 // Requests with top-k 1 or temperature 0 are greedy, also if the step's sampler variant has no top-k.
-func TestGreedyBesideRandom(t *testing.T) {
+func TestGreedyWithRandom(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 4, MaxTokens: 16, Blocks: 60, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	prompt := []int32{5, 7, 9}
 	want := alone(t, r, []Request{{Prompt: prompt, MaxNew: 12}})[0]
@@ -272,7 +273,7 @@ func TestGreedyBesideRandom(t *testing.T) {
 		b := submit(t, r, Request{Prompt: prompt, MaxNew: 12})
 		drain(t, r)
 		if !slices.Equal(a.IDs(), want) || !slices.Equal(b.IDs(), want) {
-			t.Errorf("beside %+v: %v with top-k 1, %v with temperature 0, want %v", other, a.IDs(), b.IDs(), want)
+			t.Errorf("together with %+v: %v with top-k 1, %v with temperature 0, want %v", other, a.IDs(), b.IDs(), want)
 		}
 	}
 }
@@ -340,7 +341,8 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// The device chooses the same tokens as a sort.
+// The host device chooses the same tokens as a sort, and the same tokens in each sampler variant that
+// serves a batch.
 func TestSampleOnDevice(t *testing.T) {
 	dev := hostdev.Open(hostdev.Options{})
 	defer dev.Close()
@@ -415,20 +417,20 @@ func sampleOnDevice(t *testing.T, dev device.Device, target pieces.Compiler, gua
 			c.sampling[i].TopK = 0
 		}
 		if fast, slow := run(nucleusFunc, &c), run(sampleFunc, &c); !slices.Equal(fast, slow) {
-			t.Errorf("round %d: %v without top-k, %v with none", round, fast, slow)
+			t.Errorf("round %d: @%s chooses %v, @%s %v", round, nucleusFunc, fast, sampleFunc, slow)
 		}
 		for i := range c.sampling {
 			c.sampling[i].TopP = 0
 		}
 		slow := run(sampleFunc, &c)
 		if fast := run(randomFunc, &c); !slices.Equal(fast, slow) {
-			t.Errorf("round %d: %v without limits, %v with none", round, fast, slow)
+			t.Errorf("round %d: @%s chooses %v, @%s %v", round, randomFunc, fast, sampleFunc, slow)
 		}
 		for i := range c.sampling {
 			c.sampling[i].Temperature = 0
 		}
 		if fast, slow := run(greedyFunc, &c), run(sampleFunc, &c); !slices.Equal(fast, slow) {
-			t.Errorf("round %d: greedy %v, temperature 0 %v", round, fast, slow)
+			t.Errorf("round %d: @%s chooses %v, @%s with temperature 0 %v", round, greedyFunc, fast, sampleFunc, slow)
 		}
 	}
 }

@@ -78,8 +78,8 @@ func (s *slots) collect(q *Sequence) {
 }
 
 // renew writes the slot of a sequence from the tokens that the host knows. These are all of its
-// tokens: a slot gets stale only when its sequence joins or a step fails, and then none is in flight
-// when the next step samples it.
+// tokens: a slot gets stale only when its sequence joins or a step fails, and then no token of the
+// sequence is in flight when the next step samples it.
 func (r *Runner) renew(q *Sequence) error {
 	s := &r.slots
 	for _, state := range s.states {
@@ -117,8 +117,8 @@ func (r *Runner) renew(q *Sequence) error {
 	return nil
 }
 
-// marks returns inputs of @runner_mark. A step may call it more often than it has staging slots; then
-// marks waits for the device. This happens only in steps with new or preempted requests.
+// marks returns inputs of @runner_mark. If a step runs @runner_mark more often than that has staging
+// slots, marks waits for the device. This happens only in steps with new or preempted requests.
 func (r *Runner) marks(n int64) (piecewise.Inputs, error) {
 	in, err := r.mark.Inputs(n)
 	if errors.Is(err, piecewise.ErrSlotBusy) {

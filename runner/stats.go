@@ -12,7 +12,7 @@ import (
 // Step describes one call of Runner.Step: the step that it issued, the tokens of the previous step,
 // which it read, and the state of the runner after it.
 type Step struct {
-	Rows     int // 0: no step was issued
+	Rows     int // 0: no step was scheduled; a step that could not be issued has its rows, and Err
 	Requests int
 	Sampled  int               // tokens that the step samples
 	Uniform  bool              // every request has one row: a decode step
@@ -43,7 +43,7 @@ type Stats struct {
 
 	FailedSteps int64 `json:"failed_steps"` // calls of Runner.Step in which issuing or reading a step failed
 
-	Processed int64 `json:"processed"` // steps that were issued after the previous step was read, for a LogitsProcessor
+	Processed int64 `json:"processed"` // steps with a LogitsProcessor, which were read before the next step was issued
 
 	Submitted  int64            `json:"submitted"`
 	Rejected   int64            `json:"rejected"`   // by Runner.Submit
@@ -63,7 +63,7 @@ type Stats struct {
 	Waited  time.Duration `json:"waited_ns"`  // the part of Backend in which the host waited for the device
 }
 
-// StepCount counts the steps of one mode and size.
+// StepCount counts the steps of one mode and size, including those that could not be issued.
 type StepCount struct {
 	Mode  piecewise.RunMode `json:"mode"`
 	Size  int64             `json:"size"`

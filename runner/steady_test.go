@@ -131,8 +131,9 @@ func TestEveryoneIsInEveryStep(t *testing.T) {
 	}
 }
 
-// Several goroutines submit and cancel requests at random, and requests are preempted. Nothing leaks,
-// and each answer is that of the request without others, or a prefix of it after a cancellation.
+// Several goroutines submit and cancel requests at random, and requests are preempted. At the end no
+// block is in use, the pool has as much memory as before, and no goroutine is left. Each answer is
+// that of the request without others, or a prefix of it after a cancellation.
 // PWC_SOAK sets the number of seconds; CI gives it more.
 func TestSoak(t *testing.T) { soak(t, onHost) }
 
@@ -247,7 +248,8 @@ func soak(t *testing.T, open maker) {
 	t.Logf("%d requests, %d tokens, %d preemptions", s.Submitted, s.Generated, s.Preempted)
 }
 
-// waitIdle waits until the end of the last request is counted: the call after a step reads it.
+// waitIdle waits until the ends of all requests are counted. The call of Step after the last step
+// reads that step's tokens.
 func waitIdle(t *testing.T, r *Runner) Stats {
 	for range 10000 {
 		s := r.Stats()
@@ -264,7 +266,8 @@ func waitIdle(t *testing.T, r *Runner) Stats {
 	return r.Stats()
 }
 
-// Close ends all requests, and Run.
+// Close ends all requests with ErrClosed: running, waiting, and those that no step has seen. Run and
+// Submit then return ErrClosed.
 func TestClose(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	ran := make(chan error)
@@ -384,8 +387,8 @@ func TestFrozenSteps(t *testing.T) {
 	}
 }
 
-// The table of vLLM's dispatcher tests (tests/v1/cudagraph/test_cudagraph_dispatch.py):
-// sizes 1 and 8, at most 8 sequences.
+// TestExplain has the cases of vLLM's dispatcher tests (tests/v1/cudagraph/test_cudagraph_dispatch.py),
+// with sizes 1 and 8 and at most 8 sequences, and batches that no step has.
 func TestExplain(t *testing.T) {
 	whole, pieces, eager := piecewise.RunFull, piecewise.RunPiecewise, piecewise.RunEager
 	for _, c := range []struct {
@@ -476,8 +479,8 @@ func TestExplainBeforeLoad(t *testing.T) {
 	}
 }
 
-// The default list is vLLM's for the number of sequences; if frozen, it covers every step. New refuses
-// sizes above MaxTokens in every mode.
+// The default list is vLLM's, extended to MaxSequences; if frozen, it goes up to the smaller of
+// MaxTokens and 512. New refuses sizes above MaxTokens, also in mode none.
 func TestDefaultSizes(t *testing.T) {
 	m, _ := checkpoint(t, "llama")
 	for _, c := range []struct {

@@ -123,7 +123,8 @@ func (c *Collector) Ran(fn string, rows, size int64, how piecewise.RunMode) {
 	n.rows += rows
 }
 
-// Stepped counts a step. A step that issued nothing has no times and no sampled tokens, but it can fail.
+// Stepped counts a step. A call that scheduled no step has no times and no sampled tokens, but it can
+// fail.
 func (c *Collector) Stepped(s runner.Step) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
