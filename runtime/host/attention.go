@@ -119,6 +119,7 @@ type attentionScratch struct {
 	lse, delta     [attendCols]float32
 	top            [attendRows]float32
 	total          [attendRows]float64
+	sum            [4]float64 // of a row's exponentials; here, because the calls of a unit let a local escape
 	out            narrowSums
 }
 
@@ -274,9 +275,9 @@ func (a *attention) weigh(s *attentionScratch, r, seen int) {
 	}
 	a.unit.sub(row, row, fill(s.line[:seen], top))
 	a.unit.exp(row, row)
-	var sum [4]float64
-	a.unit.sum(&sum, row)
-	s.total[r] += (sum[0] + sum[2]) + (sum[1] + sum[3])
+	s.sum = [4]float64{}
+	a.unit.sum(&s.sum, row)
+	s.total[r] += (s.sum[0] + s.sum[2]) + (s.sum[1] + s.sum[3])
 }
 
 // queryGradients computes the gradients of a block of queries.

@@ -88,7 +88,7 @@ func suiteProgram(t testing.TB, name string) *program.Program {
 }
 
 // TestNoAllocations holds that launches and replays allocate nothing, on one
-// worker and on several, for every form of kernel.
+// worker and on several, for each form of kernel: loops, GEMMs, top-k, attention and its gradient.
 func TestNoAllocations(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, workers := range []int{1, 4} {
@@ -106,6 +106,10 @@ func TestNoAllocations(t *testing.T) {
 			"product":   load(t, d, product(1, 100, 300, 200, dtype.BF16, dtype.BF16, dtype.BF16, false), randoms(r, dtype.BF16, 100*200), randoms(r, dtype.BF16, 300*200), zeros(dtype.BF16, 100*300)),
 			"gemv":      load(t, d, product(1, 1, 2048, 512, dtype.BF16, dtype.BF16, dtype.BF16, false), zeros(dtype.BF16, 512), zeros(dtype.BF16, 2048*512), zeros(dtype.BF16, 2048)),
 			"selection": load(t, d, selection(64, 4096, 50, dtype.F32), zeros(dtype.F32, 64*4096), zeros(dtype.F32, 64*50), zeros(dtype.I32, 64*50)),
+			"experts":   load(t, d, experts(64, 4, 32, 40, 2, dtype.F32, dtype.BF16), zeros(dtype.F32, 64*40), zeros(dtype.BF16, 4*32*40), zeros(dtype.F32, 128*32), zeros(dtype.I32, 128)),
+			"attention": load(t, d, attentionKernel(1, 64, 2, 1, 16, dtype.BF16, false), zeros(dtype.BF16, 64*32), zeros(dtype.BF16, 64*16), zeros(dtype.BF16, 64*16), zeros(dtype.BF16, 64*32), zeros(dtype.F32, 64*2)),
+			"gradient": load(t, d, attentionKernel(1, 64, 2, 1, 16, dtype.BF16, true), zeros(dtype.BF16, 64*32), zeros(dtype.BF16, 64*16), zeros(dtype.BF16, 64*16), zeros(dtype.BF16, 64*32), zeros(dtype.F32, 64*2),
+				zeros(dtype.F32, 64*2), zeros(dtype.BF16, 64*32), zeros(dtype.BF16, 64*16), zeros(dtype.BF16, 64*16)),
 		} {
 			if err := l.stream.BeginCapture(device.CaptureThreadLocal); err != nil {
 				t.Fatal(err)
@@ -242,7 +246,8 @@ func TestStepsOfPrograms(t *testing.T) {
 	}
 }
 
-// TestCalls holds that Go code runs in the stream's order and at every replay.
+// TestCalls holds that Go code runs when it is enqueued, or at every replay if it was captured, and that
+// Parallel runs each part once.
 func TestCalls(t *testing.T) {
 	d := openDevice(t, 2)
 	ds, err := d.NewStream()
