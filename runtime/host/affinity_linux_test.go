@@ -13,10 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// workersOnly has a process of the test binary print the workers of its device, and nothing else.
+// workersOnly is an environment variable. A process of the test binary that has it prints the workers of its
+// device.
 const workersOnly = "PWC_TEST_WORKERS_ONLY"
 
-// TestPrintWorkers prints the workers of a device that is opened without options, where another test asks for it.
+// TestPrintWorkers prints the workers of a device that is opened without options, if workersOnly is set.
 func TestPrintWorkers(t *testing.T) {
 	if os.Getenv(workersOnly) != "" {
 		fmt.Printf("workers=%d\n", openDevice(t, 0).Info().Properties[WorkersProperty])

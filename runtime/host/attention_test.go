@@ -33,12 +33,13 @@ func attentionKernel(batch, length, heads, groups, size int64, dt dtype.DType, g
 	return k
 }
 
-// forwardOf runs causal attention of random operands, of which sequences that are as long or longer
-// have the same first rows, and returns its result and the rows of sums.
+// forwardOf runs causal attention of random operands, and returns the result and the logarithms of the
+// sums. Sequence 0 has the same operands for any batch; a longer one begins with the rows of a shorter
+// one.
 func forwardOf(t *testing.T, workers int, batch, length int64) (out, lse []byte) {
 	t.Helper()
 	const heads, groups, size = 4, 2, 24
-	operand := func(n int64, seed uint64) tensor {
+	operand := func(n int64, seed uint64) tensor { // n elements of each row
 		var vs []float64
 		for i := range batch {
 			r := rand.New(rand.NewPCG(uint64(i), seed))
@@ -54,8 +55,8 @@ func forwardOf(t *testing.T, workers int, batch, length int64) (out, lse []byte)
 	return out, l.read(t, 4).data
 }
 
-// TestAttentionRows: a row has the same bits for any number of workers, of other sequences, and of
-// later rows, which the mask hides.
+// TestAttentionRows: the bits of a row do not depend on the number of workers, on other sequences of the
+// batch, or on later rows, which the mask hides.
 func TestAttentionRows(t *testing.T) {
 	want, wantSums := forwardOf(t, 1, 1, 131)
 	for _, c := range []struct {

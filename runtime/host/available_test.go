@@ -7,8 +7,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// TestAvailable holds the limits by hand: the least of the machine's, the cgroups' and the
-// process's own counts.
+// TestAvailable compares available with numbers that were found by hand: the least of the limits of the
+// machine, of cgroups and of the process.
 func TestAvailable(t *testing.T) {
 	const gib = 1 << 30
 	machineFiles := map[string]string{"/proc/meminfo": "MemTotal:  16777216 kB\nMemFree: 1 kB\nMemAvailable:  8388608 kB\nSwapFree:  1048576 kB\n"} // 8 GiB and 1
@@ -49,8 +49,8 @@ func TestAvailable(t *testing.T) {
 	}
 }
 
-// TestDeviceKnowsItsLimit: without a limit of its own a device takes no more than there is, and
-// staging memory counts.
+// TestDeviceKnowsItsLimit: without Options.MemoryBytes a device has a limit if Available knows one, and
+// memory of AllocHost counts.
 func TestDeviceKnowsItsLimit(t *testing.T) {
 	d := Open(Options{Workers: 1})
 	defer d.Close()

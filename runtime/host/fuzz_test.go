@@ -10,8 +10,8 @@ import (
 	"pwc/program/vec"
 )
 
-// FuzzKernel holds that a kernel from outside either is refused or runs within
-// its memory, whatever its instructions and addresses are.
+// FuzzKernel holds that a kernel from outside is refused, or does not write outside
+// of its arguments, whatever its instructions and addresses are.
 func FuzzKernel(f *testing.F) {
 	gather := &vec.Kernel{Args: 3, Loop: vec.Loop{
 		Outer: []dim.Dim{dim.Sym("N")}, Inner: testkit.Consts(4), Regs: vec.RegCount{F: 2, I: 1, SF: 1, SI: 1},

@@ -7,16 +7,18 @@ import (
 
 	"pwc/internal/testkit"
 	"pwc/ir/dtype"
+	"pwc/program/vec"
 )
 
-// TestGuardPages has operands of the units' loops that end, and begin, where memory does.
+// TestGuardPages runs the loops of each unit on operands that end, or begin, at the edge of mapped memory:
+// an access outside of them ends the process.
 func TestGuardPages(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	eachUnit(t, func(t *testing.T, u *unit) {
 		for i := range 80 {
 			before := i%2 == 1
 			guardedProducts(t, u, r, before)
-			g := testkit.NewGuarded(t, 6)
+			g := testkit.NewGuarded(t, 7)
 			n := 1 + r.IntN(200)
 			d, a, b := g.Floats(n, before), g.Floats(n, before), g.Floats(n, before)
 			h := g.Halves(n, before)
@@ -32,13 +34,21 @@ func TestGuardPages(t *testing.T) {
 			u.narrowF16(h, a)
 			var acc [4]float64
 			u.sum(&acc, a)
-			c := unsafe.Slice((*int64)(g.Bytes(8*n, before)), n)
+			ints := func() []int64 { return unsafe.Slice((*int64)(g.Bytes(8*n, before)), n) }
+			c, seed, index := ints(), ints(), ints()
+			for i := range index {
+				index[i] = int64(i)
+			}
+			u.philox(d, seed, seed, index)
 			u.selects(d, c, a, b)
+			for _, op := range []vec.Op{vec.OpEq, vec.OpNe, vec.OpLt, vec.OpLe, vec.OpGt, vec.OpGe} {
+				u.relate(op, c, a, b)
+			}
 		}
 	})
 }
 
-// guardedProducts has operands of a micro kernel that fill their memory.
+// guardedProducts runs the micro kernels of a unit on such operands.
 func guardedProducts(t *testing.T, u *unit, r *rand.Rand, before bool) {
 	rows, k, wide := 1+r.IntN(mostRows), lanes*(1+r.IntN(20)), 1+r.IntN(2*microCols)
 	g, rowsB := testkit.NewGuarded(t, 5), (wide+microCols-1)&^(microCols-1)

@@ -37,8 +37,9 @@ type Options struct {
 
 	// MemoryBytes limits the bytes of Alloc and AllocHost that are in use at any time. 0:
 	// fifteen sixteenths of [Available] when the device is opened; the rest is for the
-	// process itself. Unlimited: no limit, so that the system ends the process if the
-	// machine has not enough memory.
+	// process itself. If Available does not know a number, 0 is no limit. Unlimited: no
+	// limit. Without a limit the system ends the process if the machine has not enough
+	// memory.
 	MemoryBytes int64
 
 	// Captures is shared with other devices, so that a capture in mode global forbids
@@ -46,7 +47,7 @@ type Options struct {
 	Captures *device.Captures
 }
 
-// Unlimited is no limit of the memory that a device gives out.
+// Unlimited as Options.MemoryBytes means that the device's memory has no limit.
 const Unlimited = -1
 
 // limit returns the most bytes in use at any time; 0: no limit.

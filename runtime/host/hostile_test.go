@@ -136,7 +136,7 @@ func TestOutOfBoundsProducts(t *testing.T) {
 	}
 }
 
-// TestZeroExtents runs kernels with no rows, no columns or no indices.
+// TestZeroExtents runs loops without columns, and GEMMs without rows, columns or depth.
 func TestZeroExtents(t *testing.T) {
 	d := openDevice(t, 2)
 	sum := &vec.Kernel{Args: 2, Loop: vec.Loop{
@@ -155,7 +155,7 @@ func TestZeroExtents(t *testing.T) {
 	}
 	none := pointwiseF(0, vec.OpAdd, 2)
 	load(t, d, none, zeros(dtype.F32, 0), zeros(dtype.F32, 0), zeros(dtype.F32, 0)).run(t, 2)
-	const many = 1 << 50 // rows without columns, over which nobody walks
+	const many = 1 << 50 // rows without columns: to visit each would take days
 	scan := &vec.Kernel{Args: 2, Loop: vec.Loop{
 		Outer: testkit.Consts(many), Inner: testkit.Consts(0), Regs: vec.RegCount{F: 2},
 		Access: []vec.Access{{Arg: 0, DType: dtype.F32, Outer: testkit.Consts(0), Inner: testkit.Consts(1)}, {Arg: 1, DType: dtype.F32, Outer: testkit.Consts(0), Inner: testkit.Consts(1)}},

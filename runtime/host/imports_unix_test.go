@@ -15,8 +15,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// mapFile returns n bytes of a file that holds ones as float32, mapped, and what cuts the file
-// to its first page.
+// mapFile returns n mapped bytes of a file that holds ones as float32, and a function that truncates the
+// file to its first page.
 func mapFile(t *testing.T, n int) (data []byte, cut func()) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "weights")
@@ -47,8 +47,9 @@ func mapFile(t *testing.T, n int) (data []byte, cut func()) {
 	}
 }
 
-// Programs read imported memory, which takes nothing of the limit; once a page of it is gone
-// whatever reads it ends with the error that was given, on every worker, and other work goes on.
+// TestImportedMemoryIsGone: programs read imported memory, which does not count for the limit. Once pages of
+// it are gone, operations that read them return the error that ImportHost was given, with one worker and
+// with three, and other operations still work.
 func TestImportedMemoryIsGone(t *testing.T) {
 	const n = 1 << 20
 	for _, workers := range []int{1, 3} {
@@ -127,7 +128,8 @@ func TestImportedMemoryIsGone(t *testing.T) {
 	}
 }
 
-// A fault elsewhere is not taken for one of imported memory.
+// TestOtherFaultsPanic: a panic of Go code, or a fault at an address that was not imported, is not taken for
+// a missing page of imported memory.
 func TestOtherFaultsPanic(t *testing.T) {
 	d := openDevice(t, 1)
 	m, err := d.ImportHost(make([]byte, 64), errors.New("gone"))
@@ -140,11 +142,23 @@ func TestOtherFaultsPanic(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	defer func() {
-		if recover() == nil {
-			t.Error("no panic")
-		}
-	}()
-	err = s.(*Stream).Call(func() error { panic("mine") })
-	t.Errorf("Call: %v", err)
+	page, err := unix.Mmap(-1, 0, 4096, unix.PROT_NONE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(page)
+	for name, f := range map[string]func() error{
+		"a panic": func() error { panic("mine") },
+		"a fault": func() error { return errors.New(string(page[:1])) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", name)
+				}
+			}()
+			err := s.(*Stream).Call(f)
+			t.Errorf("%s: Call: %v", name, err)
+		}()
+	}
 }

@@ -24,8 +24,8 @@ func still(arg int32, outer int) vec.Access {
 	return a
 }
 
-// endless are kernels that visit elements for minutes: each holds a way of the interpreter of
-// vector programs to go on without a look at the context.
+// endless are kernels that visit elements for minutes or longer. Each runs another loop of the interpreter
+// of vector programs, which ends early only if it looks at the stream's context.
 func endless() map[string]*vec.Kernel {
 	const many = 1 << 35
 	load, store := vec.Instr{Op: vec.OpLoadF, X: 0}, vec.Instr{Op: vec.OpStoreF, X: 1}
@@ -79,9 +79,9 @@ func endlessArgs(name string) []tensor {
 	return []tensor{zeros(dtype.F32, 1), zeros(dtype.F32, 1)}
 }
 
-// TestEndlessKernelsEnd: the end of the context ends every kind of kernel, launched and replayed,
-// on any number of workers, and what is enqueued after it, until the stream is given another
-// context. Without the looks this test takes hours.
+// TestEndlessKernelsEnd: the end of the context ends the endless kernels, launched and replayed, on one
+// worker and on three. Operations that are enqueued later fail, too, until the stream is given another
+// context. If a loop did not look at the context, this test would take hours.
 func TestEndlessKernelsEnd(t *testing.T) {
 	cause := errors.New("enough")
 	ended, cancel := context.WithCancelCause(context.Background())
@@ -160,7 +160,8 @@ func TestVisitsBetweenLooks(t *testing.T) {
 	}
 }
 
-// TestCopiesEnd: so do copies and fills that are longer than a step, and work of extern ops.
+// TestCopiesEnd: the end of the context also ends copies and fills that are longer than a step, and keeps
+// Parallel from running parts.
 func TestCopiesEnd(t *testing.T) {
 	d := openDevice(t, 2)
 	const n = 2*fillStep + 5
@@ -206,7 +207,8 @@ func TestCopiesEnd(t *testing.T) {
 	}
 }
 
-// TestWorkIsBounded: a kernel whose memory does not explain its visits is not bound.
+// TestWorkIsBounded: Bind refuses a kernel that would visit more elements than checkWork allows for its
+// memory.
 func TestWorkIsBounded(t *testing.T) {
 	d := openDevice(t, 1)
 	for name, k := range endless() {
@@ -233,7 +235,7 @@ func TestWorkIsBounded(t *testing.T) {
 	}
 }
 
-// TestLooksAllocateNothing holds launches of a stream with a context to no allocations.
+// TestLooksAllocateNothing holds that launches of a stream with a context allocate nothing.
 func TestLooksAllocateNothing(t *testing.T) {
 	d := openDevice(t, 2)
 	l := load(t, d, pointwiseF(1<<16, vec.OpAdd, 2), zeros(dtype.F32, 1<<16), zeros(dtype.F32, 1<<16), empty(dtype.F32, 1<<16))

@@ -252,9 +252,9 @@ func (t tile) from(k int) tile {
 	return t
 }
 
-// direct reports whether the micro kernels read rows of B in place: the rows are contiguous along K,
-// without a remainder, and float32, or converting them first is slower. One instruction converts f16,
-// so for f16 a micro kernel that converts is faster for any number of rows.
+// direct reports whether the micro kernels read rows of B in place. The rows must be contiguous along K, with
+// a multiple of lanes elements. Rows in bf16 and f16 also need a micro kernel that converts them. For f16,
+// which one instruction converts, it is faster for any number of rows; for bf16, up to directRows rows of A.
 func (mm *matMul) direct(rows, kc int) bool {
 	if mm.b.col != 1 || kc%lanes != 0 {
 		return false
@@ -335,8 +335,8 @@ func convertRow(d []float32, o *operand, at int64, kc int) {
 	clear(d[kc:])
 }
 
-// transposeRows converts rows whose neighbours, not their elements, are contiguous in memory: it
-// reads one element of all rows together.
+// transposeRows converts rows of a matrix in which the elements of neighbouring rows are contiguous in
+// memory, and those of a row are not: it reads one element of all rows together.
 func transposeRows(s *matScratch, o *operand, at int64, rows, kc int) tile {
 	pitch := pitchOf(kc)
 	dst := s.b

@@ -39,8 +39,8 @@ func randoms(r *rand.Rand, dt dtype.DType, n int64) tensor {
 	return floats(dt, vs...)
 }
 
-// TestMatMul compares GEMMs with sums in float64, for every combination of dtypes and
-// layouts, and for sizes around those of tiles.
+// TestMatMul compares GEMMs with sums in float64, for every combination of the operands' dtypes and both
+// layouts of B, and for sizes around those of tiles.
 func TestMatMul(t *testing.T) { withUnits(t, testMatMul) }
 
 // withUnits runs a test with the portable unit and with the best.
@@ -140,7 +140,7 @@ func testMatMulSpecial(t *testing.T, open func(workers int) *Device) {
 			t.Errorf("%v·%v = %v, want %v", c.a, c.b, got[0], c.want[0])
 		}
 	}
-	// A row and a column of NaN among numbers, at every place of a tile.
+	// NaN in one row of A and an infinity in one row of B, among ones.
 	const m, n, k = 7, 9, 8
 	for at := range int64(m) {
 		a, b := make([]float64, m*k), make([]float64, n*k)
@@ -166,7 +166,7 @@ func testMatMulSpecial(t *testing.T, open func(workers int) *Device) {
 	}
 }
 
-// TestMatMulEpilogue has a bias, a rounding, a residual and a broadcast batch.
+// TestMatMulEpilogue has a bias, a factor for each row, a rounding, and a B that all batches share.
 func TestMatMulEpilogue(t *testing.T) {
 	d := openDevice(t, 2)
 	const batch, m, n, k = 2, 3, 70, 4

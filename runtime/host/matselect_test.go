@@ -94,8 +94,8 @@ func testMatSelect(t *testing.T, open func(workers int) *Device) {
 	}
 }
 
-// TestMatSelectFaults holds C12: rows without a matrix are zero and reported, and
-// rows without columns are not.
+// TestMatSelectFaults holds C12: rows whose index is out of range are zero and reported. Rows without
+// columns are not reported.
 func TestMatSelectFaults(t *testing.T) {
 	d := openDevice(t, 2)
 	for _, c := range []struct {
@@ -178,7 +178,7 @@ func TestMatSelectIndexTypes(t *testing.T) {
 	}
 }
 
-// TestMatSelectAllocates nothing once a lane has its scratch.
+// TestMatSelectAllocates: launches allocate nothing once a lane has its scratch memory.
 func TestMatSelectAllocates(t *testing.T) {
 	d := openDevice(t, 1)
 	l := load(t, d, experts(64, 4, 32, 40, 2, dtype.F32, dtype.BF16), zeros(dtype.F32, 64*40), zeros(dtype.BF16, 4*32*40), zeros(dtype.F32, 128*32), zeros(dtype.I32, 128))

@@ -13,8 +13,8 @@ type job interface {
 	run(part int64, l *lane)
 }
 
-// pool is the device's workers. They live as long as the device and sleep where no kernel
-// follows. Calling them for a job allocates nothing.
+// pool is the device's workers. They live as long as the device, and sleep if no kernel
+// follows within spinFor. Calling them for a job allocates nothing.
 //
 // Each helper has a state of its own, and a job calls the first helpers, in order: they ran the
 // kernels before and still spin. One channel for all helpers would hand the job to those that have
@@ -48,7 +48,8 @@ type helper struct {
 }
 
 // States of a helper. A job changes spinning and asleep to called, and called back to spinning
-// if it is done before the helper looks. The helper makes all other changes.
+// if it is done before the helper looks. pool.close changes spinning and asleep to closing. The
+// helper makes all other changes.
 const (
 	spinning int32 = iota
 	asleep
@@ -111,7 +112,8 @@ func await(ready func() bool) {
 	}
 }
 
-// wakeFor changes the state of a helper that sleeps, which changes nothing itself until it is woken.
+// wakeFor changes the state of a helper that sleeps, and wakes it. A sleeping helper does not change its
+// state.
 func (h *helper) wakeFor(to int32) {
 	h.state.Store(to)
 	h.wake <- struct{}{}
@@ -158,7 +160,7 @@ func (p *pool) drain(l *lane) {
 }
 
 // run runs all parts of j and returns when they are done. The caller runs all parts itself if there
-// is one part, if another stream uses the workers, or if the pool is closed.
+// is one part or no helper, if another stream uses the workers, or if the pool is closed.
 func (p *pool) run(j job, parts int64, own *lane) {
 	helpers := p.helpers[:max(0, min(int64(len(p.helpers)), parts-1))]
 	if len(helpers) == 0 || !p.mu.TryLock() {

@@ -78,7 +78,7 @@ func reference(k *vec.Kernel, args []tensor) map[int32]bool {
 	return faults
 }
 
-// address returns the element that a load or a store reaches, and false for none.
+// address returns the element that a load or a store reaches, and false if the index is out of range.
 func (r *refRow) address(a *vec.Access, store bool, col []int64, pos func() float64) (int64, bool) {
 	at, _ := a.Offset.Const()
 	for i, s := range values(a.Outer) {
@@ -338,8 +338,8 @@ func (g *loopGen) strides(name string, extents []dim.Dim, lo, hi *int64, store b
 	return out
 }
 
-// access makes an access of memory of its own: loads repeat and reverse as they
-// like, stores reach every element once.
+// access makes an access of memory of its own. Loads may repeat elements, skip some or
+// go backwards; stores without an index reach every element once.
 func (g *loopGen) access(dt dtype.DType, store bool, index *vec.Index) int32 {
 	l := &g.k.Loop
 	lo, hi, step := int64(0), int64(0), int64(1)

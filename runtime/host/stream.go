@@ -58,7 +58,8 @@ func (s *Stream) usable(what string) error {
 	return named(s.dev.captures.Usable(what, s.name, s.active()))
 }
 
-// notCapturing is usable for calls that a GPU refuses while capturing.
+// notCapturing is like usable, and also returns an error while the stream captures. It is for calls that
+// a GPU refuses during a capture.
 func (s *Stream) notCapturing(what string) error {
 	if err := s.usable(what); err != nil {
 		return err
@@ -159,7 +160,7 @@ func (s *Stream) Copy(dst, src device.Buffer) error {
 	case len(to) == 0:
 		return nil
 	case overlap(to, from):
-		return fmt.Errorf("host: copy: %w: bytes %d and %d, %d long", device.ErrOverlap, src.Offset, dst.Offset, dst.Size)
+		return fmt.Errorf("host: copy: %w: %d bytes from offset %d to offset %d", device.ErrOverlap, dst.Size, src.Offset, dst.Offset)
 	}
 	return s.enqueue(node{kind: nodeCopy, dst: to, src: from}, dst, src)
 }
@@ -249,8 +250,8 @@ func (s *Stream) event(what string, e device.Event) (*event, error) {
 	return he, nil
 }
 
-// Record marks this point of the stream. If the event measures time and the record is captured,
-// every replay records it.
+// Record marks this point of the stream. While capturing, it is refused unless the event measures time;
+// then every replay records the event.
 func (s *Stream) Record(e device.Event) error {
 	const what = "record"
 	x, err := s.event(what, e)

@@ -47,8 +47,8 @@ func TestCopyWithin(t *testing.T) {
 	}
 }
 
-// TestGraphInGraph captures the launch of a graph: nothing runs then, and the
-// operations are those of the new graph, which the old one's end leaves alone.
+// TestGraphInGraph captures the launch of a graph: nothing runs during the capture, and the new graph has
+// the operations itself, so it replays them after the old graph was closed.
 func TestGraphInGraph(t *testing.T) {
 	d := openDevice(t, 1)
 	s, err := d.NewStream()

@@ -17,7 +17,7 @@ func (fr *frame) position(a *access, store bool) (int64, bool) {
 	return base + p*x.stride, true
 }
 
-// takes is has for a store, for which -1 means to store nothing, and sets no flag.
+// takes is like has, but for a store: the index -1 means to store nothing, and sets no flag.
 func (x *index) takes(p int64) bool { return p != -1 && x.has(p) }
 
 // has reports whether index p is in range, and sets the fault flag if it is not.

@@ -13,7 +13,7 @@ import (
 	"pwc/program/vec"
 )
 
-// eachUnit runs f for every unit, and counts as skipped those that this processor has not.
+// eachUnit runs f for every unit, and skips the units that this processor does not run.
 func eachUnit(t *testing.T, f func(t *testing.T, u *unit)) {
 	for _, name := range []string{"portable", "avx2", "avx512", "neon"} {
 		t.Run(name, func(t *testing.T) {
@@ -28,7 +28,8 @@ func eachUnit(t *testing.T, f func(t *testing.T, u *unit)) {
 	}
 }
 
-// mostRows takes every number of rows that a micro kernel takes together at least twice.
+// mostRows is the most rows of A in these tests: every micro kernel takes each of its groups of rows at
+// least once, and the largest one twice.
 const mostRows = 14
 
 // dotOperands are operands of dot products, of mostRows and microCols rows.
@@ -88,8 +89,8 @@ func TestUnitDots(t *testing.T) {
 	})
 }
 
-// TestUnitDotsSameBits holds units that fuse to each other's bits, where sums are rounded: which
-// of them a machine has, and how many rows there are, decides nothing.
+// TestUnitDotsSameBits holds that units that fuse multiplication and addition compute the same bits as each
+// other, for any number of rows. Here sums are rounded.
 func TestUnitDotsSameBits(t *testing.T) {
 	all := units()
 	if len(all) < 2 {
@@ -152,7 +153,7 @@ func TestUnitBlocks(t *testing.T) {
 		}
 		return math.Float32frombits(r.Uint32())
 	}
-	quiet := func(x float32) uint32 { // NaNs of arithmetic are all one
+	quiet := func(x float32) uint32 { // arithmetic may give any NaN
 		if x != x {
 			return 0x7fc00000
 		}
