@@ -9,9 +9,8 @@ import (
 )
 
 // Kind is a routine. Args of its calls are a destination and a source of one dtype, contiguous.
-// Sums are f32, f16 or bf16. They are added in f32, in rank order from rank 0 on, and rounded once,
-// so that all ranks get the same bits. Gathers and broadcasts copy any dtype of
-// whole bytes.
+// Sums are of f32, f16 or bf16, and all ranks get the same bits. Unless NCCL computes a sum, it is added in
+// f32, in rank order from rank 0 on, and rounded once. Gathers and broadcasts copy any dtype of whole bytes.
 type Kind uint8
 
 const (
@@ -78,7 +77,7 @@ func (c Call) String() string {
 	return s
 }
 
-// Parse checks the operands and attributes of a call.
+// Parse returns the call that operands and attributes describe, and checks them.
 func Parse(k Kind, args []device.Tensor, attrs []program.Attr) (Call, error) {
 	c := Call{Kind: k}
 	fail := func(format string, a ...any) (Call, error) {
@@ -114,7 +113,7 @@ func Parse(k Kind, args []device.Tensor, attrs []program.Attr) (Call, error) {
 	case k.Sums() && c.DType != dtype.F32 && c.DType != dtype.F16 && c.DType != dtype.BF16:
 		return fail("sums of %s; f32, f16 and bf16 can be added", c.DType)
 	case c.DType.Bits()%8 != 0:
-		return fail("elements of %s are no whole bytes", c.DType)
+		return fail("elements of %s are not of whole bytes", c.DType)
 	}
 	c.Bytes = src.Size
 	want := src.Size

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// client is a rank in another process than rank 0.
+// client is a rank other than 0 of a group of processes.
 type client struct {
 	link    *link
 	me      hello

@@ -48,8 +48,8 @@ func positive(d time.Duration) time.Duration {
 	return d
 }
 
-// Group is one rank's membership of a group. Err, Done, Fail and Close may be called from any
-// goroutine, Exchange by one at a time.
+// Group is one rank's membership of a group. Exchange and Barrier must not overlap; all other methods may
+// be called at any time, from any goroutine.
 type Group struct {
 	name       string
 	rank, size int
@@ -80,11 +80,11 @@ func (g *Group) Met() string { return g.met }
 
 // Exchange sends mine, up to MaxExchange bytes, to all ranks and calls use with the bytes of all
 // ranks, in rank order. The slices are valid until use returns, and must not be written; use must not
-// wait for another rank. mine may change once Exchange has returned. what describes the call. If it
-// differs between ranks, the group ends with a [MismatchError]. Exchange returns the error of use,
+// wait for another rank. mine may change once Exchange has returned. what describes the call, in up to
+// 256 bytes. If it differs between ranks, the group ends with a [MismatchError]. Exchange returns the error of use,
 // which no other rank sees.
 //
-// If the context ends while a rank is missing, the group ends: the other ranks wait for this call.
+// If the context ends while a rank is missing, the group ends, since the other ranks wait for this one.
 func (g *Group) Exchange(ctx context.Context, what string, mine []byte, use func(all [][]byte) error) error {
 	switch {
 	case len(mine) > MaxExchange:
@@ -114,8 +114,8 @@ func (g *Group) Fail(cause error) {
 	g.member.end(&LostError{Group: g.name, Ranks: []int{g.rank}, Cause: cause})
 }
 
-// Lose ends the group for all ranks, because this rank has waited for rank, in the call that what
-// describes, for the time waited.
+// Lose ends the group for all ranks, with an error which says that the given rank is lost: this rank
+// waited for it, for the given duration, in the call that what describes.
 func (g *Group) Lose(rank int, what string, waited time.Duration) {
 	g.member.end(&LostError{Group: g.name, Ranks: []int{rank}, What: what, Waited: waited, Cause: ErrMissing})
 }
@@ -140,7 +140,7 @@ func Local(name string, size int, o Options) ([]*Group, error) {
 // maxName is the most bytes of a group's name.
 const maxName = 64
 
-// checkGroup checks a rank's name of the group, rank and size.
+// checkGroup checks the name of a group, and a rank and size.
 func checkGroup(name string, rank, size int) error {
 	switch {
 	case name == "" || len(name) > maxName:

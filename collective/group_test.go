@@ -89,7 +89,7 @@ func each(t *testing.T, groups []*Group, f func(g *Group) error) []error {
 	return errs
 }
 
-// TestExchange: all ranks get the bytes of each rank, of any length, in rank order, also if ranks come late.
+// TestExchange: all ranks get the bytes of each rank, of up to 3000 bytes, in rank order, also if ranks come late.
 func TestExchange(t *testing.T) {
 	for name, meet := range meetings {
 		for _, size := range []int{1, 2, 3, 5} {
@@ -109,7 +109,7 @@ func TestExchange(t *testing.T) {
 					err := g.Exchange(t.Context(), fmt.Sprintf("exchange %d", i), given[g.Rank()], func(all [][]byte) error {
 						for r := range all {
 							if !bytes.Equal(all[r], given[r]) {
-								return fmt.Errorf("exchange %d: rank %d gave another %d bytes", i, r, len(given[r]))
+								return fmt.Errorf("exchange %d: rank %d gave %d bytes, and other ones came", i, r, len(given[r]))
 							}
 						}
 						return nil
@@ -132,7 +132,7 @@ func TestEnds(t *testing.T) {
 	barrier := func(g *Group) error { return g.Barrier(context.Background()) }
 	for _, c := range []struct {
 		name string
-		of2  func(g *Group) error // rank 2; the others are at a barrier
+		of2  func(g *Group) error // rank 2; the others are at a barrier, except for rank 1 in "its context"
 		want string
 		is   error
 	}{
@@ -153,7 +153,7 @@ func TestEnds(t *testing.T) {
 					return c.of2(g)
 				}
 				if c.name == "its context" && g.Rank() == 1 {
-					<-g.Done() // does not come
+					<-g.Done() // without a call, so that rank 2 waits for this rank
 					return g.Err()
 				}
 				return barrier(g)
@@ -253,7 +253,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestRendezvousLimit: whoever waits for ranks that do not come is told which.
+// TestRendezvousLimit: ranks that wait for others that do not come get errors that name those, and a file that is
+// left is refused.
 func TestRendezvousLimit(t *testing.T) {
 	address := freeAddress(t)
 	o := Options{JoinLimit: 300 * time.Millisecond}
@@ -266,8 +267,8 @@ func TestRendezvousLimit(t *testing.T) {
 	if err := errs[0]; err == nil || !strings.Contains(err.Error(), "ranks 1, 3 are lost in the rendezvous") || !errors.Is(err, ErrMissing) {
 		t.Errorf("rank 0: %v", err)
 	}
-	if errs[2] == nil {
-		t.Error("rank 2 joined")
+	if err := errs[2]; err == nil || !strings.Contains(err.Error(), "ranks 1, 3 are lost in the rendezvous") {
+		t.Errorf("rank 2: %v", err)
 	}
 	if _, err := Join(t.Context(), "tp", 1, 2, freeAddress(t), o); err == nil || !strings.Contains(err.Error(), "rank 0 was not reached") {
 		t.Errorf("without a rank 0: %v", err)
@@ -282,8 +283,8 @@ func TestRendezvousLimit(t *testing.T) {
 	}
 }
 
-// testRefusedAreNamed: a process with another token is refused at once; the error of rank 0 says that it called, from
-// which address and why it was refused.
+// testRefusedAreNamed: a process with another token is refused at once; the error of rank 0 has the address of the
+// process, and why it was refused.
 func testRefusedAreNamed(t *testing.T) {
 	address := freeAddress(t)
 	right, wrong := Options{Token: "right"}, Options{Token: "wrong"}
@@ -306,6 +307,17 @@ func testRefusedAreNamed(t *testing.T) {
 	for _, want := range []string{"rank 1 is lost in the rendezvous", "rank 0 refused a process at " + host + ":", "the token differs", "and 2 more"} {
 		if !strings.Contains(missing.Error(), want) {
 			t.Errorf("rank 0: %v, want %q", missing, want)
+		}
+	}
+}
+
+// TestLongToken: ranks join at a file with the longest token, which is sent together with the file's secret.
+func TestLongToken(t *testing.T) {
+	for _, err := range each(t, meetings["file"](t, 2, Options{Token: strings.Repeat("t", MaxToken)}), func(g *Group) error {
+		return g.Barrier(t.Context())
+	}) {
+		if err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -22,7 +22,7 @@ const (
 	addressVariable = "PWC_TEST_ADDRESS"
 )
 
-// rankProcess is a rank that exchanges numbers until the group ends, which it prints.
+// rankProcess is a rank that exchanges numbers until the group ends. It prints the error.
 func rankProcess() int {
 	rank, _ := strconv.Atoi(os.Getenv(rankVariable))
 	size, _ := strconv.Atoi(os.Getenv(sizeVariable))
@@ -32,7 +32,7 @@ func rankProcess() int {
 	}
 	fmt.Println(err)
 	if g != nil && g.Err() == nil {
-		return 1 // not for the end of the group
+		return 1 // the error is not the end of the group
 	}
 	return 3
 }

@@ -21,8 +21,8 @@ const FileScheme = "file:"
 
 // Join joins a group of processes as one of its ranks, and returns when all have joined. address is
 // the same on all ranks: "host:port", where rank 0 listens, or FileScheme and the name of a file
-// that all ranks can read. The file must not exist: rank 0 creates it, and removes it when all have
-// joined.
+// that all ranks can read. The file must not exist: rank 0 creates it, and removes it before its Join
+// returns.
 //
 // Rank 0 refuses a process with another token or group, or a rank that has joined, and continues to wait: otherwise any
 // process that reaches its port could end the run. If ranks do not join within Options.JoinLimit, the error of rank 0
@@ -48,9 +48,9 @@ func Join(ctx context.Context, name string, rank, size int, address string, o Op
 	return &Group{name, rank, size, address, m}, nil
 }
 
-// listen returns a listener for an address, and the secret that ranks must send. forget removes the
-// file of the address.
-func listen(ctx context.Context, address, token string) (l net.Listener, secret string, forget func() error, err error) {
+// listen returns a listener for an address, and the token that ranks must send: Options.Token, with the
+// secret of the file if the address is one. forget removes that file.
+func listen(ctx context.Context, address, token string) (l net.Listener, expected string, forget func() error, err error) {
 	forget = func() error { return nil }
 	file, isFile := strings.CutPrefix(address, FileScheme)
 	if !isFile {
@@ -60,7 +60,7 @@ func listen(ctx context.Context, address, token string) (l net.Listener, secret 
 	if l, err = new(net.ListenConfig).Listen(ctx, "tcp", ":0"); err != nil {
 		return nil, "", nil, err
 	}
-	secret = rand.Text()
+	secret := rand.Text()
 	if err := writeMeeting(file, l.Addr().(*net.TCPAddr).Port, secret); err != nil {
 		return nil, "", nil, errors.Join(err, l.Close())
 	}
@@ -94,8 +94,10 @@ func writeMeeting(file string, port int, secret string) error {
 	return err
 }
 
-// maxMeeting is the most bytes of a file for a rendezvous.
-const maxMeeting = 4 << 10
+const (
+	maxMeeting = 4 << 10 // bytes of a file for a rendezvous
+	maxSecret  = 64      // bytes of its secret, which is sent behind Options.Token
+)
 
 // readMeeting returns the secret and the addresses of a file.
 func readMeeting(file string) (secret string, addresses []string, err error) {
@@ -108,8 +110,8 @@ func readMeeting(file string) (secret string, addresses []string, err error) {
 
 func parseMeeting(file string, b []byte) (secret string, addresses []string, err error) {
 	lines := strings.Split(strings.TrimSuffix(string(b), "\n"), "\n")
-	if len(b) > maxMeeting || len(lines) < 2 || len(lines) > 16 || lines[0] == "" || len(lines[0]) > MaxToken {
-		return "", nil, fmt.Errorf("%s: %d bytes that are not what a rank 0 of pwc writes", file, len(b))
+	if len(b) > maxMeeting || len(lines) < 2 || len(lines) > 16 || lines[0] == "" || len(lines[0]) > maxSecret {
+		return "", nil, fmt.Errorf("%s: its %d bytes are not a secret and addresses, which rank 0 of a group writes; choose another file", file, len(b))
 	}
 	for _, a := range lines[1:] {
 		if _, _, err := net.SplitHostPort(a); err != nil {

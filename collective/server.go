@@ -65,7 +65,7 @@ type arrival struct {
 }
 
 // gather accepts connections until all ranks have joined, and closes the listener. It refuses
-// connections of other groups, which have no effect on the rendezvous.
+// connections of other groups; a refusal has no effect on the rendezvous.
 func (s *server) gather(ctx context.Context, me hello, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	arrivals := make(chan arrival)
@@ -140,7 +140,7 @@ func (s *server) greet(ctx context.Context, me hello, conn net.Conn, arrivals ch
 
 // refuse tells the process of a connection why it may not join, and notes it for the error of a rendezvous that fails.
 func (s *server) refuse(k *link, why error) {
-	s.refused.add(k.conn.RemoteAddr().String(), why)              // before the process ends, which whoever started it sees
+	s.refused.add(k.conn.RemoteAddr().String(), why)              // first: the end of the refused process may cancel this rendezvous
 	_ = k.write(frameRefuse, []byte(cut(why.Error(), maxText-8))) // fails if the process is gone, which needs no message
 }
 
@@ -156,7 +156,7 @@ func hear(k *link) (hello, error) {
 	return decodeHello(f.payload)
 }
 
-// admits returns why a rank may not join.
+// admits returns why a rank may not join; nil if it may.
 func (h hello) admits(o hello) error {
 	switch {
 	case subtle.ConstantTimeCompare([]byte(h.token), []byte(o.token)) == 0:
@@ -183,8 +183,8 @@ func (s *server) welcome() error {
 	return errors.Join(errs...)
 }
 
-// attend starts the goroutines of a rank: one reads, so that it notices the end of the connection
-// during a call, too; the other one makes the rank's calls of the hub.
+// attend starts the goroutines of a rank: one sends beats, one reads, so that it notices the end of the
+// connection during a call, too, and one makes the rank's calls of the hub.
 func (s *server) attend(rank int, k *link, told func()) {
 	gives, gone := make(chan []byte, 1), make(chan struct{})
 	s.running.Go(func() { k.beat(gone) })
@@ -274,7 +274,8 @@ func (s *server) meetFor(rank int, k *link, gives <-chan []byte, gone <-chan str
 	}
 }
 
-// linger is how long rank 0 waits for a rank to close its connection after the group's end.
+// linger is how long rank 0 waits after the group's end: for the ranks to be told, and for each to close its
+// connection. In a rendezvous, the other ranks wait for its answer for as long after the limit.
 const linger = 2 * time.Second
 
 // exchangeFor makes an exchange for a rank, and encodes the bytes of all ranks.
@@ -293,7 +294,7 @@ func (s *server) exchangeFor(rank int, give []byte) (answer []byte, err error) {
 	return answer, err
 }
 
-// leave closes the group on rank 0, and waits until the other ranks were told.
+// leave closes the group on rank 0, and waits until the goroutines of all other ranks have ended.
 func (s *server) leave() error {
 	err := s.local.leave()
 	s.once.Do(func() {

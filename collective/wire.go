@@ -36,7 +36,7 @@ const (
 const (
 	frameHeader = 8
 	maxText     = 4 << 10 // bytes of a refusal or an error
-	maxHello    = len(magic) + 2*4 + 2 + maxName + 2 + MaxToken
+	maxHello    = len(magic) + 2*4 + 2 + maxName + 2 + MaxToken + maxSecret
 )
 
 // frame is a frame.
@@ -128,8 +128,8 @@ func decodeHello(b []byte) (hello, error) {
 		n := int(binary.LittleEndian.Uint16(rest))
 		*s, rest = string(rest[2:2+n]), rest[2+n:]
 	}
-	if len(rest) > 0 || len(h.token) > MaxToken {
-		return h, fmt.Errorf("%w: a hello with %d bytes behind it", errFrame, len(rest))
+	if len(rest) > 0 || len(h.token) > MaxToken+maxSecret {
+		return h, fmt.Errorf("%w: a hello with a token of %d bytes, and %d bytes after it", errFrame, len(h.token), len(rest))
 	}
 	return h, checkGroup(h.name, h.rank, h.size)
 }
@@ -148,7 +148,7 @@ func decodeGive(b []byte) (what string, data []byte, err error) {
 	}
 	n := binary.LittleEndian.Uint64(b)
 	if n > maxWhat || len(b) < int(8+n+7)&^7 {
-		return "", nil, fmt.Errorf("%w: an exchange described by %d of %d bytes", errFrame, n, len(b))
+		return "", nil, fmt.Errorf("%w: an exchange of %d bytes, %d of them a description", errFrame, len(b), n)
 	}
 	return string(b[8 : 8+n]), b[(8+n+7)&^7:], nil
 }
@@ -178,7 +178,7 @@ func decodeAll(b []byte, size int) ([][]byte, error) {
 	for i := range all {
 		n := binary.LittleEndian.Uint64(b[8*i:])
 		if n > MaxExchange || len(rest) < int(n+7)&^7 {
-			return nil, fmt.Errorf("%w: rank %d gave %d bytes, and %d are here", errFrame, i, n, len(rest))
+			return nil, fmt.Errorf("%w: rank %d gave %d bytes, and %d bytes are left", errFrame, i, n, len(rest))
 		}
 		all[i], rest = rest[:n:n], rest[(n+7)&^7:]
 	}

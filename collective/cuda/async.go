@@ -10,8 +10,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// asyncStream is the stream of calls with attribute async. All of them run on it, one after the other, because
-// the collectives of a device are on one stream at a time. A call without the attribute waits for them. The goroutine
+// asyncStream is the stream of calls with attribute async. All of them run on it, one after the other, and a
+// call without the attribute first waits for them, because collectives of a device must not overlap. The goroutine
 // that launches the device's programs uses it.
 type asyncStream struct {
 	stream  *cuda.Stream
@@ -35,7 +35,7 @@ func (a *asyncStream) open(dev *cuda.Device) error {
 	return nil
 }
 
-// call enqueues a call that writes dst behind what was enqueued on s.
+// call enqueues a call that writes dst. It runs after the work that was enqueued on s before.
 func (a *asyncStream) call(s *cuda.Stream, dst device.Buffer, enqueue func(s *cuda.Stream) error) error {
 	if err := s.Fork(a.stream); err != nil {
 		return fmt.Errorf("%s: %w", collective.AttrAsync, err)

@@ -2,11 +2,12 @@
 // memory: a kernel for each call, without work of the host, so that calls can be captured.
 // Package peer has the kernels and explains their protocol. Kernels of programs may compute an
 // all_reduce themselves, in the same receive buffers: runtime/cuda.Device.AddPeers gives the device
-// their parameters. If the GPUs do not reach each other's memory, NCCL computes (nccl.go).
+// their parameters. NCCL computes all calls if the GPUs do not reach each other's memory, and large calls if
+// Options.NCCLBytes says so (nccl.go).
 //
 // Ranks are devices of one process, a goroutine each, or of several processes. All ranks make the
-// same calls in the same order, on one stream at a time, eagerly or from graphs of any sizes. If one
-// goroutine launches the work of several ranks, it must not wait for a device between these launches.
+// same calls in the same order, eagerly or from graphs of any sizes; calls of a device must not overlap on two
+// streams. If one goroutine launches the work of several ranks, it must not wait for a device between these launches.
 //
 // A kernel that waits for a rank longer than Options.Timeout, or finds that the group has ended,
 // ends without a result. Waits for the device then return a collective.LostError (C22), and
@@ -31,7 +32,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// Options configure the routines. All ranks take the same.
+// Options configure the routines. All ranks use the same options.
 type Options struct {
 	// Code returns the kernel of a Variant. It is called when the first call that needs the kernel
 	// is planned.
@@ -46,7 +47,7 @@ type Options struct {
 	NCCL func() (nccl.API, error)
 
 	// NCCLBytes is the least size of one rank's part for which NCCL computes a call in groups
-	// with peer memory. 0: such groups do not use NCCL. All ranks take the value of rank 0.
+	// with peer memory. 0: such groups do not use NCCL. If ranks have different values, rank 0's counts.
 	NCCLBytes int64
 
 	// Counts, if it is not nil, counts the calls that were enqueued or captured.
@@ -64,7 +65,7 @@ type Counts struct {
 const (
 	controlEnd  = 0
 	controlLost = 1
-	lostBefore  = 1<<32 - 1 // a value of controlLost
+	lostBefore  = 1<<32 - 1 // in controlLost: a kernel ended without a result, as the group had ended
 	controlSize = 64        // bytes
 )
 
@@ -81,7 +82,7 @@ const (
 )
 
 // Add gives a device the routines for groups that its rank has joined. All ranks of each group must
-// call it, and all get an error if one fails. The caller closes the groups. The work of all ranks must be
+// call it; if one rank cannot exchange memory or connect by NCCL, all get an error. The caller closes the groups. The work of all ranks must be
 // done before a rank closes its device: synchronize the streams, then call Group.Barrier.
 func Add(ctx context.Context, dev *cuda.Device, o Options, groups ...*collective.Group) error {
 	l, err := newLibrary(dev, o)

@@ -128,16 +128,17 @@ func (r *rank) prepare(c *call) error {
 	return r.fill(c)
 }
 
+// fill writes the source of a call, and garbage to its destination.
 func (r *rank) fill(c *call) error {
 	data := make([]byte, c.src.Size)
 	c.Fill(data, r.group.Rank())
 	if len(data) == 0 {
 		return nil
 	}
-	return r.stream.CopyToDevice(c.src, data)
+	return errors.Join(r.stream.Fill(c.dst, 0x55), r.stream.CopyToDevice(c.src, data))
 }
 
-// compare holds a destination to what it should be.
+// compare compares a destination with the result of the call.
 func (r *rank) compare(how string, c *call) error {
 	got := make([]byte, c.dst.Size)
 	if len(got) == 0 {
@@ -191,8 +192,8 @@ func (r *rank) run(calls []*call) error {
 	return g.Close()
 }
 
-// TestDeviceRoutines holds all routines on 2 to 4 devices to sums of integers: of few bytes and of
-// more than a round takes, aligned and not, eagerly and in a graph, in one order of mixed sizes.
+// TestDeviceRoutines compares the results of all routines on 2 and 3 devices with those of integers: of few
+// bytes and, on GPUs, of more than a round takes, aligned and not, eagerly and in a graph, in one order of mixed sizes.
 func TestDeviceRoutines(t *testing.T) {
 	for _, size := range []int{2, 3} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -232,7 +233,7 @@ func TestDeviceCleaning(t *testing.T) {
 	often := func(ctx context.Context, v collectivecuda.Variant) (*program.Program, error) {
 		source := strings.Replace(v.Source(), "constexpr int CLEAN_BITS = 24;", "constexpr int CLEAN_BITS = 2;", 1)
 		if source == v.Source() {
-			return nil, errors.New("CLEAN_BITS is not what it was")
+			return nil, errors.New("peer.cu does not define CLEAN_BITS as 24; change this test with it")
 		}
 		cubin, ptx, err := compiler.Compile(ctx, source, "peer.cu", strings.TrimPrefix(target, "cuda:"))
 		if err != nil {
@@ -251,8 +252,8 @@ func TestDeviceCleaning(t *testing.T) {
 }
 
 // TestDeviceDataIsNoFlag: data that an earlier call of the other protocol sent is not taken for a flag.
-// The first call of LL128 sends the number of the round in which block 0 computes the last call, which is of LL. A
-// rank begins it before the other one.
+// The data of the first call, which uses LL128, are the number of the round in which block 0 computes the last call,
+// which uses LL. Rank 0 begins the last call before rank 1 does.
 func TestDeviceDataIsNoFlag(t *testing.T) {
 	devices := cudatest.Several(t, 2, fake.Options{})
 	must(t, eachRank(t, devices, collectivecuda.Options{}, func(r *rank) error {
@@ -292,8 +293,8 @@ func gatherF32(n int64) *call {
 	return &call{Call: cases.Call{Kind: collective.AllGather, DType: dtype.F32, N: n}}
 }
 
-// TestDeviceMissingRank: a kernel that waits for a rank ends, and whoever waits for it is told which
-// rank is missing; all ranks are.
+// TestDeviceMissingRank: a kernel that waits for a rank ends, and all ranks get an error that names the missing
+// rank: the one that waits from the wait for its device.
 func TestDeviceMissingRank(t *testing.T) {
 	devices := cudatest.Several(t, 2, fake.Options{})
 	timeout := 50 * time.Millisecond
@@ -324,7 +325,7 @@ func TestDeviceMissingRank(t *testing.T) {
 	}
 }
 
-// TestDeviceEndedGroup: a kernel that waits ends when the group does, whatever its timeout.
+// TestDeviceEndedGroup: a kernel that waits ends when the group does, also if its timeout is an hour.
 func TestDeviceEndedGroup(t *testing.T) {
 	devices := cudatest.Several(t, 2, fake.Options{})
 	holdEndedGroup(t, devices, collectivecuda.Options{Timeout: time.Hour}, cases.Call{Kind: collective.AllGather, DType: dtype.F32, N: 100})
@@ -355,8 +356,8 @@ func holdEndedGroup(t *testing.T, devices []*cudatest.Opened, o collectivecuda.O
 	}
 }
 
-// TestDeviceOverPCIe: without NVLink all calls are of LL, since PCIe may tear lines of LL128, and kernels do not compute
-// an all_reduce themselves.
+// TestDeviceOverPCIe: without NVLink all calls use LL, since PCIe may tear lines of LL128, and the device has no
+// property device.peers.tp, so programs do not fuse an all_reduce.
 func TestDeviceOverPCIe(t *testing.T) {
 	for _, pcie := range []bool{false, true} {
 		f := fake.New(fake.Options{Devices: 2, PCIePeers: pcie})
@@ -389,7 +390,7 @@ func TestDeviceOverPCIe(t *testing.T) {
 	}
 }
 
-// TestWithoutPeers: where a device does not reach another's memory all ranks are told.
+// TestWithoutPeers: if a device does not reach another's memory, all ranks get an error that says so.
 func TestWithoutPeers(t *testing.T) {
 	f := fake.New(fake.Options{Devices: 2, NoPeers: true})
 	var devices []*cudatest.Opened

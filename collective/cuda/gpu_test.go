@@ -61,8 +61,8 @@ func (r *rank) record(enqueue func() error) (device.Graph, error) {
 	return g, errors.Join(err, endErr)
 }
 
-// TestMillionOnGPU makes a million reductions of random sizes in random order in graphs, each of which
-// starts from garbage, and holds all to exact integers.
+// TestMillionOnGPU makes a million reductions of random sizes in random order. Graphs contain them; each replay first
+// fills all destinations with garbage. The results are exact integers.
 func TestMillionOnGPU(t *testing.T) {
 	const graphs, perGraph, replays = 10, 500, 200
 	must(t, eachRank(t, gpus(t, 2), collectivecuda.Options{}, func(r *rank) error {
@@ -145,7 +145,7 @@ func (r *rank) many(random *rand.Rand, calls, replays int) (err error) {
 	return nil
 }
 
-// TestWatchedOnGPU is a few reductions of each kind, for tools that watch every access.
+// TestWatchedOnGPU makes a few calls of each routine, for tools that watch every access to memory.
 func TestWatchedOnGPU(t *testing.T) {
 	must(t, eachRank(t, gpus(t, 2), collectivecuda.Options{}, func(r *rank) error {
 		var calls []*call
@@ -165,7 +165,7 @@ const (
 	reducing        = "reducing"
 )
 
-// rankProcess is a rank of two that reduces until the group ends, which it prints.
+// rankProcess is a rank of two that reduces until the group ends. It prints the error.
 func rankProcess() int {
 	err := func() error {
 		n, err := strconv.Atoi(os.Getenv(rankVariable))
@@ -245,7 +245,7 @@ func TestKilledRanksOnGPU(t *testing.T) {
 	}
 }
 
-// killOne starts two ranks and kills one so long after both have begun to reduce.
+// killOne starts two ranks, and kills one of them some time after both have begun to reduce.
 func killOne(ctx context.Context, self, file string, victim int, after time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -314,7 +314,7 @@ func BenchmarkAllReduceOnGPU(b *testing.B) {
 	}
 }
 
-// BenchmarkLateRankOnGPU gives the time of an all-reduce on rank 0 if rank 1 launches it 5 ms later. What is
+// BenchmarkLateRankOnGPU gives the time of an all-reduce on rank 0 if rank 1 launches it 5 ms later. The time
 // above 5 ms is the cost of the wait.
 func BenchmarkLateRankOnGPU(b *testing.B) {
 	for _, size := range []int64{8 << 10, 1 << 20} {
@@ -331,7 +331,7 @@ func BenchmarkLateRankOnGPU(b *testing.B) {
 	}
 }
 
-// timedEvents returns events for the start and the end of what is measured.
+// timedEvents returns events for the start and the end of a measurement.
 func (r *rank) timedEvents() (start, end device.Event, err error) {
 	if start, err = r.NewTimedEvent(); err == nil {
 		end, err = r.NewTimedEvent()

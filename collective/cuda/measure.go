@@ -15,7 +15,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// AllReduceTime is what an all_reduce took, on the slowest rank.
+// AllReduceTime has the times that an all_reduce took on the slowest rank, by both ways.
 type AllReduceTime struct {
 	Bytes int64 // of the source
 	Peer  time.Duration
@@ -30,8 +30,8 @@ const (
 )
 
 // TimeAllReduce measures all_reduces of bf16 over peer memory and by NCCL. All ranks of the group call it at the same
-// time, and get the same times. sizes are in bytes, multiples of 2. The group needs peer memory and NCCL. It stays
-// open, and the device does not get the routines.
+// time, and get the same times. sizes are in bytes, multiples of 2. The group needs peer memory and NCCL. An error may
+// end the group; otherwise it can still be used. The device does not get the routines.
 func TimeAllReduce(ctx context.Context, dev *cuda.Device, o Options, g *collective.Group, sizes []int64) (out []AllReduceTime, err error) {
 	o.NCCLBytes = 1
 	l, err := newLibrary(dev, o)
@@ -45,7 +45,7 @@ func TimeAllReduce(ctx context.Context, dev *cuda.Device, o Options, g *collecti
 	x := l.rings[g.Name()]
 	l.watching.Go(func() { l.watch(x) })
 	if x.recv == nil || x.comm == nil {
-		err := fmt.Errorf("collective: group %q has one way to compute: NCCL without peer access, or peer memory without NCCL on all ranks", g.Name())
+		err := fmt.Errorf("collective: group %q has one way to compute, so there is nothing to compare: its GPUs do not reach each other's memory, or a rank has no NCCL", g.Name())
 		g.Fail(err)
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func TimeAllReduce(ctx context.Context, dev *cuda.Device, o Options, g *collecti
 // with NCCL programs may lose their fused kernels.
 const ncclMargin = 0.03
 
-// LeastNCCL returns the least size from which on NCCL was faster at every size, for [Options] NCCLBytes; 0: it was not
+// LeastNCCL returns the least size from which on NCCL was faster at every size, for Options.NCCLBytes; 0: it was not
 // faster at the largest size. times ascend by size. NCCL counts as faster if it took less than 97 % of the time.
 func LeastNCCL(times []AllReduceTime) int64 {
 	least := int64(0)

@@ -28,7 +28,7 @@ type communicator struct {
 
 	enqueuing sync.Mutex // while calls are enqueued: NCCL takes them from one thread at a time
 	handle    nccl.Comm
-	gone      atomic.Bool // it was aborted: its kernels ended without a result
+	gone      atomic.Bool // it was aborted, so its kernels ended without a result, or destroyed
 }
 
 // Bytes of a heart, in memory that streams fill and the host reads. Around each call of NCCL, the stream
@@ -97,11 +97,11 @@ func (h *heart) stalled(timeout time.Duration, now time.Time) bool {
 // enlistment is what a rank tells the others before they make a communicator.
 type enlistment struct {
 	Version int    `json:"version"` // of NCCL
-	ID      []byte `json:"id"`      // of rank 0: the communicator's
+	ID      []byte `json:"id"`      // of the communicator; only rank 0 gives it
 	Err     string `json:"err"`     // why the rank has no NCCL; "" if it has
 }
 
-// enlist opens NCCL.
+// enlist opens NCCL, and returns the message of this rank to the others.
 func (l *library) enlist(g *collective.Group) (e enlistment, api nccl.API, err error) {
 	if l.options.NCCL == nil {
 		return e, nil, errors.New("NCCL is not used (collective/cuda.Options.NCCL)")
@@ -321,7 +321,7 @@ func (c *communicator) destroy() error {
 	return c.api.Destroy(c.handle)
 }
 
-// beat ends the group where a call of NCCL failed, or waits for too long.
+// beat ends the group if a call of NCCL failed or waits for longer than Options.Timeout.
 func (l *library) beat(r *ring) {
 	c := r.comm
 	if err := c.api.AsyncError(c.handle); err != nil {

@@ -25,8 +25,9 @@ import (
 	"pwc/runtime/cuda/nccl"
 )
 
-// withNCCL opens devices that do not reach each other's memory, and a library for them: GPUs of the
-// machine with NCCL, unless it has fewer, or always emulated ones. Options let NCCL compute all.
+// withNCCL opens n devices, and returns options with which NCCL computes all calls. The devices are GPUs of the
+// machine, with its NCCL. If it has fewer or emulated is true, they are emulated ones that do not reach each other's
+// memory, with a fake of NCCL, which is returned.
 func withNCCL(t *testing.T, n int, emulated bool) ([]*cudatest.Opened, *ncclfake.Library, collectivecuda.Options) {
 	t.Helper()
 	f := fake.New(fake.Options{Devices: n, NoPeers: true})
@@ -53,7 +54,7 @@ func withNCCL(t *testing.T, n int, emulated bool) ([]*cudatest.Opened, *ncclfake
 			if err := d.Close(); err != nil {
 				t.Error(err)
 			}
-			if i == 0 && library.Live() > 0 { // which is closed last
+			if i == 0 && library.Live() > 0 { // device 0 is closed last
 				t.Errorf("%d communicators are left", library.Live())
 			}
 		})
@@ -65,8 +66,8 @@ func withNCCL(t *testing.T, n int, emulated bool) ([]*cudatest.Opened, *ncclfake
 	return devices, library, collectivecuda.Options{Code: never, NCCL: func() (nccl.API, error) { return library, nil }, Counts: new(collectivecuda.Counts)}
 }
 
-// TestNCCLRoutines holds NCCL's routines to sums of integers, eagerly and in a graph, on GPUs that
-// do not reach each other's memory; all calls are counted.
+// TestNCCLRoutines compares results that NCCL computes with those of integers, eagerly and in a graph; NCCL
+// computes all calls, and all are counted.
 func TestNCCLRoutines(t *testing.T) {
 	for _, size := range []int{2, 3} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -102,7 +103,7 @@ func reachedNCCL(t *testing.T) (devices []*cudatest.Opened, library *ncclfake.Li
 	return devices, ncclfake.New(f)
 }
 
-// TestNCCLBytes: where GPUs reach each other NCCL computes large calls alone.
+// TestNCCLBytes: if GPUs reach each other's memory, NCCL computes only calls of Options.NCCLBytes and more.
 func TestNCCLBytes(t *testing.T) {
 	devices, library := reachedNCCL(t)
 	o := collectivecuda.Options{NCCL: func() (nccl.API, error) { return library, nil }, NCCLBytes: 1000, Counts: new(collectivecuda.Counts)}
@@ -118,7 +119,7 @@ func TestNCCLBytes(t *testing.T) {
 	}
 }
 
-// TestNCCLBytesOfRank0: the other ranks take rank 0's number, whatever theirs is.
+// TestNCCLBytesOfRank0: rank 1, whose Options.NCCLBytes is 0, uses rank 0's.
 func TestNCCLBytesOfRank0(t *testing.T) {
 	devices, library := reachedNCCL(t)
 	groups, err := collective.Local("tp", 2, collective.Options{Limit: 30 * time.Second})
@@ -186,7 +187,7 @@ func TestTimeAllReduce(t *testing.T) {
 	if library.Live() > 0 {
 		t.Errorf("%d communicators are left", library.Live())
 	}
-	// Without NCCL there is nothing to choose.
+	// Without NCCL there is nothing to compare.
 	for i, g := range groups {
 		all.Go(func() error {
 			_, err := collectivecuda.TimeAllReduce(t.Context(), devices[i].Device, collectivecuda.Options{Code: source}, g, sizes)
@@ -252,8 +253,8 @@ func TestNCCLMissing(t *testing.T) {
 	}
 }
 
-// TestNCCLEndedGroup: a call of NCCL that waits for a rank ends when the group does, and whoever waits
-// for the device is told why.
+// TestNCCLEndedGroup: a call of NCCL that waits for a rank ends when the group does, and a wait for the device
+// returns the reason.
 func TestNCCLEndedGroup(t *testing.T) {
 	devices, _, o := withNCCL(t, 2, false)
 	holdEndedGroup(t, devices, o, cases.Call{Kind: collective.AllReduce, DType: dtype.F32, N: 1000})
@@ -269,7 +270,7 @@ func TestNCCLMissingRank(t *testing.T) {
 		if err := r.prepare(c); err != nil {
 			return err
 		}
-		for range 3 { // calls that end are not counted
+		for range 3 { // a call that ends does not count as waiting
 			if err := errors.Join(r.stream.LaunchOp(c.op, c.oc), r.stream.Synchronize()); err != nil {
 				return err
 			}

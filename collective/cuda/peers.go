@@ -15,7 +15,7 @@ import (
 
 // offer describes a rank to the other ranks.
 type offer struct {
-	Host    string            `json:"host"`    // of which boot
+	Host    string            `json:"host"`    // the id of its boot
 	Process string            `json:"process"` // on the host
 	Ordinal int               `json:"ordinal"` // of the GPU, in the process
 	PCI     string            `json:"pci"`     // address of the GPU
@@ -28,7 +28,7 @@ type offer struct {
 	// Unreached is true if Err says that GPUs do not reach each other's memory.
 	Unreached bool `json:"unreached"`
 
-	// NVLinked says that NVLink leads from the rank's GPU to those of all others.
+	// NVLinked is true if NVLink leads from the rank's GPU to those of all others. Only verdicts have it.
 	NVLinked bool `json:"nvlinked"`
 }
 
@@ -57,8 +57,8 @@ func (b *recvBuffers) free() error {
 	return errors.Join(errs...)
 }
 
-// meet exchanges receive buffers with the other ranks. All ranks get an error if one does, which matches
-// errUnreached on all of them or on none.
+// meet exchanges receive buffers with the other ranks. If one rank gets an error, all do. The errors of all ranks
+// match errUnreached, or those of no rank do.
 func meet(ctx context.Context, dev *cuda.Device, g *collective.Group, ncclBytes int64) (b *recvBuffers, err error) {
 	b = &recvBuffers{}
 	defer func() {
@@ -113,7 +113,7 @@ func judge(all []offer) error {
 	}
 }
 
-// offer makes this rank's receive buffer.
+// offer makes this rank's receive buffer, and describes it.
 func (b *recvBuffers) offer(dev *cuda.Device, g *collective.Group) (o offer, err error) {
 	if o.Host, o.Process, err = whereabouts(); err != nil {
 		return o, err

@@ -23,13 +23,13 @@ func constant(t *testing.T, name string) int {
 	return n
 }
 
-// TestConstants holds sizes to the kernels'.
+// TestConstants compares sizes and words in Go with those in peer.cu.
 func TestConstants(t *testing.T) {
 	for name, want := range map[string]int{"THREADS": peer.Threads, "DEPTH": peer.Depth, "BLOCKS": peer.Blocks, "PARITIES": peer.Parities, "PROTOCOLS": peer.Protocols, "HEADER_BYTES": peer.HeaderBytes,
 		"LATENCY_BYTES": peer.LatencyBytes,
 		"CONTROL_END":   controlEnd, "CONTROL_LOST": controlLost} {
 		if got := constant(t, name); got != want {
-			t.Errorf("%s is %d there, and %d here", name, got, want)
+			t.Errorf("%s is %d in peer.cu, and %d in Go", name, got, want)
 		}
 	}
 	if at, header := constant(t, "COUNTERS_AT"), constant(t, "HEADER_BYTES"); at+4*peer.Blocks > header {
@@ -37,7 +37,7 @@ func TestConstants(t *testing.T) {
 	}
 }
 
-// protocol is what the model is about: the protocol of peer.cu, small. A block of each rank runs
+// protocol describes a small instance of the protocol of peer.cu, for the model. A block of each rank runs
 // rounds of calls. In a round each of its threads sends a packet to every other rank, one store at a
 // time, and waits for a packet of each; stores of a thread arrive at once, in any order between
 // threads and ranks. A thread goes on to the next round of its call when all threads of its block
@@ -50,17 +50,17 @@ type protocol struct {
 	regions        int  // of a parity and a sender: of all protocols together, or one for each
 	barrier        bool // between the rounds of a call
 	flagBits       int  // of the number of a round in a packet
-	cleanBits      int  // two rounds of every 2^cleanBits send all packets; 0: none do
+	cleanBits      int  // two rounds of every 2^cleanBits send all packets; 0: no round does
 }
 
-// maxThreads of the model in all.
+// maxModelThreads is the most threads of all ranks together.
 const maxModelThreads = 8
 
-// state is a state of the model. Rounds count from 2, as there.
+// modelState is a state of the model. Rounds count from 2, as in peer.cu.
 type modelState struct {
 	call  [4]int8 // by rank
 	step  [maxModelThreads]int8
-	slots [maxModelSlots]int8 // round of each packet, plus llData if it is of LL128; 0: none
+	slots [maxModelSlots]int8 // round of each packet, plus llData if it is of LL128; 0: no packet
 }
 
 const (
@@ -75,7 +75,7 @@ type model struct {
 	seen  map[modelState]bool
 }
 
-// explore returns what goes wrong, and the number of states.
+// explore returns the number of states that were reached, and the first fault of the protocol.
 func (p protocol) explore() (states int, wrong error) {
 	m := &model{p: p, seen: map[modelState]bool{}}
 	round := 2
@@ -93,7 +93,7 @@ func (p protocol) explore() (states int, wrong error) {
 			return len(m.seen), err
 		}
 		if len(next) == 0 && !m.finished(s) {
-			return len(m.seen), fmt.Errorf("nobody can go on: calls %v, steps %v", s.call[:p.ranks], s.step[:p.ranks*p.threads])
+			return len(m.seen), fmt.Errorf("a deadlock: calls %v, steps %v", s.call[:p.ranks], s.step[:p.ranks*p.threads])
 		}
 		for _, n := range next {
 			if !m.seen[n] {
@@ -127,8 +127,8 @@ func (p protocol) protocol(call int) int {
 	return 0
 }
 
-// A round of a thread is: a store to each other rank, then a read of each other rank. perRound is how
-// many steps that is.
+// perRound returns the number of steps of a thread in a round: a store to each other rank, then a read of each
+// other rank's packet.
 func (m *model) perRound() int { return 2 * (m.p.ranks - 1) }
 
 // takes reports whether a thread has a packet in a round of a call.
@@ -139,7 +139,7 @@ func (m *model) cleans(round int) bool {
 	return m.p.cleanBits > 0 && round&(1<<m.p.cleanBits-1) < 2
 }
 
-// steps returns the states that follow.
+// steps returns the states that can follow s.
 func (m *model) steps(s modelState) ([]modelState, error) {
 	var out []modelState
 	for r := range m.p.ranks {
@@ -174,7 +174,7 @@ func (m *model) steps(s modelState) ([]modelState, error) {
 	return out, nil
 }
 
-// step is the next step of a thread, nil if it waits.
+// step returns the state after the next step of a thread; nil if the thread waits.
 func (m *model) step(s modelState, r, t, call, round, at int) (*modelState, error) {
 	n := s
 	number := m.first[call] + round

@@ -132,7 +132,7 @@ const (
 // launch is how a call is launched.
 type launch struct {
 	variant      Variant
-	bytes, total int64 // of a part; of all that is added
+	bytes, total int64 // of a rank's part; of the parts of all ranks
 	threads      int   // of a block
 	depth        int   // packets of a thread in a round
 	blocks       int

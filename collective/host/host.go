@@ -143,7 +143,7 @@ func (m *meeting) run() error {
 	return nil
 }
 
-// exchange computes bytes [at, at+n) of a part; for a reduce-scatter, of the part of one rank.
+// exchange computes bytes [at, at+n) of a part; for a reduce-scatter, of the part of rank block.
 func (m *meeting) exchange(block, at, n int) error {
 	part, rank := int(m.call.Bytes), m.group.Rank()
 	mine := m.src[block*part+at:][:n]

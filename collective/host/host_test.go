@@ -129,12 +129,17 @@ func (r *rank) check(c call) error {
 	if err != nil {
 		return err
 	}
-	fill := func() { c.Fill(data, r.group.Rank()) }
-	compare := func(how string) error {
-		got, err := r.dev.Bytes(mem[0])
-		if err != nil {
-			return err
+	got, err := r.dev.Bytes(mem[0])
+	if err != nil {
+		return err
+	}
+	fill := func() { // garbage in the destination, then the source, which may be the same memory
+		for i := range got {
+			got[i] = 0x55
 		}
+		c.Fill(data, r.group.Rank())
+	}
+	compare := func(how string) error {
 		if err := c.Check(got, r.group.Rank()); err != nil {
 			return fmt.Errorf("%s, in place %v: %w", how, c.inPlace, err)
 		}
@@ -235,7 +240,7 @@ func TestSumsHaveOneOrder(t *testing.T) {
 	}))
 }
 
-// TestFailures pins the errors of all ranks if ranks do not do the same.
+// TestFailures pins the errors of both ranks if rank 0 reduces and rank 1 does something else.
 func TestFailures(t *testing.T) {
 	reduce := call{Call: cases.Call{Kind: collective.AllReduce, DType: dtype.F32, N: 4, Size: 2}}
 	for _, c := range []struct {

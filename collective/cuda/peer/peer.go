@@ -16,7 +16,7 @@ var source string
 // MaxRanks is the most ranks that kernels reach over peer memory: GPUs of one host.
 const MaxRanks = 8
 
-// Sizes of peer.cu, which TestConstants compares with it.
+// Sizes of peer.cu. collective/cuda.TestConstants compares the constants of both.
 const (
 	Threads     = 512 // of a block of a routine, at most
 	Depth       = 2   // packets of a thread in a round, at most
