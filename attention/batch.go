@@ -267,8 +267,8 @@ type Known struct {
 }
 
 // ValidateNew is Validate for a device that has validated blocks before: known has, by index of
-// the request, the known blocks, which are not read again. known may be nil. ValidateNew appends to
-// fresh the indices of requests that may have blocks that are not known, and returns it.
+// the request, the known blocks, which are not read again. ValidateNew appends to fresh the indices of
+// requests that may have blocks that are not known, and returns it. If known is nil, it appends nothing.
 func (b *Batch) ValidateNew(rows, blocks, blockSize int, known []Known, fresh []int32) ([]int32, error) {
 	if err := b.sizes(rows); err != nil {
 		return fresh, err

@@ -171,8 +171,8 @@ func TestAdvance(t *testing.T) {
 	}
 }
 
-// TestAdvanceRefuses: Advance returns false for batches other than named decodes, and if the table has
-// no room.
+// TestAdvanceRefuses: Advance returns false for batches other than named decodes, for arguments out of range, and if
+// the table has no room or the request too few blocks.
 func TestAdvanceRefuses(t *testing.T) {
 	const size = 4
 	decodes := func() *attention.Batch {
@@ -202,15 +202,15 @@ func TestAdvanceRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, did := range map[string]bool{
-		"no requests":           attention.NewBatch(1, 1, 3).Advance(1, size, more),
-		"no names":              plain.Advance(1, size, more),
-		"backwards":             decodes().Advance(-1, size, more),
-		"too far":               decodes().Advance(1<<30-6, size, more),
-		"blocks of 0":           decodes().Advance(1, 0, more),
-		"no room in the table":  decodes().Advance(6, size, func(int) []int32 { return []int32{4, 5, 6, 7} }),
-		"too few blocks":        decodes().Advance(2, size, func(int) []int32 { return []int32{4, 5} }),
-		"a request with a name": with(func(b *attention.Batch) { b.Sequences[1] = 9 }).Advance(1, size, more),
-		"another table":         with(func(b *attention.Batch) { b.Stride = 2 }).Advance(1, size, more),
+		"no requests":          attention.NewBatch(1, 1, 3).Advance(1, size, more),
+		"no names":             plain.Advance(1, size, more),
+		"backwards":            decodes().Advance(-1, size, more),
+		"too far":              decodes().Advance(1<<30-6, size, more),
+		"blocks of 0":          decodes().Advance(1, 0, more),
+		"no room in the table": decodes().Advance(6, size, func(int) []int32 { return []int32{4, 5, 6, 7} }),
+		"too few blocks":       decodes().Advance(2, size, func(int) []int32 { return []int32{4, 5} }),
+		"another name":         with(func(b *attention.Batch) { b.Sequences[1] = 9 }).Advance(1, size, more),
+		"another table":        with(func(b *attention.Batch) { b.Stride = 2 }).Advance(1, size, more),
 		"several rows": with(func(b *attention.Batch) {
 			if err := b.AddSequence(3, 6, 2, []int32{4, 5}, size); err != nil {
 				t.Fatal(err)
@@ -264,7 +264,7 @@ func TestBatchAllocations(t *testing.T) {
 			t.Fatalf("%d tokens are too many", tokens)
 		}
 	}); n != 0 {
-		t.Errorf("%v allocations further on", n)
+		t.Errorf("%v allocations in Advance", n)
 	}
 	if n := testing.AllocsPerRun(10, func() {
 		b.Reset()
@@ -330,7 +330,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestValidateNew: known blocks are not checked again, except for the last one, which has the new token.
+// TestValidateNew: known blocks are not read again from the table. The new token must be in the last one, which must
+// be in the cache.
 func TestValidateNew(t *testing.T) {
 	b := attention.NewBatch(1, 1, 3)
 	if err := b.AddSequence(1, 6, 1, []int32{4, 8}, 4); err != nil {
@@ -339,6 +340,10 @@ func TestValidateNew(t *testing.T) {
 	known := []attention.Known{{Name: 1, Blocks: 2, Last: 8}}
 	if fresh, err := b.ValidateNew(1, 9, 4, known, nil); err != nil || len(fresh) != 0 {
 		t.Errorf("fresh are %v, %v", fresh, err)
+	}
+	b.BlockTable[0], b.BlockTable[1] = 99, 99
+	if fresh, err := b.ValidateNew(1, 9, 4, known, nil); err != nil || len(fresh) != 0 {
+		t.Errorf("known blocks were read again: fresh are %v, %v", fresh, err)
 	}
 	if _, err := b.ValidateNew(1, 8, 4, known, nil); err == nil || !strings.Contains(err.Error(), "whose slot is 34 of 32, not 34") {
 		t.Errorf("block 8 of 8: %v", err)

@@ -1,8 +1,8 @@
 // Package cuda runs "attention::paged" (package attention) on NVIDIA GPUs, from
 // sm_80 on.
 //
-// An eager call launches one kernel for prefills and chunks, one for decodes, or both in
-// parallel, as the step has them. A launch appends the step's keys and values to the cache and
+// An eager call launches one kernel for requests with many rows (prefills and chunks), one for those with
+// few (decodes), or both in parallel if the step has both. A launch appends the step's keys and values to the cache and
 // splits contexts over blocks; the last block to finish combines the parts, in their order. A
 // captured call is one launch, which depends only on the shapes of the operands and reads the
 // step's metadata from device memory at a fixed address. It computes any step, and is tuned for
@@ -78,8 +78,8 @@ var (
 	_ device.Preparer = (*Op)(nil)
 )
 
-// New returns the op for a device. It allocates [Op.Bytes] of device memory, and four times as
-// much pinned host memory. Close it before the device.
+// New returns the op for a device. It allocates [Op.Bytes] of device memory, and pinned host memory for
+// the metadata of four steps. Close it before the device.
 func New(dev *cuda.Device, o Options) (*Op, error) {
 	if o.MaxRequests == 0 {
 		o.MaxRequests = o.MaxRows
@@ -108,8 +108,9 @@ func (o *Op) allocate() error {
 	if err := o.step.allocate(o.dev, &o.options); err != nil {
 		return err
 	}
-	// Contexts are split only if the tiles of a step are at most as many as the blocks that run on the
-	// GPU at once. So there are counters for that number of tiles.
+	// A counter belongs to a tile index and a key-value head. Contexts are split only if tiles times heads are at
+	// most twice the blocks that run on the GPU at once. A step has more tile indices than tiles, as requests
+	// start at indices of their own: for large tiles up to 2*tensorTile times as many.
 	m, err := o.dev.Alloc(2 * o.counterBytes()) // two launches of a call may overlap
 	if err != nil {
 		return err

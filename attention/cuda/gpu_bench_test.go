@@ -60,7 +60,7 @@ func (x *bench) eager(n int, enqueue func() error) float64 {
 	return float64(took[n/2].Nanoseconds()) / 1e3
 }
 
-// requests are n requests with rows new tokens each. Their sequences have context tokens with these.
+// requests are n requests with rows new tokens each. Their sequences have context tokens, the new ones included.
 type requests struct{ n, rows, context int }
 
 // layers returns one call for each layer of a step. Each call has a cache of its own.

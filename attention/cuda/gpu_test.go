@@ -23,7 +23,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// shape is what a test's calls have in common.
+// shape has the sizes and dtypes of a test's calls.
 type shape struct {
 	heads, kvHeads, dim, blocks, block int64
 	dtype, kv                          dtype.DType
@@ -210,7 +210,7 @@ func (r *rig) random(rng *rand.Rand, rows int64) [3][]byte {
 	return [3][]byte{random(rng, s.dtype, rows*s.heads*s.dim), random(rng, s.dtype, rows*s.kvHeads*s.dim), random(rng, s.dtype, rows*s.kvHeads*s.dim)}
 }
 
-// want computes a step with the reference, on what the cache holds now.
+// want computes a step with the reference, on the current contents of the cache.
 func (r *rig) want(b *attention.Batch, qkv [3][]byte) (o, cache *interp.Tensor) {
 	r.Helper()
 	s, rows := r.shape, int64(b.Rows())
@@ -255,7 +255,7 @@ func integer(name string, v int64) program.Attr {
 
 var bidirectional = program.Attr{Name: "causal", Kind: program.AttrBool}
 
-// cases have all forms of the kernel.
+// cases are calls for which the kernel has different code: dtypes, sizes of heads and groups, and attributes.
 var cases = []struct {
 	name  string
 	shape shape
@@ -345,9 +345,9 @@ func (r *rig) ragged(seed uint64) {
 	}
 }
 
-// TestBesideEachOther runs a step of chunks and decodes in two layers; the queries of the second are the results of the
-// first. Chunks and decodes are two launches that may overlap. Contexts of both are split, and there are padded rows.
-func TestBesideEachOther(t *testing.T) {
+// TestOverlappingLaunches runs a step of chunks and decodes in two layers; the queries of the second are the results of
+// the first. Chunks and decodes are two launches that may overlap. Contexts of both are split, and there are padded rows.
+func TestOverlappingLaunches(t *testing.T) {
 	for _, dim := range []int64{64, 128} {
 		r := newRig(t, shape{4, 1, dim, 160, 16, dtype.BF16, dtype.BF16})
 		rng := rand.New(rand.NewPCG(3, uint64(dim)))
@@ -385,7 +385,7 @@ type olderCompiler struct{ cudatest.Compiler }
 
 func (olderCompiler) Supports(arch string) bool { return !strings.HasSuffix(arch, "a") }
 
-// TestWithoutWarpgroups runs the kernels for all GPUs, for head sizes that have wgmma kernels.
+// TestWithoutWarpgroups runs kernels that are not arch-specific, for head sizes that also have wgmma kernels.
 func TestWithoutWarpgroups(t *testing.T) {
 	for _, dim := range []int64{128, 64} {
 		dev := cudatest.Open(t, fake.Options{})
@@ -401,12 +401,12 @@ func TestWithoutWarpgroups(t *testing.T) {
 		r.newOp()
 		r.ragged(2)
 		if dev.Emulated && !own {
-			t.Errorf("heads of %d: no kernel has a wgmma variant, so nothing was tested", dim)
+			t.Errorf("heads of %d: no kernel has arch-specific code, so nothing was tested", dim)
 		}
 	}
 }
 
-// record captures what is enqueued.
+// record captures the work of enqueue.
 func (r *rig) record(enqueue func() error) device.Graph {
 	r.Helper()
 	r.check(r.stream.BeginCapture(device.CaptureThreadLocal))
@@ -416,7 +416,8 @@ func (r *rig) record(enqueue func() error) device.Graph {
 	return graph
 }
 
-// TestReplays captures one call and replays it with batches of all forms: the graph does not depend on the step.
+// TestReplays captures one call and replays it with batches of chunks and of decodes: the graph does not depend on the
+// step.
 func TestReplays(t *testing.T) {
 	const size = 256
 	for _, c := range cases[:1] {

@@ -94,8 +94,8 @@ func (st *step) free() error {
 // Prepare validates the metadata of a step against the caches of all launches so
 // far, and enqueues its copy to the device for all launches that follow. It does not
 // allocate in steady state, and waits only if the host is several steps ahead. The
-// batch may change after Prepare has returned, except in a step that has the first launch, eager or
-// captured, with a new shape of cache: the eager launch, or the next one, prepares the batch again.
+// batch may change after Prepare has returned, except in a step with the first launch for a new shape of
+// cache, eager or captured: that launch, or the next eager one after a capture, prepares the batch again.
 //
 // In addition to [attention.Batch.Validate], Prepare refuses a request whose sequence has a
 // block that another request appends to in the same step: nothing orders the two in one launch.

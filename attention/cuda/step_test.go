@@ -139,8 +139,8 @@ func batch(t testing.TB, length int) *attention.Batch {
 	return b
 }
 
-// TestMetadata: every launch reads the metadata of its own step, in any order in which the work may execute, while the
-// host is many steps ahead and changes the batch in place.
+// TestMetadata: every launch reads the metadata of its own step, in several orders in which the work may execute, while
+// the host is ahead of the device and changes the batch in place.
 func TestMetadata(t *testing.T) {
 	for name, s := range map[string]fake.Schedule{"lazy": fake.Lazy, "eager": fake.Eager, "random": fake.Random(1)} {
 		t.Run(name, func(t *testing.T) {
@@ -450,7 +450,7 @@ func TestCaptured(t *testing.T) {
 // TestNewCache: a launch with a cache of a new shape does not use metadata that was copied before the op
 // knew this cache and that has a block outside of it.
 func TestNewCache(t *testing.T) {
-	far := func() *attention.Batch { // it has a block behind the 9 blocks of the cache
+	far := func() *attention.Batch { // it has block 9, after the 9 blocks of the cache
 		b := batch(t, 0)
 		b.BlockTable[4] = 9
 		b.Slots[2] = 9*4 + 1

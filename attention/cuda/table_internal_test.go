@@ -38,9 +38,9 @@ func TestShared(t *testing.T) {
 					}
 				}
 			}
-			alone, err := tab.take(b, b.Rows(), cache{16, 2}, o)
-			if err != nil || tab.shared != want || alone != (want == 0) {
-				t.Fatalf("%+v: %d shared, alone %v, %v; %d are", live, tab.shared, alone, err, want)
+			distinct, err := tab.take(b, b.Rows(), cache{16, 2}, o)
+			if err != nil || tab.shared != want || distinct != (want == 0) {
+				t.Fatalf("%+v: %d shared, distinct %v, %v; want %d shared", live, tab.shared, distinct, err, want)
 			}
 		}
 	})

@@ -63,7 +63,8 @@ func variants(t testing.TB, target string, s *attention.Shape, p attention.Param
 	return v
 }
 
-// TestCompile compiles a kernel of each form without a GPU, for the oldest architecture and for a newer one.
+// TestCompile compiles kernels with and without tensor cores, with and without attributes, for the oldest architecture
+// and for a newer one. It needs no GPU.
 func TestCompile(t *testing.T) {
 	c := openNVRTC(t)
 	compile := func(target string, params attention.Params, shapes ...*attention.Shape) {
@@ -141,7 +142,7 @@ func TestArchSpecific(t *testing.T) {
 		for _, v := range variants(t, c.target, c.shape, plain) {
 			own = append(own, v.ArchSpecific())
 			if has := strings.Contains(v.Source(), "#define WARPGROUPS 1\n"); has != (v.ArchSpecific() != "") {
-				t.Errorf("%s: own %q, and warpgroups %v", v, v.ArchSpecific(), has)
+				t.Errorf("%s: arch-specific %q, and warpgroups %v", v, v.ArchSpecific(), has)
 			}
 		}
 		if got := strings.Join(own, ", "); got != c.want {
@@ -229,9 +230,9 @@ func TestKeysGoFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		once, often := strings.Count(string(ptx), "cp.async.cg.shared.global.L2::cache_hint"), strings.Count(string(ptx), "cp.async.cg.shared.global [")
-		// The step's own keys, which small tiles have few of, have no hint.
+		// Small tiles copy few keys of the step itself; these copies have no hint.
 		if v.Large && once > 0 || !v.Large && (often == 0 || once <= often) {
-			t.Errorf("%s: %d copies of what is read once, %d of what is read often", v, once, often)
+			t.Errorf("%s: %d copies with the policy evict-first, %d without", v, once, often)
 		}
 	}
 }

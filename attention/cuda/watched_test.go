@@ -8,8 +8,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// TestWatched runs few steps of each form of the kernel under slow tools that check every
-// memory access, such as compute-sanitizer: a prefill, a mixed step and decodes, one with a
+// TestWatched is for slow tools that check every memory access, such as compute-sanitizer. It runs
+// few steps of each of the cases: a prefill, a mixed step and decodes, one with a
 // split context, and for larger sizes if these have other kernels. Every operand is an
 // allocation of exactly its size.
 func TestWatched(t *testing.T) {

@@ -22,7 +22,7 @@ import (
 	"pwc/runtime/host"
 )
 
-// shape is what a test's calls have in common.
+// shape has the sizes and dtypes of a test's calls.
 type shape struct {
 	heads, kvHeads, dim, blocks, block int64
 	dtype, kv                          dtype.DType
@@ -39,7 +39,7 @@ type rig struct {
 	cache  device.Tensor
 }
 
-// tb is what tests, benchmarks and properties have in common.
+// tb has the methods that tests, benchmarks and property tests (rapid.T) share.
 type tb interface {
 	Helper()
 	Cleanup(func())
@@ -138,7 +138,7 @@ func random(rng *rand.Rand, dt dtype.DType, n int64) []byte {
 	return t.Bytes()
 }
 
-// want computes a step with the reference, on what the cache holds now.
+// want computes a step with the reference, on the current contents of the cache.
 func (r *rig) want(b *attention.Batch, q, k, v []byte) (o, cache *interp.Tensor) {
 	r.t.Helper()
 	s, rows := r.shape, int64(b.Rows())
@@ -229,7 +229,7 @@ func TestAgainstReference(t *testing.T) {
 				t.Fatal("padded rows are not zero")
 			}
 			if !bytes.Equal(r.read(r.cache), cache.Bytes()) {
-				t.Fatal("the cache is not the reference's")
+				t.Fatal("the cache differs from that of the reference")
 			}
 		}
 	})
@@ -255,8 +255,8 @@ func (x sequence) rows(from, to int64) (q, k, v []byte) {
 	return cut(x.q, x.s.heads), cut(x.k, x.s.kvHeads), cut(x.v, x.s.kvHeads)
 }
 
-// TestDecodeEqualsPrefill: results have the same bits for every way to cut a sequence into steps, and any
-// number of workers.
+// TestDecodeEqualsPrefill: results have the same bits for several ways to cut a sequence into steps, token by token
+// among them, with one worker and with three.
 func TestDecodeEqualsPrefill(t *testing.T) {
 	const n = 41
 	blocks := []int32{4, 0, 9}
@@ -329,13 +329,13 @@ func TestNonFinite(t *testing.T) {
 		out, err = interp.FromBytes(dtype.F32, []int64{3}, r.step(b, 3, three(1, 1, 1), three(1, 1, 1), three(5, bad, 7)))
 		r.check(err)
 		if got := out.Float64s(); got[0] != 5 || !math.IsNaN(got[1]) && !math.IsInf(got[1], 1) {
-			t.Errorf("a value %v gives %v, want 5 before it, and not after", bad, got)
+			t.Errorf("a value %v gives %v, want 5, then NaN or +Inf", bad, got)
 		}
 	}
 }
 
 // TestSegments: results of contexts with several segments agree with the reference, and have the same
-// bits for every way to cut them into steps: in one tile and in several, shared by workers and not, with
+// bits for three ways to cut them into steps: in one tile and in several, shared by workers and not, with
 // windows that begin inside a segment.
 func TestSegments(t *testing.T) {
 	for _, window := range []float64{0, 1, 150} {
@@ -379,7 +379,7 @@ func TestSegments(t *testing.T) {
 	}
 }
 
-// TestMinusInfinity: keys with score -Inf have weight 0 if a row sees other keys, for any block size.
+// TestMinusInfinity: keys with score -Inf have weight 0 if a row sees other keys, in blocks of 1, 2 and 4 tokens.
 func TestMinusInfinity(t *testing.T) {
 	inf := math.Inf(-1)
 	for _, block := range []int64{1, 2, 4} {
@@ -445,7 +445,7 @@ func TestReplay(t *testing.T) {
 		r.check(r.stream.LaunchGraph(g))
 		q, k, v := x.rows(0, rows)
 		if got, want := r.read(c.Args[attention.ArgO]), r.step(b, 4, q, k, v); !bytes.Equal(got, want) {
-			t.Errorf("a replay of %d rows differs from the op", rows)
+			t.Errorf("a replay of %d rows differs from an eager call", rows)
 		}
 	}
 	c.Meta = nil

@@ -12,7 +12,7 @@ type tile struct {
 	request    int
 	first, end int   // rows [first, end)
 	from, to   int   // segments [from, to) that any of the rows sees
-	task       int64 // its first task; it has one for each key-value head, of a shared tile for each head and segment
+	task       int64 // its first task; a tile has one for each key-value head, and a shared tile one for each head and segment
 	partial    int   // the index of its first partial result; -1: workers do not share it
 }
 
@@ -40,8 +40,8 @@ func (st *step) plan(workers int) {
 		}
 	}
 	few := len(st.tiles)*s.KVHeads < 4*workers
-	// A row that is at most a quarter of a worker's share of the step is one task for each head: writing
-	// and reading partial results would cost more than the better balance saves.
+	// A tile of one row is not shared if its task for a head is at most a quarter of the step divided by the
+	// workers: writing and reading partial results would cost more than the better balance saves.
 	shares := func(t *tile, segments int) bool {
 		return few || t.rows() == 1 && 4*segments*workers > total*s.KVHeads
 	}
