@@ -17,7 +17,7 @@ import (
 
 // Error lists the tensors of a checkpoint whose values a module would ignore.
 type Error struct {
-	Unread  []string    // sorted: no weight reads them, in a module with weights strict
+	Unread  []string    // sorted: no weight or state reads them; empty unless the module has "weights strict"
 	Differs []Different // they differ from the read tensor to which the module declares them equal
 }
 
@@ -47,15 +47,15 @@ func (e *Error) Error() string {
 	}
 	b.WriteString(". Import the checkpoint anew from its directory, with the tensors there")
 	if len(e.Unread) > 0 {
-		b.WriteString(", or declare unread in the module what has no effect on it")
+		b.WriteString(", or declare tensors that have no effect on the module as unread in it")
 	}
 	return b.String()
 }
 
-// Check returns an [*Error] with the tensors of src whose values m would ignore: those that no
-// weight reads, if m is strict, and those that differ from the tensor to which m declares them
-// equal. It reads the bytes of the latter. It returns errors of src unchanged. It does not look
-// for missing tensors: loading does.
+// Check returns an [*Error] with the tensors of src whose values m would ignore: if m is strict, those
+// that no weight, state or declaration mentions, and those that differ from the tensor to which m
+// declares them equal. It reads bytes only to compare tensors that are declared equal. It returns
+// errors of src unchanged. It does not look for missing tensors: loading does.
 func Check(m *ir.Module, src safetensors.Source) error {
 	if m == nil {
 		return fmt.Errorf("checkpoint: %w", ir.ErrNoModule)

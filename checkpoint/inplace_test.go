@@ -9,7 +9,7 @@ import (
 	"pwc/safetensors"
 )
 
-// Weights whose bytes are contiguous in a file stay there; weights that are computed or joined do not.
+// InPlace finds weights whose bytes are contiguous in a file, in the weight's order, and refuses all others.
 func TestInPlace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), safetensors.SingleFile)
 	tensors := []safetensors.Tensor{

@@ -27,11 +27,11 @@ func (e *NotInvertibleError) Error() string {
 }
 
 // Invert returns the tensors of a checkpoint from which the weights are computed, given the
-// weights' bytes. src has their shapes; Invert does not read its bytes. It inverts concat, slice,
-// transpose and reshape. A cast tensor is written in the dtype of the weight. If an element of a
-// tensor is in no weight, or in more than one, the error is a [*NotInvertibleError]. For nil
-// bytes of a weight Invert leaves the data of its tensors unset, so a caller can check
-// beforehand.
+// weights' bytes. src has the shapes of the tensors; Invert does not read its bytes. It inverts
+// concat, slice, transpose and reshape. A cast tensor is written in the dtype of the weight. Unless
+// each element of each tensor is in the weights exactly once, the error is a [*NotInvertibleError].
+// If the bytes of a weight are nil, Invert checks the same and does not set its tensors' data, so a
+// caller can check beforehand.
 func Invert(src safetensors.Source, weights []*ir.Weight, data [][]byte) ([]safetensors.Tensor, error) {
 	if len(data) != len(weights) {
 		return nil, fmt.Errorf("checkpoint: bytes of %d weights are given, want %d", len(data), len(weights))
@@ -90,6 +90,9 @@ func (inv *inversion) add(w *ir.Weight, data []byte) error {
 		if err != nil {
 			return err
 		}
+		if l.seen != nil {
+			return l.usedTwice(w)
+		}
 		l.written = l.elements
 		return nil
 	}
@@ -131,9 +134,13 @@ func (inv *inversion) leaf(name string, w *ir.Weight, shape []int64, whole []byt
 		return l, nil
 	}
 	if l.seen == nil || l.DType != w.Type.DType {
-		return nil, &NotInvertibleError{name, w.Name, fmt.Sprintf("weight @%s, which is %s, is computed from it too", l.weight, l.DType)}
+		return nil, l.usedTwice(w)
 	}
 	return l, nil
+}
+
+func (l *leaf) usedTwice(w *ir.Weight) error {
+	return &NotInvertibleError{l.Name, w.Name, fmt.Sprintf("weight @%s, which is %s, is computed from it too", l.weight, l.DType)}
 }
 
 // placeBits is the number of bits of a place that number elements; the other bits number tensors.

@@ -10,8 +10,8 @@ import (
 	"pwc/safetensors"
 )
 
-// TestShards holds the parts of expressions to numbers worked out by hand, where the part is
-// taken of the tensor and where it is not.
+// TestShards holds the parts of expressions to numbers worked out by hand, both where the tensors are
+// cut and where the value of the whole expression is computed and cut.
 func TestShards(t *testing.T) {
 	// t is [[0 1 2 3] [4 5 6 7]], u is t + 10.
 	src := source(t, bytesOf("t", []int64{2, 4}, 0, 1, 2, 3, 4, 5, 6, 7), bytesOf("u", []int64{2, 4}, 10, 11, 12, 13, 14, 15, 16, 17))

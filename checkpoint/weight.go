@@ -35,7 +35,7 @@ func (t tensor) whole() tensor {
 }
 
 // Compute computes a weight from tensors of src: by its expression, or from the tensor with its
-// name. The result has the declared type, or the error names the tensor that differs.
+// name. A result of another type than the declared one is an error with both types.
 func Compute(src safetensors.Source, w *ir.Weight) (Weight, error) {
 	if src == nil || w == nil {
 		return Weight{}, errors.New("checkpoint: a weight and the tensors that it is computed from are needed")

@@ -14,8 +14,7 @@ import (
 	"pwc/safetensors"
 )
 
-// memoryTensors is tensors of one byte an element, so that expected bytes can be
-// written down.
+// memoryTensors is a [safetensors.Source] without files.
 type memoryTensors map[string]safetensors.Tensor
 
 func (c memoryTensors) Tensor(name string) (safetensors.Tensor, error) {
@@ -146,7 +145,7 @@ func TestInvert(t *testing.T) {
 			t.Errorf("%v, asked beforehand: %v", weights, err)
 		}
 	}
-	// A cast stays: the tensor is written as the weight is.
+	// A cast is not inverted: the tensor is written in the weight's dtype.
 	got, err := invert(true, w{`cast("h", dtype=f32)`, dtype.F32, []int64{2}})
 	if err != nil || len(got) != 1 || got[0].DType != dtype.F32 || !bytes.Equal(got[0].Data, []byte{0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0}) {
 		t.Errorf("a cast: %v, %v", got, err)
@@ -155,6 +154,7 @@ func TestInvert(t *testing.T) {
 		`tensor "a" cannot be written from weight @w: the weights hold 4 of its 6`: {{`slice("a", axis=1, start=0, end=2)`, dtype.U8, []int64{2, 2}}},
 		"its element 0 is in the weights twice":                                    {{`concat("b", "b")`, dtype.U8, []int64{2, 3}}},
 		"is computed from it too":                                                  {{`"b"`, dtype.U8, []int64{1, 3}}, {`transpose("b", perm=[1, 0])`, dtype.U8, []int64{3, 1}}},
+		"weight @w, which is u8, is computed from it too":                          {{`transpose("b", perm=[1, 0])`, dtype.U8, []int64{3, 1}}, {`"b"`, dtype.U8, []int64{1, 3}}},
 		"its element 1 is in the weights twice":                                    {{`slice("b", axis=1, start=0, end=2)`, dtype.U8, []int64{1, 2}}, {`slice("b", axis=1, start=1, end=3)`, dtype.U8, []int64{1, 2}}},
 	} {
 		var e *NotInvertibleError

@@ -13,12 +13,12 @@ import (
 	"pwc/ir/dtype"
 )
 
-// File is one open safetensors file. It is safe for concurrent use, except that Close ends the
-// use of every tensor that aliases the mapping.
+// File is one open safetensors file. It is safe for concurrent use, except for Close, after which
+// tensors that alias the mapping must not be used.
 type File struct {
 	path    string // empty for Parse
 	header  *header
-	index   map[string]int // name → position in header.entries
+	index   map[string]int // name → index in header.entries
 	mapping *mapping       // nil for Parse
 	bytes   []byte         // the whole file
 }
@@ -97,8 +97,8 @@ func (f *File) Info(name string) (Info, error) {
 	return Info{Name: e.name, DType: e.format.dtype, Shape: slices.Clone(e.shape)}, nil
 }
 
-// Tensor returns a tensor whose Data aliases the mapping. It has the errors of Info, and an error
-// if the file is closed.
+// Tensor returns a tensor whose Data aliases the mapping, or the bytes given to Parse. Its errors are
+// those of Info, and [os.ErrClosed], wrapped, if the file is closed.
 func (f *File) Tensor(name string) (Tensor, error) {
 	e, err := f.entry(name)
 	if err != nil {
@@ -136,8 +136,8 @@ func notFound(path, name string) error {
 	return fmt.Errorf("safetensors: %s: tensor %s: %w", path, termsafe.Quote(name), ErrNotFound)
 }
 
-// Close unmaps the file; its tensors' Data must not be used afterwards. A second Close is no
-// error.
+// Close unmaps the file, or leaves that to the last release of [File.Retain]. Without a Retain, its
+// tensors' Data must not be used afterwards. A second Close is no error.
 func (f *File) Close() error {
 	f.bytes = nil
 	if f.mapping == nil {

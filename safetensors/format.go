@@ -20,7 +20,7 @@ type format struct {
 }
 
 // formats returns the dtypes of the format in the order of the reference implementation (its `Dtype` enum), from the
-// smallest alignment to the largest. Files hold their tensors in the reverse of this order, so that every tensor is
+// smallest alignment to the largest. [Encode] sorts tensors in the reverse of this order, so that every tensor is
 // aligned to its element size.
 func formats() [20]format {
 	return [...]format{

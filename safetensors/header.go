@@ -31,7 +31,7 @@ type header struct {
 }
 
 // parseHeader checks the header of a whole file against the file. It allocates in proportion to
-// the present header, not to claimed lengths.
+// the header's bytes in the file, not to the lengths that it claims.
 func parseHeader(file []byte) (*header, error) {
 	if len(file) < 8 {
 		return nil, fault("", "%d bytes are too few for a header length", len(file))

@@ -139,7 +139,7 @@ func TestParseRefuses(t *testing.T) {
 		{"rank", one(`{"dtype":"I64","shape":[` + strings.Repeat("1,", maxRank) + `1],"data_offsets":[0,8]}`), "w", "more than 64"},
 		{"elements overflow", one(`{"dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,8]}`), "w", "overflows"},
 		{"elements overflow to 8", one(`{"dtype":"U8","shape":[9223372036854775807,2,8],"data_offsets":[0,8]}`), "w", "overflows"},
-		{"elements overflow beside 0", one(`{"dtype":"U8","shape":[0,4294967296,4294967296],"data_offsets":[0,0]}`), "w", "overflows"},
+		{"elements overflow but for a size of 0", one(`{"dtype":"U8","shape":[0,4294967296,4294967296],"data_offsets":[0,0]}`), "w", "overflows"},
 		{"bytes overflow", one(`{"dtype":"F32","shape":[4611686018427387905],"data_offsets":[0,8]}`), "w", "whole number of bytes"},
 		{"half a byte", one(`{"dtype":"F4","shape":[15],"data_offsets":[0,8]}`), "w", "whole number of bytes"},
 		{"too few bytes", one(`{"dtype":"I64","shape":[2],"data_offsets":[0,8]}`), "w", "takes 16 bytes"},

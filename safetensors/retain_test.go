@@ -10,8 +10,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Bytes stay mapped after Close until every Retain is released. Adjacent tensors of a file are one
-// slice.
+// Bytes stay mapped after Close while one Retain is not released; a second call of the same release does
+// not count. Contiguous returns adjacent tensors of a file as one slice.
 func TestRetain(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, SingleFile)

@@ -33,7 +33,7 @@ type Tensor struct {
 	Shape []int64 // outermost size first; empty for a scalar; sizes may be 0
 	// Data has the tensor's bytes. If they are part of a mapped file, they are read-only, have
 	// the alignment of the file (often 8 bytes, possibly 1), and are valid until the file is
-	// closed.
+	// closed and every Retain is released (see [Mapped]).
 	Data []byte
 }
 
@@ -67,7 +67,7 @@ type Mapped interface {
 // ErrNotFound is wrapped by errors of [Source] methods for an unknown name.
 var ErrNotFound = errors.New("no such tensor")
 
-// FormatError: a file violates the format.
+// FormatError: a file or index violates the format, or either the format or the IR lacks a tensor's dtype.
 type FormatError struct {
 	File   string // path of the file; empty for a checkpoint parsed from memory
 	Tensor string // name of the tensor; empty if the fault is not in a tensor

@@ -39,9 +39,9 @@ var ErrNoCheckpoint = errors.New("no checkpoint")
 
 // OpenDir opens a checkpoint directory: model.safetensors if it exists, otherwise the shards of
 // model.safetensors.index.json, as transformers does (modeling_utils.py). Errors are: a missing
-// shard, a tensor in two shards, an index that places a tensor in a shard without it, and both
-// model.safetensors and an index with its shards, because one of them is stale. Tensors of shards
-// that the index does not list are part of the Set.
+// shard, a tensor in two shards, an index that places a tensor in a shard without it, and
+// model.safetensors next to shards of an index, because one of the two checkpoints is stale. Tensors
+// of shards that the index does not list are part of the Set.
 func OpenDir(dir string) (*Set, error) {
 	l, err := layoutOf(dir)
 	if err != nil {
@@ -54,8 +54,8 @@ func OpenDir(dir string) (*Set, error) {
 	return s, nil
 }
 
-// Notes returns a sentence for each unexpected property of the directory: tensor files that are
-// not read.
+// Notes returns a sentence for each unexpected property of the directory: a tensor file that is not
+// read, or an index whose shards do not exist.
 func (s *Set) Notes() []string { return slices.Clone(s.notes) }
 
 func (s *Set) open(shards []string, placed []placement) error {
