@@ -162,7 +162,7 @@ func (t *target) useLibrary(dev *cuda.Device, lib *cublaslt.Library) {
 		out := make([]tuneGEMM, len(found))
 		us := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 		for i, r := range found {
-			out[i] = tuneGEMM{Name: r.Product, Kernel: r.Kernel, Own: us(r.Own), Heuristic: us(r.Heuristic), Best: us(r.Best), Tried: r.Tried, Choice: choseOther,
+			out[i] = tuneGEMM{Name: r.GEMM, Kernel: r.Kernel, Own: us(r.Own), Heuristic: us(r.Heuristic), Best: us(r.Best), Tried: r.Tried, Choice: choseOther,
 				library: fmt.Sprintf("cuBLASLt %d", r.Version)}
 			switch {
 			case r.Choice.Own:

@@ -12,10 +12,10 @@ import (
 	"pwc/runtime/cuda/cublaslt"
 )
 
-// TestRunOfEmptyWay measures GEMMs whose variant without the library has no steps. Such
+// TestRunOfEmptyVariant measures a GEMM whose variant without the library has no steps. Such
 // a program is valid, although no compiler produces it. Run must not panic: it returns an
 // error or a result.
-func TestRunOfEmptyWay(t *testing.T) {
+func TestRunOfEmptyVariant(t *testing.T) {
 	if bits.UintSize < 64 {
 		t.Skip("addresses of a GPU take 64 bits")
 	}
@@ -25,7 +25,7 @@ func TestRunOfEmptyWay(t *testing.T) {
 	defer func() { must(t, dev.Close()) }()
 	lib, err := cublaslt.Open(dev, cublaslt.Options{API: ltfake.New(dev, ltfake.Algorithm{Number: 1})})
 	must(t, err)
-	p := productProgram(t, dev.Info().Target)
+	p := gemmProgram(t, dev.Info().Target)
 	p.Steps[0].Variants[1].Steps = nil
 	must(t, p.Validate())
 	found, err := Run(context.Background(), []piecewise.Sized{{Program: p, Symbols: []int64{8}}}, Options{Device: dev, Library: lib, Memory: 4 << 20})

@@ -44,7 +44,7 @@ func newMeter(dev *cuda.Device, bytes int64) (m *meter, err error) {
 	if m.memory, err = dev.Alloc(bytes); err != nil {
 		return m, err
 	}
-	// A small number in every dtype: GEMMs of it cost as much as GEMMs of weights.
+	// Bytes of 0x3c are a finite number in every dtype of a GEMM.
 	return m, m.stream.Fill(device.Buffer{Memory: m.memory, Size: bytes}, 0x3c)
 }
 
@@ -75,11 +75,11 @@ func (m *meter) take(bytes int64) (device.Buffer, error) {
 }
 
 // Parameters of a measurement. One graph has several launches with different operands. The result is the
-// least time of several runs.
+// least time of several runs of the graph, divided by its launches.
 const (
-	coldBytes = 512 << 20 // a graph has as many launches as read these bytes of operands,
-	launches  = 24        // but at most so many
-	runs      = 4         // timed, after one that is not
+	coldBytes = 512 << 20 // a graph gets launches until their parameters have this many bytes together,
+	launches  = 24        // or until it has this many launches
+	runs      = 4         // timed runs, which follow one that is not timed
 )
 
 // time returns the time of one launch of the program, on cold operands.
@@ -108,7 +108,7 @@ func (m *meter) time(p *program.Program, symbols []int64) (d time.Duration, err 
 		}
 	}
 	g, endErr := m.stream.EndCapture()
-	if endErr == nil { // also if a launch failed and the graph has only the others
+	if endErr == nil { // a graph must be closed also if a launch failed
 		defer func() { err = errors.Join(err, g.Close()) }()
 	}
 	if err = errors.Join(err, endErr); err != nil {
@@ -190,8 +190,8 @@ func (m *meter) replay(g device.Graph) (d time.Duration, err error) {
 	return m.dev.Elapsed(events[0], events[1])
 }
 
-// alone returns a program with only the given steps of p, in order. Buffers that they do not use have
-// size 0.
+// alone returns a program with only the given steps of p, in order. Buffers that they do not use, except
+// constants, have size 0.
 func alone(p *program.Program, steps []program.Step) *program.Program {
 	out := *p
 	out.Steps = steps

@@ -31,12 +31,14 @@ type Options struct {
 	// Candidates is the largest number of algorithms to measure for a GEMM; 0: DefaultCandidates.
 	Candidates int
 
-	// Memory is the device memory for weights in bytes. It must exceed the caches. 0:
+	// Memory is the device memory, in bytes, for parameters, results and scratch of measured launches,
+	// which use it in turn. It must exceed the GPU's caches, or launches find operands there. 0:
 	// DefaultMemory.
 	Memory int64
 
-	// Progress, if not nil, is called before each GEMM.
-	Progress func(done, of int, product string)
+	// Progress, if not nil, is called before each GEMM is measured: done of the of GEMMs are measured,
+	// and gemm, the next one, is described as in [cublaslt.Key].
+	Progress func(done, of int, gemm string)
 
 	// Logger, if not nil, gets a message from [Warmup] for each record that could not be stored.
 	Logger *slog.Logger
@@ -48,22 +50,22 @@ const (
 	DefaultMemory     = 3 << 30
 )
 
-// Result is the measurement of a GEMM. Times are of its launches with the launch before and the
-// launch after it in the program, because pwc's own kernels overlap with the launch before and
+// Result is the measurement of a GEMM. Each time is that of its launches together with the launch before
+// and the launch after them in the program, because pwc's own kernels overlap with the launch before and
 // the library's do not.
 type Result struct {
 	cublaslt.Key
 	Kernel    string // the program's own kernel
 	Own       time.Duration
-	Heuristic time.Duration // of the library's choice without a record; 0: the library has no algorithm
-	Best      time.Duration // of the library's algorithms; 0: the library has none
+	Heuristic time.Duration // of the algorithm that the library prefers; 0: it has none, or that one cannot run
+	Best      time.Duration // of the fastest of the library's algorithms; 0: none could run
 	Tried     int           // measured algorithms
 	Choice    cublaslt.Choice
 }
 
-// Thresholds above the noise of measurements. An algorithm must be faster than the heuristic's
-// first one by margin, and the library faster than the program's own kernels by ownMargin, to be
-// preferred.
+// Thresholds above the noise of measurements, as fractions. An algorithm is preferred to those measured
+// before it if it is faster than the best of them by margin, and the library to the program's own kernels
+// if it is faster by ownMargin.
 const (
 	margin    = 0.01
 	ownMargin = 0.03
@@ -75,7 +77,7 @@ func Records(s *cache.Store) cublaslt.Records { return records{s} }
 type records struct{ store *cache.Store }
 
 func keyOf(k cublaslt.Key) cache.TuningKey {
-	return cache.TuningKey{Device: k.GPU, Library: fmt.Sprintf("cublaslt %d", k.Version), Problem: k.Product}
+	return cache.TuningKey{Device: k.GPU, Library: fmt.Sprintf("cublaslt %d", k.Version), Problem: k.GEMM}
 }
 
 // Lookup reads a record. It ignores a record with an unknown choice.
@@ -88,8 +90,8 @@ func (r records) Lookup(k cublaslt.Key) (cublaslt.Choice, bool) {
 	return c, true
 }
 
-// product is a GEMM that the library can compute, with its step and variants.
-type product struct {
+// gemm is a GEMM that the library can compute, with its step and variants.
+type gemm struct {
 	job     piecewise.Sized
 	step    int
 	variant int // the variant that calls the library for this GEMM
@@ -109,10 +111,11 @@ func Run(ctx context.Context, programs []piecewise.Sized, o Options) ([]Result, 
 	return out, nil
 }
 
-// Warmup returns a function for piecewise.Options.Compile.Tune, for processes that measure when they start.
-// It makes the library use the records of the store, and measures GEMMs without a record. The
-// next start finds the new records. If a record cannot be stored, Warmup logs that and uses it.
-// Backends may share the function: it measures each GEMM once.
+// Warmup makes the library use the records of the store, and returns a function for
+// piecewise.Options.Compile.Tune, for processes that measure when they start. The function measures
+// GEMMs without a record, makes the library use the choices, and stores them for the next start. If a
+// record cannot be stored, it logs that, and the library uses the choice in this process only. Backends
+// may share the function: it measures each GEMM once.
 func Warmup(o Options) func(ctx context.Context, programs []piecewise.Sized) error {
 	var mu sync.Mutex // guards measured, and serializes measurements
 	measured := map[cublaslt.Key]bool{}
@@ -147,11 +150,11 @@ func (o Options) run(ctx context.Context, programs []piecewise.Sized, want func(
 	if o.Memory == 0 {
 		o.Memory = DefaultMemory
 	}
-	list, err := products(programs, &o)
+	list, err := gemms(programs, &o)
 	if err != nil {
 		return nil, nil, err
 	}
-	list = slices.DeleteFunc(list, func(p product) bool { return !want(p.key) })
+	list = slices.DeleteFunc(list, func(p gemm) bool { return !want(p.key) })
 	if len(list) == 0 {
 		return nil, nil, nil
 	}
@@ -163,9 +166,9 @@ func (o Options) run(ctx context.Context, programs []piecewise.Sized, want func(
 	return out, kept, errors.Join(err, m.close())
 }
 
-// products returns the distinct GEMMs, in the order of the programs.
-func products(programs []piecewise.Sized, o *Options) ([]product, error) {
-	var out []product
+// gemms returns the distinct GEMMs, in the order of the programs.
+func gemms(programs []piecewise.Sized, o *Options) ([]gemm, error) {
+	var out []gemm
 	seen := map[string]bool{}
 	for _, j := range programs {
 		env, err := device.Env(j.Program, j.Symbols, o.Device.Info().Properties)
@@ -173,13 +176,13 @@ func products(programs []piecewise.Sized, o *Options) ([]product, error) {
 			return nil, err
 		}
 		for i := range j.Program.Steps {
-			found, err := productsOf(j, i, env, o)
+			found, err := gemmsOf(j, i, env, o)
 			if err != nil {
 				return nil, fmt.Errorf("step %d: %w", i, err)
 			}
 			for _, p := range found {
-				if !seen[p.key.Product] {
-					seen[p.key.Product] = true
+				if !seen[p.key.GEMM] {
+					seen[p.key.GEMM] = true
 					out = append(out, p)
 				}
 			}
@@ -188,21 +191,22 @@ func products(programs []piecewise.Sized, o *Options) ([]product, error) {
 	return out, nil
 }
 
-// productsOf returns the GEMMs of a step that the library can compute for these sizes: those for which a
-// variant calls the library once, for this GEMM only.
-func productsOf(j piecewise.Sized, step int, env program.Env, o *Options) ([]product, error) {
-	var out []product
+// gemmsOf returns the GEMMs of a step that the library can compute for these sizes: those for which a
+// variant calls the library once, for this GEMM only. The list is empty if each variant for these sizes
+// calls the library, because there are no other kernels to choose.
+func gemmsOf(j piecewise.Sized, step int, env program.Env, o *Options) ([]gemm, error) {
+	var out []gemm
 	own := -1
 	for v := range j.Program.Steps[step].Variants {
-		way := &j.Program.Steps[step].Variants[v]
-		if ok, err := device.Holds(way, env); err != nil {
+		variant := &j.Program.Steps[step].Variants[v]
+		if ok, err := device.Holds(variant, env); err != nil {
 			return nil, err
 		} else if !ok {
 			continue
 		}
 		var calls []*program.Step
-		for n := range way.Steps {
-			if s := &way.Steps[n]; s.Kind == program.StepLibrary {
+		for n := range variant.Steps {
+			if s := &variant.Steps[n]; s.Kind == program.StepLibrary {
 				calls = append(calls, s)
 			}
 		}
@@ -221,8 +225,8 @@ func productsOf(j piecewise.Sized, step int, env program.Env, o *Options) ([]pro
 		if err != nil {
 			return nil, err
 		}
-		if !slices.ContainsFunc(out, func(p product) bool { return p.key == key }) {
-			out = append(out, product{job: j, step: step, variant: v, key: key, call: call})
+		if !slices.ContainsFunc(out, func(p gemm) bool { return p.key == key }) {
+			out = append(out, gemm{job: j, step: step, variant: v, key: key, call: call})
 		}
 	}
 	if own < 0 {
@@ -235,17 +239,17 @@ func productsOf(j piecewise.Sized, step int, env program.Env, o *Options) ([]pro
 }
 
 // measure measures the GEMMs one by one.
-func (o *Options) measure(ctx context.Context, m *meter, list []product) (out []Result, kept, err error) {
+func (o *Options) measure(ctx context.Context, m *meter, list []gemm) (out []Result, kept, err error) {
 	for i, p := range list {
 		if ctx.Err() != nil {
 			return out, kept, context.Cause(ctx)
 		}
 		if o.Progress != nil {
-			o.Progress(i, len(list), p.key.Product)
+			o.Progress(i, len(list), p.key.GEMM)
 		}
 		r, err := o.one(m, &p)
 		if err != nil {
-			return out, kept, fmt.Errorf("%s: %w", p.key.Product, err)
+			return out, kept, fmt.Errorf("%s: %w", p.key.GEMM, err)
 		}
 		out = append(out, *r)
 		kept = errors.Join(kept, o.keep(ctx, r))
@@ -254,20 +258,20 @@ func (o *Options) measure(ctx context.Context, m *meter, list []product) (out []
 }
 
 // one measures a GEMM, and makes the library use the fastest choice.
-func (o *Options) one(m *meter, p *product) (*Result, error) {
+func (o *Options) one(m *meter, p *gemm) (*Result, error) {
 	r := &Result{Key: p.key}
-	ways := p.job.Program.Steps[p.step].Variants
-	if steps := ways[p.own].Steps; len(steps) > 0 && steps[len(steps)-1].Kind == program.StepKernel {
+	variants := p.job.Program.Steps[p.step].Variants
+	if steps := variants[p.own].Steps; len(steps) > 0 && steps[len(steps)-1].Kind == program.StepKernel {
 		r.Kernel = p.job.Program.Kernels[steps[len(steps)-1].Kernel].Name
 	}
-	before, after, err := o.beside(p)
+	before, after, err := o.neighbours(p)
 	if err != nil {
 		return nil, err
 	}
-	way := func(v int) *program.Program {
-		return alone(p.job.Program, slices.Concat(before, ways[v].Steps, after))
+	variant := func(v int) *program.Program {
+		return alone(p.job.Program, slices.Concat(before, variants[v].Steps, after))
 	}
-	own, with := way(p.own), way(p.variant)
+	own, with := variant(p.own), variant(p.variant)
 	if r.Own, err = m.time(own, p.job.Symbols); err != nil {
 		return nil, err
 	}
@@ -297,9 +301,10 @@ func (o *Options) one(m *meter, p *product) (*Result, error) {
 	return r, o.Library.Choose(p.call.Tensors, p.call.Values, r.Choice)
 }
 
-// beside returns the steps before and after a GEMM's step, if the program has them. It leaves out steps that wait for
-// other ranks, because other ranks do not measure at the same time.
-func (o *Options) beside(p *product) (before, after []program.Step, err error) {
+// neighbours returns the steps before and after a GEMM's step, if the program has them. It leaves out calls of extern
+// ops, which have no kernel here, and steps that wait for other ranks, because other ranks do not measure at the same
+// time.
+func (o *Options) neighbours(p *gemm) (before, after []program.Step, err error) {
 	env, err := device.Env(p.job.Program, p.job.Symbols, o.Device.Info().Properties)
 	if err != nil {
 		return nil, nil, err

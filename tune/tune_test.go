@@ -24,9 +24,9 @@ const kernel = `.version 7.0
 .visible .entry own(.param .u64 a, .param .u64 b, .param .u64 c) { ret; }
 `
 
-// productProgram returns a program with two GEMMs, with a depth of 256 and 512 and 128
+// gemmProgram returns a program with two GEMMs, with a depth of 256 and 512 and 128
 // columns. Its own kernel does nothing, so it is faster than the library.
-func productProgram(t testing.TB, target string) *program.Program {
+func gemmProgram(t testing.TB, target string) *program.Program {
 	t.Helper()
 	own, err := program.CUDAKernel("own", nil, []byte(kernel))
 	if err != nil {
@@ -64,7 +64,7 @@ func productProgram(t testing.TB, target string) *program.Program {
 // TestAlone: a program of one variant of a step is valid, has memory only for that step, and
 // the original program does not change.
 func TestAlone(t *testing.T) {
-	p := productProgram(t, "cuda:sm_90")
+	p := gemmProgram(t, "cuda:sm_90")
 	if err := p.Validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestAlone(t *testing.T) {
 // TestRecords stores choices and looks them up.
 func TestRecords(t *testing.T) {
 	s := cache.New(cache.Options{Dir: t.TempDir()})
-	key := cublaslt.Key{GPU: "NVIDIA H200", Version: 130100, Product: "32 x 64 x 128"}
+	key := cublaslt.Key{GPU: "NVIDIA H200", Version: 130100, GEMM: "32 x 64 x 128"}
 	o := Options{Store: s}
 	for _, want := range []cublaslt.Choice{{Algorithm: [8]uint64{1, 2, 3}}, {Own: true}} {
 		if err := o.keep(context.Background(), &Result{Key: key, Choice: want, Own: 5, Best: 6, Heuristic: 7}); err != nil {
@@ -154,14 +154,14 @@ func TestRunOnGPU(t *testing.T) {
 	if err != nil {
 		skip(err)
 	}
-	p := productProgram(t, dev.Info().Target)
+	p := gemmProgram(t, dev.Info().Target)
 	store := cache.New(cache.Options{Dir: t.TempDir()})
 	var jobs []piecewise.Sized
 	for _, n := range []int64{1, 8, 64, 64} {
 		jobs = append(jobs, piecewise.Sized{Program: p, Symbols: []int64{n}})
 	}
 	var told []string
-	o := Options{Device: dev, Library: lib, Store: store, Memory: 256 << 20, Candidates: 4, Progress: func(done, of int, product string) { told = append(told, fmt.Sprint(done, " of ", of)) }}
+	o := Options{Device: dev, Library: lib, Store: store, Memory: 256 << 20, Candidates: 4, Progress: func(done, of int, gemm string) { told = append(told, fmt.Sprint(done, " of ", of)) }}
 	found, err := Run(context.Background(), jobs, o)
 	if err != nil {
 		t.Fatal(err)

@@ -26,9 +26,9 @@ import (
 	"pwc/safetensors"
 )
 
-// productModule is a module with one GEMM; the format argument is its depth.
-const productModule = `pwc 1
-module "product" {
+// gemmModule is a module with one GEMM; the format argument is its depth.
+const gemmModule = `pwc 1
+module "gemm" {
   sym N in [1, 96] batch
   weight @w : bf16[512, %[1]d] = "w"
   func @forward(%%x: bf16[N, %[1]d]) -> (bf16[N, 512]) {
@@ -39,7 +39,7 @@ module "product" {
 `
 
 // server starts backends as serving processes do, on the fake driver, with a library whose
-// second algorithm takes less time than the first, which takes less than a kernel.
+// second algorithm takes less time than the first, which takes less time than a kernel.
 type server struct {
 	testing.TB
 	module   *ir.Module
@@ -50,7 +50,7 @@ type server struct {
 
 func newServer(t testing.TB, depth int) *server {
 	t.Helper()
-	return serverOf(t, fmt.Appendf(nil, productModule, depth), depth)
+	return serverOf(t, fmt.Appendf(nil, gemmModule, depth), depth)
 }
 
 // serverOf returns a server of a module with one weight "w" of 512 rows.
@@ -59,7 +59,7 @@ func serverOf(t testing.TB, text []byte, depth int) *server {
 	if bits.UintSize < 64 {
 		t.Skip("addresses of a GPU take 64 bits")
 	}
-	m, err := ir.Parse("product.ir", text)
+	m, err := ir.Parse("gemm.ir", text)
 	must(t, err)
 	path := filepath.Join(t.TempDir(), "w.safetensors")
 	must(t, safetensors.Write(path, []safetensors.Tensor{{Name: "w", DType: dtype.BF16, Shape: []int64{512, int64(depth)}, Data: make([]byte, 2*512*depth)}}, nil))
@@ -158,7 +158,8 @@ func TestWarmup(t *testing.T) {
 			t.Errorf("%d records, %v", len(have), err)
 		}
 	}
-	// If records cannot be stored, Warmup logs it once and uses the measurements.
+	// If records cannot be stored, the function of Warmup logs that once. It uses the measurements then,
+	// and without a store.
 	var log bytes.Buffer
 	file := filepath.Join(t.TempDir(), "file")
 	must(t, safetensors.Write(file, nil, nil))
@@ -184,9 +185,9 @@ func TestWarmup(t *testing.T) {
 	}
 }
 
-// TestWarmupBesideOwn starts a server with arch-specific kernels for the larger sizes. By default
+// TestWarmupWithArchSpecificKernels starts a server with arch-specific kernels for the larger sizes. By default
 // they serve these sizes; after measuring, the faster library does.
-func TestWarmupBesideOwn(t *testing.T) {
+func TestWarmupWithArchSpecificKernels(t *testing.T) {
 	s := newServer(t, 2048)
 	for _, c := range []struct {
 		tuned *Options

@@ -356,7 +356,7 @@ func TestChoose(t *testing.T) {
 	if _, err := op.ScratchBytes(first.Args, first.Attrs); !errors.Is(err, device.ErrDeclined) {
 		t.Errorf("own kernels: %v", err)
 	}
-	if k, err := g.lib.KeyOf(first.Args, first.Attrs); err != nil || k.Version != 130100 || !strings.HasPrefix(k.Product, "32 x 64 x 128, ") || k.GPU != g.dev.Info().Name {
+	if k, err := g.lib.KeyOf(first.Args, first.Attrs); err != nil || k.Version != 130100 || !strings.HasPrefix(k.GEMM, "32 x 64 x 128, ") || k.GPU != g.dev.Info().Name {
 		t.Errorf("%+v, %v", k, err)
 	}
 }

@@ -16,7 +16,7 @@ func (r recorded) Lookup(k Key) (Choice, bool) {
 	if k.GPU == "" || k.Version != 130100 {
 		return Choice{}, false
 	}
-	c, ok := r[k.Product]
+	c, ok := r[k.GEMM]
 	return c, ok
 }
 

@@ -161,8 +161,8 @@ func (g *gpu) call(z sizes, x, w, y device.Buffer) *device.OpCall {
 	return c
 }
 
-// TestProductsOnGPU compares GEMMs with sums in float64.
-func TestProductsOnGPU(t *testing.T) {
+// TestGEMMsOnGPU compares GEMMs with sums in float64.
+func TestGEMMsOnGPU(t *testing.T) {
 	g := openGPU(t, Options{})
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, z := range []sizes{

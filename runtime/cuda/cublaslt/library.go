@@ -122,7 +122,7 @@ type Library struct {
 	mu     sync.Mutex
 	plans  map[problem]*plan
 	chosen map[problem]*plan // plans by a record or [Library.Choose]; the key's from is 0, since they apply to every from
-	made   map[string]Choice // choices of [Library.Choose], by problem.String, which is Key.Product
+	made   map[string]Choice // choices of [Library.Choose], by problem.String, which is Key.GEMM
 	old    []*plan           // plans that Choose replaced; calls may still use them
 	stats  Stats
 }

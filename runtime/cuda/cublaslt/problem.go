@@ -169,7 +169,7 @@ func (p *problem) align(m matrix, dt dtype.DType) int {
 	return int(n)
 }
 
-// String returns the problem as Key.Product.
+// String returns the problem as Key.GEMM.
 func (p *problem) String() string {
 	w, x, tf32 := "by row", "", ""
 	if p.byDepth {

@@ -11,7 +11,7 @@ import (
 type Key struct {
 	GPU     string // the device's name, "NVIDIA H200"
 	Version int    // of the library, 130100 for 13.1: the meaning of an algorithm's bytes depends on it
-	Product string // sizes, dtypes, strides and alignment
+	GEMM    string // sizes, dtypes, strides and alignment
 }
 
 // Choice is the result of tuning for a GEMM.
@@ -30,7 +30,7 @@ type Records interface {
 }
 
 func (l *Library) key(p *problem) Key {
-	return Key{GPU: l.dev.Info().Name, Version: l.api.Version(), Product: p.String()}
+	return Key{GPU: l.dev.Info().Name, Version: l.api.Version(), GEMM: p.String()}
 }
 
 // choiceText is a choice as JSON.
