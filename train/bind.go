@@ -137,7 +137,7 @@ func subst(t ir.Type, symbols map[string]dim.Dim) ir.Type {
 	return out
 }
 
-// declare starts a module with the declarations of m other than values.
+// declare starts a module with the attributes, symbols and extern ops of m.
 func declare(m *ir.Module) *ir.Builder {
 	b := ir.NewBuilder(m.Name)
 	n := b.Module()

@@ -13,10 +13,10 @@ import (
 )
 
 // Data has the batches of a run, from tensors with the names of the inputs. It cuts a tensor into
-// batches along its leading axes: [steps, rows, …] has the rows of each step; [rows, …], or [rows
-// × …] such as a text in tokens, has the rows of all steps. A row that is longer by an integer
-// factor is cut into several. An incomplete last batch is dropped. A tensor of one batch serves
-// every step. The first batch follows the last one.
+// batches along its leading axes: [batches, rows, …] has the rows of each batch; [rows, …], or one axis
+// of rows × … elements, such as a text in tokens, has the rows of all batches. A row that is longer by
+// an integer factor is cut into several. An incomplete last batch is dropped. A tensor of one batch
+// serves every step. The first batch follows the last one.
 //
 // Data is the [Batch] of the step selected by [Data.Select].
 type Data struct {
@@ -159,8 +159,8 @@ func (d *Data) Batches() int64 { return d.batches }
 // ReadOnly reports whether the bytes of a batch never change. Those of shuffled rows do.
 func (d *Data) ReadOnly() bool { return d.order == nil }
 
-// OfRank returns the batches of a rank, from 0. NewData returns those of rank 0. They are
-// independent of d's, and shuffled in the same order.
+// OfRank returns the batches of a rank, counted from 0. NewData returns those of rank 0. The result
+// has its own step, and shuffles rows in the same order as d.
 func (d *Data) OfRank(rank int) (*Data, error) {
 	if rank < 0 || int64(rank) >= d.ranks {
 		return nil, fmt.Errorf("train: rank %d of %d: ranks count from 0", rank, d.ranks)

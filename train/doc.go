@@ -1,6 +1,6 @@
 // Package train trains modules. [Build] makes the functions of a step as IR: forward, loss,
 // backward and optimizer of one batch are one function, which updates its weights in place as
-// states. [New] compiles, loads and captures them with package piecewise. [Step.Run] copies the
+// states; with micro-batches the optimizer is a second function. [New] compiles, loads and captures them with package piecewise. [Step.Run] copies the
 // batch and launches the captured graph.
 //
 // A module is trained by a function that returns a loss, f32[]. Its parameters are the batch, and

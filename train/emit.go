@@ -55,10 +55,10 @@ func (p *builder) emitLoss(i int) {
 }
 
 // gradients emits forward and backward of one part of a step. It returns the values that are
-// summed over the parts: the loss, the weight of the batch if parts have weights, and the
-// gradients of the weights in f32, times the scale of the loss. Each is multiplied by the weight
-// and divided by the number of parts. ready, if not nil, is called with the index of each
-// gradient when it is computed.
+// summed over the parts, in f32: the loss, the weight of the batch if losses return one, and the
+// gradients of the trained weights, times the scale of the loss. All are divided by the number of
+// parts, and the loss and the gradients are multiplied by the weight of the batch. ready, if not nil,
+// is called with the index of each gradient when it is computed.
 func (p *builder) gradients(fb *ir.FuncBuilder, s *source, ready func(i int, v ir.Value)) []ir.Value {
 	args := params(fb, s.f)
 	for _, v := range args {
@@ -117,8 +117,8 @@ type produced struct {
 	value ir.Value
 }
 
-// producers returns the results of f by the node that computes them. A backward ends with
-// reshapes of all gradients to their own shapes, which compute nothing.
+// producers returns the results of f by the node that computes them. A backward ends with a reshape
+// of each gradient to its own shape, which computes nothing: the node before it counts.
 func producers(f *ir.Func) map[int][]produced {
 	node := map[ir.Value]int{}
 	for i, n := range f.Nodes {
@@ -216,8 +216,8 @@ func (p *builder) start(fb *ir.FuncBuilder, l *Loss) started {
 }
 
 // optimizer emits the updates of weights and step counts, in the order in which gradients are
-// complete: the first updates then overlap with the sums of the last gradients over the ranks. If
-// finite is a value and false, all keep their contents, except the scale.
+// emitted: the first updates then overlap with the sums of the last gradients over the ranks. If
+// finite is a value and false, all states keep their contents, except those of the scaler.
 func (p *builder) optimizer(fb *ir.FuncBuilder, l *Loss, started started, gradients []ir.Value, finite ir.Value) {
 	o := &p.options
 	write := func(state, next ir.Value) {

@@ -246,7 +246,7 @@ func holdToPyTorch(t *testing.T, g golden, on target, mode piecewise.Mode) {
 	}
 }
 
-// Every loss, the first gradients and the final weights are those of PyTorch, however the step is
+// Every loss, the first gradients and the final weights are those of PyTorch within 1e-4, however the step is
 // captured.
 func TestPyTorch(t *testing.T) {
 	for _, g := range goldens() {
@@ -256,7 +256,7 @@ func TestPyTorch(t *testing.T) {
 	}
 }
 
-// On a GPU they are too; on an emulated one for the smallest model, captured as a whole.
+// TestPyTorchOnGPU is TestPyTorch on a GPU. An emulated one runs only the model "branch", captured as a whole.
 func TestPyTorchOnGPU(t *testing.T) {
 	dev := cudatest.Open(t, fake.Options{})
 	backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))

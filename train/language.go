@@ -24,16 +24,16 @@ const (
 //
 // m is a module as frontends make it for serving: @forward of ids and positions returns hidden
 // states, and @logits of hidden states and rows returns logits. Its calls of [attention.Name]
-// become the op attention, or plain ops if they have a window or a cap of scores.
+// become the op attention, or plain ops if they have a window shorter than a row or a cap of scores.
 func Language(m *ir.Module, rows, length int64) (*ir.Module, error) {
 	return trained(m, &language{m: m, rows: rows, length: length})
 }
 
 // Labeled is [Language] for the labels of a second parameter, i32[rows, length]. The mean is over
-// the tokens whose label is an id of the vocabulary. Any other label, such as -100 of
-// transformers, excludes the token, such as one of a prompt. A batch without labels has the loss
-// 0. @loss also returns the weight of the batch, the share of its tokens with a label, so that
-// micro-batches and ranks have the loss of all their tokens together.
+// the tokens whose label is an id of the vocabulary, except the first of a row. Any other label, such
+// as -100 of transformers, excludes the token, such as one of a prompt. A batch without labels has the
+// loss 0. @loss also returns the weight of the batch, the fraction of the tokens after the first of
+// each row that have a label, so that micro-batches and ranks have the loss of all their tokens together.
 func Labeled(m *ir.Module, rows, length int64) (*ir.Module, error) {
 	return trained(m, &language{m: m, rows: rows, length: length, labels: true})
 }
@@ -82,7 +82,7 @@ type language struct {
 func (l *language) join(forward, logits *ir.Func) (*ir.Module, error) {
 	symbols := map[string]dim.Dim{}
 	for _, s := range l.m.Symbols {
-		symbols[s.Name] = dim.Const(max(s.Lo, 1)) // of the cache, which is removed
+		symbols[s.Name] = dim.Const(max(s.Lo, 1)) // those of the KV cache keep it; attend removes the cache
 	}
 	tokens := dim.Const(l.rows * l.length)
 	for _, v := range append(forward.Params[:len(forward.Params):len(forward.Params)], forward.Returns[0]) {
@@ -134,9 +134,9 @@ func everyRow(m *ir.Module, logits *ir.Func) *ir.Func {
 }
 
 // entropy emits the results of the loss: the mean over tokens of the cross entropy of the logits
-// with the next label of the row. A comparison selects the token, so the gradient is pointwise. A
-// number near the largest logit is subtracted to keep exp in range. It is an integer, so that it
-// has no gradient; its exact gradient is zero except for rounding. With labels the second result
+// with the next label of the row. A comparison selects the token, so the gradient is pointwise. The
+// floor of the largest logit is subtracted to keep exp in range. The loss does not depend on the
+// subtracted number, so no gradient of it is needed, and floor has none. With labels the second result
 // is the weight of the batch.
 func (l *language) entropy(e emitter, logits, labels, position ir.Value) []ir.Value {
 	tokens, last := dim.Const(l.rows*l.length), l.length-1
@@ -238,7 +238,7 @@ func (l *language) dense(e emitter, p attention.Params, q, k, v ir.Value) ir.Val
 	return e.reshape(e.Op1("transpose", []ir.Value{out}, ir.IntsAttr("perm", 0, 3, 1, 2, 4)), t.Shape...)
 }
 
-// seen emits which keys each query sees, bool[length, length].
+// seen emits the mask of the keys that each query attends to, bool[length, length].
 func (l *language) seen(e emitter, p attention.Params) ir.Value {
 	key := e.iota(dim.Const(l.length))
 	behind := e.Op1("sub", []ir.Value{e.reshape(key, dim.Const(l.length), dim.Const(1)), key})

@@ -39,7 +39,7 @@ func entropy(logits []float64, labels []int32) float64 {
 }
 
 // The loss of a checkpoint is that of the logits that transformers computed, for families with
-// windows, bounded scores, groups of heads, experts and scaled ropes.
+// windows, bounded scores, groups of heads, experts and scaled ropes. A step lowers it.
 func TestLanguage(t *testing.T) {
 	families, err := filepath.Glob("../testdata/hf/*/config.json")
 	if err != nil || len(families) < 20 {
@@ -125,8 +125,8 @@ func TestLanguageRows(t *testing.T) {
 	}
 }
 
-// Tokens with a label of -100 have no part in the loss, and others that of their label, whatever the
-// token is. A step of a batch without labels changes no weight.
+// A token with the label -100 does not count in the loss. Any other token counts with the loss of its label,
+// also if the label is not the token. A step of a batch without labels changes no weight.
 func TestLabeled(t *testing.T) {
 	const dir = "../testdata/hf/llama"
 	m, err := hf.Builtin().ImportDir(dir, hf.Options{DType: dtype.F32})
@@ -178,7 +178,7 @@ func TestLabeled(t *testing.T) {
 	}
 }
 
-// Modules that are no language model are errors, and so are rows that are too long.
+// Modules that are no language model are errors, and so are rows that are too short or too long.
 func TestLanguageRefuses(t *testing.T) {
 	m, err := hf.Builtin().ImportDir("../testdata/hf/llama", hf.Options{DType: dtype.F32})
 	if err != nil {
@@ -195,7 +195,7 @@ func TestLanguageRefuses(t *testing.T) {
 	}
 }
 
-// Operations of a step, by hand: products of [6, 4] by [4, 8], three times 2·6·8·4, and attention of
+// Operations of a step, by hand: a GEMM of [6, 4] by [4, 8], three times 2·6·8·4, and attention of
 // 3 queries over 3 keys in 2 heads of 2, for 2 rows: 3.5 times 2·2·2·3·3·2·2, half if causal.
 func TestOperations(t *testing.T) {
 	m := testkit.Parse(t, `pwc 1

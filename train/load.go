@@ -16,8 +16,8 @@ import (
 )
 
 // Load allocates the memory of the plan, captures the functions, and fills the states: weights
-// from a checkpoint, those of the optimizer with zeros. To resume a run, call [Step.Restore]
-// after it.
+// from a checkpoint, learning rate and scale from the options, and those of the optimizer with zeros.
+// To resume a run, call [Step.Restore] after Load.
 func (s *Step) Load(ctx context.Context, weights safetensors.Source) error {
 	if err := checkpoint.Check(s.program.source, weights); err != nil {
 		return err
@@ -130,7 +130,7 @@ func (s *Step) CanSave(src safetensors.Source) error {
 
 // Weights returns the tensors of a checkpoint with the current weights. src is the loaded
 // checkpoint. Tensors of src from which no trained weight is computed are returned unchanged, with
-// src's bytes, except for those that the module declares equal to another one.
+// src's bytes. Tensors that the module declares equal to another one are left out.
 func (s *Step) Weights(src safetensors.Source) ([]safetensors.Tensor, error) {
 	if src == nil {
 		return nil, errors.New("train: no checkpoint is given whose tensors are to be written")
@@ -176,19 +176,36 @@ func (s *Step) optimizerTensors() ([]safetensors.Tensor, error) {
 	return out, nil
 }
 
-// kept returns the states of a checkpoint other than weights. Sums over micro-batches are 0
-// between steps, so a run can resume with another number of them.
+// kept returns the states of a checkpoint other than weights. The learning rate is an option, and the
+// sums over micro-batches are 0 between steps, so a run can resume with another rate and another number
+// of micro-batches.
 func (p *Program) kept() []*ir.State {
 	var out []*ir.State
 	for _, st := range p.Module.States {
-		weight := slices.ContainsFunc(p.Weights, func(w *ir.Weight) bool {
-			return st.Name == w.Name || st.Name == accumulated(w.Name)
-		})
-		if !weight && st.Name != stateLR && st.Name != stateLoss && st.Name != stateWeight {
+		weight := slices.ContainsFunc(p.Weights, func(w *ir.Weight) bool { return st.Name == w.Name })
+		if !weight && st.Name != stateLR && !p.isSum(st.Name) {
 			out = append(out, st)
 		}
 	}
 	return out
+}
+
+// isSum reports whether a state is a sum over micro-batches.
+func (p *Program) isSum(state string) bool {
+	return state == stateLoss || state == stateWeight ||
+		slices.ContainsFunc(p.Weights, func(w *ir.Weight) bool { return state == accumulated(w.Name) })
+}
+
+// clearSums sets the sums over micro-batches to 0, so that the next step does not add to those of a
+// step that failed.
+func (s *Step) clearSums() error {
+	var errs []error
+	for _, st := range s.program.Module.States {
+		if s.program.isSum(st.Name) {
+			errs = append(errs, s.write(st.Name, make([]byte, bytesOf(st.Type))))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // fileName returns the name of a state in a file: "exp_avg.wte.weight", "step"; "state.NAME" for

@@ -35,8 +35,8 @@ type Options struct {
 	// Scaler, if not nil, scales the loss, for f16.
 	Scaler *optim.Scaler
 
-	// MicroBatches is the number of runs of a step. Their gradients are summed, and the loss and
-	// the gradient are the means over them, weighted if the loss returns a weight. 0: 1.
+	// MicroBatches is the number of batches of a step on each rank: forward and backward run for each
+	// one. The loss and the gradient are the means over them, weighted if the loss returns a weight. 0: 1.
 	MicroBatches int
 
 	// Ranks is the number of devices that train together, each on its own batches. Gradients are
@@ -45,8 +45,8 @@ type Options struct {
 	// group [Group]. 0: 1.
 	Ranks int
 
-	// BucketBytes is the size of a bucket: one call sums several gradients over the ranks that
-	// are together at most this large, or one larger gradient. 0: 4 MiB.
+	// BucketBytes is the size of a bucket: one all_reduce sums several gradients, which are together at
+	// most this large, or one larger gradient. 0: 4 MiB.
 	BucketBytes int64
 
 	// Separate makes the optimizer a separate function even without micro-batches.

@@ -239,8 +239,8 @@ func (p *builder) differentiate(f *ir.Func) error {
 	return nil
 }
 
-// written refuses functions that write memory if there are several ranks: each rank would write
-// other values.
+// written refuses functions that write states of the module if there are several ranks: each rank
+// would write other values.
 func (p *builder) written(f *ir.Func) (errs ir.ErrorList) {
 	for _, n := range f.Nodes {
 		for _, v := range n.Versions {

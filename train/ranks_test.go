@@ -163,7 +163,7 @@ func halfOfMLP(t *testing.T) *ir.Module {
 }
 
 // Two ranks that have half of each batch have the losses and the weights of PyTorch's run, which has whole
-// batches, and within 1e-5 those of one device. All ranks have the same bits.
+// batches, within 1e-4, and those of one device within 1e-5. All ranks have the same bits.
 func TestRanksAsPyTorch(t *testing.T) {
 	g := goldens()[0]
 	initial, batches, want := open(t, "mlp", "initial"), open(t, "mlp", "data"), open(t, "mlp", "expected")
@@ -197,7 +197,7 @@ func TestRanksAsPyTorch(t *testing.T) {
 	}
 }
 
-// Gradients of at least a bucket are summed in separate calls, others together with the loss.
+// A gradient at least as large as a bucket is summed in its own call. Smaller ones and the loss share calls.
 func TestBuckets(t *testing.T) {
 	for _, c := range []struct{ bucket, want int64 }{
 		{0, 1},
@@ -505,8 +505,8 @@ func last(names []string) string {
 	return names[len(names)-1]
 }
 
-// Two GPUs train as one device does, captured or not, and have the same bits, also where sums of gradients overlap
-// with the backward.
+// Two GPUs have the losses of one host device within 1e-4, captured or not, and the same states as each other to the
+// bit, also where sums of gradients overlap with the backward.
 func TestRanksOnGPU(t *testing.T) {
 	devices := cudatest.Several(t, 2, fake.Options{})
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {

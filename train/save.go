@@ -15,7 +15,7 @@ import (
 // Files of a checkpoint of a run.
 const (
 	ModelFile     = safetensors.SingleFile  // the weights, under transformers' name
-	OptimizerFile = "optimizer.safetensors" // states of the optimizer, and the place of the run
+	OptimizerFile = "optimizer.safetensors" // states of the optimizer, and the progress of the run
 )
 
 // maxCopied bounds the bytes of a file that is copied into a checkpoint.
@@ -64,7 +64,8 @@ func (s *Step) Save(dir string, src safetensors.Source, files ...string) (err er
 	return os.Rename(tmp, dir)
 }
 
-// CopyFiles copies files that belong to weights, such as a config, to a directory.
+// CopyFiles copies files that belong to weights, such as a config, to a directory. A file larger than
+// 64 MiB is an error.
 func CopyFiles(dir string, files ...string) error {
 	for _, name := range files {
 		data, err := openfile.Read(name, maxCopied)
@@ -89,8 +90,8 @@ func (s *Step) metadata() map[string]string {
 }
 
 // Restore sets the step to the state of a run at the checkpoint in dir: weights, optimizer
-// states, count of steps and random numbers. The following steps have the bits of the
-// uninterrupted run. The optimizer must be of the same kind. Call it after Load.
+// states, count of steps and random numbers. With the options and batches of that run, the following
+// steps have its bits. The optimizer must be of the same kind. Call Restore after Load.
 func (s *Step) Restore(dir string) (err error) {
 	model, err := safetensors.Open(filepath.Join(dir, ModelFile))
 	if err != nil {

@@ -121,9 +121,10 @@ func TestScaler(t *testing.T) {
 	}
 }
 
-// testdata/train/gradscaler.json is what torch.amp.GradScaler did in PyTorch 2.11 on a GPU, with
-// init_scale 4, growth_interval 2 and gradients of x and 0.5 for weights of 1 and -2: SGD of
-// lr 0.1 and momentum 0.9, AdamW of lr 0.1, betas 0.9 and 0.99, weight decay 0.1.
+// The scale, the skipped steps, the weight and the optimizer's states are those of torch.amp.GradScaler
+// in PyTorch 2.11 on a GPU, which testdata/train/gradscaler.json has: init_scale 4, growth_interval 2
+// and gradients of x and 0.5 for weights of 1 and -2; SGD of lr 0.1 and momentum 0.9, AdamW of lr 0.1,
+// betas 0.9 and 0.99, weight decay 0.1.
 func TestScalerAsPyTorch(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "gradscaler.json"))
 	if err != nil {
@@ -191,8 +192,8 @@ func TestScalerOnGPU(t *testing.T) {
 	testScaler(t, train.Options{Optimizer: optim.DefaultAdamW(), LearningRate: 0.1, ClipNorm: 1}, target{dev.Device, backend}, piecewise.Full)
 }
 
-// The scale does not change the trained weights: it is a power of two, and scaled f32 gradients
-// do not overflow.
+// The scale changes the losses and the trained weights by at most 1e-6: it is a power of two, and scaled f32
+// gradients do not overflow.
 func TestScaleCancels(t *testing.T) {
 	for _, separate := range []bool{false, true} {
 		o := goldens()[2].options

@@ -18,8 +18,8 @@ type order struct {
 // of the leading axis of an input. Rows that do not fill a last batch are left out; these are
 // different rows in each pass. Inputs with only one batch are the same in every step.
 //
-// All other inputs must have the same number of rows, per batch and in total. Otherwise Shuffle
-// returns an error and changes nothing.
+// Inputs with several batches must have the same number of rows, per batch and in total. Otherwise
+// Shuffle returns an error and changes nothing.
 func (d *Data) Shuffle(seed int64) error {
 	var first *dataInput
 	for i := range d.inputs {

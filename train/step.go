@@ -21,8 +21,8 @@ type Batch interface {
 	Input(part, input int) ([]byte, error)
 }
 
-// ReadOnly is a [Batch] whose bytes may be constant. If a step has the bytes of the step before,
-// it does not copy them to the device again.
+// ReadOnly is a [Batch] whose bytes may be constant. If Input returns the same slice as in the run
+// before, the step does not copy it to the device again.
 type ReadOnly interface {
 	Batch
 
@@ -74,8 +74,8 @@ type lossSlot struct {
 }
 
 // New compiles the functions of a program. Of the options, Ops implement the extern ops of the
-// module, Mode selects the captures, and Rank is this process's rank of the program. seed is the
-// seed of all random numbers.
+// module, Capture.Mode selects the captures, and Rank is this process's rank in the group of the
+// program. seed is the seed of all random numbers.
 func New(ctx context.Context, p *Program, seed int64, o piecewise.Options) (*Step, error) {
 	if p == nil {
 		return nil, fmt.Errorf("train: %w", ir.ErrNoModule)
@@ -142,8 +142,8 @@ func (s *Step) Skipped() (int64, error) {
 	return s.taken - int64(int32(binary.LittleEndian.Uint32(data))), nil
 }
 
-// Run enqueues one step. It checks the context before the step only: an incomplete step would
-// lose weights.
+// Run enqueues one step. It checks the context before the step only, so that it does not stop between
+// micro-batches. If the batch returns an error, the step has no effect and can be run again.
 func (s *Step) Run(ctx context.Context, batch Batch) error {
 	if batch == nil {
 		return errors.New("train: no batch is given")
@@ -158,27 +158,40 @@ func (s *Step) Run(ctx context.Context, batch Batch) error {
 		}
 	}
 	f := &s.losses[s.latest]
-	var err error
 	if f.step.Func != nil {
-		err = s.run(ctx, &f.step, batch, 0)
-	} else {
-		for part := range s.program.options.MicroBatches {
-			if err = s.run(ctx, &f.accumulate, batch, part); err != nil {
-				return err
-			}
+		if err := s.run(ctx, &f.step, batch, 0); err != nil {
+			return err
 		}
-		err = s.run(ctx, &f.update, batch, 0)
-	}
-	if err != nil {
-		return err
+	} else if err := s.accumulate(ctx, f, batch); err != nil {
+		return errors.Join(err, s.clearSums())
 	}
 	s.taken++
 	s.offset += f.advance * int64(s.program.options.MicroBatches*s.program.options.Ranks)
 	return s.keepLoss()
 }
 
+// accumulate runs the micro-batches of a step and its optimizer.
+func (s *Step) accumulate(ctx context.Context, f *lossFuncs, batch Batch) error {
+	for part := range s.program.options.MicroBatches {
+		if err := s.run(ctx, &f.accumulate, batch, part); err != nil {
+			return err
+		}
+	}
+	return s.run(ctx, &f.update, batch, 0)
+}
+
 // run fills the inputs of a function and runs it.
 func (s *Step) run(ctx context.Context, f *stagedFunc, batch Batch, part int) error {
+	err := s.fillAndRun(ctx, f, batch, part)
+	if err != nil {
+		for i := range f.params { // the device may not have these bytes
+			f.params[i].last = nil
+		}
+	}
+	return err
+}
+
+func (s *Step) fillAndRun(ctx context.Context, f *stagedFunc, batch Batch, part int) error {
 	in, err := f.Inputs(1)
 	for errors.Is(err, piecewise.ErrSlotBusy) { // more runs are in flight than there are slots
 		runtime.Gosched()
@@ -229,7 +242,7 @@ func (s *Step) drawn(part int) int64 {
 	return s.offset + before*s.losses[s.latest].advance
 }
 
-// keep keeps a parameter on the device if the batch has the same bytes as before.
+// keep keeps a parameter on the device if the batch returns the same slice as in the run before.
 func (s *Step) keep(in piecewise.Inputs, p *stagedParam, batch Batch, part int, readOnly bool) (bool, error) {
 	if !readOnly || p.input < 0 || p.last == nil {
 		return false, nil
@@ -277,7 +290,7 @@ func (s *Step) keepLoss() error {
 func (s *Step) Loss(step int64) (float32, error) {
 	slot := &s.slots[max(step, 0)%int64(len(s.slots))]
 	if step < 1 || slot.step != step {
-		return 0, fmt.Errorf("train: the loss of step %d is gone: %d steps ran, and only the losses of the last two are kept", step, s.taken)
+		return 0, fmt.Errorf("train: no loss of step %d: %d steps ran, and only the losses of the last two are kept", step, s.taken)
 	}
 	if err := slot.copied.Wait(); err != nil {
 		return 0, err

@@ -132,7 +132,7 @@ func TestMicroBatches(t *testing.T) {
 	}
 }
 
-// An optimizer in a separate function computes the same.
+// An optimizer in a separate function leads to the same losses.
 func TestSeparate(t *testing.T) {
 	for _, g := range goldens() {
 		initial, batches := open(t, g.name, "initial"), open(t, g.name, "data")
@@ -316,6 +316,42 @@ module "m" {
 		if _, err := train.NewData(p, c); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// skipsInput is the batches of a Data, of which one input cannot be read.
+type skipsInput struct {
+	*train.Data
+	part, input int
+}
+
+func (d skipsInput) Input(part, input int) ([]byte, error) {
+	if part == d.part && input == d.input {
+		return nil, errNoBatch
+	}
+	return d.Data.Input(part, input)
+}
+
+// A step whose batch returns an error has no effect on later steps: the sums of its micro-batches are
+// dropped, and inputs that it did not send are not taken as sent.
+func TestFailedBatch(t *testing.T) {
+	initial, batches := open(t, "mlp", "initial"), open(t, "mlp", "data")
+	for parts, m := range map[int]*ir.Module{1: parseFile(t, "mlp"), 2: halfOfMLP(t)} {
+		o := goldens()[0].options
+		o.MicroBatches = parts
+		one := load(t, m, initial, o, onHost(t), piecewise.Full)
+		want := steps(t, one, data(t, one, batches), 4)
+		s := load(t, m, initial, o, onHost(t), piecewise.Full)
+		d := data(t, s, batches)
+		got := steps(t, s, d, 2)
+		d.Select(2)
+		if err := s.Run(t.Context(), skipsInput{d, parts - 1, 1}); !errors.Is(err, errNoBatch) || s.Steps() != 2 {
+			t.Errorf("%d micro-batches: %v after %d steps", parts, err, s.Steps())
+		}
+		if got = append(got, steps(t, s, d, 2)...); !slices.Equal(got, want) {
+			t.Errorf("%d micro-batches: losses %v, without a failed step %v", parts, got, want)
+		}
+		same(t, states(t, s), states(t, one))
 	}
 }
 
