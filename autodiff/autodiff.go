@@ -89,8 +89,8 @@ type Target struct {
 }
 
 // Gradients differentiates the function of that name ("@" may be left out) with respect to
-// the named values and returns a forward that also returns what the backward needs, and the
-// backward. A name is "%x" for a parameter, "@w" for a weight or a state, or either without
+// the named values, and returns the backward and a forward that also returns the values that the
+// backward reads. A name is "%x" for a parameter, "@w" for a weight or a state, or either without
 // its sign: a parameter is looked up first. No names mean the float parameters, in order.
 // The gradient of a state or a mut parameter is taken with respect to its contents before the
 // function. A written value has a cotangent only if the function returns it.

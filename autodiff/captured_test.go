@@ -124,8 +124,9 @@ func withoutAPass(t *testing.T, runs []gradientRun, run func(t *testing.T, m *ir
 	}
 }
 
-// Gradients are split and captured like any function. Each is split at the op of its middle node, and
-// run in modes none, piecewise and full. The values are the interpreter's within 1e-5.
+// Gradients are split and captured like any function. Every third entry of differences, if it has rows of N, is
+// split at the op of its middle node, and run in modes none, piecewise and full. The values are the interpreter's
+// within 1e-5.
 func TestCaptured(t *testing.T) {
 	for _, r := range gradientRuns(t, 3) {
 		f := r.m.Funcs[0]
@@ -150,7 +151,7 @@ func TestCaptured(t *testing.T) {
 	}
 }
 
-// A splitting op with a gradient of its own runs between the graphs of the gradient.
+// A splitting op with a custom gradient runs between the graphs of the joint module.
 func TestCapturedCustom(t *testing.T) {
 	m := testkit.Parse(t, `pwc 1
 module "m" {

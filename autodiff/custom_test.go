@@ -30,7 +30,7 @@ module "m" {
 }
 `
 
-// table is the same function with ops of the table.
+// tableOps is the same function with ops of the table.
 const tableOps = `pwc 1
 module "m" {
   func @f(%x: f32[4, 2], %s: f32[4, 2]) -> (f32[4, 2], f32[4, 2]) {
@@ -63,7 +63,7 @@ var customGradients = map[string]autodiff.Custom{
 	},
 }
 
-// customMeaning is what the ops compute.
+// customMeaning implements the ops in the interpreter.
 var customMeaning = map[string]interp.Extern{
 	"my::cube": func(c *interp.Call) error {
 		for i := range c.Results[0].Len() {

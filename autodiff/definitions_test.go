@@ -81,8 +81,8 @@ func TestDefinitionOfProd(t *testing.T) {
 		[]*interp.Tensor{f32(t, []int64{rows, n}, x...), f32(t, []int64{rows}, g...)}, want)
 }
 
-// topk returns the k largest elements, of equal ones the first: each cotangent is added to the
-// element that the value was.
+// topk returns the k largest elements, of equal ones the first: each cotangent is added at the
+// element that was selected.
 func TestDefinitionOfTopk(t *testing.T) {
 	const rows, n, k = 10, 6, 3
 	r := rand.New(rand.NewSource(2))

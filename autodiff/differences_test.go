@@ -168,7 +168,8 @@ func newSloped(t *testing.T, r *rand.Rand, ops []string, element func(*rand.Rand
 	return s
 }
 
-// along returns the sum of the weighted results along element e of a value.
+// along returns a function of a change of element e of the value with that name. It returns the weighted
+// sum of the results of the changed function, and the sum of the absolute values of the terms.
 func (s *sloped) along(t *testing.T, name string, e int) func(by float64) (value, size float64) {
 	return func(by float64) (value, size float64) {
 		at := s.in.Clone()

@@ -18,7 +18,7 @@ type joint struct {
 	targets []Target
 	customs map[string]Custom // gradients of extern ops by name
 
-	primal  int                   // the nodes below compute F
+	primal  int                   // the nodes before this index compute F
 	outputs []int                 // results of F that have a cotangent
 	seeds   []ir.Value            // their cotangents
 	outs    []ir.Value            // F's results
@@ -291,7 +291,7 @@ func (j *joint) gradient() (*ir.Module, error) {
 	return b.Build()
 }
 
-// finish returns the gradients.
+// finish ends a function whose results are the gradients.
 func (j *joint) finish(c *copier) {
 	out := make([]ir.Value, len(j.results))
 	for k, g := range j.results {

@@ -27,7 +27,7 @@ func TestPlanBytes(t *testing.T) {
 		// where reads the condition, which is compared again from a parameter
 		{"a condition is a byte an element", "(%x: f32[N, 8], %y: f32[N, 8]) -> (f32[N, 8])", []string{"%c = compare(%x, %y, dir=gt)", "%z = where(%c, %x, %y)", "return %z"}, 0, 64 * 8, 0},
 		// tanh(a) and b are read; both follow from the narrow a
-		{"the narrow end of a chain", "(%x: f32[N, 16], %w: f32[1, 16]) -> (f32[N, 8])", []string{"%a = linear(%x, %w)", "%t = tanh(%a)", "%b = broadcast_to(%t, shape=[N, 8])", "%y = mul(%b, %b)", "return %y"}, 64 * 1 * 4, 64*1*4 + 64*8*4, 0},
+		{"the narrow value before a broadcast", "(%x: f32[N, 16], %w: f32[1, 16]) -> (f32[N, 8])", []string{"%a = linear(%x, %w)", "%t = tanh(%a)", "%b = broadcast_to(%t, shape=[N, 8])", "%y = mul(%b, %b)", "return %y"}, 64 * 1 * 4, 64*1*4 + 64*8*4, 0},
 		// a static value: 3 * 5 elements, for any N
 		{"no symbol", "(%x: f32[3, 4], %w: f32[5, 4], %s: f32[N]) -> (f32[3, 5], f32[N])", []string{"%a = linear(%x, %w)", "%y = mul(%a, %a)", "%z = neg(%s)", "return %y, %z"}, 3 * 5 * 4, 3 * 5 * 4, 0},
 	} {
@@ -36,10 +36,10 @@ func TestPlanBytes(t *testing.T) {
 			holdPlan(t, c.what, m, autodiff.Options{Save: save}, want)
 		}
 	}
-	// What a custom op returns cannot be computed again: a and b are saved, x is a parameter.
+	// Results of custom ops, and memory that they write, cannot be computed again.
 	m := testkit.Parse(t, strings.ReplaceAll(customs, "[4, 2]", "[64, 2]"))
 	for _, save := range []autodiff.Save{autodiff.SaveAuto, autodiff.SaveAll, autodiff.SaveNothing} {
-		want := int64(64 * 2 * 4) // what my::scale wrote; a is a result
+		want := int64(64 * 2 * 4) // out, which my::scale writes; a is a result of the function
 		holdPlan(t, "custom ops", m, autodiff.Options{Save: save, Custom: customGradients}, want)
 	}
 	huge := testkit.Parse(t, strings.ReplaceAll(fn("(%x: f32[N, 1], %w: f32[1, 1]) -> (f32[N, 1])", "%a = linear(%x, %w)", "%y = silu(%a)", "return %y"), "[1, 64]", "[1, 4611686018427387903]"))

@@ -16,9 +16,9 @@ import (
 	"pwc/ir/interp"
 )
 
-// Random modules have gradients by all their floats, which compile. Forward and backward give
-// the results of the function and the gradients of the one function, to the bit, however much
-// is saved.
+// Random modules have gradients by all their floats, which compile. In the interpreter, forward and
+// backward give the results of the function and the gradients of the joint module, to the bit, however
+// much is saved.
 func TestRandomModules(t *testing.T) {
 	var ops []string
 	for _, op := range ir.Ops() {

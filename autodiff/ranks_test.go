@@ -124,7 +124,7 @@ func TestGradientsOfRanks(t *testing.T) {
 			}
 		}
 	}
-	// Forward and backward have the same placements if they are separate.
+	// Placements are also valid if forward and backward are separate.
 	if _, err := autodiff.Gradients(ranks, "f", wrt, autodiff.Options{}); err != nil {
 		t.Error(err)
 	}

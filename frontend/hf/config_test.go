@@ -366,8 +366,8 @@ func TestAnyConfig(t *testing.T) {
 			"tie_word_embeddings": rapid.Bool().Draw(t, "tied"),
 			"rope_theta":          rapid.Float64Range(1, 1e7).Draw(t, "theta"),
 		}
-		switch arch { // the head size is hidden_size / heads, and there are as many KV heads as heads
-		case "GPT2LMHeadModel":
+		switch arch {
+		case "GPT2LMHeadModel": // as in GPT-NeoX, the head size is hidden_size / heads, and there are as many KV heads as heads
 			config = settings{
 				"architectures": config["architectures"], "torch_dtype": config["torch_dtype"], "vocab_size": config["vocab_size"],
 				"activation_function": config["hidden_act"], "n_inner": config["intermediate_size"], "n_layer": config["num_hidden_layers"],

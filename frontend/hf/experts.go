@@ -32,7 +32,7 @@ type Experts struct {
 // reads only the matrices of the selected experts. As in the reference, scores are computed in f32 from rounded logits,
 // each expert's result is rounded before it is multiplied by its score, and the weighted sum is rounded once.
 //
-// The sum is a chain of additions, not a reduction. It has few terms, one per selected expert, and many features, so
+// The sum is a row of additions, not the op sum. It has few terms, one per selected expert, and many features, so
 // kernels compute it as pointwise ops and fuse it with the residual addition that follows.
 func (n *Net) Experts(x ir.Value, e Experts) ir.Value {
 	n.SetLoc(e.Loc)

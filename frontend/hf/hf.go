@@ -5,8 +5,10 @@
 // composes blocks (norm, attention, rope, MLP, experts) on a [Net]; the families of [Builtin] are
 // settings of one [Decoder]. Two rules hold for all of them. A family refuses an unknown setting
 // by name. The module depends only on the config and the options, so a model can be compiled
-// without its weights. (If the checkpoint is available, its tensors determine names and storage,
-// but no compiled code depends on that.)
+// without its weights. There are three exceptions if the checkpoint is available: its tensors
+// determine the names and the storage of weights, on which no compiled code depends; the dtype, if
+// neither the config nor the options give one; and that a head which the config ties to the
+// embedding is read, if it has other values.
 //
 // The module has two functions, T being the dtype of [Options]:
 //

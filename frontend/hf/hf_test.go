@@ -123,7 +123,7 @@ func TestDependsOnConfigAlone(t *testing.T) {
 	}
 }
 
-// TestSourceDTypes imports a checkpoint whose norms have a wider dtype than the config's.
+// TestSourceDTypes imports a checkpoint whose norms, and one of three biases, have a wider dtype than the config's.
 func TestSourceDTypes(t *testing.T) {
 	config := base("LlamaForCausalLM").with(settings{"torch_dtype": "bfloat16", "attention_bias": true})
 	m, err := Builtin().Import(config.json(t), Options{})

@@ -13,7 +13,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// A config with a key of quantization is refused, whatever its other keys and IgnoreKeys are.
+// A config with a key of quantization is refused, also if IgnoreKeys has the key. The error does not offer to ignore it.
 func TestQuantizedConfigs(t *testing.T) {
 	for _, c := range []struct {
 		edits settings

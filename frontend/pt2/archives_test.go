@@ -152,8 +152,8 @@ func tensorOf(t *testing.T, src safetensors.Source, name string) *interp.Tensor 
 	return v
 }
 
-// TestArchives runs every archive in the interpreter, at all sizes for which there are results of PyTorch, and
-// compares.
+// TestArchives runs every archive that is not refused in the interpreter, and compares with PyTorch at all sizes for
+// which there are results.
 func TestArchives(t *testing.T) {
 	for _, name := range names(t) {
 		if refused(name) {
@@ -264,8 +264,8 @@ func widened(v *interp.Tensor, dt dtype.DType) *interp.Tensor {
 	return out
 }
 
-// tolerance is the tolerance for a result. PyTorch rounds at other places if the result is f16 or bf16, or a value of
-// the function is bf16.
+// tolerance is the tolerance for a result. It is larger if the result is f16 or bf16, or a value of the function is
+// bf16, because PyTorch then rounds other values.
 func tolerance(f *ir.Func, dt dtype.DType) float64 {
 	rounded := slices.ContainsFunc(f.Values, func(v ir.ValueInfo) bool { return v.Type.DType == dtype.BF16 })
 	switch {

@@ -57,8 +57,9 @@ func (o *toyOp) Launch(c *device.OpCall) error {
 	return nil
 }
 
-// TestHost compiles programs for the host, captures them at several sizes of their dynamic dimension, and runs them
-// in every mode. The reference is PyTorch at the size of the export, and the interpreter at others.
+// TestHost compiles programs for the host and runs them in each mode at several sizes of their dynamic dimension, for
+// which they are captured unless the mode is none. The reference is PyTorch at the size of the export, and the
+// interpreter at others.
 func TestHost(t *testing.T) {
 	for _, name := range []string{"mlp", "moe-dense", "toy-attention", "hf-bert", "hf-llama-eager"} {
 		for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {
@@ -74,7 +75,8 @@ func TestHost(t *testing.T) {
 	}
 }
 
-// TestOnGPU is TestHost on a GPU, or on an emulated one, which runs the smaller programs only.
+// TestOnGPU is TestHost on a GPU, without the program that needs an extern op. An emulated GPU runs only the smaller
+// programs, captured.
 func TestOnGPU(t *testing.T) {
 	dev := cudatest.Open(t, fake.Options{})
 	backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))

@@ -156,7 +156,7 @@ func opCases() []opCase {
 	return slices.Concat(foldCases(), sampleCases(), resampleCases(), bagCases(), stridedCases(), pairCases(), productCases(), lossCases())
 }
 
-// TestOpsOnHost compiles the same programs for the host.
+// TestOpsOnHost runs the same programs compiled for the host.
 func TestOpsOnHost(t *testing.T) {
 	dev := hostdev.Open(hostdev.Options{Workers: 1})
 	defer dev.Close()
@@ -165,7 +165,7 @@ func TestOpsOnHost(t *testing.T) {
 	}
 }
 
-// TestOpsOnGPU compiles them for a GPU, or every eighth one for an emulated GPU.
+// TestOpsOnGPU runs them compiled for a GPU, or every eighth one on an emulated GPU.
 func TestOpsOnGPU(t *testing.T) {
 	dev := cudatest.Open(t, fake.Options{})
 	backend, err := cuda.New(dev.Info().Target, dev.Compiler(t))
@@ -589,7 +589,7 @@ func lossCases() []opCase {
 	}
 }
 
-// TestViewable checks which tensors .view() takes without a copy in PyTorch.
+// TestViewable compares with PyTorch which tensors .view() takes without a copy.
 func TestViewable(t *testing.T) {
 	n := dim.Sym("n")
 	k := func(list ...int64) []dim.Dim {
@@ -621,8 +621,8 @@ func TestViewable(t *testing.T) {
 	}
 }
 
-// TestCopies checks that reshape and contiguous of a transposed matrix return new memory, and so do ops with "copy"
-// in their name.
+// TestCopies checks that reshape and contiguous of a transposed matrix return new memory, as do native_dropout and
+// ops with "copy" in their name, and that reshape, contiguous, t and dropout of a contiguous matrix do not.
 func TestCopies(t *testing.T) {
 	size := func(n int64) symInt { return symInt{Int: &n} }
 	for _, c := range []struct {

@@ -18,7 +18,7 @@ func TestAscending(t *testing.T) {
 	inf, nan := math.Inf(1), math.NaN()
 	x := []float64{1, nan, -inf, inf, 0, math.MaxFloat32, 1, -2.5}
 	want := []float64{-inf, -2.5, 0, 1, 1, math.MaxFloat32, inf, nan}
-	positions := []int64{2, 7, 4, 0, 6, 5, 3, 1}
+	indices := []int64{2, 7, 4, 0, 6, 5, 3, 1}
 	b := ir.NewBuilder("sort")
 	fb := b.Func("sort")
 	c := &call{importer: &importer{b: b, emitter: emitter{fb: fb}}}
@@ -41,7 +41,7 @@ func TestAscending(t *testing.T) {
 			t.Errorf("element %d is %g, want %g", k, got, w)
 		}
 	}
-	if got := out[1].Int64s(); !slices.Equal(got, positions) {
-		t.Errorf("positions %v, want %v", got, positions)
+	if got := out[1].Int64s(); !slices.Equal(got, indices) {
+		t.Errorf("indices %v, want %v", got, indices)
 	}
 }
