@@ -24,7 +24,7 @@ type Options struct {
 	Backend *piecewise.Backend                     // compiled by Recorder, without a cache
 	SplitOn []string                               // as the backend was split
 	Sizes   []int64                                // rows of steps that the report has numbers for; rising
-	Symbols map[string]int64                       // values of symbols other than batch symbols; missing: 1
+	Symbols map[string]int64                       // values of symbols other than batch symbols; missing: the lower bound, at least 1
 	Cached  func(cache.Key) bool                   // whether the cache had an artifact before
 	Graph   func(fn string, splitting bool) string // the graph that has an item: own, whole, both or none
 

@@ -6,7 +6,7 @@ import "strings"
 // lines between the common prefix and suffix count as replaced.
 const diffLimit = 4 << 20
 
-// diff returns the marked lines of two texts. It keeps a longest common subsequence.
+// diff returns the marked lines of two texts. It keeps a longest common subsequence, within diffLimit.
 func diff(before, after string) []Line {
 	a, b := lines(before), lines(after)
 	var out []Line

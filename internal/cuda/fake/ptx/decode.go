@@ -199,7 +199,7 @@ func (d *decoder) flag(names ...string) bool {
 	return false
 }
 
-// choice removes and returns the first of names that is a modifier; otherwise if there is none.
+// choice removes and returns the first of names that is a modifier. If no name is one, it returns otherwise.
 func (d *decoder) choice(otherwise string, names ...string) string {
 	for _, n := range names {
 		if d.flag(n) {

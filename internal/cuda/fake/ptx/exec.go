@@ -149,7 +149,7 @@ type Error struct {
 	Text   string
 }
 
-// Error returns the kernel, the fault, and the instruction and thread of an error of an instruction.
+// Error names the kernel and the fault, and for an error of an instruction its place, block and thread.
 func (e *Error) Error() string {
 	if e.Line == 0 {
 		return fmt.Sprintf("ptx: kernel %s: %s", e.Kernel, e.Text)
