@@ -95,7 +95,7 @@ func TestCollect(t *testing.T) {
 	if p.Uses != 2 || len(p.Shapes) != 1 || len(p.Shapes[0].Kernels) == 0 {
 		t.Fatalf("piece 0: %d uses, %d shapes", p.Uses, len(p.Shapes))
 	}
-	// 2·M·N·K of the product and M·N of the activation.
+	// 2·M·N·K of the GEMM and M·N of the activation.
 	if want := []int64{2*8*8 + 8, 16 * (2*8*8 + 8)}; !equal(p.Ops, want) {
 		t.Errorf("operations %v, want %v", p.Ops, want)
 	}

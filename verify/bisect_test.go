@@ -20,7 +20,7 @@ import (
 	"pwc/verify"
 )
 
-// model has a piece of several kernels: a norm, a product, an activation and a scale, as the
+// model has a piece of several kernels: a norm, a GEMM, an activation and a scale, as the
 // layers of a language model do, and a rotation by position.
 const model = `pwc 1
 module "m" {

@@ -7,7 +7,7 @@ import (
 	"pwc/ir"
 )
 
-// Place is a value of a function: the output of a module.
+// Place is a value of a function, such as the output of a module.
 type Place struct {
 	Func  string
 	Value ir.Value
@@ -50,7 +50,7 @@ func NewIndex(m *ir.Module) *Index {
 			for path := n.Loc; path != ""; path = parent(path) {
 				x.outputs[path] = Place{f.Name, v}
 			}
-			x.addProducts(m, f, n)
+			x.addGEMMs(m, f, n)
 		}
 	}
 	return x
@@ -73,19 +73,19 @@ func outputOf(f *ir.Func, n *ir.Node) (ir.Value, bool) {
 // parent returns the path of the parent module; "" at the root.
 func parent(path string) string { return path[:max(strings.LastIndexByte(path, '.'), 0)] }
 
-// addProducts records the output of a GEMM for the module of its weight. If the weight is a
+// addGEMMs records the output of a GEMM for the module of its weight. If the weight is a
 // concatenation, it records the parts of the output for the modules of the parts.
-func (x *Index) addProducts(m *ir.Module, f *ir.Func, n *ir.Node) {
-	product, outputs := n, n.Results
+func (x *Index) addGEMMs(m *ir.Module, f *ir.Func, n *ir.Node) {
+	gemm, outputs := n, n.Results
 	if n.Op.ID == ir.OpSplit {
-		if product = f.Def(n.Args[0]); product == nil {
+		if gemm = f.Def(n.Args[0]); gemm == nil {
 			return
 		}
 	}
-	if product.Op.ID != ir.OpLinear || f.Values[product.Args[1]].Kind != ir.WeightValue {
+	if gemm.Op.ID != ir.OpLinear || f.Values[gemm.Args[1]].Kind != ir.WeightValue {
 		return
 	}
-	w := m.Weights[f.Values[product.Args[1]].Index]
+	w := m.Weights[f.Values[gemm.Args[1]].Index]
 	expr := w.Expr
 	if expr == nil {
 		expr = &ir.WeightExpr{Name: w.Name}

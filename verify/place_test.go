@@ -114,15 +114,15 @@ module "m" {
 	b := verify.NewBounds(m)
 	u := math.Pow(2, -24)
 	exp := u * u
-	product := exp + u*u + 16*u*u
+	gemm := exp + u*u + 16*u*u
 	for _, c := range []struct {
 		place verify.Place
 		want  float64
 	}{
 		{verify.Place{Func: "f", Value: m.Funcs[0].Nodes[0].Results[0]}, 4 * math.Sqrt(2*exp)},
-		{verify.Place{Func: "f", Value: m.Funcs[0].Nodes[1].Results[0]}, 4 * math.Sqrt(2*product)},
-		{verify.Place{Func: "f", Value: m.Funcs[0].Nodes[2].Results[0]}, 4 * math.Sqrt(2*product)}, // moves elements
-		{verify.Place{Func: "g", Value: m.Funcs[1].Nodes[0].Results[0]}, 4 * math.Sqrt(2*(product+math.Pow(2, -18)))},
+		{verify.Place{Func: "f", Value: m.Funcs[0].Nodes[1].Results[0]}, 4 * math.Sqrt(2*gemm)},
+		{verify.Place{Func: "f", Value: m.Funcs[0].Nodes[2].Results[0]}, 4 * math.Sqrt(2*gemm)}, // moves elements
+		{verify.Place{Func: "g", Value: m.Funcs[1].Nodes[0].Results[0]}, 4 * math.Sqrt(2*(gemm+math.Pow(2, -18)))},
 	} {
 		if got := b.Of(m, c.place); math.Abs(got-c.want) > 1e-12*c.want {
 			t.Errorf("bound of %v is %g, want %g", c.place, got, c.want)
@@ -204,7 +204,7 @@ func TestUnmapped(t *testing.T) {
 }
 
 // doubled is a backend with two variants of each kernel, of which the first leaves out the
-// last row of a product.
+// last row of a GEMM.
 type doubled struct{ compile.Backend }
 
 func (b doubled) Lower(k *loop.Kernel) (compile.Code, error) {

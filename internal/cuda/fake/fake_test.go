@@ -433,6 +433,14 @@ func TestFail(t *testing.T) {
 	r.fails("the one after", r.f.StreamSynchronize(s), driver.LaunchFailed)
 }
 
+// TestSharedLimit: the dynamic shared memory of a kernel has the architecture's limit.
+func TestSharedLimit(t *testing.T) {
+	r := newRig(t, Lazy)
+	r.f.o.Major, r.f.o.Minor = 8, 6
+	r.must(r.f.FuncSetAttribute(r.fn, driver.FuncMaxDynamicShared, 99<<10))
+	r.fails("100 KiB on 8.6", r.f.FuncSetAttribute(r.fn, driver.FuncMaxDynamicShared, 100<<10), driver.InvalidValue)
+}
+
 // TestLeaks: Leaks lists the objects that are left at the last release of the context.
 func TestLeaks(t *testing.T) {
 	r := newRig(t, Lazy)

@@ -8,6 +8,7 @@ import (
 
 	"pwc/internal/cuda/driver"
 	"pwc/internal/cuda/fake/ptx"
+	"pwc/internal/cuda/gpuarch"
 )
 
 // Kernel is a kernel: a Go function that computes all of a launch.
@@ -253,7 +254,8 @@ func (f *Driver) FuncGetAttribute(a driver.FuncAttribute, fn driver.Function) (i
 	return 0, fail(call, driver.InvalidValue)
 }
 
-// FuncSetAttribute sets the dynamic shared memory that launches may use.
+// FuncSetAttribute sets the dynamic shared memory that launches may use. Together with the static shared
+// memory it must not exceed AttrSharedBytesPerBlock.
 func (f *Driver) FuncSetAttribute(fn driver.Function, a driver.FuncAttribute, v int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -265,7 +267,7 @@ func (f *Driver) FuncSetAttribute(fn driver.Function, a driver.FuncAttribute, v 
 	if err != nil {
 		return err
 	}
-	if a != driver.FuncMaxDynamicShared || v < 0 || v+x.kernel.StaticShared > 227<<10 {
+	if a != driver.FuncMaxDynamicShared || v < 0 || v+x.kernel.StaticShared > gpuarch.SharedBytes(10*f.o.Major+f.o.Minor) {
 		return fail(call, driver.InvalidValue)
 	}
 	x.dynamic = v

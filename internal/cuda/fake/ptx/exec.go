@@ -264,8 +264,8 @@ type warp struct {
 	groups   [lanesOfWarp]int32 // committed groups of copies, by lane
 	arrivals []asyncArrival
 	arrived  int32 // number of arrivals so far, including those that have happened
-	products []asyncProduct
-	batches  int32 // committed groups of products
+	mmas     []asyncMMA
+	batches  int32 // committed groups of wgmma.mma_async
 	began    bool  // wgmma.fence was executed
 }
 
@@ -487,7 +487,7 @@ func (w *warp) start() {
 	w.state, w.phase, w.pc, w.mask, w.alive, w.next = stateReady, -1, 0, w.exists, w.exists, never
 	w.waited = 0
 	w.rest, w.parked, w.awaiting = w.rest[:0], w.parked[:0], w.awaiting[:0]
-	w.copies, w.arrivals, w.products = w.copies[:0], w.arrivals[:0], w.products[:0]
+	w.copies, w.arrivals, w.mmas = w.copies[:0], w.arrivals[:0], w.mmas[:0]
 	w.groups, w.arrived, w.batches, w.began = [lanesOfWarp]int32{}, 0, 0, false
 	clear(w.clock)
 	clear(w.fenced)

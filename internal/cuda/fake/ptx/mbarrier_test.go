@@ -103,8 +103,8 @@ $end:
 	}
 }
 
-// TestExitsBesideWait: all lanes of a warp except one end while that lane waits for another warp.
-func TestExitsBesideWait(t *testing.T) {
+// TestExitsDuringWait: all lanes of a warp except one end while that lane waits for another warp.
+func TestExitsDuringWait(t *testing.T) {
 	for _, out := range machines(t, threads+`
   @%p2 mbarrier.arrive.shared.b64 %state, [s+136];
   @%p1 ret;
@@ -170,17 +170,17 @@ $wait:
 	}
 }
 
-// TestForgets: copies, arrivals and products that a launch leaves without a wait have no effect on the next
+// TestForgets: copies, arrivals and wgmma.mma_async that a launch leaves without a wait have no effect on the next
 // launch of the machine.
 func TestForgets(t *testing.T) {
 	const wait = "mbarrier.try_wait.parity.shared.b64 %p3, [s+128], 0;"
-	const product = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%c0, %c1, %c2, %c3}, %a, %b, !%p1, 1, 1, 0, 0; wgmma.commit_group.sync.aligned;"
+	const multiply = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%c0, %c1, %c2, %c3}, %a, %b, !%p1, 1, 1, 0, 0; wgmma.commit_group.sync.aligned;"
 	machine, out := Machine{Limit: 1 << 20}, make([]byte, 512)
 	for _, c := range []struct{ body, says string }{
-		{matrices(8, 4) + "setp.eq.u32 %p1, %r1, %r1;" + ready + product, ""},
+		{matrices(8, 4) + "setp.eq.u32 %p1, %r1, %r1;" + ready + multiply, ""},
 		{matrices(8, 4) + "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0; st.global.f32 [%to], %c0;", "7"},
-		{matrices(8, 4) + "bar.sync 0; fence.proxy.async;" + product, "no wgmma.fence is before"},
-		{matrices(8, 4) + "setp.eq.u32 %p1, %r1, %r1; bar.sync 0; wgmma.fence.sync.aligned;" + product + "wgmma.wait_group.sync.aligned 0;", "no fence.proxy.async is between"},
+		{matrices(8, 4) + "bar.sync 0; fence.proxy.async;" + multiply, "no wgmma.fence is before"},
+		{matrices(8, 4) + "setp.eq.u32 %p1, %r1, %r1; bar.sync 0; wgmma.fence.sync.aligned;" + multiply + "wgmma.wait_group.sync.aligned 0;", "no fence.proxy.async is between"},
 		{threads + wait, "a phase of an mbarrier that nothing ends"},
 		{threads, ""},
 		{threads + "cp.async.mbarrier.arrive.noinc.shared.b64 [s+128];", ""},

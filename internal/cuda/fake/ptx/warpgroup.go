@@ -13,19 +13,19 @@ import (
 // warpsOfGroup is the number of warps of a warpgroup.
 const warpsOfGroup = 4
 
-// asyncProduct is a wgmma.mma_async before its wait_group.
-type asyncProduct struct {
+// asyncMMA is a wgmma.mma_async before its wait_group.
+type asyncMMA struct {
 	group  int32
 	pc     int32
-	of     *product
+	of     *mmaAsync
 	a, b   matrix   // a is unused if it is in registers
 	adds   bool     // to the values of the result registers
 	clock  []uint32 // of the issuing warp, at the issue
 	fenced []uint32 // per warp, the clock up to which its writes are fenced (proxied)
 }
 
-// product is a decoded wgmma.mma_async.
-type product struct {
+// mmaAsync is a decoded wgmma.mma_async.
+type mmaAsync struct {
 	to      []slot // 4 registers for 8 columns
 	left    []slot // the 4 registers of a; nil: a is in shared memory
 	element func(uint32) float32
@@ -85,7 +85,7 @@ func (d *decoder) multiply() exec {
 	if _, err := fmt.Sscanf(d.parts[0], "m64n%dk16", &n); err != nil || d.parts[0] != fmt.Sprintf("m64n%dk16", n) || n < 8 || n > 256 || n%8 != 0 {
 		return nil
 	}
-	p := &product{}
+	p := &mmaAsync{}
 	switch d.parts[2] {
 	case "bf16":
 		p.element = bf16ToFloat
@@ -122,7 +122,7 @@ func (d *decoder) multiply() exec {
 		if !w.began {
 			w.fault(RaceFault, 0, "no wgmma.fence is before")
 		}
-		x := asyncProduct{group: w.batches, pc: w.pc, of: p, b: w.matrix(b, n, across.value == 1), clock: slices.Clone(w.clock), fenced: w.proxied()}
+		x := asyncMMA{group: w.batches, pc: w.pc, of: p, b: w.matrix(b, n, across.value == 1), clock: slices.Clone(w.clock), fenced: w.proxied()}
 		if p.left == nil {
 			x.a = w.matrix(a, 64, false)
 		}
@@ -133,7 +133,7 @@ func (d *decoder) multiply() exec {
 		default:
 			w.fault(WaitFault, 0, "lanes do not agree whether to add")
 		}
-		w.products = append(w.products, x)
+		w.mmas = append(w.mmas, x)
 	}
 }
 
@@ -175,25 +175,25 @@ func (w *warp) matrix(s slot, n int, across bool) matrix {
 // wgmma.mma_async, so a write between the two is a race.
 func (w *warp) multiply(n int32) {
 	pc, clock := w.pc, w.clock
-	left := w.products[:0]
-	for i := range w.products {
-		x := &w.products[i]
+	left := w.mmas[:0]
+	for i := range w.mmas {
+		x := &w.mmas[i]
 		if x.group >= w.batches-n {
 			left = append(left, *x)
 			continue
 		}
 		x.clock[w.id] = clock[w.id]
 		w.pc, w.clock = x.pc, x.clock
-		w.product(x)
+		w.compute(x)
 	}
-	w.pc, w.clock, w.products = pc, clock, left
+	w.pc, w.clock, w.mmas = pc, clock, left
 	w.clock[w.id]++ // later accesses of the warp are after the wait
 }
 
-// product computes the warp's rows of a result. The registers of the elements are those of the PTX ISA,
+// compute computes the warp's rows of a result. The registers of the elements are those of the PTX ISA,
 // "Register Fragments for wgmma.mma_async.m64nNk16". The registers of a and of the sums are read at the
 // wait, so the program must not change them before.
-func (w *warp) product(x *asyncProduct) {
+func (w *warp) compute(x *asyncMMA) {
 	var a [2][8][16]float64
 	for i, s := range x.of.left {
 		for lane, v := range lanes[uint32](w, s) {
@@ -224,7 +224,7 @@ func (w *warp) product(x *asyncProduct) {
 
 // eight reads 16 elements of each of 8 rows of a, or of 8 columns of b, in 16 parts of 16 bytes. first, the
 // first row or column, is a multiple of 8.
-func (w *warp) eight(x *asyncProduct, m *matrix, first int, to *[8][16]float64) {
+func (w *warp) eight(x *asyncMMA, m *matrix, first int, to *[8][16]float64) {
 	for part := range 16 {
 		at := m.at
 		if m.across {

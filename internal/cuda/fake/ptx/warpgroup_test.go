@@ -187,10 +187,10 @@ func TestWarpgroupGroups(t *testing.T) {
 	for r := range 64 + 8 {
 		binary.LittleEndian.PutUint16(in[swizzle(r, 0):], 0x3f80) // 1
 	}
-	product := func(first int) string {
+	multiply := func(first int) string {
 		return "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 " + accumulators(first, 4) + ", %a, %b, 1, 1, 1, 0, 0; wgmma.commit_group.sync.aligned;\n"
 	}
-	body := matrices(8, 8) + ready + product(0) + product(4) + "wgmma.wait_group.sync.aligned 1; st.global.f32 [%to], %c3; st.global.f32 [%to+512], %c4; wgmma.wait_group.sync.aligned 0; st.global.f32 [%to+1024], %c4;"
+	body := matrices(8, 8) + ready + multiply(0) + multiply(4) + "wgmma.wait_group.sync.aligned 1; st.global.f32 [%to], %c3; st.global.f32 [%to+512], %c4; wgmma.wait_group.sync.aligned 0; st.global.f32 [%to+1024], %c4;"
 	out := make([]byte, 3*512)
 	if err := run(t, text("", body), in, out, Launch{Block: [3]uint32{128, 1, 1}}); err != nil {
 		t.Fatal(err)
@@ -206,7 +206,7 @@ func TestWarpgroupGroups(t *testing.T) {
 // TestWarpgroupFaults holds the requirements of wgmma.mma_async. Cases with an empty text keep them.
 func TestWarpgroupFaults(t *testing.T) {
 	const (
-		product = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%c0, %c1, %c2, %c3}, %a, %b, 1, 1, 1, 0, 0;\n"
+		multiply = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%c0, %c1, %c2, %c3}, %a, %b, 1, 1, 1, 0, 0;\n"
 		// a is in registers. The right matrix is b, or in across a, N-major.
 		held   = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%c0, %c1, %c2, %c3}, {%r4, %r5, %r6, %r7}, %b, 1, 1, 1, 0;\n"
 		across = "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%c0, %c1, %c2, %c3}, {%r4, %r5, %r6, %r7}, %a, 1, 1, 1, 1;\n"
@@ -221,29 +221,29 @@ func TestWarpgroupFaults(t *testing.T) {
 		want       Fault
 		says       string // "": no fault
 	}{
-		{"as it should be", ready + product + wait, 128, 0, ""},
-		{"and again", ready + product + wait + "bar.sync 0; @%p2 " + store + ready + product + wait, 128, 0, ""},
-		{"two warpgroups", ready + product + wait, 256, 0, ""},
-		{"a fence of one warp", "bar.sync 0; setp.lt.u32 %p2, %r1, 32; @%p2 fence.proxy.async; bar.sync 0; wgmma.fence.sync.aligned;" + product + wait, 128, 0, ""},
-		{"a fence of readers", "bar.sync 0; fence.proxy.async; wgmma.fence.sync.aligned;" + product + wait, 128, 0, ""},
-		{"no fence of the proxy", "bar.sync 0; wgmma.fence.sync.aligned;" + product + wait, 128, RaceFault, "(st.shared.u32) , and no fence.proxy.async is between"},
-		{"a fence of the proxy after", "bar.sync 0; wgmma.fence.sync.aligned;" + product + "fence.proxy.async;" + wait, 128, RaceFault, "no fence.proxy.async is between"},
-		{"a fence of the proxy before what is written", ready + one + "@%p2 " + store + "bar.sync 0;" + product + wait, 128, RaceFault, "no fence.proxy.async is between"},
-		{"a fence of global memory", "fence.proxy.async.global; bar.sync 0; wgmma.fence.sync.aligned;" + product + wait, 128, RaceFault, "no fence.proxy.async is between"},
-		{"no barrier", "fence.proxy.async; wgmma.fence.sync.aligned;" + product + wait, 128, RaceFault, "no barrier is between"},
-		{"no wgmma.fence", "fence.proxy.async; bar.sync 0;" + product + wait, 128, RaceFault, "no wgmma.fence is before"},
-		{"filled before the wait", ready + product + "setp.eq.u32 %p2, %r1, 33; bar.sync 0; @%p2 st.shared.u32 [s+8192], %r1; fence.proxy.async; bar.sync 0;" + wait, 128, RaceFault, "(st.shared.u32) , and no barrier is between"},
-		{"filled after the wait", ready + product + wait + one + "bar.sync 0; @%p2 " + store, 128, 0, ""},
-		{"filled after the own wait", ready + product + wait + one + "@%p2 " + store, 128, 0, ""},
-		{"filled after the own wait, of others too", ready + product + wait + one + "@%p2 st.shared.u32 [s+8192], %r1;", 128, RaceFault, "byte 0x2000 of shared memory was"},
-		{"filled after the own wait, and before it a barrier", ready + product + "bar.sync 0;" + wait + "setp.eq.u32 %p2, %r1, 64; @%p2 st.shared.u32 [s+8192], %r1;", 128, RaceFault, "(wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16) , and no barrier is between"},
-		{"not waited for", ready + product + "bar.sync 0; wgmma.wait_group.sync.aligned 0; @%p2 " + store, 128, 0, ""},
-		{"rows not exchanged", ready + "and.b64 %a, %a, 0x3fffffffffffffff;" + product + wait, 128, AddressFault, "a matrix of layout 0"},
-		{"a base offset", ready + "or.b64 %a, %a, 0x2000000000000;" + product + wait, 128, AddressFault, "whose descriptor is 0x40020040"},
-		{"rows across rows", ready + "add.s64 %a, %a, 7;" + product + wait, 128, AlignmentFault, "a matrix at 0x70"},
-		{"rows from the second on", ready + "add.s64 %a, %a, 8;" + product + wait, 128, AlignmentFault, "a matrix at 0x80"},
-		{"rows far apart", ready + "xor.b64 %a, %a, 0x2000000000;" + product + wait, 128, AlignmentFault, "8 rows each 1536 bytes"},
-		{"beyond shared memory", ready + "add.s64 %b, %b, 64;" + product + wait, 128, AddressFault, "of 9216 bytes of shared memory"},
+		{"as it should be", ready + multiply + wait, 128, 0, ""},
+		{"and again", ready + multiply + wait + "bar.sync 0; @%p2 " + store + ready + multiply + wait, 128, 0, ""},
+		{"two warpgroups", ready + multiply + wait, 256, 0, ""},
+		{"a fence of one warp", "bar.sync 0; setp.lt.u32 %p2, %r1, 32; @%p2 fence.proxy.async; bar.sync 0; wgmma.fence.sync.aligned;" + multiply + wait, 128, 0, ""},
+		{"a fence of readers", "bar.sync 0; fence.proxy.async; wgmma.fence.sync.aligned;" + multiply + wait, 128, 0, ""},
+		{"no fence of the proxy", "bar.sync 0; wgmma.fence.sync.aligned;" + multiply + wait, 128, RaceFault, "(st.shared.u32) , and no fence.proxy.async is between"},
+		{"a fence of the proxy after", "bar.sync 0; wgmma.fence.sync.aligned;" + multiply + "fence.proxy.async;" + wait, 128, RaceFault, "no fence.proxy.async is between"},
+		{"a fence of the proxy before what is written", ready + one + "@%p2 " + store + "bar.sync 0;" + multiply + wait, 128, RaceFault, "no fence.proxy.async is between"},
+		{"a fence of global memory", "fence.proxy.async.global; bar.sync 0; wgmma.fence.sync.aligned;" + multiply + wait, 128, RaceFault, "no fence.proxy.async is between"},
+		{"no barrier", "fence.proxy.async; wgmma.fence.sync.aligned;" + multiply + wait, 128, RaceFault, "no barrier is between"},
+		{"no wgmma.fence", "fence.proxy.async; bar.sync 0;" + multiply + wait, 128, RaceFault, "no wgmma.fence is before"},
+		{"filled before the wait", ready + multiply + "setp.eq.u32 %p2, %r1, 33; bar.sync 0; @%p2 st.shared.u32 [s+8192], %r1; fence.proxy.async; bar.sync 0;" + wait, 128, RaceFault, "(st.shared.u32) , and no barrier is between"},
+		{"filled after the wait", ready + multiply + wait + one + "bar.sync 0; @%p2 " + store, 128, 0, ""},
+		{"filled after the own wait", ready + multiply + wait + one + "@%p2 " + store, 128, 0, ""},
+		{"filled after the own wait, of others too", ready + multiply + wait + one + "@%p2 st.shared.u32 [s+8192], %r1;", 128, RaceFault, "byte 0x2000 of shared memory was"},
+		{"filled after the own wait, and before it a barrier", ready + multiply + "bar.sync 0;" + wait + "setp.eq.u32 %p2, %r1, 64; @%p2 st.shared.u32 [s+8192], %r1;", 128, RaceFault, "(wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16) , and no barrier is between"},
+		{"not waited for", ready + multiply + "bar.sync 0; wgmma.wait_group.sync.aligned 0; @%p2 " + store, 128, 0, ""},
+		{"rows not exchanged", ready + "and.b64 %a, %a, 0x3fffffffffffffff;" + multiply + wait, 128, AddressFault, "a matrix of layout 0"},
+		{"a base offset", ready + "or.b64 %a, %a, 0x2000000000000;" + multiply + wait, 128, AddressFault, "whose descriptor is 0x40020040"},
+		{"rows across rows", ready + "add.s64 %a, %a, 7;" + multiply + wait, 128, AlignmentFault, "a matrix at 0x70"},
+		{"rows from the second on", ready + "add.s64 %a, %a, 8;" + multiply + wait, 128, AlignmentFault, "a matrix at 0x80"},
+		{"rows far apart", ready + "xor.b64 %a, %a, 0x2000000000;" + multiply + wait, 128, AlignmentFault, "8 rows each 1536 bytes"},
+		{"beyond shared memory", ready + "add.s64 %b, %b, 64;" + multiply + wait, 128, AddressFault, "of 9216 bytes of shared memory"},
 		{"held", ready + held + wait, 128, 0, ""},
 		{"held, and no wgmma.fence", "fence.proxy.async; bar.sync 0;" + held + wait, 128, RaceFault, "no wgmma.fence is before"},
 		{"held, and no fence of the proxy", "bar.sync 0; wgmma.fence.sync.aligned;" + held + wait, 128, RaceFault, "no fence.proxy.async is between"},
@@ -265,12 +265,12 @@ func TestWarpgroupFaults(t *testing.T) {
 		{"across, and no fence of the proxy", "bar.sync 0; wgmma.fence.sync.aligned;" + across + wait, 128, RaceFault, "no fence.proxy.async is between"},
 		{"across, filled before the wait", ready + across + third + "st.shared.u32 [s+1024], %r1; fence.proxy.async; bar.sync 0;" + wait, 128, RaceFault, "(st.shared.u32) , and no barrier is between"},
 		{"across, other columns filled before the wait", ready + across + third + "st.shared.u32 [s+1040], %r1;" + wait, 128, 0, ""},
-		{"other matrices in other lanes", ready + "cvt.u64.u32 %d3, %r1; add.s64 %a, %a, %d3;" + product + wait, 128, WaitFault, "in lane 0"},
+		{"other matrices in other lanes", ready + "cvt.u64.u32 %d3, %r1; add.s64 %a, %a, %d3;" + multiply + wait, 128, WaitFault, "in lane 0"},
 		{"lanes that add", ready + one + "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%c0, %c1, %c2, %c3}, %a, %b, %p2, 1, 1, 0, 0;" + wait, 128, WaitFault, "do not agree"},
-		{"some lanes", ready + one + "@%p2 bra $some; " + product + wait + "bra $end;\n$some:\n" + product + wait + "$end:\n", 128, WaitFault, "wait for others"},
-		{"lanes that ended", ready + one + "@%p2 ret; " + product + wait, 128, WaitFault, "a part of a warp"},
-		{"three warps", ready + product + wait, 96, WaitFault, "a part of a warpgroup"},
-		{"three warps and some lanes", ready + product + wait, 120, WaitFault, "a part of a warp"},
+		{"some lanes", ready + one + "@%p2 bra $some; " + multiply + wait + "bra $end;\n$some:\n" + multiply + wait + "$end:\n", 128, WaitFault, "wait for others"},
+		{"lanes that ended", ready + one + "@%p2 ret; " + multiply + wait, 128, WaitFault, "a part of a warp"},
+		{"three warps", ready + multiply + wait, 96, WaitFault, "a part of a warpgroup"},
+		{"three warps and some lanes", ready + multiply + wait, 120, WaitFault, "a part of a warp"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			err := run(t, text("", matrices(8, 36)+c.body), make([]byte, 4*8192), make([]byte, 512), Launch{Block: [3]uint32{c.threads, 1, 1}})
