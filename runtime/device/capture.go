@@ -46,8 +46,7 @@ func (m CaptureMode) String() string {
 }
 
 // Errors of captures, in addition to [ErrCapturing], [ErrNotCapturing] and
-// [ErrNotCapturable].
-// A [CaptureError] wraps each of them.
+// [ErrNotCapturable]. A [CaptureError] wraps ErrUnjoined, ErrWrongStream and ErrNotForked.
 var (
 	// ErrUnjoined: EndCapture found work of a forked stream that the stream which began
 	// the capture does not wait for. Stream.Join makes it wait.
@@ -294,8 +293,8 @@ func (b *Branch) Active() *Branch {
 	return b
 }
 
-// Point returns a copy of the branch as it is now, for a later Connect; nil of nil. Later work of the branch
-// does not change it.
+// Point returns a copy of the branch as it is now, for a later Connect. Later work of the branch
+// does not change the copy. Point of a nil branch is nil.
 func (b *Branch) Point() *Branch {
 	if b == nil {
 		return nil

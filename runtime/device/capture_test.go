@@ -68,7 +68,7 @@ func TestBranchesAgreeWithSets(t *testing.T) {
 			if !equal(got, want) {
 				t.Fatalf("node %d comes after %v, want %v", n, got, want)
 			}
-			for _, d := range rec.Nodes[n].Deps { // no edge says what others say
+			for _, d := range rec.Nodes[n].Deps { // no dependency follows from the others
 				others := map[int]bool{}
 				for _, o := range rec.Nodes[n].Deps {
 					if o != d {
@@ -125,7 +125,8 @@ func reach(r *device.Recording, ends []int32, into map[int]bool) {
 	}
 }
 
-// Captures of a thread are told from those of others, and end in any order.
+// TestCapturesOfThreads checks that thread-local captures restrict only calls of their own thread, and
+// that the end of the first of two captures leaves the second under way.
 func TestCapturesOfThreads(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("threads are told apart on Linux alone")
@@ -140,7 +141,7 @@ func TestCapturesOfThreads(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := c.Begin(device.CaptureGlobal, "c"); !errors.Is(err, device.ErrCapturing) {
-		t.Errorf("a global capture beside others: %v", err)
+		t.Errorf("a global capture during others: %v", err)
 	}
 	done := make(chan error)
 	go func() { done <- errors.Join(c.Idle("free"), c.Alloc("alloc"), c.Elsewhere("fill", "d")) }()
@@ -225,7 +226,7 @@ func TestWriteDOT(t *testing.T) {
 	}
 	failed := errors.New("full")
 	if err := device.WriteDOT(full{failed}, nodes); !errors.Is(err, failed) {
-		t.Errorf("%v, want what the writer returned", err)
+		t.Errorf("%v, want the error of the writer", err)
 	}
 	if k := []string{device.NodeCopy.String(), device.NodeFill.String(), device.NodeLibrary.String(), device.NodeKind(9).String()}; !slices.Equal(k, []string{"copy", "fill", "library call", "NodeKind(9)"}) {
 		t.Errorf("kinds %q", k)

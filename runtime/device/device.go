@@ -38,8 +38,8 @@ type Device interface {
 	Info() Info
 
 	// Alloc takes a segment of device memory, aligned to [program.MaxAlign] or
-	// more. Contents are undefined. It is allowed during a capture; in mode global, to
-	// the goroutine that captures.
+	// more. Contents are undefined. It is allowed during a capture; in mode global, only
+	// to the goroutine that captures.
 	Alloc(bytes int64) (Memory, error)
 
 	// AllocHost takes host memory that copies read and write directly (pinned
@@ -271,8 +271,9 @@ type Signature struct {
 	Version string
 }
 
-// OpCall is one call of an extern op. The same OpCall is passed at every replay; only Rows,
-// and the data that Meta points to, change between replays.
+// OpCall is one call of an extern op. Each run of a step passes the same OpCall to Launch;
+// only Rows, and the data that Meta points to, change between runs. A graph that recorded
+// the op does not call it.
 type OpCall struct {
 	Stream  Stream
 	Args    []Tensor // operands, then results

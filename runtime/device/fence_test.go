@@ -7,8 +7,9 @@ import (
 	"pwc/runtime/device"
 )
 
-// queue is a stream whose work is done when a test says so: events and marks count its
-// points, and passed is the last of them that is known, as a driver's streams know it.
+// queue is a stream with a count of its points: each mark and each recorded event takes the
+// next one. A test sets done, the last point that the device has passed. passed is the last
+// point that a query or a wait has shown to be passed.
 type queue struct {
 	device.Stream
 	points, events, done, passed device.Mark
@@ -65,8 +66,8 @@ func (m *maker) NewEvent() (device.Event, error) {
 	return m.last, nil
 }
 
-// A fence is passed when the work before it is done, whoever found that out; it makes
-// calls of the driver only where nobody else does.
+// TestFence checks when a fence is passed, and that it records and queries an event of its
+// own only if no event of other code shows that.
 func TestFence(t *testing.T) {
 	q := &queue{}
 	m := &maker{q: q}
@@ -99,7 +100,7 @@ func TestFence(t *testing.T) {
 	is(0, true)
 	calls(0, 0)
 
-	// Nobody records events: each fence has its own, right behind it.
+	// No other code records events: Set records the fence's own.
 	for range 2 {
 		set(0)
 		first := q.points
@@ -119,7 +120,7 @@ func TestFence(t *testing.T) {
 		calls(0, 1)
 	}
 
-	// Somebody records one behind each step and waits for it.
+	// Other code records an event after each step and waits for it.
 	step := &point{q: q}
 	end := func() {
 		if err := q.Record(step); err != nil {

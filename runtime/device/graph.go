@@ -79,7 +79,7 @@ type Node struct {
 	Known         bool
 }
 
-// label is the node in a message: "kernel add (piece node 3)".
+// label returns the node's text for messages: "kernel add of ns::op at m.ir:3:1".
 func (n *Node) label() string {
 	s := n.Kind.String()
 	if n.Name != "" {
@@ -126,7 +126,7 @@ func (e *RebindError) Unwrap() []error {
 	return []error{ErrNotRebindable, e.Cause}
 }
 
-// NotRebindable is the error of a node.
+// NotRebindable returns the RebindError of node i of a graph. cause may be nil.
 func NotRebindable(i int, n Node, reason string, cause error) error {
 	return &RebindError{Node: i, What: n.label(), Reason: reason, Cause: cause}
 }
@@ -155,8 +155,8 @@ func (b Buffer) overlaps(o Buffer) bool {
 	return b.Memory == o.Memory && b.Offset < o.end() && o.Offset < b.end()
 }
 
-// Relocate returns a buffer after the moves, and whether it moved. It is an error if only a
-// part of the buffer moves.
+// Relocate returns a buffer after the moves, and whether it moved. It returns an error if
+// only a part of the buffer moves.
 func Relocate(b Buffer, moves []Move) (Buffer, bool, error) {
 	if b.Memory == nil || b.Size == 0 {
 		return b, false, nil
@@ -190,7 +190,7 @@ func WriteDOT(w io.Writer, nodes []Node) error {
 	return out.Flush()
 }
 
-// escapeDOT makes text the inside of a quoted label.
+// escapeDOT escapes text for a quoted label.
 func escapeDOT(s string) string {
 	return strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(s)
 }

@@ -31,7 +31,7 @@ type Resolved struct {
 // was chosen.
 type ResolvedStep struct {
 	*program.Step
-	Index int // of the program's step, or of the choice that the step belongs to
+	Index int // index in the program's steps: of this step, or of the choice that it belongs to
 
 	// Of extern ops and library routines.
 	Op      Op
@@ -110,7 +110,7 @@ variants:
 	return errors.New("no variant is for these sizes and this device")
 }
 
-// step appends a step that is no choice.
+// step appends a step that is not a choice.
 func (r *Resolved) step(p *program.Program, i int, s *program.Step, env program.Env, ops, libraries OpSet) error {
 	out := ResolvedStep{Step: s, Index: i}
 	switch s.Kind {

@@ -12,8 +12,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// routine is a library routine that takes up to most elements and asks for a byte
-// of scratch for each.
+// routine is a library routine that takes up to most elements. The attribute says how many
+// bytes of scratch it asks for per element. With 13 elements it fails.
 type routine struct{ most int64 }
 
 func (routine) Signature() device.Signature   { return device.Signature{} }
@@ -30,7 +30,7 @@ func (r routine) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64
 	return each * args[0].Shape[0], nil
 }
 
-// TestResolve pins the variant of a choice that runs, and the size of its scratch
+// TestResolve checks which variant of a choice runs, which routines decline, and the bytes of scratch
 // memory.
 func TestResolve(t *testing.T) {
 	n := dim.Sym("N")

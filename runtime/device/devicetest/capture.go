@@ -226,7 +226,7 @@ var captureTests = map[string]func(*env){
 		add2 := e.suite.Program(e.T, Add2)
 		var loading sync.WaitGroup
 		g := e.captureIn(device.CaptureThreadLocal, func() {
-			loading.Go(func() { // a device may let it wait for the end of the capture
+			loading.Go(func() { // a device may block Load until the end of the capture
 				x, err := e.dev.Load(add2, nil)
 				if err == nil {
 					err = x.Close()

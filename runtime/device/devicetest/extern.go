@@ -72,7 +72,7 @@ var externTests = map[string]func(*env){
 			e.Errorf("the op was called with %+v", c)
 		}
 		e.must(e.stream.BeginCapture(device.CaptureThreadLocal))
-		e.refused("capture of an op that cannot be", e.stream.Launch(l), device.ErrNotCapturable)
+		e.refused("capture of an op with Capture false", e.stream.Launch(l), device.ErrNotCapturable)
 		g, err := e.stream.EndCapture()
 		e.must(err)
 		if g.Nodes() != 0 || len(op.calls) != 1 {
@@ -97,7 +97,7 @@ var externTests = map[string]func(*env){
 			e.Errorf("a replay called the op")
 		}
 	},
-	// An op that is part of no program.
+	// An op that does not belong to a program.
 	"LaunchOp": func(e *env) {
 		op := &copyOp{t: e.T, capture: true}
 		x, out, scratch := e.filled(floats(1, 2)), e.zeroed(8), e.zeroed(8)
@@ -134,7 +134,7 @@ var externTests = map[string]func(*env){
 		op.idle = true
 		e.refused("an op that records nothing", e.capturing(func() error { return e.stream.LaunchOp(op, call()) }), device.ErrNotCapturable)
 		op.idle, op.capture = false, false
-		e.refused("capture of an op that cannot be", e.capturing(func() error { return e.stream.LaunchOp(op, call()) }), device.ErrNotCapturable)
+		e.refused("capture of an op with Capture false", e.capturing(func() error { return e.stream.LaunchOp(op, call()) }), device.ErrNotCapturable)
 		op.fail = errors.New("sentinel")
 		e.refused("an op that fails", e.stream.LaunchOp(op, call()), op.fail)
 		e.must(out.Memory.Free())
@@ -153,7 +153,8 @@ var externTests = map[string]func(*env){
 		e.refused("an op that fails", e.stream.Launch(l), sentinel)
 		e.must(e.stream.BeginCapture(device.CaptureThreadLocal))
 		e.refused("an op that fails while capturing", e.stream.Launch(l), sentinel)
-		// What was recorded before the failure may spoil the capture; it ends.
+		// The copy that the op recorded before it failed may spoil the capture. The capture
+		// ends in any case.
 		if g, err := e.stream.EndCapture(); err == nil {
 			e.must(g.Close())
 		}

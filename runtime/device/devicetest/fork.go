@@ -34,7 +34,8 @@ var forkTests = map[string]func(*env){
 			e.Errorf("%d and %d, want the last fill", got[0], got[len(got)-1])
 		}
 	},
-	// Two branches have no edge between them, and nodes after the join depend on both.
+	// Two branches have no edge between them until they are joined; a node after the join depends
+	// on both.
 	"Branches": func(e *env) {
 		left, right := e.newStream(), e.newStream()
 		e.stream.SetName("main")
@@ -122,7 +123,7 @@ var forkTests = map[string]func(*env){
 			}
 		}
 	},
-	// Forks that do nothing, and streams that join more than once.
+	// A stream is forked and gets no work, and another one is forked and joined twice.
 	"IdleAndTwice": func(e *env) {
 		second, idle := e.newStream(), e.newStream()
 		a, b := e.zeroed(8), e.zeroed(8)
@@ -269,7 +270,7 @@ var forkTests = map[string]func(*env){
 			e.Errorf("the graph filled with %d", got[0])
 		}
 	},
-	// Replays of graphs with branches within a graph.
+	// A graph with two branches is launched while another graph is captured.
 	"Child": func(e *env) {
 		second := e.newStream()
 		a, b, c := e.filled(sequence(8)), e.zeroed(8), e.zeroed(8)

@@ -77,7 +77,7 @@ var memoryTests = map[string]func(*env){
 		m, err := d.ImportHost(src, gone)
 		e.must(err)
 		all := device.Buffer{Memory: m, Size: m.Size()}
-		e.expect("what was imported", all, kept)
+		e.expect("the imported bytes", all, kept)
 		b := e.alloc(33)
 		g := e.capture(func() { e.must(e.stream.Copy(b, all.Slice(17, 33))) })
 		e.must(e.stream.LaunchGraph(g))
@@ -88,7 +88,7 @@ var memoryTests = map[string]func(*env){
 		e.refused("CopyToDevice", s.CopyToDevice(part, make([]byte, 33)), device.ErrReadOnly)
 		e.refused("Copy", s.Copy(part, b), device.ErrReadOnly)
 		e.refused("Fill", s.Fill(part, 0), device.ErrReadOnly)
-		e.expect("afterwards", all, kept)
+		e.expect("the imported bytes after refused writes", all, kept)
 		_, err = d.ImportHost(nil, gone)
 		e.refused("an import of nothing", err, nil)
 		_, err = d.ImportHost(src, nil)

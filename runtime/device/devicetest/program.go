@@ -1,10 +1,9 @@
 package devicetest
 
 import (
+	"errors"
 	"strings"
 	"testing"
-
-	"errors"
 
 	"pwc/program"
 	"pwc/runtime/device"
@@ -93,16 +92,16 @@ var programTests = map[string]func(*env){
 		g := e.capture(func() { e.must(s.Launch(l)) })
 		e.must(s.LaunchGraph(g))
 		if len(steps) > 0 {
-			e.Errorf("told of %d steps of a capture and a replay", len(steps))
+			e.Errorf("a capture and a replay reported %d steps, want 0", len(steps))
 		}
 		e.must(s.Launch(l))
 		if len(steps) != 3 || steps[0] != nil || steps[1] != &p.Program().Steps[0] || steps[2] != &p.Program().Steps[1] {
-			e.Errorf("told of %d steps, want a nil and those of the program in their order", len(steps))
+			e.Errorf("a launch reported %d steps, want nil and the two steps of the program, in order", len(steps))
 		}
 		s.Trace(nil)
 		e.must(s.Launch(l))
 		if len(steps) != 3 {
-			e.Errorf("told of %d steps after the end", len(steps))
+			e.Errorf("%d steps were reported in all, want none after Trace(nil)", len(steps)-3)
 		}
 		e.expect("x + y + y", out, floats(7, 10))
 	},
@@ -283,12 +282,12 @@ var programTests = map[string]func(*env){
 			faults, err := e.dev.TakeFaults(e.stream, first, second)
 			e.must(err)
 			if got := names(faults); got != c.wantAfter || w.Raised() || len(w.Faults()) > 0 {
-				e.Errorf("%+v: %q was taken; raised after it: %v", c, got, w.Raised())
+				e.Errorf("%+v: TakeFaults returned %q; a flag is raised after it: %v", c, got, w.Raised())
 			}
 			faults, err = e.dev.TakeFaults(e.stream)
 			e.must(err)
 			if got, want := names(faults), strings.Contains(c.before+c.after, "other bad"); (got == "other ") != want || !want && got != "" {
-				e.Errorf("%+v: %q is left of other programs", c, got)
+				e.Errorf("%+v: TakeFaults of all programs returned %q", c, got)
 			}
 		}
 		// Without faults nothing is allocated.

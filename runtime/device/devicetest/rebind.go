@@ -77,7 +77,7 @@ var rebindTests = map[string]func(*env){
 			e.Errorf("the copy after: %d", got[0])
 		}
 	},
-	// All nodes change or none.
+	// If Rebind refuses one node, no node changes.
 	"Refused": func(e *env) {
 		op := &copyOp{t: e.T, capture: true}
 		p := e.load(Extern, device.OpSet{ExternOp: op})

@@ -6,7 +6,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// reserve reserves a state, or skips the test if the device is no [device.Reserver].
+// reserve reserves a state, or skips the test if the device is not a [device.Reserver].
 func (e *env) reserve(n int64) (device.State, device.Buffer) {
 	e.Helper()
 	r, ok := e.dev.(device.Reserver)
@@ -27,7 +27,7 @@ var stateTests = map[string]func(*env){
 			e.Fatalf("granularity %d is no power of two", g)
 		}
 		if s.Size() != 1<<26 || s.Mapped() != 0 {
-			e.Errorf("%d bytes, %d mapped, want %d and none", s.Size(), s.Mapped(), 1<<26)
+			e.Errorf("%d bytes, %d mapped, want %d and 0", s.Size(), s.Mapped(), 1<<26)
 		}
 		for _, n := range []int64{1, g, g + 1, g + 1, 1, 1 << 26} {
 			before := s.Mapped()
@@ -58,11 +58,11 @@ var stateTests = map[string]func(*env){
 			e.must(e.stream.Fill(head, 9))
 		})
 		tail := all.Slice(all.Size-64, 64)
-		e.refused("a fill of what has no memory", e.stream.Fill(tail, 1), nil)
+		e.refused("a fill of bytes that are not mapped", e.stream.Fill(tail, 1), nil)
 		e.must(s.Map(all.Size))
 		e.must(e.stream.Fill(tail, 3))
 		e.must(e.stream.LaunchGraph(g))
-		e.expect("what was there before", x, bytes.Repeat([]byte{7}, 64))
+		e.expect("the copy of bytes that were written before Map", x, bytes.Repeat([]byte{7}, 64))
 		e.expect("a graph's fill", head, bytes.Repeat([]byte{9}, 64))
 		e.expect("the end", tail, bytes.Repeat([]byte{3}, 64))
 	},

@@ -37,7 +37,7 @@ var timerTests = map[string]func(*env){
 		if n := nodes[len(nodes)-1]; g.Nodes() != 10 || n.Kind != device.NodeEvent || len(n.Writes) != 0 || len(n.Deps) != 1 {
 			e.Errorf("the last of %d nodes is described as %+v", g.Nodes(), n)
 		}
-		// Recorded by a stream again.
+		// The stream records both events again, outside a graph.
 		e.must(e.stream.Record(start))
 		e.must(e.stream.Fill(a, 2))
 		e.must(e.stream.Record(end))

@@ -11,20 +11,21 @@ import (
 	"pwc/runtime/device"
 )
 
-// ErrInjected is the cause of the call that fails.
+// ErrInjected is the error of the call that fails, wrapped with its name.
 var ErrInjected = errors.New("failing: this call fails as asked")
 
-// Device passes calls on to another device and counts those that a driver could refuse:
-// taking memory, making streams and events, loading, and everything that enqueues,
-// captures or waits. Memory, events and graphs are the other device's. Freeing and
-// closing do not fail.
+// Device passes calls on to another device and counts those of its methods, and of its
+// streams' methods, that a driver could refuse: taking memory, making streams and events,
+// loading, TakeFaults, and the calls of streams that enqueue, capture or wait. Memory,
+// events, graphs and fault watches are the other device's, so their calls are not counted.
+// Freeing and closing do not fail.
 type Device struct {
 	device.Device
-	left  atomic.Int64 // calls up to the one that fails, that one included; 0: no call fails
+	left  atomic.Int64 // the n of FailCall, less the calls since; 0: no call fails
 	calls atomic.Int64
 }
 
-// New returns a device of which no call fails until FailCall.
+// New returns a device that passes all calls to d until FailCall.
 func New(d device.Device) *Device { return &Device{Device: d} }
 
 // FailCall makes the n-th call from now on fail, n ≥ 1; 0 makes none fail.
@@ -102,7 +103,7 @@ func (d *Device) TakeFaults(s device.Stream, of ...device.Executable) ([]device.
 	return d.Device.TakeFaults(inner(s), of...)
 }
 
-// Libraries returns the device's library routines; nil if it is no [device.LibraryProvider].
+// Libraries returns the device's library routines; nil if it is not a [device.LibraryProvider].
 func (d *Device) Libraries() device.OpSet {
 	if l, ok := d.Device.(device.LibraryProvider); ok {
 		return l.Libraries()
@@ -110,7 +111,7 @@ func (d *Device) Libraries() device.OpSet {
 	return nil
 }
 
-// WorkspaceBytes returns that of the device; 0 if it is no [device.LibraryProvider].
+// WorkspaceBytes returns the device's; 0 if it is not a [device.LibraryProvider].
 func (d *Device) WorkspaceBytes() int64 {
 	if l, ok := d.Device.(device.LibraryProvider); ok {
 		return l.WorkspaceBytes()
@@ -118,7 +119,7 @@ func (d *Device) WorkspaceBytes() int64 {
 	return 0
 }
 
-// UseWorkspace is the stream's. It does nothing if the stream is no [device.LibraryStream].
+// UseWorkspace is the stream's. It does nothing if the stream is not a [device.LibraryStream].
 func (s *Stream) UseWorkspace(b device.Buffer) error {
 	if l, ok := s.Stream.(device.LibraryStream); ok {
 		return s.call("workspace", func() error { return l.UseWorkspace(b) })
@@ -126,7 +127,7 @@ func (s *Stream) UseWorkspace(b device.Buffer) error {
 	return nil
 }
 
-// WarmLibraries is the stream's. It does nothing if the stream is no [device.LibraryStream].
+// WarmLibraries is the stream's. It does nothing if the stream is not a [device.LibraryStream].
 func (s *Stream) WarmLibraries(l device.BoundLaunch) error {
 	if lib, ok := s.Stream.(device.LibraryStream); ok {
 		return s.call("warm-up of library routines", func() error { return lib.WarmLibraries(l) })
@@ -148,10 +149,10 @@ func inner(s device.Stream) device.Stream {
 	return s
 }
 
-// Device returns the device whose calls fail.
+// Device returns the failing device, not the wrapped one.
 func (s *Stream) Device() device.Device { return s.d }
 
-// call counts a call of the stream and makes it unless it fails.
+// call counts a call of the stream and makes it, unless this is the call that must fail.
 func (s *Stream) call(name string, f func() error) error {
 	if err := s.d.fails(name); err != nil {
 		return err
@@ -192,6 +193,11 @@ func (s *Stream) LaunchGraph(g device.Graph) error {
 	return s.call("graph launch", func() error { return s.Stream.LaunchGraph(g) })
 }
 
+// LaunchOp is the stream's. The op sees the wrapped stream, as in Launch.
+func (s *Stream) LaunchOp(op device.Op, c *device.OpCall) error {
+	return s.call("launch of an op", func() error { return s.Stream.LaunchOp(op, c) })
+}
+
 // Record is the stream's.
 func (s *Stream) Record(e device.Event) error {
 	return s.call("record", func() error { return s.Stream.Record(e) })
@@ -220,7 +226,8 @@ func (s *Stream) BeginCapture(mode device.CaptureMode) error {
 	return s.call("begin capture", func() error { return s.Stream.BeginCapture(mode) })
 }
 
-// EndCapture is the stream's. One that fails ends the capture, as a driver's does.
+// EndCapture is the stream's. If FailCall makes it fail, it ends the capture, too, as an
+// error of the driver does.
 func (s *Stream) EndCapture() (device.Graph, error) {
 	ferr := s.d.fails("end capture")
 	g, err := s.Stream.EndCapture()
@@ -230,7 +237,7 @@ func (s *Stream) EndCapture() (device.Graph, error) {
 	return nil, errors.Join(ferr, g.Close())
 }
 
-// EndTemplate is the stream's. One that fails ends the capture.
+// EndTemplate is the stream's. If FailCall makes it fail, it ends the capture, too.
 func (s *Stream) EndTemplate() (device.Template, error) {
 	ferr := s.d.fails("end capture")
 	t, err := s.Stream.EndTemplate()
