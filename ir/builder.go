@@ -99,7 +99,7 @@ func (b *Builder) context(tokens int64, pos Pos) {
 // maxEOS bounds the ids that end a sequence: each token is compared with each of them.
 const maxEOS = 256
 
-// EOS declares the token ids that end a sequence: at least one, none negative, none twice.
+// EOS declares the token ids that end a sequence: 1 to 256 different ids of at least 0.
 func (b *Builder) EOS(ids ...int32) { b.eos(ids, Pos{}) }
 
 func (b *Builder) eos(ids []int32, pos Pos) {
@@ -402,8 +402,8 @@ func (fb *FuncBuilder) param(name string, t Type, mut bool) Value {
 	return v
 }
 
-// Padded promises that padded rows of a parameter hold -1 in place of 0: scatter writes
-// nothing at this index, and gather reads zero. The parameter has a signed integer dtype,
+// Padded promises that padded rows of a parameter hold -1 in place of 0. Scatter writes
+// nothing at this index; for other ops it is out of range. The parameter has a signed integer dtype,
 // and a batch symbol in its first extent.
 func (fb *FuncBuilder) Padded(v Value) {
 	if !fb.has(v) {

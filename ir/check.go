@@ -159,8 +159,8 @@ func inferNode(f *Func, n *Node, results []Type, in scope) ([]Type, []string) {
 	return types, c.errs
 }
 
-// operands fills in the operand types. A literal takes the dtype of the tensor
-// operands next to it (except where's condition), or of attribute dtype.
+// operands fills in the operand types. A literal takes the dtype of attribute dtype, or else
+// that of the first tensor operand (except where's condition).
 func (c *inferCtx) operands(f *Func, n *Node) []string {
 	dt := dtype.Invalid
 	if a, ok := findAttr(c.op, c.attrs, "dtype"); ok {

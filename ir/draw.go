@@ -7,7 +7,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// DrawStep is the distance between the offsets of two draws from a generator. Philox
+// DrawStep is the least distance between the offsets of two draws from a generator. Philox
 // ignores the two lowest bits of an offset, so smaller steps would repeat numbers.
 const DrawStep = 4
 
@@ -102,8 +102,8 @@ func (d *draws) past(g origin, offset int64) {
 	d.next[g] = max(d.next[g], offset+DrawStep)
 }
 
-// place returns n's attributes with an offset above those of all earlier draws, if n
-// needs one.
+// place returns n's attributes. If n is a draw without an offset, it adds one above those of
+// all earlier draws from the same generator.
 func (d *draws) place(f *Func, n *Node, attrs []Attr) []Attr {
 	g, ok := n.Generator()
 	if !ok {

@@ -62,7 +62,7 @@ func (s *Source) excerpt(p Pos) (line, pad string, ok bool) {
 type Error struct {
 	Source *Source // nil when the module was built
 	Origin         // of the node, or of the declaration
-	Func   string  // function, for modules without a text
+	Func   string  // name of the function; Error prints it if there is no position
 	Node   int     // node index in that function; -1: not at a node
 	Msg    string
 }

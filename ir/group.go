@@ -206,8 +206,8 @@ func (f *Func) ResultPlacement(i int) []Placement {
 // shardExpr describes shard, an op of weight expressions that functions do not have: each
 // rank loads the part that its rank selects, and no rank computes with the whole tensor.
 var shardExpr = &Op{Name: "shard", Operands: []Operand{xOperand}, Results: 1, Attrs: []AttrSpec{axisFirst,
-	{Name: "parts", Kind: AttrDim, Default: ptr(IntAttr("parts", 0)), Doc: "number of parts; left out, the ranks of the group"},
-	{Name: "part", Kind: AttrDim, Default: ptr(IntAttr("part", -1)), Doc: "which part; left out, the one that the rank picks"},
+	{Name: "parts", Kind: AttrDim, Default: ptr(IntAttr("parts", 0)), Doc: "number of parts; if left out, the number of ranks of the group"},
+	{Name: "part", Kind: AttrDim, Default: ptr(IntAttr("part", -1)), Doc: "index of the part; if left out, the rank picks it"},
 	{Name: "group", Kind: AttrEnum, Group: true, Default: ptr(EnumAttr("group", "")), Doc: "the group whose ranks pick parts"}},
 	Doc: "one of equal parts along an axis"}
 

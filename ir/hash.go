@@ -32,7 +32,7 @@ func HashFunc(m *Module, f *Func) [32]byte { return sha256.Sum256([]byte(Canonic
 //
 // The text keeps program order, types, placements, "mut" and "padded -1", ranges and kinds of
 // symbols, attributes and literals to the bit (all NaNs are one), which results are parameters
-// or each other, the structure of expressions of weights and states, and extern ops by name,
+// or equal to earlier results, the structure of expressions of weights and states, and extern ops by name,
 // version and flags.
 //
 // Symbols that first occur in the same extent are ordered by their other uses. Names

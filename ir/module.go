@@ -84,7 +84,8 @@ func (t Type) HasUnknown() bool {
 }
 
 // Trivia has the comment lines before a declaration or a node, and the comment at the
-// end of its line. [Format] keeps them; everything else ignores them. Comments are stored
+// end of its line. [Format] writes them and a [Rewriter] keeps them; Print and hashes leave
+// them out. Comments are stored
 // with their leading "//". An empty string in Lead is a blank line.
 type Trivia struct {
 	Lead  []string
@@ -239,7 +240,7 @@ type Extern struct {
 	Split   bool   // the graph is cut at it by default
 	Capture bool   // it may be recorded into a graph
 	Random  bool   // its results differ from call to call
-	Rowwise bool   // rows are independent: row i of what it writes and returns depends on row i of its operands, and on operands without rows
+	Rowwise bool   // rows are independent: row i of results and of written operands depends only on row i of operands, and on operands without rows
 	Host    bool   // it reads or changes host state
 	Version string // part of the hash, so that a changed kernel has another key
 	Pos     Pos
@@ -379,9 +380,9 @@ type ValueInfo struct {
 	Pos Pos
 }
 
-// Literal is a scalar operand written in the text. It has the dtype of the
-// node's tensor operands; a float keeps all its bits and is not rounded to a
-// narrower dtype.
+// Literal is a scalar operand written in the text. It has the dtype of the node's
+// attribute dtype, or else of its tensor operands. A float keeps all its bits (all NaNs are
+// one) and is not rounded to a narrower dtype.
 type Literal struct {
 	IsInt bool
 	Int   int64

@@ -26,9 +26,9 @@ const (
 	Attention               // attention and its gradient
 	Layout                  // moves elements, computes nothing
 	Index                   // reads or writes at indices from a tensor
-	Creation                // makes a tensor from attributes and a literal
+	Creation                // makes a tensor from attributes, a literal or the type of an operand
 	Scan                    // cumsum: a running reduction
-	Select                  // argmax, topk: results are indices
+	Select                  // argmax, topk: indices along an axis, and for topk their values
 	Draw                    // random numbers
 	Collective              // exchanges values between the ranks of a group
 	Call                    // an extern op
@@ -80,7 +80,7 @@ type Op struct {
 }
 
 // costly is the Cost of ops whose results are better stored than computed twice:
-// transcendental functions, divisions by loops, generators of random numbers.
+// transcendental functions, remainders, random numbers and collectives.
 const costly = 8
 
 // Lowering is the way in which the compiler lowers an op to kernels. Package compile has a
@@ -351,8 +351,8 @@ func (n *Node) Writable() bool { return n.Op.Writable }
 // IsEmpty reports whether the node only allocates memory (empty, empty_like).
 func (n *Node) IsEmpty() bool { return n.Op.Lowering == LowerMemory }
 
-// inferCtx is the input of a shape rule, and its errors. Rules report every error that
-// they find.
+// inferCtx is the input of a shape rule, and the errors that the rule finds. Most rules stop at
+// the first error.
 type inferCtx struct {
 	op    *Op
 	args  []Type

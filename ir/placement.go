@@ -12,8 +12,8 @@ import (
 // placement is unknown are Varying.
 //
 // The analysis follows the values in program order. A value that is the same on each rank is
-// Replicated. If an operand is not, or if the node uses the rank, results are Sharded, Partial or
-// Varying. Sharded is kept if an op works along other axes. A GEMM whose inner axis is
+// Replicated. If an operand is not, or if the node uses the rank, the results of an op other than
+// a collective are Sharded, Partial or Varying. Sharded is kept if an op works along other axes. A GEMM whose inner axis is
 // sharded is Partial. A partial sum stays Partial through ops that are linear in it.
 func (m *Module) Placements(f *Func, g *Group) []Placement {
 	if f == nil || g == nil {
@@ -184,7 +184,8 @@ func (p *placer) function() {
 	}
 }
 
-// becomes reports a value with spread have that is used where spread want is needed.
+// becomes reports a value with spread have that is used where spread want is needed, unless
+// have serves there.
 func (p *placer) becomes(node int, have, want spread, verb, what string) {
 	tp := p.g.Name
 	switch {
@@ -317,9 +318,9 @@ func (p *placer) linear(n *Node) spread {
 	if n.Extern == nil && p.isLinear(n) {
 		return x
 	}
-	verb := fmt.Sprintf("%s: operand %d is", n.Name(), i)
+	verb := fmt.Sprintf("%s: operand %d takes", n.Name(), i)
 	if why := p.spoils(n); why != "" {
-		verb = fmt.Sprintf("%s: %s, and operand %d is", n.Name(), why, i)
+		verb = fmt.Sprintf("%s: %s; operand %d takes", n.Name(), why, i)
 	}
 	p.becomes(p.current, x, spread{}, verb, "")
 	return p.varying()
@@ -327,8 +328,11 @@ func (p *placer) linear(n *Node) spread {
 
 // spoils returns why an op that can be linear in partial sums is not, or "".
 func (p *placer) spoils(n *Node) string {
-	if n.Op.ID == OpAdd || n.Op.ID == OpSub || n.Op.Class == Contract {
-		return "what is added to it is added on every rank"
+	switch {
+	case n.Op.ID == OpAdd, n.Op.ID == OpSub:
+		return "the sum over ranks would have the other operand once for each rank"
+	case n.Op.ID == OpLinear && !p.summands(n, 2), n.Op.ID == OpLinearSelect && !p.summands(n, 3):
+		return "the sum over ranks would have the bias once for each rank"
 	}
 	return ""
 }

@@ -28,8 +28,8 @@ func (p *placer) results(n *Node) []spread {
 	return p.all(n, rule(p, n))
 }
 
-// shardRules give the axis of a result that is sharded, by the op's class. Results of a class without
-// a rule are Varying. Facts of the ops distinguish ops within a class.
+// shardRules give the placement of results, by the op's class, if an operand differs between ranks
+// and no operand is Partial. Results of a class without a rule are Varying. Facts of the ops distinguish ops within a class.
 var shardRules = map[Class]func(*placer, *Node) spread{
 	Pointwise: (*placer).aligned,
 	Reduction: (*placer).reduced,

@@ -9,9 +9,9 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Print returns the canonical text of a module: parsing it gives the module
-// again, and printing that gives the same text. Comments are left out; see
-// [Format].
+// Print returns the text of a module in the layout of [Format], without comments. Parsing
+// it gives the module again, and printing that gives the same text. [Canonical] returns the
+// text that is hashed, with other names.
 func Print(m *Module) string {
 	p := textPrinter{m: m}
 	p.module()
@@ -26,7 +26,7 @@ func PrintFunc(m *Module, f *Func) string {
 	return string(p.b)
 }
 
-// Format returns a module's text in canonical form with its comments and blank
+// Format returns a module's text in the standard layout with its comments and blank
 // lines kept: declarations are grouped, each line has one statement, types
 // are written out and defaults are not. A text that does not parse gives the
 // errors of [Parse]. Format(Format(x)) is Format(x).

@@ -103,7 +103,8 @@ func (rw *Rewriter) Map(v Value) Value {
 // Replace maps later uses of the old value to the new one.
 func (rw *Rewriter) Replace(old, new Value) { rw.to[old] = new }
 
-// Keep adds the node again, on the mapped operands.
+// Keep adds the node again, on the mapped operands. It returns nil after an error, which
+// Rewrite returns.
 func (rw *Rewriter) Keep(n *Node) *Node {
 	args := make([]Value, len(n.Args))
 	for i, a := range n.Args {
@@ -112,7 +113,7 @@ func (rw *Rewriter) Keep(n *Node) *Node {
 	return rw.KeepWith(n, args)
 }
 
-// KeepWith adds the node again, on the given new operands.
+// KeepWith adds the node again, on the given new operands. It returns nil as Keep does.
 func (rw *Rewriter) KeepWith(n *Node, args []Value) *Node {
 	types := make([]Type, len(n.Results))
 	for i, r := range n.Results {
