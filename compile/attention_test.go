@@ -15,8 +15,8 @@ import (
 	"pwc/program"
 )
 
-// TestAttention: results and gradients are the interpreter's, for lengths around those of
-// tiles and heads of all sizes.
+// TestAttention compares results and gradients with the interpreter, for the lengths and head
+// sizes of oracle.AttentionCases.
 func TestAttention(t *testing.T) {
 	r := rand.New(rand.NewSource(1))
 	for _, c := range oracle.AttentionCases() {
@@ -71,8 +71,8 @@ func TestAttentionNeedsNoScores(t *testing.T) {
 	}
 }
 
-// TestAttentionIsJoined: an attention_grad writes gradients that a concat joins into their parts of
-// the concat's result, whether its rows are one axis or two.
+// TestAttentionIsJoined: if a concat joins gradients, attention_grad writes them directly to their
+// parts of the concat's result. The rows of the concat are one axis or two.
 func TestAttentionIsJoined(t *testing.T) {
 	for _, rows := range []string{"2, 5", "10"} {
 		m, err := ir.Parse("joined.ir", []byte(strings.ReplaceAll(`pwc 1

@@ -37,8 +37,8 @@ type HorizontalFuser interface {
 	// reads or writes memory that another one writes.
 	FusesHorizontally(ks []*loop.Kernel) bool
 
-	// LowerHorizontal makes code of kernels that FusesHorizontally accepts. It takes the
-	// arguments of the first, then those of the second, and so on.
+	// LowerHorizontal makes code of kernels that FusesHorizontally accepts. The code takes the
+	// arguments of the first kernel, then those of the second, and so on.
 	LowerHorizontal(ks []*loop.Kernel) (Code, error)
 }
 
@@ -129,7 +129,8 @@ func One(k program.Kernel, l program.Launch) Code {
 // same program if the backend makes the same code.
 //
 // An error in the piece is an [ir.Error] at a node, with its position or loc. An error of a
-// pass is a [PassError].
+// pass is a [PassError]. Other errors are of the arguments: the number of functions, a range of
+// the shape, a name in Options, or a module that the verifier refuses.
 func Compile(ctx context.Context, piece *ir.Module, shape Shape, b Backend, o Options) (*program.Program, error) {
 	if piece == nil || b == nil {
 		return nil, fmt.Errorf("compile: a piece and a backend are needed: %w", ir.ErrNoModule)

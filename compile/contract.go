@@ -131,8 +131,8 @@ func (f *fuser) gemmAxes(g *group, n *ir.Node) (p *gemm, at gemmCoords) {
 	return p, at
 }
 
-// narrow returns the operand of v if v is a cast of bf16 or f16 to f32, else v. The GEMM
-// reads the operand as f32, which is exact.
+// narrow returns the operand of v if v is a cast of bf16 or f16 to f32, and the operand's memory
+// is not overwritten; else v. The GEMM reads the operand as f32, which is exact.
 func (f *fuser) narrow(v ir.Value) ir.Value {
 	n := f.fn.Def(v)
 	if n == nil || n.Op.ID != ir.OpCast || f.fn.Type(v).DType != dtype.F32 {

@@ -9,8 +9,8 @@ import (
 	"pwc/internal/testkit"
 )
 
-// TestAddresses checks views whose addresses are not affine: they must be stored in
-// memory first.
+// TestAddresses compares views whose addresses are not affine with the interpreter. The
+// compiler must store a value in memory first.
 func TestAddresses(t *testing.T) {
 	for name, body := range map[string]string{
 		"an axis that was sliced is parted": `

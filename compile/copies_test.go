@@ -25,7 +25,7 @@ func elementwise(mems []*memory, do ...move) *planned {
 	return st
 }
 
-// TestWriteThrough pins which kernels write what their output is copied to.
+// TestWriteThrough pins which kernels write directly to the memory that their output is copied to.
 func TestWriteThrough(t *testing.T) {
 	n := dim.Sym("N")
 	for _, c := range []struct {

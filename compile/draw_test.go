@@ -16,7 +16,7 @@ import (
 )
 
 // TestDraws: random numbers on the host have the interpreter's bits: for sizes that are
-// no multiple of a block, compiled for one size and for all, with each pass switched off.
+// no multiple of a block, compiled for one size or for all, with each pass switched off in turn.
 func TestDraws(t *testing.T) {
 	modules, err := oracle.Draws()
 	if err != nil {
@@ -56,8 +56,8 @@ func TestDraws(t *testing.T) {
 	}
 }
 
-// TestDrawsAreNotMerged: a draw and its redraw stay two nodes, so that the numbers need not
-// be stored between them, and no pass folds a draw.
+// TestDrawsAreNotMerged: a draw and its redraw stay two nodes after all passes on the function,
+// so that the numbers need not be stored between them.
 func TestDrawsAreNotMerged(t *testing.T) {
 	m := testkit.Parse(t, module(`  func @piece(%g: i64[2], %x: f32[N]) -> (f32[N], f32[N]) {
     %a = dropout(%x, %g, p=0.5)

@@ -40,7 +40,7 @@ func TestRandomExactModules(t *testing.T) {
 	}
 	t.Logf("%d of %d modules were small enough", held, n)
 	if held < n/2 {
-		t.Errorf("%d of %d modules were small enough to be held to anything", held, n)
+		t.Errorf("only %d of %d modules were small enough to be compared", held, n)
 	}
 }
 

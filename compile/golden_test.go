@@ -38,7 +38,7 @@ func TestGolden(t *testing.T) {
 	testkit.Golden(t, "testdata/*.txtar", *update, func(t *testing.T, ar *txtar.Archive) { testkit.Check(t, golden(ar)) })
 }
 
-// golden appends to a case with in.ir alone what it gives.
+// golden appends the expectations to a case that has only in.ir.
 func golden(ar *txtar.Archive) error {
 	m, err := ir.Parse("in.ir", ar.Files[0].Data)
 	if err != nil {
@@ -70,7 +70,7 @@ func golden(ar *txtar.Archive) error {
 			}
 			shape.Ranges[w[0]] = iv
 		default:
-			return fmt.Errorf("what is %q?", line)
+			return fmt.Errorf("unknown line %q in the comment of the case", line)
 		}
 	}
 	add := func(name, text string) {

@@ -10,9 +10,8 @@ import (
 	"pwc/ir/interp"
 )
 
-// TestPositionsOutOfRange checks C12 for every way in which an index can be fused: for an
-// index out of range, a load reads zero, also if it is fused with later ops, and a store
-// does nothing.
+// TestPositionsOutOfRange checks C12 for ops that are fused with the load of an index, of a table
+// or of a weight: for an index out of range, a load reads zero, and a store does nothing.
 func TestPositionsOutOfRange(t *testing.T) {
 	for _, body := range []string{`
   func @piece(%t: f32[5, 4], %i: i32[N]) -> (f32[N, 4]) {

@@ -38,8 +38,8 @@ type opCase struct {
 	ints   []int      // by parameter: the bound of its indices; 0: no indices
 	apply  func(fb *ir.FuncBuilder, x []ir.Value) []ir.Value
 	mut    bool // the first parameter is written
-	calm   bool // the operands are random small numbers: the op adds or multiplies, and order matters
-	mild   bool // like calm, with NaN and infinities among the numbers
+	calm   bool // operands are random small numbers, because the order of additions or products matters
+	mild   bool // operands are small numbers, NaN and infinities
 }
 
 func op(name string, attrs ...ir.Attr) func(*ir.FuncBuilder, []ir.Value) []ir.Value {
@@ -75,8 +75,7 @@ func gradOfAttention(attrs []ir.Attr) func(*ir.FuncBuilder, []ir.Value) []ir.Val
 	}
 }
 
-// opCases is the table: the uses of every op but the pointwise ones, which are
-// made from the op table.
+// opCases has uses of the ops that TestOps compiles, except for pointwise ops (pointwiseCases).
 func opCases(t *testing.T) map[string][]opCase {
 	shape := func(s ...string) ir.Attr { return dimsAttr(t, "shape", s...) }
 	axis := func(a int64) ir.Attr { return ir.IntAttr("axis", a) }
@@ -205,8 +204,9 @@ func opCases(t *testing.T) map[string][]opCase {
 	return c
 }
 
-// TestOps compiles every op of the table on every dtype that it takes, over
-// numbers where implementations differ, for sizes with 0.
+// TestOps compares ops on every dtype that they take with the interpreter, for sizes from 0 to
+// 20, and mostly on numbers such as NaN, infinities and limits. Calls, rope and collectives have
+// other tests.
 func TestOps(t *testing.T) {
 	table := opCases(t)
 	for _, o := range ir.Ops() {
@@ -215,7 +215,7 @@ func TestOps(t *testing.T) {
 		case o.Class == ir.Pointwise:
 			cases = pointwiseCases(o)
 		case o.Name == "call", o.Name == "rope":
-			continue // TestCalls, TestRope
+			continue // calls are in TestRandomModules and testdata; TestRope
 		case o.Class == ir.Collective:
 			continue // TestCollectives
 		}

@@ -47,8 +47,8 @@ type Options struct {
 }
 
 // Fingerprint identifies everything in the options that may change a program,
-// and the pipeline itself; two compilations of one piece with equal
-// fingerprints give equal programs.
+// and the pipeline itself: compilations of one piece for one shape, with one
+// backend and equal fingerprints, give equal programs.
 func (o Options) Fingerprint() string {
 	disable := slices.Compact(slices.Sorted(slices.Values(o.Disable)))
 	s := "pipeline " + Version

@@ -107,8 +107,8 @@ func TestDisable(t *testing.T) {
 	}
 }
 
-// TestFingerprint changes with everything that may change a program, and with
-// nothing else.
+// TestFingerprint: each option that may change a program changes the fingerprint. Dump, and
+// the order and repetition of names in Disable, do not.
 func TestFingerprint(t *testing.T) {
 	run := func(*ir.Module, *ir.Func) (*ir.Func, error) { return nil, nil }
 	all := []compile.Options{
@@ -161,7 +161,8 @@ func TestUserPass(t *testing.T) {
 	}
 }
 
-// TestUserPassIsChecked: errors of a pass that the verifier does not find are reported, too.
+// TestUserPassIsChecked: errors of a user's pass are reported, also those that the verifier does
+// not find.
 func TestUserPassIsChecked(t *testing.T) {
 	m := testkit.Parse(t, module("  func @piece(%x: f32[N], %y: f32[N]) -> (f32[N]) {\n    %z = add(%x, %y) : f32[N]\n    return %z\n  }\n"))
 	for want, run := range map[string]func(m *ir.Module, f *ir.Func) (*ir.Func, error){
@@ -235,7 +236,7 @@ func TestPassError(t *testing.T) {
 	}
 }
 
-// TestErrors pins the errors that a user reads.
+// TestErrors pins errors of wrong arguments, and of an op that the backend cannot run.
 func TestErrors(t *testing.T) {
 	ctx := context.Background()
 	one := "  func @piece(%x: f32[N]) -> (f32[N]) {\n    return %x\n  }\n"
@@ -262,8 +263,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestDeterminism compiles the same modules in another order, from several
-// goroutines, and wants the same bytes; and leaves the module as it was.
+// TestDeterminism compiles the same modules in other orders, from several goroutines: the
+// programs must have the same bytes, and the modules must not change.
 func TestDeterminism(t *testing.T) {
 	var mods []*ir.Module
 	var texts []string

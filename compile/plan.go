@@ -2,15 +2,15 @@ package compile
 
 import "pwc/compile/loop"
 
-// planned is a step that is ready to be emitted: kernels or an extern call.
+// planned is a step that is ready to be emitted: kernels, an extern call or a collective.
 type planned struct {
 	group   *group
-	kernels []*loop.Kernel // one, several that are fused, or no kernel for an extern call
+	kernels []*loop.Kernel // one, or several that are fused; empty: group.call
 	chain   *Chain         // of vertical fusion; nil: the kernels are independent (horizontal fusion)
 	mems    []*memory      // of the arguments of all kernels, in order
 }
 
-// written returns the memory that a step's kernels or its extern call write.
+// written returns the memory that a step's kernels or its call write.
 func (st *planned) written() map[*memory]bool {
 	out := make(map[*memory]bool)
 	if c := st.group.call; c != nil {
@@ -48,7 +48,7 @@ func planSteps(f *fuser, ops []string, precision loop.Precision) []*planned {
 // span is the first and the last step that use a memory's contents.
 type span struct{ first, last int32 }
 
-// lifetimes returns the span of every local memory.
+// lifetimes returns the span of every memory that steps use.
 func lifetimes(steps []*planned) map[*memory]*span {
 	life := make(map[*memory]*span)
 	for i, st := range steps {
@@ -65,8 +65,9 @@ func lifetimes(steps []*planned) map[*memory]*span {
 
 // inPlace makes a kernel's output use the memory of an input whose last use is
 // the kernel, if each element of the input is only read before the element at
-// the same address is written. The two memories become one. A kernel joins at
-// most one input with one output.
+// the same address is written. The two memories become one. An output takes at
+// most one input, and an input goes to at most one output. Before, it drops copies
+// (writeThrough) and places spilled values in outputs (spillIntoOutputs).
 func inPlace(s *state) error {
 	s.steps = writeThrough(s.steps)
 	life := lifetimes(s.steps)

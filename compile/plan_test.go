@@ -40,7 +40,7 @@ func scratchOf(dt dtype.DType, d dim.Dim) *memory {
 	return &memory{kind: localMemory, typ: ir.TypeOf(dt, d), result: -1}
 }
 
-// TestInPlace pins which outputs may take which inputs.
+// TestInPlace pins which outputs take the memory of which inputs.
 func TestInPlace(t *testing.T) {
 	n := dim.Sym("N")
 	f32 := func() *memory { return scratchOf(dtype.F32, n) }
@@ -86,7 +86,7 @@ func TestInPlace(t *testing.T) {
 		}
 		for a, m := range c.mems {
 			if want := c.mems[c.want[a]]; m.root() != want {
-				t.Errorf("%s: argument %d does not lie in argument %d", c.name, a, c.want[a])
+				t.Errorf("%s: argument %d is not in the memory of argument %d", c.name, a, c.want[a])
 			}
 		}
 	}
@@ -112,7 +112,7 @@ func TestSameAccess(t *testing.T) {
 		}
 		change(b)
 		if sameAccess(a, b) || sameAccess(b, a) {
-			t.Errorf("%s: taken for the same", name)
+			t.Errorf("%s: sameAccess is true", name)
 		}
 	}
 }

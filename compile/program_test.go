@@ -77,7 +77,7 @@ module "test" {
 	}
 }
 
-// TestStaticShape leaves no symbol in a program for one size.
+// TestStaticShape: the buffers of a program for one size have constant extents.
 func TestStaticShape(t *testing.T) {
 	m := testkit.Parse(t, module(`
   func @piece(%x: f32[N, 64]) -> (f32[N, 64]) {
@@ -200,7 +200,7 @@ func TestKernelsAreShared(t *testing.T) {
 	}
 }
 
-// TestElementsThatDoNotCompute moves elements of dtypes on which no op computes.
+// TestElementsThatDoNotCompute: moves of elements on which no op computes give a valid program.
 func TestElementsThatDoNotCompute(t *testing.T) {
 	p := compileHost(t, testkit.Parse(t, module(`
   func @piece(%x: f8e4m3[N, 4]) -> (f8e4m3[4, N], f8e4m3[N, 8]) {

@@ -84,7 +84,7 @@ func someOps(r *rand.Rand) []string {
 	return names
 }
 
-// TestRandomModules holds compiled random modules against the interpreter.
+// TestRandomModules compares compiled random modules with the interpreter.
 func TestRandomModules(t *testing.T) {
 	first := seed(t)
 	for i := range modules(t, 150) {
@@ -98,7 +98,7 @@ func TestRandomModules(t *testing.T) {
 	}
 }
 
-// TestRandomModulesWithoutAPass does so with each pass switched off that can be.
+// TestRandomModulesWithoutAPass does the same with each optional pass switched off in turn.
 func TestRandomModulesWithoutAPass(t *testing.T) {
 	first := seed(t)
 	for _, p := range compile.Passes() {

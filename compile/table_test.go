@@ -6,8 +6,8 @@ import (
 	"pwc/ir"
 )
 
-// TestEveryOpIsLowered keeps the op table and the compiler together: each way to lower an
-// op has a rule, and each composite op has primitive ones.
+// TestEveryOpIsLowered checks that the lowering of each op of the table has a rule, and that
+// exactly the composite ops have a lowering to primitive ops.
 func TestEveryOpIsLowered(t *testing.T) {
 	for _, o := range ir.Ops() {
 		if int(o.Lowering) >= len(lowerings) || lowerings[o.Lowering] == nil {

@@ -7,8 +7,9 @@ import (
 // maxChain is the largest number of kernels of a chain.
 const maxChain = 8
 
-// fuseVertically is vertical fusion: the backend makes code of consecutive kernels together,
-// if it supports it. From each first kernel, the longest chain that it accepts is used.
+// fuseVertically is vertical fusion: the backend makes code of consecutive kernels together, if
+// it is a VerticalFuser. From each first kernel, the longest chain that the backend accepts is
+// used.
 func fuseVertically(s *state) error {
 	c, ok := s.b.(VerticalFuser)
 	if !ok {

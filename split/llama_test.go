@@ -154,8 +154,9 @@ func TestLlamaRuns(t *testing.T) {
 	}
 }
 
-// TestOneChangedLayer: a layer that differs in an attribute, a type or the order of
-// operands is another piece.
+// TestOneChangedLayer: a layer that differs in an attribute, or in an operand that is a literal or
+// the same value twice, is another piece. Other values for the operands, or another loc, give the
+// same piece.
 func TestOneChangedLayer(t *testing.T) {
 	distinct := func(body string) int {
 		text := `pwc 1

@@ -14,7 +14,7 @@ import (
 	"pwc/split"
 )
 
-// choices feeds a generator from rapid.
+// choices is a source of random choices for irgen.Generate, drawn by rapid.
 type choices struct{ t *rapid.T }
 
 func (c choices) Intn(n int) int { return rapid.IntRange(0, n-1).Draw(c.t, "choice") }
@@ -145,7 +145,7 @@ func chainOf(b *testing.B, n int) *ir.Module {
 	return mod
 }
 
-// BenchmarkSplit shows that time per node does not grow with the function.
+// BenchmarkSplit reports the time per node, which should not grow with the function.
 func BenchmarkSplit(b *testing.B) {
 	for _, n := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -163,8 +163,8 @@ type machine struct {
 	symbols map[string]int64
 }
 
-// sameAsFunction runs the function and, on the same inputs, its plan, and
-// compares results, states and mut parameters to the bit.
+// sameAsFunction runs the function and, on the same inputs, its plan. It returns an
+// error if a number in results, states or parameters differs.
 func sameAsFunction(ctx context.Context, p *split.Plan, seed uint64) error {
 	m, f := p.Module, p.Func
 	rng := rand.New(rand.NewPCG(seed, 0))

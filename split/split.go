@@ -83,7 +83,7 @@ func (p *Plan) cut(match *matcher) {
 	}
 
 	// A piece of one allocation would be an empty graph. It moves to the previous non-splitting
-	// piece if the symbols of its type exist there. An earlier allocation has no visible effect.
+	// piece if its operand exists there (see reaches). An earlier allocation has no visible effect.
 	var previous *Item
 	kept := p.Items[:0]
 	for _, it := range p.Items {
