@@ -36,9 +36,9 @@ func TestDimsAreBounded(t *testing.T) {
 		}
 	}
 	if d.dims == 0 || random.dims == 0 || d.free*10 > d.dims || random.free*4 > random.dims {
-		t.Errorf("of %d dims of models %d are listed, of %d of random modules %d", d.dims, d.free, random.dims, random.free)
+		t.Errorf("%d of %d dims of models and %d of %d of random modules are in LaunchFree, want at most a tenth and a quarter", d.free, d.dims, random.free, random.dims)
 	}
-	t.Logf("of %d dims of models %d are listed, of %d of random modules %d", d.dims, d.free, random.dims, random.free)
+	t.Logf("%d of %d dims of models and %d of %d of random modules are in LaunchFree", d.free, d.dims, random.free, random.dims)
 	files, err := filepath.Glob("../testdata/*.txtar")
 	if err != nil || len(files) == 0 {
 		t.Fatal("no modules", err)

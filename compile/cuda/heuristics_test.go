@@ -98,7 +98,7 @@ func TestLessSharedMemory(t *testing.T) {
 		}
 		x, err := dev.Load(p, nil)
 		if (err == nil) != c.loads || err != nil && !strings.Contains(err.Error(), fmt.Sprintf("bytes of dynamic shared memory, the device has 101376; programs for cuda:sm_%d%d take no more", c.major, c.minor)) {
-			t.Errorf("%s on %d.%d: %v", c.target, c.major, c.minor, err)
+			t.Errorf("%s on %d.%d: %v, want it to load: %v", c.target, c.major, c.minor, err, c.loads)
 		}
 		if err == nil {
 			if err := x.Close(); err != nil {

@@ -192,8 +192,8 @@ func (p *pool) run(j job, parts int64, own *lane) {
 	p.job, p.stop = nil, nil
 }
 
-// call calls helpers for the job and returns those that it called: it wakes none once all parts
-// are taken.
+// call calls helpers for the job and returns those that it called: once all parts are taken it wakes
+// no further helper.
 func (p *pool) call(helpers []helper) []helper {
 	for i := range helpers {
 		h := &helpers[i]

@@ -39,8 +39,8 @@ func simtShape(a *loop.Attention) shape {
 }
 
 // mmaShape returns the shape on tensor cores, and whether these can compute the attention: it is of bf16
-// or f16, and every row can be loaded in accesses of 16 bytes. With a scale of 0, infinity or NaN,
-// masked scores (-inf) could become NaN.
+// or f16, heads have at most 128 elements, and every row can be loaded in accesses of 16 bytes. With a
+// scale of 0, infinity or NaN, masked scores (-inf) could become NaN, so CUDA cores compute it.
 func mmaShape(k *loop.Kernel) (shape, bool) {
 	a := k.Attention
 	dt := k.Args[a.Q.Arg].DType
