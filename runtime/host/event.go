@@ -45,10 +45,10 @@ func (d *Device) Elapsed(start, end device.Event) (time.Duration, error) {
 		case x.closed.Load():
 			return 0, fmt.Errorf("host: elapsed: %w", device.ErrClosed)
 		case !x.timed:
-			return 0, errors.New("host: elapsed: the events measure no time")
+			return 0, errors.New("host: elapsed: an event measures no time; NewTimedEvent returns events that do")
 		}
 		if at[i] = x.at.Load(); at[i] == 0 {
-			return 0, errors.New("host: elapsed: an event was not recorded")
+			return 0, errors.New("host: elapsed: an event was not recorded; Stream.Record records it")
 		}
 	}
 	return time.Duration(at[1] - at[0]), nil

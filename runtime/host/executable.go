@@ -64,7 +64,7 @@ func (d *Device) load(p *program.Program, ops device.OpSet) (*Executable, error)
 		return nil, errors.New("no program is given")
 	}
 	if p.Target != Target {
-		return nil, fmt.Errorf("the program is for target %q, not %q", p.Target, Target)
+		return nil, fmt.Errorf("the program is for target %q; this device runs programs for %q", p.Target, Target)
 	}
 	if err := p.Validate(); err != nil {
 		return nil, err

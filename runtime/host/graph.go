@@ -320,7 +320,7 @@ func (g *Graph) rebind(i int, moves []device.Move) (bool, error) {
 		}
 	}
 	if g.nodes[i].kind == nodeCall && o.call == nil && len(moves) > 0 {
-		return false, refuse("which memory its Go code uses is not known; an op records it by LaunchOp", nil)
+		return false, refuse("which memory its Go code uses is not known; Stream.LaunchOp runs it as an op, which declares its memory", nil)
 	}
 	if !changed {
 		return false, nil

@@ -25,7 +25,7 @@ func (d *Device) AddLibrary(routines device.OpSet) error {
 	}
 	for name, op := range routines {
 		if all[name] != nil {
-			return fmt.Errorf("host: %s: the device has a routine %s", what, name)
+			return fmt.Errorf("host: %s: the device already has a routine %s", what, name)
 		}
 		all[name] = op
 	}

@@ -36,7 +36,7 @@ func alignedBytes(n int64) []byte {
 // mode global that another goroutine began.
 func (d *Device) Alloc(bytes int64) (device.Memory, error) {
 	if bytes < 0 {
-		return nil, fmt.Errorf("host: alloc of %d bytes", bytes)
+		return nil, fmt.Errorf("host: alloc of %d bytes, want 0 or more", bytes)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -111,7 +111,7 @@ func (d *Device) bytes(b device.Buffer) ([]byte, *memory, error) {
 	case !ok || m.dev != d:
 		return nil, nil, device.ErrForeignBuffer
 	case b.Offset < 0 || b.Size < 0 || b.Offset > m.size-b.Size:
-		return nil, nil, fmt.Errorf("bytes %d to %d of a segment of %d", b.Offset, b.Offset+b.Size, m.size)
+		return nil, nil, fmt.Errorf("bytes %d to %d are not within a segment of %d bytes", b.Offset, b.Offset+b.Size, m.size)
 	}
 	base := m.base.Load()
 	if base == nil {
@@ -148,7 +148,7 @@ type hostMemory struct {
 // AllocHost allocates host memory.
 func (d *Device) AllocHost(bytes int64) (device.HostMemory, error) {
 	if bytes < 0 {
-		return nil, fmt.Errorf("host: alloc of %d bytes of host memory", bytes)
+		return nil, fmt.Errorf("host: alloc of %d bytes of host memory, want 0 or more", bytes)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -266,7 +266,7 @@ func (a *access) memory(data []byte) error {
 	case dtype.I64:
 		a.i64 = unsafe.Slice((*int64)(p), n)
 	default:
-		return fmt.Errorf("dtype %s", a.dtype)
+		return fmt.Errorf("a kernel of the host cannot access dtype %s", a.dtype)
 	}
 	return nil
 }
@@ -285,7 +285,7 @@ func (z *sizer) back(a *access, data []byte, reach span, touched bool) {
 // within checks that every address of a span is in the buffer.
 func within(s span, data []byte, dt dtype.DType) error {
 	if n := int64(len(data) / (dt.Bits() / 8)); s.lo < 0 || s.hi >= n {
-		return fmt.Errorf("reaches elements %d to %d of %d", s.lo, s.hi, n)
+		return fmt.Errorf("it reaches elements %d to %d of %d, which is outside of the buffer", s.lo, s.hi, n)
 	}
 	return nil
 }

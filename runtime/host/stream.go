@@ -119,7 +119,7 @@ func (s *Stream) CopyToDevice(dst device.Buffer, src []byte) error {
 		return err
 	}
 	if len(data) != len(src) {
-		return fmt.Errorf("host: copy to device: %d bytes to a buffer of %d", len(src), len(data))
+		return fmt.Errorf("host: copy to device: %d bytes to a buffer of %d, want equal sizes", len(src), len(data))
 	}
 	if len(data) == 0 {
 		return nil
@@ -135,7 +135,7 @@ func (s *Stream) CopyToHost(dst []byte, src device.Buffer) error {
 		return err
 	}
 	if len(data) != len(dst) {
-		return fmt.Errorf("host: copy to host: a buffer of %d to %d bytes", len(data), len(dst))
+		return fmt.Errorf("host: copy to host: a buffer of %d bytes to %d bytes, want equal sizes", len(data), len(dst))
 	}
 	if len(data) == 0 {
 		return nil
@@ -154,7 +154,7 @@ func (s *Stream) Copy(dst, src device.Buffer) error {
 		return err
 	}
 	if len(to) != len(from) {
-		return fmt.Errorf("host: copy: %d bytes to %d", len(from), len(to))
+		return fmt.Errorf("host: copy: a buffer of %d bytes to one of %d, want equal sizes", len(from), len(to))
 	}
 	switch {
 	case len(to) == 0:
@@ -294,7 +294,7 @@ func (s *Stream) peer(what string, other device.Stream) (*Stream, error) {
 	case !ok || o.dev != s.dev:
 		return nil, fmt.Errorf("host: %s: %w", what, device.ErrForeignStream)
 	case o == s:
-		return nil, fmt.Errorf("host: %s of stream %q and itself", what, s.name)
+		return nil, fmt.Errorf("host: %s of stream %q and itself, want another stream", what, s.name)
 	case o.closed:
 		return nil, fmt.Errorf("host: %s: stream %q: %w", what, o.name, device.ErrClosed)
 	}

@@ -24,7 +24,7 @@ type candidate struct {
 func (k *kernel) bindTopK(z *sizer, t *vec.TopK, outer []int64, args [][]byte) error {
 	b := &topK{n: z.eval(t.N), k: t.K, float: t.In.DType.Float()}
 	if z.err == nil && (b.n < 0 || b.k > b.n) {
-		z.fail(fmt.Errorf("the %d largest of %d", b.k, b.n))
+		z.fail(fmt.Errorf("topk cannot take the %d largest of %d elements", b.k, b.n))
 	}
 	bind := func(a *vec.Access, count int64, out *access) {
 		strides, inner := z.evalAll(a.Outer), z.evalAll(a.Inner)

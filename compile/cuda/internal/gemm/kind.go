@@ -37,7 +37,7 @@ type Resources struct {
 	Threads     int
 	SplitK      int // groups of warps with sums over a part of k each, which the epilogue adds
 	Pitch       int // floats between rows of sums
-	Cluster     int // blocks that share the block's part of the result, each with a part of k; 1: none
+	Cluster     int // blocks that share the block's part of the result, each with a part of k; 1: no cluster
 	MinBlocks   int // blocks that a multiprocessor should hold at least; 0: any number
 	SharedBytes int // dynamic shared memory of a block, with the DSMEM reduction buffer
 

@@ -110,8 +110,9 @@ var blockPipelineOfH200 = blockPipelineTuning{most: 20, wave: 8, leastOf2: 3, lo
 // every block adds a share of the rows, so that all blocks end together. With 7 or 9 percent more
 // instead of 8 it takes 28.5 and 28.6.
 //
-// At most three blocks share columns, because larger clusters leave multiprocessors idle: an H200 has
-// room for 39 clusters of three such blocks, 30 of four, 15 of eight (cuOccupancyMaxActiveClusters).
+// At most three blocks share columns: 2048 columns take 32 clusters, and an H200 has room for 39 clusters
+// of three such blocks at the same time, but for 30 of four and 15 of eight
+// (cuOccupancyMaxActiveClusters).
 //
 // With 32 rows they are faster if blocks share columns and each has a large depth: 4096 x 14336
 // takes 27.1 instead of 28.2 µs, 4096 x 4096 8.9 instead of 9.9. 28672 columns with silu · mul

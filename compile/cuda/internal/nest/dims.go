@@ -47,8 +47,8 @@ func Bounds(k *loop.Kernel, d dim.Dim) (dim.Interval, bool) {
 // MaxIndex is the largest 32-bit index. It leaves room above an index for the threads of the last block.
 const MaxIndex = math.MaxInt32 - 1<<16
 
-// IndicesFit reports whether every number in address computations of the kernel is known to fit in 32
-// bits.
+// IndicesFit reports whether every index that the kernel computes is known to fit in 32 bits. Offsets of
+// rows in the operands of a GEMM are computed in 64 bits anyway.
 func IndicesFit(k *loop.Kernel) bool {
 	within := func(d dim.Dim) bool {
 		iv, ok := Bounds(k, d)
