@@ -13,9 +13,8 @@ const llama8B = `{"architectures": ["LlamaForCausalLM"], "model_type": "llama", 
 "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 128256, "rms_norm_eps": 1e-05,
 "rope_theta": 500000.0, "hidden_act": "silu", "torch_dtype": "bfloat16", "tie_word_embeddings": false}`
 
-// BenchmarkProcess is whole processes: one that only starts, and `pwc compile` of
-// the 8B shape with an empty cache and with a full one, its memory placed for no
-// size or for all 51.
+// BenchmarkProcess measures whole processes: pwc version, and pwc compile of the 8B shape with an empty
+// cache, with a full one, and with a full one and a plan for the 51 default capture sizes.
 func BenchmarkProcess(b *testing.B) {
 	dir := b.TempDir()
 	bin := filepath.Join(dir, "pwc")

@@ -23,11 +23,12 @@ import (
 // block is a block of commands that a reader pastes into a shell.
 type block struct {
 	name  string // "README.md:52", "pwc run"
-	model string // the model that model.ir and its tensors are, by the command of the block
+	model string // "run", "train" or "grad": which module model.ir is, with its tensors (modelOf)
 	lines []string
 }
 
-// documentBlocks returns the blocks in documents that contain a command of pwc.
+// documentBlocks returns the code blocks without a language that contain a command of pwc, of README.md,
+// CONTRIBUTING.md and docs/*.md.
 func documentBlocks(t *testing.T) (blocks []block) {
 	t.Helper()
 	paths, err := filepath.Glob("../docs/*.md")
@@ -92,7 +93,7 @@ func logicalLines(text string) (lines []string) {
 	return lines
 }
 
-// modelOf chooses the model for model.ir in the folder of a block.
+// modelOf chooses the module for model.ir in the folder of a block, by the commands in the block.
 func modelOf(text string) string {
 	for _, command := range []string{"train", "grad"} {
 		if strings.Contains(text, "pwc "+command) {
@@ -102,13 +103,13 @@ func modelOf(text string) string {
 	return "run"
 }
 
-// elsewhere are commands that cannot run in a test: they need a registry, a server, another program, or the digest of a
-// push.
+// elsewhere are commands that cannot run in a test: they need a registry, a server, another program, a path of another
+// machine, or the digest of a push.
 var elsewhere = regexp.MustCompile(`registry\.|bench-serve http|tls-cert|sha256:…|…|^(curl|digest=\$|cosign|oras|man|make|python3?|go|\.ci/|PARTS=)|trust remove|trace-out|/opt/pwc`)
 
-// Every block of commands in a document, and every example of --help, is valid for a shell, and every command of pwc in
-// it runs. A command for a GPU runs if there is one. Of commands that need a registry or another program only the flags
-// are checked.
+// Every block of documentBlocks, and every example of --help, is valid for a shell, and its commands of pwc run, with
+// fewer training steps and warm-up runs. pwc serve runs until it serves. Of the commands of elsewhere, and of commands
+// for a GPU without one, only the flags are checked. Other programs do not run.
 func TestCommandBlocks(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {
@@ -137,7 +138,7 @@ func TestCommandBlocks(t *testing.T) {
 				}
 			}
 			if out, err := exec.Command(bash, "-n", "-c", strings.Join(b.lines, "\n")).CombinedOutput(); err != nil {
-				t.Fatalf("a shell cannot read it: %s", out)
+				t.Fatalf("bash cannot parse the block: %s", out)
 			}
 			cmd := exec.Command(bash, "-c", shorter(script))
 			cmd.Dir = blockFolder(t, b.model)
@@ -154,8 +155,8 @@ func TestCommandBlocks(t *testing.T) {
 	}
 }
 
-// commandOf returns the first command of pwc in a line, without the shell's syntax around it, and whether it cannot run
-// here.
+// commandOf returns the first command of pwc in a line, without the shell's syntax around it, "" without one, and
+// whether the line cannot run in a test.
 func commandOf(line string) (command string, away bool) {
 	away = elsewhere.MatchString(line)
 	at := strings.Index(line, "pwc ")
@@ -265,7 +266,7 @@ func writeKeys(t *testing.T, dir string) {
 	}
 }
 
-// The program of README.md that serves a checkpoint prints what transformers decodes, token by token.
+// The Go program in README.md prints the ids that pwc generate prints.
 func TestProgramOfREADME(t *testing.T) {
 	text, err := os.ReadFile("../README.md")
 	if err != nil {

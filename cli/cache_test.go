@@ -36,7 +36,7 @@ func withNineteen(t *testing.T) (dir string) {
 	return dir
 }
 
-// A collection that cannot remove everything reports this in its only document.
+// If pwc cache gc cannot remove a blob, its only JSON document has the error and the number of removed modules.
 func TestCollectionThatFails(t *testing.T) {
 	dir := withNineteen(t)
 	blobs, err := filepath.Glob(filepath.Join(dir, "v1", "blobs", "*", "*"))

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// TestScripts runs every command with good and bad calls.
+// TestScripts runs the scripts in testdata/script: valid and invalid calls of commands.
 func TestScripts(t *testing.T) {
 	data, err := filepath.Abs("../testdata")
 	if err != nil {

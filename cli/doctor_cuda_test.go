@@ -13,6 +13,7 @@ import (
 	"pwc/runtime/device"
 )
 
+// Architectures below 80, which pwc does not support, do not count.
 func TestLatestBefore(t *testing.T) {
 	archs := []int{52, 75, 80, 89, 90}
 	for arch, want := range map[int64]int{100: 90, 90: 89, 87: 80, 80: 0} {

@@ -64,8 +64,8 @@ func (e *entries) Err() error {
 	return e.err
 }
 
-// A kernel with code for a specific architecture is compiled for it. A kernel with the same text and without such code
-// is a different kernel.
+// A kernel with arch-specific code is compiled twice: machine code for sm_90a, and PTX for compute_90. It has another
+// hash than a kernel of the same text without such code. Of the attention variants, the large ones have such code.
 func TestOwnKernel(t *testing.T) {
 	e := &entries{knows: []string{"sm_90", "sm_90a", "compute_90"}}
 	own := Kernel{Name: "k", Source: "__global__ void k(", ArchSpecific: "sm_90a"}
@@ -91,7 +91,7 @@ func TestOwnKernel(t *testing.T) {
 	}
 }
 
-// attentionVariants are the kernels for heads of 128.
+// attentionVariants returns the attention variants for sm_90, bf16 and heads of 128.
 func attentionVariants(t *testing.T) []attentioncuda.Variant {
 	t.Helper()
 	s := attention.Shape{Rows: 8, Heads: 8, KVHeads: 2, HeadDim: 128, Blocks: 4, BlockSize: 16, DType: dtype.BF16, KVDType: dtype.BF16}
@@ -261,11 +261,6 @@ func TestRunnerOfAnEarlierTarget(t *testing.T) {
 	}
 }
 
-// reliable is a compiler whose Err is nil.
-type reliable struct{ cudatest.Compiler }
-
-func (reliable) Err() error { return nil }
-
 // Programs for sm_80 generate the host's tokens on a later GPU, this machine's or an emulated one,
 // without a compiler.
 func TestGenerateOfAnEarlierTarget(t *testing.T) {
@@ -302,7 +297,7 @@ func TestGenerateOfAnEarlierTarget(t *testing.T) {
 		return s.IDs()[len(ids):]
 	}
 	dev := cudatest.Open(t, fake.Options{Major: 10})
-	elsewhere := &target{name: "cuda:sm_80", cuda: kernelCompiler{reliable{dev.Compiler(t)}}}
+	elsewhere := &target{name: "cuda:sm_80", cuda: kernelCompiler{errless{dev.Compiler(t)}}}
 	if elsewhere.backend, err = compilecuda.New(elsewhere.name, dev.Compiler(t)); err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// An error that is joined with errReported is printed.
+// errReported is not printed. An error that is joined with it is.
 func TestFailBesideAFinding(t *testing.T) {
 	lost := errors.New("the file system is gone")
 	for _, c := range []struct {
@@ -28,7 +28,7 @@ func TestFailBesideAFinding(t *testing.T) {
 	}
 }
 
-// A failed step makes the command fail. Its error is printed unless a request ended with it.
+// A failed step makes the command fail. Its error is printed if no request ended with it.
 func TestStepFailedWithoutARequest(t *testing.T) {
 	var stderr bytes.Buffer
 	g := &generation{app: &app{err: &stderr}, live: &liveLine{}, requests: []namedRequest{{refused: errors.New("no ids")}}}
@@ -65,6 +65,6 @@ func TestMetricsThatCannotBeServed(t *testing.T) {
 	stop := listening(metricsServer(http.NotFoundHandler()), l)
 	<-l.asked
 	if err := stop(); err == nil || err.Error() != "--metrics: no more files" {
-		t.Errorf("%v, want that no more files can be had", err)
+		t.Errorf("%v, want the listener's error, with the flag", err)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"pwc/cli"
 )
 
-// talking are the flags of a conversation with a checkpoint without a tokenizer.
+// talking are the arguments of pwc generate for the Llama of testdata, which has no tokenizer, with a tokenizer of bytes.
 var talking = []string{"generate", "../testdata/hf/llama", "--tokenizer", "../testdata/tokenizers/bytes"}
 
 // generated is an answer to --prompt or --chat, in JSON.
@@ -99,7 +99,7 @@ func TestMaxLength(t *testing.T) {
 	}
 }
 
-// An answer ends before a stop string, no matter where the borders of tokens are.
+// An answer ends before a stop string that spans several tokens. Its ids are those of the answer without a stop string.
 func TestStopText(t *testing.T) {
 	whole := generate(t, "", "--prompt", "abc", "--max-new", "40")[0]
 	runes := []rune(whole.Text)
@@ -130,7 +130,7 @@ func writeTemplate(t *testing.T) string {
 	return file
 }
 
-// An interrupt ends the answer and not the conversation, which keeps the generated part of the answer.
+// An interrupt ends the answer, which is printed as incomplete, and not the conversation: two answers are interrupted.
 func TestInterruptEndsAnswer(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no signals to send")

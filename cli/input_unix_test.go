@@ -14,7 +14,7 @@ import (
 )
 
 // TestInputsAreNotWaitedFor gives commands pipes without a writer, and devices, as inputs. Each call
-// returns; without the check the first call would block.
+// fails; a plain open of a pipe would block.
 func TestInputsAreNotWaitedFor(t *testing.T) {
 	t.Setenv("PWC_CACHE", "off")
 	dir := t.TempDir()

@@ -38,6 +38,6 @@ func TestEmptyLists(t *testing.T) {
 	}
 	f := buildFlags{captureSizes: ""}
 	if got, err := f.sizes(); err != nil || got == nil || len(got) > 0 {
-		t.Errorf("--capture-sizes=: %v, %v; want none", got, err)
+		t.Errorf("--capture-sizes=: %v, %v; want an empty list that is not nil", got, err)
 	}
 }

@@ -2,7 +2,7 @@ package cli
 
 import "testing"
 
-// minDriver returns the oldest driver for the output of each compiler.
+// minDriver returns the oldest CUDA version of a driver that runs the output of a compiler.
 func TestMinDriver(t *testing.T) {
 	for _, c := range []struct{ target, compiler, want string }{
 		{"host", "", ""},

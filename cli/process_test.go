@@ -17,8 +17,8 @@ import (
 	"pwc/cli"
 )
 
-// A signal ends a generation in order: the generated tokens stay on their line, and one line has the
-// reason of the end.
+// A signal ends a generation: the line of the answer is marked as incomplete, and the last line of
+// standard error names the signal.
 func TestSignal(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no signals to send")
@@ -43,7 +43,7 @@ func TestSignal(t *testing.T) {
 		}
 		rest, err := io.ReadAll(out)
 		if err != nil || !strings.HasSuffix(string(rest), " (incomplete: canceled)\n") {
-			t.Errorf("%v: the answer does not end with its line, or looks complete: %v, %q", sig, err, rest[max(0, len(rest)-20):])
+			t.Errorf("%v: want (incomplete: canceled) at the end of the answer: %v, %q", sig, err, rest[max(0, len(rest)-20):])
 		}
 		err = cmd.Wait()
 		if e := (*exec.ExitError)(nil); !errors.As(err, &e) || e.ExitCode() != 1 {
@@ -112,7 +112,8 @@ func TestCanceled(t *testing.T) {
 	}
 }
 
-// A canceled context ends every command before it does anything, with the cause as the error.
+// A canceled context ends every top-level command except help before it prints anything, with the cause
+// as the error.
 func TestEveryCommandEnds(t *testing.T) {
 	t.Setenv("PWC_CACHE", "off")
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -142,7 +143,7 @@ func TestEveryCommandEnds(t *testing.T) {
 			t.Errorf("no call of command %s", name)
 		}
 		if args == "" {
-			continue // these only print data in memory
+			continue // help only prints data in memory
 		}
 		var stdout, stderr bytes.Buffer
 		if code := cli.Run(ctx, strings.Fields(args), strings.NewReader(""), &stdout, &stderr); code != 1 || stdout.String() != "" || stderr.String() != "pwc: why it was\n" {
@@ -154,7 +155,7 @@ func TestEveryCommandEnds(t *testing.T) {
 	}
 }
 
-// One signal ends a call without a context: a read of standard input without a writer.
+// One signal ends the process during a call that takes no context: a read of standard input that waits.
 func TestSignalWhileReading(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no signals to send")
@@ -184,7 +185,7 @@ func TestSignalWhileReading(t *testing.T) {
 	}
 }
 
-// One signal ends work that would take for ever.
+// One signal ends work that would never end.
 func TestSignalEndsWork(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no signals to send")

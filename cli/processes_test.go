@@ -61,7 +61,7 @@ func TestRanksInProcesses(t *testing.T) {
 		t.Errorf("rank 0: %v, %s", err, stderr)
 	}
 	if err := follower.Wait(); err != nil || said.Len()+complaint.Len() > 0 {
-		t.Errorf("rank 1: %v, %q, %q; it says nothing", err, said, complaint)
+		t.Errorf("rank 1: %v, %q, %q; want no error and no output", err, said, complaint)
 	}
 	if !bytes.Equal(got.Bytes(), want) {
 		t.Errorf("two processes answer\n%s\none process answers\n%s", got, want)
@@ -81,7 +81,7 @@ func inProcesses(t *testing.T, command string, args ...string) string {
 		t.Errorf("rank 0: %v, %s", err, stderr)
 	}
 	if err := follower.Wait(); err != nil || said.Len()+complaint.Len() > 0 {
-		t.Errorf("rank 1: %v, %q, %q; it says nothing", err, said, complaint)
+		t.Errorf("rank 1: %v, %q, %q; want no error and no output", err, said, complaint)
 	}
 	return out.String()
 }
@@ -139,7 +139,7 @@ module "sum" {
 	}
 }
 
-// Processes with different commands or inputs get an error with the difference, and do not wait for each other.
+// Processes with different flags or inputs all end with an error that asks for the same command.
 func TestRanksDisagree(t *testing.T) {
 	dir := t.TempDir()
 	for name, ids := range map[string]string{"a": "1,2,3", "b": "1,2,4"} {
@@ -193,7 +193,7 @@ func twoFreePorts(t *testing.T) string {
 	}
 }
 
-// A process with another token is refused at once, with an error. The other ranks meet without it.
+// A process with another token ends with an error. The ranks with the right token meet afterwards.
 func TestWrongToken(t *testing.T) {
 	address := twoFreePorts(t)
 	args := []string{"../testdata/hf/llama", "--tp", "2", "--rows", "4"}
@@ -252,7 +252,7 @@ func TestKilledRank(t *testing.T) {
 			t.Errorf("the other rank ended %s after %s was killed, it has %s", waited, name, mostAfterLoss)
 		}
 		if err := victim.Wait(); err == nil {
-			t.Error("the process that was killed ended well")
+			t.Error("the process that was killed has exit code 0")
 		}
 		if e := (*exec.ExitError)(nil); !errors.As(err, &e) || e.ExitCode() != 1 || !strings.Contains(says.String(), name) {
 			t.Errorf("%s was killed; the other rank ended with %v:\n%s", name, err, says)

@@ -97,7 +97,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// Wrong calls of serve are errors before a model is loaded.
+// Invalid flags and files of serve are errors that name them.
 func TestServeRefusals(t *testing.T) {
 	t.Setenv("PWC_CACHE", "off")
 	empty := filepath.Join(t.TempDir(), "empty")

@@ -83,7 +83,7 @@ func TestRegistry(t *testing.T) {
 	expect("a remote that cannot be", 2, "PWC_CACHE_REMOTE", "compile", model)
 }
 
-// gpuModel puts a model with machine code into the cache PWC_CACHE_DIR.
+// gpuModel puts a model with machine code into the cache in dir.
 func gpuModel(t *testing.T, dir string) {
 	t.Helper()
 	s := cache.New(cache.Options{Dir: dir})
@@ -161,7 +161,7 @@ func TestTrust(t *testing.T) {
 		fleet()
 		expect("nothing is trusted", 1, "pwc cache trust add --key FILE with the signer's public key, or pwc cache trust add --artifact "+digest, take...)
 		expect("nothing is kept", 0, "has no models", "cache", "ls")
-		expect("a key that is none", 2, "--trust-key", append(take, "--trust-key", key)...)
+		expect("a private key", 2, "--trust-key", append(take, "--trust-key", key)...)
 		expect("with the key", 0, "machine code is trusted: signed by key ", append(take, "--trust-key", pub)...)
 		expect("nothing is recorded", 0, "the list in "+list+" is empty", "cache", "trust", "list")
 	}

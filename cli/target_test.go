@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// missingCompiler is a compiler that cannot compile at all.
+// missingCompiler is a compiler that fails with err.
 type missingCompiler struct{ err error }
 
 func (c missingCompiler) compileKernel(context.Context, Kernel, string) (cubin, ptx []byte, err error) {

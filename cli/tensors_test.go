@@ -14,7 +14,7 @@ import (
 // makeTensors is the scripts' command for files of tensors:
 //
 //	safetensors FILE NAME:DTYPE=1,2,3 …        a vector each
-//	safetensors --print FILE                   names, types and values
+//	safetensors --print FILE                   names, types, shapes and the first 8 values
 func makeTensors() {
 	if err := tensors(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, err)

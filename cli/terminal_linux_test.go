@@ -71,7 +71,7 @@ func TestTerminal(t *testing.T) {
 	for columns, most := range map[uint16]int{40: 39, 0: 79} {
 		for _, line := range regexp.MustCompile(`\x1b\[K([0-9.]+ tokens/s[^\r\n]*)`).FindAllStringSubmatch(onTerminal(t, columns, "TERM=xterm", many...), -1) {
 			if len(line[1]) != most {
-				t.Errorf("%d columns: a line of %d, it is cut at %d: %q", columns, len(line[1]), most, line[1])
+				t.Errorf("%d columns: a line of %d bytes, want it cut at %d: %q", columns, len(line[1]), most, line[1])
 			}
 		}
 	}

@@ -71,7 +71,7 @@ func readTensor(t *testing.T, f *safetensors.File, name string) *interp.Tensor {
 	return y
 }
 
-// train has the losses and weights of each of PyTorch's runs.
+// train has the losses and weights of each of PyTorch's runs, within 1e-4.
 func TestTrainAsPyTorch(t *testing.T) {
 	for name, flags := range trainGoldens {
 		out := filepath.Join(t.TempDir(), "out")
@@ -226,8 +226,8 @@ func TestTrainLabels(t *testing.T) {
 	}
 }
 
-// A small language model learns to repeat tokens, starting from only a config, and its output is a
-// checkpoint that other commands accept.
+// A small language model learns to repeat tokens, starting from only a config, and the output is a
+// checkpoint that pwc generate reads.
 func TestTrainLearns(t *testing.T) {
 	t.Setenv("PWC_CACHE", "off")
 	out := filepath.Join(t.TempDir(), "out")
