@@ -48,7 +48,8 @@ type treeCaller struct {
 	symbols map[string]int64
 	weights []graphs.Tensor
 	states  []graphs.Tensor
-	kept    []graphs.Tensor
+	initial [][]byte        // of states, the contents at the start of a run
+	kept    []graphs.Tensor // inputs and results of the calls since forget
 }
 
 func (c *treeCaller) function(name string) *ir.Func { return c.m.Func(name) }
@@ -122,15 +123,21 @@ func (c *treeCaller) call(ctx context.Context, f *ir.Func, args []value, symbols
 	return values, nil
 }
 
-// forget releases the results and inputs of the calls so far, and zeroes the states.
+// forget releases the results and inputs of the calls so far.
 func (c *treeCaller) forget() error {
 	var errs []error
 	for _, t := range c.kept {
 		errs = append(errs, t.Release())
 	}
 	c.kept = nil
-	for _, t := range c.states {
-		errs = append(errs, c.s.Eager(c.tree.Stream()).Fill(t, 0))
+	return errors.Join(errs...)
+}
+
+// restart gives the states their initial contents. The trees' stream must be idle.
+func (c *treeCaller) restart() error {
+	var errs []error
+	for i, t := range c.states {
+		errs = append(errs, c.s.Write(t, c.initial[i]))
 	}
 	return errors.Join(errs...)
 }
@@ -185,11 +192,11 @@ func (s *session) runTrees(ctx context.Context, m *ir.Module, report *runReport)
 		if err != nil {
 			return nil, err
 		}
-		c.states = append(c.states, t)
+		c.states, c.initial = append(c.states, t), append(c.initial, ref.States[st.Name].Bytes())
 	}
 	lap(start, &sec.Load)
 	for range treeRounds {
-		if err := c.forget(); err != nil {
+		if err := errors.Join(c.forget(), c.restart()); err != nil {
 			return nil, err
 		}
 		c.tree.MarkStep()
