@@ -125,11 +125,11 @@ func (f *buildFlags) addFrozen(cmd *cobra.Command) {
 // addSymbols adds the flags of the commands that do not choose the sizes of steps and caches themselves.
 func (f *buildFlags) addSymbols(cmd *cobra.Command) {
 	cmd.Flags().Var(&f.max, "max", "the largest value of a batch or plain symbol: `SYMBOL=VALUE`")
-	cmd.Flags().Var(&f.symbols, "symbol", "the value of a load symbol, such as the blocks of the KV cache: `SYMBOL=VALUE`")
+	cmd.Flags().Var(&f.symbols, "symbol", "the value of a load symbol, such as the blocks of the KV cache, or of a plain symbol that no input determines: `SYMBOL=VALUE`")
 }
 
-// checkSymbols returns a usage error for a value of --max or --symbol whose symbol the module does
-// not have, is of a kind that the flag does not set, or has a range without the value.
+// checkSymbols returns a usage error for a value of --max or --symbol if the module does not have the
+// symbol, if the flag does not set symbols of its kind, or if the value is outside its range.
 func (f *buildFlags) checkSymbols(m *ir.Module) error {
 	for _, name := range slices.Sorted(maps.Keys(f.max)) {
 		switch s := m.Symbol(name); {

@@ -55,9 +55,9 @@ made-up inputs of --batch rows in each --mode, also none. The rates count rows, 
 
 ms is the median device time of a step that runs alone; p90 and p99 are percentiles of that time.
 "in a row" is the time of a step if the next one is issued before it ends; "to issue" is the
-host's time. A step must read the weights, without embedding tables, and the keys and values
-of the contexts. These bytes are compared with the bandwidth of a plain read of memory, which
-is measured first.
+host's time. A step must read the weights, of embedding tables a row for each request, and the
+keys and values of the contexts. These bytes are compared with the bandwidth of a plain read of
+memory, which is measured first.
 
 Compilation is measured with an empty cache, and again with the filled cache. The
 default sizes are captured, whichever sizes run. --profile runs steps whose kernels do not
@@ -308,7 +308,7 @@ func (g *benchFlags) settings(m *ir.Module) string {
 	return fmt.Sprintf("module %x, --mode %v, --batch %v, --prompt %v, --context %d, --repeats %d, --warmup %d, --profile=%v", m.Hash(), g.modes, g.batches, g.prompts, g.context, g.repeats.runs, g.repeats.warmup, g.profile)
 }
 
-// hiddenType is the element type of what @forward returns.
+// hiddenType returns the element type of the first result of @forward.
 func hiddenType(m *ir.Module) dtype.DType { return m.Func("forward").ResultTypes[0].DType }
 
 // compile measures compilation, first cold, then warm. b.backend is then the warm one.

@@ -100,7 +100,7 @@ type traced struct {
 	weights int64  // bytes of the kernel's weight arguments
 }
 
-// tracedStep names a step of a program by its kernel and the shape of its weight.
+// tracedStep names a step of a program by its kernel, or its extern op, and the shape of its largest weight.
 func tracedStep(p *program.Program, s *program.Step) traced {
 	var t traced
 	if s == nil {

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	slowest   = 2 * time.Second // about the most time for the runs of one kind
+	slowest   = 2 * time.Second // the time that repeated runs should take together, within leastRuns and mostRuns
 	mostRuns  = 50
 	leastRuns = 5
 	warmups   = 5 // the default of --warmup
@@ -19,7 +19,7 @@ const (
 
 // benchTimes are the times of repeated runs, in milliseconds on the device.
 type benchTimes struct {
-	MS     float64 `json:"ms"` // median of runs that run alone; so are min, max and the percentiles
+	MS     float64 `json:"ms"` // median of runs that run alone; min, max and percentiles are of the same runs
 	Min    float64 `json:"min_ms"`
 	P90    float64 `json:"p90_ms"`
 	P99    float64 `json:"p99_ms"`

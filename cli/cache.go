@@ -329,7 +329,7 @@ func (a *app) explain(ctx context.Context, s *cache.Store, path string, f *model
 				}
 			}
 		}
-		first := pieces.Use{Plan: len(module.Funcs)} // sorts kernels of ops, which have no use, last
+		first := pieces.Use{Plan: len(module.Funcs)} // kernels of ops belong to no function, and are last
 		if len(e.Artifact.Uses) > 0 {
 			first = e.Artifact.Uses[0]
 		}

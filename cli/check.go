@@ -22,9 +22,9 @@ func (a *app) checkCommand() *cobra.Command {
 		Short: "parse and verify models, and print how their functions can be captured",
 		Long: `Parse and verify modules or checkpoints. All errors of a file are printed, each
 with its position, line and a caret. For each function check prints the symbol that
-counts its rows, and whether runs can be padded to a captured size; if not, the position
-of the op that mixes rows. It also prints the symbols that each run binds, and the number of
-pieces that graphs can hold.
+counts its rows, and whether runs can be padded to a captured size; if not, the positions of the
+ops that mix rows. It also prints the symbols that each run binds, and the number of pieces that
+graphs can hold.
 
 check refuses a --mode for the same reasons as compile and run.
 
@@ -177,7 +177,7 @@ func checkWhole(m *ir.Module, fn *ir.Func) *wholeCheck {
 	return w
 }
 
-// describe returns the plan that piecewise.New would make for each function in a mode.
+// describe returns what piecewise.Check reports of each function in a mode.
 func (a *app) describe(name string, m *ir.Module, mode piecewise.Mode, slots []string) (checkFile, error) {
 	c := checkFile{File: name, OK: true, Module: m.Name, Weights: len(m.Weights), States: len(m.States)}
 	reports, err := a.checkModule(m, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, PaddedSlots: slots}})

@@ -43,8 +43,8 @@ type Op struct {
 	Kernels func(target string, calls []device.OpCall) ([]Kernel, error)
 
 	// Reference returns the op for the reference interpreter; batch returns the
-	// metadata of the current step. If Reference is nil, `run --check` fails for
-	// modules that call the op.
+	// metadata of the current step. If Reference is nil, `run --check` and comparisons of
+	// `verify` with the interpreter fail for modules that call the op.
 	Reference func(batch func() *attention.Batch) interp.Extern
 }
 
@@ -56,8 +56,8 @@ const (
 )
 
 // grace is the time for an orderly end after a signal. Main then exits even if a call without a
-// context, such as a read of standard input, still blocks. Files and cache entries are written to
-// temporary files and renamed, so none is left incomplete.
+// context, such as a read of standard input, still blocks. writeFile, checkpoints and the cache write
+// temporary files and rename them, so an exit leaves no incomplete file under its name.
 const grace = 2 * time.Second
 
 // Main runs the command line of the process and exits. ops are extern ops
@@ -265,7 +265,8 @@ captured (attention), compiles each distinct piece once, captures every piece
 into one graph per batch size, and replays the graphs.
 
 A FILE is a module in the IR's text (model.ir), a checkpoint directory with a
-config.json as transformers writes it, or a config.json alone.`,
+config.json as transformers writes it, a config.json alone, or a program that
+torch.export.save wrote (model.pt2).`,
 		Example: `  pwc example -o toy.ir                        # write a small module to start from
   pwc split toy.ir                             # print its pieces
   pwc run toy.ir --in x.safetensors            # compile and run it

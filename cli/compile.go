@@ -82,7 +82,7 @@ type compileReport struct {
 	Seconds              float64          `json:"seconds"` // of all compilation, also of sampling
 	Shapes               []compileShape   `json:"shapes"`
 	Sampling             *compileSampling `json:"sampling,omitempty"` // of a language model, if there is a cache
-	Symbols              map[string]int64 `json:"symbols,omitempty"`  // values of load symbols
+	Symbols              map[string]int64 `json:"symbols,omitempty"`  // values of load symbols, and of plain symbols that --symbol sets
 	Largest              map[string]int64 `json:"largest,omitempty"`  // largest values of batch and plain symbols in the plan
 	Plan                 piecewise.Plan   `json:"plan"`
 	NotKept              []string         `json:"not_kept,omitempty"` // errors of artifacts that the cache could not write

@@ -116,7 +116,7 @@ func tryFile(dir string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// checkCache reports the directory of the cache, and whether it is writable.
+// checkCache reports the directory of the cache, and whether it is writable. It creates the directory.
 func checkCache() doctorCheck {
 	c := doctorCheck{Name: "cache", State: "missing"}
 	o, off, err := cache.FromEnv()

@@ -15,7 +15,7 @@ import (
 // forGPU calls build, which builds a model for the target. If build fails because nothing can be
 // compiled for this machine's GPU, forGPU retries with the targets of earlier GPUs that the cache
 // has models for, the latest first, until build succeeds. The GPU then runs their machine code, or
-// its driver compiles their PTX; forGPU logs a warning, and counters have the driver's
+// its driver compiles their PTX; forGPU logs a warning, and the backend counts the driver's
 // compilations. With --frozen there is no retry: the error names the targets to try.
 func (a *app) forGPU(ctx context.Context, t *target, f *buildFlags, build func() error) error {
 	err := build()

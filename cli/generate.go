@@ -77,7 +77,9 @@ config.json), unless --ignore-eos is given.
 
 Answers are printed in the order of the requests, each on a line after its name; the answer
 of a single request is printed token by token. With --json each answer is a line {"request", "ids",
-"prompt_tokens", "finish_reason"}, where ids includes the prompt, and --stats adds a line {"stats"}.
+"prompt_tokens", "finish_reason"}, where ids includes the prompt, also "text" with --prompt, and of
+--chat a line {"role", "content", "prompt_tokens", "completion_tokens", "finish_reason"}; --stats
+adds a line {"stats"}.
 finish_reason is stop, length, max_position, canceled, deadline, failed or refused. A
 request that is refused or fails does not affect the others; the exit code is then 1. An
 interrupt ends all requests, and their tokens so far are printed.`,

@@ -80,7 +80,7 @@ func (b *biasFlag) Set(text string) error {
 // maxLine bounds a line of --ids-file, in bytes; a million ids are about 7 MB.
 const maxLine = 64 << 20
 
-// requests returns the requests of the flags, and of the lines of --ids-file.
+// requests returns a request for each line of --ids-file; without --ids-file, the one request of the flags.
 func (g *generateFlags) requests(stdin io.Reader) ([]namedRequest, error) {
 	base := namedRequest{Request: runner.Request{Prompt: g.ids, MaxNew: g.maxNew, MinNew: g.minNew, Stop: g.stop, Sampling: g.sampling}, name: json.RawMessage("0"), ignoreEOS: g.noEOS}
 	base.Sampling.LogitBias = g.bias

@@ -18,7 +18,7 @@ import (
 // Kernel is a kernel of an extern op for NVIDIA GPUs.
 type Kernel struct {
 	Name         string // for messages
-	Source       string // CUDA C++17 without headers, textures, and functions and types of the CUDA runtime
+	Source       string // CUDA C++17. It uses no headers, no textures, and no functions or types of the CUDA runtime
 	ArchSpecific string // the target of arch-specific code in the source, "sm_90a" (nvrtc.CompileSpecific); or ""
 }
 

@@ -14,7 +14,7 @@ func (a *app) manCommand() *cobra.Command {
 		Use:   "man DIR",
 		Short: "write the manual pages of all commands",
 		Long: `Write a manual page for each command into a directory, and create the directory: pwc.1,
-pwc-run.1, pwc-cache-ls.1, …. For man -M its name must be man1.`,
+pwc-run.1, pwc-cache-ls.1, …. man -M finds the pages only in a directory of the name man1.`,
 		Example: `  pwc man share/man/man1
   man -M share/man pwc-run`,
 		Args: exactly(1, "one directory"),

@@ -61,8 +61,7 @@ func (m *hostMeter) free() (int64, bool, error) { return 0, false, nil }
 
 func (m *hostMeter) close() error { return nil }
 
-// hostReadBytes are the bytes that bandwidth reads. They exceed the caches of all processors
-// together.
+// hostReadBytes are the bytes that bandwidth reads. They exceed the caches of most machines.
 const hostReadBytes = 512 << 20
 
 func (m *hostMeter) bandwidth() (float64, error) {

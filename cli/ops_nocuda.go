@@ -12,7 +12,7 @@ func openAttentionOnGPU(s *Site) (device.Op, error) { return nil, noImplementati
 
 func openSillyOnGPU(s *Site) (device.Op, error) { return nil, noImplementation(silly.Name, s) }
 
-// attentionKernels returns nil: no target of this program has kernels.
+// attentionKernels returns nil: a program without CUDA has no target that needs kernels.
 func attentionKernels(string, []device.OpCall) ([]Kernel, error) { return nil, nil }
 
 // sillyKernels returns nil.

@@ -80,7 +80,7 @@ func (f *tableFormat) Set(s string) error {
 	return fmt.Errorf("%q is not one of text, csv and markdown", s)
 }
 
-// print prints the table in a format. Text is that of write.
+// print prints the table in a format. The format text is that of write.
 func (t *table) print(w io.Writer, f tableFormat, indent string) error {
 	head := make([]string, len(t.head))
 	rule := make([]string, len(t.head))

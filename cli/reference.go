@@ -66,7 +66,7 @@ func (a *app) newReference(ctx context.Context, m *ir.Module, weights safetensor
 		for _, e := range m.Called() {
 			o, ok := a.op(e.Name)
 			if !ok || o.Reference == nil {
-				return nil, fmt.Errorf("--check: op %q has no reference for the interpreter", e.Name)
+				return nil, fmt.Errorf("op %q has no reference for the interpreter: set cli.Op.Reference", e.Name)
 			}
 			externs[e.Name] = o.Reference(func() *attention.Batch { return c.batch })
 		}

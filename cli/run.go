@@ -30,7 +30,7 @@ type runFlags struct {
 	ranks   bool // accept a module for several devices
 }
 
-// maxRows bounds --rows. It is far more than any step has.
+// maxRows bounds --rows. No step has as many rows.
 const maxRows = 1 << 24
 
 func (a *app) runCommand() *cobra.Command {
@@ -41,8 +41,8 @@ func (a *app) runCommand() *cobra.Command {
 		Use:   "run FILE",
 		Short: "compile, capture and run a model",
 		Long: `Compile a model, capture it, and run it on tensors of a safetensors file. Each
-parameter takes the tensor of its name; other tensors are ignored. --rows makes up
-inputs instead.
+parameter takes the tensor of its name, or all take in0, in1, … by position; other
+tensors are ignored. --rows makes up inputs instead.
 
 A language model (@forward of ids and positions, and @logits) takes input_ids,
 one sequence, and returns logits for every row. It uses a paged KV cache;

@@ -117,8 +117,8 @@ func (a *app) runServe(ctx context.Context, path string, f *modelFlags, bf *buil
 		return err
 	}
 	template, err := openTemplate(s.template, dir)
-	if err != nil && (s.template != "" || !errors.Is(err, chat.ErrNone)) {
-		return err // no template: /v1/chat/completions is refused
+	if err != nil && (s.template != "" || !errors.Is(err, chat.ErrNone)) { // a checkpoint may have no template
+		return err
 	}
 	weights, t, w, closeAll, err := m.openOn(ctx, f, bf)
 	if err != nil {
@@ -225,7 +225,7 @@ func (a *app) serveUntil(ctx context.Context, r *runner.Runner, server *serve.Se
 	if err == nil {
 		select {
 		case <-ctx.Done():
-		case failed = <-stepped: // the device is lost
+		case failed = <-stepped: // the runner has failed, for example because the device is lost
 			stepped <- nil
 		case failed = <-served:
 			served <- nil

@@ -67,7 +67,7 @@ type target struct {
 	meter func(s device.Stream) (meter, error)
 
 	tune    tuner                      // nil: the device has nothing to tune
-	records func(records *cache.Store) // makes the device use the store's tuning records; nil: there are none
+	records func(records *cache.Store) // makes the device use the store's tuning records; nil: the device has nothing to tune
 
 	compiler pieces.Compiler    // the backend with the passes of the flags
 	events   func(pieces.Event) // gets the events of the build; may be nil

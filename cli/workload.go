@@ -27,7 +27,7 @@ type workload interface {
 	// module returns the module with the functions to run.
 	module() *ir.Module
 
-	// limits returns the largest values of batch symbols that the run needs.
+	// limits returns the largest values of batch and plain symbols that the run needs.
 	limits() map[string]int64
 
 	// symbols returns the values of load symbols that the run needs.
