@@ -235,7 +235,7 @@ func TestStore(t *testing.T) {
 			t.Errorf("artifact %d is %s: %s", i, a.Source, d)
 		}
 	}
-	// Another pipeline is another key, and the difference can be told.
+	// Another pipeline gives other keys, which differ only in that factor.
 	c.fingerprint = "passes 2"
 	_, err := pieces.Build(context.Background(), []*split.Plan{p}, pieces.Options{Compiler: c, Store: store, Frozen: true})
 	var miss *pieces.MissError

@@ -17,7 +17,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// translating is a device that compiles a program when it loads it, if what returns a reason.
+// translating is a device that reports, with the reason that its function what returns, that it
+// compiles a program when it loads it.
 type translating struct {
 	device.Device
 	what func(p *program.Program) string

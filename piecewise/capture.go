@@ -23,7 +23,7 @@ type captured struct {
 	inside []*device.OpCall // in pieces, and in the full graph
 	inputs []fixedMemory    // parameters whose addresses the graphs contain (C7)
 	fixed  []fixedMemory    // weights and states whose addresses the graphs contain
-	agreed uint64           // residents.assigned when no address of fixed had changed
+	agreed uint64           // residents.assigned when the addresses of fixed were last compared and equal
 	graphs []*graphs.Recording
 }
 

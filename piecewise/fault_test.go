@@ -97,7 +97,7 @@ func TestFailedLoad(t *testing.T) {
 			t.Errorf("%s: the pool still holds %d bytes", name, got)
 		}
 	}
-	// The error names some of many wrong weights.
+	// The error names 8 of 100 wrong weights, and the number of the others.
 	var decls, uses strings.Builder
 	for i := range 100 {
 		fmt.Fprintf(&decls, "  weight @w%d : f32[2]\n", i)
@@ -123,7 +123,7 @@ func TestFailedLoad(t *testing.T) {
 	}
 }
 
-// With too little memory, the error has the numbers, and no memory stays allocated.
+// With too little memory, the error has the limit of the pool, and no memory stays allocated.
 func TestOutOfMemory(t *testing.T) {
 	pool, err := piecewise.NewPool(openHost(t), 1<<20)
 	if err != nil {

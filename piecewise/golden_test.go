@@ -27,8 +27,8 @@ const (
 	kvBlocks  = 8
 )
 
-// golden is a checkpoint written by transformers with what transformers
-// computed for it (testdata/README.md).
+// golden is a checkpoint of transformers, with results that transformers computed
+// (testdata/hf/README.md).
 type golden struct {
 	model  *hf.Model
 	source *safetensors.Set
@@ -46,7 +46,7 @@ type golden struct {
 	same float64
 }
 
-// scattered blocks: a cache that ignored the table would show.
+// scattered are blocks in no order, so that a cache which ignored the table would give other logits.
 var scattered = []int32{5, 2, 7, 0}
 
 func openGolden(t testing.TB, name string) golden { return openGoldenIn(t, name, dtype.F32) }

@@ -25,9 +25,9 @@ type Inputs struct {
 }
 
 // Inputs hands out the least recently used staging slot for a run of n rows of the
-// function's size symbol (without a size symbol, n must be 1). If the device still
-// copies from this slot, the error is [ErrSlotBusy]. Earlier Inputs of the slot that were
-// not run are spent ([ErrSlotUsed]).
+// function's size symbol (without a size symbol, n must be 1). An n outside the sizes that
+// may run is an [ErrSize]. If the device still copies from this slot, the error is
+// [ErrSlotBusy]. Earlier Inputs of the slot that were not run are spent ([ErrSlotUsed]).
 func (f *Func) Inputs(n int64) (Inputs, error) {
 	if f == nil {
 		return Inputs{}, ErrNoFunc
@@ -85,7 +85,8 @@ func (f *Func) Symbols() []string {
 // is the argument of [Func.Inputs] and cannot change. Call it before [Inputs.Bytes] of an input
 // whose extents depend on the symbol. [Inputs.Set], [Inputs.SetResult] and [Inputs.BytesOf] set
 // symbols by the extents of a tensor. A value outside the symbol's range, or above
-// Options.Memory.Max, is an [ErrSize].
+// Options.Memory.Max, is an [ErrSize]; for a run of graphs, a symbol in Report.Linked may also be
+// below its range, down to 0.
 func (in Inputs) SetSymbol(name string, value int64) error {
 	if err := in.check(); err != nil {
 		return err

@@ -78,10 +78,10 @@ func (m RunMode) String() string {
 // MarshalText returns the mode's name, for JSON.
 func (m RunMode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
-// DefaultCaptureSizes returns vLLM's default list of sizes up to limit: 1, 2,
-// 4, then every 8th below 256, every 16th from 256 on. The largest is
-// min(512, limit), which is appended when it is off these strides
-// (VllmConfig._set_cudagraph_sizes in vllm/config/vllm.py).
+// DefaultCaptureSizes returns vLLM's default list of sizes for a
+// max_num_batched_tokens of limit (VllmConfig._set_cudagraph_sizes in
+// vllm/config/vllm.py): 1, 2, 4, then every 8th below 256, every 16th from 256
+// on, and min(512, limit), also if it is off these strides.
 func DefaultCaptureSizes(limit int64) []int64 {
 	top := min(512, limit)
 	var out []int64

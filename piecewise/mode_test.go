@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The lists are what vLLM 0.11 prints for cudagraph_capture_sizes at these
-// limits; 51 sizes up to 512.
+// The lists are vLLM's defaults (VllmConfig._set_cudagraph_sizes) for a
+// max_num_batched_tokens of the limit, from 1 on; 51 sizes up to 512.
 func TestDefaultCaptureSizes(t *testing.T) {
 	small := []int64{1, 2, 4, 8, 16, 24}
 	for limit, want := range map[int64][]int64{0: nil, 1: {1}, 3: {1, 2, 3}, 4: {1, 2, 4}, 24: small, 27: append(slices.Clone(small), 27)} {

@@ -34,14 +34,15 @@ type Options struct {
 	// if rows that must not be padded, or more rows than captured, would run without a graph.
 	Frozen bool
 
-	Compile CompileOptions // what is compiled, and by what
-	Capture CaptureOptions // what is captured into graphs
-	Memory  MemoryOptions  // how large everything is, and what shares memory
+	Compile CompileOptions // the compiler, the store, and sizes that get their own artifacts
+	Capture CaptureOptions // the mode and the sizes of graphs
+	Memory  MemoryOptions  // largest sizes, values of load symbols, and memory that tensors share
 	Debug   DebugOptions   // checks that cost memory and time
 	Observe ObserveOptions // progress, log and observer
 }
 
-// CompileOptions says what is compiled, by what, and where artifacts are kept.
+// CompileOptions selects the compiler and the store, where functions are split, and which sizes get
+// artifacts of their own.
 type CompileOptions struct {
 	Compiler pieces.Compiler // compiles artifacts that the store lacks
 	Store    pieces.Store    // nil: in memory
@@ -62,7 +63,8 @@ type CompileOptions struct {
 	Tune func(ctx context.Context, programs []Sized) error
 }
 
-// CaptureOptions says what is captured into graphs, for which sizes, and what padded rows hold.
+// CaptureOptions selects what is captured into graphs, for which sizes, and the padded rows that hold
+// -1.
 type CaptureOptions struct {
 	Mode Mode
 

@@ -18,7 +18,7 @@ import (
 type Pool struct {
 	dev    device.Device
 	stream device.Stream
-	pin    device.ThreadPinner // the stream, if it is one; else nil
+	pin    device.ThreadPinner // the stream, if it implements this; else nil
 	alloc  *mem.Allocator
 	mem    *mem.Pool // private: the arena and workspaces, which graphs overwrite
 	busy   atomic.Bool
@@ -48,7 +48,7 @@ func NewPool(dev device.Device, limit int64) (*Pool, error) {
 	return p, nil
 }
 
-// Stream returns the stream that everything of the pool runs on.
+// Stream returns the stream of all work of the pool's backends.
 func (p *Pool) Stream() device.Stream { return p.stream }
 
 // Stats returns counters of the pool's device memory.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,7 +12,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// ranges records the ranges that an observer gets.
+// ranges records the ranges that an observer gets: their names, each after a space for each range
+// that is open.
 type ranges struct {
 	names []string
 	depth int
@@ -19,13 +21,16 @@ type ranges struct {
 
 func (*ranges) Captured(string, int64, int, time.Duration)  {}
 func (*ranges) Ran(string, int64, int64, piecewise.RunMode) {}
-func (r *ranges) Enter(name string)                         { r.names, r.depth = append(r.names, name), r.depth+1 }
 func (r *ranges) Leave()                                    { r.depth-- }
 
-// In modes none and piecewise a run is a range, followed by one for each piece and each call; in
+func (r *ranges) Enter(name string) {
+	r.names, r.depth = append(r.names, strings.Repeat(" ", r.depth)+name), r.depth+1
+}
+
+// In modes none and piecewise a run is a range, in which each piece and each call is a range; in
 // mode full it is one range. After a run, also one whose call fails, no range is open.
 func TestRanges(t *testing.T) {
-	pieces := []string{"@forward", "@forward 0", "@forward 1 first", "@forward 2", "@forward 3 second", "@forward 4"}
+	pieces := []string{"@forward", " @forward 0", " @forward 1 first", " @forward 2", " @forward 3 second", " @forward 4"}
 	for mode, want := range map[piecewise.Mode][]string{piecewise.None: pieces, piecewise.Piecewise: pieces, piecewise.Full: {"@forward"}} {
 		var r ranges
 		op := &sum3{capture: true}

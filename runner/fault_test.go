@@ -264,7 +264,7 @@ func TestFaultsAtRandom(t *testing.T) {
 			}
 			switch failed := errors.Is(q.Err(), device.ErrIndex); {
 			case q.bad && !failed, failed && !met, !failed && q.Reason() != Exhausted:
-				t.Errorf("seed %d: request %d ended as %s (%v); out of range: %v, in a step with such a one: %v", seed, i, q.Reason(), q.Err(), q.bad, met)
+				t.Errorf("seed %d: request %d ended as %s (%v); it has a position out of range: %v, or shared a step with such a request: %v", seed, i, q.Reason(), q.Err(), q.bad, met)
 			}
 		}
 		if s := r.Stats(); s.UsedBlocks != 0 || s.Running+s.Waiting != 0 || r.backend.Faults() != nil {

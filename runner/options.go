@@ -191,8 +191,9 @@ func (o *Options) defaults(lm *language) error {
 	return errors.Join(errs...)
 }
 
-// captureSizes returns the default list: vLLM's up to min(2 × max_num_seqs, max_num_batched_tokens,
-// 512) (VllmConfig._set_cudagraph_sizes in vllm/config/vllm.py), extended to the largest decode step.
+// captureSizes returns the default list: [piecewise.DefaultCaptureSizes] up to vLLM's bound,
+// min(2 × max_num_seqs, max_num_batched_tokens, 512) (VllmConfig._set_cudagraph_sizes in
+// vllm/config/vllm.py), extended to the largest decode step.
 func (o *Options) captureSizes() []int64 {
 	top := min(2*int64(o.MaxSequences), int64(o.MaxTokens))
 	if o.Backend.Frozen {

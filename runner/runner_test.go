@@ -265,7 +265,7 @@ func TestTogetherAsAlone(t *testing.T) {
 			want += int64(len(s.IDs()) - 1)
 		}
 		if rows != want {
-			t.Errorf("%d blocks: %d rows in all steps, want %d, of which %d anew", blocks, rows, want, st.Recomputed)
+			t.Errorf("%d blocks: %d rows in all steps, want %d, including %d recomputed ones", blocks, rows, want, st.Recomputed)
 		}
 	}
 }
@@ -332,7 +332,7 @@ func TestSubmitDuringStep(t *testing.T) {
 	submit(t, r, Request{Prompt: []int32{5}, MaxNew: 1, OnToken: func(int32) { next = submit(t, r, Request{Prompt: []int32{7}, MaxNew: 1}) }})
 	drain(t, r)
 	if next.Reason() != Exhausted {
-		t.Errorf("the second is %s when there is nothing left to do", next.Reason())
+		t.Errorf("Step reports no more work, but the second request is %s", next.Reason())
 	}
 }
 
@@ -373,7 +373,7 @@ func TestCancel(t *testing.T) {
 	}
 	waits.Cancel()
 	if _, err := r.Step(context.Background()); err != nil || waits.Reason() != Canceled {
-		t.Errorf("one that waits for others to end, a step after Cancel: %s, %v", waits.Reason(), err)
+		t.Errorf("a waiting request, a step after Cancel: %s, %v", waits.Reason(), err)
 	}
 	cancel(why)
 	for running.asked.Load() == 0 { // AfterFunc calls Cancel in another goroutine
@@ -421,7 +421,7 @@ func TestContextsAreLetGo(t *testing.T) {
 		}
 	}
 	if ctx.waiting != 4 {
-		t.Errorf("%d of 4 requests are told of the end of their context", ctx.waiting)
+		t.Errorf("%d functions wait for the end of the context of 4 requests", ctx.waiting)
 	}
 	drain(t, r)
 	if ctx.waiting != 0 {

@@ -34,7 +34,7 @@ func TestScrape(t *testing.T) {
 	c.Ran("odd\"\n\\", 700, 700, piecewise.RunEager)
 	c.Ran("odd\"\n\\", 701, 701, piecewise.RunEager)
 	c.Stepped(runner.Step{Rows: 3, Sampled: 2, Running: 2, Waiting: 1, UsedBlocks: 5, Blocks: 9, PromptTokens: 11, FirstTokens: []time.Duration{30 * time.Millisecond}, Intervals: []time.Duration{time.Millisecond}, Took: 2 * time.Millisecond, Backend: 2*time.Millisecond - 20*time.Microsecond})
-	c.Stepped(runner.Step{Running: 2, Waiting: 1, UsedBlocks: 5, Blocks: 9, Preempted: 3, Took: time.Hour, Err: runner.ErrMemory}) // issued nothing
+	c.Stepped(runner.Step{Running: 2, Waiting: 1, UsedBlocks: 5, Blocks: 9, Preempted: 3, Took: time.Hour, Err: runner.ErrMemory}) // a call that scheduled no step
 	c.Finished(&runner.Sequence{})
 	w := httptest.NewRecorder()
 	c.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
