@@ -6,7 +6,7 @@ import (
 )
 
 // benchCache returns a store of 10,000 entries with programs of 16 KiB, in 300
-// modules of 33 entries and the rest loose, made without syncing.
+// modules of 33 entries and the rest loose, in memory if possible.
 func benchCache(b *testing.B) *Store {
 	b.Helper()
 	s := New(Options{Dir: fastTemp(b)})
@@ -108,7 +108,7 @@ func BenchmarkPut(b *testing.B) {
 	b.SetBytes(int64(len(blob)))
 }
 
-// BenchmarkLock is an uncontended lock, taken and released.
+// BenchmarkLock takes and releases an uncontended lock.
 func BenchmarkLock(b *testing.B) {
 	s := New(Options{Dir: fastTemp(b)})
 	for b.Loop() {

@@ -68,8 +68,8 @@ func TestNoHome(t *testing.T) {
 	}
 }
 
-// The library reads no environment variables: a store of options does not depend on
-// them.
+// A store that is made from options does not depend on PWC_CACHE_DIR, PWC_CACHE_PATH and
+// PWC_CACHE.
 func TestEnvironmentIsNotRead(t *testing.T) {
 	other := t.TempDir()
 	t.Setenv(EnvDir, other)

@@ -200,8 +200,8 @@ func TestNotAFile(t *testing.T) {
 	}
 }
 
-// Links and files in place of the cache's directories: the store reads and writes nothing
-// outside, and results are right without the cache.
+// Links and files in place of the cache's directories: the store changes nothing outside, and
+// results are right.
 func TestBadDirectories(t *testing.T) {
 	for _, name := range []string{"v1", "v1/keys", "v1/blobs", "v1/modules", "v1/tmp", "v1/locks", "v1/pins"} {
 		for what, plant := range map[string]func(path, outside string) error{

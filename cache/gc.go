@@ -58,8 +58,8 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	return r, err
 }
 
-// Clear removes all files of this format version from the directory, including pinned ones; GC
-// with MaxBytes 0 keeps those. It does not change layers and other versions.
+// Clear removes all files of this format version from the directory except locks, and so also pinned
+// modules and tuning records, which GC with MaxBytes 0 keeps. It does not change layers and other versions.
 func (s *Store) Clear(ctx context.Context) error {
 	return s.exclusive(ctx, func(t *tree) error {
 		var errs []error

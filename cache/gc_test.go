@@ -199,12 +199,12 @@ func TestGCGrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := have(t, s); got != "4" {
-		t.Errorf("left %q, want what was loose and young", got)
+		t.Errorf("left %q, want only the young entry without a module", got)
 	}
 	if _, err := os.Stat(orphan); err != nil {
 		t.Error(err)
 	}
-	r, err := s.GC(t.Context(), GCOptions{MaxBytes: 1 << 30}) // garbage goes whatever the limit
+	r, err := s.GC(t.Context(), GCOptions{MaxBytes: 1 << 30}) // a blob without an entry goes for any limit
 	if err != nil || r.Blobs != 1 || r.Entries != 0 || r.Freed != int64(len(blob)) {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -325,7 +325,7 @@ func TestGCPinnedWithoutManifest(t *testing.T) {
 	}
 }
 
-// A collection does not change foreign files, layers and other format versions.
+// A collection removes no foreign files and none of other format versions, and does not change layers.
 func TestGCForeign(t *testing.T) {
 	layer := t.TempDir()
 	ls, _ := logged(layer)

@@ -30,7 +30,7 @@ func TestModules(t *testing.T) {
 	layer, dir := t.TempDir(), t.TempDir()
 	ls, _ := logged(layer)
 	base := fill(t, ls, "base", 1)
-	if _, err := ls.Pin(t.Context(), "base"); err != nil { // which is the business of those who write the layer
+	if _, err := ls.Pin(t.Context(), "base"); err != nil { // a pin in a layer is not listed
 		t.Fatal(err)
 	}
 	s, j := logged(dir, layer)
@@ -128,7 +128,7 @@ func TestShow(t *testing.T) {
 	wantLog(t, j, graph)
 }
 
-// The graph is kept beside the manifest and replaced when it changes.
+// The graph is kept in a file of its own and replaced when it changes.
 func TestGraph(t *testing.T) {
 	s, j := logged(t.TempDir())
 	m := fill(t, s, "toy", 1)
@@ -322,7 +322,7 @@ func TestExplain(t *testing.T) {
 	// piece with no other difference; of equal entries, the newest is the nearest.
 	k = testKey(20)
 	put(s, func(o *Key) { o.Piece = testKey(21).Piece })
-	for i, name := range []string{"c", "a", "d", "b"} { // neither the order of names nor of writing
+	for i, name := range []string{"c", "a", "d", "b"} { // d is the newest, and is not written last
 		o := k
 		o.Target, o.Pipeline = "elsewhere", name
 		e := &Entry{Key: o, Blob: DigestOf(nil), Created: time.Unix(int64(1000+i%3), 0)}

@@ -21,7 +21,7 @@ import (
 type Module struct {
 	Name    string            // of the module, for display; not a path
 	Hash    [sha256.Size]byte // ir.Module.Hash
-	Target  string            // as in Factors
+	Target  string            // of the keys of its entries
 	Entries []ModuleEntry     // by id, without repetition
 	Graph   []byte            // the split module as text, stored as computation_graph.ir
 	Created time.Time         // in whole seconds, UTC; PutModule replaces the zero time by the present

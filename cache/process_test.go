@@ -132,7 +132,7 @@ func TestOneCompileAmongProcesses(t *testing.T) {
 }
 
 // crashRole compiles, collects and records without end, and prints every key
-// whose Put has returned. Args: dir.
+// that is stored. Args: dir.
 func crashRole(args []string) error {
 	j := &testkit.Log{}
 	s := New(Options{Dir: args[0], Logger: j.Logger()})
@@ -178,8 +178,8 @@ func crashBlob(i int) []byte { return bytes.Repeat(testBlob(i), 2000) }
 // test short.
 const killsEnv = "PWC_CACHE_TEST_KILLS"
 
-// A process that is killed at any moment leaves only whole files, and the entries whose
-// Put had returned.
+// A process that is killed at any moment leaves the entries whose Put had returned, and whole
+// files. Only the graph of a module may not match its manifest.
 func TestKill(t *testing.T) {
 	kills := 30
 	if v := os.Getenv(killsEnv); v != "" {

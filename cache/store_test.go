@@ -272,7 +272,7 @@ func TestZeroStore(t *testing.T) {
 	}
 }
 
-// Two versions of the program on one directory leave each other alone.
+// Stores of two format versions on one directory do not read or change each other's files.
 func TestFormatVersions(t *testing.T) {
 	dir := t.TempDir()
 	one, j1 := logged(dir)
@@ -353,7 +353,7 @@ func TestContextEnds(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// make does what a build does for one artifact.
+// makeOnce does what pieces.Build does for one artifact.
 func makeOnce(ctx context.Context, s *Store, k Key, compile func() []byte) ([]byte, error) {
 	if blob, ok, err := s.Get(ctx, k); ok || ctx.Err() != nil {
 		return blob, err
@@ -412,7 +412,7 @@ func TestOneCompileAmongGoroutines(t *testing.T) {
 	}
 }
 
-// Writers do not wait for each other, but for a collection.
+// Writers do not wait for each other; they wait for a collection.
 func TestWritersShare(t *testing.T) {
 	j := &testkit.Log{}
 	s := New(Options{Dir: fastTemp(t), Logger: j.Logger(), LockTimeout: 50 * time.Millisecond})

@@ -31,9 +31,9 @@ import (
 // Loading proves that they stay in their buffers, so they need no trust.
 func NeedsTrust(target string) bool { return target != "host" }
 
-// Trust lists sources of machine code, in addition to the directory that a store writes, unless
-// others than its group can write it, and to layers that only the user and root can write. The zero
-// value lists no sources.
+// Trust lists sources whose machine code is used. Two sources need not be listed: the directory that a
+// store writes, unless others than its owner and group can write it, and layers that only the user and
+// root can write. The zero value lists no sources.
 type Trust struct {
 	Keys         []PublicKey // artifacts with a signature by one of them
 	Dirs         []string    // cache directories, absolute, that others may be able to write

@@ -48,7 +48,7 @@ func machineCode(t *testing.T) (dir, manifest string, tuned TuningKey) {
 			t.Fatal(err)
 		}
 	}
-	// Whatever umask the test runs under.
+	// With any umask of the test.
 	err := filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
 		if err == nil {
 			info, _ := e.Info()
@@ -124,7 +124,7 @@ func TestMachineCodeNeedsTrust(t *testing.T) {
 					t.Errorf("layer %v, %s: %+v", layer, what, n)
 				}
 			}
-			// The list has the last word.
+			// A listed directory is trusted with any mode.
 			o := Options{Dir: dir, Trust: &Trust{}}
 			if layer {
 				o = Options{Layers: []string{dir}, Trust: &Trust{}}
@@ -384,7 +384,7 @@ func TestTrustsArtifact(t *testing.T) {
 		}
 	}
 	if (*Trust)(nil).TrustsArtifact("registry.example", d) || (*Trust)(nil).TrustsDir("/") {
-		t.Error("nothing trusts")
+		t.Error("a nil Trust trusts an artifact or a directory")
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestMadeForNobodyElse: for every umask, others cannot write the files and directories that a
+// TestMadeForNobodyElse: even with umask 0, others cannot write the files and directories that a
 // store makes, so it trusts its own directory.
 func TestMadeForNobodyElse(t *testing.T) {
 	old := syscall.Umask(0)
@@ -33,7 +33,7 @@ func TestMadeForNobodyElse(t *testing.T) {
 			t.Errorf("%s: %v", name, info.Mode())
 		}
 		if err == nil && strings.Contains(name, "/locks/") && info.Mode().Perm() != 0o660 {
-			t.Errorf("%s: %v; who cannot write could hold it", name, info.Mode())
+			t.Errorf("%s: %v, want -rw-rw----: others could lock it", name, info.Mode())
 		}
 		return err
 	})

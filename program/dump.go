@@ -118,7 +118,7 @@ func (d *dumper) step(p *Program, i int, s *Step) {
 	}
 }
 
-// stepText says what a step does.
+// stepText returns a step as text, without its node and variants.
 func (p *Program) stepText(s *Step) string {
 	line := name(stepNames[:], s.Kind)
 	switch s.Kind {
@@ -190,7 +190,7 @@ func (a Attr) String() string {
 	return a.Name + "=" + v
 }
 
-// text is empty for the zero Launch, which is all that host programs have.
+// text returns the launch as text; "" if there is no block, as in programs for the host.
 func (l *Launch) text() string {
 	if l.Block == [3]int32{} {
 		return ""

@@ -18,8 +18,8 @@ var (
 	ErrVersion = errors.New("program: encoding of another version")
 )
 
-// An encoded program is magic, version (u32), fields and the sha256 of all
-// that. Integers are little-endian; lists and strings start with a u32 length.
+// An encoded program is magic, version (u32), fields and the sha256 of all bytes
+// before it. Integers are little-endian; lists and strings start with a u32 length.
 var magic = [4]byte{'p', 'w', 'c', 'P'}
 
 const headerLen = len(magic) + 4

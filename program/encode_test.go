@@ -42,7 +42,7 @@ func TestRoundTrip(t *testing.T) {
 		t.Fatalf("decoded differs:\n%s", d)
 	}
 	if !bytes.Equal(encode(t, q), b) || !bytes.Equal(encode(t, example(t)), b) {
-		t.Error("equal programs give other bytes")
+		t.Error("equal programs have different bytes")
 	}
 }
 
@@ -124,10 +124,10 @@ func TestOneCompilation(t *testing.T) {
 		t.Errorf("decoded differs:\n%s", d)
 	}
 	if &q.Kernels[0].Code[0] != &q.Kernels[3].Code[0] || &q.Kernels[0].Code[0] == &q.Kernels[1].Code[0] {
-		t.Error("one compilation is not one memory, or two are")
+		t.Error("kernels of one compilation do not share memory, or kernels of two do")
 	}
 
-	// A name of one letter, followed by the number, from 1, of the kernel with the same code.
+	// at returns the offset behind a name of one letter: of the number, from 1, of the kernel with the same code.
 	at := func(name string) int { return bytes.LastIndex(b, []byte("\x01\x00\x00\x00"+name)) + 5 }
 	for _, c := range []struct {
 		name string

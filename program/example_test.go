@@ -39,8 +39,8 @@ func addKernel(t testing.TB) []byte {
 	return code
 }
 
-// stored is packed PTX whose DEFLATE is one stored block, so that its bytes are not
-// those of a version of Go.
+// stored returns PTX as one stored block of DEFLATE, so that its bytes do not depend on
+// the compressor of a version of Go.
 func stored(text string) []byte {
 	n := uint16(len(text))
 	b := binary.LittleEndian.AppendUint32(nil, uint32(n))

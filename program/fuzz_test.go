@@ -27,7 +27,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		again, err := p.Encode()
 		if err != nil || !bytes.Equal(again, data) {
-			t.Fatalf("the program of these bytes has others (%v)", err)
+			t.Fatalf("the decoded program is encoded as other bytes (%v)", err)
 		}
 		_ = p.String()
 		for i := range p.Kernels {

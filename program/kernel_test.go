@@ -10,8 +10,8 @@ import (
 	"pwc/program"
 )
 
-// TestPTX compresses and decompresses PTX. PTX of another length than declared is damaged, and
-// decompression reads at most one byte more than the declared length.
+// TestPTX compresses and decompresses PTX. PTX that is cut off, too long or of another length than
+// declared is damaged.
 func TestPTX(t *testing.T) {
 	text := strings.Repeat("\tld.param.u64 \t%rd1, [add_param_0];\n", 1000)
 	pack := func(text string) program.Kernel {
@@ -24,7 +24,7 @@ func TestPTX(t *testing.T) {
 	for _, s := range []string{text, "x"} {
 		k := pack(s)
 		if !bytes.Equal(k.PTX, pack(s).PTX) {
-			t.Error("the same text is packed otherwise")
+			t.Error("the same text is compressed to other bytes")
 		}
 		if got, err := k.PTXText(); err != nil || string(got) != s {
 			t.Errorf("%d bytes of %d, %v", len(got), len(s), err)

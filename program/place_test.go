@@ -27,7 +27,7 @@ func TestPlaceByHand(t *testing.T) {
 		{"a shared step", []program.Item{{Size: 10, First: 0, Last: 1}, {Size: 8, First: 1, Last: 3}}, []int64{0, 10}, 18},
 		{"aligned", []program.Item{{Size: 10, First: 0, Last: 1}, {Size: 8, Align: 64, First: 1, Last: 3}}, []int64{0, 64}, 72},
 		{"empty", []program.Item{{Size: 0, First: 0, Last: 9}, {Size: 4, First: 0, Last: 9}}, []int64{0, 0}, 4},
-		// The 4 that live apart leave a gap that takes the 3 exactly.
+		// The 9 bytes at 20 are free from step 2 on, and are filled by 5 and 4.
 		{"the smallest gap", []program.Item{{Size: 20, First: 0, Last: 9}, {Size: 9, First: 0, Last: 1}, {Size: 8, First: 0, Last: 9}, {Size: 5, First: 2, Last: 9}, {Size: 4, First: 2, Last: 9}}, []int64{0, 20, 29, 20, 25}, 37},
 		{"the largest first", []program.Item{{Size: 4, First: 0, Last: 1}, {Size: 10, First: 1, Last: 2}}, []int64{10, 0}, 14},
 		{"apart in time, the later first", []program.Item{{Size: 10, First: 2, Last: 3}, {Size: 8, First: 0, Last: 1}}, []int64{0, 0}, 10},
@@ -52,7 +52,7 @@ func TestPlaceByHand(t *testing.T) {
 	for _, huge := range [][]program.Item{
 		{{Size: math.MaxInt64}, {Size: 1}},
 		{{Size: math.MaxInt64 - 10}, {Size: 1, Align: 256}},            // the end cannot be aligned
-		{{Size: math.MaxInt64 - 10}, {Size: 8}, {Size: 2, Align: 256}}, // nor that of the gap between the two
+		{{Size: math.MaxInt64 - 10}, {Size: 8}, {Size: 2, Align: 256}}, // nor can the start of a gap after the first item
 	} {
 		if offsets, _, err := program.Place(huge); !errors.Is(err, program.ErrTooLarge) {
 			t.Errorf("%+v, more than int64: %v, %v", huge, offsets, err)

@@ -17,7 +17,7 @@ import (
 // accepts. If the bytes of any Program change, it must change, too.
 const FormatVersion = 7
 
-// Program is one compiled piece for one shape.
+// Program is one compiled piece, for the sizes that its guards allow.
 type Program struct {
 	Target  string   // "host", "cuda:sm_90", …
 	Symbols []string // the piece's symbols; all dims below are over these and device properties
@@ -63,8 +63,8 @@ type Param struct {
 
 	// Generator: the program draws random numbers from the parameter, which is i64[2], a
 	// seed and an offset, and only reads it. After a run, the caller adds Advance, a
-	// multiple of DrawStep, to the offset, so that the next run draws new numbers; it is 0
-	// for programs that only repeat the numbers of others.
+	// multiple of DrawStep, to the offset, so that the next run draws new numbers. Advance is
+	// 0 for programs that only repeat the numbers of others.
 	Generator bool
 	Advance   int64
 }

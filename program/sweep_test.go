@@ -60,8 +60,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestPlaceManyTogether places a million items that all live at once, or in every other step.
-// In quadratic time this would take hours.
+// TestPlaceManyTogether places 300,000 items, most of which share a step with most of the others.
+// In quadratic time this would take too long.
 func TestPlaceManyTogether(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for name, life := range map[string]func(i int) (first, last int32){

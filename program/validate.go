@@ -270,7 +270,7 @@ func (v *validator) sameMemory(a, b int32) bool {
 // choice checks a StepChoice, step i of the program.
 func (v *validator) choice(what string, i int, s *Step) {
 	if len(s.Args) > 0 || len(s.Attrs) > 0 || len(s.Variants) == 0 {
-		v.failf("%s: a choice of %d with %d buffers, %d attributes; want at least 1 variant, and buffers and attributes only in variants", what, len(s.Variants), len(s.Args), len(s.Attrs))
+		v.failf("%s: a choice of %d variants, with %d buffers and %d attributes; want at least 1 variant, and buffers and attributes only in variants", what, len(s.Variants), len(s.Args), len(s.Attrs))
 		return
 	}
 	for j := range s.Variants {
@@ -323,7 +323,7 @@ func (v *validator) plain(what string, i int, s *Step) {
 	}
 	v.launch(what, &s.Launch)
 	if len(s.Variants) > 0 {
-		v.failf("%s: variants of a step that is no choice", what)
+		v.failf("%s: it has variants, and is not a choice", what)
 	}
 	switch s.Kind {
 	case StepKernel:

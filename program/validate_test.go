@@ -9,12 +9,12 @@ import (
 	"pwc/program"
 )
 
-// TestValidate breaks the example in one place at a time.
+// TestValidate checks programs that are valid, and changes the example in one place for each error.
 func TestValidate(t *testing.T) {
 	if err := example(t).Validate(); err != nil {
 		t.Fatal(err)
 	}
-	collective := example(t) // which every device of a group has
+	collective := example(t) // its last variant calls a collective, which every device of a group has
 	last := collective.Steps[2].Variants[1].Steps[0]
 	last.Extern = program.CollectivePrefix + "all_reduce"
 	collective.Steps[2].Variants[2].Steps = []program.Step{last}
@@ -115,10 +115,10 @@ func TestValidate(t *testing.T) {
 		{"step 2: variant 2: step 0: the last variant needs library routine", func(p *P) { p.Steps[2].Variants[2].Steps = p.Steps[2].Variants[1].Steps }},
 		{"step 2: variant 0: step 0: a step of kind choice", func(p *P) { p.Steps[2].Variants[0].Steps[0] = p.Steps[2] }},
 		{"step 2: variant 0: step 0: a step of kind extern, want a kernel or a library routine", func(p *P) { p.Steps[2].Variants[0].Steps[0].Kind = program.StepExtern }},
-		{"step 2: a choice of 0 with 0 buffers, 0 attributes; want at least 1 variant", func(p *P) { p.Steps[2].Variants = nil }},
-		{"step 2: a choice of 3 with 1 buffers", func(p *P) { p.Steps[2].Args = []int32{0} }},
-		{"step 2: a choice of 3 with 0 buffers, 1 attributes", func(p *P) { p.Steps[2].Attrs = p.Steps[1].Attrs[1:2] }},
-		{"step 4: variants of a step that is no choice", func(p *P) { p.Steps[4].Variants = p.Steps[2].Variants }},
+		{"step 2: a choice of 0 variants, with 0 buffers and 0 attributes; want at least 1 variant", func(p *P) { p.Steps[2].Variants = nil }},
+		{"step 2: a choice of 3 variants, with 1 buffers", func(p *P) { p.Steps[2].Args = []int32{0} }},
+		{"step 2: a choice of 3 variants, with 0 buffers and 1 attributes", func(p *P) { p.Steps[2].Attrs = p.Steps[1].Attrs[1:2] }},
+		{"step 4: it has variants, and is not a choice", func(p *P) { p.Steps[4].Variants = p.Steps[2].Variants }},
 		{"step 0: node -2, want an index, or -1 for no node", func(p *P) { p.Steps[0].Origin = -2 }},
 		{"step 1: no name", func(p *P) { p.Steps[1].Extern = "" }},
 		{"step 1: attribute dim of unknown kind", func(p *P) { p.Steps[1].Attrs[0].Kind = 17 }},
@@ -140,7 +140,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// Steps must wait for an async collective before they use its destination.
+// TestValidateOverlap: no step may use the destination of an async collective before a step that waits for it.
 func TestValidateOverlap(t *testing.T) {
 	call := program.Step{Kind: program.StepLibrary, Extern: program.CollectivePrefix + "all_reduce", Args: []int32{1, 0}, Origin: -1,
 		Attrs: []program.Attr{{Name: "async", Kind: program.AttrBool, Bool: true}}}

@@ -21,7 +21,7 @@ import (
 // version.
 const ConfigVersion = 1
 
-// Limits of what is read from a registry or a layout. Registries accept manifests of up to 4 MiB, which is nearly
+// Limits for texts that are read from a registry or a layout. Registries accept manifests of up to 4 MiB, which is nearly
 // 30,000 layers; the other limits follow from that.
 const (
 	maxManifest = 4 << 20
@@ -275,10 +275,10 @@ func parseConfig(text []byte) (*Config, error) {
 		return nil, fmt.Errorf("not JSON of a config: %w", err)
 	}
 	if version.Version != ConfigVersion {
-		return nil, fmt.Errorf("it has version %d; this program supports version %d", version.Version, ConfigVersion)
+		return nil, fmt.Errorf("it has version %d; this version of pwc supports version %d", version.Version, ConfigVersion)
 	}
 	if version.CacheFormat != cache.FormatVersion {
-		return nil, fmt.Errorf("it has cache format %d; this program supports format %d", version.CacheFormat, cache.FormatVersion)
+		return nil, fmt.Errorf("it has cache format %d; this version of pwc supports format %d", version.CacheFormat, cache.FormatVersion)
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
@@ -300,7 +300,7 @@ func parseConfig(text []byte) (*Config, error) {
 		return nil, err
 	}
 	if !bytes.Equal(again, text) {
-		return nil, errors.New("not in the canonical form: its summary contradicts its entries, or it was not written by this program")
+		return nil, errors.New("not in the canonical form: its summary contradicts its entries, or another tool wrote it")
 	}
 	return c, nil
 }

@@ -44,7 +44,7 @@ func TestConfigGolden(t *testing.T) {
 	}
 }
 
-// TestConfigContents checks that a digest has one size and one kind.
+// TestConfigContents checks that a digest has one size and one kind, that a text has a limit, and that lists are in order.
 func TestConfigContents(t *testing.T) {
 	parsed := func() *Config {
 		c, err := parseConfig([]byte(hand))
@@ -96,7 +96,7 @@ func TestConfigContents(t *testing.T) {
 	refuse(c, "module 1 is out of order")
 }
 
-// TestTooMuch checks that no artifact is made that a reader would refuse.
+// TestTooMuch checks that no artifact is made whose entries, layers or config exceed the limits of a reader.
 func TestTooMuch(t *testing.T) {
 	many := func(n int, shape string, size int) *Config {
 		c := &Config{Modules: []Module{{Name: "toy", Hash: cache.Digest{1}, Target: "host", Entries: list[int]{}}}}

@@ -157,7 +157,7 @@ func plain() Options {
 	return Options{PlainHTTP: true, Retry: impatient, Machine: Machine{Targets: []string{"host"}}}
 }
 
-// trusts lists a registry's repository.
+// trusts returns a list with the repositories of a registry below team.
 func trusts(s *server) *cache.Trust {
 	return &cache.Trust{Repositories: []string{s.Listener.Addr().String() + "/team"}}
 }

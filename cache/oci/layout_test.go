@@ -174,7 +174,7 @@ func TestSeveralInLayout(t *testing.T) {
 	one := mustExport(t, filled(t, 3), dir, Options{Tag: "small"})
 	more := mustExport(t, filled(t, 5), dir, Options{Tag: "big"})
 	if more.Written != 3 { // two programs and the config
-		t.Errorf("%+v; want what is new alone", more)
+		t.Errorf("%+v; want only the three new blobs", more)
 	}
 	take := func(tag string) (int, error) {
 		to, _ := newStore(t)
@@ -521,11 +521,14 @@ func TestExportErrors(t *testing.T) {
 	}
 }
 
-// TestLayoutTag checks that the tag is only in the index, so it changes no digest.
+// TestLayoutTag checks that the index has the tag and the type of the artifact, and that the tag changes no digest.
 func TestLayoutTag(t *testing.T) {
 	for _, name := range []string{"layout", "layout.tar"} {
+		untagged := mustExport(t, filled(t, 1), filepath.Join(t.TempDir(), name), Options{})
 		name = filepath.Join(t.TempDir(), name)
-		mustExport(t, filled(t, 1), name, Options{Tag: "v1"})
+		if sent := mustExport(t, filled(t, 1), name, Options{Tag: "v1"}); sent.Digest != untagged.Digest {
+			t.Errorf("with a tag the digest is %s, without one %s", sent.Digest, untagged.Digest)
+		}
 		l, err := openLayout(name, "v1")
 		if err != nil {
 			t.Fatal(err)
@@ -542,7 +545,7 @@ func TestLayoutTag(t *testing.T) {
 	}
 }
 
-// TestExportContext checks that an export ends soon after its context.
+// TestExportContext checks that an export whose context has ended returns the error of the context.
 func TestExportContext(t *testing.T) {
 	ctx, cancel := context.WithDeadline(t.Context(), time.Now())
 	defer cancel()

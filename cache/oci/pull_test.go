@@ -190,8 +190,7 @@ func TestPullResumes(t *testing.T) {
 	wantWhole(t, to, 6, 1)
 }
 
-// TestPullStopped checks that a module is not recorded if an entry is missing, even if only its programs would have
-// to be fetched.
+// TestPullStopped checks that a module without a graph is not recorded if an entry is missing.
 func TestPullStopped(t *testing.T) {
 	from, _ := newStore(t)
 	m := fill(t, from, "toy", "host", 0, 3)

@@ -110,7 +110,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestRefusesFormat checks that programs of another format are refused, whatever the options request.
+// TestRefusesFormat checks that programs of another format are refused, even if Options.Targets names their target.
 func TestRefusesFormat(t *testing.T) {
 	srv := newServer(t)
 	from, _ := newStore(t)

@@ -113,7 +113,7 @@ func (m *Remote) index(ctx context.Context) (*remoteIndex, error) {
 	var untrusted *cache.UntrustedError
 	if err == nil && slices.ContainsFunc(a.config.Targets, func(t Target) bool { return cache.NeedsTrust(t.Name) && m.o.refuses(a.config, t.Name) == "" }) {
 		trust := m.o
-		trust.Accept = nil // only Import and Pull ask it
+		trust.Accept = nil // only Import and Pull call it
 		if _, err = trust.trusted(ctx, a); errors.As(err, &untrusted) {
 			err = nil
 		}

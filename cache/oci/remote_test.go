@@ -87,7 +87,7 @@ func TestLayer(t *testing.T) {
 	}
 	wantHit(t, l, 7, "host")
 	if n := srv.counts(); len(n) != 0 {
-		t.Errorf("requests for what is here: %v", n)
+		t.Errorf("requests for entries of the store: %v", n)
 	}
 	if text := j.Take(); text != "" || r.Err() != nil {
 		t.Errorf("messages: %s, %v", text, r.Err())
@@ -95,7 +95,8 @@ func TestLayer(t *testing.T) {
 	wantWhole(t, l.Store, 2, 0)
 }
 
-// TestLayerFailure checks that any failure leads to misses, one warning, and no more requests.
+// TestLayerFailure checks that the failure of each kind of request, or a missing tag, leads to misses, one warning, and
+// no more requests.
 func TestLayerFailure(t *testing.T) {
 	for _, what := range []string{"HEAD manifests", "GET manifests", "GET blobs", "nothing"} {
 		srv := newServer(t)

@@ -201,7 +201,7 @@ func TestUntrustedRemote(t *testing.T) {
 	look := func(trust *cache.Trust, frozen bool) (hit bool, said string, err error) {
 		j := &testkit.Log{}
 		o := gpuOptions()
-		o.Trust, o.Logger, o.Accept = trust, j.Logger(), func(cache.Digest) error { return nil } // which only Pull and Import ask
+		o.Trust, o.Logger, o.Accept = trust, j.Logger(), func(cache.Digest) error { return nil } // only Pull and Import call it
 		r, err := NewRemote("oci+http://"+srv.ref("v1"), o)
 		if err != nil {
 			t.Fatal(err)
@@ -321,7 +321,7 @@ func (c *cosigned) write(t *testing.T, dir string, of cache.Digest) {
 	}
 }
 
-// TestWithheldSignature has a registry that hides a signature, or breaks off while sending it: nothing is taken.
+// TestWithheldSignature has a registry that hides a signature, or answers with an error: nothing is taken.
 func TestWithheldSignature(t *testing.T) {
 	from, srv, key := gpuStore(t), newServer(t), keys(t)["Ed25519"]
 	o := gpuOptions()

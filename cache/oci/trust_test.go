@@ -101,7 +101,7 @@ func TestForged(t *testing.T) {
 		manifest func(m *ocispec.Manifest)
 		want     string
 	}{
-		"a later version":      {replace(`"version":1`, `"version":2`), nil, "it has version 2; this program supports version 1"},
+		"a later version":      {replace(`"version":1`, `"version":2`), nil, "it has version 2; this version of pwc supports version 1"},
 		"another cache format": {replace(`"cache_format":1`, `"cache_format":9`), nil, "it has cache format 9"},
 		"not JSON":             {func(s string) string { return s[:len(s)/2] }, nil, "not JSON"},
 		"an unknown field":     {replace(`"version":1`, `"version":1,"then":"run this"`), nil, "unknown field"},

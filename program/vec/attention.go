@@ -64,7 +64,7 @@ func (v *validator) attention(a *Attention) {
 	}
 	v.dims("length", a.Queries, a.Keys)
 	if a.Size < 1 || a.Size > MaxHead || a.Groups < 1 || a.Heads < 1 || a.Heads > math.MaxInt32 || a.Heads%a.Groups != 0 {
-		v.failf("attention of %d heads over %d, of %d elements", a.Heads, a.Groups, a.Size)
+		v.failf("attention of %d heads over %d, each of %d elements; want a multiple of the heads of keys, and 1 to %d elements", a.Heads, a.Groups, a.Size, MaxHead)
 	}
 	if a.Causal && !a.Queries.Equal(a.Keys) {
 		v.failf("causal attention of %s queries and %s keys", a.Queries, a.Keys)

@@ -6,7 +6,7 @@ package vec
 type Op uint8
 
 // The operations. An operation without a comment is the elementwise op of the IR with
-// its name, computed in float32, or in int64 if the name ends with I.
+// its name, computed in float32; in int64 if the name ends with I, and for And, Or and Xor.
 const (
 	OpInvalid Op = iota
 

@@ -300,12 +300,14 @@ func (v *validator) use(op Op, a *Access, place Place) {
 	float := a.DType.Float()
 	switch {
 	case op == OpLoadI && float && a.Arg >= 0:
-		v.failf("of %s", a.DType)
-	case op == OpStoreF && !float, op == OpStoreI && float:
-		v.failf("to %s", a.DType)
+		v.failf("it loads %s, want an integer type or bool", a.DType)
+	case op == OpStoreF && !float:
+		v.failf("it stores %s, want a float", a.DType)
+	case op == OpStoreI && float:
+		v.failf("it stores %s, want an integer type or bool", a.DType)
 	}
 	if info := opInfos[op]; info.X == XStore && a.Arg < 0 {
-		v.failf("without memory")
+		v.failf("it stores to an access without memory")
 	}
 	switch {
 	case a.Index == nil:
@@ -371,7 +373,7 @@ func (v *validator) write(info OpInfo, reg uint16, place Place) {
 		case place == InPre:
 			s[reg] = inRow
 		case s[reg] == inRowRead:
-			v.failf("register %d is assigned after it was read as the row's", reg)
+			v.failf("register %d is assigned after the Body read the value of Pre in it", reg)
 		default:
 			s[reg] = inBlock
 		}

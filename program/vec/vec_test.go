@@ -281,7 +281,7 @@ func TestOps(t *testing.T) {
 	}
 }
 
-// TestValidate breaks an example in one place at a time.
+// TestValidate checks kernels that are valid, and changes an example in one place for each error.
 func TestValidate(t *testing.T) {
 	for name, k := range examples() {
 		if err := k.Validate(); err != nil {
@@ -374,12 +374,12 @@ func TestValidate(t *testing.T) {
 		{loopExample, "phase 0 body 3 (acc): is not allowed in this list", func(k *K) { body(k, 0, vec.Instr{Op: vec.OpAcc}) }},
 		{loopExample, "phase 0 body 3 (op0): unknown op", func(k *K) { body(k, 0, vec.Instr{}) }},
 		{loopExample, "phase 0 body 3 (op250): unknown op", func(k *K) { body(k, 0, vec.Instr{Op: 250}) }},
-		{loopExample, "(storei): to bf16", func(k *K) {
+		{loopExample, "(storei): it stores bf16, want an integer", func(k *K) {
 			body(k, 1, vec.Instr{Op: vec.OpStoreI, X: 2})
 		}},
-		{loopExample, "(store): to i32", func(k *K) { body(k, 1, vec.Instr{Op: vec.OpStoreF, X: 0}) }},
-		{loopExample, "(loadi): of bf16", func(k *K) { body(k, 1, vec.Instr{Op: vec.OpLoadI, X: 2}) }},
-		{loopExample, "(storei): without memory", func(k *K) { body(k, 1, vec.Instr{Op: vec.OpStoreI, X: 3}) }},
+		{loopExample, "(store): it stores i32, want a float", func(k *K) { body(k, 1, vec.Instr{Op: vec.OpStoreF, X: 0}) }},
+		{loopExample, "(loadi): it loads bf16, want an integer", func(k *K) { body(k, 1, vec.Instr{Op: vec.OpLoadI, X: 2}) }},
+		{loopExample, "(storei): it stores to an access without memory", func(k *K) { body(k, 1, vec.Instr{Op: vec.OpStoreI, X: 3}) }},
 		{loopExample, "(wrap): dtype 1, want", func(k *K) { body(k, 1, vec.Instr{Op: vec.OpWrap, X: int32(dtype.F32)}) }},
 		{loopExample, "(ftoi): dtype 99, want", func(k *K) { body(k, 1, vec.Instr{Op: vec.OpFtoI, X: 99}) }},
 		{loopExample, "(dim): dim 1 of 1", func(k *K) { body(k, 1, vec.Instr{Op: vec.OpDim, X: 1}) }},
@@ -425,9 +425,9 @@ func TestValidate(t *testing.T) {
 		{expertsExample, "select: stride: dim: overflows", func(k *K) { k.MatMul.Select.Stride = dim.Const(1 << 62).Mul(dim.Const(8)) }},
 		{attentionExample, "attention with a loop", func(k *K) { k.Loop.Inner = consts(2) }},
 		{attentionExample, "length: dim: overflows", func(k *K) { k.Attention.Keys = overflow }},
-		{attentionExample, "attention of 3 heads over 2, of 8 elements", func(k *K) { k.Attention.Heads = 3 }},
-		{attentionExample, "attention of 4 heads over 0, of 8 elements", func(k *K) { k.Attention.Groups = 0 }},
-		{attentionExample, "attention of 4 heads over 2, of 257 elements", func(k *K) { k.Attention.Size = 257 }},
+		{attentionExample, "attention of 3 heads over 2, each of 8 elements", func(k *K) { k.Attention.Heads = 3 }},
+		{attentionExample, "attention of 4 heads over 0, each of 8 elements", func(k *K) { k.Attention.Groups = 0 }},
+		{attentionExample, "attention of 4 heads over 2, each of 257 elements", func(k *K) { k.Attention.Size = 257 }},
 		{attentionExample, "causal attention of N queries and 2 keys", func(k *K) { k.Attention.Keys = dim.Const(2) }},
 		{attentionExample, "q: dtype i32", func(k *K) { k.Attention.Q.DType = dtype.I32 }},
 		{attentionExample, "v: dtype f32, want bf16", func(k *K) { k.Attention.V.DType = dtype.F32 }},
@@ -480,7 +480,7 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("a decoded kernel is invalid: %v", err)
 		}
 		if again, err := k.Encode(); err != nil || !bytes.Equal(again, data) {
-			t.Fatalf("the kernel of these bytes has others (%v)", err)
+			t.Fatalf("the decoded kernel is encoded as other bytes (%v)", err)
 		}
 		_ = k.String()
 		k.Stores()
