@@ -7,7 +7,7 @@ import (
 	"pwc/runtime/device/devicetest"
 )
 
-// gpuBench is a bench on the GPU with a program of two kernels bound.
+// gpuBench returns a bench on the GPU, and a bound program that launches two kernels.
 func gpuBench(b *testing.B) (*bench, device.BoundLaunch) {
 	o := newBench(b, openGPU(b), nil)
 	o.rig = gpuRigs(b, o.dev)["ptx"]
@@ -16,8 +16,8 @@ func gpuBench(b *testing.B) (*bench, device.BoundLaunch) {
 	return o, o.bind(x, 1, out, p, p)
 }
 
-// issue measures what a call costs the host: the queue is emptied often enough
-// that the driver does not wait for it.
+// issue measures the host's time of a call. It synchronizes every 256 calls, outside of the
+// measured time, so that calls do not wait for room in the driver's queue.
 func issue(b *testing.B, o *bench, call func() error) {
 	b.ReportAllocs()
 	i := 0

@@ -58,7 +58,7 @@ func TestBesideACapture(t *testing.T) {
 			elsewhere(func() {
 				other := newBench(t, b.dev, b.rig)
 				x := other.alloc([]byte{1, 2, 3, 4})
-				other.expect("a copy beside a capture", x, []byte{1, 2, 3, 4})
+				other.expect("a copy during a capture", x, []byte{1, 2, 3, 4})
 				must(t, old.Memory.Free())
 				must(t, oldProgram.Close())
 				if err := other.s.Fill(old, 1); !errors.Is(err, device.ErrFreed) {
@@ -81,7 +81,7 @@ func TestBesideACapture(t *testing.T) {
 				}
 				loaded <- x
 			}()
-			time.Sleep(10 * time.Millisecond) // for a load that would not wait
+			time.Sleep(10 * time.Millisecond) // a load that does not wait would end now
 			ended.Store(true)
 		})
 		if x := <-loaded; x != nil {
@@ -96,8 +96,8 @@ func TestBesideACapture(t *testing.T) {
 	})
 }
 
-// TestManyGoroutines has some that allocate, load, run and free all the time,
-// while two capture and replay.
+// TestManyGoroutines has three goroutines that allocate, load, run and free all the time,
+// while two others capture and replay.
 func TestManyGoroutines(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		if b.fake != nil && testing.Short() {
@@ -167,7 +167,7 @@ func TestManyGoroutines(t *testing.T) {
 	})
 }
 
-// TestWaitsWhileCapturing lets the capturing goroutine wait for other work.
+// TestWaitsWhileCapturing: the capturing goroutine may wait for work of another stream.
 func TestWaitsWhileCapturing(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		other := newBench(t, b.dev, b.rig)
@@ -187,7 +187,7 @@ func TestWaitsWhileCapturing(t *testing.T) {
 	})
 }
 
-// TestCapturesAreIndependent nests captures of two streams.
+// TestCapturesAreIndependent captures on one stream while another stream captures.
 func TestCapturesAreIndependent(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		other := newBench(t, b.dev, b.rig)
@@ -210,7 +210,8 @@ func TestCapturesAreIndependent(t *testing.T) {
 	})
 }
 
-// TestSpoiledCapture makes a graph of nothing that failed on the way.
+// TestSpoiledCapture: if a call of a capture fails, EndCapture returns an error and no graph, the
+// recorded work does not execute, and the next capture works.
 func TestSpoiledCapture(t *testing.T) {
 	f := newFake(t, fake.Options{})
 	b := newBench(t, open(t, f), fakeRig())

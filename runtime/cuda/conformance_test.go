@@ -12,8 +12,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestConformance holds the device to the suite on the fake, whatever the order
-// in which work executes.
+// TestConformance holds the device to the suite on the fake, which executes work in several
+// orders.
 func TestConformance(t *testing.T) {
 	schedules := map[string]func() fake.Schedule{
 		"lazy":    func() fake.Schedule { return fake.Lazy },
@@ -24,7 +24,7 @@ func TestConformance(t *testing.T) {
 	for kernels, r := range map[string]*rig{"go": fakeRig(), "ptx": ptxRig(t)} {
 		for name, schedule := range schedules {
 			if kernels == "ptx" && name != "random1" {
-				continue // orders are the driver's, whatever its kernels are
+				continue // the order does not depend on the form of the kernels
 			}
 			t.Run(kernels+"/"+name, func(t *testing.T) {
 				devicetest.Run(t, devicetest.Suite{

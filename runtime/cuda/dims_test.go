@@ -13,7 +13,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// addOf is a program of the kernel add, told of some number of elements.
+// addOf returns a program that launches the kernel add once, with these launch attributes.
 func (r *rig) addOf(t *testing.T, attrs ...program.Attr) *program.Program {
 	t.Helper()
 	p := r.program(t, "add2")
@@ -22,25 +22,26 @@ func (r *rig) addOf(t *testing.T, attrs ...program.Attr) *program.Program {
 	return p
 }
 
-// TestDimsAreHeldAgainstBuffers binds a genuine kernel that is told of more elements
-// than its buffers have. Encoding, validation and loading take it: that it would read
-// and write a neighbour of its buffers shows when it is bound, and nothing runs.
+// TestDimsAreHeldAgainstBuffers passes the kernel add a number of elements for buffers of 4
+// elements. Encoding, validation and loading accept any number. Bind refuses one that is
+// larger than the buffers, as the kernel would access memory behind them, unless AttrFree
+// says that the dim is no number of elements.
 func TestDimsAreHeldAgainstBuffers(t *testing.T) {
 	r := fakeRig()
 	d := open(t, newFake(t, fake.Options{}))
 	for name, test := range map[string]struct {
 		dim  string
 		free bool
-		want string // part of the error; "": none
+		want string // part of the error; "": no error
 	}{
-		"right":               {"N", false, ""},
-		"fewer":               {"N-1", false, ""},
-		"a constant":          {"128", false, "dim 0, 128 = 128, is more than the 4 elements of the largest buffer"},
-		"one more":            {"N+1", false, "dim 0, N + 1 = 5"},
-		"by the device":       {"N+device.sms", false, "is more than the 4 elements"},
-		"not of elements":     {"128", true, ""},
-		"more, where it fits": {"4", false, ""},
-		"an overflow":         {"N*4611686018427387904", false, "overflow"},
+		"right":              {"N", false, ""},
+		"fewer":              {"N-1", false, ""},
+		"a constant":         {"128", false, "dim 0, 128 = 128, is more than the 4 elements of the largest buffer"},
+		"one more":           {"N+1", false, "dim 0, N + 1 = 5"},
+		"by the device":      {"N+device.sms", false, "is more than the 4 elements"},
+		"free":               {"128", true, ""},
+		"a fitting constant": {"4", false, ""},
+		"an overflow":        {"N*4611686018427387904", false, "overflow"},
 	} {
 		var attrs []program.Attr
 		e, err := dim.Parse(test.dim)
@@ -79,13 +80,14 @@ func TestNeighboursStay(t *testing.T) {
 	l, err := x.Bind([]int64{4}, device.Args{Params: []device.Buffer{seg.Slice(0, 16), seg.Slice(2048, 16)}, Results: []device.Buffer{seg.Slice(4096, 16)}})
 	must(t, err)
 	must(t, b.s.Launch(l))
+	b.expect("before the result", seg.Slice(0, 4096), bytes.Repeat([]byte{0x3f}, 4096))
 	b.expect("behind the result", seg.Slice(4096+16, 4096-16), bytes.Repeat([]byte{0x3f}, 4096-16))
 	must(t, b.s.Close())
 	must(t, seg.Memory.Free())
 	must(t, x.Close())
 }
 
-// TestFreeDims refuses lists that are none.
+// TestFreeDims: Load refuses AttrFree with indices that are out of range, repeated or not constant.
 func TestFreeDims(t *testing.T) {
 	r := fakeRig()
 	d := open(t, newFake(t, fake.Options{}))
@@ -96,8 +98,8 @@ func TestFreeDims(t *testing.T) {
 	}
 }
 
-// TestParametersOfOldDrivers holds launches to the parameters that PTX declares, where
-// the driver does not tell them.
+// TestParametersOfOldDrivers holds launches to the parameters that PTX declares, if the driver
+// cannot be asked for them.
 func TestParametersOfOldDrivers(t *testing.T) {
 	r := ptxRig(t)
 	d := open(t, newFake(t, fake.Options{Version: 12030}))

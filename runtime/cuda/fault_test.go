@@ -14,8 +14,8 @@ import (
 	"pwc/runtime/device/devicetest"
 )
 
-// lose makes a kernel write to memory that it must not access, and checks the errors of all later
-// calls (C13).
+// lose makes a kernel write to an address without memory, and checks that each kind of call fails
+// from then on (C13).
 func lose(t *testing.T, b *bench) {
 	buf := b.alloc(make([]byte, 64))
 	host := b.pinned(make([]byte, 8))
@@ -33,9 +33,9 @@ func lose(t *testing.T, b *bench) {
 	wild, err := f.NewCall(2, cuda.LaunchOptions{})
 	must(t, err)
 	wild.Grid, wild.Block = [3]uint32{1, 1, 1}, [3]uint32{1, 1, 1}
-	wild.SetArg(0, 8) // nothing is at the start of any address space
+	wild.SetArg(0, 8) // no memory has this address
 	wild.SetArg(1, 1)
-	err = errors.Join(b.s.LaunchKernel(wild), b.s.Synchronize()) // the fault may show at once, or later
+	err = errors.Join(b.s.LaunchKernel(wild), b.s.Synchronize()) // either call may report the fault
 	var lost *device.LostError
 	if !errors.As(err, &lost) || !lost.Restart || lost.Op == "" || !errors.Is(err, device.ErrDeviceLost) {
 		t.Fatalf("after a wild write: %v", err)
@@ -78,7 +78,7 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// TestLostGPU loses the GPU, in a process of its own.
+// TestLostGPU is TestLost on the GPU, in a child process, since the process that loses it must end.
 func TestLostGPU(t *testing.T) {
 	const child = "PWC_TEST_LOSE_GPU"
 	if os.Getenv(child) == "1" {
@@ -95,7 +95,7 @@ func TestLostGPU(t *testing.T) {
 	}
 }
 
-// TestLostWhileCapturing leaves no capture behind.
+// TestLostWhileCapturing: EndCapture on a lost device returns an error and ends the capture.
 func TestLostWhileCapturing(t *testing.T) {
 	f := newFake(t, fake.Options{})
 	b := newBench(t, open(t, f), fakeRig())
@@ -114,8 +114,8 @@ func TestLostWhileCapturing(t *testing.T) {
 	must(t, b.dev.Close()) // not refused: nothing captures
 }
 
-// scenario uses the device for everything, and closes it. It returns the first
-// error of its work, and the errors of the end.
+// scenario opens a device, makes the calls of work, and closes the device. It returns the
+// error of Open or work, and that of Close.
 func scenario(t *testing.T, f *fake.Driver) (first, last error) {
 	d, err := cuda.Open(cuda.Options{Driver: f})
 	if err != nil {
@@ -125,7 +125,8 @@ func scenario(t *testing.T, f *fake.Driver) (first, last error) {
 	return first, d.Close()
 }
 
-// work stops at the first error, with everything it made left to Close.
+// work loads, captures, replays and copies. It stops at the first error, and then leaves the
+// objects that it made to Close of the device.
 func work(t *testing.T, d *cuda.Device) error {
 	stream, err := d.NewStream()
 	if err != nil {
@@ -217,12 +218,12 @@ func TestEveryCallFails(t *testing.T) {
 				first, last := scenario(t, f)
 				what := fmt.Sprintf("call %d (%s) fails by %d", n, f.Failed(), result)
 				if f.Failed() == "" {
-					continue // a shorter way than the clean one
+					continue // this run made fewer than n calls
 				}
 				err := errors.Join(first, last)
 				if err == nil {
 					if result == launchFailed && f.Failed() == "cuDevicePrimaryCtxRelease" {
-						continue
+						continue // Close of a lost device reports no error
 					}
 					t.Errorf("%s: no error", what)
 					continue

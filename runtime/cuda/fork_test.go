@@ -17,8 +17,8 @@ import (
 )
 
 // branches captures on three streams while it allocates, makes two graphs of the template,
-// rebinds one of them and replays both. It stops at the first error, with no capture under
-// way and everything it made left to Close.
+// rebinds one of them and replays both. It stops at the first error, after it has ended the
+// capture, and leaves the objects that it made to Close of the device.
 func branches(t *testing.T, d *cuda.Device, streams []device.Stream) error {
 	rig := fakeRig()
 	x, err := d.Load(rig.program(t, devicetest.Add2), nil)
@@ -95,7 +95,7 @@ func branches(t *testing.T, d *cuda.Device, streams []device.Stream) error {
 	if err := replay(graphs[0], 1, 2, 3, 6); err != nil {
 		return err
 	}
-	// Whether the change fails or not, the graph does all of the old or all of the new.
+	// If Rebind fails, the graph still uses all old addresses, or says that it must be captured again.
 	if err := graphs[0].Rebind([]device.Move{{From: in, To: moved}}); err != nil {
 		if errors.Is(err, device.ErrDeviceLost) || strings.Contains(err.Error(), "capture again") {
 			return err
@@ -114,9 +114,9 @@ func branches(t *testing.T, d *cuda.Device, streams []device.Stream) error {
 	return errors.Join(graphs[0].Close(), template.Close(), graphs[1].Close(), x.Close(), m.Free(), more.Free())
 }
 
-// TestEveryCallOfACaptureFails makes each driver call of a capture with forks, templates
-// and a rebind fail. The error names the call, no stream still captures, the next capture
-// on the same device and streams works, and nothing leaks.
+// TestEveryCallOfACaptureFails makes each driver call of branches and of the device's Close
+// fail. The error names the call, no stream still captures, and nothing leaks. Unless the
+// device is lost, branches then works on the same device and streams.
 func TestEveryCallOfACaptureFails(t *testing.T) {
 	run := func(f *fake.Driver, n, result int) (first, last error) {
 		d, err := cuda.Open(cuda.Options{Driver: f})
@@ -174,8 +174,8 @@ func TestEveryCallOfACaptureFails(t *testing.T) {
 // launchFailed is CUDA_ERROR_LAUNCH_FAILED, which loses the device.
 const launchFailed = 719
 
-// TestSharedCaptures holds devices that share their captures to the rules of mode global,
-// and others not; thread-local captures of several devices go on at the same time.
+// TestSharedCaptures: a global capture restricts the devices that share its device.Captures, and no
+// other device. Thread-local captures of several devices may be under way at the same time.
 func TestSharedCaptures(t *testing.T) {
 	var shared device.Captures
 	gpu, err := cuda.Open(cuda.Options{Driver: newFake(t, fake.Options{}), Captures: &shared})
@@ -222,9 +222,9 @@ func TestSharedCaptures(t *testing.T) {
 	}
 }
 
-// TestBranchesOverlapOnGPU captures the same small kernels in line and on two branches,
-// with events that measure time inside the graphs. That the branches take less time shows
-// that their nodes run at the same time.
+// TestBranchesOverlapOnGPU captures the same small kernels once on one stream and once on two
+// branches, with timed events in the graphs. The branches must take less than 0.8 of the time,
+// which shows that their kernels run at the same time.
 func TestBranchesOverlapOnGPU(t *testing.T) {
 	d := openGPU(t)
 	b := newBench(t, d, ptxRig(t))
@@ -271,8 +271,8 @@ func TestBranchesOverlapOnGPU(t *testing.T) {
 		}
 		must(t, b.s.Join(second))
 	})
-	t.Logf("%d launches take %v in line and %v on two branches", 2*launches, line, branches)
+	t.Logf("%d launches take %v on one stream and %v on two branches", 2*launches, line, branches)
 	if branches*10 >= line*8 {
-		t.Errorf("%v on two branches, %v in line, want less than 0.8 of it", branches, line)
+		t.Errorf("%v on two branches, %v on one stream, want less than 0.8 of it", branches, line)
 	}
 }

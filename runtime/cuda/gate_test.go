@@ -7,9 +7,9 @@ import (
 	"testing/synctest"
 )
 
-// Captures go first: calls that come after a waiting capture do not delay it. Objects that are
-// freed meanwhile are destroyed when the capture has ended; then calls that waited for it may be
-// under way, too.
+// TestCapturesGoFirst: calls that come after a waiting capture do not delay it. Objects that are
+// freed meanwhile are destroyed when the capture has ended, before or after the calls that waited
+// for its end.
 func TestCapturesGoFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g gate
@@ -29,7 +29,7 @@ func TestCapturesGoFirst(t *testing.T) {
 		}()
 		synctest.Wait()
 		if g.enterOr(func() { note("free") }) {
-			t.Error("a free is not put off while a capture waits")
+			t.Error("enterOr does not defer a free while a capture waits")
 		}
 		go func() {
 			g.enter()

@@ -18,7 +18,7 @@ import (
 	"pwc/runtime/device/devicetest"
 )
 
-// kernels are those of testdata/kernels.cu, as the fake runs them.
+// kernels returns the kernels of testdata/kernels.cu in Go, for the fake.
 func kernels() []fake.Kernel {
 	return []fake.Kernel{
 		// add(a, b, out, n): out = a + b.
@@ -64,13 +64,13 @@ func kernels() []fake.Kernel {
 // names are the kernels in the test image.
 var names = []string{"add", "scale", "gather", "shared", "wild"}
 
-// rig is where programs of a test run: the fake, or the GPU.
+// rig has the images of the test kernels for one target.
 type rig struct {
 	target     string
 	cubin, ptx []byte
 }
 
-// fakeRig is for a fake of compute capability 9.0.
+// fakeRig has images for a fake of compute capability 9.0 with kernels in Go.
 func fakeRig() *rig { return &rig{target: cuda.Target(9, 0), cubin: fake.Image(names...)} }
 
 func (r *rig) kernel(t testing.TB, name string) program.Kernel {
@@ -80,13 +80,13 @@ func (r *rig) kernel(t testing.TB, name string) program.Kernel {
 	return k
 }
 
-// module is all kernels as an op loads them.
+// module returns a program for LoadModule with all test kernels in one image.
 func (r *rig) module(t testing.TB) *program.Program {
 	t.Helper()
 	return program.Alone(r.target, r.kernel(t, "kernels"))
 }
 
-// newFake is a driver whose leaks and misuse fail the test.
+// newFake returns a fake driver. Objects that leak and misuse of the driver fail the test.
 func newFake(t testing.TB, o fake.Options) *fake.Driver {
 	t.Helper()
 	o.Kernels = kernels()
@@ -117,8 +117,9 @@ func open(t testing.TB, f *fake.Driver) *cuda.Device {
 	return d
 }
 
-// launch is a launch of one thread for each of N elements. The first dim of the test
-// kernels is their number; others are factors and the like, which no buffer bounds.
+// launch returns a launch of blocks of 128 threads, at least N threads. The first of the test
+// kernels' dims is the number of elements. Others are factors or the like, so they are made
+// free (AttrFree).
 func launch(t testing.TB, attrs ...program.Attr) program.Launch {
 	t.Helper()
 	for _, a := range attrs {
@@ -235,8 +236,8 @@ func gpuRigs(t testing.TB, d *cuda.Device) map[string]*rig {
 	return rigs
 }
 
-// each runs a test on the fake, in several orders of execution, with kernels in Go
-// and in PTX, and on the GPU.
+// each runs a test on the fake with kernels in Go, in three orders of execution; on the fake with
+// kernels in PTX, in a random order; and on the GPU.
 func each(t *testing.T, test func(t *testing.T, b *bench)) {
 	t.Helper()
 	for name, s := range map[string]fake.Schedule{"lazy": fake.Lazy, "eager": fake.Eager, "random": fake.Random(3)} {

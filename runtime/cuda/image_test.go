@@ -10,9 +10,10 @@ import (
 	"pwc/runtime/cuda/nvrtc"
 )
 
-var update = flag.Bool("update", false, "compile testdata/kernels.cu with the machine's NVRTC")
+var update = flag.Bool("update", false, "write testdata/kernels.ptx and kernels.sm_90.cubin, compiled by the machine's NVRTC")
 
-// TestImages holds the compiled test kernels to their source.
+// TestImages compiles testdata/kernels.cu. With NVRTC 11.8, which made the images in testdata, it compares
+// them.
 func TestImages(t *testing.T) {
 	l, err := nvrtc.Open(nvrtc.Options{})
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"pwc/runtime/cuda"
 )
 
-// TestDescribe asks for every device, and finds what Open finds.
+// TestDescribe checks the description of two devices, and that Open returns the same for the first.
 func TestDescribe(t *testing.T) {
 	drv := newFake(t, fake.Options{Devices: 2, Major: 8, Minor: 9, MemoryBytes: 1 << 20, Version: 12060})
 	m, err := cuda.Describe(cuda.Options{Driver: drv})
@@ -41,16 +41,20 @@ func TestDescribeUnreached(t *testing.T) {
 	}
 }
 
-// TestDescribeFails tries every call that can fail.
+// TestDescribeFails makes each driver call of Describe fail. Describe returns an error.
 func TestDescribeFails(t *testing.T) {
 	for n := 1; ; n++ {
 		drv := newFake(t, fake.Options{Devices: 2})
 		drv.Fail(n, 2)
-		if _, err := cuda.Describe(cuda.Options{Driver: drv}); err == nil {
-			if n < 5 {
-				t.Errorf("call %d failed unseen", n)
+		_, err := cuda.Describe(cuda.Options{Driver: drv})
+		if drv.Failed() == "" {
+			if err != nil || n < 5 {
+				t.Errorf("%v after %d calls, of which none failed", err, n)
 			}
 			return
+		}
+		if err == nil {
+			t.Errorf("call %d (%s) fails: no error", n, drv.Failed())
 		}
 	}
 }

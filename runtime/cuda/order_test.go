@@ -87,9 +87,9 @@ func drawActions(t *rapid.T) (list []action, want [orderBuffers]byte) {
 	return list, want
 }
 
-// TestOrderOfBranches runs random programs on several streams on a driver that executes in
-// any order which streams, events and edges of graphs allow: eagerly, replayed, and as a
-// graph within a graph they all give what the program says.
+// TestOrderOfBranches runs random programs of drawActions on several streams of the fake, which
+// executes work in any order that streams, events and edges of graphs allow. Run eagerly, replayed,
+// and as a graph within a graph, each leaves the contents that drawActions computed.
 func TestOrderOfBranches(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		list, want := drawActions(rt)

@@ -40,7 +40,7 @@ func pair(t *testing.T, o fake.Options) (*fake.Driver, [2]*Device) {
 	return f, out
 }
 
-// write has a device write to memory, of another one too.
+// write runs the kernel writer on d for the start of a segment of device of, and waits for it.
 func (d *Device) write(t *testing.T, to device.Memory, of *Device) error {
 	t.Helper()
 	k, err := program.CUDAKernel("writer", fake.Cubin([]byte(writer)), nil)
@@ -72,8 +72,8 @@ func (d *Device) write(t *testing.T, to device.Memory, of *Device) error {
 	return errors.Join(s.(*Stream).LaunchKernel(c), s.Synchronize())
 }
 
-// TestPeerAccess: a device reaches another one's memory once that was allowed, which may be said
-// twice, and nothing is left behind.
+// TestPeerAccess: after EnablePeerAccess a device can write memory of another one. A second call is
+// allowed. After Close nothing is left.
 func TestPeerAccess(t *testing.T) {
 	f, d := pair(t, fake.Options{})
 	if can, err := d[0].CanAccessPeer(1); !can || err != nil {
@@ -132,8 +132,8 @@ func TestWithoutPeerAccess(t *testing.T) {
 	}
 }
 
-// TestMemoryHandles: exported memory is imported, used and freed. Only memory of Alloc can be
-// exported.
+// TestMemoryHandles: exported memory can be imported, written and freed. Imported memory, and memory
+// of another device, cannot be exported.
 func TestMemoryHandles(t *testing.T) {
 	f, d := pair(t, fake.Options{})
 	m, err := d[1].Alloc(512)
@@ -153,7 +153,7 @@ func TestMemoryHandles(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := d[0].ExportMemory(there); err == nil {
-			t.Error("memory of another process is exported")
+			t.Error("imported memory is exported")
 		}
 		if i == 0 { // the other is left for Close
 			if err := there.Free(); err != nil {
@@ -165,10 +165,10 @@ func TestMemoryHandles(t *testing.T) {
 		t.Errorf("memory of another device: %v", err)
 	}
 	if _, err := d[0].ImportMemory(MemoryHandle{1}, 512); err == nil {
-		t.Error("a handle of nothing")
+		t.Error("a handle that was not exported is imported")
 	}
 	if _, err := d[0].ImportMemory(h, -1); err == nil {
-		t.Error("less than no bytes")
+		t.Error("-1 bytes are imported")
 	}
 	for _, x := range d {
 		if err := x.Close(); err != nil {
@@ -180,7 +180,7 @@ func TestMemoryHandles(t *testing.T) {
 	}
 }
 
-// TestChecks: every wait returns the error of a check. The check gets the error of a lost device.
+// TestChecks: waits and queries return the error of a check. The check gets the error of a lost device.
 func TestChecks(t *testing.T) {
 	_, d := pair(t, fake.Options{})
 	found, lost := error(nil), error(nil)

@@ -61,8 +61,8 @@ func TestSteps(t *testing.T) {
 		once.Grid[0] = dim.Const(1)
 		p.Steps = append(p.Steps,
 			program.Step{Kernel: 0, Args: []int32{constant, copied}, Launch: once},
-			// n elements are scaled by 2·n, but a single one is added to itself.
-			// The device has no library routine for it.
+			// N elements are scaled by 2·N, but a single one by 9 and then by 5, both into the
+			// result. The first variant is never taken: the device has no routine lib::scale.
 			program.Step{Kind: program.StepChoice, Variants: []program.Variant{
 				{Steps: []program.Step{{Kind: program.StepLibrary, Extern: "lib::scale", Args: []int32{param, scaled}}}},
 				{Guard: program.Guard{Expr: n[0], Lo: 1, Hi: 1}, Steps: []program.Step{
@@ -102,8 +102,8 @@ func TestSteps(t *testing.T) {
 	})
 }
 
-// TestSharedMemory launches with more dynamic shared memory than kernels get
-// without asking, by an amount that only Bind knows.
+// TestSharedMemory launches with up to all shared memory of the device, more than the 48 KiB that need
+// no attribute of the function. The amount is known only at Bind.
 func TestSharedMemory(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		l := launch(t, dimsAttr(cuda.AttrDims, testkit.Dims(t, "N")...))
@@ -181,7 +181,7 @@ func TestLoadErrors(t *testing.T) {
 				t.Errorf("%s: %v does not say %q", name, err, c.want)
 			}
 			if x != nil {
-				t.Errorf("%s: an executable beside the error", name)
+				t.Errorf("%s: Load returns both an executable and an error", name)
 			}
 			if errors.Is(err, device.ErrDeviceLost) {
 				t.Fatal(err)
@@ -193,7 +193,7 @@ func TestLoadErrors(t *testing.T) {
 	})
 }
 
-// TestBindErrors binds launches that no GPU has.
+// TestBindErrors: Bind refuses grids that are negative or larger than any GPU's.
 func TestBindErrors(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		for name, axis := range map[string]int{"x": 0, "y": 1, "z": 2} {
@@ -216,9 +216,9 @@ func TestBindErrors(t *testing.T) {
 	})
 }
 
-// TestTargets holds which targets' programs a device takes, and in which form: the
-// cubin of its own target and of earlier ones of its major version, the PTX of all
-// earlier ones.
+// TestTargets checks which targets a device takes, and in which form: the cubin of its own target
+// and of earlier minor versions, and the PTX of its own target and of all earlier ones. Exceptions are
+// GPUs on a chip with processors (8.7, 10.1) and arch-specific targets (a, f).
 func TestTargets(t *testing.T) {
 	const cubin, ptx = 1, 2
 	for _, c := range []struct {
@@ -252,13 +252,13 @@ func TestTargets(t *testing.T) {
 		compiles := d.CompilesAtLoad(p)
 		x, err := d.Load(p, nil)
 		if (err == nil) != (c.takes != 0) || d.PTXCompiled() != int64(c.takes/ptx) || (compiles != "") != (c.takes == ptx) {
-			t.Errorf("%s on %s: %v, %d compiled, of which was said %q", c.target, d.Info().Target, err, d.PTXCompiled(), compiles)
+			t.Errorf("%s on %s: %v, %d images compiled, CompilesAtLoad returns %q", c.target, d.Info().Target, err, d.PTXCompiled(), compiles)
 		}
 		if err != nil && (!strings.Contains(err.Error(), strconv.Quote(c.target)) || !strings.Contains(err.Error(), strconv.Quote(d.Info().Target))) {
 			t.Errorf("the error does not name both targets: %v", err)
 		}
 		if c.takes == ptx && compiles != "PTX of "+c.target+" for "+d.Info().Target {
-			t.Errorf("%q is not why", compiles)
+			t.Errorf("CompilesAtLoad returns %q", compiles)
 		}
 		m, merr := d.LoadModule(r.module(t))
 		if (merr == nil) != (c.takes != 0) {
@@ -276,8 +276,8 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// TestVariantsForDevices loads a program for sm_90 with a kernel that runs on 9.0 alone
-// and has no PTX: other devices do without, of the kernel as of the variant.
+// TestVariantsForDevices loads a program for sm_90 with a variant for devices of version 9.0, whose kernel
+// has no PTX. Other devices load the program without that kernel and take the next variant.
 func TestVariantsForDevices(t *testing.T) {
 	for _, c := range []struct {
 		major, minor int
@@ -322,7 +322,7 @@ func TestVariantsForDevices(t *testing.T) {
 	}
 }
 
-// A driver that is older than the compiler of the PTX says so.
+// TestPTXOfANewerCompiler: the error says that the driver is older than the compiler of the PTX.
 func TestPTXOfANewerCompiler(t *testing.T) {
 	f := newFake(t, fake.Options{Version: 12020})
 	d := open(t, f)
@@ -332,12 +332,12 @@ func TestPTXOfANewerCompiler(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	if d.PTXCompiled() != 0 {
-		t.Error("it was counted")
+		t.Error("the image that did not compile was counted")
 	}
 }
 
-// Code for GPUs before 9.0 does not wait for the kernel before, so none of its
-// launches starts earlier, on whatever GPU and whatever they ask for.
+// TestEarlierCodeDoesNotOverlap: code for targets before sm_90 does not wait for the kernel before, so
+// its launches have no programmatic dependency, even on a later GPU and if they ask for one.
 func TestEarlierCodeDoesNotOverlap(t *testing.T) {
 	for target, want := range map[string]bool{"cuda:sm_80": false, "cuda:sm_89": false, "cuda:sm_90": true} {
 		f := newFake(t, fake.Options{})
@@ -365,7 +365,8 @@ func TestEarlierCodeDoesNotOverlap(t *testing.T) {
 	}
 }
 
-// TestImagesAreShared holds that an image is loaded, and its PTX compiled, once.
+// TestImagesAreShared: programs with the same image share it, so its PTX is compiled once, and again
+// only after the last of these programs was closed.
 func TestImagesAreShared(t *testing.T) {
 	f := newFake(t, fake.Options{})
 	d := open(t, f)

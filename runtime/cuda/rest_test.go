@@ -13,8 +13,8 @@ import (
 	"pwc/runtime/device/devicetest"
 )
 
-// rest makes the calls that work does not make: ops' kernels, libraries, wrapped streams, timed events,
-// captures that end early, and frees during a capture. It stops at the first error.
+// rest makes calls that work does not make: kernels of ops, libraries, wrapped streams, timed events,
+// the close of a stream that captures, and frees during a capture. It stops at the first error.
 func rest(t *testing.T, d *cuda.Device) error {
 	rig := fakeRig()
 	stream, err := d.NewStream()
@@ -34,7 +34,7 @@ func rest(t *testing.T, d *cuda.Device) error {
 		return err
 	}
 	p := rig.program(t, devicetest.Add2)
-	var loads [2]device.Executable // of one image
+	var loads [2]device.Executable // two loads of the same image
 	for i := range loads {
 		if loads[i], err = d.Load(p, nil); err != nil {
 			return err
@@ -118,10 +118,10 @@ func rest(t *testing.T, d *cuda.Device) error {
 	if err := s.BeginCapture(device.CaptureThreadLocal); err != nil {
 		return err
 	}
-	return errors.Join(s.Fill(all, 0), s.Close()) // the rest is for Close of the device
+	return errors.Join(s.Fill(all, 0), s.Close()) // Close of the device frees the other objects
 }
 
-// TestEveryOtherCallFails is TestEveryCallFails for the rest.
+// TestEveryOtherCallFails is TestEveryCallFails for the calls of rest.
 func TestEveryOtherCallFails(t *testing.T) {
 	scenario := func(f *fake.Driver) error {
 		d, err := cuda.Open(cuda.Options{Driver: f})
@@ -163,10 +163,10 @@ func TestFreeBesideMap(t *testing.T) {
 	must(t, b.s.BeginCapture(device.CaptureThreadLocal))
 	mapped, freed := make(chan error, 1), make(chan error, 1)
 	go func() { mapped <- st.Map(2 * fake.Granularity) }()
-	time.Sleep(20 * time.Millisecond) // the map waits for the end of the capture; else nothing is shown
+	time.Sleep(20 * time.Millisecond) // enough for Map to begin its wait for the end of the capture
 	go func() { freed <- st.Free() }()
 	must(t, <-freed)
-	timeout := time.AfterFunc(20*time.Second, func() { panic("the end of the capture waits for the map, which waits for it") })
+	timeout := time.AfterFunc(20*time.Second, func() { panic("deadlock: EndCapture waits for Map, which waits for the end of the capture") })
 	g, err := b.s.EndCapture()
 	must(t, err)
 	if err := <-mapped; !errors.Is(err, device.ErrFreed) {

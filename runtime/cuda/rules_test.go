@@ -9,8 +9,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// TestGraphReachesWorkspace: a library's call that was captured works in the memory that
-// the stream had then. The graph is refused once that is freed.
+// TestGraphReachesWorkspace: the captured call of a library uses the stream's workspace of that
+// time. Once that workspace is freed, launches of the graph are refused.
 func TestGraphReachesWorkspace(t *testing.T) {
 	b := newBench(t, open(t, newFake(t, fake.Options{})), fakeRig())
 	work, buf := b.alloc(make([]byte, 64)), b.alloc(make([]byte, 64))
@@ -42,14 +42,14 @@ func TestEventsThatRoam(t *testing.T) {
 		other.Mark()
 	}
 	must(t, other.Record(e))
-	must(t, e.Synchronize()) // of what the other stream did: nothing
+	must(t, e.Synchronize()) // the other stream has no work, so this does not wait for b.s
 	if _, passed := b.s.Behind(mark); passed {
 		t.Error("a mark counts as passed by an event that another stream recorded")
 	}
 }
 
-// TestCloseOfAModuleWhileCapturing is refused on the goroutine that captures, and leaves
-// the module open.
+// TestCloseOfAModuleWhileCapturing: Close of a module is refused on the goroutine that captures,
+// and the module stays open.
 func TestCloseOfAModuleWhileCapturing(t *testing.T) {
 	b := newBench(t, open(t, newFake(t, fake.Options{})), fakeRig())
 	m, err := b.dev.LoadModule(b.rig.module(t))

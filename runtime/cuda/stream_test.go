@@ -22,17 +22,16 @@ func (b *bench) pinned(data []byte) device.HostMemory {
 	return h
 }
 
-// TestHostCopies holds that memory of AllocHost is read and written when a copy
-// executes, that other memory is not needed after the call, and that a graph
-// reads pinned memory anew.
+// TestHostCopies: copies from and to memory that is not pinned are done when the call returns, and cannot
+// be captured. A graph reads and writes memory of AllocHost at each replay.
 func TestHostCopies(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		buf := b.alloc(make([]byte, 64))
 		src := []byte(strings.Repeat("a", 64))
 		must(t, b.s.CopyToDevice(buf, src))
 		clear(src)
-		// It is done: what another stream reads needs no event.
-		newBench(t, b.dev, b.rig).expect("a copy from other memory, on another stream", buf, []byte(strings.Repeat("a", 64)))
+		// The copy is done when the call returns, so another stream may read without an event.
+		newBench(t, b.dev, b.rig).expect("a copy from memory that is not pinned, read by another stream", buf, []byte(strings.Repeat("a", 64)))
 		b.expect("a copy from memory that changed since", buf, []byte(strings.Repeat("a", 64)))
 		dst := make([]byte, 64)
 		must(t, b.s.CopyToHost(dst, buf))
@@ -64,11 +63,11 @@ func TestHostCopies(t *testing.T) {
 			}
 		}
 		must(t, b.s.LaunchGraph(g))
-		must(t, in.Free()) // waits for what was launched
+		must(t, in.Free()) // waits for the launched graph
 		if err := b.s.LaunchGraph(g); !errors.Is(err, device.ErrFreed) {
 			t.Errorf("a replay with freed host memory: %v", err)
 		}
-		// Memory that reaches beyond the pinned range is not pinned.
+		// A copy of 0 bytes needs no pinned memory.
 		if err := b.s.CopyToHost(out.Bytes()[:0], buf.Slice(0, 0)); err != nil {
 			t.Error(err)
 		}
@@ -85,8 +84,8 @@ func TestCopiesReadLate(t *testing.T) {
 	b.expect("a slot that was reused too early", buf, []byte("later"))
 }
 
-// TestNodesArePlanned refuses graphs whose nodes are not those that were
-// recorded, and leaves nothing of them.
+// TestNodesArePlanned: EndCapture refuses a capture in which the driver has other nodes than those that
+// calls of the device recorded, and executes none of it.
 func TestNodesArePlanned(t *testing.T) {
 	f := newFake(t, fake.Options{})
 	b := newBench(t, open(t, f), fakeRig())
@@ -98,7 +97,7 @@ func TestNodesArePlanned(t *testing.T) {
 	if !errors.Is(err, device.ErrNotCapturable) || !strings.Contains(err.Error(), "1 host nodes, planned 0") || g != nil {
 		t.Errorf("a graph with a host function: %v, %v", g, err)
 	}
-	// A library's call that records other than it was planned to.
+	// A call of a library that records other nodes than its LibraryNodes say.
 	must(t, b.s.BeginCapture(device.CaptureThreadLocal))
 	must(t, b.s.CallLibrary(cuda.LibraryNodes{Kernels: 2}, func(s uintptr) error { return b.onHandle(s).Fill(buf, 2) }))
 	_, err = b.s.EndCapture()
@@ -111,7 +110,7 @@ func TestNodesArePlanned(t *testing.T) {
 	b.expect("the stream afterwards", buf, make([]byte, 8))
 }
 
-// onHandle returns a stream of a handle, as a library gets it.
+// onHandle wraps a stream's handle, such as a library gets it.
 func (b *bench) onHandle(handle uintptr) *cuda.Stream {
 	b.Helper()
 	s, err := b.dev.WrapStream(handle)
@@ -124,7 +123,7 @@ func (b *bench) onHandle(handle uintptr) *cuda.Stream {
 	return s
 }
 
-// TestLibraries calls libraries on streams, in graphs as their probes say.
+// TestLibraries calls a library on a stream and in a capture, with the nodes that a probe found.
 func TestLibraries(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		x, y := b.alloc([]byte{1, 2, 3, 4}), b.alloc(make([]byte, 4))
@@ -161,7 +160,7 @@ func TestLibraries(t *testing.T) {
 	})
 }
 
-// TestLibrarySteps runs a program's library step, which is an op of the device.
+// TestLibrarySteps captures and replays a program with a library step.
 func TestLibrarySteps(t *testing.T) {
 	op := &fillOp{}
 	d, err := cuda.Open(cuda.Options{Driver: newFake(t, fake.Options{}), Libraries: device.OpSet{"lib::fill": op}})
@@ -193,8 +192,8 @@ func (*fillOp) Launch(c *device.OpCall) error {
 	return c.Stream.Fill(c.Args[len(c.Args)-1].Buffer, 7)
 }
 
-// TestWrap uses memory and streams that belong to someone else, ordered with the
-// device's own by events both ways.
+// TestWrap uses wrapped memory and a wrapped stream, and orders the stream and one of the device by
+// events in both directions.
 func TestWrap(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		owner, err := b.dev.Alloc(64)
@@ -241,7 +240,7 @@ func (b *bench) event() device.Event {
 	return e
 }
 
-// TestTimedEvents measures on the device's clock.
+// TestTimedEvents measures the time between two events of a stream.
 func TestTimedEvents(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		start, err := b.dev.NewTimedEvent()
@@ -328,7 +327,7 @@ func TestMarks(t *testing.T) {
 	behind(b, m, true, true)
 }
 
-// TestPolling ends: a query is true some time after the work could be done.
+// TestPolling: without a wait, Query reports at some time that the work is done.
 func TestPolling(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		e := b.event()
@@ -356,7 +355,7 @@ func TestStates(t *testing.T) {
 		}
 		all := device.Buffer{Memory: st, Size: st.Size()}
 		if err := b.s.Fill(all.Slice(0, 1), 1); err == nil {
-			t.Error("a fill of what is not mapped")
+			t.Error("a fill of memory that is not mapped succeeds")
 		}
 		must(t, st.Map(1))
 		first := st.Mapped()
@@ -377,10 +376,10 @@ func TestStates(t *testing.T) {
 		if st.Mapped() != st.Size() {
 			t.Errorf("%d of %d bytes mapped", st.Mapped(), st.Size())
 		}
-		b.expect("what was there before", head, []byte{5, 5, 5, 5})
+		b.expect("bytes written before the second Map", head, []byte{5, 5, 5, 5})
 		must(t, b.s.CopyToDevice(head, floats(2)))
 		must(t, b.s.LaunchGraph(g))
-		b.expect("a graph in memory that was mapped after it", tail, floats(6))
+		b.expect("a graph in memory that was mapped after the capture", tail, floats(6))
 		must(t, b.s.Fill(all.Slice(st.Size()-8, 8), 3))
 
 		if err := st.Map(st.Size() + 1); err == nil {
@@ -421,7 +420,7 @@ func TestStateBeyondMemory(t *testing.T) {
 	err = st.Map(50 * fake.Granularity)
 	var full *device.MemoryError
 	if !errors.As(err, &full) || full.Asked != 48*fake.Granularity || full.Active != 2*fake.Granularity {
-		t.Errorf("%v does not say what there was no room for", err)
+		t.Errorf("%v does not say how many bytes were asked for", err)
 	}
 	if st.Mapped() != 2*fake.Granularity {
 		t.Errorf("%d bytes mapped", st.Mapped())
@@ -429,7 +428,7 @@ func TestStateBeyondMemory(t *testing.T) {
 	must(t, st.Map(4*fake.Granularity))
 }
 
-// TestKernelCalls launches an op's own kernels.
+// TestKernelCalls launches kernels of a module, as an op does.
 func TestKernelCalls(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		m, err := b.dev.LoadModule(b.rig.module(b))
@@ -437,7 +436,7 @@ func TestKernelCalls(t *testing.T) {
 		f, err := m.Function("scale")
 		must(t, err)
 		if _, err := m.Function("nothing"); err == nil {
-			t.Error("a function that is not there")
+			t.Error("Function returns a function that the module does not have")
 		}
 		c, err := f.NewCall(4, cuda.LaunchOptions{Programmatic: true})
 		must(t, err)
@@ -453,7 +452,7 @@ func TestKernelCalls(t *testing.T) {
 		c.SetArg(2, 2)
 		c.SetArg(3, 10)
 		must(t, b.s.LaunchKernel(c))
-		c.SetArg(3, 20) // was copied
+		c.SetArg(3, 20) // after the launch, which has copied the arguments
 		b.expect("a launch", out, floats(10, 20))
 		g := b.capture(func() { must(t, b.s.LaunchKernel(c)) })
 		c.SetArg(3, 30)
@@ -482,7 +481,7 @@ func TestKernelCalls(t *testing.T) {
 	})
 }
 
-// TestFaultWords gives each launch words of its own, and reports each node once.
+// TestFaultWords: each step has fault words of its own, and TakeFaults reports each node once.
 func TestFaultWords(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		p := b.rig.program(t, devicetest.Gather)
@@ -498,7 +497,7 @@ func TestFaultWords(t *testing.T) {
 		must(t, b.s.Launch(l))
 		faults, err := b.dev.TakeFaults(b.s)
 		must(t, err)
-		// Steps 0 and 2 are of one node; the kernel of step 1 sets the first of its two.
+		// Steps 0 and 2 have the same node. Step 1 has two words, and its kernel sets the first.
 		if len(faults) != 2 || faults[0].Origin != 3 || faults[1].Origin != devicetest.GatherNode {
 			t.Errorf("faults %+v, want nodes 3 and %d", faults, devicetest.GatherNode)
 		}
@@ -510,7 +509,7 @@ func TestFaultWords(t *testing.T) {
 	})
 }
 
-// TestEnter nests.
+// TestEnter: pairs of Enter and Leave nest, and the stream works between and after them.
 func TestEnter(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		buf := b.alloc(make([]byte, 4))
@@ -524,7 +523,7 @@ func TestEnter(t *testing.T) {
 	})
 }
 
-// TestNoAllocations holds that nothing on the way of a run allocates.
+// TestNoAllocations: calls of streams and events that a run makes allocate no Go memory.
 func TestNoAllocations(t *testing.T) {
 	b := newBench(t, openGPU(t), nil)
 	b.rig = gpuRigs(t, b.dev)["ptx"]
