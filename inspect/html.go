@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	_ "embed" // the page
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"html/template"
 	"io"
@@ -23,7 +24,7 @@ var script string
 // they are data for the script, escaped by html/template, and become text nodes.
 func WriteHTML(w io.Writer, r *Report) error {
 	if w == nil || r == nil {
-		return fmt.Errorf("inspect: no report, or nothing to write it to")
+		return errors.New("inspect: WriteHTML needs a writer and a report")
 	}
 	t, err := template.New("report").Parse(page)
 	if err != nil {

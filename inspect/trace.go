@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -123,7 +124,7 @@ func (t *Tracer) Memory(bytes map[string]int64) {
 // otherData.lost_events is their number.
 func (t *Tracer) WriteTo(w io.Writer) (int64, error) {
 	if w == nil {
-		return 0, fmt.Errorf("inspect: nothing to write the trace to")
+		return 0, errors.New("inspect: WriteTo needs a writer")
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -62,8 +62,8 @@ type Finding struct {
 // ErrAgree: no value departs.
 var ErrAgree = errors.New("verify: no value departs: every compared value is within its bound")
 
-// ErrNoTarget: the search has no target that runs the model.
-var ErrNoTarget = errors.New("verify: no target that runs the model is given")
+// ErrNoTarget: a search or a comparison has no target that runs the model.
+var ErrNoTarget = errors.New("verify: no target runs the model: set Search.Test and Search.Reference, or pass one to Compare")
 
 func (s *Search) check() error {
 	switch {

@@ -147,8 +147,8 @@ func (g *generator) weightExpr(depth int) *ir.WeightExpr {
 	return &ir.WeightExpr{Op: ir.WeightReshape, Args: arg, Attrs: []ir.Attr{ir.IntsAttr("shape", 2, 2)}}
 }
 
-// finish returns up to four values whose leading extent is the batch symbol, and sometimes one more value
-// of any kind. All but the first are the latest of these values.
+// finish returns up to four values whose leading extent is the batch symbol, a random one and the latest, and
+// sometimes one more value of any kind.
 func (g *generator) finish() {
 	leading := func(x *value) bool {
 		return x.t.Rank() > 0 && x.t.Shape[0].Equal(g.n) && g.fb.Func().Values[x.v].Kind != ir.WeightValue

@@ -55,7 +55,22 @@ func regular(f *os.File, err error) (*os.File, fs.FileInfo, error) {
 }
 
 func kindError(f *os.File, info fs.FileInfo) error {
-	return fmt.Errorf("%s: %w (%s)", f.Name(), ErrNotRegular, info.Mode().Type())
+	return fmt.Errorf("%s: %w (%s)", f.Name(), ErrNotRegular, kind(info.Mode()))
+}
+
+// kind names the kind of a file that is not regular.
+func kind(m fs.FileMode) string {
+	switch {
+	case m.IsDir():
+		return "a directory"
+	case m&fs.ModeNamedPipe != 0:
+		return "a named pipe"
+	case m&fs.ModeSocket != 0:
+		return "a socket"
+	case m&fs.ModeDevice != 0:
+		return "a device"
+	}
+	return m.Type().String()
 }
 
 // Stream opens a regular file or a pipe for reading, for an input that a command line

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -34,12 +35,12 @@ func TestNotRegular(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	for _, name := range []string{fifo, filepath.Join(dir, "link"), dir, "/dev/null", socket} {
+	for name, kind := range map[string]string{fifo: "(a named pipe)", filepath.Join(dir, "link"): "(a named pipe)", dir: "(a directory)", "/dev/null": "(a device)", socket: ""} {
 		if f, _, err := Regular(name); err == nil {
 			f.Close()
 			t.Errorf("%s was opened", name)
-		} else if name != socket && !errors.Is(err, ErrNotRegular) {
-			t.Errorf("%s: %v", name, err)
+		} else if name != socket && !errors.Is(err, ErrNotRegular) || !strings.Contains(err.Error(), kind) {
+			t.Errorf("%s: %v, want ErrNotRegular and %q", name, err, kind)
 		}
 		if _, err := Read(name, 10); err == nil {
 			t.Errorf("%s was read", name)

@@ -60,11 +60,11 @@ func (f *Driver) EventRecord(e driver.Event, id driver.Stream) error {
 		ev.last.capture, ev.last.stream, ev.last.tail = s.capture, s, s.tail
 		return nil
 	}
-	return f.enqueue(call, id, op{kind: opRecord, node: 7, record: ev.last})
+	return f.enqueue(call, id, op{kind: opRecord, node: driver.NodeRecord, record: ev.last})
 }
 
-// EventRecordExternal makes a new record of the event, or adds the record as a node to the stream's
-// capture.
+// EventRecordExternal adds a node that records the event to the stream's capture. The flag
+// CU_EVENT_RECORD_EXTERNAL is invalid outside of a capture (cuda.h).
 func (f *Driver) EventRecordExternal(e driver.Event, id driver.Stream) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -78,8 +78,8 @@ func (f *Driver) EventRecordExternal(e driver.Event, id driver.Stream) error {
 		return fail(call, driver.InvalidHandle)
 	}
 	if s.capture == nil {
-		ev.last, ev.queries = &record{}, 0
-		return f.enqueue(call, id, op{kind: opRecord, node: driver.NodeRecord, record: ev.last})
+		f.wrong("%s with CU_EVENT_RECORD_EXTERNAL on a stream that does not capture", call)
+		return fail(call, driver.InvalidValue)
 	}
 	return f.enqueue(call, id, op{kind: opRecord, node: driver.NodeRecord, event: ev})
 }

@@ -347,6 +347,11 @@ func TestFinds(t *testing.T) {
 			r.must(r.f.StreamBeginCapture(b, driver.CaptureThreadLocal))
 			return r.f.StreamWaitEvent(b, r.event(a))
 		}, driver.CaptureMerge, "merges two captures"},
+		"an external record outside of a capture": {func(r *rig) error {
+			e, err := r.f.EventCreate(driver.EventUntimed)
+			r.must(err)
+			return r.f.EventRecordExternal(e, r.stream())
+		}, driver.InvalidValue, "on a stream that does not capture"},
 		"a query of a captured event": {func(r *rig) error {
 			s := r.stream()
 			r.must(r.f.StreamBeginCapture(s, driver.CaptureRelaxed))

@@ -367,7 +367,7 @@ func (f *Driver) StreamWaitEvent(id driver.Stream, e driver.Event) error {
 		f.wrong("%s of a stream that captures for work outside the capture", call)
 		return fail(call, driver.CaptureIsolation)
 	}
-	return f.enqueue(call, id, op{kind: opWait, node: 6, record: ev.last})
+	return f.enqueue(call, id, op{kind: opWait, node: driver.NodeWait, record: ev.last})
 }
 
 // waitCaptured makes a stream part of the record's capture, if it is not yet, and makes its next node
