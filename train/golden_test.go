@@ -131,12 +131,18 @@ func onHost(t testing.TB) target {
 // load builds, compiles and loads a step for the weights of src.
 func load(t testing.TB, m *ir.Module, src safetensors.Source, o train.Options, on target, mode piecewise.Mode) *train.Step {
 	t.Helper()
+	return loadWithSlots(t, m, src, o, on, mode, 0)
+}
+
+// loadWithSlots is load with a number of staging slots; 0: the default.
+func loadWithSlots(t testing.TB, m *ir.Module, src safetensors.Source, o train.Options, on target, mode piecewise.Mode, slots int) *train.Step {
+	t.Helper()
 	p, err := train.Build(m, o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx := context.Background()
-	s, err := train.New(ctx, p, 1, piecewise.Options{Device: on.dev, Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: on.backend}}, Capture: piecewise.CaptureOptions{Mode: mode}})
+	s, err := train.New(ctx, p, 1, piecewise.Options{Device: on.dev, Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: on.backend}}, Capture: piecewise.CaptureOptions{Mode: mode}, Memory: piecewise.MemoryOptions{StagingSlots: slots}})
 	if err != nil {
 		t.Fatal(err)
 	}

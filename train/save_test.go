@@ -85,8 +85,8 @@ func TestRandomNumbers(t *testing.T) {
 	}
 }
 
-// Directories that are no checkpoint of the run are errors, and nothing is written to an existing
-// directory.
+// Directories that are no checkpoint of the run are errors. Save does not replace a checkpoint, and leaves no
+// files if it fails.
 func TestSaveAndRestoreRefuse(t *testing.T) {
 	src, batch := memory{"w": ones(64)}, memory{"x": ones(64)}
 	adam := train.Options{Optimizer: optim.DefaultAdam(), LearningRate: 0.1}

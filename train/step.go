@@ -151,7 +151,18 @@ func (s *Step) Run(ctx context.Context, batch Batch) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	ctx = context.Background()
+	results, latest := s.results, s.latest
+	if err := s.train(context.Background(), batch); err != nil {
+		s.results, s.latest = results, latest
+		return err
+	}
+	s.taken++
+	s.offset += s.losses[s.latest].advance * int64(s.program.options.MicroBatches*s.program.options.Ranks)
+	return s.keepLoss()
+}
+
+// train runs the functions of a step, and sets the results and the index of the loss.
+func (s *Step) train(ctx context.Context, batch Batch) error {
 	if s.choose.Func != nil {
 		if err := s.chosen(ctx, batch); err != nil {
 			return err
@@ -159,15 +170,12 @@ func (s *Step) Run(ctx context.Context, batch Batch) error {
 	}
 	f := &s.losses[s.latest]
 	if f.step.Func != nil {
-		if err := s.run(ctx, &f.step, batch, 0); err != nil {
-			return err
-		}
-	} else if err := s.accumulate(ctx, f, batch); err != nil {
+		return s.run(ctx, &f.step, batch, 0)
+	}
+	if err := s.accumulate(ctx, f, batch); err != nil {
 		return errors.Join(err, s.clearSums())
 	}
-	s.taken++
-	s.offset += f.advance * int64(s.program.options.MicroBatches*s.program.options.Ranks)
-	return s.keepLoss()
+	return nil
 }
 
 // accumulate runs the micro-batches of a step and its optimizer.

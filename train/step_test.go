@@ -341,7 +341,7 @@ func TestFailedBatch(t *testing.T) {
 		o.MicroBatches = parts
 		one := load(t, m, initial, o, onHost(t), piecewise.Full)
 		want := steps(t, one, data(t, one, batches), 4)
-		s := load(t, m, initial, o, onHost(t), piecewise.Full)
+		s := loadWithSlots(t, m, initial, o, onHost(t), piecewise.Full, 3) // with two slots, the next run sends all inputs
 		d := data(t, s, batches)
 		got := steps(t, s, d, 2)
 		d.Select(2)
@@ -352,6 +352,35 @@ func TestFailedBatch(t *testing.T) {
 			t.Errorf("%d micro-batches: losses %v, without a failed step %v", parts, got, want)
 		}
 		same(t, states(t, s), states(t, one))
+	}
+}
+
+// If the loss that a step chose cannot run, Chosen and Result still belong to the step before.
+func TestFailedChoice(t *testing.T) {
+	s := load(t, parseFile(t, "branch"), open(t, "branch", "initial"), goldens()[3].options, onHost(t), piecewise.Full)
+	d := data(t, s, open(t, "branch", "data"))
+	p := s.Program()
+	own := slices.IndexFunc(p.Inputs, func(in train.Input) bool {
+		return !slices.ContainsFunc(p.Choose.Params, func(v ir.Value) bool { return p.Choose.Values[v].Name == in.Name })
+	})
+	if own < 0 {
+		t.Fatal("each input is one of @choose, which must run in the failed step")
+	}
+	changed := false
+	for range 16 {
+		loss, chosen := steps(t, s, d, 1)[0], s.Chosen()
+		d.Select(s.Steps())
+		if err := s.Run(t.Context(), skipsInput{d, 0, own}); !errors.Is(err, errNoBatch) {
+			t.Fatal(err)
+		}
+		if got := result(t, s, "loss"); s.Chosen() != chosen || !slices.Equal(got, []float64{loss}) {
+			t.Errorf("after a failed step: loss %d is %v, want loss %d, %v", s.Chosen(), got, chosen, loss)
+		}
+		steps(t, s, d, 1)
+		changed = changed || s.Chosen() != chosen
+	}
+	if !changed {
+		t.Error("all steps chose one loss")
 	}
 }
 
