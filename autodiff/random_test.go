@@ -74,7 +74,7 @@ func TestRandomModules(t *testing.T) {
 		all.Params = append(all.Params, cotangents...)
 		want := interpret(t, g, all)
 		if err := oracle.SameBits(all.All(m)[:len(f.Params)], whole.All(m)[:len(f.Params)]); err != nil {
-			t.Fatalf("seed %d: what is left in parameters: %v", seed, err)
+			t.Fatalf("seed %d: contents of parameters after the run: %v", seed, err)
 		}
 		for _, save := range []autodiff.Save{autodiff.SaveAuto, autodiff.SaveAll, autodiff.SaveNothing} {
 			d, err := autodiff.Gradients(m, f.Name, wrt, autodiff.Options{Save: save})

@@ -455,7 +455,7 @@ func TestPlan(t *testing.T) {
 	}{
 		{autodiff.SaveAuto, "[linear]", 64 * 32 * 4, 3, 3},         // a; b, c and d again
 		{autodiff.SaveAll, "[linear tanh]", 2 * 64 * 32 * 4, 3, 0}, // tanh's rule reads its result, silu's its operand
-		{autodiff.SaveNothing, "[]", 0, 3, 4},                      // everything again from x
+		{autodiff.SaveNothing, "[]", 0, 3, 4},                      // a, b, c and d again
 	} {
 		d, err := autodiff.Gradients(m, "f", nil, autodiff.Options{Save: c.save})
 		if err != nil {

@@ -161,7 +161,7 @@ func (c *Config) Errorf(key, format string, args ...any) {
 	c.report.problems = append(c.report.problems, Problem{Key: c.path + key, Reason: fmt.Sprintf(format, args...)})
 }
 
-// Inert declares keys that have no effect on what the model computes.
+// Inert declares keys that have no effect on the model's results.
 func (c *Config) Inert(keys ...string) {
 	for _, k := range keys {
 		c.seen[k] = true

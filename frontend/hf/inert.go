@@ -1,8 +1,8 @@
 package hf
 
-// inertKeys are the keys of config.json that do not change what any decoder computes at inference, whatever their
-// value: keys of PretrainedConfig (transformers, configuration_utils.py), and provenance that tools write. A family
-// declares the keys that are inert only for it ([Config.Inert]).
+// inertKeys are the keys of config.json that, with any value, have no effect on a decoder's results at inference: keys
+// of PretrainedConfig (transformers, configuration_utils.py), and provenance that tools write. A family declares the
+// keys that are inert only for it ([Config.Inert]).
 func inertKeys() []string {
 	return []string{
 		// Identity and provenance.

@@ -239,7 +239,7 @@ func (a *Archive) readGraph() error {
 		return err
 	}
 	shown := termsafe.Clip(name, 100)
-	// The version defines what all other fields mean, so it is checked first.
+	// The version defines the meaning of all other fields, so it is checked first.
 	var version struct {
 		SchemaVersion *schemaVersion `json:"schema_version"`
 	}

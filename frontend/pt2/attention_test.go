@@ -2,10 +2,11 @@ package pt2
 
 import "testing"
 
-// TestAttentions checks which calls become the op attention. In the archive causal, the first six calls are causal,
-// one of them by each kind of mask. The next call with a mask has a window, and the last one hides keys by the lowest
-// finite number. In sdpa, three calls have a mask of numbers, no heads, or values of another size. Masks of language
-// models compare indices of each sequence of a batch.
+// TestAttentions checks which calls become the op attention. In the archive causal, the first six calls are causal: two
+// by is_causal, and one by each of four kinds of mask. The next one has a mask with a window and stays plain, and the
+// last one hides keys by the lowest finite number. In sdpa, three calls stay plain, because they have a mask of numbers,
+// no heads, or values of another size. Masks of language models compare indices for each sequence of the batch, whose
+// size is dynamic or fixed; only that of mistral has a window.
 func TestAttentions(t *testing.T) {
 	for _, c := range []struct {
 		name         string

@@ -336,7 +336,7 @@ func (p *exprParser) call(name string) (*expr, error) {
 	return e, nil
 }
 
-// integer parses what follows "Integer(": a number, which may have a minus sign. sympy writes no other argument.
+// integer parses the text after "Integer(": a number, which may have a minus sign. sympy writes no other argument.
 func (p *exprParser) integer() (*expr, error) {
 	sign := ""
 	if p.take("-") {
@@ -352,7 +352,7 @@ func (p *exprParser) integer() (*expr, error) {
 	return e, p.want(")")
 }
 
-// float parses what follows "Float(": '0.5', precision=53).
+// float parses the text after "Float(": '0.5', precision=53).
 func (p *exprParser) float() (*expr, error) {
 	s, err := p.str()
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 // Options say how an exported program becomes a module.
 type Options struct {
 	Name     string           // of the module; empty: the file name without its extension
-	BatchDim string           // the dynamic dimension that becomes the batch symbol; empty: the leading one, if all inputs share it
+	BatchDim string           // the dynamic dimension that becomes the batch symbol; empty: that of the first dynamic axis, if it is the same in all inputs
 	Dims     map[string]int64 // dynamic dimensions to fix, with their sizes
 	Max      map[string]int64 // largest sizes of dynamic dimensions, within the exported ranges
 	Externs  []string         // ops to keep as extern ops, which the runner implements: "toy::attention"

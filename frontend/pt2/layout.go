@@ -9,7 +9,7 @@ import (
 // i64 is the dtype of indices in PyTorch.
 const i64 = dtype.I64
 
-// layoutRules are the ops that copy elements to new memory in another order.
+// layoutRules are the ops that arrange elements in new memory: they join, repeat, reverse, pad or replace parts.
 var layoutRules = map[string]opRule{
 	"aten.trace": func(c *call) []ir.Value {
 		x := c.cast(c.tensor("self"), c.out(0).DType)

@@ -200,7 +200,7 @@ var pointwiseRules = map[string]opRule{
 	"aten.dropout": dropout, "aten.native_dropout": dropout, "aten.alpha_dropout": dropout, "aten.feature_dropout": dropout,
 }
 
-// named is the rule of an op that the IR has under that name. An integer operand gets the dtype of the result.
+// named is the rule of an op of the IR with that name. An integer operand gets the dtype of the result.
 func named(op string) opRule {
 	return func(c *call) []ir.Value {
 		if c.has("input") { // the name of the operand of some ops

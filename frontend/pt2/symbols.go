@@ -288,7 +288,8 @@ type quotient struct {
 	den int64
 }
 
-// maxQuotient is the largest den: up to it, sums and products of floats are exact.
+// maxQuotient is the largest den. Up to it, a quotient below 2^32 that is not an integer is further from the next
+// integer than the error of one operation in float64, so PyTorch's floats round to the same integer.
 const maxQuotient = 1 << 20
 
 func (s *symbols) quotient(e *expr) (quotient, error) {
