@@ -128,7 +128,7 @@ type MeasuredKernel struct {
 	Calls   int64   `json:"calls"`
 	Seconds float64 `json:"seconds"` // of all calls
 	Bytes   int64   `json:"bytes"`   // of the weights that the calls read
-	Ops     int64   `json:"ops"`     // of the calls, for GEMMs with a weight: 2·rows·elements
+	Ops     int64   `json:"ops"`     // of the calls, for GEMMs with a weight: 2·rows·elements of the weight
 }
 
 // sharedLoc returns the common path of all nodes of a unit.

@@ -170,7 +170,8 @@ func (f *Driver) Leaks() []string {
 	return out
 }
 
-// Misuse lists calls that the driver's documentation forbids.
+// Misuse lists calls that the driver's documentation forbids, operations that use memory or code that is gone,
+// and accesses of libraries outside of allocations.
 func (f *Driver) Misuse() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

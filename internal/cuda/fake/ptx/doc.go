@@ -65,7 +65,7 @@
 //     multiple of 64 columns. In shared memory they have the 128-byte swizzle.
 //
 // Numbers: add, sub, mul, fma, div.rn, sqrt.rn and conversions round as IEEE 754 requires, in the
-// mode of the instruction. A NaN result is 0x7fffffff, as on a GPU. The approximations (ex2, lg2,
+// mode of the instruction. A NaN result in f32 is 0x7fffffff, as on a GPU. The approximations (ex2, lg2,
 // sin, cos, rcp, rsqrt, sqrt and div with .approx) are computed in float64 and rounded once, which is
 // more exact than a GPU. mma.sync and wgmma.mma_async add the products of a step and the accumulator in
 // float64 and round once. A tensor core truncates addends to a few bits more than an f32 has, so

@@ -28,13 +28,13 @@ func (d *decoder) arithmetic() exec {
 	case k.bits == 16:
 		return d.integer16(k)
 	case k.bits == 32 && k.signed():
-		return integers[int32, uint32](d, k)
+		return integers[int32](d, k)
 	case k.bits == 32:
-		return integers[uint32, uint32](d, k)
+		return integers[uint32](d, k)
 	case k.signed():
-		return integers[int64, uint64](d, k)
+		return integers[int64](d, k)
 	}
-	return integers[uint64, uint64](d, k)
+	return integers[uint64](d, k)
 }
 
 // integer16 decodes arithmetic of 16 bits, which it computes in 32 bits.
@@ -125,8 +125,8 @@ func (d *decoder) integer16(k kind) exec {
 	return nil
 }
 
-// integers decodes integer arithmetic of T. U is the unsigned type of the same size.
-func integers[T, U integer](d *decoder, k kind) exec {
+// integers decodes arithmetic of integers of 32 or 64 bits.
+func integers[T integer](d *decoder, k kind) exec {
 	size := k.bits
 	two := func(f func(a, b T) T) exec { return onTwo(d, k, f) }
 	one := func(f func(a T) T) exec { return onOne(d, k, f) }
