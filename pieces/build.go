@@ -25,7 +25,7 @@ import (
 // returns its cause.
 func Build(ctx context.Context, plans []*split.Plan, o Options) (*Result, error) {
 	if o.Compiler == nil {
-		return nil, errors.New("no compiler is given")
+		return nil, errors.New("no compiler is given: set Options.Compiler")
 	}
 	for i, p := range plans {
 		if p == nil || p.Module == nil || p.Func == nil {
@@ -332,7 +332,7 @@ func (b *builder) load(ctx context.Context, j *job) (ok bool, why error) {
 	}
 	p, err := program.Decode(blob)
 	if err == nil && p.Target != a.Key.Target {
-		err = fmt.Errorf("is for target %s", p.Target)
+		err = fmt.Errorf("it is for target %s, not %s", p.Target, a.Key.Target)
 	}
 	if err != nil {
 		err = fmt.Errorf("the stored artifact: %w", err)

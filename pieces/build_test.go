@@ -573,7 +573,7 @@ func TestPlansShareArtifacts(t *testing.T) {
 func TestBadOptions(t *testing.T) {
 	p := plan(t, chain, "silly::attention")
 	for want, o := range map[string]pieces.Options{
-		"no compiler is given": {},
+		"no compiler is given: set Options.Compiler":              {},
 		"sizes are given for K, M, which no function is sized by": {Compiler: newFake(0), Shapes: map[string]pieces.Shapes{"M": {}, "K": {}, "N": {}}},
 		"@f, sizes of N: compile size 0 is outside [1, 8192]":     {Compiler: newFake(0), Shapes: map[string]pieces.Shapes{"N": {Sizes: []int64{0}}}},
 	} {

@@ -140,7 +140,7 @@ func (pl *plan) placeAlias(f Alias) error {
 	}
 	in, st := &to.inputs[i], &from.storages[from.returns[f.Result]]
 	if st.kind != inResult {
-		return errors.New("the result is a parameter, a weight or a state of its function and has the memory of that")
+		return errors.New("the result is a parameter, a weight or a state of its function, and so has other memory already")
 	}
 	slot, p := &from.slots[st.index], in.at()
 	switch {

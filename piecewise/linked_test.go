@@ -33,10 +33,10 @@ module "linked" {
 `
 }
 
-// A graph that was captured with the largest number of rows never reads a row of an earlier
-// step: indices are compared with the number of valid rows, for all their shapes and dtypes, and
-// also for indices of values that were computed row by row. If rows could reach a result without
-// such indices, no graph serves the function; this is counted, and refused if frozen.
+// A graph that was captured with the largest number of rows returns no row of an earlier step:
+// indices are compared with the number of valid rows, also those of values that were computed row
+// by row. If the indices are unsigned, or rows could reach a result without indices, no graph serves
+// the function; this is counted, and refused if frozen.
 func TestRowsOfAnEarlierStep(t *testing.T) {
 	ctx := context.Background()
 	for _, tc := range []struct {

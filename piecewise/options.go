@@ -136,7 +136,7 @@ func (o *Options) defaults() error {
 		o.Device = o.Pool.dev
 	}
 	if o.Pool != nil && o.Pool.dev != o.Device {
-		return fmt.Errorf("piecewise: Options.Pool belongs to another device")
+		return fmt.Errorf("piecewise: Options.Pool is of another device than Options.Device: set one of them only")
 	}
 	if o.Compile.Store == nil {
 		o.Compile.Store = pieces.NewMemoryStore()

@@ -44,7 +44,7 @@ func newPlan(ctx context.Context, m *ir.Module, o Options) (*plan, error) {
 		return nil, err
 	}
 	if pl.opts.Compile.Compiler == nil {
-		return nil, fmt.Errorf("piecewise: Options.Compile.Compiler is nil")
+		return nil, fmt.Errorf("piecewise: Options.Compile.Compiler is nil: set it, for example to a pieces.Pipeline")
 	}
 	if err := pl.compile(ctx); err != nil {
 		return nil, err

@@ -28,7 +28,8 @@ func (p *prepared) Prepare(s device.Stream, meta any, size, rows int64) error {
 	return p.err
 }
 
-// TestPrepare: for an op that is called twice in a run, Prepare is called once, before the first call, in every run mode.
+// TestPrepare: for an op that is called twice in a run, Prepare is called once, before the first
+// call, in every run mode.
 func TestPrepare(t *testing.T) {
 	for mode, size := range map[piecewise.Mode]int{piecewise.None: 3, piecewise.Piecewise: 4, piecewise.Full: 4} {
 		op := newPrepared()

@@ -51,7 +51,7 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 		return Results{}, err
 	}
 	if in.slot.fn != fn {
-		return Results{}, fmt.Errorf("piecewise: inputs of @%s were given to @%s", in.slot.fn.ir.Name, fn.ir.Name)
+		return Results{}, fmt.Errorf("piecewise: inputs of @%s were given to @%s: pass those of its own Func.Inputs", in.slot.fn.ir.Name, fn.ir.Name)
 	}
 	if err := ctx.Err(); err != nil {
 		return Results{}, err

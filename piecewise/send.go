@@ -45,7 +45,7 @@ func (s *slotMemory) complete() error {
 	for i := range fn.inputs {
 		in, g := &fn.inputs[i], &s.given[i]
 		if g.how == unset {
-			return fmt.Errorf("piecewise: input %%%s of @%s was not filled", in.name, fn.ir.Name)
+			return fmt.Errorf("piecewise: input %%%s of @%s was not filled: call Inputs.Bytes, Keep, Set or SetResult for it", in.name, fn.ir.Name)
 		}
 		n, err := fn.bytes(in.bytes, in.typ, s.values)
 		if err == nil && n != g.bytes {

@@ -15,8 +15,9 @@ import (
 )
 
 // maker opens a device and returns options with it, with a compiler for it, and with an
-// implementation of silly::attention. The end of the test closes the device. The tests of
-// this file hold on every device, in each mode of Options.Debug.Canary.
+// implementation of silly::attention. The end of the test closes the device. The functions of
+// this file that take a maker test any device, in each mode of Options.Debug.Canary;
+// plannedBytes only without canaries.
 type maker func(t testing.TB) piecewise.Options
 
 func onHost(t testing.TB) piecewise.Options {
@@ -34,7 +35,7 @@ func (open maker) pool(t testing.TB) (*piecewise.Pool, maker) {
 	return pool, func(testing.TB) piecewise.Options { return base }
 }
 
-// with sets the device, the compiler, the ops and the debug mode of o, and its store if o has none.
+// with sets the device, the compiler, the ops and the debug mode of o, and a store if o lacks one.
 func (open maker) with(t testing.TB, o piecewise.Options) piecewise.Options {
 	t.Helper()
 	base := open(t)

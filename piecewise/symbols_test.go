@@ -167,8 +167,8 @@ func TestSymbolsOfRuns(t *testing.T) {
 	}
 }
 
-// It is an error if a run gives a symbol no value, a value outside its range, or two values. A
-// frozen backend refuses to run without a graph that its mode asks for.
+// It is an error if a run gives a symbol no value, a value outside its range, or two values. With
+// Frozen, New refuses a function that no graph would serve, unless the mode is none.
 func TestSymbolErrors(t *testing.T) {
 	ctx := context.Background()
 	text := symbolic("%x: f32[N, K], %y: f32[K]", "f32[N, K]", "%r = reshape(%y, shape=[1, K]); %s = add(%x, %r); return %s")

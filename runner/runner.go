@@ -74,7 +74,7 @@ type Runner struct {
 	stats    Stats
 	shared   counters // copy of count by [Runner.share]; its map is shared with count and written with mu held
 
-	queued   atomic.Int64 // requests that were accepted and never scheduled
+	queued   atomic.Int64 // requests that were accepted, and neither scheduled nor ended
 	canceled atomic.Bool  // Sequence.asked of a sequence was set since the last step read it
 
 	wake chan struct{} // has an element when there may be work
@@ -183,8 +183,9 @@ func (r *Runner) Plan() Plan { return r.plan }
 // Backend returns the embedded backend, for its counters. It is nil after Close.
 func (r *Runner) Backend() *piecewise.Backend { return r.backend }
 
-// Load allocates the memory of the plan, loads the weights, captures, and seals. After an error it
-// can be called again and does the missing part.
+// Load allocates the memory of the plan, loads the weights, captures, and seals. With one rank it
+// can be called again after an error, and does the missing part; with several, the error ends the
+// groups.
 func (r *Runner) Load(ctx context.Context, weights safetensors.Source) error {
 	r.turn.Lock()
 	defer r.turn.Unlock()

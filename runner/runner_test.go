@@ -542,7 +542,7 @@ func TestCancelInTheQueue(t *testing.T) {
 	}
 }
 
-// TestReasons tests the reason of each kind of end.
+// TestReasons tests the reasons Exhausted, MaxPosition, Stopped and Canceled.
 func TestReasons(t *testing.T) {
 	const most = 5 * blockSize
 	r := llama(t, Options{MaxSequences: 4, MaxTokens: 8, Blocks: 40, MaxLength: most, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})

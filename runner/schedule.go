@@ -13,7 +13,7 @@ type chunk struct {
 }
 
 // watermark is the fraction of the cache's blocks that must stay free for the growth of running
-// requests when another request joins them (vLLM's default).
+// requests when another request joins them (the default of vLLM's BlockSpaceManager).
 const watermark = 0.01
 
 func (r *Runner) blocksFor(tokens int) int {
