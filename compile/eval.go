@@ -81,7 +81,7 @@ func (f *fuser) load(g *group, v ir.Value, coords []coord, emit bool) (int, *mis
 	}
 	dt, ok := moved(f.fn.Type(v).DType)
 	if !ok {
-		f.failf(f.origin, "elements of %s are narrower than a byte: they can only be bound whole", dt)
+		f.failf(f.origin, "elements of %s are narrower than a byte: kernels cannot load them, so a tensor of them can only be passed on whole", dt)
 	}
 	return g.add(instr{op: loop.Load, dtype: dt, mem: o.mem, at: o.at, origin: f.origin}), nil
 }

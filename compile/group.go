@@ -27,9 +27,9 @@ type group struct {
 	order  []int // the column axes in order, once fixed
 	fixed  bool  // it is decided which axes are columns
 	frozen bool  // axes cannot be split (GEMM, topk, attention)
-	serial bool
+	serial bool  // rows run in order (scatter)
 	instrs []instr
-	loads  int
+	loads  int // loads and stores
 	memo   map[ir.Value][]memoEntry
 	origin int32 // node of the piece
 
@@ -43,8 +43,8 @@ type group struct {
 // valid, and so do coords that were made before the split.
 type axis struct {
 	extent       dim.Dim
-	col          bool
-	outer, inner int // 0: a leaf
+	col          bool // a column axis, once group.fixed is set
+	outer, inner int  // 0: a leaf
 }
 
 // memoEntry is a value that was evaluated in a group at some coords.

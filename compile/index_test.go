@@ -10,9 +10,9 @@ import (
 	"pwc/ir/interp"
 )
 
-// TestPositionsOutOfRange checks C12 for ops that are fused with the load of an index, of a table
+// TestIndicesOutOfRange checks C12 for ops that are fused with the load of an index, of a table
 // or of a weight: for an index out of range, a load reads zero, and a store does nothing.
-func TestPositionsOutOfRange(t *testing.T) {
+func TestIndicesOutOfRange(t *testing.T) {
 	for _, body := range []string{`
   func @piece(%t: f32[5, 4], %i: i32[N]) -> (f32[N, 4]) {
     %a = embedding(%t, %i) : f32[N, 4]
@@ -102,7 +102,7 @@ func TestPositionsOutOfRange(t *testing.T) {
 			}
 			for i, p := range m.Funcs[0].Params {
 				if m.Funcs[0].Values[p].Name == "i" {
-					b.Params[i] = positions(t, n, -1, 5, 4, 0, 1000, 2, -1<<31, 3, 1)
+					b.Params[i] = indices(t, n, -1, 5, 4, 0, 1000, 2, -1<<31, 3, 1)
 				}
 			}
 			if err := check(m, compile.Shape{}, compile.Options{}, b, true); err != nil {
@@ -112,7 +112,7 @@ func TestPositionsOutOfRange(t *testing.T) {
 	}
 }
 
-func positions(t *testing.T, n int64, values ...int32) *interp.Tensor {
+func indices(t *testing.T, n int64, values ...int32) *interp.Tensor {
 	t.Helper()
 	list := make([]int32, n)
 	for i := range list {

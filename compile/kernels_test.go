@@ -180,7 +180,7 @@ func TestKernelCounts(t *testing.T) {
     %b = add(%a, %r) : bf16[N, 64]
     return %b
   }`},
-		{"selected linear of positions that are computed", 2, `
+		{"selected linear of indices that are computed", 2, `
   func @piece(%x: bf16[N, 48], %i: i32[N]) -> (bf16[N, 64]) {
     %j = add(%i, 1) : i32[N]
     %a = linear_select(%x, @down, %j) : bf16[N, 64]

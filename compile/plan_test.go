@@ -101,10 +101,10 @@ func TestSameAccess(t *testing.T) {
 		return &loop.Access{Offset: one, Rows: []dim.Dim{n, dim.Const(8)}, Cols: []dim.Dim{dim.Const(4), one}}
 	}
 	for name, change := range map[string]func(a *loop.Access){
-		"another offset":     func(a *loop.Access) { a.Offset = dim.Dim{} },
-		"rows swapped":       func(a *loop.Access) { slices.Reverse(a.Rows) },
-		"columns swapped":    func(a *loop.Access) { slices.Reverse(a.Cols) },
-		"positions of a row": func(a *loop.Access) { a.Index = &loop.Index{} },
+		"another offset":        func(a *loop.Access) { a.Offset = dim.Dim{} },
+		"rows swapped":          func(a *loop.Access) { slices.Reverse(a.Rows) },
+		"columns swapped":       func(a *loop.Access) { slices.Reverse(a.Cols) },
+		"indices from a tensor": func(a *loop.Access) { a.Index = &loop.Index{} },
 	} {
 		a, b := base(), base()
 		if !sameAccess(a, b) {

@@ -46,7 +46,7 @@ func (b *Builder) Errorf(pos Pos, format string, args ...any) {
 	b.errs = append(b.errs, &Error{Source: b.m.Source, Origin: b.at(pos), Node: -1, Msg: fmt.Sprintf(format, args...)})
 }
 
-// WeightsFrom names the directory that weight names are bound in.
+// WeightsFrom names the directory of the checkpoint that weights are loaded from.
 func (b *Builder) WeightsFrom(dir string) { b.m.WeightsFrom = dir }
 
 // WeightsStrict says that loading refuses tensors of the checkpoint that no weight
@@ -83,7 +83,7 @@ func (b *Builder) AddUnread(u *Unread) {
 	b.m.Unread = append(b.m.Unread, u)
 }
 
-// MaxContext is the largest context of a module: positions are i32.
+// MaxContext is the largest context of a module: a token's number in its sequence is an i32.
 const MaxContext = math.MaxInt32
 
 // Context declares the longest sequence that the model is for, in tokens: in [1, MaxContext].

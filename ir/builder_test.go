@@ -42,7 +42,7 @@ var refused = []struct {
 		b.AddGroup(&ir.Group{Name: "tp", Size: 2, Rank: "r"})
 		b.Func("f").PlaceResult(0)
 		return build(b)
-	}, "\"a b\" is no name for a group\ngroup tp: symbol r of its rank is not declared\na placement of result 0 of @f, which returns 0"},
+	}, "\"a b\" is no name for a group\ngroup tp: symbol r of its rank is not declared\nPlaceResult of result 0: @f has 0 results"},
 	{"values of another function", func() error {
 		b := ir.NewBuilder("m")
 		fb := b.Func("f")

@@ -234,7 +234,7 @@ func callErrors(f *Func, n *Node, results []Type, bounds func(string) (dim.Inter
 		errs = append(errs, fmt.Sprintf("%s takes %d operands, has %d", e.Name, len(e.Mut), len(n.Args)))
 	}
 	if len(results) != e.Results {
-		errs = append(errs, fmt.Sprintf("%s returns %d tensors, the text names %d", e.Name, e.Results, len(results)))
+		errs = append(errs, fmt.Sprintf("%s returns %d tensors, the call has %d result types", e.Name, e.Results, len(results)))
 	}
 	for i, v := range n.Args {
 		if f.Values[v].Kind == LiteralValue {

@@ -186,7 +186,7 @@ func (fb *FuncBuilder) Place(v Value, list ...Placement) {
 // Return.
 func (fb *FuncBuilder) PlaceResult(i int, list ...Placement) {
 	if i < 0 || i >= len(fb.f.ResultTypes) {
-		fb.Errorf("a placement of result %d of @%s, which returns %d", i, fb.f.Name, len(fb.f.ResultTypes))
+		fb.Errorf("PlaceResult of result %d: @%s has %d results", i, fb.f.Name, len(fb.f.ResultTypes))
 		return
 	}
 	for len(fb.f.ResultPlacements) <= i {

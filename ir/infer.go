@@ -376,7 +376,11 @@ func (c *inferCtx) linearOperands(inner []dim.Dim) bool {
 		return false
 	}
 	if w.DType != x.DType && x.DType != dtype.F32 {
-		c.errf("%s: a %s weight needs x to be %s or f32, is %s", c.op.Name, w.DType, w.DType, x.DType)
+		want := "f32"
+		if w.DType != dtype.F32 {
+			want = w.DType.String() + " or f32"
+		}
+		c.errf("%s: the weight is %s, so x must be %s, is %s", c.op.Name, w.DType, want, x.DType)
 		return false
 	}
 	if k := x.Shape[x.Rank()-1]; !k.Equal(inner[0]) {

@@ -98,7 +98,7 @@ type Trivia struct {
 // model is served. They are part of no hash, because code does not depend on them.
 type Module struct {
 	Name        string
-	WeightsFrom string    // directory that weight names are bound in
+	WeightsFrom string    // directory of the checkpoint that weights are loaded from
 	Strict      bool      // loading refuses a tensor of the checkpoint that no weight reads and Unread does not list
 	Unread      []*Unread // tensors that the checkpoint may hold though no weight reads them
 	Context     int64     // the longest sequence that the model supports, in tokens; 0: unknown

@@ -197,9 +197,9 @@ func (p *placer) becomes(node int, have, want spread, verb, what string) {
 	case want.kind == Replicated:
 		p.report(node, "%s a value that differs between the ranks of group %s (%s): exchange it with all_reduce, all_gather or broadcast, or declare %s as varying over %s", verb, tp, p.since(have), what, tp)
 	case want.kind == Partial && have.kind != Varying:
-		p.report(node, "%s a value that is no partial sum over group %s, and %s is declared as one", verb, tp, what)
+		p.report(node, "%s a value that is no partial sum over group %s, but %s is declared as one", verb, tp, what)
 	case want.kind == Sharded && have.kind == Sharded:
-		p.report(node, "%s parts along axis %d of the ranks of group %s, and %s is declared to have them along axis %d", verb, have.axis, tp, what, want.axis)
+		p.report(node, "%s parts along axis %d of the ranks of group %s, but %s is declared to have them along axis %d", verb, have.axis, tp, what, want.axis)
 	}
 }
 
@@ -304,7 +304,7 @@ func (p *placer) collective(n *Node) spread {
 	case !sums && x.kind == Partial:
 		p.becomes(p.current, x, spread{}, n.Name()+" sends", "")
 	case n.Op.ID == OpAllGather && x.kind == Sharded && x.axis != axis && !isOne(p.f.Type(n.Args[0]).Shape[axis]):
-		p.report(p.current, "all_gather joins along axis %d what ranks of group %s have in parts along axis %d", axis, p.g.Name, x.axis)
+		p.report(p.current, "all_gather joins along axis %d, but the ranks of group %s have parts along axis %d", axis, p.g.Name, x.axis)
 	}
 	return out
 }

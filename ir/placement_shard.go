@@ -240,14 +240,14 @@ func (p *placer) indexed(n *Node) spread {
 	if _, ok := n.Attr("axis"); ok {
 		axis = n.Axis("axis", p.f.Type(n.Args[0]).Rank())
 	}
-	positions := p.f.Type(n.Args[1]).Rank()
+	indexRank := p.f.Type(n.Args[1]).Rank()
 	switch {
 	case x.same() && index.sharded():
 		return spread{kind: Sharded, axis: axis + index.axis}
 	case index.same() && x.sharded() && x.axis < axis:
 		return x
 	case index.same() && x.sharded() && x.axis > axis:
-		return spread{kind: Sharded, axis: x.axis - 1 + positions}
+		return spread{kind: Sharded, axis: x.axis - 1 + indexRank}
 	}
 	return p.varying()
 }

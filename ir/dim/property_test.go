@@ -237,7 +237,8 @@ func TestDivUndoesMul(t *testing.T) {
 	})
 }
 
-func TestSymbolsAreThoseThatMatter(t *testing.T) {
+// TestSymbolsAreThoseOfTheText: Symbols is sorted and has exactly the symbols in the text of a Dim.
+func TestSymbolsAreThoseOfTheText(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := drawDim(t, "d")
 		syms := d.Symbols()

@@ -94,7 +94,7 @@ func bind(m *ir.Module, f *ir.Func, env *Env, inputs []*Tensor) ([]*Tensor, map[
 			for _, s := range d.Symbols() {
 				why += fmt.Sprintf("; %s is %d by %s", s, symbols[s], from[s])
 			}
-			return fail("%s: extent %d is %d, want %s = %d%s", label(f, v), k, got, d, want, why)
+			return fail("%s: axis %d has extent %d, want %s = %d%s", label(f, v), k, got, d, want, why)
 		}
 	}
 	return values, symbols, nil

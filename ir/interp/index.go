@@ -1,10 +1,10 @@
 package interp
 
-// positions visits the slice that each element of index selects along an axis of a tensor of the
-// given shape: outer times inner elements. i is the number of the index element, and position its
+// slices visits the slice that each element of index selects along an axis of a tensor of the
+// given shape: outer times inner elements. i is the number of the index element, and p its
 // value. Indices out of range are not visited, but recorded for the node's IndexError (C12),
 // unless slices are empty, or the index is -1 and skip is set.
-func (n *node) positions(shape []int64, axis int, index *Tensor, skip bool, visit func(outer, inner, i, position int)) {
+func (n *node) slices(shape []int64, axis int, index *Tensor, skip bool, visit func(outer, inner, i, p int)) {
 	outer, inner := 1, 1
 	for a, d := range shape {
 		switch {
@@ -39,7 +39,7 @@ func (n *node) positions(shape []int64, axis int, index *Tensor, skip bool, visi
 // outOfRange records that an element of the index is outside of [0, extent).
 func (n *node) outOfRange(element int, index, extent int64) {
 	if n.badIndex == nil {
-		n.badIndex = &IndexError{Op: n.Op.Name, Loc: n.Loc, Position: element, Index: index, Extent: extent}
+		n.badIndex = &IndexError{Op: n.Op.Name, Loc: n.Loc, Element: element, Index: index, Extent: extent}
 	}
 	n.badIndex.Count++
 }
@@ -51,7 +51,7 @@ func (n *node) gather(x, index *Tensor, axis int) error {
 	for _, d := range x.Shape[axis+1:] {
 		inner *= int(d)
 	}
-	n.positions(x.Shape, axis, index, false, func(o, k, i, p int) {
+	n.slices(x.Shape, axis, index, false, func(o, k, i, p int) {
 		out.move((o*count+i)*inner+k, x, (o*extent+p)*inner+k)
 	})
 	return nil
@@ -74,7 +74,7 @@ func scatterRule(n *node) error {
 		inner *= int(d)
 	}
 	add, _ := n.Attr("add")
-	n.positions(dst.Shape, axis, index, true, func(o, k, i, p int) {
+	n.slices(dst.Shape, axis, index, true, func(o, k, i, p int) {
 		if add.Bool {
 			dst.add((o*extent+p)*inner+k, src, (o*count+i)*inner+k)
 			return

@@ -19,7 +19,7 @@ func TestGather(t *testing.T) {
 	axis := ir.IntAttr("axis", -1)
 	x := of(dtype.I32, s(2, 3), 1, 2, 3, 4, 5, 6)
 	check(t, "gather", apply1(t, "gather", []any{x, i32(2, 2)}, axis), of(dtype.I32, s(2, 2), 3, 3, 6, 6))
-	check(t, "scalar position", apply1(t, "gather", []any{x, of(dtype.I32, s(), 1)}, axis), i32(2, 5))
+	check(t, "scalar index", apply1(t, "gather", []any{x, of(dtype.I32, s(), 1)}, axis), i32(2, 5))
 	check(t, "first axis", apply1(t, "gather", []any{x, i32(1)}), of(dtype.I32, s(1, 3), 4, 5, 6))
 }
 
@@ -122,13 +122,13 @@ func TestOutOfRange(t *testing.T) {
 		t.Fatalf("reports %v", env.IndexErrors)
 	}
 	a, b := env.IndexErrors[0], env.IndexErrors[1]
-	if a.Op != "scatter" || a.Loc != "layer.kv" || a.Count != 1 || a.Position != 2 || a.Index != 4 || a.Extent != 4 || a.At.Func != "scatter" || a.At.Node != 0 {
+	if a.Op != "scatter" || a.Loc != "layer.kv" || a.Count != 1 || a.Element != 2 || a.Index != 4 || a.Extent != 4 || a.At.Func != "scatter" || a.At.Node != 0 {
 		t.Errorf("report %+v", a)
 	}
-	if b.Op != "embedding" || b.Loc != "model.embed_tokens" || b.Count != 1 || b.Position != 1 || b.Index != 3 || b.Extent != 3 {
+	if b.Op != "embedding" || b.Loc != "model.embed_tokens" || b.Count != 1 || b.Element != 1 || b.Index != 3 || b.Extent != 3 {
 		t.Errorf("report %+v", b)
 	}
-	if text := b.Error(); !strings.HasPrefix(text, "test.ir:16:10: ") || !strings.Contains(text, "embedding: element 1 of the index is 3, out of range of an extent of 3 (1 such)") {
+	if text := b.Error(); !strings.HasPrefix(text, "test.ir:16:10: ") || !strings.Contains(text, "embedding: element 1 of the index is 3, out of range of an extent of 3 (indices out of range: 1)") {
 		t.Errorf("report reads %q", text)
 	}
 
@@ -141,7 +141,7 @@ func TestOutOfRange(t *testing.T) {
 	if len(env.IndexErrors) != 1 { // rows of no columns depend on nothing
 		t.Fatalf("reports %v", env.IndexErrors)
 	}
-	if e := env.IndexErrors[0]; e.Op != "linear_select" || e.Loc != "mlp.experts" || e.Count != 2 || e.Position != 0 || e.Index != -1 || e.Extent != 3 {
+	if e := env.IndexErrors[0]; e.Op != "linear_select" || e.Loc != "mlp.experts" || e.Count != 2 || e.Element != 0 || e.Index != -1 || e.Extent != 3 {
 		t.Errorf("report %+v", e)
 	}
 }

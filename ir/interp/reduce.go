@@ -133,7 +133,7 @@ func argmaxRule(n *node) error {
 }
 
 func topkRule(n *node) error {
-	x, values, positions := n.args[0], n.out[0], n.out[1]
+	x, values, indices := n.args[0], n.out[0], n.out[1]
 	k := int(n.Int("k"))
 	n.lines(x.Shape, len(x.Shape)-1, func(line int, at []int) {
 		order := make([]int, len(at)) // indices in the line, largest first
@@ -151,7 +151,7 @@ func topkRule(n *node) error {
 		})
 		for i, p := range order[:k] {
 			values.move(line*k+i, x, at[p])
-			positions.ints[line*k+i] = int64(p)
+			indices.ints[line*k+i] = int64(p)
 		}
 	})
 	return nil

@@ -85,7 +85,7 @@ func TestArgmaxTopk(t *testing.T) {
 	k := ir.IntAttr("k", 3)
 	out := apply(t, "topk", []any{of(dtype.F32, s(2, 4), 5, nan, 5, 7, -inf, 1, zero, 0)}, k)
 	check(t, "values", out[0], of(dtype.F32, s(2, 3), nan, 7, 5, 1, zero, 0))
-	check(t, "positions", out[1], of(dtype.I32, s(2, 3), 1, 3, 0, 1, 2, 3))
+	check(t, "indices", out[1], of(dtype.I32, s(2, 3), 1, 3, 0, 1, 2, 3))
 	var many, order []float64 // 0 1 2 0 1 2 …: first where the twos stand, then the ones, then the zeros
 	for i := range 99 {
 		many = append(many, float64(i%3))
@@ -97,5 +97,5 @@ func TestArgmaxTopk(t *testing.T) {
 	check(t, "ties", out[1], i32(order...))
 	out = apply(t, "topk", []any{ints(dtype.U8, 3, 200, 3)}, k)
 	check(t, "values", out[0], ints(dtype.U8, 200, 3, 3))
-	check(t, "positions", out[1], i32(1, 0, 2))
+	check(t, "indices", out[1], i32(1, 0, 2))
 }

@@ -62,13 +62,13 @@ type Env struct {
 // IndexError reports indices out of range of a node. The node read zeros or wrote nothing for
 // them, and the run continued.
 type IndexError struct {
-	At       *ir.Error // the node: position in the text, function, loc
-	Op       string
-	Loc      string // the node's place in the model
-	Count    int    // indices out of range
-	Position int    // the first element of the index operand that is out of range
-	Index    int64  // the value of that element
-	Extent   int64  // valid indices are 0 to Extent-1
+	At      *ir.Error // the node: position in the text, function, loc
+	Op      string
+	Loc     string // the node's place in the model
+	Count   int    // indices out of range
+	Element int    // the first element of the index operand that is out of range
+	Index   int64  // the value of that element
+	Extent  int64  // valid indices are 0 to Extent-1
 }
 
 // Error returns the message with the node's origin.
@@ -265,7 +265,7 @@ func (r *run) leave(i int, n *node) {
 		observed = append(observed, n.args[w.Arg])
 	}
 	if e := n.badIndex; e != nil {
-		e.At = r.m.ErrorAt(r.f, i, "%s: element %d of the index is %d, out of range of an extent of %d (%d such)", irn.Op.Name, e.Position, e.Index, e.Extent, e.Count)
+		e.At = r.m.ErrorAt(r.f, i, "%s: element %d of the index is %d, out of range of an extent of %d (indices out of range: %d)", irn.Op.Name, e.Element, e.Index, e.Extent, e.Count)
 		r.env.IndexErrors = append(r.env.IndexErrors, e)
 	}
 	if r.env.Observe != nil {
@@ -300,7 +300,8 @@ func (r *run) literal(n *ir.Node, v ir.Value) *Tensor {
 	return &Tensor{Type: dt, ints: []int64{l.Int}}
 }
 
-// call runs an extern op and checks its effects.
+// call runs an extern op, and checks that it wrote only mut operands and returned fresh results of
+// the declared types.
 func (r *run) call(i int, n *node) error {
 	name := n.Extern.Name
 	f := r.env.Externs[name]

@@ -181,7 +181,7 @@ func (c *checker) node(i int, n *ir.Node) {
 	}
 	bad := spoilt || why != ""
 	if !bad {
-		why = c.positions(n)
+		why = c.indices(n)
 	}
 	if why != "" {
 		c.report(i, n.Pos, why)

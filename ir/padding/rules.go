@@ -326,7 +326,7 @@ func (c *checker) rowwise(n *ir.Node) string {
 	}
 	for i, a := range n.Args {
 		if rows && n.Extern.Mut[i] && c.axis(a) < 0 {
-			return fmt.Sprintf("operand %d is written and has no rows, so what a padded row writes there may reach a real one", i)
+			return fmt.Sprintf("operand %d is written and has no rows, so a real row may read what a padded row writes", i)
 		}
 	}
 	for _, r := range n.Results {

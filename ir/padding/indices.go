@@ -254,10 +254,10 @@ func (c *checker) compare(n *ir.Node) held {
 	return between(0, 1)
 }
 
-// positions returns why padded rows may make n report an index out of range, or "".
+// indices returns why padded rows may make n report an index out of range, or "".
 // A step has at least one real row, whose index is valid only if the table's extent is at
 // least 1. The rule of scatter checks its indices.
-func (c *checker) positions(n *ir.Node) string {
+func (c *checker) indices(n *ir.Node) string {
 	table, index, axis := 0, 1, 0
 	switch n.Op.ID {
 	case ir.OpEmbedding:
