@@ -324,7 +324,8 @@ func launches(t *testing.T, p *program.Program, rows int64) []string {
 // TestLaunches pins the number of launches of a decoder layer without attention. With one row there
 // is one launch for each GEMM. With many rows the three small kernels between the last GEMM and the
 // attention (RoPE of queries and keys, copy of values) are one launch. Without vertical fusion one row
-// takes as many launches as many rows; without horizontal fusion, too, the small kernels are three.
+// takes as many launches as many rows. Without horizontal fusion, too, the three small kernels are three
+// launches.
 func TestLaunches(t *testing.T) {
 	r := newRecorder(t, "cuda:sm_90")
 	m := pieces(t, shape8B)[1] // from one attention to the next

@@ -227,7 +227,7 @@ func TestGenerated(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(b.Bytes(), want) {
-		t.Errorf("%s differs. If that is meant, raise compile.Version, then run go test -run Generated -update (-want +got):\n%s", generatedFile, gocmp.Diff(strings.Split(string(want), "\n"), strings.Split(b.String(), "\n")))
+		t.Errorf("%s differs. If the change is intended, raise compile.Version, then run go test -run Generated -update (-want +got):\n%s", generatedFile, gocmp.Diff(strings.Split(string(want), "\n"), strings.Split(b.String(), "\n")))
 	}
 }
 

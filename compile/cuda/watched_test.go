@@ -61,8 +61,8 @@ module "largest" {
 	return m
 }
 
-// TestWatchedKernels pins the kernels that watchedCases launch. Who adds a kind of kernel adds a case
-// that launches it.
+// TestWatchedKernels pins the kernels that watchedCases launch. A new kind of kernel needs a case that
+// launches it.
 func TestWatchedKernels(t *testing.T) {
 	r := recorderOf(t, "cuda:sm_90", &fakeCompiler{specific: true})
 	found := map[string]bool{}
@@ -93,7 +93,8 @@ func TestWatchedKernels(t *testing.T) {
 	}
 }
 
-// TestDeviceWatched runs watchedCases, for slow tools that check every memory access, such as compute-sanitizer. Results and scratch are not filled first.
+// TestDeviceWatched runs watchedCases, for slow tools that check every memory access, such as
+// compute-sanitizer. Results and scratch are not filled first.
 func TestDeviceWatched(t *testing.T) {
 	g := openGPU(t)
 	g.bare = true

@@ -35,8 +35,8 @@ type vreg struct {
 	real  uint16
 }
 
-// instr is an instruction over virtual registers. A register of -1 means that it has no such operand
-// or result.
+// instr is an instruction over virtual registers. A register of -1 means that the instruction has no
+// such operand or result.
 type instr struct {
 	vec.Instr
 	dst, a, b, c int

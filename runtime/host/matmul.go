@@ -253,8 +253,9 @@ func (t tile) from(k int) tile {
 }
 
 // direct reports whether the micro kernels read rows of B in place. The rows must be contiguous along K, with
-// a multiple of lanes elements. Rows in bf16 and f16 also need a micro kernel that converts them. For f16,
-// which one instruction converts, it is faster for any number of rows; for bf16, up to directRows rows of A.
+// a multiple of lanes elements. Rows in bf16 and f16 also need a micro kernel that converts them. Reading f16
+// in place is faster for any number of rows of A, because one instruction converts it; reading bf16 in place
+// is faster up to directRows rows of A.
 func (mm *matMul) direct(rows, kc int) bool {
 	if mm.b.col != 1 || kc%lanes != 0 {
 		return false

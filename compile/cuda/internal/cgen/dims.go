@@ -12,7 +12,7 @@ import (
 )
 
 // Axes writes the indices along axes of the given extents, from the row-major linear index at. It
-// returns their names, which begin with prefix.
+// returns their C expressions: variables whose names begin with prefix, or at itself if one axis has it.
 func (e *Emitter) Axes(prefix, at string, extents []dim.Dim) []string {
 	out := make([]string, len(extents))
 	if len(extents) == 1 {
