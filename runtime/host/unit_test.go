@@ -244,7 +244,7 @@ func TestUnitBlocks(t *testing.T) {
 	}
 }
 
-// TestUnitPhilox holds that the best unit computes the portable one's random numbers:
+// TestUnitPhilox holds that the best unit computes the random numbers of package philox:
 // for runs of neighbours from any index on, also where the low word of their block or
 // the index itself wraps, for sequences that change on the way, and for indices that
 // jump.
