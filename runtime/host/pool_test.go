@@ -49,8 +49,8 @@ func TestFewPartsCallFewHelpers(t *testing.T) {
 	}
 }
 
-// TestEveryPartRunsOnce holds jobs of random sizes, from several streams, with pauses in which helpers sleep
-// or are about to: every part runs once, before run returns.
+// TestEveryPartRunsOnce runs jobs of random sizes from two goroutines, with pauses in which helpers sleep or
+// are about to sleep: every part runs once, before run returns.
 func TestEveryPartRunsOnce(t *testing.T) {
 	d := openDevice(t, 4)
 	var streams sync.WaitGroup
@@ -80,7 +80,8 @@ func TestEveryPartRunsOnce(t *testing.T) {
 	streams.Wait()
 }
 
-// TestPoolsCloseInAnyState: helpers end while they spin, sleep or are about to.
+// TestPoolsCloseInAnyState: close ends helpers that spin, sleep or are about to sleep. Later jobs run on the
+// caller.
 func TestPoolsCloseInAnyState(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 43))
 	l := lane{stop: &interrupt{}}

@@ -17,7 +17,8 @@ func do(t testing.TB, errs ...error) {
 	}
 }
 
-// TestCopyWithin copies between parts of one segment, upwards and downwards.
+// TestCopyWithin copies between parts of one segment, upwards and downwards. Parts that overlap are an
+// error.
 func TestCopyWithin(t *testing.T) {
 	d := openDevice(t, 1)
 	s, err := d.NewStream()
@@ -74,8 +75,8 @@ func TestGraphInGraph(t *testing.T) {
 	}
 }
 
-// TestGraphOfWhatIsGone replays graphs whose copy has lost its destination, or its
-// source, and one whose program was closed.
+// TestGraphOfWhatIsGone: a graph is not replayed after the source or the destination of a copy was freed, or
+// its program was closed.
 func TestGraphOfWhatIsGone(t *testing.T) {
 	d := openDevice(t, 1)
 	s, err := d.NewStream()

@@ -223,7 +223,7 @@ func (o *epilogue) barrier(list []prefetchedLoad) {
 	}
 }
 
-// prefetched returns the function that finds the variables of prefetched loads.
+// prefetched returns the functions that find the variables of prefetched loads: of vectors, and of elements.
 func (o *epilogue) prefetched(n int, k *loop.Kernel, width int) (vector, element func(loop.Instr) (string, bool)) {
 	list := o.prefetchedLoads(n, k, width)
 	find := func(vector bool) func(loop.Instr) (string, bool) {
