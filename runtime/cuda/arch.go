@@ -13,7 +13,7 @@ import (
 type arch struct {
 	target       string
 	major, minor int  // compute capability
-	only         byte // 'a': only for this compute capability; 'f': for its major version; 0: for later GPUs, too
+	only         byte // 'a': only for this compute capability; 'f': also for later minor versions; 0: for all later GPUs
 }
 
 var archPattern = regexp.MustCompile(`^cuda:sm_([1-9][0-9]*)([0-9])([af]?)$`)
@@ -45,8 +45,8 @@ func (d *Device) notFor(a arch) error {
 func (a arch) programmatic() bool { return a.major >= 9 }
 
 // cubinRuns reports whether the device runs machine code for a. A GPU runs the code of
-// earlier minor versions of its major version. GPUs on a chip with processors run only code
-// for their own version, which no other GPU runs (CUDA C++ Programming Guide, "Binary
+// earlier minor versions of its major version. GPUs on a chip with CPUs run only code for
+// their own version, which no other GPU runs (CUDA C++ Programming Guide, "Binary
 // Compatibility").
 func (d *Device) cubinRuns(a arch) bool {
 	switch {
@@ -58,8 +58,8 @@ func (d *Device) cubinRuns(a arch) bool {
 	return a.minor < d.minor && a.only != 'a' && !onChip(a.major, a.minor) && !onChip(d.major, d.minor)
 }
 
-// onChip reports whether GPUs of a compute capability share a chip with processors:
-// Orin's and Thor's.
+// onChip reports whether GPUs of a compute capability share a chip with CPUs, as in Orin and
+// Thor.
 func onChip(major, minor int) bool { return major == 8 && minor == 7 || major == 10 && minor == 1 }
 
 // ptxRuns reports whether the device's driver compiles PTX for a: a must be the device's own
@@ -81,7 +81,7 @@ const (
 func (d *Device) imageOf(a arch, k *program.Kernel) (image, error) {
 	switch {
 	case k.Format != program.KernelCUDA:
-		return 0, errors.New("it is no code for GPUs")
+		return 0, errors.New("its code is not for GPUs")
 	case len(k.Code) > 0 && d.cubinRuns(a):
 		return imageCubin, nil
 	case len(k.PTX) > 0 && d.ptxRuns(a):

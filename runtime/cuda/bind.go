@@ -18,7 +18,7 @@ const (
 
 // Bind checks guards, sizes and alignment, and evaluates launch dims and the arguments of
 // kernels for symbol values. It compares a kernel's dims with the sizes of its buffers. It
-// cannot check which memory the machine code uses: who loads a program trusts its maker.
+// cannot check which memory the machine code uses: load only programs of a trusted maker.
 func (x *Executable) Bind(symbols []int64, args device.Args) (device.BoundLaunch, error) {
 	b, err := x.bind(symbols, args)
 	if err != nil {

@@ -12,15 +12,15 @@ import (
 // nodeTypes is how many types of nodes are counted.
 const nodeTypes = 14
 
-// capture is a capture under way of one or more streams: what the graph must hold when it
-// ends.
+// capture is a capture under way of one or more streams: the recorded operations, and the nodes
+// that the driver's graph must have.
 type capture struct {
 	streams []*Stream // the first began it
 	ops     []operation
 	op      operation // call and program of the op that records now
 	planned [nodeTypes]int
-	open    bool  // a library may have added nodes of openTypes to the planned ones
-	spoiled error // why it cannot become a graph
+	open    bool  // a library may have recorded more nodes of openTypes than planned
+	spoiled error // the first error of a recorded call: the capture cannot become a graph
 	reach   reach
 }
 

@@ -20,7 +20,7 @@ type Options struct {
 	Ordinal int
 
 	// LibraryPath is the driver's library; empty: libcuda.so.1 by the loader's
-	// rules, then in the places where drivers are put.
+	// rules, then in the folders where drivers are installed.
 	LibraryPath string
 
 	// Libraries are the routines that StepLibrary may name. They are called like
@@ -35,8 +35,8 @@ type Options struct {
 	Driver driver.Driver
 }
 
-// Device is a GPU as a device. The context is the primary one, shared with
-// whatever else uses CUDA in the process.
+// Device implements [device.Device] on a GPU. It uses the primary context, which it shares
+// with other users of CUDA in the process.
 type Device struct {
 	drv       driver.Driver
 	ordinal   driver.Device
@@ -244,8 +244,8 @@ func (d *Device) drain() error {
 	return nil
 }
 
-// Close destroys everything that the device made; streams must be idle. It is
-// refused while a stream captures, and does nothing the second time.
+// Close waits for the streams and destroys all objects that the device made. It is refused
+// while a stream captures. A second Close does nothing.
 func (d *Device) Close() error {
 	if d.gate.capturing.Load() > 0 {
 		return refuse("close", device.ErrCapturing)

@@ -6,9 +6,9 @@
 //
 // A program for a GPU names its target, such as "cuda:sm_90", and has each kernel as a cubin
 // and as the PTX that the cubin was made from. A device takes the cubin of programs for its
-// own architecture and for earlier minor versions of its major version. Otherwise it takes
-// the PTX, if that is for an earlier architecture, and the driver compiles it in Load.
-// [Device.Takes] and [Device.CompilesAtLoad] report this before Load, and
+// own architecture and for earlier minor versions of its major version, unless the code is
+// arch-specific or one of the GPUs is on a chip with CPUs. Otherwise it takes the PTX, if that
+// is for its own or an earlier architecture, and the driver compiles it in Load. [Device.Takes] and [Device.CompilesAtLoad] report this before Load, and
 // [Device.PTXCompiled] counts it. The name of a program.Kernel is its entry point, an
 // extern "C" __global__ function.
 //
@@ -30,8 +30,8 @@
 // Bind refuses a dim that is larger than the number of elements of every buffer that
 // the kernel is given: the kernel would read and write past them. The attribute [AttrFree]
 // lists dims that no buffer bounds, such as numbers to compute with. This finds programs
-// that contradict themselves. Nothing proves what machine code does: who loads a program
-// trusts its maker.
+// that contradict themselves. No check can tell which memory machine code uses: load only
+// programs of a trusted maker.
 //
 // Dims of a launch may use the properties of the device that Properties of
 // device.Info lists, among them device.sms, device.shared_bytes and device.l2_bytes.
@@ -44,11 +44,11 @@
 // [Stream.Enter] and [Stream.Leave] that happens once. From BeginCapture to EndCapture
 // the goroutine stays locked, unless the mode is relaxed, and makes all calls of the capture.
 //
-// While a stream captures in mode global or thread-local, calls that a capture must not meet
-// are refused on the capturing goroutine with device.ErrCapturing, and in mode global on all
-// goroutines (see device.CaptureMode). In mode thread-local, loads of other goroutines wait
-// for the end of the capture, and objects that they free or close go back to the driver
-// after it; their allocations, launches and waits go on.
+// While a stream captures in mode global or thread-local, calls that the mode forbids (see
+// device.CaptureMode) are refused with device.ErrCapturing on the capturing goroutine, and in
+// mode global on all goroutines. In mode thread-local, loads of other goroutines wait for the
+// end of the capture, and objects that they free or close go back to the driver after it.
+// Other goroutines may still allocate, launch and wait.
 //
 // # Memory for copies
 //

@@ -42,7 +42,7 @@ func (d *Device) wrap(what string, err error) error {
 	return fmt.Errorf("cuda: %s: %w", what, d.check(err))
 }
 
-// refuse returns the error of a misuse: the name of the call, and a typed error.
+// refuse wraps a typed error of a misuse with the name of the call.
 func refuse(what string, err error) error { return fmt.Errorf("cuda: %s: %w", what, err) }
 
 // usable returns an error once the device is lost or closed.
@@ -68,7 +68,7 @@ func (d *Device) idle(what string) error {
 // modules.
 func (d *Device) changeable(what string) error { return named(d.captures.Idle(what)) }
 
-// named is an error with the device's name.
+// named puts "cuda: " before the text of an error; nil for nil.
 func named(err error) error {
 	if err == nil {
 		return nil

@@ -160,8 +160,8 @@ func (e *event) destroy() error {
 const relaxed = driver.CaptureMode(-1)
 
 // relax sets the driver's capture mode of the thread to relaxed, so that a capture, the thread's
-// own or a global one, does not forbid its next calls. The capture does not depend on these calls,
-// which the driver cannot know.
+// own or a global one, does not forbid its next calls. The driver cannot know that the capture does
+// not depend on them.
 func (d *Device) relax() (driver.CaptureMode, error) {
 	if !d.captures.Any() {
 		return relaxed, nil

@@ -43,8 +43,8 @@ type faultChunk struct {
 	users int // executables
 }
 
-// words reserves a word for each node and returns the first, or -1 if nodes is
-// no list of nodes.
+// words reserves a word for each node and returns the index of the first. It returns -1 if
+// nodes is empty or has a dim that is not a constant of at least 0 that fits 32 bits.
 func (f *faults) words(nodes []dim.Dim) int {
 	first := len(f.origins)
 	for _, n := range nodes {
@@ -263,8 +263,8 @@ func (w *faultWatch) Faults() []device.IndexError {
 	})
 }
 
-// read returns the nodes of words that are set: of word i of a run, which is word at of
-// all.
+// read returns the nodes of the words for which set reports true. It calls set with a run, the
+// index of the word among the words of all runs, and the index in the run.
 func (w *faultWatch) read(set func(r *wordRun, at, i int) bool) []device.IndexError {
 	var out []device.IndexError
 	at := 0

@@ -14,15 +14,15 @@ import (
 	"pwc/runtime/device"
 )
 
-// Launch attributes of programs; see the package documentation.
+// Launch attributes of programs, with the kind of their values; see the package documentation.
 const (
-	AttrDims        = program.LaunchDims  // AttrDims: 64-bit parameters after the addresses
-	AttrFree        = program.LaunchFree  // AttrDims of constants: the indices of those that no buffer bounds
-	AttrFaults      = "faults"            // AttrDims of constants: the nodes whose indices the kernel checks
-	AttrPeers       = program.LaunchPeers // AttrString: the group whose parameters (Device.AddPeers) the kernel takes
-	AttrPDL         = "pdl"               // AttrBool: LaunchOptions.Programmatic
-	AttrCluster     = "cluster"           // AttrDims, 3 constants: blocks of a cluster
-	AttrCooperative = "cooperative"       // AttrBool: all blocks are resident at once
+	AttrDims        = program.LaunchDims  // list of dims: 64-bit parameters after the addresses
+	AttrFree        = program.LaunchFree  // list of constants: rising indices of the dims of AttrDims that no buffer bounds
+	AttrFaults      = "faults"            // list of constants: the nodes whose indices the kernel checks
+	AttrPeers       = program.LaunchPeers // string: the group whose parameters (Device.AddPeers) the kernel takes
+	AttrPDL         = "pdl"               // bool: LaunchOptions.Programmatic
+	AttrCluster     = "cluster"           // list of 3 constants: blocks of a cluster
+	AttrCooperative = "cooperative"       // bool: all blocks are resident at the same time
 )
 
 // Executable is a loaded program: its modules in the driver, its constants on
@@ -48,13 +48,13 @@ type launchSpec struct {
 	launch *program.Launch
 	dims   []dim.Dim
 	free   []bool // by dim: no buffer bounds it; nil: every dim is bounded
-	faults int    // first word of the executable's; -1: the kernel takes none
-	peers  peers  // none: no parameters
+	faults int    // index of the first fault word in the executable's; -1: the kernel takes no fault words
+	peers  peers  // the zero value: no parameters
 	attrs  []driver.LaunchAttr
 }
 
-// Load checks a program and makes it ready to bind. Errors name the step. While another
-// goroutine captures in mode thread-local, Load waits for the end of the capture.
+// Load checks a program and makes it ready to bind. Errors name the step or the kernel. While
+// another goroutine captures in mode thread-local, Load waits for the end of the capture.
 func (d *Device) Load(p *program.Program, ops device.OpSet) (device.Executable, error) {
 	const what = "load"
 	d.life.RLock()
@@ -190,7 +190,7 @@ func (x *Executable) eachStep(f func(s *program.Step) error) error {
 
 // kernels yields the kernels that the program may run on the device, by their numbers.
 func (x *Executable) kernels() iter.Seq[int] {
-	others := make([]bool, len(x.program.Kernels)) // which only variants for other devices run
+	others := make([]bool, len(x.program.Kernels)) // kernels that only variants for other devices run
 	for i := range x.program.Steps {
 		for _, v := range x.program.Steps[i].Variants {
 			for _, s := range v.Steps {
@@ -298,7 +298,7 @@ func (x *Executable) loadStep(s *program.Step, f *Function) error {
 		if n > x.dev.maxShared(f) {
 			hint := ""
 			if own := x.dev.info.Target; x.program.Target != own {
-				hint = "; programs for " + own + " take no more"
+				hint = "; compile for " + own + " instead"
 			}
 			return fail("%d bytes of dynamic shared memory, the device has %d%s", n, x.dev.maxShared(f), hint)
 		}
@@ -330,7 +330,7 @@ func freeDims(list []dim.Dim, attrs []program.Attr) ([]bool, error) {
 // argBytes is the size of every parameter.
 const argBytes = 8
 
-// args is the number of parameters for so many buffers.
+// args returns the number of parameters of a kernel with this number of buffers.
 func (l *launchSpec) args(buffers int) int {
 	n := buffers + len(l.dims) + len(l.peers.params)
 	if l.faults >= 0 {

@@ -12,8 +12,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// memoryAlign is the alignment of every segment, as package mem wants it. The
-// driver gives as much.
+// memoryAlign is the alignment of every segment, which package mem requires. The driver's
+// allocations have at least this alignment.
 const memoryAlign = 512
 
 // memory is a segment of device memory, reserved address space, or memory that
@@ -91,7 +91,7 @@ func (d *Device) take(bytes int64) (driver.Ptr, error) {
 	return p, err
 }
 
-// full returns the error of an allocation of so many bytes.
+// full returns the error of an allocation of bytes for which there is no room.
 func (d *Device) full(bytes int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -112,7 +112,7 @@ func (m *memory) Free() error {
 	return m.free(what)
 }
 
-// free is Free for memory of the device's own objects, which is freed during captures, too.
+// free is Free without its check for captures, for memory of the device's own objects.
 func (m *memory) free(what string) error {
 	d := m.dev
 	if d.shut.Load() || m.freed.Swap(true) {
@@ -154,7 +154,7 @@ func (d *Device) WrapMemory(address uint64, bytes int64) (device.Memory, error) 
 	return m, nil
 }
 
-// segment returns the memory of b; nil if b is of no device of this package.
+// segment returns the segment of b; nil if no device of this package made it.
 func segment(b device.Buffer) *memory {
 	switch x := b.Memory.(type) {
 	case *memory:

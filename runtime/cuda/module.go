@@ -249,7 +249,7 @@ type LaunchOptions struct {
 	// driver's CUDA is below 12.3.
 	Programmatic bool
 
-	Cooperative bool // all blocks are resident at once
+	Cooperative bool // all blocks are resident at the same time
 	Cluster     [3]uint32
 }
 
@@ -317,8 +317,8 @@ type KernelCall struct {
 	args []device.Buffer // by argument; the zero Buffer for a value
 }
 
-// NewCall prepares a launch with args arguments of at most 8 bytes each, as many as the kernel
-// has. The number is checked if the driver returns it (CUDA 12.4).
+// NewCall prepares a launch with args arguments of at most 8 bytes each. args must be the number
+// of the kernel's parameters, which is checked if the driver returns it (CUDA 12.4).
 func (f *Function) NewCall(args int, o LaunchOptions) (*KernelCall, error) {
 	if f.paramsKnown && len(f.params) != args {
 		return nil, fmt.Errorf("cuda: kernel %s has %d parameters, not %d", f.name, len(f.params), args)

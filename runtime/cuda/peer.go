@@ -34,8 +34,9 @@ func (d *Device) PCIAddress() (string, error) {
 	return pci, d.wrap(what, err)
 }
 
-// NVLinked reports whether NVLink, or another link that atomic operations cross, leads from the device to the one at a PCI
-// address. It is false if the driver does not show that device to the process.
+// NVLinked reports whether the link from this device to the one at a PCI address supports native
+// atomic operations, as NVLink does. It is false if the driver does not show that device to the
+// process.
 func (d *Device) NVLinked(pci string) (bool, error) {
 	const what = "link"
 	if err := d.usable(what); err != nil {
@@ -92,7 +93,7 @@ func (d *Device) EnablePeerAccess(ordinal int) error {
 	return nil
 }
 
-// peerUse keeps the context of a device whose memory another one reaches.
+// peerUse keeps the primary context of a peer, whose memory this device can reach.
 type peerUse struct {
 	drv     driver.Driver
 	ordinal driver.Device

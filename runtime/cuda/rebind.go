@@ -67,7 +67,7 @@ func (d *Device) checkMoves(moves []device.Move) error {
 	return nil
 }
 
-// refuse is the error of an operation.
+// refuse returns the [device.RebindError] of operation i.
 func (g *Graph) refuse(i int, reason string, cause error) error {
 	var n device.Node
 	g.ops[i].describe(&n)
@@ -75,7 +75,7 @@ func (g *Graph) refuse(i int, reason string, cause error) error {
 	return device.NotRebindable(i, n, reason, cause)
 }
 
-// planned returns the change of an operation by the moves; nil: no change.
+// planned returns the change of operation i by the moves; nil if it does not change.
 func (g *Graph) planned(i int, moves []device.Move) (*change, error) {
 	o := &g.ops[i]
 	c := &change{i: i, old: o.buffers()}

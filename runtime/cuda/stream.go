@@ -190,10 +190,9 @@ func (s *Stream) buffer(what string, b device.Buffer) (driver.Ptr, error) {
 	return p, nil
 }
 
-// CopyToDevice copies src to dst, which are of one size. From memory of
-// AllocHost the copy is asynchronous and, captured, reads src anew at every
-// replay; from other memory it is done when the call returns, and cannot be
-// captured.
+// CopyToDevice copies src to dst, which must have the same size. From memory of AllocHost
+// the copy is asynchronous; if it is captured, each replay reads src again. From other
+// memory the copy is done when the call returns, and cannot be captured.
 func (s *Stream) CopyToDevice(dst device.Buffer, src []byte) error {
 	const what = "copy to device"
 	to, err := s.buffer(what, dst)
@@ -206,9 +205,9 @@ func (s *Stream) CopyToDevice(dst device.Buffer, src []byte) error {
 	return s.hostCopy(what, to, dst, src, true)
 }
 
-// CopyToHost copies src to dst, which are of one size. To memory of AllocHost
-// the copy is asynchronous; to other memory it is done when the call returns,
-// and cannot be captured.
+// CopyToHost copies src to dst, which must have the same size. To memory of AllocHost the
+// copy is asynchronous. To other memory it is done when the call returns, and cannot be
+// captured.
 func (s *Stream) CopyToHost(dst []byte, src device.Buffer) error {
 	const what = "copy to host"
 	from, err := s.buffer(what, src)
@@ -221,7 +220,7 @@ func (s *Stream) CopyToHost(dst []byte, src device.Buffer) error {
 	return s.hostCopy(what, from, src, dst, false)
 }
 
-// hostCopy copies between host memory and device memory of its size.
+// hostCopy copies between host memory and device memory of the same size.
 func (s *Stream) hostCopy(what string, p driver.Ptr, b device.Buffer, host []byte, toDevice bool) error {
 	if len(host) == 0 {
 		return nil
@@ -242,7 +241,7 @@ func (s *Stream) hostCopy(what string, p driver.Ptr, b device.Buffer, host []byt
 		err = s.dev.drv.MemcpyDtoHAsync(at, p, int64(len(host)), s.handle)
 	}
 	if err == nil && pinned == nil {
-		// The driver may still use memory that nothing here keeps alive.
+		// The driver may still use host, which nothing keeps alive after the call.
 		err = s.wait()
 	}
 	switch {
@@ -262,7 +261,7 @@ func (s *Stream) hostCopy(what string, p driver.Ptr, b device.Buffer, host []byt
 	return nil
 }
 
-// Copy copies between buffers of one size that do not overlap.
+// Copy copies between buffers of the same size that do not overlap.
 func (s *Stream) Copy(dst, src device.Buffer) error {
 	const what = "copy"
 	to, err := s.buffer(what, dst)
@@ -294,7 +293,7 @@ func (s *Stream) Copy(dst, src device.Buffer) error {
 	return nil
 }
 
-// overlap reports whether two ranges of n bytes share one.
+// overlap reports whether two ranges of n bytes share a byte.
 func overlap(a, b driver.Ptr, n int64) bool {
 	return n > 0 && a < b+driver.Ptr(n) && b < a+driver.Ptr(n)
 }
@@ -467,12 +466,13 @@ func (s *Stream) Join(from device.Stream) error {
 	return s.connect(what, true, o.branch.Active(), o, s, func() error { return o.follow(s) })
 }
 
-// Point is a point in the work of a stream. [Stream.JoinPoint] makes another stream wait for only the work before it.
-// Unlike an event, a point can be used while both streams take part in one capture.
+// Point is a point in the work of a stream. [Stream.JoinPoint] makes another stream wait only for the
+// work before the point. Unlike an event, a point can be used while both streams take part in one
+// capture.
 type Point struct {
 	stream *Stream
 	event  driver.Event
-	branch *device.Branch // what the capture had recorded; nil: the stream did not capture
+	branch *device.Branch // the stream's branch of the capture at the point; nil: the stream did not capture
 }
 
 // Point returns the point after the work that is enqueued on the stream.
@@ -516,8 +516,9 @@ func (p *pointEvents) take(create func(driver.EventFlags) (driver.Event, error))
 	return e, err
 }
 
-// JoinPoint makes later work of the stream wait for the work before a point of another stream. It may be called for
-// the point until [Point.Release]. If the point is of a capture that has ended, it does nothing.
+// JoinPoint makes later work of the stream wait for the work before a point of another stream. It may
+// be called any number of times until [Point.Release]. For a point of a capture that has ended, it does
+// nothing.
 func (s *Stream) JoinPoint(p *Point) error {
 	const what = "join"
 	o, err := s.peer(what, p.stream)
@@ -533,7 +534,8 @@ func (p *Point) Release() {
 	p.event = 0
 }
 
-// connect makes to wait for a branch of from, and calls follow for the driver's part. One of the streams is s.
+// connect makes to wait for a branch of from: it records the dependency, and calls follow to make the
+// driver's calls. One of the streams is s.
 func (s *Stream) connect(what string, join bool, branch *device.Branch, from, to *Stream, follow func() error) error {
 	b, err := device.Connect(join, branch, to.branch.Active(), from.name, to.name)
 	if err != nil {
@@ -565,9 +567,9 @@ func (s *Stream) follow(to *Stream) (err error) {
 	return drv.StreamWaitEvent(to.handle, s.fork)
 }
 
-// Close ends the stream, and a capture that it began, which only the goroutine that began
-// it may do unless the mode is relaxed. Enqueued work is still done. A second Close is an error that
-// matches device.ErrClosed.
+// Close ends the stream. Enqueued work is still done. If the stream began a capture, Close ends the
+// capture, too; unless the mode is relaxed, only the goroutine that began the capture may do so. A
+// second Close returns an error that matches device.ErrClosed.
 func (s *Stream) Close() error {
 	const what = "close of a stream"
 	if s.closed || s.dev.shut.Load() {

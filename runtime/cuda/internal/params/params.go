@@ -18,9 +18,10 @@ func OfCubin(cubin []byte, kernel string) (sizes []int64, known bool) {
 	if !ok {
 		return nil, false
 	}
-	// A list of attributes: a format, a kind, 16 bits that are a value or the length of
-	// one. The layout is that of cuobjdump -elf, "EIATTR_KPARAM_INFO": the parameter's
-	// number is at byte 4 and its size in the upper 14 bits of the last word.
+	// The section is a list of attributes. Each has a byte with the format, a byte with the
+	// kind, and 16 bits that are the value or, for the format sized, the number of bytes of
+	// the value, which follows. An EIATTR_KPARAM_INFO (cuobjdump -elf) has a parameter's
+	// number at byte 4 and its size in the upper 14 bits of the last word.
 	const (
 		sized        = 4
 		paramInfo    = 0x17

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// The parameters of testdata/kernels.cu, counted by hand: pointers and 64-bit integers.
+// counts has the number of parameters of each kernel in testdata/kernels.cu, counted by hand. They are
+// pointers and 64-bit integers.
 var counts = map[string]int{"add": 4, "scale": 4, "gather": 6, "shared": 2, "wild": 2}
 
 func read(t testing.TB, name string) []byte {
@@ -59,7 +60,7 @@ func TestOfPTX(t *testing.T) {
 	}
 }
 
-// FuzzParams holds that no bytes do harm.
+// FuzzParams: with any bytes as code, both functions return the same twice, and no negative size.
 func FuzzParams(f *testing.F) {
 	f.Add(read(f, "kernels.sm_90.cubin"))
 	f.Add(read(f, "kernels.ptx"))
@@ -67,7 +68,7 @@ func FuzzParams(f *testing.F) {
 		for _, read := range []func([]byte, string) ([]int64, bool){OfCubin, OfPTX} {
 			sizes, ok := read(code, "add")
 			if again, ok2 := read(bytes.Clone(code), "add"); ok != ok2 || !slices.Equal(sizes, again) {
-				t.Fatal("two answers")
+				t.Fatal("the second call returns other sizes")
 			}
 			for _, n := range sizes {
 				if ok && n < 0 {
