@@ -205,8 +205,8 @@ func TestLostProcess(t *testing.T) {
 	}
 }
 
-// TestProcessesDiffer tests that New fails on every rank if the options of ranks differ, and if there are
-// fewer processes than the model has ranks.
+// TestProcessesDiffer tests that New fails on every rank if the options of ranks differ, and that it
+// fails if there are fewer processes than the model has ranks.
 func TestProcessesDiffer(t *testing.T) {
 	all := inProcesses(t, processOptions(), func(rank int, o *Options) { o.MaxTokens += rank })
 	for rank, p := range all {

@@ -115,7 +115,8 @@ func ranksGreedy(t *testing.T, name string, ranks int64, mode piecewise.Mode) {
 }
 
 // TestRanksSampleTheSame runs requests with random sampling, preemption and arrivals on two ranks, and
-// compares the ids that both ranks sampled after every step. PWC_SAMPLED_STEPS is the number of steps.
+// compares the ids that both ranks sampled after every step. PWC_SAMPLED_STEPS is the least number of
+// steps.
 func TestRanksSampleTheSame(t *testing.T) {
 	m, src := divided(t, "llama", 2)
 	r, _ := onRanks(t, m, src, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{1, 2, 4, 8}}}, MaxSequences: 6, MaxTokens: 24, Blocks: 24, MaxLength: 48})
@@ -169,8 +170,9 @@ func TestLostRank(t *testing.T) {
 	for more := true; more && err == nil; {
 		more, err = r.Step(t.Context())
 	}
-	if _, lost := errors.AsType[*collective.LostError](err); !lost || !strings.Contains(err.Error(), "it was pulled out") {
-		t.Errorf("the step ended with %v", err)
+	lost, ok := errors.AsType[*collective.LostError](err)
+	if !ok || !slices.Equal(lost.Ranks, []int{1}) || !strings.Contains(err.Error(), "it was pulled out") {
+		t.Errorf("the step ended with %v, want a LostError of rank 1 with its cause", err)
 	}
 	if s.Err() == nil || s.Reason() != Failed {
 		t.Errorf("the request ended with %v, %v", s.Reason(), s.Err())

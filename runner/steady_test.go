@@ -479,8 +479,8 @@ func TestExplainBeforeLoad(t *testing.T) {
 	}
 }
 
-// The default list is vLLM's, extended to MaxSequences; if frozen, it goes up to the smaller of
-// MaxTokens and 512. New refuses sizes above MaxTokens, also in mode none.
+// The default list has vLLM's strides and bound, and is extended to MaxSequences; if frozen, it goes up
+// to the smaller of MaxTokens and 512. New refuses sizes above MaxTokens, also in mode none.
 func TestDefaultSizes(t *testing.T) {
 	m, _ := checkpoint(t, "llama")
 	for _, c := range []struct {
