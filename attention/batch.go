@@ -14,7 +14,7 @@ const PaddedSlot = -1
 //
 // The fields have the layout that kernels read, so that each is copied to a device
 // in one copy. Callers fill them directly or by [Batch.Add]. A batch must not change
-// until the step that uses it is done. Building a batch in the memory of an earlier
+// until the step that uses it is done; with package attention/cuda it may change after Op.Prepare. Building a batch in the memory of an earlier
 // one ([Batch.Reset]) does not allocate.
 type Batch struct {
 	// QueryStart has an entry for each request and one more: rows
@@ -137,7 +137,7 @@ func (b *Batch) Add(computed, tokens int, blocks []int32, blockSize int) error {
 // new. So callers must not change BlockTable.
 func (b *Batch) AddSequence(name uint64, computed, tokens int, blocks []int32, blockSize int) error {
 	if name == 0 || len(b.Sequences) != len(b.SeqLens) {
-		return fmt.Errorf("attention: request %d has name %d, but %d of the requests before it have names: name all requests or none", len(b.SeqLens), name, len(b.Sequences))
+		return fmt.Errorf("attention: request %d has name %d, but %d of the requests before it have names: give all requests a name other than 0, or none of them", len(b.SeqLens), name, len(b.Sequences))
 	}
 	if err := b.add(name, computed, tokens, blocks, blockSize); err != nil {
 		return err

@@ -235,7 +235,7 @@ func TestBadDirectories(t *testing.T) {
 				if err := s.PutModule(t.Context(), testModule("other", 3)); err != nil && !errors.As(err, &nc) {
 					t.Errorf("PutModule: %v", err)
 				}
-				if name != "v1/pins" { // which only Pin and collection look at
+				if name != "v1/pins" { // only Modules, Pin and collections read pins
 					wantLog(t, j, "reason=")
 				}
 				if _, err := s.Pin(t.Context(), "other"); err == nil && (name == "v1" || name == "v1/pins" || name == "v1/tmp") {

@@ -427,8 +427,8 @@ func TestGCWhileInUse(t *testing.T) {
 }
 
 // For random modules and limits, after a collection: the rest is within the limit or
-// pinned, every remaining file is whole, modules were removed in order of use, and
-// entries without a module remain only if no module was removed and the limit has room.
+// pinned, remaining modules keep their entries, modules were removed in order of use,
+// and entries without a module remain only if no module was removed and the limit has room.
 func TestGCProperties(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		dir, err := os.MkdirTemp(fastTemp(t), "gc")
@@ -478,7 +478,7 @@ func TestGCProperties(t *testing.T) {
 			alive[m.ID] = true
 		}
 		needed := map[ID]bool{}
-		gone := false // whether a later one may be gone only if all earlier ones are
+		gone := false // a module that was used later was removed
 		for i := len(modules) - 1; i >= 0; i-- {
 			id := modules[i].ID()
 			if !alive[id] {

@@ -401,7 +401,7 @@ func TestVerifyWhileInUse(t *testing.T) {
 	wantQuiet(t, j)
 }
 
-// The same without a collector: all entries of modules exist.
+// Verify during writes, without collections, finds no problem: all entries of modules exist.
 func TestVerifyWhileWritten(t *testing.T) {
 	s, j := logged(fastTemp(t))
 	done := make(chan struct{})

@@ -199,13 +199,13 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for _, data := range [][]byte{data, sealed(string(data))} {
 			if e, err := parseEntry(data); err == nil && !bytes.Equal(e.encode(), data) {
-				t.Errorf("entry: accepts what it does not write: %q", data)
+				t.Errorf("entry: accepts a text that it does not write: %q", data)
 			}
 			if m, err := parseModule(data); err == nil && !bytes.Equal(m.encode(), data) {
-				t.Errorf("module: accepts what it does not write: %q", data)
+				t.Errorf("module: accepts a text that it does not write: %q", data)
 			}
 			if r, err := parseTuning(data); err == nil && !bytes.Equal(r.encode(), data) {
-				t.Errorf("tuning record: accepts what it does not write: %q", data)
+				t.Errorf("tuning record: accepts a text that it does not write: %q", data)
 			}
 		}
 	})

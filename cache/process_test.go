@@ -127,7 +127,7 @@ func TestOneCompileAmongProcesses(t *testing.T) {
 	wantWhole(t, s)
 	wantQuiet(t, j)
 	if n := len(files(t, filepath.Join(dir, "v1", locksDir))) + len(files(t, filepath.Join(dir, "v1", tmpDir))); n != 1 {
-		t.Errorf("%d locks and temporary files are left, want the lock of collection alone", n)
+		t.Errorf("%d locks and temporary files are left, want only the lock of collection", n)
 	}
 }
 

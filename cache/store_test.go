@@ -405,7 +405,7 @@ func TestOneCompileAmongGoroutines(t *testing.T) {
 		}
 	}
 	if n := len(files(t, filepath.Join(dir, "v1", locksDir))); n != 1 {
-		t.Errorf("%d lock files are left, want that of collection alone", n)
+		t.Errorf("%d lock files are left, want only that of collection", n)
 	}
 	if n := len(files(t, filepath.Join(dir, "v1", tmpDir))); n != 0 {
 		t.Errorf("%d temporary files are left", n)

@@ -187,8 +187,8 @@ func (s *Store) PutTuning(ctx context.Context, r Tuning) error {
 	return nil
 }
 
-// Tunings returns all whole and trusted records of layers and the directory, by id. Of two
-// records with one key it returns the one that Tuning finds. The error is the cause of ctx's end.
+// Tunings returns all whole and trusted records, in the order of layers and the directory, and by id in
+// each. Of two records with one key it returns the one that Tuning finds. The error is the cause of ctx's end.
 func (s *Store) Tunings(ctx context.Context) ([]Tuning, error) {
 	var out []Tuning
 	seen := map[ID]bool{}

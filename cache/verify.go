@@ -13,7 +13,7 @@ import (
 type VerifyResult struct {
 	Modules, Entries, Blobs, Tunings int
 	Bytes                            int64   // of all files read
-	Problems                         []error // *DamageErrors, in the order of directories and files
+	Problems                         []error // *DamageErrors, in the order of directories and files; last, entries that modules list and that are missing
 }
 
 // Verify reads and checks every file of the layers and the directory: manifests against their

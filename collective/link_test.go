@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// TestLinkFailures: each way that a link fails has its own error. A blocked write ends in time for C22.
+// TestLinkFailures: a process that reads nothing and one that sends nothing have different errors. A blocked write
+// ends in time for C22, also while the process still sends beats.
 func TestLinkFailures(t *testing.T) {
 	for _, c := range []struct {
 		name, want string

@@ -50,7 +50,7 @@ type ParamKind uint8
 const (
 	ParamValue  ParamKind = iota // a tensor of the step
 	ParamWeight                  // a weight of the model
-	ParamState                   // a state of the runner
+	ParamState                   // a state, which keeps its contents between runs
 )
 
 // Param is one parameter. A program's parameters are function parameters, weights and

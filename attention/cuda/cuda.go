@@ -6,8 +6,8 @@
 // splits contexts over blocks; the last block to finish combines the parts, in their order. A
 // captured call is one launch, which depends only on the shapes of the operands and reads the
 // step's metadata from device memory at a fixed address. It computes any step, and is tuned for
-// decodes. Products of 16-bit operands run on tensor cores if the head size is a multiple of
-// 16; others are computed in float32.
+// decodes. Products run on tensor cores if q and the cache have one 16-bit dtype and the head size is a
+// multiple of 16 up to 256, as far as shared memory suffices; others are computed in float32.
 //
 // The order of sums depends on the shapes, not on the scheduling of blocks, and there are no
 // float atomics. A row's result has the same bits whatever other rows are in a step of the same

@@ -143,7 +143,8 @@ func (r *rig) tensor(dt dtype.DType, dims ...int64) device.Tensor {
 	return device.Tensor{Buffer: b, DType: dt, Shape: dims}
 }
 
-// call prepares a call for size rows. Operands and scratch are filled with bytes that are NaN in every dtype.
+// call prepares a call for size rows. Operands, except the cache, and scratch are filled with bytes that are NaN in
+// every dtype.
 func (r *rig) call(size int64) *device.OpCall {
 	r.Helper()
 	s := r.shape

@@ -283,7 +283,7 @@ func TestGrids(t *testing.T) {
 		{2, 64, 1, [3]uint32{1, 1, 2}},    // a part for each 64 keys
 		{2, 1000, 2, [3]uint32{1, 1, 4}},  // as many as fill the GPU with 2 rows
 		{16, 1000, 1, [3]uint32{1, 1, 1}}, // 16 rows fill it
-		{16, 300, 16, [3]uint32{1, 1, 1}}, // 64 pairs are a large tile
+		{16, 300, 16, [3]uint32{1, 1, 1}}, // 64 pairs fit in one large tile
 		{16, 1000, 16, [3]uint32{1, 1, 2}},
 	} {
 		operands(c.operands)
@@ -316,7 +316,7 @@ func TestGrids(t *testing.T) {
 }
 
 // TestKinds: with short heads a step whose blocks all run at once has blocks of eight warps; larger steps have blocks
-// of four warps, with more of them on a multiprocessor. Eager steps of any size compute requests of more than 16 pairs
+// of four warps, with more of them on a multiprocessor. Eager steps compute requests of more than 16 pairs
 // in a launch of their own, before that of the other requests, which does not wait for it. A captured call is one
 // launch.
 func TestKinds(t *testing.T) {

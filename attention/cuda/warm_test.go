@@ -10,8 +10,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// TestWarm: a warm-up launches each kernel once with a step without rows, and the next step
-// has its own metadata.
+// TestWarm: a warm-up launches each kernel that a step of its size can need once, with a step without rows, and the
+// next step has its own metadata.
 func TestWarm(t *testing.T) {
 	r := newFakeRig(t, fake.Lazy)
 	c := r.call(attention.NewBatch(0, 0, 0))

@@ -74,6 +74,6 @@
 // redirects, uploads and token services. Credentials do not follow a redirect to
 // another host; the token service that a registry names gets the credentials of
 // the registry. A transfer fails if it moves less than Options.MinRate over
-// Options.Stall. An artifact lists at most Options.MaxBytes. Keys of JSON are
-// exact.
+// Options.Stall. At most Options.MaxBytes are taken from an artifact. Keys of
+// JSON are exact.
 package oci

@@ -50,7 +50,8 @@ func (e *RefusedError) Error() string {
 	return b.String()
 }
 
-// A FormatError reports that the source is not an artifact of this package, or has a version that is not supported.
+// A FormatError reports that the source is not an artifact of this package, has a version that is not supported, or
+// lists too many bytes.
 type FormatError struct {
 	Source string // name of the registry or the layout
 	Part   string // "manifest", "config", …

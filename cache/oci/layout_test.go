@@ -370,7 +370,7 @@ func TestExportRepairsLayout(t *testing.T) {
 		}
 	}
 	if got := mustExport(t, from, dir, Options{}); got.Written != 0 {
-		t.Errorf("of what is whole: %+v", got)
+		t.Errorf("an export into a layout that has all blobs writes some: %+v", got)
 	}
 }
 

@@ -44,7 +44,7 @@ type Options struct {
 	// What to take (Import, Pull, NewRemote).
 	Machine  Machine
 	Targets  []string // not nil: take modules for these targets, whatever Machine is
-	MaxBytes int64    // of an artifact; 0: 16 GiB
+	MaxBytes int64    // of the modules that are taken, for NewRemote of the whole artifact; 0: 16 GiB
 
 	// MinDriver returns the oldest driver that loads the output of a compiler for a target, as numbers and dots; ""
 	// if no driver is needed (Export, Push). Nil: no driver is needed. The result is part of the artifact's digest,
@@ -60,7 +60,7 @@ type Options struct {
 	Observer func(Progress) // called after every blob, by one goroutine at a time; nil: not called
 }
 
-// Machine is what a machine can run.
+// Machine describes which programs a machine can run.
 type Machine struct {
 	Targets []string // "host", "cuda:sm_90"
 	Driver  string   // version of the GPU's driver, in the form of Target.MinDriver; empty: no driver

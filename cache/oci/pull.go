@@ -154,7 +154,7 @@ func (rx *receiver) choose(ctx context.Context) error {
 		total.TotalBytes += m.Graph.Size
 	}
 	if limit := rx.o.maxBytes(); total.TotalBytes > limit {
-		return &FormatError{rx.a.src.name(), "config", fmt.Errorf("it lists %d bytes, above the limit of %d", total.TotalBytes, limit)}
+		return &FormatError{rx.a.src.name(), "config", fmt.Errorf("the modules to take have %d bytes, above the limit of %d (Options.MaxBytes)", total.TotalBytes, limit)}
 	}
 	rx.progress = &tracker{observe: rx.o.Observer, at: total}
 	return nil

@@ -18,7 +18,7 @@ import (
 	"pwc/cache"
 )
 
-// TestPullFaults has a registry that fails in several ways for some blobs. The store keeps whole entries only, and
+// TestPullFaults has a registry that fails in several ways for one blob. The store keeps whole entries only, and
 // the next pull fetches the missing ones only.
 func TestPullFaults(t *testing.T) {
 	real := testBlob(t, 3, "host")
@@ -185,7 +185,7 @@ func TestPullResumes(t *testing.T) {
 		t.Fatalf("%+v, %v; want nothing to be fetched", got, err)
 	}
 	if want, n := map[string]int{"HEAD manifests": 1, "GET manifests": 1, "GET blobs": 1}, srv.counts(); !cmp.Equal(n, want) {
-		t.Errorf("a pull of what is there: %v", n)
+		t.Errorf("a pull of entries that the store has: %v", n)
 	}
 	wantWhole(t, to, 6, 1)
 }
@@ -315,7 +315,7 @@ func TestPushStalls(t *testing.T) {
 	srv, from := newServer(t), filled(t, 1)
 	srv.setMeddle(func(_ http.ResponseWriter, r *http.Request) bool {
 		if r.Method == http.MethodPut {
-			io.Copy(io.Discard, r.Body) // only then does the server see the client go
+			io.Copy(io.Discard, r.Body) // the server notices the end of the client only after this
 			<-r.Context().Done()
 		}
 		return r.Method == http.MethodPut

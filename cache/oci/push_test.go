@@ -123,8 +123,8 @@ func TestSecondPushUploadsNothing(t *testing.T) {
 	}
 }
 
-// TestReproducible checks that the digest depends on the modules only: not on their order, times, durations, origins,
-// the name of the store or the machine.
+// TestReproducible checks that the digest depends on the modules only: not on their order, times, durations, origins or
+// the directory of the store.
 func TestReproducible(t *testing.T) {
 	a, _ := newStore(t)
 	fill(t, a, "one", "host", 0, 4)

@@ -80,7 +80,7 @@ func TestRefusals(t *testing.T) {
 					wantErr(t, err, reason, srv.ref("v1"))
 				}
 				if want, n := map[string]int{"HEAD manifests": 1, "GET manifests": 1, "GET blobs": 1}, srv.counts(); !cmp.Equal(n, want) {
-					t.Errorf("%v; want the manifest and the config alone", n)
+					t.Errorf("%v; want only the manifest and the config", n)
 				}
 			} else {
 				if err != nil {

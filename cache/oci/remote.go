@@ -108,7 +108,7 @@ func (m *Remote) index(ctx context.Context) (*remoteIndex, error) {
 	}
 	a, err := open(ctx, m.repo)
 	if limit := m.o.maxBytes(); err == nil && a.config.Bytes > limit {
-		err = fmt.Errorf("it lists %d bytes, above the limit of %d", a.config.Bytes, limit)
+		err = fmt.Errorf("it lists %d bytes, above the limit of %d (Options.MaxBytes)", a.config.Bytes, limit)
 	}
 	var untrusted *cache.UntrustedError
 	if err == nil && slices.ContainsFunc(a.config.Targets, func(t Target) bool { return cache.NeedsTrust(t.Name) && m.o.refuses(a.config, t.Name) == "" }) {
@@ -174,8 +174,8 @@ func (m *Remote) fetch(ctx context.Context, x *remoteIndex, e *Entry) ([]byte, e
 	return blob, nil
 }
 
-// Layered is a store that asks a remote for entries that it does not have, and keeps what it fetches. It sends
-// nothing to the remote.
+// Layered is a store that fetches entries that it lacks from a remote, and stores them. It sends nothing to the
+// remote.
 type Layered struct {
 	*cache.Store
 	remote *Remote

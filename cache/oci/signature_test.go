@@ -97,8 +97,8 @@ func wantUntrusted(t *testing.T, what string, err error, parts ...string) {
 	}
 }
 
-// TestSignedArtifacts signs artifacts in a push and an export. A reader that trusts the key takes them, any other
-// refuses them.
+// TestSignedArtifacts signs artifacts in a push and an export. A reader takes them if it trusts the key, lists their
+// digest or accepts them, and refuses them otherwise.
 func TestSignedArtifacts(t *testing.T) {
 	for name, key := range keys(t) {
 		from, srv, dir := gpuStore(t), newServer(t), t.TempDir()
@@ -188,7 +188,7 @@ func TestUnsigned(t *testing.T) {
 	to, _ := newStore(t)
 	r, err := Pull(t.Context(), to, srv.ref("v1"), o)
 	if err != nil || len(r.Modules) != 1 || len(r.Refused) != 1 || r.Trusted != "" || !strings.Contains(r.Refused[0].Reason, "it is not signed; if it is yours, run: pwc cache trust add --key") {
-		t.Errorf("%+v, %v; want the module for the host alone", r, err)
+		t.Errorf("%+v, %v; want only the module for the host", r, err)
 	}
 	wantWhole(t, to, 3, 1)
 }

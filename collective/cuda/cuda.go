@@ -54,7 +54,7 @@ type Options struct {
 	Counts *Counts
 }
 
-// Counts are calls by what computes them.
+// Counts has the numbers of calls by the code that computes them.
 type Counts struct {
 	Peer  atomic.Int64 // kernels over peer memory
 	Fused atomic.Int64 // kernels of programs, which compute an all_reduce and more

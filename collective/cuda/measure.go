@@ -23,7 +23,7 @@ type AllReduceTime struct {
 }
 
 // An all_reduce is timed as timedCalls calls in one graph, each of which depends on the one before. The result is the
-// least time of timedLaunches launches of the graph.
+// least time of timedLaunches launches of the graph, divided by timedCalls.
 const (
 	timedCalls    = 16
 	timedLaunches = 5
@@ -170,7 +170,7 @@ func (t *timer) close() error {
 	return errors.Join(errs...)
 }
 
-// time returns the time of a call.
+// time returns the least time of a call.
 func (t *timer) time(ctx context.Context, size int64) (least time.Duration, err error) {
 	call := t.call(size)
 	if err := errors.Join(t.stream.Synchronize(), t.stream.BeginCapture(device.CaptureThreadLocal)); err != nil {

@@ -94,7 +94,7 @@ func (h *heart) stalled(timeout time.Duration, now time.Time) bool {
 	return !h.since.IsZero() && now.Sub(h.since) > timeout
 }
 
-// enlistment is what a rank tells the others before they make a communicator.
+// enlistment is the message of a rank to the others before they make a communicator.
 type enlistment struct {
 	Version int    `json:"version"` // of NCCL
 	ID      []byte `json:"id"`      // of the communicator; only rank 0 gives it

@@ -79,7 +79,7 @@ func TestNCCLRoutines(t *testing.T) {
 				return r.run(calls)
 			}))
 			if got := o.Counts.NCCL.Load(); got != made.Load() || o.Counts.Peer.Load() != 0 {
-				t.Errorf("%d calls were NCCL's and %d others, want %d and 0", got, o.Counts.Peer.Load(), made.Load())
+				t.Errorf("NCCL computed %d calls and kernels %d, want %d and 0", got, o.Counts.Peer.Load(), made.Load())
 			}
 		})
 	}
@@ -215,7 +215,7 @@ func TestLeastNCCL(t *testing.T) {
 	}
 }
 
-// TestNCCLMissing: without peer memory all ranks are told why NCCL does not serve either.
+// TestNCCLMissing: without peer memory and NCCL, the errors of all ranks say why NCCL cannot be used.
 func TestNCCLMissing(t *testing.T) {
 	for _, c := range []struct {
 		name string

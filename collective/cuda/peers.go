@@ -41,7 +41,7 @@ type recvBuffers struct {
 	ncclBytes int64 // Options.NCCLBytes of rank 0
 
 	// nvlinked is whether NVLink leads from each GPU to each other one. PCIe may tear a line of LL128
-	// (NCCL uses LL128 over NVLink alone, src/graph/tuning.cc).
+	// (NCCL uses LL128 only over NVLink, src/graph/tuning.cc).
 	nvlinked bool
 }
 

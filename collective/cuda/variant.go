@@ -42,7 +42,7 @@ func (p Protocol) String() string { return [...]string{"LL", "LL128"}[p] }
 // lineBytes returns the bytes of data that 8 threads send with one instruction.
 func (p Protocol) lineBytes() int64 { return [...]int64{8 * 8, 15 * 8}[p] }
 
-// Variant is a kernel.
+// Variant has all that the code of a kernel depends on.
 type Variant struct {
 	Algorithm Algorithm
 	Protocol  Protocol
@@ -85,7 +85,7 @@ func (v Variant) Source() string {
 	return fmt.Sprintf("// %s\n%s", v, peer.Routine(entry, v.Ranks, strings.ToUpper(v.Algorithm.String()), v.Protocol.String(), strings.ToUpper(v.DType.String())))
 }
 
-// Compiler compiles CUDA C, as for compile/cuda.
+// Compiler compiles CUDA C. A compile/cuda.Compiler implements it.
 type Compiler = nvrtc.Maker
 
 // Compile returns a program with only the kernel of a variant, for a target such as "cuda:sm_90". No

@@ -304,9 +304,9 @@ func TestValidate(t *testing.T) {
 		"a row's register": {Loop: vec.Loop{Regs: vec.RegCount{F: 2, SF: 1}, Phases: []vec.Phase{
 			{Scalar: []vec.Instr{{Op: vec.OpConstF}}, Pre: []vec.Instr{{Op: vec.OpSplatF}}, Body: []vec.Instr{{Op: vec.OpNeg, Dst: 1}}},
 			{Body: []vec.Instr{{Op: vec.OpNeg, Dst: 1}}}}}},
-		// A Body may assign what the Pre alone has read.
+		// A Body may assign a register that only Pre has read.
 		"a Pre of its own": {Loop: vec.Loop{Regs: vec.RegCount{F: 2}, Phases: []vec.Phase{{Pre: []vec.Instr{{Op: vec.OpConstF}, {Op: vec.OpNeg, Dst: 1}}, Body: []vec.Instr{{Op: vec.OpConstF}}}}}},
-		// A Body may assign what the Body of an earlier phase has read.
+		// A Body may assign a register that only the Body of an earlier phase has read.
 		"a row's register no more": {Loop: vec.Loop{Regs: vec.RegCount{F: 2}, Phases: []vec.Phase{
 			{Pre: []vec.Instr{{Op: vec.OpConstF}}, Body: []vec.Instr{{Op: vec.OpNeg, Dst: 1}}}, {Body: []vec.Instr{{Op: vec.OpConstF}}}}}},
 		"a product with scalars": {Args: 3, MatMul: productExample().MatMul, Loop: vec.Loop{Outer: []dim.Dim{dim.Const(3), n}, Inner: consts(32), Regs: vec.RegCount{F: 1, SF: 1},

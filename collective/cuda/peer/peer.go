@@ -85,8 +85,8 @@ func Values(control, timeout uint64, rank int, buffers []uint64) []uint64 {
 }
 
 // Call returns the statement that sums a block's part over all ranks: bytes of src from offset on,
-// to the same place in dst. No block has more than most. All threads of the block execute it;
-// afterwards each of them may read the sums.
+// to the same place in dst. most is the largest number of bytes of a block. All threads of the block
+// execute the statement; afterwards each of them may read the sums.
 func Call(dtype, dst, src, offset, bytes string, most int64) string {
 	var args []string
 	for _, p := range Params() {

@@ -16,8 +16,8 @@ import (
 // Group is the name of the group of the calls.
 const Group = "tp"
 
-// Call is a call that each rank of a group makes. Elements are small integers, which all
-// dtypes hold exactly, as their sums.
+// Call is a call that each rank of a group makes. Elements and their sums are small integers, which
+// their dtypes hold exactly.
 type Call struct {
 	Kind  collective.Kind
 	DType dtype.DType // f32, f16, bf16 or i8
