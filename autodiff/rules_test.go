@@ -44,8 +44,8 @@ func TestEveryOpHasARule(t *testing.T) {
 	}
 }
 
-// differences are functions whose gradients are held to central differences. Operands are
-// drawn from [0.3, 1.7) with both signs where signed is set; kinks are a step away from all of them.
+// differences are functions whose gradients are held to central differences. Operands are drawn from [0.3, 1.7), with
+// both signs where signed is set. No operand is so near a kink that a difference would reach beyond it.
 var differences = []struct {
 	signature string
 	signed    bool

@@ -96,8 +96,8 @@ func (inv *inversion) add(w *ir.Weight, data []byte) error {
 		l.written = l.elements
 		return nil
 	}
-	// The expression, computed over the places of elements, gives the place of each element of
-	// the weight.
+	// The expression, computed over tensors of places instead of values, gives the place from which
+	// each element of the weight comes.
 	places := &placeSource{inv: inv, w: w}
 	from, err := evalExpr(places, e)
 	if err != nil {
@@ -143,11 +143,12 @@ func (l *leaf) usedTwice(w *ir.Weight) error {
 	return &NotInvertibleError{l.Name, w.Name, fmt.Sprintf("weight @%s, which is %s, is computed from it too", l.weight, l.DType)}
 }
 
-// placeBits is the number of bits of a place that number elements; the other bits number tensors.
+// placeBits is the number of low bits of a place that are the index of an element in its tensor. The
+// other bits are the index of the tensor in placeSource.used.
 const placeBits = 40
 
-// placeSource replaces a checkpoint's tensors by tensors of i64 whose elements are their own
-// places.
+// placeSource replaces a checkpoint's tensors by tensors of i64 in which each element is its own
+// place.
 type placeSource struct {
 	inv  *inversion
 	w    *ir.Weight

@@ -32,7 +32,7 @@ type golden struct {
 	options train.Options
 }
 
-// goldens are the runs of testdata/train, with the options that their descriptions name.
+// goldens are the runs of testdata/train, with the options of PyTorch's optimizer and clipping in each.
 func goldens() []golden {
 	return []golden{
 		{"mlp", train.Options{Optimizer: optim.SGD{Momentum: 0.9, WeightDecay: 0.01}, LearningRate: 0.1}},

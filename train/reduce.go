@@ -40,7 +40,7 @@ func (p *builder) reducer(fb *ir.FuncBuilder) *reducer {
 	return &reducer{ranks: p.options.Ranks, most: p.options.BucketBytes, fb: fb}
 }
 
-// add takes value i, which is computed. Callers add each i at most once.
+// add takes value i, which the nodes before compute. Callers add each i at most once.
 func (r *reducer) add(i int, v ir.Value) {
 	for len(r.values) <= i {
 		r.values, r.sums = append(r.values, ir.NoValue), append(r.sums, ir.NoValue)

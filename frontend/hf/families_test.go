@@ -11,8 +11,8 @@ import (
 	"pwc/ir/padding"
 )
 
-// published is a published config.json, with the number of parameters from the model card or the checkpoint's index,
-// and the type of a layer's KV cache.
+// published is a published config.json, with the number of parameters, and the type of a layer's KV cache. The number is
+// from the model card or the checkpoint's index, or counted by hand where a comment has the sum.
 type published struct {
 	name   string
 	config settings

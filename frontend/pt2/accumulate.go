@@ -8,9 +8,10 @@ import (
 	"pwc/ir/dtype"
 )
 
-// accumulateRules are the ops that combine several source elements at one index. The IR has no atomic writes: each
-// index reduces over all sources, and a source for another index counts as the identity of the reduction. So sums are
-// deterministic. The cost is the number of indices times the number of sources.
+// accumulateRules are the ops that combine several source elements at one index, and running products, sums of
+// exponentials and extremes. The IR has no atomic writes: each index reduces over all sources, and a source for another
+// index counts as the identity of the reduction. So sums are deterministic. The cost is the number of indices times the
+// number of sources.
 var accumulateRules = map[string]opRule{
 	"aten.scatter_add": func(c *call) []ir.Value { return one(c.scatterReduced(c.tensor("src"), "sum", true)) },
 	"aten.scatter_reduce": func(c *call) []ir.Value {

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -58,7 +58,7 @@ func (a *Archive) Import(o Options) (*Model, error) {
 	if o.Name == "" {
 		o.Name = a.model
 		if a.path != "" {
-			o.Name = strings.TrimSuffix(path.Base(a.path), path.Ext(a.path))
+			o.Name = strings.TrimSuffix(filepath.Base(a.path), filepath.Ext(a.path))
 		}
 	}
 	// The first pass finds the buffers and inputs that the program writes. The second pass declares them as states

@@ -116,8 +116,8 @@ func indexSelect(c *call) []ir.Value {
 	return one(c.gather(x, index, c.axis("dim", 0, c.rank(x))))
 }
 
-// elements returns the indices in flattened x of elements x[i0, …, index, …]: along the axis, the values of index;
-// along other axes, the position in index. An index out of range becomes -1.
+// elements returns the indices in flattened x of the elements that gather reads: for element [i0, …, i, …] of index,
+// that of x[i0, …, index[i0, …, i, …], …]. An index out of range becomes -1.
 func (c *call) elements(x, index ir.Value, axis int) ir.Value {
 	s, shape := c.shape(x), c.shape(index)
 	index = c.cast(index, i64)

@@ -76,7 +76,7 @@ func (c *call) idle() bool {
 }
 
 // otherNode imports a node that is not a torch.ops op. Arithmetic of sizes needs no nodes, as the archive has its
-// results as expressions. Nodes with tensors or graphs are refused.
+// results as expressions. Nodes that return tensors or take graphs are refused.
 func (im *importer) otherNode(n *node) error {
 	tensors := false
 	for _, o := range n.Outputs {

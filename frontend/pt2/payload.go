@@ -106,7 +106,7 @@ func (a *Archive) payload(dir, name string, m *payloadMeta) (*payload, error) {
 // maxRepeated limits the bytes of a tensor whose strides repeat elements of its entry.
 const maxRepeated int64 = 1 << 31
 
-// check returns why the view is not within its entry; empty if it is.
+// check returns why the view is not within its entry or repeats too many elements; empty if it is valid.
 func (p *payload) check() (reason string) {
 	elements, last := int64(1), p.offset
 	for i, n := range p.shape {

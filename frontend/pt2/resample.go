@@ -8,8 +8,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// resampleRules are the ops that resize images, one axis after the other. Source coordinates are computed in f32, as
-// PyTorch does, so sizes may be dynamic.
+// resampleRules are the ops that resize images, one axis after the other. Nodes compute source coordinates in f32, as
+// PyTorch does, so sizes may be dynamic; with antialias, the import computes them, and sizes must be constant.
 var resampleRules = map[string]opRule{
 	"aten.upsample_nearest1d": nearest(0), "aten.upsample_nearest2d": nearest(0), "aten.upsample_nearest3d": nearest(0),
 	"aten._upsample_nearest_exact1d": nearest(0.5), "aten._upsample_nearest_exact2d": nearest(0.5), "aten._upsample_nearest_exact3d": nearest(0.5),
