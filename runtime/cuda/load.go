@@ -17,7 +17,7 @@ import (
 // Launch attributes of programs, with the kind of their values; see the package documentation.
 const (
 	AttrDims        = program.LaunchDims  // list of dims: 64-bit parameters after the addresses
-	AttrFree        = program.LaunchFree  // list of constants: rising indices of the dims of AttrDims that no buffer bounds
+	AttrFree        = program.LaunchFree  // list of constants: rising indices of dims that no buffer bounds
 	AttrFaults      = "faults"            // list of constants: the nodes whose indices the kernel checks
 	AttrPeers       = program.LaunchPeers // string: the group whose parameters (Device.AddPeers) the kernel takes
 	AttrPDL         = "pdl"               // bool: LaunchOptions.Programmatic

@@ -28,7 +28,7 @@ func (l *Library) Candidates(args []device.Tensor, attrs []program.Attr, most in
 	return l.ask(p, most)
 }
 
-// ask is Candidates for a GEMM.
+// ask is Candidates for a parsed call.
 func (l *Library) ask(p problem, most int) (out []Choice, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,17 +63,17 @@ func (l *Library) Choose(args []device.Tensor, attrs []program.Attr, c Choice) e
 		return errors.Join(err, chosen.close(l.api))
 	}
 	// Calls with other offsets of operands may have the same key, and are planned anew.
-	product := p.String()
+	gemm := p.String()
 	for _, plans := range []map[problem]*plan{l.plans, l.chosen} {
 		for k, old := range plans {
-			if k.String() == product {
+			if k.String() == gemm {
 				l.old = append(l.old, old)
 				delete(plans, k)
 			}
 		}
 	}
 	l.chosen[p.anyFrom()] = chosen
-	l.made[product] = c
+	l.made[gemm] = c
 	return nil
 }
 

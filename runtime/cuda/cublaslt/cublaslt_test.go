@@ -19,7 +19,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// TestLayout holds structures to the sizes and offsets of the C header.
+// TestLayout holds structs to the sizes and offsets of the C header.
 func TestLayout(t *testing.T) {
 	var r lt.HeuristicResult
 	const word = unsafe.Sizeof(uintptr(0))
@@ -144,9 +144,9 @@ func TestDescriptors(t *testing.T) {
 	}
 }
 
-// TestWake: Initialize asks the heuristic once, plans nothing and leaves no objects, also if a call of the library
+// TestInitialize: Initialize asks the heuristic once, plans nothing and leaves no objects, also if a call of the library
 // fails. The first planned call returns the error.
-func TestWake(t *testing.T) {
+func TestInitialize(t *testing.T) {
 	g, f := newFakeLib(t, Options{}, result(1, 0))
 	op := g.dev.Libraries()[MatmulName].(device.Initializer)
 	live := len(f.Live)
@@ -168,11 +168,11 @@ func TestWake(t *testing.T) {
 	f.Left, f.Fail = -1, ltfake.ErrCall
 	op.Initialize()
 	if _, err := g.lib.plan(plain.problem(t)); !errors.Is(err, f.Fail) {
-		t.Errorf("the first call says %v", err)
+		t.Errorf("the first plan after a failed Initialize returns %v", err)
 	}
 }
 
-// TestChoice pins the choice of an algorithm, and the counters.
+// TestChoice checks which algorithm is chosen, and the counters.
 func TestChoice(t *testing.T) {
 	p := plain.problem(t)
 	key := p.String()
@@ -193,25 +193,25 @@ func TestChoice(t *testing.T) {
 		{"few rows", recorded{}, []ltfake.Algorithm{result(1, 0)}, nil, 0, Stats{}, 33},
 		{"enough rows", nil, []ltfake.Algorithm{result(1, 0)}, nil, 1, Stats{Untuned: 1}, 32},
 		{"a record for few rows", recorded{key: {Algorithm: lt.Algorithm{7}}}, []ltfake.Algorithm{result(1, 0)}, nil, 7, Stats{Tuned: 1}, 33},
-		{"sums in the result's dtype", nil, []ltfake.Algorithm{scheme(41, 1), scheme(44, 4), result(2, 0)}, nil, 2, Stats{Untuned: 1}, 0},
+		{"sums in place or in the result's dtype", nil, []ltfake.Algorithm{scheme(41, 1), scheme(44, 4), result(2, 0)}, nil, 2, Stats{Untuned: 1}, 0},
 		{"parts added in f32", nil, []ltfake.Algorithm{scheme(42, 2), result(2, 0)}, nil, 42, Stats{Untuned: 1}, 0},
 		{"a failed candidate", nil, []ltfake.Algorithm{{Number: 1, Status: 15}, result(2, 0)}, nil, 2, Stats{Untuned: 1}, 0},
 		{"workspace", nil, []ltfake.Algorithm{result(1, DefaultWorkspace+1), result(2, DefaultWorkspace)}, nil, 2, Stats{Untuned: 1}, 0},
-		{"none", nil, nil, nil, 0, Stats{Declined: 1}, 0},
-		{"none for these types", nil, nil, unsupported, 0, Stats{Declined: 1}, 0},
+		{"no candidates", nil, nil, nil, 0, Stats{Declined: 1}, 0},
+		{"unsupported dtypes", nil, nil, unsupported, 0, Stats{Declined: 1}, 0},
 		{"a record", recorded{key: {Algorithm: lt.Algorithm{7, 512}}}, []ltfake.Algorithm{result(1, 0)}, nil, 7, Stats{Tuned: 1}, 0},
-		{"a record of another product", recorded{"x": {Algorithm: lt.Algorithm{7}}}, []ltfake.Algorithm{result(1, 0)}, nil, 1, Stats{Untuned: 1}, 0},
+		{"a record of another GEMM", recorded{"x": {Algorithm: lt.Algorithm{7}}}, []ltfake.Algorithm{result(1, 0)}, nil, 1, Stats{Untuned: 1}, 0},
 		{"a record for own kernels", recorded{key: {Own: true}}, []ltfake.Algorithm{result(1, 0)}, nil, 0, Stats{Own: 1}, 0},
 		{"a record that does not run here", recorded{key: {Algorithm: lt.Algorithm{99}}}, []ltfake.Algorithm{result(1, 0)}, nil, 1, Stats{Untuned: 1, Stale: 1}, 0},
 		{"a record with too much workspace", recorded{key: {Algorithm: lt.Algorithm{7, DefaultWorkspace + 1}}}, []ltfake.Algorithm{result(1, 0)}, nil, 1, Stats{Untuned: 1, Stale: 1}, 0},
-		{"a record without an order of sums", recorded{key: {Algorithm: lt.Algorithm{41}}}, []ltfake.Algorithm{result(1, 0), scheme(41, 1)}, nil, 1, Stats{Untuned: 1, Stale: 1}, 0},
+		{"a record whose sums depend on scheduling", recorded{key: {Algorithm: lt.Algorithm{41}}}, []ltfake.Algorithm{result(1, 0), scheme(41, 1)}, nil, 1, Stats{Untuned: 1, Stale: 1}, 0},
 	} {
 		g, f := newFakeLib(t, Options{Records: c.records}, c.found...)
 		f.Fail = c.fail
-		calls := []int64{c.from, c.from} // the second time it is known
+		calls := []int64{c.from, c.from} // the second call finds the plan of the first
 		if have, _ := c.records.(recorded); have != nil {
 			if _, ok := have[key]; ok {
-				calls = append(calls, 99) // and whatever rows it should serve from
+				calls = append(calls, 99) // with a record, AttrFrom has no effect
 			}
 		}
 		for _, from := range calls {
@@ -290,12 +290,12 @@ func TestCalls(t *testing.T) {
 	must(t, empty.Close())
 	must(t, op.Warm(c))
 	if got := first(); got != 5 {
-		t.Errorf("a warm-up left %d, want what algorithm 5 computes", got)
+		t.Errorf("a warm-up left %d, want 5, which algorithm 5 writes", got)
 	}
 	must(t, g.s.Fill(y, 0))
 	must(t, op.Warm(c))
 	if got := first(); got != 0 {
-		t.Error("it was warmed up twice")
+		t.Error("a second Warm ran the algorithm again")
 	}
 	must(t, g.s.BeginCapture(device.CaptureThreadLocal))
 	must(t, op.Launch(c))
@@ -320,8 +320,8 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// TestChoose makes a choice in place of the heuristic's; calls that are bound keep
-// theirs.
+// TestChoose: a choice overrides the heuristic for later calls. Calls that were bound before keep their
+// algorithm.
 func TestChoose(t *testing.T) {
 	g, f := newFakeLib(t, Options{}, result(1, 0), result(2, 0))
 	f.Found = append(f.Found, ltfake.Algorithm{Number: 41, Scheme: 1})
@@ -350,7 +350,7 @@ func TestChoose(t *testing.T) {
 		t.Errorf("a call after the choice runs %d, one before it %d, one for more rows %d", a, b, c)
 	}
 	if err := g.lib.Choose(first.Args, first.Attrs, Choice{Algorithm: lt.Algorithm{41}}); err == nil {
-		t.Error("an algorithm whose sums have no order was chosen")
+		t.Error("Choose takes an algorithm whose sums depend on scheduling")
 	}
 	must(t, g.lib.Choose(first.Args, first.Attrs, Choice{Own: true}))
 	if _, err := op.ScratchBytes(first.Args, first.Attrs); !errors.Is(err, device.ErrDeclined) {
@@ -361,7 +361,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestRefusals pins the errors for invalid calls of the routine.
+// TestRefusals checks the errors of invalid calls of the routine.
 func TestRefusals(t *testing.T) {
 	g, _ := newFakeLib(t, Options{}, result(1, 0))
 	op := &Matmul{g.lib}
@@ -378,19 +378,19 @@ func TestRefusals(t *testing.T) {
 		"2 operands":        func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) { return a[:2], b },
 		"no attribute size": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) { return a, b[1:] },
 		"no attribute y":    func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) { return a, b[:3] },
-		"a product of [32 0 128 1]": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) {
+		"a GEMM of size [32 0 128 1]": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) {
 			b[0].Dims[1] = n(0)
 			return a, b
 		},
-		"no product of bf16 and f32": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) {
+		"no GEMM of bf16 and f32": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) {
 			a[1].DType = dtype.F32
 			return a, b
 		},
-		"no product of f32 and f32 in bf16": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) {
+		"no GEMM of f32 and f32 to bf16": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) {
 			a[0].DType, a[1].DType = dtype.F32, dtype.F32
 			return a, b
 		},
-		"in f16": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) {
+		"to f16": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) {
 			a[2].DType = dtype.F16
 			return a, b
 		},
@@ -403,10 +403,10 @@ func TestRefusals(t *testing.T) {
 			return a, b
 		},
 		"w: 64 x 128 elements from 0 on, 4611686018427387904": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) {
-			b[2].Dims[1] = n(1 << 62) // times 63 it is a small number again
+			b[2].Dims[1] = n(1 << 62) // times 63 rows, the product overflows to a small number
 			return a, b
 		},
-		"a product of [32 64 2147483648 1]": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) {
+		"a GEMM of size [32 64 2147483648 1]": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) {
 			b[0].Dims[2] = n(1 << 31)
 			return a, b
 		},
@@ -447,7 +447,8 @@ func (nines) ScratchBytes([]device.Tensor, []program.Attr) (int64, error) { retu
 
 func (nines) Launch(c *device.OpCall) error { return c.Stream.Fill(c.Args[0].Buffer, 9) }
 
-// TestWarm warms the library steps of a program that is bound, and no others.
+// TestWarm: WarmLibraries runs the library steps of a bound program, and no extern op that is not a
+// device.Warmer.
 func TestWarm(t *testing.T) {
 	g, _ := newFakeLib(t, Options{}, result(3, 512))
 	attrs, _, _, _ := plain.attrs()
@@ -481,7 +482,7 @@ func TestWarm(t *testing.T) {
 	must(t, g.s.CopyToHost(out, y.Slice(0, 2)))
 	must(t, g.s.Synchronize())
 	if fmt.Sprint(out) != "[3 1]" {
-		t.Errorf("after a warm-up: %v, want what the routine alone wrote", out)
+		t.Errorf("after a warm-up: %v, want [3 1]: only the routine has run", out)
 	}
 	must(t, g.s.BeginCapture(device.CaptureThreadLocal))
 	if err := g.s.WarmLibraries(l); !errors.Is(err, device.ErrCapturing) {

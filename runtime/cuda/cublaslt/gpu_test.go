@@ -26,8 +26,8 @@ type gpu struct {
 	s   *cuda.Stream
 }
 
-// openGPU opens both. Without a driver the test is skipped, without the library it
-// is unless PWC_REQUIRE_GPU is set.
+// openGPU opens the GPU and the library. If one of them is missing the test is skipped, or fails if
+// PWC_REQUIRE_GPU is set.
 func openGPU(t testing.TB, o Options) *gpu {
 	t.Helper()
 	skip := t.Skip
@@ -72,7 +72,7 @@ func (g *gpu) alloc(bytes int64) device.Buffer {
 	return device.Buffer{Memory: m, Size: bytes}
 }
 
-// store and load convert elements.
+// store encodes elements of a dtype; loaded decodes them.
 func store(dt dtype.DType, v []float64) []byte {
 	var b []byte
 	for _, x := range v {
@@ -109,7 +109,7 @@ type sizes struct {
 	in, out        dtype.DType
 	byDepth        bool
 	xByDepth, tf32 bool
-	pad            int64 // elements between rows, and before the first
+	pad            int64 // elements between rows, and before the first matrix
 }
 
 // attrs lays the matrices out.
@@ -143,7 +143,7 @@ func (z sizes) attrs() (attrs []program.Attr, x, w, y matrix) {
 	return attrs, x, w, y
 }
 
-// elements is how many elements memory of the matrices has.
+// elements returns the number of elements of memory with these matrices, with their padding.
 func (z sizes) elements(m matrix) int64 { return m.offset + z.batch*m.stride }
 
 // call makes a call of the routine.
@@ -161,7 +161,8 @@ func (g *gpu) call(z sizes, x, w, y device.Buffer) *device.OpCall {
 	return c
 }
 
-// TestGEMMsOnGPU compares GEMMs with sums in float64.
+// TestGEMMsOnGPU compares GEMMs with sums in float64, checks that elements between the matrices do not
+// change, and that each GEMM has the same bits while another stream computes.
 func TestGEMMsOnGPU(t *testing.T) {
 	g := openGPU(t, Options{})
 	r := rand.New(rand.NewPCG(1, 2))
@@ -254,7 +255,7 @@ func TestGEMMsOnGPU(t *testing.T) {
 					t.Fatalf("element %d: %v, want %v: off by %v, at most %v", i, got[i], want[i], d, most)
 				}
 			}
-			// Another call, beside other work, gives the same bits.
+			// The GEMM has the same bits while another stream computes another GEMM.
 			other, err := g.dev.NewStream()
 			must(t, err)
 			defer other.Close()
@@ -265,7 +266,7 @@ func TestGEMMsOnGPU(t *testing.T) {
 				must(t, op.Launch(noise))
 				must(t, op.Launch(c))
 				if !slices.Equal(read(), first) {
-					t.Fatal("the same product has other bits")
+					t.Fatal("the same GEMM has other bits")
 				}
 			}
 			must(t, other.Synchronize())
@@ -395,7 +396,7 @@ func TestSweepTrainingOnGPU(t *testing.T) {
 	}
 }
 
-// microseconds is the least time of a call, of a graph of several.
+// microseconds returns the time of a call in µs, from a graph of 8 calls: the least of four launches.
 func (g *gpu) microseconds(c *device.OpCall) float64 {
 	const count = 8
 	op := &Matmul{g.lib}

@@ -71,8 +71,8 @@ func (o Options) try(ready func(*lt.Library) error) (l *lt.Library, err error) {
 	return l, err
 }
 
-// first calls open for each path until open succeeds. It skips a file that cannot be opened, that has
-// not all functions, or that returns a status, as cublasLtCreate of a version that the driver cannot run.
+// first calls open for each path until open succeeds. It skips a file that cannot be opened, that lacks
+// a function, or whose cublasLtCreate returns a status, as with a version that the driver cannot run.
 // The result wraps a *NotFoundError if no path is left. Every other error ends the search, and so does
 // CUBLAS_STATUS_ALLOC_FAILED: the memory is full, and another version does not help.
 func first(paths []string, open func(path string) error) error {

@@ -20,7 +20,7 @@ type plan struct {
 	algo      lt.Algorithm
 	workspace int64 // bytes
 	tuned     bool  // the algorithm was measured; false: it is the heuristic's
-	declined  error // why the library does not compute the GEMM; then the other fields are empty
+	declined  error // why the library does not compute the GEMM; then only problem is set, too
 
 	warming sync.Mutex
 	warm    atomic.Bool // it ran once; nodes is known
@@ -108,10 +108,10 @@ func (l *Library) usable(p *plan, a *lt.Algorithm) (int64, error) {
 		return 0, err
 	}
 	if workspace > l.workspace {
-		return 0, fmt.Errorf("%d bytes of workspace", workspace)
+		return 0, fmt.Errorf("it needs %d bytes of workspace, streams have %d", workspace, l.workspace)
 	}
 	if ok, err := l.ordered(a); !ok {
-		return 0, errors.Join(errors.New("its sums depend on scheduling"), err)
+		return 0, errors.Join(errors.New("its sums depend on scheduling, or are rounded more than once"), err)
 	}
 	return workspace, nil
 }

@@ -14,8 +14,8 @@ import (
 // Attributes of routine "cublaslt.matmul".
 const (
 	AttrSize     = "size"       // AttrDims: rows m, columns n, depth k, number of matrices b
-	AttrX        = "x"          // AttrDims, in elements: offset of x, stride of rows (AttrXByDepth: of k), stride of matrices
-	AttrW        = "w"          // the same for w, with AttrByDepth
+	AttrX        = "x"          // AttrDims, in elements: offset of x, stride of rows (AttrXByDepth: of k), of matrices
+	AttrW        = "w"          // the same for w (AttrByDepth: stride of k)
 	AttrY        = "y"          // the same for y
 	AttrFrom     = "from"       // AttrDim: least number of rows for the library without a record; default 0
 	AttrByDepth  = "by_depth"   // AttrBool: w is [k, n]
@@ -74,10 +74,10 @@ func parse(args []device.Tensor, attrs []program.Attr) (problem, error) {
 	}
 	p.in, p.out = args[0].DType, args[2].DType
 	if !p.computes() || args[1].DType != p.in {
-		return p, fmt.Errorf("no product of %s and %s in %s", p.in, args[1].DType, p.out)
+		return p, fmt.Errorf("no GEMM of %s and %s to %s", p.in, args[1].DType, p.out)
 	}
 	if slices.Min(size) < 1 || slices.Max(size) > math.MaxInt32 {
-		return p, fmt.Errorf("a product of %v", size)
+		return p, fmt.Errorf("a GEMM of size %v, want rows, columns, depth and matrices from 1 to 2147483647", size)
 	}
 	wRows, wCols := p.cols, p.depth
 	if p.byDepth {

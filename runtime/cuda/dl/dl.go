@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// Attempt is one place where a library was looked for.
+// Attempt is one place at which a library could not be opened.
 type Attempt struct {
 	Path   string
 	Reason string // the loader's error text

@@ -13,7 +13,7 @@ import (
 	"unsafe"
 )
 
-// libc is a library that every Linux test machine with a loader has.
+// libc opens the C library. A machine without libc.so.6 skips the test.
 func libc(t *testing.T) *Library {
 	t.Helper()
 	l, err := Open("the C library", "", []string{"libc.so.nothing", "libc.so.6"})
@@ -61,7 +61,7 @@ func TestCalls(t *testing.T) {
 		t.Error("memcmp of other bytes is 0")
 	}
 	if n := testing.AllocsPerRun(100, func() { CallWith(memcmp, args) }); n != 0 {
-		t.Errorf("a call with arguments of the caller's allocates %v times", n)
+		t.Errorf("CallWith allocates %v times", n)
 	}
 	_, err = l.Symbol("no_such_function")
 	var missing *SymbolError
@@ -89,7 +89,8 @@ func TestNotFound(t *testing.T) {
 	}
 }
 
-// Places where nothing was are summed up; a file that is no library is not.
+// TestNotFoundText: the error lists names and folders without the file once each, and every other
+// attempt with its reason.
 func TestNotFoundText(t *testing.T) {
 	e := &NotFoundError{Library: "the library", Advice: "install it", Attempts: []Attempt{
 		{"lib.so.2", missing}, {"lib.so.1", "lib.so.1: " + missing}, {"/a/lib.so.2", missing}, {"/a/lib.so.1", "file too short"},
@@ -116,6 +117,6 @@ func TestToolkitPaths(t *testing.T) {
 	}
 	t.Setenv("CUDA_HOME", "/home/cuda")
 	if got := (Toolkit{Names: []string{"b"}}).Paths(); !slices.Contains(got, "/home/cuda/lib64/b") || !slices.Contains(got, "/usr/local/cuda/lib64/b") {
-		t.Errorf("nothing of $CUDA_HOME or of the installer's folder in %q", got)
+		t.Errorf("%q, want folders of $CUDA_HOME and of NVIDIA's installer among them", got)
 	}
 }

@@ -58,7 +58,7 @@ func (s *Signals) Enter() {
 		var now action
 		sigaction(sig, nil, &now)
 		switch {
-		case !now.handles(): // the program may have had one at an earlier call
+		case !now.handles(): // forget the handler of an earlier call
 			s.kept[sig] = action{}
 		case now.fit():
 			s.kept[sig] = now
@@ -93,7 +93,7 @@ func (s *Signals) watch(stop, done chan struct{}) {
 	}
 }
 
-// putBack replaces handlers that are not fit by the kept ones.
+// putBack replaces handlers without SA_ONSTACK by the kept ones.
 func (s *Signals) putBack() {
 	for sig := 1; sig <= lastSignal; sig++ {
 		if !s.kept[sig].handles() {

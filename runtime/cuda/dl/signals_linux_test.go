@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// A handler without a stack of its own gives way while the call lasts, and when it
-// has ended; what the program itself sets stays.
+// TestSignals: a handler without SA_ONSTACK is replaced by the handler before it, during a call and at
+// its end. A handler that the program sets meanwhile stays.
 func TestSignals(t *testing.T) {
 	arrived := make(chan os.Signal, 1)
 	signal.Notify(arrived, syscall.SIGUSR1)
@@ -47,7 +47,7 @@ func TestSignals(t *testing.T) {
 	time.Sleep(3 * watchEvery)
 	s.Leave()
 	if !signal.Ignored(syscall.SIGUSR1) || is(before) {
-		t.Error("what the program set did not stay")
+		t.Error("the setting of the program did not stay")
 	}
 	var ignored action
 	sigaction(int(syscall.SIGUSR1), nil, &ignored)
@@ -55,7 +55,7 @@ func TestSignals(t *testing.T) {
 	sigaction(int(syscall.SIGUSR1), &bad, nil)
 	s.Leave()
 	if is(before) {
-		t.Error("a handler of an earlier call was put back, which the program had not any more")
+		t.Error("Leave put back a handler that the program had removed before Enter")
 	}
 	sigaction(int(syscall.SIGUSR1), &ignored, nil)
 	signal.Notify(arrived, syscall.SIGUSR1)
@@ -75,6 +75,6 @@ func TestSignals(t *testing.T) {
 	}
 	all.Wait()
 	if !is(before) {
-		t.Error("calls beside each other changed the handler")
+		t.Error("concurrent calls changed the handler")
 	}
 }

@@ -8,8 +8,8 @@ import (
 
 // Toolkit lists the places where a library of the CUDA toolkit is looked for.
 type Toolkit struct {
-	Path  string   // tried alone, unless empty
-	Names []string // file names, the best first: by the loader's own rules, then in Dirs
+	Path  string   // the only path to try, unless empty
+	Names []string // file names, the best first: tried by the loader's own rules, then in Dirs
 	Dirs  []string // nil: the folders where toolkits put their libraries
 }
 

@@ -27,7 +27,7 @@ func Names() []string { return []string{"libnccl.so.2"} }
 // ncclCommInitRankScalable, which takes the id of a communicator by its address.
 const MinVersion = 22300
 
-// FormatVersion returns a version as people write it: 22809 is "2.28.9".
+// FormatVersion returns the usual form of a version: "2.28.9" for 22809.
 func FormatVersion(v int) string { return fmt.Sprintf("%d.%d.%d", v/10000, v/100%100, v%100) }
 
 // NotFoundError says that the library could not be opened, and lists every place where it was
@@ -81,11 +81,11 @@ type API interface {
 	// Init makes this rank's communicator for the current device.
 	Init(ranks, rank int, id ID) (Comm, error)
 
-	// Enqueue enqueues a call, or makes it part of what the stream captures.
+	// Enqueue enqueues a call, or records it if the stream captures.
 	Enqueue(c Call) error
 
-	// AsyncError returns the error of calls that were enqueued; nil if there is none. It may be
-	// called from any thread.
+	// AsyncError returns the error of calls that were enqueued, or nil. It may be called from any
+	// thread.
 	AsyncError(c Comm) error
 
 	// Abort ends the kernels of a communicator, also those that wait for other ranks, and destroys it
@@ -107,7 +107,8 @@ type Library struct {
 
 var _ API = (*Library)(nil)
 
-// Open opens the library and checks its version. If there is none the error is a *NotFoundError.
+// Open opens the library and checks its version. If there is no library the error wraps a
+// *NotFoundError.
 func Open(o Options) (*Library, error) {
 	lib, err := dl.Open("NCCL (libnccl)", "NVIDIA has it as libnccl2, pip as nvidia-nccl-cu13",
 		dl.Toolkit{Path: o.Path, Names: Names(), Dirs: o.Dirs}.Paths())
@@ -140,7 +141,7 @@ func Open(o Options) (*Library, error) {
 	return l, nil
 }
 
-// Path returns what was opened; a bare name was found by the loader's own rules.
+// Path returns the path that was opened; a bare name was found by the loader's own rules.
 func (l *Library) Path() string { return l.path }
 
 // Version implements [API].
@@ -200,7 +201,7 @@ func (l *Library) Enqueue(c Call) error {
 	return failed(c.Op.String(), dl.CallWith(fn, append(args, uintptr(c.Comm), c.Stream)))
 }
 
-// types are elements as ncclDataType_t.
+// types has the ncclDataType_t of each dtype.
 var types = map[dtype.DType]uintptr{dtype.I8: 0, dtype.F16: 6, dtype.F32: 7, dtype.BF16: 9}
 
 // inProgress is ncclInProgress.

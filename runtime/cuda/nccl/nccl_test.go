@@ -29,10 +29,10 @@ func build(t *testing.T, version string) string {
 	return path
 }
 
-// TestArguments compares the arguments of C functions with those of the Go calls.
+// TestArguments compares the arguments that C functions get with those of the Go calls.
 func TestArguments(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
-	// The library reads the environment of the process as it was started.
+	// The C library sees only the environment with which its process started: a child runs the test.
 	if os.Getenv("PWC_TEST_NCCL_LOG") == "" {
 		c := exec.Command(os.Args[0], "-test.run=^TestArguments$")
 		c.Env = append(os.Environ(), "PWC_TEST_NCCL_LOG="+log)
@@ -71,7 +71,7 @@ func TestArguments(t *testing.T) {
 		t.Errorf("a lost rank: %v", err)
 	}
 	if err := l.Destroy(1); !errors.As(err, &status) || status.Status != 4 {
-		t.Errorf("a communicator that is none: %v", err)
+		t.Errorf("destroy of an invalid communicator: %v", err)
 	}
 	if err := errors.Join(l.Abort(comm), l.Destroy(comm)); err != nil {
 		t.Error(err)
@@ -91,7 +91,8 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// TestVersion: a library that is too old is refused with both versions.
+// TestVersion: a library that is too old is refused. The error has its version and the earliest that
+// is used.
 func TestVersion(t *testing.T) {
 	_, err := nccl.Open(nccl.Options{Path: build(t, "22205")})
 	if err == nil || !strings.Contains(err.Error(), "is version 2.22.5; 2.23.0 or later is needed") {

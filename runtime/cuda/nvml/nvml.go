@@ -45,7 +45,8 @@ type Library struct {
 	shutdown, handle, state, remoteType, remotePCI, fields uintptr
 }
 
-// Open opens the library and starts it. If there is none the error is a *NotFoundError. The caller closes it.
+// Open opens the library and starts it. If there is no library the error wraps a *NotFoundError. The caller
+// closes the library.
 func Open(o Options) (*Library, error) {
 	paths := []string{"libnvidia-ml.so.1"}
 	if o.Path != "" {
@@ -72,7 +73,7 @@ func Open(o Options) (*Library, error) {
 	return l, failed("nvmlInit", dl.Call(start))
 }
 
-// Path returns what was opened; a bare name was found by the loader's own rules.
+// Path returns the path that was opened; a bare name was found by the loader's own rules.
 func (l *Library) Path() string { return l.path }
 
 // Close ends the use of the library (nvmlShutdown).

@@ -27,7 +27,7 @@ const minimalMajor, minimalMinor = 12, 4
 // Compiler returns a compiler that passes flags to every compilation, of sources without
 // textures and without calls of the CUDA runtime. At most GOMAXPROCS compilations run
 // concurrently: with more, the longest ones, which set the critical path, would share their
-// processors.
+// CPUs with others.
 func (l *Library) Compiler(flags ...string) *Compiler {
 	if l.atLeast(minimalMajor, minimalMinor) {
 		flags = append([]string{"--minimal"}, flags...)
@@ -48,7 +48,7 @@ func (c *Compiler) Compile(ctx context.Context, source, name, arch string) (cubi
 	}
 	defer c.slots.put()
 	if !strings.HasPrefix(arch, "sm_") && !strings.HasPrefix(arch, "compute_") {
-		return nil, nil, fmt.Errorf("nvrtc: %s: %s is no architecture of GPUs", name, arch)
+		return nil, nil, fmt.Errorf("nvrtc: %s: %s is not an architecture of GPUs, such as sm_90 or compute_90", name, arch)
 	}
 	code, err := c.l.Compile(Source{Name: name, Text: source}, CompileOptions{Arch: arch, Flags: c.flags})
 	return code.Cubin, code.PTX, err
@@ -56,7 +56,7 @@ func (c *Compiler) Compile(ctx context.Context, source, name, arch string) (cubi
 
 // Arch-specific code exists from sm_90a on, since CUDA 12.0 (release notes, "sm_90a"). The
 // kernels for it need PTX 8.1, of CUDA 12.1 (PTX ISA, "st.async").
-const aloneMajor, aloneMinor, aloneArch = 12, 1, 90
+const specificMajor, specificMinor, specificArch = 12, 1, 90
 
 // Supports reports whether the library compiles for an architecture such as "sm_90a".
 func (c *Compiler) Supports(arch string) bool { return c.l.supports(arch) == nil }
@@ -67,11 +67,11 @@ func (c *Compiler) Supports(arch string) bool { return c.l.supports(arch) == nil
 func (l *Library) supports(arch string) error {
 	_, number, _ := strings.Cut(arch, "_")
 	n, err := strconv.Atoi(strings.TrimRight(number, "af"))
-	if err == nil && number != strconv.Itoa(n) && (!l.atLeast(aloneMajor, aloneMinor) || n < aloneArch) {
-		return fmt.Errorf("nvrtc: NVRTC %d.%d (%s) does not compile for %s: arch-specific code is supported from sm_%da on, and needs NVRTC %d.%d", l.major, l.minor, l.path, arch, aloneArch, aloneMajor, aloneMinor)
+	if err == nil && number != strconv.Itoa(n) && (!l.atLeast(specificMajor, specificMinor) || n < specificArch) {
+		return fmt.Errorf("nvrtc: NVRTC %d.%d (%s) does not compile for %s: arch-specific code is supported from sm_%da on, and needs NVRTC %d.%d", l.major, l.minor, l.path, arch, specificArch, specificMajor, specificMinor)
 	}
 	if err != nil || len(l.archs) == 0 || slices.Contains(l.archs, n) {
-		return nil // Compile reports a name that is no architecture
+		return nil // Compile refuses a name that is not an architecture
 	}
 	var have []string
 	for _, a := range l.archs {
@@ -104,7 +104,7 @@ func Deferred(o Options, flags ...string) *DeferredCompiler {
 	return d
 }
 
-// Version is that of [Compiler]; before the library is opened it is "nvrtc".
+// Version is [Compiler.Version]; before the library is opened it returns "nvrtc".
 func (d *DeferredCompiler) Version() string {
 	if c := d.opened.Load(); c != nil {
 		return c.Version()
@@ -112,7 +112,7 @@ func (d *DeferredCompiler) Version() string {
 	return "nvrtc"
 }
 
-// Compile is that of [Compiler]. Without the library each call returns a
+// Compile is [Compiler.Compile]. Without the library each call returns an error that wraps a
 // [*NotFoundError].
 func (d *DeferredCompiler) Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error) {
 	c, err := d.open()
@@ -126,14 +126,15 @@ func (d *DeferredCompiler) Compile(ctx context.Context, source, name, arch strin
 	return c.Compile(ctx, source, name, arch)
 }
 
-// Supports is that of [Compiler]; false without the library.
+// Supports is [Compiler.Supports]; false without the library.
 func (d *DeferredCompiler) Supports(arch string) bool {
 	c, err := d.open()
 	return err == nil && c.Supports(arch)
 }
 
 // Err returns the first error of Compile that does not depend on the source: there is no
-// library, or it does not know the architecture. It is nil if there was no such error.
+// library, or the library does not support the architecture. Without such an error it
+// returns nil.
 func (d *DeferredCompiler) Err() error {
 	if err := d.failed.Load(); err != nil {
 		return *err

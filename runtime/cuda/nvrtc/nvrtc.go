@@ -46,7 +46,7 @@ type Library struct {
 }
 
 // Open opens the library and asks for its version and architectures. If there is no library
-// the error is a *NotFoundError.
+// the error wraps a *NotFoundError.
 func Open(o Options) (*Library, error) {
 	lib, err := dl.Open("NVRTC (libnvrtc)", "it comes with the CUDA toolkit; Debian has it as libnvrtc11.2, NVIDIA as cuda-nvrtc", dl.Toolkit{Path: o.Path, Names: Names(), Dirs: o.Dirs}.Paths())
 	if err != nil {
@@ -95,7 +95,7 @@ func (l *Library) describe() error {
 	return nil
 }
 
-// Path returns what was opened; a bare name was found by the loader's own rules.
+// Path returns the path that was opened; a bare name was found by the loader's own rules.
 func (l *Library) Path() string { return l.path }
 
 // Version returns the toolkit's version, 11 and 8 for CUDA 11.8.
@@ -134,8 +134,8 @@ type Code struct {
 	Log   string // warnings
 }
 
-// CompileError is a source that does not compile. Its log has the compiler's messages, with
-// lines of the source.
+// CompileError says that the compiler refused a source or an option. Its log has the compiler's
+// messages, with lines of the source.
 type CompileError struct {
 	Name, Arch string
 	Log        string
@@ -146,8 +146,8 @@ func (e *CompileError) Error() string {
 	return fmt.Sprintf("nvrtc: %s does not compile for %s:\n%s", e.Name, e.Arch, e.Log)
 }
 
-// CallError is a call of the library that failed for other reasons than the
-// source.
+// CallError is a call of the library that failed, unless the compiler refused the source or
+// an option (see CompileError).
 type CallError struct {
 	Call   string
 	Result int // nvrtcResult
@@ -164,8 +164,8 @@ func (e *CallError) Error() string {
 	return fmt.Sprintf("nvrtc: %s: result %d", e.Call, e.Result)
 }
 
-// resultCompilation is NVRTC_ERROR_COMPILATION, resultOption
-// NVRTC_ERROR_INVALID_OPTION: the log says what is wrong.
+// Results after which the log says what is wrong: NVRTC_ERROR_INVALID_OPTION and
+// NVRTC_ERROR_COMPILATION.
 const (
 	resultOption      = 5
 	resultCompilation = 6

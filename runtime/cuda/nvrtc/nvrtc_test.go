@@ -68,7 +68,7 @@ func TestCompile(t *testing.T) {
 		if !bytes.Contains(code.PTX, []byte(".target sm_"+number)) || !bytes.Contains(code.PTX, []byte(".entry axpy(")) || bytes.HasSuffix(code.PTX, []byte{0}) {
 			t.Errorf("%s: %d bytes that are not the kernel's PTX", arch, len(code.PTX))
 		}
-		// Neither depends on when and where it was compiled, nor on the source's name.
+		// A second compilation in another directory, of a source with another name, gives the same code.
 		t.Chdir(t.TempDir())
 		again, err := l.Compile(nvrtc.Source{Name: "/elsewhere/" + axpy.Name, Text: axpy.Text}, nvrtc.CompileOptions{Arch: arch, Flags: []string{"--std=c++17"}})
 		if err != nil || !bytes.Equal(again.Cubin, code.Cubin) || !bytes.Equal(again.PTX, code.PTX) {
@@ -106,7 +106,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestAtOnce compiles from several goroutines, as building pieces does.
+// TestAtOnce compiles from several goroutines, as pieces.Build does.
 func TestAtOnce(t *testing.T) {
 	l := open(t)
 	want, err := l.Compile(axpy, nvrtc.CompileOptions{Arch: "sm_80"})
@@ -133,7 +133,7 @@ func TestNotFound(t *testing.T) {
 	if !errors.As(err, &missing) || len(missing.Attempts) != 1 || missing.Attempts[0].Path != path || !strings.Contains(err.Error(), path) {
 		t.Errorf("%v does not say that %s was looked for", err, path)
 	}
-	// A file that is no library is passed over, with the loader's reason.
+	// For a file that is not a library, the error has the loader's reason.
 	bad := filepath.Join(dir, "libnvrtc.so.12")
 	if err := os.WriteFile(bad, []byte("text"), 0o666); err != nil {
 		t.Fatal(err)
@@ -168,7 +168,7 @@ func TestCompiler(t *testing.T) {
 		t.Errorf("%v: %d bytes of machine code, and PTX that is the same: %v", err, len(cubin), bytes.Equal(alone, ptx))
 	}
 	if _, _, err := c.Compile(t.Context(), source, "limit.cu", "80"); err == nil {
-		t.Error("compiled for what is no architecture")
+		t.Error("compiled for the architecture \"80\"")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -177,8 +177,8 @@ func TestCompiler(t *testing.T) {
 	}
 }
 
-// From 12.4 on a compiler declares no textures; before, the library knows no way to leave them out, and
-// refuses a flag that it does not know.
+// TestMinimal: from NVRTC 12.4 on, Compiler passes --minimal, so that sources have no declarations of
+// textures. Earlier versions, which would refuse the flag, do not get it.
 func TestMinimal(t *testing.T) {
 	l := open(t)
 	const source = `extern "C" __global__ void number(cudaTextureObject_t texture, unsigned long long *x) { *x = texture; }`
@@ -196,7 +196,7 @@ func TestMinimal(t *testing.T) {
 	}
 }
 
-// The library is opened when something is compiled, and not before.
+// TestDeferred: the version is not known before the first Compile, which opens the library.
 func TestDeferred(t *testing.T) {
 	l := open(t)
 	d := nvrtc.Deferred(nvrtc.Options{Path: l.Path()}, "--std=c++17")
@@ -224,7 +224,8 @@ func TestDeferredWithoutLibrary(t *testing.T) {
 	}
 }
 
-// The error for an unknown architecture names it, and the architectures of the library.
+// TestUnknownArchitecture: the error names the architecture and those of the library, and Err returns it.
+// Err does not return errors of sources.
 func TestUnknownArchitecture(t *testing.T) {
 	d := nvrtc.Deferred(nvrtc.Options{Path: open(t).Path()})
 	if _, _, err := d.Compile(t.Context(), "no C", "bad.cu", "sm_80"); err == nil || d.Err() != nil {
@@ -236,7 +237,7 @@ func TestUnknownArchitecture(t *testing.T) {
 	}
 }
 
-// From CUDA 12.1 on the library supports arch-specific code, and compiles it.
+// TestArchitectureAlone: from NVRTC 12.1 on, sm_90a is supported and compiled. Earlier versions refuse it.
 func TestArchitectureAlone(t *testing.T) {
 	l := open(t)
 	c, d := l.Compiler(), nvrtc.Deferred(nvrtc.Options{Path: l.Path()})
@@ -250,12 +251,12 @@ func TestArchitectureAlone(t *testing.T) {
 		t.Errorf("%s: %v", c.Version(), err)
 	}
 	if nvrtc.Deferred(nvrtc.Options{Path: filepath.Join(t.TempDir(), "none")}).Supports("sm_90") {
-		t.Error("without a library something is made")
+		t.Error("Supports reports true without a library")
 	}
 }
 
-// Nothing is left in the cache that newer libraries have for themselves. It is where
-// the environment of the process says, so another process compiles.
+// TestKeepsNothing: Compile leaves no files in the cache that newer libraries have. A child process
+// compiles, since the cache's folder depends on the environment of the process.
 func TestKeepsNothing(t *testing.T) {
 	open(t)
 	dir := t.TempDir()

@@ -10,9 +10,9 @@ import (
 	"pwc/runtime/cuda/nvrtc"
 )
 
-// The library's front end replaces handlers of signals. When a compilation has ended
-// they are the program's own again, on whatever stack a signal meets it: here on that
-// of a goroutine, to whose thread it is sent.
+// TestSignalsAfterCompile: the library's front end replaces signal handlers during a compilation. After
+// it, the program's handlers receive SIGINT and SIGTERM, also if a signal is sent to a thread that runs a
+// goroutine.
 func TestSignalsAfterCompile(t *testing.T) {
 	l := open(t)
 	arrived := make(chan os.Signal, 2)

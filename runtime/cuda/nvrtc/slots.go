@@ -7,8 +7,9 @@ import (
 	"sync"
 )
 
-// slots limits the number of concurrent compilations. The longest waiting source begins
-// next: it takes longest, approximately, and would set the critical path if it began last.
+// slots limits the number of concurrent compilations. Of the waiting sources, the one with the
+// longest text begins next: it takes longest, approximately, and would set the critical path if
+// it began last.
 type slots struct {
 	mu      sync.Mutex
 	free    int
@@ -17,7 +18,7 @@ type slots struct {
 
 // ticket is a waiting compilation.
 type ticket struct {
-	size  int           // of the source
+	size  int           // bytes of the source
 	begin chan struct{} // closed when the compilation gets a slot
 }
 
@@ -58,7 +59,7 @@ func (s *slots) put() {
 	s.give()
 }
 
-// give gives a slot to the longest waiting source.
+// give gives a slot to the waiting source with the longest text, or frees the slot.
 func (s *slots) give() {
 	last := len(s.waiting) - 1
 	if last < 0 {

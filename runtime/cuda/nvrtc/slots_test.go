@@ -9,7 +9,8 @@ import (
 	"testing/synctest"
 )
 
-// A compilation waits while as many run as may, and no longer than its context.
+// TestCompileWaits: without a free slot Compile waits, until its context ends. A context that has ended
+// is an error at once.
 func TestCompileWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := new(Library).Compiler()
@@ -45,7 +46,8 @@ func TestCompileWaits(t *testing.T) {
 	})
 }
 
-// Of those that wait the longest source is next, and one that does not wait any more takes no slot.
+// TestLongestFirst: the longest of the waiting sources gets the next slot. One whose context has ended
+// gets no slot.
 func TestLongestFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := slots{free: 1}
@@ -81,7 +83,7 @@ func TestLongestFirst(t *testing.T) {
 	})
 }
 
-// A slot that is given to one whose context ends goes to the next.
+// TestSlotIsPassedOn: if a slot is given to a compilation while its context ends, the slot is not lost.
 func TestSlotIsPassedOn(t *testing.T) {
 	for range 200 {
 		s := slots{free: 1}

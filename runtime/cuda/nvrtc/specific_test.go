@@ -13,8 +13,8 @@ import (
 
 // recorder is a compiler that records its calls.
 type recorder struct {
-	knows string // an arch-specific architecture
-	fails string // an architecture
+	knows string // the architecture that Supports reports
+	fails string // the architecture for which Compile fails
 
 	mu    sync.Mutex
 	asked []string
@@ -37,8 +37,9 @@ func (r *recorder) Compile(_ context.Context, source, name, arch string) (cubin,
 	return []byte("cubin of " + arch), []byte("ptx of " + arch), nil
 }
 
-// TestCompileSpecific: machine code is for an architecture alone where the source has code for that of the target, and the
-// compiler makes it; PTX never is, unless the target is.
+// TestCompileSpecific: if the source has arch-specific code for the requested architecture and the
+// compiler supports it, the cubin is arch-specific, and the PTX is compiled for the requested
+// architecture. Otherwise one compilation makes both. An error of either compilation is returned.
 func TestCompileSpecific(t *testing.T) {
 	for _, c := range []struct {
 		arch, own, knows, fails string

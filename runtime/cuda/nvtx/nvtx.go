@@ -32,15 +32,15 @@ func Names() []string { return []string{"libnvtx3interop.so.1", "libnvToolsExt.s
 type NotFoundError = dl.NotFoundError
 
 // Library marks ranges. It may be used from any goroutine; a range ends on the
-// thread on which it began. The methods of nil do nothing.
+// thread on which it began. Enter and Leave of a nil Library do nothing.
 type Library struct {
 	path      string
 	push, pop uintptr
 	calls     dl.Caller
-	names     sync.Map // from names to C strings (*byte)
+	names     sync.Map // name to C string (*byte)
 }
 
-// Open opens the library. If there is none the error is a *NotFoundError.
+// Open opens the library. If there is no library the error wraps a *NotFoundError.
 func Open(o Options) (*Library, error) {
 	lib, err := dl.Open("NVTX (libnvtx3interop or libnvToolsExt)", "it comes with the CUDA toolkit; NVIDIA has it as cuda-nvtx",
 		dl.Toolkit{Path: o.Path, Names: Names(), Dirs: o.Dirs}.Paths())
@@ -57,7 +57,7 @@ func Open(o Options) (*Library, error) {
 	return l, nil
 }
 
-// Path returns what was opened; a bare name was found by the loader's own rules.
+// Path returns the path that was opened; a bare name was found by the loader's own rules.
 func (l *Library) Path() string { return l.path }
 
 // Enter begins a range, nested in the open ranges of the thread. It allocates only for a new

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Without the library the error says where it was looked for, and the ranges of
-// no library are nothing.
+// TestNotFound: without the library, the error says where it was looked for, and Enter and Leave of
+// nil do nothing.
 func TestNotFound(t *testing.T) {
 	none := filepath.Join(t.TempDir(), "none.so")
 	l, err := Open(Options{Path: none})
@@ -20,7 +20,8 @@ func TestNotFound(t *testing.T) {
 	l.Leave()
 }
 
-// TestRanges needs the library; whether a profiler sees the ranges is not told.
+// TestRanges calls the library and checks that a range allocates no Go memory. It does not check that a
+// profiler sees the ranges.
 func TestRanges(t *testing.T) {
 	l, err := Open(Options{})
 	if err != nil {

@@ -31,7 +31,7 @@ const (
 type GPU struct {
 	PCI        string // address, "0000:06:00.0"
 	NUMANode   int    // -1: unknown, or the machine has one node
-	Processors string // processors near the GPU, "0-31"; "": unknown
+	Processors string // numbers of the CPUs near the GPU, "0-31"; "": unknown
 }
 
 // Link is the link between two GPUs.
@@ -91,7 +91,7 @@ func Of(m cuda.Machine, sysfs string, links NVLinks) (Topology, error) {
 	return t, errors.Join(errs...)
 }
 
-// place reads the place of a GPU, and the PCIe devices on the path to it, from the host bridge on.
+// place reads the place of a GPU, and the names of the host bridge and the PCIe devices on the path to it.
 func place(sysfs, pci string) (GPU, []string, error) {
 	g := GPU{PCI: pci, NUMANode: -1}
 	dir, err := filepath.EvalSymlinks(filepath.Join(sysfs, "bus/pci/devices", pci))
@@ -146,10 +146,10 @@ func path(a, b []string, oneNode bool) Path {
 	}
 }
 
-// shared returns the number of NVLinks from a GPU to another one, and their speed. Links to switches reach every GPU
-// that has links to switches, as many as both GPUs have.
+// shared returns the number of NVLinks from a GPU to another one, and their speed in all: the links that lead directly
+// to the other GPU, and as many links to switches as both GPUs have.
 func shared(from, to []nvml.NVLink, pci string) (n int, bytesPerSecond int64) {
-	switches := 0 // links of the other GPU to them
+	switches := 0 // links of the other GPU to switches that were not counted yet
 	for _, l := range to {
 		if l.Remote == nvml.RemoteSwitch {
 			switches++

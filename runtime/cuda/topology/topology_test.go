@@ -14,7 +14,7 @@ import (
 	"pwc/runtime/cuda/topology"
 )
 
-// machine makes the part of sysfs that has GPUs: by address, the way to each below devices, and its NUMA node.
+// machine makes the part of sysfs that has GPUs. gpus has the path of each GPU below sysfs/devices, and its NUMA node.
 func machine(t *testing.T, gpus [][2]string) (m cuda.Machine, sysfs string) {
 	t.Helper()
 	sysfs = t.TempDir()
@@ -34,7 +34,7 @@ func machine(t *testing.T, gpus [][2]string) (m cuda.Machine, sysfs string) {
 	return m, sysfs
 }
 
-// TestPaths: the way through PCIe has the name that nvidia-smi topo defines.
+// TestPaths: the path through PCIe has the name that nvidia-smi topo defines.
 func TestPaths(t *testing.T) {
 	m, sysfs := machine(t, [][2]string{
 		{"pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0", "0"},                           // port, switch upstream, switch downstream, GPU
@@ -68,7 +68,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// TestNVLinks: links to the other GPU count, and links to switches, which reach all GPUs.
+// TestNVLinks: links to the other GPU count, and links to switches up to the number that both GPUs have.
 func TestNVLinks(t *testing.T) {
 	m, sysfs := machine(t, [][2]string{{"pci0000:00/0000:00:06.0", "-1"}, {"pci0000:00/0000:00:07.0", "-1"}, {"pci0000:00/0000:00:08.0", "-1"}})
 	direct := func(pci string) nvml.NVLink {
@@ -97,7 +97,7 @@ func TestNVLinks(t *testing.T) {
 	}
 }
 
-// TestUnknown: what cannot be read is unknown, and the error names it.
+// TestUnknown: values that cannot be read are unknown, and the error wraps the causes.
 func TestUnknown(t *testing.T) {
 	m := cuda.Machine{PCI: []string{"0000:01:00.0", "0000:02:00.0"}}
 	broken := errors.New("broken")
