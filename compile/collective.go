@@ -167,11 +167,11 @@ func (l lowering) exchangeBlocks() ir.Value {
 	reshape := func(x ir.Value, shape []dim.Dim) ir.Value {
 		return l.op("reshape", []ir.Value{x}, ir.DimsAttr("shape", shape...))
 	}
-	if l.n.Op.ID == ir.OpAllGather { // [1, …, d, …] of each rank, [ranks, …, d, …], [… , ranks, d, …]
+	if l.n.Op.ID == ir.OpAllGather { // [1, …, d, …] of each rank → [ranks, …, d, …] → […, ranks, d, …]
 		stacked := l.op("all_gather", []ir.Value{reshape(x, append([]dim.Dim{one}, from.Shape...))}, group)
 		return reshape(l.moved(stacked, 0, axis), to.Shape)
 	}
-	ranks, _ := from.Shape[axis].Div(to.Shape[axis]) // [… , ranks, d, …], [ranks, …, d, …], [1, …, d, …] of each rank
+	ranks, _ := from.Shape[axis].Div(to.Shape[axis]) // […, ranks, d, …] → [ranks, …, d, …] → [1, …, d, …] of each rank
 	apart := append(append(append([]dim.Dim{}, from.Shape[:axis]...), ranks), to.Shape[axis:]...)
 	return reshape(l.op("reduce_scatter", []ir.Value{l.moved(reshape(x, apart), axis, 0)}, group), to.Shape)
 }

@@ -17,8 +17,8 @@ const (
 
 // fuser puts the nodes of a function into groups, in program order.
 //
-// A node whose operands are all in memory stays lazy: it is evaluated in the
-// group that uses it, at the elements that are used. So layout ops cost nothing, and
+// A node stays lazy if no group computes an operand of it: it is evaluated in the
+// groups that use it, at the elements that are used. So layout ops cost nothing, and
 // no group is made until a value must be stored or reduced. If groups compute operands
 // of a node, the node joins the latest of them, if that has its iteration space and can
 // read its other operands. Else groups load its operands from memory.
@@ -407,7 +407,7 @@ func (f *fuser) outward(h *home, n *ir.Node, r ir.Value) ([]coord, bool) {
 	return nil, false
 }
 
-// provenance finds the value from which a cheap chain of pointwise ops computes the node's
+// provenance finds the value from which a few cheap pointwise ops compute the node's
 // result, if there is only one: other groups may compute the result again from it.
 func (f *fuser) provenance(n *ir.Node) {
 	st := &f.states[n.Results[0]]
@@ -432,7 +432,7 @@ func (f *fuser) provenance(n *ir.Node) {
 	st.remat, st.cost = src, cost
 }
 
-// startGroup starts a group that computes v, so that others may join it.
+// startGroup starts a group that computes v. Later nodes may join the group.
 func (f *fuser) startGroup(v ir.Value) {
 	g, cs := f.fresh(func(g *group) [][]coord { return [][]coord{g.domain(f.fn.Type(v).Shape)} }, v)
 	if f.err == nil {
@@ -467,7 +467,7 @@ func (f *fuser) inDense(v ir.Value) bool {
 }
 
 // materialise puts v into its own dense memory, so that any view of it can be read. If a
-// group computes v, or computes every element of v, which is a view, that group stores it.
+// group computes v, or v is a view and a group computes every element of it, that group stores v.
 func (f *fuser) materialise(v ir.Value) {
 	st := &f.states[v]
 	if f.inDense(v) || f.err != nil {

@@ -27,8 +27,8 @@ func HashFunc(m *Module, f *Func) [32]byte { return sha256.Sum256([]byte(Canonic
 // checkpoint tensors are all called "t". Groups and extern ops keep their names. The text
 // leaves out locs, comments, the module's name, weights from, weights strict, unread,
 // context, eos, and declarations without a use other than groups. Axes of ops of the table
-// are counted from the first. Attributes of calls are sorted by name, because only the extern
-// op knows their meaning.
+// are counted from the first. Attributes of calls are sorted by name, and keep their values,
+// because only the extern op knows their meaning.
 //
 // The text keeps program order, types, placements, "mut" and "padded -1", ranges and kinds of
 // symbols, attributes and literals to the bit (all NaNs are one), which results are parameters
