@@ -49,7 +49,7 @@ func emit(s *state) error {
 	return nil
 }
 
-// lowered is the code of a step, or why there is none.
+// lowered is the code of a step, or the error of making it.
 type lowered struct {
 	code Code
 	err  error

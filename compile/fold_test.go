@@ -21,8 +21,8 @@ var foldable = map[string]string{
 }
 
 // TestFold computes every pointwise op on constants: vectors, which are folded
-// element by element, and uniform tensors. The results are the interpreter's, and
-// exactly the ops of foldable are folded.
+// element by element, and uniform tensors. The results must be the interpreter's, and
+// exactly the ops of foldable must be folded. Casts fold for some numbers only.
 func TestFold(t *testing.T) {
 	for _, o := range ir.Ops() {
 		if o.Class != ir.Pointwise {
@@ -37,7 +37,7 @@ func TestFold(t *testing.T) {
 				picks := 3
 				switch {
 				case foldable[o.Name] == "" && o.Name != "cast":
-					picks = 1 // one denormal alone is within no relative error
+					picks = 1 // the relative error of a single denormal may exceed the tolerance
 				case len(c.shapes) == 1:
 					picks = len(irgen.Special(dt))
 				}
@@ -67,9 +67,9 @@ func TestFold(t *testing.T) {
 				}
 			}
 		}
-		least := 6 // the floats, each both ways
+		least := 6 // three float dtypes, as vectors and as uniform tensors
 		if o.Name == "philox" {
-			least = 2 // i64 alone
+			least = 2 // only i64
 		}
 		if tried < least {
 			t.Errorf("%s was tried on constants %d times", o.Name, tried)
@@ -107,9 +107,9 @@ func TestFoldToLimits(t *testing.T) {
 	}
 }
 
-// constantModule applies the op of a case to constants: to tensors whose elements
-// are all one number, which is counted from pick on, or, if pick is -1, to vectors
-// of 20 numbers. It returns nil if the op does not take the dtype.
+// constantModule applies the op of a case to constants. If pick is -1, they are vectors of 20
+// numbers. Else operand i is a tensor of one number: number pick+i of the dtype's list. It
+// returns nil if the op does not take the dtype.
 func constantModule(dt dtype.DType, c opCase, pick int) *ir.Module {
 	b := ir.NewBuilder("constants")
 	fb := b.Func("piece")

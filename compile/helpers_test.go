@@ -94,8 +94,8 @@ func compileHost(t testing.TB, m *ir.Module, s compile.Shape, o compile.Options)
 	return p
 }
 
-// check compiles, runs and compares against the interpreter, with the
-// tolerance for each dtype; with each set, element by element too.
+// check compiles, runs and compares with the interpreter, within the dtype's
+// tolerance. If each is true, it also compares element by element.
 func check(m *ir.Module, s compile.Shape, o compile.Options, b *oracle.Inputs, each bool) error {
 	p, err := compile.Compile(context.Background(), m, s, hostbackend.New(), o)
 	if err != nil {

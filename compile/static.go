@@ -72,7 +72,7 @@ func (s *state) begin(value substitution) error {
 	return nil
 }
 
-// substitution replaces symbols in everything that holds dims.
+// substitution replaces symbols in dims, types, attributes and functions.
 type substitution map[string]dim.Dim
 
 func (s substitution) dim(d dim.Dim) dim.Dim {

@@ -352,7 +352,7 @@ func TestLiterals(t *testing.T) {
 		t.Errorf("the NaN has bits %x", math.Float64bits(lit.Float64()))
 	}
 	if (ir.Literal{IsInt: true, Int: -3}).Float64() != -3 {
-		t.Error("an integer literal's value")
+		t.Error("Float64 of the literal -3 is another number")
 	}
 }
 
@@ -381,7 +381,7 @@ func TestCanonicalAttrs(t *testing.T) {
 	}
 	slice := n.Nodes[0]
 	if slice.Int("step") != 1 || slice.Int("start") != 1 || slice.Axis("axis", 2) != 1 || slice.Int("none") != 0 {
-		t.Error("attributes of slice")
+		t.Errorf("slice has step %d, start %d, axis %d and none %d", slice.Int("step"), slice.Int("start"), slice.Axis("axis", 2), slice.Int("none"))
 	}
 	if a, ok := slice.Attr("none"); ok {
 		t.Errorf("there is no attribute %v", a)

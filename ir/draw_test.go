@@ -40,7 +40,7 @@ func offsets(f *ir.Func) []int64 {
 	return out
 }
 
-// TestDrawsArePlaced: a draw without an offset gets one above those of all earlier draws from
+// TestDrawsArePlaced: a draw without an offset gets an offset above those of all earlier draws from
 // the same generator.
 func TestDrawsArePlaced(t *testing.T) {
 	m := mustParse(t, drawing)

@@ -106,7 +106,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// ErrorList is everything found wrong with a module, in order of position.
+// ErrorList has all errors that were found in a module. [ErrorList.Err] sorts it by position.
 type ErrorList []*Error
 
 // Error returns all errors, one after the other.

@@ -248,6 +248,6 @@ func TestErrorText(t *testing.T) {
 	}
 	var e *ir.Error
 	if ir.ErrorList(nil).Err() != nil || !errors.As(list.Err(), &e) || e.Msg != "a" {
-		t.Error("Err or Unwrap")
+		t.Error("Err of an empty list is not nil, or errors.As does not find the first error of a list")
 	}
 }

@@ -133,7 +133,7 @@ func (w *writer) tokens(e ebnf.Expression) []string {
 }
 
 // recursive reports whether an alternative of Factor or WeightExpr leads back to
-// it: any that holds a production in upper case.
+// it: whether it contains the name of a production in upper case.
 func recursive(e ebnf.Expression) bool {
 	switch e := e.(type) {
 	case ebnf.Sequence:

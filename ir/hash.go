@@ -303,7 +303,7 @@ func (c *canonicalizer) groups() {
 	}
 }
 
-// function adds a copy of f without what the hash ignores.
+// function adds a copy of f without names, origins and comments, which the hash ignores.
 func (c *canonicalizer) function(f *Func, name string) {
 	out := &Func{Name: name, Params: f.Params, Returns: f.Returns, ResultPlacements: f.ResultPlacements, Values: slices.Clone(f.Values), Nodes: make([]*Node, len(f.Nodes))}
 	for i := range out.Values {

@@ -83,10 +83,10 @@ func (t Type) HasUnknown() bool {
 	return false
 }
 
-// Trivia has the comment lines before a declaration or a node, and the comment at the
-// end of its line. [Format] writes them and a [Rewriter] keeps them; Print and hashes leave
-// them out. Comments are stored
-// with their leading "//". An empty string in Lead is a blank line.
+// Trivia has the comment lines before a declaration or a node, and the comment at the end
+// of its line. [Format] writes them and a [Rewriter] keeps them; Print and hashes leave
+// them out. Comments are stored with their leading "//". An empty string in Lead is a blank
+// line.
 type Trivia struct {
 	Lead  []string
 	Trail string

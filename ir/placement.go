@@ -12,9 +12,10 @@ import (
 // placement is unknown are Varying.
 //
 // The analysis follows the values in program order. A value that is the same on each rank is
-// Replicated. If an operand is not, or if the node uses the rank, the results of an op other than
-// a collective are Sharded, Partial or Varying. Sharded is kept if an op works along other axes. A GEMM whose inner axis is
-// sharded is Partial. A partial sum stays Partial through ops that are linear in it.
+// Replicated. If an operand is not, or if the node uses the rank, the results of an op other than a
+// collective are Sharded, Partial or Varying. Sharded is kept if an op works along other axes. A
+// GEMM whose inner axis is sharded is Partial. A partial sum stays Partial through ops that are
+// linear in it.
 func (m *Module) Placements(f *Func, g *Group) []Placement {
 	if f == nil || g == nil {
 		return nil
@@ -291,7 +292,7 @@ func (p *placer) collective(n *Node) spread {
 	out := spread{kind: Replicated}
 	if n.Op.ID == OpReduceScatter {
 		out = spread{kind: Sharded, axis: axis}
-		if isOne(p.f.Type(n.Results[0]).Shape[axis]) { // an axis of ranks alone, which a reshape drops
+		if isOne(p.f.Type(n.Results[0]).Shape[axis]) { // the axis only counts ranks, and a reshape may drop it
 			out = p.varying()
 		}
 	}

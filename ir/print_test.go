@@ -44,12 +44,12 @@ func TestEveryOpHasATypeByHand(t *testing.T) {
 		}
 	}
 	if ir.LookupOp("nope") != nil || ir.OpCall.String() != "call" {
-		t.Error("LookupOp")
+		t.Error("LookupOp finds an op nope, or OpCall has another name")
 	}
 }
 
 // TestNames holds that values with equal names are told apart, and that names
-// which look like numbers or like the suffixes are left alone.
+// which look like numbers or like the suffixes stay as they are.
 func TestNames(t *testing.T) {
 	b := ir.NewBuilder("m")
 	fb := b.Func("f")
@@ -138,7 +138,7 @@ func TestTypes(t *testing.T) {
 		}
 	}
 	if a.Rank() != 2 {
-		t.Error("Rank")
+		t.Errorf("the rank of %s is %d", a, a.Rank())
 	}
 }
 
@@ -176,7 +176,7 @@ module "m" {
 		}
 	}
 	if m.Extern("a::w") == nil || m.Extern("a::x") != nil || m.Func("g") != nil || m.Symbol("N") != nil {
-		t.Error("look-ups by name")
+		t.Error("a look-up finds no declared extern op, or a name that is not declared")
 	}
 	if _, ok := m.Bounds("N"); ok {
 		t.Error("an undeclared symbol has bounds")

@@ -49,7 +49,7 @@ module "m" {
 	before := ir.Print(m)
 	g, err := ir.Rewrite(m, f, func(rw *ir.Rewriter, i int, n *ir.Node) {
 		switch {
-		case i == 0: // its only use goes too
+		case i == 0: // dropped, because its only use is replaced
 		case i == 1: // neg(neg(x)) is x
 			rw.Replace(n.Results[0], rw.Map(rw.Old().Params[0]))
 		case n.Op.Name == "mul":

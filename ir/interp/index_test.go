@@ -118,7 +118,7 @@ func TestOutOfRange(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(t, "reads zero", out[0], of(dtype.F32, s(3, 2), 3, 4, 0, 0, 1, 2))
-	if len(env.IndexErrors) != 2 { // the gather of nothing reads nothing
+	if len(env.IndexErrors) != 2 { // the gather from a tensor without elements is not reported
 		t.Fatalf("reports %v", env.IndexErrors)
 	}
 	a, b := env.IndexErrors[0], env.IndexErrors[1]
@@ -138,7 +138,7 @@ func TestOutOfRange(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(t, "no matrix", out[0], of(dtype.F32, s(3, 1), 0, 37, 0))
-	if len(env.IndexErrors) != 1 { // rows of no columns depend on nothing
+	if len(env.IndexErrors) != 1 { // the result without elements reads no index
 		t.Fatalf("reports %v", env.IndexErrors)
 	}
 	if e := env.IndexErrors[0]; e.Op != "linear_select" || e.Loc != "mlp.experts" || e.Count != 2 || e.Element != 0 || e.Index != -1 || e.Extent != 3 {

@@ -62,7 +62,7 @@ func minRule(n *node) error {
 
 // lines visits the lines of a tensor along an axis, in the row-major order of the other axes. It
 // passes the indices of the line's elements in at, which it reuses. A tensor without elements has
-// no lines, whatever their length.
+// no lines.
 func (n *node) lines(shape []int64, axis int, visit func(line int, at []int)) {
 	if slices.Contains(shape, 0) {
 		return

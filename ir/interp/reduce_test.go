@@ -39,7 +39,7 @@ func TestReduce(t *testing.T) {
 		{"min", f32(1, nan, -inf), []ir.Attr{axes(0)}, of(dtype.F32, s(), nan)},
 		{"max", f32(-inf, -inf), []ir.Attr{axes(0)}, of(dtype.F32, s(), -inf)},
 
-		// Of nothing.
+		// Reductions of no elements.
 		{"sum", of(dtype.F32, s(2, 0)), []ir.Attr{axes(1)}, f32(0, 0)},
 		{"prod", of(dtype.F32, s(2, 0)), []ir.Attr{axes(1)}, f32(1, 1)},
 		{"mean", of(dtype.F32, s(2, 0)), []ir.Attr{axes(1)}, f32(nan, nan)},

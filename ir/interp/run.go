@@ -3,8 +3,8 @@
 // easy to check, not fast.
 //
 // Floats are computed in float64 from the stored operands and rounded once to the dtype of the
-// result, for any number of steps in an op; dropout alone rounds to f32 first. Sums are float64 sums in index order. Literals keep
-// all bits. Integers wrap to their width.
+// result, for any number of steps in an op; dropout alone rounds to f32 first. Sums are float64
+// sums in index order. Literals keep all bits. Integers wrap to their width.
 package interp
 
 import (
@@ -28,7 +28,8 @@ type Call struct {
 // Extern is the reference of an extern op.
 type Extern func(call *Call) error
 
-// Env has the inputs of a run other than arguments. The zero Env serves functions that need none.
+// Env has the inputs of a run other than arguments. The zero Env is for functions
+// without weights, states and extern ops.
 type Env struct {
 	Weights map[string]*Tensor // by name without "@"; never written
 	States  map[string]*Tensor // by name without "@"; written in place

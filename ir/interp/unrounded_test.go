@@ -12,7 +12,7 @@ import (
 )
 
 // TestUnrounded holds that no float of an unrounded run is rounded: results are those of float64
-// arithmetic, whatever the dtypes.
+// arithmetic for every dtype of the function.
 func TestUnrounded(t *testing.T) {
 	m, err := ir.Parse("m.ir", []byte(`pwc 1
 module "m" {

@@ -284,7 +284,7 @@ func TestRules(t *testing.T) {
 				return
 			}
 			if len(found) != 1 || !strings.Contains(found[0].Err.Msg, c.want) {
-				t.Fatalf("got %v, want one of %q", messages(found), c.want)
+				t.Fatalf("got %v, want one error with %q", messages(found), c.want)
 			}
 			if !found[0].Err.Pos.IsValid() || found[0].Node != found[0].Err.Node {
 				t.Errorf("at %v, node %d", found[0].Err.Pos, found[0].Node)
