@@ -10,9 +10,9 @@ import (
 
 // RunRanks runs f on all devices of m's world, node by node, so that they can exchange values in
 // collectives. Each device has its own weights, states and inputs: envs and inputs have one entry
-// for each device, in the order of [ir.Module.GroupRank]. RunRanks binds the load symbols of ranks,
-// except for those in Env.Symbols, and returns the results of every device. Otherwise it behaves
-// like [Run].
+// for each device, in the order of [ir.Module.GroupRank]. RunRanks binds the load symbols of ranks;
+// if Env.Symbols has one of them, the values must be equal. It returns the results of every device.
+// Otherwise it behaves like [Run].
 func RunRanks(ctx context.Context, m *ir.Module, f *ir.Func, envs []*Env, inputs [][]*Tensor) ([][]*Tensor, error) {
 	if m == nil || f == nil {
 		return nil, fmt.Errorf("interp: %w", ir.ErrNoModule)
@@ -28,6 +28,11 @@ func RunRanks(ctx context.Context, m *ir.Module, f *ir.Func, envs []*Env, inputs
 		}
 		bound := *env
 		bound.Symbols = m.RankSymbols(d)
+		for name, rank := range bound.Symbols {
+			if given, ok := env.Symbols[name]; ok && given != rank {
+				return nil, fmt.Errorf("interp: device %d: symbol %s is %d by the given value, but the rank of the device is %d", d, name, given, rank)
+			}
+		}
 		maps.Copy(bound.Symbols, env.Symbols)
 		r, err := newRun(ctx, m, f, &bound, inputs[d])
 		if err != nil {

@@ -64,8 +64,9 @@ func TestRunRanks(t *testing.T) {
 	}
 }
 
-// TestRanksAreNeeded checks what is refused: too few devices, a collective on one device, a
-// shard without a rank, and an axis that the ranks cannot divide equally.
+// TestRanksAreNeeded checks what is refused: too few devices, a symbol that is not the device's
+// rank, a collective on one device, a shard without a rank, and an axis that the ranks cannot
+// divide equally.
 func TestRanksAreNeeded(t *testing.T) {
 	m, err := ir.Parse("ranks.ir", []byte(ranksText))
 	if err != nil {
@@ -81,6 +82,8 @@ func TestRanksAreNeeded(t *testing.T) {
 	}
 	_, err = RunRanks(t.Context(), m, m.Funcs[0], []*Env{env}, [][]*Tensor{inputs})
 	check(err, "runs on 4 devices")
+	_, err = RunRanks(t.Context(), m, m.Funcs[0], []*Env{env, env, env, env}, [][]*Tensor{inputs, inputs, inputs, inputs})
+	check(err, "device 1: symbol t is 0 by the given value, but the rank of the device is 1")
 	_, err = Run(t.Context(), m, m.Funcs[0], env, inputs)
 	check(err, "all_reduce needs all ranks")
 	_, err = EvalWeight(t.Context(), m, m.Weights[0], func(string) (*Tensor, error) { return f32(1, 2, 3, 4), nil })
