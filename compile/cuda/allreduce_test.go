@@ -182,7 +182,7 @@ func TestDeviceAllReduceLostRank(t *testing.T) {
 	_, err = x.rigs[0].run(p, m, inputs[0])
 	for rank, err := range []error{err, x.groups[1].Barrier(t.Context())} {
 		if !errors.Is(err, collective.ErrLost) || !strings.Contains(err.Error(), "rank 1 is lost in a kernel") {
-			t.Errorf("rank %d: %v", rank, err)
+			t.Errorf("rank %d: error %v, want ErrLost that names rank 1", rank, err)
 		}
 	}
 }

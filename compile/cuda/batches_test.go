@@ -60,7 +60,7 @@ func gridsFit(t *testing.T, p *program.Program, symbols map[string]int64) {
 			for _, s := range v.Steps {
 				for i, most := range []int64{1<<31 - 1, 1<<16 - 1, 1<<16 - 1} {
 					if n, err := s.Launch.Grid[i].Eval(env); err != nil || n < 1 || n > most {
-						t.Errorf("%s: grid %s, axis %d is %d, %v", p.Kernels[s.Kernel].Name, s.Launch.Grid[i], i, n, err)
+						t.Errorf("%s: axis %d of the grid, %s, is %d (%v), want 1 to %d", p.Kernels[s.Kernel].Name, i, s.Launch.Grid[i], n, err, most)
 					}
 				}
 			}

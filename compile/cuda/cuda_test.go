@@ -50,7 +50,7 @@ func TestTargets(t *testing.T) {
 		if err != nil {
 			t.Errorf("target %q: %v", target, err)
 		} else if b.Target() != target || b.Version() != "fake 1" {
-			t.Errorf("target %q: Target %q, Version %q", target, b.Target(), b.Version())
+			t.Errorf("target %q: Target %q, Version %q, want the target and fake 1", target, b.Target(), b.Version())
 		}
 	}
 }
@@ -85,11 +85,11 @@ func TestLower(t *testing.T) {
 	for _, c := range f.calls {
 		names, arch, _ := strings.Cut(c, ".cu ")
 		if asked = append(asked, strings.Split(names, "+")...); arch != "sm_90a" {
-			t.Errorf("%s was compiled for %s", names, arch)
+			t.Errorf("%s was compiled for %s, want sm_90a", names, arch)
 		}
 	}
 	if len(asked) != len(first.Kernels) || len(first.Kernels) < len(own(&step)) {
-		t.Errorf("%d compiled and %d kernels for %d variants", len(asked), len(first.Kernels), len(own(&step)))
+		t.Errorf("%d kernels were compiled and the program has %d, for %d variants: want each once", len(asked), len(first.Kernels), len(own(&step)))
 	}
 	for i, k := range first.Kernels {
 		ptx, err := k.PTXText()
@@ -129,7 +129,7 @@ func TestVariants(t *testing.T) {
 			t.Errorf("%v: the last kernel serves rows from %d on, with guard %v, want all remaining ones", iv, next, variants[last].Guard)
 		}
 		if iv.Lo == iv.Hi && len(variants) > 1 {
-			t.Errorf("%v: %d kernels for one size", iv, len(variants))
+			t.Errorf("%v: %d kernels for one size, want one", iv, len(variants))
 		}
 	}
 }
@@ -152,18 +152,18 @@ func TestClusters(t *testing.T) {
 				case "cluster":
 					clusters++
 					if _, ok := s.Launch.Grid[0].Div(a.Dims[0]); !ok {
-						t.Errorf("%s: grid %s in clusters of %s", k.Name, s.Launch.Grid[0], a.Dims[0])
+						t.Errorf("%s: grid %s is not a multiple of the cluster size %s", k.Name, s.Launch.Grid[0], a.Dims[0])
 					}
 				case "pdl":
 					dependent++
 				}
 			}
 			if waits := strings.Contains(string(k.Code), "griddepcontrol.wait"); waits != want {
-				t.Errorf("%s for %s waits for the kernel before: %v", k.Name, target, waits)
+				t.Errorf("%s for %s waits for the kernel before: %v, want %v", k.Name, target, waits, want)
 			}
 		}
 		if clusters > 0 != want || dependent > 0 != want || want && dependent != len(own(&p.Steps[0])) {
-			t.Errorf("%s: %d clusters and %d dependent launches of %d kernels", target, clusters, dependent, len(p.Kernels))
+			t.Errorf("%s: %d launches with clusters and %d with PDL of %d kernels; the target has both: %v", target, clusters, dependent, len(own(&p.Steps[0])), want)
 		}
 	}
 }
@@ -201,7 +201,7 @@ module "kept" {
 		shared, _ := p.Steps[0].Launch.Shared.Const()
 		loads := strings.Count(text, "load<4>(a")
 		if kept := shared >= row && shared <= 227<<10/2 && loads == 1; kept != want {
-			t.Errorf("%s: %d bytes of shared memory, %d loads of the row\n%s", target, shared, loads, text)
+			t.Errorf("%s: %d bytes of shared memory, %d loads of the row, want it cached: %v\n%s", target, shared, loads, want, text)
 		}
 	}
 }
@@ -222,7 +222,7 @@ func TestOps(t *testing.T) {
 	k.Phases[0].Body[1].Op, k.Phases[0].Body[1].Args = loop.And, []loop.Value{0, 0}
 	k.Values[0].DType, k.Values[1].DType, k.Args[0].DType, k.Args[1].DType = dtype.F32, dtype.F32, dtype.F32, dtype.F32
 	if _, err := b.Lower(k); err == nil || !strings.Contains(err.Error(), "no instruction for and of f32") {
-		t.Errorf("and of floats: %v", err)
+		t.Errorf("and of floats: error %v, want that it has no instruction", err)
 	}
 }
 
@@ -259,7 +259,7 @@ func TestIndexWidth(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := strings.Contains(r.order[0], "const long long t ="); got != wide {
-			t.Errorf("up to %d rows: 64-bit %v\n%s", hi, got, r.order[0])
+			t.Errorf("up to %d rows: 64-bit indices: %v, want %v\n%s", hi, got, wide, r.order[0])
 		}
 	}
 }

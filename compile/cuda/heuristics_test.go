@@ -46,7 +46,7 @@ func TestOneRow(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := fmt.Sprint(launches(t, p, 1)); got != "[k_linear_add_rows1]" {
-		t.Errorf("a vocabulary: launches %s", got)
+		t.Errorf("a vocabulary: launches %s, want the GEMV", got)
 	}
 }
 

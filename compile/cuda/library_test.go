@@ -166,7 +166,7 @@ func TestDeviceLibraryOfTraining(t *testing.T) {
 			t.Errorf("%s: own kernels and the library differ: %s", c.name, interp.Compare(results[1], results[0]))
 		}
 		if used := lib.Stats().Untuned > before; used != (c.want != "") {
-			t.Errorf("%s: by the library: %v", c.name, used)
+			t.Errorf("%s: by the library: %v, want %v", c.name, used, !used)
 		}
 	}
 }
@@ -208,7 +208,7 @@ func TestLibrary(t *testing.T) {
 		var got []string
 		if s := &p.Steps[len(p.Steps)-1]; s.Kind == program.StepChoice && s.Variants[0].Steps[0].Kind == program.StepLibrary {
 			if g := s.Variants[0].Guard; g.Expr.String() != "N" || g.Lo != 2 || g.Hi != 512 {
-				t.Errorf("%s: for %s in [%d, %d]", c.name, g.Expr, g.Lo, g.Hi)
+				t.Errorf("%s: for %s in [%d, %d], want N in [2, 512]", c.name, g.Expr, g.Lo, g.Hi)
 			}
 			for _, one := range s.Variants[0].Steps {
 				if one.Kind == program.StepKernel {
@@ -227,11 +227,11 @@ func TestLibrary(t *testing.T) {
 					}
 				}
 				if one.Extern != cublaslt.MatmulName {
-					t.Errorf("%s: routine %s", c.name, one.Extern)
+					t.Errorf("%s: routine %s, want %s", c.name, one.Extern, cublaslt.MatmulName)
 				}
 				for i, a := range one.Attrs {
 					if known := []string{cublaslt.AttrSize, cublaslt.AttrX, cublaslt.AttrW, cublaslt.AttrY, cublaslt.AttrByDepth, cublaslt.AttrXByDepth, cublaslt.AttrTF32, cublaslt.AttrFrom}; !slices.Contains(known, a.Name) || i < 4 && a.Name != known[i] {
-						t.Errorf("%s: attribute %s", c.name, a)
+						t.Errorf("%s: attribute %d is %s, want size, x, w, y, then others that cublaslt knows", c.name, i, a)
 					}
 					words = append(words, a.String())
 				}
@@ -282,7 +282,7 @@ func TestDeviceLibrary(t *testing.T) {
 			}
 		}
 		if used := lib.Stats().Untuned > before; used != (c.want != nil) {
-			t.Errorf("%s: by the library: %v", c.name, used)
+			t.Errorf("%s: by the library: %v, want %v", c.name, used, !used)
 		}
 	}
 }

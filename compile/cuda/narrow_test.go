@@ -69,7 +69,7 @@ module "short" {
 				}
 			}
 			if off > 1<<16/1000 {
-				t.Errorf("%s, result %d: %d are neighbours of the correctly rounded result", dt, i, off)
+				t.Errorf("%s, result %d: %d are neighbours of the correctly rounded result, want at most 1 of 1000", dt, i, off)
 			}
 		}
 	}

@@ -126,7 +126,7 @@ func TestPipelinesFit(t *testing.T) {
 					}
 					s := &ways[at].Steps[0]
 					if m := stages.FindStringSubmatch(entryOf(p.Kernels[s.Kernel])); m != nil && (m[1] == "0" || m[1] == "1" && k > 100) {
-						t.Errorf("%s, %d columns, K %d, %d rows: %s stages", target, n, k, rows, m[1])
+						t.Errorf("%s, %d columns, K %d, %d rows: %s stages, want at least 2", target, n, k, rows, m[1])
 					} else if m == nil {
 						t.Errorf("%s, %d columns, K %d, %d rows: no pipeline", target, n, k, rows)
 					}

@@ -36,7 +36,7 @@ func TestCompiledTogether(t *testing.T) {
 	for _, k := range p.Kernels {
 		kernels[k.Name] = k
 		if n := strings.Count(string(k.Code), "\n"+k.Name+"("); n != 1 {
-			t.Errorf("%s: %d such entries in its code", k.Name, n)
+			t.Errorf("%s: %d entries of this name in its code, want 1", k.Name, n)
 		}
 	}
 	for _, pair := range [][2]string{{"8", "16"}, {"32", "64"}, {"32_warpgroups", "64_warpgroups"}} {
@@ -49,12 +49,12 @@ func TestCompiledTogether(t *testing.T) {
 	both := string(kernels["k_linear_add_rows32"].Code)
 	for _, helper := range []string{"\nstruct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) vec {", "unsigned cluster_rank() {", "void gemm_block_pipeline(", "void add_split_k(", "void cluster_reduce_scatter("} {
 		if n := strings.Count(both, helper); n != 1 {
-			t.Errorf("%d times %q", n, helper)
+			t.Errorf("%d times %q, want once", n, helper)
 		}
 	}
 	for _, does := range []string{"extern \"C\"", "// linear_add: rows [N], columns [4096], sums over 14336\n"} {
 		if n := strings.Count(both, does); n != 2 {
-			t.Errorf("%d times %q", n, does)
+			t.Errorf("%d times %q, want twice", n, does)
 		}
 	}
 }
@@ -72,7 +72,7 @@ func TestInstructionsOfBoth(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !slices.Contains(f.calls, "k_linear_add_rows64_warpgroups+k_linear_add_rows96_warpgroups.cu sm_90a") {
-			t.Fatalf("%d columns: compiled %q", cols, f.calls)
+			t.Fatalf("%d columns: compiled %q, want the kernels for 64 and 96 rows together", cols, f.calls)
 		}
 		for _, k := range p.Kernels {
 			if n := strings.Count(string(k.Code), "void warpgroup_mma("); k.Name == "k_linear_add_rows96_warpgroups" && n != want {

@@ -84,19 +84,19 @@ func TestWGMMA(t *testing.T) {
 				names, isAlone := strings.CutSuffix(call, ".cu sm_90a")
 				return isAlone && slices.Contains(strings.Split(names, "+"), k.Name)
 			}) || len(k.PTX) > 0 != (c.target == "cuda:sm_90a") {
-				t.Errorf("%+v: %d bytes of PTX, compiled as %q", c, len(k.PTX), f.calls)
+				t.Errorf("%+v: compiled as %q, want %s for sm_90a; %d bytes of PTX, want some for target sm_90a only", c, f.calls, k.Name, len(k.PTX))
 			}
 			for version, want := range map[[2]int64]bool{{9, 0}: true, {10, 0}: false, {8, 9}: false, {9, 1}: false} {
 				got, err := v.Device.Expr.Eval(func(s string) (int64, bool) {
 					return map[string]int64{"device.major": version[0], "device.minor": version[1]}[s], true
 				})
 				if err != nil || (v.Device.Lo <= got && got <= v.Device.Hi) != want {
-					t.Errorf("%+v: on %v: %d, %v", c, version, got, err)
+					t.Errorf("%+v: the guard on compute capability %v: %d, %v, want that it holds: %v", c, version, got, err, want)
 				}
 			}
 		}
 		if got := strings.Join(rows, " "); got != c.want {
-			t.Errorf("%+v: for %q rows", c, got)
+			t.Errorf("%+v: wgmma kernels for %q rows, want %q", c, got, c.want)
 		}
 	}
 }

@@ -142,7 +142,7 @@ func TestIntegersToFloats(t *testing.T) {
 			}
 			wide := from == dtype.I32 || from == dtype.I64
 			if odd := strings.Contains(v.String(), "itof.odd"); odd != (wide && to == dtype.BF16) {
-				t.Errorf("%s to %s rounds to odd: %v\n%s", from, to, odd, v)
+				t.Errorf("%s to %s rounds to odd: %v, want %v\n%s", from, to, odd, !odd, v)
 			}
 		}
 	}
@@ -154,6 +154,6 @@ func TestNoInstruction(t *testing.T) {
 		return add(k, loop.And, dtype.F32, x, x)
 	}))
 	if err == nil || !strings.Contains(err.Error(), "no instruction for and of f32") {
-		t.Errorf("got %v", err)
+		t.Errorf("error %v, want that it has no instruction", err)
 	}
 }

@@ -14,7 +14,7 @@ func TestOps(t *testing.T) {
 	for _, op := range Ops() {
 		have[op] = true
 		if op.String() == "no op" || names[op.String()] {
-			t.Errorf("op %d is named %q", op, op)
+			t.Errorf("op %d is named %q, want a unique name", op, op)
 		}
 		names[op.String()] = true
 	}
@@ -40,6 +40,6 @@ func TestOps(t *testing.T) {
 		t.Error("load is a comparison")
 	}
 	if op := Op(255); op.String() != "no op" || op.Reduces() || op.Exact() || op.Expensive() {
-		t.Errorf("facts of op 255, %s", op)
+		t.Errorf("op 255, %s, has facts", op)
 	}
 }

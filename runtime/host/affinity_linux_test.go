@@ -73,7 +73,7 @@ func TestWorkersFollowAffinity(t *testing.T) {
 				return
 			}
 			if got := workersOf(t, os.Args[0]); got != some.Count() {
-				t.Errorf("%d workers on %d processors", got, some.Count())
+				t.Errorf("%d workers on %d processors, want as many", got, some.Count())
 			}
 			if some.Count() == 3 {
 				return

@@ -59,7 +59,7 @@ func TestDeviceKnowsItsLimit(t *testing.T) {
 		t.Fatalf("limit %d where %d bytes are available (known: %v)", limit, n, known)
 	}
 	if u := Open(Options{Workers: 1, MemoryBytes: Unlimited}); u.Info().MemoryBytes != 0 || u.Close() != nil {
-		t.Errorf("unlimited: %+v", u.Info())
+		t.Errorf("Unlimited: %+v, want MemoryBytes 0", u.Info())
 	}
 	small := Open(Options{Workers: 1, MemoryBytes: 1000})
 	defer small.Close()
@@ -69,7 +69,7 @@ func TestDeviceKnowsItsLimit(t *testing.T) {
 	}
 	var full *device.MemoryError
 	if _, err := small.Alloc(401); !errors.As(err, &full) || *full != (device.MemoryError{Asked: 401, Reserved: 600, Active: 600, Limit: 1000}) {
-		t.Errorf("401 bytes beside 600 of 1000: %v", err)
+		t.Errorf("401 bytes beside 600 of 1000: %v, want a MemoryError", err)
 	}
 	if free, known := small.FreeBytes(); free != 400 || !known {
 		t.Errorf("%d bytes free (known: %v), want 400", free, known)
@@ -78,9 +78,9 @@ func TestDeviceKnowsItsLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	if free, _ := small.FreeBytes(); free != 1000 {
-		t.Errorf("%d bytes free after all was given back", free)
+		t.Errorf("%d bytes are free after Free, want 1000", free)
 	}
 	if m, err := small.Alloc(1000); err != nil || m.Free() != nil {
-		t.Errorf("all of it: %v", err)
+		t.Errorf("alloc and free of all 1000 bytes: %v", err)
 	}
 }

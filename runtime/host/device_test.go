@@ -162,7 +162,7 @@ func TestStreamsAtOnce(t *testing.T) {
 			}
 			for j, v := range (tensor{dtype.F32, out}).values() {
 				if v != float64(i+1) {
-					t.Errorf("stream %d: element %d is %v", i, j, v)
+					t.Errorf("stream %d: element %d is %v, want %d", i, j, v, i+1)
 					return
 				}
 			}
@@ -221,7 +221,7 @@ func TestStepsOfPrograms(t *testing.T) {
 	for n, want := range map[int64]string{2: "[1 2] [-1 -2]", 1: "[1] [1]"} {
 		scratch, err := x.ScratchBytes([]int64{n})
 		if err != nil || scratch != 8 {
-			t.Fatalf("scratch of %d bytes, %v", scratch, err)
+			t.Fatalf("scratch of %d bytes, %v, want 8", scratch, err)
 		}
 		m, err := d.Alloc(256)
 		if err != nil {
@@ -259,13 +259,13 @@ func TestCalls(t *testing.T) {
 	var fail error
 	call := func() error { count++; return fail }
 	if err := s.Call(call); err != nil || count != 1 {
-		t.Fatalf("%d calls, %v", count, err)
+		t.Fatalf("%d calls, %v, want one", count, err)
 	}
 	if err := s.BeginCapture(device.CaptureThreadLocal); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Call(call); err != nil || count != 1 {
-		t.Fatalf("%d calls while capturing, %v", count, err)
+		t.Fatalf("%d calls, %v, want that the capture adds none", count, err)
 	}
 	g, err := s.EndCapture()
 	if err != nil {
@@ -287,7 +287,7 @@ func TestCalls(t *testing.T) {
 	s.Parallel(len(seen), func(part int) { seen[part]++ })
 	for part, n := range seen {
 		if n != 1 {
-			t.Errorf("part %d ran %d times", part, n)
+			t.Errorf("part %d ran %d times, want once", part, n)
 		}
 	}
 }
@@ -297,7 +297,7 @@ func TestMemoryLimit(t *testing.T) {
 	d := Open(Options{Workers: 1, MemoryBytes: 1000})
 	defer d.Close()
 	if d.Info().MemoryBytes != 1000 {
-		t.Errorf("Info says %d bytes", d.Info().MemoryBytes)
+		t.Errorf("Info has %d bytes, want 1000", d.Info().MemoryBytes)
 	}
 	a, err := d.Alloc(600)
 	if err != nil {
@@ -306,7 +306,7 @@ func TestMemoryLimit(t *testing.T) {
 	_, err = d.Alloc(401)
 	var m *device.MemoryError
 	if !errors.As(err, &m) || m.Asked != 401 || m.Active != 600 || m.Limit != 1000 {
-		t.Errorf("beyond the limit: %v", err)
+		t.Errorf("401 bytes beside 600 of 1000: %v, want a MemoryError", err)
 	}
 	if err := a.Free(); err != nil {
 		t.Fatal(err)

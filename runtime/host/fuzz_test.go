@@ -67,7 +67,7 @@ func FuzzKernel(f *testing.F) {
 func TestWalk(t *testing.T) {
 	axes := merge(nil, []int64{2, 3, 1, 4, 2}, []int64{100, -7, 9, 1000, 3})
 	if len(axes) != 4 {
-		t.Fatalf("axes %v", axes)
+		t.Fatalf("axes %v, want four", axes)
 	}
 	const all = 2 * 3 * 4 * 2
 	for first := range int64(all) {
@@ -92,9 +92,9 @@ func TestWalk(t *testing.T) {
 		}
 	}
 	if got := merge(nil, []int64{4, 5, 1, 6}, []int64{30, 6, 99, 1}); len(got) != 1 || got[0] != (axis{120, 1}) {
-		t.Errorf("a contiguous tensor has axes %v", got)
+		t.Errorf("a contiguous tensor has axes %v, want one", got)
 	}
 	if got := merge(nil, []int64{4, 5}, []int64{0, 0}); len(got) != 1 || got[0] != (axis{20, 0}) {
-		t.Errorf("a repeated element has axes %v", got)
+		t.Errorf("a repeated element has axes %v, want one", got)
 	}
 }

@@ -56,7 +56,7 @@ func TestOutOfBounds(t *testing.T) {
 			}
 			change(k)
 			if _, err := tryLoad(t, d, k, args...); err == nil {
-				t.Errorf("%s, %d phases: bound\n%s", name, phases, k)
+				t.Errorf("%s, %d phases: Bind accepts it\n%s", name, phases, k)
 			}
 		}
 	}
@@ -85,7 +85,7 @@ func TestOutOfBoundsProducts(t *testing.T) {
 		}
 		change(k)
 		if _, err := tryLoad(t, d, k, args...); err == nil {
-			t.Errorf("%s: bound\n%s", name, k)
+			t.Errorf("%s: Bind accepts it\n%s", name, k)
 		}
 	}
 	for name, change := range map[string]func(k *vec.TopK){
@@ -102,7 +102,7 @@ func TestOutOfBoundsProducts(t *testing.T) {
 		}
 		change(k.TopK)
 		if _, err := tryLoad(t, d, k, args...); err == nil {
-			t.Errorf("%s: bound\n%s", name, k)
+			t.Errorf("%s: Bind accepts it\n%s", name, k)
 		}
 	}
 	for name, change := range map[string]func(k *vec.Attention){
@@ -131,7 +131,7 @@ func TestOutOfBoundsProducts(t *testing.T) {
 		}
 		change(k.Attention)
 		if _, err := tryLoad(t, d, k, args...); err == nil {
-			t.Errorf("%s: bound\n%s", name, k)
+			t.Errorf("%s: Bind accepts it\n%s", name, k)
 		}
 	}
 }
@@ -165,7 +165,7 @@ func TestZeroExtents(t *testing.T) {
 		out := load(t, d, product(1, s[0], s[1], s[2], dtype.F32, dtype.F32, dtype.F32, false), zeros(dtype.F32, int(s[0]*s[2])), zeros(dtype.F32, int(s[1]*s[2])), empty(dtype.F32, int(s[0]*s[1]))).run(t, 2)
 		for _, v := range out.values() {
 			if v != 0 {
-				t.Errorf("%v: an empty sum is %v", s, v)
+				t.Errorf("%v: an empty sum is %v, want 0", s, v)
 			}
 		}
 	}
@@ -200,7 +200,7 @@ func TestFaults(t *testing.T) {
 		t.Errorf("faults %v, %v, want nodes 7 and 9", faults, err)
 	}
 	if faults, err := d.TakeFaults(l.stream); err != nil || len(faults) != 0 {
-		t.Errorf("faults %v, %v after they were taken", faults, err)
+		t.Errorf("faults %v, %v after they were taken, want none", faults, err)
 	}
 
 	// -1 reads zero with a fault, and stores nothing without one.
@@ -290,11 +290,11 @@ func TestWrappedSpans(t *testing.T) {
 			Access: []vec.Access{{Arg: 0, DType: dtype.F32, Offset: dim.Const(c.offset), Outer: testkit.Consts(c.strides...)}},
 			Phases: []vec.Phase{{Body: []vec.Instr{{Op: vec.OpConstF}, {Op: vec.OpStoreF}}}}}}
 		if _, err := tryLoad(t, d, k, zeros(dtype.F32, 8)); err == nil {
-			t.Errorf("%s: bound\n%s", name, k)
+			t.Errorf("%s: Bind accepts it\n%s", name, k)
 		}
 	}
 	if got := merge(nil, []int64{2, 3}, []int64{7, 2}); len(got) != 2 {
-		t.Errorf("rows that are 7 apart and columns that take 6 are axes %v", got)
+		t.Errorf("rows that are 7 apart and columns that take 6 are axes %v, want two", got)
 	}
 }
 
@@ -361,19 +361,19 @@ func TestHostMemory(t *testing.T) {
 			t.Fatalf("%d bytes: %v", n, err)
 		}
 		if err := m.Free(); err != nil || m.Bytes() != nil {
-			t.Errorf("freed: %v, %d bytes", err, len(m.Bytes()))
+			t.Errorf("Free: %v, and %d bytes are left", err, len(m.Bytes()))
 		}
 		if err := m.Free(); !errors.Is(err, device.ErrFreed) {
-			t.Errorf("freed twice: %v", err)
+			t.Errorf("a second Free: %v, want ErrFreed", err)
 		}
 	}
 	for _, n := range []int64{maxAlloc + 1, math.MaxInt64} {
 		if _, err := d.AllocHost(n); !errors.Is(err, device.ErrOutOfMemory) {
-			t.Errorf("%d bytes: %v", n, err)
+			t.Errorf("AllocHost of %d bytes: %v, want ErrOutOfMemory", n, err)
 		}
 	}
 	if _, err := d.AllocHost(-1); err == nil {
-		t.Error("-1 bytes")
+		t.Error("AllocHost accepts -1 bytes")
 	}
 }
 
@@ -391,6 +391,6 @@ func TestBindOfClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := x.Bind(nil, device.Args{}); !errors.Is(err, device.ErrClosed) {
-		t.Errorf("closed: %v", err)
+		t.Errorf("Bind of a closed program: %v, want ErrClosed", err)
 	}
 }

@@ -111,12 +111,12 @@ func TestImportedMemoryIsGone(t *testing.T) {
 			}
 		}
 		if got := l.read(t, 2).values(); got[0] != 2 || got[n-1] != 2 {
-			t.Errorf("1 + 1 = %g and %g", got[0], got[n-1])
+			t.Errorf("1 + 1 = %g and %g, want 2", got[0], got[n-1])
 		}
 		cut()
 		for name, work := range all {
 			if err := work(); !errors.Is(err, gone) {
-				t.Errorf("%s of what is gone: %v", name, err)
+				t.Errorf("%s of pages that are gone: %v, want the error of ImportHost", name, err)
 			}
 			if err := s.Launch(l.launch); err != nil {
 				t.Errorf("other work after %s: %v", name, err)
@@ -158,7 +158,7 @@ func TestOtherFaultsPanic(t *testing.T) {
 				}
 			}()
 			err := s.(*Stream).Call(f)
-			t.Errorf("%s: Call: %v", name, err)
+			t.Errorf("%s: Call returned %v", name, err)
 		}()
 	}
 }

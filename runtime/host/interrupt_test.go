@@ -104,10 +104,10 @@ func TestEndlessKernelsEnd(t *testing.T) {
 			for what, run := range map[string]func() error{"launch": func() error { return s.Launch(l.launch) }, "replay": func() error { return s.LaunchGraph(g) }} {
 				s.Until(ended)
 				if err := run(); !errors.Is(err, cause) || !errors.Is(s.Ended(), cause) {
-					t.Errorf("%s, %d workers, %s: %v, ended: %v", name, workers, what, err, s.Ended())
+					t.Errorf("%s, %d workers, %s: %v, Ended: %v, want the context's cause", name, workers, what, err, s.Ended())
 				}
 				if err := s.Fill(l.mem[0], 0); !errors.Is(err, cause) {
-					t.Errorf("%s: a fill after the end: %v", name, err)
+					t.Errorf("%s: a fill after the end: %v, want the context's cause", name, err)
 				}
 				s.Until(context.Background())
 				if err := s.Fill(l.mem[0], 0); err != nil || s.Ended() != nil {
@@ -185,11 +185,11 @@ func TestCopiesEnd(t *testing.T) {
 	cancel()
 	s.Until(ended)
 	if err := s.Fill(b, 2); !errors.Is(err, context.Canceled) || data[n-1] != 1 {
-		t.Errorf("a fill after the end: %v", err)
+		t.Errorf("a fill after the end: %v, want Canceled and an unchanged end", err)
 	}
 	s.Until(ended)
 	if err := s.CopyToDevice(b, make([]byte, n)); !errors.Is(err, context.Canceled) || data[n-1] != 1 {
-		t.Errorf("a copy after the end: %v", err)
+		t.Errorf("a copy after the end: %v, want Canceled and an unchanged end", err)
 	}
 	s.Until(context.Background())
 	shared := make([]byte, n) // in parts, the last of which is short
@@ -203,7 +203,7 @@ func TestCopiesEnd(t *testing.T) {
 	parts := 0
 	s.Parallel(100, func(int) { parts++ })
 	if parts != 0 || !errors.Is(s.Ended(), context.Canceled) || !s.Interrupted() {
-		t.Errorf("%d parts ran after the end: %v", parts, s.Ended())
+		t.Errorf("%d parts ran after the end (Ended: %v), want none", parts, s.Ended())
 	}
 }
 
@@ -230,7 +230,7 @@ func TestWorkIsBounded(t *testing.T) {
 		_, err := tryLoad(t, d, k, endlessArgs(name)...)
 		var e *WorkError
 		if !errors.As(err, &e) || e.Limit != visitsPerByte*minWorkBytes || e.Visits < 1<<40 || math.IsInf(e.Visits, 0) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want a WorkError with the limit of %d bytes", name, err, minWorkBytes)
 		}
 	}
 }
@@ -250,6 +250,6 @@ func TestLooksAllocateNothing(t *testing.T) {
 		}
 		s.Until(context.Background())
 	}); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("%v allocations, want none", n)
 	}
 }

@@ -129,7 +129,7 @@ func TestMatSelectFaults(t *testing.T) {
 		}
 		faults, err := d.TakeFaults(l.stream)
 		if err != nil || (len(faults) == 1 && faults[0].Origin == 11) != c.fault || len(faults) > 1 {
-			t.Errorf("%+v: faults %v, %v", c, faults, err)
+			t.Errorf("%+v: faults %v, %v, want node 11: %v", c, faults, err, c.fault)
 		}
 	}
 }
@@ -157,7 +157,7 @@ func TestMatSelectOutOfBounds(t *testing.T) {
 		}
 		change(k.MatMul)
 		if _, err := tryLoad(t, d, k, args...); err == nil {
-			t.Errorf("%s: bound\n%s", name, k)
+			t.Errorf("%s: Bind accepts it\n%s", name, k)
 		}
 	}
 }
@@ -173,7 +173,7 @@ func TestMatSelectIndexTypes(t *testing.T) {
 		k.MatMul.Select.DType = dt
 		got := load(t, d, k, floats(dtype.F32, 1, 2, 3), floats(dtype.F32, 10, 100), empty(dtype.F32, 3), integers(dt, 1, 0, 1)).run(t, 2)
 		if show(got) != "[100 20 300]" {
-			t.Errorf("%s: %s", dt, show(got))
+			t.Errorf("%s: %s, want [100 20 300]", dt, show(got))
 		}
 	}
 }
@@ -187,7 +187,7 @@ func TestMatSelectAllocates(t *testing.T) {
 			t.Fatal(err)
 		}
 	}); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("%v allocations, want none", n)
 	}
 }
 

@@ -85,6 +85,7 @@ func (d *Device) FreeBytes() (bytes int64, known bool) {
 func (m *memory) Size() int64 { return m.size }
 
 // Free frees the memory. Launches and graphs that use it fail from then on with ErrFreed.
+// [device.Captures.Idle] says when a capture forbids it.
 func (m *memory) Free() error {
 	m.dev.mu.Lock()
 	defer m.dev.mu.Unlock()
@@ -145,7 +146,7 @@ type hostMemory struct {
 	freed atomic.Bool
 }
 
-// AllocHost allocates host memory.
+// AllocHost allocates host memory. [device.Captures.Idle] says when a capture forbids it.
 func (d *Device) AllocHost(bytes int64) (device.HostMemory, error) {
 	if bytes < 0 {
 		return nil, fmt.Errorf("host: alloc of %d bytes of host memory, want 0 or more", bytes)

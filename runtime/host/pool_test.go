@@ -64,7 +64,7 @@ func TestEveryPartRunsOnce(t *testing.T) {
 				d.pool.run(jobOf(func(part int64) { ran[part].Add(1) }), parts, &l)
 				for i := range ran {
 					if got := ran[i].Swap(0); int64(i) < parts && got != 1 || int64(i) >= parts && got != 0 {
-						t.Errorf("part %d of %d ran %d times", i, parts, got)
+						t.Errorf("part %d of %d ran %d times, want each part once", i, parts, got)
 						return
 					}
 				}

@@ -36,7 +36,7 @@ func TestCopyWithin(t *testing.T) {
 		err := s.Copy(all.Slice(c.dst, c.n), all.Slice(c.src, c.n))
 		if c.want == "" {
 			if !errors.Is(err, device.ErrOverlap) {
-				t.Errorf("%d bytes from %d to %d: %v", c.n, c.src, c.dst, err)
+				t.Errorf("%d bytes from %d to %d: %v, want ErrOverlap", c.n, c.src, c.dst, err)
 			}
 			continue
 		}
@@ -64,14 +64,14 @@ func TestGraphInGraph(t *testing.T) {
 	do(t, err, inner.Close())
 	got := make([]byte, 4)
 	if do(t, s.CopyToHost(got, b)); !bytes.Equal(got, []byte{1, 1, 1, 1}) {
-		t.Errorf("%v after a capture", got)
+		t.Errorf("the buffer has %v after a capture, want ones", got)
 	}
 	if n := outer.Nodes(); n != 2 {
 		t.Errorf("%d operations, want 2", n)
 	}
 	do(t, s.LaunchGraph(outer), s.CopyToHost(got, b))
 	if !bytes.Equal(got, []byte{9, 7, 7, 7}) {
-		t.Errorf("%v after a replay", got)
+		t.Errorf("the buffer has %v after a replay, want 9 and sevens", got)
 	}
 }
 
@@ -92,7 +92,7 @@ func TestGraphOfWhatIsGone(t *testing.T) {
 		g, err := s.EndCapture()
 		do(t, err, s.LaunchGraph(g), mem[gone].Memory.Free())
 		if err := s.LaunchGraph(g); !errors.Is(err, device.ErrFreed) {
-			t.Errorf("without memory %d: %v", gone, err)
+			t.Errorf("a replay after buffer %d was freed: %v, want ErrFreed", gone, err)
 		}
 	}
 	l := load(t, d, pointwiseF(4, vec.OpNeg, 1), zeros(dtype.F32, 4), zeros(dtype.F32, 4))
@@ -100,7 +100,7 @@ func TestGraphOfWhatIsGone(t *testing.T) {
 	g, err := l.stream.EndCapture()
 	do(t, err, l.stream.LaunchGraph(g), l.exec.Close())
 	if err := l.stream.LaunchGraph(g); !errors.Is(err, device.ErrClosed) {
-		t.Errorf("without its program: %v", err)
+		t.Errorf("a replay after the program was closed: %v, want ErrClosed", err)
 	}
 }
 
@@ -124,6 +124,6 @@ func TestRebindRefusesUnknownCode(t *testing.T) {
 	}
 	do(t, g.Rebind(nil), s.LaunchGraph(g))
 	if ran != 1 {
-		t.Errorf("the code ran %d times", ran)
+		t.Errorf("the code ran %d times, want once", ran)
 	}
 }

@@ -98,10 +98,10 @@ func TestHeuristics(t *testing.T) {
 					r := k.Resources()
 					name := fmt.Sprintf("%s, %d x %d, %s", on, cols, depth, k.Name())
 					if blocks := max(r.MinBlocks, 1); r.SharedBytes*blocks > on.SharedBytes() && !isTiled(k) || !r.fits(on) {
-						t.Errorf("%s: %d bytes of shared memory for each of %d blocks", name, r.SharedBytes, blocks)
+						t.Errorf("%s: %d bytes of shared memory for each of %d blocks do not fit", name, r.SharedBytes, blocks)
 					}
 					if r.ArchSpecific && (!on.WithSpecific || i+1 < len(kinds) && kinds[i+1].MaxRows() < k.MaxRows()) {
-						t.Errorf("%s is arch-specific, before %s", name, kinds[i+1].Name())
+						t.Errorf("%s is arch-specific: want a GPU with such kernels, and that the next kind serves its rows", name)
 					}
 					if k.MaxRows() < rows || k.MaxRows() == rows && !kinds[i-1].Resources().ArchSpecific {
 						t.Errorf("%s is for up to %d rows, the one before for %d", name, k.MaxRows(), rows)

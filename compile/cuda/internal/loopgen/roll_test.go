@@ -165,6 +165,6 @@ func TestRolledLoopsTypes(t *testing.T) {
 	}
 	p.k.Values[p.names["c"]].DType = dtype.BF16
 	if got := p.loops(); got != "" {
-		t.Errorf("to bf16 between: %q", got)
+		t.Errorf("to bf16 between: %q, want no loop", got)
 	}
 }

@@ -38,7 +38,7 @@ func TestVectorWidth(t *testing.T) {
 		{36, dtype.BF16, dtype.BF16, 0, 4}, {64, dtype.BF16, dtype.BF16, 2, 2}, {64, dtype.BF16, dtype.BF16, 3, 1}, {33, dtype.F32, dtype.F32, 0, 1},
 	} {
 		if got := VectorWidth(copies(c.cols, c.from, c.to, c.offset)); got != c.want {
-			t.Errorf("%+v: %d columns at once", c, got)
+			t.Errorf("%+v: %d columns at once, want %d", c, got, c.want)
 		}
 	}
 }
@@ -48,7 +48,7 @@ func TestVectorWidth(t *testing.T) {
 func TestOnlyStore(t *testing.T) {
 	k := copies(64, dtype.F32, dtype.F32, 0)
 	if s := OnlyStore(k); s == nil || s != &k.Phases[0].Body[2] {
-		t.Errorf("the store is %v", s)
+		t.Errorf("the store is %v, want the last instruction", s)
 	}
 	body := k.Phases[0].Body
 	for name, change := range map[string]func(k *loop.Kernel){
@@ -66,7 +66,7 @@ func TestOnlyStore(t *testing.T) {
 		k := copies(64, dtype.F32, dtype.F32, 0)
 		change(k)
 		if s := OnlyStore(k); s != nil {
-			t.Errorf("%s: the store is %v", name, s)
+			t.Errorf("%s: the store is %v, want nil", name, s)
 		}
 	}
 }
@@ -77,7 +77,7 @@ func TestIndicesFit(t *testing.T) {
 		k := copies(64, dtype.F32, dtype.F32, 0)
 		k.Ranges["N"] = dim.Interval{Lo: 1, Hi: hi}
 		if got := IndicesFit(k); got != want {
-			t.Errorf("up to %d rows: %v", hi, got)
+			t.Errorf("up to %d rows: indices fit: %v, want %v", hi, got, want)
 		}
 	}
 	k := copies(64, dtype.F32, dtype.F32, 0)
