@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -62,8 +61,9 @@ const grace = 2 * time.Second
 
 // Main runs the command line of the process and exits. ops are extern ops
 // in addition to the built-in ones; an op with the name of a built-in one replaces it. An
-// interrupt or SIGTERM ends the command in order within two seconds; a second signal ends
-// it at once. In a conversation the first interrupt only ends the answer.
+// interrupt or SIGTERM ends the command in order within two seconds, or after the drain of a
+// server or the last files of a training run; a second signal ends it at once. In a conversation
+// the first interrupt only ends the answer.
 func Main(ops ...Op) {
 	ctx, held := withHold(context.Background())
 	ctx, stop := withSignals(ctx)
@@ -343,12 +343,17 @@ func explainFlag(err error) error {
 		return err
 	}
 	cause := invalid.Unwrap()
-	if errors.Is(cause, strconv.ErrSyntax) || errors.Is(cause, strconv.ErrRange) {
-		what := strings.TrimRight(invalid.GetFlag().Value.Type(), "0123456789")
-		if what == "float" || what == "uint" {
-			what = "number in the range of the flag"
-		}
-		cause = fmt.Errorf("not a %s", what)
+	switch invalid.GetFlag().Value.Type() { // pflag's types; pwc's own values have errors of their own
+	case "float64", "uint64":
+		cause = errors.New("not a number in the range of the flag")
+	case "int64":
+		cause = errors.New("not a whole number in the range of the flag")
+	case "float64Slice":
+		cause = errors.New("not a list of numbers")
+	case "bool":
+		cause = errors.New("not true or false")
+	case "duration":
+		cause = errors.New("not a duration, such as 200ms, 30s or 10m")
 	}
 	return fmt.Errorf("--%s %s: %w", invalid.GetFlag().Name, invalid.GetValue(), cause)
 }

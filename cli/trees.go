@@ -48,7 +48,7 @@ type treeCaller struct {
 	symbols map[string]int64
 	weights []graphs.Tensor
 	states  []graphs.Tensor
-	initial [][]byte        // of states, the contents at the start of a run
+	initial [][]byte        // of states, the contents at the start of a run; nil: zeros
 	kept    []graphs.Tensor // inputs and results of the calls since forget
 }
 
@@ -137,7 +137,11 @@ func (c *treeCaller) forget() error {
 func (c *treeCaller) restart() error {
 	var errs []error
 	for i, t := range c.states {
-		errs = append(errs, c.s.Write(t, c.initial[i]))
+		if c.initial[i] == nil {
+			errs = append(errs, c.s.Eager(c.tree.Stream()).Fill(t, 0))
+		} else {
+			errs = append(errs, c.s.Write(t, c.initial[i]))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -192,7 +196,11 @@ func (s *session) runTrees(ctx context.Context, m *ir.Module, report *runReport)
 		if err != nil {
 			return nil, err
 		}
-		c.states, c.initial = append(c.states, t), append(c.initial, ref.States[st.Name].Bytes())
+		var initial []byte
+		if st.Initial() != nil {
+			initial = ref.States[st.Name].Bytes()
+		}
+		c.states, c.initial = append(c.states, t), append(c.initial, initial)
 	}
 	lap(start, &sec.Load)
 	for range treeRounds {

@@ -56,7 +56,7 @@ func (r *row) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Each tokenizer.json of testdata gives the ids and the texts of the tokenizers library. Of a unigram
+// Each tokenizer.json of the list gives the ids and the texts of the tokenizers library. Of a unigram
 // model, up to 5 of the 2000 texts may be cut in another way of the same likelihood.
 func TestTokenizers(t *testing.T) {
 	all := texts(t)
