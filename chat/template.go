@@ -26,8 +26,8 @@ var (
 	// ErrTemplate: a template, or the tokenizer_config.json that contains it, cannot be parsed, or the
 	// template failed.
 	ErrTemplate = errors.New("chat: the template cannot be used")
-	// ErrConversation: the messages, the tools or an extra value of a conversation are no valid JSON, are
-	// nested too deep or have a number that is out of range, or the messages are no list with elements.
+	// ErrConversation: the messages, the tools or an extra value of a conversation are not valid JSON, are
+	// nested too deep or have a number that is out of range, or the messages are not a list with elements.
 	ErrConversation = errors.New("chat: the conversation is invalid")
 	// ErrRefused: the template refused the conversation (raise_exception), because it is invalid
 	// for this model.

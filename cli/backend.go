@@ -62,7 +62,7 @@ func (f *buildFlags) add(cmd *cobra.Command) {
 	addPaddedSlots(cmd, &f.paddedSlots)
 	fl.Var(&f.compileSizes, "compile-sizes", "`SIZE`s to compile each piece for exactly, in addition to the ranges")
 	fl.Var(&f.ranges, "ranges", "`END`s of the ranges of sizes; each piece is compiled once for each range")
-	fl.StringVar(&f.captureSizes, "capture-sizes", "default", "`SIZE`s to capture graphs for, or default, or none; an empty list is none")
+	fl.StringVar(&f.captureSizes, "capture-sizes", "default", "`SIZE`s to capture graphs for, or default, or none; an empty list means none")
 	fl.StringVar(&f.target, "target", host.Target, "`TARGET` to compile for: host, cuda for this machine's GPU, or cuda:sm_90 for GPUs of other machines; a later GPU runs that code too")
 	fl.Var(&wholeNumber[int]{&f.jobs, 0, maxNumber}, "jobs", "compile up to `N` pieces in parallel (default: one for each processor)")
 	fromEnv(cmd, "target", "PWC_TARGET")
@@ -320,7 +320,7 @@ func bounds(m *ir.Module, limits, symbols map[string]int64) Site {
 				n = x.Hi
 			}
 			s.Rows = max(s.Rows, int(n))
-		case ir.Load: // rank symbols count too, but are smaller than the number of blocks
+		case ir.Load: // a rank symbol usually has no value here, and its value would be small
 			s.Blocks = max(s.Blocks, int(symbols[x.Name]))
 		}
 	}

@@ -171,7 +171,8 @@ func commandOf(line string) (command string, away bool) {
 	return strings.TrimSpace(command), away
 }
 
-// shorter makes a block fast enough for a test: it uses this pwc instead of building one, and few training steps.
+// shorter makes a block fast enough for a test: it uses this pwc instead of building one, few training steps, and one
+// warm-up.
 func shorter(script string) string {
 	script = strings.ReplaceAll(script, "go run ./cmd/pwc ", "pwc ")
 	script = regexp.MustCompile(`--steps [0-9]{3,}`).ReplaceAllString(script, "--steps 2")

@@ -21,7 +21,7 @@ func TestExplainRequest(t *testing.T) {
 	} {
 		_, err := parseRequest([]byte(line), namedRequest{}, 0)
 		if err == nil {
-			t.Errorf("%s is no error", line)
+			t.Errorf("%s: no error, want %q", line, want)
 			continue
 		}
 		if _, got := explainRequest(err); got != want {

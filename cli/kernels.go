@@ -30,7 +30,7 @@ func (k *Kernel) hash() [sha256.Size]byte {
 	return sha256.Sum256([]byte(k.ArchSpecific + "\x00" + k.Source))
 }
 
-// kernels has the compiled kernels of extern ops, by Kernel.hash, as programs without steps.
+// kernels has the compiled kernels of extern ops and collectives, by Kernel.hash, as programs without steps.
 type kernels struct {
 	mu   sync.Mutex
 	code map[[sha256.Size]byte]*program.Program

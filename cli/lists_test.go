@@ -34,7 +34,7 @@ func TestEmptyLists(t *testing.T) {
 	}
 	visit((&app{}).root())
 	if lists < 20 {
-		t.Errorf("%d flags that take lists", lists)
+		t.Errorf("%d flags take lists, want at least 20", lists)
 	}
 	f := buildFlags{captureSizes: ""}
 	if got, err := f.sizes(); err != nil || got == nil || len(got) > 0 {

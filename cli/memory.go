@@ -12,7 +12,7 @@ import (
 )
 
 // available returns 15/16 of the bytes that this process can still allocate. The rest is for the
-// process's other needs. It is the largest number if the platform does not know the limit.
+// process's other needs. It returns the largest int64 if the platform does not know the limit.
 func available() int64 {
 	n, known := host.Available()
 	if !known {

@@ -140,7 +140,7 @@ type runOutput struct {
 
 // comparison is the result of --against or --check.
 type comparison struct {
-	Name      string  `json:"name"` // of the result; of --check the one that differs most
+	Name      string  `json:"name"` // of the result; of --check the first one that is not OK, else the one with the largest error
 	OK        bool    `json:"ok"`
 	Error     number  `json:"relative_error"`
 	Tolerance float64 `json:"tolerance"`

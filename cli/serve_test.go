@@ -22,7 +22,8 @@ import (
 // serveArgs are the arguments to serve the checkpoint of testdata, as in docs/serving.md.
 var serveArgs = []string{"serve", "../testdata/hf/llama", "--tokenizer", "../testdata/tokenizers/bytes", "--template", "../testdata/chat/plain.jinja", "--listen", "127.0.0.1:0", "--max-sequences", "4", "--blocks", "64"}
 
-// A server answers at the address that it prints, requires the key, and drains when its context ends.
+// A server answers at the address that it prints, requires the key, ends when its context ends, and has then sent the
+// spans of the answered request.
 func TestServe(t *testing.T) {
 	t.Setenv("PWC_CACHE", "off")
 	key := filepath.Join(t.TempDir(), "key")

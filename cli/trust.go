@@ -179,7 +179,7 @@ func (a *app) trustRemove() *cobra.Command {
 pwc cache trust list prints it; the first 8 digits of a key are enough. Artifacts that
 are already in the cache stay there: pwc cache clear removes them.`,
 		Example: "  pwc cache trust remove /opt/pwc\n  pwc cache trust remove 3f9a02bc",
-		Args:    atLeastOne("what list prints"),
+		Args:    atLeastOne("entries of pwc cache trust list"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			err := changeTrust(func(t *cache.Trust) error {
 				for _, what := range args {

@@ -66,7 +66,7 @@ func newWorkload(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFl
 	return newSingle(&only, file, rf, bf)
 }
 
-// cacheBlock returns the tokens of a block of the module's paged KV caches.
+// cacheBlock returns the tokens of a block of the module's paged KV caches, 16 without a cache.
 // States of rank 5, the rank of attention's operand, are taken for caches.
 func cacheBlock(m *ir.Module) int64 {
 	for _, s := range m.States {

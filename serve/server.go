@@ -104,7 +104,7 @@ func (s *Server) routes() {
 		s.mux.Handle("GET /metrics", s.o.Metrics)
 	}
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		(&Error{Status: http.StatusNotFound, Type: "invalid_request_error", Message: fmt.Sprintf("there is no %s %s", r.Method, r.URL.Path)}).write(w)
+		(&Error{Status: http.StatusNotFound, Type: "invalid_request_error", Message: fmt.Sprintf("the server has no %s %s", r.Method, r.URL.Path)}).write(w)
 	})
 }
 

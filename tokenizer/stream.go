@@ -8,11 +8,11 @@ type Stream struct {
 	control bool
 	ids     []int32 // since the last boundary
 	given   int     // bytes of their text that were already returned
-	before  []int32 // ids before the boundary, decoded again as context
+	before  []int32 // ids between the boundary before and this one, decoded again as context
 }
 
-// window is the number of ids before a boundary that are decoded again, because decoders may
-// depend on earlier tokens (spaces between words).
+// window: there are more than window ids between two boundaries. The ids between the last two boundaries
+// are decoded again, because decoders may depend on earlier tokens (spaces between words).
 const window = 4
 
 // Stream returns a decoder for ids that arrive one by one. With control, its text has control

@@ -34,7 +34,7 @@ func ParseTiktoken(text []byte, expression string, special map[string]int32) (*T
 		}
 		rank, err := strconv.ParseInt(string(bytes.TrimSpace(number)), 10, 32)
 		if err != nil || rank < 0 || rank >= maxIDs {
-			return nil, fmt.Errorf("line %d: the rank %q is no number from 0 to %d", i+1, number, maxIDs-1)
+			return nil, fmt.Errorf("line %d: the rank %q is not a number from 0 to %d", i+1, number, maxIDs-1)
 		}
 		m.ids[string(token)] = int32(rank)
 		all[visible(string(token))] = int32(rank)
