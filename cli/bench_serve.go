@@ -7,11 +7,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"pwc/internal/openfile"
 	"pwc/internal/termsafe"
@@ -72,10 +74,8 @@ of the stream, except an event with only the finish reason.`,
 			if s.load.Rate > 0 {
 				s.clients = 0
 			}
-			if !isAddress(args[0]) {
-				if given := changedOf(cmd, servedOnly); len(given) > 0 {
-					return usagef("--%s is for a server, %s is a model", strings.Join(given, " and --"), args[0])
-				}
+			if err := checkTarget(cmd, args[0]); err != nil {
+				return err
 			}
 			return a.runBenchServe(cmd.Context(), args[0], &f, &b, &s)
 		},
@@ -108,6 +108,29 @@ of the stream, except an event with only the finish reason.`,
 	fl.StringVar(&s.keyFile, "key-file", "", "`FILE` with the API key of a server")
 	fl.StringVar(&s.extra, "extra-body", "", "more fields of the requests to a server, a `JSON` object")
 	return cmd
+}
+
+// loadFlags are the flags that apply to a server and to a model.
+var loadFlags = []string{"requests", "rate", "concurrency", "prompt", "output", "seed", "warmup", "slo-ttft", "slo-tpot", "slo-e2e", "svg", "csv", "json", "verbose"}
+
+// checkTarget returns a usage error for flags that have no effect on where, a server or a model.
+func checkTarget(cmd *cobra.Command, where string) error {
+	if !isAddress(where) {
+		if given := changedOf(cmd, servedOnly); len(given) > 0 {
+			return usagef("flags for a server, and %s is a model: --%s", where, strings.Join(given, ", --"))
+		}
+		return nil
+	}
+	var given []string
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if !slices.Contains(loadFlags, f.Name) && !slices.Contains(servedOnly, f.Name) {
+			given = append(given, f.Name)
+		}
+	})
+	if len(given) > 0 {
+		return usagef("flags for a model, and %s is a server: --%s", where, strings.Join(given, ", --"))
+	}
+	return nil
 }
 
 func isAddress(s string) bool {
