@@ -14,8 +14,9 @@ const PaddedSlot = -1
 //
 // The fields have the layout that kernels read, so that each is copied to a device
 // in one copy. Callers fill them directly or by [Batch.Add]. A batch must not change
-// until the step that uses it is done; with package attention/cuda it may change after Op.Prepare. Building a batch in the memory of an earlier
-// one ([Batch.Reset]) does not allocate.
+// until the step that uses it is done; with package attention/cuda it may change after
+// Op.Prepare. Building a batch in the memory of an earlier one ([Batch.Reset]) does not
+// allocate.
 type Batch struct {
 	// QueryStart has an entry for each request and one more: rows
 	// [QueryStart[r], QueryStart[r+1]) are request r's, in order of position.

@@ -32,7 +32,8 @@ var (
 )
 
 // Variant has all that the code of a kernel depends on: some of the shapes and attributes of a call.
-// Layers with equal ones share a kernel.
+// Layers with equal ones share a kernel. A pair is a row and one of the query heads that share a key-value
+// head. A tile has the pairs that a block computes together: up to 16 in a small tile, 64 or 128 in a large one.
 type Variant struct {
 	HeadDim   int
 	Group     int // query heads of a key-value head
@@ -54,8 +55,8 @@ type Variant struct {
 // every architecture.
 const maxHeadDim = 512
 
-// maxBlock is the largest number of elements of the keys in a cache block that tensor-core kernels support: they hold the
-// distance between blocks in bytes, keys and values together, in 32 bits.
+// maxBlock is the largest number of elements of the keys in a cache block that tensor-core kernels support:
+// they hold the distance between blocks in bytes, keys and values together, in 32 bits.
 const maxBlock = math.MaxInt32 / 4
 
 // shortHead is the largest head size with blocks of eight warps in small steps. longHead is the
@@ -72,18 +73,18 @@ const (
 	denseThreads = 640
 )
 
-// The kernel's constants of the same names, in common.cu, tensor.cu and warpgroup.cu.
+// Constants on which the kernels' sources rest, too (common.cu, tensor.cu, simt.cu and paged.cu).
 const (
-	smallTile    = 16
-	unit         = 64
-	minUnits     = 8
-	longUnits    = 32
-	partExtra    = 4  // floats of a part's result after its sums
-	tensorTile   = 64 // pairs of a large tile of heads above 128; twice as many up to there
-	warpKeys     = 16 // of a stage, for each warp
-	simtTile     = 16
-	simtKeys     = 32 // of heads up to 128; half of it above
-	headerInt32s = 4
+	smallTile    = 16           // pairs
+	unit         = 64           // keys; the parts of a context have whole units
+	minUnits     = 8            // of a part, in large tiles
+	longUnits    = 32           // of a long context, which may have longParts parts
+	partExtra    = 4            // floats of a part's result after its sums
+	tensorTile   = 64           // pairs of a large tile of heads above 128; twice as many up to there
+	warpKeys     = 16           // of a stage, for each warp
+	simtTile     = 16           // pairs of a tile without tensor cores
+	simtKeys     = 32           // of a stage without tensor cores, for heads up to 128; half of it above
+	headerInt32s = 4            // of the metadata of a step
 	behindTables = 4 * warpKeys // int32s after the tables that kernels may load: a stage of four warps, in blocks of one token
 )
 

@@ -21,8 +21,8 @@ import (
 // version.
 const ConfigVersion = 1
 
-// Limits for texts that are read from a registry or a layout. Registries accept manifests of up to 4 MiB, which is nearly
-// 30,000 layers; the other limits follow from that.
+// Limits for texts that are read from a registry or a layout. Registries accept manifests of up to 4 MiB, which
+// is nearly 30,000 layers; the other limits follow from that.
 const (
 	maxManifest = 4 << 20
 	maxConfig   = 16 << 20

@@ -44,7 +44,8 @@ func TestConfigGolden(t *testing.T) {
 	}
 }
 
-// TestConfigContents checks that a digest has one size and one kind, that a text has a limit, and that lists are in order.
+// TestConfigContents checks that a digest has one size and one kind, that a text has a limit, and that lists are in
+// order.
 func TestConfigContents(t *testing.T) {
 	parsed := func() *Config {
 		c, err := parseConfig([]byte(hand))

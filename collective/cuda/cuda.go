@@ -81,9 +81,10 @@ const (
 	argCount = argPeers + peer.ValueCount
 )
 
-// Add gives a device the routines for groups that its rank has joined. All ranks of each group must
-// call it; if one rank cannot exchange memory or connect by NCCL, all get an error. The caller closes the groups. The work of all ranks must be
-// done before a rank closes its device: synchronize the streams, then call Group.Barrier.
+// Add gives a device the routines for groups that its rank has joined. All ranks of each group must call it;
+// if one rank cannot exchange memory or connect by NCCL, all get an error. The caller closes the groups. The
+// work of all ranks must be done before a rank closes its device: synchronize the streams, then call
+// Group.Barrier.
 func Add(ctx context.Context, dev *cuda.Device, o Options, groups ...*collective.Group) error {
 	l, err := newLibrary(dev, o)
 	if err != nil {
@@ -106,7 +107,7 @@ func Add(ctx context.Context, dev *cuda.Device, o Options, groups ...*collective
 		return errors.Join(err, l.free())
 	}
 	dev.AddCheck(l.check)
-	for name, r := range l.rings {
+	for name, r := range l.groups {
 		if r.recv != nil && r.recv.nvlinked && (r.comm == nil || r.comm.from > fusedBytes) {
 			params := peer.Values(r.control, uint64(l.options.Timeout), r.group.Rank(), r.recv.address)
 			if err := dev.AddPeers(name, r.group.Size(), params, &l.options.Counts.Fused); err != nil {
@@ -114,7 +115,7 @@ func Add(ctx context.Context, dev *cuda.Device, o Options, groups ...*collective
 			}
 		}
 	}
-	for _, r := range l.rings {
+	for _, r := range l.groups {
 		l.watching.Go(func() { l.watch(r) })
 	}
 	return nil
@@ -135,15 +136,15 @@ func newLibrary(dev *cuda.Device, o Options) (*library, error) {
 	if o.Counts == nil {
 		o.Counts = new(Counts)
 	}
-	return &library{dev: dev, options: o, rings: map[string]*ring{}, stop: make(chan struct{})}, nil
+	return &library{dev: dev, options: o, groups: map[string]*joined{}, stop: make(chan struct{})}, nil
 }
 
 // library is the routines of a device.
 type library struct {
 	dev      *cuda.Device
 	options  Options
-	rings    map[string]*ring // by group
-	stop     chan struct{}    // closed by close
+	groups   map[string]*joined // by group
+	stop     chan struct{}      // closed by close
 	watching sync.WaitGroup
 
 	async asyncStream
@@ -153,8 +154,8 @@ type library struct {
 	failed  error // of aborts
 }
 
-// ring has the resources of a group.
-type ring struct {
+// joined has the resources of a group that the rank of the device has joined.
+type joined struct {
 	group   *collective.Group
 	recv    *recvBuffers      // receive buffers; nil: a group of one rank, or without peer memory
 	comm    *communicator     // nil: NCCL is not used
@@ -171,11 +172,11 @@ type kernelKey struct {
 
 // join meets the other ranks of a group.
 func (l *library) join(ctx context.Context, g *collective.Group) error {
-	if l.rings[g.Name()] != nil {
+	if l.groups[g.Name()] != nil {
 		return fmt.Errorf("collective: two groups are named %q", g.Name())
 	}
-	r := &ring{group: g}
-	l.rings[g.Name()] = r
+	r := &joined{group: g}
+	l.groups[g.Name()] = r
 	if g.Size() == 1 {
 		return nil
 	}
@@ -202,7 +203,7 @@ func (l *library) join(ctx context.Context, g *collective.Group) error {
 }
 
 // word returns a word that kernels share with the host.
-func (r *ring) word(i int) *atomic.Uint32 {
+func (r *joined) word(i int) *atomic.Uint32 {
 	return (*atomic.Uint32)(unsafe.Pointer(&r.shared.Bytes()[4*i]))
 }
 
@@ -210,7 +211,7 @@ func (r *ring) word(i int) *atomic.Uint32 {
 const watchEvery = 100 * time.Millisecond
 
 // watch tells kernels that the group has ended, and the group that a kernel gave up.
-func (l *library) watch(r *ring) {
+func (l *library) watch(r *joined) {
 	if r.shared == nil {
 		return
 	}
@@ -237,7 +238,7 @@ func (l *library) watch(r *ring) {
 
 // lost ends the group if a kernel waited too long for a rank, and reports whether a kernel ended
 // without a result.
-func (l *library) lost(r *ring) bool {
+func (l *library) lost(r *joined) bool {
 	v := r.word(controlLost).Load()
 	if v != 0 && v != lostBefore {
 		r.group.Lose(int(v-1), "a kernel", l.options.Timeout)
@@ -251,7 +252,7 @@ const toldWithin = 7 * time.Second
 
 // check is the function for cuda.Device.AddCheck.
 func (l *library) check(gone error) error {
-	for _, r := range l.rings {
+	for _, r := range l.groups {
 		if r.shared == nil || gone == nil && !l.lost(r) {
 			continue
 		}
@@ -271,7 +272,7 @@ func (l *library) check(gone error) error {
 // free releases all resources, if the device does not get the routines.
 func (l *library) free() error {
 	var errs []error
-	for _, r := range l.rings {
+	for _, r := range l.groups {
 		if r.recv != nil {
 			errs = append(errs, r.recv.free())
 		}
@@ -291,7 +292,7 @@ func (l *library) close() error {
 	close(l.stop)
 	l.watching.Wait()
 	errs := []error{l.failed}
-	for _, r := range l.rings {
+	for _, r := range l.groups {
 		if r.comm != nil {
 			errs = append(errs, r.comm.destroy())
 		}
@@ -318,12 +319,12 @@ var _ device.Op = (*routine)(nil)
 func (r *routine) Signature() device.Signature { return r.kind.Signature("1") }
 
 // parse checks a call and finds its group.
-func (r *routine) parse(args []device.Tensor, attrs []program.Attr) (collective.Call, *ring, error) {
+func (r *routine) parse(args []device.Tensor, attrs []program.Attr) (collective.Call, *joined, error) {
 	c, err := collective.Parse(r.kind, args, attrs)
 	if err != nil {
 		return c, nil, err
 	}
-	x := r.lib.rings[c.Group]
+	x := r.lib.groups[c.Group]
 	if x == nil {
 		return c, nil, c.Check(nil)
 	}
@@ -345,7 +346,7 @@ func (r *routine) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int6
 }
 
 // kernel returns a kernel, loaded, with the arguments that all calls have.
-func (l *library) kernel(x *ring, v Variant, programmatic bool) (*cuda.KernelCall, error) {
+func (l *library) kernel(x *joined, v Variant, programmatic bool) (*cuda.KernelCall, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	key := kernelKey{x.group.Name(), v, programmatic}
@@ -414,7 +415,7 @@ func (l *library) stream(name string, oc *device.OpCall) (*cuda.Stream, error) {
 }
 
 // enqueue enqueues a call of x's group on a stream.
-func (r *routine) enqueue(s *cuda.Stream, c collective.Call, x *ring, dst, src device.Buffer) error {
+func (r *routine) enqueue(s *cuda.Stream, c collective.Call, x *joined, dst, src device.Buffer) error {
 	switch {
 	case c.Size == 1:
 		if dst == src {

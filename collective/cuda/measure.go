@@ -42,7 +42,7 @@ func TimeAllReduce(ctx context.Context, dev *cuda.Device, o Options, g *collecti
 	if err := l.join(ctx, g); err != nil {
 		return nil, err
 	}
-	x := l.rings[g.Name()]
+	x := l.groups[g.Name()]
 	l.watching.Go(func() { l.watch(x) })
 	if x.recv == nil || x.comm == nil {
 		err := fmt.Errorf("collective: group %q has one way to compute, so there is nothing to compare: its GPUs do not reach each other's memory, or a rank has no NCCL", g.Name())
@@ -101,17 +101,17 @@ func LeastNCCL(times []AllReduceTime) int64 {
 	return least
 }
 
-// timer times calls of a ring.
+// timer times calls of a group.
 type timer struct {
 	routine    *routine
-	ring       *ring
+	group      *joined
 	stream     *cuda.Stream
 	memory     device.Memory // two halves, each a source and a destination
 	start, end device.Event
 }
 
-func newTimer(l *library, x *ring, sizes []int64) (t *timer, err error) {
-	t = &timer{routine: &routine{collective.AllReduce, l}, ring: x}
+func newTimer(l *library, x *joined, sizes []int64) (t *timer, err error) {
+	t = &timer{routine: &routine{collective.AllReduce, l}, group: x}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, t.close())
@@ -146,7 +146,7 @@ func newTimer(l *library, x *ring, sizes []int64) (t *timer, err error) {
 
 // call returns a call of so many bytes.
 func (t *timer) call(size int64) *device.OpCall {
-	g, half := t.ring.group, t.memory.Size()/2
+	g, half := t.group.group, t.memory.Size()/2
 	tensor := func(at int64) device.Tensor {
 		return device.Tensor{Buffer: device.Buffer{Memory: t.memory, Offset: at, Size: size}, DType: dtype.BF16, Shape: []int64{size / 2}}
 	}
@@ -187,7 +187,7 @@ func (t *timer) time(ctx context.Context, size int64) (least time.Duration, err 
 	defer func() { err = errors.Join(err, t.stream.Synchronize(), graph.Close()) }()
 	least = math.MaxInt64
 	for range timedLaunches {
-		if err := errors.Join(t.stream.Synchronize(), t.ring.group.Barrier(ctx)); err != nil {
+		if err := errors.Join(t.stream.Synchronize(), t.group.group.Barrier(ctx)); err != nil {
 			return 0, err
 		}
 		if err := errors.Join(t.stream.Record(t.start), t.stream.LaunchGraph(graph), t.stream.Record(t.end), t.end.Synchronize()); err != nil {

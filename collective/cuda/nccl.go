@@ -123,7 +123,7 @@ func (l *library) enlist(g *collective.Group) (e enlistment, api nccl.API, err e
 // connect makes the communicator of a group. unreached is the reason why the group has no peer memory:
 // then a rank without NCCL is an error. It is nil if the group has peer memory: then the group does
 // not use NCCL if a rank lacks it. All ranks decide alike.
-func (l *library) connect(ctx context.Context, r *ring, unreached error) error {
+func (l *library) connect(ctx context.Context, r *joined, unreached error) error {
 	g := r.group
 	if unreached == nil && r.recv.ncclBytes == 0 {
 		return nil
@@ -168,7 +168,7 @@ const connectWithin = time.Minute
 
 // initialize makes the communicator, and calls all routines: NCCL connects the ranks at the first call
 // of a routine, which all ranks must make.
-func (l *library) initialize(ctx context.Context, r *ring, c *communicator, id nccl.ID) (err error) {
+func (l *library) initialize(ctx context.Context, r *joined, c *communicator, id nccl.ID) (err error) {
 	if c.heart, err = newHeart(l.dev); err != nil {
 		return err
 	}
@@ -255,7 +255,7 @@ func (l *library) rehearse(ctx context.Context, g *collective.Group, c *communic
 }
 
 // takes reports whether NCCL computes a call.
-func (r *ring) takes(c collective.Call) bool {
+func (r *joined) takes(c collective.Call) bool {
 	return r.comm != nil && (r.recv == nil || c.Bytes >= r.comm.from)
 }
 
@@ -322,7 +322,7 @@ func (c *communicator) destroy() error {
 }
 
 // beat ends the group if a call of NCCL failed or waits for longer than Options.Timeout.
-func (l *library) beat(r *ring) {
+func (l *library) beat(r *joined) {
 	c := r.comm
 	if err := c.api.AsyncError(c.handle); err != nil {
 		r.group.Fail(err)
