@@ -20,6 +20,7 @@ import (
 //
 // Data is the [Batch] of the step selected by [Data.Select].
 type Data struct {
+	src     safetensors.Source
 	inputs  []dataInput
 	batches int64
 	parts   int64
@@ -45,7 +46,7 @@ func NewData(p *Program, src safetensors.Source) (*Data, error) {
 	if p == nil || src == nil {
 		return nil, errors.New("train: a program and the tensors of its batches are needed")
 	}
-	d := &Data{batches: 1, parts: int64(p.options.MicroBatches), ranks: int64(p.options.Ranks)}
+	d := &Data{src: src, batches: 1, parts: int64(p.options.MicroBatches), ranks: int64(p.options.Ranks)}
 	var errs []error
 	from := ""
 	for _, in := range p.Inputs {
@@ -181,16 +182,23 @@ func (d *Data) OfRank(rank int) (*Data, error) {
 func (d *Data) Select(step int64) { d.step = step }
 
 // Input returns the bytes of an input for a micro-batch of the step. After [Data.Shuffle] they
-// are valid until the next call for that input.
-func (d *Data) Input(part, input int) ([]byte, error) {
+// are valid until the next call for that input. If a mapped file of the source was truncated, the error
+// is a [*safetensors.FaultError].
+func (d *Data) Input(part, input int) (bytes []byte, err error) {
 	if part < 0 || int64(part) >= d.parts || input < 0 || input >= len(d.inputs) || d.step < 0 {
 		return nil, fmt.Errorf("train: no input %d of micro-batch %d of step %d", input, part, d.step)
 	}
 	x := &d.inputs[input]
 	batch := (d.step*d.ranks+d.rank)*d.parts + int64(part)
-	if d.order != nil && x.batches > 1 {
-		return x.gather(d.order.batch(batch, x.rows)), nil
-	}
-	at := batch % x.batches * x.size
-	return x.data[at : at+x.size], nil
+	err = safetensors.Guard(d.src, func() error {
+		if d.order != nil && x.batches > 1 {
+			bytes = x.gather(d.order.batch(batch, x.rows))
+			return nil
+		}
+		at := batch % x.batches * x.size
+		bytes = x.data[at : at+x.size]
+		safetensors.Touch(bytes) // the caller reads them without Guard
+		return nil
+	})
+	return bytes, err
 }

@@ -52,7 +52,10 @@ func (s *Step) Save(dir string, src safetensors.Source, files ...string) (err er
 	if err := os.Chmod(tmp, 0o755); err != nil {
 		return err
 	}
-	if err := safetensors.Write(filepath.Join(tmp, ModelFile), weights, map[string]string{"format": "pt"}); err != nil {
+	err = safetensors.Guard(src, func() error { // tensors that are not trained have src's bytes
+		return safetensors.Write(filepath.Join(tmp, ModelFile), weights, map[string]string{"format": "pt"})
+	})
+	if err != nil {
 		return err
 	}
 	if err := safetensors.Write(filepath.Join(tmp, OptimizerFile), states, s.metadata()); err != nil {
