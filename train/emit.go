@@ -55,9 +55,9 @@ func (p *builder) emitLoss(i int) {
 }
 
 // gradients emits forward and backward of one part of a step. It returns the values that are
-// summed over the parts, in f32: the loss, the weight of the batch if losses return one, and the
-// gradients of the trained weights, times the scale of the loss. All are divided by the number of
-// parts, and the loss and the gradients are multiplied by the weight of the batch. ready, if not nil,
+// summed over the parts, in f32: the loss, the weight of the batch if p.weighted, and the gradients of
+// the trained weights, times the scale of the loss. All are divided by the number of parts. If
+// p.weighted, the loss and the gradients are multiplied by the weight of the batch. ready, if not nil,
 // is called with the index of each gradient when it is computed.
 func (p *builder) gradients(fb *ir.FuncBuilder, s *source, ready func(i int, v ir.Value)) []ir.Value {
 	args := params(fb, s.f)
