@@ -98,21 +98,21 @@ func TestRolling(t *testing.T) {
 		also  []string
 		want  string
 	}{
-		"a search":                    {steps, nil, nil, "1 to 8"},
-		"steps alike":                 {steps, func(_ int, s *step) { s.by = 1 }, nil, "1 to 8"},
-		"two constants":               {steps, func(i int, s *step) { s.share = float64(2 + i) }, nil, "1 to 8"},
-		"few":                         {4, nil, nil, "1 to 3"},
-		"too few":                     {3, nil, nil, ""},
-		"another comparison":          {steps, at(4, func(s *step) { s.dir = "gt" }), nil, "1 to 3, 5 to 8"},
-		"a value from ahead of them":  {steps, func(_ int, s *step) { s.want = "%other" }, nil, "1 to 8"},
-		"another value":               {steps, at(3, func(s *step) { s.want = "%other" }), nil, "1 to 3, 5 to 8"},
-		"of two steps before":         {steps, at(4, func(s *step) { s.low = "%low2" }), nil, "1 to 3, 5 to 8"},
-		"other elements":              {steps, at(4, func(s *step) { s.x = "%y" }), nil, "1 to 3, 5 to 8"},
-		"what the last one tried":     {steps, nil, []string{"%t8"}, "1 to 8"},
-		"what one in between tried":   {steps, nil, []string{"%t4"}, "1 to 4, 5 to 8"},
-		"what one in between counted": {steps, nil, []string{"%n5"}, "1 to 5, 6 to 8"},
-		"what was there before":       {steps, nil, []string{"%t0"}, "1 to 8"},
-		"running sums":                {steps, func(_ int, s *step) { s.scan = true }, nil, ""},
+		"a search":                                    {steps, nil, nil, "1 to 8"},
+		"equal steps":                                 {steps, func(_ int, s *step) { s.by = 1 }, nil, "1 to 8"},
+		"two constants that differ":                   {steps, func(i int, s *step) { s.share = float64(2 + i) }, nil, "1 to 8"},
+		"four steps":                                  {4, nil, nil, "1 to 3"},
+		"three steps":                                 {3, nil, nil, ""},
+		"one step with another comparison":            {steps, at(4, func(s *step) { s.dir = "gt" }), nil, "1 to 3, 5 to 8"},
+		"a value from before the loop":                {steps, func(_ int, s *step) { s.want = "%other" }, nil, "1 to 8"},
+		"one step with another value":                 {steps, at(3, func(s *step) { s.want = "%other" }), nil, "1 to 3, 5 to 8"},
+		"one step with the value of two steps before": {steps, at(4, func(s *step) { s.low = "%low2" }), nil, "1 to 3, 5 to 8"},
+		"one step with other elements":                {steps, at(4, func(s *step) { s.x = "%y" }), nil, "1 to 3, 5 to 8"},
+		"the last threshold is read later":            {steps, nil, []string{"%t8"}, "1 to 8"},
+		"a threshold in between is read later":        {steps, nil, []string{"%t4"}, "1 to 4, 5 to 8"},
+		"a count in between is read later":            {steps, nil, []string{"%n5"}, "1 to 5, 6 to 8"},
+		"the first threshold is read later":           {steps, nil, []string{"%t0"}, "1 to 8"},
+		"running sums":                                {steps, func(_ int, s *step) { s.scan = true }, nil, ""},
 	} {
 		for _, cols := range []int{6, 200, 3000, 40000} {
 			if got := loopsOf(t, searchModule(t, dtype.F32, cols, c.steps, c.edit, c.also...)); got != c.want {
