@@ -232,7 +232,7 @@ func TestRefusals(t *testing.T) {
 		{"Llama", settings{"num_hidden_layers": int64(1) << 40}, "is not in [1, 4096]"},
 		{"Llama", settings{"num_attention_heads": 3}, "3 does not divide hidden_size"},
 		{"Llama", settings{"num_key_value_heads": 3}, "3 does not divide num_attention_heads"},
-		{"Llama", settings{"head_dim": 5}, "even number of elements, from 2 to the head's 5; the share 1 does not give one"},
+		{"Llama", settings{"head_dim": 5}, "even number of elements, from 2 to the head's 5; 1 times the head gives 5"},
 		{"Llama", settings{"hidden_size": 1 << 20, "num_attention_heads": 1}, "a head of 1048576 elements is not in [1, 16384]"},
 		{"Llama", settings{"num_attention_heads": 16}, "from 2 to the head's 1"},
 		{"Llama", settings{"hidden_act": "quick_gelu"}, `"quick_gelu" is not supported; supported: gelu, gelu_fast, gelu_new`},

@@ -32,7 +32,7 @@ func TestGPTNeoX(t *testing.T) {
 		refused{settings{"head_dim": 4}, `"head_dim"`},
 		refused{settings{"rotary_pct": 1, "rope_theta": 20000}, `"rope_theta": 20000 contradicts rotary_emb_base, 10000`},
 		refused{settings{"rotary_pct": 1, "partial_rotary_factor": 0.5}, `"partial_rotary_factor": 0.5 contradicts rotary_pct, 1`},
-		refused{settings{"rotary_pct": 0.25}, "head's 4; the share 0.25"},
+		refused{settings{"rotary_pct": 0.25}, "head's 4; 0.25 times the head gives 1"},
 		refused{settings{"rotary_pct": 0.25, "num_attention_heads": 32}, "32 does not divide hidden_size"},
 	)
 }

@@ -44,7 +44,7 @@ func TestPhi3(t *testing.T) {
 		refused{outer.with(settings{"rope_scaling": inner}), "longer than 16 tokens: give the longest sequence to be served (Options.Context)"},
 		refused{settings{"partial_rotary_factor": 0.1}, "an even number of elements, from 2"},
 		refused{settings{"partial_rotary_factor": 1.5}, "an even number of elements, from 2"},
-		refused{settings{"partial_rotary_factor": 0.75}, "head's 4; the share 0.75"},
+		refused{settings{"partial_rotary_factor": 0.75}, "head's 4; 0.75 times the head gives 3"},
 		refused{settings{"partial_rotary_factor": 0.5, "rope_parameters": settings{"partial_rotary_factor": 1.0}}, "contradicts rope_parameters.partial_rotary_factor"},
 		refused{settings{"attention_bias": true}, "the architecture has no such bias"},
 		refused{settings{"lm_head_bias": true}, "the architecture has no such bias"},

@@ -25,8 +25,8 @@ type RopeKeys struct {
 	Base        string  // key of the base of the frequencies; empty: "rope_theta"
 	DefaultBase float64 // 0: 10000
 
-	// Share is the key of the share of a head's elements that the rope rotates. If it is empty, the rope rotates all,
-	// and another share in the config is a problem.
+	// Share is the key of the fraction of a head's elements that the rope rotates. If it is empty, the rope rotates all,
+	// and another fraction in the config is a problem.
 	Share        string
 	DefaultShare float64
 }
@@ -101,7 +101,8 @@ func readRope(c *Config, headSize int64, keys RopeKeys, objects ...*Config) Rope
 	return *found
 }
 
-// turning returns the number of a head's elements that the rope rotates, an even number. key is the key of the share.
+// turning returns the number of a head's elements that the rope rotates, an even number. share is their fraction, and
+// key its key in the config.
 func turning(c *Config, key string, headSize int64, share float64) int64 {
 	if key == "" {
 		key = "head_dim"
@@ -111,7 +112,7 @@ func turning(c *Config, key string, headSize int64, share float64) int64 {
 		n = int64(max(size, 0)) // truncated, as in the reference
 	}
 	if n < 2 || n%2 != 0 {
-		c.Errorf(key, "the rope must rotate an even number of elements, from 2 to the head's %d; the share %v does not give one", headSize, share)
+		c.Errorf(key, "the rope must rotate an even number of elements, from 2 to the head's %d; %v times the head gives %v", headSize, share, math.Trunc(share*float64(headSize)))
 		return 2
 	}
 	return n
