@@ -154,7 +154,7 @@ func ParseArgs(args []device.Tensor) (Shape, error) {
 	case s.KVHeads < 1 || s.Heads < 1 || s.Heads%s.KVHeads != 0:
 		return s, fmt.Errorf("%s: %d key-value heads do not divide %d query heads", Name, s.KVHeads, s.Heads)
 	case s.HeadDim < 1:
-		return s, fmt.Errorf("%s: heads of size %d", Name, s.HeadDim)
+		return s, fmt.Errorf("%s: heads of size %d, they need at least 1 element", Name, s.HeadDim)
 	case kv[1] != 2 || s.BlockSize < 1 || kv[3] != k[1] || kv[4] != q[2]:
 		return s, fmt.Errorf("%s: kv is %v, it must be [blocks, 2, block size, %d, %d]", Name, kv, k[1], q[2])
 	case !floats(s.DType):

@@ -322,7 +322,7 @@ func (b *Batch) ValidateLists(rows int) error {
 	}
 	for r := range b.SeqLens {
 		if first, end := b.QueryStart[r], b.QueryStart[r+1]; end < first || int(end) > rows {
-			return fmt.Errorf("attention: request %d: rows %d to %d", r, first, end)
+			return fmt.Errorf("attention: request %d: rows %d to %d, want an ascending range of the %d rows", r, first, end, rows)
 		}
 	}
 	return nil
@@ -341,7 +341,7 @@ func (b *Batch) validate(r, blocks, blockSize int, known Known) error {
 	first, end, length := int(b.QueryStart[r]), int(b.QueryStart[r+1]), int(b.SeqLens[r])
 	switch {
 	case end < first || end > len(b.Slots):
-		return fmt.Errorf("rows %d to %d", first, end)
+		return fmt.Errorf("rows %d to %d, want an ascending range of the %d rows", first, end, len(b.Slots))
 	case length < 0 || length > 0 && length < end-first:
 		return fmt.Errorf("a sequence of %d tokens with %d of them in this step", length, end-first)
 	case end-first > int(b.MaxQuery):
@@ -373,7 +373,11 @@ func (b *Batch) validate(r, blocks, blockSize int, known Known) error {
 		if in < 0 || in >= blockSize { // not in the last known block
 			block, in = table[p/blockSize], p%blockSize
 		}
-		if want := int(block)*blockSize + in; int(slot) != want || uint32(block) >= limit {
+		want := int(block)*blockSize + in
+		switch {
+		case uint32(block) >= limit:
+			return fmt.Errorf("row %d is at position %d, in block %d, the cache has %d", first+i, p, block, blocks)
+		case int(slot) != want:
 			return fmt.Errorf("row %d is at position %d, whose slot is %d of %d, not %d", first+i, p, want, blocks*blockSize, slot)
 		}
 	}

@@ -345,7 +345,7 @@ func TestValidateNew(t *testing.T) {
 	if fresh, err := b.ValidateNew(1, 9, 4, known, nil); err != nil || len(fresh) != 0 {
 		t.Errorf("known blocks were read again: fresh are %v, %v", fresh, err)
 	}
-	if _, err := b.ValidateNew(1, 8, 4, known, nil); err == nil || !strings.Contains(err.Error(), "whose slot is 34 of 32, not 34") {
+	if _, err := b.ValidateNew(1, 8, 4, known, nil); err == nil || !strings.Contains(err.Error(), "row 0 is at position 6, in block 8, the cache has 8") {
 		t.Errorf("block 8 of 8: %v", err)
 	}
 	b.Slots[0]++

@@ -34,7 +34,7 @@ func (e *Entry) validate() error {
 	errs := []error{e.Key.Validate(), checkSize("blob", e.Size), checkTime(e.Created),
 		checkString("compiler", e.Provenance.Compiler), checkString("origin", e.Provenance.Origin)}
 	if e.Provenance.Duration < 0 {
-		errs = append(errs, fmt.Errorf("cache: a compilation of %v", e.Provenance.Duration))
+		errs = append(errs, fmt.Errorf("cache: a compilation that took %v, want at least 0", e.Provenance.Duration))
 	}
 	return errors.Join(errs...)
 }
@@ -49,7 +49,7 @@ func checkSize(what string, size int64) error {
 // checkTime refuses times that the layout of a manifest cannot represent.
 func checkTime(t time.Time) error {
 	if y := t.UTC().Year(); y < 0 || y > 9999 {
-		return fmt.Errorf("cache: a time in the year %d", y)
+		return fmt.Errorf("cache: a time in the year %d, want 0 to 9999", y)
 	}
 	return nil
 }

@@ -105,7 +105,7 @@ func (k Key) Validate() error {
 		errs = append(errs, errors.New("cache: key without a target"))
 	}
 	if k.Format <= 0 {
-		errs = append(errs, fmt.Errorf("cache: key of program format %d", k.Format))
+		errs = append(errs, fmt.Errorf("cache: key of program format %d, want at least 1", k.Format))
 	}
 	for _, f := range k.Factors() {
 		errs = append(errs, checkString(f.Name, f.Value))

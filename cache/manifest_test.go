@@ -110,7 +110,7 @@ func TestManifestRefused(t *testing.T) {
 		{"padded size", entry("b855 0", "b855 00"), "canonical"},
 		{"huge size", entry("b855 0", "b855 9223372036854775807"), "the most is"},
 		{"no size", entry("b855 0", "b855"), "missing"},
-		{"more values", entry("b855 0", "b855 0 0"), "more than its values"},
+		{"more values", entry("b855 0", "b855 0 0"), "text after its values"},
 		{"negative duration", entry("1500000", "-1"), "not a number"},
 		{"raw string", entry(`"7"`, "`7`"), "quoted"},
 		{"open string", entry(`"7"`, `"7`), "quoted"},
@@ -118,7 +118,7 @@ func TestManifestRefused(t *testing.T) {
 		{"not UTF-8", entry(`"7"`, `"\xff"`), "UTF-8"},
 		{"time zone", entry("05Z", "05+00:00"), "not a time"},
 		{"fraction", entry("05Z", "05.5Z"), "canonical"},
-		{"carriage return", entry("\"7\"\n", "\"7\"\r\n"), "more than"},
+		{"carriage return", entry("\"7\"\n", "\"7\"\r\n"), "text after"},
 		{"format in hex", entry(`format "2"`, `format "0x2"`), "not a number"},
 		{"no target", entry(`target "cuda:sm_90"`, `target ""`), "without a target"},
 

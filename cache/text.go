@@ -138,7 +138,7 @@ func parseText(data []byte, header string, field func(l *textLine) bool) error {
 			l.fail("unknown field %q", termsafe.Clip(l.word, 80))
 		}
 		if l.err == nil && l.rest != "" {
-			l.fail("%s: more than its values", l.word)
+			l.fail("%s: text after its values", l.word)
 		}
 		if l.err != nil {
 			return fmt.Errorf("line %d: %w", n, l.err)

@@ -294,7 +294,7 @@ func ParseTrust(text []byte) (*Trust, error) {
 			l.fail("unknown kind %q", termsafe.Clip(l.word, 80))
 		}
 		if l.err == nil && l.rest != "" {
-			l.fail("%s: more than its value", l.word)
+			l.fail("%s: text after its value", l.word)
 		}
 		if l.err != nil {
 			return nil, fmt.Errorf("line %d: %w", n+2, l.err)

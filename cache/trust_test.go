@@ -366,7 +366,7 @@ func TestParseTrustRefuses(t *testing.T) {
 		trustHeader + "\nrepository \"\"\n":             "REGISTRY",
 		trustHeader + "\nartifact sha256:00\n":          "artifact",
 		trustHeader + "\neverything yes\n":              "unknown kind",
-		trustHeader + "\ndir \"/a\" \"/b\"\n":           "more than its value",
+		trustHeader + "\ndir \"/a\" \"/b\"\n":           "text after its value",
 	} {
 		if _, err := ParseTrust([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)

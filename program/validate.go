@@ -149,7 +149,7 @@ func (v *validator) buffer(i int, b *Buffer) {
 	}
 	within := func(n int) {
 		if b.Index < 0 || int(b.Index) >= n {
-			v.failf("%s: index %d of %d", what, b.Index, n)
+			v.failf("%s: index %d, want one below %d", what, b.Index, n)
 		}
 	}
 	switch b.Kind {
@@ -158,7 +158,7 @@ func (v *validator) buffer(i int, b *Buffer) {
 	case BufferResult:
 		if within(len(p.Results)); v.err == nil {
 			if r := p.Results[b.Index]; r.Alias >= 0 || r.Same >= 0 {
-				v.failf("%s: result %d has no destination", what, b.Index)
+				v.failf("%s: result %d returns a parameter or an earlier result, so it has no buffer", what, b.Index)
 			}
 		}
 	case BufferScratch:
@@ -311,7 +311,7 @@ func (v *validator) plain(what string, i int, s *Step) {
 	}
 	for _, a := range s.Args {
 		if a < 0 || int(a) >= len(p.Buffers) {
-			v.failf("%s: buffer %d of %d", what, a, len(p.Buffers))
+			v.failf("%s: buffer %d, want one below %d", what, a, len(p.Buffers))
 			return
 		}
 		if b := &p.Buffers[a]; b.Kind == BufferScratch && (i < int(b.First) || i > int(b.Last)) {
@@ -339,7 +339,7 @@ func (v *validator) plain(what string, i int, s *Step) {
 
 func (v *validator) stepKernel(what string, s *Step) {
 	if s.Kernel < 0 || int(s.Kernel) >= len(v.p.Kernels) {
-		v.failf("%s: kernel %d of %d", what, s.Kernel, len(v.p.Kernels))
+		v.failf("%s: kernel %d, want one below %d", what, s.Kernel, len(v.p.Kernels))
 		return
 	}
 	k := v.kernels[s.Kernel]
@@ -347,7 +347,7 @@ func (v *validator) stepKernel(what string, s *Step) {
 		return
 	}
 	if int(k.Args) != len(s.Args) {
-		v.failf("%s: %d buffers for a kernel of %d", what, len(s.Args), k.Args)
+		v.failf("%s: %d buffers for a kernel that takes %d", what, len(s.Args), k.Args)
 		return
 	}
 	for _, a := range k.Stores() {
@@ -361,7 +361,7 @@ func (v *validator) writes(what string, buffer int32) {
 	case b.Kind == BufferConst:
 		v.failf("%s: writes the constant buffer %d", what, buffer)
 	case b.Kind == BufferParam && !v.p.Params[b.Index].Mut:
-		v.failf("%s: writes parameter %d", what, b.Index)
+		v.failf("%s: writes parameter %d, which is not mut", what, b.Index)
 	}
 }
 

@@ -133,8 +133,11 @@ func show(ctx context.Context, s *cache.Store, refs []string) ([]*cache.ModuleDe
 		if err != nil {
 			return nil, err
 		}
-		if m.Missing > 0 || m.Graph == nil {
+		switch {
+		case m.Missing > 0:
 			return nil, fmt.Errorf("module %s is not whole in the cache: %d of %d entries are missing; compile it again", m.Name, m.Missing, len(m.Keys))
+		case m.Graph == nil:
+			return nil, fmt.Errorf("module %s is not whole in the cache: its graph is damaged; compile it again", m.Name)
 		}
 		found[m.ID] = m
 	}

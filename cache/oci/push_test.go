@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -204,6 +205,13 @@ func TestPushErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantErr(t, push(lost, nil, srv.ref("v1"), plain()), "lost", "1 of 1 entries are missing")
+	damaged := filled(t, 1)
+	toy, err := damaged.Find(t.Context(), "toy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(damaged.Dir(), "v1", "modules", toy.ID.String(), "computation_graph.ir"), []byte("junk"))
+	wantErr(t, push(damaged, nil, srv.ref("v1"), plain()), "toy", "its graph is damaged")
 	bare, _ := newStore(t)
 	if err := bare.PutModule(t.Context(), cache.Module{Name: "bare", Hash: [32]byte{1}, Target: "host"}); err != nil {
 		t.Fatal(err)

@@ -115,7 +115,7 @@ func forms(k *Kernel) int {
 
 func (v *validator) arg(arg int32) {
 	if arg < 0 || arg >= v.k.Args {
-		v.failf("argument %d of %d", arg, v.k.Args)
+		v.failf("argument %d, want one below %d", arg, v.k.Args)
 	}
 }
 
@@ -143,7 +143,7 @@ func (v *validator) access(a *Access, inner int) {
 	if x := a.Index; x != nil {
 		v.dims("index", x.Stride, x.Extent)
 		if n := count(l.Regs, x.Scalar); x.Reg >= n {
-			v.failf("index register %d of %d", x.Reg, n)
+			v.failf("index register %d, want one below %d", x.Reg, n)
 		}
 	}
 }
@@ -173,7 +173,7 @@ func (v *validator) matMul(m *MatMul) {
 		switch a.DType {
 		case dtype.F32, dtype.F16, dtype.BF16:
 		default:
-			v.failf("a GEMM of %s", a.DType)
+			v.failf("a GEMM of %s, want f32, f16 or bf16", a.DType)
 		}
 		if len(a.Batch) != len(l.Outer)-1 {
 			v.failf("%d strides for %d batch axes", len(a.Batch), len(l.Outer)-1)
@@ -184,7 +184,7 @@ func (v *validator) matMul(m *MatMul) {
 		v.at = "select: "
 		v.arg(x.Arg)
 		if !x.DType.Int() || !x.DType.Computes() {
-			v.failf("indices of %s", x.DType)
+			v.failf("indices of %s, want an integer type", x.DType)
 		}
 		if len(x.Outer) != len(l.Outer) {
 			v.failf("%d strides for %d axes", len(x.Outer), len(l.Outer))
@@ -276,7 +276,7 @@ func (v *validator) instr(in Instr, place Place) {
 	switch info.X {
 	case XLoad, XStore:
 		if in.X < 0 || int(in.X) >= len(v.k.Loop.Access) {
-			v.failf("access %d of %d", in.X, len(v.k.Loop.Access))
+			v.failf("access %d, want one below %d", in.X, len(v.k.Loop.Access))
 			return
 		}
 		v.use(in.Op, &v.k.Loop.Access[in.X], place)
@@ -285,7 +285,7 @@ func (v *validator) instr(in Instr, place Place) {
 		}
 	case XDim:
 		if in.X < 0 || int(in.X) >= len(v.k.Loop.Dims) {
-			v.failf("dim %d of %d", in.X, len(v.k.Loop.Dims))
+			v.failf("dim %d, want one below %d", in.X, len(v.k.Loop.Dims))
 		}
 	case XDType:
 		if d := dtype.DType(in.X); in.X < 0 || in.X > 255 || !d.Computes() || d.Float() {
@@ -333,14 +333,14 @@ func (v *validator) read(f File, reg uint16, place Place) {
 	case f == NoReg:
 	case place == InScalar || f == SF || f == SI:
 		if s := v.sca[bank(f)]; int(reg) >= len(s) {
-			v.failf("scalar register %d of %d", reg, len(s))
+			v.failf("scalar register %d, want one below %d", reg, len(s))
 		} else if s[reg] != given {
 			v.failf("scalar register %d is read before it is assigned", reg)
 		}
 	default:
 		s := v.vec[bank(f)]
 		if int(reg) >= len(s) {
-			v.failf("register %d of %d", reg, len(s))
+			v.failf("register %d, want one below %d", reg, len(s))
 		} else if s[reg] == unset {
 			v.failf("register %d is read before it is assigned", reg)
 		} else if s[reg] == inRow && place != InPre {
@@ -357,7 +357,7 @@ func (v *validator) write(info OpInfo, reg uint16, place Place) {
 		s := v.sca[bank(f)]
 		switch {
 		case int(reg) >= len(s):
-			v.failf("scalar register %d of %d", reg, len(s))
+			v.failf("scalar register %d, want one below %d", reg, len(s))
 		case !info.Reduce:
 			s[reg] = given
 		case s[reg] == reduced:
@@ -369,7 +369,7 @@ func (v *validator) write(info OpInfo, reg uint16, place Place) {
 		s := v.vec[bank(f)]
 		switch {
 		case int(reg) >= len(s):
-			v.failf("register %d of %d", reg, len(s))
+			v.failf("register %d, want one below %d", reg, len(s))
 		case place == InPre:
 			s[reg] = inRow
 		case s[reg] == inRowRead:
