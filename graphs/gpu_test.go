@@ -69,11 +69,12 @@ func TestOnGPU(t *testing.T) {
 	}
 }
 
-// TestWatchedOnGPU runs a few tests of the host under a tool that checks every memory access.
+// TestWatchedOnGPU runs a few tests of the host on a real GPU. `.ci/gpu watched` runs it under
+// compute-sanitizer, which checks every memory access.
 func TestWatchedOnGPU(t *testing.T) {
 	g, dev := gpuRig(t)
 	if dev.Emulated {
-		t.Skip("TestOnGPU runs them on an emulated GPU, which watches by itself")
+		t.Skip("needs a real GPU: an emulated one checks every memory access in TestOnGPU")
 	}
 	open := func(t testing.TB, n int) *env { return openOn(t, g, n) }
 	for name, test := range map[string]func(*testing.T, opener){
@@ -86,11 +87,11 @@ func TestWatchedOnGPU(t *testing.T) {
 
 // TestBranchesOverlapOnGPU forks two branches of long kernels on few elements. Events inside
 // the graphs measure them on the device: two branches take less than 1.5 times as long as
-// one, so they run at the same time. The DOT has no edge between them.
+// one, so they run at the same time. No edge is between their kernels.
 func TestBranchesOverlapOnGPU(t *testing.T) {
 	g, dev := gpuRig(t)
 	if dev.Emulated {
-		t.Skip("an emulated GPU has no time")
+		t.Skip("an emulated GPU does not measure time")
 	}
 	e := openOn(t, g, 8)
 	defer e.close()
@@ -158,7 +159,7 @@ func TestBranchesOverlapOnGPU(t *testing.T) {
 	two, dot := measure(2)
 	t.Logf("one branch takes %v, two take %v", one, two)
 	if 2*two >= 3*one {
-		t.Errorf("two branches take %v, one takes %v: want less than 1.5 of it\n%s", two, one, dot)
+		t.Errorf("two branches take %v, one takes %v: want less than 1.5 times as long\n%s", two, one, dot)
 	}
 	drop(t, x)
 	testkit.Check(t, errors.Join(start.Close(), end.Close()))

@@ -53,11 +53,11 @@ type Graph struct {
 	from *Stream      // the capturing stream
 	dev  device.Graph // of on, or instantiated from its template
 
-	spans     []device.Buffer
+	spans     []device.Buffer // memory that a replay writes
 	reads     []read
 	tracked   []*store.Storage // storages of the capture that have owners at its end
 	victims   []*store.Storage // storages of others in memory that a replay writes
-	near      []*Graph         // graphs that overlap in memory, or share a generator or a workspace
+	near      []*Graph         // this graph, and those that overlap in memory or share a workspace
 	draws     []draw
 	takes     []take
 	slots     Tensor
@@ -80,7 +80,7 @@ func (s *Session) NewGraph(o Options) *Graph {
 }
 
 // Capture records the work that f issues on the recorder into a new graph. It first waits for the
-// device and empties caches. After an error nothing of the capture remains.
+// session's streams and empties caches. After an error nothing of the capture remains.
 func Capture(ctx context.Context, s *Session, o Options, f func(*Recorder) error) (*Graph, error) {
 	g := s.NewGraph(o)
 	return g, g.Capture(ctx, f)
@@ -275,8 +275,8 @@ func (g *Graph) dropSlots() error {
 	return t.Release()
 }
 
-// End ends the capture. Storages of the capture that have owners stay readable after a replay.
-// The graph reuses the memory of released ones.
+// End ends the capture. Storages of the capture that have owners now are readable after a replay.
+// Later captures into the pool may reuse the memory of the other ones.
 func (g *Graph) End() error {
 	if !g.busy.CompareAndSwap(false, true) {
 		return ErrBusy

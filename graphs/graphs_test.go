@@ -208,7 +208,8 @@ func drop(t testing.TB, ts ...graphs.Tensor) {
 	}
 }
 
-// TestCaptureSimple is test_graph_capture_simple and test_graph_capture_reset_recapture.
+// TestCaptureSimple is test_graph_capture_simple and test_graph_capture_reset_recapture. Here and
+// below, tests named test_… are those of PyTorch's test/test_cuda.py, whose checks are repeated.
 func TestCaptureSimple(t *testing.T) { captureSimple(t, open) }
 
 func captureSimple(t *testing.T, open opener) {
@@ -246,7 +247,7 @@ func captureSimple(t *testing.T, open opener) {
 	drop(t, a)
 }
 
-// TestMisuse makes calls that are refused: each returns its error and changes nothing.
+// TestMisuse makes calls that are refused, before, in and after a capture, and checks their errors.
 func TestMisuse(t *testing.T) {
 	e := open(t, 8)
 	defer e.close()
@@ -270,7 +271,7 @@ func TestMisuse(t *testing.T) {
 		t.Errorf("pool before a capture: %v", err)
 	}
 	if g.Nodes() != 0 || g.Describe() != nil {
-		t.Error("nodes before a capture")
+		t.Error("a graph has nodes before a capture")
 	}
 	if _, err := graphs.Capture(ctx, e.s, graphs.Options{Stream: e.s.DefaultStream()}, func(*graphs.Recorder) error { return nil }); !errors.Is(err, graphs.ErrDefaultStream) {
 		t.Errorf("capture on the default stream: %v", err)
@@ -281,7 +282,7 @@ func TestMisuse(t *testing.T) {
 			t.Errorf("upload: %v", err)
 		}
 		if _, err := r.Alloc("bad", dtype.F32, -1); err == nil {
-			t.Error("a negative size")
+			t.Error("an allocation of a negative size was not refused")
 		}
 		if err := r.Copy(x, x); !errors.Is(err, device.ErrOverlap) {
 			t.Errorf("copy onto itself: %v", err)
@@ -310,8 +311,8 @@ func TestMisuse(t *testing.T) {
 	e.reset(g)
 }
 
-// TestFailedCapture: nothing of a failed capture remains. The graph captures again, and streams and
-// pools work.
+// TestFailedCapture: after a failed capture, its storages have no owners, the pool has no additional
+// use and no blocks, and the generator can be used. The graph captures again, also after a panic.
 func TestFailedCapture(t *testing.T) { failedCapture(t, open) }
 
 func failedCapture(t *testing.T, open opener) {
@@ -332,7 +333,7 @@ func failedCapture(t *testing.T, open opener) {
 		if err := gen.SetState(graphs.GeneratorState{}); !errors.Is(err, graphs.ErrGenerator) {
 			t.Errorf("set state during a capture: %v", err)
 		}
-		if err := errors.Join(gen.Seed(5)); err != nil {
+		if err := gen.Seed(5); err != nil {
 			t.Errorf("the same seed during a capture: %v", err)
 		}
 		if err := gen.Seed(6); !errors.Is(err, graphs.ErrGenerator) {
@@ -345,7 +346,7 @@ func failedCapture(t *testing.T, open opener) {
 		t.Errorf("the error is %v", err)
 	}
 	if err := x.Alive(); err == nil {
-		t.Error("what the failed capture made is alive")
+		t.Error("a tensor of the failed capture is alive")
 	}
 	if u := pool.Use(); u.Uses != 1 || u.Blocks != 0 {
 		t.Errorf("the pool has %+v", u)
@@ -358,7 +359,7 @@ func failedCapture(t *testing.T, open opener) {
 		}()
 		g.Capture(ctx, func(*graphs.Recorder) error { panic("in a capture") })
 	}()
-	// Random numbers and a fresh capture on the same stream work.
+	// The generator draws, and a new capture on the same stream succeeds.
 	eager := testkit.Must[[]graphs.Tensor](t)(e.fn("draw").RunArgs(e.s.Eager(e.s.DefaultStream()), []graphs.Arg{gen}))
 	drop(t, eager...)
 	testkit.Check(t, g.Capture(ctx, func(r *graphs.Recorder) error {
@@ -377,7 +378,7 @@ func failedCapture(t *testing.T, open opener) {
 	}
 }
 
-// TestCaptureOOM is test_graph_capture_oom: 2^40 floats.
+// TestCaptureOOM is test_graph_capture_oom: a capture that allocates 2^40 floats fails.
 func TestCaptureOOM(t *testing.T) { captureOOM(t, open) }
 
 func captureOOM(t *testing.T, open opener) {
@@ -467,9 +468,9 @@ func twoSuccessive(t *testing.T, open opener) {
 	}
 }
 
-// TestThreeSuccessive is test_graph_three_successive: in another order of replays, the second graph
-// would read memory that the third overwrote. PyTorch computes 10000; here the replay is refused
-// before the launch.
+// TestThreeSuccessive is test_graph_three_successive. If the graphs share a pool and the third is
+// replayed before the second, the second would read memory that the third overwrote. PyTorch then
+// computes 10000; here the replay is refused before the launch.
 func TestThreeSuccessive(t *testing.T) { threeSuccessive(t, open) }
 
 func threeSuccessive(t *testing.T, open opener) {
@@ -614,7 +615,9 @@ func statsAndResultsAfterDestroy(t *testing.T, open opener) {
 	}
 }
 
-// TestKeepTemplate is the raw_graph_reset_and_recapture scenario: 1, 2, 3, then 2, 4, 6.
+// TestKeepTemplate has the checks of raw_graph_reset_and_recapture. A graph that adds 1 is replayed,
+// and instantiated again before each of two more replays. After a reset the same is done with a graph
+// that adds 2.
 func TestKeepTemplate(t *testing.T) { keepTemplate(t, open) }
 
 func keepTemplate(t *testing.T, open opener) {
@@ -640,7 +643,7 @@ func keepTemplate(t *testing.T, open opener) {
 	}
 }
 
-// TestUpdate moves an input without a capture or a copy.
+// TestUpdate moves an input without a capture or a copy. Refused updates leave the graph as it is.
 func TestUpdate(t *testing.T) { update(t, open) }
 
 func update(t *testing.T, open opener) {
@@ -683,7 +686,8 @@ func update(t *testing.T, open opener) {
 	e.reset(g)
 }
 
-// TestForkJoin records branches on two streams and shows that no edge is between them.
+// TestForkJoin records branches on two streams. No edge is between them, and a read of the other
+// branch, work on a joined fork and a fork without a join are refused.
 func TestForkJoin(t *testing.T) { forkJoin(t, open) }
 
 func forkJoin(t *testing.T, open opener) {
@@ -702,10 +706,10 @@ func forkJoin(t *testing.T, open opener) {
 		}
 		testkit.Check(t, r.Join(f))
 		if err := r.Join(f); err == nil {
-			t.Error("a second join")
+			t.Error("a fork was joined twice")
 		}
 		if _, err := e.fn("add1").Run(f, []graphs.Tensor{x}); err == nil {
-			t.Error("work on a fork that has joined")
+			t.Error("a fork that has joined accepts work")
 		}
 		c = e.run(r, "add", a, b)
 	})
@@ -721,7 +725,7 @@ func forkJoin(t *testing.T, open opener) {
 		}
 	}
 	if strings.Contains(dot.String(), "n0 -> n1") {
-		t.Error("an edge between the branches")
+		t.Error("the DOT has an edge between the branches")
 	}
 	e.replay(g)
 	if got := e.sum(c); got != 8*5 {
@@ -729,7 +733,7 @@ func forkJoin(t *testing.T, open opener) {
 	}
 	drop(t, a, b, c)
 	e.reset(g)
-	// Work that does not rejoin is an error that names the stream. Everything stays usable.
+	// A fork without a join is an error that names the stream. The stream stays usable.
 	_, err := graphs.Capture(ctx, e.s, graphs.Options{Name: "unjoined"}, func(r *graphs.Recorder) error {
 		f, err := r.Fork(side)
 		if err != nil {
@@ -785,7 +789,7 @@ func forkKeepsMemory(t *testing.T, open opener) {
 	e.reset(g)
 }
 
-// TestStreams refuses replays on two streams that overlap and are not ordered.
+// TestStreams: replays on two streams that overlap in memory are refused unless they are ordered.
 func TestStreams(t *testing.T) { streams(t, open) }
 
 func streams(t *testing.T, open opener) {
@@ -880,7 +884,7 @@ func TestWeak(t *testing.T) {
 	testkit.Check(t, pool.Release())
 }
 
-// TestGenerator mixes eager and replayed draws. The numbers are those of eager draws only.
+// TestGenerator mixes eager and replayed draws. The numbers are equal to those of eager draws only.
 func TestGenerator(t *testing.T) { generator(t, open) }
 
 func generator(t *testing.T, open opener) {
@@ -981,7 +985,7 @@ func TestLeaks(t *testing.T) {
 	g := e.capture(graphs.Options{Name: "g"}, func(r *graphs.Recorder) { drop(t, e.run(r, "add1", x)) })
 	err := e.s.Close()
 	var leak *graphs.LeakError
-	if !errors.As(err, &leak) || leak.Graphs != 1 || len(leak.Forgotten) != 1 || leak.Forgotten[0].Bytes != 32 || !strings.Contains(err.Error(), "a forgotten input") {
+	if !errors.As(err, &leak) || leak.Graphs != 1 || len(leak.Forgotten) != 1 || leak.Forgotten[0].Storages != 1 || leak.Forgotten[0].Bytes != 32 || !strings.Contains(err.Error(), "a forgotten input") {
 		t.Errorf("%v", err)
 	}
 	e.reset(g)
@@ -995,7 +999,8 @@ func TestLeaks(t *testing.T) {
 	e.close()
 }
 
-// TestReplayDoesNotAllocate holds for graphs with and without random numbers.
+// TestReplayDoesNotAllocate: a replay of a graph that computes and draws random numbers allocates
+// nothing in Go.
 func TestReplayDoesNotAllocate(t *testing.T) { replayDoesNotAllocate(t, open) }
 
 func replayDoesNotAllocate(t *testing.T, open opener) {
@@ -1029,8 +1034,9 @@ func TestEmptyGraph(t *testing.T) {
 	e.reset(g)
 }
 
-// TestErrorModes is test_cuda_graph_error_options: another goroutine allocates and frees memory during
-// a capture. Mode global refuses that and a second capture; the other modes allow both.
+// TestErrorModes is test_cuda_graph_error_options. During a capture, another goroutine allocates memory
+// and captures, and the capturing goroutine runs uncaptured work on a second stream. Mode global refuses
+// all three; the other modes allow them.
 func TestErrorModes(t *testing.T) { errorModes(t, open) }
 
 func errorModes(t *testing.T, open opener) {
@@ -1115,8 +1121,8 @@ func forkedAllocation(t *testing.T, open opener) {
 	e.reset(g)
 }
 
-// TestTwoGenerators is test_graphsafe_set_get_rng_state: two registered generators, three
-// replays against eager runs, values and offsets equal.
+// TestTwoGenerators is test_graphsafe_set_get_rng_state: three replays with two registered generators
+// give the values and the offsets of eager runs.
 func TestTwoGenerators(t *testing.T) { twoGenerators(t, open) }
 
 func twoGenerators(t *testing.T, open opener) {
@@ -1343,7 +1349,7 @@ func TestRefusedRunKeepsNothing(t *testing.T) {
 	gen := e.s.NewGenerator(1)
 	p := testkit.Must[*graphs.Program](t)(e.s.Load(e.fn("draw").Compiled(), "draw"))
 	if _, err := r.RunSymbols(p, map[string]int64{"nothing": 1}, gen); !errors.Is(err, graphs.ErrArguments) {
-		t.Errorf("a symbol that there is not: %v", err)
+		t.Errorf("a run with an unknown symbol: %v", err)
 	}
 	if after := e.s.Live(); after != before {
 		t.Errorf("%+v is held, before %+v", after, before)

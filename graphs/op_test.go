@@ -12,8 +12,8 @@ import (
 	"pwc/runtime/host"
 )
 
-// negateOp writes the complement of its operand's bytes to its result, either in Go code that it
-// enqueues or immediately. A replay does not repeat immediate work.
+// negateOp writes the complement of its operand's bytes to its result. It enqueues that as Go code or,
+// if atOnce is set, does it in Launch, which a replay would not repeat.
 type negateOp struct {
 	dev    *host.Device
 	atOnce bool

@@ -29,7 +29,7 @@ func (s *Session) madeBy(sto *store.Storage) (*Graph, bool) {
 	return nil, false
 }
 
-// merge sorts ranges and joins adjacent ones.
+// merge sorts ranges and joins those that overlap or touch.
 func merge(spans []device.Buffer) []device.Buffer {
 	order := map[device.Memory]int{}
 	for _, b := range spans {
@@ -143,7 +143,7 @@ func (g *Graph) conflicts(h *Graph) bool {
 	return slices.ContainsFunc(g.libraries, func(st int32) bool { return slices.Contains(h.libraries, st) })
 }
 
-// ready reports why a storage that a graph reads cannot be read.
+// ready returns an error if a storage that a graph reads cannot be read.
 func (r *read) ready() error {
 	if !r.graph {
 		return r.t.Err()

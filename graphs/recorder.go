@@ -11,8 +11,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// Recorder issues work to a stream, where it runs at once, or into a capture, where it is
-// recorded. It allocates from one pool. A function over a Recorder serves both cases.
+// Recorder enqueues work on a stream, or records it into a capture. It allocates from one pool. A
+// function over a Recorder serves both cases.
 type Recorder struct {
 	s      *Session
 	stream *Stream
@@ -39,7 +39,7 @@ type run struct {
 	libraries []int32 // streams whose workspace library routines use
 }
 
-// Eager returns a recorder that runs work at once on st, with memory of the default pool.
+// Eager returns a recorder that enqueues work on st, with memory of the default pool.
 func (s *Session) Eager(st *Stream) *Recorder {
 	return &Recorder{s: s, stream: st, pool: s.shared, run: &run{}}
 }

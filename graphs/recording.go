@@ -75,7 +75,7 @@ func (r *Recording) Close() error {
 		errs = append(errs, r.template.Close())
 	}
 	if r.stream != nil && r.stream.Capturing() {
-		// The caller has the error already; an invalid capture ends with another one.
+		// An invalid capture ends with an error here, which is dropped: the caller has the first one.
 		if g, err := r.stream.EndCapture(); err == nil {
 			errs = append(errs, g.Close())
 		}

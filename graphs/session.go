@@ -14,8 +14,8 @@ import (
 )
 
 // Session is one device with its memory, streams, pools and graphs. Its methods are safe for
-// concurrent use. A [Recorder] and a [Stream] are not, and neither is the default stream, which
-// Write, Read and Clone use.
+// concurrent use, except Write, Read, Clone and TensorOf, which use the default stream. A
+// [Recorder] and a [Stream] are not safe for concurrent use.
 type Session struct {
 	dev   device.Device
 	alloc *mem.Allocator
@@ -247,7 +247,7 @@ func (p *Pool) Checkpoint() (*mem.State, error) { return p.mem.Checkpoint() }
 
 // Restore restores the pool's blocks to a checkpoint. live are storages that get their blocks of
 // the checkpoint. dead are storages without owners whose blocks are freed. Memory that was
-// allocated since is freed to the pool. After an error of the pool nothing has changed.
+// allocated since is freed to the pool. If the pool refuses the checkpoint, nothing has changed.
 func (p *Pool) Restore(st *mem.State, live, dead []*Storage) error {
 	var at []mem.Address
 	var own []*Storage
@@ -270,7 +270,7 @@ func (p *Pool) Restore(st *mem.State, live, dead []*Storage) error {
 	return errors.Join(errs...)
 }
 
-// Check compares the pool's live blocks with the storages that have owners and own a block.
+// Check returns an error if the pool's live blocks are not those that the given storages own.
 func (p *Pool) Check(live []*Storage) error {
 	var at []mem.Address
 	for _, s := range live {
@@ -284,8 +284,8 @@ func (p *Pool) Check(live []*Storage) error {
 // Mem returns the pool's memory, for statistics and snapshots.
 func (p *Pool) Mem() *mem.Pool { return p.mem }
 
-// adopt tracks a storage that was made outside of a capture: a graph of the pool that writes its
-// memory overwrites it.
+// adopt adds a storage that was made outside of a capture to the victims of the pool's graphs that
+// write its memory. Results of the graphs in that memory become overwritten.
 func (p *Pool) adopt(sto *store.Storage) {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
@@ -302,7 +302,7 @@ func (p *Pool) adopt(sto *store.Storage) {
 }
 
 // NewManagedPool returns a private pool whose owner tracks live storages, as graph trees do.
-// Graph.Launch does not check replays of its graphs against storages.
+// Replays of its graphs are not checked against storages.
 func (s *Session) NewManagedPool(name string) *Pool {
 	p := s.NewPool(name)
 	p.managed = true

@@ -138,7 +138,7 @@ func (st *Stream) wait() error {
 	return nil
 }
 
-// finished records that the stream's operations up to one are done.
+// finished records that the stream's operations up to number tick are done.
 func (st *Stream) finished(tick uint64) {
 	for {
 		old := st.done.Load()
@@ -154,8 +154,8 @@ func (st *Stream) tick() store.Access {
 	return store.Access{Stream: st.index, Tick: st.clock[st.index]}
 }
 
-// enqueued records that the device has every operation that has ticked. It returns err, the error
-// of the last one.
+// enqueued records that the device has every operation that tick has numbered. It returns err, the
+// error of the last one.
 func (st *Stream) enqueued(err error) error {
 	st.given.Store(st.clock[st.index])
 	return err

@@ -10,7 +10,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// TestUndo undoes a trial run: it restores the older memory that the run wrote, and its generators.
+// TestUndo undoes a trial run: memory that the run wrote and did not make has its old contents again,
+// and the generator its old state.
 func TestUndo(t *testing.T) {
 	e := open(t, 4)
 	defer e.close()
@@ -58,8 +59,8 @@ func TestUndo(t *testing.T) {
 	drop(t, x, y)
 }
 
-// TestDraw draws in a capture without a launch: each replay gets the generator's next state, and keeps
-// it for later readers.
+// TestDraw calls Draw in a capture: each replay writes the generator's next states to the tensors that
+// Draw returned.
 func TestDraw(t *testing.T) { drawn(t, open) }
 
 func drawn(t *testing.T, open opener) {

@@ -403,8 +403,8 @@ type Tensor struct {
 	shape []int64
 }
 
-// Bytes returns the size of a contiguous tensor in bytes. It returns an error for a negative
-// dimension, and for a size that overflows int64.
+// Bytes returns the size of a contiguous tensor in bytes. It returns an error for an invalid dtype,
+// for a negative dimension, and for a size that overflows int64.
 func Bytes(dt dtype.DType, shape []int64) (int64, error) {
 	n := int64(1)
 	for _, d := range shape {
@@ -456,11 +456,10 @@ func (t Tensor) check() error {
 	return nil
 }
 
-// Weak returns a handle that needs no owner while a graph writes the tensor, from the end of the
-// graph's capture to its reset. Without owners it is then readable until other contents overwrite the
-// memory: graphs that share a pool may reuse the memory of a result whose only handles are weak. No
-// graph keeps the memory of other tensors, including outputs of graph trees, so after their last
-// release Err of a weak handle matches [ErrReleased], too.
+// Weak returns a handle that reads a graph's result without owners, from the end of the graph's
+// capture to its reset. Graphs that share a pool may reuse the memory of a result without owners;
+// after that the handle is stale. No graph keeps the memory of other tensors, including outputs of
+// graph trees, so after their last release Err of a weak handle matches [ErrReleased], too.
 func (t Tensor) Weak() Tensor {
 	t.weak = true
 	return t
