@@ -40,7 +40,9 @@ func (c *Callable) Captured() bool { return c.training.Load() != c.set.opts.Eval
 
 // Forward copies each argument into its static input, unless the argument is that input, and replays
 // the forward on st. An argument must have the dtype, shape and RequiresGrad of its sample. The
-// package comment says how long the outputs are valid.
+// package comment says how long the outputs are valid. In the mode that was not captured (see Train),
+// Forward runs the function uncaptured on the arguments themselves, without these checks. The outputs
+// are then valid until the next uncaptured run of the callable.
 func (c *Callable) Forward(st *graphs.Stream, args ...Arg) (*Call, error) {
 	leave, err := c.group.enter()
 	if err != nil {

@@ -98,7 +98,7 @@ func (c *Callable) captureBackward(ctx context.Context) (err error) {
 	}
 	for i, t := range c.grads {
 		if t.Storage() == nil && !c.set.opts.AllowUnused {
-			return fmt.Errorf("%w: input %d of those of %s that require a gradient", ErrUnused, i, c.fn.Name)
+			return fmt.Errorf("%w: index %d among the inputs of %s that require a gradient", ErrUnused, i, c.fn.Name)
 		}
 	}
 	return c.dropSaved()

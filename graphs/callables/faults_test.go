@@ -12,8 +12,9 @@ import (
 )
 
 // TestEveryCallFails makes the n-th call of the device fail, for every n while a set is made and runs
-// its forwards. Each time the injected error is returned, nothing leaks, and weights and generators
-// keep their values. The set, or a new one, then trains with the same results.
+// its forwards. Each time the injected error is returned. If New returns it, nothing leaks and the
+// generator keeps its state. The set, or a new one, then trains with the results of a run without
+// errors.
 func TestEveryCallFails(t *testing.T) {
 	clean := open(t, hostRig(), network)
 	want := newTrainer(clean, callables.Options{})

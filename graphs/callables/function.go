@@ -19,8 +19,8 @@ type Arg struct {
 type Function struct {
 	Name string
 
-	// Args are samples of a call's arguments. Each call is checked against their dtypes, shapes
-	// and RequiresGrad. Warm-ups read their values.
+	// Args are samples of a call's arguments. Each call that a graph serves is checked against
+	// their dtypes, shapes and RequiresGrad. Warm-ups read their values.
 	Args []Arg
 
 	// Params are weights and states, which the bodies read and may write in place. The set

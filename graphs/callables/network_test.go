@@ -157,7 +157,7 @@ func (t *trainer) backward(calls []*callables.Call) map[string]graphs.Tensor {
 	return grads
 }
 
-// step trains on one batch and returns the loss, the outputs and the gradients.
+// step trains on one batch and returns the gradients, the outputs of all sections and the new weights.
 func (t *trainer) step(x, y graphs.Tensor) map[string][]float32 {
 	t.Helper()
 	calls := t.forward(x, y)
@@ -184,8 +184,8 @@ func (e *env) batch(r *rand.Rand) (x, y graphs.Tensor) {
 	return e.tensor("x", draw(r, 20, 1), 4, 5), e.tensor("y", draw(r, 12, 1), 4, 3)
 }
 
-// TestTraining is test_graph_make_graphed_callables: ten steps of SGD are bit-equal to those of the
-// uncaptured functions. Evaluation follows, which runs uncaptured, then training again.
+// TestTraining is PyTorch's test_graph_make_graphed_callables: ten steps of SGD are bit-equal to those
+// of the uncaptured functions. Evaluation follows, which runs uncaptured, then training again.
 func TestTraining(t *testing.T) { training(t, hostRig(), callables.Options{}) }
 
 // TestAnyOrder is TestTraining with a pool for each callable.
@@ -251,8 +251,8 @@ func same(t *testing.T, what string, got, want map[string][]float32) {
 	}
 }
 
-// TestWarmUpChangesNothing: a capture changes neither weights nor generators, nor a state that the
-// function writes.
+// TestWarmUpChangesNothing: New leaves a generator that the functions draw from and a parameter that a
+// function writes as they were.
 func TestWarmUpChangesNothing(t *testing.T) {
 	e := open(t, hostRig(), network)
 	defer e.close()
@@ -288,7 +288,8 @@ func TestWarmUpChangesNothing(t *testing.T) {
 	testkit.Check(t, set.Close())
 }
 
-// TestWarmUpOfGenerators: a warm-up that fails leaves the generator where it was.
+// TestWarmUpOfGenerators: a warm-up that fails after a draw leaves the generator as it was, and no
+// memory.
 func TestWarmUpOfGenerators(t *testing.T) {
 	e := open(t, hostRig(), network)
 	defer e.close()
@@ -305,7 +306,7 @@ func TestWarmUpOfGenerators(t *testing.T) {
 			return nil, fmt.Errorf("no")
 		}}
 	if _, err := callables.New(ctx, e.s, []callables.Function{fails}, callables.Options{}); err == nil {
-		t.Fatal("no error")
+		t.Fatal("New succeeds although the function fails")
 	}
 	if s := testkit.Must[graphs.GeneratorState](t)(gen.State()); s.Offset != 0 {
 		t.Errorf("the generator is at %+v", s)

@@ -231,8 +231,8 @@ func (o *orderRun) checkResults() {
 	o.results = slices.DeleteFunc(o.results, func(x *result) bool { return x.stale && o.r.IntN(4) == 0 })
 }
 
-// TestSharedPoolReusesMemory: four callables of one pool take less memory than with pools of
-// their own.
+// TestSharedPoolReusesMemory: after the captures, the pool of four callables has blocks for their
+// outputs and gradients only.
 func TestSharedPoolReusesMemory(t *testing.T) {
 	e := open(t, hostRig(), cubic)
 	defer e.close()
@@ -313,7 +313,7 @@ func TestStreams(t *testing.T) {
 	testkit.Check(t, side.Wait(e.s.DefaultStream()))
 	out := testkit.Must[[]graphs.Tensor](t)(call.Backward(side, graphs.Tensor{}))
 	if got := e.read(out[0]); got[0] != 0 {
-		t.Errorf("no cotangent gives %v, want zeros", got[0])
+		t.Errorf("the zero Tensor as cotangent gives the gradient %v, want zeros", got[0])
 	}
 }
 
@@ -332,34 +332,39 @@ func TestStaticInputs(t *testing.T) {
 	}
 }
 
-// TestBusy: a second call of a pool while one runs is refused; one of another pool is not.
+// TestBusy: while a call runs, Close and a second call of its pool are refused. A call of another pool
+// is not, also after the refused Close.
 func TestBusy(t *testing.T) {
 	e := open(t, hostRig(), cubic)
 	defer e.close()
 	fns := []callables.Function{polynomial(e, "f"), polynomial(e, "g")}
 	var inside func()
-	fns[0].Eval = func(r *graphs.Recorder, in []graphs.Tensor) ([]graphs.Tensor, error) {
+	fns[1].Eval = func(r *graphs.Recorder, in []graphs.Tensor) ([]graphs.Tensor, error) {
 		inside()
 		return []graphs.Tensor{in[0]}, nil
 	}
 	for _, o := range []callables.Options{{}, {AnyOrder: true}} {
 		set := testkit.Must[*callables.Set](t)(callables.New(ctx, e.s, fns, o))
-		set.At(0).Train(false)
-		var same, other error
+		set.At(1).Train(false)
+		var closed, same, other error
 		inside = func() {
-			_, same = set.At(0).Forward(e.s.DefaultStream(), fns[0].Args...)
-			_, other = set.At(1).Forward(e.s.DefaultStream(), fns[1].Args...)
+			closed = set.Close()
+			_, same = set.At(1).Forward(e.s.DefaultStream(), fns[1].Args...)
+			_, other = set.At(0).Forward(e.s.DefaultStream(), fns[0].Args...)
 		}
-		testkit.Must[*callables.Call](t)(set.At(0).Forward(e.s.DefaultStream(), fns[0].Args...))
-		if !errors.Is(same, graphs.ErrBusy) || errors.Is(other, graphs.ErrBusy) == o.AnyOrder {
-			t.Errorf("AnyOrder %t: %v, %v", o.AnyOrder, same, other)
+		testkit.Must[*callables.Call](t)(set.At(1).Forward(e.s.DefaultStream(), fns[1].Args...))
+		if !errors.Is(closed, graphs.ErrBusy) || !errors.Is(same, graphs.ErrBusy) {
+			t.Errorf("AnyOrder %t: Close returns %v, a call of the same pool %v; want ErrBusy", o.AnyOrder, closed, same)
+		}
+		if o.AnyOrder && other != nil || !o.AnyOrder && !errors.Is(other, graphs.ErrBusy) {
+			t.Errorf("AnyOrder %t: a call of the other callable returns %v", o.AnyOrder, other)
 		}
 		testkit.Check(t, set.Close())
 	}
 }
 
-// TestArguments: arguments that do not fit the samples are refused, all faults in one error, and
-// nothing changes.
+// TestArguments: arguments that do not fit the samples are refused, all of them in one error, and
+// calls that fit work afterwards. Calls of a closed set, and a backward in evaluation mode, are refused.
 func TestArguments(t *testing.T) {
 	e := open(t, hostRig(), network)
 	defer e.close()

@@ -174,16 +174,22 @@ func (s *Set) Train(on bool) {
 }
 
 // Close resets the graphs and releases the set's memory. Retained outputs and gradients stay valid.
-// A second Close does nothing.
+// During a call of a callable it changes nothing and returns [graphs.ErrBusy]. A second Close does
+// nothing.
 func (s *Set) Close() error {
 	if s.closed {
 		return nil
 	}
 	var errs []error
-	for _, g := range s.groups {
+	for i, g := range s.groups {
 		if !g.busy.CompareAndSwap(false, true) {
+			for _, h := range s.groups[:i] {
+				h.busy.Store(false)
+			}
 			return graphs.ErrBusy
 		}
+	}
+	for _, g := range s.groups {
 		g.closed, g.pending = true, nil
 		g.busy.Store(false)
 	}
