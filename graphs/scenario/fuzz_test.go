@@ -14,8 +14,8 @@ import (
 // place is the prefix of every error of Parse.
 var place = regexp.MustCompile(`^fuzz\.txtar:([0-9]+):([0-9]+): .`)
 
-// FuzzParse holds that no file makes Parse panic, that errors name a line and column of the file, and
-// that Parse accepts an accepted file again.
+// FuzzParse holds that no file makes Parse panic, that each error has a column and a line of the file,
+// and that Parse accepts an accepted file again.
 func FuzzParse(f *testing.F) {
 	for _, file := range files(f) {
 		text, err := os.ReadFile(file)
@@ -33,21 +33,21 @@ func FuzzParse(f *testing.F) {
 		file, err := scenario.Parse("fuzz.txtar", text)
 		if err == nil {
 			if file == nil {
-				t.Fatal("neither a scenario nor an error")
+				t.Fatal("Parse returned neither a scenario nor an error")
 			}
 			if _, err := scenario.Parse("fuzz.txtar", bytes.Clone(text)); err != nil {
-				t.Fatalf("taken, and then refused: %v", err)
+				t.Fatalf("a file that was accepted is refused the second time: %v", err)
 			}
 			return
 		}
 		if file != nil {
-			t.Fatal("a scenario and an error")
+			t.Fatal("Parse returned a scenario and an error")
 		}
 		lines := bytes.Count(text, []byte("\n")) + 2
 		for _, e := range leaves(err) {
 			at := place.FindStringSubmatch(e.Error())
 			if at == nil {
-				t.Fatalf("an error without a place: %q", e.Error())
+				t.Fatalf("an error without a position: %q", e.Error())
 			}
 			if line, err := strconv.Atoi(at[1]); err != nil || line < 1 || line > lines {
 				t.Fatalf("line %s of %d: %q", at[1], lines, strings.SplitN(e.Error(), "\n", 2)[0])

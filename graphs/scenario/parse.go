@@ -41,7 +41,7 @@ type Options struct {
 	Device         string // "": the caller's choice
 }
 
-// Error is a fault at a position of the file.
+// Error is what is wrong at a position of the file.
 type Error struct {
 	File      string
 	Line, Col int
@@ -169,8 +169,13 @@ func (p *parser) option(o *Options) bool {
 			p.fail(t.col, "%s wants a value: %s=8", t.text, t.text)
 			return false
 		}
+		col := p.peek().col
 		v, ok := p.integer()
-		if !ok || v < -1<<31 || v > 1<<31-1 {
+		if ok && (v < -1<<31 || v > 1<<31-1) {
+			p.fail(col, "%s is an integer of 32 bits, not %d", t.text, v)
+			return false
+		}
+		if !ok {
 			return false
 		}
 		n := int(v)

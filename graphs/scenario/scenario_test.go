@@ -39,7 +39,7 @@ func files(t testing.TB) []string {
 	return files
 }
 
-// hold runs a file of testdata, which has its expectations.
+// hold runs a scenario and reports each expectation of the file that is not met.
 func hold(t *testing.T, file string, config func(log *bytes.Buffer) scenario.Config) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -64,6 +64,14 @@ func hold(t *testing.T, file string, config func(log *bytes.Buffer) scenario.Con
 	}
 	if t.Failed() {
 		t.Log(log.String())
+	}
+}
+
+// TestOptionOutOfRange: an integer option above 32 bits is an error at its position.
+func TestOptionOutOfRange(t *testing.T) {
+	_, err := scenario.Parse("x.txtar", []byte("-- options --\nor-error rerecord-limit=4294967296\n-- steps --\nmark\n"))
+	if want := "x.txtar:2:25: rerecord-limit is an integer of 32 bits, not 4294967296"; err == nil || err.Error() != want {
+		t.Errorf("the error is %v, want %s", err, want)
 	}
 }
 

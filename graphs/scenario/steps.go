@@ -32,7 +32,7 @@ const (
 	stepReset
 )
 
-// step is one line of the section steps.
+// step is one step of the section steps, with the text of its line.
 type step struct {
 	kind stepKind
 	line int
@@ -88,7 +88,7 @@ func (p *parser) block(lines *[]string, depth int) (all []*step, closed bool) {
 		for p.peek().kind != 0 {
 			if p.peek().kind == '}' {
 				if depth == 0 {
-					p.fail(p.peek().col, "} closes nothing")
+					p.fail(p.peek().col, "unexpected }: no block is open")
 					p.next()
 					continue
 				}
@@ -149,7 +149,7 @@ func (p *parser) step(text string, lines *[]string, depth int) *step {
 			p.accept(',')
 		}
 		if len(s.names) == 0 || s.kind != stepDrop && len(s.names) < 2 {
-			p.fail(t.col, "%s wants names", t.text)
+			p.fail(t.col, "%s wants more names: drop takes one or more, same and distinct take two or more", t.text)
 			return nil
 		}
 	case "mark":
@@ -397,7 +397,7 @@ func (p *parser) assign(s *step) *step {
 		n, ok := p.name()
 		s.names = []string{n}
 		if ok && len(s.to) != 1 {
-			p.fail(s.col, "%s gives one name", t.text)
+			p.fail(s.col, "%s has one result: give it one name", t.text)
 			return false
 		}
 		return ok
@@ -433,7 +433,7 @@ func (p *parser) assign(s *step) *step {
 	case "tensor":
 		s.kind = stepTensor
 		if len(s.to) != 1 {
-			p.fail(s.col, "tensor gives one name")
+			p.fail(s.col, "tensor has one result: give it one name")
 			return nil
 		}
 		return p.tensor(s)
