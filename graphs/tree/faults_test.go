@@ -11,13 +11,13 @@ import (
 )
 
 // TestEveryCallFails makes the n-th call of the device fail, for every n of a small
-// scenario with warm-up, recording, replay and a restore of the pool. Each time the error
-// names the call, no capture is stuck, nothing leaks, and the manager works afterwards.
+// scenario with warm-up, recording, replay and a restore of the pool. Each time the injected error is
+// returned, no capture is left open, nothing leaks, and the manager works afterwards.
 func TestEveryCallFails(t *testing.T) {
 	everyCallFails(t, hostRig, 1)
 }
 
-// everyCallFails makes each stride-th call fail.
+// everyCallFails makes call 1 fail, then, each time with a new manager, the call that is stride later.
 func everyCallFails(t *testing.T, open func() rig, stride int) {
 	t.Helper()
 	for n := 1; ; n += stride {

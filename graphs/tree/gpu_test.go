@@ -48,7 +48,8 @@ func TestEveryCallFailsOnGPU(t *testing.T) {
 	everyCallFails(t, func() rig { return g }, 1)
 }
 
-// TestFastPathDoesNotAllocateOnGPU replays the pair foo, fee.
+// TestFastPathDoesNotAllocateOnGPU: a step that replays foo and fee, without and with static inputs,
+// allocates nothing in Go.
 func TestFastPathDoesNotAllocateOnGPU(t *testing.T) {
 	g, emulated := gpuRig(t)
 	if emulated {

@@ -19,7 +19,7 @@ type node struct {
 
 	graph   *graphs.Graph
 	inputs  []nodeInput
-	where   []inputPlace // the places of inputs, packed for the check before each replay
+	where   []inputPlace // the required addresses of inputs, packed for the check before each replay
 	copies  []int        // inputs that are copied
 	outputs []output
 
@@ -71,8 +71,8 @@ func (n *node) fits(in []Input) bool {
 	return true
 }
 
-// inputPlace is the required place of an input. Without a storage the input is copied, so any place
-// will do.
+// inputPlace is the required address and size of an input. storage is nil for a copied input, which
+// may have any address.
 type inputPlace struct {
 	storage   *graphs.Storage
 	off, size int64

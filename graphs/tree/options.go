@@ -62,9 +62,9 @@ type Options struct {
 	// Generations selects when a generation starts.
 	Generations Generations
 
-	// Check compares the pool's live blocks with the path's live outputs after every call, and
-	// after a replay with the live blocks before it (C17). It is for debugging and tests,
-	// because each check visits every block.
+	// Check compares the pool's live blocks after every call (C17): after a replay with the live
+	// blocks before it, else with the path's live outputs. It is for debugging and tests, because
+	// each check visits every block.
 	Check bool
 
 	// Log, if not nil, gets one line for each transition, and warnings.

@@ -65,18 +65,22 @@ func (i *instance) body(r *graphs.Recorder, ins *Inputs) ([]graphs.Tensor, error
 		return nil, errors.Join(err, r.ReleaseMade(nil), ins.releaseAll())
 	}
 	var given []*graphs.Storage
+	var retained []graphs.Tensor
 	for o, t := range outs {
-		if err := t.Alive(); err != nil {
-			return nil, errors.Join(fmt.Errorf("tree: %s: %w", i.maker(o), err), r.ReleaseMade(given), ins.releaseAll())
-		}
-		s := t.Storage()
-		if r.Made(s) && !slices.Contains(given, s) {
+		err := t.Alive()
+		if s := t.Storage(); err == nil && r.Made(s) && !slices.Contains(given, s) {
 			given = append(given, s)
 			continue
 		}
-		if err := t.Retain(); err != nil {
-			return nil, err
+		if err == nil {
+			err = t.Retain()
 		}
+		if err != nil {
+			// ReleaseMade has no effect on the owners that Retain added.
+			err = releaseAll(fmt.Errorf("tree: %s: %w", i.maker(o), err), retained)
+			return nil, errors.Join(err, r.ReleaseMade(nil), ins.releaseAll())
+		}
+		retained = append(retained, t)
 	}
 	return outs, errors.Join(r.ReleaseMade(given), ins.releaseAll())
 }
