@@ -24,7 +24,7 @@ type CallableOptions struct {
 	Gradients autodiff.Options
 
 	// Eval names the module's function for evaluation mode, for example one without dropout. It
-	// must have as many parameters. Empty: the function itself.
+	// must have as many parameters as the function. Empty: the function itself.
 	Eval string
 }
 

@@ -128,8 +128,8 @@ func (f *Function) param(input int) int {
 	return -1
 }
 
-// Run runs the function on a recorder. Each result has one owner; a result that is an input is
-// returned without another owner.
+// Run runs the function on a recorder. Each result has one owner. A result that is an input gets no
+// additional owner, and a value that is returned twice has one owner for both results.
 func (f *Function) Run(r *graphs.Recorder, inputs []graphs.Tensor) ([]graphs.Tensor, error) {
 	return f.RunArgs(r, graphs.Args(inputs...))
 }

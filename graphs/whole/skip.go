@@ -17,7 +17,7 @@ type Reason string
 const (
 	MutatedInputs   Reason = "mutated inputs"   // it writes an input that is not static
 	HostDevice      Reason = "cpu device"       // an op reads or changes state of the host
-	MultipleDevices Reason = "multiple devices" // inputs are of more than one device
+	MultipleDevices Reason = "multiple devices" // an input of a call belongs to another session
 	IncompatibleOp  Reason = "incompatible op"  // an extern op cannot be captured
 )
 

@@ -360,7 +360,7 @@ func TestSkippedForward(t *testing.T) {
 	drop(t, x, w)
 }
 
-// TestPlain is cudagraphs_inner, with and without copies.
+// TestPlain runs a Plain with each combination of copied inputs and outputs.
 func TestPlain(t *testing.T) {
 	for _, o := range []whole.PlainOptions{{}, {CopyInputs: true}, {CopyOutputs: true}, {CopyInputs: true, CopyOutputs: true}} {
 		e := open(t, whole.BackendOptions{}, tree.Options{})
@@ -393,7 +393,7 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-// TestOtherSession refuses inputs of two devices.
+// TestOtherSession: an input of another session is refused, and counted as a skip.
 func TestOtherSession(t *testing.T) {
 	e, o := open(t, whole.BackendOptions{}, tree.Options{}), open(t, whole.BackendOptions{}, tree.Options{})
 	f := e.fn("grad", whole.FunctionOptions{})
