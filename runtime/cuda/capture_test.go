@@ -43,9 +43,9 @@ func TestCaptureBelongsToAGoroutine(t *testing.T) {
 	})
 }
 
-// TestBesideACapture: while a goroutine captures, others can allocate, launch and wait. Their loads
+// TestCallsDuringACapture: while a goroutine captures, others can allocate, launch and wait. Their loads
 // wait for the end of the capture, and memory that they free goes back to the driver after it.
-func TestBesideACapture(t *testing.T) {
+func TestCallsDuringACapture(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		old := b.alloc(make([]byte, 1<<20))
 		program := b.rig.program(t, devicetest.Add2)

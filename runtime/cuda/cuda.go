@@ -266,7 +266,7 @@ func (d *Device) Close() error {
 	}
 	errs = append(errs, d.drv.DevicePrimaryCtxRelease(d.ordinal))
 	if lost {
-		return nil // as every call before has said
+		return nil // earlier calls returned the LostError
 	}
 	return d.wrap("close", errors.Join(errs...))
 }

@@ -92,7 +92,7 @@ func TestFreeDims(t *testing.T) {
 	r := fakeRig()
 	d := open(t, newFake(t, fake.Options{}))
 	for name, list := range map[string][]dim.Dim{"out of range": testkit.Consts(1), "negative": testkit.Consts(-1), "twice": testkit.Consts(0, 0), "no constant": testkit.Dims(t, "N")} {
-		if _, err := d.Load(r.addOf(t, dimsAttr(cuda.AttrDims, testkit.Dims(t, "N")...), dimsAttr(cuda.AttrFree, list...)), nil); err == nil || !strings.Contains(err.Error(), "is no index of the 1 dims") {
+		if _, err := d.Load(r.addOf(t, dimsAttr(cuda.AttrDims, testkit.Dims(t, "N")...), dimsAttr(cuda.AttrFree, list...)), nil); err == nil || !strings.Contains(err.Error(), "is not an index of the 1 dims") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -41,7 +41,7 @@ func lose(t *testing.T, b *bench) {
 		t.Fatalf("after a wild write: %v", err)
 	}
 	if !strings.Contains(err.Error(), "ILLEGAL_ADDRESS") || !strings.Contains(err.Error(), "must restart") {
-		t.Errorf("%v does not say what happened", err)
+		t.Errorf("%v does not name the fault, or does not say that the process must restart", err)
 	}
 	_, allocErr := b.dev.Alloc(8)
 	_, hostErr := b.dev.AllocHost(8)

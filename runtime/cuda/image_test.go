@@ -40,7 +40,7 @@ func TestImages(t *testing.T) {
 		if major, minor := l.Version(); major != 11 || minor != 8 {
 			t.Logf("%s is of NVRTC 11.8, here is %d.%d", file, major, minor)
 		} else if !bytes.Equal(have, data) {
-			t.Errorf("%s is not what kernels.cu compiles to; run the test with -update", file)
+			t.Errorf("%s differs from the code of kernels.cu; run the test with -update", file)
 		}
 	}
 }

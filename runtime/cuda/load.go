@@ -320,7 +320,7 @@ func freeDims(list []dim.Dim, attrs []program.Attr) ([]bool, error) {
 	for _, d := range list {
 		i, ok := d.Const()
 		if !ok || i <= last || i >= int64(n) {
-			return nil, fmt.Errorf("%s is no index of the %d dims, or not above the index before it", d, n)
+			return nil, fmt.Errorf("%s is not an index of the %d dims, or not above the index before it", d, n)
 		}
 		out[i], last = true, i
 	}

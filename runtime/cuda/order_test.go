@@ -33,7 +33,7 @@ func drawActions(t *rapid.T) (list []action, want [orderBuffers]byte) {
 	var after [orderStreams]map[int]bool // by stream, the operations that its next one comes after; nil: not forked
 	var wrote [orderBuffers]int          // the operation; 0: none
 	var read [orderBuffers][]int
-	var points [orderStreams]map[int]bool // by stream, what its last point comes after; nil: it has none
+	var points [orderStreams]map[int]bool // by stream, the operations before its last point; nil: it has no point
 	after[0] = map[int]bool{0: true}
 	op := 0
 	merge := func(into int, from map[int]bool) {

@@ -101,8 +101,8 @@ func (s *State) Map(bytes int64) error {
 	if bytes <= s.mapped.Load() {
 		return nil // also while others capture
 	}
-	// The gate comes before the lock: the end of a capture destroys what was freed
-	// meanwhile, and takes the lock before the gate opens.
+	// Enter the gate before taking the lock: the end of a capture destroys states that were
+	// freed meanwhile, which takes the lock, and only then opens the gate.
 	d.gate.enter()
 	defer d.gate.leave()
 	s.grow.Lock()

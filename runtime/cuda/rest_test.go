@@ -152,9 +152,9 @@ func TestEveryOtherCallFails(t *testing.T) {
 	}
 }
 
-// TestFreeBesideMap frees a state during a capture, while another goroutine waits in Map for the
+// TestFreeDuringMap frees a state during a capture, while another goroutine waits in Map for the
 // end of the capture. The capture ends, the state is freed, and Map maps nothing.
-func TestFreeBesideMap(t *testing.T) {
+func TestFreeDuringMap(t *testing.T) {
 	f := newFake(t, fake.Options{})
 	b := newBench(t, open(t, f), fakeRig())
 	st, err := b.dev.ReserveState(2 * fake.Granularity)

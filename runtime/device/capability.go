@@ -86,7 +86,7 @@ type HostImporter interface {
 }
 
 // Timer is a [Device] with events that measure its time. Stream.Record of such an event
-// may be captured: each launch of the graph then records the event anew, so that the
+// may be captured: each launch of the graph then records the event again, so that the
 // time of a part of a graph can be measured. Wait for the stream of the launch before
 // Elapsed: until the launch reaches the record, the event may have the time of the record
 // before. Once the event is closed, launches of the graph fail with [ErrClosed].
@@ -185,7 +185,7 @@ type Tunable interface {
 	Tuned(args []Tensor, attrs []program.Attr) bool
 }
 
-// Initializer is a library routine whose first ScratchBytes takes long, whatever the call.
+// Initializer is a library routine whose first call of ScratchBytes takes long, with any operands.
 // Initialize does that work ahead of time. It may be called concurrently with other work and
 // with other methods of the routine. It returns no error: an error occurs again in
 // ScratchBytes, which returns it.

@@ -27,7 +27,7 @@ const (
 	// work on other streams, allocate, load and free.
 	CaptureThreadLocal
 
-	// CaptureRelaxed refuses only what the capturing streams themselves cannot do. The
+	// CaptureRelaxed refuses only calls of the capturing streams that cannot be captured. The
 	// capture belongs to no goroutine: any goroutine may continue or end it.
 	CaptureRelaxed
 )
@@ -72,7 +72,7 @@ type CaptureError struct {
 	Stream    string      // the stream of the call; "" for a call of the device
 	Capturing string      // the stream that began the capture; "" if none is under way
 	Mode      CaptureMode // of that capture
-	Reason    string      // what is wrong, and what to do; "" where Err says it
+	Reason    string      // what is wrong, and what to do; "" if Err says so
 	Err       error       // one of the errors of this package
 }
 
@@ -131,7 +131,7 @@ type Scope struct {
 // NoScope is the scope of calls of a stream.
 var NoScope = Scope{Origin: -1}
 
-// Recorded is what a Recording knows of a node.
+// Recorded describes a node of a Recording.
 type Recorded struct {
 	Scope
 	Stream string  // name
@@ -145,7 +145,7 @@ type Branch struct {
 	Rec    *Recording
 	Stream string // name
 
-	tail []int32 // what the next node waits for
+	tail []int32 // the nodes that the next node waits for
 }
 
 // Begin starts a capture on the stream with this name. Unless the mode is relaxed it locks
@@ -154,7 +154,7 @@ type Branch struct {
 func (c *Captures) Begin(mode CaptureMode, stream string) (*Branch, error) {
 	const call = "begin capture"
 	if mode > CaptureRelaxed {
-		return nil, fmt.Errorf("%s on stream %q: %s is no mode", call, stream, mode)
+		return nil, fmt.Errorf("%s on stream %q: %s is not a mode; want global, thread-local or relaxed", call, stream, mode)
 	}
 	r := &Recording{Mode: mode, Scope: NoScope, thread: -1, captures: c}
 	b := &Branch{Rec: r, Stream: stream}

@@ -29,7 +29,7 @@ func TestBranchesAgreeWithSets(t *testing.T) {
 		rec := branch[0].Rec
 		defer rec.End()
 		after[0] = map[int]bool{}
-		var comes []map[int]bool // by node, what it comes after
+		var comes []map[int]bool // by node, the nodes that it comes after
 		for range rapid.IntRange(0, 40).Draw(t, "steps") {
 			i, j := rapid.IntRange(0, streams-1).Draw(t, "from"), rapid.IntRange(0, streams-1).Draw(t, "to")
 			switch kind := rapid.IntRange(0, 3).Draw(t, "kind"); {

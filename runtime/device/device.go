@@ -154,8 +154,9 @@ type Stream interface {
 	Fork(to Stream) error
 	Join(from Stream) error
 
-	// Mark returns a mark after the enqueued work. Behind returns what the stream knows of
-	// a mark, without a call of the driver (see [Mark]). [Fence] uses both.
+	// Mark returns a mark after the enqueued work. Behind reports, without a call of the
+	// driver, whether an event was recorded after the mark, and whether the device is known
+	// to have passed it (see [Mark]). [Fence] uses both.
 	Mark() Mark
 	Behind(m Mark) (recorded, passed bool)
 

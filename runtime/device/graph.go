@@ -70,7 +70,7 @@ func (k NodeKind) String() string {
 type Node struct {
 	Recorded
 	Kind NodeKind
-	Name string // of the kernel; "" where there is none or it is not known
+	Name string // of the kernel; "" if it is not known, or for other kinds
 
 	// Reads and Writes are the memory of the device that the node may read and write.
 	// Known is false if the device cannot tell reads from writes: then both lists have all

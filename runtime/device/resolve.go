@@ -107,7 +107,7 @@ variants:
 		}
 		return nil
 	}
-	return errors.New("no variant is for these sizes and this device")
+	return errors.New("no variant fits these sizes and this device")
 }
 
 // step appends a step that is not a choice.

@@ -24,11 +24,11 @@ func (a Address) String() string { return fmt.Sprintf("%p+%d", a.Memory, a.Offse
 type LiveBlock struct {
 	Address
 	Bytes     int64 // of the block
-	Requested int64
-	Owned     bool // a valid handle exists; false if a Restore made the block without a new owner
+	Requested int64 // bytes asked for
+	Owned     bool  // a valid handle exists; false if a Restore made the block without a new owner
 }
 
-// String gives the address, the size and the lack of an owner.
+// String gives the address, the requested bytes, and "no owner" if no handle exists.
 func (b LiveBlock) String() string {
 	s := fmt.Sprintf("%v (%d bytes", b.Address, b.Requested)
 	if !b.Owned {

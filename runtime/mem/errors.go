@@ -32,14 +32,17 @@ var (
 	ErrForeignState = errors.New("mem: the state is not of this pool")
 
 	ErrNoBlock = errors.New("mem: no live block begins at the address")
-	ErrOwned   = errors.New("mem: the block has an owner")
+
+	// ErrOwned says that a valid Block handle of the block exists. It has nothing to do with
+	// the type Owner.
+	ErrOwned = errors.New("mem: the block has an owner")
 )
 
 // StreamError refuses an allocation from a pool that captures, for a stream that is not
 // part of the capture. It matches device.ErrCapturing.
 type StreamError struct {
 	Pool      string
-	Stream    device.Stream // who asked
+	Stream    device.Stream // the stream of the allocation
 	Capturing device.Stream // the first stream of the capture
 }
 

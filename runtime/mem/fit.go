@@ -24,9 +24,9 @@ func BlockBytes(bytes int64) int64 {
 	return max(minBlock, roundUp(bytes, minBlock))
 }
 
-// SegmentBytes returns what a request takes from the device when no block of
-// the pool fits it: 2 MiB for a block up to 1 MiB, 20 MiB for one below 10 MiB,
-// else the request rounded up to 2 MiB.
+// SegmentBytes returns the size of the segment that is taken from the device for a
+// request of bytes ≥ 0 that no block of the pool can serve: 2 MiB for a block up to 1 MiB,
+// 20 MiB for one below 10 MiB, else the request rounded up to 2 MiB.
 func SegmentBytes(bytes int64) int64 {
 	switch block := BlockBytes(bytes); {
 	case block <= smallSize:
@@ -38,10 +38,10 @@ func SegmentBytes(bytes int64) int64 {
 	}
 }
 
-// maxRequest is the largest request that the roundings do not overflow.
+// maxRequest is the largest request for which the roundings do not overflow.
 const maxRequest = math.MaxInt64 - roundLarge
 
-// roundUp returns the next multiple of to, a power of two.
+// roundUp returns n rounded up to a multiple of to, a power of two.
 func roundUp(n, to int64) int64 { return (n + to - 1) &^ (to - 1) }
 
 // splits reports whether a block of have bytes is split to serve a request of

@@ -11,11 +11,12 @@
 // # Pools
 //
 // The default pool serves allocations that no scope redirects. A private pool counts
-// its uses: the handle that made it, graphs that were captured into it, and scopes
-// that redirect allocations to it (see [Scope]). While a pool is in use, its memory
-// does not go back to the device: graphs hold addresses. Without a use it is freeable:
-// segments without live blocks go back at the next Empty, or when an allocation finds
-// no room. Blocks that outlive the last use stay valid.
+// its uses: one of NewPool, which Release gives back, and one of each scope, which
+// redirects allocations to the pool or belongs to a capture and its graph (see [Scope]).
+// While a private pool is in use, its memory does not go back to the device, because
+// graphs hold addresses. Segments without live blocks of a pool without uses go back at
+// the next Empty, or when an allocation finds no room. Live blocks stay valid after the
+// last use.
 //
 // # Streams
 //
@@ -91,8 +92,9 @@ type Options struct {
 // at the same time: Empty, Trim, Close and an Alloc that finds no room wait for the
 // streams of the segments that they give back; a free of a block with a second stream
 // (RecordStream) records an event on that stream, as does the first Alloc after a capture
-// during which such a block was freed; Restore waits for second streams. Hence pools whose
-// streams belong to different goroutines need an allocator each, as in piecewise.
+// during which such a block was freed; Checkpoint and Restore wait for second streams.
+// Hence pools whose streams belong to different goroutines need an allocator each, as in
+// piecewise.
 type Allocator struct {
 	backing Backing
 	limit   int64

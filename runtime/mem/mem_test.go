@@ -1089,7 +1089,7 @@ func TestConcurrentUse(t *testing.T) {
 				}
 				for _, v := range buf.Memory.(*fakeMemory).data[buf.Offset : buf.Offset+buf.Size] {
 					if v != byte(g) {
-						t.Errorf("goroutine %d reads what %d wrote", g, v)
+						t.Errorf("goroutine %d reads %d in its block", g, v)
 						return
 					}
 				}

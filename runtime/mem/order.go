@@ -17,7 +17,7 @@ import (
 // is forked, and with (fork, parent) when it is joined. Streams that the scope does not
 // have are added to it, as by Add; if before is after, nothing happens. A block that was
 // freed during the capture and that a second stream used (RecordStream) is reused within the
-// capture only if these dependencies allow it. It returns ErrNotRecording after End.
+// capture only if these dependencies allow it. After End, Order returns ErrNotRecording.
 func (c *Scope) Order(before, after device.Stream) error {
 	c.pool.alloc.mu.Lock()
 	defer c.pool.alloc.mu.Unlock()

@@ -516,7 +516,7 @@ func TestCheckpointGrowth(t *testing.T) {
 	}
 	must[Restored](t)(p.Restore(s0, []Block{a}, nil))
 	if got := blocks(p); got != "20971520 f" {
-		t.Errorf("restored to nothing: %s", got)
+		t.Errorf("restored to the checkpoint without blocks: %s", got)
 	}
 	g2 := r.capture(h, func() { b = r.alloc(32 * mib) })
 	if got := blocks(p); got != "20971520 f; 33554432 L" {

@@ -62,7 +62,7 @@ func (l *Library) Choose(args []device.Tensor, attrs []program.Attr, c Choice) e
 	} else if err := l.dev.Do(func() error { return l.take(chosen, &c) }); err != nil {
 		return errors.Join(err, chosen.close(l.api))
 	}
-	// Calls with other offsets of operands may have the same key, and are planned anew.
+	// Calls with other offsets of operands may have the same key: plan them again.
 	gemm := p.String()
 	for _, plans := range []map[problem]*plan{l.plans, l.chosen} {
 		for k, old := range plans {

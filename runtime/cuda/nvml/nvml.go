@@ -21,7 +21,7 @@ type Options struct {
 // NotFoundError says that the library could not be opened, and lists every place where it was looked for.
 type NotFoundError = dl.NotFoundError
 
-// Remote is what is at the other end of an NVLink (nvmlIntNvLinkDeviceType_t).
+// Remote is the kind of device at the other end of an NVLink (nvmlIntNvLinkDeviceType_t).
 type Remote uint32
 
 const (

@@ -139,7 +139,7 @@ func TestNotFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err = nvrtc.Open(nvrtc.Options{Path: bad}); !errors.As(err, &missing) || missing.Attempts[0].Reason == "" {
-		t.Errorf("a file that is no library: %v", err)
+		t.Errorf("a file that is not a library: %v", err)
 	}
 }
 
@@ -165,7 +165,7 @@ func TestCompiler(t *testing.T) {
 		t.Errorf("%v: %d bytes that are no cubin, or %d that are no PTX", err, len(cubin), len(ptx))
 	}
 	if cubin, alone, err := c.Compile(t.Context(), source, "limit.cu", "compute_80"); err != nil || cubin != nil || !bytes.Equal(alone, ptx) {
-		t.Errorf("%v: %d bytes of machine code, and PTX that is the same: %v", err, len(cubin), bytes.Equal(alone, ptx))
+		t.Errorf("%v: %d bytes of machine code, want 0; the PTX is that of sm_80: %v", err, len(cubin), bytes.Equal(alone, ptx))
 	}
 	if _, _, err := c.Compile(t.Context(), source, "limit.cu", "80"); err == nil {
 		t.Error("compiled for the architecture \"80\"")
@@ -237,8 +237,8 @@ func TestUnknownArchitecture(t *testing.T) {
 	}
 }
 
-// TestArchitectureAlone: from NVRTC 12.1 on, sm_90a is supported and compiled. Earlier versions refuse it.
-func TestArchitectureAlone(t *testing.T) {
+// TestArchSpecific: from NVRTC 12.1 on, sm_90a is supported and compiled. Earlier versions refuse it.
+func TestArchSpecific(t *testing.T) {
 	l := open(t)
 	c, d := l.Compiler(), nvrtc.Deferred(nvrtc.Options{Path: l.Path()})
 	major, minor := l.Version()

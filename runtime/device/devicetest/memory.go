@@ -27,7 +27,7 @@ var memoryTests = map[string]func(*env){
 		e.refused("Alloc of an exbibyte", err, device.ErrOutOfMemory)
 		var m *device.MemoryError
 		if !errors.As(err, &m) || m.Asked != 1<<60 {
-			e.Errorf("%v does not say what was asked", err)
+			e.Errorf("%v does not say how many bytes were asked for", err)
 		}
 	},
 	"HostMemory": func(e *env) {

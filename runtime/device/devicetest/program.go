@@ -101,7 +101,7 @@ var programTests = map[string]func(*env){
 		s.Trace(nil)
 		e.must(s.Launch(l))
 		if len(steps) != 3 {
-			e.Errorf("%d steps were reported in all, want none after Trace(nil)", len(steps)-3)
+			e.Errorf("%d steps were reported after Trace(nil), want 0", len(steps)-3)
 		}
 		e.expect("x + y + y", out, floats(7, 10))
 	},

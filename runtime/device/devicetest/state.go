@@ -24,7 +24,7 @@ var stateTests = map[string]func(*env){
 		g, err := e.dev.(device.Reserver).MapGranularity()
 		e.must(err)
 		if g < 1 || g&(g-1) != 0 {
-			e.Fatalf("granularity %d is no power of two", g)
+			e.Fatalf("granularity %d is not a power of two", g)
 		}
 		if s.Size() != 1<<26 || s.Mapped() != 0 {
 			e.Errorf("%d bytes, %d mapped, want %d and 0", s.Size(), s.Mapped(), 1<<26)
