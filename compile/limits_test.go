@@ -67,7 +67,7 @@ func TestLimits(t *testing.T) {
 			}
 			return list
 		}},
-		{"an integer product of as many axes as there may be", 4, func(fb *ir.FuncBuilder, n dim.Dim, x ir.Value) []ir.Value {
+		{"an integer GEMM with the largest number of axes", 4, func(fb *ir.FuncBuilder, n dim.Dim, x ir.Value) []ir.Value {
 			shape := func(first, second, rows, cols dim.Dim) ir.Attr {
 				s := slices.Repeat([]dim.Dim{dim.Const(1)}, ir.MaxRank)
 				s[0], s[1], s[ir.MaxRank-2], s[ir.MaxRank-1] = first, second, rows, cols

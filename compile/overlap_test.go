@@ -34,11 +34,11 @@ module "m" {
 // for it. No step between them gets its memory as scratch.
 func TestOverlap(t *testing.T) {
 	for _, c := range []struct {
-		products int
-		disable  []string
-		want     bool
+		gemms   int
+		disable []string
+		want    bool
 	}{{8, nil, true}, {1, nil, false}, {0, nil, false}, {8, []string{"overlap"}, false}} {
-		p, err := compile.Compile(t.Context(), testkit.Parse(t, summed(c.products)), compile.Shape{}, host.New(), compile.Options{Disable: c.disable})
+		p, err := compile.Compile(t.Context(), testkit.Parse(t, summed(c.gemms)), compile.Shape{}, host.New(), compile.Options{Disable: c.disable})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +56,7 @@ func TestOverlap(t *testing.T) {
 			}
 		}
 		if async != c.want || (wait > call) != c.want {
-			t.Errorf("%d products, without %v: the call is step %d, async %v, and step %d waits:\n%s", c.products, c.disable, call, async, wait, p)
+			t.Errorf("%d GEMMs, without %v: the call is step %d, async %v, and step %d waits:\n%s", c.gemms, c.disable, call, async, wait, p)
 			continue
 		}
 		if !c.want {

@@ -111,7 +111,7 @@ func TestScratch(t *testing.T) {
     %y = softmax(%a) : f32[N, 64]
     return %y
   }`},
-		{"in place: the softmax takes the product's memory", 1, "", `
+		{"in place: the softmax takes the GEMM's memory", 1, "", `
   func @piece(%x: f32[N, 64], %z: f32[64, 32]) -> (f32[N, 32]) {
     %a = linear(%x, @l) : f32[N, 64]
     %b = softmax(%a) : f32[N, 64]
@@ -125,7 +125,7 @@ func TestScratch(t *testing.T) {
     %y = matmul(%b, %z) : f32[N, 32]
     return %y
   }`},
-		{"a transpose of a product is stored by it", 1, "", `
+		{"a GEMM stores the transpose of its result", 1, "", `
   func @piece(%x: f32[64, 64]) -> (f32[64, 64]) {
     %a = linear(%x, @l) : f32[64, 64]
     %t = transpose(%a, perm=[1, 0]) : f32[64, 64]

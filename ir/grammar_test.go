@@ -482,8 +482,8 @@ func TestOpTable(t *testing.T) {
 }
 
 var classTitles = map[ir.Class]string{
-	ir.Pointwise: "Pointwise", ir.Reduction: "Reductions", ir.Composite: "Over rows", ir.Contract: "Products", ir.Attention: "Attention", ir.Layout: "Layout",
-	ir.Index: "Indexing", ir.Creation: "Without tensors", ir.Scan: "Scans", ir.Select: "Selection", ir.Draw: "Random numbers", ir.Call: "Extern", ir.Collective: "Between devices",
+	ir.Pointwise: "Pointwise", ir.Reduction: "Reductions", ir.Composite: "Norms, softmax and rope", ir.Contract: "GEMMs", ir.Attention: "Attention", ir.Layout: "Layout",
+	ir.Index: "Indexing", ir.Creation: "Creation", ir.Scan: "Scans", ir.Select: "Selection", ir.Draw: "Random numbers", ir.Call: "Extern ops", ir.Collective: "Collectives",
 }
 
 func opTables() string {

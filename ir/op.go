@@ -22,7 +22,7 @@ const (
 	Pointwise  Class = iota // one result element from the operands' elements at the same (broadcast) index
 	Reduction               // removes the axes of attribute axes, or reduces their extents to 1
 	Composite               // defined by primitive ops; lowered into them before fusion
-	Contract                // matrix products
+	Contract                // GEMMs
 	Attention               // attention and its gradient
 	Layout                  // moves elements, computes nothing
 	Index                   // reads or writes at indices from a tensor
@@ -181,7 +181,7 @@ func ptr[T any](v T) *T { return &v }
 var (
 	axisSpec    = AttrSpec{Name: "axis", Kind: AttrDim, Doc: "axis; negative counts from the end"}
 	axisLast    = AttrSpec{Name: "axis", Kind: AttrDim, Default: ptr(IntAttr("axis", -1)), Doc: "axis; negative counts from the end"}
-	scatterAdd  = AttrSpec{Name: "add", Kind: AttrBool, Default: ptr(BoolAttr("add", false)), Doc: "add to what is there, in the order of src's slices"}
+	scatterAdd  = AttrSpec{Name: "add", Kind: AttrBool, Default: ptr(BoolAttr("add", false)), Doc: "add the slices of src to dst, in order"}
 	axisFirst   = AttrSpec{Name: "axis", Kind: AttrDim, Default: ptr(IntAttr("axis", 0)), Doc: "axis; negative counts from the end"}
 	shapeSpec   = AttrSpec{Name: "shape", Kind: AttrDims, Doc: "extents of the result"}
 	dtypeSpec   = AttrSpec{Name: "dtype", Kind: AttrEnum, Doc: "element type of the result"}
@@ -196,8 +196,8 @@ var (
 	causalSpec = AttrSpec{Name: "causal", Kind: AttrBool, Default: ptr(BoolAttr("causal", false)), Doc: "query t sees keys 0 to t, and S is T; else all keys"}
 
 	generatorOperand = Operand{Name: "generator", Generator: true}
-	offsetSpec       = AttrSpec{Name: "offset", Kind: AttrDim, Doc: "place among the draws of the function, a multiple of 4; left out, the next free one is written in"}
-	redrawSpec       = AttrSpec{Name: "redraw", Kind: AttrBool, Default: ptr(BoolAttr("redraw", false)), Doc: "draws again what another node or function drew at that offset"}
+	offsetSpec       = AttrSpec{Name: "offset", Kind: AttrDim, Doc: "place among the draws of the function, a multiple of 4; if left out, the builder adds the next free one"}
+	redrawSpec       = AttrSpec{Name: "redraw", Kind: AttrBool, Default: ptr(BoolAttr("redraw", false)), Doc: "draws the same numbers again as another node or function at that offset"}
 )
 
 // opTable is the table by ID. It is never written.
@@ -260,7 +260,7 @@ var opRows = [NumOps]*Op{
 		Doc: "to another dtype: to floats rounds to nearest even, float to integer truncates, saturates and sends NaN to 0, integers wrap, to bool is x != 0", infer: inferCast},
 
 	OpPhilox: {Name: "philox", Class: Pointwise, Lowering: LowerElementwise, Padding: PadKeep, Cost: costly, Operands: []Operand{{Name: "seed", Literal: true}, {Name: "offset", Literal: true}, {Name: "index", Literal: true}}, Results: 1,
-		Doc: "number index of the sequence that seed and offset name: i64 to f32, a multiple of 2^-24 in [0, 1); Philox4x32-10 (Salmon et al., SC 2011), see Random numbers", infer: inferPhilox},
+		Doc: "the random number with that index in the sequence of seed and offset: i64 to f32, a multiple of 2^-24 in [0, 1); Philox4x32-10 (Salmon et al., SC 2011), see Random numbers", infer: inferPhilox},
 
 	// Reductions. An empty sum is 0, an empty prod 1, an empty mean NaN; max and min of nothing are -inf and +inf or the integer's limits.
 	OpSum:    reduction("sum", "sum over axes; bf16 and f16 accumulate in f32, integers wrap", inferReduce),
@@ -272,10 +272,10 @@ var opRows = [NumOps]*Op{
 	OpArgMax: {Name: "argmax", Class: Select, Lowering: LowerReduction, Padding: PadAxis, Reduces: true, Operands: []Operand{xOperand}, Results: 1, Attrs: []AttrSpec{axisLast,
 		{Name: "keepdims", Kind: AttrBool, Default: ptr(BoolAttr("keepdims", false)), Doc: "keep the axis with extent 1"}},
 		Doc: "i32 index of the largest along an axis; ties take the lowest, NaN counts as largest", infer: inferArgmax},
-	OpTopK: {Name: "topk", Class: Select, Lowering: LowerTopK, Padding: PadLast, Operands: []Operand{xOperand}, Results: 2, Attrs: []AttrSpec{{Name: "k", Kind: AttrDim, Doc: "how many, constant"}},
+	OpTopK: {Name: "topk", Class: Select, Lowering: LowerTopK, Padding: PadLast, Operands: []Operand{xOperand}, Results: 2, Attrs: []AttrSpec{{Name: "k", Kind: AttrDim, Doc: "number of elements, constant"}},
 		Doc: "the k largest of the last axis in falling order, and their i32 indices; ties take the lowest, NaN counts as largest", infer: inferTopk},
 
-	// Rows.
+	// Norms, softmax and rope.
 	OpSoftmax: {Name: "softmax", Class: Composite, Lowering: LowerComposite, Padding: PadAxis, Operands: []Operand{xOperand}, Attrs: []AttrSpec{axisLast}, Results: 1, Doc: "exp(x-max)/sum along an axis, in f32", infer: inferAxisFloat},
 	OpRMSNorm: {Name: "rms_norm", Class: Composite, Lowering: LowerComposite, Padding: PadLast, Operands: []Operand{xOperand, {Name: "weight"}}, Attrs: []AttrSpec{epsSpec}, Results: 1,
 		Doc: "x/sqrt(mean(x^2)+eps)*weight over the last axis, in f32", infer: inferRMSNorm},
@@ -285,7 +285,7 @@ var opRows = [NumOps]*Op{
 		Attrs: []AttrSpec{{Name: "style", Kind: AttrEnum, Enum: []string{"half", "interleaved"}, Default: ptr(EnumAttr("style", "half")), Doc: "which elements form a pair: (i, i+R/2) or (2i, 2i+1)"}},
 		Doc:   "rotary embedding of x[N, H, D]: pairs of the first R of D elements turned by the angle with f32 cos and sin [N, R/2], the rest copied; computed in f32 (RoFormer, arXiv:2104.09864)", infer: inferRope},
 
-	// Products.
+	// GEMMs.
 	OpMatmul: {Name: "matmul", Class: Contract, Lowering: LowerContract, Padding: PadContract, Operands: []Operand{{Name: "a"}, {Name: "b"}}, Results: 1,
 		Doc: "a[..., M, K] @ b[..., K, N], leading axes broadcast; accumulates in f32 (integers in their own width)", infer: inferMatmul},
 	OpLinear: {Name: "linear", Class: Contract, Lowering: LowerContract, Padding: PadContract, Operands: []Operand{xOperand, {Name: "weight"}, {Name: "bias", Optional: true}}, Results: 1,
@@ -315,15 +315,15 @@ var opRows = [NumOps]*Op{
 	OpSlice: {Name: "slice", Class: Layout, Lowering: LowerView, Padding: PadSlice, Operands: []Operand{xOperand}, Attrs: []AttrSpec{axisSpec,
 		{Name: "start", Kind: AttrDim, Doc: "first index"}, {Name: "end", Kind: AttrDim, Doc: "one past the last index"},
 		{Name: "step", Kind: AttrDim, Default: &stepDefault, Doc: "constant, at least 1"}}, Results: 1, Doc: "indices start, start+step, … below end of an axis", infer: inferSlice},
-	OpSplit:  {Name: "split", Class: Layout, Lowering: LowerView, Padding: PadSplit, Operands: []Operand{xOperand}, Attrs: []AttrSpec{axisFirst, {Name: "sizes", Kind: AttrDims, Doc: "extents of the parts; they sum to the axis"}}, Results: -1, Doc: "parts of x along an axis", infer: inferSplit},
+	OpSplit:  {Name: "split", Class: Layout, Lowering: LowerView, Padding: PadSplit, Operands: []Operand{xOperand}, Attrs: []AttrSpec{axisFirst, {Name: "sizes", Kind: AttrDims, Doc: "extents of the parts; their sum is the extent of the axis"}}, Results: -1, Doc: "parts of x along an axis", infer: inferSplit},
 	OpConcat: {Name: "concat", Class: Layout, Lowering: LowerConcat, Padding: PadConcat, Operands: []Operand{{Name: "x", Variadic: true}}, Attrs: []AttrSpec{axisFirst}, Results: 1, Doc: "joins along an axis", infer: inferConcat},
 	OpPad: {Name: "pad", Class: Layout, Lowering: LowerPad, Padding: PadPad, Operands: []Operand{xOperand, {Name: "value", Literal: true}}, Attrs: []AttrSpec{
 		{Name: "low", Kind: AttrDims, Doc: "elements added before each axis"}, {Name: "high", Kind: AttrDims, Doc: "elements added after each axis"}}, Results: 1, Doc: "x surrounded by a scalar value", infer: inferPad},
 
-	// Sources.
+	// Creation.
 	OpIota:      {Name: "iota", Class: Creation, Lowering: LowerSource, Padding: PadKeep, Attrs: []AttrSpec{shapeSpec, dtypeSpec, axisFirst}, Results: 1, Doc: "the index along an axis", infer: inferIota},
-	OpFull:      {Name: "full", Class: Creation, Lowering: LowerSource, Padding: PadKeep, Writable: true, Operands: []Operand{{Name: "value", Literal: true}}, Attrs: []AttrSpec{shapeSpec, dtypeSpec}, Results: 1, Doc: "every element is the literal value; may be written", infer: inferFull},
-	OpEmpty:     {Name: "empty", Class: Creation, Lowering: LowerMemory, Padding: PadKeep, Writable: true, Attrs: []AttrSpec{shapeSpec, dtypeSpec}, Results: 1, Doc: "memory to be written; reading an element that was not is undefined", infer: inferEmpty},
+	OpFull:      {Name: "full", Class: Creation, Lowering: LowerSource, Padding: PadKeep, Writable: true, Operands: []Operand{{Name: "value", Literal: true}}, Attrs: []AttrSpec{shapeSpec, dtypeSpec}, Results: 1, Doc: "a tensor whose elements are all the literal value; it may be written", infer: inferFull},
+	OpEmpty:     {Name: "empty", Class: Creation, Lowering: LowerMemory, Padding: PadKeep, Writable: true, Attrs: []AttrSpec{shapeSpec, dtypeSpec}, Results: 1, Doc: "memory to be written; the value of an element that was not written is undefined", infer: inferEmpty},
 	OpEmptyLike: {Name: "empty_like", Class: Creation, Lowering: LowerMemory, Padding: PadKeep, Writable: true, Operands: []Operand{xOperand}, Results: 1, Doc: "memory of x's type, to be written; x itself is not read", infer: inferEmptyLike},
 	OpConst:     {Name: "const", Class: Creation, Lowering: LowerConst, Padding: PadKeep, Attrs: []AttrSpec{{Name: "values", Kind: AttrFloats, Doc: "the elements, rounded once to dtype"}, dtypeSpec}, Results: 1, Doc: "a vector of literals", infer: inferConst},
 
@@ -334,12 +334,12 @@ var opRows = [NumOps]*Op{
 		Attrs: []AttrSpec{{Name: "p", Kind: AttrFloat, Doc: "the probability that an element becomes 0"}, offsetSpec, redrawSpec},
 		Doc:   "x*s where the f32 uniform number of the element is less than 1-p, else 0; s is 1/(1-p) rounded to f32, or 0 if p is 1, and the product is rounded to f32 and then to x's dtype", infer: inferDropout},
 
-	// Between the ranks of a group. Every rank runs the node, in one order, with its own operand.
+	// Collectives. Every rank runs the node, in one order, with its own operand.
 	OpAllReduce:     collective("all_reduce", PadKeep, "sum of x over the ranks of a group, on each of them: in rank order, accumulated in f32, rounded once", inferAllReduce),
 	OpAllGather:     collective("all_gather", PadRanks, "x of all ranks, joined along an axis in rank order, on each of them", inferAllGather, axisFirst),
 	OpReduceScatter: collective("reduce_scatter", PadRanks, "the rank's part, along an axis, of the sum of x over the ranks", inferReduceScatter, axisFirst),
 	OpBroadcast: collective("broadcast", PadKeep, "x of one rank, on each rank", inferBroadcast,
-		AttrSpec{Name: "root", Kind: AttrDim, Default: ptr(IntAttr("root", 0)), Doc: "the rank whose x it is"}),
+		AttrSpec{Name: "root", Kind: AttrDim, Default: ptr(IntAttr("root", 0)), Doc: "the rank whose x all ranks get"}),
 
 	OpCall: {Name: "call", Class: Call, Lowering: LowerCall, Padding: PadCall, Writable: true, Operands: []Operand{{Name: "x", Variadic: true}}, Results: -1, Doc: "an extern op, by its declared name", infer: nil},
 }

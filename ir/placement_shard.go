@@ -148,7 +148,7 @@ func (p *placer) contracted(n *Node) spread {
 	switch {
 	case (xIn && (wIn || varies(w))) || wIn && varies(x):
 		if len(n.Args) > bias && !p.at[n.Args[bias]].any {
-			p.report(p.current, "%s: its product is a partial sum over group %s, and its bias is added on every rank: add the bias after all_reduce", n.Name(), p.g.Name)
+			p.report(p.current, "%s: the sums over the inner axis are partial over group %s, and the bias would be added on every rank: add the bias after all_reduce", n.Name(), p.g.Name)
 		}
 		return spread{kind: Partial, from: p.current}
 	case len(n.Args) > bias && !p.whole(n, bias) && !p.at[n.Args[bias]].shardedAt(p.f.Type(n.Args[bias]).Rank()-1):

@@ -60,7 +60,7 @@ var rules = map[ir.OpID]rule{
 	ir.OpArgMax: argmaxRule,
 	ir.OpTopK:   topkRule,
 
-	// Rows.
+	// Norms, softmax and rope.
 	ir.OpSoftmax:   softmaxRule,
 	ir.OpRMSNorm:   rmsNormRule,
 	ir.OpLayerNorm: layerNormRule,

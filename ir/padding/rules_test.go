@@ -208,7 +208,7 @@ var cases = []struct{ name, body, returns, types, want string }{
 	{"pad rows by as many", "%r = pad(%x, 0, low=[N, 0], high=[0, 0])", "%r", "f32[2*N, 8]", "the number of elements that it adds depends on the number of rows"},
 	{"pad uniform by rows", "%z = full(0, shape=[0, 8], dtype=f32)\n%r = pad(%z, 0, low=[0, 0], high=[N, 0])", "%r", "f32[N, 8]", "the number of elements that it adds depends on the number of rows"},
 
-	// Between devices.
+	// Collectives.
 	{"all_reduce", "%r = all_reduce(%part, group=tp)", "%r", "f32[N, 8]", ""},
 	{"broadcast", "%r = broadcast(%part2, group=tp)", "%r", "f32[N, 8]", ""},
 	{"all_gather columns", "%r = all_gather(%part2, group=tp, axis=1)", "%r", "f32[N, 16]", ""},
