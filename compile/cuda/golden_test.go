@@ -28,8 +28,9 @@ var update = flag.Bool("update", false, "rewrite the expectations in testdata")
 //	only rows1       show the text only of entries with this suffix
 //	# a remark
 //
-// It expects, for every source, the guard, the launch, the names of the helpers before the entry,
-// and the text of the entry.
+// It expects, for every kernel, the guard, the launch and the arguments, and, unless only excludes the
+// entry, the names of the helpers before it and its text. For a library call it expects the guard, the
+// arguments and the attributes.
 func TestGolden(t *testing.T) {
 	testkit.Golden(t, "testdata/*.txtar", *update, golden)
 }
@@ -105,7 +106,8 @@ func golden(t *testing.T, ar *txtar.Archive) {
 	}
 }
 
-// goldenKernel describes a step: its launch, its buffers, and the text of its kernel.
+// goldenKernel describes a step: its launch, its buffers, and, if the entry has the suffix only, the text
+// of its kernel.
 func goldenKernel(p *program.Program, s *program.Step, number, guard, only string) txtar.File {
 	k := p.Kernels[s.Kernel]
 	var b strings.Builder
