@@ -108,8 +108,8 @@ func modelOf(text string) string {
 var elsewhere = regexp.MustCompile(`registry\.|bench-serve http|tls-cert|sha256:…|…|^(curl|digest=\$|cosign|oras|man|make|python3?|go|\.ci/|PARTS=)|trust remove|trace-out|/opt/pwc`)
 
 // Every block of documentBlocks, and every example of --help, is valid for a shell, and its commands of pwc run, with
-// fewer training steps and warm-up runs. pwc serve runs until it serves. Of the commands of elsewhere, and of commands
-// for a GPU without one, only the flags are checked. Other programs do not run.
+// fewer training steps and warm-up runs. pwc serve runs until it serves. A line of elsewhere, or for a GPU if there is
+// none, does not run; if it calls pwc, its flags are checked.
 func TestCommandBlocks(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {

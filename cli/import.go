@@ -63,7 +63,7 @@ type importReport struct {
 	Bytes        int64       `json:"bytes"`      // bytes of the tensors, as stored
 	Functions    []string    `json:"functions"`
 	Nodes        int         `json:"nodes"`
-	Checked      bool        `json:"checked"`             // the tensors were compared with the config
+	Checked      bool        `json:"checked"`             // the tensors were compared with the config; always true for an exported program
 	Context      int64       `json:"context"`             // the longest sequence in tokens; 0: unknown
 	EOS          []int32     `json:"eos"`                 // ids that end a sequence
 	Notes        []string    `json:"notes"`               // differences from the checkpoint that may surprise a reader

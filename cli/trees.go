@@ -133,14 +133,15 @@ func (c *treeCaller) forget() error {
 	return errors.Join(errs...)
 }
 
-// restart gives the states their initial contents. The trees' stream must be idle.
+// restart gives the states their initial contents, on the trees' stream.
 func (c *treeCaller) restart() error {
+	eager := c.s.Eager(c.tree.Stream())
 	var errs []error
 	for i, t := range c.states {
 		if c.initial[i] == nil {
-			errs = append(errs, c.s.Eager(c.tree.Stream()).Fill(t, 0))
+			errs = append(errs, eager.Fill(t, 0))
 		} else {
-			errs = append(errs, c.s.Write(t, c.initial[i]))
+			errs = append(errs, eager.Upload(t, c.initial[i]))
 		}
 	}
 	return errors.Join(errs...)
