@@ -308,7 +308,8 @@ func (c *collector) collect(ctx context.Context, limit int64) error {
 	return nil
 }
 
-func (c *collector) young(t time.Time) bool { return c.now.Sub(t) < c.grace }
+// young reports whether a file was written within Grace. A wrong clock may have dated it into the future.
+func (c *collector) young(t time.Time) bool { return c.now.Sub(t).Abs() < c.grace }
 
 // removeModule reports whether it removed the manifest.
 func (c *collector) removeModule(m *gcModule) bool {

@@ -210,6 +210,28 @@ func TestGCGrace(t *testing.T) {
 	}
 }
 
+// A file that a wrong clock dated a day into the future is not young for ever.
+func TestGCOfTomorrow(t *testing.T) {
+	for ahead, kept := range map[time.Duration]bool{24 * time.Hour: false, time.Minute: true} {
+		s, j := logged(t.TempDir())
+		if err := s.Put(t.Context(), testKey(0), testBlob(0), testProvenance); err != nil {
+			t.Fatal(err)
+		}
+		when := time.Now().Add(ahead)
+		for _, name := range []string{keyFile(testKey(0).id()), blobFile(DigestOf(testBlob(0)))} {
+			if err := os.Chtimes(filepath.Join(s.Dir(), "v1", filepath.FromSlash(name)), when, when); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, grace := range []time.Duration{time.Hour, 0} {
+			if r, err := s.GC(t.Context(), GCOptions{Grace: grace}); err != nil || (r.Left > 0) != (grace > 0 && kept) {
+				t.Errorf("%v ahead, grace of %v: %+v, %v", ahead, grace, r, err)
+			}
+		}
+		wantQuiet(t, j)
+	}
+}
+
 // If a collection removes a module while Pin waits, Pin fails.
 func TestPinOfCollected(t *testing.T) {
 	s, _ := logged(fastTemp(t))
@@ -421,7 +443,7 @@ func TestGCWhileInUse(t *testing.T) {
 		t.Error("nothing was collected")
 	}
 	if r, err := s.GC(t.Context(), GCOptions{}); err != nil || r.Left != 0 || total(t, s.Dir()) != 0 {
-		t.Errorf("at last: %+v, %v", r, err)
+		t.Errorf("after all writes: %+v, %v", r, err)
 	}
 	wantQuiet(t, j)
 }

@@ -94,7 +94,7 @@ func TestMachineCodeNeedsTrust(t *testing.T) {
 			"first digits of all":      {func(_, m string) string { return filepath.Dir(m) }, 0o777, false},
 			"manifest of all":          {func(_, m string) string { return m }, 0o666, false},
 			"manifest of a group":      {func(_, m string) string { return m }, 0o664, !layer},
-			"blobs need no such thing": {func(dir, _ string) string { return dir + "/v1/blobs" }, 0o777, true},
+			"blobs, which have hashes": {func(dir, _ string) string { return dir + "/v1/blobs" }, 0o777, true},
 		} {
 			dir, manifest, tuned := machineCode(t)
 			chmod(t, test.of(dir, manifest), test.mode)

@@ -88,14 +88,14 @@ func TestMinimumRate(t *testing.T) {
 		wantErr string
 		within  time.Duration
 	}{
-		"a byte a second":         {drip{0, 1 << 20, 1, time.Second}, "bytes moved in 30s; the minimum is 122880 bytes", 31 * time.Second},
-		"just too slow":           {drip{0, 1 << 20, rate - 100, time.Second}, "bytes moved in 30s", 31 * time.Second},
-		"fast enough":             {drip{0, 1 << 20, rate + 200, time.Second}, "", 5 * time.Minute},
-		"little, within a span":   {drip{0, 20, 1, time.Second}, "", 21 * time.Second},
-		"in bursts":               {drip{0, 1 << 20, 8 << 10, 1500 * time.Millisecond}, "", 5 * time.Minute},
-		"an answer late":          {drip{29 * time.Second, 1000, 100, 2 * time.Second}, "", 50 * time.Second},
-		"no answer":               {drip{time.Hour, 0, 0, 0}, "no byte moved for 30s", 31 * time.Second},
-		"an answer and then none": {drip{time.Second, 100, 100, time.Hour}, "no byte moved for 30s", 32 * time.Second},
+		"a byte a second":       {drip{0, 1 << 20, 1, time.Second}, "bytes moved in 30s; the minimum is 122880 bytes", 31 * time.Second},
+		"just too slow":         {drip{0, 1 << 20, rate - 100, time.Second}, "bytes moved in 30s", 31 * time.Second},
+		"fast enough":           {drip{0, 1 << 20, rate + 200, time.Second}, "", 5 * time.Minute},
+		"little, within a span": {drip{0, 20, 1, time.Second}, "", 21 * time.Second},
+		"in bursts":             {drip{0, 1 << 20, 8 << 10, 1500 * time.Millisecond}, "", 5 * time.Minute},
+		"an answer late":        {drip{29 * time.Second, 1000, 100, 2 * time.Second}, "", 50 * time.Second},
+		"no answer":             {drip{time.Hour, 0, 0, 0}, "no byte moved for 30s", 31 * time.Second},
+		"an answer cut off":     {drip{time.Second, 100, 100, time.Hour}, "no byte moved for 30s", 32 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

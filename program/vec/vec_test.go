@@ -307,7 +307,7 @@ func TestValidate(t *testing.T) {
 		// A Body may assign a register that only Pre has read.
 		"a Pre of its own": {Loop: vec.Loop{Regs: vec.RegCount{F: 2}, Phases: []vec.Phase{{Pre: []vec.Instr{{Op: vec.OpConstF}, {Op: vec.OpNeg, Dst: 1}}, Body: []vec.Instr{{Op: vec.OpConstF}}}}}},
 		// A Body may assign a register that only the Body of an earlier phase has read.
-		"a row's register no more": {Loop: vec.Loop{Regs: vec.RegCount{F: 2}, Phases: []vec.Phase{
+		"a register of Pre, assigned later": {Loop: vec.Loop{Regs: vec.RegCount{F: 2}, Phases: []vec.Phase{
 			{Pre: []vec.Instr{{Op: vec.OpConstF}}, Body: []vec.Instr{{Op: vec.OpNeg, Dst: 1}}}, {Body: []vec.Instr{{Op: vec.OpConstF}}}}}},
 		"a product with scalars": {Args: 3, MatMul: productExample().MatMul, Loop: vec.Loop{Outer: []dim.Dim{dim.Const(3), n}, Inner: consts(32), Regs: vec.RegCount{F: 1, SF: 1},
 			Access: productExample().Loop.Access, Phases: []vec.Phase{{Scalar: []vec.Instr{{Op: vec.OpConstF}}}}}},
