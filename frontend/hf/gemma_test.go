@@ -94,7 +94,7 @@ func TestEmbedScale(t *testing.T) {
 	}
 }
 
-// TestUntrainedScales checks that dummy weights give norms a scale of 1, which Gemma stores as 0.
+// TestUntrainedScales: before training the scale of a norm is 1, which Gemma stores as 0.
 func TestUntrainedScales(t *testing.T) {
 	for arch, want := range map[string]float64{"Gemma3ForCausalLM": 0, "LlamaForCausalLM": 1, "Starcoder2ForCausalLM": 1} {
 		m, err := Builtin().Import(base(arch).json(t), Options{})

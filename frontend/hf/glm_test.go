@@ -1,11 +1,15 @@
 package hf
 
 import (
+	"bytes"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
+	"pwc/checkpoint"
 	"pwc/ir"
+	"pwc/ir/dtype"
 )
 
 func TestGLM4(t *testing.T) {
@@ -40,6 +44,24 @@ func TestInterleavedOrder(t *testing.T) {
 		p.Transposed = true
 		if got := p.matrix(3).form(leaf); !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: the rows of a transposed matrix have another order", p.Tensor)
+		}
+		p.Transposed = false
+		rows := make([]float64, p.Rows)
+		for i := range rows {
+			rows[i] = float64(i)
+		}
+		src := with(Dummy(nil), f32s("matrix", []int64{p.Rows, 1}, rows...), f32s("bias", []int64{p.Rows}, rows...))
+		order := func(name string, q part) []byte {
+			w := &ir.Weight{Name: name, Type: ir.TypeOf(dtype.F32, dims(q.shape)...), Expr: q.form(&ir.WeightExpr{Name: name})}
+			got, err := checkpoint.Compute(src, w)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return slices.Concat(got.Parts...)
+		}
+		matrix, bias := order("matrix", p.matrix(1)), order("bias", p.bias())
+		if !bytes.Equal(matrix, bias) || bytes.Equal(bias, f32s("", nil, rows...).Data) {
+			t.Errorf("%s: the rows of the matrix are %v, those of the bias %v", p.Tensor, matrix, bias)
 		}
 	}
 	const arch = "GlmForCausalLM"

@@ -3,7 +3,7 @@ package hf
 import "math"
 
 // GPT2 imports GPT2LMHeadModel (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019): learned
-// positions, layer norms, an MLP without a gate, biases everywhere, and matrices that are stored transposed.
+// positions, layer norms, an MLP without a gate, biases except in the head, and matrices that are stored transposed.
 func GPT2(c *Config) Emit {
 	d := ReadDecoder(c, Dialect{
 		Keys: map[string]string{

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -184,8 +185,8 @@ func size(shape []int64) int64 {
 	return n
 }
 
-// FuzzGraph imports graphs in which values are exchanged for others of the same graph, which a text fuzzer seldom
-// finds.
+// FuzzGraph imports graphs that a mutator changed: mostly values exchanged for others of the same graph, which a text
+// fuzzer seldom finds.
 func FuzzGraph(f *testing.F) {
 	all := []string{"mlp", "sdpa", "conv", "index", "layout", "symbolic", "rnn", "reduce", "pointwise", "einsum", "rnn-seq"}
 	for i := range all {
@@ -219,7 +220,7 @@ func graphAt(a *Archive) int64 {
 	return at
 }
 
-// A mutator exchanges values in a tree of JSON.
+// A mutator changes values in a tree of JSON.
 type mutator struct {
 	state uint64
 	maps  []map[string]any
@@ -256,16 +257,7 @@ func (m *mutator) collect(v any, set func(any)) {
 }
 
 func sortedKeys(m map[string]any) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	for i := range keys { // insertion sort: few keys
-		for j := i; j > 0 && keys[j] < keys[j-1]; j-- {
-			keys[j], keys[j-1] = keys[j-1], keys[j]
-		}
-	}
-	return keys
+	return slices.Sorted(maps.Keys(m))
 }
 
 // change gives a key the value that the same key has elsewhere, changes a number, overwrites an element of a list with

@@ -589,7 +589,7 @@ func lossCases() []opCase {
 	}
 }
 
-// TestViewable compares with PyTorch which tensors .view() takes without a copy.
+// TestViewable checks viewable against shapes and strides of which .view() of PyTorch takes some without a copy.
 func TestViewable(t *testing.T) {
 	n := dim.Sym("n")
 	k := func(list ...int64) []dim.Dim {
