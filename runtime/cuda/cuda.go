@@ -16,7 +16,7 @@ import (
 
 // Options choose and configure a device.
 type Options struct {
-	// Ordinal counts the devices that the driver shows, from 0.
+	// Ordinal is the number of the device, from 0, among those that the driver shows.
 	Ordinal int
 
 	// LibraryPath is the driver's library; empty: libcuda.so.1 by the loader's
@@ -98,8 +98,8 @@ func (u *util) destroy() error { return u.drv.StreamDestroy(u.stream) }
 // "cuda:sm_90".
 func Target(major, minor int) string { return fmt.Sprintf("cuda:sm_%d%d", major, minor) }
 
-// Open opens a GPU. Without a driver, or with a driver older than CUDA 12.0, the error
-// says which files were tried.
+// Open opens a GPU. Without a driver the error lists the paths that were tried. A driver
+// older than CUDA 12.0 is refused; the error has its path and version.
 func Open(o Options) (*Device, error) {
 	drv, err := o.driver()
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 
 // AddLibrary gives the device routines that StepLibrary may name, in addition to those of
 // Options.Libraries. It is an error if the device has a routine of the same name. All
-// routines share one workspace on each stream, of at least workspace bytes. Close calls
-// done, with the context current.
+// routines share one workspace on each stream, of at least workspace bytes. Unless the
+// device is lost, Close calls done, with the context current.
 func (d *Device) AddLibrary(routines device.OpSet, workspace int64, done func() error) error {
 	const what = "library"
 	d.life.RLock()
@@ -233,7 +233,8 @@ func (d *Device) nodeTypes(g driver.Graph) ([]driver.NodeType, error) {
 
 // CallLibrary calls a library that enqueues on the stream. f gets the stream's handle; the
 // context is current. planned are the nodes that the call records while capturing, as
-// ProbeLibrary returns them. If the call records other nodes, the end of the capture fails.
+// ProbeLibrary returns them. If the call records other nodes, and planned.Open does not allow
+// them, the end of the capture fails.
 func (s *Stream) CallLibrary(planned LibraryNodes, f func(stream uintptr) error) error {
 	const what = "library call"
 	if err := s.usable(what); err != nil {

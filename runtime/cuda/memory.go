@@ -101,8 +101,9 @@ func (d *Device) full(bytes int64) error {
 // Size returns the bytes that were asked for.
 func (m *memory) Size() int64 { return m.size }
 
-// Free gives the memory back. Launches and graphs that use it fail from then
-// on with ErrFreed. Memory of WrapMemory stays as it is.
+// Free gives the memory back to the driver. Launches and graphs that use it fail from then
+// on with ErrFreed. It does not free memory of WrapMemory; for memory of ImportMemory it ends
+// the mapping.
 func (m *memory) Free() error {
 	const what = "free"
 	d := m.dev

@@ -272,10 +272,10 @@ func (a *Allocator) releaseCached() (released int64, err error) {
 	return released, nil
 }
 
-// Close closes every pool. It closes none, and returns an *InUseError, if any pool has a
-// scope that was not released or a block that was not freed; nor if waiting for the second
-// stream of a freed block fails. If the device fails to take a segment back, Close returns
-// that error and has closed the pools.
+// Close closes every pool. If a pool has a scope that was not released, or a block that was
+// not freed, Close closes no pool and returns an *InUseError. It also closes no pool if
+// waiting for the second stream of a freed block fails. If the device fails to take a
+// segment back, Close returns that error and has closed the pools.
 func (a *Allocator) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -320,7 +320,7 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// TestChoose: a choice overrides the heuristic for later calls. Calls that were bound before keep their
+// TestChoose: a choice overrides the heuristic for later calls. A call that was launched before keeps its
 // algorithm.
 func TestChoose(t *testing.T) {
 	g, f := newFakeLib(t, Options{}, result(1, 0), result(2, 0))
