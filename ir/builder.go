@@ -470,7 +470,7 @@ func (fb *FuncBuilder) Literal(l Literal) Value {
 // NoValue: the error was recorded where NoValue was returned.
 func (fb *FuncBuilder) has(v Value) bool {
 	if v != NoValue && (v < 0 || int(v) >= len(fb.f.Values)) {
-		fb.Errorf("value %d is not one of the function's %d", v, len(fb.f.Values))
+		fb.Errorf("value %d is not one of the %d values of the function", v, len(fb.f.Values))
 		return false
 	}
 	return v != NoValue

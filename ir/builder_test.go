@@ -50,7 +50,7 @@ var refused = []struct {
 		fb.SetName(-3, "x")
 		fb.Return(ir.Value(9))
 		return build(b)
-	}, "value 7 is not one of the function's 0\nvalue -3 is not one of the function's 0\nvalue 9 is not one of the function's 0"},
+	}, "value 7 is not one of the 0 values of the function\nvalue -3 is not one of the 0 values of the function\nvalue 9 is not one of the 0 values of the function"},
 	{"inlining", func() error {
 		m, err := ir.Parse("g.ir", []byte("pwc 1\nmodule \"g\" {\n weight @w : f32[2]\n func @g(%x: f32[2]) -> (f32[2]) {\n %y = add(%x, @w)\n return %y\n }\n}\n"))
 		if err != nil {

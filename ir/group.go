@@ -250,9 +250,9 @@ func (b *Builder) checkShard(e *WeightExpr, what string) {
 	g := b.m.Group(s.Group)
 	switch {
 	case s.Group == "" && (s.Parts < 1 || s.Part < 0 || s.Part >= s.Parts):
-		b.Errorf(e.Pos, "%s: shard wants a group, or a part of a number of parts (part=0, parts=2)", what)
+		b.Errorf(e.Pos, "%s: shard wants a group (group=tp), or part and parts (part=0, parts=2)", what)
 	case s.Group != "" && s.Part >= 0:
-		b.Errorf(e.Pos, "%s: shard has a group, whose rank picks the part, and a part", what)
+		b.Errorf(e.Pos, "%s: shard has part and group, whose rank picks the part: leave one out", what)
 	case s.Group != "" && g == nil:
 		b.Errorf(e.Pos, "%s: group %s is not declared", what, s.Group)
 	case g != nil && s.Parts != 0 && (s.Parts < 1 || g.Size%s.Parts != 0):

@@ -308,7 +308,7 @@ func inferRope(c *inferCtx) []Type {
 	}
 	r := cos.Shape[1].Mul(dim.Const(2))
 	if !c.atLeast(x.Shape[2].Sub(r), 0) {
-		return c.fail("rope: rotates %s elements of an axis of %s", r, x.Shape[2])
+		return c.fail("rope: cos and sin are for %s elements, but the last axis has %s", r, x.Shape[2])
 	}
 	return sameFloat(c)
 }

@@ -75,7 +75,7 @@ func (c *inferCtx) attentionHeads() bool {
 	size, sok := q.Shape[r-1].Const()
 	switch {
 	case !hok || !gok || !sok:
-		c.errf("%s: heads and elements of a head must be constants, are %s, %s and %s", c.op.Name, q.Shape[r-2], k.Shape[r-2], q.Shape[r-1])
+		c.errf("%s: the numbers of heads and the size of a head must be constants, are %s, %s and %s", c.op.Name, q.Shape[r-2], k.Shape[r-2], q.Shape[r-1])
 	case !q.Shape[r-1].Equal(k.Shape[r-1]):
 		c.errf("%s: heads of q have %s elements, those of k %s", c.op.Name, q.Shape[r-1], k.Shape[r-1])
 	case size < 1 || size > MaxHead:

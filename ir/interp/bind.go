@@ -85,7 +85,7 @@ func bind(m *ir.Module, f *ir.Func, env *Env, inputs []*Tensor) ([]*Tensor, map[
 			got := values[v].Shape[k]
 			want, err := d.Eval(lookup(symbols))
 			if err != nil {
-				return fail("%s: extent %s: %v; give it in Symbols", label(f, v), d, err)
+				return fail("%s: extent %s: %v; set the symbol in Env.Symbols", label(f, v), d, err)
 			}
 			if got == want {
 				continue

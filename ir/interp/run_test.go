@@ -162,7 +162,7 @@ func TestUnboundParameter(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = Run(context.Background(), m, m.Func("f"), nil, []*Tensor{f32(1, 2)})
-	if err == nil || !strings.Contains(err.Error(), "symbol N has no value; give it in Symbols") {
+	if err == nil || !strings.Contains(err.Error(), "symbol N has no value; set the symbol in Env.Symbols") {
 		t.Errorf("error %v", err)
 	}
 	if _, err := Run(context.Background(), m, m.Func("f"), &Env{Symbols: map[string]int64{"N": 1}}, []*Tensor{f32(1, 2)}); err != nil {

@@ -83,7 +83,7 @@ func part(fb *ir.FuncBuilder, x ir.Value, s ir.Shard) (ir.Value, error) {
 		axis += int64(len(shape))
 	}
 	if axis < 0 || axis >= int64(len(shape)) {
-		return ir.NoValue, fmt.Errorf("interp: shard along axis %d of %s", s.Axis, fb.Type(x))
+		return ir.NoValue, fmt.Errorf("interp: shard is along axis %d, which %s does not have", s.Axis, fb.Type(x))
 	}
 	extent, _ := shape[axis].Const()
 	if extent%s.Parts != 0 {
