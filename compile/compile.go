@@ -12,8 +12,8 @@ import (
 )
 
 // Shape is what a piece is compiled for: the range of each of its symbols. A
-// range with Lo == Hi makes the symbol a constant. A symbol that is missing
-// keeps its declared range.
+// range with Lo == Hi makes the symbol a constant, unless pass static is switched
+// off. A symbol that is missing keeps its declared range.
 type Shape struct {
 	Ranges map[string]dim.Interval
 }

@@ -13,7 +13,7 @@ import (
 // compiler must store a value in memory first.
 func TestAddresses(t *testing.T) {
 	for name, body := range map[string]string{
-		"an axis that was sliced is parted": `
+		"an axis that was sliced is split": `
   func @piece(%x: f32[6, 8]) -> (f32[45]) {
     %u = add(%x, 1.0) : f32[6, 8]
     %v = reshape(%u, shape=[48]) : f32[48]
@@ -21,7 +21,7 @@ func TestAddresses(t *testing.T) {
     %y = mul(%w, 2.0) : f32[45]
     return %y
   }`,
-		"every second element of an axis that is parted": `
+		"every second element of an axis that is split": `
   func @piece(%x: f32[6, 8]) -> (f32[24]) {
     %v = reshape(%x, shape=[48]) : f32[48]
     %r = cast(%v, dtype=f16) : f16[48]

@@ -17,11 +17,12 @@ const (
 
 // fuser puts the nodes of a function into groups, in program order.
 //
-// A node stays lazy if no group computes an operand of it: it is evaluated in the
-// groups that use it, at the elements that are used. So layout ops cost nothing, and
-// no group is made until a value must be stored or reduced. If groups compute operands
-// of a node, the node joins the latest of them, if that has its iteration space and can
-// read its other operands. Else groups load its operands from memory.
+// A pointwise or layout node stays lazy if no group computes an operand of it: it is
+// evaluated in the groups that use it, at the elements that are used. So layout ops
+// cost nothing, and no group is made until a value must be stored or reduced. If groups
+// compute operands of a node, the node joins the latest of them, if that has its
+// iteration space and can read its other operands. Else groups load its operands from
+// memory.
 //
 // Each node looks at a bounded number of others, so the time is linear.
 type fuser struct {

@@ -60,8 +60,8 @@ func TestInPlace(t *testing.T) {
 		{"a value for a later phase in the output", []*memory{f32(), f32()}, [][]move{{store(0)}, {load(0), store(1)}}, []int{1, 1}},
 		{"two of them, one output", []*memory{f32(), f32(), f32()}, [][]move{{store(0), store(1)}, {load(0), load(1), store(2)}}, []int{2, 1, 2}},
 	} {
-		// A step before the kernel writes the argument of its first load; a step
-		// after it reads the argument of its last store.
+		// A step before the kernel writes the arguments that the kernel loads before it stores
+		// them. A step after it reads the arguments whose last access is a store.
 		var inputs, outputs []*memory
 		var writes, reads []move
 		for a, m := range c.mems {

@@ -57,8 +57,9 @@ func (b *Builder) WeightsStrict() { b.m.Strict = true }
 // compared with each of them.
 const maxUnread = 256
 
-// Unread declares a tensor that a checkpoint may hold though no weight reads it. If equal
-// is not empty, the tensor must have the shape, dtype and bytes of the tensor equal.
+// Unread declares a tensor that a checkpoint may hold though no weight reads it. equal may
+// name a second tensor: if the checkpoint has both, their shapes, dtypes and bytes must be
+// equal.
 func (b *Builder) Unread(name, equal string) { b.AddUnread(&Unread{Name: name, Equal: equal}) }
 
 // AddUnread declares u.
@@ -86,7 +87,7 @@ func (b *Builder) AddUnread(u *Unread) {
 // MaxContext is the largest context of a module: a token's number in its sequence is an i32.
 const MaxContext = math.MaxInt32
 
-// Context declares the longest sequence that the model is for, in tokens: in [1, MaxContext].
+// Context declares the longest sequence that the model supports, in tokens: in [1, MaxContext].
 func (b *Builder) Context(tokens int64) { b.context(tokens, Pos{}) }
 
 func (b *Builder) context(tokens int64, pos Pos) {
@@ -233,7 +234,8 @@ func (b *Builder) declare(name string, pos Pos) {
 	}
 }
 
-// checkType checks extents; refuse returns why an extent may not have a symbol, or "".
+// checkType checks a type. Errors begin with what. refuse, if not nil, returns why an extent may
+// not have a symbol, or "".
 func (b *Builder) checkType(t Type, pos Pos, what string, refuse func(*Symbol) string) {
 	if !t.DType.Valid() {
 		b.Errorf(pos, "%s: no dtype", what)
@@ -274,7 +276,8 @@ func (b *Builder) checkType(t Type, pos Pos, what string, refuse func(*Symbol) s
 	}
 }
 
-// checkWeightExpr checks the expression of what: "weight @w".
+// checkWeightExpr checks the expression of a weight or state. Errors begin with what, such as
+// "weight @w".
 func (b *Builder) checkWeightExpr(e *WeightExpr, what string) {
 	if e.Op == WeightTensor {
 		if e.Name == "" {
@@ -315,7 +318,7 @@ func validExternName(s string) bool {
 	return false
 }
 
-// Func starts a function.
+// Func adds a function without parameters and nodes, and returns its builder.
 func (b *Builder) Func(name string) *FuncBuilder { return b.startFunc(name, Pos{}) }
 
 func (b *Builder) startFunc(name string, pos Pos) *FuncBuilder {
@@ -389,10 +392,10 @@ func (fb *FuncBuilder) value(info ValueInfo) Value {
 	return v
 }
 
-// Param adds a parameter.
+// Param adds a parameter. Its name has no "%", and may be empty.
 func (fb *FuncBuilder) Param(name string, t Type) Value { return fb.param(name, t, false) }
 
-// MutParam adds a parameter that the function may write.
+// MutParam adds a parameter that the function may write, as Param does.
 func (fb *FuncBuilder) MutParam(name string, t Type) Value { return fb.param(name, t, true) }
 
 func (fb *FuncBuilder) param(name string, t Type, mut bool) Value {
@@ -403,8 +406,8 @@ func (fb *FuncBuilder) param(name string, t Type, mut bool) Value {
 }
 
 // Padded promises that padded rows of a parameter hold -1 in place of 0. Scatter writes
-// nothing at this index; for other ops it is out of range. The parameter has a signed integer dtype,
-// and a batch symbol in its first extent.
+// nothing at this index; for other ops it is out of range. The parameter has a signed
+// integer dtype, and a batch symbol in its first extent.
 func (fb *FuncBuilder) Padded(v Value) {
 	if !fb.has(v) {
 		return
@@ -424,7 +427,8 @@ func (fb *FuncBuilder) Padded(v Value) {
 	info.Padded = true
 }
 
-// Weight returns the declared weight as a value.
+// Weight returns the weight of that name as a value. If it is not declared, Weight records an
+// error and returns NoValue.
 func (fb *FuncBuilder) Weight(name string) Value {
 	if i, ok := fb.b.weights[name]; ok {
 		return fb.module(fb.weights, i, ValueInfo{Kind: WeightValue, Type: fb.b.m.Weights[i].Type, Name: name})
@@ -433,7 +437,8 @@ func (fb *FuncBuilder) Weight(name string) Value {
 	return NoValue
 }
 
-// State returns the declared state as a value: its newest version.
+// State returns the newest version of the state of that name as a value. If it is not declared,
+// State records an error and returns NoValue.
 func (fb *FuncBuilder) State(name string) Value {
 	if i, ok := fb.b.states[name]; ok {
 		return fb.Latest(fb.module(fb.states, i, ValueInfo{Kind: StateValue, Type: fb.b.m.States[i].Type, Name: name}))
@@ -538,7 +543,8 @@ func (fb *FuncBuilder) Call(name string, args []Value, results []Type, attrs ...
 	return n.Results
 }
 
-// Return ends the function.
+// Return sets the results of the function: the newest versions of the values. It is called once,
+// after all nodes.
 func (fb *FuncBuilder) Return(values ...Value) {
 	fb.f.ReturnPos = fb.origin.Pos
 	for _, v := range values {
