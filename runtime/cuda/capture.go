@@ -32,7 +32,7 @@ type operation struct {
 	step  *boundStep       // kernel step of the program; nil: an op or a call of the stream recorded the operation
 	call  *device.OpCall   // of the op that recorded the operation; nil: no op
 	args  []device.Buffer  // dst and src of a copy, dst of a fill, arguments of an op's kernel, or of a step after Rebind
-	node  driver.GraphNode // for Rebind; 0: it cannot be changed
+	node  driver.GraphNode // for Rebind; 0: the driver's node is not known, or there are several
 }
 
 // changeable reports whether Rebind may change the operation. It may not if an op recorded it,
@@ -206,7 +206,7 @@ func driverMode(m device.CaptureMode) driver.CaptureMode {
 // EndCapture ends recording and makes a graph that is ready to be launched. It is an error
 // if the driver's graph has a node that no recorded operation explains, such as a host
 // function or an allocation of a library, if an operation failed while capturing, or if a
-// stream was not joined. Then nothing is left of the capture.
+// stream was not joined. After such an error the capture has ended, and its graph is destroyed.
 func (s *Stream) EndCapture() (device.Graph, error) {
 	r, err := s.finish()
 	if err != nil {
@@ -290,7 +290,7 @@ func (s *Stream) joinIdle() {
 	}
 }
 
-// drop destroys a recording that becomes no graph.
+// drop destroys the driver's graph of a capture that failed.
 func (s *Stream) drop(what string, raw driver.Graph) error {
 	if raw == 0 {
 		return nil

@@ -344,8 +344,8 @@ func (f *faultSnapshot) Faults() []device.IndexError {
 // Close frees the memory, once the streams are done with it.
 func (f *faultSnapshot) Close() error { return f.host.Free() }
 
-// upload copies bytes to the device and waits for it. The context is current
-// and no capture is under way.
+// upload copies bytes to the device and waits for the copy. The context is current, and no
+// capture is under way that is not relaxed.
 func (d *Device) upload(to driver.Ptr, src []byte) error {
 	d.util.Lock()
 	defer d.util.Unlock()

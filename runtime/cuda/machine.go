@@ -13,7 +13,7 @@ type Machine struct {
 	Library      string        // path of the driver's library; a bare name was found by the loader's own rules
 	Major, Minor int           // the newest CUDA that the driver supports
 	Devices      []device.Info // by ordinal
-	PCI          []string      // their addresses, "0000:06:00.0"
+	PCI          []string      // PCI addresses by ordinal, "0000:06:00.0"
 	Unreached    [][2]int      // pairs of ordinals: kernels of the first cannot reach memory of the second
 }
 

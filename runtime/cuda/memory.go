@@ -282,7 +282,8 @@ type pinned struct {
 
 func address(b []byte) uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(b))) }
 
-// index returns where memory at an address is, or belongs, in a list.
+// index returns the index in a list of the memory that contains an address, and true, or the
+// index at which such memory belongs, and false.
 func index(list []*hostMemory, at uintptr) (int, bool) {
 	return slices.BinarySearchFunc(list, at, func(h *hostMemory, at uintptr) int {
 		switch base := address(h.data); {

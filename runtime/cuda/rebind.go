@@ -17,7 +17,8 @@ type change struct {
 
 // Rebind implements [device.Graph] by setting the parameters of the executable graph's
 // nodes; the recording stays as it is. If the driver refuses a change, the nodes that were
-// changed before get their old addresses back.
+// changed before get their old addresses back. If that fails, too, all later launches and
+// calls of Rebind fail.
 func (g *Graph) Rebind(moves []device.Move) error {
 	const what = "rebind"
 	if err := g.dev.usable(what); err != nil {

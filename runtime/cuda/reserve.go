@@ -45,7 +45,7 @@ func (d *Device) MapGranularity() (int64, error) {
 }
 
 // ReserveState reserves address space for bytes, rounded up to the granularity,
-// without memory. It is a [*State].
+// without memory. The result is a [*State].
 func (d *Device) ReserveState(bytes int64) (device.State, error) {
 	const what = "reserve"
 	if bytes <= 0 {

@@ -19,8 +19,9 @@ type Graph interface {
 
 	// Rebind changes the addresses that the graph holds, without another capture: each
 	// address in From becomes the address at the same offset in To. On an error no node
-	// changes. Launches before Rebind, and the template, do not change. The memory of From
-	// may be freed before Rebind, but not while work uses it.
+	// changes; a graph whose nodes cannot be changed back refuses all later launches.
+	// Launches before Rebind, and the template, do not change. The memory of From may be
+	// freed before Rebind, but not while work uses it.
 	//
 	// The error is a [RebindError], which names the node, if an address of From belongs to
 	// an extern op, a library call or a graph launched while capturing, or if the memory of

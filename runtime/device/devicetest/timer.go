@@ -27,7 +27,7 @@ var timerTests = map[string]func(*env){
 			e.must(s.LaunchGraph(g))
 			e.must(s.Synchronize())
 			if done, err := start.Query(); err != nil || !done {
-				e.Errorf("an event before one that is done: %v, %v", done, err)
+				e.Errorf("an event before one that is done: %v, %v, want done", done, err)
 			}
 			if t, err := d.Elapsed(start, end); err != nil || t <= 0 {
 				e.Errorf("%v, %v between the start and the end of a graph", t, err)
