@@ -89,8 +89,8 @@ func TestDrawsAreNotMerged(t *testing.T) {
 	}
 }
 
-// TestAdvance: a program advances its generators as the function does as written, even if
-// passes drop draws.
+// TestAdvance: a program advances its generators by the draws of the function as it was written,
+// even if passes drop draws.
 func TestAdvance(t *testing.T) {
 	if program.DrawStep != ir.DrawStep {
 		t.Errorf("program.DrawStep is %d, ir.DrawStep %d", program.DrawStep, ir.DrawStep)

@@ -12,7 +12,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// TestLimits compiles functions that exceed the limits of a kernel or of a lazy expression.
+// TestLimits compares functions that exceed the limits of a kernel or of a lazy expression with
+// the interpreter, and bounds their steps.
 func TestLimits(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -96,8 +96,8 @@ func stepTexts(p *program.Program) []string {
 	return out
 }
 
-// TestChain pins which kernels become code together, longest chains first, which arguments
-// are the same or dead, and in which buffers they are.
+// TestChain pins which chains the backend makes code of (it is asked for the longest first), which
+// arguments are the same or dead, and in which buffers they are.
 func TestChain(t *testing.T) {
 	const norm, rest = `
     %a = sum(%x, axes=[1]) : f32[N]

@@ -38,7 +38,7 @@ var (
 )
 
 // TestErrors reads the chunks of testdata/errors, which are divided by lines
-// of "---". Each must give exactly the errors that its "### "comments name, on
+// of "---". Each must give exactly the errors that its "###" comments name, on
 // their lines: regular expressions that match the start of a message.
 func TestErrors(t *testing.T) {
 	for file, around := range chunkAround {

@@ -15,8 +15,8 @@ import (
 const (
 	maxText      = 1 << 30 // bytes
 	maxErrors    = 1000    // reported for one text
-	maxDimTokens = 4096    // in one dim expression
-	maxNesting   = 64      // parentheses in a dim expression, calls in a weight expression
+	maxDimTokens = 4096    // operands and signs of one dim expression
+	maxNesting   = 64      // parentheses and signs in a dim expression, ops in a weight expression
 	maxAttrs     = 256     // of one node
 	maxTensors   = 1024    // operands of one extern op
 )

@@ -142,8 +142,7 @@ func TestTypes(t *testing.T) {
 	}
 }
 
-// TestEffects checks the effects of nodes, which results they let others write, and look-ups
-// by name.
+// TestEffects checks Effects, Writable and IsEmpty of nodes, and look-ups by name.
 func TestEffects(t *testing.T) {
 	m := mustParse(t, `pwc 1
 module "m" {

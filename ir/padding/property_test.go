@@ -66,7 +66,7 @@ func TestProofHoldsOnMany(t *testing.T) {
 	}
 }
 
-// TestProofHoldsForIndices runs modules that compute indices, out of range or not.
+// TestProofHoldsForIndices does the same with modules that compute indices, in range or not.
 func TestProofHoldsForIndices(t *testing.T) {
 	ops := []string{"neg", "abs", "relu", "not", "add", "sub", "mul", "div", "rem", "maximum", "minimum", "and", "or", "compare", "where", "clamp", "cast", "argmax", "topk",
 		"embedding", "gather", "linear_select", "copy", "reshape", "transpose", "broadcast_to", "slice", "split", "concat", "pad", "iota", "full", "empty", "empty_like", "const", "call"}

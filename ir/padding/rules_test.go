@@ -343,7 +343,8 @@ func TestParams(t *testing.T) {
 	}
 }
 
-// TestLocAndOrder holds that all places are found, in order, with their loc.
+// TestLocAndOrder checks that each of two nodes that mix rows is reported, in program order, with
+// its loc.
 func TestLocAndOrder(t *testing.T) {
 	m := parse(t, fmt.Sprintf(frame, "f32[8], f32[8]", `%a = sum(%x, axes=[0]) loc("model.a")
     %d = add(%a, 1)

@@ -6,7 +6,7 @@ import (
 	"pwc/ir"
 )
 
-// TestEveryRuleHasAProof keeps the op table and the proofs together.
+// TestEveryRuleHasAProof checks that the padding rule of each op of the table has a proof.
 func TestEveryRuleHasAProof(t *testing.T) {
 	for _, o := range ir.Ops() {
 		if int(o.Padding) >= len(rules) || rules[o.Padding] == nil {
