@@ -70,8 +70,8 @@ func (e *nodeError) Error() string { return e.msg }
 // callError is an error of the arguments of Compile.
 type callError struct{ error }
 
-// fault returns the error of a pass in the form that Compile returns.
-func (s *state) fault(p pass, err error) error {
+// passError returns the error of a pass in the form that Compile returns.
+func (s *state) passError(p pass, err error) error {
 	var at *nodeError
 	var call callError
 	switch {

@@ -47,7 +47,7 @@ func (s *state) run(rows []pass) (*program.Program, error) {
 		}
 		took := time.Since(start)
 		if err != nil {
-			return nil, s.fault(p, err)
+			return nil, s.passError(p, err)
 		}
 		if s.o.Dump != nil {
 			s.o.Dump(p.Name, s.text())

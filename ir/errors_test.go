@@ -126,7 +126,7 @@ func TestEveryMessage(t *testing.T) {
 	}
 	tooLong := regexp.MustCompile(`the text is longer than`) // takes a gigabyte
 
-	reporters := map[string]bool{"errorf": true, "errorAt": true, "fault": true, "Errorf": true, "errf": true, "fail": true, "report": true, "Sprintf": true}
+	reporters := map[string]bool{"errorf": true, "errorAt": true, "invalid": true, "Errorf": true, "errf": true, "fail": true, "report": true, "Sprintf": true}
 	verb := regexp.MustCompile(`%[a-z]`)
 	files, err := filepath.Glob("*.go")
 	if err != nil {

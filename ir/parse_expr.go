@@ -27,13 +27,13 @@ func (p *parser) intValue(t token, neg bool) int64 {
 	}
 	v, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {
-		p.fault(t.pos, "%s is out of the range of an int64", termsafe.Clip(s, 60))
+		p.invalid(t.pos, "%s is out of the range of an int64", termsafe.Clip(s, 60))
 	}
 	return v
 }
 
-// fault reports an error of meaning in correct syntax.
-func (p *parser) fault(pos Pos, format string, args ...any) {
+// invalid reports an error of meaning in correct syntax.
+func (p *parser) invalid(pos Pos, format string, args ...any) {
 	p.bad = true
 	p.errorAt(pos, format, args...)
 }
@@ -47,13 +47,13 @@ func (p *parser) typ(unknown bool) (Type, bool) {
 	}
 	dt, known := dtype.Parse(name.val)
 	if !known {
-		p.fault(name.pos, "%s is no dtype", termsafe.Clip(name.val, 60))
+		p.invalid(name.pos, "%s is no dtype", termsafe.Clip(name.val, 60))
 	}
 	t := Type{DType: dt}
 	ok = p.list(tokLBracket, tokRBracket, func() bool {
 		if p.tok.kind == tokQuestion {
 			if !unknown {
-				p.fault(p.tok.pos, "only the results of a call may have unknown extents")
+				p.invalid(p.tok.pos, "only the results of a call may have unknown extents")
 			}
 			p.advance()
 			t.Shape = append(t.Shape, UnknownDim())
@@ -83,7 +83,7 @@ type dimReader struct {
 func (r *dimReader) checked(d dim.Dim, pos Pos) dim.Dim {
 	if err := d.Err(); err != nil {
 		if !r.bad { // an operand with an error makes no second one
-			r.fault(pos, "%v", err)
+			r.invalid(pos, "%v", err)
 		}
 		return dim.Dim{}
 	}
@@ -168,7 +168,7 @@ func (p *parser) dimSymbol(t token) dim.Dim {
 		if p.guessed[t.val] {
 			p.bad = true
 		} else {
-			p.fault(t.pos, "symbol %s is not declared", termsafe.Clip(t.val, 60))
+			p.invalid(t.pos, "symbol %s is not declared", termsafe.Clip(t.val, 60))
 		}
 		return dim.Dim{}
 	}
@@ -269,7 +269,7 @@ func (p *parser) listAttr(a Attr) (Attr, bool) {
 		return a, ok
 	}
 	if ok && slices.Contains(isFloat, false) {
-		p.fault(start, "the list mixes floats and dim expressions")
+		p.invalid(start, "the list mixes floats and dim expressions")
 	}
 	a.Kind, a.Dims = AttrFloats, nil
 	return a, ok

@@ -258,7 +258,7 @@ func (p *parser) operation(names []token) (*Node, bool) {
 		attrs  []Attr
 	)
 	if op == nil {
-		p.fault(name.pos, "unknown op %s", termsafe.Clip(name.val, 60))
+		p.invalid(name.pos, "unknown op %s", termsafe.Clip(name.val, 60))
 	}
 	if isCall {
 		if ext, ok = p.callee(); !ok {

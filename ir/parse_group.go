@@ -43,7 +43,7 @@ func (p *parser) placements() ([]Placement, bool) {
 				return nil, false
 			}
 			if place.Axis = int(p.intValue(axis, false)); place.Axis > MaxRank {
-				p.fault(axis.pos, "axis %d of a placement: a type has at most %d", place.Axis, MaxRank)
+				p.invalid(axis.pos, "axis %d of a placement: a type has at most %d", place.Axis, MaxRank)
 			}
 		}
 		if !p.word("over") {
