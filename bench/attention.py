@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""PyTorch's scaled_dot_product_attention at shapes of attention/cuda's benchmarks, in CUDA graphs: causal prefills and
-chunks of 32 heads of 128, and decodes of 32 heads with 8 key-value heads over contiguous caches, a cache for each layer.
+"""Measures PyTorch's scaled_dot_product_attention at shapes of attention/cuda's benchmarks, in CUDA graphs: causal
+prefills and chunks of prefills with 32 heads of 128, and decodes with 32 heads of 128 and of 64 and 8 key-value heads.
+Decodes read contiguous caches, one for each layer.
 
     python3 bench/attention.py
     go test -run '^$' -bench . -benchtime 1x ./attention/cuda

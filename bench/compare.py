@@ -7,7 +7,8 @@ Runs `pwc bench` and decode_torch.py one after the other on the same GPU and pri
 their figures side by side. Ratios are pwc's time divided by PyTorch's: below 1, pwc is
 faster. "cut" is the time of pwc's pieces divided by that of PyTorch's whole graph: the
 cost of cutting a model at attention. "floor" is the time to read the step's bytes once
-at the measured bandwidth. --json prints all figures as JSON instead.
+at the measured bandwidth. "issues" is the host's time to enqueue a step in pieces.
+--json prints all figures as JSON instead.
 """
 import argparse
 import json
@@ -88,7 +89,7 @@ def main():
     parser.add_argument("--capture-sizes", action="store_true", help="time PyTorch's capture of the default sizes, too")
     parser.add_argument("--tune", action="store_true", help="run pwc tune for the GEMMs first")
     parser.add_argument("--profile", action="store_true", help="measure the time of each of pwc's kernels (printed by --json)")
-    parser.add_argument("--markdown", action="store_true", help="print the table in Markdown, as in docs/performance.md")
+    parser.add_argument("--markdown", action="store_true", help="print the table in Markdown")
     parser.add_argument("--json", action="store_true", help="print all figures as one JSON document")
     a = parser.parse_args()
     environment = tune(a) if a.tune else dict(os.environ)

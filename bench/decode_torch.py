@@ -1,8 +1,8 @@
 """Measures one decode step of a Llama-shaped model in PyTorch.
 
-It corresponds to `pwc bench`: the same shapes (a config.json), bf16, random
-weights, one row for each request, contexts of the same length, and keys and values
-are written to the cache. It measures two modes with the same weights and inputs:
+The step is that of `pwc bench`: the same shapes (a config.json), bf16, random
+weights, one row for each request and contexts of the same length. It writes keys and
+values to the cache. The script measures two modes with the same weights and inputs:
 
   piecewise   torch.compile of each piece (dynamic batch) and one CUDA graph for each
               piece and batch size, from one shared pool; attention runs eagerly
@@ -186,8 +186,8 @@ class Model:
 
 
 def measure(run, times=50, warm=5):
-    """Returns medians for a step that nothing follows, on the device (ms) and to issue it (issue_ms), and the time of a
-    step if the next one is issued before it ends (in_a_row_ms)."""
+    """Returns the median device time of a step with no other step in flight (ms), the host's median time to issue it
+    (issue_ms), and the mean time of consecutive steps, each issued before the last one ends (in_a_row_ms)."""
     for _ in range(warm):
         run()
     torch.cuda.synchronize()

@@ -2,10 +2,11 @@
 //
 //   llamacpp MODEL CONTEXT KV-TYPE FLASH-ATTENTION THREADS SECONDS BATCHES PROMPTS
 //
-// BATCHES and PROMPTS are comma-separated numbers, or 0 for none. A decode step computes one token
-// of each sequence, at the end of contexts of the same length, with logits. Each step and prompt is
-// repeated for SECONDS seconds; the output has the median time in seconds. Environment variable
-// GGML_DIR is the directory of GGML's CPU libraries.
+// BATCHES and PROMPTS are comma-separated numbers; 0 measures no step or prompt. FLASH-ATTENTION is
+// 0 or 1. A decode step computes one token of each sequence, at the end of contexts of the same
+// length, with logits. Each step and prompt is repeated for SECONDS seconds, after warm-ups, but at
+// least 5 steps or 3 prompts are measured. The output has the median time in seconds. Environment
+// variable GGML_DIR is the directory of GGML's CPU libraries.
 #include "ggml-backend.h"
 #include "llama.h"
 #include <stdbool.h>

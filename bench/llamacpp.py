@@ -7,9 +7,9 @@
     python3 bench/llamacpp.py --pwc bin/pwc --batch 1,2,4,8,16,32,64 --threads 1
 
 llama.cpp comes from npm packages: @node-llama-cpp/linux-x64 has the shared libraries,
-node-llama-cpp the headers, as a git bundle. The directory --peer has them, the driver
-(llamacpp.c, compiled here) and the models: GGUF files of random weights that this script
-writes. It needs npm, git and a C compiler, and no Python packages.
+node-llama-cpp the headers, as a git bundle. The script puts them into the directory --peer,
+with the driver (llamacpp.c, which it compiles) and the models, GGUF files of random weights.
+It needs npm, git and a C compiler, and no Python packages.
 
 pwc and llama.cpp run alternately, --rounds times. The script prints the median over rounds of
 each one's median step, in tokens per second; above a ratio of 1 pwc is faster. llama.cpp runs
@@ -47,7 +47,8 @@ def run(command, **options):
 
 
 def fetch(peer):
-    """Returns the directory of llama.cpp's libraries and the path of the driver. Fetches and compiles them if they are missing."""
+    """Returns the directory of llama.cpp's libraries and the path of the driver. Fetches the libraries if they are missing, and
+    compiles the driver if it is missing or older than its source."""
     bins, source, driver = (os.path.join(peer, p) for p in ("package/bins/linux-x64", "src", "driver"))
     if not os.path.isdir(source):
         for package in (LIBRARIES, HEADERS):
@@ -154,7 +155,7 @@ def main():
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of both programs (default: %(default)s)")
     p.add_argument("--rounds", type=int, default=3, help="how often each program runs (default: %(default)s)")
     p.add_argument("--seconds", type=float, default=1.0, help="how long llama.cpp repeats a step, in seconds (default: %(default)s)")
-    p.add_argument("--json", action="store_true", help="print the median of each round as JSON")
+    p.add_argument("--json", action="store_true", help="print the median of each step and round as JSON, in seconds")
     a = p.parse_args()
     os.makedirs(a.peer, exist_ok=True)
     a.peer = os.path.abspath(a.peer)

@@ -5,8 +5,9 @@
 
 "whole" has an all_reduce, then the residual addition and the norm of all rows on each rank, as pwc imports models.
 "sequence" has a reduce_scatter, the addition and the norm of the rank's half of the rows, and an all_gather of the
-normed rows; each rank keeps its half of the residual. Both have the GEMMs of an 8B model's layer. Inputs and results
-have one number for each row, so that the time of copies is small. Prints one JSON object for each number of rows.
+normed rows; each rank keeps its half of the residual. Both have the GEMMs of an 8B model's layer, without the key and
+value projections. Inputs and results have one number for each row, so that the time of copies is small. Prints one JSON
+object for each number of rows.
 """
 import argparse
 import json

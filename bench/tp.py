@@ -5,8 +5,8 @@
 
 Both split the model as Megatron does: the QKV and gate/up projections are column-parallel, the
 output and down projections row-parallel, with an all-reduce after each of the latter. PyTorch's
-steps are compiled pieces in one CUDA graph, with NCCL's all-reduce or the one-shot all-reduce of
-symmetric memory. pwc also runs on one GPU, for comparison. Prints one JSON object for each figure.
+steps are compiled pieces in one CUDA graph, measured with NCCL's all-reduce and with the one-shot
+all-reduce of symmetric memory. pwc also runs on one GPU. Prints one JSON object for each step.
 """
 import argparse
 import importlib.util
@@ -32,7 +32,7 @@ def pwc_steps(a, ranks):
 
 
 class Divided:
-    """The decode step of decode_torch.py on one rank."""
+    """The model of decode_torch.py on one rank."""
 
     def __init__(self, d, config, batch, context):
         import torch
@@ -56,7 +56,7 @@ class Divided:
         symmetric.rendezvous(self.buffer, dist.group.WORLD.group_name)
 
     def pieces(self):
-        """Returns the pieces of decode_torch.py, cut at the all-reduces, too."""
+        """Returns compiled pieces: those of decode_torch.py, also cut at the all-reduces."""
         torch, s, d = self.torch, self.s, self.d
         import torch.nn.functional as F
 
@@ -151,10 +151,10 @@ def torch_steps(a):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("config")
-    p.add_argument("--pwc", default="pwc")
-    p.add_argument("--batch", default="1,8,32,128,256")
-    p.add_argument("--context", type=int, default=512)
+    p.add_argument("config", help="config.json of the shape")
+    p.add_argument("--pwc", default="pwc", help="the pwc program (default: %(default)s)")
+    p.add_argument("--batch", default="1,8,32,128,256", help="numbers of requests, comma-separated (default: %(default)s)")
+    p.add_argument("--context", type=int, default=512, help="tokens of a context (default: %(default)s)")
     p.add_argument("--no-torch", action="store_true", help="measure only pwc")
     a = p.parse_args()
     if "RANK" in os.environ:

@@ -7,7 +7,8 @@ Measures three figures:
 
   notes      the network of PyTorch's notes on CUDA graphs (bench/notes.ir) as one graph of a whole step, in
              f32 and with TF32 for GEMMs
-  callables  the same network as graphed callables, with the optimizer outside
+  callables  the same network as graphed callables, with the optimizer outside of the graphs: in pwc two layers
+             and the loss are three callables, in PyTorch both layers are one and the loss is not captured
   decoder    a decoder of GPT-2's shape (bench/gpt2.json), 8 x 512 tokens, bf16 with AdamW on f32 weights
 
 PyTorch runs notes and decoder eagerly, as a captured graph, and compiled and captured. Their time is the
@@ -227,7 +228,7 @@ def torch_decoder():
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--pwc", default="bin/pwc", help="the pwc program (default: %(default)s)")
-    p.add_argument("--callables", help="the test binary of graphs/callables")
+    p.add_argument("--callables", help="the test binary of graphs/callables, of make gpu-test; without it callables are not measured")
     p.add_argument("--only", default="notes,callables,decoder", help="the figures to measure, comma-separated (default: %(default)s)")
     p.add_argument("--profile", action="store_true", help="print pwc's kernels")
     p.add_argument("--no-torch", action="store_true", help="measure only pwc")

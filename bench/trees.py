@@ -32,7 +32,7 @@ def torch_pair(statics, batches):
             self.ws = torch.nn.ParameterList(torch.zeros(4, device="cuda") for _ in range(statics))
 
         def forward(self, x):
-            for w in self.ws:  # the graph has only inputs that are read
+            for w in self.ws:  # the compiled graph has no inputs that are not read
                 x = x + w
             return x + 1, x + 2
 
