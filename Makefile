@@ -1,5 +1,5 @@
-# Shorthands for ordinary go commands. None is needed to use pwc: `go build
-# ./cmd/pwc` and `go test ./...` are all there is. CI runs .ci/run.
+# Shorthands for ordinary go commands. To build and test pwc, `go build ./cmd/pwc`
+# and `go test ./...` suffice. CI runs .ci/run.
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GPU_ARCH ?= sm_90
@@ -10,30 +10,30 @@ RANDOM_MODULES ?= 2000
 BENCHTIME ?= 1s
 COUNT ?= 5
 
-# What pwc version says of the source where Go stamps nothing into the program.
+# The commit that pwc version prints if Go records no commit in the program.
 COMMIT = -X pwc/cli.commit=$(shell git rev-parse HEAD 2>/dev/null)
 
-# Packages whose values several goroutines may use, or that start some.
+# Packages whose values several goroutines may use, or that start goroutines.
 CONCURRENT = ./attention/... ./pieces ./cache/... ./collective/... ./graphs ./internal/cuda/... ./piecewise ./runner/... ./runtime/... ./safetensors ./serve ./silly
 
-# Packages that start some in one place, and the tests of it: compile/cuda lowers the ways
-# to run a piece beside each other, frontend/hf makes weights in parts. Their other tests
-# take minutes under the detector. Package compile is part of random.
+# Packages that start goroutines in few places, and the tests of these places: compile/cuda
+# lowers the variants of a chain concurrently, frontend/hf makes a dummy weight in concurrent parts.
+# Their other tests take minutes under the race detector. The target random races package compile.
 PARTLY = ./compile/cuda ./frontend/hf
-PARTLY_RUN = ^Test(FusedLaunches|CompileFused|Compile8B|Head|HeadArchSpecific|SameEverywhere|Epilogues|Dummy|DummyValues)$$
+PARTLY_RUN = ^Test(FusedLaunches|CompileFused|Compile8B|GEMMChain|GEMMChainArchSpecific|SameEverywhere|Epilogues|Dummy|DummyValues)$$
 
 # Packages with tests for a GPU.
 GPU = attention/cuda autodiff cli collective/cuda compile/cuda frontend/pt2 graphs graphs/callables graphs/scenario graphs/tree graphs/whole piecewise runner runtime/cuda runtime/cuda/cublaslt silly/cuda train tune
 
 .PHONY: build test gpu-test embed lint targets race arch random soak fuzz golden bench cross ci-deps
 
-build: # the command line, static, into bin/
+build: # build the command line, static, into bin/
 	CGO_ENABLED=0 go build -trimpath -ldflags="$(COMMIT)" -o bin/pwc ./cmd/pwc
 
 test:
 	go test ./...
 
-gpu-test: # what .ci/gpu runs on a machine with a GPU, into out/gpu; needs NVRTC and no GPU. Of sm_80 the card takes the PTX
+gpu-test: # build into out/gpu what .ci/gpu runs on a machine with a GPU; needs NVRTC and no GPU. The GPU runs the PTX of sm_80
 	rm -rf out/gpu && mkdir -p out/gpu
 	set -e; for p in $(GPU); do \
 	  CGO_ENABLED=0 go test -c -trimpath -ldflags="-s -w" -o out/gpu/$$(echo $$p | tr / -).test ./$$p; \
@@ -43,62 +43,62 @@ gpu-test: # what .ci/gpu runs on a machine with a GPU, into out/gpu; needs NVRTC
 	  PWC_CACHE_DIR=$(CURDIR)/out/gpu/cache PWC_CACHE_PATH= out/gpu/pwc compile testdata/hf/llama --dtype f32 --target cuda:$$arch || exit 1; \
 	done
 
-embed: # a module of its own that embeds pwc
+embed: # vet and test another Go module, which embeds pwc
 	cd testdata/embed && go vet ./... && CGO_ENABLED=0 go test ./...
 
-lint: # formatting, go vet, staticcheck, and the same for modules in text
+lint: # check formatting, go vet and staticcheck, and the formatting of modules in text
 	@test -z "$$(gofmt -l .)" || { echo "not formatted:"; gofmt -l .; exit 1; }
 	go vet ./...
 	go run $(STATICCHECK) ./...
 	go run ./cmd/pwc fmt --check testdata/*.ir testdata/train/*.ir cli/examples/*.ir
 
-# Checkpoints that differ from another one of their family in numbers alone: the same kernels.
+# Checkpoints that targets skips: another one of the family has the same kernels, with other numbers.
 VARIANTS = */*_full/*|*/*_gelu/*|*/*_qknorm/*|*/*_scaled/*|*/*_bias/*|*/*_vl/*|*/*_vl_moe/*|*/*_stepped/*|*/*_window/*|*/*_interval/*|*/llama_*/*|*/mistral3_*/*|*/ministral3/*|*/falcon3/*
 
-targets: # what users compile for GPUs, of every module in testdata (each family for one of two targets): pieces, attention, sampling; and a pwc without CUDA
+targets: # compile every module of testdata for two GPUs, and each family of checkpoints for one, with attention and sampling; build a pwc without CUDA
 	go build -tags nocuda -o /dev/null ./cmd/pwc
 	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; go build -o $$dir/pwc ./cmd/pwc; \
 	{ for m in testdata/*.ir; do echo cuda:sm_80 $$m; echo cuda:sm_90 $$m; done; \
 	t=cuda:sm_80; u=cuda:sm_90; for m in testdata/hf/*/config.json; do case $$m in $(VARIANTS)) continue;; esac; echo $$t $$m; x=$$t; t=$$u; u=$$x; done; } | \
 	PWC_CACHE= PWC_CACHE_PATH= PWC_CACHE_REMOTE= PWC_CACHE_DIR=$$dir/cache xargs -n 2 -P 2 sh -c 'echo "$$1 $$2"; case $$2 in *.json) set -- $$@ --context 64;; esac; '$$dir'/pwc compile --capture-sizes none --target $$@ >/dev/null' compile
 
-race: # without tests that compile many kernels or models, one after the other
+race: # test with the race detector, without tests that compile many kernels or models one after the other
 	go test -race -timeout 20m -skip '^(TestCompile|TestTransformersGreedy|TestTransformersProcessors)$$' $(CONCURRENT)
 	go test -race -timeout 20m -run '$(PARTLY_RUN)' $(PARTLY)
 
-arch: # tests on an architecture of 32 bits, where the same bytes must come out, and of the assembly for arm64
+arch: # test on a 32-bit architecture, where programs must have the same bytes, and test the assembly for arm64
 	.ci/arch ./attention/... ./pieces ./checkpoint ./compile/... ./internal/cuda/... ./ir/... ./piecewise ./program/... ./runtime/... ./safetensors ./split
 	.ci/arm64 ./internal/simd ./attention/host
 	.ci/arm64 -run 'Unit|MatMul' ./runtime/host
 
-random: # RANDOM_MODULES modules against the interpreter; a tenth for each pass switched off, under the race detector, and cut, captured and replayed
+random: # compare RANDOM_MODULES modules with the interpreter, and a tenth of them without each pass, with the race detector, and cut, captured and replayed
 	PWC_RANDOM_MODULES=$(RANDOM_MODULES) go test -timeout 15m -run '^TestRandom(Exact)?Modules$$' ./compile
 	PWC_RANDOM_MODULES=$$(( $(RANDOM_MODULES) / 10 )) go test -timeout 15m -run '^TestRandomModulesWithoutAPass$$' ./compile
 	PWC_RANDOM_MODULES=$$(( $(RANDOM_MODULES) / 10 )) go test -timeout 15m -race -run '^TestRandomModules$$' ./compile
 	PWC_RANDOM_MODULES=$$(( $(RANDOM_MODULES) / 10 )) PWC_ALL_RANKS=1 go test -timeout 15m -run '^(TestRandomModules|TestRandomRanks|TestTransformersLogitsOfRanks)$$' ./piecewise
 	PWC_SAMPLED_STEPS=10000 PWC_ALL_RANKS=1 go test -timeout 15m -run '^TestRanks(SampleTheSame|Greedy)$$' ./runner
 
-soak: # requests at random through the runner for SOAK seconds and through servers for HTTP_SOAK, and processes of a group that are killed
+soak: # send random requests to the runner for SOAK seconds and to servers for HTTP_SOAK seconds, and kill processes of groups
 	PWC_SOAK=$(SOAK) go test -timeout 30m -run '^TestSoak$$' -v ./runner
 	PWC_SOAK=$(HTTP_SOAK) go test -timeout 30m -run '^TestSoak$$' -v ./serve
 	PWC_TEST_KILLS=200 go test -timeout 30m -run Killed -v ./collective
 
-fuzz: # each fuzz target for FUZZTIME
+fuzz: # run each fuzz target for FUZZTIME
 	.ci/fuzz $(FUZZTIME)
 
-golden: # rewrite what tests expect; read the diff
+golden: # rewrite the expected files of tests; a person reads the diff
 	@set -e; for p in $$(grep -rl --include='*_test.go' 'flag.Bool("update"' . | xargs -n1 dirname | sort -u); do \
 	  go test $$p -update; \
 	done
 	git --no-pager diff --stat
 
-bench: # medians of COUNT runs are what docs/performance.md gives
+bench: # COUNT runs of every Go benchmark; docs/performance.md has medians
 	go test -run '^$$' -bench . -benchmem -benchtime $(BENCHTIME) -count $(COUNT) ./...
 
-cross: # without cgo: nothing but Go is needed
+cross: # build without cgo, for which only Go is needed
 	CGO_ENABLED=0 GOOS=linux GOARCH=amd64 go build ./...
 	CGO_ENABLED=0 GOOS=linux GOARCH=arm64 go build ./...
 	CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 go build ./...
 
-ci-deps: # what .ci/run needs beside Go
+ci-deps: # install what .ci/run needs besides Go
 	.ci/deps
