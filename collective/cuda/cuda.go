@@ -163,7 +163,7 @@ type joined struct {
 	control uint64            // address of shared for kernels
 }
 
-// kernelKey is a loaded kernel of a group.
+// kernelKey identifies a loaded kernel of a group.
 type kernelKey struct {
 	group        string
 	variant      Variant

@@ -13,7 +13,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// offer describes a rank to the other ranks.
+// offer describes a rank to the other ranks. A verdict, which a rank gives when it has read all offers, has only
+// Err, Unreached and NVLinked.
 type offer struct {
 	Host    string            `json:"host"`    // the id of its boot
 	Process string            `json:"process"` // on the host
@@ -28,7 +29,7 @@ type offer struct {
 	// Unreached is true if Err says that GPUs do not reach each other's memory.
 	Unreached bool `json:"unreached"`
 
-	// NVLinked is true if NVLink leads from the rank's GPU to those of all others. Only verdicts have it.
+	// NVLinked is true if NVLink leads from the rank's GPU to those of all others.
 	NVLinked bool `json:"nvlinked"`
 }
 
