@@ -20,7 +20,7 @@ type File struct {
 	header  *header
 	index   map[string]int // name → index in header.entries
 	mapping *mapping       // nil for Parse
-	bytes   []byte         // the whole file
+	bytes   []byte         // the whole file; nil after Close
 }
 
 // Open maps a file and checks its header. Bytes of tensors are read at their first use.
@@ -105,7 +105,7 @@ func (f *File) Tensor(name string) (Tensor, error) {
 		return Tensor{}, err
 	}
 	if f.bytes == nil {
-		return Tensor{}, fmt.Errorf("safetensors: %s: tensor %s: %w", f.path, termsafe.Quote(name), os.ErrClosed)
+		return Tensor{}, tensorError(f.path, name, os.ErrClosed)
 	}
 	begin, end := f.header.data+int(e.begin), f.header.data+int(e.end)
 	return Tensor{
@@ -119,7 +119,7 @@ func (f *File) Tensor(name string) (Tensor, error) {
 func (f *File) entry(name string) (entry, error) {
 	i, ok := f.index[name]
 	if !ok {
-		return entry{}, notFound(f.path, name)
+		return entry{}, tensorError(f.path, name, ErrNotFound)
 	}
 	e := f.header.entries[i]
 	if e.format.dtype == dtype.Invalid {
@@ -129,11 +129,12 @@ func (f *File) entry(name string) (entry, error) {
 	return e, nil
 }
 
-func notFound(path, name string) error {
+// tensorError names a tensor and its file or directory. path is empty for the bytes of Parse.
+func tensorError(path, name string, err error) error {
 	if path == "" {
-		return fmt.Errorf("safetensors: tensor %s: %w", termsafe.Quote(name), ErrNotFound)
+		return fmt.Errorf("safetensors: tensor %s: %w", termsafe.Quote(name), err)
 	}
-	return fmt.Errorf("safetensors: %s: tensor %s: %w", path, termsafe.Quote(name), ErrNotFound)
+	return fmt.Errorf("safetensors: %s: tensor %s: %w", path, termsafe.Quote(name), err)
 }
 
 // Close unmaps the file, or leaves that to the last release of [File.Retain]. Without a Retain, its
@@ -143,9 +144,7 @@ func (f *File) Close() error {
 	if f.mapping == nil {
 		return nil
 	}
-	m := f.mapping
-	f.mapping = nil
-	if err := m.close(); err != nil {
+	if err := f.mapping.close(); err != nil {
 		return fmt.Errorf("safetensors: %s: %w", f.path, err)
 	}
 	return nil

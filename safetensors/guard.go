@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
-	"unsafe"
 )
 
 // locator is a [Source] that finds the file of a mapped address.
@@ -69,11 +68,7 @@ func Touch(b []byte) (sum byte) {
 }
 
 func (f *File) mappedFrom(addr uintptr) (string, bool) {
-	if len(f.bytes) == 0 || f.mapping == nil {
-		return "", false
-	}
-	first := uintptr(unsafe.Pointer(unsafe.SliceData(f.bytes)))
-	return f.path, addr >= first && addr-first < uintptr(len(f.bytes))
+	return f.path, f.mapping != nil && f.mapping.has(addr)
 }
 
 func (s *Set) mappedFrom(addr uintptr) (string, bool) {

@@ -12,8 +12,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// A read of a file that was truncated while it is mapped is an error of Guard. Guard does not
-// catch other panics.
+// A read of a file that was truncated while it is mapped is an error of Guard, also after Close if
+// the file is retained. Guard does not catch other panics.
 func TestTruncatedWhileMapped(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, SingleFile)
@@ -66,6 +66,19 @@ func TestTruncatedWhileMapped(t *testing.T) {
 			}()
 			_ = Guard(set, func() error { wrong(); return nil })
 		}()
+	}
+	release, err := set.Retain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := set.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := Guard(set, func() error { Touch(w.Data); return nil }); !errors.As(err, &fault) || fault.File != path {
+		t.Errorf("closed, but retained: %v", err)
+	}
+	if err := release(); err != nil {
+		t.Fatal(err)
 	}
 	mine := errors.New("mine")
 	if err := Guard(set, func() error { return mine }); err != mine {

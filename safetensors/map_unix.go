@@ -35,5 +35,7 @@ func (m *mapping) unmap() error {
 	if !m.mapped {
 		return nil
 	}
-	return unix.Munmap(m.bytes)
+	b := m.bytes
+	m.bytes = nil
+	return unix.Munmap(b)
 }

@@ -41,9 +41,23 @@ func (m *mapping) release() error {
 	return m.unmap()
 }
 
+// has reports whether addr is in the file's bytes, which may still be mapped after Close.
+func (m *mapping) has(addr uintptr) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.bytes) == 0 {
+		return false
+	}
+	first := uintptr(unsafe.Pointer(unsafe.SliceData(m.bytes)))
+	return addr >= first && addr-first < uintptr(len(m.bytes))
+}
+
 func (m *mapping) close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.closed {
+		return nil
+	}
 	m.closed = true
 	if m.count > 0 {
 		return nil
@@ -57,7 +71,9 @@ func (f *File) Retain() (release func() error, err error) {
 	switch {
 	case m == nil && f.bytes != nil:
 		return func() error { return nil }, nil
-	case m == nil || !m.retain():
+	case m == nil: // closed bytes of Parse, which have no path
+		return nil, fmt.Errorf("safetensors: %w", os.ErrClosed)
+	case !m.retain():
 		return nil, fmt.Errorf("safetensors: %s: %w", f.path, os.ErrClosed)
 	}
 	return sync.OnceValue(func() error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"pwc/ir/dtype"
@@ -90,7 +91,11 @@ func TestRetain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := release(); err != nil {
+	if err := errors.Join(release(), f.Close()); err != nil {
 		t.Fatal(err)
+	}
+	_, closed := f.Retain()
+	if _, err := f.Tensor("a"); !errors.Is(err, os.ErrClosed) || !errors.Is(closed, os.ErrClosed) || strings.Contains(err.Error()+closed.Error(), ": :") {
+		t.Errorf("after Close: %v, %v", err, closed)
 	}
 }

@@ -92,7 +92,7 @@ func (s *Set) Names() []string { return slices.Clone(s.names) }
 func (s *Set) Info(name string) (Info, error) {
 	f, ok := s.home[name]
 	if !ok {
-		return Info{}, notFound(s.dir, name)
+		return Info{}, tensorError(s.dir, name, ErrNotFound)
 	}
 	return f.Info(name)
 }
@@ -101,7 +101,7 @@ func (s *Set) Info(name string) (Info, error) {
 func (s *Set) Tensor(name string) (Tensor, error) {
 	f, ok := s.home[name]
 	if !ok {
-		return Tensor{}, notFound(s.dir, name)
+		return Tensor{}, tensorError(s.dir, name, ErrNotFound)
 	}
 	return f.Tensor(name)
 }
