@@ -67,7 +67,7 @@ func TestOverlap(t *testing.T) {
 		}
 		for _, b := range p.Steps[call].Args {
 			if buf := p.Buffers[b]; buf.Kind != program.BufferScratch || int(buf.First) > call || int(buf.Last) < wait {
-				t.Errorf("buffer %d matters in steps %d to %d, the call runs in steps %d to %d", b, buf.First, buf.Last, call, wait)
+				t.Errorf("buffer %d has the span of steps %d to %d, but the call runs in steps %d to %d", b, buf.First, buf.Last, call, wait)
 			}
 			for i := call + 1; i < wait; i++ {
 				for _, a := range p.Steps[i].Args {

@@ -196,7 +196,7 @@ func TestOrigin(t *testing.T) {
 func TestKernelsAreShared(t *testing.T) {
 	p := compileHost(t, decoder(70), compile.Shape{}, compile.Options{})
 	if len(p.Steps) != 40 || len(p.Kernels) > 5 {
-		t.Errorf("%d steps with %d kernels", len(p.Steps), len(p.Kernels))
+		t.Errorf("%d steps with %d kernels, want 40 with at most 5", len(p.Steps), len(p.Kernels))
 	}
 }
 

@@ -136,7 +136,7 @@ func TestLlama(t *testing.T) {
 	}
 	checkPlan(t, logits)
 	if len(logits.Units) != 1 || pieces[logits.Units[0].Piece.Hash] != 0 {
-		t.Errorf("@logits:\n%s", logits)
+		t.Errorf("@logits is not one piece with another hash than those of @forward:\n%s", logits)
 	}
 }
 

@@ -96,7 +96,7 @@ func checkLives(t reporter, p *split.Plan) {
 		}
 		s, ok := want[base]
 		if now, written := version[base]; !ok || written && v != now || !written && v != base {
-			t.Errorf("unit %d takes %d of storage %d, which is not in memory", u.Seq, v, base)
+			t.Errorf("unit %d takes value %d of storage %d, which is not its newest version", u.Seq, v, base)
 		}
 		s.Last = u.Seq
 		want[base] = s
@@ -110,7 +110,7 @@ func checkLives(t reporter, p *split.Plan) {
 			nodes = u.Piece.Origins
 			for _, b := range u.Piece.Params {
 				if b.Base != f.Base(b.Value) {
-					t.Errorf("unit %d binds %d with base %d", u.Seq, b.Value, b.Base)
+					t.Errorf("unit %d binds value %d with base %d, want %d", u.Seq, b.Value, b.Base, f.Base(b.Value))
 				}
 				take(u, b.Value)
 			}
@@ -133,7 +133,7 @@ func checkLives(t reporter, p *split.Plan) {
 		for _, b := range u.Piece.Results {
 			give(u, b.Base)
 			if now, written := version[b.Base]; b.Base != f.Base(b.Value) || written && b.Value != now || !written && b.Value != b.Base {
-				t.Errorf("unit %d leaves version %d of %d, says %d", u.Seq, now, b.Base, b.Value)
+				t.Errorf("unit %d: the newest version of storage %d is %d, but the result is bound to %d", u.Seq, b.Base, now, b.Value)
 			}
 		}
 	}
@@ -145,12 +145,12 @@ func checkLives(t reporter, p *split.Plan) {
 	}
 	for _, s := range p.Storages {
 		if s != want[s.Base] {
-			t.Errorf("storage %+v, its uses say %+v", s, want[s.Base])
+			t.Errorf("storage %+v, want %+v by its uses", s, want[s.Base])
 		}
 		delete(want, s.Base)
 	}
 	if len(want) > 0 {
-		t.Errorf("storages without a life: %v", want)
+		t.Errorf("the plan lacks storages: %v", want)
 	}
 }
 
