@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -229,7 +230,7 @@ func (o *outcome) differs(p *outcome, f *ir.Func) string {
 			return "lengths differ"
 		}
 		for i := range n {
-			if x, y := a.At(i), b.At(i); x != y && (x == x || y == y) {
+			if x, y := a.At(i), b.At(i); math.Float64bits(x) != math.Float64bits(y) && (x == x || y == y) {
 				return fmt.Sprintf("element %d is %v and %v", i, x, y)
 			}
 		}
