@@ -91,6 +91,7 @@ func TestRendering(t *testing.T) {
 		{`{{ messages | tojson(separators=(",", ":")) }}`, `[{"a": [1, 2]}]`, `[{"a":[1,2]}]`},
 		{"{% for i in range(3) %}{{ i }}{% endfor %}{% for i in range(5, 0, -2) %}{{ i }}{% endfor %}", hello, "012531"},
 		{"{{ strftime_now('%d %b %Y, %H:%M') }}", hello, "04 Mar 2026, 05:06"},
+		{"{{ strftime_now('Monday 1 PM, 50%%: %Y%m%d %Q%') }}", hello, "Monday 1 PM, 50%: 20260304 %Q%"},
 		{"{{ pad_token is defined }}{{ bos_token }}", hello, "False<s>"},
 		{"}} {x} { %} {", hello, "}} {x} { %} {"},
 		{"{% raw %}{ {% if %}{% endraw %}{", hello, "{ {% if %}{"},

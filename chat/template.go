@@ -224,9 +224,28 @@ func (r *run) numbers(args []jinja.Value, _ map[string]jinja.Value) (jinja.Value
 	return jinja.NewList(items), nil
 }
 
-// formats maps directives of strftime in templates to layouts of package time.
-var formats = strings.NewReplacer("%Y", "2006", "%y", "06", "%m", "01", "%d", "02", "%e", "_2", "%H", "15", "%I", "03", "%M", "04", "%S", "05",
-	"%B", "January", "%b", "Jan", "%A", "Monday", "%a", "Mon", "%p", "PM", "%j", "002", "%Z", "MST", "%z", "-0700", "%%", "%")
+// layouts maps directives of strftime to layouts of package time.
+var layouts = map[byte]string{'Y': "2006", 'y': "06", 'm': "01", 'd': "02", 'e': "_2", 'H': "15", 'I': "03", 'M': "04", 'S': "05",
+	'B': "January", 'b': "Jan", 'A': "Monday", 'a': "Mon", 'p': "PM", 'j': "002", 'Z': "MST", 'z': "-0700", '%': "%"}
+
+// strftime formats a time. Other text than the directives of layouts stays as it is.
+func strftime(now time.Time, format string) string {
+	var out strings.Builder
+	for {
+		text, rest, found := strings.Cut(format, "%")
+		out.WriteString(text)
+		switch {
+		case !found:
+			return out.String()
+		case rest != "" && layouts[rest[0]] != "":
+			out.WriteString(now.Format(layouts[rest[0]]))
+			rest = rest[1:]
+		default:
+			out.WriteByte('%')
+		}
+		format = rest
+	}
+}
 
 func (r *run) time(args []jinja.Value, _ map[string]jinja.Value) (jinja.Value, error) {
 	if len(args) != 1 || !args[0].IsString() {
@@ -236,5 +255,5 @@ func (r *run) time(args []jinja.Value, _ map[string]jinja.Value) (jinja.Value, e
 	if now.IsZero() {
 		now = time.Now()
 	}
-	return jinja.NewString(now.Format(formats.Replace(args[0].AsString()))), nil
+	return jinja.NewString(strftime(now, args[0].AsString())), nil
 }
