@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pwc/ir"
+	"pwc/ir/dim"
 	"pwc/ir/padding"
 	"pwc/piecewise"
 )
@@ -118,13 +119,15 @@ func (a *app) runBenchFunc(ctx context.Context, path string, m *model, f *modelF
 }
 
 // sizesOf returns the default sizes, clamped to the range of the function's row symbol, without
-// repetitions; for a function with fixed shapes one size.
+// repetitions; one size if its parameters have fixed shapes.
 func sizesOf(m *ir.Module) sizeList {
-	if len(m.Symbols) == 0 {
+	f := m.Funcs[0]
+	varies := func(d dim.Dim) bool { return len(d.Symbols()) > 0 }
+	if !slices.ContainsFunc(f.Params, func(p ir.Value) bool { return slices.ContainsFunc(f.Values[p].Type.Shape, varies) }) {
 		return sizeList{1}
 	}
 	sizes := slices.Clone(benchSizes)
-	if name, ok := padding.SizeSymbol(m, m.Funcs[0]); ok {
+	if name, ok := padding.SizeSymbol(m, f); ok {
 		s := m.Symbol(name)
 		for i, n := range sizes {
 			sizes[i] = min(max(n, s.Lo), s.Hi)

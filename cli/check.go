@@ -164,7 +164,7 @@ func (a *app) runCheck(files []string, f *modelFlags, modeName string, slots []s
 	return a.finish(r, failed)
 }
 
-// checkWhole returns why the whole-graph backend would skip a function. Declarations stand for
+// checkWhole returns the reasons why the whole-graph backend would skip a function. Declarations stand for
 // extern ops, since no implementation is opened.
 func checkWhole(m *ir.Module, fn *ir.Func) *wholeCheck {
 	skips := whole.Check(m, fn, whole.CheckOptions{})
@@ -177,7 +177,7 @@ func checkWhole(m *ir.Module, fn *ir.Func) *wholeCheck {
 	return w
 }
 
-// describe returns what piecewise.Check reports of each function in a mode.
+// describe returns the reports of piecewise.Check on the functions of a module in a mode.
 func (a *app) describe(name string, m *ir.Module, mode piecewise.Mode, slots []string) (checkFile, error) {
 	c := checkFile{File: name, OK: true, Module: m.Name, Weights: len(m.Weights), States: len(m.States)}
 	reports, err := a.checkModule(m, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, PaddedSlots: slots}})

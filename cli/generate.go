@@ -71,7 +71,7 @@ object {"ids": [5, 7], "request": "name", "max_new": 8, "stop": [2],
 "ignore_eos": true, "temperature": 0.8, "top_k": 50, "top_p": 0.9, "seed": 1, "min_new": 4,
 "min_p": 0.05, "repetition_penalty": 1.1, "frequency_penalty": 0.2, "presence_penalty": 0.2,
 "logit_bias": {"7": -2}, "allowed": [5, 7], "priority": 1}. Missing fields take the values
-of the flags; the name defaults to the number of the line, from 0. An answer ends at one of
+of the flags; the name defaults to the number of the request, from 0. An answer ends at one of
 the model's end-of-sequence ids (eos_token_id of generation_config.json, else of
 config.json), unless --ignore-eos is given.
 

@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -146,25 +147,22 @@ type requestLine struct {
 	Priority          *int              `json:"priority"`
 }
 
-// jsonIDs is a list of ids in JSON. A null in the list is an error: encoding/json would read it as 0.
-type jsonIDs []int32
+// jsonIDs is a list of ids in JSON. encoding/json reads a null as a nil pointer, which values refuses.
+type jsonIDs []*int32
 
-// UnmarshalJSON reads a list of ids, or null.
-func (l *jsonIDs) UnmarshalJSON(text []byte) error {
-	var list []*int32
-	if err := json.Unmarshal(text, &list); err != nil {
-		return err
+// values returns the ids, nil for an absent list. An empty list is not nil: it overrides the flag.
+func (l jsonIDs) values(field string) ([]int32, error) {
+	if l == nil {
+		return nil, nil
 	}
-	if *l = nil; list != nil { // an empty list is not nil: it overrides the flag
-		*l = make(jsonIDs, 0, len(list))
-	}
-	for i, id := range list {
+	ids := make([]int32, len(l))
+	for i, id := range l {
 		if id == nil {
-			return fmt.Errorf("id %d is null", i)
+			return nil, fmt.Errorf("%s: id %d is null", field, i)
 		}
-		*l = append(*l, *id)
+		ids[i] = *id
 	}
-	return nil
+	return ids, nil
 }
 
 func parseRequest(line []byte, base namedRequest, number int) (namedRequest, error) {
@@ -212,12 +210,18 @@ func parseRequest(line []byte, base namedRequest, number int) (namedRequest, err
 	if r.LogitBias != nil {
 		q.Sampling.LogitBias = r.LogitBias
 	}
-	if r.Allowed != nil {
-		q.Sampling.Allowed = r.Allowed
+	ids, err := r.IDs.values("ids")
+	stop, errStop := r.Stop.values("stop")
+	allowed, errAllowed := r.Allowed.values("allowed")
+	if err := cmp.Or(err, errStop, errAllowed); err != nil {
+		return q, err
 	}
-	q.Prompt = r.IDs
-	if r.Stop != nil {
-		q.Stop = r.Stop
+	q.Prompt = ids
+	if stop != nil {
+		q.Stop = stop
+	}
+	if allowed != nil {
+		q.Sampling.Allowed = allowed
 	}
 	switch {
 	case len(q.Prompt) == 0:

@@ -17,8 +17,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// metricsServer returns a server with timeouts, so that no client can hold a connection. 10 s is the
-// default scrape_timeout of Prometheus.
+// metricsServer returns a server with timeouts: a client can keep a connection open for at most a minute
+// without a request. 10 s is the default scrape_timeout of Prometheus.
 func metricsServer(h http.Handler) *http.Server {
 	const patience = 10 * time.Second
 	return &http.Server{Handler: h, ReadHeaderTimeout: patience, ReadTimeout: patience, WriteTimeout: patience, IdleTimeout: 6 * patience, MaxHeaderBytes: 64 << 10}
