@@ -261,8 +261,8 @@ func (a *app) root() *cobra.Command {
 		Use:   "pwc",
 		Short: "a piecewise graph compiler for LLM inference",
 		Long: `pwc compiles a model in pieces: it cuts the graph at ops that cannot be
-captured (attention), compiles each distinct piece once, captures every piece
-into one graph per batch size, and replays the graphs.
+captured (attention), compiles each distinct piece once, captures a graph of
+each piece for each batch size, and replays the graphs.
 
 A FILE is a module in the IR's text (model.ir), a checkpoint directory with a
 config.json as transformers writes it, a config.json alone, or a program that

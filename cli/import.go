@@ -232,7 +232,8 @@ func (m *model) checkTensors() error {
 	return m.check(set)
 }
 
-// modelDType is the dtype of the hidden states.
+// modelDType returns the dtype of the first result of @forward as text, or "mixed dtypes" for a module
+// without such a result.
 func modelDType(m *ir.Module) string {
 	if f := m.Func("forward"); f != nil && len(f.ResultTypes) > 0 {
 		return f.ResultTypes[0].DType.String()

@@ -20,8 +20,8 @@ func (o *outputFile) add(cmd *cobra.Command, what string) {
 	cmd.Flags().BoolVar(&o.force, "force", false, "overwrite an existing file")
 }
 
-// check returns an error if the file cannot be written, or exists without --force. Commands call it before they begin
-// to work.
+// check returns an error if the directory of the file does not exist, or if the file exists without --force. Commands
+// call it before they begin to work.
 func (o *outputFile) check() error {
 	if o.path == standardStream {
 		o.path = ""

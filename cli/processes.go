@@ -101,7 +101,7 @@ func explainJoin(err error) error {
 func (f *processFlags) addressOf(m *ir.Module, i int) (string, error) {
 	if strings.HasPrefix(f.rendezvous, collective.FileScheme) {
 		address := f.rendezvous + "." + m.Groups[i].Name
-		for _, other := range m.Groups { // ranks that differ in another group are in different groups i
+		for _, other := range m.Groups { // group i exists once for each combination of ranks in the other groups
 			if other != m.Groups[i] {
 				address += fmt.Sprintf(".%d", m.GroupRank(other, f.rank))
 			}
