@@ -17,7 +17,8 @@
 //	kv    C[B, 2, S, KVH, D]   the cache: blocks, keys | values, tokens
 //
 // T and C are f32, f16 or bf16. The cache rounds to C; scores, softmax and sums
-// are computed in float32 or better and the result is rounded once to T.
+// are computed in float32 or better, and the result is rounded once to T. Tensor cores
+// round the weights of the softmax to T before they multiply values.
 //
 // A row at position p of its sequence sees the positions 0…p of the sequence if
 // causal is set, else all positions. A window w > 0 restricts them to

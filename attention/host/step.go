@@ -11,7 +11,7 @@ import (
 	"pwc/runtime/host"
 )
 
-// writeAlone is the largest number of elements of keys that the caller writes without workers:
+// writeAlone bounds the keys that the caller writes without workers: below this number of elements,
 // waking a worker would take longer.
 const writeAlone = 1 << 13
 

@@ -13,7 +13,7 @@ import (
 	"pwc/runtime/host"
 )
 
-// chunk is the most bytes of a call in one exchange.
+// chunk is the most bytes that a rank gives to one exchange.
 const chunk = 256 << 10
 
 // Add adds the routines to a device, for groups that its rank has joined. The caller closes the

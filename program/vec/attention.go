@@ -12,8 +12,8 @@ import (
 const MaxHead = 256
 
 // Attention is softmax(Scale·Q·Kᵀ)·V for each head, or its gradient, for each batch of
-// Loop.Outer. Scores and sums are float32; the order of a sum over keys or queries depends
-// only on their number. Inner of LSE and Delta is [sequence, head], of all other accesses
+// Loop.Outer. Scores are float32, sums float32 or float64; the order of a sum over keys or queries
+// depends only on their number. Inner of LSE and Delta is [sequence, head], of all other accesses
 // [sequence, head, element].
 type Attention struct {
 	Queries, Keys dim.Dim // length of the sequences
