@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// Environment variables of the command line. The library itself reads none.
+// Environment variables of the command line. The library reads them only in FromEnv and Dir.
 const (
 	EnvDir  = "PWC_CACHE_DIR"  // directory to write; default: pwc in the user's cache directory
 	EnvPath = "PWC_CACHE_PATH" // read-only layers, in the form of the platform's PATH

@@ -38,7 +38,7 @@ type Options struct {
 	WriteTimeout time.Duration // longest time of one write, after which the client counts as disconnected; 0: 30 seconds
 
 	Metrics http.Handler // answers /metrics; nil: 404
-	Logger  *slog.Logger // gets a line for each request; nil: no log
+	Logger  *slog.Logger // gets a line for each completion and chat, and for each refused request except those with a wrong key or path; nil: no log
 	Tracer  trace.Tracer // of OpenTelemetry: a span for each request that generates, and one for each choice; nil: no spans
 }
 
