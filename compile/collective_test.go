@@ -13,8 +13,9 @@ import (
 	"pwc/program"
 )
 
-// TestCollectives pins what the runtime relies on: a collective is a library step outside of any
-// choice, on contiguous memory, and the blocks of ranks are along its first axis.
+// TestCollectives pins properties that the runtime relies on: a collective is a library
+// step outside of any choice, on contiguous memory, and the blocks of ranks are along its
+// first axis.
 func TestCollectives(t *testing.T) {
 	m, err := ir.Parse("collectives.ir", []byte(`pwc 1
 module "m" {

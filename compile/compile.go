@@ -11,7 +11,7 @@ import (
 	"pwc/program"
 )
 
-// Shape is what a piece is compiled for: the range of each of its symbols. A
+// Shape has the sizes that a piece is compiled for: the range of each of its symbols. A
 // range with Lo == Hi makes the symbol a constant, unless pass static is switched
 // off. A symbol that is missing keeps its declared range.
 type Shape struct {

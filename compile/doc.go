@@ -11,7 +11,8 @@
 //   - schedule.go makes a [loop.Kernel] of each group: its phases, which values later
 //     phases compute again, and which ones they load; coalesce.go lengthens inner loops;
 //   - collective.go and overlap.go fuse or overlap collectives, vertical.go and
-//     horizontal.go fuse kernels, and plan.go lets outputs share memory with inputs;
+//     horizontal.go fuse kernels, and plan.go and copies.go let outputs share memory with
+//     inputs and with the targets of copies;
 //   - a [Backend] makes code of each kernel, and emit.go makes the program.
 //
 // Nothing here depends on the target or on the order of a map: the same piece, shape and

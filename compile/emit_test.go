@@ -70,8 +70,8 @@ module "m" {
 	if got := strings.Join(names, " "); got != "sum max prod" {
 		t.Errorf("kernels %s", got)
 	}
-	_, err = compile.Compile(t.Context(), m, compile.Shape{}, &meeting{met: make(chan struct{}), refuse: "a"}, compile.Options{Disable: []string{"fuse"}})
-	if err == nil || !strings.Contains(err.Error(), "kernel max: refused") {
+	_, err = compile.Compile(t.Context(), m, compile.Shape{}, &meeting{met: make(chan struct{}), refuse: "m"}, compile.Options{Disable: []string{"fuse"}})
+	if err == nil || !strings.Contains(err.Error(), "kernel sum: refused") {
 		t.Errorf("%v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -41,8 +41,8 @@ func overlap(s *state) error {
 	return nil
 }
 
-// meets returns the first step after a call that uses the memory that the call writes or writes the memory that it
-// reads, and the number of steps with kernels between the two.
+// meets returns the first step after a call that uses the memory that the call writes, or writes the memory that the
+// call reads, and the number of steps with kernels between the two.
 func (s *state) meets(call int) (at, kernels int) {
 	dst, src := s.steps[call].mems[0].root(), s.steps[call].mems[1].root()
 	for at = call + 1; at < len(s.steps); at++ {

@@ -19,7 +19,7 @@ type Order struct {
 	Reason string
 }
 
-// pass is a row of the table: what the driver runs, verifies, dumps and times.
+// pass is a row of the table. The driver runs, verifies, dumps and times each.
 type pass struct {
 	PassInfo
 	run  func(*state) error

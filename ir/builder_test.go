@@ -257,7 +257,7 @@ func inFunc(body func(*ir.Builder, *ir.FuncBuilder)) error {
 }
 
 // chain is a module with two negations, memory that a copy writes, and a read
-// of what was written.
+// of that memory.
 func chain() *ir.Module {
 	b := ir.NewBuilder("m")
 	fb := b.Func("f")

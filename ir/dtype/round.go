@@ -6,7 +6,7 @@ import (
 	"github.com/x448/float16"
 )
 
-// overflow is what a float format does with a magnitude that rounds past its
+// overflow says how a float format represents a magnitude that rounds past its
 // largest finite value.
 type overflow uint8
 

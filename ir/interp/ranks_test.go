@@ -64,7 +64,7 @@ func TestRunRanks(t *testing.T) {
 	}
 }
 
-// TestRanksAreNeeded checks what is refused: too few devices, a symbol that is not the device's
+// TestRanksAreNeeded checks errors: too few devices, a symbol that is not the device's
 // rank, a collective on one device, a shard without a rank, and an axis that the ranks cannot
 // divide equally.
 func TestRanksAreNeeded(t *testing.T) {
