@@ -17,8 +17,8 @@
 // Graphs that share a pool reuse the memory that is dead when they are captured.
 // They may be replayed in any order. A replay is refused before the launch (C16) if it would
 // overwrite a storage that has owners and contents ([HeldError]), or read a result that
-// another graph has overwritten ([StaleError]). Replays on two streams
-// that overlap in memory must be ordered ([UnorderedError]).
+// another graph has overwritten ([StaleError]). Work on two streams that
+// overlaps in memory must be ordered ([UnorderedError]).
 package graphs
 
 import "pwc/graphs/internal/store"

@@ -342,13 +342,20 @@ func (g *Graph) Replay(st *Stream) error {
 		if err := g.reads[i].ready(); err != nil {
 			return fmt.Errorf("graphs: replay of %s: %w", g.name, err)
 		}
-		if wrote, _ := g.reads[i].t.Storage().Accesses(); !st.orderedAfter(wrote) {
-			return &UnorderedError{What: g.reads[i].t.Storage().Maker().String(), Stream: st.name, Other: g.s.streams()[wrote.Stream].name}
+		if err := st.unordered(g.reads[i].t.Storage(), g.reads[i].write); err != nil {
+			return err
 		}
 	}
 	for _, v := range g.victims {
 		if c, _ := v.Content(); c == store.Written && v.Live() {
 			return &HeldError{Graph: g.name, Held: v.Maker().String()}
+		}
+	}
+	for _, written := range [...][]*store.Storage{g.victims, g.tracked} {
+		for _, sto := range written {
+			if err := st.unordered(sto, true); err != nil {
+				return err
+			}
 		}
 	}
 	for _, h := range g.near {

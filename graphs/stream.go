@@ -168,7 +168,7 @@ func (st *Stream) orderedAfter(a store.Access) bool {
 
 // order makes st wait for the last writer of t, unless it is ordered already.
 func (st *Stream) order(t Tensor) error {
-	wrote, _ := t.Storage().Accesses()
+	wrote := t.Storage().Wrote()
 	if st.orderedAfter(wrote) {
 		return nil
 	}
@@ -182,15 +182,19 @@ func (st *Stream) use(t Tensor, write bool) error {
 	if sto == nil {
 		return ErrNoStorage
 	}
-	wrote, read := sto.Accesses()
-	if !st.orderedAfter(wrote) || write && !st.orderedAfter(read) {
-		other := wrote
-		if st.orderedAfter(wrote) {
-			other = read
-		}
-		return &UnorderedError{What: sto.Maker().String(), Stream: st.name, Other: st.s.streams()[other.Stream].name}
+	if err := st.unordered(sto, write); err != nil {
+		return err
 	}
 	store.Note(sto, st.tick(), write)
+	return nil
+}
+
+// unordered refuses an access of the next operation that an earlier access of another stream could
+// overlap: a write, or a read that the next operation would overwrite.
+func (st *Stream) unordered(sto *store.Storage, write bool) error {
+	if a := sto.Unordered(write, st.orderedAfter); a != (store.Access{}) {
+		return &UnorderedError{What: sto.Maker().String(), Stream: st.name, Other: st.s.streams()[a.Stream].name}
+	}
 	return nil
 }
 

@@ -123,7 +123,7 @@ type Storage struct {
 	over       *Maker // the overwriter, if content is Overwritten or an incarnation has ended
 	overAt     int32
 	wrote      Access
-	read       Access
+	reads      []Access // the last read of each stream since the last write
 	serial     uint64
 }
 
@@ -345,32 +345,58 @@ func (s *Storage) Content() (Content, *Maker) {
 	return s.content, s.over
 }
 
-// SetContent sets the state of the contents after access a. by is the overwriter, for Overwritten.
+// SetContent sets the state of the contents after access a, a write that is ordered after all reads. by
+// is the overwriter, for Overwritten. The zero Access forgets earlier accesses.
 func SetContent(s *Storage, c Content, by *Maker, a Access) {
 	s.book.mu.Lock()
 	defer s.book.mu.Unlock()
-	s.content, s.wrote = c, a
+	s.content, s.wrote, s.reads = c, a, s.reads[:0]
 	if c == Overwritten {
 		s.over = by
 	}
 }
 
-// Accesses returns the last write and the last read.
-func (s *Storage) Accesses() (wrote, read Access) {
+// Wrote returns the last write.
+func (s *Storage) Wrote() Access {
 	s.book.mu.Lock()
 	defer s.book.mu.Unlock()
-	return s.wrote, s.read
+	return s.wrote
 }
 
-// Note records access a. A write makes the contents Written.
+// Unordered returns an earlier access that the next one must follow and for which ordered is false: the
+// last write or, if the next access is a write, the last read of a stream. It returns the zero Access if
+// there is no such access.
+func (s *Storage) Unordered(write bool, ordered func(Access) bool) Access {
+	s.book.mu.Lock()
+	defer s.book.mu.Unlock()
+	if !ordered(s.wrote) {
+		return s.wrote
+	}
+	if write {
+		for _, a := range s.reads {
+			if !ordered(a) {
+				return a
+			}
+		}
+	}
+	return Access{}
+}
+
+// Note records access a. A write makes the contents Written; it must be ordered after all reads.
 func Note(s *Storage, a Access, write bool) {
 	s.book.mu.Lock()
 	defer s.book.mu.Unlock()
 	if write {
-		s.wrote, s.content = a, Written
-	} else {
-		s.read = a
+		s.wrote, s.content, s.reads = a, Written, s.reads[:0]
+		return
 	}
+	for i := range s.reads {
+		if s.reads[i].Stream == a.Stream {
+			s.reads[i] = a
+			return
+		}
+	}
+	s.reads = append(s.reads, a)
 }
 
 // Tensor returns a tensor at the start of the storage, of the current incarnation; the zero Tensor
