@@ -23,7 +23,7 @@ extern "C" __global__ void read(const uint4 *x, u64 n, unsigned *out) {
   if (sum == 1) *out = sum;
 }
 
-// hold returns after so many nanoseconds.
+// hold returns after the given number of nanoseconds.
 extern "C" __global__ void hold(u64 nanoseconds) {
   u64 start, now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));

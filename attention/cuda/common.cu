@@ -1,4 +1,4 @@
-// What tiles in float32 and tiles on tensor cores have in common. paged.cu describes the kernel.
+// Definitions for tiles in float32 (simt.cu) and tiles on tensor cores (tensor.cu). paged.cu describes the kernel.
 
 typedef unsigned int u32;
 typedef unsigned short u16;
@@ -6,7 +6,7 @@ typedef unsigned short u16;
 #define THREADS (32 * WARPS)
 #define UNIT 64            // a part of a context is a multiple of UNIT keys
 #define MIN_UNITS 8        // the fewest units of a part, in large tiles
-#define LONG_UNITS 32      // a context of LONG_UNITS or more has more parts,
+#define LONG_UNITS 32      // in small tiles, a context of LONG_UNITS or more may have longParts parts instead of parts,
 #define MAX_SHORT_PARTS 16 // but at most MAX_SHORT_PARTS below 2 * LONG_UNITS, since each part adds to the cost of combining
 
 #if TENSOR
@@ -32,9 +32,9 @@ typedef u16 KT;
 
 #define MINUS_INFINITY (-__int_as_float(0x7f800000)) // the maximum where no key is visible
 
-// A launch is the only one of its call (0), or the first or second of two. The second starts when every block of the
-// first has waited for the kernel before the call or has ended, so it need not wait for that kernel. At its end it waits
-// for the first launch.
+// The argument order of a launch is 0 if it is the only one of its call, else it is the first or second of two. The
+// second launch starts when every block of the first has waited for the kernel before the call or has ended, so it need
+// not wait for that kernel. At its end it waits for the first launch.
 #define ORDER_FIRST 1
 #define ORDER_SECOND 2
 
@@ -97,12 +97,12 @@ struct Task {
   int order;        // of the launch in its call
   int kvHeads, head;
   int first, cachedKeys, length; // first row; tokens before this step; tokens with this step
-  int pair, pairs;               // of the tile; pair 0 is the request's first
+  int pair, pairs;               // the tile's first pair, counted from the request's first, and its number of pairs
   int from, to;                  // keys of this part
   int part, parts;
   bool laterOnSM;                // the block is not among the first ones, of which each multiprocessor runs one
   float scale, softcap;          // scale is multiplied by log2(e)
-  unsigned long long evictFirst; // L2 policy for keys that no other block reads
+  unsigned long long evictFirst; // L2 policy for keys of small tiles, which other blocks seldom read
   int window;
 };
 

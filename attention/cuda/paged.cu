@@ -9,9 +9,9 @@
 // A pair is a row and one of the GROUP query heads of the block's key-value head. The pairs of a request, ordered by row,
 // are divided into tiles of TILE. A block computes a key-value head (x), a tile (y) and a part of the context (z).
 //
-// A launch computes the requests with minPairs to maxPairs pairs. If a step has requests for large and for small tiles, the
-// first launch computes large tiles and the second one small tiles. The launch with the smallest requests also writes the
-// padded rows.
+// A launch computes the requests with minPairs to maxPairs pairs. If a step has requests for large and for small tiles,
+// the first launch computes large tiles and the second one small tiles. The launch with the smallest requests also
+// writes zeros to the results of the padded rows after the last request.
 //
 // A tile's index (y) follows from the metadata, without a list of tiles:
 // - Every request has one row: the indices of request r start at r*ROW_TILES.
@@ -19,16 +19,17 @@
 // - No two tiles start in one row (BY_ROW): a tile that starts in row y has the index y. A captured launch then has no
 //   unused indices in a decode.
 // - Otherwise the indices of request r, whose first row is f, start at f*GROUP/TILE + r, which leaves enough for its rows.
-// A block without pairs returns.
+// In the last two cases the blocks of the grid take the indices in descending order: later rows have more keys. A block
+// without pairs returns.
 //
-// No block reads what another block of the launch writes to the cache. Keys and values of the step are read from the
+// No block reads cache memory that another block of the launch writes. Keys and values of the step are read from the
 // operands, and the host refuses steps in which a request reads a cache block that another request appends to.
 //
 // A launch may start before the previous kernel ends (programmatic dependent launch). Before wait_for_operands, a block
 // reads only memory that no earlier kernel of the step writes: the metadata, and keys and values of earlier tokens. It
 // triggers the next launch at its start, so that blocks of that launch prefetch keys or weights where blocks have ended.
 // The first launch of two triggers once it has waited for its operands. They are the operands of the second launch, too,
-// and neither launch reads or writes what the other one writes.
+// and neither launch reads or writes memory that the other one writes.
 //
 // The order of every sum depends only on the shapes and the length of the sequence.
 //
@@ -60,11 +61,11 @@ __device__ __forceinline__ int request(const int *starts, int requests, int tile
 // ceilDiv is exact for a below 2^21.
 __device__ __forceinline__ int ceilDiv(int a, int b) { return (int)__fdividef((float)(a + b - 1) + 0.5f, (float)b); }
 
-// paged has a grid of (key-value heads, tiles, parts). meta has the number of rows, of requests, the stride of the block
-// table, and 1 if every request has one row; then maxRequests+1 first rows, maxRequests lengths, maxRows slots, and the
-// block table. Operands have size rows. A context has at most parts parts; long contexts of small tiles have at most
-// longParts. partial has room for partCapacity parts. The first blocks are assumed to run on one multiprocessor each; if
-// they do not, that costs only time.
+// paged has a grid of (key-value heads, tiles, parts). meta has the number of rows, of requests, the stride of the
+// block table, and 1 if every request has one row; then maxRequests+1 first rows, maxRequests lengths, maxRows slots,
+// and the block table. size is the number of rows of the operands. A context has at most parts parts; long contexts of
+// small tiles have at most longParts. partial has room for partCapacity parts of each pair and key-value head. The
+// first blocks are assumed to run on one multiprocessor each; if they do not, that costs only time.
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, float *partial, u32 *counters,
       int maxRequests, int maxRows, int size, int minPairs, int maxPairs, int parts, int longParts, int partCapacity, int order, float scale, float softcap, int window, int multiprocessors) {
@@ -98,7 +99,7 @@ paged(const QT *q, const QT *k, const QT *v, KT *cache, QT *o, const int *meta, 
       newRows = starts[r + 1] - t.first;
     }
   } else {
-    const int indices = BY_ROW ? rows : tiles; // of tiles
+    const int indices = BY_ROW ? rows : tiles; // the number of tile indices
     if (requests == 0 || tile >= indices) return;
     tile = indices - 1 - tile; // later rows have more keys and start first
     r = request(starts, requests, tile);

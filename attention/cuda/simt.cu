@@ -11,7 +11,7 @@ __device__ __forceinline__ int rowOfKey(const Task &t, int j) {
   return t.slots[row] >= 0 ? row : -1;
 }
 
-// score returns the exponent to the base 2 of a dot product.
+// score returns the score of a key from its dot product with the query, times log2(e): its weight is a power of 2.
 __device__ __forceinline__ float score(const Task &t, float dot) {
   if (SOFTCAP) return t.softcap * 1.44269504f * tanhf(dot * t.scale / (t.softcap * 1.44269504f));
   return dot * t.scale;

@@ -31,9 +31,9 @@ __device__ __forceinline__ int keyOf(int i) {
   return (WARP_PRIVATE ? threadIdx.x / 32 * 16 + threadIdx.x % 32 / 8 : threadIdx.x / 8) + i * KEY_STRIDE;
 }
 
-// A window may begin at any key. Without one, stages begin at multiples of UNIT and of KEYS. Then, for most block
-// sizes, the keys of a thread are in their cache blocks at the distances of the keys (FIXED_STRIDE), and its first key
-// is at the same offset of its block in each stage (SAME_OFFSET).
+// A window may begin at any key. Without one, stages begin at multiples of UNIT or of KEYS, the smaller one. Then, for
+// most block sizes, the keys of a thread are in their cache blocks at the distances of the keys (FIXED_STRIDE), and its
+// first key is at the same offset of its block in each stage (SAME_OFFSET).
 #define FIXED_STRIDE (!WINDOW && (UNIT % BLOCK_SIZE == 0 || BLOCK_SIZE % UNIT == 0))
 #define SAME_OFFSET (!WINDOW && UNIT % BLOCK_SIZE == 0 && KEYS % BLOCK_SIZE == 0)
 
@@ -82,7 +82,8 @@ __device__ __forceinline__ unsigned long long multiplyAdd(unsigned long long bas
   return x;
 }
 
-// Reads the first bytes of 16, and writes zeros for the rest.
+// copyChunk starts a copy of 16 bytes. It reads only the first bytes (0 or 16) of them, and writes zeros for the
+// others.
 __device__ __forceinline__ void copyChunk(const Task &t, u32 to, unsigned long long from, int bytes, bool evictFirst) {
   if (evictFirst) asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from), "r"(bytes), "l"(t.evictFirst));
   else asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes));
@@ -106,7 +107,7 @@ __device__ __forceinline__ int column(const Task &t) { return t.head * (HEAD_DIM
 __device__ __forceinline__ void copyCached(const Task &t, const ThreadChunk &chunk, u32 to, int block, int keyOffset, bool real) {
   const int row = t.kvHeads * (HEAD_DIM * 2);
   const unsigned long long k = multiplyAdd(chunk.from, block, 2 * BLOCK_SIZE * row) + (long long)(keyOffset * row);
-  copy(t, to, k, k + BLOCK_SIZE * row, real, !LARGE); // no other block reads the keys of a small tile: evict first
+  copy(t, to, k, k + BLOCK_SIZE * row, real, !LARGE); // other blocks seldom read the keys of a small tile: evict first
 }
 
 // keyOffset returns how many keys after chunk.from the key at index j is in its block.
@@ -122,8 +123,8 @@ __device__ __forceinline__ void copyKey(const Task &t, const ThreadChunk &chunk,
   copy(t, to, multiplyAdd((unsigned long long)t.k + column(t), t.first + last - t.cachedKeys, row), multiplyAdd((unsigned long long)t.v + column(t), t.first + last - t.cachedKeys, row), j < t.to, false);
 }
 
-// fetch starts the copies of the keys from base on, to the stage at that offset from the first, in bytes. Without
-// withStep it leaves out the keys of this step.
+// fetch starts the copies of the keys from base on to a stage, whose offset from the first stage in bytes is the
+// argument stage. Without withStep it leaves out the keys of this step.
 __device__ __forceinline__ void fetch(const Task &t, const ThreadChunk &chunk, u32 stage, int base, const BlockLookup &s, bool withStep) {
   constexpr int NEXT = KEY_STRIDE * Stage::ROW * 2;
   const u32 to = chunk.to + stage;
@@ -286,11 +287,11 @@ __device__ __forceinline__ void attend(Task &t, char *shared) {
   chunk.from = (unsigned long long)t.cache + (chunk.key % BLOCK_SIZE * t.kvHeads * (HEAD_DIM * 2) + column(t));
   chunk.to = first + chunk.key * (Stage::ROW * 2) + (threadIdx.x % 8 ^ (WARPGROUPS ? chunk.key % 8 : 0)) * 16;
   static_assert(!WARPGROUPS || KEY_STRIDE % 8 == 0, "all keys of a thread are exchanged alike");
-  // Keeps them in registers: the compiler would compute them again for each copy.
+  // Keeps these values in registers; otherwise the compiler computes them again for each copy.
   if (!LARGE) asm volatile("" : "+l"(chunk.from), "+r"(chunk.to), "+l"(t.table));
 
-  // The later block of a multiprocessor has a stage less. The first one is then served earlier, and the two do not both
-  // start and end at the same times, when they load nothing.
+  // The later block of a multiprocessor has one stage less in flight, so loads of the first block complete earlier, and
+  // the two do not start and end at the same times. While a block starts or ends, it loads nothing.
   const int depth = WARP_PRIVATE && DEPTH > 2 && t.laterOnSM ? DEPTH - 1 : DEPTH;
   BlockLookup next = {};
   if (t.from < t.to) next = lookupStage(t, t.from, false);
@@ -373,8 +374,8 @@ __device__ __forceinline__ void attend(Task &t, char *shared) {
   }
   commitGroup();
 
-  // The maximum is taken of the raw products, negated if the scale is negative. exp2Scale scales their differences for
-  // exp2.
+  // If the scale is negative, dot products are negated before the maximum is taken. Without SOFTCAP the maximum is that
+  // of unscaled dot products, and exp2Scale scales their differences for exp2; scores with SOFTCAP are scaled already.
   const float scale = fmaxf(fabsf(t.scale), 1e-30f), exp2Scale = SOFTCAP ? 1.f : scale;
   float sum[M][HEAD_DIM / 8][4] = {}, maximum[M][2], weightSum[M][2] = {};
 #pragma unroll
@@ -536,7 +537,7 @@ __device__ __forceinline__ void attend(Task &t, char *shared) {
       weightSum[m][h] += __shfl_xor_sync(~0u, weightSum[m][h], 2);
     }
 #if LARGE
-  constexpr int WRITES = WARPGROUPS ? 4 : 1; // registers that a thread stores at once; for four the code is longer
+  constexpr int WRITES = WARPGROUPS ? 4 : 1; // registers that a thread stores at once; four need transpose, which is more code
 #pragma unroll
   for (int m = 0; m < M; m++)
 #pragma unroll

@@ -15,7 +15,7 @@
 #define PANEL_ROW (PANEL * 2)
 #define PANEL_ALIGN 1024
 
-// panelOffset returns the offset of a row's 16-byte chunk in panels of so many rows, in bytes.
+// panelOffset returns the offset in bytes of a row's 16-byte chunk part, in panels with the given number of rows.
 __device__ __forceinline__ u32 panelOffset(int rows, int row, int part) {
   return (part / 8 * rows + row) * PANEL_ROW + (part % 8 ^ row % 8) * 16;
 }
@@ -49,7 +49,8 @@ __device__ __forceinline__ void wgmmaShared(float (&c)[8][4], unsigned long long
   asm volatile(WGMMA(64) REGISTERS32 ", %32, %33, %34, 1, 1, 0, 0;" : SUMS32(c, 0) : "l"(a), "l"(b), "n"(ADD));
 }
 
-// wgmmaRegisters starts adding the product of 64 rows in registers and 16 keys, which are MN-major in shared memory.
+// wgmmaRegisters starts adding the product of 64 rows of weights for 16 keys, in registers, and the values of these
+// keys, which are MN-major in shared memory.
 __device__ __forceinline__ void wgmmaRegisters(float (&c)[8][4], const u32 (&a)[4], unsigned long long b) {
   asm volatile(WGMMA(64) REGISTERS32 ", {%32, %33, %34, %35}, %36, 1, 1, 1, 1;" : SUMS32(c, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }

@@ -1,8 +1,8 @@
 // Collectives of GPUs of one host that reach each other's memory, by flags in the data.
 //
 // Each rank has a receive buffer: a word that ends the group, a counter of rounds for each block, and
-// a region of packets for each block, parity of the round, protocol and source. A packet is what a thread
-// stores at once, 16 bytes: data, and the number of the round as a flag. A receiver polls its
+// a region of packets for each block, parity of the round, protocol and source. A packet is the 16 bytes
+// that a thread stores at once: data, and the number of the round as a flag. A receiver polls its
 // own memory until the flag is that of the round, so no fence and no second message is needed
 // (the LL and LL128 protocols of NCCL, src/device/prims_ll.h and prims_ll128.h):
 //
@@ -191,8 +191,8 @@ struct Words {
   }
 };
 
-// Wait has times by clock_ns: of the first check_abort of a wait for a packet, and of the last read of the host's
-// memory, which is the first check_abort before there is one.
+// Wait has times by clock_ns. since is that of the first check_abort of a wait for a packet. host is that of the last
+// read of the host's memory during the wait, or since if there was no read.
 struct Wait {
   u64 since, host;
 };
@@ -250,7 +250,7 @@ struct Session {
     for (int i = 0; i < RANKS; i++) volatile_store((u32 *)ranks.peer[i], 1);
   }
 
-  // clean sends the packets of a region of protocol P, from one on, that carry no data.
+  // clean sends packets without data: those of a region of protocol P from index from on.
   template <class P>
   __device__ __forceinline__ void clean(int from) const {
     for (int at = threadIdx.x; at < PACKETS; at += blockDim.x) {
@@ -332,9 +332,10 @@ __device__ __forceinline__ void trigger_then_wait() {
 
 enum Kind { ONE_SHOT, TWO_SHOT, ALL_GATHER, REDUCE_SCATTER, BROADCAST };
 
-// collective computes the packets of a slice that are a block's: in a round, or two for TWO_SHOT, those from
-// first on, then those from first + step on, and so on. depth is the number of packets of a thread in a round. A warp
-// sends and receives no data if all its packets are after the end; otherwise its packets after the end are zeros.
+// collective computes the packets of a slice that belong to a block: blockDim.x * depth packets from first on in one
+// round, or in two for TWO_SHOT, then as many from first + step on, and so on. depth is the number of packets of a
+// thread in a round. A warp sends and receives no data if all its packets are after the end; otherwise its packets
+// after the end are zeros.
 template <int kind, class Protocol, class T>
 __device__ __forceinline__ void collective(const Call &call, u64 first, u64 step, int depth, u32 *control, u64 timeout, const Ranks &ranks) {
   constexpr bool scatters = kind == TWO_SHOT || kind == REDUCE_SCATTER;
@@ -417,8 +418,8 @@ __device__ __forceinline__ Ranks ranks_of(u64 rank, char *recv0, char *recv1, ch
 
 // all_reduce sums the bytes of a block over all ranks, for kernels that use the sums of each
 // block in that block alone. Blocks have whole warps and up to PACKETS threads, all of which call it
-// once. A block has the same bytes on all ranks, at most max_bytes, which is the same for all blocks. All
-// threads may read the sums when it returns.
+// once. A block has the same number of bytes on all ranks, at most max_bytes, which is the same for all blocks.
+// All threads may read the sums when it returns.
 template <class T>
 __device__ __forceinline__ void all_reduce(char *dst, char *src, u64 bytes, u64 max_bytes, u32 *control, u64 timeout, u64 rank, char *recv0,
                                            char *recv1, char *recv2, char *recv3, char *recv4, char *recv5, char *recv6, char *recv7) {

@@ -1,7 +1,7 @@
 // Attention for training and its gradient in tiles, without a matrix of all scores: FlashAttention-2
 // (Dao, arXiv:2307.08691). A block computes a tile of queries of one head; for the gradients of keys
-// and values it computes a tile of keys of one group of heads. The order of sums is fixed: over the
-// other sequence, then over the heads of a group.
+// and values it computes a tile of keys of one group of heads. The order of sums is fixed: the heads of
+// a group in order, and within a head the tiles of the other sequence in order.
 
 //@ head_view
 // head_view is a head of a batch: element d of token t is data[t * row_stride + d * element_stride].
@@ -14,13 +14,13 @@ struct head_view {
 struct row_vector {
   const float *data;
   long long stride;
-  // get returns the number of token t; otherwise if t is not below length.
+  // get returns the number of token t, or its argument otherwise if t >= length.
   __device__ __forceinline__ float get(int t, int length, float otherwise) const { return t < length ? data[t * stride] : otherwise; }
 };
 
 //@ attention_simt needs head_view, bf16, f16, to_f32
-// Attention on CUDA cores: for f32, and for operands without loads of 16 bytes. Four threads
-// share a row of the tile; each has every fourth column and every fourth element.
+// Attention on CUDA cores, where attention_mma does not apply. Four threads share a row of the tile;
+// each has every fourth column and every fourth element.
 __device__ __forceinline__ void store_rounded(float *to, float x) { *to = x; }
 __device__ __forceinline__ void store_rounded(bf16 *to, float x) { *to = to_bf16(x); }
 __device__ __forceinline__ void store_rounded(f16 *to, float x) { *to = to_f16(x); }
@@ -32,7 +32,7 @@ struct simt_tile {
     extern __shared__ uint4 shared[];
     return (float *)shared;
   }
-  // load loads COUNT tokens from first on; zeros after the last token.
+  // load stores COUNT tokens from first on in shared memory as f32, with zeros for tokens that do not exist.
   template <int COUNT>
   __device__ __forceinline__ void load(float *to, const head_view<const T> &from, int first, int length) const {
     for (int i = threadIdx.x; i < COUNT * D; i += THREADS) {
@@ -143,7 +143,8 @@ __device__ __forceinline__ void attention_simt_queries(const head_view<const T> 
   }
   x.store(dq, acc, scale, first, queries);
 }
-// group heads of queries share the keys; q_head_stride and the like are the strides between heads.
+// group is the number of query heads that share the keys; q_head_stride and the like are the strides
+// between these heads.
 template <class T, int D, int ROWS, int COLS, bool CAUSAL>
 __device__ __forceinline__ void attention_simt_keys(head_view<const T> q, long long q_head_stride, const head_view<const T> &k, const head_view<const T> &v, head_view<const T> grad, long long grad_head_stride, row_vector lse, long long lse_head_stride, row_vector delta, long long delta_head_stride, const head_view<T> &dk, const head_view<T> &dv, int group, int queries, int keys, float scale, int tile) {
   const simt_tile<T, D, ROWS, COLS> x;

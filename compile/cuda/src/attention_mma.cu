@@ -1,7 +1,7 @@
 // Attention for training and its gradient on tensor cores (mma.sync), for bf16 and f16. A warp has
-// 16 or 32 rows of the block's tile. The tiles of the other sequence are in shared memory, in rows of
-// PITCH elements: 16 bytes more than a head, so that ldmatrix has no bank conflicts. cp.async
-// prefetches the next tiles while a tile is multiplied.
+// 16 rows of the block's tile for every 64 of ROWS. The tiles are in shared memory, in rows of PITCH
+// elements: a head padded to a multiple of 16 elements, and 16 bytes more, so that ldmatrix has no bank
+// conflicts. cp.async prefetches the next tiles of the other sequence while a tile is multiplied.
 
 //@ pack2_bf16 needs bf16
 // pack2 rounds two numbers to nearest even and packs them, low in the lower half.
@@ -31,13 +31,13 @@ __device__ __forceinline__ void ldmatrix4_transposed(unsigned (&r)[4], unsigned 
 __device__ __forceinline__ void cp_async_fence() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N>
 __device__ __forceinline__ void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
-// mma_tile has the functions of all kernels below, for heads of D elements. A 16x16 matrix is operand A
-// of the instruction, or two operands B.
+// mma_tile has the functions that the kernels below use, for heads of D elements. A 16x16 matrix is
+// operand A of the instruction, or two operands B.
 template <class T, int D, int THREADS>
 struct mma_tile {
   static constexpr int PADDED = (D + 15) / 16 * 16, PITCH = PADDED + 8, STEPS = PADDED / 16;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  // copy copies COUNT tokens from first on to shared memory; zeros after the last token.
+  // copy starts the copies of COUNT tokens from first on to shared memory, with zeros for tokens that do not exist.
   template <int COUNT>
   static __device__ __forceinline__ void copy(unsigned to, const head_view<const T> &from, int first, int length) {
     constexpr int PARTS = PADDED / 8;
@@ -112,7 +112,7 @@ __device__ __forceinline__ void attention_mma(const head_view<const T> &q, const
     if (n * COLS < end) fetch(n * COLS);
     cp_async_fence();
   }
-  // The maximum is taken of the unscaled scores, negated if the scale is negative.
+  // The maximum is that of unscaled scores. If the scale is negative, they are negated first.
   const float scale_log2 = fabsf(scale) * LOG2_E;
   float acc[M][STEPS][2][4] = {}, maximum[M][2], weight_sum[M][2] = {};
   #pragma unroll
@@ -210,7 +210,7 @@ __device__ __forceinline__ void attention_mma(const head_view<const T> &q, const
     x.store(out, acc[m], weight_sum[m][0], weight_sum[m][1], warp_rows + x.offset_of(m * 16, 0), base + m * 16, queries);
   }
 }
-// A warp has 16 queries, and multiplies 16 keys in each iteration.
+// A warp has 16 queries, and multiplies them by 16 keys in each iteration.
 template <class T, int D, int ROWS, int COLS, int STAGES, bool CAUSAL>
 __device__ __forceinline__ void attention_mma_queries(const head_view<const T> &q, const head_view<const T> &k, const head_view<const T> &v, const head_view<const T> &grad, const row_vector &lse, const row_vector &delta, const head_view<T> &dq, int queries, int keys, float scale, int tile) {
   constexpr int THREADS = 128;
@@ -285,16 +285,16 @@ __device__ __forceinline__ void attention_mma_queries(const head_view<const T> &
   __syncthreads();
   x.store(dq, acc, scale, scale, warp_rows, base, queries);
 }
-// A warp has 16 keys, and multiplies 16 queries in each iteration. group heads of queries share the
-// keys; q_head_stride and the like are the strides between heads.
+// A warp has 16 keys, and multiplies them by 16 queries in each iteration. group is the number of query
+// heads that share the keys; q_head_stride and the like are the strides between these heads.
 template <class T, int D, int ROWS, int COLS, int STAGES, bool CAUSAL>
 __device__ __forceinline__ void attention_mma_keys(const head_view<const T> &q, long long q_head_stride, const head_view<const T> &k, const head_view<const T> &v, const head_view<const T> &grad, long long grad_head_stride, const row_vector &lse, long long lse_head_stride, const row_vector &delta, long long delta_head_stride, const head_view<T> &dk, const head_view<T> &dv, int group, int queries, int keys, float scale, int tile) {
   constexpr int THREADS = 128;
   const mma_tile<T, D, THREADS> x;
   constexpr int STEPS = x.STEPS, STAGE = 2 * COLS * x.PITCH * 2;
-  constexpr bool IN_REGISTERS = D <= 64;  // keys and values stay in registers, if there are enough
+  constexpr bool IN_REGISTERS = D <= 64;  // the warp's keys and values stay in registers; longer heads leave too few
   static_assert(ROWS == 64 && COLS == 64, "a warp has 16 rows, and a thread loads one statistic of a row");
-  __shared__ float row_stats[2][2][COLS];  // of two tiles of queries: lse to the base 2, then delta
+  __shared__ float row_stats[2][2][COLS];  // [tile % 2][0] is lse to the base 2 of the tile's queries, [tile % 2][1] is delta
   const unsigned rows = smem_address(), stages = rows + 2 * ROWS * x.PITCH * 2, warp_rows = rows + x.offset_of(x.warp * 16, 0), warp_values = warp_rows + x.offset_of(ROWS, 0);
   const int first = tile * ROWS, base = first + x.warp * 16, from = CAUSAL ? first / COLS : 0, each = (queries + COLS - 1) / COLS - from, steps = each > 0 ? group * each : 0;
   float row_stat = 0.0f;
@@ -304,7 +304,7 @@ __device__ __forceinline__ void attention_mma_keys(const head_view<const T> &q, 
     x.template copy<COLS>(to, head_view<const T>{q.data + h * q_head_stride, q.row_stride, q.element_stride}, j, queries);
     x.template copy<COLS>(to + STAGE / 2, head_view<const T>{grad.data + h * grad_head_stride, grad.row_stride, grad.element_stride}, j, queries);
   };
-  auto load_row_stats = [&](int n) {  // the weights of queries behind the last one are 0
+  auto load_row_stats = [&](int n) {  // an lse of infinity makes the weights of queries that do not exist 0
     const int h = n / each, t = (from + n % each) * COLS + threadIdx.x % COLS;
     row_stat = threadIdx.x < COLS ? row_vector{lse.data + h * lse_head_stride, lse.stride}.get(t, queries, __int_as_float(0x7f800000)) * LOG2_E : row_vector{delta.data + h * delta_head_stride, delta.stride}.get(t, queries, 0.0f);
   };

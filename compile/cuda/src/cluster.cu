@@ -22,7 +22,8 @@ __device__ __forceinline__ unsigned cluster_rank_or_zero() {
 }
 
 //@ dsmem_address
-// dsmem_address maps an address in shared memory of this block to that of the block of a rank.
+// dsmem_address maps an address in this block's shared memory to the same place in the shared memory of
+// the block of that rank.
 __device__ __forceinline__ unsigned dsmem_address(int rank, unsigned at) {
   unsigned mapped;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(at), "r"(rank));

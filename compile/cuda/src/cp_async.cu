@@ -1,11 +1,11 @@
 // Asynchronous copies to shared memory (cp.async), and loads of matrices from it (ldmatrix).
 
 //@ cp_async needs evict_first_policy
-// cp_async_zfill copies 16 bytes; zeros if exists is false.
+// cp_async_zfill starts a copy of 16 bytes; it writes zeros if exists is false.
 __device__ __forceinline__ void cp_async_zfill(unsigned to, const void *from, bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
 }
-// weight_copy copies 16 bytes of weights; with EVICT_FIRST by evict_first_policy.
+// weight_copy is cp_async_zfill for weights. With EVICT_FIRST it uses the cache policy evict_first_policy.
 template <bool EVICT_FIRST>
 struct weight_copy {
   const unsigned long long policy = EVICT_FIRST ? evict_first_policy() : 0;

@@ -1,4 +1,4 @@
-// Loads of weights, which are read once: they leave the second-level cache first.
+// Loads of weights that are read once, which the second-level cache evicts first.
 
 //@ evict_first_policy
 // evict_first_policy is the cache policy of data that is read once: the second-level cache evicts
@@ -18,7 +18,7 @@ __device__ __forceinline__ uint4 load_evict_first(const uint4 *p, unsigned long 
   asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(p), "l"(policy));
   return x;
 }
-// load_weights loads 16 bytes of weights. PREFETCH is for memory that no earlier kernel writes: the load
-// is load_evict_first.
+// load_weights loads 16 bytes of weights. With PREFETCH it is load_evict_first, for memory that no
+// earlier kernel writes.
 template <bool PREFETCH>
 __device__ __forceinline__ uint4 load_weights(const uint4 *p, unsigned long long policy) { return PREFETCH ? load_evict_first(p, policy) : *p; }

@@ -3,12 +3,12 @@
 //@ gemm_block_pipeline needs shared_address, cp_async
 // gemm_block_pipeline multiplies up to BM rows of x, which are row_offset(row) elements from its start,
 // and BN rows of w on tensor cores. WM by WN warps share them. The rows of w are the instruction's M
-// operand, so that eight rows of x fill its N operand. WK such groups of warps each take a part of k
-// (split-K). A stage of shared memory has BK elements of k and is filled by cp.async: memory is
-// fastest with many neighbouring bytes of a row. A block reads x once. The 16-byte parts of rows are
-// swizzled by row, so that the eight rows of a matrix have no bank conflicts. CLUSTER blocks share the
-// columns, each with a part of K. With PREFETCH the copies of the first stages of w are issued before
-// the dependency wait.
+// operand, so that eight rows of x fill its N operand. A stage of shared memory has BK elements of k and
+// is filled by cp.async. BK is large because memory is fastest when many neighbouring bytes of a row
+// are read. WK groups of WM by WN warps each take a part of each stage's k (split-K). A block reads x once.
+// The 16-byte parts of rows are swizzled by row, so that the eight rows of a matrix have no bank
+// conflicts. CLUSTER blocks share the columns, each with a part of K. With PREFETCH the copies of the
+// first stages of w are issued before the dependency wait.
 template <class T, int BM, int BN, int WM, int WN, int WK, int BK, int STAGES, int CLUSTER, bool EVICT_FIRST, bool PREFETCH, bool EARLY_TRIGGER, class Row, class Column, class Ready>
 __device__ __forceinline__ void gemm_block_pipeline(float *part, const T *x, const Row &row_offset, int rows, const T *w, long long w_row_stride, const Column &column, const Ready &ready, int K) {
   constexpr int THREADS = WM * WN * WK * 32, PARTS = BK / 8, EACH = BK / 32 / WK, MT = BN / WN / 16, NT = BM / WM / 8, PITCH = BN + 4, STAGE = (BM + BN) * BK * 2;

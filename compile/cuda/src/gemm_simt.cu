@@ -2,8 +2,8 @@
 
 //@ gemm_simt needs to_f32
 // gemm_simt multiplies BM rows of x and BN rows of w of any type and strides. Each of 256 threads
-// computes TM by TN sums. It sums 16 elements of k in order, and adds the result to the sums of the
-// elements before.
+// computes TM by TN sums. It sums the products of 16 elements of k in order, and adds that sum to the
+// sum over the elements before them.
 template <class A, class B, int BM, int BN, int TM, int TN>
 __device__ __forceinline__ void gemm_simt(float *part, const A *x, long long x_row_stride, long long x_col_stride, int rows, const B *w, long long w_row_stride, long long w_col_stride, int cols, long long K) {
   constexpr int PITCH = BN + 4, THREADS_N = BN / TN;

@@ -2,9 +2,9 @@
 
 //@ gemm_warp_pipeline needs shared_address, cp_async
 // gemm_warp_pipeline multiplies up to 8*NT rows of x on tensor cores; the rows of w are the
-// instruction's M operand. All warps share COLS rows of w, 16*MT in each iteration, each warp with a
-// part of K (split-K). A warp copies x and w to STAGES stages of its own, of 64 elements of k each. A
-// lane loads 8 neighbouring elements of a row for two instructions: the order of k within an
+// instruction's M operand. All warps compute the same COLS rows of w, 16*MT in each iteration, each warp
+// with a part of K (split-K). A warp copies x and w to STAGES stages of its own, of 64 elements of k
+// each. A lane loads 8 neighbouring elements of a row for two instructions: the order of k within an
 // instruction does not matter if it is the same for x and w.
 template <class T, int K, int COLS, int MT, int NT, int STAGES, int WARPS, bool EVICT_FIRST, bool PREFETCH, bool EARLY_TRIGGER, class Column, class Ready>
 __device__ __forceinline__ void gemm_warp_pipeline(float *part, const T *x, long long x_row_stride, int rows, const T *w, long long w_row_stride, const Column &column, const Ready &ready) {
@@ -12,8 +12,8 @@ __device__ __forceinline__ void gemm_warp_pipeline(float *part, const T *x, long
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const int first = CHUNKS * warp / WARPS, end = CHUNKS * (warp + 1) / WARPS;
   const char *stages = (const char *)(part + WARPS * ROWS * PITCH) + warp * STAGES * STAGE;
-  // A warp copies four rows with one instruction. Odd rows have their halves exchanged, so that two
-  // neighbouring rows have no bank conflicts.
+  // A warp copies four rows with one instruction. In odd rows the two halves of 64 bytes are exchanged, so
+  // that two neighbouring rows have no bank conflicts.
   const int r = lane / 8, p = lane % 8;
   const unsigned to = shared_address(stages) + r * ROW + (p ^ r % 2 * 4) * 16;
   auto exists = [&](int chunk) { return K % 64 == 0 || chunk * 64 + p * 8 < K; };

@@ -2,14 +2,14 @@
 // warpgroup_mma, which is generated: the instruction's shape is part of its name.
 
 //@ warpgroup
-// mbarrier_init initializes a barrier whose phases each end with so many arrivals.
+// mbarrier_init initializes a barrier. Each of its phases ends after the given number of arrivals.
 __device__ __forceinline__ void mbarrier_init(unsigned barrier, unsigned arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 __device__ __forceinline__ void mbarrier_arrive(unsigned barrier) {
   asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(barrier) : "memory");
 }
-// mbarrier_wait returns when the barrier's phase of that parity has ended.
+// mbarrier_wait returns when the barrier's phase with the given parity has ended.
 __device__ __forceinline__ void mbarrier_wait(unsigned barrier, unsigned parity) {
   unsigned ended;
   do asm volatile("{\n.reg .pred ended;\nmbarrier.try_wait.parity.shared.b64 ended, [%1], %2;\nselp.u32 %0, 1, 0, ended;\n}" : "=r"(ended) : "r"(barrier), "r"(parity) : "memory");
@@ -23,9 +23,10 @@ __device__ __forceinline__ unsigned long long smem_descriptor(unsigned at) {
 }
 
 //@ send_to_leader needs cluster, cluster_rank, shared_address, dsmem_address, add_warp_groups, add_in_order, warpgroup
-// open_dsmem_buffer initializes the barrier of the leader CTA, which completes when so many bytes have
-// arrived from the other blocks. They may send after cluster_wait. The arrival is relaxed, as only the
-// barrier has to be visible by then: a release would take as long as a write to memory.
+// open_dsmem_buffer initializes a barrier in each block. That of the leader CTA is used: its phase ends
+// when the given number of bytes has arrived from the other blocks, which may send after cluster_wait.
+// The arrival at the cluster barrier is relaxed: of the writes before it the other blocks need only
+// the initialization, which the fence makes visible. A release would take as long as a write to memory.
 __device__ __forceinline__ void open_dsmem_buffer(unsigned full, int bytes) {
   if (threadIdx.x == 0) {
     mbarrier_init(full, 1);
@@ -69,14 +70,15 @@ __device__ __forceinline__ void add_from_cluster(float (&acc)[N], const float *p
 // shared memory is read twice; otherwise 64 rows of w and all rows of x. The last 64 rows of w may be
 // fewer: the memory after them is multiplied, and its sums are dropped.
 // PRODUCERS threads fill stages of shared memory with w, and X_PRODUCERS other threads with x, with BK
-// elements of k of each, by cp.async, as soon as the consumers have released a stage. They are
-// different threads because a stage is full when all copies that its threads issued until then have
-// arrived, and the copies of w are issued early for all stages. A block reads x once. With PREFETCH
-// the copies of the first stages of w are issued before the dependency wait. The rows of w that a
-// thread copies are COLUMN_STRIDE columns of the GEMM apart; 0: the distances differ.
-// CLUSTER blocks share the columns, each with a part of K. The leader CTA, which adds the sums of all
-// blocks, has LEADER_EXTRA percent more of K: when it is done, the sums of the others have arrived, and
-// their multiprocessors have begun the next kernel.
+// elements of k of each, by cp.async, as soon as the consumers have released a stage. A thread's
+// arrival at the barrier of a stage waits for all copies that the thread has issued. The copies of w
+// are issued early, for all stages; if the same threads copied x, the first stage would be full only
+// when w of all stages had arrived. A block reads x once. With PREFETCH the copies of the first stages
+// of w are issued before the dependency wait. The rows of w that a thread copies are COLUMN_STRIDE
+// columns of the GEMM apart; if it is 0, the distances differ.
+// CLUSTER blocks share the columns, each with a part of K. The leader CTA adds the sums of all blocks.
+// Its part is LEADER_EXTRA percent larger than K / CLUSTER, so that the sums of the other blocks have
+// arrived when it is done with the part, and their multiprocessors have begun the next kernel.
 template <class T, int BM, int BN, int GROUPS, int PING_PONG, int PRODUCERS, int X_PRODUCERS, int BK, int STAGES, int CLUSTER, int LEADER_EXTRA, bool X_FIRST, int COLUMN_STRIDE, bool EVICT_FIRST, bool PREFETCH, class Column, class Ready>
 __device__ __forceinline__ void gemm_wgmma(float *part, const T *x, long long x_row_stride, int rows, const T *w, long long w_row_stride, const Column &column, const Ready &ready, int K) {
   constexpr int CONSUMER_THREADS = GROUPS * PING_PONG * 128, PARTS = BK / 8, PITCH = BN + 4, STAGE = (BN + BM) * BK * 2;
@@ -112,7 +114,7 @@ __device__ __forceinline__ void gemm_wgmma(float *part, const T *x, long long x_
       if (n + STEP_X <= BM || n + row < BM) cp_async_zfill(next(to, n), x_from + n * x_row_stride + k, n + row < rows && exists(k));
     filled(stage);
   };
-  trigger_dependents();  // early: a multiprocessor has no shared memory for a block of the next GEMM, too
+  trigger_dependents();  // at the start for every size: blocks of the next GEMM find no shared memory while this block runs
   if (!PREFETCH) wait_for_dependency();
   if (threadIdx.x < STAGES) {
     mbarrier_init(shared_address(full + threadIdx.x), PRODUCERS + X_PRODUCERS);
@@ -160,14 +162,15 @@ __device__ __forceinline__ void gemm_wgmma(float *part, const T *x, long long x_
       #pragma unroll
       for (int i = 0; i < MT; i++)
         #pragma unroll
-        for (int j = 0; j < N / 2; j++) asm volatile("" : "+f"(acc[i][j])::"memory");  // the sums must not be read before
+        for (int j = 0; j < N / 2; j++) asm volatile("" : "+f"(acc[i][j])::"memory");  // no read of the sums before the wait
       if (t % 32 == 0) mbarrier_arrive(shared_address(empty + stage));
       if ((stage += PING_PONG) >= STAGES) stage -= STAGES, parity ^= 1;
     }
   }
   __syncthreads();
   if (!produces) {
-    // A thread has sums of every eighth of its rows from r on, and of two columns of eight.
+    // A thread has the sums of rows r and r + 8 of every 64 rows of the first operand, and of two
+    // neighbouring rows in every eight of the second operand.
     const unsigned lane = threadIdx.x % 32, r = threadIdx.x / 32 % 4 * 16 + lane / 4, pair = lane % 4 * 2, c = wn + r;
     float *const sums = part + pong * BM * PITCH + (X_FIRST ? r * PITCH + wn + pair : pair * PITCH + c);
     #pragma unroll

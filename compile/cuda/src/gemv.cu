@@ -25,10 +25,7 @@ __device__ __forceinline__ float warp_reduce_each(float (&v)[V]) {
 }
 
 //@ gemv needs load_evict_first, warp_reduce_each
-// gemv computes M rows of x. SPLIT warps share R rows of w, each with a part of K (split-K). Every
-// lane has U*R loads of 16 bytes in flight; with PREFETCH the first of them are issued before the
-// dependency wait. After the wait, ready loads the lane's slice of x, into registers (IN_REGISTERS)
-// or into shared memory.
+// dot8 adds the dot product of eight elements of w and of x to s.
 template <class T>
 __device__ __forceinline__ float dot8(uint4 w, uint4 x, float s) {
   const T *t = nullptr;
@@ -41,7 +38,7 @@ __device__ __forceinline__ float dot8(uint4 w, uint4 x, float s) {
   s = __fmaf_rn(low(t, w.w), low(t, x.w), s);
   return __fmaf_rn(high(t, w.w), high(t, x.w), s);
 }
-// x_slice is a lane's slice of x: C vectors of each of M rows.
+// x_slice is a lane's slice of x: C vectors of eight elements of each of M rows.
 template <int M, int C, int THREADS, bool IN_REGISTERS>
 struct x_slice {
   uint4 registers[IN_REGISTERS ? M * C : 1];
@@ -55,6 +52,10 @@ struct x_slice {
   }
   __device__ __forceinline__ uint4 get(int m, int c) const { return IN_REGISTERS ? registers[m * C + c] : smem()[(m * C + c) * THREADS]; }
 };
+// gemv multiplies M rows of x and the block's rows of w. SPLIT warps share R rows of w, each with a part
+// of K (split-K). Every lane has U*R loads of 16 bytes in flight; with PREFETCH the first of them are
+// issued before the dependency wait. After the wait, ready loads the lane's slice of x, into registers
+// (IN_REGISTERS) or into shared memory.
 template <class T, int K, int M, int R, int U, int SPLIT, int WARPS, bool IN_REGISTERS, bool PREFETCH, bool EARLY_TRIGGER, class Column, class Ready>
 __device__ __forceinline__ void gemv(float *part, const T *w, long long w_row_stride, const Column &column, const Ready &ready) {
   constexpr int K8 = K / 8, C = ((K8 + SPLIT - 1) / SPLIT + 31) / 32, COLS = WARPS / SPLIT * R;

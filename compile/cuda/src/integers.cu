@@ -1,7 +1,7 @@
 // Integer division, and casts between integers and floats.
 
 //@ quotient
-// Integers: x/0 and x rem 0 are 0, and the least over -1 wraps to itself.
+// Integer division of the IR: x / 0 and x rem 0 are 0, and the least integer divided by -1 is itself.
 template <class T>
 __device__ __forceinline__ T quotient(T a, T b) { return b == 0 ? 0 : b == -1 ? (T)(0ULL - (unsigned long long)a) : a / b; }
 
@@ -10,7 +10,7 @@ template <class T>
 __device__ __forceinline__ T remainder_of(T a, T b) { return b == 0 || b == -1 ? 0 : a % b; }
 
 //@ to_integer
-// to_integer truncates, saturates and sends NaN to 0.
+// to_integer clamps x to [lo, hi] and truncates it; NaN gives 0.
 __device__ __forceinline__ int to_integer(float x, float lo, float hi) { return x != x ? 0 : __float2int_rz(fminf(fmaxf(x, lo), hi)); }
 
 //@ to_i32
@@ -22,7 +22,8 @@ __device__ __forceinline__ long long to_i64(float x) {
 }
 
 //@ odd_i32
-// Rounded to odd, so that to_bf16 rounds as if nothing had been rounded before.
+// odd_i32 rounds x to odd: an inexact result is truncated and its last bit set. to_bf16 of the result
+// is then x rounded once.
 __device__ __forceinline__ float odd_i32(int x) {
   const float f = __int2float_rz(x);
   return __int_as_float(__float_as_int(f) | (__float2int_rz(f) != x));

@@ -24,8 +24,8 @@ __device__ __forceinline__ float relu(float x) { return x <= 0 ? 0.0f : x; }
 // sigmoid returns 1/(1+exp(-x)). For x < -17 it returns exp(x), which is equal to the last place: exp(-x) would
 // overflow before the result is zero. The quotient is within 2 ulp; a correctly rounded one takes as long as the rest
 // of the function. APPROX is for results that are rounded to 16 bits: exp(-|x|), which cannot overflow, and the
-// quotient are the GPU's approximations, within 2^-17 of the result, in less than half the instructions. The
-// result is zero for x < -87.3, where exp(x) is subnormal.
+// quotient are the GPU's approximations, within 2^-17 of the result, in less than half the instructions. With
+// APPROX the result is zero for x < -87.3, where exp(x) is subnormal.
 template <bool APPROX>
 __device__ __forceinline__ float sigmoid(float x) {
   if (APPROX) {

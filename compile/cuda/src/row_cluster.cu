@@ -1,6 +1,6 @@
 // Reductions and running sums over a row that the blocks of a cluster share. Each block writes its
-// partial result into the shared memory of all others, at its own rank. After one barrier all blocks
-// reduce the same values in the same order.
+// partial result into the shared memory of all blocks, at the index of its rank. After one barrier all
+// blocks reduce the same values in the same order.
 
 //@ cluster_broadcast needs cluster, cluster_rank
 // cluster_broadcast stores x in cta_partials[cluster_rank()] of every block of the cluster. One warp

@@ -14,10 +14,11 @@ __device__ __forceinline__ float4 add_warp_groups(const float *part) {
 }
 
 //@ cluster_reduce_scatter needs cluster, cluster_rank, shared_address, dsmem_address, add_warp_groups
-// cluster_reduce_scatter adds the sums of the block's SPLIT groups of warps, and sends each block of
-// the cluster the sums of that block's share of the rows, which begins at ROWS * rank / CLUSTER. When
-// it returns, a block has its own sums in part, and the sums of the others in its dsmem_buffer in the
-// order of their ranks. No block reads the memory of another one, so a block may exit before the others.
+// cluster_reduce_scatter adds the sums of the block's SPLIT groups of warps, and sends each block of the
+// cluster the sums of that block's share of the rows, which begins at ROWS * rank / CLUSTER. When it
+// returns, a block has its own sums of its rows in part, and those of the other blocks in its
+// dsmem_buffer in the order of their ranks. No block reads the memory of another one, so a block may
+// exit before the others.
 template <int CLUSTER, int SPLIT, int ROWS, int PITCH, int THREADS>
 __device__ __forceinline__ void cluster_reduce_scatter(float *part, float *dsmem_buffer) {
   constexpr int SIZE = ROWS * PITCH, SHARE = (ROWS + CLUSTER - 1) / CLUSTER * PITCH;

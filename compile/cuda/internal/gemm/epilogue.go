@@ -157,7 +157,7 @@ func (o *epilogue) declare() {
 	case r.Cluster > 1:
 		o.w.Use("cluster_reduce_scatter")
 		o.w.Use("add_scattered")
-		o.w.Line("const int share = %d * cluster_rank() / %d, share_end = %d * (cluster_rank() + 1) / %d;  // of the rows", r.Rows, r.Cluster, r.Rows, r.Cluster)
+		o.w.Line("const int share = %d * cluster_rank() / %d, share_end = %d * (cluster_rank() + 1) / %d;  // [share, share_end): rows whose sums this block adds", r.Rows, r.Cluster, r.Rows, r.Cluster)
 		o.w.Line("cluster_arrive();")
 	}
 	write := func(n int, k *loop.Kernel, width int) {

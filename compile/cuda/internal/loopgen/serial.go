@@ -99,7 +99,7 @@ func (e *writer) serialByIndex(index loop.Value) {
 	e.ballot("earlier")
 	e.Line("unsigned any = 0;")
 	e.Line("for (int w = 0; w < %d; w++) any |= hits[w];", warps)
-	e.Line("if (any) return;  // another block has the index")
+	e.Line("if (any) return;  // the block of the first row with this index runs all of its rows")
 	e.Open("for (%s base = first; base < %s; base += %d)", ix, e.Dim(rows), elementThreads)
 	e.Line("__syncthreads();")
 	e.Line("const %s mine = base + threadIdx.x;", ix)
