@@ -390,7 +390,7 @@ func captureOOM(t *testing.T, open opener) {
 		return err
 	})
 	if !errors.Is(err, device.ErrOutOfMemory) || !strings.Contains(err.Error(), "out of") {
-		t.Errorf("%v", err)
+		t.Errorf("a capture that allocates 2^40 floats: %v", err)
 	}
 }
 
@@ -772,7 +772,7 @@ func forkKeepsMemory(t *testing.T, open opener) {
 		drop(t, a)
 		c := e.run(r, "add2", x)
 		if c.Range() == at {
-			t.Error("overwritten while a fork reads it")
+			t.Error("c has the memory of a, which a fork reads")
 		}
 		testkit.Check(t, r.Join(f))
 		d := e.run(r, "add2", x)
@@ -960,7 +960,7 @@ func TestNotCapturable(t *testing.T) {
 	})
 	var oe *graphs.OpError
 	if !errors.As(err, &oe) || !errors.Is(err, device.ErrNotCapturable) || oe.Op != "my::op" || !strings.Contains(err.Error(), "model.ir:3:4") {
-		t.Errorf("%v", err)
+		t.Errorf("an op that cannot be captured: %v", err)
 	}
 	testkit.Check(t, e.s.Eager(e.s.DefaultStream()).Call(eagerOp{}, nil, nil, "", x))
 	drop(t, x)
@@ -986,7 +986,7 @@ func TestLeaks(t *testing.T) {
 	err := e.s.Close()
 	var leak *graphs.LeakError
 	if !errors.As(err, &leak) || leak.Graphs != 1 || len(leak.Forgotten) != 1 || leak.Forgotten[0].Storages != 1 || leak.Forgotten[0].Bytes != 32 || !strings.Contains(err.Error(), "a forgotten input") {
-		t.Errorf("%v", err)
+		t.Errorf("closing a session with a graph and a tensor: %v", err)
 	}
 	e.reset(g)
 	drop(t, x)

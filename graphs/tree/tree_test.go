@@ -188,7 +188,7 @@ func TestFastPathDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations in a step of two replays", n)
 	}
 	if in := testkit.Must[tree.Inspection](t)(e.m.Inspect()); in.Stats.Recorded != 2 || in.State != tree.Execution {
-		t.Errorf("%+v", in)
+		t.Errorf("the manager is at %+v, want 2 recordings and state execution", in)
 	}
 	drop(t, x)
 }
@@ -322,7 +322,7 @@ func TestShutdown(t *testing.T) {
 	}
 	// Outputs with owners outlive the manager.
 	if got := e.read(out[0]); !slices.Equal(got, []float32{1, 2, 3, 4}) {
-		t.Errorf("%v", got)
+		t.Errorf("after Close the output is %v", got)
 	}
 	drop(t, out...)
 	drop(t, x)
@@ -610,7 +610,7 @@ func TestManagerPerDevice(t *testing.T) {
 		drop(t, o.call(foo, x)...)
 	}
 	if a, b := testkit.Must[tree.Inspection](t)(e.m.Inspect()), testkit.Must[tree.Inspection](t)(o.m.Inspect()); a.Stats.Warmups != 0 || b.Stats.Recorded != 1 || b.Stats.Executed != 1 {
-		t.Errorf("%+v, %+v", a, b)
+		t.Errorf("the managers are at %+v and %+v; want runs of the second only", a, b)
 	}
 	if _, err := e.m.Explain(foo, tree.Borrow(x)); !errors.Is(err, graphs.ErrArguments) {
 		t.Errorf("explaining a function of another manager: %v", err)
@@ -693,7 +693,7 @@ func TestSingleStream(t *testing.T) {
 		streams[s.Stream] = true
 	}
 	if len(streams) != 1 {
-		t.Errorf("segments of %d streams", len(streams))
+		t.Errorf("the pool has segments of %d streams, want 1", len(streams))
 	}
 	drop(t, x)
 }
@@ -737,6 +737,6 @@ module "rng" {
 		}
 	}
 	if in := testkit.Must[tree.Inspection](t)(e.m.Inspect()); in.Stats.Recorded != 1 || in.Stats.Executed != 4 {
-		t.Errorf("%+v", in.Stats)
+		t.Errorf("the counts are %+v, want 1 recording and 4 replays", in.Stats)
 	}
 }

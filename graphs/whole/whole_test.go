@@ -204,7 +204,7 @@ func TestUncut(t *testing.T) {
 		drop(t, z...)
 	}
 	if s := e.stats(); s.Recorded != 2 || s.Executed != 4 || s.Eager != 0 || len(e.said) != 0 {
-		t.Errorf("%+v, said %v", s, e.said)
+		t.Errorf("the counts are %+v, want 2 recordings, 4 replays and no eager run; warnings: %v", s, e.said)
 	}
 	if e.calls != 4 {
 		t.Errorf("the op ran %d times in 4 steps", e.calls)
@@ -355,7 +355,7 @@ func TestSkippedForward(t *testing.T) {
 		drop(t, g...)
 	}
 	if s := e.stats(); s.Recorded != 1 || s.Executed != 1 {
-		t.Errorf("%+v", s)
+		t.Errorf("the counts are %+v, want 1 recording and 1 replay", s)
 	}
 	drop(t, x, w)
 }
@@ -399,7 +399,7 @@ func TestOtherSession(t *testing.T) {
 	f := e.fn("grad", whole.FunctionOptions{})
 	x, y := e.tensor(1, 2, 3, 4), o.tensor(1, 2, 3, 4)
 	if _, err := f.Call(tree.Borrow(x, y)); !errors.Is(err, device.ErrForeignBuffer) || len(e.said) != 1 || e.said[0].Reason != whole.MultipleDevices {
-		t.Errorf("%v, said %v", err, e.said)
+		t.Errorf("an input of another session: %v, warnings: %v", err, e.said)
 	}
 	drop(t, x, y)
 	e.close()
