@@ -1,4 +1,5 @@
-// Package whole compiles functions of a module uncut and gives them to graph trees.
+// Package whole runs functions of a module from graphs: uncut from a graph, a graph tree or callables,
+// or cut at the ops that cannot be captured from a graph tree.
 package whole
 
 import (
