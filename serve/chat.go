@@ -227,7 +227,7 @@ func plainText(at string, content json.RawMessage) (json.RawMessage, *Error) {
 		return content, nil
 	}
 	if err := json.Unmarshal(content, &parts); err != nil {
-		return nil, badRequest(at, "%s: content: %v", at, err)
+		return nil, badRequest(at, "%s: content: %s", at, explain(err))
 	}
 	var text strings.Builder
 	for _, p := range parts {
@@ -255,7 +255,7 @@ func callArguments(at string, raw json.RawMessage) (json.RawMessage, *Error) {
 		Function function `json:"function"`
 	}
 	if err := json.Unmarshal(raw, &calls); err != nil {
-		return nil, badRequest(at, "%s: tool_calls: %v", at, err)
+		return nil, badRequest(at, "%s: tool_calls: %s", at, explain(err))
 	}
 	for i := range calls {
 		var text string

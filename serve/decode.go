@@ -45,11 +45,41 @@ func decode(w http.ResponseWriter, r *http.Request, limit int64, v any) *Error {
 	if err := json.Unmarshal(body, v); err != nil {
 		var t *json.UnmarshalTypeError
 		if errors.As(err, &t) {
-			return badRequest(t.Field, "%s: a JSON %s, want %s", t.Field, t.Value, t.Type)
+			field := t.Field
+			if first, rest, nested := strings.Cut(field, "."); nested && !slices.Contains(known, first) {
+				field = rest // first is the name of an embedded struct
+			}
+			return badRequest(field, "%s: %s", field, explain(err))
 		}
 		return badRequest("", "%v", err)
 	}
 	return nil
+}
+
+// explain returns the text of an error of json.Unmarshal, without the names of Go's types.
+func explain(err error) string {
+	var t *json.UnmarshalTypeError
+	if !errors.As(err, &t) {
+		return err.Error()
+	}
+	return fmt.Sprintf("a JSON %s, want %s", t.Value, wanted(t.Type))
+}
+
+// wanted describes the JSON values that a type takes.
+func wanted(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.String:
+		return "a string"
+	case reflect.Float64:
+		return "a number"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Map, reflect.Struct:
+		return "an object"
+	}
+	return "a whole number in the field's range"
 }
 
 // keys returns the keys of the object in text.

@@ -391,7 +391,14 @@ func TestRefusals(t *testing.T) {
 		{completions, `{"prompt": "a", "stop": [""]}`, 400, []string{"stop"}},
 		{completions, `{"prompt": "a", "max_tokens": 0}`, 400, []string{"max_tokens"}},
 		{completions, `{"prompt": "a", "max_tokens": 100000}`, 400, nil},
-		{completions, `{"prompt": "a", "max_tokens": "b"}`, 400, []string{"max_tokens", "string"}},
+		{completions, `{"prompt": "a", "max_tokens": "b"}`, 400, []string{"max_tokens: a JSON string, want a whole number"}},
+		{completions, `{"prompt": "a", "temperature": "b"}`, 400, []string{"temperature: a JSON string, want a number"}},
+		{completions, `{"prompt": "a", "stream_options": 1}`, 400, []string{"stream_options: a JSON number, want an object"}},
+		{completions, `{"prompt": "a", "stop_token_ids": 1}`, 400, []string{"stop_token_ids: a JSON number, want a list"}},
+		{completions, `{"prompt": "a", "stream": "b"}`, 400, []string{"stream: a JSON string, want true or false"}},
+		{completions, `{"prompt": "a", "user": 1}`, 400, []string{"user: a JSON number, want a string"}},
+		{chats, `{"messages": [{"role": "user", "content": [1]}]}`, 400, []string{"messages[0]: content: a JSON number, want an object"}},
+		{chats, `{"messages": [{"role": "user", "tool_calls": 1}]}`, 400, []string{"messages[0]: tool_calls: a JSON number, want a list"}},
 		{completions, `{"prompt": ""}`, 400, []string{"at least one id"}},
 		{completions, `{"prompt": []}`, 400, nil},
 		{completions, `{"prompt": [400]}`, 400, []string{"256"}},
@@ -425,8 +432,8 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%.80s: %d %s, want %d", c.body, status, answer, c.status)
 		}
 		for _, want := range c.want {
-			if !strings.Contains(e.Error.Message, want) {
-				t.Errorf("%.80s: %q does not name %q", c.body, e.Error.Message, want)
+			if !strings.Contains(e.Error.Message, want) || strings.Contains(e.Error.Message+e.Error.Param, "sampling") {
+				t.Errorf("%.80s: %q does not name %q, or field %q has the name of a Go struct", c.body, e.Error.Message, want, e.Error.Param)
 			}
 		}
 	}
