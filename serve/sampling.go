@@ -2,9 +2,9 @@ package serve
 
 import (
 	"encoding/json"
-	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 
 	"pwc/runner"
 )
@@ -45,7 +45,7 @@ type streamOptions struct {
 }
 
 // unsupported returns an error that names the unsupported options in more, and stream_options without
-// stream; nil if there are none.
+// stream; nil if there are none. Each option begins with its field.
 func (s *sampling) unsupported(more ...string) *Error {
 	names := more
 	if s.StreamOptions != nil && !s.Stream {
@@ -55,7 +55,8 @@ func (s *sampling) unsupported(more ...string) *Error {
 		return nil
 	}
 	slices.Sort(names)
-	return badRequest(names[0], "unsupported: %s", fmt.Sprint(names))
+	field, _, _ := strings.Cut(names[0], " ")
+	return badRequest(field, "unsupported: %s", strings.Join(names, ", "))
 }
 
 // stops returns the stop strings: text, or a list of texts.
