@@ -223,6 +223,29 @@ func (b doubled) Lower(k *loop.Kernel) (compile.Code, error) {
 	return right, err
 }
 
+// TestVariantsKeepTheBackend: a backend without some variants accepts the kernels that the whole backend
+// accepts, so that a departure does not disappear because they are cut or fused in another way.
+func TestVariantsKeepTheBackend(t *testing.T) {
+	filtered := func(b compile.Backend) compile.Backend {
+		return verify.Variants(b, verify.Config{Avoid: []string{"other"}})
+	}
+	for _, c := range []struct {
+		backend      compile.Backend
+		reduces, raw bool
+	}{{host.New(), false, true}, {reducer{host.New()}, true, false}, {doubled{host.New()}, false, false}} {
+		b := filtered(c.backend)
+		reduces, raw := b.(compile.AllReduceFuser).FusesAllReduce(&loop.Kernel{}), b.(compile.WeightReader).ReadsUnalignedWeights()
+		if reduces != c.reduces || raw != c.raw {
+			t.Errorf("%T: fuses all_reduces: %v, reads unaligned weights: %v; want %v and %v", c.backend, reduces, raw, c.reduces, c.raw)
+		}
+	}
+}
+
+// reducer is a backend that computes all_reduces in kernels.
+type reducer struct{ compile.Backend }
+
+func (reducer) FusesAllReduce(*loop.Kernel) bool { return true }
+
 func TestVariantIsNamed(t *testing.T) {
 	s, c := searchOf(t, model)
 	c.backend = doubled{host.New()}

@@ -57,6 +57,19 @@ func (b *variantFilter) LowerHorizontal(ks []*loop.Kernel) (compile.Code, error)
 	return b.filter(code), err
 }
 
+// FusesAllReduce implements compile.AllReduceFuser. It is false if the backend is no AllReduceFuser.
+func (b *variantFilter) FusesAllReduce(k *loop.Kernel) bool {
+	inner, ok := b.Backend.(compile.AllReduceFuser)
+	return ok && inner.FusesAllReduce(k)
+}
+
+// ReadsUnalignedWeights implements compile.WeightReader. It is false if the backend is no
+// WeightReader.
+func (b *variantFilter) ReadsUnalignedWeights() bool {
+	inner, ok := b.Backend.(compile.WeightReader)
+	return ok && inner.ReadsUnalignedWeights()
+}
+
 func (b *variantFilter) filter(code compile.Code) compile.Code {
 	if len(code.Variants) < 2 {
 		return code

@@ -243,7 +243,7 @@ func (s shape) wgmmaStages(k WGMMA) int {
 }
 
 // groupedKinds returns the grouped GEMMs for a number of matrices, ordered by their largest number of
-// rows. On GPUs with less shared memory for a block than an H200 they have fewer stages.
+// rows. They have fewer stages than the table says if a block of the GPU has too little shared memory.
 func groupedKinds(matrices int64, on cgen.GPU) []Grouped {
 	var out []Grouped
 	for _, t := range tuningOf(on).grouped {

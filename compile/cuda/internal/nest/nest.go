@@ -108,8 +108,8 @@ func Extents(ds []dim.Dim) string {
 	return s + "]"
 }
 
-// Rowwise reports whether a kernel reduces or scans columns, or does something once per row, so that
-// its code must assign rows to threads.
+// Rowwise reports whether a kernel has several phases, reduces or scans columns, or stores a value once
+// per row, so that its code must assign rows to threads.
 func Rowwise(k *loop.Kernel) bool {
 	if len(k.Phases) > 1 {
 		return true
