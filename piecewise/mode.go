@@ -81,7 +81,8 @@ func (m RunMode) MarshalText() ([]byte, error) { return []byte(m.String()), nil 
 // DefaultCaptureSizes returns vLLM's default list of sizes for a
 // max_num_batched_tokens of limit (VllmConfig._set_cudagraph_sizes in
 // vllm/config/vllm.py): 1, 2, 4, then every 8th below 256, every 16th from 256
-// on, and min(512, limit), also if it is off these strides.
+// on, up to min(512, limit). The list ends with min(512, limit), which vLLM omits
+// if it is off these strides.
 func DefaultCaptureSizes(limit int64) []int64 {
 	top := min(512, limit)
 	var out []int64

@@ -29,7 +29,7 @@ type Options struct {
 	// Backend has the options for piecewise.New. The runner makes the pool, and sets Memory.Max,
 	// Memory.Symbols, Memory.Aliases and Capture.DecodeRows; a caller that sets one gets an error.
 	//
-	// If Capture.Sizes is nil, the runner takes vLLM's default list up to
+	// If Capture.Sizes is nil, the runner takes [piecewise.DefaultCaptureSizes] up to
 	// min(2 × MaxSequences, MaxTokens, 512), or up to min(MaxTokens, 512) if Frozen, because then
 	// every step needs a graph. It adds MaxSequences if the list ends below it. In mode
 	// full-decode-only it drops the sizes above the one that holds MaxSequences rows. Capture
