@@ -17,15 +17,19 @@ type FormatError struct {
 
 // Error prints "pt2: FILE: ENTRY: REASON", without the parts that are empty.
 func (e *FormatError) Error() string {
+	return prefix(e.File, e.Entry) + e.Reason
+}
+
+// prefix is the start of an error: "pt2: FILE: ENTRY: ", without the parts that are empty.
+func prefix(parts ...string) string {
 	var b strings.Builder
 	b.WriteString("pt2: ")
-	for _, s := range []string{e.File, e.Entry} {
+	for _, s := range parts {
 		if s != "" {
 			b.WriteString(termsafe.Clip(s, 200))
 			b.WriteString(": ")
 		}
 	}
-	b.WriteString(e.Reason)
 	return b.String()
 }
 
@@ -41,7 +45,7 @@ type Missing struct {
 
 // An ImportError lists all nodes of an exported program that cannot be imported.
 type ImportError struct {
-	File    string
+	File    string    // path of the archive; empty if it was read from memory
 	Missing []Missing // in the order of the program
 }
 
@@ -55,7 +59,7 @@ func (e *ImportError) Error() string {
 			keep = m.Extern
 		}
 	}
-	fmt.Fprintf(&b, "pt2: %s: %d of its nodes cannot be imported:", termsafe.Clip(e.File, 200), total)
+	fmt.Fprintf(&b, "%s%d of its nodes cannot be imported:", prefix(e.File), total)
 	for _, m := range e.Missing {
 		fmt.Fprintf(&b, "\n  %s", termsafe.Clip(m.Op, 120))
 		if m.Count > 1 {

@@ -146,7 +146,7 @@ func (im *importer) run() (*Model, error) {
 	}
 	m, err := im.b.Build()
 	if err != nil {
-		return nil, fmt.Errorf("pt2: %s: %w", im.a.path, err)
+		return nil, fmt.Errorf("%s%w", prefix(im.a.path), err)
 	}
 	return &Model{Module: m, Dims: im.dims, Attentions: im.attentions}, nil
 }

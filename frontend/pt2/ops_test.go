@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"pwc/compile"
@@ -621,8 +622,37 @@ func TestViewable(t *testing.T) {
 	}
 }
 
+// TestRecurrentDropout: layers that would drop values of the layer below at random are refused. A single layer has no
+// layer below.
+func TestRecurrentDropout(t *testing.T) {
+	for numLayers, refuses := range map[int64]bool{1: false, 2: true} {
+		b := ir.NewBuilder("dropout")
+		fb := b.Func("dropout")
+		x := fresh(fb.Param("x", ir.TypeOf(dtype.F32, dim.Const(2), dim.Const(1), dim.Const(3))))
+		im := &importer{b: b, options: &Options{}, emitter: emitter{fb: fb, syms: &symbols{}}, values: map[string]*tensor{"x": x}, graph: &graph{}}
+		train, p := true, float(0.5)
+		c := &call{importer: im, base: "aten.gru", overload: "input", in: map[string]*argument{"input": {Tensor: &nameRef{Name: "x"}},
+			"train": {Bool: &train}, "dropout": {Float: &p}, "num_layers": {Int: &numLayers}}}
+		err := try(func() { layers("gru")(c) })
+		if err == nil || strings.Contains(err.Error(), "train=True") != refuses {
+			t.Errorf("%d layers: %v", numLayers, err)
+		}
+	}
+}
+
+// TestErrorsWithoutFile: an error of an archive in memory has no empty part for its file.
+func TestErrorsWithoutFile(t *testing.T) {
+	_, err := open(t, "toy-attention").Import(Options{})
+	if err == nil || !strings.HasPrefix(err.Error(), "pt2: 3 of its nodes") {
+		t.Error(err)
+	}
+	if _, err := open(t, "mlp").Info("none"); err == nil || !strings.HasPrefix(err.Error(), `pt2: tensor "none"`) {
+		t.Error(err)
+	}
+}
+
 // TestCopies checks that reshape and contiguous of a transposed matrix return new memory, as do native_dropout and
-// ops with "copy" in their name, and that reshape, contiguous, t and dropout of a contiguous matrix do not.
+// t_copy, and that reshape, contiguous, t and dropout of a contiguous matrix do not.
 func TestCopies(t *testing.T) {
 	size := func(n int64) symInt { return symInt{Int: &n} }
 	for _, c := range []struct {

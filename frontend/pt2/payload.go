@@ -27,7 +27,8 @@ type payload struct {
 
 var _ safetensors.Source = (*Archive)(nil)
 
-// readPayloads reads the JSON files of weights and constants, and checks every tensor against the size of its entry.
+// readPayloads reads the JSON files of weights and constants, and checks every tensor against the size of its entry,
+// unless the IR does not have its dtype: such a tensor is refused when it is read.
 func (a *Archive) readPayloads() error {
 	a.tensors = map[string]*payload{}
 	for _, folder := range []struct{ dir, config string }{
@@ -200,7 +201,7 @@ func (a *Archive) Tensor(name string) (safetensors.Tensor, error) {
 func (a *Archive) tensor(name string) (*payload, error) {
 	p := a.tensors[name]
 	if p == nil {
-		return nil, fmt.Errorf("pt2: %s: tensor %s: %w", a.path, termsafe.Quote(name), safetensors.ErrNotFound)
+		return nil, fmt.Errorf("%stensor %s: %w", prefix(a.path), termsafe.Quote(name), safetensors.ErrNotFound)
 	}
 	if p.dtype == dtype.Invalid {
 		return nil, a.errorf(p.entry, "tensor %s is %s, which the IR does not have", termsafe.Quote(name), scalarTypeName(p.scalar))

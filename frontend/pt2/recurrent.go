@@ -103,6 +103,9 @@ func layers(kind string) opRule {
 		if c.overload != "input" || c.rank(x) != 3 {
 			c.fail("packed sequences, and inputs that do not have 3 axes, are not supported")
 		}
+		if c.bool("train", false) && c.float("dropout", 0) != 0 && c.int("num_layers", 1) > 1 {
+			c.fail("it drops values between layers at random (train=True); call eval() before the export")
+		}
 		if first {
 			x = c.transpose(x, 1, 0, 2)
 		}

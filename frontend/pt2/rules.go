@@ -14,7 +14,7 @@ type opRule func(c *call) []ir.Value
 // A viewRule returns results that may share memory with the argument.
 type viewRule func(c *call) []*tensor
 
-// opRules and viewRules have names of ops without overload as keys. Overloads have the same names for the same
+// opRules and viewRules have names of ops without overload as keys. Most overloads have the same names for the same
 // arguments, and rules have a default for an argument that an overload lacks.
 var (
 	opRules   = merged(pointwiseRules, reduceRules, layoutRules, indexRules, accumulateRules, trigonometryRules, lossRules, productRules, convRules, resampleRules, sampleRules, bagRules, recurrentRules, createRules)
