@@ -54,9 +54,12 @@ func NewClient(ctx context.Context, base string, o ClientOptions) (*Client, erro
 		c.http = &http.Client{Transport: t}
 	}
 	if c.model == "" {
-		c.model, err = c.firstModel(ctx, root+"/models")
+		if c.model, err = c.firstModel(ctx, root+"/models"); err != nil {
+			c.Close()
+			return nil, err
+		}
 	}
-	return c, err
+	return c, nil
 }
 
 // Close closes the client's idle connections.

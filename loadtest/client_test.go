@@ -91,6 +91,25 @@ func TestClientErrors(t *testing.T) {
 	}
 }
 
+// closing counts calls of CloseIdleConnections.
+type closing struct {
+	http.RoundTripper
+	calls int
+}
+
+func (c *closing) CloseIdleConnections() { c.calls++ }
+
+// A client that gets no list of models leaves no connections.
+func TestClientWithoutModels(t *testing.T) {
+	s := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(s.Close)
+	transport := &closing{RoundTripper: s.Client().Transport}
+	c, err := NewClient(context.Background(), s.URL, ClientOptions{HTTP: &http.Client{Transport: transport}})
+	if err == nil || c != nil || transport.calls != 1 {
+		t.Errorf("%v, %v; CloseIdleConnections was called %d times, want 1", c, err, transport.calls)
+	}
+}
+
 // FuzzStream reads any bytes as the stream of a server.
 func FuzzStream(f *testing.F) {
 	f.Add("data: {\"choices\": [{\"text\": \"a\"}]}\n\ndata: [DONE]\n\n")

@@ -227,6 +227,19 @@ func TestRunIsCanceled(t *testing.T) {
 	}
 }
 
+// If ctx has ended before the run, no request is sent, although clients are free and requests are due.
+func TestRunAfterCancel(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, clients := range []int{0, 64} {
+		f := &fixed{gate: make(chan struct{}, 1)}
+		got, err := Run(ctx, f, make([]Request, 64), clients)
+		if !errors.Is(err, context.Canceled) || f.most != 0 || len(got) != 64 || !errors.Is(got[63].Err, context.Canceled) {
+			t.Errorf("%d clients: %d requests were sent, %v", clients, f.most, err)
+		}
+	}
+}
+
 // The picture is well-formed XML without NaN and Inf, also for no requests and for equal times.
 func TestSVG(t *testing.T) {
 	for _, m := range [][]Measured{nil, {{Output: 2, Tokens: []time.Duration{1, 2}, End: 3}}, {{Output: 1, Tokens: []time.Duration{0}}}} {

@@ -25,8 +25,8 @@ type Measured struct {
 // Run sends the requests of a schedule to a target and returns them, measured, in the order of the
 // schedule. If clients is 0 (open loop), it sends each request at its arrival time, independent of
 // running requests. Otherwise (closed loop), that many clients each send one request after the other,
-// and arrival times have no effect. After the end of ctx it sends no more requests, and returns the
-// error of ctx once all calls have returned.
+// and arrival times have no effect. If ctx ends before all requests are sent, Run sends no more, and
+// returns the error of ctx once all calls have returned.
 func Run(ctx context.Context, target Target, schedule []Request, clients int) ([]Measured, error) {
 	out := make([]Measured, len(schedule))
 	start := time.Now()
@@ -49,11 +49,13 @@ func Run(ctx context.Context, target Target, schedule []Request, clients int) ([
 			})
 		}
 		for i := range schedule {
+			if err := ctx.Err(); err != nil { // select would choose at random
+				return unsent(out, i, err)
+			}
 			select {
 			case next <- i:
 			case <-ctx.Done():
-				unsent(out[i:], ctx.Err())
-				return out, ctx.Err()
+				return unsent(out, i, ctx.Err())
 			}
 		}
 		return out, nil
@@ -61,21 +63,24 @@ func Run(ctx context.Context, target Target, schedule []Request, clients int) ([
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for i := range schedule {
+		if err := ctx.Err(); err != nil {
+			return unsent(out, i, err)
+		}
 		timer.Reset(schedule[i].At - time.Since(start))
 		select {
 		case <-timer.C:
 			wg.Go(func() { one(i) })
 		case <-ctx.Done():
-			unsent(out[i:], ctx.Err())
-			return out, ctx.Err()
+			return unsent(out, i, ctx.Err())
 		}
 	}
 	return out, nil
 }
 
-// unsent marks requests that were not sent.
-func unsent(rest []Measured, err error) {
-	for i := range rest {
-		rest[i].Err = err
+// unsent sets the error of the requests from first on, which were not sent, and returns all requests.
+func unsent(all []Measured, first int, err error) ([]Measured, error) {
+	for i := range all[first:] {
+		all[first+i].Err = err
 	}
+	return all, err
 }
