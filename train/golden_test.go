@@ -98,16 +98,22 @@ func ints(t testing.TB, f safetensors.Source, name string) []int32 {
 	return out
 }
 
-// near returns the largest difference of two tensors, relative to the largest element of want.
+// near returns the largest difference of two tensors, relative to the largest element of want. It is
+// infinite if one of the differences is NaN or the tensors differ in their number of elements.
 func near(got, want []float64) float64 {
+	if len(got) != len(want) {
+		return math.Inf(1)
+	}
 	scale, worst := 0.0, 0.0
 	for _, w := range want {
 		scale = max(scale, math.Abs(w))
 	}
 	for i := range want {
-		if d := math.Abs(got[i] - want[i]); !(d <= worst) {
-			worst = d
+		d := math.Abs(got[i] - want[i])
+		if math.IsNaN(d) {
+			return math.Inf(1)
 		}
+		worst = max(worst, d)
 	}
 	if worst == 0 {
 		return 0
@@ -249,6 +255,18 @@ func holdToPyTorch(t *testing.T, g golden, on target, mode piecewise.Mode) {
 		if e := near(got, want); e > 1e-4 {
 			t.Errorf("the final %s differs by %g", w.Name, e)
 		}
+	}
+}
+
+// TestNear: a NaN and a missing element are differences.
+func TestNear(t *testing.T) {
+	for _, got := range [][]float64{{math.NaN(), 1}, {1, math.NaN()}, {1}, {1, 1, 1}} {
+		if e := near(got, []float64{1, 1}); !math.IsInf(e, 1) {
+			t.Errorf("%v differs by %g, want +Inf", got, e)
+		}
+	}
+	if e := near([]float64{1, 3}, []float64{1, 4}); e != 0.25 {
+		t.Errorf("the difference is %g, want 0.25", e)
 	}
 }
 

@@ -81,7 +81,7 @@ func TestLanguage(t *testing.T) {
 			}
 			losses := steps(t, s, data(t, s, memory{train.InputIDs: x}), 2)
 			want := entropy(tensor(t, expected, "logits"), ids)
-			if math.Abs(losses[0]-want) > 1e-4*want {
+			if !(math.Abs(losses[0]-want) <= 1e-4*want) {
 				t.Errorf("the loss is %v, want %v", losses[0], want)
 			}
 			if !(losses[1] < losses[0]) {
@@ -120,7 +120,7 @@ func TestLanguageRows(t *testing.T) {
 		return steps(t, s, data(t, s, memory{train.InputIDs: batch}), int(n))
 	}
 	one, two := loss(1, 2), loss(2, 1)
-	if d := math.Abs(two[0] - (one[0]+one[1])/2); d > 1e-6 || one[0] == one[1] {
+	if d := math.Abs(two[0] - (one[0]+one[1])/2); !(d <= 1e-6) || one[0] == one[1] {
 		t.Errorf("a batch has the loss %v, its rows %v", two, one)
 	}
 }
@@ -167,7 +167,7 @@ func TestLabeled(t *testing.T) {
 	losses := steps(t, s, d, 1)
 	before := states(t, s)
 	losses = append(losses, steps(t, s, d, 1)...)
-	if want := entropy(tensor(t, expected, "logits"), labels); math.Abs(losses[0]-want) > 1e-4*want || losses[1] != 0 {
+	if want := entropy(tensor(t, expected, "logits"), labels); !(math.Abs(losses[0]-want) <= 1e-4*want) || losses[1] != 0 {
 		t.Errorf("the losses are %v, want %v and 0", losses, want)
 	}
 	after := states(t, s)

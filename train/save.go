@@ -28,6 +28,7 @@ const formatVersion = "1"
 // read, and the states of the optimizer. It also copies files, such as the config. The directory
 // appears with all of its files or not at all. src is the loaded checkpoint.
 func (s *Step) Save(dir string, src safetensors.Source, files ...string) (err error) {
+	dir = filepath.Clean(dir) // filepath.Dir("run/") is "run", not the parent of run
 	weights, err := s.Weights(src)
 	if err != nil {
 		return err
@@ -120,6 +121,7 @@ func (s *Step) Restore(dir string) (err error) {
 		return err
 	}
 	s.taken, s.seed, s.offset = at.steps, at.seed, at.offset
+	s.forgetResults()
 	return nil
 }
 

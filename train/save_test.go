@@ -39,7 +39,7 @@ func ones(n int) safetensors.Tensor {
 
 // Every step and every micro-batch draws different random numbers, and backward and forward draw the
 // same ones. A run that is captured in another way, saved and resumed draws the numbers of the
-// uninterrupted one.
+// uninterrupted one. Restore drops the losses and results of the steps before it.
 func TestRandomNumbers(t *testing.T) {
 	src, batch := memory{"w": ones(64)}, memory{"x": ones(64)}
 	for _, parts := range []int{1, 2} {
@@ -82,6 +82,15 @@ func TestRandomNumbers(t *testing.T) {
 			t.Errorf("losses %v, want %v", got, want)
 		}
 		same(t, states(t, three), states(t, one))
+		if err := three.Restore(dir); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := three.Loss(6); err == nil {
+			t.Error("a restored run has the loss of a step that it has not run")
+		}
+		if _, err := three.Result("loss"); err == nil {
+			t.Error("a restored run has the results of the run before")
+		}
 	}
 }
 
@@ -100,7 +109,7 @@ func TestSaveAndRestoreRefuse(t *testing.T) {
 	if left, err := os.ReadDir(parent); err != nil || len(left) > 0 {
 		t.Errorf("%v, %v were left", left, err)
 	}
-	if err := s.Save(dir, src); err != nil {
+	if err := s.Save(dir+string(filepath.Separator), src); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Save(dir, src); err == nil {

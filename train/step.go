@@ -143,7 +143,8 @@ func (s *Step) Skipped() (int64, error) {
 }
 
 // Run enqueues one step. It checks the context before the step only, so that it does not stop between
-// micro-batches. If the batch returns an error, the step has no effect and can be run again.
+// micro-batches. If the batch returns an error, the step can be run again. It then has changed no
+// weight or state, except states that the loss itself writes, for the micro-batches before the error.
 func (s *Step) Run(ctx context.Context, batch Batch) error {
 	if batch == nil {
 		return errors.New("train: no batch is given")
@@ -293,8 +294,8 @@ func (s *Step) keepLoss() error {
 }
 
 // Loss waits for a step, counted from 1, and returns its loss. The losses of the latest two steps
-// are available, so a loop that reads the previous loss keeps the device busy. Indices out of
-// range in a step are a [*device.IndexError].
+// since Load or Restore are available, so a loop that reads the previous loss keeps the device busy.
+// Indices out of range in a step are a [*device.IndexError].
 func (s *Step) Loss(step int64) (float32, error) {
 	slot := &s.slots[max(step, 0)%int64(len(s.slots))]
 	if step < 1 || slot.step != step {
@@ -306,13 +307,22 @@ func (s *Step) Loss(step int64) (float32, error) {
 	return math.Float32frombits(binary.LittleEndian.Uint32(slot.memory.Bytes())), s.backend.Faults()
 }
 
+// forgetResults drops the results and losses of the steps before a Restore.
+func (s *Step) forgetResults() {
+	s.results = piecewise.Results{}
+	for i := range s.slots {
+		s.slots[i].step = 0
+	}
+}
+
 // Chosen returns the index of the loss of the latest step.
 func (s *Step) Chosen() int { return s.latest }
 
-// Result returns a result of the latest step by its name in [Loss.Results].
+// Result returns a result of the latest step by its name in [Loss.Results]. There is none before the first
+// step, and none between Restore and the next step.
 func (s *Step) Result(name string) (piecewise.Result, error) {
 	for i, r := range s.program.Losses[s.latest].Results {
-		if r == name && s.taken > 0 {
+		if r == name && s.results.Len() > 0 {
 			return s.results.At(i), nil
 		}
 	}
