@@ -142,7 +142,7 @@ func TestOptimizers(t *testing.T) {
 				}
 				run(t, m, append([]*interp.Tensor{tensor(t, nil, lr), count(t, int64(step+1))}, in...)...)
 				for i := range want {
-					if got := in[i/6*(2+states)].At(i % 6); math.Abs(got-want[i].w) > 2e-5 {
+					if got := in[i/6*(2+states)].At(i % 6); !(math.Abs(got-want[i].w) <= 2e-5) {
 						t.Fatalf("step %d: weight %d is %v, want %v", step, i, got, want[i].w)
 					}
 				}
@@ -160,7 +160,7 @@ func TestBiasCorrection(t *testing.T) {
 	m := build(t, b)
 	w, g, exp, sq := tensor(t, nil, 0), tensor(t, nil, 3), tensor(t, nil, 0), tensor(t, nil, 0)
 	run(t, m, tensor(t, nil, 1), count(t, 1), w, g, exp, sq)
-	if got := w.At(0); math.Abs(got+1) > 1e-6 {
+	if got := w.At(0); !(math.Abs(got+1) <= 1e-6) {
 		t.Errorf("the first step of Adam is %v, want -1", got)
 	}
 }
@@ -176,7 +176,7 @@ func TestClipNorm(t *testing.T) {
 		out := run(t, build(t, b), tensor(t, []int64{2}, 3, -4), tensor(t, nil, 12))
 		for i, want := range []float64{3 * c.by, -4 * c.by, 12 * c.by, 13} {
 			got := out[max(0, i-1)].At(max(0, 1-max(0, i-1)) * min(i, 1))
-			if math.Abs(got-want) > 1e-6 {
+			if !(math.Abs(got-want) <= 1e-6) {
 				t.Errorf("limit %g: value %d is %v, want %v", c.limit, i, got, want)
 			}
 		}
@@ -207,7 +207,7 @@ func TestSchedules(t *testing.T) {
 		fb.Return(c.s.Factor(fb, fb.Param("done", optim.Scalar)))
 		m := build(t, b)
 		for i, done := range c.done {
-			if got := run(t, m, tensor(t, nil, done))[0].At(0); math.Abs(got-c.want[i]) > 1e-6 {
+			if got := run(t, m, tensor(t, nil, done))[0].At(0); !(math.Abs(got-c.want[i]) <= 1e-6) {
 				t.Errorf("%s%+v: factor %v after %v steps, want %v", c.s.Name(), c.s, got, done, c.want[i])
 			}
 		}

@@ -36,11 +36,12 @@ type Options struct {
 	// DefaultMemory.
 	Memory int64
 
-	// Progress, if not nil, is called before each GEMM is measured: done of the of GEMMs are measured,
-	// and gemm, the next one, is described as in [cublaslt.Key].
+	// Progress, if not nil, is called before each GEMM is measured. done is the number of GEMMs measured so
+	// far, of is the number of all, and gemm describes the next one as [cublaslt.Key] does.
 	Progress func(done, of int, gemm string)
 
-	// Logger, if not nil, gets a message from [Warmup] for each record that could not be stored.
+	// Logger, if not nil, gets one message from each call of [Warmup]'s function that could not store
+	// some of its records.
 	Logger *slog.Logger
 }
 
@@ -114,7 +115,7 @@ func Run(ctx context.Context, programs []piecewise.Sized, o Options) ([]Result, 
 // Warmup makes the library use the records of the store, and returns a function for
 // piecewise.Options.Compile.Tune, for processes that measure when they start. The function measures
 // GEMMs without a record, makes the library use the choices, and stores them for the next start. If a
-// record cannot be stored, it logs that, and the library uses the choice in this process only. Backends
+// record cannot be stored, it tells Options.Logger, and the library uses the choice in this process only. Backends
 // may share the function: it measures each GEMM once.
 func Warmup(o Options) func(ctx context.Context, programs []piecewise.Sized) error {
 	var mu sync.Mutex // guards measured, and serializes measurements

@@ -61,8 +61,8 @@ type Options struct {
 	// [Model.Check] can be called later.
 	Source safetensors.Source
 
-	// Context is the longest sequence that will be served, in tokens. Only ropes whose frequencies depend on it need
-	// it: without it, rope_type longrope is refused and dynamic is not scaled. 0: the config's.
+	// Context is the longest sequence that will be served, in tokens. The frequencies of some ropes depend on it: if
+	// it is 0, rope_type longrope is refused and dynamic is not scaled. [Model.MaxPositions] is then the config's.
 	Context int64
 
 	// Architecture, if set, replaces the name in the config, for checkpoints that a known architecture describes.
