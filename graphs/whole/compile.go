@@ -1,5 +1,5 @@
-// Package whole runs functions of a module from graphs: uncut from a graph, a graph tree or callables,
-// or cut at the ops that cannot be captured from a graph tree.
+// Package whole runs functions of a module from graphs. It compiles a function uncut, for a graph, a
+// graph tree or callables. For a tree it can also cut the function at ops that cannot be captured.
 package whole
 
 import (
