@@ -10,7 +10,7 @@ import (
 // so the error of a rendezvous that fails names them.
 type refusals struct {
 	mu    sync.Mutex
-	texts []string // of the first ones
+	texts []string // of the first shownRefusals
 	count int
 }
 

@@ -166,8 +166,8 @@ func (r *rig) want(b *attention.Batch, q, k, v []byte) (o, cache *interp.Tensor)
 	return out, cache
 }
 
-// TestAgainstReference runs random ragged batches: prefills, chunks and decodes of several requests over caches in
-// scattered blocks, several steps one after the other, some padded.
+// TestAgainstReference compares random ragged batches with the reference: prefills, chunks and decodes of several
+// requests over caches in scattered blocks, several steps one after the other, some padded.
 func TestAgainstReference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kvHeads := rapid.Int64Range(1, 3).Draw(t, "kv heads")
