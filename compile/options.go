@@ -12,7 +12,7 @@ import (
 
 // Version is the version of the pipeline. It changes whenever the same piece
 // may give another program.
-const Version = "53"
+const Version = "54"
 
 // Pass is a pass that a user adds. Run gets the function as written, with the piece's
 // shape, and returns another function (see [ir.Rewrite]) or the same.

@@ -99,7 +99,7 @@ func Source(k *loop.Kernel, on cgen.GPU) (cgen.Source, error) {
 	if a.Causal {
 		mask = ", causal"
 	}
-	return w.Finish(fmt.Sprintf("%s: batches %s of %s queries and %s keys, heads %d over %d of %d%s", k.Name, nest.Extents(k.Rows), a.Queries, a.Keys, a.Heads, a.Groups, a.Size, mask)), w.Err
+	return w.Finish(fmt.Sprintf("%s: batches %s of %s queries and %s keys, %d query heads and %d key-value heads of %d elements%s", k.Name, nest.Extents(k.Rows), a.Queries, a.Keys, a.Heads, a.Groups, a.Size, mask)), w.Err
 }
 
 // writer writes an attention.
