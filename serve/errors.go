@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"pwc/chat"
 	"pwc/runner"
@@ -27,6 +28,10 @@ func badRequest(param, format string, args ...any) *Error {
 	return &Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Param: param, Message: fmt.Sprintf(format, args...)}
 }
 
+// apiNames replaces the names of options of a runner.Request, in its errors, by the names of the API's fields.
+var apiNames = strings.NewReplacer("MaxNew", "max_tokens", "MinNew", "min_tokens", "LogitBias", "logit_bias", "Allowed", "allowed_token_ids",
+	"min-p", "min_p", "repetition penalty", "repetition_penalty")
+
 // asError returns the answer for an error of the runner, the tokenizer or the template.
 func asError(err error) *Error {
 	var own *Error
@@ -34,7 +39,7 @@ func asError(err error) *Error {
 	case errors.As(err, &own):
 		return own
 	case errors.Is(err, runner.ErrRequest):
-		return badRequest("", "%v", err)
+		return badRequest("", "%s", apiNames.Replace(err.Error()))
 	case errors.Is(err, chat.ErrConversation):
 		return badRequest("", "%v", err)
 	case errors.Is(err, chat.ErrRefused), errors.Is(err, chat.ErrLimit):
