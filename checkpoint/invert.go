@@ -30,8 +30,8 @@ func (e *NotInvertibleError) Error() string {
 // weights' bytes. src has the shapes of the tensors; Invert does not read its bytes. It inverts
 // concat, slice, transpose and reshape. A cast tensor is written in the dtype of the weight. Unless
 // each element of each tensor is in the weights exactly once, the error is a [*NotInvertibleError].
-// If the bytes of a weight are nil, Invert checks the same and does not set its tensors' data, so a
-// caller can check beforehand.
+// If the bytes of a weight are nil, Invert checks the same, so a caller can check beforehand. The Data of
+// its tensors is then nil or zeros.
 func Invert(src safetensors.Source, weights []*ir.Weight, data [][]byte) ([]safetensors.Tensor, error) {
 	if len(data) != len(weights) {
 		return nil, fmt.Errorf("checkpoint: bytes of %d weights are given, want %d", len(data), len(weights))

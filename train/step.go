@@ -299,7 +299,7 @@ func (s *Step) keepLoss() error {
 func (s *Step) Loss(step int64) (float32, error) {
 	slot := &s.slots[max(step, 0)%int64(len(s.slots))]
 	if step < 1 || slot.step != step {
-		return 0, fmt.Errorf("train: no loss of step %d: %d steps ran, and only the losses of the last two are kept", step, s.taken)
+		return 0, fmt.Errorf("train: no loss of step %d: the latest step is %d, and only the losses of the last two steps since Load or Restore are kept", step, s.taken)
 	}
 	if err := slot.copied.Wait(); err != nil {
 		return 0, err
