@@ -80,7 +80,7 @@ of a single request is printed token by token. With --json each answer is a line
 "prompt_tokens", "finish_reason"}, where ids includes the prompt, also "text" with --prompt, and of
 --chat a line {"role", "content", "prompt_tokens", "completion_tokens", "finish_reason"}; --stats
 adds a line {"stats"}.
-finish_reason is stop, length, max_position, canceled, deadline, failed or refused. A
+finish_reason is stop, length, max_position, canceled, failed or refused. A
 request that is refused or fails does not affect the others; the exit code is then 1. An
 interrupt ends all requests, and their tokens so far are printed.`,
 		Example: `  pwc generate models/llama --ids 5,7,9 --max-new 24
