@@ -610,6 +610,35 @@ func TestBlockSizes(t *testing.T) {
 	}
 }
 
+// TestPartsInBlocks splits a context into parts that begin in the middle of a cache block: of 9 units of 64 keys, in
+// blocks of 128 and 192 tokens. With 32 query heads per key-value head, decodes have large tiles of eight warps, whose
+// stages of 128 keys then extend over two cache blocks.
+func TestPartsInBlocks(t *testing.T) {
+	for _, block := range []int{128, 192} {
+		dev := cudatest.Open(t, fake.Options{})
+		rows := int(2 * dev.Info().Properties["device.sms"]) // contexts have up to four parts
+		stride := (2201 + block - 1) / block
+		r := newRigOn(t, dev, shape{32, 1, 64, int64(rows - 1 + stride), int64(block), dtype.BF16, dtype.BF16})
+		r.newOpFor(rows, rows, stride)
+		rng := rand.New(rand.NewPCG(14, uint64(block)))
+		r.check(r.stream.CopyToDevice(r.cache.Buffer, random(rng, r.shape.kv, r.cache.Size/2)))
+		b := attention.NewBatch(rows, rows, stride)
+		for i := range rows { // the first request has the last blocks, so that a read after a block may be outside of the cache
+			table, n := []int32{int32(i - 1)}, 3
+			if i == 0 {
+				table, n = nil, 2200
+				for block := range stride {
+					table = append(table, int32(rows-1+block))
+				}
+			}
+			r.check(b.Add(n, 1, table, block))
+		}
+		qkv := r.random(rng, int64(rows))
+		o, cache := r.want(b, qkv)
+		r.hold(fmt.Sprintf("blocks of %d", block), r.step(b, int64(rows), qkv), o, cache)
+	}
+}
+
 // TestWideBlocks runs steps with two blocks on each multiprocessor, of which the second has one stage less. Contexts
 // end at the end of a stage of 128 keys and near it, before and after the ring of stages wraps around.
 func TestWideBlocks(t *testing.T) {

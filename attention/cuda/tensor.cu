@@ -34,7 +34,9 @@ __device__ __forceinline__ int keyOf(int i) {
 // A window may begin at any key. Without one, stages begin at multiples of UNIT or of KEYS, the smaller one. Then, for
 // most block sizes, the keys of a thread are in their cache blocks at the distances of the keys (FIXED_STRIDE), and its
 // first key is at the same offset of its block in each stage (SAME_OFFSET).
-#define FIXED_STRIDE (!WINDOW && (UNIT % BLOCK_SIZE == 0 || BLOCK_SIZE % UNIT == 0))
+// A stage of more than UNIT keys may begin in the middle of a larger block. The keys of a thread then have fixed
+// distances in a warp-private pipeline only, where they are in 16 keys of one block.
+#define FIXED_STRIDE (!WINDOW && (UNIT % BLOCK_SIZE == 0 || BLOCK_SIZE % UNIT == 0 && (KEYS <= UNIT || WARP_PRIVATE)))
 #define SAME_OFFSET (!WINDOW && UNIT % BLOCK_SIZE == 0 && KEYS % BLOCK_SIZE == 0)
 
 // ThreadChunk is a thread's part of a stage: 16 bytes of every 128 of its keys, the first of which is keyOf(0).
