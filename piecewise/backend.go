@@ -91,7 +91,8 @@ func (b *Backend) Seal() error {
 	return nil
 }
 
-// Close frees everything that Load and Capture allocated; with [CanaryBytes] it first checks the
+// Close frees everything that Load and Capture allocated, except the arena and the workspace of a
+// [Pool] that the caller made, which stay until [Pool.Close]. With [CanaryBytes] it first checks the
 // canaries. While another goroutine issues a run it fails with [ErrBusy]; closing twice is no
 // error.
 func (b *Backend) Close() error {
@@ -102,8 +103,12 @@ func (b *Backend) Close() error {
 		return err
 	}
 	defer b.pool.release()
-	if !b.close() {
+	was := b.close()
+	if was == closed {
 		return nil
+	}
+	if was >= loaded {
+		b.pool.count(-1)
 	}
 	for _, fn := range b.funcs {
 		fn.closed = true

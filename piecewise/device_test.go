@@ -312,24 +312,28 @@ module "table" {
 }
 
 // Close of a pool that a backend uses fails and changes nothing: the pool keeps its memory, and the
-// backend can run.
+// backend can run. With a canary the backend's buffers are no blocks of the pool.
 func TestCloseOfAPoolInUse(t *testing.T) {
-	pool, err := piecewise.NewPool(openHost(t), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := start(t, nineteen, piecewise.Options{Pool: pool, Capture: piecewise.CaptureOptions{Mode: piecewise.None}, Ops: []device.Op{&sum3{}}})
-	before := pool.Stats()
-	var used *mem.InUseError
-	if err := pool.Close(); !errors.As(err, &used) || used.Blocks == 0 {
-		t.Fatalf("close of a pool in use: %v, want an InUseError with the blocks", err)
-	}
-	if got := pool.Stats(); got != before {
-		t.Errorf("the pool holds %+v, held %+v", got, before)
-	}
-	wantF32(t, run(t, b.Func("forward"), []float32{1, 2}), []float32{28, 37})
-	if err := errors.Join(b.Close(), pool.Close()); err != nil {
-		t.Error(err)
+	for name, guard := range guards {
+		t.Run(name, func(t *testing.T) {
+			pool, err := piecewise.NewPool(openHost(t), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := start(t, nineteen, piecewise.Options{Pool: pool, Capture: piecewise.CaptureOptions{Mode: piecewise.None}, Ops: []device.Op{&sum3{}}, Debug: piecewise.DebugOptions{Canary: guard}})
+			before := pool.Stats()
+			var used *mem.InUseError
+			if err := pool.Close(); !errors.As(err, &used) || !strings.Contains(err.Error(), "1 loaded backends") || (used.Blocks == 0) != (guard != piecewise.CanaryOff) {
+				t.Fatalf("close of a pool in use: %v, want an InUseError with the blocks", err)
+			}
+			if got := pool.Stats(); got != before {
+				t.Errorf("the pool holds %+v, held %+v", got, before)
+			}
+			wantF32(t, run(t, b.Func("forward"), []float32{1, 2}), []float32{28, 37})
+			if err := errors.Join(b.Close(), pool.Close()); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

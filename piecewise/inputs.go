@@ -248,8 +248,8 @@ func view[T int32 | int64 | float32](in Inputs, name string, dt dtype.DType) ([]
 // reports whether that is possible; if not, fill the input. It needs the same shape, and the
 // previous run's slot must not have been handed out since. It saves writing and comparing data that
 // does not change between steps. Three kinds of inputs are never kept: linked ones, those that a run
-// writes, and indices of rows that another function made, because the number of valid rows may have
-// changed.
+// writes, and indices of the rows of an input that is linked or whose rows another batch symbol
+// counts, because the number of valid rows may have changed.
 func (in Inputs) Keep(name string) (bool, error) {
 	i, err := in.find(name)
 	if err != nil {

@@ -36,13 +36,13 @@ func (l *lifecycle) at() stage {
 	return l.stage
 }
 
-// close sets the stage closed, and reports whether it was another one before.
-func (l *lifecycle) close() bool {
+// close sets the stage closed, and returns the one before.
+func (l *lifecycle) close() stage {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	was := l.stage
 	l.stage = closed
-	return was != closed
+	return was
 }
 
 // enter acquires the pool for a call that is legal from stage lo to stage hi. The caller releases the

@@ -69,6 +69,7 @@ func (b *Backend) Load(ctx context.Context, weights safetensors.Source, states m
 	}
 	b.stats.inPlace.Store(inPlace.bytes())
 	b.plan.opts.Observe.Logger.Info("loaded", "weight_bytes", b.plan.memory.WeightBytes, "weight_bytes_in_place", inPlace.bytes(), "state_bytes", b.plan.memory.StateBytes, "arena_bytes", b.plan.memory.PeakArenaBytes, "seconds", time.Since(start).Seconds())
+	b.pool.count(1)
 	b.advance(loaded)
 	return nil
 }

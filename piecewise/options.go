@@ -125,7 +125,8 @@ type Observer interface {
 type ProfileRanges interface {
 	Observer
 	// Enter begins a range; the same piece always has the same name, as in
-	// "@forward 3 model.layers.0.mlp". Ranges nest, and all ranges of a run are on one thread.
+	// "@forward 3 model.layers.0.mlp". Ranges nest. All ranges of a run begin and end on one
+	// goroutine, and on a GPU also on one thread (see [Pool.Enter]).
 	Enter(name string)
 	// Leave ends the innermost range.
 	Leave()

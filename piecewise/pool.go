@@ -28,6 +28,7 @@ type Pool struct {
 	mu     sync.Mutex
 	arena  device.Buffer // the current one
 	work   device.Buffer // of library routines
+	loaded int           // backends
 	blocks []mem.Block   // the workspace and all arenas: graphs may contain addresses of earlier ones
 }
 
@@ -163,15 +164,22 @@ func (p *Pool) workspace(bytes int64) error {
 	return nil
 }
 
+// count adds n to the number of loaded backends.
+func (p *Pool) count(n int) {
+	p.mu.Lock()
+	p.loaded += n
+	p.mu.Unlock()
+}
+
 // Close frees the pool's memory and closes its stream. While a backend that uses the
 // pool is loaded, it changes nothing and returns a [*mem.InUseError].
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	own := int64(len(p.blocks))
-	// The pool itself is one of the uses.
-	if n, live := p.mem.Uses()-1, p.alloc.Stats().ActiveBlocks.Now; n > 0 || live > own {
-		return &mem.InUseError{Pool: p.mem.Name(), Captures: n, Blocks: live - own}
+	// The pool itself is one of the uses. With a [Canary], a loaded backend may have no blocks.
+	if n, live := p.mem.Uses()-1, p.alloc.Stats().ActiveBlocks.Now; p.loaded > 0 || n > 0 || live > own {
+		return fmt.Errorf("piecewise: %d loaded backends use the pool (close them): %w", p.loaded, &mem.InUseError{Pool: p.mem.Name(), Captures: n, Blocks: live - own})
 	}
 	for _, b := range p.blocks {
 		if err := p.mem.Free(b); err != nil {

@@ -10,8 +10,8 @@ import (
 
 // checkRoom compares the memory that Load will allocate with the limit of the pool, and with the
 // free memory of the device if it is [device.Budgeted]. It does not count states that the caller
-// gives, an arena or workspace that the pool has already, and inPlace, the bytes of weights that
-// stay in files. The error is a [device.MemoryError] with the numbers of the plan.
+// gives, an arena or workspace that the pool has already, the constants of programs, and inPlace,
+// the bytes of weights that stay in files. The error is a [device.MemoryError] with the numbers of the plan.
 func (r *residents) checkRoom(given map[string]device.Buffer, inPlace int64) error {
 	p := r.plan.memory
 	p.WeightBytes -= inPlace

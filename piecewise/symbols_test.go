@@ -345,8 +345,8 @@ func TestSizesWithoutUse(t *testing.T) {
 	}
 }
 
-// Whole functions are captured for the sizes that a uniform batch can have, and Choose says
-// before Load what Run does after Capture, for every batch.
+// Full graphs are captured in mode full for every size, and in the decode modes for the sizes that
+// a uniform batch can have. Choose says before Load what Run does after Capture, for every batch.
 func TestChooseBeforeLoad(t *testing.T) {
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full, piecewise.FullDecodeOnly, piecewise.FullAndPiecewise} {
 		o := piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{1, 2, 4, 8, 16}, DecodeRows: 3}, Memory: piecewise.MemoryOptions{Max: map[string]int64{"N": 20}}, Ops: []device.Op{&sum3{capture: true}}, Device: openHost(t), Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: host.New()}}}
