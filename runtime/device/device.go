@@ -272,9 +272,8 @@ type Signature struct {
 	Version string
 }
 
-// OpCall is one call of an extern op. Each run of a step passes the same OpCall to Launch;
-// only Rows, and the data that Meta points to, change between runs. A graph that recorded
-// the op does not call it.
+// OpCall is one call of an extern op. Runs may pass the same OpCall to Launch; then only Rows
+// and Meta change between them. A graph that recorded the op does not call it.
 type OpCall struct {
 	Stream  Stream
 	Args    []Tensor // operands, then results

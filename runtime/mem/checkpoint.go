@@ -17,7 +17,7 @@ type Address struct {
 // AddressOf returns the address of a buffer that begins where its block does.
 func AddressOf(b device.Buffer) Address { return Address{b.Memory, b.Offset} }
 
-// String returns the offset in the segment.
+// String returns the pointer of the segment and the offset in it.
 func (a Address) String() string { return fmt.Sprintf("%p+%d", a.Memory, a.Offset) }
 
 // LiveBlock is a block that is handed out.
