@@ -26,7 +26,7 @@ type Plan struct {
 	MaxLength  int   `json:"max_length"` // tokens of the longest sequence
 
 	Sizes     []int64  `json:"sizes"`               // capture sizes of @forward
-	Uncovered []string `json:"uncovered,omitempty"` // decode steps that no graph serves, with reasons
+	Uncovered []string `json:"uncovered,omitempty"` // steps that no graph serves, with reasons
 }
 
 // Total returns an upper bound of the runner's device memory in bytes.

@@ -43,6 +43,7 @@ func (r *Runner) Drain(ctx context.Context) error {
 		r.draining = make(chan struct{})
 		if r.live == 0 {
 			close(r.draining)
+			r.drained = true
 		}
 	}
 	drained := r.draining
@@ -72,8 +73,9 @@ func (r *Runner) ended(q *Sequence) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.share()
-	if r.live--; r.live == 0 && r.draining != nil {
+	if r.live--; r.live == 0 && r.draining != nil && !r.drained {
 		close(r.draining)
+		r.drained = true
 	}
 }
 

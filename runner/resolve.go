@@ -67,12 +67,13 @@ func (r *Runner) uncovered() []string {
 	}
 	most := int64(r.opts.MaxSequences)
 	var out []string
-	switch err := r.forward.Padding(); {
-	case r.opts.Backend.Capture.Mode == piecewise.None:
+	if r.opts.Backend.Capture.Mode == piecewise.None {
 		return []string{"anything: mode none"}
-	case top < most:
+	}
+	if top < most {
 		out = append(out, fmt.Sprintf("decode steps of %d to %d requests: the largest size is %d", top+1, most, top))
-	case err != nil:
+	}
+	if err := r.forward.Padding(); err != nil {
 		out = append(out, fmt.Sprintf("steps of other sizes than those captured: %v", err))
 	}
 	return out

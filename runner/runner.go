@@ -71,6 +71,7 @@ type Runner struct {
 	rejected int64         // requests that Submit refused
 	live     int           // requests that were accepted and have not ended
 	draining chan struct{} // not nil: Submit refuses requests; closed when live is 0
+	drained  bool          // draining is closed; requests of rank 0 may still come
 	stats    Stats
 	shared   counters // copy of count by [Runner.share]; its map is shared with count and written with mu held
 

@@ -158,8 +158,8 @@ func (r *Runner) describe(s *step) error {
 	return nil
 }
 
-// runForward fills ids and positions and runs @forward. @forward takes ids that the step in flight
-// samples from device memory.
+// runForward fills ids and positions and runs @forward. The ids that the step in flight samples,
+// @forward takes from device memory.
 func (r *Runner) runForward(s *step) (piecewise.Results, error) {
 	fail := func(err error) (piecewise.Results, error) { return piecewise.Results{}, err }
 	in, err := r.forward.Inputs(int64(s.rows))

@@ -191,7 +191,7 @@ func (c *Collector) page() string {
 	for _, why := range slices.Sorted(maps.Keys(c.finished)) {
 		p.value("requests_finished_total", float64(c.finished[why]), "reason", why.String())
 	}
-	p.head("steps_failed_total", "counter", "Calls of Runner.Step that returned an error, including calls that issued nothing.")
+	p.head("steps_failed_total", "counter", "Calls of Runner.Step in which issuing or reading a step failed, including calls that issued nothing.")
 	p.value("steps_failed_total", float64(c.failed))
 	p.head("tokens_sampled_total", "counter", "Tokens that scheduled steps sample, including steps that failed.")
 	p.value("tokens_sampled_total", float64(c.sampled))
@@ -199,8 +199,8 @@ func (c *Collector) page() string {
 	p.gauge("requests_waiting", "Requests that wait for room.", float64(c.last.Waiting))
 	p.gauge("kv_blocks_used", "Blocks of the KV cache in use.", float64(c.last.UsedBlocks))
 	p.gauge("kv_blocks", "Blocks of the KV cache.", float64(c.last.Blocks))
-	p.histogram("step_seconds", "Time of a step that issued work.", &c.steps)
-	p.histogram("step_host_seconds", "Time of a step that issued work, outside of the backend.", &c.host)
+	p.histogram("step_seconds", "Time of a call of Runner.Step that scheduled a step, including steps that failed.", &c.steps)
+	p.histogram("step_host_seconds", "Time of a call of Runner.Step that scheduled a step, outside of the backend, including steps that failed.", &c.host)
 	c.serving.write(p, &c.last)
 	return p.b.String()
 }
