@@ -111,25 +111,34 @@ func quantKeys() []string {
 	return []string{"quantization_config", "compression_config", "quantization", "quant_config"}
 }
 
-// quantMethod returns the name of the method in the object of a quantization key or file, or an empty string.
+// quantMethod returns the name of the method in the object of a quantization key or file, or an empty string. ModelOpt
+// has the keys in an inner object. Objects inside that one are not read: each level parses the text again, so a file
+// with thousands of levels would take minutes.
 func quantMethod(text []byte) string {
+	method, inner := methodOf(text)
+	if method == "" {
+		method, _ = methodOf(inner)
+	}
+	return method
+}
+
+// methodOf returns the name of the method in an object, or an empty string and the inner object "quantization".
+func methodOf(text []byte) (method string, inner []byte) {
 	values, err := parseObject(text)
 	if err != nil {
-		return ""
+		return "", nil
 	}
 	q := &Config{values: values, seen: map[string]bool{}, report: &report{}}
 	for _, key := range []string{"quant_method", "quant_algo", "format", "kv_cache_quant_algo"} {
 		if m := q.StringOr(key, ""); m != "" {
-			return m
+			return m, nil
 		}
 	}
 	if bits := q.FloatOr("bits", 0); bits > 0 {
-		return fmt.Sprintf("%v bits", bits)
+		return fmt.Sprintf("%v bits", bits), nil
 	}
-	if raw, ok := q.raw("quantization"); ok { // ModelOpt has the keys in an inner object
-		return quantMethod(raw)
-	}
-	return ""
+	raw, _ := q.raw("quantization")
+	return "", raw
 }
 
 // besideConfig refuses a directory with a file that changes the meaning of its tensors. ModelOpt,

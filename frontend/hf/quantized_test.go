@@ -27,6 +27,7 @@ func TestQuantizedConfigs(t *testing.T) {
 		{settings{"quantization": settings{"group_size": 64, "bits": 4}}, `"quantization": the checkpoint is quantized with "4 bits"`},
 		{settings{"quantization": settings{"group_size": 64, "bits": 4}, "quantization_config": settings{"group_size": 64, "bits": 4}}, `quantized with "4 bits"`},
 		{settings{"quant_config": settings{"quant_algo": "NVFP4"}}, `quantized with "NVFP4"`},
+		{settings{"quantization": settings{"quantization": settings{"quantization": settings{"quant_algo": "FP8"}}}}, "quantized with an unnamed method"},
 	} {
 		for _, o := range []Options{{}, {IgnoreKeys: []string{"quantization_config", "compression_config", "quantization", "quant_config", "strange"}}} {
 			_, err := Builtin().Import(base("LlamaForCausalLM").with(c.edits).json(t), o)
