@@ -141,6 +141,27 @@ func TestHostile(t *testing.T) {
 	}
 }
 
+// TestReadInAList: an op without a rule is missing if its result is read as one of several indices, of which another is
+// None. It is left out if nothing reads its result.
+func TestReadInAList(t *testing.T) {
+	const square = `{"dtype": 7, "sizes": [{"as_int": 2}, {"as_int": 2}], "strides": [{"as_int": 2}, {"as_int": 1}], "storage_offset": {"as_int": 0}, "layout": 7}`
+	const order = `{"dtype": 5, "sizes": [{"as_int": 2}], "strides": [{"as_int": 1}], "storage_offset": {"as_int": 0}, "layout": 7}`
+	for index, want := range map[string]string{`{"as_tensor": {"name": "p"}}`: "aten.randperm.default", `{"as_tensor": {"name": "i"}}`: ""} {
+		text := `{"graph_module": {"graph": {"inputs": [{"as_tensor": {"name": "x"}}, {"as_tensor": {"name": "i"}}], "outputs": [{"as_tensor": {"name": "y"}}], "nodes": [
+  {"target": "torch.ops.aten.randperm.default", "name": "p", "metadata": {}, "inputs": [{"name": "n", "arg": {"as_int": 2}, "kind": 1}], "outputs": [{"as_tensor": {"name": "p"}}]},
+  {"target": "torch.ops.aten.index.Tensor", "name": "y", "metadata": {}, "inputs": [{"name": "self", "arg": {"as_tensor": {"name": "x"}}, "kind": 1},
+   {"name": "indices", "arg": {"as_optional_tensors": [{"as_none": true}, ` + index + `]}, "kind": 1}], "outputs": [{"as_tensor": {"name": "y"}}]}],
+ "tensor_values": {"x": ` + square + `, "y": ` + square + `, "i": ` + order + `, "p": ` + order + `}, "sym_int_values": {}, "sym_bool_values": {}},
+ "signature": {"input_specs": [{"user_input": {"arg": {"as_tensor": {"name": "x"}}}}, {"user_input": {"arg": {"as_tensor": {"name": "i"}}}}],
+  "output_specs": [{"user_output": {"arg": {"as_tensor": {"name": "y"}}}}]}, "module_call_graph": []},
+ "opset_version": {"aten": 10}, "range_constraints": {}, "schema_version": {"major": 8, "minor": 17}, "torch_version": "2.11.0", "guards_code": []}`
+		_, err := read(t, append(tinyEntries()[:3], entry{name: "model/models/model.json", data: text}))
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("read as %s: %v, want %q", index, err, want)
+		}
+	}
+}
+
 // TestOverlap has two directory entries for the same range of the file, as zip bombs have.
 func TestOverlap(t *testing.T) {
 	data := zipped(t, tinyEntries())

@@ -96,7 +96,8 @@ type importer struct {
 	written map[string]bool   // states that the module declares already
 	externs map[string]*ir.Extern
 	missing []Missing
-	index   map[[2]string]int // index into missing by op and reason
+	index   map[[2]string]int          // index into missing by op and reason
+	reads   map[*graph]map[string]bool // names of the values that each graph reads, see [call.used]
 	dims    []Dim
 
 	attentions Attentions

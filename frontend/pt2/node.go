@@ -255,30 +255,45 @@ func place(n *node) string {
 	return file
 }
 
-// used reports whether a node or an output reads a value.
+// used reports whether a node or an output of the graph reads a value.
 func (c *call) used(name string) bool {
-	reads := func(a *argument) bool {
-		if a.Tensor != nil && a.Tensor.Name == name {
-			return true
+	if c.reads[c.graph] == nil {
+		if c.reads == nil {
+			c.reads = map[*graph]map[string]bool{}
 		}
-		for _, t := range a.Tensors {
-			if t.Name == name {
-				return true
+		c.reads[c.graph] = c.graph.reads()
+	}
+	return c.reads[c.graph][name]
+}
+
+// reads returns the names of the values that nodes and outputs of a graph read.
+func (g *graph) reads() map[string]bool {
+	out := map[string]bool{}
+	add := func(a *argument) {
+		refs := slices.Clone(a.Tensors)
+		if a.Tensor != nil {
+			refs = append(refs, *a.Tensor)
+		}
+		optional := slices.Clone(a.OptionalTensors)
+		if a.OptionalTensor != nil {
+			optional = append(optional, *a.OptionalTensor)
+		}
+		for _, t := range optional {
+			if t.Tensor != nil {
+				refs = append(refs, *t.Tensor)
 			}
 		}
-		return a.OptionalTensor != nil && a.OptionalTensor.Tensor != nil && a.OptionalTensor.Tensor.Name == name
-	}
-	for i := range c.graph.Nodes {
-		for j := range c.graph.Nodes[i].Inputs {
-			if reads(&c.graph.Nodes[i].Inputs[j].Arg) {
-				return true
-			}
+		for _, t := range refs {
+			out[t.Name] = true
 		}
 	}
-	for i := range c.graph.Outputs {
-		if reads(&c.graph.Outputs[i]) {
-			return true
+	for i := range g.Nodes {
+		for j := range g.Nodes[i].Inputs {
+			add(&g.Nodes[i].Inputs[j].Arg)
 		}
 	}
-	return false
+	for i := range g.Outputs {
+		add(&g.Outputs[i])
+	}
+	return out
 }

@@ -640,6 +640,20 @@ func TestRecurrentDropout(t *testing.T) {
 	}
 }
 
+// TestDropoutWithoutTrain: native_dropout drops elements if train is None, dropout does not.
+func TestDropoutWithoutTrain(t *testing.T) {
+	for op, refuses := range map[string]bool{"aten.dropout": false, "aten.native_dropout": true} {
+		fb := ir.NewBuilder("dropout").Func("dropout")
+		x := fresh(fb.Param("x", ir.TypeOf(dtype.F32, dim.Const(2))))
+		p := float(0.5)
+		c := &call{importer: &importer{emitter: emitter{fb: fb}, values: map[string]*tensor{"x": x}}, base: op,
+			in: map[string]*argument{"input": {Tensor: &nameRef{Name: "x"}}, "train": {kind: "as_none"}, "p": {Float: &p}}}
+		if err := try(func() { dropped(c) }); (err != nil) != refuses {
+			t.Errorf("%s: %v", op, err)
+		}
+	}
+}
+
 // TestErrorsWithoutFile: an error of an archive in memory has no empty part for its file.
 func TestErrorsWithoutFile(t *testing.T) {
 	_, err := open(t, "toy-attention").Import(Options{})

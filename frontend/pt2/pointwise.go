@@ -587,7 +587,8 @@ func dropout(c *call) []ir.Value {
 
 // dropped returns the argument itself, as PyTorch does outside of training.
 func dropped(c *call) []*tensor {
-	if c.bool("train", false) && c.float("p", 0) != 0 {
+	always := c.base == "aten.native_dropout" // without train it drops, as with train=True (native_dropout_cpu)
+	if c.bool("train", always) && c.float("p", 0) != 0 {
 		c.fail("it draws random numbers (train=True); call eval() before the export")
 	}
 	if c.has("self") { // the name of the argument of in-place variants
