@@ -18,7 +18,7 @@
 //	  modules/<64 hex>/computation_graph.ir
 //	  tuning/ef/<64 hex>             a tuning record
 //	  pins/<64 hex>                  empty; the module of that id is never collected
-//	  locks/<64 hex>                 empty; held while the key is being compiled
+//	  locks/<64 hex>                 empty; held while a key is compiled or fetched, or a module written
 //	  locks/gc                       empty; shared by writers, exclusive to collection
 //	  tmp/<32 hex>                   files being written
 //

@@ -15,8 +15,8 @@ const (
 )
 
 // FromEnv returns the options of the environment. off is true for PWC_CACHE=off; the options are
-// then those of a store that keeps nothing. If there is no home directory, the options have only
-// layers, Dir is empty, and the error matches ErrNoDir.
+// then those of a store that keeps nothing. If there is no home directory, the options have the
+// layers and Trust, Dir is empty, and the error matches ErrNoDir.
 func FromEnv() (o Options, off bool, err error) {
 	switch mode := os.Getenv(EnvMode); mode {
 	case "off":

@@ -24,11 +24,11 @@ func (e *DamageError) Error() string { return fmt.Sprintf("cache: %s: %s", e.Fil
 
 // NotCachedError: something was made but could not be stored. It is never a reason to stop.
 type NotCachedError struct {
-	What string // "entry <id>", "module <name>"
+	What string // "entry <id>", "module <name>", "tuning record <id>"
 	Err  error
 }
 
-// Error names the entry or module and the reason.
+// Error names the entry, module or tuning record, and the reason.
 func (e *NotCachedError) Error() string {
 	return fmt.Sprintf("cache: %s was not kept: %v", e.What, e.Err)
 }

@@ -135,21 +135,22 @@ func (s *Store) Show(ctx context.Context, ref string) (*ModuleDetail, error) {
 			continue
 		}
 		m, err := t.module(info.ID)
-		if err != nil {
-			return nil, err
+		if err == nil {
+			m, d.Graph, err = t.whole(m)
 		}
-		m, d.Graph, err = t.whole(m)
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // collected meanwhile
 			return nil, fmt.Errorf("%w: %q", ErrNotFound, termsafe.Clip(ref, 80))
+		case err != nil && m == nil:
+			return nil, err
 		case err != nil:
 			s.damaged(err)
 		}
 		d.Keys = m.Entries
 	}
 	for _, k := range d.Keys {
-		if err := ctx.Err(); err != nil {
-			return nil, err
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
 		}
 		e := s.findEntry(trees, k.ID)
 		if e == nil {

@@ -263,8 +263,9 @@ func TestVerify(t *testing.T) {
 			t.Errorf("problems do not name %s: %s\n%s", f, part, text)
 		}
 	}
-	// Key 0 is whole in the directory and key 1 in the layer, so the modules
-	// lack nothing but key 2: one problem of its manifest, one of its module.
+	// Each file of bad is a problem, and so is the layer's manifest of key 0, which names the
+	// damaged blob. Key 0 is whole in the directory and key 1 in the layer, so the modules lack
+	// only key 2: one problem of its manifest, one of its module.
 	if len(v.Problems) != len(bad)+1+1+1 {
 		t.Errorf("%d problems:\n%s", len(v.Problems), text)
 	}

@@ -20,8 +20,8 @@ type Options struct {
 	Logger *slog.Logger // nil: no messages
 
 	// Trust lists directories whose machine code is used although others can write them. Nil:
-	// only machine code of Dir, unless others than its owner and group can write it, and of layers
-	// that only the user and root can write.
+	// only machine code of Dir, if it belongs to the user or root and only they and its group can
+	// write it, and of layers that only the user and root can write.
 	Trust *Trust
 
 	// LockTimeout bounds the total time that the store waits for other processes: those that
@@ -97,8 +97,8 @@ type Stats struct {
 	StoredBytes int64 // of their blobs
 	StoreTime   time.Duration
 	Damaged     int64 // unusable files, at each encounter
-	NotCached   int64 // entries and modules that could not be written
-	Untrusted   int64 // look-ups that found untrusted machine code
+	NotCached   int64 // entries, modules and tuning records that could not be written
+	Untrusted   int64 // look-ups that found an untrusted entry of machine code or tuning record
 }
 
 type counters struct {
@@ -228,8 +228,8 @@ func (t *tree) get(id ID) ([]byte, fs.FileInfo, error) {
 	}
 }
 
-// Put stores a blob under a key. It keeps a whole entry and replaces a damaged one. An error is a
-// *NotCachedError, already logged, unless key, blob or p are invalid. ctx bounds the wait for a
+// Put stores a blob under a key. It keeps a whole entry with the same blob, and replaces any other
+// entry of the key. An error is a *NotCachedError, already logged, unless key, blob or p are invalid. ctx bounds the wait for a
 // running collection: finished work is stored even if nobody waits for it any more.
 func (s *Store) Put(ctx context.Context, key Key, blob []byte, p Provenance) error {
 	e := &Entry{Key: key, Blob: DigestOf(blob), Size: int64(len(blob)), Provenance: p, Created: time.Now()}

@@ -32,8 +32,8 @@ import (
 func NeedsTrust(target string) bool { return target != "host" }
 
 // Trust lists sources whose machine code is used. Two sources need not be listed: the directory that a
-// store writes, unless others than its owner and group can write it, and layers that only the user and
-// root can write. The zero value lists no sources.
+// store writes, if it belongs to the user or root and only they and its group can write it, and layers
+// that only the user and root can write. The zero value lists no sources.
 type Trust struct {
 	Keys         []PublicKey // artifacts with a signature by one of them
 	Dirs         []string    // cache directories, absolute, that others may be able to write
@@ -490,8 +490,8 @@ func (s *Store) vouch(d root, t *tree, target, name string, info fs.FileInfo) er
 	return &UntrustedError{Target: target, Source: d.dir, Reason: why, Fix: "pwc cache trust add --dir " + shellWord(d.dir)}
 }
 
-// unusable logs and counts damage at each encounter, and untrusted machine code once for each
-// directory, for any number of entries.
+// unusable counts damage and untrusted machine code at each encounter. It logs damage at each
+// encounter, and untrusted machine code once for each directory, for any number of entries.
 func (s *Store) unusable(d root, err error) {
 	if _, untrusted := errors.AsType[*UntrustedError](err); !untrusted {
 		s.damaged(err)

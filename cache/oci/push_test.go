@@ -52,7 +52,7 @@ func TestPushPull(t *testing.T) {
 	}
 }
 
-// TestManifest compares the manifest, which other tools read, with one that was written by hand.
+// TestManifest compares the types and annotations of the manifest, which other tools read, with texts written by hand.
 func TestManifest(t *testing.T) {
 	srv, s := newServer(t), filled(t, 1)
 	fill(t, s, "gpu", "cuda:sm_90", 7, 8)
