@@ -66,7 +66,7 @@ func (c *client) introduce(ctx context.Context, shown hello) error {
 	case frameRefuse:
 		return fmt.Errorf("rank 0 refuses: %q", f.payload)
 	case frameEnd:
-		return decodeEnding(c.me.name, c.me.size, f.payload)
+		return decodeEnding(c.me.name, c.me.size, 0, f.payload)
 	}
 	return fmt.Errorf("%w: message of kind %d, want a welcome", errFrame, f.kind)
 }
@@ -87,7 +87,7 @@ func (c *client) read() {
 				c.fail(&LostError{Group: c.me.name, Ranks: []int{0}, Cause: fmt.Errorf("%w: an answer without an exchange", errFrame)})
 			}
 		case frameEnd:
-			c.fail(decodeEnding(c.me.name, c.me.size, f.payload))
+			c.fail(decodeEnding(c.me.name, c.me.size, 0, f.payload))
 		case frameLeave:
 			c.fail(&LostError{Group: c.me.name, Ranks: []int{0}, Cause: ErrLeft})
 		default:

@@ -63,18 +63,23 @@ func cut(s string, n int) string {
 	return s[:n] + "…"
 }
 
-// decodeEnding returns the error of a payload for a group.
-func decodeEnding(group string, size int, b []byte) error {
+// decodeEnding returns the error of a payload for a group of size ranks. If the payload is not valid or names
+// no rank, the lost rank is from, which sent it.
+func decodeEnding(group string, size, from int, b []byte) error {
+	invalid := func(err error) error { return &LostError{Group: group, Ranks: []int{from}, Cause: err} }
 	var e ending
 	if err := json.Unmarshal(b, &e); err != nil {
-		return fmt.Errorf("%w: the end of the group: %w", errFrame, err)
+		return invalid(fmt.Errorf("%w: the end of the group: %w", errFrame, err))
 	}
 	outside := func(r int) bool { return r < 0 || r >= size }
 	if slices.ContainsFunc(e.Ranks, outside) || slices.ContainsFunc(e.Mismatch[:], outside) {
-		return fmt.Errorf("%w: the end of the group names ranks outside it", errFrame)
+		return invalid(fmt.Errorf("%w: the end of the group names ranks outside it", errFrame))
 	}
 	if e.What != [2]string{} {
 		return &MismatchError{Group: group, Rank: e.Mismatch, What: e.What}
+	}
+	if len(e.Ranks) == 0 {
+		e.Ranks = []int{from}
 	}
 	cause := known[e.Known]
 	if cause == nil {

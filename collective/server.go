@@ -217,7 +217,7 @@ func (s *server) read(rank int, k *link, gives chan<- []byte) error {
 				return fmt.Errorf("%w: an exchange before the one before was answered", errFrame)
 			}
 		case frameEnd:
-			s.hub.end(decodeEnding(s.hub.name, k.size, f.payload))
+			s.hub.end(decodeEnding(s.hub.name, k.size, rank, f.payload))
 		case frameLeave:
 			_ = s.hub.leave(rank) // it was the rank's first
 			return nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 )
@@ -34,8 +35,14 @@ func TestFrames(t *testing.T) {
 	}
 	for _, e := range []error{&LostError{Group: "tp", Ranks: []int{1, 2}, What: "x", Waited: time.Second, Cause: ErrMissing},
 		&LostError{Group: "tp", Ranks: []int{0}, Cause: ErrLeft}, &MismatchError{Group: "tp", Rank: [2]int{0, 3}, What: [2]string{"a", "b"}}} {
-		if got := decodeEnding("tp", 4, encodeEnding(e)); !reflect.DeepEqual(got, e) {
+		if got := decodeEnding("tp", 4, 1, encodeEnding(e)); !reflect.DeepEqual(got, e) {
 			t.Errorf("%v came as %v", e, got)
+		}
+	}
+	for _, text := range []string{"", "x", `{"ranks":[4]}`, `{"cause":"no rank"}`} {
+		var lost *LostError
+		if err := decodeEnding("tp", 4, 1, []byte(text)); !errors.As(err, &lost) || !slices.Equal(lost.Ranks, []int{1}) {
+			t.Errorf("%q of rank 1: %v", text, err)
 		}
 	}
 	for _, b := range [][]byte{
@@ -46,6 +53,12 @@ func TestFrames(t *testing.T) {
 			t.Errorf("% x: %v", b, err)
 		}
 	}
+}
+
+// ends reports whether an error is one of those that a group ends with.
+func ends(err error) bool {
+	var mismatch *MismatchError
+	return errors.Is(err, ErrLost) || errors.As(err, &mismatch)
 }
 
 // FuzzFrames: any bytes are read without a panic, and the values that are read are within their limits.
@@ -70,8 +83,8 @@ func FuzzFrames(f *testing.F) {
 		if all, err := decodeAll(x.payload, size); err == nil && len(all) != size {
 			t.Fatalf("%d ranks", len(all))
 		}
-		if decodeEnding("tp", size, x.payload) == nil {
-			t.Fatal("an end without an error")
+		if !ends(decodeEnding("tp", size, 1, x.payload)) {
+			t.Fatal("an end that is neither a LostError nor a MismatchError")
 		}
 		_, _, _ = parseMeeting("f", b)
 	})
