@@ -274,6 +274,9 @@ func (b *Batch) ValidateNew(rows, blocks, blockSize int, known []Known, fresh []
 	if err := b.sizes(rows); err != nil {
 		return fresh, err
 	}
+	if blockSize < 1 {
+		return fresh, fmt.Errorf("attention: blocks of %d tokens, they need at least 1", blockSize)
+	}
 	n := len(b.SeqLens)
 	limit := uint32(min(blocks, math.MaxInt32))
 	for r := range n {

@@ -324,6 +324,9 @@ func TestValidate(t *testing.T) {
 		}
 	}
 	b := mixed(t)
+	if err := b.Validate(9, 8, 0); err == nil || !strings.Contains(err.Error(), "blocks of 0 tokens") {
+		t.Errorf("blocks of 0: %v", err)
+	}
 	b.Slots[2], b.Slots[5], b.SeqLens[1] = attention.PaddedSlot, attention.PaddedSlot, 0
 	if err := b.Validate(9, 8, 4); err != nil {
 		t.Errorf("padded rows and a padded request: %v", err)
