@@ -47,8 +47,8 @@ func (st *planned) copies() (src, dst *memory, ok bool) {
 	return src, dst, src != dst && dst.into == nil && sameSize(src, dst) && elementsOf(k).Equal(dst.typ.Elements())
 }
 
-// storesBeforeColumns reports whether the row part of a phase stores to an argument before its columns run:
-// one thread may then overwrite an element that others still load.
+// storesBeforeColumns reports whether the row part of a phase stores to an argument before the columns of this
+// or a later phase run: one thread may then overwrite an element that others still load.
 func storesBeforeColumns(k *loop.Kernel, arg int32) bool {
 	stored := false
 	for _, p := range k.Phases {

@@ -62,8 +62,8 @@ func dimsAttr(t *testing.T, name string, texts ...string) ir.Attr {
 	return ir.DimsAttr(name, out...)
 }
 
-// gradOfAttention is the gradient of an attention of the first three operands, of which the
-// last is the cotangent.
+// gradOfAttention is the gradient of an attention of the first three operands. The fourth operand
+// is the cotangent.
 func gradOfAttention(attrs []ir.Attr) func(*ir.FuncBuilder, []ir.Value) []ir.Value {
 	return func(fb *ir.FuncBuilder, x []ir.Value) []ir.Value {
 		o := fb.Op("attention", x[:3], attrs...)

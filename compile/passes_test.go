@@ -236,7 +236,7 @@ func TestPassError(t *testing.T) {
 	}
 }
 
-// TestErrors pins errors of wrong arguments, and of an op that the backend cannot run.
+// TestErrors pins errors of wrong arguments, and of elements that no kernel can load.
 func TestErrors(t *testing.T) {
 	ctx := context.Background()
 	one := "  func @piece(%x: f32[N]) -> (f32[N]) {\n    return %x\n  }\n"

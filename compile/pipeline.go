@@ -95,7 +95,8 @@ func rewriting(pass func(*ir.Module, *ir.Func) (*ir.Func, error)) func(*state) e
 	}
 }
 
-// run runs a user's pass, and checks its result. A pass may do anything to its input.
+// run runs a user's pass, and checks its result. A faulty pass may change its input in place. So the
+// known origins are read before it runs, and the result is verified even if it is the same function.
 func (u Pass) run(s *state) error {
 	known := make(map[ir.Origin]bool, len(s.ops))
 	for _, n := range s.fn().Nodes {

@@ -324,8 +324,8 @@ func (f *fuser) copyTo(n *ir.Node) {
 	f.put(n.Versions[0].Value, to.mem, g.id+1)
 }
 
-// scatter writes the slices of src at indices. Rows run in order, so of equal indices the
-// last slice wins.
+// scatter writes the slices of src at indices, or adds them to the slices there. Rows run in order,
+// so of equal indices the last slice that is written wins, and sums have one order.
 func (f *fuser) scatter(n *ir.Node) {
 	dst, idx, src := n.Args[0], n.Args[1], n.Args[2]
 	to := f.states[dst].place

@@ -154,8 +154,8 @@ func checkLives(t reporter, p *split.Plan) {
 	}
 }
 
-// machine runs a plan on one memory for each storage, which is freed where the
-// plan says that it is dead.
+// machine runs a plan on one memory for each storage. It frees the memory of a storage that a
+// unit makes after the storage's last unit.
 type machine struct {
 	p       *split.Plan
 	memory  map[ir.Value]*interp.Tensor
