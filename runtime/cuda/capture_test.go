@@ -43,7 +43,7 @@ func TestCaptureBelongsToAGoroutine(t *testing.T) {
 	})
 }
 
-// TestCallsDuringACapture: while a goroutine captures, others can allocate, launch and wait. Their loads
+// TestCallsDuringACapture: while a goroutine captures, others can allocate, copy and wait. Their loads
 // wait for the end of the capture, and memory that they free goes back to the driver after it.
 func TestCallsDuringACapture(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {

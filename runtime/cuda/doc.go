@@ -8,7 +8,8 @@
 // and as the PTX that the cubin was made from. A device takes the cubin of programs for its
 // own architecture and for earlier minor versions of its major version, unless the code is
 // arch-specific or one of the GPUs is on a chip with CPUs. Otherwise it takes the PTX, if that
-// is for its own or an earlier architecture, and the driver compiles it in Load.
+// is for its own or an earlier architecture and not arch-specific, and the driver compiles it
+// in Load.
 // [Device.Takes] and [Device.CompilesAtLoad] report this before Load, and
 // [Device.PTXCompiled] counts it. The name of a program.Kernel is its entry point, an
 // extern "C" __global__ function.

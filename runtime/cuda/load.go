@@ -53,7 +53,7 @@ type launchSpec struct {
 	attrs  []driver.LaunchAttr
 }
 
-// Load checks a program and makes it ready to bind. Errors name the step or the kernel. While
+// Load checks a program and makes it ready to bind. Errors of a step or kernel name it. While
 // another goroutine captures in mode thread-local, Load waits for the end of the capture.
 func (d *Device) Load(p *program.Program, ops device.OpSet) (device.Executable, error) {
 	const what = "load"
@@ -188,7 +188,8 @@ func (x *Executable) eachStep(f func(s *program.Step) error) error {
 	return nil
 }
 
-// kernels yields the kernels that the program may run on the device, by their numbers.
+// kernels yields the numbers of the program's kernels, except those that only variants for other
+// devices run.
 func (x *Executable) kernels() iter.Seq[int] {
 	others := make([]bool, len(x.program.Kernels)) // kernels that only variants for other devices run
 	for i := range x.program.Steps {
@@ -401,7 +402,7 @@ func (x *Executable) unload() error {
 		return refuse(what, l)
 	}
 	var errs []error
-	for _, m := range slices.Backward(x.modules) { // each waits for the streams
+	for _, m := range slices.Backward(x.modules) { // the last use of each waits for the streams
 		errs = append(errs, x.dev.dropModule(what, m))
 	}
 	x.modules = nil

@@ -40,8 +40,8 @@ func pair(t *testing.T, o fake.Options) (*fake.Driver, [2]*Device) {
 	return f, out
 }
 
-// write runs the kernel writer on d for the start of a segment of device of, and waits for it.
-func (d *Device) write(t *testing.T, to device.Memory, of *Device) error {
+// launch launches the kernel writer on a new stream of d, for the start of a segment of device of.
+func (d *Device) launch(t *testing.T, to device.Memory, of *Device) (device.Stream, error) {
 	t.Helper()
 	k, err := program.CUDAKernel("writer", fake.Cubin([]byte(writer)), nil)
 	if err != nil {
@@ -69,7 +69,14 @@ func (d *Device) write(t *testing.T, to device.Memory, of *Device) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return errors.Join(s.(*Stream).LaunchKernel(c), s.Synchronize())
+	return s, s.(*Stream).LaunchKernel(c)
+}
+
+// write is launch, and waits for the kernel.
+func (d *Device) write(t *testing.T, to device.Memory, of *Device) error {
+	t.Helper()
+	s, err := d.launch(t, to, of)
+	return errors.Join(err, s.Synchronize())
 }
 
 // TestPeerAccess: after EnablePeerAccess a device can write memory of another one. A second call is
@@ -180,11 +187,11 @@ func TestMemoryHandles(t *testing.T) {
 	}
 }
 
-// TestChecks: waits and queries return the error of a check. The check gets the error of a lost device.
+// TestChecks: waits and queries return the error of a check.
 func TestChecks(t *testing.T) {
 	_, d := pair(t, fake.Options{})
-	found, lost := error(nil), error(nil)
-	d[0].AddCheck(func(err error) error { lost = err; return found })
+	var found error
+	d[0].AddCheck(func(error) error { return found })
 	s, err := d[0].NewStream()
 	if err != nil {
 		t.Fatal(err)
@@ -213,11 +220,32 @@ func TestChecks(t *testing.T) {
 	if err := s.CopyToHost(make([]byte, 4), device.Buffer{Memory: own, Size: 4}); !errors.Is(err, found) {
 		t.Errorf("a copy that waits: %v", err)
 	}
-	m, err := d[1].Alloc(512)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := d[0].write(t, m, d[1]); !errors.Is(err, found) || !errors.Is(err, device.ErrDeviceLost) || !errors.Is(lost, device.ErrDeviceLost) {
-		t.Errorf("%v; the check was told %v", err, lost)
+}
+
+// TestChecksOfALostDevice: a wait that finds the device lost gives that error to the check, and returns
+// both that error and the check's.
+func TestChecksOfALostDevice(t *testing.T) {
+	for what, wait := range map[string]func(s device.Stream, own device.Buffer) error{
+		"synchronize": func(s device.Stream, _ device.Buffer) error { return s.Synchronize() },
+		"copy":        func(s device.Stream, own device.Buffer) error { return s.CopyToHost(make([]byte, 4), own) },
+	} {
+		_, d := pair(t, fake.Options{})
+		found, lost := errors.New("a rank is gone"), error(nil)
+		d[0].AddCheck(func(err error) error { lost = err; return found })
+		own, err := d[0].Alloc(512)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := d[1].Alloc(512)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := d[0].launch(t, m, d[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := wait(s, device.Buffer{Memory: own, Size: 4}); !errors.Is(err, found) || !errors.Is(err, device.ErrDeviceLost) || !errors.Is(lost, device.ErrDeviceLost) {
+			t.Errorf("%s: %v; the check was told %v", what, err, lost)
+		}
 	}
 }

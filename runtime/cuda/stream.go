@@ -244,11 +244,12 @@ func (s *Stream) hostCopy(what string, p driver.Ptr, b device.Buffer, host []byt
 		// The driver may still use host, which nothing keeps alive after the call.
 		err = s.wait()
 	}
+	err = s.issued(what, err)
 	switch {
-	case err != nil:
-		return s.issued(what, err)
 	case pinned == nil:
-		return s.dev.checked(nil)
+		return s.dev.checked(err)
+	case err != nil:
+		return err
 	}
 	if c := s.recording(); c != nil {
 		args := []device.Buffer{b, {}}

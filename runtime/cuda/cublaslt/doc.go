@@ -13,8 +13,8 @@
 //
 // # Algorithms
 //
-// The library has many algorithms for a GEMM. The algorithm is chosen when a call is
-// planned ([Matmul.ScratchBytes]), never while a capture is under way:
+// The library has many algorithms for a GEMM. One that never ran cannot be captured
+// ([ErrCold]). The algorithm is chosen when a call is planned ([Matmul.ScratchBytes]):
 //
 //   - by the record of [Options.Records] for the GPU, the library's version and the GEMM
 //     ([Key]): the record has an algorithm, or says that the program's own kernels are
@@ -24,7 +24,7 @@
 //
 // Only algorithms whose sums do not depend on scheduling are used: those that do
 // not split k, and those that add the parts of k in f32 in a separate step. They use
-// the stream's workspace ([cuda.Stream.UseWorkspace]), whose size never changes.
+// at most [Options.Workspace] bytes of the stream's workspace ([cuda.Stream.UseWorkspace]).
 //
 // Descriptors live as long as the library is open. Launching a call again allocates
 // nothing.

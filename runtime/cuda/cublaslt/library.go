@@ -129,6 +129,7 @@ type Library struct {
 
 // Stats count plans by their result. A plan serves all calls of a GEMM with operands at the same
 // offsets. A GEMM whose plan failed, or that has fewer rows than AttrFrom and no record, is not counted.
+// Nor is the plan that [Library.Choose] makes for the offsets of its arguments.
 type Stats struct {
 	Tuned    int64 // a record or [Library.Choose] named the algorithm
 	Own      int64 // by a record or [Library.Choose], the program's own kernels are faster
@@ -139,8 +140,8 @@ type Stats struct {
 
 // Open opens the library and adds its routine to the device, until the device is closed. If the driver
 // cannot run a version, Open tries older ones. If no version is left, the error wraps a *NotFoundError.
-// Any other error says that a library was found: the device is lost or has such a routine already, or its
-// memory is full.
+// Any other error says that a library was found: the device is lost or closed, has such a routine
+// already, or its memory is full.
 func Open(dev *cuda.Device, o Options) (*Library, error) {
 	out := newLibrary(dev, o)
 	if o.API != nil {

@@ -57,7 +57,7 @@ func (o Op) String() string {
 }
 
 // Call is a call of a collective. It completes after the earlier work of its stream, and not before
-// all other ranks have made the call.
+// all ranks whose sources it needs have made the call.
 type Call struct {
 	Op       Op
 	Comm     Comm

@@ -1,5 +1,5 @@
-// Package topology reads the links between the GPUs of a machine: NVLinks, and paths through PCIe. It asks the driver
-// and NVML, reads sysfs, and makes no context on a GPU.
+// Package topology reads the links between the GPUs of a machine: NVLinks, and paths through PCIe. It reads
+// sysfs, and gets from its caller what the driver and NVML say. It makes no context on a GPU.
 package topology
 
 import (
