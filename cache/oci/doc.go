@@ -55,8 +55,8 @@
 // bounded, and memory grows with the bytes that arrive, not with the announced
 // size. A blob enters the store only if it is a program (package program checks
 // offsets, registers, bounds) for the target of its key, and only by
-// cache.Store.Put: no text of an artifact becomes part of a file name. An intact
-// entry of the store is never replaced.
+// cache.Store.Put: no text of an artifact becomes part of a file name. An entry
+// that the store returns is never replaced; damaged and untrusted ones are.
 //
 // A registry, or an attacker between it and this machine, can refuse, delay and
 // withhold. If the reference is a tag, it can answer with another artifact, and

@@ -53,8 +53,8 @@ func Inspect(ctx context.Context, ref string, o Options) (*Info, error) {
 //
 // Every blob is compared with its digest, checked to be a program, and put by [cache.Store.Put] when it has arrived
 // whole. A module is put when the store has all its entries. So an interrupted pull leaves whole entries, and the
-// next pull continues with the others. An intact entry of the store stays, even if the artifact has other bytes for
-// its key.
+// next pull continues with the others. An entry that [cache.Store.Get] returns stays, even if the artifact has other
+// bytes for its key; a damaged or untrusted entry is fetched again.
 func Pull(ctx context.Context, s *cache.Store, ref string, o Options) (*Received, error) {
 	r, err := newRepository(ref, &o)
 	if err != nil {
@@ -177,7 +177,7 @@ func (rx *receiver) blob(ctx context.Context, of []int) error {
 	var data []byte
 	var missing []int
 	for _, i := range of {
-		// A damaged entry counts as missing; the store has logged it.
+		// A damaged or untrusted entry counts as missing; the store has logged it.
 		have, ok, _ := rx.s.Get(ctx, entries[i].Key())
 		switch {
 		case ctx.Err() != nil:
