@@ -654,6 +654,23 @@ func TestDropoutWithoutTrain(t *testing.T) {
 	}
 }
 
+// TestAugmentedAssignment: x &= y, x |= y and x ^= y write the memory of x, as x.logical_and_(y) does; x & y does not.
+func TestAugmentedAssignment(t *testing.T) {
+	for op, writes := range map[string]bool{"aten.__iand__": true, "aten.__ior__": true, "aten.__ixor__": true, "aten.logical_and_": true, "aten.__and__": false} {
+		fb := ir.NewBuilder("assign").Func("assign")
+		x := fresh(fb.Param("x", ir.TypeOf(dtype.Bool, dim.Const(2))))
+		y := fresh(fb.Param("y", ir.TypeOf(dtype.Bool, dim.Const(2))))
+		two := int64(2)
+		im := &importer{options: &Options{}, emitter: emitter{fb: fb, syms: &symbols{}}, values: map[string]*tensor{"x": x, "y": y},
+			graph: &graph{TensorValues: map[string]tensorMeta{"z": {DType: 12, Sizes: []symInt{{Int: &two}}, Strides: []symInt{{Int: &two}}, Layout: strided}}}}
+		c := &call{importer: im, name: op, base: canonical(op), overload: "Tensor", outs: []string{"z"},
+			in: map[string]*argument{"self": {Tensor: &nameRef{Name: "x"}}, "other": {Tensor: &nameRef{Name: "y"}}}}
+		if got := c.results(); (got[0].st == x.st) != writes || (x.st.version == 1) != writes {
+			t.Errorf("%s writes x: %v", op, !writes)
+		}
+	}
+}
+
 // TestErrorsWithoutFile: an error of an archive in memory has no empty part for its file.
 func TestErrorsWithoutFile(t *testing.T) {
 	_, err := open(t, "toy-attention").Import(Options{})

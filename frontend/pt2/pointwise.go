@@ -97,7 +97,6 @@ var pointwiseRules = map[string]opRule{
 	"aten.floor_divide": func(c *call) []ir.Value { return one(c.quotient("floor")) },
 	"aten.__and__":      logical("and"), "aten.__or__": logical("or"), "aten.__xor__": logical("xor"), "aten.bitwise_and": logical("and"),
 	"aten.bitwise_or": logical("or"), "aten.bitwise_xor": logical("xor"),
-	"aten.__iand__": logical("and"), "aten.__ior__": logical("or"),
 	"aten.logical_and": truth("and"), "aten.logical_or": truth("or"), "aten.logical_xor": truth("xor"),
 	"aten.bitwise_left_shift": shift, "aten.__lshift__": shift,
 	"aten.eq": relation("eq"), "aten.ne": relation("ne"), "aten.lt": relation("lt"), "aten.le": relation("le"), "aten.gt": relation("gt"), "aten.ge": relation("ge"),

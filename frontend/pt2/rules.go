@@ -33,6 +33,9 @@ var synonyms = map[string]string{
 	"aten.special_erf": "aten.erf", "aten.special_erfc": "aten.erfc", "aten.special_sinc": "aten.sinc", "aten.special_round": "aten.round",
 	"aten.special_xlogy": "aten.xlogy", "aten.special_logit": "aten.logit", "aten.special_logsumexp": "aten.logsumexp",
 	"aten.special_softmax": "aten.softmax", "aten.special_log_softmax": "aten.log_softmax",
+
+	// x &= y and its like write x: their names, without the last underscore, are those of in-place variants.
+	"aten.__iand_": "aten.bitwise_and", "aten.__ior_": "aten.bitwise_or", "aten.__ixor_": "aten.bitwise_xor",
 }
 
 // canonical returns the name of an op in the rules. An in-place variant keeps its underscore.
