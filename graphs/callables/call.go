@@ -28,8 +28,13 @@ func (c *Callable) Name() string { return c.fn.Name }
 
 // Inputs returns the static inputs that Forward copies its arguments to. Forward does not copy an
 // argument that is itself the static input. A backward may read the static inputs, so do not write
-// them between a forward and its backward.
-func (c *Callable) Inputs() []graphs.Tensor { return slices.Clone(c.in[:len(c.fn.Args)]) }
+// them between a forward and its backward. After Set.Close Inputs returns nil.
+func (c *Callable) Inputs() []graphs.Tensor {
+	if c.in == nil { // closed
+		return nil
+	}
+	return slices.Clone(c.in[:len(c.fn.Args)])
+}
 
 // Train selects training mode or, if on is false, evaluation mode. The graphs serve the mode in
 // which they were captured. In the other mode the function runs uncaptured.
@@ -122,7 +127,7 @@ func (c *Callable) copyIn(st *graphs.Stream, static, t graphs.Tensor) error {
 
 // ends calls f for each tensor that a forward of c may overwrite: the gradients of the group, and
 // the outputs of c and of later callables. Their memory was free when c was captured, or belongs to
-// c. It skips tensors whose handles are stale already.
+// c. Of other callables it skips the tensors whose handles are stale already.
 func (c *Callable) ends(f func(t *graphs.Tensor) error) error {
 	each := func(list []graphs.Tensor) error {
 		for i := range list {

@@ -416,6 +416,9 @@ func TestArguments(t *testing.T) {
 	if _, err := loss.Forward(st, args([]graphs.Tensor{p, y}, 0)...); !errors.Is(err, callables.ErrClosed) {
 		t.Errorf("a closed set: %v", err)
 	}
+	if in := loss.Inputs(); in != nil {
+		t.Errorf("the inputs of a closed set are %v", in)
+	}
 }
 
 // TestUnused: an input that requires a gradient and reaches no output is refused, unless that is
