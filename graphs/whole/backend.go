@@ -384,6 +384,10 @@ func (f *Graphed) CallWith(in []tree.Input, meta any, keys ...int64) (results []
 	for _, v := range f.fn.Returns {
 		t := x.at[f.fn.Base(v)].t
 		if err := t.Retain(); err != nil {
+			err = fmt.Errorf("whole: result %d of @%s: %w", len(results), f.fn.Name, err)
+			for _, r := range results {
+				err = errors.Join(err, r.Release())
+			}
 			return nil, errors.Join(err, x.drop())
 		}
 		results = append(results, t)

@@ -4,6 +4,7 @@ package whole
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"pwc/graphs"
@@ -136,11 +137,16 @@ func (f *Function) Run(r *graphs.Recorder, inputs []graphs.Tensor) ([]graphs.Ten
 }
 
 // RunArgs is Run with generators among the operands.
-func (f *Function) RunArgs(r *graphs.Recorder, inputs []graphs.Arg) ([]graphs.Tensor, error) {
+func (f *Function) RunArgs(r *graphs.Recorder, inputs []graphs.Arg) (_ []graphs.Tensor, err error) {
 	if len(inputs) != f.Inputs() {
 		return nil, fmt.Errorf("%w: @%s has %d inputs, %d were given", graphs.ErrArguments, f.fn.Name, f.Inputs(), len(inputs))
 	}
 	var made []graphs.Tensor
+	defer func() {
+		for i := 0; err != nil && i < len(made); i++ {
+			err = errors.Join(err, made[i].Release())
+		}
+	}()
 	if f.prog != nil {
 		args := make([]graphs.Arg, len(f.prog.Program().Params))
 		for i := range inputs {
@@ -148,7 +154,6 @@ func (f *Function) RunArgs(r *graphs.Recorder, inputs []graphs.Arg) ([]graphs.Te
 				args[p] = inputs[i]
 			}
 		}
-		var err error
 		if made, err = r.Run(f.prog, args...); err != nil {
 			return nil, err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"pwc/graphs"
 )
@@ -28,7 +29,7 @@ type Plain struct {
 	o       PlainOptions
 }
 
-// Body runs a function over a recorder and returns its results, each with an owner.
+// Body runs a function over a recorder and returns its results, with owners as those of [Function.Run].
 type Body func(r *graphs.Recorder, in []graphs.Tensor) ([]graphs.Tensor, error)
 
 // NewPlain runs f once on a side stream with the inputs, as a warm-up, and captures it. Reset
@@ -43,9 +44,7 @@ func NewPlain(ctx context.Context, s *graphs.Session, f Body, inputs []graphs.Te
 	for i, t := range inputs {
 		own := t
 		if o.CopyInputs {
-			if own, err = s.Tensor(fmt.Sprintf("static input %d", i), t.DType(), t.Shape()...); err == nil {
-				err = s.Eager(s.DefaultStream()).Fill(own, 0)
-			}
+			own, err = s.Tensor(fmt.Sprintf("static input %d", i), t.DType(), t.Shape()...)
 		} else {
 			err = t.Retain()
 		}
@@ -53,6 +52,11 @@ func NewPlain(ctx context.Context, s *graphs.Session, f Body, inputs []graphs.Te
 			return nil, err
 		}
 		p.inputs = append(p.inputs, own)
+		if o.CopyInputs {
+			if err := s.Eager(s.DefaultStream()).Fill(own, 0); err != nil {
+				return nil, err
+			}
+		}
 	}
 	side, err := s.NewStream("warm-up")
 	if err != nil {
@@ -61,25 +65,39 @@ func NewPlain(ctx context.Context, s *graphs.Session, f Body, inputs []graphs.Te
 	if err := side.Wait(s.DefaultStream()); err != nil {
 		return nil, err
 	}
-	warm, err := f(s.Eager(side), inputs)
-	if err != nil {
-		return nil, fmt.Errorf("whole: warm-up: %w", err)
+	r := s.Eager(side).Scoped()
+	if _, err := f(r, inputs); err != nil {
+		return nil, errors.Join(fmt.Errorf("whole: warm-up: %w", err), r.ReleaseMade(nil))
 	}
-	for _, t := range warm {
-		err = errors.Join(err, t.Release())
-	}
-	if err := errors.Join(err, s.DefaultStream().Wait(side)); err != nil {
+	if err := errors.Join(r.ReleaseMade(nil), s.DefaultStream().Wait(side)); err != nil {
 		return nil, err
 	}
 	p.graph, err = graphs.Capture(ctx, s, graphs.Options{Name: "a plain graph"}, func(r *graphs.Recorder) error {
 		outs, err := f(r, p.inputs)
-		p.outputs = outs
-		return err
+		if err != nil {
+			return err
+		}
+		return p.own(r, outs)
 	})
-	if err != nil {
-		p.outputs = nil
+	if err != nil { // the failed capture freed what it made
+		p.outputs = slices.DeleteFunc(p.outputs, func(t graphs.Tensor) bool { return t.Alive() != nil })
 	}
 	return p, err
+}
+
+// own makes p own each result: it adds an owner to a result that is an input, or that shares its
+// storage with an earlier result.
+func (p *Plain) own(r *graphs.Recorder, outs []graphs.Tensor) error {
+	for _, t := range outs {
+		shares := slices.ContainsFunc(p.outputs, func(x graphs.Tensor) bool { return x.Same(t) })
+		if shares || !r.Made(t.Storage()) {
+			if err := t.Retain(); err != nil {
+				return err
+			}
+		}
+		p.outputs = append(p.outputs, t)
+	}
+	return nil
 }
 
 // Run replays the graph on inputs and returns its results, each with an owner for the caller. The

@@ -19,6 +19,7 @@ import (
 	"pwc/pieces"
 	"pwc/program"
 	"pwc/runtime/device"
+	"pwc/runtime/device/failing"
 	"pwc/runtime/host"
 )
 
@@ -72,6 +73,14 @@ module "m" {
   func @grad(%g: f32[4], %s: f32[4]) -> (f32[4]) {
     %y = mul(%g, %s) : f32[4]
     return %y
+  }
+  func @both(%x: f32[4], %y: f32[4]) -> (f32[4], f32[4], f32[4]) {
+    %a = add(%x, 1.0) : f32[4]
+    return %a, %a, %y
+  }
+  func @weight(%x: f32[4]) -> (f32[4], f32[4]) {
+    %a = add(%x, @w) : f32[4]
+    return %a, @w
   }
 }
 `
@@ -391,6 +400,83 @@ func TestPlain(t *testing.T) {
 		testkit.Check(t, fn.Close())
 		e.close()
 	}
+}
+
+// TestPlainReturnsInput: a Plain may return an input, and a result twice.
+func TestPlainReturnsInput(t *testing.T) {
+	for _, o := range []whole.PlainOptions{{}, {CopyInputs: true, CopyOutputs: true}} {
+		e := open(t, whole.BackendOptions{}, tree.Options{})
+		fn := testkit.Must[*whole.Function](t)(whole.Compile(ctx, e.s, e.mod, "both", whole.Options{Compiler: pieces.Pipeline{Backend: comphost.New()}}))
+		x, y := e.tensor(1, 2, 3, 4), e.tensor(5, 6, 7, 8)
+		p := testkit.Must[*whole.Plain](t)(whole.NewPlain(ctx, e.s, fn.Run, []graphs.Tensor{x, y}, o))
+		out := testkit.Must[[]graphs.Tensor](t)(p.Run([]graphs.Tensor{x, y}))
+		e.want("result 0", out[0], 2, 3, 4, 5)
+		e.want("result 1", out[1], 2, 3, 4, 5)
+		e.want("the input", out[2], 5, 6, 7, 8)
+		drop(t, out...)
+		testkit.Check(t, p.Reset())
+		drop(t, x, y)
+		testkit.Check(t, fn.Close())
+		e.close()
+	}
+}
+
+// TestPlainFails makes the n-th call of the device fail, for every n of NewPlain. Each time the error is
+// returned and nothing leaks.
+func TestPlainFails(t *testing.T) {
+	n := 1
+	for ; plainFails(t, n); n++ {
+		if t.Failed() {
+			t.Fatalf("call %d", n)
+		}
+	}
+	if n < 6 {
+		t.Errorf("NewPlain makes only %d calls", n-1)
+	}
+}
+
+// plainFails reports whether NewPlain makes an n-th call.
+func plainFails(t *testing.T, n int) bool {
+	t.Helper()
+	dev := failing.New(host.Open(host.Options{Workers: 1}))
+	e := (&env{TB: t}).open(dev, whole.BackendOptions{}, tree.Options{})
+	defer e.close()
+	fn := testkit.Must[*whole.Function](t)(whole.Compile(ctx, e.s, e.mod, "both", whole.Options{Compiler: pieces.Pipeline{Backend: comphost.New()}}))
+	x, y := e.tensor(1, 2, 3, 4), e.tensor(5, 6, 7, 8)
+	live := e.s.Live()
+	dev.FailCall(n)
+	p, err := whole.NewPlain(ctx, e.s, fn.Run, []graphs.Tensor{x, y}, whole.PlainOptions{CopyInputs: true})
+	dev.FailCall(0)
+	if err == nil {
+		testkit.Check(t, p.Reset())
+	} else if !errors.Is(err, failing.ErrInjected) {
+		t.Errorf("the error is %v", err)
+	}
+	if now := e.s.Live(); now != live {
+		t.Errorf("%+v is live, before %+v", now, live)
+	}
+	drop(t, x, y)
+	testkit.Check(t, fn.Close())
+	return err != nil
+}
+
+// TestUnavailableResult: a call that cannot return its last result releases the earlier ones. close
+// finds memory that is left.
+func TestUnavailableResult(t *testing.T) {
+	e := open(t, whole.BackendOptions{}, tree.Options{})
+	defer e.close()
+	x := e.tensor(1, 2, 3, 4)
+	both := e.fn("both", whole.FunctionOptions{})
+	if _, err := both.Call([]tree.Input{{Tensor: x, Take: true}, {Tensor: x}}); !errors.Is(err, graphs.ErrReleased) {
+		t.Errorf("a returned input that the call released: %v", err)
+	}
+	fn := testkit.Must[*whole.Function](t)(whole.Compile(ctx, e.s, e.mod, "weight", whole.Options{Compiler: pieces.Pipeline{Backend: comphost.New()}}))
+	x, w := e.tensor(1, 2, 3, 4), e.tensor(1, 1, 1, 1)
+	if _, err := fn.Run(e.s.Eager(e.s.DefaultStream()), []graphs.Tensor{x, w}); err == nil || !strings.Contains(err.Error(), "result 1 is neither computed nor a parameter") {
+		t.Errorf("a returned weight: %v", err)
+	}
+	drop(t, x, w)
+	testkit.Check(t, fn.Close())
 }
 
 // TestOtherSession: an input of another session is refused, and counted as a skip.
