@@ -75,6 +75,26 @@ func TestOptionOutOfRange(t *testing.T) {
 	}
 }
 
+// TestInputNameGivenAway: free of a name that was an input's releases the tensor that has the name now.
+func TestInputNameGivenAway(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "given_away.txtar")
+	text := `-- functions --
+F(x) { y = clone x; x = clone y; free x; x = empty f32[4]; free x; return y }
+-- steps --
+a = tensor f32[4] fill=2
+repeat 3 {
+  mark
+  b = F(a)
+  check b = 2
+  drop b
+}
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	hold(t, file, onHost)
+}
+
 // TestScenarios runs every file of testdata on the host.
 func TestScenarios(t *testing.T) {
 	for _, file := range files(t) {

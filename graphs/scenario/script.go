@@ -348,7 +348,8 @@ func (x *run) body(s *script) func(r *graphs.Recorder, in *tree.Inputs) ([]graph
 		for i, n := range s.params {
 			f.vars[n], f.input[n] = in.At(i), i
 		}
-		return f.outs, f.exec(r, s.body)
+		err := f.exec(r, s.body)
+		return f.outs, err
 	}
 }
 
@@ -367,6 +368,12 @@ func (f *frame) get(r ref) (graphs.Tensor, error) {
 		return t, fmt.Errorf("%s has no value", r.name)
 	}
 	return r.of(t)
+}
+
+// set gives a name to a tensor, which is no input even if the name was one's.
+func (f *frame) set(name string, t graphs.Tensor) {
+	f.vars[name] = t
+	delete(f.input, name)
 }
 
 func (f *frame) do(r *graphs.Recorder, a *action) error {
@@ -392,8 +399,7 @@ func (f *frame) do(r *graphs.Recorder, a *action) error {
 			return fmt.Errorf("@%s has %d results, %d names are given", a.name, len(outs), len(a.to))
 		}
 		for i, n := range a.to {
-			f.vars[n] = outs[i]
-			delete(f.input, n)
+			f.set(n, outs[i])
 		}
 	case actFree:
 		t, ok := f.vars[a.name]
@@ -416,13 +422,13 @@ func (f *frame) do(r *graphs.Recorder, a *action) error {
 		if err != nil {
 			return err
 		}
-		f.vars[a.to[0]] = t
+		f.set(a.to[0], t)
 	case actClone:
 		t, err := r.Clone(a.to[0]+" of "+f.s.name, ts[0])
 		if err != nil {
 			return err
 		}
-		f.vars[a.to[0]] = t
+		f.set(a.to[0], t)
 	case actOn:
 		side, err := f.run.stream(a.name)
 		if err != nil {
