@@ -107,7 +107,7 @@ large GEMM of the same precision, which is measured first.`,
 	f.addWeights(cmd)
 	b.add(cmd)
 	b.addRunning(cmd)
-	b.process.add(cmd)
+	b.process.add(cmd, "--tp or --dp")
 	b.addTraceOut(cmd)
 	fl := cmd.Flags()
 	f.common = []string{"context"}

@@ -110,7 +110,7 @@ interrupt ends all requests, and their tokens so far are printed.`,
 	f.addWeights(cmd)
 	b.add(cmd)
 	b.addRunning(cmd)
-	b.process.add(cmd)
+	b.process.add(cmd, "--tp")
 	b.addFrozen(cmd)
 	b.addTraceOut(cmd)
 	fl := cmd.Flags()
@@ -179,7 +179,7 @@ func (g *generateFlags) addRunner(cmd *cobra.Command) {
 	fl.Var(&wholeNumber[int]{&g.sequences, 1, maxNumber}, "max-sequences", "at most `N` requests in a step (default 64)")
 	fl.Var(&wholeNumber[int]{&g.tokens, 1, maxNumber}, "max-tokens", "at most `N` rows in a step; longer prompts run in chunks (default 512)")
 	fl.Var(&wholeNumber[int]{&g.length, 1, maxNumber}, "max-length", "at most `N` tokens of a prompt and its answer (default: the limit of the model and the cache; of a conversation and of a server at most 4096)")
-	fl.Var(&wholeNumber[int]{&g.blocks, 1, maxNumber}, "blocks", "`N` blocks of the KV cache (default: as many as fit; on the host as many as the requests need)")
+	fl.Var(&wholeNumber[int]{&g.blocks, 1, maxNumber}, "blocks", "`N` blocks of the KV cache (default: as many as the requests can use, or as fit in the memory if those are fewer)")
 	fl.Var(byteFlag{&g.memory}, "memory", "use at most `BYTES` of the device's memory, as in 40GiB or 40GB")
 	fl.Float64Var(&g.fraction, "memory-fraction", 0.9, "use at most this `PART` of the device's memory")
 }

@@ -61,6 +61,14 @@ func (f *modelFlags) addImport(cmd *cobra.Command, dtype string) {
 	f.set = fl
 }
 
+// hideDivision removes --tp and --expert-parallel from the help of a command that refuses modules for
+// several devices. The command still reads them, for its error.
+func hideDivision(cmd *cobra.Command) {
+	for _, name := range []string{"tp", "expert-parallel"} {
+		cmd.Flags().Lookup(name).Hidden = true
+	}
+}
+
 // addMax adds --max for the bounds of dynamic dimensions, to a command that does not call
 // buildFlags.addSymbols, which adds a --max too.
 func (f *modelFlags) addMax(cmd *cobra.Command) {

@@ -27,9 +27,10 @@ type processFlags struct {
 	token      string
 }
 
-func (f *processFlags) add(cmd *cobra.Command) {
+// add adds the flags. divides names the flags of the command that divide a model among devices.
+func (f *processFlags) add(cmd *cobra.Command, divides string) {
 	fl := cmd.Flags()
-	fl.Var(&wholeNumber[int]{&f.rank, 0, collective.MaxSize - 1}, "rank", "run only rank `R` of the --tp or --dp devices; each other rank is a process with the same command, on this or another host (default: one process runs all ranks)")
+	fl.Var(&wholeNumber[int]{&f.rank, 0, collective.MaxSize - 1}, "rank", "run only rank `R` of the "+divides+" devices; each other rank is a process with the same command, on this or another host (default: one process runs all ranks)")
 	fl.StringVar(&f.rendezvous, "rendezvous", "", "`ADDRESS` where the processes of --rank meet: host:port of rank 0, which also uses the next port, or file:PATH in a directory that all processes share")
 	fl.StringVar(&f.token, "rendezvous-token", "", "`SECRET` with which the processes of --rank authenticate each other")
 	fl.Var(&wholeNumber[int]{&f.device, 0, maxNumber}, "local-rank", "use GPU `N` of this host (default: the value of --rank)")

@@ -88,7 +88,7 @@ compare by ‖a−b‖/‖b‖.`,
 	f.addWeights(cmd)
 	b.add(cmd)
 	b.addRunning(cmd)
-	b.process.add(cmd)
+	b.process.add(cmd, "--tp")
 	b.addFrozen(cmd)
 	b.addSymbols(cmd)
 	b.addTraceOut(cmd)

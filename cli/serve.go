@@ -78,7 +78,7 @@ interrupt /health/ready returns 503, new requests are refused, and the server wa
 	f.addWeights(cmd)
 	b.add(cmd)
 	b.addRunning(cmd)
-	b.process.add(cmd)
+	b.process.add(cmd, "--tp")
 	b.addFrozen(cmd)
 	fl := cmd.Flags()
 	fl.StringVar(&s.listen, "listen", "127.0.0.1:8000", "`ADDRESS` to listen on; port 0: any free port")

@@ -99,11 +99,12 @@ read the checkpoint.`,
 		},
 	}
 	f.addImport(cmd, "f32")
+	hideDivision(cmd)
 	f.addWeights(cmd)
 	cmd.Flags().Lookup("weights").Usage = "safetensors `FILE` or directory with the weights to start from, or dummy for made-up values (default: the path in the module)"
 	b.add(cmd)
 	b.addThreads(cmd)
-	b.process.add(cmd)
+	b.process.add(cmd, "--dp")
 	b.addFrozen(cmd)
 	b.addSymbols(cmd)
 	b.addTraceOut(cmd)

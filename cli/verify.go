@@ -74,6 +74,7 @@ if the model has no value for a name of the trace, unless --allow-unmapped is gi
 		},
 	}
 	f.addImport(cmd, "f32")
+	hideDivision(cmd)
 	f.addWeights(cmd)
 	b.add(cmd)
 	b.addFrozen(cmd)

@@ -153,7 +153,7 @@ func (s *Server) prompts(raw json.RawMessage) ([][]int32, []string, *Error) {
 	var texts []string
 	var lists [][]int32
 	switch {
-	case len(raw) == 0:
+	case len(raw) == 0 || string(raw) == "null":
 		return nil, nil, badRequest("prompt", "prompt is missing")
 	case json.Unmarshal(raw, &text) == nil:
 		texts = []string{text}

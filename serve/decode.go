@@ -53,7 +53,50 @@ func decode(w http.ResponseWriter, r *http.Request, limit int64, v any) *Error {
 		}
 		return badRequest("", "%v", err)
 	}
+	return noNulls(body)
+}
+
+// noNulls refuses a null in a list of ids or of prompts, which json.Unmarshal would read as 0 or "".
+func noNulls(body []byte) *Error {
+	if !bytes.Contains(body, []byte("null")) {
+		return nil
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(body, &fields); err != nil {
+		return badRequest("", "%v", err)
+	}
+	for _, name := range []string{"prompt", "tokens", "stop_token_ids", "allowed_token_ids"} {
+		want := "an id"
+		if name == "prompt" {
+			want = "text or an id"
+		}
+		if at := nullAt(fields[name]); at != "" {
+			return badRequest(name, "%s%s is null, want %s", name, at, want)
+		}
+	}
 	return nil
+}
+
+// nullAt returns the index of the first null in a list, such as [2], or in a list of lists, such as
+// [0][2]; "" if there is no such null.
+func nullAt(raw json.RawMessage) string {
+	var list []json.RawMessage
+	if json.Unmarshal(raw, &list) != nil {
+		return "" // no list
+	}
+	for i, v := range list {
+		if string(v) == "null" {
+			return fmt.Sprintf("[%d]", i)
+		}
+		var ids []json.RawMessage
+		if v[0] != '[' || json.Unmarshal(v, &ids) != nil {
+			continue
+		}
+		if j := slices.IndexFunc(ids, func(id json.RawMessage) bool { return string(id) == "null" }); j >= 0 {
+			return fmt.Sprintf("[%d][%d]", i, j)
+		}
+	}
+	return ""
 }
 
 // explain returns the text of an error of json.Unmarshal, without the names of Go's types.
