@@ -100,6 +100,7 @@ func (s *Server) collected(ctx context.Context, w http.ResponseWriter, c *call, 
 		}
 	}
 	u.Total = u.Prompt + u.Completion
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.o.WriteTimeout)) // not every writer supports it
 	writeJSON(w, http.StatusOK, c.whole(results, *u))
 	return nil
 }

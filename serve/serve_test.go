@@ -513,6 +513,28 @@ func TestLifecycle(t *testing.T) {
 	must(t, s.Drain(context.Background()))
 }
 
+// deadlineWriter records the write deadline.
+type deadlineWriter struct {
+	*httptest.ResponseRecorder
+	deadline time.Time
+}
+
+// SetWriteDeadline implements the interface of http.ResponseController.
+func (w *deadlineWriter) SetWriteDeadline(t time.Time) error { w.deadline = t; return nil }
+
+// WriteTimeout bounds the write of an answer, with and without streaming.
+func TestWriteTimeout(t *testing.T) {
+	s, _ := newServer(t, func(o *Options) { o.WriteTimeout = time.Hour })
+	for _, stream := range []string{"false", "true"} {
+		w := &deadlineWriter{ResponseRecorder: httptest.NewRecorder()}
+		before := time.Now()
+		s.ServeHTTP(w, httptest.NewRequest("POST", "/v1/completions", strings.NewReader(`{"prompt": "a", "max_tokens": 2, "stream": `+stream+`}`)))
+		if left := w.deadline.Sub(before); w.Code != http.StatusOK || left < time.Hour || left > 2*time.Hour {
+			t.Errorf("stream %s: status %d, deadline after %v, want 1 hour", stream, w.Code, left)
+		}
+	}
+}
+
 // await polls a condition for a minute. A request ends only at the next step.
 func await(t testing.TB, what string, holds func() bool) {
 	t.Helper()

@@ -79,5 +79,5 @@ func (m *charsmap) normalize(text string) string {
 		b.WriteString(by)
 		text = text[size:]
 	}
-	return b.String()
+	return validUTF8(b.String()) // a damaged map can cut a character
 }

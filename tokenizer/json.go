@@ -349,6 +349,9 @@ func parseSplitter(p *jsonPart, depth int) (splitter, error) {
 		}
 		return s, err
 	case "Metaspace":
+		if utf8.RuneCountInString(p.Replacement) != 1 {
+			return nil, notOne("Metaspace", "replacement", p.Replacement)
+		}
 		m := metaspace{replacement: p.Replacement, cut: boolOr(p.Split, true)}
 		switch {
 		case p.Scheme == "first":
@@ -377,7 +380,7 @@ func parseSplitter(p *jsonPart, depth int) (splitter, error) {
 	case "CharDelimiterSplit":
 		d, n := utf8.DecodeRuneInString(p.Delimiter)
 		if n == 0 || n != len(p.Delimiter) {
-			return nil, fmt.Errorf("a CharDelimiterSplit has the delimiter %q, it must be one character", p.Delimiter)
+			return nil, notOne("CharDelimiterSplit", "delimiter", p.Delimiter)
 		}
 		return runeSplit{func(r rune) bool { return r == d }, removed}, nil
 	}
@@ -492,6 +495,9 @@ func parseDecoder(p *jsonPart, depth int) (decoder, error) {
 	case "ByteLevel":
 		return newByteLevelDecoder(), nil
 	case "Metaspace":
+		if utf8.RuneCountInString(p.Replacement) != 1 {
+			return nil, notOne("Metaspace", "replacement", p.Replacement)
+		}
 		return metaspaceDecoder{p.Replacement, p.Scheme != "never" && boolOr(p.PrefixSpace, true)}, nil
 	case "WordPiece":
 		return wordPieceDecoder{stringOrText(p.DecoderPrefix, "##"), p.Cleanup}, nil
@@ -503,6 +509,9 @@ func parseDecoder(p *jsonPart, depth int) (decoder, error) {
 	case "Fuse":
 		return fuse{}, nil
 	case "Strip":
+		if utf8.RuneCountInString(p.Content) != 1 {
+			return nil, notOne("Strip", "content", p.Content)
+		}
 		return stripDecoder{p.Content, p.Start, p.Stop}, nil
 	case "BPEDecoder":
 		return bpeDecoder{p.Suffix}, nil
@@ -514,6 +523,11 @@ var errDepth = fmt.Errorf("components are nested deeper than %d", maxDepth)
 
 func unknownPart(what, name, known string) error {
 	return fmt.Errorf("%s of type %q is not supported; supported types: %s", what, name, known)
+}
+
+// notOne returns the error for a field that must be one character.
+func notOne(kind, field, text string) error {
+	return fmt.Errorf("a %s has the %s %q, it must be one character", kind, field, text)
 }
 
 func boolOr(b *bool, otherwise bool) bool {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -161,6 +162,12 @@ func (m *spModel) tokenizer() (*Tokenizer, error) {
 	}
 	if unknown < 0 {
 		return nil, errors.New("it has no unknown piece")
+	}
+	if m.byteFallback {
+		bytes := byteTokens(all)
+		if b := slices.Index(bytes[:], -1); b >= 0 {
+			return nil, fmt.Errorf("byte_fallback is set, but the piece <0x%02X> is missing", b)
+		}
 	}
 	if m.charsmap != nil {
 		c, err := parseCharsmap(m.charsmap)

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"encoding/binary"
 	"os"
 	"path/filepath"
 	"strings"
@@ -41,6 +42,8 @@ func TestErrors(t *testing.T) {
 		`{"model": {"type": "Unigram", "vocab": [["a", 0]], "unk_id": 5}}`:                                                                                   "model.unk_id",
 		`{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "normalizer": {"type": "Magic"}}`:                                                       `normalizer of type "Magic"`,
 		`{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated"}}`: "pattern",
+		`{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "pre_tokenizer": {"type": "Metaspace"}}`:                                                `a Metaspace has the replacement ""`,
+		`{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "decoder": {"type": "Strip", "start": 9000000000000000000}}`:                            `a Strip has the content ""`,
 		`{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "added_tokens": [{"id": 99999999, "content": "x"}]}`:                                    `added token "x" has id 99999999`,
 	} {
 		if _, err := ParseJSON([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
@@ -52,6 +55,10 @@ func TestErrors(t *testing.T) {
 	}
 	if _, err := ParseSentencePiece([]byte("x")); err == nil {
 		t.Error("ParseSentencePiece accepts the byte x")
+	}
+	fallback := []byte{0x0a, 7, 0x0a, 1, 'a', 0x18, pieceUnknown, 0x18, pieceUnknown, 0x12, 3, 0x98, 2, 1} // one piece, and field 35 of the second message
+	if _, err := ParseSentencePiece(fallback); err == nil || !strings.Contains(err.Error(), "the piece <0x00> is missing") {
+		t.Errorf("byte_fallback without pieces of bytes: %v", err)
 	}
 	if _, err := ParseTiktoken([]byte("YQ== 0\n"), Llama3Pattern, nil); err == nil || !strings.Contains(err.Error(), "has no rank") {
 		t.Errorf("ranks without all bytes: %v", err)
@@ -69,6 +76,20 @@ func TestLongWord(t *testing.T) {
 		if got := tk.Decode(tk.Encode(text, false), false); !strings.HasPrefix(text, got) || len(got) < len(text)-1 {
 			t.Errorf("%s: %d spaces come back as %d", name, len(text), len(got))
 		}
+	}
+}
+
+// A charsmap that replaces the first byte of é leaves valid UTF-8.
+func TestCharsmapCutsCharacter(t *testing.T) {
+	data := make([]byte, 4+4*256+1)
+	binary.LittleEndian.PutUint32(data, 4*256)
+	binary.LittleEndian.PutUint32(data[4+4*0xc3:], 0xc3|1<<8|1<<10) // the replacement of this byte is at unit 0xc3 ^ 1: text 0, ""
+	n, err := parseCharsmap(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := n.normalize("aéb"); got != "a\ufffdb" {
+		t.Errorf("%q, want U+FFFD for the rest of the character", got)
 	}
 }
 
