@@ -3,8 +3,10 @@ package tree_test
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
+	"pwc/graphs"
 	"pwc/graphs/tree"
 	"pwc/internal/testkit"
 	"pwc/runtime/device/failing"
@@ -15,6 +17,48 @@ import (
 // returned, no capture is left open, nothing leaks, and the manager works afterwards.
 func TestEveryCallFails(t *testing.T) {
 	everyCallFails(t, hostRig, 1)
+}
+
+// TestEveryCallFailsWithCarriedInput makes the n-th call of the device fail, for every n of s = fee(s),
+// where each call starts a generation and reads an output of the one before. No storage keeps an owner.
+func TestEveryCallFailsWithCarriedInput(t *testing.T) {
+	for n := 1; ; n++ {
+		g := hostRig()
+		dev := failing.New(g.dev)
+		e := openWrapped(t, g, dev, tree.Options{Check: true, Generations: tree.ByCall})
+		fee := e.add("fee")
+		x := e.tensor(0, 1, 2, 3)
+		dev.FailCall(n)
+		s := x
+		var err error
+		for i := 0; i < 5 && err == nil; i++ {
+			var out []graphs.Tensor
+			if out, err = fee.Call(tree.Borrow(s), nil); err == nil {
+				s = out[0]
+			}
+		}
+		dev.FailCall(0)
+		if !s.Same(x) && s.Err() == nil {
+			drop(t, s)
+		}
+		drop(t, x)
+		testkit.Check(t, e.m.Close())
+		if left := e.s.Live(); left.Storages > 0 {
+			t.Errorf("%+v is left: %+v", left, e.s.Forgotten())
+		}
+		if err == nil || !strings.Contains(err.Error(), "freeing a block") { // such a block stays allocated
+			e.close()
+		}
+		if t.Failed() {
+			t.Fatalf("call %d", n)
+		}
+		if err == nil {
+			if n < 20 {
+				t.Errorf("the scenario has only %d calls", n-1)
+			}
+			return
+		}
+	}
 }
 
 // everyCallFails makes call 1 fail, then, each time with a new manager, the call that is stride later.

@@ -87,11 +87,16 @@ func (i *instance) body(r *graphs.Recorder, ins *Inputs) ([]graphs.Tensor, error
 
 // evacuate copies inputs that are outputs of the previous generation out of the pool, because the
 // run may allocate their memory.
-func (m *Manager) evacuate(i *instance, in []Input) ([]Input, error) {
+func (m *Manager) evacuate(i *instance, given []Input) (in []Input, err error) {
 	if len(m.carried) == 0 {
-		return in, nil
+		return given, nil
 	}
-	in = slices.Clone(in)
+	in = slices.Clone(given)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, releaseMoved(given, in))
+		}
+	}()
 	moved := map[*graphs.Storage]graphs.Tensor{}
 	for j := range in {
 		t := in[j].Tensor
@@ -102,24 +107,34 @@ func (m *Manager) evacuate(i *instance, in []Input) ([]Input, error) {
 		whole, ok := moved[s]
 		if !ok {
 			b := s.Buffer()
-			var err error
 			if whole, err = m.s.Tensor(fmt.Sprintf("input %d of %s, kept from the generation before", j, i.f.def.Name), dtype.U8, b.Size); err != nil {
-				return nil, err
+				return in, err
 			}
 			if err := m.out.CopyTo(whole.Range(), s.Tensor(dtype.U8, whole.Shape())); err != nil {
-				return nil, errors.Join(err, whole.Release())
+				return in, errors.Join(err, whole.Release())
 			}
 			moved[s] = whole
 		} else if err := whole.Retain(); err != nil {
-			return nil, err
+			return in, err
 		}
 		v, err := whole.View(t.Offset(), t.DType(), t.Shape()...)
 		if err != nil {
-			return nil, err
+			return in, errors.Join(err, whole.Release())
 		}
 		in[j] = Input{Tensor: v, Take: true}
 	}
 	return in, m.dropCarried(i)
+}
+
+// releaseMoved releases the copies that evacuate made, if the call ends before it owns its inputs.
+func releaseMoved(given, in []Input) error {
+	var errs []error
+	for j := range in {
+		if in[j].Tensor.Storage() != given[j].Tensor.Storage() {
+			errs = append(errs, in[j].Tensor.Release())
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // runEager runs a function outside of the pool.
@@ -129,13 +144,14 @@ func (m *Manager) runEager(f *Func, in []Input, out []graphs.Tensor, keys []int6
 		return nil, err
 	}
 	i := &instance{f: f}
-	in, err := m.evacuate(i, in)
+	given := in
+	in, err := m.evacuate(i, given)
 	if err != nil {
 		return nil, err
 	}
 	ins, err := hold(in, keys)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, releaseMoved(given, in))
 	}
 	m.stats.Eager++
 	outs, err := i.body(m.s.Eager(m.out).Scoped(), ins)
@@ -144,12 +160,13 @@ func (m *Manager) runEager(f *Func, in []Input, out []graphs.Tensor, keys []int6
 
 // warmup runs a function eagerly with memory of the pool.
 func (m *Manager) warmup(i *instance, in []Input, out []graphs.Tensor) ([]graphs.Tensor, error) {
-	in, err := m.evacuate(i, in)
+	given := in
+	in, err := m.evacuate(i, given)
 	if err != nil {
 		return nil, err
 	}
 	if err := m.side.Wait(m.out); err != nil {
-		return nil, err
+		return nil, errors.Join(err, releaseMoved(given, in))
 	}
 	n := &node{id: -1 - m.stats.Warmups, f: i, parent: m.cur, warm: true}
 	if m.cur != nil {
@@ -159,7 +176,7 @@ func (m *Manager) warmup(i *instance, in []Input, out []graphs.Tensor) ([]graphs
 	i.warm = true
 	ins, err := hold(in, i.keys)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, releaseMoved(given, in))
 	}
 	outs, err := i.body(m.s.EagerIn(m.pool, m.side).Scoped(), ins)
 	if err != nil {
@@ -220,11 +237,12 @@ func releaseAll(err error, ts []graphs.Tensor) error {
 
 // record captures a function after the current node, and replays it once.
 func (m *Manager) record(i *instance, in []Input, out []graphs.Tensor) (_ []graphs.Tensor, err error) {
-	if in, err = m.evacuate(i, in); err != nil {
+	given := in
+	if in, err = m.evacuate(i, given); err != nil {
 		return nil, err
 	}
 	if err := m.side.Wait(m.out); err != nil {
-		return nil, err
+		return nil, errors.Join(err, releaseMoved(given, in))
 	}
 	parent := m.cur
 	n := &node{id: m.stats.Recorded, f: i, parent: parent}
@@ -236,7 +254,7 @@ func (m *Manager) record(i *instance, in []Input, out []graphs.Tensor) (_ []grap
 	if parent != nil {
 		n.deadBefore = died(parent.liveAfter, before)
 	}
-	ins, own, err := m.recordInputs(n, in)
+	ins, own, err := m.recordInputs(n, given, in)
 	if err != nil {
 		return nil, err
 	}
@@ -291,8 +309,8 @@ func (m *Manager) record(i *instance, in []Input, out []graphs.Tensor) (_ []grap
 
 // recordInputs sets the inputs of a new node, copies those that are not read in place into the pool,
 // and gets an owner of each for the body. own are the inputs of the call, with copies in place of the
-// copied inputs.
-func (m *Manager) recordInputs(n *node, in []Input) (_ *Inputs, own []Input, err error) {
+// copied inputs. given are the inputs before evacuate.
+func (m *Manager) recordInputs(n *node, given, in []Input) (_ *Inputs, own []Input, err error) {
 	i := n.f
 	ins := &Inputs{Keys: i.keys, tensors: make([]graphs.Tensor, len(in)), held: make([]bool, len(in))}
 	own = make([]Input, len(in))
@@ -311,7 +329,7 @@ func (m *Manager) recordInputs(n *node, in []Input) (_ *Inputs, own []Input, err
 				err = prep.Copy(c, t)
 			}
 			if err != nil {
-				return nil, nil, errors.Join(fmt.Errorf("tree: recording of %s: %w", i.f.def.Name, err), ins.releaseAll())
+				return nil, nil, errors.Join(fmt.Errorf("tree: recording of %s: %w", i.f.def.Name, err), ins.releaseAll(), releaseMoved(given, in))
 			}
 			n.copies = append(n.copies, j)
 		}
