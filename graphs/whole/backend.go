@@ -430,10 +430,12 @@ func (x *call) part(i int) error {
 	}
 	piece := p.unit.Piece
 	var in []tree.Input
-	for _, b := range piece.Params {
+	owners := make([]int, len(piece.Params))
+	for j, b := range piece.Params {
 		h := x.at[b.Base]
 		take := h.mine && x.f.last[b.Base] == i
 		in = append(in, tree.Input{Tensor: h.t, Take: take})
+		owners[j] = h.t.Storage().Owners()
 	}
 	for _, w := range piece.Weights {
 		in = append(in, x.weights[slices.Index(x.f.weights, w)])
@@ -449,6 +451,11 @@ func (x *call) part(i int) error {
 		outs, err = x.eager(p, in)
 	}
 	if err != nil {
+		for j, b := range piece.Params {
+			if in[j].Take && in[j].Tensor.Storage().Owners() < owners[j] {
+				delete(x.at, b.Base) // the part took it before it failed
+			}
+		}
 		return err
 	}
 	for _, b := range piece.Params {

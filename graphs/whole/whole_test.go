@@ -479,6 +479,29 @@ func TestUnavailableResult(t *testing.T) {
 	testkit.Check(t, fn.Close())
 }
 
+// TestFailedCallReleasesOnce makes the n-th call of the device fail, for every n of a first call that
+// takes an input. The call releases the taken owner once: the caller's other owner stays.
+func TestFailedCallReleasesOnce(t *testing.T) {
+	for n, failed := 1, true; failed; n++ {
+		dev := failing.New(host.Open(host.Options{Workers: 1}))
+		e := (&env{TB: t}).open(dev, whole.BackendOptions{Options: whole.Options{Compiler: pieces.Pipeline{Backend: comphost.New()}}}, tree.Options{})
+		f := e.fn("plain", whole.FunctionOptions{})
+		x, w := e.tensor(1, 2, 3, 4), e.tensor(1, 1, 1, 1)
+		testkit.Check(t, x.Retain())
+		dev.FailCall(n)
+		out, err := f.Call([]tree.Input{{Tensor: x, Take: true}, {Tensor: w}})
+		dev.FailCall(0)
+		if failed = err != nil; failed && !errors.Is(err, failing.ErrInjected) {
+			t.Errorf("call %d: the error is %v", n, err)
+		}
+		if got := x.Storage().Owners(); got != 1 {
+			t.Fatalf("call %d: the input has %d owners, want 1", n, got)
+		}
+		drop(t, append(out, x, w)...)
+		e.close()
+	}
+}
+
 // TestOtherSession: an input of another session is refused, and counted as a skip.
 func TestOtherSession(t *testing.T) {
 	e, o := open(t, whole.BackendOptions{}, tree.Options{}), open(t, whole.BackendOptions{}, tree.Options{})
