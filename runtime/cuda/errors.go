@@ -9,7 +9,8 @@ import (
 )
 
 // check converts an error of the driver to an error of the device. After a sticky error the
-// device is lost: all later calls return the first sticky error (C13).
+// device is lost: later calls that need the driver return the first sticky error (C13), except
+// Device.Close.
 func (d *Device) check(err error) error {
 	var e *driver.Error
 	if err == nil || !errors.As(err, &e) {

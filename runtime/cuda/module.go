@@ -26,7 +26,8 @@ type module struct {
 }
 
 // useModule loads the image (cubin or PTX) that the device takes of a kernel made for a, or adds
-// a use of it if it is loaded. No capture is under way that is not relaxed; the context is current.
+// a use of it if it is loaded. If the module is not nil, the caller has a use of it, also after an
+// error. No capture is under way that is not relaxed; the context is current.
 func (d *Device) useModule(a arch, k *program.Kernel) (*module, error) {
 	form, err := d.imageOf(a, k)
 	if err != nil {
@@ -136,7 +137,10 @@ func (d *Device) LoadModule(p *program.Program) (*Module, error) {
 	defer d.leave()
 	m, err := d.useModule(a, &p.Kernels[0])
 	if err != nil {
-		return nil, d.wrap(what, err)
+		if err = d.wrap(what, err); m != nil {
+			err = errors.Join(err, d.dropModule(what, m))
+		}
+		return nil, err
 	}
 	return &Module{dev: d, arch: a, shared: m}, nil
 }

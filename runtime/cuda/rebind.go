@@ -136,7 +136,7 @@ func (g *Graph) fits(o *operation, args []device.Buffer) error {
 	return nil
 }
 
-// apply changes the nodes, all of them or none.
+// apply changes the nodes. If the driver refuses a change, no node changes, or g.spoiled is set.
 func (g *Graph) apply(changes []change) error {
 	d := g.dev
 	if err := d.enter(); err != nil {

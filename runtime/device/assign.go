@@ -17,8 +17,8 @@ type Assigned struct {
 // Assign finds the memory of every buffer of a resolved program in the arguments
 // of Bind, and checks their sizes. constant returns the memory of a constant.
 // usable returns an error if the device cannot use memory with an alignment. It is
-// called with alignment 1 for each parameter and each result that is no alias, and with
-// the buffer's own alignment for each buffer that is not empty.
+// called with alignment 1 for each parameter and each result without Alias and Same, and
+// with the buffer's own alignment for each buffer that is not empty.
 func (r *Resolved) Assign(p *program.Program, env program.Env, args Args, constant func(i int32) Buffer, usable func(b Buffer, align int64) error) (*Assigned, error) {
 	if len(args.Params) != len(p.Params) || len(args.Results) != len(p.Results) {
 		return nil, fmt.Errorf("%d parameters and %d results for a program of %d and %d", len(args.Params), len(args.Results), len(p.Params), len(p.Results))

@@ -16,10 +16,10 @@ import (
 type CaptureMode uint8
 
 const (
-	// CaptureGlobal refuses everything that is not part of the capture, from every
-	// goroutine and on every device that shares the [Captures]: operations and waits of
-	// other streams, queries of events, Load, AllocHost, freeing memory, and a second
-	// capture. Only the goroutine that captures may call Alloc.
+	// CaptureGlobal refuses, from every goroutine and on every device that shares the
+	// [Captures], operations and waits of streams that are not part of the capture, waits for
+	// and queries of events, Load, AllocHost, freeing device memory, and a second capture. Only
+	// the goroutine that captures may call Alloc.
 	CaptureGlobal CaptureMode = iota
 
 	// CaptureThreadLocal refuses calls of the capturing goroutine that change the device's

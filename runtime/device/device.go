@@ -28,9 +28,10 @@ type Info struct {
 // [ErrCapturing]:
 //
 //   - Close, always;
-//   - AllocHost, Load and freeing device memory: on the goroutine that captures in mode
-//     global or thread-local, and in mode global on all goroutines (see [CaptureMode]);
-//   - TakeFaults of the stream that captures.
+//   - AllocHost, Load, NewSnapshot of a [FaultWatch], freeing device memory and, on a GPU,
+//     closing programs: on the goroutine that captures in mode global or thread-local, and in
+//     mode global on all goroutines (see [CaptureMode]);
+//   - TakeFaults of the stream that captures, and in mode global of every stream.
 //
 // Alloc is allowed, because the private pool of a capture takes segments. On systems other
 // than Linux threads have no ids here, so every goroutine counts as the one that captures.
@@ -113,7 +114,8 @@ type Tensor struct {
 }
 
 // Stream is a queue of work that runs in order. An operation returns when it is
-// enqueued; if it returns an error, it was not enqueued.
+// enqueued; if it returns an error, it was not enqueued. A Launch that fails may have enqueued
+// the steps before the one that its error names.
 //
 // Between BeginCapture and EndCapture operations are recorded and do not execute. The
 // streams that were forked from the one that captures, directly or not, are recorded into
@@ -204,7 +206,7 @@ type Executable interface {
 // Args is the memory that a program is bound to.
 type Args struct {
 	Params  []Buffer // one for each parameter
-	Results []Buffer // one for each result; ignored for aliases
+	Results []Buffer // one for each result; ignored if the result has Alias or Same (program.Result)
 	Scratch Buffer   // at least ScratchBytes, aligned to program.MaxAlign
 }
 

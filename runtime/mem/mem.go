@@ -91,8 +91,9 @@ type Options struct {
 // Some methods use streams that were passed earlier, so no other goroutine may use those
 // at the same time: Empty, Trim, Close and an Alloc that finds no room wait for the
 // streams of the segments that they give back; a free of a block with a second stream
-// (RecordStream) records an event on that stream, as does the first Alloc after a capture
-// during which such a block was freed; Checkpoint and Restore wait for second streams.
+// (RecordStream) records an event on that stream; after a capture during which such a block
+// was freed, the next of the calls named here or BeginCapture does so; Checkpoint and Restore
+// wait for second streams.
 // Hence pools whose streams belong to different goroutines need an allocator each, as in
 // piecewise.
 type Allocator struct {

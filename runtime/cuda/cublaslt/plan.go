@@ -57,11 +57,11 @@ func (l *Library) plan(p problem) (*plan, error) {
 	return out, err
 }
 
-// errOwn declines a call by a record.
+// errOwn declines a call by a record or by [Library.Choose].
 var errOwn = fmt.Errorf("%w: measured, the program's own kernels are faster", device.ErrDeclined)
 
 // choose makes the descriptors and picks the algorithm. recorded reports whether there is a
-// record of the GEMM.
+// record of the GEMM, or a choice of [Library.Choose].
 func (l *Library) choose(p *plan) (recorded bool, err error) {
 	choice, recorded := l.made[p.String()]
 	if !recorded && l.records != nil {

@@ -132,8 +132,8 @@ func (d *DeferredCompiler) Supports(arch string) bool {
 	return err == nil && c.Supports(arch)
 }
 
-// Err returns the first error of Compile that does not depend on the source: there is no
-// library, or the library does not support the architecture. Without such an error it
+// Err returns the first error of Compile that does not depend on the source: the library is
+// missing or cannot be used, or does not support the architecture. Without such an error it
 // returns nil.
 func (d *DeferredCompiler) Err() error {
 	if err := d.failed.Load(); err != nil {
