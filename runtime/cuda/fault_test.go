@@ -199,7 +199,7 @@ func work(t *testing.T, d *cuda.Device) error {
 }
 
 // TestEveryCallFails makes each call of a scenario fail, once with a transient error and once with
-// a sticky one. The method that made the call reports the error, nothing leaks, no capture stays
+// a sticky one. An error of the scenario or of Close names the call, nothing leaks, no capture stays
 // under way, and Close returns.
 func TestEveryCallFails(t *testing.T) {
 	clean := newFake(t, fake.Options{})

@@ -101,9 +101,10 @@ func (d *Device) full(bytes int64) error {
 // Size returns the bytes that were asked for.
 func (m *memory) Size() int64 { return m.size }
 
-// Free gives the memory back to the driver. Launches and graphs that use it fail from then
-// on with ErrFreed. It does not free memory of WrapMemory; for memory of ImportMemory it ends
-// the mapping.
+// Free gives the memory back to the driver. Wait first for enqueued work that uses it: the
+// driver does not promise to wait. Launches and graphs that use it fail from then on with
+// ErrFreed. Free does not free memory of WrapMemory; for memory of ImportMemory it ends the
+// mapping.
 func (m *memory) Free() error {
 	const what = "free"
 	d := m.dev

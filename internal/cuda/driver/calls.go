@@ -93,8 +93,8 @@ func (d *library) MemAlloc(bytes int64) (Ptr, error) {
 	return p, fail("cuMemAlloc", r)
 }
 
-// MemFree frees memory of MemAlloc (cuMemFree). The caller first waits for enqueued work that uses the
-// memory.
+// MemFree frees memory of MemAlloc (cuMemFree). It may wait for enqueued work, but the driver does not
+// promise it (CUDA Runtime API, cudaFree).
 func (d *library) MemFree(p Ptr) error {
 	r := dl.Call(d.memFree, uintptr(p))
 	return fail("cuMemFree", r)

@@ -168,7 +168,8 @@ func (f *Driver) MemAlloc(bytes int64) (driver.Ptr, error) {
 	return f.space.add(f.thread().ctx, regionDevice, poisoned(bytes)).base, nil
 }
 
-// MemFree waits for all work of the context, as the driver does.
+// MemFree waits for all work of the context. The driver may do so, and does not promise it (CUDA
+// Runtime API, cudaFree).
 func (f *Driver) MemFree(p driver.Ptr) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
