@@ -43,12 +43,12 @@ type Unit struct {
 	Graph string `json:"graph"`          // the graph that has it: own, whole, both or none
 }
 
-// Storage is memory that lives between units of a step.
+// Storage is memory that several units of a step use, or the scratch of one unit.
 type Storage struct {
 	Name   string  `json:"name"`
 	Type   string  `json:"type"`
-	First  int     `json:"first"`            // unit that makes it; -1: an input
-	Last   int     `json:"last"`             // last unit that touches it
+	First  int     `json:"first"`            // unit that makes it; 0: also an input or a result
+	Last   int     `json:"last"`             // last unit that touches it; of inputs and results the last unit of the step
 	Where  string  `json:"where"`            // arena, or a region of its own: input, result
 	Bytes  []int64 `json:"bytes"`            // by size
 	Offset []int64 `json:"offset,omitempty"` // in the arena, by size

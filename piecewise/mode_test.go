@@ -6,7 +6,8 @@ import (
 )
 
 // The lists are vLLM's defaults (VllmConfig._set_cudagraph_sizes) for a
-// max_num_batched_tokens of the limit, from 1 on; 51 sizes up to 512.
+// max_num_batched_tokens of the limit, from 1 on, 51 sizes up to 512; and the limit itself where
+// vLLM omits it: 3, 27 and 300 are off its strides.
 func TestDefaultCaptureSizes(t *testing.T) {
 	small := []int64{1, 2, 4, 8, 16, 24}
 	for limit, want := range map[int64][]int64{0: nil, 1: {1}, 3: {1, 2, 3}, 4: {1, 2, 4}, 24: small, 27: append(slices.Clone(small), 27)} {

@@ -12,9 +12,9 @@ import (
 	"pwc/runtime/device"
 )
 
-// Options says how a module is split, compiled, captured and run. To compile and plan, only
-// Compile.Compiler is required; to run, Device or Pool too. A module without extern ops needs
-// no Ops.
+// Options says how a module is split, compiled, captured and run. To compile and plan,
+// Compile.Compiler is required, and for a module with load symbols Memory.Symbols; to run, Device or
+// Pool too, and for a module that calls extern ops Ops.
 type Options struct {
 	// Device is what the backend runs on. nil: New compiles and plans, ops may be missing,
 	// and Load is an [ErrNoDevice].

@@ -137,7 +137,7 @@ type Choice struct {
 	Mode RunMode
 	Size int64  // rows, padding included
 	Why  string // one clause, for people
-	Err  error  // not nil: Run refuses the batch with it
+	Err  error  // not nil: Inputs (a number of rows that cannot be run) or Run refuses the batch with it
 }
 
 // Choose returns how Run issues a batch of so many rows; Run makes the same decision. Before Load,

@@ -181,7 +181,7 @@ func (pl *plan) piecesTouchStates() bool {
 	return false
 }
 
-// keepStates copies the states that compiled pieces write to the host, and returns a
+// keepStates copies to the host each state that a compiled piece writes, and returns a
 // function that restores them after a warm-up, which computes on padding. KV caches are
 // usually written only by extern ops, which do not touch states in a warm-up, so the
 // copies are small.
@@ -245,8 +245,8 @@ func (m *stateMemory) free() error {
 	return err
 }
 
-// State returns the memory of a state. On a [device.Reserver] its address range may not
-// be mapped before the end of Capture or the first run.
+// State returns the memory of a state. On a [device.Reserver], do not access the memory before the
+// end of Capture or the first run: until then the addresses may have no memory (see [Backend.Load]).
 func (b *Backend) State(name string) (device.Buffer, error) {
 	for i, s := range b.plan.module.States {
 		if s.Name == name && i < len(b.residents.states.buffers) {

@@ -34,8 +34,8 @@ type Options struct {
 	// every step needs a graph. It adds MaxSequences if the list ends below it. In mode
 	// full-decode-only it drops the sizes above the one that holds MaxSequences rows. Capture
 	// sizes, compile sizes and range endpoints above MaxTokens are an error. If Frozen, a largest
-	// size below MaxTokens (full-decode-only: MaxSequences) is an error, too, so MaxTokens above 512
-	// needs explicit sizes.
+	// size below MaxTokens (full-decode-only: MaxSequences) is an error, too, so in the other modes
+	// that capture, MaxTokens above 512 needs explicit sizes.
 	Backend piecewise.Options
 
 	MaxSequences int // requests in a step; 0: 64, or fewer if the model takes fewer

@@ -107,7 +107,8 @@ func terms(f *ir.Func, n *ir.Node) int64 {
 	return k
 }
 
-// unitRoundoff is half the distance from 1 to the next number of the dtype; 0 for integers.
+// unitRoundoff is half the distance from 1 to the next number of a float dtype that ops compute; 0 for
+// other dtypes.
 func unitRoundoff(t dtype.DType) float64 {
 	switch t {
 	case dtype.BF16:

@@ -123,8 +123,8 @@ func (c *Collector) Ran(fn string, rows, size int64, how piecewise.RunMode) {
 	n.rows += rows
 }
 
-// Stepped counts a step. A call that scheduled no step has no times and no sampled tokens, but it can
-// fail.
+// Stepped counts a call of Runner.Step. A call that scheduled no step adds no time of a step and no
+// sampled tokens; it can fail, and can read tokens of the previous step.
 func (c *Collector) Stepped(s runner.Step) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -83,7 +83,7 @@ func (v *serving) write(p *page, last *runner.Step) {
 	p.gauge("num_requests_waiting", "Requests that wait for room.", float64(last.Waiting))
 	p.gauge("kv_cache_usage_perc", "Part of the KV cache in use, from 0 to 1.", usage)
 	p.counter("num_preemptions_total", "Times that a request gave its blocks back.", v.preempted)
-	p.counter("prompt_tokens_total", "Tokens of prompts that were computed.", v.prompt)
+	p.counter("prompt_tokens_total", "Prompt tokens of requests, counted when the first token is read.", v.prompt)
 	p.counter("generation_tokens_total", "Tokens that were generated.", v.generated)
 	p.head("request_success_total", "counter", "Requests that ended, by reason.")
 	for i, name := range endReasons {
