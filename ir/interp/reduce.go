@@ -6,8 +6,7 @@ import (
 )
 
 // reduce folds x over attribute axes, in index order. initFloat and initInt are the values of an
-// empty fold. finish
-// turns a float's total over count elements into the result, before it is rounded.
+// empty fold. finish turns a float's total over count elements into the result, before it is rounded.
 func reduce(n *node, initFloat float64, initInt int64, f func(acc, x float64) float64, g func(acc, x int64) int64, finish func(acc float64, count int64) float64) error {
 	x, out := n.args[0], n.out[0]
 	kept := slices.Clone(x.Shape) // the result's shape, with size 1 for each reduced axis

@@ -3,8 +3,9 @@
 // easy to check, not fast.
 //
 // Floats are computed in float64 from the stored operands and rounded once to the dtype of the
-// result, for any number of steps in an op; dropout alone rounds to f32 first. Sums are float64
-// sums in index order. Literals keep all bits. Integers wrap to their width.
+// result, for any number of steps in an op, with two exceptions: dropout rounds to f32 first, and
+// scatter with add rounds after each addition. Sums are float64 sums in index order. Literals keep
+// all bits. Integers wrap to their width.
 package interp
 
 import (
