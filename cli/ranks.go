@@ -26,7 +26,12 @@ func (a *app) newBackends(ctx context.Context, m *ir.Module, t *target, w *world
 	}
 	limits, symbols = overlay(limits, f.max), overlay(symbols, f.symbols)
 	out := &backends{world: w}
-	err = a.forGPU(ctx, t, f, func() error {
+	err = a.forGPU(ctx, t, f, func() (err error) {
+		defer func() {
+			if err != nil { // forGPU may call this function again, for another target
+				err = errors.Join(err, out.close())
+			}
+		}()
 		o, done, err := a.backendOptions(m, t, f, mode, bounds(m, limits, symbols))
 		if err != nil {
 			return err
@@ -51,7 +56,7 @@ func (a *app) newBackends(ctx context.Context, m *ir.Module, t *target, w *world
 		return nil
 	})
 	if err != nil {
-		return nil, errors.Join(explainOptions(err), out.close())
+		return nil, explainOptions(err)
 	}
 	return out, nil
 }
@@ -91,6 +96,7 @@ func (b *backends) close() error {
 	for _, x := range b.all {
 		errs = append(errs, x.Close())
 	}
+	b.all = nil
 	return errors.Join(errs...)
 }
 

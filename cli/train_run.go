@@ -202,7 +202,7 @@ func explainTrain(err error) error {
 }
 
 // newSteps compiles a training program with the flags for each rank of this process. The caller closes the
-// steps, also if there is an error.
+// steps.
 func (a *app) newSteps(ctx context.Context, p *train.Program, t *target, w *world, f *buildFlags, mode piecewise.Mode, seed int64) (out []*train.Step, err error) {
 	err = a.forGPU(ctx, t, f, func() error {
 		o, done, err := a.backendOptions(p.Module, t, f, mode, bounds(p.Module, nil, nil))
@@ -210,7 +210,9 @@ func (a *app) newSteps(ctx context.Context, p *train.Program, t *target, w *worl
 			return err
 		}
 		defer done()
-		out, err = a.stepsOf(ctx, p, t, w, seed, o)
+		if out, err = a.stepsOf(ctx, p, t, w, seed, o); err != nil { // forGPU may call this function again
+			err, out = errors.Join(err, closeSteps(out)), nil
+		}
 		return err
 	})
 	return out, explainOptions(err)

@@ -75,13 +75,13 @@ func (t *target) joinWorld(ctx context.Context, m *ir.Module, f *buildFlags) (w 
 	w.groups = make([][]*collective.Group, n)
 	for _, g := range m.Groups {
 		if err := w.joinGroup(m, g); err != nil {
-			return nil, err
+			return w, err
 		}
 	}
 	for d := 1; d < n; d++ {
 		peer, err := openTargetOn(d, f, true)
 		if err != nil {
-			return nil, fmt.Errorf("device %d of %d: %w", d, n, err)
+			return w, fmt.Errorf("device %d of %d: %w", d, n, err)
 		}
 		peer.kernels = t.kernels // compiled once for all devices
 		w.peers = append(w.peers, peer)
