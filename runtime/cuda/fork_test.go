@@ -75,12 +75,16 @@ func branches(t *testing.T, d *cuda.Device, streams []device.Stream) error {
 		return err
 	}
 	var graphs []device.Graph
-	for range 2 {
+	instantiate := func() error {
 		g, err := template.Instantiate()
-		if err != nil {
-			return err
-		}
 		graphs = append(graphs, g)
+		return err
+	}
+	if err := instantiate(); err != nil {
+		return err
+	}
+	if err := errors.Join(duringCapture(right, instantiate)); err != nil {
+		return err
 	}
 	replay := func(g device.Graph, want ...float32) error {
 		got := make([]byte, 16)
@@ -96,7 +100,9 @@ func branches(t *testing.T, d *cuda.Device, streams []device.Stream) error {
 		return err
 	}
 	// If Rebind fails, the graph still uses all old addresses, or says that it must be captured again.
-	if err := graphs[0].Rebind([]device.Move{{From: in, To: moved}}); err != nil {
+	if err, endErr := duringCapture(right, func() error { return graphs[0].Rebind([]device.Move{{From: in, To: moved}}) }); endErr != nil {
+		return errors.Join(err, endErr)
+	} else if err != nil {
 		if errors.Is(err, device.ErrDeviceLost) || strings.Contains(err.Error(), "capture again") {
 			return err
 		}
@@ -112,6 +118,19 @@ func branches(t *testing.T, d *cuda.Device, streams []device.Stream) error {
 		return err
 	}
 	return errors.Join(graphs[0].Close(), template.Close(), graphs[1].Close(), x.Close(), m.Free(), more.Free())
+}
+
+// duringCapture calls do while a stream captures nothing. It returns the error of do, and that of the capture.
+func duringCapture(s device.Stream, do func() error) (err, captureErr error) {
+	if captureErr = s.BeginCapture(device.CaptureThreadLocal); captureErr != nil {
+		return nil, captureErr
+	}
+	err = do()
+	g, captureErr := s.EndCapture()
+	if captureErr == nil {
+		captureErr = g.Close()
+	}
+	return err, captureErr
 }
 
 // TestEveryCallOfACaptureFails makes each driver call of branches and of the device's Close

@@ -192,7 +192,13 @@ func (g *Graph) makeExec(s *Stream) error {
 			err = errors.Join(d.check(err), d.drv.GraphExecDestroy(g.exec))
 		}
 	}
-	return errors.Join(err, d.unrelax(mode))
+	if modeErr := d.unrelax(mode); modeErr != nil {
+		if err == nil { // the mode is still relaxed, so the capture does not forbid the call
+			err = d.drv.GraphExecDestroy(g.exec)
+		}
+		return errors.Join(modeErr, err)
+	}
+	return err
 }
 
 // Nodes returns the number of recorded operations.

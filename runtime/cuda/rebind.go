@@ -136,7 +136,7 @@ func (g *Graph) fits(o *operation, args []device.Buffer) error {
 	return nil
 }
 
-// apply changes the nodes. If the driver refuses a change, no node changes, or g.spoiled is set.
+// apply changes the nodes. On an error no node changes, or g.spoiled is set.
 func (g *Graph) apply(changes []change) error {
 	d := g.dev
 	if err := d.enter(); err != nil {
@@ -147,23 +147,14 @@ func (g *Graph) apply(changes []change) error {
 	if err != nil {
 		return err
 	}
-	err = g.applyAll(changes)
-	return errors.Join(err, d.unrelax(mode))
-}
-
-func (g *Graph) applyAll(changes []change) error {
-	for k, c := range changes {
-		err := g.set(&g.ops[c.i], c.new)
-		if err == nil {
-			continue
+	err = g.setAll(changes)
+	if modeErr := d.check(d.unrelax(mode)); modeErr != nil {
+		if err == nil { // the mode is still relaxed, so the capture does not forbid the calls
+			err = g.undo(changes)
 		}
-		err = g.refuse(c.i, "the driver refuses the change", g.dev.check(err))
-		for _, c := range changes[:k+1] { // the node whose change failed may have changed
-			if undo := g.set(&g.ops[c.i], c.old); undo != nil {
-				g.spoiled = fmt.Errorf("node %d has the address of a Rebind that failed: capture again: %w", c.i, g.dev.check(undo))
-				return errors.Join(err, g.spoiled)
-			}
-		}
+		return errors.Join(modeErr, err)
+	}
+	if err != nil {
 		return err
 	}
 	g.ops = slices.Clone(g.ops)
@@ -172,6 +163,28 @@ func (g *Graph) applyAll(changes []change) error {
 	}
 	g.rebound = true
 	g.reach = g.reached()
+	return nil
+}
+
+// setAll gives the nodes their new addresses, or on an error those of before.
+func (g *Graph) setAll(changes []change) error {
+	for k, c := range changes {
+		if err := g.set(&g.ops[c.i], c.new); err != nil {
+			err = g.refuse(c.i, "the driver refuses the change", g.dev.check(err))
+			return errors.Join(err, g.undo(changes[:k+1])) // the node whose change failed may have changed
+		}
+	}
+	return nil
+}
+
+// undo gives nodes the addresses of before. If that fails, it sets g.spoiled and returns it.
+func (g *Graph) undo(changes []change) error {
+	for _, c := range changes {
+		if err := g.set(&g.ops[c.i], c.old); err != nil {
+			g.spoiled = fmt.Errorf("node %d has the address of a Rebind that failed: capture again: %w", c.i, g.dev.check(err))
+			return g.spoiled
+		}
+	}
 	return nil
 }
 
