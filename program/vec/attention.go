@@ -78,7 +78,10 @@ func (v *validator) attention(a *Attention) {
 		if x.Arg < 0 || x.Index != nil {
 			v.failf("want plain memory")
 		}
-		if !x.DType.Float() || x.DType != want {
+		switch {
+		case !x.DType.Float():
+			v.failf("dtype %s, want a float", x.DType)
+		case x.DType != want:
 			v.failf("dtype %s, want %s", x.DType, want)
 		}
 		v.access(x.Access, inner)

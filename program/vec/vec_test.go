@@ -429,7 +429,7 @@ func TestValidate(t *testing.T) {
 		{attentionExample, "attention of 4 heads over 0, each of 8 elements", func(k *K) { k.Attention.Groups = 0 }},
 		{attentionExample, "attention of 4 heads over 2, each of 257 elements", func(k *K) { k.Attention.Size = 257 }},
 		{attentionExample, "causal attention of N queries and 2 keys", func(k *K) { k.Attention.Keys = dim.Const(2) }},
-		{attentionExample, "q: dtype i32", func(k *K) { k.Attention.Q.DType = dtype.I32 }},
+		{attentionExample, "q: dtype i32, want a float", func(k *K) { k.Attention.Q.DType = dtype.I32 }},
 		{attentionExample, "v: dtype f32, want bf16", func(k *K) { k.Attention.V.DType = dtype.F32 }},
 		{attentionExample, "delta: dtype bf16, want f32", func(k *K) { k.Attention.Grad.Delta.DType = dtype.BF16 }},
 		{attentionExample, "lse: 1 and 3 strides for 1 and 2 axes", func(k *K) { k.Attention.LSE.Inner = consts(1, 1, 1) }},
