@@ -224,7 +224,7 @@ func (d *decoder) redux(o *op) {
 	d.operands(3, 3)
 	x, a, mask := d.target(0, k), d.source(1, k), d.source(2, kind{classBits, 32, 1})
 	f := combine(op, k)
-	if f == nil || k.bits != 32 {
+	if f == nil || !k.integer() || k.bits != 32 {
 		return
 	}
 	o.need = named(mask)

@@ -245,13 +245,14 @@ func warpgroupOpOf(left, rest string) string {
 // TestUnknown: Parse refuses unknown instructions and operands with an error that names them and the line.
 func TestUnknown(t *testing.T) {
 	for body, want := range map[string]string{
-		"wmma.fence.sync.aligned;":    "line 9: wmma.fence.sync.aligned: unknown",
-		"add.frob.s32 %r1, %r2, %r3;": "add.frob.s32: unknown",
-		"add.s32 %r1, %r2, %d3;":      "%d3 is no register of 32 bits",
-		"add.s32 %r1, %r2;":           "2 operands",
-		"bra nowhere;":                `no label "nowhere"`,
-		"ld.global.u32 %r1, [in+8];":  "ld.global.u32",
-		"mov.u32 %r1, %tid.w;":        "no special register %tid.w",
+		"wmma.fence.sync.aligned;":         "line 9: wmma.fence.sync.aligned: unknown",
+		"add.frob.s32 %r1, %r2, %r3;":      "add.frob.s32: unknown",
+		"add.s32 %r1, %r2, %d3;":           "%d3 is no register of 32 bits",
+		"add.s32 %r1, %r2;":                "2 operands",
+		"bra nowhere;":                     `no label "nowhere"`,
+		"ld.global.u32 %r1, [in+8];":       "ld.global.u32",
+		"mov.u32 %r1, %tid.w;":             "no special register %tid.w",
+		"redux.sync.min.f32 %f1, %f2, -1;": "redux.sync.min.f32: unknown",
 		"mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%r1}, {%r2}, {%r3}, {%r4};": "unknown",
 		"wgmma.fence.sync;":                                                "line 9: wgmma.fence.sync: unknown",
 		"wgmma.fence.aligned;":                                             "unknown",
