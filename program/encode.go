@@ -103,8 +103,8 @@ func encodeProgram(w *wire.Writer, p *Program) {
 	list(w, p.Steps, encodeStep)
 }
 
-// minStep is the size in bytes of the shortest encoding of a step.
-const minStep = 72
+// minStep is a lower bound of the bytes of an encoded step: its four dims take at least 3 bytes each.
+const minStep = 53
 
 func decodeProgram(r *wire.Reader) *Program {
 	return &Program{

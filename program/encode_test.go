@@ -153,6 +153,19 @@ func TestOneCompilation(t *testing.T) {
 	}
 }
 
+// TestShortSteps decodes steps with the shortest dims. They would be refused as truncated if the decoder expected
+// more bytes for each step.
+func TestShortSteps(t *testing.T) {
+	n := dim.Sym("N")
+	p := &program.Program{Target: "cuda:sm_90", Symbols: []string{"N"}, Kernels: []program.Kernel{{Name: "k", Format: program.KernelCUDA, Code: []byte{1}}}}
+	for range 3 {
+		p.Steps = append(p.Steps, program.Step{Launch: program.Launch{Grid: [3]dim.Dim{n, n, n}, Block: [3]int32{1, 1, 1}, Shared: n}})
+	}
+	if q, err := program.Decode(encode(t, p)); err != nil || cmp.Diff(p, q, sameDims) != "" {
+		t.Errorf("%v, %v", q, err)
+	}
+}
+
 // signed returns a body with its checksum.
 func signed(body []byte) []byte {
 	sum := sha256.Sum256(body)

@@ -137,7 +137,7 @@ func decodeLoop(r *wire.Reader) Loop {
 	return Loop{
 		Outer:  r.Dims(),
 		Inner:  r.Dims(),
-		Access: wire.List(r, 20, func() Access { return decodeAccess(r) }),
+		Access: wire.List(r, 17, func() Access { return decodeAccess(r) }),
 		Dims:   r.Dims(),
 		Phases: wire.List(r, 12, func() Phase {
 			list := func() []Instr { return wire.List(r, 3, func() Instr { return decodeInstr(r) }) }

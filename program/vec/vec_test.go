@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -147,6 +148,19 @@ func TestEncoding(t *testing.T) {
 	k.Loop.Phases[0].Body[0] = vec.Instr{Op: vec.OpAcc, A: 9, B: 9, C: 9, X: 9, F: 9, I: 9}
 	if junk, err := k.Encode(); err != nil || !bytes.Equal(junk, clean) {
 		t.Errorf("unused fields are encoded (%v)", err)
+	}
+}
+
+// TestShortAccesses decodes accesses with the shortest fields. They would be refused as truncated if the decoder
+// expected more bytes for each access.
+func TestShortAccesses(t *testing.T) {
+	k := &vec.Kernel{Args: 1, Loop: vec.Loop{Access: slices.Repeat([]vec.Access{{DType: dtype.F32, Offset: n}}, 100)}}
+	b, err := k.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err := vec.Decode(b); err != nil || cmp.Diff(k, d, sameDims) != "" {
+		t.Errorf("%v, %v", d, err)
 	}
 }
 
