@@ -35,8 +35,8 @@ type Item struct {
 	Units     []*Unit
 
 	// Uncapturable is the first call in a non-splitting item that cannot be recorded into a
-	// graph: of an extern op that is declared neither split nor capture, or that uses host state.
-	// Nil if the item can be captured.
+	// graph: of an extern op that is not declared capture, or that uses host state (see
+	// [WhyUncapturable]). Nil if the item can be captured.
 	Uncapturable *ir.Error
 }
 

@@ -154,8 +154,8 @@ func checkLives(t reporter, p *split.Plan) {
 	}
 }
 
-// machine runs a plan on one memory for each storage. It frees the memory of a storage that a
-// unit makes after the storage's last unit.
+// machine runs a plan on one memory for each storage. After the last unit of a storage, it frees
+// the memory, unless the storage is a parameter or the function returns it.
 type machine struct {
 	p       *split.Plan
 	memory  map[ir.Value]*interp.Tensor

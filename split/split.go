@@ -7,10 +7,10 @@ import (
 )
 
 // Split cuts f, a function of the verified module m, at ops. An entry "ns::op" matches the extern
-// op and all its overloads. "ns::op.overload" matches only that overload, and "ns::op.default"
-// also the op that is declared as "ns::op", which is PyTorch's name for it. The name of an op of
-// the table matches that op. A nil list selects the extern ops that m declares split; an empty
-// one cuts nowhere.
+// op and all its overloads, "ns::op.overload" only that overload. If m declares no
+// "ns::op.default", this entry matches the op that is declared as "ns::op": it is PyTorch's name for
+// it. The name of an op of the table matches that op. A nil list selects the extern ops that m
+// declares split; an empty one cuts nowhere.
 //
 // An entry without a match is an error. So is every call whose result has a size that only the op
 // knows (C2); all such calls are returned as an [ir.ErrorList]. Time and memory are linear in the
