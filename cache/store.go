@@ -229,8 +229,9 @@ func (t *tree) get(id ID) ([]byte, fs.FileInfo, error) {
 }
 
 // Put stores a blob under a key. It keeps a whole entry with the same blob, and replaces any other
-// entry of the key. An error is a *NotCachedError, already logged, unless key, blob or p are invalid. ctx bounds the wait for a
-// running collection: finished work is stored even if nobody waits for it any more.
+// entry of the key. An error is a *NotCachedError, already logged, unless key, blob or p are
+// invalid. ctx bounds only the wait for a running collection: finished work is stored even if
+// nobody waits for it any more.
 func (s *Store) Put(ctx context.Context, key Key, blob []byte, p Provenance) error {
 	e := &Entry{Key: key, Blob: DigestOf(blob), Size: int64(len(blob)), Provenance: p, Created: time.Now()}
 	if err := e.validate(); err != nil {

@@ -200,6 +200,7 @@ func (s *Store) Tunings(ctx context.Context) ([]Tuning, error) {
 		err := t.eachHash(ctx, tuningDir, func(h [sha256.Size]byte, _ string) error {
 			r, err := s.trustedTuning(d, t, h)
 			switch {
+			case errors.Is(err, fs.ErrNotExist): // removed meanwhile
 			case err != nil:
 				s.unusable(d, err)
 			case !seen[h]:

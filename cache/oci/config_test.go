@@ -200,8 +200,8 @@ func drawConfig(t *rapid.T) *Config {
 	return c
 }
 
-// TestConfigRoundTrip checks that an encoded config parses to the same config, and that the artifact has its digest
-// and size.
+// TestConfigRoundTrip checks that an encoded config parses to the same config, and that the manifest has the config's
+// digest and size, and layers with as many bytes as the config says.
 func TestConfigRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := drawConfig(t)
