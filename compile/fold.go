@@ -8,10 +8,10 @@ import (
 	"pwc/ir/dtype"
 )
 
-// fold replaces pointwise nodes over constants by constants: a full, or a const
-// vector of at most maxFold elements. It computes as the interpreter does, in
-// float64 with one rounding, and only ops whose results IEEE 754 fixes, so that
-// every machine folds to the same bits.
+// fold replaces pointwise nodes over constants, and reshapes and broadcasts of uniform
+// tensors, by constants: a full, or a const vector of at most maxFold elements. It computes
+// as the interpreter does, in float64 with one rounding, and only ops whose results IEEE 754
+// fixes, so that every machine folds to the same bits.
 func fold(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 	written := writtenStorages(fn)
 	known := make([]*constants, len(fn.Values))
