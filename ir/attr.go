@@ -102,14 +102,15 @@ func findAttr(op *Op, attrs []Attr, name string) (Attr, bool) {
 	return Attr{}, false
 }
 
-// Int returns the integer attribute of that name (or its default, or 0).
+// Int returns the integer attribute of that name, or its default, or 0 if there is neither. It
+// is for constants: of a dim expression with symbols it returns only the constant term.
 func (n *Node) Int(name string) int64 {
 	a, _ := n.Attr(name)
 	v, _ := a.Dim.Const()
 	return v
 }
 
-// Ints returns the attribute of that name as a list of integers.
+// Ints returns the attribute of that name as a list of integers, each a constant as for Int.
 func (n *Node) Ints(name string) []int64 {
 	a, _ := n.Attr(name)
 	out := make([]int64, len(a.Dims))

@@ -349,7 +349,7 @@ func (c *canonicalizer) function(f *Func, name string) {
 
 // countedAxes returns an attribute that names axes with all of them counted from
 // the first, and a set of axes in rising order: axis=-1 and axis=1 of a matrix
-// are one axis. What verification would refuse stays as it is.
+// are one axis.
 func countedAxes(f *Func, n *Node, a Attr) Attr {
 	of := n.Results
 	if len(n.Args) > 0 {

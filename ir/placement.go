@@ -343,7 +343,7 @@ func (p *placer) summands(n *Node, lo int) bool {
 	return !slices.ContainsFunc(n.Args[min(lo, len(n.Args)):], func(a Value) bool { return !p.at[a].partial() && !p.at[a].any })
 }
 
-// whole reports whether operands are the same on every rank. Operands that n lacks are.
+// whole reports whether operands are the same on every rank. It ignores operands that n lacks.
 func (p *placer) whole(n *Node, operands ...int) bool {
 	return !slices.ContainsFunc(operands, func(i int) bool { return i < len(n.Args) && !p.at[n.Args[i]].same() })
 }

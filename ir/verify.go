@@ -7,9 +7,11 @@ import (
 	"pwc/ir/dim"
 )
 
-// Verify checks the functions of a module against every rule of the language and returns
-// all violations as an [ErrorList], or nil. It runs after parsing and after every pass, and
-// also reports functions whose tables a pass has left inconsistent.
+// Verify checks the functions of a module and returns the violations as an [ErrorList], or nil.
+// It runs after parsing and after every pass. If a pass has left the tables of a function
+// inconsistent, Verify reports only that of the function. Otherwise it checks nodes, results and,
+// if these have no error, placements. It does not check declarations and the types of
+// parameters: a [Builder] does.
 func (m *Module) Verify() error {
 	var errs ErrorList
 	for _, f := range m.Funcs {
@@ -139,7 +141,8 @@ func (v *verifier) problem(x Value) string {
 }
 
 // node checks a node and defines its results and versions, even if it has an error: uses of
-// them then report no further errors.
+// them then report no further errors. A version that is not of this node or of the operand's storage
+// may stay undefined.
 func (v *verifier) node(i int, n *Node) {
 	good := true
 	for j, a := range n.Args {
