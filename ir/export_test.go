@@ -3,7 +3,7 @@ package ir
 // Token is a token as the parser sees it, for the test that holds the grammar
 // of docs/appendix/grammar.md against the parser.
 type Token struct {
-	Class string // the grammar's name of the token: "word", "int", …; "" for punctuation
+	Class string // the grammar's name of the token: "word", "int", …; "" for punctuation and reserved words
 	Text  string // the bytes of the text
 }
 

@@ -69,7 +69,8 @@ func isSyntax(e *ir.Error) bool {
 	return strings.HasPrefix(e.Msg, "expected ") || strings.HasPrefix(e.Msg, "the text must start with")
 }
 
-// parses reports whether the parser finds no syntax error, or the first.
+// parses reports whether the parser finds no syntax error. If it finds one, parses also returns
+// the first.
 func parses(text string) (bool, error) {
 	_, err := ir.Parse("sentence", []byte(text))
 	list, _ := err.(ir.ErrorList)
@@ -290,7 +291,8 @@ func TestGrammarAcceptsModules(t *testing.T) {
 }
 
 // TestErrorsBreakTheGrammar compares the grammar with the parser on the chunks of
-// testdata/errors: the grammar must accept a chunk exactly if the parser finds no syntax error.
+// testdata/errors: the grammar must accept a chunk exactly if the parser finds no syntax error. It
+// skips chunks with a bad token, another version of the language, or an expression over a limit.
 func TestErrorsBreakTheGrammar(t *testing.T) {
 	rec := newRecogniser(loadGrammar(t))
 	for file, around := range chunkAround {

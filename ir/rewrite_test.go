@@ -82,8 +82,8 @@ module "m" {
 	}
 }
 
-// TestRewriteIsVerified holds that a pass cannot return a function that breaks
-// a rule.
+// TestRewriteIsVerified holds that a pass cannot return a function that breaks a rule: neither
+// one that the builder checks, nor one that only the verifier checks.
 func TestRewriteIsVerified(t *testing.T) {
 	m := chain()
 	_, err := ir.Rewrite(m, m.Funcs[0], func(rw *ir.Rewriter, i int, n *ir.Node) {
@@ -94,6 +94,17 @@ func TestRewriteIsVerified(t *testing.T) {
 		rw.Keep(n)
 	})
 	if err == nil {
-		t.Error("no error")
+		t.Error("no error for a node that the builder refuses")
+	}
+	spoil := func(rw *ir.Rewriter, i int, n *ir.Node) {
+		if k := rw.Keep(n); n.Op.Name == "copy" {
+			k.Versions = nil
+		}
+	}
+	if _, err := ir.RewriteUnverified(m, m.Funcs[0], spoil); err != nil {
+		t.Errorf("RewriteUnverified: %v", err)
+	}
+	if _, err := ir.Rewrite(m, m.Funcs[0], spoil); err == nil {
+		t.Error("no error for a write without a version")
 	}
 }
