@@ -21,7 +21,7 @@ func parseModule(t *testing.T, body string) (*ir.Module, *ir.Func) {
 	return m, m.Funcs[0]
 }
 
-func ones(t *testing.T, shape ...int64) *interp.Tensor {
+func zeros(t *testing.T, shape ...int64) *interp.Tensor {
 	t.Helper()
 	x, err := interp.Zeros(dtype.F32, shape)
 	if err != nil {
@@ -46,7 +46,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	} {
 		m, f := parseModule(t, body)
 		env := &interp.Env{Observe: func(int, *ir.Node, []*interp.Tensor) { t.Errorf("%s: a node ran", name) }}
-		_, err := interp.Run(context.Background(), m, f, env, []*interp.Tensor{ones(t, 3, 4)})
+		_, err := interp.Run(context.Background(), m, f, env, []*interp.Tensor{zeros(t, 3, 4)})
 		var e *interp.MemoryError
 		if !errors.Is(err, interp.ErrMemory) || !errors.As(err, &e) || e.Limit != interp.DefaultMaxBytes || e.Bytes <= e.Limit || !strings.HasPrefix(err.Error(), "m.ir:") {
 			t.Errorf("%s: %v", name, err)
@@ -57,7 +57,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	m, f := parseModule(t, "  func @f(%x: f32[N, 4]) -> (f32[N, 4]) {\n    %a = neg(%x)\n    %b = neg(%a)\n    %c = neg(%b)\n    return %c\n  }")
 	const each = 6 * 4 * 8
 	for limit, fits := range map[int64]bool{3*each + 6*8: true, 3*each + 6*8 - 1: false} {
-		_, err := interp.Run(context.Background(), m, f, &interp.Env{MaxBytes: limit}, []*interp.Tensor{ones(t, 6, 4)})
+		_, err := interp.Run(context.Background(), m, f, &interp.Env{MaxBytes: limit}, []*interp.Tensor{zeros(t, 6, 4)})
 		if errors.Is(err, interp.ErrMemory) == fits || fits && err != nil {
 			t.Errorf("limit %d: %v", limit, err)
 		}
@@ -68,7 +68,7 @@ func TestMemoryIsBounded(t *testing.T) {
 func TestMemoryOfResults(t *testing.T) {
 	m, f := parseModule(t, "  func @f(%x: f32[N, 4]) -> (f32[N, 4], f32[N, 4], f32[N, 4], f32[N, 4]) {\n    %a = neg(%x)\n    return %a, %a, %a, %a\n  }")
 	const each = 6 * 4 * 8
-	_, err := interp.Run(context.Background(), m, f, &interp.Env{MaxBytes: 4 * each}, []*interp.Tensor{ones(t, 6, 4)})
+	_, err := interp.Run(context.Background(), m, f, &interp.Env{MaxBytes: 4 * each}, []*interp.Tensor{zeros(t, 6, 4)})
 	var e *interp.MemoryError
 	if !errors.As(err, &e) || e.At.Node != -1 || e.Bytes != 5*each || e.Limit != 4*each || !strings.Contains(err.Error(), "results of @f") {
 		t.Errorf("error %v", err)
@@ -108,7 +108,7 @@ func TestVisitsBetweenLooks(t *testing.T) {
 		}
 		run := func(end int) (int, error) {
 			c := &counted{context.Background(), 0, end}
-			_, err := interp.Run(c, m, m.Funcs[0], nil, []*interp.Tensor{ones(t, 1024, 1024)})
+			_, err := interp.Run(c, m, m.Funcs[0], nil, []*interp.Tensor{zeros(t, 1024, 1024)})
 			return c.looks, err
 		}
 		if looks, err := run(1 << 30); err != nil || looks < visits/step {

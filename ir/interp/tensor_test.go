@@ -131,7 +131,7 @@ func TestDense(t *testing.T) {
 		t.Fatalf("host tensor %v %v", d.Shape(), d.Data())
 	}
 	if err := d.SetAt(9.0, 1, 0); err != nil || x.At(3) != 9 {
-		t.Error("a host tensor shares the storage")
+		t.Error("a host tensor does not share the storage")
 	}
 	y, err := FromDense(dtype.BF16, d)
 	check(t, "FromDense", must(t, y, err), of(dtype.BF16, s(2, 3), 1, 2, 3, 9, 5, 6))
