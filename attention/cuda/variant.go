@@ -45,7 +45,7 @@ type Variant struct {
 	Softcap   bool // scores are capped
 	Negative  bool // the scale is below 0
 	Tensor    bool // tensor cores: q and kv of one 16-bit dtype
-	Large     bool // large tiles: each warp has pairs of its own; else the warps of a block share the pairs and split the keys
+	Large     bool // with Tensor, large tiles: each warp has pairs of its own; in small tiles the warps share the pairs and split the keys
 	Warps     int  // of a block
 	Stages    int  // prefetched stages of keys and values in shared memory
 	Resident  int  // blocks that run on a multiprocessor at once
@@ -67,7 +67,7 @@ const (
 )
 
 // The kernels of dense steps prefetch at least denseKeys keys, and a multiprocessor has at most
-// denseThreads threads, so that each has 100 registers.
+// denseThreads threads, so that each has 96 registers.
 const (
 	denseKeys    = 96
 	denseThreads = 640
@@ -190,8 +190,8 @@ func variantOf(s *attention.Shape, p *attention.Params, shared int) (Variant, er
 	return v, nil
 }
 
-// kinds returns the kernels of the shapes for which variantOf returns v. If a single row has more pairs
-// than a small tile, all tiles are large.
+// kinds returns the kernels of the shapes for which variantOf returns v. On tensor cores, if a single row
+// has more pairs than a small tile, all tiles are large.
 func (v Variant) kinds(shared int) kinds {
 	if !v.Tensor {
 		v.Stages = 1
@@ -221,7 +221,8 @@ func (v Variant) kinds(shared int) kinds {
 }
 
 // denser returns the variants with more than resident blocks per multiprocessor, in ascending
-// order: with four warps, or two warps if those prefetch too little.
+// order: with four warps, or two if four prefetch too little or are too many threads. It leaves out
+// numbers of blocks for which two warps prefetch too little as well.
 func (v Variant) denser(shared, resident int) (out dense) {
 	found := 0
 	for n := resident + 1; n <= maxDense && v.HeadDim <= longHead; n++ {
@@ -262,9 +263,9 @@ func (v *Variant) fit(shared, most int) int {
 	return max(1, min((shared+1024)/(v.shared()+reserved), most))
 }
 
-// sharedOf returns the dynamic shared memory of a block such that a multiprocessor runs at most
-// resident blocks, where a block may have shared bytes. The multiprocessor has 1 KiB more than a
-// block may have, and reserves 1 KiB for each block.
+// sharedOf returns the dynamic shared memory of a block where a block may have shared bytes. With Tensor
+// a multiprocessor then runs at most resident blocks: it has 1 KiB more than a block may have, and
+// reserves 1 KiB for each block. Otherwise it is the bytes that the kernel uses.
 func (v *Variant) sharedOf(resident, shared int) int {
 	if !v.Tensor {
 		return v.shared()
@@ -326,8 +327,8 @@ func (v *Variant) tiles(rows, requests int) int {
 	return rows*v.Group/v.tile() + requests
 }
 
-// String names the variant: "paged_bf16_d128_g4_b16_tensor" for a causal call without window
-// or softcap.
+// String names the variant: "paged_bf16_d128_g4_b16_tensor_2x4" for small tiles of a causal call without
+// window or softcap, in two blocks of four warps on each multiprocessor.
 func (v Variant) String() string {
 	s := "paged_" + v.DType.String()
 	if v.KVDType != v.DType {
