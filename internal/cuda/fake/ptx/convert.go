@@ -103,6 +103,9 @@ func (d *decoder) cvt() exec {
 		return nil
 	}
 	if to.pack == 2 {
+		if ftz || sat {
+			return nil
+		}
 		return d.packed(to, from, r)
 	}
 	d.operands(2, 2)
@@ -124,7 +127,7 @@ func (d *decoder) cvt() exec {
 			return floatToInteger(whole(v, r), to, from)
 		})
 	case from.integer():
-		if mode == "" || toInteger || from.class == classBits {
+		if mode == "" || toInteger || from.class == classBits || sat {
 			return nil
 		}
 		return d.fromInteger(x, p, to, from, r)
@@ -251,11 +254,11 @@ func (d *decoder) fromInteger(x, p slot, to, from kind, r rounding) exec {
 			}
 			switch hi, lo = sum2(hi, lo); {
 			case to.bits == 64:
-				lanes[float64](w, x)[i] = hi
+				lanes[float64](w, x)[i] = round64(hi, lo, r)
 			case to.bits == 32:
 				lanes[float32](w, x)[i] = round32(hi, lo, r)
 			default:
-				lanes[uint32](w, x)[i] = uint32(floatBitsOf(hi, to, r, false))
+				lanes[uint32](w, x)[i] = uint32(floatBitsOf(sticky(hi, lo), to, r, false))
 			}
 		}
 	}

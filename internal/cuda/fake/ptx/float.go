@@ -70,12 +70,7 @@ func round32(hi, lo float64, r rounding) float32 {
 	if r == toNearest {
 		// If hi is a tie of float32, or next to one, lo decides.
 		if b := math.Float64bits(hi); lo != 0 && b&0x0fffffff == 0 {
-			if (lo > 0) == (hi > 0) {
-				b |= 1
-			} else {
-				b--
-			}
-			f = float32(math.Float64frombits(b))
+			f = float32(sticky(hi, lo))
 		}
 		return f
 	}
@@ -90,6 +85,30 @@ func round32(hi, lo float64, r rounding) float32 {
 		return math.Nextafter32(f, float32(math.Inf(1)))
 	}
 	return f
+}
+
+// sticky returns hi+lo, for hi and lo as in round32, rounded to odd. Rounding it to a type with at least two bits less
+// than a float64 gives the same as rounding hi+lo (Boldo and Melquiond, Emulation of FMA and Correctly Rounded Sums).
+func sticky(hi, lo float64) float64 {
+	b := math.Float64bits(hi)
+	if lo != 0 && (lo > 0) != (hi > 0) {
+		b--
+	}
+	if lo != 0 {
+		b |= 1
+	}
+	return math.Float64frombits(b)
+}
+
+// round64 rounds hi+lo, for hi and lo as in round32.
+func round64(hi, lo float64, r rounding) float64 {
+	switch {
+	case lo < 0 && (r == down || r == toZero && hi > 0):
+		return math.Nextafter(hi, math.Inf(-1))
+	case lo > 0 && (r == up || r == toZero && hi < 0):
+		return math.Nextafter(hi, math.Inf(1))
+	}
+	return hi
 }
 
 // fma32 returns a·b+c, rounded once.

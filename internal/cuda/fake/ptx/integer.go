@@ -132,12 +132,12 @@ func integers[T integer](d *decoder, k kind) exec {
 	one := func(f func(a T) T) exec { return onOne(d, k, f) }
 	switch d.base {
 	case "add":
-		if d.flag("sat") && k.class == classSigned && size == 32 {
+		if k.class == classSigned && size == 32 && d.flag("sat") {
 			return two(func(a, b T) T { return T(min(max(int64(a)+int64(b), -1<<31), 1<<31-1)) })
 		}
 		return add[T](d, k)
 	case "sub":
-		if d.flag("sat") && k.class == classSigned && size == 32 {
+		if k.class == classSigned && size == 32 && d.flag("sat") {
 			return two(func(a, b T) T { return T(min(max(int64(a)-int64(b), -1<<31), 1<<31-1)) })
 		}
 		return two(func(a, b T) T { return a - b })
@@ -390,8 +390,11 @@ func (d *decoder) bits32() exec {
 			return out
 		})
 	case "shf":
-		left := d.choice("", "l", "r") == "l"
-		wrap := d.choice("", "wrap", "clamp") == "wrap"
+		side, mode := d.choice("", "l", "r"), d.choice("", "wrap", "clamp")
+		if side == "" || mode == "" {
+			return nil
+		}
+		left, wrap := side == "l", mode == "wrap"
 		d.operands(4, 4)
 		return map3(d.target(0, k), d.source(1, k), d.source(2, k), d.source(3, k), func(a, b, n uint32) uint32 {
 			if wrap {
@@ -407,6 +410,9 @@ func (d *decoder) bits32() exec {
 	case "lop3":
 		d.operands(5, 5)
 		table := uint64(d.operand(4).value)
+		if o := d.operand(4); o.kind != operandImmediate || table > 0xff {
+			d.fail("%q is no table of 8 bits", o.text)
+		}
 		return map3(d.target(0, k), d.source(1, k), d.source(2, k), d.source(3, k), func(a, b, c uint32) uint32 {
 			v := uint32(0)
 			for i := range 8 {

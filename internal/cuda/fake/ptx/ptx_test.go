@@ -158,6 +158,11 @@ func TestInstructions(t *testing.T) {
 		{"f32 b64", "cvt.rn.f32.s64 d, a", []uint64{1<<40 + 1<<16 + 1}, f32(1<<40 + 1<<17)},
 		{"f32 b64", "cvt.rn.f32.u64 d, a", []uint64{1 << 63}, f32(0x1p63)},
 		{"b64 b64", "cvt.rn.f64.s64 d, a", []uint64{signed(-1<<53 - 1)}, f64(-1 << 53)},
+		{"b64 b64", "cvt.rm.f64.s64 d, a", []uint64{signed(-1<<53 - 1)}, f64(-1<<53 - 2)},
+		{"b64 b64", "cvt.rz.f64.u64 d, a", []uint64{1<<53 + 3}, f64(1<<53 + 2)},
+		{"b64 b64", "cvt.rp.f64.u64 d, a", []uint64{1<<53 + 1}, f64(1<<53 + 2)},
+		{"b16 b64", "cvt.rn.bf16.s64 d, a", []uint64{1<<62 + 1<<54 + 1}, 0x5e81}, // a tie of bf16, plus 1
+		{"b16 b64", "cvt.rn.bf16.s64 d, a", []uint64{1<<62 + 3<<54 - 1}, 0x5e81}, // a tie of bf16, minus 1
 		{"b32 f32", "cvt.rzi.s32.f32 d, a", []uint64{f32(-2.7)}, i32(-2)},
 		{"b32 f32", "cvt.rni.s32.f32 d, a", []uint64{f32(2.5)}, 2},
 		{"b32 f32", "cvt.rmi.s32.f32 d, a", []uint64{f32(-2.1)}, i32(-3)},
@@ -245,14 +250,18 @@ func warpgroupOpOf(left, rest string) string {
 // TestUnknown: Parse refuses unknown instructions and operands with an error that names them and the line.
 func TestUnknown(t *testing.T) {
 	for body, want := range map[string]string{
-		"wmma.fence.sync.aligned;":         "line 9: wmma.fence.sync.aligned: unknown",
-		"add.frob.s32 %r1, %r2, %r3;":      "add.frob.s32: unknown",
-		"add.s32 %r1, %r2, %d3;":           "%d3 is no register of 32 bits",
-		"add.s32 %r1, %r2;":                "2 operands",
-		"bra nowhere;":                     `no label "nowhere"`,
-		"ld.global.u32 %r1, [in+8];":       "ld.global.u32",
-		"mov.u32 %r1, %tid.w;":             "no special register %tid.w",
-		"redux.sync.min.f32 %f1, %f2, -1;": "redux.sync.min.f32: unknown",
+		"wmma.fence.sync.aligned;":          "line 9: wmma.fence.sync.aligned: unknown",
+		"add.frob.s32 %r1, %r2, %r3;":       "add.frob.s32: unknown",
+		"add.s32 %r1, %r2, %d3;":            "%d3 is no register of 32 bits",
+		"add.s32 %r1, %r2;":                 "2 operands",
+		"bra nowhere;":                      `no label "nowhere"`,
+		"add.sat.u32 %r1, %r2, %r3;":        "add.sat.u32: unknown",
+		"cvt.rn.sat.f32.s32 %f1, %r2;":      "cvt.rn.sat.f32.s32: unknown",
+		"shf.l.b32 %r1, %r2, %r3, %r4;":     "shf.l.b32: unknown",
+		"lop3.b32 %r1, %r2, %r3, %r4, %r5;": `"%r5" is no table of 8 bits`,
+		"ld.global.u32 %r1, [in+8];":        "ld.global.u32",
+		"mov.u32 %r1, %tid.w;":              "no special register %tid.w",
+		"redux.sync.min.f32 %f1, %f2, -1;":  "redux.sync.min.f32: unknown",
 		"mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%r1}, {%r2}, {%r3}, {%r4};": "unknown",
 		"wgmma.fence.sync;":                                                "line 9: wgmma.fence.sync: unknown",
 		"wgmma.fence.aligned;":                                             "unknown",
