@@ -333,8 +333,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestValidateNew: known blocks are not read again from the table. The new token must be in the last one, which must
-// be in the cache.
+// TestValidateNew: known blocks are not read again from the table. The last known block is refused if the cache does
+// not have it, and a slot that is not that of the row's position is refused.
 func TestValidateNew(t *testing.T) {
 	b := attention.NewBatch(1, 1, 3)
 	if err := b.AddSequence(1, 6, 1, []int32{4, 8}, 4); err != nil {

@@ -219,7 +219,7 @@ func (s *server) read(rank int, k *link, gives chan<- []byte) error {
 		case frameEnd:
 			s.hub.end(decodeEnding(s.hub.name, k.size, rank, f.payload))
 		case frameLeave:
-			_ = s.hub.leave(rank) // it was the rank's first
+			_ = s.hub.leave(rank) // cannot fail: read returns after it, so a rank leaves once
 			return nil
 		default:
 			return fmt.Errorf("%w: kind %d of a rank that has joined", errFrame, f.kind)

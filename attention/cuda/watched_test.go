@@ -9,9 +9,9 @@ import (
 )
 
 // TestWatched is for slow tools that check every memory access, such as compute-sanitizer. It runs
-// few steps of each of the cases: a prefill, a mixed step and decodes, one with a
-// split context, and for larger sizes if these have other kernels. Every operand is an
-// allocation of exactly its size.
+// three steps of each of the cases: a prefill, a mixed step and decodes. If larger sizes have other kernels,
+// it runs the steps in these sizes, too. On a GPU most cases with blocks of 16 tokens split a context of
+// more than 64 keys. Every operand is an allocation of exactly its size.
 func TestWatched(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

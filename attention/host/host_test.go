@@ -309,7 +309,7 @@ func TestAloneOrTogether(t *testing.T) {
 	}
 }
 
-// TestNonFinite: NaN and infinities of one position change only the rows that see it.
+// TestNonFinite: a NaN or +Inf in the key or the value of one position changes only the rows that see it.
 func TestNonFinite(t *testing.T) {
 	s := shape{heads: 1, kvHeads: 1, dim: 1, blocks: 1, block: 4, dtype: dtype.F32, kv: dtype.F32}
 	for _, bad := range []float64{math.NaN(), math.Inf(1)} {

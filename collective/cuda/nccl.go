@@ -298,7 +298,7 @@ var ops = [...]nccl.Op{
 // for a lost rank, only the abort ends its call.
 const abortAfter = time.Second
 
-// abort ends kernels that wait for other ranks. It returns when no graph has calls of the
+// abort ends kernels that wait for other ranks. It blocks until no graph has calls of the
 // communicator.
 func (c *communicator) abort() error {
 	if c.gone.Swap(true) {
