@@ -17,8 +17,9 @@ type GCOptions struct {
 	// MaxBytes bounds the bytes of all files of the directory.
 	MaxBytes int64
 
-	// Grace keeps unused files for this time after they were written, because a module is
-	// recorded after its entries were made. An hour suffices.
+	// Grace keeps entries without a module, and blobs without an entry, for this time after they
+	// were written, because a module is recorded after its entries were made. An hour suffices.
+	// It keeps no module, and no entries that only a removed module used.
 	Grace time.Duration
 }
 

@@ -34,7 +34,8 @@ func (a *artifact) sent() *Sent {
 
 // Push sends modules of a store to REGISTRY/REPO:TAG: the modules that refs name (see [cache.Store.Find]), or all.
 // Blobs that the registry has are not sent again. The tag is set last, so a concurrent pull gets the old artifact or
-// the complete new one. The same modules give the same digest.
+// the complete new one. The same modules give the same digest. If the tag names the artifact already, Push sends only
+// a missing signature, and does not call Options.Observer.
 func Push(ctx context.Context, s *cache.Store, refs []string, ref string, o Options) (*Sent, error) {
 	r, err := newRepository(ref, &o)
 	if err != nil {
