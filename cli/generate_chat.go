@@ -223,7 +223,8 @@ func (c *conversation) request(ctx context.Context) (runner.Request, error) {
 	if err != nil {
 		return runner.Request{}, err
 	}
-	q := runner.Request{Prompt: c.text.Encode(prompt, false), MaxNew: c.flags.maxNew, Stop: c.ends, Sampling: c.flags.sampling}
+	q := runner.Request{Prompt: c.text.Encode(prompt, false), MaxNew: c.flags.maxNew, MinNew: c.flags.minNew, Stop: c.ends, Sampling: c.flags.sampling}
+	q.Sampling.LogitBias = c.flags.bias
 	room := c.runner.Plan().MaxLength - len(q.Prompt)
 	if room < 1 {
 		return q, fmt.Errorf("the conversation has %d tokens with this message, which leaves no room for an answer in a sequence of at most %d: begin another conversation", len(q.Prompt), c.runner.Plan().MaxLength)
