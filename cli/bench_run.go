@@ -259,7 +259,7 @@ func (b *bench) describe(s stepShape) error {
 	return nil
 }
 
-// capture captures the default sizes, and returns the costs by mode.
+// capture captures the sizes of --capture-sizes, and returns the costs by mode.
 func (b *bench) capture(ctx context.Context) ([]benchCapture, error) {
 	warmup := func(p *bench) error { return p.backend.Warmup(ctx) }
 	if err := b.together(func() error { return warmup(b) }, warmup); err != nil {
@@ -320,12 +320,13 @@ func readBytes(m *ir.Module, n, context int64) int64 {
 			continue
 		}
 		bytes := w.Type.DType.Bytes(count)
-		whole, picked := readsOf(m, w)
-		switch rows, _ := w.Type.Shape[0].Const(); {
+		switch whole, picked := readsOf(m, w); {
 		case whole:
 			total += bytes
-		case picked && rows > 0:
-			total += min(n, rows) * (bytes / rows)
+		case picked: // a table has rows; other weights may be scalars
+			if rows, _ := w.Type.Shape[0].Const(); rows > 0 {
+				total += min(n, rows) * (bytes / rows)
+			}
 		}
 	}
 	for _, s := range m.States {
