@@ -59,8 +59,8 @@ host's time. A step must read the weights, of embedding tables a row for each re
 keys and values of the contexts. These bytes are compared with the bandwidth of a plain read of
 memory, which is measured first.
 
-Compilation is measured with an empty cache, and again with the filled cache. The
-default sizes are captured, whichever sizes run. --profile runs steps whose kernels do not
+Compilation is measured with an empty cache, and again with the filled cache. All
+--capture-sizes are captured, whichever sizes run. --profile runs steps whose kernels do not
 overlap, and prints the time of each kernel.
 
 --train measures training steps instead: forward, backward and optimizer. The model is a
@@ -116,7 +116,7 @@ large GEMM of the same precision, which is measured first.`,
 	fl.Lookup("weights").Usage = "`DIR` with the checkpoint's tensors (default: dummy weights)"
 	f.weights = "dummy"
 	fl.Var(&g.batches, "batch", "`SIZE`s of steps to measure, in requests of a language model or rows of a function (default 1,8,32; of a function, those of them that it supports)")
-	fl.StringSliceVar(&g.modes, "mode", []string{"piecewise"}, "`MODE`s to run: piecewise, full, or both; of a function also none")
+	fl.StringSliceVar(&g.modes, "mode", []string{"piecewise"}, "`MODE`s to run: piecewise, full, or both, of a function and with --train also none; with --train the default is full")
 	fl.Lookup("mode").DefValue = "piecewise"
 	fl.Var(&g.prompts, "prompt", "lengths of the prompts to measure, in `TOKENS`; each prompt is one step (default: no prompts)")
 	fl.StringVar(&g.fn, "func", "", "`FUNCTION` to measure, if the model is not a language model")
@@ -128,6 +128,7 @@ large GEMM of the same precision, which is measured first.`,
 	fl.BoolVar(&g.profile, "profile", false, "print the time of each kernel")
 	fl.BoolVar(&g.train, "train", false, "measure training steps")
 	t.add(cmd, trainOnly...)
+	fl.Lookup("length").Usage = "`TOKENS` in a row of a language model (default: 128)"
 	return cmd
 }
 
@@ -207,7 +208,7 @@ type benchLibrary struct {
 	Missing int64 `json:"missing"` // GEMMs without a routine on this device: pwc's kernels compute them
 }
 
-// benchCapture has the costs of capturing the default sizes in one mode.
+// benchCapture has the costs of capturing the sizes of --capture-sizes in one mode.
 type benchCapture struct {
 	Mode    string  `json:"mode"`
 	Sizes   int     `json:"sizes"`
@@ -392,7 +393,10 @@ func (b *bench) make(ctx context.Context, m *ir.Module, length int64) error {
 	if b.backend, err = piecewise.New(ctx, m, o); err != nil {
 		return b.target.explain(err)
 	}
-	return b.makePeers(ctx, m, o, steps)
+	if err := b.makePeers(ctx, m, o, steps); err != nil {
+		return errors.Join(err, b.closeBackends())
+	}
+	return nil
 }
 
 // uncached returns the flags of a backend that does not use the user's cache.

@@ -18,7 +18,7 @@ import (
 type modelChoice struct{ target string }
 
 func (c *modelChoice) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&c.target, "target", "", "of the models of that name, those for this `TARGET`: host, cuda:sm_90, or cuda for any GPU")
+	cmd.Flags().StringVar(&c.target, "target", "", "only models for this `TARGET`: host, cuda:sm_90, or cuda for any GPU")
 }
 
 // fits reports whether --target accepts a model for this target.

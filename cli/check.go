@@ -66,7 +66,7 @@ type checkFunc struct {
 	Padding bool    `json:"padding"`        // runs may be padded along the symbol
 	Mixing  []fault `json:"mixing,omitempty"`
 
-	Bound      []string `json:"bound,omitempty"` // plain symbols of the function: each run gives them values
+	Bound      []string `json:"bound,omitempty"` // symbols that each run binds in addition to its rows
 	Pieces     int      `json:"pieces"`
 	Capturable int      `json:"capturable"`           // pieces that graphs hold in the mode
 	Uncaptured string   `json:"uncaptured,omitempty"` // why graphs hold none of them

@@ -209,8 +209,8 @@ func TestEarlierTargets(t *testing.T) {
 	}
 }
 
-// The runner of a language model runs the cached programs for an earlier GPU, with the attention kernel
-// for that GPU.
+// The runner of a language model takes the cached programs for an earlier GPU, and the attention kernel
+// for that GPU, without a compiler.
 func TestRunnerOfAnEarlierTarget(t *testing.T) {
 	t.Setenv("PWC_CACHE_DIR", t.TempDir())
 	var log bytes.Buffer

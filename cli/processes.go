@@ -115,8 +115,8 @@ func (f *processFlags) addressOf(m *ir.Module, i int) (string, error) {
 	return f.behind()
 }
 
-// behind returns the address of the module's only group: the port after that of --rendezvous, or the
-// same file.
+// behind returns the address of the module's only group if --rendezvous is host:port: the same host and the next port.
+// It returns any other --rendezvous unchanged.
 func (f *processFlags) behind() (string, error) {
 	if !f.apart() || strings.HasPrefix(f.rendezvous, collective.FileScheme) {
 		return f.rendezvous, nil

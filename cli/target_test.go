@@ -16,8 +16,8 @@ func (c missingCompiler) compileKernel(context.Context, Kernel, string) (cubin, 
 
 func (c missingCompiler) Err() error { return c.err }
 
-// If no kernel can be compiled for the same reason, the reason is printed once, and not the errors of
-// the kernels.
+// If the compiler itself is missing, every kernel fails for the same reason: the reason is printed once, and the
+// errors of the kernels are not.
 func TestExplain(t *testing.T) {
 	missing := errors.New("no compiler")
 	many := errors.Join(fmt.Errorf("piece 0: %w", missing), fmt.Errorf("piece 2: %w", missing))

@@ -250,7 +250,7 @@ func (s *session) treeFaults(c *treeCaller) (err error) {
 	if err != nil || len(faults) == 0 {
 		return err
 	}
-	return fmt.Errorf("%w: %s of the model read zero and wrote nothing; --mode piecewise names them", device.ErrIndex, plural(int64(len(faults)), "op"))
+	return fmt.Errorf("%w: %s of the model read zero or wrote nothing; --mode piecewise names them", device.ErrIndex, plural(int64(len(faults)), "op"))
 }
 
 func (c *treeCaller) load(name string, t *interp.Tensor) (graphs.Tensor, error) {

@@ -48,7 +48,8 @@ type tuneAllReduce struct {
 	NCCL  float64 `json:"nccl_us"`
 }
 
-// tuneGEMM has the times of one GEMM, in microseconds. A time is 0 if the library has no algorithm.
+// tuneGEMM has the times of one GEMM, in microseconds. Heuristic is 0 if the algorithm that the library
+// prefers cannot run, and Best is 0 if no algorithm can.
 type tuneGEMM struct {
 	Name      string  `json:"product"`
 	Kernel    string  `json:"kernel"` // pwc's kernel
