@@ -27,11 +27,12 @@ var aliasRules = map[string]viewRule{
 // same returns the argument itself.
 func same(c *call) []*tensor { return []*tensor{c.ref("self")} }
 
-// converted returns the argument itself if it has the dtype of the result and the call asks for no copy, else a cast.
+// converted returns the argument itself if it has the dtype and the strides of the result and the call asks for no
+// copy, else a cast.
 func converted(c *call) []*tensor {
 	t := c.ref("self")
 	v := c.tensor("self")
-	if c.dtype(v) == c.out(0).DType && !c.bool("copy", false) {
+	if c.dtype(v) == c.out(0).DType && !c.bool("copy", false) && !c.restrided() {
 		return []*tensor{t}
 	}
 	return []*tensor{fresh(c.cast(v, c.out(0).DType))}
@@ -59,13 +60,19 @@ func rearranged(c *call) []*tensor {
 	return reshaped(c)
 }
 
-// contiguous returns the argument itself if its memory is row-major, else a copy.
+// contiguous returns the argument itself if its memory has the order that the call asks for, else a copy.
 func contiguous(c *call) []*tensor {
-	v := c.tensor("self")
-	if strides, ok := c.strides("self"); ok && !viewable(c.shape(v), strides, []dim.Dim{product(c.shape(v))}) {
-		return []*tensor{fresh(v)}
+	if c.restrided() {
+		return []*tensor{fresh(c.tensor("self"))}
 	}
 	return same(c)
+}
+
+// restrided reports whether the result has other strides than self, so that it is a copy.
+func (c *call) restrided() bool {
+	from, ok1 := c.strides("self")
+	to, ok2 := c.metaStrides(c.outs[0])
+	return ok1 && ok2 && !sameShape(from, to)
 }
 
 // permuted views its argument with its axes in another order.

@@ -277,14 +277,15 @@ func (c *call) normal(a int64, rank int) int {
 
 // axes returns a list of axes; all axes if the argument is empty or not given.
 func (c *call) axes(name string, rank int) []int {
-	list := c.ints(name)
-	if len(list) == 0 {
-		out := make([]int, rank)
-		for i := range out {
-			out[i] = i
-		}
+	if out := c.listedAxes(name, rank); len(out) > 0 {
 		return out
 	}
+	return lead(rank)
+}
+
+// listedAxes returns a list of axes, which may be empty.
+func (c *call) listedAxes(name string, rank int) []int {
+	list := c.ints(name)
 	out := make([]int, len(list))
 	for i, a := range list {
 		out[i] = c.normal(a, rank)

@@ -470,12 +470,16 @@ func (c *call) poolIndices(x, p ir.Value, s *spatial) ir.Value {
 	return index
 }
 
+// avgPool divides sums in f32, in which a sum of f16 cannot overflow.
 func avgPool(c *call) []ir.Value {
-	x := c.tensor("self")
+	return one(c.cast(c.averaged(c.cast(c.tensor("self"), dtype.F32)), c.out(0).DType))
+}
+
+func (c *call) averaged(x ir.Value) ir.Value {
 	s, shape := c.pool(x)
 	sum := c.pooled(x, s, shape, sums)
 	if c.has("divisor_override") {
-		return one(c.bin("div", sum, c.f(c.float("divisor_override", 1))))
+		return c.bin("div", sum, c.f(c.float("divisor_override", 1)))
 	}
 	all := int64(1)
 	plain := !s.ceil
@@ -484,14 +488,14 @@ func avgPool(c *call) []ir.Value {
 		plain = plain && (s.padLow[i] == 0 || c.bool("count_include_pad", true))
 	}
 	if plain {
-		return one(c.bin("div", sum, c.f(float64(all))))
+		return c.bin("div", sum, c.f(float64(all)))
 	}
 	if s.ceil && c.bool("count_include_pad", true) {
 		c.fail("ceil_mode with count_include_pad is not supported")
 	}
 	// Each window is divided by the number of its elements that are not padding.
 	ones := c.full(c.f(1), c.dtype(x), c.shape(x)...)
-	return one(c.bin("div", sum, c.pooled(ones, s, shape, sums)))
+	return c.bin("div", sum, c.pooled(ones, s, shape, sums))
 }
 
 // adaptive pools an axis of n elements to o windows. As in PyTorch, window i is [floor(i*n/o), ceil((i+1)*n/o)).

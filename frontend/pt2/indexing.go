@@ -45,7 +45,7 @@ func (c *call) indices(x ir.Value) (advanced, bool) {
 		if i >= c.rank(x) {
 			c.fail("%d index tensors for %d axes", len(list), c.rank(x))
 		}
-		if c.dtype(v) == dtype.Bool {
+		if dt := c.dtype(v); dt == dtype.Bool || dt == dtype.U8 { // PyTorch takes uint8 as a mask too
 			c.fail("a mask as an index: the size of its result depends on values")
 		}
 		a.axes, a.index = append(a.axes, i), append(a.index, c.wrapped(v, c.shape(x)[i]))
@@ -291,18 +291,22 @@ func oneHot(c *call) []ir.Value {
 }
 
 // bucketize returns the number of boundaries below each element.
-func bucketize(c *call) []ir.Value { return one(c.below(c.tensor("boundaries"), c.tensor("self"))) }
+func bucketize(c *call) []ir.Value {
+	dt := c.promoted("boundaries", "self")
+	return one(c.below(c.cast(c.tensor("boundaries"), dt), c.operand("self", dt)))
+}
 
 // searchSorted is bucketize with one sorted vector, or with a sorted vector for each row.
 func searchSorted(c *call) []ir.Value {
-	edges := c.tensor("sorted_sequence")
+	dt := c.promoted("sorted_sequence", "self")
+	edges := c.cast(c.tensor("sorted_sequence"), dt)
 	if c.rank(edges) < 1 || c.has("sorter") {
 		c.fail("it searches a sorted sequence of rank 1 or more, without sorter")
 	}
 	if c.rank(edges) > 1 {
 		edges = c.unsqueeze(edges, c.rank(edges)-1)
 	}
-	return one(c.below(edges, c.operand("self", c.dtype(edges))))
+	return one(c.below(edges, c.operand("self", dt)))
 }
 
 // below returns the number of edges below each element of x; with right, below or equal.

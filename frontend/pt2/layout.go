@@ -98,7 +98,7 @@ func interleaved(c *call) []ir.Value {
 
 func flipped(c *call) []ir.Value {
 	x := c.tensor("self")
-	for _, a := range c.axes("dims", c.rank(x)) {
+	for _, a := range c.listedAxes("dims", c.rank(x)) {
 		x = c.flip(x, a)
 	}
 	return one(x)

@@ -69,10 +69,21 @@ func (im *importer) node(n *node) error {
 // idle reports whether a call is of an ATen op that writes nothing and whose results nothing reads: models of
 // transformers draw random numbers that only training uses.
 func (c *call) idle() bool {
-	if !strings.HasPrefix(c.base, "aten.") || strings.HasSuffix(c.base, "_") || c.overload == "out" {
+	if !strings.HasPrefix(c.base, "aten.") || strings.HasSuffix(c.base, "_") || c.writesOut() {
 		return false
 	}
 	return !slices.ContainsFunc(c.outs, func(name string) bool { return name == "" || c.used(name) })
+}
+
+// writesOut reports whether a call is of an overload that writes its results to arguments: torch.sum(x, 0, out=y) is
+// aten.sum.IntList_out. The argument of one result is named out, that of the first of several out0; the listed
+// overloads have other names.
+func (c *call) writesOut() bool {
+	switch c.overload {
+	case "out", "output", "values", "values_stable", "dim_values", "dim_max", "dim_min":
+		return true
+	}
+	return c.in["out"] != nil || c.in["out0"] != nil
 }
 
 // otherNode imports a node that is not a torch.ops op. Arithmetic of sizes needs no nodes, as the archive has its
@@ -102,6 +113,9 @@ func (c *call) results() []*tensor {
 	if c.external() { // Options.Externs takes precedence over rules
 		return c.extern()
 	}
+	if c.writesOut() {
+		panic(refusal{errNoRule})
+	}
 	if rule, ok := viewRules[c.base]; ok {
 		views := rule(c)
 		if strings.HasSuffix(c.base, "_copy") {
@@ -111,7 +125,7 @@ func (c *call) results() []*tensor {
 		}
 		return views
 	}
-	if rule, ok := opRules[c.base]; ok && c.overload != "out" {
+	if rule, ok := opRules[c.base]; ok {
 		var out []*tensor
 		for _, v := range rule(c) {
 			out = append(out, fresh(v))
@@ -119,7 +133,7 @@ func (c *call) results() []*tensor {
 		return out
 	}
 	if name, ok := strings.CutSuffix(c.base, "_"); ok && strings.HasPrefix(name, "aten.") {
-		if rule, ok := opRules[name]; ok && c.overload != "out" {
+		if rule, ok := opRules[name]; ok {
 			return c.inPlace(rule)
 		}
 	}

@@ -574,8 +574,8 @@ func nanToNum(c *call) []ir.Value {
 	}
 	largest := c.dtype(x).MaxFinite()
 	y := c.where(c.compare("ne", x, x), c.f(c.float("nan", 0)), x)
-	y = c.where(c.compare("eq", y, c.f(math.Inf(1))), c.f(c.float("posinf", largest)), y)
-	return one(c.where(c.compare("eq", y, c.f(math.Inf(-1))), c.f(c.float("neginf", -largest)), y))
+	y = c.where(c.compare("eq", x, c.f(math.Inf(1))), c.f(c.float("posinf", largest)), y)
+	return one(c.where(c.compare("eq", x, c.f(math.Inf(-1))), c.f(c.float("neginf", -largest)), y))
 }
 
 // dropout returns its argument and a mask of true: programs for inference drop nothing.

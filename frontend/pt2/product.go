@@ -85,7 +85,7 @@ func added(a, b string) opRule {
 	return func(c *call) []ir.Value {
 		dt := c.out(0).DType
 		y := c.scaled(c.matmul(c.tensor(a), c.tensor(b)), "alpha", dt)
-		return one(c.bin("add", c.scaled(c.tensor("self"), "beta", dt), y))
+		return one(c.plusSelf(y, dt))
 	}
 }
 
@@ -93,7 +93,15 @@ func added(a, b string) opRule {
 func outerAdded(c *call) []ir.Value {
 	dt := c.out(0).DType
 	y := c.bin("mul", c.unsqueeze(c.tensor("vec1"), 1), c.unsqueeze(c.tensor("vec2"), 0))
-	return one(c.bin("add", c.scaled(c.tensor("self"), "beta", dt), c.scaled(y, "alpha", dt)))
+	return one(c.plusSelf(c.scaled(y, "alpha", dt), dt))
+}
+
+// plusSelf is beta*self + y. If beta is 0, PyTorch does not read self, which may have NaN.
+func (c *call) plusSelf(y ir.Value, dt dtype.DType) ir.Value {
+	if c.float("beta", 1) == 0 {
+		return y
+	}
+	return c.bin("add", c.scaled(c.tensor("self"), "beta", dt), y)
 }
 
 // inner sums over the last axes of both operands; with a scalar operand it multiplies.
@@ -114,6 +122,9 @@ func attention(c *call) []ir.Value {
 	q, k, v := c.tensor("query"), c.tensor("key"), c.tensor("value")
 	if c.float("dropout_p", 0) != 0 {
 		c.fail("it drops probabilities at random (dropout_p); call eval() before the export")
+	}
+	if c.has("dropout_mask") {
+		c.fail("it drops probabilities by a mask (dropout_mask); call eval() before the export")
 	}
 	if c.rank(q) < 2 || c.rank(k) < 2 || c.rank(v) < 2 {
 		c.fail("query, key and value must have at least two axes")
@@ -333,7 +344,7 @@ func (c *call) distinctLetters(t term) term {
 // tensordot sums over pairs of axes.
 func tensordot(c *call) []ir.Value {
 	a, b := c.tensor("self"), c.tensor("other")
-	left, right := c.axes("dims_self", c.rank(a)), c.axes("dims_other", c.rank(b))
+	left, right := c.listedAxes("dims_self", c.rank(a)), c.listedAxes("dims_other", c.rank(b))
 	if len(left) != len(right) || !distinct(left) || !distinct(right) {
 		c.fail("dims_self has %d axes and dims_other %d; both must name the same number of different axes", len(left), len(right))
 	}

@@ -173,13 +173,14 @@ func vectorNorm(c *call) []ir.Value {
 	return one(c.cast(v, c.out(0).DType))
 }
 
-// weightNorm is v*g / |v|, where the norm is over all axes but dim.
+// weightNorm is v*g / |v|, where the norm is over all axes but dim. If dim is -1, it is over all axes, as in
+// PyTorch's norm_except_dim.
 func weightNorm(c *call) []ir.Value {
 	v := c.tensor("v")
 	axis := c.axis("dim", 0, c.rank(v))
 	var axes []int
 	for i := range c.rank(v) {
-		if i != axis {
+		if i != axis || c.int("dim", 0) == -1 {
 			axes = append(axes, i)
 		}
 	}
@@ -488,6 +489,9 @@ func instanceNorm(c *call) []ir.Value {
 	if !c.bool("use_input_stats", true) {
 		return batchNorm(c)
 	}
+	if c.has("running_mean") {
+		c.fail("it changes running statistics (training); call eval() before the export")
+	}
 	x := c.tensor("input")
 	n, ok := c.shape(x)[1].Const()
 	if !ok {
@@ -530,8 +534,13 @@ func batchStatistics(c *call) []ir.Value {
 	return []ir.Value{y, c.reshape(mean, c.out(1).Shape...), c.reshape(rstd, c.out(2).Shape...)}
 }
 
+// cosineSimilarity is that of vectors along an axis of the shape to which x1 and x2 broadcast.
 func cosineSimilarity(c *call) []ir.Value {
 	a, b := c.tensor("x1"), c.tensor("x2")
+	if !sameShape(c.shape(a), c.shape(b)) {
+		wide := c.shape(c.bin("mul", a, b))
+		a, b = c.expand(a, wide...), c.expand(b, wide...)
+	}
 	axis := []int{c.axis("dim", 1, c.rank(a))}
 	norm := func(x ir.Value) ir.Value {
 		n := c.un("sqrt", c.over("sum", c.bin("mul", x, x), axis, true))

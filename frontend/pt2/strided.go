@@ -64,7 +64,13 @@ func (c *call) strides(name string) ([]dim.Dim, bool) {
 	if c.in[name] == nil || c.in[name].Tensor == nil {
 		return nil, false
 	}
-	meta := c.graph.TensorValues[c.in[name].Tensor.Name]
+	out, ok := c.metaStrides(c.in[name].Tensor.Name)
+	return out, ok && len(out) == c.rank(c.tensor(name))
+}
+
+// metaStrides returns the strides of a tensor of the graph, in elements, if the archive has them.
+func (c *call) metaStrides(name string) ([]dim.Dim, bool) {
+	meta := c.graph.TensorValues[name]
 	out := make([]dim.Dim, len(meta.Strides))
 	for i, n := range meta.Strides {
 		var err error
@@ -72,7 +78,7 @@ func (c *call) strides(name string) ([]dim.Dim, bool) {
 			return nil, false
 		}
 	}
-	return out, len(out) == len(meta.Sizes) && len(out) == c.rank(c.tensor(name))
+	return out, len(out) == len(meta.Sizes)
 }
 
 // viewable reports whether memory with these strides can be viewed in another shape without a copy (computeStride of

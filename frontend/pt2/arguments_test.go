@@ -1,0 +1,96 @@
+package pt2
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"pwc/ir/dtype"
+)
+
+// TestArguments compares ops with PyTorch's documentation where an argument has a special value, or operands differ in
+// shape or dtype.
+func TestArguments(t *testing.T) {
+	nan, inf := math.NaN(), math.Inf(1)
+	row := []float64{1, 2, 3}
+	for _, c := range []opCase{
+		{name: "flip of no axis", op: "aten.flip.default", operands: []operand{f32("self", row, 3)}, args: `{"dims": {"as_ints": []}}`, results: []operand{f32("y", row, 3)}},
+		{name: "tensordot without sums", op: "aten.tensordot.default", operands: []operand{f32("self", row[:2], 2), f32("other", row, 3)},
+			args: `{"dims_self": {"as_ints": []}}, {"dims_other": {"as_ints": []}}`, results: []operand{f32("y", []float64{1, 2, 3, 2, 4, 6}, 2, 3)}},
+		{name: "nan_to_num to -inf", op: "aten.nan_to_num.default", operands: []operand{f32("self", []float64{nan, 1, inf, -inf}, 4)},
+			args: `{"nan": {"as_float": "-Infinity"}}, {"posinf": {"as_float": 7.0}}`, results: []operand{f32("y", []float64{-inf, 1, 7, -dtype.F32.MaxFinite()}, 4)}},
+		{name: "addr with beta=0", op: "aten.addr.default", operands: []operand{f32("self", []float64{nan, inf}, 1, 2), f32("vec1", row[2:], 1), f32("vec2", row[:2], 2)},
+			args: `{"beta": {"as_int": 0}}`, results: []operand{f32("y", []float64{3, 6}, 1, 2)}},
+		{name: "addmm with beta=0", op: "aten.addmm.default", operands: []operand{f32("self", []float64{nan}, 1), f32("mat1", row[:2], 1, 2), f32("mat2", row[1:], 2, 1)},
+			args: `{"beta": {"as_int": 0}}, {"alpha": {"as_int": 2}}`, results: []operand{f32("y", []float64{16}, 1, 1)}},
+		{name: "_weight_norm over all axes", op: "aten._weight_norm.default", operands: []operand{f32("v", []float64{3, 0, 0, 4}, 2, 2), f32("g", []float64{10})},
+			args: `{"dim": {"as_int": -1}}`, results: []operand{f32("y", []float64{6, 0, 0, 8}, 2, 2)}},
+		{name: "cosine_similarity of a vector and rows", op: "aten.cosine_similarity.default", operands: []operand{f32("x1", []float64{1, 0}, 2), f32("x2", []float64{3, 4, 0, 2}, 2, 2)},
+			args: `{"dim": {"as_int": -1}}`, results: []operand{f32("y", []float64{0.6, 0}, 2)}},
+		{name: "cosine_similarity of a column", op: "aten.cosine_similarity.default", operands: []operand{f32("x1", []float64{1}, 1, 1), f32("x2", []float64{3, 4}, 1, 2)},
+			results: []operand{f32("y", []float64{7 / (5 * math.Sqrt2)}, 1)}},
+		{name: "searchsorted of floats in integers", op: "aten.searchsorted.Tensor", operands: []operand{i64s("sorted_sequence", row, 3), f32("self", []float64{2.5, 2}, 2)}, results: []operand{i64s("y", []float64{2, 1}, 2)}},
+		{name: "bucketize of integers", op: "aten.bucketize.Tensor", operands: []operand{i64s("self", row[:2], 2), f32("boundaries", []float64{0.5, 1.5}, 2)}, results: []operand{i64s("y", []float64{1, 2}, 2)}},
+		{name: "avg_pool1d of f16", op: "aten.avg_pool1d.default", operands: []operand{{"self", dtype.F16, []int64{1, 1, 2}, []float64{60000, 60000}}},
+			args: `{"kernel_size": {"as_ints": [2]}}`, results: []operand{{"y", dtype.F16, []int64{1, 1, 1}, []float64{60000}}}},
+	} {
+		t.Run(c.name, c.run)
+	}
+}
+
+// TestRefusedArguments checks that an argument which a rule cannot keep refuses the op.
+func TestRefusedArguments(t *testing.T) {
+	x := f32("self", []float64{1, 2}, 1, 2)
+	y := f32("y", []float64{0}, 1)
+	for _, c := range []struct {
+		opCase
+		reason string // of the node; empty: there is no rule
+	}{
+		{opCase{op: "aten.sum.IntList_out", operands: []operand{x, f32("out", []float64{0}, 1)}, args: `{"dim": {"as_ints": [1]}}`, results: []operand{y}}, ""},
+		{opCase{op: "aten.max.dim_max", operands: []operand{x, f32("max", []float64{0}, 1), i64s("max_values", []float64{0}, 1)}, args: `{"dim": {"as_int": 1}}`, results: []operand{y, i64s("i", []float64{0}, 1)}}, ""},
+		{opCase{op: "aten.instance_norm.default", operands: []operand{f32("input", []float64{1, 2}, 1, 1, 2), f32("running_mean", []float64{0}, 1), f32("running_var", []float64{1}, 1)},
+			args: `{"use_input_stats": {"as_bool": true}}`, results: []operand{f32("y", []float64{0, 0}, 1, 1, 2)}}, "it changes running statistics"},
+		{opCase{op: "aten._scaled_dot_product_attention_math.default", operands: []operand{f32("query", []float64{1}, 1, 1), f32("key", []float64{1}, 1, 1), f32("value", []float64{1}, 1, 1), {"dropout_mask", dtype.Bool, []int64{1, 1}, []float64{0}}},
+			results: []operand{f32("y", []float64{0}, 1, 1)}}, "dropout_mask"},
+		{opCase{op: "aten.index_put.default", operands: []operand{x, {"mask", dtype.U8, []int64{1}, []float64{1}}, f32("values", []float64{9}, 1)},
+			args: `{"indices": {"as_tensors": [{"name": "mask"}]}}`, results: []operand{f32("y", []float64{9, 9}, 1, 2)}}, "a mask as an index"},
+	} {
+		t.Run(c.op, func(t *testing.T) {
+			_, err := read(t, c.archive(t))
+			e, ok := errors.AsType[*ImportError](err)
+			if !ok || len(e.Missing) != 1 || !strings.Contains(e.Missing[0].Reason, c.reason) || (c.reason == "") != (e.Missing[0].Reason == "") {
+				t.Errorf("%v; its reason should be %q", err, c.reason)
+			}
+		})
+	}
+}
+
+// TestContiguousAliases adds to the result of contiguous(memory_format=torch.channels_last). It changes the input only
+// if the input has these strides already.
+func TestContiguousAliases(t *testing.T) {
+	image := func(strides string) string {
+		return `{"dtype": 7, "sizes": [{"as_int": 1}, {"as_int": 2}, {"as_int": 3}, {"as_int": 4}], "strides": ` + strides + `, "storage_offset": {"as_int": 0}, "layout": 7}`
+	}
+	rows := image(`[{"as_int": 24}, {"as_int": 12}, {"as_int": 4}, {"as_int": 1}]`)
+	last := image(`[{"as_int": 24}, {"as_int": 1}, {"as_int": 8}, {"as_int": 2}]`)
+	for x, changes := range map[string]bool{rows: false, last: true} {
+		text := `{"graph_module": {"graph": {"inputs": [{"as_tensor": {"name": "x"}}], "outputs": [{"as_tensor": {"name": "z"}}], "nodes": [
+  {"target": "torch.ops.aten.contiguous.default", "name": "y", "metadata": {}, "inputs": [{"name": "self", "arg": {"as_tensor": {"name": "x"}}, "kind": 1},
+   {"name": "memory_format", "arg": {"as_memory_format": 2}, "kind": 2}], "outputs": [{"as_tensor": {"name": "y"}}]},
+  {"target": "torch.ops.aten.add_.Scalar", "name": "z", "metadata": {}, "inputs": [{"name": "self", "arg": {"as_tensor": {"name": "y"}}, "kind": 1},
+   {"name": "other", "arg": {"as_int": 1}, "kind": 1}], "outputs": [{"as_tensor": {"name": "z"}}]}],
+ "tensor_values": {"x": ` + x + `, "y": ` + last + `, "z": ` + last + `}, "sym_int_values": {}, "sym_bool_values": {}},
+ "signature": {"input_specs": [{"user_input": {"arg": {"as_tensor": {"name": "x"}}}}],
+  "output_specs": [{"user_output": {"arg": {"as_tensor": {"name": "z"}}}}]}, "module_call_graph": []},
+ "opset_version": {"aten": 10}, "range_constraints": {}, "schema_version": {"major": 8, "minor": 17}, "torch_version": "2.11.0", "guards_code": []}`
+		m, err := read(t, append(tinyEntries()[:3], entry{name: "model/models/model.json", data: text}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := m.Module.Func(FuncName)
+		if mut := f.Values[f.Params[0]].Mut; mut != changes {
+			t.Errorf("the input is mut: %v, want %v", mut, changes)
+		}
+	}
+}
