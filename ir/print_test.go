@@ -10,7 +10,7 @@ import (
 )
 
 // TestEveryOpHasATypeByHand holds that testdata/modules/ops.ir leaves no op of
-// the table out, and writes the types of all results.
+// the table out, and writes the types of all results. It also compares facts of the table.
 func TestEveryOpHasATypeByHand(t *testing.T) {
 	text := string(modules(t)["testdata/modules/ops.ir"])
 	m := mustParse(t, text)
@@ -38,8 +38,8 @@ func TestEveryOpHasATypeByHand(t *testing.T) {
 			if last := i == len(op.Operands)-1; !last && (o.Optional || o.Variadic) {
 				t.Errorf("%s: operand %s is optional or variadic and not the last", op.Name, o.Name)
 			}
-			if o.Mut != (op.Effects&ir.Write != 0 && i == 0) {
-				t.Errorf("%s: operand %s is written and the op says otherwise", op.Name, o.Name)
+			if want := op.Effects&ir.Write != 0 && i == 0; o.Mut != want {
+				t.Errorf("%s: Mut of operand %s is %v, want %v: an op with Write writes its first operand only", op.Name, o.Name, o.Mut, want)
 			}
 		}
 	}
@@ -96,7 +96,7 @@ func TestNodeString(t *testing.T) {
 	if got := ir.NewFuncPrinter(m, f).Value(f.Returns[1]); got != "%m" {
 		t.Errorf("a version is %s, want its base's name %%m", got)
 	}
-	f.Nodes[0].Args[0] = 1000 // a function that the verifier refuses can be printed too
+	f.Nodes[0].Args[0] = 1000 // an operand that does not exist, which the verifier refuses
 	if got := m.NodeString(f, 0); got != "%a = add(%?, @w) : f32[N, 4]" {
 		t.Error(got)
 	}
