@@ -112,7 +112,7 @@ func terms(f *ir.Func, n *ir.Node) int64 {
 func unitRoundoff(t dtype.DType) float64 {
 	switch t {
 	case dtype.BF16:
-		return 0x1p-9
+		return 0x1p-8
 	case dtype.F16:
 		return 0x1p-11
 	case dtype.F32:

@@ -122,7 +122,7 @@ module "m" {
 		{verify.Place{Func: "f", Value: m.Funcs[0].Nodes[0].Results[0]}, 4 * math.Sqrt(2*exp)},
 		{verify.Place{Func: "f", Value: m.Funcs[0].Nodes[1].Results[0]}, 4 * math.Sqrt(2*gemm)},
 		{verify.Place{Func: "f", Value: m.Funcs[0].Nodes[2].Results[0]}, 4 * math.Sqrt(2*gemm)}, // moves elements
-		{verify.Place{Func: "g", Value: m.Funcs[1].Nodes[0].Results[0]}, 4 * math.Sqrt(2*(gemm+math.Pow(2, -18)))},
+		{verify.Place{Func: "g", Value: m.Funcs[1].Nodes[0].Results[0]}, 4 * math.Sqrt(2*(gemm+math.Pow(2, -16)))},
 	} {
 		if got := b.Of(m, c.place); math.Abs(got-c.want) > 1e-12*c.want {
 			t.Errorf("bound of %v is %g, want %g", c.place, got, c.want)
