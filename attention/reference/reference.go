@@ -107,7 +107,7 @@ func attend(s *attention.Shape, p *attention.Params, seen []int, out int, args [
 	}
 }
 
-// visible returns the positions, of length, that the query at pos attends to.
+// visible returns the positions of a sequence of length tokens that the query at position pos attends to.
 func visible(p *attention.Params, pos, length int) []int {
 	var seen []int
 	for j := range length {

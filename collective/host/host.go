@@ -210,5 +210,5 @@ func (m *meeting) add(dst []byte, all [][]byte) error {
 	return nil
 }
 
-// count returns the number of elements in bytes.
+// count returns how many elements of the call's dtype have so many bytes.
 func (m *meeting) count(bytes int) int64 { return int64(bytes) * 8 / int64(m.call.DType.Bits()) }

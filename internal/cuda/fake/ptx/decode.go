@@ -477,7 +477,7 @@ func scalar(name string) func(w *warp, lane int) uint64 {
 	return nil
 }
 
-// decode decodes an instruction that is not a branch.
+// decode decodes an instruction that is neither a branch nor ret or exit.
 func (d *decoder) decode(o *op) {
 	switch d.base {
 	case "mov":

@@ -75,8 +75,8 @@ const (
 	meet     = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
 )
 
-// TestExchange runs exchange with st.async of one, two and four elements of 32 and 64 bits, and with other ways to
-// expect the bytes, to publish the mbarrier and to wait.
+// TestExchange runs exchange with st.async of one, two and four elements of 32 bits and of one and two of 64 bits, and
+// with other ways to expect the bytes, to publish the mbarrier and to wait.
 func TestExchange(t *testing.T) {
 	halves := "mov.b32 %r5, %f1; mov.b32 %r6, %f2; mov.b32 %r7, %f3; mov.b32 %r8, %f4; mov.b64 %d1, {%r5, %r6}; mov.b64 %d2, {%r7, %r8};"
 	for name, body := range map[string]string{
