@@ -1,6 +1,7 @@
 package pt2
 
 import (
+	"bytes"
 	"errors"
 	"math"
 	"strings"
@@ -63,6 +64,20 @@ func TestRefusedArguments(t *testing.T) {
 				t.Errorf("%v; its reason should be %q", err, c.reason)
 			}
 		})
+	}
+}
+
+// TestExternWithoutResults refuses an extern op that could only write its arguments, because its declaration has no mut
+// operands.
+func TestExternWithoutResults(t *testing.T) {
+	c := opCase{op: "toy.update.default", operands: []operand{f32("cache", []float64{1}, 1)}}
+	data := zipped(t, c.archive(t))
+	a, err := Read(bytes.NewReader(data), int64(len(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Import(Options{Externs: []string{"toy::update"}}); err == nil || !strings.Contains(err.Error(), "without results") {
+		t.Error(err)
 	}
 }
 

@@ -51,6 +51,9 @@ func (c *call) extern() []*tensor {
 		}
 		types = append(types, c.out(i))
 	}
+	if len(types) == 0 {
+		c.fail("an extern op without results would have no effect: a call does not write its tensors")
+	}
 	if len(operands) == 0 {
 		c.fail("an extern op without tensors among its arguments cannot be called")
 	}
