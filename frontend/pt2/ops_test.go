@@ -700,13 +700,17 @@ func TestCopies(t *testing.T) {
 		{"aten.dropout", []symInt{size(4), size(1)}, true},
 		{"aten.native_dropout", []symInt{size(4), size(1)}, false},
 	} {
+		y := tensorMeta{DType: 7, Sizes: []symInt{size(24)}, Strides: []symInt{size(1)}, Layout: strided}
+		if c.op == "aten.contiguous" {
+			y.Sizes, y.Strides = []symInt{size(6), size(4)}, []symInt{size(4), size(1)}
+		}
 		b := ir.NewBuilder("copies")
 		fb := b.Func("copies")
 		self := fresh(fb.Param("x", ir.TypeOf(dtype.F32, dim.Const(6), dim.Const(4))))
 		im := &importer{b: b, options: &Options{}, emitter: emitter{fb: fb, syms: &symbols{}}, values: map[string]*tensor{"x": self},
 			graph: &graph{TensorValues: map[string]tensorMeta{
 				"x": {DType: 7, Sizes: []symInt{size(6), size(4)}, Strides: c.strides, Layout: strided},
-				"y": {DType: 7, Sizes: []symInt{size(24)}, Strides: []symInt{size(1)}, Layout: strided}}}}
+				"y": y}}}
 		call := &call{importer: im, name: c.op, base: c.op, outs: []string{"y"}, in: map[string]*argument{"self": {Tensor: &nameRef{Name: "x"}}}}
 		if got := call.results(); (got[0].st == self.st) != c.shares {
 			t.Errorf("%s of strides %v shares memory: %v", c.op, c.strides, !c.shares)
