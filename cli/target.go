@@ -67,6 +67,7 @@ type target struct {
 	meter func(s device.Stream) (meter, error)
 
 	tune    tuner                      // nil: the device has nothing to tune
+	untuned error                      // why a GPU has nothing to tune: the library was not found
 	records func(records *cache.Store) // makes the device use the store's tuning records; nil: the device has nothing to tune
 
 	compiler pieces.Compiler    // the backend with the passes of the flags

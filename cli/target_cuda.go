@@ -124,7 +124,9 @@ func newGPUTarget(dev *cuda.Device, name string, compiler gpuCompiler) (*target,
 	switch {
 	case err == nil:
 		t.useLibrary(dev, lib)
-	case !errors.As(err, new(*cublaslt.NotFoundError)):
+	case errors.As(err, new(*cublaslt.NotFoundError)):
+		t.untuned = err
+	default:
 		return nil, err
 	}
 	return t, nil

@@ -105,6 +105,14 @@ of its heuristic.`,
 	return cmd
 }
 
+// nothingToTune returns the error of tune for a target without a tuner.
+func nothingToTune(t *target) error {
+	if t.untuned != nil {
+		return fmt.Errorf("tune measures GEMMs of cuBLASLt: %w", t.untuned)
+	}
+	return usagef("--target %s has nothing to tune; --target cuda tunes this machine's GPU", t.name)
+}
+
 func (a *app) runTune(ctx context.Context, path string, f *modelFlags, bf *buildFlags, candidates int) (err error) {
 	m, err := a.open(path, f)
 	if err != nil {
@@ -116,7 +124,7 @@ func (a *app) runTune(ctx context.Context, path string, f *modelFlags, bf *build
 	}
 	defer func() { err = errors.Join(err, closeWorld()) }()
 	if t.tune == nil {
-		return usagef("--target %s has nothing to tune; --target cuda tunes this machine's GPU", t.name)
+		return nothingToTune(t)
 	}
 	b, err := a.newBackend(ctx, m.module, t, bf, piecewise.Piecewise, nil, loadSymbols(m.module))
 	if err != nil {

@@ -2,7 +2,9 @@ package cli
 
 import (
 	"bytes"
+	"errors"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -62,5 +64,16 @@ NCCL computes calls of 64.0 MiB and more
 `
 	if d := cmp.Diff(want, out.String()); d != "" {
 		t.Error(d)
+	}
+}
+
+// TestNothingToTune: a GPU without cuBLASLt gets the error of the search for it, other targets the flag to give.
+func TestNothingToTune(t *testing.T) {
+	missing := errors.New("not found")
+	if err := nothingToTune(&target{name: "cuda:sm_90", untuned: missing}); !errors.Is(err, missing) {
+		t.Errorf("without cuBLASLt: %v", err)
+	}
+	if err := nothingToTune(&target{name: "host"}); !strings.Contains(err.Error(), "--target cuda") {
+		t.Errorf("on the host: %v", err)
 	}
 }
