@@ -26,7 +26,7 @@ type Tuning struct {
 	TuningKey
 	Choice  string        // the variant, in the form of the library's user
 	Time    time.Duration // its measured time
-	Before  time.Duration // measured time of the choice without a record; 0: not measured
+	Before  time.Duration // of a GEMM: the time of the library's first algorithm; of collectives: over peer memory; 0: not measured
 	Created time.Time     // in whole seconds, UTC
 }
 
