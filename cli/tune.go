@@ -30,13 +30,15 @@ type tuneReport struct {
 	GEMMs   []tuneGEMM `json:"products"`
 
 	Collectives []tuneCollectives `json:"collectives,omitempty"` // of a module for several devices, one for each number of ranks
+
+	unkept string // why Kept is false
 }
 
 // tuneCollectives has the times of all_reduces over a number of ranks.
 type tuneCollectives struct {
 	Ranks     int             `json:"ranks"`
 	Library   string          `json:"library"`
-	NCCLBytes int64           `json:"nccl_bytes"` // size from which on NCCL is faster; 0: NCCL is not faster
+	NCCLBytes int64           `json:"nccl_bytes"` // size from which on NCCL is at least 3 % faster; 0: at no size
 	Times     []tuneAllReduce `json:"all_reduce"`
 
 	keep func(ctx context.Context, s *cache.Store) error // writes a tuning record
@@ -48,7 +50,7 @@ type tuneAllReduce struct {
 	NCCL  float64 `json:"nccl_us"`
 }
 
-// tuneGEMM has the times of one GEMM, in microseconds. Heuristic is 0 if the algorithm that the library
+// tuneGEMM has the times of one GEMM together with the kernels before and after it, in microseconds. Heuristic is 0 if the algorithm that the library
 // prefers cannot run, and Best is 0 if no algorithm can.
 type tuneGEMM struct {
 	Name      string  `json:"product"`
@@ -77,10 +79,11 @@ func (a *app) tuneCommand() *cobra.Command {
 		Use:   "tune MODEL",
 		Short: "find the fastest kernel for each GEMM of a model on this GPU",
 		Long: `Measure the GEMMs of a model on this machine's GPU, with pwc's kernels and with
-algorithms of cuBLASLt, at every capture size. Each GEMM runs between its neighbouring
-kernels, with operands that are not in a cache of the GPU. The fastest choice is written to
-pwc's cache as a tuning record for this GPU model and this version of cuBLASLt, and later
-runs use it. No weights are read, and compiled programs do not change.
+algorithms of cuBLASLt, at every capture size. Each GEMM is measured together with its
+neighbouring kernels, with operands that are not in a cache of the GPU. The fastest choice
+is written to pwc's cache as a tuning record for this GPU model and this version of
+cuBLASLt, and later runs use it. cuBLASLt, and NCCL below, count as faster from 3 % on. No
+weights are read, and compiled programs do not change.
 
 For a model on several GPUs (--tp) tune also measures all_reduces, by pwc's kernels over
 peer memory and by NCCL. Another record has the size from which on NCCL is faster.
@@ -139,33 +142,48 @@ func (a *app) runTune(ctx context.Context, path string, f *modelFlags, bf *build
 	if err != nil {
 		return err
 	}
-	r := &tuneReport{Target: t.name, Device: t.dev.Info().Name, DType: modelDType(m.module), Kept: store != nil && store.Dir() != ""}
+	r, err := a.measureTune(ctx, m.module, t, w, programs, store, candidates)
+	if err != nil && len(r.GEMMs)+len(r.Collectives) == 0 {
+		return err
+	}
+	if a.json {
+		return errors.Join(a.printJSON(r), err)
+	}
+	return errors.Join(a.printTune(m.module, r), err)
+}
+
+// measureTune measures a module's GEMMs and all_reduces, and writes the records to a store that is not nil and
+// has a directory. If measuring or writing fails, the report has the results up to then, and Kept is false.
+func (a *app) measureTune(ctx context.Context, m *ir.Module, t *target, w *world, programs []piecewise.Sized, store *cache.Store, candidates int) (*tuneReport, error) {
+	if store != nil && store.Dir() == "" {
+		store = nil
+	}
+	r := &tuneReport{Target: t.name, Device: t.dev.Info().Name, DType: modelDType(m)}
 	bar := &progress{w: a.screen, what: "measuring"}
 	start := time.Now()
-	r.GEMMs, err = t.tune(ctx, programs, store, candidates, func(done, of int) { bar.set(done, of, "") })
+	gemms, err := t.tune(ctx, programs, store, candidates, func(done, of int) { bar.set(done, of, "") })
 	bar.end()
-	if err != nil {
-		return err
+	if r.GEMMs = gemms; len(gemms) > 0 {
+		r.Library = gemms[0].library
 	}
-	if r.Collectives, err = w.timeCollectives(ctx, m.module, t); err != nil {
-		return err
+	if err == nil {
+		r.Collectives, err = w.timeCollectives(ctx, m, t)
 	}
 	for _, c := range r.Collectives {
-		if store == nil {
-			break
-		}
-		if err := c.keep(ctx, store); err != nil {
-			return err
+		if store != nil && err == nil {
+			err = c.keep(ctx, store)
 		}
 	}
 	r.Seconds = time.Since(start).Seconds()
-	if len(r.GEMMs) > 0 {
-		r.Library = r.GEMMs[0].library
+	switch {
+	case store == nil:
+		r.unkept = "there is no cache"
+	case err != nil:
+		r.unkept = "some records, because of the error below"
+	default:
+		r.Kept = true
 	}
-	if a.json {
-		return a.printJSON(r)
-	}
-	return a.printTune(m.module, r)
+	return r, err
 }
 
 // timeCollectives measures all_reduces for each size of the module's groups.
@@ -248,7 +266,7 @@ func (a *app) printTune(m *ir.Module, r *tuneReport) error {
 	}
 	where := "kept in the cache"
 	if !r.Kept {
-		where = "not kept: there is no cache"
+		where = "not kept: " + r.unkept
 	}
 	fmt.Fprintf(a.out, "\n%s: own kernels for %d, the library's first choice for %d, another of its algorithms for %d; %s; %.1f s\n",
 		plural(int64(len(r.GEMMs)), "GEMM"), count[choseOwn], count[choseHeuristic], count[choseOther], where, r.Seconds)

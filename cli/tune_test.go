@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"math"
 	"strings"
@@ -9,7 +10,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"pwc/cache"
 	"pwc/ir"
+	"pwc/piecewise"
+	"pwc/runtime/host"
 )
 
 // TestLargestCollective bounds the bytes of calls by the ranges of symbols.
@@ -75,5 +79,40 @@ func TestNothingToTune(t *testing.T) {
 	}
 	if err := nothingToTune(&target{name: "host"}); !strings.Contains(err.Error(), "--target cuda") {
 		t.Errorf("on the host: %v", err)
+	}
+}
+
+// TestTuneKeepsResults: the report has the results also if a record could not be written. A store without a
+// directory to write is no store.
+func TestTuneKeepsResults(t *testing.T) {
+	m, err := ir.Parse("m", []byte("pwc 1\nmodule \"m\" {\n  func @f(%x: f32[4]) -> (f32[4]) {\n    return %x\n  }\n}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := errors.New("no space left")
+	dev := host.Open(host.Options{Workers: 1})
+	defer dev.Close()
+	for _, c := range []struct {
+		name   string
+		store  *cache.Store
+		err    error
+		kept   bool
+		unkept string
+	}{
+		{"written", cache.New(cache.Options{Dir: t.TempDir()}), nil, true, ""},
+		{"a full disk", cache.New(cache.Options{Dir: t.TempDir()}), full, false, "some records, because of the error below"},
+		{"no directory", cache.New(cache.Options{}), nil, false, "there is no cache"},
+		{"off", nil, nil, false, "there is no cache"},
+	} {
+		tune := func(_ context.Context, _ []piecewise.Sized, s *cache.Store, _ int, _ func(done, of int)) ([]tuneGEMM, error) {
+			if (s != nil) != (c.kept || c.err != nil) {
+				t.Errorf("%s: the tuner got the store %v", c.name, s)
+			}
+			return []tuneGEMM{{Name: "gemm", library: "cuBLASLt 1"}}, c.err
+		}
+		r, err := new(app).measureTune(t.Context(), m, &target{dev: dev, tune: tune}, &world{}, nil, c.store, 1)
+		if err != c.err || len(r.GEMMs) != 1 || r.Library != "cuBLASLt 1" || r.Kept != c.kept || r.unkept != c.unkept {
+			t.Errorf("%s: %+v, %v", c.name, r, err)
+		}
 	}
 }

@@ -193,7 +193,8 @@ func (r *rank) run(calls []*call) error {
 }
 
 // TestDeviceRoutines compares the results of all routines on 2 and 3 devices with those of integers: of few
-// bytes and, on GPUs, of more than a round takes, aligned and not, eagerly and in a graph, in one order of mixed sizes.
+// bytes and, on GPUs, sums of more than a round takes; sums aligned and not, copies of i8 one byte off; eagerly and in a
+// graph, in one order of mixed sizes.
 func TestDeviceRoutines(t *testing.T) {
 	for _, size := range []int{2, 3} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
