@@ -94,7 +94,7 @@ func (c *call) identity(how combination, dt dtype.DType) ir.Value {
 	case dt.Float():
 		return c.f(how.begin)
 	case dt == dtype.Bool:
-		c.fail("several bool sources for one index are not supported")
+		c.fail("combining bool elements is not supported; convert them to an integer dtype")
 	}
 	lo, hi := integerRange(dt)
 	switch {

@@ -2,8 +2,8 @@ package host
 
 import "math"
 
-// Conversions between float32 and the two narrow formats. They give the same bits as package
-// dtype; NaNs stay NaNs.
+// Conversions between float32 and the two narrow formats. They give the same bits as package dtype, except
+// that fromF16 keeps a signaling NaN signaling.
 
 // fromBF16 is exact.
 func fromBF16(b uint16) float32 { return math.Float32frombits(uint32(b) << 16) }

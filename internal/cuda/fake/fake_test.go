@@ -74,7 +74,7 @@ func (r *rig) event(s driver.Stream) driver.Event {
 	return e
 }
 
-// follow makes a stream wait for another.
+// follow makes stream to wait for the work of s so far.
 func (r *rig) follow(s, to driver.Stream) {
 	r.Helper()
 	r.must(r.f.StreamWaitEvent(to, r.event(s)))
@@ -201,7 +201,8 @@ func TestLazy(t *testing.T) {
 	}
 }
 
-// TestFinds holds that the fake detects errors for which a GPU gives wrong results or is lost.
+// TestFinds holds that the fake detects errors: calls that a driver refuses, and those after which a GPU gives wrong
+// results or is lost.
 func TestFinds(t *testing.T) {
 	for name, c := range map[string]struct {
 		do   func(r *rig) error
@@ -527,7 +528,8 @@ func TestPTX(t *testing.T) {
 }
 
 // TestOverlap: a launch that may start early overlaps the kernel before it in the stream, so its read of the
-// kernel's result is a fault. A copy, a record of an event or another kernel between the two ends the overlap.
+// kernel's result is a fault. A copy, a record of an event or a kernel that may not start early, between the two, ends
+// the overlap.
 func TestOverlap(t *testing.T) {
 	for between, want := range map[string]bool{"nothing": true, "a copy": false, "an event": false, "a kernel that waits": false} {
 		r := newRig(t, Eager)
