@@ -56,7 +56,8 @@ type Options struct {
 	// NoMutation runs a function eagerly if it writes an input that is not static.
 	NoMutation bool
 
-	// OrError makes every skip an error.
+	// OrError makes the report of a skip an error, which the first skipped call returns. Later calls
+	// run eagerly.
 	OrError bool
 
 	// Generations selects when a generation starts.
