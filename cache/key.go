@@ -12,10 +12,11 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// Key has exactly the factors that determine the bytes of a compiled piece. The fields are an
-// allow-list: a path, an environment variable, a host name, a rank or capture sizes cannot enter
-// a key without a change of this type. A machine without a compiler or a device can compute all
-// of them; versions of compilers are [Provenance]. Keys are comparable.
+// Key has exactly the factors that determine the bytes of a compiled piece, except the version of
+// NVRTC, on which machine code depends and which is [Provenance]. The fields are an allow-list: a
+// path, an environment variable, a host name, a rank or capture sizes cannot enter a key without a
+// change of this type. A machine without a compiler or a device can compute all of them. Keys are
+// comparable.
 type Key struct {
 	Piece    [sha256.Size]byte // hash of the piece's canonical text
 	Shape    string            // ranges of the piece's symbols, "s0=[1, 512]"; empty if it has none
