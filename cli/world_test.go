@@ -9,7 +9,7 @@ import (
 	"pwc/runtime/host"
 )
 
-// joinWorld returns an error, without a panic, if another device cannot be opened.
+// TestMissingDevice: joinWorld returns an error, without a panic, if another device cannot be opened.
 func TestMissingDevice(t *testing.T) {
 	m, err := ir.Parse("m.ir", []byte(`pwc 1
 module "m" {
