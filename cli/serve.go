@@ -186,7 +186,7 @@ func modelName(path string) string {
 }
 
 // requestLogger logs requests on standard error: all requests with --verbose, else only those that
-// were refused or failed. A stream that ends with an error counts as answered.
+// were refused or failed.
 func (a *app) requestLogger() *slog.Logger {
 	level := slog.LevelWarn
 	if a.verbose {

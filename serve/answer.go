@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"time"
@@ -49,6 +50,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *call) error {
 		return err
 	}
 	defer end()
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // until the answer: HTTP/2 ends a stream at its deadline, also without a write
 	began := time.Now()
 	u := usage{}
 	ctx, span := s.startSpan(ctx, r, w.Header().Get("X-Request-Id"), c)
@@ -63,7 +65,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *call) error {
 		q := c.request
 		q.Prompt = prompt
 		if err = s.start(ctx, q, c.n, i*c.n, c.stops, g); err != nil {
-			return err
+			return s.failed(ctx, err)
 		}
 	}
 	if c.stream {
@@ -71,12 +73,26 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *call) error {
 	} else {
 		err = s.collected(ctx, w, c, g, choices, &u)
 	}
-	took := time.Since(began)
-	s.o.Logger.InfoContext(r.Context(), "answered", "id", w.Header().Get("X-Request-Id"), "path", r.URL.Path, "prompt_tokens", u.Prompt, "completion_tokens", u.Completion, "choices", choices, "took", took, "error", err)
+	level, outcome := slog.LevelInfo, "answered"
+	if err != nil {
+		outcome = "ended early"
+	}
+	if c.stream && err != nil && !disconnected(r, err) {
+		level = slog.LevelWarn // guarded warns of errors of other answers
+	}
+	s.o.Logger.Log(r.Context(), level, outcome, "id", w.Header().Get("X-Request-Id"), "path", r.URL.Path, "prompt_tokens", u.Prompt, "completion_tokens", u.Completion, "choices", choices, "took", time.Since(began), "error", err)
 	if c.stream {
 		return nil // the status is written, so the stream has the error
 	}
 	return err
+}
+
+// errWrite: the client disconnected, or did not read for Options.WriteTimeout.
+var errWrite = errors.New("the client does not take the answer")
+
+// disconnected reports whether an error only says that the client does not wait for the answer.
+func disconnected(r *http.Request, err error) bool {
+	return errors.Is(err, errWrite) || r.Context().Err() != nil && errors.Is(err, context.Canceled)
 }
 
 // collected writes the answer as one JSON object.
@@ -100,8 +116,7 @@ func (s *Server) collected(ctx context.Context, w http.ResponseWriter, c *call, 
 		}
 	}
 	u.Total = u.Prompt + u.Completion
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.o.WriteTimeout)) // not every writer supports it
-	writeJSON(w, http.StatusOK, c.whole(results, *u))
+	s.writeJSON(w, http.StatusOK, c.whole(results, *u))
 	return nil
 }
 
@@ -124,7 +139,7 @@ func (s *Server) streamed(ctx context.Context, w http.ResponseWriter, c *call, g
 	h.Set("Cache-Control", "no-cache")
 	h.Set("X-Accel-Buffering", "no") // nginx then does not buffer events
 	w.WriteHeader(http.StatusOK)
-	e := events{w: w, control: http.NewResponseController(w), timeout: s.o.WriteTimeout}
+	e := events{w: w, server: s}
 	for i := range choices {
 		if c.open != nil {
 			e.send(c.open(i))
@@ -134,7 +149,7 @@ func (s *Server) streamed(ctx context.Context, w http.ResponseWriter, c *call, g
 		select {
 		case p := <-g.parts:
 			if p.err != nil {
-				return e.fail(asError(s.failed(ctx, p.err)))
+				return e.fail(s.failed(ctx, p.err))
 			}
 			for _, v := range c.event(p) {
 				e.send(v)
@@ -144,7 +159,7 @@ func (s *Server) streamed(ctx context.Context, w http.ResponseWriter, c *call, g
 				left--
 			}
 		case <-ctx.Done():
-			return e.fail(asError(s.failed(ctx, ctx.Err())))
+			return e.fail(s.failed(ctx, ctx.Err()))
 		}
 	}
 	u.Total = u.Prompt + u.Completion
@@ -157,10 +172,9 @@ func (s *Server) streamed(ctx context.Context, w http.ResponseWriter, c *call, g
 
 // events writes server-sent events (WHATWG HTML, section 9.2). It writes nothing after an error.
 type events struct {
-	w       http.ResponseWriter
-	control *http.ResponseController
-	timeout time.Duration
-	err     error
+	w      http.ResponseWriter
+	server *Server
+	err    error
 }
 
 func (e *events) send(v any) {
@@ -176,24 +190,27 @@ func (e *events) write(data string) {
 	if e.err != nil {
 		return
 	}
-	if err := e.control.SetWriteDeadline(time.Now().Add(e.timeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		e.err = err
-		return
+	err := e.server.setWriteDeadline(e.w)
+	if err == nil {
+		_, err = fmt.Fprintf(e.w, "data: %s\n\n", data)
 	}
-	if _, err := fmt.Fprintf(e.w, "data: %s\n\n", data); err != nil {
-		e.err = err
-		return
+	if err == nil {
+		if err = http.NewResponseController(e.w).Flush(); errors.Is(err, http.ErrNotSupported) {
+			e.err = err // of the program that embeds the server
+			return
+		}
 	}
-	if err := e.control.Flush(); err != nil {
-		e.err = err
+	if err != nil {
+		e.err = fmt.Errorf("%w: %w", errWrite, err)
 	}
 }
 
-// fail ends the stream with an event that has an error object, as vLLM does.
-func (e *events) fail(err *Error) error {
+// fail ends the stream with an event that has an error object, as vLLM does. It returns err, also if the
+// event cannot be written.
+func (e *events) fail(err error) error {
 	e.send(struct {
 		Error *Error `json:"error"`
-	}{err})
+	}{asError(err)})
 	e.write("[DONE]")
-	return errors.Join(err, e.err)
+	return err
 }

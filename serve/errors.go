@@ -61,22 +61,24 @@ func draining() *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Type: "server_error", Code: "draining", Message: shuttingDown}
 }
 
-func (e *Error) write(w http.ResponseWriter) {
+// writeError writes an error as the answer.
+func (s *Server) writeError(w http.ResponseWriter, e *Error) {
 	if e.Status == http.StatusTooManyRequests || e.Status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
 	}
-	writeJSON(w, e.Status, struct {
+	s.writeJSON(w, e.Status, struct {
 		Error *Error `json:"error"`
 	}{e})
 }
 
 // writeJSON writes a value. It ignores errors of the connection: the client has disconnected.
-func writeJSON(w http.ResponseWriter, status int, v any) {
+func (s *Server) writeJSON(w http.ResponseWriter, status int, v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
 		status, b = http.StatusInternalServerError, []byte(`{"error":{"message":"the answer cannot be encoded","type":"server_error"}}`)
 	}
 	w.Header().Set("Content-Type", "application/json")
+	_ = s.setWriteDeadline(w)
 	w.WriteHeader(status)
 	_, _ = w.Write(append(b, '\n'))
 }

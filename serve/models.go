@@ -21,7 +21,7 @@ func (s *Server) modelObject() modelObject {
 }
 
 func (s *Server) models(w http.ResponseWriter, _ *http.Request) error {
-	writeJSON(w, http.StatusOK, struct {
+	s.writeJSON(w, http.StatusOK, struct {
 		Object string        `json:"object"`
 		Data   []modelObject `json:"data"`
 	}{"list", []modelObject{s.modelObject()}})
@@ -32,7 +32,7 @@ func (s *Server) model(w http.ResponseWriter, r *http.Request) error {
 	if err := s.checkModel(r.PathValue("model")); err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, s.modelObject())
+	s.writeJSON(w, http.StatusOK, s.modelObject())
 	return nil
 }
 
@@ -50,7 +50,7 @@ func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	ids := s.o.Tokenizer.Encode(q.Prompt, q.Special == nil || *q.Special)
-	writeJSON(w, http.StatusOK, struct {
+	s.writeJSON(w, http.StatusOK, struct {
 		Tokens    []int32 `json:"tokens"`
 		Count     int     `json:"count"`
 		MaxLength int     `json:"max_model_len"`
@@ -73,7 +73,7 @@ func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) error {
 	if i := slices.IndexFunc(q.Tokens, func(id int32) bool { return id < 0 || int(id) >= s.o.Tokenizer.Size() }); i >= 0 {
 		return badRequest("tokens", "tokens[%d]: %d is not in [0, %d)", i, q.Tokens[i], s.o.Tokenizer.Size())
 	}
-	writeJSON(w, http.StatusOK, struct {
+	s.writeJSON(w, http.StatusOK, struct {
 		Prompt string `json:"prompt"`
 	}{s.o.Tokenizer.Decode(q.Tokens, true)})
 	return nil
@@ -82,7 +82,7 @@ func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) error {
 // live answers GET /live, which the page polls: the state of the engine.
 func (s *Server) live(w http.ResponseWriter, _ *http.Request) error {
 	stats := s.o.Runner.Stats()
-	writeJSON(w, http.StatusOK, struct {
+	s.writeJSON(w, http.StatusOK, struct {
 		Model     string       `json:"model"`
 		Chat      bool         `json:"chat"` // the server has a chat template
 		MaxLength int          `json:"max_model_len"`

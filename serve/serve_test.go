@@ -522,15 +522,89 @@ type deadlineWriter struct {
 // SetWriteDeadline implements the interface of http.ResponseController.
 func (w *deadlineWriter) SetWriteDeadline(t time.Time) error { w.deadline = t; return nil }
 
-// WriteTimeout bounds the write of an answer, with and without streaming.
+// WriteTimeout bounds the write of each kind of answer: whole and streamed, of other endpoints, and of errors.
 func TestWriteTimeout(t *testing.T) {
-	s, _ := newServer(t, func(o *Options) { o.WriteTimeout = time.Hour })
-	for _, stream := range []string{"false", "true"} {
+	s, _ := newServer(t, func(o *Options) { o.WriteTimeout, o.Metrics = time.Hour, metrics.New("pwc") })
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+	}{
+		{"POST", "/v1/completions", `{"prompt": "a", "max_tokens": 2}`, 200},
+		{"POST", "/v1/completions", `{"prompt": "a", "max_tokens": 2, "stream": true}`, 200},
+		{"POST", "/v1/completions", `{"prompt": "a", "max_tokens": 0}`, 400},
+		{"POST", "/tokenize", `{"prompt": "a"}`, 200},
+		{"POST", "/detokenize", `{"tokens": [97]}`, 200},
+		{"GET", "/v1/models", "", 200},
+		{"GET", "/live", "", 200},
+		{"GET", "/health/ready", "", 200},
+		{"GET", "/metrics", "", 200},
+		{"GET", "/", "", 200},
+		{"GET", "/nothing", "", 404},
+		{"GET", "//live", "", 307}, // an answer of http.ServeMux
+	} {
 		w := &deadlineWriter{ResponseRecorder: httptest.NewRecorder()}
 		before := time.Now()
-		s.ServeHTTP(w, httptest.NewRequest("POST", "/v1/completions", strings.NewReader(`{"prompt": "a", "max_tokens": 2, "stream": `+stream+`}`)))
-		if left := w.deadline.Sub(before); w.Code != http.StatusOK || left < time.Hour || left > 2*time.Hour {
-			t.Errorf("stream %s: status %d, deadline after %v, want 1 hour", stream, w.Code, left)
+		s.ServeHTTP(w, httptest.NewRequest(c.method, c.path, strings.NewReader(c.body)))
+		if left := w.deadline.Sub(before); w.Code != c.status || left < time.Hour || left > 2*time.Hour {
+			t.Errorf("%s %s %s: status %d, deadline after %v, want %d and 1 hour", c.method, c.path, c.body, w.Code, left, c.status)
+		}
+	}
+}
+
+// slowWriter waits for the end of a context in its first write, and fails all writes with err.
+type slowWriter struct {
+	*httptest.ResponseRecorder
+	until context.Context
+	err   error
+}
+
+func (w *slowWriter) Write(b []byte) (int, error) {
+	<-w.until.Done()
+	if w.err != nil {
+		return 0, w.err
+	}
+	return w.ResponseRecorder.Write(b)
+}
+
+// A request that the server ends is logged as a warning, also if its answer is a stream. A request whose client
+// disconnects, or does not take the answer, is logged at a lower level.
+func TestFailuresAreLogged(t *testing.T) {
+	var lines bytes.Buffer
+	first, _ := newServer(t, func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&lines, nil)) })
+	for _, stream := range []string{"false", "true"} {
+		for _, c := range []struct {
+			name    string
+			timeout time.Duration
+			gone    bool // the client disconnects
+			write   error
+			warning bool
+		}{
+			{name: "timeout", timeout: time.Millisecond, warning: true},
+			{name: "disconnect", timeout: time.Minute, gone: true},
+			{name: "failed write", timeout: time.Minute, write: errors.New("reset by peer")},
+		} {
+			if c.write != nil && stream == "false" {
+				continue // net/http hides failed writes of whole answers
+			}
+			o := first.o
+			o.Timeout = c.timeout
+			s, err := New(o)
+			must(t, err)
+			ctx, cancel := context.WithCancel(context.Background())
+			until, end := context.WithTimeout(context.Background(), 10*time.Millisecond)
+			if c.gone {
+				cancel()
+				until = ctx
+			}
+			lines.Reset()
+			w := &slowWriter{httptest.NewRecorder(), until, c.write}
+			q := httptest.NewRequestWithContext(ctx, "POST", "/v1/completions", strings.NewReader(`{"prompt": "a", "max_tokens": 190, "n": 8, "ignore_eos": true, "stream": `+stream+`}`))
+			s.ServeHTTP(w, q)
+			cancel()
+			end()
+			if got := strings.Contains(lines.String(), "level=WARN"); got != c.warning || !strings.Contains(lines.String(), "path=/v1/completions") {
+				t.Errorf("stream %s, %s: a warning: %v, want %v: %s", stream, c.name, got, c.warning, &lines)
+			}
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -35,10 +36,10 @@ type Options struct {
 	MaxBody      int64         // bytes of a request body; 0: 4 MiB
 	MaxRequests  int           // concurrent requests, each with all of its choices; 0: 1024. Further ones get 429
 	Timeout      time.Duration // of a request; 0: 10 minutes
-	WriteTimeout time.Duration // longest time of one write, after which the client counts as disconnected; 0: 30 seconds
+	WriteTimeout time.Duration // longest time of the write of an event or a whole answer, after which the client counts as disconnected; 0: 30 seconds
 
 	Metrics http.Handler // answers /metrics; nil: 404
-	Logger  *slog.Logger // gets a line for each completion and chat, and for each refused request except those with a wrong key or path; nil: no log
+	Logger  *slog.Logger // gets a line for each completion and chat, and for each refused request except those with a wrong key or path; the level of refusals and failures is Warn, but Info if the client disconnected; nil: no log
 	Tracer  trace.Tracer // of OpenTelemetry: a span for each request that generates, and one for each choice; nil: no spans
 }
 
@@ -96,7 +97,7 @@ func (s *Server) routes() {
 		s.mux.Handle(pattern, s.guarded(handler))
 	}
 	s.mux.HandleFunc("GET /health/live", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+		s.writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
 	s.mux.HandleFunc("GET /health/ready", s.ready)
 	s.mux.HandleFunc("GET /{$}", page)
@@ -104,14 +105,25 @@ func (s *Server) routes() {
 		s.mux.Handle("GET /metrics", s.o.Metrics)
 	}
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		(&Error{Status: http.StatusNotFound, Type: "invalid_request_error", Message: fmt.Sprintf("the server has no %s %s", r.Method, r.URL.Path)}).write(w)
+		s.writeError(w, &Error{Status: http.StatusNotFound, Type: "invalid_request_error", Message: fmt.Sprintf("the server has no %s %s", r.Method, r.URL.Path)})
 	})
+}
+
+// setWriteDeadline ends writes of the answer that have not completed Options.WriteTimeout from now, if the writer
+// supports deadlines. An error means that the connection is closed.
+func (s *Server) setWriteDeadline(w http.ResponseWriter) error {
+	err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.o.WriteTimeout))
+	if errors.Is(err, http.ErrNotSupported) {
+		return nil
+	}
+	return err
 }
 
 // ServeHTTP implements http.Handler. An answer has the X-Request-Id of its request, or a new id.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Request-Id", requestID(r))
 	w.Header().Set("X-Content-Type-Options", "nosniff")
+	_ = s.setWriteDeadline(w) // for answers of the page, of the metrics and of s.mux; other writers set it again
 	s.mux.ServeHTTP(w, r)
 }
 
@@ -136,13 +148,17 @@ func (s *Server) guarded(f func(http.ResponseWriter, *http.Request) error) http.
 		given, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if s.o.Key != "" && (!found || subtle.ConstantTimeCompare([]byte(given), []byte(s.o.Key)) != 1) {
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			(&Error{Status: http.StatusUnauthorized, Type: "authentication_error", Code: "invalid_api_key", Message: "the key is missing or wrong: send Authorization: Bearer KEY"}).write(w)
+			s.writeError(w, &Error{Status: http.StatusUnauthorized, Type: "authentication_error", Code: "invalid_api_key", Message: "the key is missing or wrong: send Authorization: Bearer KEY"})
 			return
 		}
 		if err := f(w, r); err != nil {
 			e := asError(err)
-			e.write(w)
-			s.o.Logger.WarnContext(r.Context(), "refused", "id", w.Header().Get("X-Request-Id"), "path", r.URL.Path, "status", e.Status, "error", e.Message)
+			s.writeError(w, e)
+			level := slog.LevelWarn
+			if disconnected(r, err) {
+				level = slog.LevelInfo
+			}
+			s.o.Logger.Log(r.Context(), level, "refused", "id", w.Header().Get("X-Request-Id"), "path", r.URL.Path, "status", e.Status, "error", e.Message)
 		}
 	})
 }
@@ -206,10 +222,10 @@ func (s *Server) Drain(ctx context.Context) error {
 
 func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	if s.draining.Load() {
-		writeJSON(w, http.StatusServiceUnavailable, map[string]string{"status": "draining"})
+		s.writeJSON(w, http.StatusServiceUnavailable, map[string]string{"status": "draining"})
 		return
 	}
-	writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+	s.writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 }
 
 // checkModel refuses a request for another model.
