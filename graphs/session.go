@@ -77,7 +77,8 @@ func (s *Session) Live() store.Leak { return s.book.Live() }
 func (s *Session) Forgotten() []store.Forgotten { return s.book.Forgotten() }
 
 // Close frees all memory and closes the streams. If storages have owners or graphs are not reset,
-// it changes nothing and returns a [*LeakError].
+// it changes nothing and returns a [*LeakError]. After any other error, of the device, the session is
+// closed, too.
 func (s *Session) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,9 +93,12 @@ func (s *Session) Close() error {
 	for _, st := range s.streams() {
 		errs = append(errs, st.freeWorkspace())
 	}
-	errs = append(errs, s.alloc.Close()) // waits for the streams
+	err := s.alloc.Close() // waits for the streams
 	for _, st := range s.streams() {
 		errs = append(errs, st.dev.Close())
+	}
+	if err != nil { // if it was the wait that failed: there is no wait for closed streams
+		errs = append(errs, err, s.alloc.Close())
 	}
 	return errors.Join(errs...)
 }

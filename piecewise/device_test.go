@@ -14,6 +14,7 @@ import (
 	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/runtime/device"
+	"pwc/runtime/device/failing"
 	hostdev "pwc/runtime/host"
 	"pwc/runtime/mem"
 )
@@ -253,6 +254,53 @@ func TestSharedPool(t *testing.T) {
 	}
 	if err := pool.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// If a call of the device fails in Close of a pool, Close returns its error and has freed everything,
+// once. A second Close does nothing.
+func TestPoolCloseFails(t *testing.T) {
+	const limit = 64 << 20
+	inner := hostdev.Open(hostdev.Options{Workers: 1, MemoryBytes: limit})
+	defer func() {
+		if err := inner.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	reached := 0
+	for n := 1; ; n++ {
+		dev := failing.New(inner)
+		pool, err := piecewise.NewPool(dev, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := start(t, layers(3), piecewise.Options{Pool: pool, Ops: []device.Op{&sum3{}}, Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{4}}})
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if pool.Stats().ActiveBlocks.Now == 0 {
+			t.Fatal("the pool has no blocks of its own")
+		}
+		dev.FailCall(n)
+		err = pool.Close()
+		failed := dev.Failed()
+		dev.FailCall(0)
+		if errors.Is(err, failing.ErrInjected) != failed || err != nil && !failed {
+			t.Errorf("call %d: %v", n, err)
+		}
+		if err := pool.Close(); err != nil {
+			t.Errorf("call %d: a second Close: %v", n, err)
+		}
+		if free, _ := inner.FreeBytes(); free != limit {
+			t.Errorf("call %d: %d bytes are not free", n, limit-free)
+		}
+		if !failed {
+			break
+		}
+		reached++
+	}
+	if reached == 0 {
+		t.Error("Close makes no call of the device that can fail")
 	}
 }
 

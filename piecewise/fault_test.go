@@ -13,13 +13,13 @@ import (
 	"pwc/safetensors"
 )
 
-// failing is a splitting op that fails while err is set.
-type failing struct {
+// failingOp is a splitting op that fails while err is set.
+type failingOp struct {
 	sum3
 	err error
 }
 
-func (f *failing) Launch(c *device.OpCall) error {
+func (f *failingOp) Launch(c *device.OpCall) error {
 	if f.err != nil {
 		return f.err
 	}
@@ -29,7 +29,7 @@ func (f *failing) Launch(c *device.OpCall) error {
 // If a splitting op fails, its run fails, and earlier results are stale.
 func TestFailingOp(t *testing.T) {
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise} {
-		op := &failing{}
+		op := &failingOp{}
 		b := start(t, nineteen, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{2}}, Ops: []device.Op{op}})
 		f := b.Func("forward")
 		before, err := issue(t, f, []float32{1, 2}, nil)

@@ -29,7 +29,8 @@ type Pool struct {
 	arena  device.Buffer // the current one
 	work   device.Buffer // of library routines
 	loaded int           // backends
-	blocks []mem.Block   // the workspace and all arenas: graphs may contain addresses of earlier ones
+	closed bool
+	blocks []mem.Block // the workspace and all arenas: graphs may contain addresses of earlier ones
 }
 
 // NewPool makes a pool with a stream of its own on the device. limit is the maximum
@@ -172,7 +173,8 @@ func (p *Pool) count(n int) {
 }
 
 // Close frees the pool's memory and closes its stream. While a backend that uses the
-// pool is loaded, it changes nothing and returns a [*mem.InUseError].
+// pool is loaded, it changes nothing and returns a [*mem.InUseError]. After an error of the device
+// the pool is closed, too. A second Close does nothing.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -181,14 +183,15 @@ func (p *Pool) Close() error {
 	if n, live := p.mem.Uses()-1, p.alloc.Stats().ActiveBlocks.Now; p.loaded > 0 || n > 0 || live > own {
 		return fmt.Errorf("piecewise: %d loaded backends use the pool (close them): %w", p.loaded, &mem.InUseError{Pool: p.mem.Name(), Captures: n, Blocks: live - own})
 	}
+	if p.closed {
+		return nil
+	}
+	p.closed = true
+	var errs []error
 	for _, b := range p.blocks {
-		if err := p.mem.Free(b); err != nil {
-			return err
-		}
+		errs = append(errs, p.mem.Free(b))
 	}
 	p.blocks, p.arena, p.work = nil, device.Buffer{}, device.Buffer{}
-	if err := p.alloc.Close(); err != nil {
-		return err
-	}
-	return p.stream.Close()
+	errs = append(errs, p.alloc.Close(), p.stream.Close())
+	return errors.Join(errs...)
 }

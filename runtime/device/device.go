@@ -70,6 +70,10 @@ type Device interface {
 // Memory is a segment of device memory.
 type Memory interface {
 	Size() int64
+
+	// Free gives the memory back. An error that matches ErrCapturing has changed nothing, and the
+	// caller still owns the memory. After any other error the device owns it, at the latest until
+	// Device.Close: a second Free returns ErrFreed and frees nothing.
 	Free() error
 }
 

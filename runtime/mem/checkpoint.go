@@ -377,7 +377,8 @@ func (p *Pool) FreeUnowned(at Address) error {
 			case n.owned:
 				return fmt.Errorf("mem: pool %s: %v: %w", p.name, at, ErrOwned)
 			default:
-				return p.free(n)
+				p.free(n)
+				return nil
 			}
 		}
 	}

@@ -61,8 +61,9 @@ type Backing interface {
 	// more, unless there are none or a capture is under way. Any other error is
 	// returned to the caller, wrapped.
 	AllocSegment(bytes int64) (Segment, error)
-	// FreeSegment returns s to the device. After an error s still counts as reserved
-	// and may be passed again. Close passes it once more, and then forgets it.
+	// FreeSegment returns s to the device. After an error s stays with its pool and
+	// counts as reserved: the next call that gives memory back passes it again. Close passes
+	// it once more, and then forgets it.
 	FreeSegment(s Segment) error
 }
 
@@ -74,8 +75,14 @@ type deviceBacking struct{ d device.Device }
 // AllocSegment takes memory of the device.
 func (b deviceBacking) AllocSegment(bytes int64) (Segment, error) { return b.d.Alloc(bytes) }
 
-// FreeSegment gives it back.
-func (b deviceBacking) FreeSegment(s Segment) error { return s.Free() }
+// FreeSegment gives it back. The allocator frees a segment a second time only after an error: if
+// the device has taken it nevertheless, the second call returns nil.
+func (b deviceBacking) FreeSegment(s Segment) error {
+	if err := s.Free(); !errors.Is(err, device.ErrFreed) {
+		return err
+	}
+	return nil
+}
 
 // Options configure an Allocator.
 type Options struct {
@@ -91,9 +98,9 @@ type Options struct {
 // Some methods use streams that were passed earlier, so no other goroutine may use those
 // at the same time: Empty, Trim, Close and an Alloc that finds no room wait for the
 // streams of the segments that they give back; a free of a block with a second stream
-// (RecordStream) records an event on that stream; after a capture during which such a block
-// was freed, the next of the calls named here or BeginCapture does so; Checkpoint and Restore
-// wait for second streams.
+// (RecordStream) records an event on that stream; if it could not, or if such a block was freed
+// during a capture, the next of the calls named here or BeginCapture does so; Checkpoint and
+// Restore wait for second streams.
 // Hence pools whose streams belong to different goroutines need an allocator each, as in
 // piecewise.
 type Allocator struct {
@@ -113,7 +120,7 @@ type Allocator struct {
 	lastHandle  uint64
 	lastCapture uint64
 	captures    int             // scopes of captures that have not ended
-	deferred    []*node         // freed during a capture, with uses on second streams
+	deferred    []*node         // freed, with uses on second streams that have no event yet
 	waiting     []waiting       // freed, behind events of second streams
 	blocked     []device.Stream // scratch of poll
 	events      []device.Event  // spare
@@ -208,8 +215,9 @@ func (a *Allocator) allocBy(o *Owner, s device.Stream, bytes int64) (Block, erro
 }
 
 // Free returns b to its pool. It returns ErrDoubleFree if b was freed before and
-// ErrForeignBlock if another allocator gave it. After an error, of a second stream
-// (RecordStream) too, nothing has changed.
+// ErrForeignBlock if another allocator gave it. It returns no error of the device: if no event
+// can be recorded on a second stream (RecordStream), the pool owns the block all the same and does
+// not hand it out. Each call that may make the block free tries again, and returns the error.
 func (a *Allocator) Free(b Block) error {
 	if b.n == nil || b.n.alloc != a {
 		return ErrForeignBlock
@@ -219,7 +227,8 @@ func (a *Allocator) Free(b Block) error {
 	if !b.live() {
 		return ErrDoubleFree
 	}
-	return b.n.seg.shelf.pool.free(b.n)
+	b.n.seg.shelf.pool.free(b.n)
+	return nil
 }
 
 // Stats returns the totals over all pools, closed ones included. A peak is of

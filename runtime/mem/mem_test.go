@@ -963,19 +963,34 @@ func TestSecondStreamErrors(t *testing.T) {
 			t.Errorf("a block of another allocator: %v", err)
 		}
 	}
-	// A free that cannot record changes nothing.
+	// A free takes the block even if it cannot record. The block stays pending, and calls that may
+	// make it free return the error.
 	for _, s := range []device.Stream{side, third} {
 		check(t, a.RecordStream(b, s))
 	}
 	third.err = fault
-	if err := p.Free(b); !errors.Is(err, fault) {
-		t.Errorf("free: %v", err)
+	check(t, p.Free(b))
+	for _, err := range []error{p.Free(b), a.Free(b)} {
+		if !errors.Is(err, ErrDoubleFree) {
+			t.Errorf("a second free: %v", err)
+		}
 	}
-	if _, err := b.Buffer(); err != nil || p.Stats().Frees != 0 || p.Stats().ActiveBlocks.Now != 1 {
-		t.Errorf("after a free that failed: %v, %+v", err, p.Stats())
+	if _, err := b.Buffer(); !errors.Is(err, ErrUseAfterFree) || p.Stats().Frees != 1 || p.Stats().ActiveBlocks.Now != 1 {
+		t.Errorf("after a free without an event: %v, %+v", err, p.Stats())
+	}
+	if _, err := p.Alloc(s, 100); !errors.Is(err, fault) || !strings.Contains(err.Error(), "event") {
+		t.Errorf("allocation: %v", err)
+	}
+	for range 2 {
+		if err := p.Close(); !errors.Is(err, fault) {
+			t.Errorf("close: %v", err)
+		}
 	}
 	third.err = nil
-	check(t, p.Free(b))
+	check(t, p.Free(must[Block](t)(p.Alloc(s, 100))))
+	if got := blocks(p); got != "512 p, 2096640 f" {
+		t.Errorf("blocks %s", got)
+	}
 	// An allocation fails if it cannot query an event.
 	side.err = fault
 	if _, err := p.Alloc(s, 100); !errors.Is(err, fault) {
@@ -1129,7 +1144,8 @@ func (d *bytesDevice) AllocSegment(bytes int64) (Segment, error) {
 
 func (d *bytesDevice) FreeSegment(Segment) error { d.live--; return nil }
 
-// TestOverDevice checks that the adapter calls Alloc and Free and returns Free's error.
+// TestOverDevice checks that the adapter calls Alloc and Free and returns Free's error. If the device
+// has taken a segment although its Free failed, the segment is given back by the next try.
 func TestOverDevice(t *testing.T) {
 	d := &allocOnly{}
 	b := OverDevice(d)
@@ -1137,19 +1153,43 @@ func TestOverDevice(t *testing.T) {
 	if m.Size() != 2*mib {
 		t.Errorf("%d bytes", m.Size())
 	}
-	if err := b.FreeSegment(m); !errors.Is(err, device.ErrFreed) {
+	if err := b.FreeSegment(m); !errors.Is(err, errFree) {
 		t.Errorf("FreeSegment: %v", err)
 	}
+	check(t, b.FreeSegment(m))
+
+	a := New(b, Options{})
+	check(t, a.Free(must[Block](t)(a.Alloc(nil, 100))))
+	if _, err := a.Empty(); !errors.Is(err, errFree) || a.Stats().ReservedBytes.Now != 2*mib {
+		t.Errorf("the first try: %v, %d bytes reserved", err, a.Stats().ReservedBytes.Now)
+	}
+	if n := must[int64](t)(a.Empty()); n != 2*mib || a.Stats().ReservedBytes.Now != 0 {
+		t.Errorf("the second try: %d bytes, %d bytes reserved", n, a.Stats().ReservedBytes.Now)
+	}
+	check(t, a.Close())
 }
+
+var errFree = errors.New("free failed")
 
 type allocOnly struct{ device.Device }
 
-func (allocOnly) Alloc(bytes int64) (device.Memory, error) { return freedMemory{bytes}, nil }
+func (allocOnly) Alloc(bytes int64) (device.Memory, error) { return &failingMemory{bytes: bytes}, nil }
 
-type freedMemory struct{ bytes int64 }
+// failingMemory is memory whose Free fails, and has freed it nevertheless, as that of package cuda.
+type failingMemory struct {
+	bytes int64
+	freed bool
+}
 
-func (m freedMemory) Size() int64 { return m.bytes }
-func (freedMemory) Free() error   { return device.ErrFreed }
+func (m *failingMemory) Size() int64 { return m.bytes }
+
+func (m *failingMemory) Free() error {
+	if m.freed {
+		return device.ErrFreed
+	}
+	m.freed = true
+	return errFree
+}
 
 func BenchmarkAllocFree(b *testing.B) {
 	_, _, p := newPool(b, Options{})

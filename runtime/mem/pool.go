@@ -179,8 +179,7 @@ func (p *Pool) outOfMemory(err error) error {
 }
 
 // Free returns b to the pool. It returns ErrDoubleFree if b was freed before
-// and ErrForeignBlock if another pool gave it. After an error, of a second stream
-// (RecordStream) too, nothing has changed.
+// and ErrForeignBlock if another pool gave it, and no error of the device: see Allocator.Free.
 func (p *Pool) Free(b Block) error {
 	if b.n == nil || b.n.alloc != p.alloc {
 		return fmt.Errorf("mem: pool %s: %w", p.name, ErrForeignBlock)
@@ -193,12 +192,13 @@ func (p *Pool) Free(b Block) error {
 	if b.n.asked != p {
 		return fmt.Errorf("mem: pool %s: %w", p.name, ErrForeignBlock)
 	}
-	return b.n.seg.shelf.pool.free(b.n)
+	b.n.seg.shelf.pool.free(b.n)
+	return nil
 }
 
 // free takes back a live block.
-func (p *Pool) free(n *node) error {
-	a, owned := p.alloc, n.owned
+func (p *Pool) free(n *node) {
+	a := p.alloc
 	var d change
 	d.freed(n)
 	n.state, n.owned = isPending, false
@@ -206,7 +206,7 @@ func (p *Pool) free(n *node) error {
 	switch {
 	case len(n.uses) == 0:
 		p.shelve(n, &d)
-		return nil
+		return
 	case a.captures > 0:
 		p.pending++
 		if c := p.scope; c != nil && c.retain(n) {
@@ -215,18 +215,14 @@ func (p *Pool) free(n *node) error {
 		a.deferred = append(a.deferred, n)
 	default:
 		p.pending++
-		if err := a.retire(n); err != nil {
-			n.state, n.owned = isLive, owned
-			n.gen--
-			p.pending--
-			return fmt.Errorf("mem: pool %s: freeing a block: %w", p.name, err)
+		if a.retire(n) != nil {
+			a.deferred = append(a.deferred, n) // resume tries again
 		}
 	}
 	p.count(n.seg.small, &d)
 	if n.events == 0 && len(n.uses) == 0 {
 		p.unused(n)
 	}
-	return nil
 }
 
 // unused makes a pending block free.

@@ -24,7 +24,7 @@ type waiting struct {
 // RecordStream says that work on s, a second stream, uses b. After b is freed, its
 // memory is reused only after the work that was enqueued on s before the free. For the
 // block's own stream and for nil it does nothing. Free records an event on s, so its
-// caller must be allowed to use s.
+// caller must be allowed to use s; Allocator.Free says what happens if the device refuses the event.
 //
 // A block that is freed during a capture waits until no capture of the allocator is under
 // way, and then only for streams whose work was not captured: the join at the end of a
@@ -160,8 +160,8 @@ func (a *Allocator) joined() {
 	})
 }
 
-// resume records the events of blocks that were freed during captures. Blocks that need an
-// event on a stream that captures for another allocator stay deferred.
+// resume records the events of blocks that were freed during captures, or whose events could not
+// be recorded. Blocks that need an event on a stream that captures for another allocator stay deferred.
 func (a *Allocator) resume() (err error) {
 	kept := a.deferred[:0]
 	for _, n := range a.deferred {
@@ -175,7 +175,7 @@ func (a *Allocator) resume() (err error) {
 				continue
 			}
 			if !errors.Is(e, device.ErrCapturing) {
-				err = fmt.Errorf("mem: pool %s: freeing blocks after a capture: %w", n.seg.shelf.pool.name, e)
+				err = fmt.Errorf("mem: pool %s: an event for a freed block, on its second stream: %w", n.seg.shelf.pool.name, e)
 			}
 		}
 		kept = append(kept, n)

@@ -311,7 +311,8 @@ func Retire(s *Storage, m *Maker) {
 	}
 }
 
-// drop makes the owner count 0 and frees the block.
+// drop makes the owner count 0 and frees the block. An error means that the block was not the pool's
+// to free; an error of the device does not keep the block (mem.Allocator.Free).
 func (s *Storage) drop() error {
 	s.owners = 0
 	s.book.unlink(s)
@@ -580,8 +581,9 @@ func (t Tensor) Retain() error {
 }
 
 // Release removes an owner. The last release frees the block, in the order of the stream that the
-// block was allocated for. Without owners the error matches [ErrReleased], and for a handle of an
-// earlier incarnation [ErrStale]; both change nothing.
+// block was allocated for; from then on the pool owns the block, also if the device then fails.
+// Without owners the error matches [ErrReleased], and for a handle of an earlier incarnation
+// [ErrStale]; both change nothing.
 func (t Tensor) Release() error {
 	if t.st == nil {
 		return ErrNoStorage
