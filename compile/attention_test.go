@@ -104,8 +104,8 @@ module "joined" {
 	}
 }
 
-// TestAttentionIsJoinedTwice: a gradient that is two operands of one concat is computed in its own
-// memory, and copied to both parts.
+// TestAttentionIsJoinedTwice compares a gradient that is two operands of one concat with the
+// interpreter. attention_grad cannot write it to both parts.
 func TestAttentionIsJoinedTwice(t *testing.T) {
 	m, err := ir.Parse("twice.ir", []byte(`pwc 1
 module "twice" {

@@ -128,9 +128,10 @@ func One(k program.Kernel, l program.Launch) Code {
 // its symbols are the module's. The same piece, shape and options give the
 // same program if the backend makes the same code.
 //
-// An error in the piece is an [ir.Error] at a node, with its position or loc. An error of a
-// pass is a [PassError]. Other errors are of the arguments: the number of functions, a range of
-// the shape, a name in Options, or a module that the verifier refuses.
+// An error in the piece, or of the backend at a kernel, is an [ir.Error] at a node, with its
+// position or loc. An error of a pass is a [PassError]. If ctx ends, the error is that of ctx.
+// Other errors are of the arguments: no piece or no backend, the number of functions, the
+// shape, a pass in Options, or a module that the verifier refuses.
 func Compile(ctx context.Context, piece *ir.Module, shape Shape, b Backend, o Options) (*program.Program, error) {
 	if piece == nil || b == nil {
 		return nil, fmt.Errorf("compile: a piece and a backend are needed: %w", ir.ErrNoModule)

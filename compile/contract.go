@@ -51,8 +51,8 @@ func (f *fuser) contract(n *ir.Node) {
 	}
 }
 
-// bias evaluates the bias of a column; -1 and no miss: the node has no bias. The bias of
-// linear_select is read at the row's index, and is zero if that is out of range.
+// bias evaluates the bias of a column. With emit, it returns -1 and no miss if the node has no
+// bias. The bias of linear_select is read at the row's index, and is zero if that is out of range.
 func (f *fuser) bias(g *group, n *ir.Node, at gemmCoords, emit bool) (int, *miss) {
 	last := len(n.Args) - 1
 	col := at.out[len(at.out)-1:]

@@ -3,10 +3,10 @@
 // them, and the memory they touch.
 //
 // The pipeline is a table of rows (passes.go, [Passes]), which one loop runs,
-// verifies, dumps and times (pipeline.go). Passes on the function (static, lower, noop,
-// fold, cse, dce) rewrite the tensor IR. Then
+// verifies, dumps and times (pipeline.go). Passes on the function (static, the passes of
+// Options, lower, noop, fold, cse, dce) rewrite the tensor IR. Then
 //
-//   - fuse puts nodes into groups, one kernel each (fuse.go decides, eval.go and
+//   - fuse puts nodes into groups, each a kernel or a call (fuse.go decides, eval.go and
 //     coord.go address, sinks.go and contract.go store, reduce and multiply);
 //   - schedule.go makes a [loop.Kernel] of each group: its phases, which values later
 //     phases compute again, and which ones they load; coalesce.go lengthens inner loops;
@@ -15,6 +15,6 @@
 //     inputs and with the targets of copies;
 //   - a [Backend] makes code of each kernel, and emit.go makes the program.
 //
-// Nothing here depends on the target or on the order of a map: the same piece, shape and
-// options give the same bytes on every machine (C3).
+// What a target can do is asked of its Backend, and the order of a map decides nothing: the
+// same piece, shape, options and backend give the same bytes on every machine (C3).
 package compile

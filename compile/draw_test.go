@@ -15,8 +15,8 @@ import (
 	"pwc/program"
 )
 
-// TestDraws: random numbers on the host have the interpreter's bits: for sizes that are
-// no multiple of a block, compiled for one size or for all, with each pass switched off in turn.
+// TestDraws: random numbers on the host have the interpreter's bits, for several sizes, with all
+// passes and with each optional pass switched off. Every second of these compiles for one size.
 func TestDraws(t *testing.T) {
 	modules, err := oracle.Draws()
 	if err != nil {

@@ -42,8 +42,8 @@ func (b *meeting) Lower(k *loop.Kernel) (compile.Code, error) {
 	return compile.One(program.Kernel{Name: k.Name, Format: program.KernelCUDA, Code: []byte(k.Name)}, program.Launch{}), nil
 }
 
-// Kernels of a piece are lowered concurrently, and are in the program in the order of the
-// piece. Of several errors, that of the first kernel is returned.
+// TestKernelsAreMadeSideBySide: kernels of a piece are lowered concurrently, and are in the
+// program in the order of the piece. Of several errors, that of the first kernel is returned.
 func TestKernelsAreMadeSideBySide(t *testing.T) {
 	if runtime.GOMAXPROCS(0) < 2 {
 		t.Skip("one processor")

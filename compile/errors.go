@@ -8,8 +8,8 @@ import (
 )
 
 // PassError is an error of a pass: a pass of [Options] returned an error or an invalid
-// function, or the pipeline has a bug. An error in the model is an [ir.Error] at a node of the
-// piece instead.
+// function, or the pipeline has a bug. An error in the model, or of the backend at a kernel, is
+// an [ir.Error] at a node of the piece instead.
 type PassError struct {
 	Pass string
 	User bool  // a pass of Options
@@ -57,8 +57,8 @@ func eachError(err error, f func(*ir.Error) *ir.Error) (error, bool) {
 	return err, false
 }
 
-// nodeError is an error in the model, at a node of the input piece. It is no error of the
-// pass that reports it.
+// nodeError is an error in the model, or of the backend, at a node of the input piece. It is no
+// error of the pass that reports it.
 type nodeError struct {
 	origin int32
 	msg    string

@@ -15,8 +15,7 @@ import (
 type miss struct{ value ir.Value }
 
 // eval adds instructions to g that compute v at the coords, and returns the last one. With
-// emit false it adds none and returns -1, and only the miss matters. It may split axes of g
-// in both cases.
+// emit false it adds none, and only the miss matters. It may split axes of g in both cases.
 func (f *fuser) eval(g *group, v ir.Value, coords []coord, emit bool) (int, *miss) {
 	info := &f.fn.Values[v]
 	if info.Kind == ir.LiteralValue {

@@ -45,7 +45,7 @@ func TestRandomExactModules(t *testing.T) {
 	}
 }
 
-// exactShape draws sizes, 0 among them, and a shape that is general or exact.
+// exactShape draws sizes, 0 among them, and a shape in which some symbols have that size.
 func exactShape(r *rand.Rand) (compile.Shape, map[string]int64) {
 	s := compile.Shape{Ranges: make(map[string]dim.Interval)}
 	symbols := make(map[string]int64)

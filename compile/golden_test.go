@@ -31,9 +31,11 @@ var update = flag.Bool("update", false, "rewrite the expectations in testdata")
 //	run N = 5        the size that the program runs for
 //	off fuse         a pass that is switched off
 //
-// and expects the function after each pass that changes it, the kernels, the
-// program with its vector code, the hash of its bytes, which is the same on
-// every machine, and its results on random inputs.
+// and expects the result of each pass that changes something (the function, the
+// kernels, at last the program with its vector code), and the hash of the
+// program's bytes, which is the same on every machine. If the module has no
+// symbols, or a line gives their sizes, it also expects the results on random
+// inputs. A case that does not compile expects the error.
 func TestGolden(t *testing.T) {
 	testkit.Golden(t, "testdata/*.txtar", *update, func(t *testing.T, ar *txtar.Archive) { testkit.Check(t, golden(ar)) })
 }

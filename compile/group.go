@@ -63,7 +63,7 @@ type instr struct {
 	float  float64
 	int    int64
 	dim    dim.Dim
-	phase  int // the first phase that has the value
+	phase  int // the first phase that computes it; see resultPhase
 	origin int32
 }
 
@@ -291,7 +291,8 @@ func (g *group) covers(cs []coord) bool {
 }
 
 // fix decides which axes are columns: those of cols, in that order. If columns are already
-// decided, it reports whether they are the same; inOrder also requires the same order.
+// decided, it reports whether they are the same; inOrder also requires the same order. It returns
+// false for a frozen group.
 func (g *group) fix(cols []int, inOrder bool) bool {
 	cols = g.expand(cols)
 	if g.frozen {

@@ -147,8 +147,8 @@ func tolerance(dt dtype.DType) float64 {
 	return 0
 }
 
-// near reports whether two elements differ by no more than a few of the last
-// places of their dtype. A NaN is near a NaN; the sign of a zero counts.
+// near reports whether two elements differ by at most half of the tolerance of their
+// dtype, or by one or two of its smallest numbers. A NaN is near a NaN; the sign of a zero counts.
 func near(dt dtype.DType, a, b float64) bool {
 	switch {
 	case a != a || b != b:
@@ -156,8 +156,8 @@ func near(dt dtype.DType, a, b float64) bool {
 	case a == b:
 		return a != 0 || math.Signbit(a) == math.Signbit(b)
 	}
-	// A last place of the smallest number: a narrow value is rounded twice, to
-	// f32 and then to its dtype.
+	// Twice the smallest number of f32, once that of the others: a narrow value is rounded
+	// twice, to f32 and then to its dtype.
 	least := map[dtype.DType]float64{dtype.F32: 0x1p-148, dtype.BF16: 0x1p-133, dtype.F16: 0x1p-24}[dt]
 	return math.Abs(a-b) <= math.Max(tolerance(dt)/2*math.Max(math.Abs(a), math.Abs(b)), least)
 }

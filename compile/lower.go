@@ -10,8 +10,8 @@ import (
 )
 
 // lower replaces composite ops, GEMMs of integers, and collectives along other axes than the
-// first by primitive ops. Norms, softmax and rope compute in f32 and end in one cast, so
-// that the value of the graph is still rounded once. Random draws become draws of f32, with
+// first by primitive ops. Norms, softmax and rope compute in f32 and cast each element once,
+// so that the value of the graph is still rounded once. Random draws become draws of f32, with
 // the offsets that the function gave them.
 func lower(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 	var refused *nodeError
@@ -27,7 +27,7 @@ func lower(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 			out = l.narrowUniform()
 		case n.Op.ID == ir.OpMatmul && !rw.Old().Type(n.Args[0]).DType.Float():
 			if terms := l.terms(); refused == nil && !counts(m, terms) {
-				refused = &nodeError{originOf(n), fmt.Sprintf("matmul: the sums have %s terms, which is more than an int64 can count", terms)}
+				refused = &nodeError{originOf(n), fmt.Sprintf("matmul: the sums have %s terms, which may be more than an int64 can count", terms)}
 			}
 			out = l.intMatmul()
 		default:

@@ -13,7 +13,8 @@ import (
 //
 // A layout op is also a copy. So it stays if a node of the function writes its operand's
 // memory, or if its result is returned and other pieces may write that memory. A copy into
-// memory that is written once and then only read is dropped under the same conditions.
+// memory that the function makes, writes only there and does not return is dropped if nothing
+// writes the source.
 func noop(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 	written, returned := writtenStorages(fn), returnedStorages(fn)
 	return ir.RewriteUnverified(m, fn, func(rw *ir.Rewriter, _ int, n *ir.Node) {

@@ -14,8 +14,9 @@ import (
 // may give another program.
 const Version = "54"
 
-// Pass is a pass that a user adds. Run gets the function as written, with the piece's
-// shape, and returns another function (see [ir.Rewrite]) or the same.
+// Pass is a pass that a user adds. Run gets the function after pass static and the passes
+// before it in Options. It returns another function (see [ir.Rewrite]) or the same. The types
+// of parameters and results stay.
 //
 // The result may depend only on the input without its origins: of pieces that differ only in
 // origins, only one is compiled. Each node of the result must have the [ir.Origin] of a node
@@ -38,7 +39,7 @@ type Options struct {
 	Passes []Pass
 
 	// Dump, if not nil, is called after each pass with its result: the text of the
-	// function, of the kernels, or of the program.
+	// function, of the steps (kernels and calls), or of the program.
 	Dump func(pass, text string)
 
 	// Time, if not nil, is called with the time of each pass and its verification. Like
@@ -64,8 +65,8 @@ func (o Options) Fingerprint() string {
 	return s
 }
 
-// rows returns the pipeline of the options: the table without the disabled passes, and with
-// the user's passes in their place.
+// rows returns the pipeline of the options: the table with the user's passes in their place.
+// A disabled pass runs its off function, or is left out if it has none.
 func (o Options) rows() ([]pass, error) {
 	off := make(map[string]bool)
 	for _, name := range o.Disable {

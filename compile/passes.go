@@ -64,7 +64,7 @@ var table = []pass{
 	{PassInfo{Name: "dce", Does: "drops nodes that nothing uses",
 		Order: []Order{{Before: "fuse", Reason: "an unused node would keep its operands in memory"}}},
 		rewriting(dce), nil, false},
-	{PassInfo{Name: "fuse", Does: "puts nodes together into kernels; switched off, each node is one",
+	{PassInfo{Name: "fuse", Does: "puts nodes together into kernels; switched off, no two nodes share a kernel",
 		Order: []Order{{Before: "inplace", Reason: "it makes the kernels that inplace merges memory of"}}},
 		fuseNodes, separateNodes, false},
 	{PassInfo{Name: "overlap", Does: "lets an all_reduce whose sum is read much later overlap with the kernels until then",

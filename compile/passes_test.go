@@ -172,7 +172,7 @@ func TestUserPassIsChecked(t *testing.T) {
 			g.Returns, g.ResultTypes = nil, nil
 			return &g, nil
 		},
-		"node 0 (add) has an origin that no node of the piece has: test.ir:99:1, ID 1": func(m *ir.Module, f *ir.Func) (*ir.Func, error) {
+		"node 0 (add) has an origin that no node of the pass's input has: test.ir:99:1, ID 1": func(m *ir.Module, f *ir.Func) (*ir.Func, error) {
 			return ir.Rewrite(m, f, func(rw *ir.Rewriter, _ int, n *ir.Node) {
 				rw.SetPos(ir.Pos{Line: 99, Col: 1})
 				rw.Keep(n)
@@ -247,7 +247,7 @@ func TestErrors(t *testing.T) {
 	}{
 		{module(one + strings.Replace(one, "piece", "other", 1)), compile.Shape{}, "has one function"},
 		{module(one), compile.Shape{Ranges: map[string]dim.Interval{"N": {Lo: 1, Hi: 65}}}, "is not within the declared [0, 64]"},
-		{module(one), compile.Shape{Ranges: map[string]dim.Interval{"M": {Lo: 1, Hi: 2}}}, "does not declare"},
+		{module(one), compile.Shape{Ranges: map[string]dim.Interval{"M": {Lo: 1, Hi: 2}}}, "the shape has a range for symbol M, which module test does not declare"},
 		{module("  func @piece(%x: i4[N, 2]) -> (i4[2, N]) {\n    %y = transpose(%x, perm=[1, 0]) : i4[2, N]\n    return %y\n  }\n"), compile.Shape{},
 			"test.ir:17:10: elements of i4 are narrower than a byte"},
 	} {

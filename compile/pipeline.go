@@ -135,7 +135,7 @@ func checkPass(before, after *ir.Func, known map[ir.Origin]bool) error {
 	}
 	for i, n := range after.Nodes {
 		if n.Origin != (ir.Origin{}) && !known[n.Origin] {
-			return fmt.Errorf("node %d (%s) has an origin that no node of the piece has: %s, ID %d; take that of the node it is made from", i, n.Name(), n.At(), n.ID)
+			return fmt.Errorf("node %d (%s) has an origin that no node of the pass's input has: %s, ID %d; take that of the node it is made from", i, n.Name(), n.At(), n.ID)
 		}
 	}
 	return nil

@@ -130,8 +130,9 @@ func (m *memory) root() *memory {
 func scratch(m *memory) bool { return m.kind == localMemory && m.result < 0 }
 
 // overlays reports whether argument out may share memory with argument in: all
-// accesses to both are the same, and in execution order every load of in comes
-// before the first store of out.
+// accesses to both are the same, and in execution order every access to in comes
+// before the first store of out. A GEMM and an all_reduce access their operands before the
+// instructions, so these do not share memory.
 func overlays(k *loop.Kernel, in, out int32) bool {
 	if m := k.MatMul; m != nil && (m.A.Arg == in || m.B.Arg == in || m.Select != nil && m.Select.Arg == in) {
 		return false

@@ -98,7 +98,8 @@ func TestRandomModules(t *testing.T) {
 	}
 }
 
-// TestRandomModulesWithoutAPass does the same with each optional pass switched off in turn.
+// TestRandomModulesWithoutAPass compares random modules with the interpreter, with each optional
+// pass switched off in turn.
 func TestRandomModulesWithoutAPass(t *testing.T) {
 	first := seed(t)
 	for _, p := range compile.Passes() {

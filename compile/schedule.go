@@ -99,8 +99,9 @@ func kernelName(nodes []int32, ops []string) string {
 	return strings.NewReplacer("::", "_", ".", "_").Replace(strings.Join(names, "_"))
 }
 
-// nodes returns the nodes of the piece that the live instructions come from, in order,
-// without those of constants, and of loads, stores and iotas unless the kernel has no others.
+// nodes returns the nodes of the piece that the live instructions come from, in order, without
+// those of constants and dims. It omits those of iotas, and of loads and stores without an index
+// from a tensor, unless the kernel has no others.
 func (s *scheduler) nodes() []int32 {
 	var compute, move []int32
 	add := func(list []int32, n int32) []int32 {

@@ -449,8 +449,9 @@ func (f *fuser) returns() {
 }
 
 // whole returns a memory that consists of v's elements in order, where v may be a reshape of
-// the value that was put there; nil if there is none. If v is a reshape of a value that a group
-// computes, it lets the group store that value.
+// the value that was put there. It returns nil if there is none, or if v is a reshape and other
+// pieces may write the memory. If v is a reshape of a value that a group computes, it lets the
+// group store that value.
 func (f *fuser) whole(v ir.Value) *place {
 	for x := v; ; {
 		st := &f.states[x]

@@ -2,6 +2,7 @@ package compile
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"pwc/ir"
@@ -36,19 +37,17 @@ func (s Shape) of(sym *ir.Symbol) dim.Interval {
 func (s *state) begin(value substitution) error {
 	piece := s.piece
 	m := &ir.Module{Name: piece.Name, Groups: piece.Groups, Externs: piece.Externs, Source: piece.Source}
-	known := 0
+	for _, name := range slices.Sorted(maps.Keys(s.shape.Ranges)) {
+		if piece.Symbol(name) == nil {
+			return callError{fmt.Errorf("compile: the shape has a range for symbol %s, which module %s does not declare", name, piece.Name)}
+		}
+	}
 	for _, sym := range piece.Symbols {
 		iv := s.shape.of(sym)
-		if _, ok := s.shape.Ranges[sym.Name]; ok {
-			known++
-		}
 		if iv.Lo > iv.Hi || iv.Lo < sym.Lo || iv.Hi > sym.Hi {
 			return callError{fmt.Errorf("compile: range [%d, %d] of symbol %s is not within the declared [%d, %d]", iv.Lo, iv.Hi, sym.Name, sym.Lo, sym.Hi)}
 		}
 		m.Symbols = append(m.Symbols, &ir.Symbol{Name: sym.Name, Lo: iv.Lo, Hi: iv.Hi, Kind: sym.Kind})
-	}
-	if known != len(s.shape.Ranges) {
-		return callError{fmt.Errorf("compile: the shape names a symbol that module %s does not declare", piece.Name)}
 	}
 	for _, w := range piece.Weights {
 		m.Weights = append(m.Weights, &ir.Weight{Name: w.Name, Type: value.typ(w.Type), Placements: w.Placements})

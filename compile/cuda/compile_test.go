@@ -60,7 +60,7 @@ func (r *recorder) record(m *ir.Module, s compile.Shape) error {
 	return p.Validate()
 }
 
-// few is the largest number of sources that a test compiles, spread over all of them, unless
+// few is the largest number of sources that compileAll compiles, spread over all of them, unless
 // PWC_NVRTC_ALL=1 is set.
 const few = 8
 

@@ -50,8 +50,9 @@ var targetPattern = regexp.MustCompile(`^cuda:sm_([1-9][0-9]{1,2})([af]?)$`)
 
 // New returns the backend for a target such as "cuda:sm_90". Its kernels have machine code for this
 // architecture and the PTX of the same compilation. If the target has no suffix "a" or "f", the driver
-// of a later GPU compiles that PTX when it loads them. New fails if the target is not of this form or
-// is older than [MinArch].
+// of a later GPU compiles that PTX when it loads them. Arch-specific variants for target cuda:sm_90 have
+// machine code for sm_90a, and no PTX. New fails if the target is not of this form or is older than
+// [MinArch].
 func New(target string, c Compiler) (*Backend, error) {
 	m := targetPattern.FindStringSubmatch(target)
 	if m == nil {

@@ -263,8 +263,8 @@ func TestDeviceRandomModules(t *testing.T) {
 	}
 }
 
-// TestDeviceExactModules runs modules whose results must have the interpreter's bits, with NaNs,
-// the limits of integers, indices out of range and sizes of 0.
+// TestDeviceExactModules runs modules whose results must equal the interpreter's, except for signs of
+// zeros and payloads of NaNs, with NaNs, the limits of integers, indices out of range and sizes of 0.
 func TestDeviceExactModules(t *testing.T) {
 	g := openDevice(t)
 	first := number(t, "PWC_RANDOM_SEED", 0)

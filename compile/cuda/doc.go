@@ -33,7 +33,7 @@
 //   - internal/attention has attention for training and its gradient.
 //
 // Kernels for compute capability 9.0 and later use programmatic dependent launch (attribute "pdl").
-// A kernel prefetches weights, then waits for the kernel before it. It triggers the dependent launch
+// A kernel may prefetch weights, then waits for the kernel before it. It triggers the dependent launch
 // before or right after the wait. It waits before it reads anything that another kernel writes, and
 // before it writes. Waits are transitive, so several kernels may have started.
 package cuda

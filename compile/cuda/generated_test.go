@@ -192,8 +192,8 @@ module "kept" {
 }
 
 // TestGenerated compares the hashes of generated sources, launches and programs with
-// generatedFile: a change makes every cache miss, and needs a new compile.Version. The test also
-// checks that the modules have every kind of kernel and of fusion.
+// generatedFile: a change needs a new compile.Version, with which every cache misses. The test also
+// checks that the modules have every kind of kernel and of fusion in emitted.
 func TestGenerated(t *testing.T) {
 	modules := generatedModules(t)
 	counts := make(map[string]int)

@@ -117,8 +117,8 @@ module "none" {
 	}
 }
 
-// checkFaults runs a module on the GPU, compares the result with the interpreter's, and checks
-// whether it reported indices out of range.
+// checkFaults runs a module on the device, compares the first result with the interpreter's, and checks
+// whether the device reported indices out of range.
 func (g *rig) checkFaults(m *ir.Module, b *oracle.Inputs, want bool) error {
 	p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
 	if err != nil {
@@ -179,7 +179,7 @@ type layer struct {
 
 // TestGroupedBandwidth measures layers of experts for the numbers of tokens in PWC_EXPERTS: the
 // time, and the bandwidth at which chosen matrices are read, as a percentage of 4.8 TB/s (H200).
-// With PWC_TUNE=1 it compares shapes.
+// With PWC_TUNE set it compares shapes.
 func TestGroupedBandwidth(t *testing.T) {
 	list := os.Getenv("PWC_EXPERTS")
 	if list == "" {

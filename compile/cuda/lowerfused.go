@@ -64,7 +64,7 @@ func (b *Backend) lowerFused(p *fusion.Plan) (compile.Code, error) {
 		v.Steps = slices.Concat(apart.prologue, v.Steps, apart.epilogues)
 	}
 	by := byPreference(apart.gemm.Variants)
-	// The library routine comes before the fused kernels: it declines the sizes for which it is slower.
+	// The library routine comes before the fused kernels for all devices: it declines the sizes for which it is slower.
 	ours := slices.Concat(fewRows.Variants[:len(specific)], by[bySpecific])
 	out.Variants = slices.Concat(beforeSpecific(ours, by[byLibrary]...), ours, by[byLibrary], fewRows.Variants[len(specific):], by[byOthers])
 	return out, nil
@@ -77,8 +77,9 @@ type apart struct {
 	epilogues []compile.Step
 }
 
-// lowerApart compiles the kernels of a chain without vertical fusion, for the numbers of rows that no
-// fused kernel serves. Epilogues that FusesHorizontally accepts are one launch.
+// lowerApart compiles the kernels of a chain without vertical fusion. The code of the GEMM is for the
+// given numbers of rows, which no fused kernel serves, and for the library routine. The prologue also
+// runs before fused kernels without one. Epilogues that FusesHorizontally accepts are one launch.
 func (b *Backend) lowerApart(g *errgroup.Group, p *fusion.Plan, rows dim.Interval, out *apart) {
 	c, at := p.Chain, p.GEMM
 	if at > 0 {

@@ -21,7 +21,7 @@ type chainShape struct {
 	hidden, inter, heads, kv, d int64
 }
 
-// chainModule returns a module with every kind of fusion with a GEMM: a norm, a GEMM with gate and up
+// chainModule returns a module of GEMMs with kernels to fuse: a norm, a GEMM with gate and up
 // projections, a GEMM that is added to x; then a norm of another kind and a GEMM with a bias and RoPE on
 // all columns but the last ones.
 func chainModule(t testing.TB, c chainShape) *ir.Module {
@@ -73,7 +73,7 @@ var chainShapes = []chainShape{
 	{dtype.BF16, 4096, 72, 2, 1, 32}, // x in registers, all warps share columns
 	{dtype.F16, 9216, 24, 1, 1, 16},  // x in shared memory
 	{dtype.BF16, 72, 7, 1, 1, 6},     // fewer columns than a block has
-	{dtype.F32, 256, 136, 3, 1, 16},  // nothing is fused
+	{dtype.F32, 256, 136, 3, 1, 16},  // no vertical fusion
 }
 
 // TestFusedLaunches pins the number of launches of chainModule, by the number of rows.
@@ -145,7 +145,7 @@ func TestDeviceManyRowsFused(t *testing.T) {
 }
 
 // TestDeviceFused compares chains with the interpreter, and, from two rows on, their bits with those of
-// separate kernels. An emulated device runs every second shape.
+// separate kernels. An emulated device runs every second shape, with every second number of rows.
 func TestDeviceFused(t *testing.T) {
 	g := openDevice(t)
 	for i, c := range chainShapes {

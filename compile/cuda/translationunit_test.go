@@ -12,8 +12,8 @@ import (
 	"pwc/program"
 )
 
-// TestCompiledTogether pins which kernels of a GEMM are compiled together. Each is launched by its own name, and their
-// source has each helper once.
+// TestCompiledTogether pins which kernels of a GEMM are compiled together. Each is launched by its own name, and a
+// shared source has its helpers once: the test looks for some of them.
 func TestCompiledTogether(t *testing.T) {
 	m := productModule(t, dtype.BF16, dtype.BF16, 14336, 4096)
 	f := &fakeCompiler{specific: true}

@@ -21,7 +21,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// arena allocates memory for measurements, filled with a pattern that is a small number in every
+// arena allocates memory for measurements, filled with a pattern that is a small number in every float
 // dtype. When all is used it begins again at its start, which then is in no cache any more.
 type arena struct {
 	mem  device.Memory
@@ -203,8 +203,8 @@ func candidates(rows int, cols, depth int64) []cuda.Shape {
 	return out
 }
 
-// warpPipelines lists warp pipelines that fit into shared memory, with one block for each multiprocessor
-// of an H200 or more.
+// warpPipelines lists warp pipelines that fit into shared memory, with one or several blocks for each
+// multiprocessor of an H200.
 func warpPipelines(rows int, cols, depth int64) []cuda.Shape {
 	var out []cuda.Shape
 	each := int(cols+132*16-1) / (132 * 16)
@@ -413,7 +413,8 @@ func configsOf(name string, otherwise ...string) []string {
 }
 
 // TestTuneFused measures shapes for the launches of a layer without its attention.
-// PWC_TUNE_CHAINS lists numbers of rows, PWC_TUNE_OF is the name of a model (8B, 1B or toy).
+// PWC_TUNE_CHAINS lists numbers of rows, PWC_TUNE_OF is the name of a model (8B, 1B or toy); without it
+// the models are 8B and 1B.
 func TestTuneFused(t *testing.T) {
 	list := os.Getenv("PWC_TUNE_CHAINS")
 	if list == "" {

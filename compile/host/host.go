@@ -38,7 +38,8 @@ func (backend) Lower(k *loop.Kernel) (compile.Code, error) {
 	return compile.One(program.Kernel{Name: k.Name, Format: program.KernelVec, Code: code}, program.Launch{}), nil
 }
 
-// Kernel returns the SIMD kernel of a fused loop, for listings and tests.
+// Kernel returns the SIMD kernel of a fused loop. It fails if an op has no instruction for its
+// dtype, or if the kernel needs more than [vec.MaxRegs] registers of one file.
 func Kernel(k *loop.Kernel) (*vec.Kernel, error) {
 	l := &lowerer{k: k, out: &vec.Kernel{Args: int32(len(k.Args))}, alias: make([]loop.Value, len(k.Values))}
 	l.out.Loop = vec.Loop{Outer: k.Rows, Inner: k.Cols, Serial: k.Serial}

@@ -1,11 +1,11 @@
 package host
 
 import (
-	"pwc/internal/oracle"
 	"strings"
 	"testing"
 
 	"pwc/compile/loop"
+	"pwc/internal/oracle"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
 )

@@ -5,7 +5,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Op is an operation on elements: an op of the tensor IR, pointwise or a reduction, by
+// Op is an operation on elements: a pointwise op, a reduction or a scan of the tensor IR, by
 // its ID, or one of the ops below, which only kernels have.
 type Op uint8
 
@@ -140,7 +140,7 @@ func (o Op) element() bool {
 	}
 }
 
-// String returns the name of the op: that of the IR, or of compare's direction.
+// String returns the name of the op: for a comparison, the direction of the IR's compare.
 func (o Op) String() string {
 	if o >= numOps || table[o].name == "" {
 		return "no op"

@@ -85,7 +85,7 @@ func parse(text string) ([]Snippet, error) {
 
 // Text returns the snippets that are used and those that they need, each once, and each followed
 // by an empty line. Several generated snippets may have the same name, for kernels of a source that
-// need different versions; equal ones appear once.
+// need different versions; equal ones appear once. Text fails if no snippet has a used name.
 func Text(used map[string]bool, generated []Snippet) (string, error) {
 	l, err := load()
 	if err != nil {

@@ -45,9 +45,9 @@ func (e *Emitter) operands(in loop.Instr) []string {
 	return args
 }
 
-// Columns writes the instructions of a body for the columns of the context: first the loads of
-// vectors and the loads that are the same for all columns, then the computation for each column, then
-// the stores in their order.
+// Columns writes the instructions of a body for the columns of the context: first the loads of vectors
+// and the loads that are the same for all columns, then the computation for each column with its other
+// loads and stores, then the stores of vectors in their order. For one column it writes all stores last.
 func (e *Emitter) Columns(list []loop.Instr, s *Context) {
 	if s.Width == 1 {
 		e.oneColumn(list, s)

@@ -12,7 +12,8 @@ import (
 )
 
 // Axes writes the indices along axes of the given extents, from the row-major linear index at. It
-// returns their C expressions: variables whose names begin with prefix, or at itself if one axis has it.
+// returns their C expressions: variables prefix0, prefix1, … or, if there is one axis and at is "0",
+// at itself.
 func (e *Emitter) Axes(prefix, at string, extents []dim.Dim) []string {
 	out := make([]string, len(extents))
 	if len(extents) == 1 {

@@ -95,7 +95,7 @@ type Source struct {
 	Arch   string        // the architecture that it is compiled for: "sm_90"
 	Launch program.Launch
 	Part   Part // its part of a translation unit
-	Pairs  bool // it is compiled together with a neighbour
+	Pairs  bool // it may be compiled together with a neighbour
 }
 
 // Finish returns the source of the entry. does describes it in a line.

@@ -6,7 +6,7 @@ import (
 )
 
 // isPrologue reports whether a nest only computes the rows of the GEMM's first operand, with at most
-// float reductions over a row, so that every block of the GEMM can repeat it. A nest that reads an index
+// float sums, maxima and minima over a row, so that every block of the GEMM can repeat it. A nest that reads an index
 // from memory is not fused: the block would wait for the index, and start its weights later than if the
 // nest had its own launch.
 func isPrologue(k, gemm *loop.Kernel) bool {

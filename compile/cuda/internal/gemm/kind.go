@@ -44,7 +44,7 @@ type Resources struct {
 	LeaderReduces bool // the leader CTA of a cluster adds the sums of all; else each CTA adds those of a share of the rows
 	ArchSpecific  bool // the code is for one architecture; another kind serves the same rows on others
 	Generic       bool // extents are parameters, so that GEMMs of other extents have the same source
-	Pairs         bool // the source is compiled together with a neighbour
+	Pairs         bool // the source may be compiled together with a neighbour
 }
 
 // staticBytes is an upper bound of a kernel's static shared memory.
@@ -75,7 +75,7 @@ func (r Resources) reductionBytes() int {
 }
 
 // withStages returns the resources with shared memory for stages, which the sums reuse, and for
-// the DSMEM reduction buffer after it, to which other blocks write while this one uses its stages.
+// the DSMEM reduction buffer after them, to which other blocks write while this one uses its stages.
 func (r Resources) withStages(bytes int) Resources {
 	r.SharedBytes = max(bytes, r.sumBytes()) + r.reductionBytes()
 	return r

@@ -9,8 +9,8 @@ import (
 
 // From 32 rows on a block pipeline is bound by the bandwidth of shared memory, and its warps wait
 // for each other. Hopper's tensor cores read both operands from shared memory, for four warps at
-// once (wgmma), and producer threads only fill stages. This needs code for sm_90a, which NVRTC
-// compiles from 12.1 on and which runs on sm_90 only: an arch-specific variant.
+// once (wgmma), and producer threads only fill stages. This needs code for sm_90a with PTX 8.1, which
+// NVRTC compiles from 12.1 on and which runs on sm_90 only: an arch-specific variant.
 
 // WGMMA is a GEMM of few rows on the tensor cores of sm_90a. Producers threads fill stages of K elements
 // of k with weights, and other threads fill them with x. A group of Consumers warpgroups computes the

@@ -173,7 +173,7 @@ func atLeast(k *loop.Kernel, a, b dim.Dim) bool {
 }
 
 // plainStore returns the access by which the sums are stored, and its argument, if the epilogue only
-// rounds the sums to the result's dtype; else nil and -1.
+// stores them, in f32 or rounded to the operands' dtype; else nil and -1.
 func plainStore(k *loop.Kernel, in dtype.DType) (*loop.Access, int32) {
 	body := k.Phases[0].Body
 	if len(k.Phases[0].Row) > 0 || len(body) < 2 || body[0].Op != loop.Acc {

@@ -29,7 +29,7 @@ type spread struct {
 	total  dim.Dim // threads
 }
 
-// spread gives a thread as many neighbouring columns as fill an access.
+// spread gives a thread nest.VectorWidth neighbouring columns of a row.
 func (e *writer) spread() spread {
 	f := spread{ctx: &cgen.Context{Width: nest.VectorWidth(e.K)}, perRow: nest.Product(e.K.Cols)}
 	if w := f.ctx.Width; w > 1 {

@@ -1,5 +1,5 @@
-// Package loopgen generates the kernels of loop nests: elementwise nests, rowwise nests, horizontally
-// fused nests, and top-k.
+// Package loopgen generates the kernels of loop nests: elementwise nests, rowwise nests, serial nests
+// (scatter), horizontally fused nests, and top-k.
 package loopgen
 
 import (

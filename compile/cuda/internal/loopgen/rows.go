@@ -10,7 +10,7 @@ import (
 	"pwc/ir/dim"
 )
 
-// rowwise writes a kernel in which a thread, a warp, a block or a cluster computes a row.
+// rowwise writes a kernel in which a thread, several threads of a block, or a cluster computes a row.
 func (e *writer) rowwise() {
 	k := e.K
 	s := &cgen.Context{Width: nest.VectorWidth(e.K)}

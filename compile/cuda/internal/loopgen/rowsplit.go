@@ -10,7 +10,8 @@ import (
 )
 
 // The number of columns decides how many threads compute a row:
-//   - one thread up to threadColumns columns;
+//   - one thread up to threadColumns columns, or for any number if neighbouring threads then read
+//     rows that are neighbours in memory (nest.AcrossRows), except for rowsAcross below;
 //   - one warp up to warpGroups groups of neighbouring columns; if the kernel only reduces up to 16
 //     groups, as many lanes of a warp as there are groups, rounded up to a power of two (a head of 64
 //     elements in bf16 has 8 groups);
