@@ -19,7 +19,8 @@ func Print(m *Module) string {
 }
 
 // PrintFunc returns the text of one function as in Print(m), without the
-// indentation.
+// indentation. It prints functions that the verifier refuses too: "%?" is a value that
+// no parameter or node defines, "?" a missing type, op or node.
 func PrintFunc(m *Module, f *Func) string {
 	p := textPrinter{m: m}
 	p.function(f)
@@ -68,6 +69,9 @@ func valueNames(f *Func) []string {
 	seen := make(map[string]int, len(taken)) // suffixes tried so far
 	next := 0
 	give := func(v Value) {
+		if v < 0 || int(v) >= len(f.Values) {
+			return // the verifier refuses it
+		}
 		name := f.Values[v].Name
 		if name == "" {
 			names[v] = "%" + strconv.Itoa(next)
@@ -96,6 +100,9 @@ func valueNames(f *Func) []string {
 		give(v)
 	}
 	for _, n := range f.Nodes {
+		if n == nil {
+			continue // the verifier refuses it
+		}
 		for _, v := range n.Results {
 			give(v)
 		}
@@ -103,25 +110,40 @@ func valueNames(f *Func) []string {
 	return names
 }
 
-// Value returns the text of a value as an operand: "%x", "@w", "1.5".
+// info returns the entry of a value in the function's table; nil: it has no entry.
+func (p *FuncPrinter) info(v Value) *ValueInfo {
+	if v < 0 || int(v) >= len(p.f.Values) {
+		return nil
+	}
+	return &p.f.Values[v]
+}
+
+func (p *FuncPrinter) appendType(b []byte, v Value) []byte {
+	if info := p.info(v); info != nil {
+		return append(b, info.Type.String()...)
+	}
+	return append(b, '?')
+}
+
+// Value returns the text of a value as an operand: "%x", "@w", "1.5"; "%?" if no parameter or
+// node defines it.
 func (p *FuncPrinter) Value(v Value) string { return string(p.appendValue(nil, v)) }
 
 func (p *FuncPrinter) appendValue(b []byte, v Value) []byte {
-	if v < 0 || int(v) >= len(p.f.Values) {
-		return append(b, "%?"...) // a dump of a function that the verifier would refuse
+	info := p.info(v)
+	if info != nil && info.Kind == VersionValue {
+		v, info = info.Base, p.info(info.Base)
 	}
-	info := &p.f.Values[v]
-	switch info.Kind {
-	case LiteralValue:
+	switch {
+	case info == nil:
+	case info.Kind == LiteralValue:
 		return appendLiteral(b, info.Literal, info.Type.DType)
-	case VersionValue:
-		if info.Base != v {
-			return p.appendValue(b, info.Base)
-		}
-	case WeightValue, StateValue:
+	case info.Kind == WeightValue, info.Kind == StateValue:
 		return append(append(b, '@'), quoteName(info.Name)...)
+	case int(v) < len(p.names) && p.names[v] != "":
+		return append(b, p.names[v]...)
 	}
-	return append(b, p.names[v]...)
+	return append(b, "%?"...)
 }
 
 // Node returns node i on one line, with the types of its results and its loc.
@@ -132,13 +154,20 @@ func (p *FuncPrinter) Node(i int) string { return string(p.appendNode(nil, p.f.N
 func (m *Module) NodeString(f *Func, i int) string { return NewFuncPrinter(m, f).Node(i) }
 
 func (p *FuncPrinter) appendNode(b []byte, n *Node) []byte {
+	if n == nil {
+		return append(b, '?')
+	}
 	for i, r := range n.Results {
 		b = p.appendValue(separate(b, i), r)
 	}
 	if len(n.Results) > 0 {
 		b = append(b, " = "...)
 	}
-	b = append(b, n.Op.Name...)
+	if n.Op == nil {
+		b = append(b, '?')
+	} else {
+		b = append(b, n.Op.Name...)
+	}
 	if n.Extern != nil {
 		b = strconv.AppendQuote(append(b, ' '), n.Extern.Name)
 	}
@@ -154,7 +183,7 @@ func (p *FuncPrinter) appendNode(b []byte, n *Node) []byte {
 		if i == 0 {
 			b = append(b, " : "...)
 		}
-		b = append(separate(b, i), p.f.Type(r).String()...)
+		b = p.appendType(separate(b, i), r)
 	}
 	if n.Loc != "" {
 		b = append(strconv.AppendQuote(append(b, " loc("...), n.Loc), ')')
@@ -428,11 +457,15 @@ func (p *textPrinter) function(f *Func) {
 	b := append(append([]byte("func @"), quoteName(f.Name)...), '(')
 	for i, v := range f.Params {
 		b = append(fp.appendValue(separate(b, i), v), ": "...)
-		if f.Values[v].Mut {
+		var info ValueInfo // of a parameter that the verifier refuses
+		if known := fp.info(v); known != nil {
+			info = *known
+		}
+		if info.Mut {
 			b = append(b, "mut "...)
 		}
-		b = appendPlacements(append(b, f.Type(v).String()...), f.Values[v].Placements)
-		if f.Values[v].Padded {
+		b = appendPlacements(fp.appendType(b, v), info.Placements)
+		if info.Padded {
 			b = append(b, " padded -1"...)
 		}
 	}
@@ -450,8 +483,11 @@ func (p *textPrinter) function(f *Func) {
 	p.indent++
 	p.top = true
 	for _, n := range f.Nodes {
-		b = fp.appendNode(b[:0], n)
-		p.declare(n.Trivia, string(b))
+		var trivia Trivia
+		if n != nil {
+			trivia = n.Trivia
+		}
+		p.declare(trivia, string(fp.appendNode(b[:0], n)))
 	}
 	if len(f.Returns) == 0 {
 		p.end(f.ReturnLead.Lead)

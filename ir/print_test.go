@@ -1,6 +1,7 @@
 package ir_test
 
 import (
+	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -107,6 +108,42 @@ func TestPrintFunc(t *testing.T) {
 	const want = "func @f(%x: f32[2]) -> (f32[2]) {\n  %0 = neg(%x) : f32[2]\n  return %0\n}\n"
 	if got := ir.PrintFunc(m, m.Funcs[0]); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
+// TestPrintFuncOfBadFunctions prints functions that the verifier refuses: one with several wrong entries in its
+// tables, and functions with one to three random changes.
+func TestPrintFuncOfBadFunctions(t *testing.T) {
+	text := `pwc 1 module "m" { func @f(%x: mut f32[2]) -> (f32[2]) { %0 = neg(%x) copy(%x, %0) return %x } }`
+	m := mustParse(t, text)
+	f := m.Funcs[0]
+	f.Params = append(f.Params, 99)
+	f.Values[f.Nodes[1].Versions[0].Value].Base = f.Nodes[1].Versions[0].Value // a version of itself
+	f.Values = append(f.Values, ir.ValueInfo{Kind: ir.ResultValue, Name: "lost"})
+	f.Nodes[0].Args[0] = ir.Value(len(f.Values) - 1)
+	f.Nodes = append(f.Nodes, nil, &ir.Node{Args: []ir.Value{-5}, Results: []ir.Value{1000, ir.NoValue}})
+	const want = "func @f(%x: mut f32[2], %?: ?) -> (f32[2]) {\n  %0 = neg(%?) : f32[2]\n  copy(%x, %0)\n  ?\n  %?, %? = ?(%?) : ?, ?\n  return %?\n}\n"
+	if got := ir.PrintFunc(m, f); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		m := mustParse(t, text)
+		f := m.Funcs[0]
+		n, bad := f.Nodes[rng.IntN(2)], ir.Value(rng.IntN(9)-2)
+		info := &f.Values[rng.IntN(len(f.Values))]
+		changes := []func(){
+			func() { f.Params[0] = bad }, func() { f.Returns[0] = bad }, func() { n.Args[0] = bad }, func() { n.Results = []ir.Value{bad} },
+			func() { info.Base = bad }, func() { info.Kind = ir.ValueKind(rng.IntN(9)) }, func() { info.Type = ir.Type{DType: 200} },
+			func() { f.Values = f.Values[:rng.IntN(len(f.Values)+1)] }, func() { f.Nodes[rng.IntN(2)] = nil }, func() { n.Op = nil },
+			func() { n.Attrs = []ir.Attr{{Kind: 77}} }, func() { f.ResultTypes = append(f.ResultTypes, ir.Type{}) },
+		}
+		for range 1 + rng.IntN(3) {
+			changes[rng.IntN(len(changes))]()
+		}
+		if got := ir.PrintFunc(m, f); !strings.HasPrefix(got, "func @f(") || !strings.HasSuffix(got, "}\n") {
+			t.Fatalf("got\n%s", got)
+		}
 	}
 }
 
