@@ -3,14 +3,30 @@ package tune
 import (
 	"context"
 	"math/bits"
+	"strings"
 	"testing"
 
+	"pwc/cache"
 	"pwc/internal/cuda/fake"
 	"pwc/internal/cuda/ltfake"
 	"pwc/piecewise"
 	"pwc/runtime/cuda"
 	"pwc/runtime/cuda/cublaslt"
 )
+
+// TestOptions: Run and the function of Warmup list all options that no measurement can run with.
+func TestOptions(t *testing.T) {
+	o := Options{Store: cache.New(cache.Options{Dir: t.TempDir()}), Candidates: -1, Memory: -1}
+	p := []piecewise.Sized{{Program: gemmProgram(t, "cuda:sm_90"), Symbols: []int64{8}}}
+	_, err := Run(context.Background(), p, o)
+	for name, err := range map[string]error{"Run": err, "Warmup": Warmup(o)(context.Background(), p)} {
+		for _, want := range []string{"Options.Device is nil", "Options.Library is nil", "Options.Candidates is -1", "Options.Memory is -1 bytes"} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %q in it", name, err, want)
+			}
+		}
+	}
+}
 
 // TestRunOfEmptyVariant measures a GEMM whose variant without the library has no steps. Such
 // a program is valid, although no compiler produces it. Run must not panic: it returns an

@@ -22,7 +22,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// Options configure a measurement.
+// Options configure a measurement. Device and Library are required.
 type Options struct {
 	Device  *cuda.Device
 	Library *cublaslt.Library
@@ -121,7 +121,7 @@ func Warmup(o Options) func(ctx context.Context, programs []piecewise.Sized) err
 	var mu sync.Mutex // guards measured, and serializes measurements
 	measured := map[cublaslt.Key]bool{}
 	recorded := func(cublaslt.Key) bool { return false }
-	if o.Store != nil {
+	if o.Store != nil && o.Library != nil { // the function refuses options without a library
 		have := Records(o.Store)
 		o.Library.UseRecords(have)
 		recorded = func(k cublaslt.Key) bool { _, ok := have.Lookup(k); return ok }
@@ -143,8 +143,29 @@ func Warmup(o Options) func(ctx context.Context, programs []piecewise.Sized) err
 	}
 }
 
+// check returns an error that lists all options that no measurement can run with.
+func (o *Options) check() error {
+	var errs []error
+	if o.Device == nil {
+		errs = append(errs, errors.New("Options.Device is nil: set it to the device of cuda.Open"))
+	}
+	if o.Library == nil {
+		errs = append(errs, errors.New("Options.Library is nil: set it to the library of cublaslt.Open; without cuBLASLt there is nothing to measure"))
+	}
+	if o.Candidates < 0 {
+		errs = append(errs, fmt.Errorf("Options.Candidates is %d; it is at least 1, or 0 for %d", o.Candidates, DefaultCandidates))
+	}
+	if o.Memory < 0 {
+		errs = append(errs, fmt.Errorf("Options.Memory is %d bytes; it is at least 1, or 0 for %d", o.Memory, int64(DefaultMemory)))
+	}
+	return errors.Join(errs...)
+}
+
 // run measures the distinct GEMMs that want accepts. kept is the error of storing records.
 func (o Options) run(ctx context.Context, programs []piecewise.Sized, want func(cublaslt.Key) bool) (out []Result, kept, err error) {
+	if err := o.check(); err != nil {
+		return nil, nil, err
+	}
 	if o.Candidates == 0 {
 		o.Candidates = DefaultCandidates
 	}
