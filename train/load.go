@@ -58,15 +58,26 @@ func (s *Step) loadWeights(src safetensors.Source) error {
 	}
 	var errs []error
 	for _, w := range s.program.Weights {
-		errs = append(errs, safetensors.Guard(src, func() error {
-			v, err := checkpoint.Compute(src, w)
-			if err != nil {
-				return err
-			}
-			return s.write(w.Name, slices.Concat(v.Parts...))
-		}))
+		data, err := readWeight(src, w)
+		if err == nil {
+			err = s.write(w.Name, data)
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// readWeight returns the bytes of a weight, computed from tensors of a checkpoint.
+func readWeight(src safetensors.Source, w *ir.Weight) (data []byte, err error) {
+	err = safetensors.Guard(src, func() error {
+		v, err := checkpoint.Compute(src, w)
+		if err != nil {
+			return err
+		}
+		data = slices.Concat(v.Parts...)
+		return nil
+	})
+	return data, err
 }
 
 // write fills a state and waits for the copy.

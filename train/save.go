@@ -95,7 +95,9 @@ func (s *Step) metadata() map[string]string {
 
 // Restore sets the step to the state of a run at the checkpoint in dir: weights, optimizer
 // states, count of steps and random numbers. With the options and batches of that run, the following
-// steps have its bits. The optimizer must be of the same kind. Call Restore after Load.
+// steps have its bits. The optimizer must be of the same kind. Call Restore after Load. It reads and
+// checks the whole checkpoint, in host memory, before it changes the step: only a copy to the device
+// that fails leaves states of both runs.
 func (s *Step) Restore(dir string) (err error) {
 	model, err := safetensors.Open(filepath.Join(dir, ModelFile))
 	if err != nil {
@@ -114,11 +116,16 @@ func (s *Step) Restore(dir string) (err error) {
 	if have, want := file.Metadata()["optimizer"], s.program.options.Optimizer.Name(); have != want {
 		return fmt.Errorf("%s: the run was trained with %s, not %s", file.Path(), have, want)
 	}
-	if err := s.restoreStates(file); err != nil {
+	contents := map[string][]byte{}
+	if err := errors.Join(s.readStates(file, contents), s.readWeights(model, contents)); err != nil {
 		return err
 	}
-	if err := s.loadWeights(model); err != nil {
-		return err
+	for _, st := range s.program.Module.States {
+		if data, ok := contents[st.Name]; ok {
+			if err := s.write(st.Name, data); err != nil {
+				return err
+			}
+		}
 	}
 	s.taken, s.seed, s.offset = at.steps, at.seed, at.offset
 	s.forgetResults()
@@ -155,10 +162,9 @@ func placeOf(file *safetensors.File) (at place, err error) {
 	return at, nil
 }
 
-// restoreStates fills the states other than weights. It checks all of them before it writes one.
-func (s *Step) restoreStates(file *safetensors.File) error {
+// readStates reads the states other than weights from an optimizer file, by their names.
+func (s *Step) readStates(file *safetensors.File, contents map[string][]byte) error {
 	var errs []error
-	tensors := map[string][]byte{}
 	for _, st := range s.program.kept() {
 		t, err := file.Tensor(fileName(st.Name))
 		if err != nil {
@@ -172,18 +178,23 @@ func (s *Step) restoreStates(file *safetensors.File) error {
 		}
 		if t.DType != st.Type.DType || !slices.Equal(t.Shape, shape) {
 			errs = append(errs, fmt.Errorf("%s: tensor %s is %s%v, want %s", file.Path(), t.Name, t.DType, t.Shape, st.Type))
+			continue
 		}
-		tensors[st.Name] = t.Data
+		errs = append(errs, safetensors.Guard(file, func() error {
+			contents[st.Name] = slices.Clone(t.Data)
+			return nil
+		}))
 	}
-	if err := errors.Join(errs...); err != nil {
-		return err
+	return errors.Join(errs...)
+}
+
+// readWeights reads the states that are weights from a checkpoint, by their names.
+func (s *Step) readWeights(src safetensors.Source, contents map[string][]byte) error {
+	var errs []error
+	for _, w := range s.program.Weights {
+		data, err := readWeight(src, w)
+		contents[w.Name] = data
+		errs = append(errs, err)
 	}
-	return safetensors.Guard(file, func() error {
-		for _, st := range s.program.kept() {
-			if err := s.write(st.Name, slices.Clone(tensors[st.Name])); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	return errors.Join(errs...)
 }

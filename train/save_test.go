@@ -1,6 +1,8 @@
 package train_test
 
 import (
+	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -130,6 +132,7 @@ func TestSaveAndRestoreRefuse(t *testing.T) {
 		t.Errorf("without a scale: %v", err)
 	}
 	same(t, states(t, other), before)
+	t.Run("incomplete", func(t *testing.T) { incomplete(t, s, dir) })
 	if err := safetensors.Write(filepath.Join(dir, train.OptimizerFile), nil, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -138,5 +141,38 @@ func TestSaveAndRestoreRefuse(t *testing.T) {
 	}
 	if err := s.Restore(filepath.Join(parent, "missing")); err == nil {
 		t.Error("a checkpoint that is not there was restored")
+	}
+}
+
+// incomplete restores s from a checkpoint whose files lack tensors: the weight, then also the states of the
+// optimizer. The error names the missing tensors, and no state changes.
+func incomplete(t *testing.T, s *train.Step, dir string) {
+	saved := states(t, s)
+	steps(t, s, data(t, s, memory{"x": ones(64)}), 1)
+	before := states(t, s)
+	if bytes.Equal(before["w"], saved["w"]) || bytes.Equal(before["train.exp_avg.w"], saved["train.exp_avg.w"]) {
+		t.Fatal("a step does not change the weight and its average")
+	}
+	file, err := safetensors.Open(filepath.Join(dir, train.OptimizerFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	meta := file.Metadata()
+	if err := errors.Join(file.Close(), safetensors.Write(filepath.Join(dir, train.ModelFile), nil, nil)); err != nil {
+		t.Fatal(err)
+	}
+	for _, missing := range [][]string{{`"w"`}, {`"w"`, `"exp_avg.w"`, `"step"`}} {
+		if len(missing) > 1 {
+			if err := safetensors.Write(filepath.Join(dir, train.OptimizerFile), nil, meta); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := s.Restore(dir)
+		for _, name := range missing {
+			if err == nil || !strings.Contains(err.Error(), name) {
+				t.Errorf("%v, want %s in it", err, name)
+			}
+		}
+		same(t, states(t, s), before)
 	}
 }
