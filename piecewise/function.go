@@ -1,6 +1,7 @@
 package piecewise
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -122,43 +123,33 @@ type declared struct {
 	index int
 }
 
-func newFunction(pl *plan, f *ir.Func) (*function, error) {
-	fn := &function{plan: pl, index: len(pl.funcs), ir: f, name: "@" + f.Name, byBase: map[ir.Value]int32{}, inputByName: map[string]int{}, lo: 1, hi: 1}
-	var err error
-	if fn.split, err = split.Split(pl.module, f, pl.opts.Compile.SplitOn); err != nil {
-		return nil, err
-	}
+// newFunction makes the decisions about a function. The error lists all parameters and results
+// without a size; the function then serves only to find errors of later functions.
+func newFunction(pl *plan, f *ir.Func, parts *split.Plan) (*function, error) {
+	fn := &function{plan: pl, index: len(pl.funcs), ir: f, split: parts, name: "@" + f.Name, byBase: map[ir.Value]int32{}, inputByName: map[string]int{}, lo: 1, hi: 1}
 	if name, ok := padding.SizeSymbol(pl.module, f); ok {
 		s := pl.module.Symbol(name)
-		fn.size, fn.lo = name, s.Lo
-		if fn.hi, err = pl.opts.limit(s); err != nil {
-			return nil, err
-		}
+		fn.size, fn.lo, fn.hi = name, s.Lo, pl.opts.limit(s)
 		if fn.mixing = padding.Check(pl.module, f, name, pl.slotsOf(f)...); len(fn.mixing) > 0 {
 			fn.noPad = fn.mixing[0].Err
 		}
 	}
-	if err := fn.addInputs(); err != nil {
-		return nil, err
-	}
+	errs := []error{fn.addInputs()}
 	fn.chooseSizes()
-	if err := fn.addUnits(); err != nil {
-		return nil, err
-	}
-	for _, v := range f.Returns {
-		base := f.Base(v)
-		i := fn.storage(base)
-		st := &fn.storages[i]
+	fn.addUnits()
+	for i, v := range f.Returns {
+		at := fn.storage(f.Base(v))
+		st := &fn.storages[at]
 		if st.kind == inWork {
 			st.kind, st.index = inResult, len(fn.slots)
-			fn.slots = append(fn.slots, slot{storage: i, place: &place{writers: []writer{{fn, len(fn.slots)}}}})
+			fn.slots = append(fn.slots, slot{storage: at, place: &place{writers: []writer{{fn, len(fn.slots)}}}})
 		}
-		fn.returns = append(fn.returns, i)
+		fn.returns = append(fn.returns, at)
 		per := int64(0)
 		if t := st.typ; (st.kind == inResult || st.kind == inParam) && fn.leads(t, fn.size) {
 			a, err := fn.amountOf(t)
 			if err != nil {
-				return nil, fmt.Errorf("result of @%s: %w", f.Name, err)
+				errs = append(errs, fmt.Errorf("result %d of @%s: %w", i, f.Name, err))
 			}
 			if a.symbol >= 0 {
 				per = a.per
@@ -166,7 +157,7 @@ func newFunction(pl *plan, f *ir.Func) (*function, error) {
 		}
 		fn.rowBytes = append(fn.rowBytes, per)
 	}
-	return fn, nil
+	return fn, errors.Join(errs...)
 }
 
 // minusOne is every byte of -1 in a signed integer dtype.
@@ -249,7 +240,7 @@ func (fn *function) storage(base ir.Value) int32 {
 
 // addUnits sets the units of the split plan in launch order, and the lifetimes of
 // storages in units.
-func (fn *function) addUnits() error {
+func (fn *function) addUnits() {
 	unwritten := map[ir.Value]bool{}
 	for _, pu := range fn.split.Units {
 		it := fn.split.Items[pu.Item]
@@ -301,7 +292,6 @@ func (fn *function) addUnits() error {
 			}
 		}
 	}
-	return nil
 }
 
 // addPreparer adds an op to preparers if it is a [device.Preparer].

@@ -72,9 +72,7 @@ func (fn *function) envFor(n int64) env {
 				e.set(s.Name, v)
 			}
 		default:
-			if v, err := fn.plan.opts.limit(s); err == nil {
-				e.set(s.Name, v)
-			}
+			e.set(s.Name, fn.plan.opts.limit(s))
 		}
 	}
 	return e

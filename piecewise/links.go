@@ -1,6 +1,7 @@
 package piecewise
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -22,7 +23,7 @@ func (fn *function) leads(t ir.Type, symbol string) bool {
 
 // addInputs describes the parameters. A parameter is linked to a result of an earlier function
 // if it has the result's type and its rows are counted by that function's size symbol: it shares
-// the result's memory (@logits takes %h from @forward).
+// the result's memory (@logits takes %h from @forward). The error lists all parameters without a size.
 func (fn *function) addInputs() error {
 	linked := map[*function][]int{}
 	for _, p := range fn.ir.Params {
@@ -52,19 +53,19 @@ func (fn *function) addInputs() error {
 		fn.inputs = append(fn.inputs, in)
 		fn.storage(p)
 	}
-	if err := fn.findSymbols(); err != nil {
-		return err
-	}
+	fn.findSymbols()
+	var errs []error
 	for i := range fn.inputs {
 		in := &fn.inputs[i]
-		var err error
-		if in.bytes, err = fn.amountOf(in.typ); err != nil {
-			return fmt.Errorf("parameter %%%s of @%s: %w", in.name, fn.ir.Name, err)
-		}
 		in.counted = slices.IndexFunc(fn.symbols, func(s runSymbol) bool {
 			return s.role != isPlain && len(in.typ.Shape) > 0 && slices.Contains(in.typ.Shape[0].Symbols(), s.name)
 		})
 		in.lead = slices.IndexFunc(fn.symbols, func(s runSymbol) bool { return fn.leads(in.typ, s.name) })
+		var err error
+		if in.bytes, err = fn.amountOf(in.typ); err != nil {
+			errs = append(errs, fmt.Errorf("parameter %%%s of @%s: %w", in.name, fn.ir.Name, err))
+			continue
+		}
 		if in.bytes.symbol < 0 {
 			continue
 		}
@@ -75,7 +76,7 @@ func (fn *function) addInputs() error {
 		}
 	}
 	fn.findIndices()
-	return nil
+	return errors.Join(errs...)
 }
 
 // findIndices finds the parameters that contain indices of rows of other parameters which may have

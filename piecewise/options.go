@@ -2,6 +2,7 @@ package piecewise
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -132,12 +133,15 @@ type ProfileRanges interface {
 	Leave()
 }
 
+// defaults sets the options that are not given. The error lists all options that no module can run
+// with.
 func (o *Options) defaults() error {
+	var errs []error
 	if o.Device == nil && o.Pool != nil {
 		o.Device = o.Pool.dev
 	}
 	if o.Pool != nil && o.Pool.dev != o.Device {
-		return fmt.Errorf("piecewise: Options.Pool is of another device than Options.Device: set one of them only")
+		errs = append(errs, fmt.Errorf("piecewise: Options.Pool is of another device than Options.Device: set one of them only"))
 	}
 	if o.Compile.Store == nil {
 		o.Compile.Store = pieces.NewMemoryStore()
@@ -146,32 +150,29 @@ func (o *Options) defaults() error {
 		o.Memory.StagingSlots = 2
 	}
 	if o.Memory.StagingSlots < 1 {
-		return fmt.Errorf("piecewise: Options.Memory.StagingSlots is %d; it is at least 1, or 0 for 2 slots", o.Memory.StagingSlots)
+		errs = append(errs, fmt.Errorf("piecewise: Options.Memory.StagingSlots is %d; it is at least 1, or 0 for 2 slots", o.Memory.StagingSlots))
 	}
 	if o.Observe.Logger == nil {
 		o.Observe.Logger = slog.New(slog.DiscardHandler)
 	}
 	for _, n := range o.Capture.Sizes {
 		if n < 1 {
-			return fmt.Errorf("%w: capture size %d in Options.Capture.Sizes; a size is at least 1", ErrSize, n)
+			errs = append(errs, fmt.Errorf("%w: capture size %d in Options.Capture.Sizes; a size is at least 1", ErrSize, n))
 		}
 	}
 	if o.Capture.DecodeRows < 0 {
-		return fmt.Errorf("%w: Options.Capture.DecodeRows is %d; 0 is no limit", ErrSize, o.Capture.DecodeRows)
+		errs = append(errs, fmt.Errorf("%w: Options.Capture.DecodeRows is %d; 0 is no limit", ErrSize, o.Capture.DecodeRows))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
-// limit returns the largest value of a batch or plain symbol.
-func (o *Options) limit(s *ir.Symbol) (int64, error) {
-	n, ok := o.Memory.Max[s.Name]
-	if !ok {
-		return s.Hi, nil
+// limit returns the largest value of a batch or plain symbol. checkSymbols refuses values outside of
+// the symbol's range.
+func (o *Options) limit(s *ir.Symbol) int64 {
+	if n, ok := o.Memory.Max[s.Name]; ok {
+		return n
 	}
-	if n < s.Lo || n > s.Hi {
-		return 0, fmt.Errorf("%w: Options.Memory.Max[%q] = %d is outside [%d, %d]", ErrSize, s.Name, n, s.Lo, s.Hi)
-	}
-	return n, nil
+	return s.Hi
 }
 
 // sizes returns the capture sizes of a function whose size symbol is in

@@ -11,6 +11,7 @@ import (
 	"pwc/ir"
 	"pwc/pieces"
 	"pwc/runtime/device"
+	"pwc/split"
 )
 
 // plan contains the decisions of New: how functions are split, the artifacts for each size, the
@@ -40,11 +41,11 @@ type libraryCounts struct {
 // newPlan makes all decisions, and compiles the pieces.
 func newPlan(ctx context.Context, m *ir.Module, o Options) (*plan, error) {
 	pl, err := analyze(m, o)
+	if m != nil && o.Compile.Compiler == nil {
+		err = errors.Join(err, fmt.Errorf("piecewise: Options.Compile.Compiler is nil: set it, for example to a pieces.Pipeline"))
+	}
 	if err != nil {
 		return nil, err
-	}
-	if pl.opts.Compile.Compiler == nil {
-		return nil, fmt.Errorf("piecewise: Options.Compile.Compiler is nil: set it, for example to a pieces.Pipeline")
 	}
 	if err := pl.compile(ctx); err != nil {
 		return nil, err
@@ -67,50 +68,26 @@ func newPlan(ctx context.Context, m *ir.Module, o Options) (*plan, error) {
 
 // analyze makes all decisions that need no compiled code: how functions are split, which
 // symbols runs bind, what is padded and captured. Both [Check] and New call it, so that they
-// cannot differ.
+// cannot differ. It has four stages: options, splits, functions, then aliases, captures and sizes.
+// The error lists all faults of the first stage that has any; what a frozen backend skips comes last.
 func analyze(m *ir.Module, o Options) (*plan, error) {
 	if m == nil {
 		return nil, fmt.Errorf("piecewise: %w", ir.ErrNoModule)
 	}
-	if err := o.defaults(); err != nil {
-		return nil, err
-	}
-	if o.Rank < 0 || o.Rank >= m.World() {
-		return nil, fmt.Errorf("piecewise: Options.Rank is %d; %d devices run the module, counted from 0", o.Rank, m.World())
-	}
-	o.Memory.Symbols = maps.Clone(o.Memory.Symbols)
-	for symbol, rank := range m.RankSymbols(o.Rank) {
-		if o.Memory.Symbols == nil {
-			o.Memory.Symbols = map[string]int64{}
-		}
-		if v, given := o.Memory.Symbols[symbol]; given && v != rank {
-			return nil, fmt.Errorf("piecewise: Options.Memory.Symbols[%q] = %d, but device %d has rank %d", symbol, v, o.Rank, rank)
-		}
-		o.Memory.Symbols[symbol] = rank
-	}
 	pl := &plan{module: m, opts: o, atLoad: map[string]int64{}}
-	if err := pl.checkSymbols(); err != nil {
+	if err := errors.Join(pl.opts.defaults(), pl.bindRanks(), pl.checkSymbols(), pl.bindOps(), pl.checkSlots()); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(pl.bindOps(), pl.checkSlots()); err != nil {
+	if err := pl.makeFunctions(); err != nil {
 		return nil, err
 	}
-	for _, f := range m.Funcs {
-		fn, err := newFunction(pl, f)
-		if err != nil {
-			return nil, err
-		}
-		pl.funcs = append(pl.funcs, fn)
-	}
-	if err := pl.placeAliases(); err != nil {
-		return nil, err
-	}
+	aliases := pl.placeAliases()
 	for range m.States {
 		pl.states = append(pl.states, &place{})
 	}
 	pl.numberPlaces()
 	pl.findWrites()
-	if err := errors.Join(pl.checkCapture(), pl.checkSizes()); err != nil {
+	if err := errors.Join(aliases, pl.checkCapture(), pl.checkSizes()); err != nil {
 		return nil, err
 	}
 	if err := pl.refuseSkips(); err != nil {
@@ -119,6 +96,53 @@ func analyze(m *ir.Module, o Options) (*plan, error) {
 	return pl, nil
 }
 
+// makeFunctions splits all functions, and then makes the decisions about each.
+func (pl *plan) makeFunctions() error {
+	parts := make([]*split.Plan, len(pl.module.Funcs))
+	var errs []error
+	for i, f := range pl.module.Funcs {
+		var err error
+		parts[i], err = split.Split(pl.module, f, pl.opts.Compile.SplitOn)
+		// An op of Options.Compile.SplitOn that the module lacks is the same error for each function.
+		if err != nil && !slices.ContainsFunc(errs, func(e error) bool { return e.Error() == err.Error() }) {
+			errs = append(errs, err)
+		}
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	for i, f := range pl.module.Funcs {
+		fn, err := newFunction(pl, f, parts[i])
+		pl.funcs = append(pl.funcs, fn)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// bindRanks sets the load symbols that hold ranks to those of Options.Rank.
+func (pl *plan) bindRanks() error {
+	m, o := pl.module, &pl.opts
+	if o.Rank < 0 || o.Rank >= m.World() {
+		return fmt.Errorf("piecewise: Options.Rank is %d; %d devices run the module, counted from 0", o.Rank, m.World())
+	}
+	var errs []error
+	o.Memory.Symbols = maps.Clone(o.Memory.Symbols)
+	ranks := m.RankSymbols(o.Rank)
+	for _, symbol := range slices.Sorted(maps.Keys(ranks)) {
+		rank := ranks[symbol]
+		if o.Memory.Symbols == nil {
+			o.Memory.Symbols = map[string]int64{}
+		}
+		if v, given := o.Memory.Symbols[symbol]; given && v != rank {
+			errs = append(errs, fmt.Errorf("piecewise: Options.Memory.Symbols[%q] = %d, but device %d has rank %d", symbol, v, o.Rank, rank))
+		}
+		o.Memory.Symbols[symbol] = rank
+	}
+	return errors.Join(errs...)
+}
+
+// checkSymbols refuses values of symbols in Options.Memory that are missing, have no symbol, or are
+// outside of its range. A rank that bindRanks refuses leaves its symbols unset, which is no further error.
 func (pl *plan) checkSymbols() error {
 	var errs []error
 	for name := range pl.opts.Memory.Symbols {
@@ -126,9 +150,12 @@ func (pl *plan) checkSymbols() error {
 			errs = append(errs, fmt.Errorf("piecewise: Options.Memory.Symbols names %s, which is no load symbol of the module", name))
 		}
 	}
-	for name := range pl.opts.Memory.Max {
-		if s := pl.module.Symbol(name); s == nil || s.Kind == ir.Load {
+	for name, n := range pl.opts.Memory.Max {
+		switch s := pl.module.Symbol(name); {
+		case s == nil || s.Kind == ir.Load:
 			errs = append(errs, fmt.Errorf("piecewise: Options.Memory.Max names %s, which is no batch or plain symbol of the module", name))
+		case n < s.Lo || n > s.Hi:
+			errs = append(errs, fmt.Errorf("%w: Options.Memory.Max[%q] = %d is outside [%d, %d]", ErrSize, name, n, s.Lo, s.Hi))
 		}
 	}
 	for _, s := range pl.module.Symbols {
@@ -137,6 +164,7 @@ func (pl *plan) checkSymbols() error {
 		}
 		v, ok := pl.opts.Memory.Symbols[s.Name]
 		switch {
+		case !ok && pl.module.IsRank(s.Name):
 		case !ok:
 			errs = append(errs, fmt.Errorf("piecewise: load symbol %s in [%d, %d] needs a value in Options.Memory.Symbols", s.Name, s.Lo, s.Hi))
 		case v < s.Lo || v > s.Hi:

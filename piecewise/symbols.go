@@ -30,7 +30,7 @@ const unknown = -1
 
 // findSymbols sets symbols: the size symbol first, then the others in the order of the
 // module. Parameters must be linked already (addInputs).
-func (fn *function) findSymbols() error {
+func (fn *function) findSymbols() {
 	used := usedSymbols(fn.ir)
 	if fn.size != "" {
 		fn.symbols = append(fn.symbols, runSymbol{fn.size, countsRows, fn.lo, fn.hi})
@@ -39,11 +39,7 @@ func (fn *function) findSymbols() error {
 		if s.Kind == ir.Load || s.Name == fn.size || !used[s.Name] {
 			continue
 		}
-		x := runSymbol{name: s.Name, role: isPlain, lo: s.Lo}
-		var err error
-		if x.hi, err = fn.plan.opts.limit(s); err != nil {
-			return err
-		}
+		x := runSymbol{name: s.Name, role: isPlain, lo: s.Lo, hi: fn.plan.opts.limit(s)}
 		linked := slices.ContainsFunc(fn.inputs, func(in input) bool { return in.from != nil && in.from.size == s.Name })
 		// A graph reads the symbol's largest number of rows. Rows beyond those of a run must not
 		// affect a result.
@@ -52,7 +48,6 @@ func (fn *function) findSymbols() error {
 		}
 		fn.symbols = append(fn.symbols, x)
 	}
-	return nil
 }
 
 // usedSymbols returns the symbols of the types and attributes of a function.
