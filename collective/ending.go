@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -84,6 +85,8 @@ func decodeEnding(group string, size, from int, b []byte) error {
 	cause := known[e.Known]
 	if cause == nil {
 		cause = errors.New(e.Cause)
+	} else if details, ok := strings.CutPrefix(e.Cause, cause.Error()); ok && details != "" {
+		cause = fmt.Errorf("%w%s", cause, details)
 	}
 	return &LostError{Group: group, Ranks: e.Ranks, What: e.Call, Waited: time.Duration(e.Waited), Cause: cause}
 }

@@ -283,6 +283,71 @@ func TestRendezvousLimit(t *testing.T) {
 	}
 }
 
+// TestRendezvousFileRemoved removes the file of a rendezvous after rank 1 has read it. If no other rank is missing,
+// the group forms. Otherwise all ranks learn of the file. Rank 0 does not remove a file that another run wrote meanwhile.
+func TestRendezvousFileRemoved(t *testing.T) {
+	for _, size := range []int{2, 3} {
+		testFileRemoved(t, size, false)
+		testFileRemoved(t, size, true)
+	}
+}
+
+func testFileRemoved(t *testing.T, size int, replaced bool) {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "meeting")
+	groups, errs := make([]*Group, 2), make([]error, 2)
+	ctx, giveUp := context.WithCancel(t.Context())
+	defer giveUp()
+	var all sync.WaitGroup
+	all.Go(func() { groups[0], errs[0] = Join(ctx, "tp", 0, size, FileScheme+name, Options{}) })
+	secret, addresses, err := readMeeting(name)
+	for ; errors.Is(err, os.ErrNotExist); secret, addresses, err = readMeeting(name) {
+		time.Sleep(time.Millisecond)
+	}
+	if err := errors.Join(err, os.Remove(name)); err != nil {
+		t.Fatal(err)
+	}
+	if replaced {
+		if err := os.WriteFile(name, []byte("other\n127.0.0.1:1\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all.Go(func() {
+		defer giveUp() // rank 0 would wait for a minute if it refused rank 1
+		groups[1], errs[1] = Join(t.Context(), "tp", 1, size, addresses[0], Options{Token: secret})
+	})
+	if size == 3 { // rank 2 does not come in time
+		_, err := Join(t.Context(), "tp", 2, size, FileScheme+name, Options{JoinLimit: time.Second})
+		if err == nil || replaced == strings.Contains(err.Error(), "the file was removed") {
+			t.Errorf("rank 2, replaced %t: %v", replaced, err)
+		}
+		giveUp()
+	}
+	all.Wait()
+	if _, err := os.Stat(name); replaced != (err == nil) {
+		t.Errorf("%d ranks, replaced %t: the file: %v", size, replaced, err)
+	}
+	if size == 2 {
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(each(t, groups, func(g *Group) error { return g.Barrier(t.Context()) })...); err != nil {
+			t.Error(err)
+		}
+		return
+	}
+	for rank, err := range errs {
+		if !errors.Is(err, ErrMissing) {
+			t.Fatalf("rank %d, replaced %t: %v, want ErrMissing", rank, replaced, err)
+		}
+		for _, want := range []string{"rank 2 is lost in the rendezvous", "during the rendezvous", name} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("rank %d, replaced %t: %v, want %q", rank, replaced, err, want)
+			}
+		}
+	}
+}
+
 // testRefusedAreNamed: a process with another token is refused at once; the error of rank 0 has the address of the
 // process, and why it was refused.
 func testRefusedAreNamed(t *testing.T) {

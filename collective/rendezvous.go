@@ -22,7 +22,7 @@ const FileScheme = "file:"
 // Join joins a group of processes as one of its ranks, and returns when all have joined. address is
 // the same on all ranks: "host:port", where rank 0 listens, or FileScheme and the name of a file
 // that all ranks can read. The file must not exist: rank 0 creates it, and removes it before its Join
-// returns.
+// returns. Nobody else may remove it: a rank that has not read it cannot join then.
 //
 // Rank 0 refuses a process with another token or group, or a rank that has joined, and continues to wait: otherwise any
 // process that reaches its port could end the run. If ranks do not join within Options.JoinLimit, the error of rank 0
@@ -49,7 +49,8 @@ func Join(ctx context.Context, name string, rank, size int, address string, o Op
 }
 
 // listen returns a listener for an address, and the token that ranks must send: Options.Token, with the
-// secret of the file if the address is one. forget removes that file.
+// secret of the file if the address is one. forget removes that file; its error matches fs.ErrNotExist if
+// the file was removed or replaced meanwhile.
 func listen(ctx context.Context, address, token string) (l net.Listener, expected string, forget func() error, err error) {
 	forget = func() error { return nil }
 	file, isFile := strings.CutPrefix(address, FileScheme)
@@ -64,7 +65,19 @@ func listen(ctx context.Context, address, token string) (l net.Listener, expecte
 	if err := writeMeeting(file, l.Addr().(*net.TCPAddr).Port, secret); err != nil {
 		return nil, "", nil, errors.Join(err, l.Close())
 	}
-	return l, token + secret, func() error { return os.Remove(file) }, nil
+	return l, token + secret, func() error { return removeMeeting(file, secret) }, nil
+}
+
+// removeMeeting removes the file that writeMeeting wrote, and leaves a file that another run has written since.
+func removeMeeting(file, secret string) error {
+	if now, _, err := readMeeting(file); err == nil && now != secret {
+		return fmt.Errorf("%s was replaced during the rendezvous and has the addresses of another run: %w", file, fs.ErrNotExist)
+	}
+	err := os.Remove(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("the file was removed during the rendezvous, so ranks that came later could not read it: %w", err)
+	}
+	return err
 }
 
 // writeMeeting writes a file with the addresses of this host and a secret. The file appears complete,
@@ -144,6 +157,9 @@ func try(ctx context.Context, me hello, address string) (conn net.Conn, shown he
 	addresses := []string{address}
 	if file, ok := strings.CutPrefix(address, FileScheme); ok {
 		secret, found, err := readMeeting(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("it has not written the file, or the file was removed: %w", err)
+		}
 		if err != nil {
 			return nil, me, err
 		}

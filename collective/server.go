@@ -5,6 +5,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"sync"
 	"time"
@@ -32,17 +33,20 @@ func serve(ctx context.Context, me hello, address string, o Options) (member, er
 	}
 	me.token = token
 	s := &server{local: local{newHub(me.name, me.size, o.limit()), 0}, links: make([]*link, me.size), closed: make(chan struct{}), told: make(chan struct{})}
-	err = errors.Join(s.gather(ctx, me, l), forget())
+	err = s.gather(ctx, me, l)
+	var lost *LostError
+	switch gone := forget(); {
+	case err == nil && errors.Is(gone, fs.ErrNotExist): // all ranks have read the file
+	case gone != nil && errors.As(err, &lost):
+		lost.Cause = fmt.Errorf("%w; %w", lost.Cause, gone)
+	default:
+		err = errors.Join(err, gone)
+	}
 	if err == nil {
 		err = s.welcome()
 	}
 	if err != nil {
-		for _, k := range s.links {
-			if k != nil {
-				err = errors.Join(err, k.conn.Close())
-			}
-		}
-		return nil, err
+		return nil, errors.Join(err, s.dismiss(err))
 	}
 	var telling sync.WaitGroup
 	for rank, k := range s.links {
@@ -100,17 +104,24 @@ func (s *server) gather(ctx context.Context, me hello, l net.Listener) error {
 	return err
 }
 
+// dismiss tells the ranks that have joined why the rendezvous failed, and closes their connections.
+func (s *server) dismiss(why error) error {
+	var errs []error
+	for _, k := range s.links {
+		if k != nil {
+			_ = k.write(frameEnd, encodeEnding(why)) // fails if the rank is gone, which needs no message
+			errs = append(errs, k.conn.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // absent returns the error that names the ranks that did not join.
 func (s *server) absent(ctx context.Context) error {
 	e := &LostError{Group: s.hub.name, What: "the rendezvous", Cause: fmt.Errorf("%w: %w%s", ErrMissing, context.Cause(ctx), s.refused.text())}
 	for rank, k := range s.links {
 		if rank > 0 && k == nil {
 			e.Ranks = append(e.Ranks, rank)
-		}
-	}
-	for _, k := range s.links {
-		if k != nil {
-			_ = k.write(frameEnd, encodeEnding(e)) // fails if the rank is gone, which needs no message
 		}
 	}
 	return e
