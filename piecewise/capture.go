@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -64,7 +65,7 @@ func (b *Backend) Capture(ctx context.Context) error {
 	}
 	took := time.Since(start)
 	graphs := []any{"graphs", b.Stats().GraphsCaptured, "seconds", took.Seconds()}
-	if left, _ := b.freeBytes(); known {
+	if left, still := b.freeBytes(); known && still {
 		graphs = append(graphs, "bytes", free-left)
 	}
 	b.plan.opts.Observe.Logger.Info("captured", graphs...)
@@ -77,10 +78,12 @@ func (b *Backend) Capture(ctx context.Context) error {
 
 // freeBytes returns the free memory of the device in bytes, if the device knows it.
 func (b *Backend) freeBytes() (n int64, known bool) {
-	if d, ok := b.plan.opts.Device.(device.Budgeted); ok {
-		return d.FreeBytes()
+	d, ok := b.plan.opts.Device.(device.Budgeted)
+	if !ok {
+		return 0, false
 	}
-	return 0, false
+	n, err := d.FreeBytes()
+	return n, err == nil && n != math.MaxInt64
 }
 
 // captureSizes captures pieces at every size, and then the full graph at the smallest fn.full

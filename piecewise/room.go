@@ -40,14 +40,22 @@ func (r *residents) checkRoom(given map[string]device.Buffer, inPlace int64) err
 			return refuse(pooled, s.ReservedBytes.Now, active, limit)
 		}
 	}
-	if d, ok := r.plan.opts.Device.(device.Budgeted); ok {
-		free, known := d.FreeBytes()
-		if known {
-			cached := r.pool.Stats().ReservedBytes.Now - r.pool.Stats().ActiveBytes.Now
-			if limit := d.Info().MemoryBytes; pooled > free+cached-p.StagingBytes {
-				return refuse(pooled+min(p.StagingBytes, math.MaxInt64-pooled), limit-free, limit-free-cached, limit)
-			}
-		}
+	d, ok := r.plan.opts.Device.(device.Budgeted)
+	if !ok {
+		return nil
+	}
+	free, err := d.FreeBytes()
+	if err != nil || free == math.MaxInt64 {
+		return err
+	}
+	asked := pooled
+	if d.SharesHostMemory() {
+		asked += min(p.StagingBytes, math.MaxInt64-pooled)
+	}
+	s := r.pool.Stats()
+	cached := s.ReservedBytes.Now - s.ActiveBytes.Now
+	if limit := d.Info().MemoryBytes; asked > free+cached {
+		return refuse(asked, limit-free, limit-free-cached, limit)
 	}
 	return nil
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"pwc/compile/host"
+	"pwc/internal/cuda/cudatest"
+	"pwc/internal/cuda/fake"
 	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/runtime/device"
@@ -83,6 +85,49 @@ module "m" {
 		if err := errors.Join(b.Close(), pool.Close(), dev.Close()); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestPlanIsHeldAgainstFreeMemoryOfGPU: on an emulated GPU, a plan that exceeds the free memory is refused with the
+// numbers, before anything is read. Staging memory does not count. With the memory free again, the same backend loads.
+func TestPlanIsHeldAgainstFreeMemoryOfGPU(t *testing.T) {
+	const text = `pwc 1
+module "m" {
+  sym N in [1, 64] batch
+  state @s : f32[262144, 2]
+  func @forward(%x: f32[N, 2]) -> (f32[N, 2]) {
+    %b = sum(@s, axes=[0]) : f32[2]
+    %y = add(%x, %b) : f32[N, 2]
+    return %y
+  }
+}
+`
+	const total = 64 << 20
+	dev, _ := cudatest.Emulated(t, fake.Options{MemoryBytes: total})
+	o := new(compiled).on(t, dev, small)
+	o.Capture.Mode = piecewise.None
+	o.Ops = nil
+	b := create(t, text, o)
+	defer b.Close()
+	free, err := dev.FreeBytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := b.Plan()
+	needed := p.Total() - p.ConstBytes
+	other, err := dev.Alloc(free - needed + 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var full *device.MemoryError
+	if err := b.Load(context.Background(), unread{t}, nil); !errors.As(err, &full) || full.Asked != needed || full.Limit != total || full.Limit-full.Active != needed-1 || !strings.Contains(err.Error(), "2097152 for states") {
+		t.Errorf("a plan of %d bytes with %d free: %v, %+v", needed, needed-1, err, full)
+	}
+	if err := other.Free(); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Load(context.Background(), nil, nil); err != nil {
+		t.Errorf("with all memory free: %v", err)
 	}
 }
 

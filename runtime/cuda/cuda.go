@@ -162,7 +162,8 @@ func (d *Device) DriverVersion() (major, minor int) { return d.version / 1000, d
 // PTXCompiled returns how many images the driver compiled from PTX in Load and LoadModule.
 func (d *Device) PTXCompiled() int64 { return d.ptx.Load() }
 
-// FreeBytes returns the free bytes of the device's memory, which other processes may take, too.
+// FreeBytes implements [device.Budgeted]: it returns the driver's free memory (cuMemGetInfo), which other processes
+// may take, too. It is allowed during a capture.
 func (d *Device) FreeBytes() (int64, error) {
 	if err := d.usable("free bytes"); err != nil {
 		return 0, err
@@ -174,6 +175,9 @@ func (d *Device) FreeBytes() (int64, error) {
 	free, _, err := d.drv.MemGetInfo()
 	return free, d.wrap("free bytes", err)
 }
+
+// SharesHostMemory implements [device.Budgeted].
+func (d *Device) SharesHostMemory() bool { return false }
 
 // enter locks the goroutine to its thread and makes the context current there.
 // leave must follow, unless there was an error.

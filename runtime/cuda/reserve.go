@@ -10,6 +10,7 @@ import (
 )
 
 var (
+	_ device.Budgeted = (*Device)(nil)
 	_ device.Reserver = (*Device)(nil)
 	_ device.State    = (*State)(nil)
 )

@@ -68,9 +68,11 @@ type LibraryStream interface {
 type Budgeted interface {
 	Device
 
-	// FreeBytes returns how many bytes Alloc and AllocHost can still give out together;
-	// known is false where there is no limit.
-	FreeBytes() (bytes int64, known bool)
+	// FreeBytes returns how many bytes Alloc can still give out; [math.MaxInt64]: it has no limit.
+	FreeBytes() (int64, error)
+
+	// SharesHostMemory reports whether memory of AllocHost comes out of FreeBytes, too.
+	SharesHostMemory() bool
 }
 
 // HostImporter is a [Device] whose programs read memory of the host in place.

@@ -2,6 +2,7 @@ package host
 
 import (
 	"errors"
+	"math"
 	"testing"
 
 	"pwc/runtime/device"
@@ -58,8 +59,9 @@ func TestDeviceKnowsItsLimit(t *testing.T) {
 	if limit := d.Info().MemoryBytes; known != (limit > 0) {
 		t.Fatalf("limit %d where %d bytes are available (known: %v)", limit, n, known)
 	}
-	if u := Open(Options{Workers: 1, MemoryBytes: Unlimited}); u.Info().MemoryBytes != 0 || u.Close() != nil {
-		t.Errorf("Unlimited: %+v, want MemoryBytes 0", u.Info())
+	u := Open(Options{Workers: 1, MemoryBytes: Unlimited})
+	if free, err := u.FreeBytes(); free != math.MaxInt64 || err != nil || u.Info().MemoryBytes != 0 || u.Close() != nil {
+		t.Errorf("Unlimited: %+v, %d bytes free, %v, want MemoryBytes 0 and no limit", u.Info(), free, err)
 	}
 	small := Open(Options{Workers: 1, MemoryBytes: 1000})
 	defer small.Close()
@@ -71,8 +73,8 @@ func TestDeviceKnowsItsLimit(t *testing.T) {
 	if _, err := small.Alloc(401); !errors.As(err, &full) || *full != (device.MemoryError{Asked: 401, Reserved: 600, Active: 600, Limit: 1000}) {
 		t.Errorf("401 bytes beside 600 of 1000: %v, want a MemoryError", err)
 	}
-	if free, known := small.FreeBytes(); free != 400 || !known {
-		t.Errorf("%d bytes free (known: %v), want 400", free, known)
+	if free, err := small.FreeBytes(); free != 400 || err != nil {
+		t.Errorf("%d bytes free, %v, want 400", free, err)
 	}
 	if err := h.Free(); err != nil {
 		t.Fatal(err)

@@ -74,12 +74,18 @@ func (d *Device) drop(bytes int64) {
 	d.dead += bytes
 }
 
-// FreeBytes implements [device.Budgeted].
-func (d *Device) FreeBytes() (bytes int64, known bool) {
+// FreeBytes implements [device.Budgeted]. The error is nil.
+func (d *Device) FreeBytes() (int64, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.limit - d.active, d.limit > 0
+	if d.limit <= 0 {
+		return math.MaxInt64, nil
+	}
+	return d.limit - d.active, nil
 }
+
+// SharesHostMemory implements [device.Budgeted].
+func (d *Device) SharesHostMemory() bool { return true }
 
 // Size returns the bytes that were asked for.
 func (m *memory) Size() int64 { return m.size }
