@@ -50,7 +50,7 @@ func NewClient(ctx context.Context, base string, o ClientOptions) (*Client, erro
 	c := &Client{url: root + "/completions", model: o.Model, key: o.Key, http: o.HTTP, extra: o.Extra}
 	if c.http == nil {
 		t := http.DefaultTransport.(*http.Transport).Clone()
-		t.MaxIdleConnsPerHost = 1 << 16 // a connection for each running request
+		t.MaxIdleConns, t.MaxIdleConnsPerHost = 0, 1<<16 // 0: no limit; there is a connection for each running request
 		c.http = &http.Client{Transport: t}
 	}
 	if c.model == "" {

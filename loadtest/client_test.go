@@ -4,9 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -58,7 +61,7 @@ func TestClient(t *testing.T) {
 	}
 }
 
-// Invalid addresses are errors, and wrong answers of a server are errors that name the fault.
+// Invalid addresses are errors, and wrong answers of a server are errors that say what is wrong.
 func TestClientErrors(t *testing.T) {
 	ctx := context.Background()
 	for _, address := range []string{"", "127.0.0.1:8000", "ftp://host", "http://"} {
@@ -121,4 +124,44 @@ func FuzzStream(f *testing.F) {
 			t.Errorf("%d tokens, fewer than the %d calls of token", n, told)
 		}
 	})
+}
+
+// A second round of as many requests as a first uses its connections, also if there are more than the 100 that
+// net/http keeps by default.
+func TestClientKeepsConnections(t *testing.T) {
+	const running = 120
+	var arrived sync.WaitGroup
+	var opened atomic.Int64
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		arrived.Done()
+		arrived.Wait()
+		fmt.Fprint(w, "data: {\"choices\": [{\"text\": \"a\"}]}\n\ndata: [DONE]\n\n")
+	}))
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			opened.Add(1)
+		}
+	}
+	s.Start()
+	defer s.Close()
+	ctx := context.Background()
+	c, err := NewClient(ctx, s.URL, ClientOptions{Model: "m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		arrived.Add(running)
+		var done sync.WaitGroup
+		for range running {
+			done.Go(func() {
+				if _, err := c.Complete(ctx, Request{Prompt: []int32{1}, Output: 1}, func() {}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		done.Wait()
+	}
+	if n := opened.Load(); n > running {
+		t.Errorf("%d connections for %d requests at a time", n, running)
+	}
 }
