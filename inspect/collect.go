@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -33,8 +34,11 @@ type Options struct {
 
 // Collect returns the report of a compiled model.
 func Collect(o Options) (*Report, error) {
-	if o.Module == nil || o.Backend == nil || o.Recorder == nil || o.Graph == nil || o.Cached == nil {
-		return nil, fmt.Errorf("inspect: Options need a module, a backend, a recorder, Graph and Cached: %w", ir.ErrNoModule)
+	if o.Module == nil {
+		return nil, fmt.Errorf("inspect: Options.Module: %w", ir.ErrNoModule)
+	}
+	if o.Backend == nil || o.Recorder == nil || o.Graph == nil || o.Cached == nil {
+		return nil, errors.New("inspect: Options need Backend, Recorder, Graph and Cached")
 	}
 	r := &Report{Schema: Schema, Model: o.Name, Target: o.Recorder.Target(), Mode: o.Mode.String(), Version: o.Version, Sizes: o.Sizes}
 	c := &collector{o: o, r: r, at: map[[32]byte]int{}}
@@ -114,7 +118,7 @@ func (c *collector) piece(f *ir.Func, p *split.Piece, loc string) int {
 	return i
 }
 
-// env sets the symbols of a piece. Batch symbols get the rows.
+// env sets the symbols of a piece. A batch symbol gets the rows, up to its upper bound.
 func (c *collector) env(p *split.Piece, rows int64) program.Env {
 	return func(name string) (int64, bool) {
 		for i, s := range p.Module.Symbols {
@@ -133,8 +137,9 @@ func (c *collector) env(p *split.Piece, rows int64) program.Env {
 	}
 }
 
-// operations counts the arithmetic of a piece: 2·M·N·K for a GEMM, 1 for each element of a reduction's
-// operand or of another op's result, 0 for layout ops, creations and calls.
+// operations counts the arithmetic of a piece: 2·M·N·K for a GEMM; 1 for each element of the first operand or
+// the result of a reduction or composite op, whichever has more; 1 for each element of another op's result; 0 for
+// layout ops, creations and calls.
 func operations(f *ir.Func, env program.Env) int64 {
 	sum := int64(0)
 	for _, n := range f.Nodes {

@@ -43,7 +43,7 @@ type Unit struct {
 	Graph string `json:"graph"`          // the graph that has it: own, whole, both or none
 }
 
-// Storage is memory that several units of a step use, or the scratch of one unit.
+// Storage is memory that several units of a step use, an input or a result, or the scratch of one unit.
 type Storage struct {
 	Name   string  `json:"name"`
 	Type   string  `json:"type"`
