@@ -26,7 +26,7 @@ type integerCast struct {
 	twice     float64 // as bf16 by way of f32: two casts, two roundings
 }
 
-// integerCasts are computed by hand: bf16 has 8 digits, f16 has 11 and ends at
+// integerCasts are computed by hand: bf16 has 8 binary digits, f16 has 11 and ends at
 // 65504, f32 has 24, and ties go to the number whose last digit is 0.
 func integerCasts() map[dtype.DType][]integerCast {
 	inf := math.Inf(1)
@@ -114,7 +114,7 @@ func (c *Casts) Check(got []*interp.Tensor) error {
 		}
 		for j, want := range list {
 			if y := got[i].At(j); y != want {
-				errs = append(errs, fmt.Errorf("result %d of %d is %v, want %v", i, c.Inputs.Params[0].Int(j), y, want))
+				errs = append(errs, fmt.Errorf("result %d, element %d is %v, want %v", i, j, y, want))
 			}
 		}
 	}

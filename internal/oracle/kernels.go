@@ -34,8 +34,8 @@ func ElementKernels() []ElementKernel {
 	return out
 }
 
-// results returns the dtypes that an op's result may have for operands of dt; nil: the IR
-// refuses them.
+// results returns the dtypes that an op's result may have for operands of dt; nil: there is no
+// such instruction.
 func results(op loop.Op, dt dtype.DType) []dtype.DType {
 	switch {
 	case op == loop.Acc:
