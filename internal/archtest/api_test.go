@@ -310,7 +310,8 @@ func exceptedName(name string) string {
 	return ""
 }
 
-// excepted are functions that are not called, because they panic or do not return by contract, and why.
+// excepted are functions that are not called, because by contract they panic, do not return or write files,
+// and why.
 var excepted = map[string]string{
 	"runtime/device.Buffer.Slice":  "panics as slicing does",
 	"runtime/host.Stream.Parallel": "runs as many parts as it is told",

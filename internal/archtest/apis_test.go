@@ -502,7 +502,7 @@ var unswept = map[string]string{
 	"compile/cuda/src":          "CUDA C of compile/cuda",
 	"compile/host":              "a backend, called through compile",
 	"frontend/pt2":              "its own tests and fuzz targets read hostile archives",
-	"frontend/hf":               "its own tests refuse configs; families call its builders",
+	"frontend/hf":               "its own tests give it configs that it must refuse; families call its builders",
 	"cache/oci":                 "needs a registry; its own tests have hostile ones",
 	"runner/metrics":            "an observer of a runner, without arguments of its own",
 	"tune":                      "needs a GPU",
@@ -515,13 +515,13 @@ var unswept = map[string]string{
 	"attention/cuda":            "an op, called by a device",
 	"attention/reference":       "an op, called by the interpreter",
 	"runtime/device/devicetest": "a test suite",
-	"runtime/cuda":              "needs a driver; devicetest holds it to what the host gives",
+	"runtime/cuda":              "needs a driver; devicetest holds it to the results of the host",
 	"runtime/cuda/cublaslt":     "needs a GPU",
-	"runtime/cuda/nccl":         "needs NCCL; its own tests give it libraries that are not",
-	"runtime/cuda/nvml":         "needs NVML; its own tests give it a library that is not",
+	"runtime/cuda/nccl":         "needs NCCL; its own tests give it libraries that are not NCCL",
+	"runtime/cuda/nvml":         "needs NVML; its own tests give it a library that is not NVML",
 	"runtime/cuda/nvrtc":        "needs NVRTC",
 	"runtime/cuda/nvtx":         "needs NVTX",
-	"runtime/cuda/topology":     "reads the machine; its own tests give it another",
+	"runtime/cuda/topology":     "reads the machine; its own tests give it descriptions of others",
 }
 
 // closed2 returns a device that is open until the end of the test, for streams that are closed before it.

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestFilesAreOpenedInOnePlace holds that only package openfile calls the functions of package os in
-// openers. They open files by their names, block on a pipe without a writer, and also open devices.
+// TestFilesAreOpenedInOnePlace holds that, tests aside, only package openfile calls the functions of
+// package os in openers. They open files by their names, block on a pipe without a writer, and also open devices.
 func TestFilesAreOpenedInOnePlace(t *testing.T) {
 	openers := map[string]bool{"Open": true, "OpenFile": true, "OpenRoot": true, "ReadFile": true, "DirFS": true}
 	files := 0

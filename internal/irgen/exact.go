@@ -372,7 +372,7 @@ func (g *exactGenerator) source() {
 	}
 }
 
-// write copies or scatters into memory that was written before.
+// write copies or scatters into a writable value.
 func (g *exactGenerator) write() {
 	if len(g.memory) == 0 {
 		return

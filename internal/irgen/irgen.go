@@ -89,7 +89,7 @@ func SillyAttention() *ir.Extern {
 
 // Input returns a random element for a parameter, a weight or a state of that
 // dtype: a multiple of 1/8 in [-2, 2], an integer in [-4, 4] ([0, 4] if
-// unsigned), 0 or 1 for bool. All are exact in every dtype that computes.
+// unsigned), 0 or 1 for bool. It is exact in that dtype, if the dtype computes.
 func Input(r Source, dt dtype.DType) float64 {
 	switch {
 	case dt == dtype.Bool:

@@ -60,7 +60,7 @@ func (g *generator) op(op ir.OpID) {
 	}
 }
 
-// sameSize adds an op whose result has the bound and the exactness of its operand.
+// sameSize adds an op whose result is as exact as its operand and, if it is a float, no larger.
 func (g *generator) sameSize(op ir.OpID) {
 	ok := number
 	if op == ir.OpSign { // discontinuous at 0

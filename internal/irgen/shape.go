@@ -35,8 +35,8 @@ func constant(d dim.Dim) int64 {
 
 func isOne(d dim.Dim) bool { return constant(d) == 1 }
 
-// shapeOK reports whether a result may have the shape: it has few elements, and without MixRows only its
-// first extent has the batch symbol.
+// shapeOK reports whether a result may have the shape: it has at most five axes and few elements, and
+// without MixRows only its first extent has the batch symbol.
 func (g *generator) shapeOK(shape []dim.Dim) bool {
 	if len(shape) > 5 || g.bounds(ir.Type{Shape: shape}.Elements()).Hi > maxElements {
 		return false

@@ -4,5 +4,5 @@ package openfile
 
 import "os"
 
-// flags open for reading. On these systems the name of a file is not that of a pipe.
+// flags open for reading. On Windows, opening a pipe does not wait: without a server it fails.
 const flags = os.O_RDONLY

@@ -93,7 +93,7 @@ func Stream(name string) (*os.File, fs.FileInfo, error) {
 }
 
 // Read returns the contents of a regular file of at most limit bytes. For a larger file
-// it returns a *[LimitError] and reads nothing.
+// it returns a *[LimitError] and, unless the file grew after it was opened, reads nothing.
 func Read(name string, limit int64) ([]byte, error) {
 	f, info, err := Regular(name)
 	if err != nil {

@@ -1,7 +1,7 @@
 // Package simd has the inner loops of attention on the host: in assembly for processors with
 // AVX2, AVX-512 or NEON, and in Go for every architecture. With the build tag purego only the
-// loops in Go are used. The order of every sum is defined, so all give the same bits, except for
-// MulAdd and Dots: some processors fuse a multiplication and an addition.
+// loops in Go are used. The order of every sum is defined, so all give the same bits (payloads of
+// NaNs aside), except for MulAdd and Dots: some processors fuse a multiplication and an addition.
 package simd
 
 import (

@@ -24,7 +24,7 @@ func available() []*Kernels {
 	return all
 }
 
-// avx512 is avx2 with MulAdd and Dots in registers of twice the size; the bits are the same.
+// avx512 is avx2 with Dots, and with MulAdd in registers of twice the size, whose bits are the same.
 func avx512() *Kernels {
 	k := avx2()
 	k.name, k.mulAdd, k.dots, k.fewRows, k.mostColumns = "avx512", avx512MulAdd, avx512Dots, MaxRows, 64

@@ -46,8 +46,8 @@ func bitsOf(s []float32) []uint32 {
 	return out
 }
 
-// TestMulAdd compares MulAdd with sums in float64. Each row has the bits of a call for that row alone, in
-// two calls that split the depth.
+// TestMulAdd compares MulAdd with sums in float64. Each row has the bits that two calls for
+// that row alone give, which split the depth.
 func TestMulAdd(t *testing.T) {
 	for _, k := range available() {
 		rapid.Check(t, func(t *rapid.T) {

@@ -3,8 +3,8 @@
 // executes, or Go functions of the test.
 //
 // The test's [Schedule] decides when work executes, in any order that streams and events
-// allow; a call that must wait for work executes that work. Copies read pinned memory when
-// they execute, other memory when they are enqueued. Contexts and captures belong to
+// allow; a call that must wait for work executes that work. Copies read device memory and
+// pinned memory when they execute, pageable memory when they are enqueued. Contexts and captures belong to
 // threads, as in the driver. The fake detects errors for which a GPU would give wrong
 // results or a lost device: use of freed memory or of unloaded code, and calls that a
 // capture forbids. Any call can be made to fail.
@@ -343,7 +343,7 @@ func (f *Driver) DevicePrimaryCtxRetain(d driver.Device) (driver.Context, error)
 }
 
 // DevicePrimaryCtxRelease ends a use. At the end of the last use of all devices, objects that are
-// left are leaks.
+// left are leaks, unless a GPU was lost.
 func (f *Driver) DevicePrimaryCtxRelease(d driver.Device) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

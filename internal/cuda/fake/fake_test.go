@@ -462,8 +462,8 @@ func TestLeaks(t *testing.T) {
 	}
 }
 
-// kernelText is a kernel k(p, v) that stores v, of 32 bits, at p, and in every
-// block of its cluster at p plus 4 times the block's rank.
+// kernelText is a kernel k(p, v) that stores v, of 32 bits, at p plus 4 times the block's rank in its
+// cluster.
 const kernelText = `.version 7.8
 .target sm_90
 .address_size 64
@@ -528,10 +528,10 @@ func TestPTX(t *testing.T) {
 }
 
 // TestOverlap: a launch that may start early overlaps the kernel before it in the stream, so its read of the
-// kernel's result is a fault. A copy, a record of an event or a kernel that may not start early, between the two, ends
+// kernel's result is a fault. A fill, a record of an event or a kernel that may not start early, between the two, ends
 // the overlap.
 func TestOverlap(t *testing.T) {
-	for between, want := range map[string]bool{"nothing": true, "a copy": false, "an event": false, "a kernel that waits": false} {
+	for between, want := range map[string]bool{"nothing": true, "a fill": false, "an event": false, "a kernel that waits": false} {
 		r := newRig(t, Eager)
 		load := func(text string) driver.Function {
 			m, _, err := r.f.ModuleLoadData([]byte(text), true)
@@ -557,7 +557,7 @@ func TestOverlap(t *testing.T) {
 		}
 		launch(write, p, false)
 		switch between {
-		case "a copy":
+		case "a fill":
 			r.must(r.f.MemsetAsync(p+8, 0, 4, 1, s))
 		case "an event":
 			e, err := r.f.EventCreate(driver.EventUntimed)

@@ -45,7 +45,7 @@ func (f *Driver) StreamBeginCapture(id driver.Stream, m driver.CaptureMode) erro
 }
 
 // StreamEndCapture ends the capture of all its streams, also if it fails, unless it is called on a
-// forked stream or on another thread than the capture's.
+// forked stream or, for a capture that is not relaxed, on another thread than the capture's.
 func (f *Driver) StreamEndCapture(id driver.Stream) (driver.Graph, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -124,7 +124,7 @@ func (g *graph) clone() *graph {
 	return &graph{slices.Clone(g.nodes), g.deps, chain}
 }
 
-// StreamCaptureNode returns the node that the stream recorded last.
+// StreamCaptureNode returns the node on which the stream's next node depends; 0 if it is not exactly one.
 func (f *Driver) StreamCaptureNode(id driver.Stream) (driver.GraphNode, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 )
 
 // Memory belongs to the device of the context that allocated it. Kernels of another device reach it
-// after CtxEnablePeerAccess.
+// after CtxEnablePeerAccess or IpcOpenMemHandle.
 
 // DeviceCanAccessPeer returns true for two different devices, unless Options.NoPeers is set.
 func (f *Driver) DeviceCanAccessPeer(d, peer driver.Device) (bool, error) {

@@ -4,12 +4,13 @@ import (
 	"math/rand/v2"
 )
 
-// Schedule decides which stream executes its next operation. It is called with the driver
-// locked.
+// Schedule decides which stream executes its next operation, and which node of a graph executes
+// next if several may. It is called with the driver locked.
 type Schedule interface {
 	// Pick returns the index of one of n streams whose next operation may execute. If
 	// needed is -1, it may return -1: no stream executes now. Otherwise a call waits for
-	// the stream with index needed, and Pick must return an index.
+	// the stream with index needed, and Pick must return an index. For the nodes of a graph,
+	// needed is 0.
 	Pick(n, needed int) int
 }
 

@@ -146,7 +146,7 @@ func (l *Library) Enqueue(c nccl.Call) error {
 }
 
 // begin stores the source of a rank's call. It returns a function that, once all ranks' calls have
-// executed, writes the result and returns true.
+// executed, writes the result and returns true. If the group was aborted, it returns true without a result.
 func (l *Library) begin(r *rank, c *nccl.Call) func() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -3,7 +3,7 @@ package ptx
 import "fmt"
 
 // Barriers of a block and of a cluster. They order accesses to memory by vector clocks: a warp has a clock
-// of its own, and for each other warp the time up to which that warp's accesses are before its next one.
+// of its own, and for each other warp the time up to which that other warp's accesses are before its own next access.
 
 // hear joins a clock with another one.
 func hear(clock, of []uint32) {

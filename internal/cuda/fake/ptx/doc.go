@@ -5,8 +5,8 @@
 // [Parse] reads a module and decodes every instruction; an unknown instruction is an error that names
 // it. [Machine.Run] executes a launch: the blocks of a cluster together, and clusters one after
 // another. The 32 lanes of a warp execute together until they diverge. Of diverged lanes, those with the
-// lowest address execute first, until they converge. Instructions that end in .sync wait for the lanes
-// that their mask names. The order of clusters, and of the warps of a cluster, changes from launch to
+// lowest address execute first, until they converge. Instructions with .sync wait for the lanes that
+// their mask names, or for the whole warp. The order of clusters, and of the warps of a cluster, changes from launch to
 // launch, because the results of a kernel must not depend on these orders. Only the clusters of a kernel
 // that polls global memory ([Entry.Spins]) execute in the order of their numbers.
 //
@@ -31,8 +31,8 @@
 //     arrive where no mbarrier is or where other data overwrote it.
 //   - Shared memory is full of NaN when a block starts.
 //   - Two accesses to the same bytes of shared memory, at least one of them a write, need a barrier
-//     between them. Between lanes of a warp only bar.warp.sync is one (PTX ISA, "Memory
-//     Consistency Model"). Of the warps that read since the last write, only the last two are
+//     between them, also if both are of lanes of one warp (PTX ISA, "Memory Consistency Model").
+//     Of the warps that read since the last write, only the last two are
 //     remembered. A write that changes nothing is allowed.
 //   - A block must not read or overwrite global memory that a block of another cluster wrote, unless the
 //     kernel has atomic operations or the write changes nothing.
@@ -66,7 +66,7 @@
 //
 // Numbers: add, sub, mul, fma, div.rn, sqrt.rn and conversions round as IEEE 754 requires, in the
 // mode of the instruction. A NaN result in f32 is 0x7fffffff, as on a GPU. The approximations (ex2, lg2,
-// sin, cos, rcp, rsqrt, sqrt and div with .approx) are computed in float64 and rounded once, which is
+// sin, cos, tanh, rcp, rsqrt, sqrt and div with .approx) are computed in float64 and rounded once, which is
 // more exact than a GPU. mma.sync and wgmma.mma_async add the products of a step and the accumulator in
 // float64 and round once. A tensor core truncates addends to a few bits more than an f32 has, so
 // results differ in the last bits.

@@ -684,8 +684,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestDependentLaunches holds which accesses an early launch may make before its wait. The launches before it
-// write 8 bytes at out.
+// TestDependentLaunches holds which accesses an early launch may make before its wait. The first launch writes
+// 8 bytes at out, the second one only waits.
 func TestDependentLaunches(t *testing.T) {
 	const wait = "griddepcontrol.wait;\n"
 	for _, c := range []struct{ name, body, says string }{
@@ -804,7 +804,7 @@ func TestBlocks(t *testing.T) {
 		{"halves of a word", "mov.u32 %r1, %ctaid.x; mul.wide.u32 %d1, %r1, 2; add.s64 %d1, %out, %d1; cvt.u16.u32 %h1, %r1; st.global.u16 [%d1], %h1;", ""},
 		{"a cluster's word", "mov.u32 %r1, %ctaid.x; and.b32 %r2, %r1, -2; mul.wide.u32 %d1, %r2, 4; add.s64 %d1, %out, %d1; st.global.u32 [%d1], %r1;", ""},
 		{"the neighbour's word", own + "ld.global.u32 %r2, [%d1+8]; st.global.u32 [%d1], %r1;", "or one of its cluster wrote, are read"},
-		{"after an atomic operation", own + "st.global.u32 [%out], %r1; atom.global.add.u32 %r2, [%out+32], 1;", ""},
+		{"with an atomic operation", own + "st.global.u32 [%out], %r1; atom.global.add.u32 %r2, [%out+32], 1;", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m, err := Parse(text("", c.body))

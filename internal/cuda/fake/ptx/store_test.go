@@ -242,7 +242,7 @@ func TestBarrierWord(t *testing.T) {
 	}
 }
 
-// TestUnknownStores: Parse refuses other forms of st.async and of its fences.
+// TestUnknownStores: Parse refuses other forms of st.async, of operations on its mbarriers, and of fence.mbarrier_init.
 func TestUnknownStores(t *testing.T) {
 	for body, want := range map[string]string{
 		"st.async.mbarrier::complete_tx::bytes.b32 [%r1], %r2, [%r3];":           "line 9: st.async.mbarrier::complete_tx::bytes.b32: unknown",
