@@ -14,9 +14,9 @@ const PaddedSlot = -1
 //
 // The fields have the layout that kernels read, so that each is copied to a device
 // in one copy. Callers fill them directly or by [Batch.Add]. A batch must not change
-// until the step that uses it is done; with package attention/cuda it may change after
-// Op.Prepare. Building a batch in the memory of an earlier one ([Batch.Reset]) does not
-// allocate.
+// until the step that uses it is done; with package attention/cuda it may mostly change
+// after Op.Prepare, which says when. Building a batch in the memory of an earlier one
+// ([Batch.Reset]) that was at least as large does not allocate.
 type Batch struct {
 	// QueryStart has an entry for each request and one more: rows
 	// [QueryStart[r], QueryStart[r+1]) are request r's, in order of position.
@@ -27,7 +27,7 @@ type Batch struct {
 	SeqLens []int32
 
 	// BlockTable has Stride entries for each request: the blocks of its sequence
-	// in order. Entries beyond its length are not read.
+	// in order. Entries beyond its length have no meaning.
 	BlockTable []int32
 	Stride     int
 
@@ -151,9 +151,9 @@ func (b *Batch) AddSequence(name uint64, computed, tokens int, blocks []int32, b
 // with the same requests in the same order. Each sequence has tokens more tokens then. If the
 // new token is not in the blocks that the batch has of a sequence, Advance calls more, which must
 // return all blocks of the sequence, in order. Other blocks are not read, so the cost is a pass
-// over a few numbers of each request. Advance returns false if the batch has other requests than
-// such decodes, the table has no room, or more returned too few blocks. The caller must then
-// reset the batch and build it again.
+// over a few numbers of each request. Advance returns false if the batch has no requests or
+// others than such decodes, an argument is out of range, the table has no room, or more returned too
+// few blocks. The caller must then reset the batch and build it again.
 func (b *Batch) Advance(tokens, blockSize int, more func(request int) []int32) bool {
 	n := len(b.SeqLens)
 	if n == 0 || tokens < 0 || blockSize < 1 || b.MaxQuery != 1 || b.Rows() != n || len(b.Slots) != n || len(b.Sequences) != n ||

@@ -236,7 +236,7 @@ func TestAdvanceRefuses(t *testing.T) {
 	}
 }
 
-// TestBatchAllocations: building a batch like the previous one does not allocate.
+// TestBatchAllocations: building a batch like the previous one, advancing it and validating it do not allocate.
 func TestBatchAllocations(t *testing.T) {
 	b := attention.NewBatch(4, 16, 4)
 	blocks := []int32{2, 0, 1, 3}

@@ -1,17 +1,16 @@
 // Package cuda runs "attention::paged" (package attention) on NVIDIA GPUs, from
 // sm_80 on.
 //
-// An eager call launches one kernel for requests with many rows (prefills and chunks), one for those with
-// few (decodes), or both in parallel if the step has both. A launch appends the step's keys and values to the cache and
-// splits contexts over blocks; the last block to finish combines the parts, in their order. A
-// captured call is one launch, which depends only on the shapes of the operands and reads the
+// On tensor cores, an eager call launches one kernel for requests with many rows (prefills and chunks), one for those
+// with few (decodes), or both in parallel if the step has both. A launch appends the step's keys and values to the cache
+// and splits contexts over blocks; the last block to finish combines the parts, in their order. A
+// captured call is one launch, which does not depend on the step: it reads the
 // step's metadata from device memory at a fixed address. It computes any step, and is tuned for
 // decodes. Products run on tensor cores if q and the cache have one 16-bit dtype and the head size is a
 // multiple of 16 up to 256, as far as shared memory suffices; others are computed in float32.
 //
-// The order of sums depends on the shapes, not on the scheduling of blocks, and there are no
-// float atomics. A row's result has the same bits whatever other rows are in a step of the same
-// size.
+// The order of sums does not depend on the scheduling of blocks, and there are no float atomics. A
+// row's result has the same bits whatever other requests are in a step of the same size.
 //
 // The owner of a step calls [Op.Prepare] before its launches: only this tells the op that an
 // *attention.Batch has new metadata.
@@ -242,8 +241,8 @@ func (o *Op) kernel(v Variant) (*kernel, error) {
 }
 
 // Launch enqueues the call, or records it. An eager launch prepares its metadata, unless the last
-// prepared step has the same *attention.Batch and number of rows: after a change of the batch in
-// place, call Prepare.
+// prepared step has the same *attention.Batch and number of rows and was validated for the call's
+// shape of cache: after a change of the batch in place, call Prepare.
 func (o *Op) Launch(c *device.OpCall) error { return o.enqueue(c, false) }
 
 // enqueue enqueues or records the call; in a warm-up it launches every kernel that an eager step

@@ -158,8 +158,8 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// BenchmarkPrefill measures causal prefills with the heads of Llama-3.1-8B and of Llama-3.2-1B, and chunks of 512 tokens
-// after longer contexts.
+// BenchmarkPrefill measures causal prefills with the heads of Llama-3.1-8B and of Llama-3.2-1B, and chunks of 512 and of
+// 128 tokens after longer contexts.
 func BenchmarkPrefill(b *testing.B) {
 	for _, dim := range []int64{128, 64} {
 		x := newBench(b, 32, 8, dim)
@@ -176,8 +176,8 @@ func BenchmarkPrefill(b *testing.B) {
 	}
 }
 
-// BenchmarkMixed measures steps with decodes and a chunk of a prompt: eagerly, and in a graph, which computes both with
-// the kernel of decodes.
+// BenchmarkMixed measures steps with a chunk of a prompt and 0 to 128 decodes: eagerly, and in a graph, which computes
+// all of them with the kernel of decodes.
 func BenchmarkMixed(b *testing.B) {
 	for _, dim := range []int64{128, 64} {
 		x := newBench(b, 32, 8, dim)

@@ -610,9 +610,9 @@ func TestBlockSizes(t *testing.T) {
 	}
 }
 
-// TestPartsInBlocks splits a context into parts that begin in the middle of a cache block: of 9 units of 64 keys, in
-// blocks of 128 and 192 tokens. With 32 query heads per key-value head, decodes have large tiles of eight warps, whose
-// stages of 128 keys then extend over two cache blocks.
+// TestPartsInBlocks splits a context into parts of 9 units of 64 keys, which may begin in the middle of a cache block of
+// 128 tokens. With 32 query heads per key-value head, decodes have large tiles of eight warps, whose stages of 128 keys
+// extend over two cache blocks in such a part, and in blocks of 192 tokens.
 func TestPartsInBlocks(t *testing.T) {
 	for _, block := range []int{128, 192} {
 		dev := cudatest.Open(t, fake.Options{})
@@ -674,8 +674,8 @@ func TestWideBlocks(t *testing.T) {
 }
 
 // TestAhead checks which keys blocks load before the previous launch has ended: the first three stages of 128 keys, or
-// the first two if the block is the second on its multiprocessor. The previous launch writes its result over a key of
-// the cache. The emulated device reports a race if the key is read before the dependency wait.
+// the first two if the block is the second on its multiprocessor. The previous launch writes its result over the
+// cache block of a key. The emulated device reports a race if the block is read before the dependency wait.
 func TestAhead(t *testing.T) {
 	const requests = 8 // and blocks, of which the first four have a multiprocessor each
 	for _, c := range []struct {

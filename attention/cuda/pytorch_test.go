@@ -174,8 +174,8 @@ func irAttrs(attrs []program.Attr) []ir.Attr {
 	return out
 }
 
-// TestAgainstPyTorch compares the kernels with scaled_dot_product_attention in float64. In bf16 the error may be twice
-// that of PyTorch in bf16.
+// TestAgainstPyTorch compares the kernels with PyTorch's attention in float64. In bf16 the error may be twice that of
+// PyTorch in bf16.
 func TestAgainstPyTorch(t *testing.T) {
 	for _, g := range goldens(t) {
 		t.Run(g.name, func(t *testing.T) {

@@ -36,9 +36,9 @@ type launch struct {
 	tiles, parts       int // of the grid
 }
 
-// launches returns the launches of a call, in order: one for requests with more pairs than a small
-// tile, and a second one for the others, whose blocks start where blocks of the first have ended or
-// leave room. A captured call has one launch, with a grid for any step: most replays are decodes,
+// launches returns the launches of a call, in order. If there is a kernel of large tiles and the step
+// has requests of both kinds, the first one is for requests with more pairs than a small tile and the
+// second for the others; its blocks start where blocks of the first have ended or leave room. A captured call has one launch, with a grid for any step: most replays are decodes,
 // for which the blocks of a second launch would do nothing. A warm-up runs both, one after the other.
 func (o *Op) launches(s *attention.Shape, k *kinds, recorded, warm bool) (of [2]launch, n int) {
 	small, resident := o.small(s, k)
@@ -73,7 +73,7 @@ func (o *Op) launches(s *attention.Shape, k *kinds, recorded, warm bool) (of [2]
 
 // small returns the variant that computes small tiles, and how many of its blocks run on a
 // multiprocessor at once. It depends only on the size of the step, not on its requests, so
-// that other rows of a step do not change the bits of a row's sums.
+// that other requests of a step do not change the bits of a row's sums.
 //
 // A step ends when the multiprocessor with the most blocks ends. So the fewest waves of blocks
 // are best, and of these the ones with more blocks at once; a single wave of dense blocks is

@@ -165,8 +165,8 @@ func (st *step) fits(b *attention.Batch, rows int) error {
 }
 
 // check validates a batch against the caches. named reports that the table has the blocks of its sequences, which
-// have names: blocks of earlier steps need not be validated and written to a slot again. It is false if launches
-// have caches of several shapes.
+// have names: blocks of earlier steps need not be validated and written to a slot again. It is false before the
+// first launch, for sequences without names, and if launches have caches of several shapes.
 func (st *step) check(b *attention.Batch, rows int) (named bool, err error) {
 	if len(st.caches) == 0 { // the first launch validates the batch against its cache
 		return false, b.ValidateLists(rows)

@@ -223,7 +223,7 @@ func TestInvalidSteps(t *testing.T) {
 	}
 }
 
-// TestInvalidFirstSteps: before the first launch, Prepare refuses errors that do not depend on a cache.
+// TestInvalidFirstSteps: before the first launch, Prepare refuses a batch whose lists do not fit together or the step.
 func TestInvalidFirstSteps(t *testing.T) {
 	r := newFakeRig(t, fake.Eager)
 	for want, change := range map[string]func(b *attention.Batch){
@@ -259,8 +259,8 @@ func TestTooManyRows(t *testing.T) {
 	r.must(errors.Join(err, g.Close(), op.Close()))
 }
 
-// TestGrids: the grid of an eager step has the tiles of the step and the parts of its contexts, of at
-// least 64 keys each, or 512 for large tiles. The grid of a captured step has all small tiles that a step
+// TestGrids: the grid of an eager step has the tiles of the step and the parts of its contexts, at most one
+// for each 64 keys, or for each 512 in large tiles. The grid of a captured step has all small tiles that a step
 // of its size may have, one for each row. The GPU has four multiprocessors, with at least two blocks each.
 func TestGrids(t *testing.T) {
 	r := newFakeRig(t, fake.Eager)

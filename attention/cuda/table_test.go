@@ -13,8 +13,8 @@ import (
 // TestNamedSequences: the metadata that launches read does not depend on whether sequences have
 // names, or on earlier steps. Requests join, leave, change their order, grow, shrink, get other
 // blocks under other names, and share blocks; two batches alternate, with tables of two widths. A
-// step is refused if and only if it would be refused as the first step. Some runs have many such
-// changes in every step, and in others (steady) most requests only decode.
+// step is refused if and only if it would be refused as the first step. Some runs have such a
+// change in most steps, and in others (steady) most requests only decode.
 func TestNamedSequences(t *testing.T) {
 	r := newFakeRig(t, fake.Eager)
 	c := r.call(batch(t, 0))

@@ -80,7 +80,7 @@ const (
 	minUnits     = 8            // of a part, in large tiles
 	longUnits    = 32           // of a long context, which may have longParts parts
 	partExtra    = 4            // floats of a part's result after its sums
-	tensorTile   = 64           // pairs of a large tile of heads above 128; twice as many up to there
+	tensorTile   = 64           // pairs of a large tile of heads above 128; mostly twice as many up to there
 	warpKeys     = 16           // of a stage, for each warp
 	simtTile     = 16           // pairs of a tile without tensor cores
 	simtKeys     = 32           // of a stage without tensor cores, for heads up to 128; half of it above
@@ -258,7 +258,8 @@ func (v Variant) staged(shared, stages, resident int) Variant {
 	return v
 }
 
-// fit returns how many blocks fit into shared bytes of shared memory, up to most.
+// fit returns how many blocks, 1 to most, a multiprocessor runs at once if a block may have shared bytes of
+// shared memory.
 func (v *Variant) fit(shared, most int) int {
 	return max(1, min((shared+1024)/(v.shared()+reserved), most))
 }
@@ -328,7 +329,7 @@ func (v *Variant) tiles(rows, requests int) int {
 }
 
 // String names the variant: "paged_bf16_d128_g4_b16_tensor_2x4" for small tiles of a causal call without
-// window or softcap, in two blocks of four warps on each multiprocessor.
+// window, softcap or negative scale, in two blocks of four warps on each multiprocessor.
 func (v Variant) String() string {
 	s := "paged_" + v.DType.String()
 	if v.KVDType != v.DType {

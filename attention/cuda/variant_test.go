@@ -220,8 +220,8 @@ func TestVariantsOfTheTarget(t *testing.T) {
 	r.refuses("older than sm_80", err)
 }
 
-// TestKeysGoFirst: small tiles load keys with the policy evict-first, because only one block reads them;
-// large tiles, of which several blocks read the same keys, do not.
+// TestKeysGoFirst: small tiles load cached keys with the policy evict-first, because other blocks seldom read
+// them; large tiles, of which several blocks read the same keys, do not.
 func TestKeysGoFirst(t *testing.T) {
 	c := compiler{cudatest.NVRTC(t)}
 	for _, v := range variants(t, "cuda:sm_90", shapeOf(64, 4, 16, dtype.BF16, dtype.BF16), plain) {

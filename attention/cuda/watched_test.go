@@ -9,8 +9,8 @@ import (
 )
 
 // TestWatched is for slow tools that check every memory access, such as compute-sanitizer. It runs
-// three steps of each of the cases: a prefill, a mixed step and decodes. If larger sizes have other kernels,
-// it runs the steps in these sizes, too. On a GPU most cases with blocks of 16 tokens split a context of
+// three steps of each of the cases: a prefill, a mixed step and decodes. For bf16 with heads of
+// up to 128 it runs the steps in larger sizes, too, which have other kernels. On a GPU most cases with blocks of 16 tokens split a context of
 // more than 64 keys. Every operand is an allocation of exactly its size.
 func TestWatched(t *testing.T) {
 	for _, c := range cases {

@@ -6,8 +6,8 @@
 // as a prefill does, or by different workers (Flash-Decoding), and the bits are the same.
 //
 // A row's result depends only on its own sequence, and not on other rows of the
-// step, padding, the number of workers or the size of the step. It has the same bits
-// whether the token was part of a prefill or a decode.
+// step, padding, the number of workers or the size of the step. With
+// causal it has the same bits whether the token was part of a prefill or a decode.
 package host
 
 import (

@@ -40,8 +40,9 @@ func (st *step) plan(workers int) {
 		}
 	}
 	few := len(st.tiles)*s.KVHeads < 4*workers
-	// A tile of one row is not shared if its task for a head is at most a quarter of a worker's work in this
-	// step: writing and reading partial results would cost more than the better balance saves.
+	// Unless tasks are few, only tiles of one row are shared whose task for a head is more than a quarter of a
+	// worker's work in this step: for others, writing and reading partial results costs more than the better
+	// balance saves.
 	shares := func(t *tile, segments int) bool {
 		return few || t.rows() == 1 && 4*segments*workers > total*s.KVHeads
 	}

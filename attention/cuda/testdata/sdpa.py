@@ -1,4 +1,4 @@
-"""Writes sdpa.safetensors: results of PyTorch's attention for ragged batches, for TestAgainstPyTorch.
+"""Writes sdpa.safetensors: results of PyTorch's attention for ragged batches, for the tests in pytorch_test.go.
 
     python3 sdpa.py sdpa.safetensors
 
