@@ -50,8 +50,8 @@ type Options struct {
 	Output   Lengths // requested tokens
 
 	// Rate is the mean number of arriving requests a second, as a Poisson process: intervals are
-	// exponential. 0: all requests arrive at the start, and a run's clients take them when they
-	// are free (closed loop).
+	// exponential. 0: all requests arrive at the start; for a closed loop, in which clients take
+	// them when they are free.
 	Rate float64
 
 	// Vocabulary bounds the ids of prompts, which are drawn from [1, Vocabulary).

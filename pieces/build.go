@@ -21,8 +21,8 @@ import (
 // Build makes the programs of all pieces of the plans. It looks up each distinct artifact, and
 // compiles it if the store lacks it. It tries every artifact and returns all errors, joined in
 // the order of Artifacts and then Extras, so the outcome does not depend on timing. Counters and
-// Artifacts, apart from durations, are the same for every number of jobs. If ctx ends, Build
-// returns its cause.
+// Artifacts, apart from durations, are the same for every number of jobs. If ctx ends before all
+// artifacts are made, Build returns its cause.
 func Build(ctx context.Context, plans []*split.Plan, o Options) (*Result, error) {
 	if o.Compiler == nil {
 		return nil, errors.New("no compiler is given: set Options.Compiler")
@@ -266,7 +266,7 @@ func (b *builder) make(ctx context.Context, j *job) error {
 			return fmt.Errorf("%s: %w", a.Origin, err)
 		}
 		defer unlock()
-		if ok, _ := b.load(ctx, j); ok { // another process made it during the wait
+		if ok, _ := b.load(ctx, j); ok { // another process or build made it during the wait
 			return nil
 		}
 	}

@@ -44,7 +44,7 @@ type ArtifactCompiler interface {
 // Options configure a build.
 type Options struct {
 	Compiler Compiler
-	Store    Store             // nil: every distinct artifact is compiled
+	Store    Store             // nil: there is no look-up
 	Shapes   map[string]Shapes // by size symbol; a symbol without an entry has its declared range
 	Jobs     int               // concurrent jobs; 0: GOMAXPROCS
 	Frozen   bool              // an artifact that the store lacks is a [MissError]
@@ -125,7 +125,7 @@ func (s Source) String() string {
 // Artifact is one distinct program of a build.
 type Artifact struct {
 	Key      cache.Key
-	Origin   string // the first piece that needs it: "@forward item 2 (model.layers.0.mlp)"
+	Origin   string // the first piece that needs it: "@forward item 2 (model.layers.0.mlp)"; of an extra: Extra.Origin
 	Func     string // the function of that piece; empty for extras
 	Item     int    // the item of its plan, as pwc split counts them
 	Range    Range  // of sizes; zero for a piece that does not depend on the size
@@ -142,7 +142,7 @@ type Use struct{ Plan, Unit int }
 // MissError: a frozen build lacks an artifact.
 type MissError struct {
 	Key    cache.Key
-	Origin string             // the first piece that needs it
+	Origin string             // as in [Artifact]
 	Why    *cache.Explanation // of a store that can explain misses; otherwise nil
 	Err    error              // why the store's artifact cannot be used; nil: the store has none
 }

@@ -16,7 +16,7 @@ import (
 type Counters struct {
 	GraphsSeen                    int `json:"num_graphs_seen"`                      // functions
 	PiecewiseGraphsSeen           int `json:"num_piecewise_graphs_seen"`            // items, including splitting ones
-	PiecewiseCapturableGraphsSeen int `json:"num_piecewise_capturable_graphs_seen"` // items that can be captured: not splitting, and without a call that may not be
+	PiecewiseCapturableGraphsSeen int `json:"num_piecewise_capturable_graphs_seen"` // items that can be captured: not splitting, and without a call that cannot be captured
 
 	// BackendCompilations counts the pieces between splitting ops, once for each compiled shape,
 	// including identical and stored ones.
@@ -57,7 +57,7 @@ type choice struct {
 
 // Program returns the program that serves a piece at a size: that of the exact size if there is
 // one, otherwise that of the range. A piece that does not depend on the size has one program. A
-// size without a program is an [*UncoveredError].
+// size without a program is an [*UncoveredError]; a piece of another build is an error, too.
 func (r *Result) Program(piece *split.Piece, size int64) (*program.Program, error) {
 	a, err := r.Artifact(piece, size)
 	if err != nil {

@@ -3,8 +3,8 @@
 //
 //	op "silly::attention"(tensor, tensor, tensor, mut tensor) split
 //
-// It writes q + k + v into its last operand, counts its calls and is never
-// captured. This package runs it on the host device, pwc/silly/cuda on NVIDIA GPUs.
+// It writes q + k + v into its last operand and is never captured. This package runs it on
+// the host device and counts its calls there; pwc/silly/cuda runs it on NVIDIA GPUs.
 package silly
 
 import (
