@@ -2,6 +2,7 @@ package compile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"pwc/compile/loop"
@@ -87,8 +88,8 @@ type Chain struct {
 // Code is the code of a kernel, of kernels of horizontal fusion, or of a chain.
 type Code struct {
 	// Variants are alternatives. A device runs the first one whose guards hold and whose
-	// library routines it has. The last variant has zero guards, and no library routines
-	// except for collectives.
+	// library routines it has, unless a routine declines. The last variant has zero guards,
+	// and no library routines except for collectives.
 	Variants []Variant
 	Temps    []Temp
 }
@@ -133,8 +134,11 @@ func One(k program.Kernel, l program.Launch) Code {
 // Other errors are of the arguments: no piece or no backend, the number of functions, the
 // shape, a pass in Options, or a module that the verifier refuses.
 func Compile(ctx context.Context, piece *ir.Module, shape Shape, b Backend, o Options) (*program.Program, error) {
-	if piece == nil || b == nil {
-		return nil, fmt.Errorf("compile: a piece and a backend are needed: %w", ir.ErrNoModule)
+	switch {
+	case piece == nil:
+		return nil, fmt.Errorf("compile: no piece: %w", ir.ErrNoModule)
+	case b == nil:
+		return nil, errors.New("compile: no backend, want one such as host.New of package compile/host")
 	}
 	if len(piece.Funcs) != 1 {
 		return nil, fmt.Errorf("compile: a piece has one function, module %s has %d", piece.Name, len(piece.Funcs))

@@ -203,7 +203,7 @@ func (e *emitter) code(at int32, st *planned, code Code) error {
 			}
 			for _, a := range s.Args {
 				if a < 0 || int(a) >= len(args) {
-					return fmt.Errorf("the code has argument %d, want less than %d: the kernels have %d arguments, the code %d Temps", a, len(args), len(st.mems), len(code.Temps))
+					return fmt.Errorf("the code has argument %d, want 0 to %d: the kernels have %d arguments, the code %d Temps", a, len(args)-1, len(st.mems), len(code.Temps))
 				}
 				step.Args = append(step.Args, args[a]())
 			}

@@ -141,8 +141,8 @@ func keeps(cs []coord, ind *indirect) bool {
 	return false
 }
 
-// isView reports whether the node's results are its first operand's elements
-// in another order.
+// isView reports whether the node's results have elements of its first operand, at other
+// indices.
 func isView(n *ir.Node) bool { return n.Op.Lowering == ir.LowerView }
 
 // through turns the coords of result v of a layout op into those of its

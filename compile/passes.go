@@ -71,7 +71,7 @@ var table = []pass{
 		Order: []Order{{After: "fuse", Reason: "it is about the order of kernels"}, {Before: "chain", Reason: "a wait may separate the kernels of a chain"}, {Before: "inplace", Reason: "no kernel may get the memory of a running call"}}},
 		overlap, nil, false},
 	{PassInfo{Name: "allreduce", Does: "makes an all_reduce part of the kernel that reads the sums, where the target can",
-		Order: []Order{{After: "fuse", Reason: "it is about kernels"}, {After: "overlap", Reason: "a call that overlaps with kernels is part of none"}, {Before: "chain", Reason: "a norm fuses with the all_reduce before it rather than with the GEMM after it"}, {Before: "inplace", Reason: "the sums must not share memory with what the kernel reads"}}},
+		Order: []Order{{After: "fuse", Reason: "it is about kernels"}, {After: "overlap", Reason: "a call that overlaps with kernels stays a call"}, {Before: "chain", Reason: "a norm fuses with the all_reduce before it rather than with the GEMM after it"}, {Before: "inplace", Reason: "the sums must not share memory with what the kernel reads"}}},
 		fuseAllReduce, nil, false},
 	{PassInfo{Name: "chain", Does: "vertical fusion: makes code of consecutive kernels together, where the target can",
 		Order: []Order{{After: "fuse", Reason: "it is about kernels"}, {Before: "inplace", Reason: "kernels may share memory only if one ends before the other begins"}, {Before: "emit", Reason: "it changes the list of steps"}}},

@@ -256,6 +256,12 @@ func TestErrors(t *testing.T) {
 			t.Errorf("got %v, want %q", err, c.want)
 		}
 	}
+	if _, err := compile.Compile(ctx, nil, compile.Shape{}, hostbackend.New(), compile.Options{}); !errors.Is(err, ir.ErrNoModule) {
+		t.Errorf("without a piece: %v, want ErrNoModule", err)
+	}
+	if _, err := compile.Compile(ctx, testkit.Parse(t, module(one)), compile.Shape{}, nil, compile.Options{}); err == nil || !strings.Contains(err.Error(), "no backend") {
+		t.Errorf("without a backend: %v", err)
+	}
 	stopped, cancel := context.WithCancel(ctx)
 	cancel()
 	if _, err := compile.Compile(stopped, testkit.Parse(t, module(one)), compile.Shape{}, hostbackend.New(), compile.Options{}); err == nil {

@@ -16,7 +16,7 @@ import (
 	"pwc/compile/loop"
 )
 
-// Compiler compiles CUDA C. Both methods may be called concurrently.
+// Compiler compiles CUDA C. Its methods may be called concurrently.
 type Compiler interface {
 	// Compile returns the machine code (cubin) of a source for an architecture such as "sm_90", and
 	// the PTX that it was assembled from, which drivers compile for later architectures. The source

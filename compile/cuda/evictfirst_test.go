@@ -17,9 +17,9 @@ import (
 // templates, EARLY_TRIGGER.
 var ofOnce = regexp.MustCompile(`  gemm_(?:(?:warp_pipeline|block_pipeline|tiled)<.*, (true|false), (?:true|false)|wgmma<.*, (true|false)), (?:true|false)>\(`)
 
-// TestWeightsEvictFirst: weights are loaded with the policy evict-first if each is read once,
-// because every block computes all rows, and if the result is small enough for the cache. Other
-// operands have no such policy.
+// TestWeightsEvictFirst: cp.async pipelines, tiled GEMMs and wgmma kernels load weights with the policy
+// evict-first if each is read once, because every block computes all rows, and if the result is small
+// enough for the cache. Other operands have no such policy.
 func TestWeightsEvictFirst(t *testing.T) {
 	parse := func(text string) *ir.Module {
 		m, err := ir.Parse("product.ir", []byte("pwc 1\nmodule \"product\" {\n  sym N in [1, 8192] batch\n"+text+"\n}\n"))

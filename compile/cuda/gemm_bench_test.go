@@ -14,8 +14,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// products8B are the GEMMs of Llama-3.1-8B with their fused epilogues, and the two GEMMs of the MLP
-// together.
+// products8B are the GEMMs of Llama-3.1-8B with their epilogues, except for the RoPE after qkv, and the
+// two GEMMs of the MLP together.
 var products8B = []struct{ name, text string }{
 	{"gate-up", `
   weight @w : bf16[28672, 4096]

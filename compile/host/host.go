@@ -58,7 +58,7 @@ func Kernel(k *loop.Kernel) (*vec.Kernel, error) {
 	l.allocate()
 	for _, n := range []uint16{l.out.Loop.Regs.F, l.out.Loop.Regs.I, l.out.Loop.Regs.SF, l.out.Loop.Regs.SI} {
 		if n > vec.MaxRegs {
-			return nil, fmt.Errorf("host: kernel %s needs %d registers of one file, want at most %d", k.Name, n, vec.MaxRegs)
+			return nil, fmt.Errorf("the kernel needs %d registers of one file, want at most %d", n, vec.MaxRegs)
 		}
 	}
 	return l.out, nil

@@ -83,7 +83,7 @@ func Source(k *loop.Kernel, on cgen.GPU) (cgen.Source, error) {
 		w.Use("pack2_" + element)
 	}
 	if !w.short(a.Queries) || !w.short(a.Keys) {
-		return cgen.Source{}, fmt.Errorf("%s: sequences of %s queries and %s keys may have more than %d positions; give their symbols smaller ranges", k.Name, a.Queries, a.Keys, int64(nest.MaxIndex))
+		return cgen.Source{}, fmt.Errorf("sequences of %s queries and %s keys may have more than %d positions; give their symbols smaller ranges", a.Queries, a.Keys, int64(nest.MaxIndex))
 	}
 	w.Threads, w.MinBlocks, w.Shared = w.shape.threads, w.shape.blocks, dim.Const(w.shape.shared)
 	w.Use(w.shape.kernel)

@@ -1,5 +1,5 @@
-// Package fusion decides which kernels of a chain run together. [Match] analyses a chain once and
-// returns a plan, which has all that code generators need.
+// Package fusion decides which kernels of a chain run together. [Match] analyses a chain and returns a
+// plan, which code generators read instead of analysing the kernels again.
 //
 // Three kinds of fusion have a GEMM. Prologue fusion computes the rows of the GEMM's first operand, such
 // as a norm, in the GEMM's kernel. Epilogue fusion computes nests there that read a few columns of the

@@ -20,7 +20,7 @@ type GEMV struct {
 }
 
 // SplitWarps returns how many of a block's warps, at most most, share columns: the largest power of two
-// with which each lane has at least 16 bytes of every column.
+// with which each lane has at least 16 bytes of every column, or 1 if columns are too short for any.
 func SplitWarps(depth int64, most int) int {
 	split := 1
 	for split < most && depth/8 >= int64(split)*2*32 {
