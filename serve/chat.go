@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"reflect"
 	"strings"
 	"time"
 
@@ -20,10 +21,16 @@ type chatRequest struct {
 	Tools               json.RawMessage            `json:"tools"`
 	ToolChoice          json.RawMessage            `json:"tool_choice"`
 	ParallelToolCalls   *bool                      `json:"parallel_tool_calls"`
-	ResponseFormat      *struct{ Type string }     `json:"response_format"`
+	ResponseFormat      *responseFormat            `json:"response_format"`
 	Logprobs            bool                       `json:"logprobs"`
 	TopLogprobs         *int                       `json:"top_logprobs"`
 	TemplateArguments   map[string]json.RawMessage `json:"chat_template_kwargs"` // of vLLM
+}
+
+// responseFormat is the form of an answer. Only text is supported.
+type responseFormat struct {
+	Type   string          `json:"type"`
+	Schema json.RawMessage `json:"json_schema"`
 }
 
 // message is a message of the model, or a part of one in a stream.
@@ -116,7 +123,7 @@ func (q *chatRequest) check() (bool, *Error) {
 	if q.TopLogprobs != nil && !q.Logprobs {
 		asked = append(asked, "top_logprobs without logprobs")
 	}
-	if q.ResponseFormat != nil && q.ResponseFormat.Type != "text" {
+	if f := q.ResponseFormat; f != nil && (f.Type != "text" || f.Schema != nil && string(f.Schema) != "null") {
 		asked = append(asked, "response_format")
 	}
 	tools := len(q.Tools) > 0 && string(q.Tools) != "null" && string(q.Tools) != "[]"
@@ -152,8 +159,9 @@ func (q *chatRequest) maxNew() (int, *Error) {
 }
 
 // normalize returns messages in the form that templates expect, as vLLM does: a list of texts
-// becomes one text, and the arguments of a call, JSON in a string, become that JSON. A call keeps its
-// id, type and function only. Other fields of messages and the order of their keys stay.
+// becomes one text, and the arguments of a call, JSON in a string, become that JSON. A call loses its
+// index. Other fields of messages and the order of their keys stay; parts of content and calls must not have other
+// fields.
 func normalize(messages []json.RawMessage) (json.RawMessage, *Error) {
 	if len(messages) == 0 {
 		return nil, badRequest("messages", "messages: want at least one")
@@ -176,16 +184,9 @@ func normalize(messages []json.RawMessage) (json.RawMessage, *Error) {
 }
 
 func normalizeMessage(at string, raw json.RawMessage) (json.RawMessage, *Error) {
-	names, e := keys(raw)
-	switch {
-	case e != nil && e.Param != "": // an error about one key
-		return nil, badRequest(at, "%s: %s", at, e.Message)
-	case e != nil:
-		return nil, badRequest(at, "%s: want an object with role and content", at)
-	}
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(raw, &fields); err != nil {
-		return nil, badRequest(at, "%s: %v", at, err)
+	names, fields, e := object(raw, at)
+	if e != nil {
+		return nil, e
 	}
 	var role string
 	if json.Unmarshal(fields["role"], &role) != nil || role == "" {
@@ -222,7 +223,10 @@ func normalizeMessage(at string, raw json.RawMessage) (json.RawMessage, *Error) 
 
 // plainText returns a list of texts as one text, and other content unchanged.
 func plainText(at string, content json.RawMessage) (json.RawMessage, *Error) {
-	var parts []struct{ Type, Text string }
+	var parts []struct {
+		Type string `json:"type"`
+		Text string `json:"text"`
+	}
 	if len(content) == 0 || content[0] != '[' {
 		return content, nil
 	}
@@ -235,6 +239,9 @@ func plainText(at string, content json.RawMessage) (json.RawMessage, *Error) {
 			return nil, badRequest(at, "%s: content of type %q is unsupported, want text", at, p.Type)
 		}
 		text.WriteString(p.Text)
+	}
+	if e := checkKeys(content, reflect.TypeOf(parts), at+".content"); e != nil {
+		return nil, e
 	}
 	out, err := json.Marshal(text.String())
 	if err != nil {
@@ -250,14 +257,19 @@ func callArguments(at string, raw json.RawMessage) (json.RawMessage, *Error) {
 		Arguments json.RawMessage `json:"arguments"`
 	}
 	var calls []struct {
-		ID       string   `json:"id,omitempty"`
-		Type     string   `json:"type"`
-		Function function `json:"function"`
+		ID       string          `json:"id,omitempty"`
+		Type     string          `json:"type"`
+		Function function        `json:"function"`
+		Index    json.RawMessage `json:"index,omitempty"` // of the server's answers; templates do not get it
 	}
 	if err := json.Unmarshal(raw, &calls); err != nil {
 		return nil, badRequest(at, "%s: tool_calls: %s", at, explain(err))
 	}
+	if e := checkKeys(raw, reflect.TypeOf(calls), at+".tool_calls"); e != nil {
+		return nil, e
+	}
 	for i := range calls {
+		calls[i].Index = nil
 		var text string
 		if f := &calls[i].Function; json.Unmarshal(f.Arguments, &text) == nil {
 			if !json.Valid([]byte(text)) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"reflect"
 	"slices"
@@ -13,8 +14,8 @@ import (
 )
 
 // decode reads the body of a request into a struct. It refuses unknown fields, all of them in one
-// error, and duplicate keys: a client must not believe that an ignored option has an effect. It does
-// not check the keys of nested objects.
+// error, and duplicate keys, also of nested objects: a client must not believe that an ignored option
+// has an effect. It does not look into values that the struct keeps as JSON.
 func decode(w http.ResponseWriter, r *http.Request, limit int64, v any) *Error {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var tooLong *http.MaxBytesError
@@ -27,26 +28,18 @@ func decode(w http.ResponseWriter, r *http.Request, limit int64, v any) *Error {
 	if !json.Valid(body) {
 		return badRequest("", "the body is not JSON")
 	}
-	names, e := keys(body)
-	if e != nil {
+	if text := bytes.TrimLeft(body, " \t\r\n"); text[0] != '{' {
+		return badRequest("", "the body is not a JSON object")
+	}
+	typ := reflect.TypeOf(v).Elem()
+	if e := checkKeys(body, typ, ""); e != nil {
 		return e
-	}
-	known := fieldNames(reflect.TypeOf(v).Elem())
-	var unknown []string
-	for _, name := range names {
-		if !slices.Contains(known, name) {
-			unknown = append(unknown, fmt.Sprintf("%q", name))
-		}
-	}
-	if unknown != nil {
-		slices.Sort(unknown)
-		return badRequest("", "unknown or unsupported: %s", strings.Join(unknown, ", "))
 	}
 	if err := json.Unmarshal(body, v); err != nil {
 		var t *json.UnmarshalTypeError
 		if errors.As(err, &t) {
 			field := t.Field
-			if first, rest, nested := strings.Cut(field, "."); nested && !slices.Contains(known, first) {
+			if first, rest, nested := strings.Cut(field, "."); nested && fields(typ)[first] == nil {
 				field = rest // first is the name of an embedded struct
 			}
 			return badRequest(field, "%s: %s", field, explain(err))
@@ -125,42 +118,103 @@ func wanted(t reflect.Type) string {
 	return "a whole number in the field's range"
 }
 
-// keys returns the keys of the object in text.
-func keys(text []byte) ([]string, *Error) {
+// checkKeys refuses keys that valid JSON has twice in an object, and keys that a type does not have. The JSON is at a
+// path in the body, such as messages[0].content; "" is the body.
+func checkKeys(text []byte, t reflect.Type, at string) *Error {
+	var unknown []string
+	if e := walkKeys(text, t, at, &unknown); e != nil || unknown == nil {
+		return e
+	}
+	slices.Sort(unknown)
+	return badRequest(param(at), "unknown or unsupported: %s", strings.Join(unknown, ", "))
+}
+
+// walkKeys appends the keys of objects in valid JSON that the type t lacks, with the path at before them. Values of
+// another kind than t has are left to json.Unmarshal.
+func walkKeys(text []byte, t reflect.Type, at string, unknown *[]string) *Error {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch text = bytes.TrimSpace(text); {
+	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct && text[0] == '[':
+		var items []json.RawMessage
+		if err := json.Unmarshal(text, &items); err != nil {
+			return badRequest(at, "%v", err)
+		}
+		for i, item := range items {
+			if e := walkKeys(item, t.Elem(), fmt.Sprintf("%s[%d]", at, i), unknown); e != nil {
+				return e
+			}
+		}
+	case (t.Kind() == reflect.Struct || t.Kind() == reflect.Map) && text[0] == '{':
+		names, values, e := object(text, at)
+		if e != nil || t.Kind() == reflect.Map {
+			return e
+		}
+		known := fields(t)
+		for _, name := range names {
+			path := join(at, name)
+			if known[name] == nil {
+				*unknown = append(*unknown, fmt.Sprintf("%q", path))
+			} else if e := walkKeys(values[name], known[name], path, unknown); e != nil {
+				return e
+			}
+		}
+	}
+	return nil
+}
+
+// join returns the path of a key in the object at a path; "" is the body.
+func join(at, name string) string {
+	if at == "" {
+		return name
+	}
+	return at + "." + name
+}
+
+// param returns the part of a path up to the first dot, for the param of an error.
+func param(path string) string {
+	name, _, _ := strings.Cut(path, ".")
+	return name
+}
+
+// object returns the keys of the JSON object in text, in order, and its values. A duplicate key is an error.
+func object(text []byte, at string) ([]string, map[string]json.RawMessage, *Error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return nil, badRequest("", "the body is not a JSON object")
+		return nil, nil, badRequest(at, "%s: want an object", at)
 	}
-	var out []string
+	var names []string
+	values := map[string]json.RawMessage{}
 	for d.More() {
 		t, err := d.Token()
 		if err != nil {
-			return nil, badRequest("", "%v", err)
+			return nil, nil, badRequest(at, "%v", err)
 		}
 		name := t.(string)
-		if slices.Contains(out, name) {
-			return nil, badRequest(name, "%s occurs twice", name)
+		if _, twice := values[name]; twice {
+			return nil, nil, badRequest(param(join(at, name)), "%s occurs twice", join(at, name))
 		}
-		out = append(out, name)
-		var skip json.RawMessage
-		if err := d.Decode(&skip); err != nil {
-			return nil, badRequest(name, "%v", err)
+		var v json.RawMessage
+		if err := d.Decode(&v); err != nil {
+			return nil, nil, badRequest(param(join(at, name)), "%v", err)
 		}
+		names, values[name] = append(names, name), v
 	}
-	return out, nil
+	return names, values, nil
 }
 
-// fieldNames returns the JSON names of a struct's fields, embedded structs included.
-func fieldNames(t reflect.Type) []string {
-	var out []string
+// fields returns the types of a struct's fields by their JSON names, fields of embedded structs included.
+func fields(t reflect.Type) map[string]reflect.Type {
+	out := map[string]reflect.Type{}
 	for i := range t.NumField() {
 		f := t.Field(i)
 		if f.Anonymous {
-			out = append(out, fieldNames(f.Type)...)
+			maps.Copy(out, fields(f.Type))
 			continue
 		}
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		out = append(out, name)
+		out[name] = f.Type
 	}
 	return out
 }

@@ -419,7 +419,7 @@ func TestRefusals(t *testing.T) {
 		{completions, `{"prompt": "a", "model": "other"}`, 404, []string{`"other"`, `"tiny"`}},
 		{chats, `{"messages": []}`, 400, []string{"messages"}},
 		{chats, `{"messages": [{"content": "a"}]}`, 400, []string{"messages[0]", "role"}},
-		{chats, `{"messages": [{"role": "user", "role": "system"}]}`, 400, []string{"messages[0]: role occurs twice"}},
+		{chats, `{"messages": [{"role": "user", "role": "system"}]}`, 400, []string{"messages[0].role occurs twice"}},
 		{chats, `{"messages": ["hi"]}`, 400, []string{"messages[0]: want an object"}},
 		{chats, `{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}`, 400, []string{"image_url"}},
 		{chats, `{"messages": [{"role": "bad", "content": "a"}]}`, 400, []string{"no such role"}},
@@ -432,6 +432,14 @@ func TestRefusals(t *testing.T) {
 		{chats, `{"messages": [{"role": "user", "content": "a"}], "tools": [{}], "tool_choice": "required"}`, 400, []string{"tool_choice", "required"}},
 		{chats, `{"messages": [{"role": "user", "content": "a"}], "max_tokens": 2, "max_completion_tokens": 3}`, 400, []string{"differ"}},
 		{chats, `{"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]}`, 400, []string{"arguments"}},
+		{completions, `{"prompt": "a", "stream": true, "stream_options": {"include_usage": true, "b": 1, "Include_Usage": false}, "c": 1}`, 400, []string{`"c", "stream_options.Include_Usage", "stream_options.b"`}},
+		{completions, `{"prompt": "a", "stream": true, "stream_options": {"include_usage": true, "include_usage": false}}`, 400, []string{"stream_options.include_usage occurs twice"}},
+		{completions, `{"prompt": "a", "logit_bias": {"7": 1, "7": 2}}`, 400, []string{"logit_bias.7 occurs twice"}},
+		{chats, `{"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"x": 1, "x": 2}}`, 400, []string{"chat_template_kwargs.x occurs twice"}},
+		{chats, `{"messages": [{"role": "user", "content": "a"}], "response_format": {"type": "text", "strict": true}}`, 400, []string{`"response_format.strict"`}},
+		{chats, `{"messages": [{"role": "user", "content": "a"}], "response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}`, 400, []string{"unsupported: response_format"}},
+		{chats, `{"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b", "cache": 1}]}]}`, 400, []string{`"messages[0].content[1].cache"`}},
+		{chats, `{"messages": [{"role": "assistant", "tool_calls": [{"index": 0, "id": "1", "custom": {}, "function": {"name": "f", "arguments": "{}", "a": 1}}]}]}`, 400, []string{`"messages[0].tool_calls[0].custom", "messages[0].tool_calls[0].function.a"`}},
 		{"/detokenize", `{"tokens": [-1]}`, 400, []string{"tokens[0]"}},
 		{"/nothing", `{}`, 404, []string{"/nothing"}},
 	} {
@@ -445,6 +453,10 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("%.80s: %q does not name %q, or %q is not a field of the API", c.body, e.Error.Message, want, e.Error.Param)
 			}
 		}
+	}
+	const echoed = `{"messages": [{"role": "assistant", "reasoning": "r", "content": "", "tool_calls": [{"index": 0, "id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}], "max_tokens": 1}`
+	if status, answer := post(t, h, chats, echoed); status != http.StatusOK {
+		t.Errorf("a call of an earlier answer: %d %s", status, answer)
 	}
 	if _, answer := post(t, h, "/tokenize", `{"prompt": "abc"}`); !strings.Contains(answer, `"tokens":[97,98,99],"count":3`) {
 		t.Errorf("tokenize: %s", answer)
