@@ -112,7 +112,8 @@ type ModuleDetail struct {
 	Missing int           // nils in Found
 }
 
-// Show returns the details of the module of ref (see Find).
+// Show returns the details of the module of ref (see Find). If the module or its directory is removed meanwhile, the
+// error matches ErrNotFound.
 func (s *Store) Show(ctx context.Context, ref string) (*ModuleDetail, error) {
 	info, err := s.Find(ctx, ref)
 	if err != nil {
@@ -125,6 +126,7 @@ func (s *Store) Show(ctx context.Context, ref string) (*ModuleDetail, error) {
 		}
 	}()
 	d := &ModuleDetail{ModuleInfo: info}
+	removed := true
 	for _, r := range s.roots {
 		t := s.openRoot(r)
 		if t == nil {
@@ -139,14 +141,17 @@ func (s *Store) Show(ctx context.Context, ref string) (*ModuleDetail, error) {
 			m, d.Graph, err = t.whole(m)
 		}
 		switch {
-		case errors.Is(err, fs.ErrNotExist): // collected meanwhile
-			return nil, fmt.Errorf("%w: %q", ErrNotFound, termsafe.Clip(ref, 80))
+		case errors.Is(err, fs.ErrNotExist): // collected
+			continue
 		case err != nil && m == nil:
 			return nil, err
 		case err != nil:
 			s.damaged(err)
 		}
-		d.Keys = m.Entries
+		d.Keys, removed = m.Entries, false
+	}
+	if removed {
+		return nil, fmt.Errorf("%w: %q was removed from %s meanwhile", ErrNotFound, termsafe.Clip(ref, 80), info.Dir)
 	}
 	for _, k := range d.Keys {
 		if ctx.Err() != nil {

@@ -3,6 +3,7 @@ package cache
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -126,6 +127,45 @@ func TestShow(t *testing.T) {
 		t.Errorf("with a damaged graph: %+v, %v", d, err)
 	}
 	wantLog(t, j, graph)
+}
+
+// onWrite is a writer that calls a function.
+type onWrite func()
+
+func (f onWrite) Write(b []byte) (int, error) {
+	f()
+	return len(b), nil
+}
+
+// A module that is removed after Show found it, alone or with the whole directory, is an error that names the
+// directory.
+func TestShowRemoved(t *testing.T) {
+	for _, whole := range []bool{false, true} {
+		dir := t.TempDir()
+		var remove func()
+		s := New(Options{Dir: dir, Logger: slog.New(slog.NewTextHandler(onWrite(func() { remove() }), nil))})
+		m := fill(t, s, "toy", 1)
+		gone := filepath.Dir(moduleFilePath(s, m, manifestFile))
+		// Finding the module reads manifests in the order of their ids, and logs this one, the last.
+		last := filepath.Join(filepath.Dir(gone), strings.Repeat("f", 64))
+		if err := os.Mkdir(last, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(last, manifestFile), []byte("junk"))
+		if whole {
+			gone = filepath.Join(dir, "v1")
+		}
+		removals := 0
+		remove = func() {
+			removals++
+			if err := os.RemoveAll(gone); err != nil {
+				t.Error(err)
+			}
+		}
+		if d, err := s.Show(t.Context(), "toy"); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), dir) || removals == 0 {
+			t.Errorf("removed with %s: %+v, %v", filepath.Base(gone), d, err)
+		}
+	}
 }
 
 // The graph is kept in a file of its own and replaced when it changes.
