@@ -55,9 +55,12 @@ type Options struct {
 	// that Import takes ("": the only artifact, or else latest).
 	Tag string
 
-	Jobs     int            // concurrent transfers; 0: 4
-	Logger   *slog.Logger   // nil: no messages
-	Observer func(Progress) // called after every blob, by one goroutine at a time; nil: not called
+	Jobs   int          // concurrent transfers; 0: 4
+	Logger *slog.Logger // nil: no messages
+
+	// Observer is called after every blob, or once for all blobs if the tag of a push names the artifact already, by
+	// one goroutine at a time. Nil: not called.
+	Observer func(Progress)
 }
 
 // Machine describes which programs a machine can run.
@@ -123,6 +126,16 @@ func (t *tracker) done(bytes int64) {
 	defer t.mu.Unlock()
 	t.at.Done++
 	t.at.DoneBytes += bytes
+	if t.observe != nil {
+		t.observe(t.at)
+	}
+}
+
+// allDone counts all blobs at once.
+func (t *tracker) allDone() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.at.Done, t.at.DoneBytes = t.at.Total, t.at.TotalBytes
 	if t.observe != nil {
 		t.observe(t.at)
 	}

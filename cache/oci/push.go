@@ -35,7 +35,7 @@ func (a *artifact) sent() *Sent {
 // Push sends modules of a store to REGISTRY/REPO:TAG: the modules that refs name (see [cache.Store.Find]), or all.
 // Blobs that the registry has are not sent again. The tag is set last, so a concurrent pull gets the old artifact or
 // the complete new one. The same modules give the same digest. If the tag names the artifact already, Push sends only
-// a missing signature, and does not call Options.Observer.
+// a missing signature.
 func Push(ctx context.Context, s *cache.Store, refs []string, ref string, o Options) (*Sent, error) {
 	r, err := newRepository(ref, &o)
 	if err != nil {
@@ -85,14 +85,15 @@ func pushSignature(ctx context.Context, r *repository, sent *Sent, o *Options) e
 
 // push sends an artifact under a tag.
 func push(ctx context.Context, r *repository, a *artifact, tag string, sent *Sent, o *Options) error {
+	progress := &tracker{observe: o.Observer, at: Progress{Total: sent.Blobs, TotalBytes: sent.Bytes}}
 	switch there, err := r.tagged(ctx, a.manifest.Descriptor, tag); {
 	case err != nil:
 		return err
 	case there: // a registry takes a manifest only if it has the blobs that it names
+		progress.allDone()
 		return nil
 	}
 	var written, writtenBytes atomic.Int64
-	progress := &tracker{observe: o.Observer, at: Progress{Total: sent.Blobs, TotalBytes: sent.Bytes}}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(o.jobs())
 	for _, p := range a.parts {

@@ -124,6 +124,30 @@ func TestSecondPushUploadsNothing(t *testing.T) {
 	}
 }
 
+// TestPushObserver checks that the last progress of a push is that of all blobs, if the registry lacks all of them, has
+// the blobs under another tag, or has the tag.
+func TestPushObserver(t *testing.T) {
+	srv, s := newServer(t), filled(t, 5)
+	for i, push := range []struct {
+		tag          string
+		calls, wrote int
+	}{{"v1", 7, 7}, {"v2", 7, 0}, {"v1", 1, 0}} {
+		var seen []Progress
+		o := plain()
+		o.Observer = func(p Progress) { seen = append(seen, p) }
+		sent, err := Push(t.Context(), s, nil, srv.ref(push.tag), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(seen) != push.calls || sent.Written != push.wrote {
+			t.Fatalf("push %d: progress %+v, %d blobs written", i, seen, sent.Written)
+		}
+		if got, want := seen[len(seen)-1], (Progress{7, 7, sent.Bytes, sent.Bytes}); got != want {
+			t.Errorf("push %d ends with %+v, want %+v", i, got, want)
+		}
+	}
+}
+
 // TestReproducible checks that the digest depends on the modules only: not on their order, times, durations, origins or
 // the directory of the store.
 func TestReproducible(t *testing.T) {
