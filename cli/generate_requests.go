@@ -43,7 +43,7 @@ func (l *idList) Set(text string) error {
 	return nil
 }
 
-// biasFlag is the value of --logit-bias: biases by id.
+// biasFlag is the value of --logit-bias: biases by id. An empty text adds no bias, as for every flag that takes a list.
 type biasFlag map[int32]float64
 
 // String returns the value as the flag takes it.
@@ -60,6 +60,9 @@ func (b *biasFlag) Type() string { return "biases" }
 
 // Set adds what one occurrence of the flag gives.
 func (b *biasFlag) Set(text string) error {
+	if strings.TrimSpace(text) == "" {
+		return nil
+	}
 	for s := range strings.SplitSeq(text, ",") {
 		id, bias, ok := strings.Cut(strings.TrimSpace(s), "=")
 		n, err := strconv.ParseInt(id, 10, 32)

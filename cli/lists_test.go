@@ -15,7 +15,7 @@ func TestEmptyLists(t *testing.T) {
 	var visit func(c *cobra.Command)
 	visit = func(c *cobra.Command) {
 		c.Flags().VisitAll(func(f *pflag.Flag) {
-			if !slices.Contains([]string{"stringSlice", "sizes", "ids", "assignments"}, f.Value.Type()) {
+			if !slices.Contains([]string{"stringSlice", "sizes", "ids", "assignments", "biases"}, f.Value.Type()) {
 				return
 			}
 			lists++
