@@ -218,10 +218,11 @@ func (b *trainBench) make(ctx context.Context, mode string) ([]*train.Step, erro
 	if err != nil {
 		return nil, err
 	}
-	o, err := b.options(b.program.Module, m)
+	o, done, err := b.options(b.program.Module, m)
 	if err != nil {
 		return nil, err
 	}
+	defer done()
 	return b.app.stepsOf(ctx, b.program, b.target, b.world, b.flags.seed, o)
 }
 
@@ -241,16 +242,16 @@ func (b *trainBench) wait(s []*train.Step) error {
 	})
 }
 
-func (b *trainBench) options(m *ir.Module, mode piecewise.Mode) (piecewise.Options, error) {
+// options returns the options of a backend with the benchmark's temporary cache. The caller calls done when the backend
+// is compiled.
+func (b *trainBench) options(m *ir.Module, mode piecewise.Mode) (o piecewise.Options, done func(), err error) {
 	f := *b.build
 	f.uncached = true
-	o, done, err := b.app.backendOptions(m, b.target, &f, mode, bounds(m, nil, nil))
-	if err != nil {
-		return o, err
+	if o, done, err = b.app.backendOptions(m, b.target, &f, mode, bounds(m, nil, nil)); err != nil {
+		return o, nil, err
 	}
-	done()
 	o.Compile.Store = cache.New(cache.Options{Dir: b.cache})
-	return o, nil
+	return o, done, nil
 }
 
 // measure times steps in a mode, alone and in a row.
@@ -375,11 +376,12 @@ func (b *trainBench) rate(ctx context.Context, dt dtype.DType) (rate float64, er
 	if err != nil {
 		return 0, err
 	}
-	o, err := b.options(m, piecewise.None)
+	o, done, err := b.options(m, piecewise.None)
 	if err != nil {
 		return 0, err
 	}
 	backend, err := piecewise.New(ctx, m, o)
+	done()
 	if err != nil {
 		return 0, b.target.explain(err)
 	}
