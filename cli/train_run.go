@@ -193,7 +193,10 @@ func sideFiles(path string) []string {
 
 // explainTrain adds the flags that set the options which an error names.
 func explainTrain(err error) error {
-	for _, x := range []struct{ text, flag string }{{"a training step has one size", "--symbol N=64 sets the value of a symbol"}, {"name the one that returns the loss", "--func NAME names the function"}} {
+	for _, x := range []struct{ text, flag string }{
+		{"a training step has one size", "--symbol N=64 sets the value of a symbol"}, {"name the one that returns the loss", "--func NAME names the function"},
+		{"several losses are not cut", "--micro-batches gives Options.MicroBatches; --func NAME chooses one loss"}, {"several losses is trained on one device", "--dp gives Options.Ranks; --func NAME chooses one loss"},
+	} {
 		if strings.Contains(err.Error(), x.text) {
 			return fmt.Errorf("%w\nOn the command line: %s", err, x.flag)
 		}
