@@ -67,7 +67,7 @@ race: # test with the race detector, without tests that compile many kernels or 
 	go test -race -timeout 20m -run '$(PARTLY_RUN)' $(PARTLY)
 
 arch: # test on a 32-bit architecture, where programs must have the same bytes, and test the assembly for arm64
-	.ci/arch ./attention/... ./pieces ./checkpoint ./compile/... ./internal/cuda/... ./ir/... ./piecewise ./program/... ./runtime/... ./safetensors ./split
+	.ci/arch ./attention/... ./pieces ./cache/... ./checkpoint ./compile/... ./internal/cuda/... ./ir/... ./piecewise ./program/... ./runtime/... ./safetensors ./split
 	.ci/arm64 ./internal/simd ./attention/host
 	.ci/arm64 -run 'Unit|MatMul' ./runtime/host
 
