@@ -359,7 +359,7 @@ func (a *app) backendOptions(m *ir.Module, t *target, f *buildFlags, mode piecew
 		case f.dump != "":
 			o.Compile.Store = unread{store}
 		default:
-			if o.Compile.Store, closeRemote, err = a.overRemote(store, t.name, f.frozen); err != nil {
+			if o.Compile.Store, closeRemote, err = a.overRemote(store, t, f.frozen); err != nil {
 				return o, nil, err
 			}
 		}

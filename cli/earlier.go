@@ -43,7 +43,7 @@ func (a *app) forGPU(ctx context.Context, t *target, f *buildFlags, build func()
 
 // retarget changes the target to the one of a name, with a compiler of the flags.
 func (t *target) retarget(f *buildFlags, name string) error {
-	err := t.aim(name)
+	err := t.aim(t, name)
 	t.configure(f)
 	return err
 }

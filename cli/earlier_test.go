@@ -171,6 +171,9 @@ func TestEarlierTargets(t *testing.T) {
 			runs, stats, err := "", piecewise.Stats{}, error(nil)
 			gpu, err := newGPUTarget(dev, c.target, compiler)
 			if err == nil {
+				if gpu.driver != "12.2" {
+					t.Errorf("the driver is for CUDA %s, want the 12.2 of its version 12020", gpu.driver)
+				}
 				gpu.configure(flags)
 				var b *piecewise.Backend
 				if b, err = a.newBackend(t.Context(), m, gpu, flags, piecewise.Piecewise, nil, nil); err == nil {

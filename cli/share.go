@@ -109,17 +109,23 @@ func minDriver(target, compiler string) string {
 	return fmt.Sprintf("%d.0", major)
 }
 
-// overRemote returns a store that reads pieces missing in s from the artifact of PWC_CACHE_REMOTE.
-func (a *app) overRemote(s *cache.Store, target string, frozen bool) (pieces.Store, func(), error) {
+// overRemote returns a store that reads pieces missing in s from the artifact of PWC_CACHE_REMOTE. On a GPU of this
+// machine it takes only programs that the GPU's driver loads, as cache pull does.
+func (a *app) overRemote(s *cache.Store, t *target, frozen bool) (pieces.Store, func(), error) {
 	address := os.Getenv(oci.EnvRemote)
 	if address == "" {
 		return s, func() {}, nil
 	}
-	o, err := a.sharing(&shareFlags{targets: []string{target}})
+	o, err := a.sharing(&shareFlags{})
 	if err != nil {
 		return nil, nil, err
 	}
 	o.Observer = nil
+	if t.driver != "" {
+		o.Machine = oci.Machine{Targets: []string{t.name}, Driver: t.driver}
+	} else { // the target is the host, or the programs are for other machines
+		o.Targets = []string{t.name}
+	}
 	remote, err := oci.NewRemote(address, o)
 	if err != nil {
 		return nil, nil, usagef("%s: %w", oci.EnvRemote, err)

@@ -44,13 +44,14 @@ type target struct {
 	dev     device.Device // nil: code is compiled and not run
 	backend compile.Backend
 	cuda    cudaCompiler // nil: the target is not a GPU
+	driver  string       // the driver's CUDA version; "": no driver is known, or the target is not a GPU
 
 	watch func(seen func(source string, cubin []byte)) // makes the compiler call seen after each source; nil: not a GPU
 
-	// aim changes the target to another one that the device runs. The caller must call
-	// configure afterwards. It returns an error if the device does not run the target.
+	// aim changes t, this target or a copy, to another target that the device runs. The caller
+	// must call configure afterwards. It returns an error if the device does not run the target.
 	// nil: the device has only one target.
-	aim func(name string) error
+	aim func(t *target, name string) error
 
 	// join adds the routines of collectives to the device, for calls of up to most bytes. All devices
 	// of a group must call it concurrently. nil: there is no device.

@@ -82,7 +82,7 @@ func (w *watched) Compile(ctx context.Context, source, name, arch string) (cubin
 
 // newGPUTarget returns the target of a name on a GPU. "cuda" is the GPU's own target.
 func newGPUTarget(dev *cuda.Device, name string, compiler gpuCompiler) (*target, error) {
-	t := &target{cuda: kernelCompiler{compiler}, dev: dev}
+	t := &target{cuda: kernelCompiler{compiler}, dev: dev, driver: cudaVersion(dev.DriverVersion())}
 	options := collectivecuda.Options{Code: t.collectiveCode, NCCL: openNCCL, Counts: new(collectivecuda.Counts)}
 	t.join = func(ctx context.Context, most int64, groups ...*collective.Group) error {
 		o := options
@@ -104,7 +104,7 @@ func newGPUTarget(dev *cuda.Device, name string, compiler gpuCompiler) (*target,
 		return &collectiveCounts{options.Counts.Peer.Load(), options.Counts.Fused.Load(), options.Counts.NCCL.Load()}
 	}
 	t.meter = t.newGPUMeter
-	t.aim = func(name string) error {
+	t.aim = func(t *target, name string) error {
 		if _, err := dev.Takes(name); err != nil {
 			return fmt.Errorf("%s: %w", dev.Info().Name, err)
 		}
@@ -117,7 +117,7 @@ func newGPUTarget(dev *cuda.Device, name string, compiler gpuCompiler) (*target,
 	if name == "cuda" {
 		name = dev.Info().Target
 	}
-	if err := t.aim(name); err != nil {
+	if err := t.aim(t, name); err != nil {
 		return nil, err
 	}
 	lib, err := cublaslt.Open(dev, cublaslt.Options{})
@@ -229,8 +229,11 @@ func gpuTargets() (targets []string, driver string) {
 			targets = append(targets, d.Target)
 		}
 	}
-	return targets, fmt.Sprintf("%d.%d", m.Major, m.Minor)
+	return targets, cudaVersion(m.Major, m.Minor)
 }
+
+// cudaVersion formats a CUDA version as cache/oci compares it.
+func cudaVersion(major, minor int) string { return fmt.Sprintf("%d.%d", major, minor) }
 
 func collectiveKernel(v collectivecuda.Variant) Kernel {
 	return Kernel{Name: v.Entry(), Source: v.Source()}
