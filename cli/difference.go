@@ -2,10 +2,12 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"pwc/ir"
 	"pwc/ir/interp"
+	"pwc/pieces"
 )
 
 // check runs the workload in the interpreter and compares its results with the device's results,
@@ -33,6 +35,10 @@ func (s *session) check(ctx context.Context, got []output, tol float64) (*compar
 	search := s.search(verifyReference{s})
 	search.Tolerance = tol
 	at, d, err := search.First(ctx)
+	if errors.As(err, new(*pieces.MissError)) {
+		s.app.logger().Warn("the first value that differs is not known: the search would compile, which --frozen refuses")
+		return worst, nil
+	}
 	if err != nil {
 		return nil, fmt.Errorf("while looking for the first value that differs: %w", err)
 	}

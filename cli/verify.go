@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pwc/ir"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/safetensors"
 	"pwc/verify"
@@ -48,6 +49,10 @@ on the dtypes and sums that lead to the value (docs/verify.md).
 or the kernel variant without which the piece is correct; and the fewest nodes. It writes the
 nodes to --dir as a module with its inputs, and prints the command that reproduces the departure.
 
+Functions are compiled with the compared values as further results. The cache keeps the pieces
+that this changes, which --frozen refuses to compile: run the same command without it first.
+--bisect compiles without the cache, and excludes --frozen.
+
 The exit code is 1 if a value departs, is NaN or has another shape; if nothing was compared; or
 if the model has no value for a name of the trace, unless --allow-unmapped is given.`,
 		Example: `  pwc verify models/llama --trace trace.safetensors
@@ -67,10 +72,10 @@ if the model has no value for a name of the trace, unless --allow-unmapped is gi
 				return err
 			}
 			b.fix(cmd)
-			if err := v.check(); err != nil {
+			if err := v.check(&b); err != nil {
 				return err
 			}
-			return a.runVerify(cmd.Context(), args[0], &f, &b, &v)
+			return explainMiss(a.runVerify(cmd.Context(), args[0], &f, &b, &v))
 		},
 	}
 	f.addImport(cmd, "f32")
@@ -93,7 +98,7 @@ if the model has no value for a name of the trace, unless --allow-unmapped is gi
 	return cmd
 }
 
-func (v *verifyFlags) check() error {
+func (v *verifyFlags) check(bf *buildFlags) error {
 	given := 0
 	for _, on := range []bool{v.trace != "", v.run.in != "", v.run.rows != 0} {
 		if on {
@@ -107,8 +112,18 @@ func (v *verifyFlags) check() error {
 		return usagef("--trace, --in and --rows exclude each other: a trace has the inputs")
 	case v.trace != "" && v.versus != "":
 		return usagef("--trace and --versus exclude each other: each gives the expected values")
+	case v.bisect && bf.frozen:
+		return usagef("--bisect and --frozen exclude each other: the search compiles, which --frozen refuses")
 	}
 	return nil
+}
+
+// explainMiss adds what fills the cache to the error of a frozen run that missed it.
+func explainMiss(err error) error {
+	if !errors.As(err, new(*pieces.MissError)) {
+		return err
+	}
+	return fmt.Errorf("%w\npwc verify compiles functions with the compared values as further results: the same command without --frozen fills the cache", err)
 }
 
 // verifyReport is the JSON of verify.
@@ -155,6 +170,7 @@ func (a *app) runVerify(ctx context.Context, path string, f *modelFlags, bf *bui
 	if v.trace != "" {
 		v.run.in = v.trace
 	}
+	bf.uncached = v.bisect // in the search, an entry of the cache could differ from what a trial compiles
 	s, err := a.openSession(ctx, path, f, &v.run, bf, mode)
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -18,10 +19,10 @@ type verifyTarget struct{ *session }
 
 // Workload implements verify.Target.
 func (t verifyTarget) Workload(ctx context.Context, m *ir.Module, c verify.Config) ([]verify.Call, error) {
-	s := t.configured(c)
 	r := &recorder{}
+	s := t.configured(c)
 	s.observe = r.around
-	if _, err := s.run(ctx, m, nil); err != nil {
+	if _, err := s.runOnce(ctx, m); err != nil {
 		return nil, err
 	}
 	return r.calls, nil
@@ -30,26 +31,38 @@ func (t verifyTarget) Workload(ctx context.Context, m *ir.Module, c verify.Confi
 // Function implements verify.Target.
 func (t verifyTarget) Function(ctx context.Context, m *ir.Module, args []*interp.Tensor, c verify.Config) ([]*interp.Tensor, error) {
 	s := t.configured(c)
+	s.build.uncached = true // the cache has no parts of functions
 	build := s.build.declaredIn(m)
 	one, err := oneCall(m, args, build)
 	if err != nil {
 		return nil, err
 	}
 	s.work, s.build = one, one.withoutBound(build)
-	outputs, err := s.run(ctx, m, nil)
+	outputs, err := s.runOnce(ctx, m)
 	return tensorsOf(outputs), err
 }
 
-// configured returns the session with a compiler for the Config. The session does not use the cache,
-// because the keys of artifacts do not have the variants that the Config excludes.
+// configured returns the session with a compiler for the Config. With a Config that changes how the target compiles, or
+// reports variants, the session does not use the cache: keys of artifacts do not have the variants that the Config
+// excludes. The cache gets no record of a module, because its functions have further results.
 func (t verifyTarget) configured(c verify.Config) *session {
 	s, build, target := *t.session, *t.build, *t.target
-	build.uncached = true
+	build.unrecorded = true
+	if len(c.Disable) > 0 || len(c.Avoid) > 0 || c.Seen != nil {
+		build.uncached = true
+	}
 	build.disable = slices.Concat(build.disable, c.Disable)
 	target.backend = verify.Variants(target.backend, c)
+	target.ops = nil // runOnce closes those of this session only
 	target.configure(&build)
 	s.build, s.target = &build, &target
 	return &s
+}
+
+// runOnce runs the module and closes the ops that the run opened.
+func (s *session) runOnce(ctx context.Context, m *ir.Module) ([]output, error) {
+	outputs, err := s.run(ctx, m, nil)
+	return outputs, errors.Join(err, s.target.closeOps())
 }
 
 // verifyReference runs modules for package verify in the interpreter.

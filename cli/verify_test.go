@@ -6,11 +6,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"pwc/cli"
+	"pwc/runtime/device"
 )
 
 // The command that verify prints shows the departure, for an error that run allows by default. A shell
@@ -75,6 +77,94 @@ module "m" {
 			if code := cli.Run(t.Context(), args[1:], strings.NewReader(""), &stdout, &stderr, doubler(factor)); code != want || (code == 1) != strings.Contains(stdout.String(), "DIFFERS") {
 				t.Errorf("%s\nexits with %d, want %d\n%s%s", command, code, want, &stdout, &stderr)
 			}
+		}
+	}
+}
+
+// A frozen run whose result differs from the interpreter's names the first value that differs if it is a value between
+// pieces, whose code is in the cache. If it is inside of a piece, the run says that the search would compile.
+func TestFrozenSearch(t *testing.T) {
+	t.Setenv("PWC_CACHE", "")
+	t.Setenv("PWC_CACHE_DIR", t.TempDir())
+	model := filepath.Join(t.TempDir(), "op.ir")
+	text := `pwc 1
+module "m" {
+  sym N in [1, 8] batch
+  op "my::double"(tensor, mut tensor) split
+  func @f(%x: f32[N]) -> (f32[N]) {
+    %o = empty_like(%x) : f32[N]
+    call "my::double"(%x, %o)
+    %a = add(%x, %x) : f32[N]
+    %b = sub(%o, %a) : f32[N]
+    return %b
+  }
+}
+`
+	if err := os.WriteFile(model, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"compile", model}, 0, ""},
+		// The relative error is 5e-5 after the op and infinite after the difference, whose value should be 0.
+		{[]string{"run", model, "--rows", "3", "--check", "--frozen", "--tol", "1e-6"}, 1, `the first value that differs is .*my::double`},
+		{[]string{"run", model, "--rows", "3", "--check", "--frozen", "--tol", "1e-3"}, 1, "the first value that differs is not known"},
+	} {
+		var stdout, stderr bytes.Buffer
+		code := cli.Run(t.Context(), c.args, strings.NewReader(""), &stdout, &stderr, doubler(2.0001))
+		if all := stdout.String() + stderr.String(); code != c.code || !regexp.MustCompile(c.want).MatchString(all) || (code == 1) != strings.Contains(all, "DIFFERS") {
+			t.Errorf("%v: exit code %d, want %d and %s\n%s", c.args, code, c.code, c.want, all)
+		}
+	}
+}
+
+// closedOp counts its closings.
+type closedOp struct {
+	device.Op
+	closed *int
+}
+
+// Close implements io.Closer.
+func (o closedOp) Close() error {
+	*o.closed++
+	return nil
+}
+
+// Each run of a verification closes the ops that it opened, before the device is closed.
+func TestVerifyClosesOps(t *testing.T) {
+	t.Setenv("PWC_CACHE", "off")
+	model := filepath.Join(t.TempDir(), "op.ir")
+	text := `pwc 1
+module "m" {
+  sym N in [1, 8] batch
+  op "my::double"(tensor, mut tensor) split
+  func @f(%x: f32[N]) -> (f32[N]) {
+    %o = empty_like(%x) : f32[N]
+    call "my::double"(%x, %o)
+    %c = mul(%o, %o) : f32[N]
+    return %c
+  }
+}
+`
+	if err := os.WriteFile(model, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"verify", "--bisect", "--dir", t.TempDir()}, {"run", "--check"}} {
+		opened, closed := 0, 0
+		op := doubler(2.1)
+		open := op.Open
+		op.Open = func(s *cli.Site) (device.Op, error) {
+			opened++
+			o, err := open(s)
+			return closedOp{o, &closed}, err
+		}
+		var out bytes.Buffer
+		code := cli.Run(t.Context(), append(args, model, "--rows", "3"), strings.NewReader(""), &out, &out, op)
+		if opened < 1 || closed != opened || code != 1 {
+			t.Errorf("%v: exit code %d, %d ops opened, %d closed\n%s", args, code, opened, closed, &out)
 		}
 	}
 }
