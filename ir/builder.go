@@ -181,6 +181,7 @@ func (b *Builder) AddWeight(w *Weight) *Weight {
 		b.Errorf(Pos{}, "a nil weight is declared")
 		return &Weight{}
 	}
+	errs := len(b.errs)
 	b.declare(w.Name, w.Pos)
 	b.checkType(w.Type, w.Pos, "weight @"+w.Name, func(s *Symbol) string {
 		return fmt.Sprintf("a weight's extents are constants, %s is not", s.Name)
@@ -189,6 +190,9 @@ func (b *Builder) AddWeight(w *Weight) *Weight {
 		b.checkWeightExpr(w.Expr, "weight @"+w.Name)
 	}
 	w.Placements = b.placements(w.Placements, w.Type, w.Pos, "weight @"+w.Name)
+	if len(b.errs) == errs {
+		b.checkWeightSpread(w)
+	}
 	b.weights[w.Name] = len(b.m.Weights)
 	b.m.Weights = append(b.m.Weights, w)
 	return w
@@ -204,6 +208,7 @@ func (b *Builder) AddState(s *State) *State {
 		b.Errorf(Pos{}, "a nil state is declared")
 		return &State{}
 	}
+	errs := len(b.errs)
 	b.declare(s.Name, s.Pos)
 	b.checkType(s.Type, s.Pos, "state @"+s.Name, func(y *Symbol) string {
 		switch {
@@ -217,6 +222,9 @@ func (b *Builder) AddState(s *State) *State {
 	s.Placements = b.placements(s.Placements, s.Type, s.Pos, "state @"+s.Name)
 	if s.Expr != nil {
 		b.checkWeightExpr(s.Expr, "state @"+s.Name)
+	}
+	if len(b.errs) == errs {
+		b.checkStateSpread(s)
 	}
 	b.states[s.Name] = len(b.m.States)
 	b.m.States = append(b.m.States, s)
@@ -279,10 +287,17 @@ func (b *Builder) checkType(t Type, pos Pos, what string, refuse func(*Symbol) s
 // checkWeightExpr checks the expression of a weight or state. Errors begin with what, such as
 // "weight @w".
 func (b *Builder) checkWeightExpr(e *WeightExpr, what string) {
-	if e.Op == WeightTensor {
-		if e.Name == "" {
-			b.Errorf(e.Pos, "%s: a tensor needs a name", what)
-		}
+	switch {
+	case e == nil:
+		b.Errorf(Pos{}, "%s: a nil expression", what)
+		return
+	case e.Op == WeightTensor && e.Name == "":
+		b.Errorf(e.Pos, "%s: a tensor needs a name", what)
+		return
+	case e.Op == WeightTensor && len(e.Args)+len(e.Attrs) > 0:
+		b.Errorf(e.Pos, "%s: tensor %q has operands or attributes, which only ops have", what, e.Name)
+		return
+	case e.Op == WeightTensor:
 		return
 	}
 	op := e.Op.Op()

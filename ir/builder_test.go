@@ -26,6 +26,12 @@ var refused = []struct {
 		_, err := b.Build()
 		return err
 	}, `weight @w: 99 is no op of weight expressions`},
+	{"expressions", func() error {
+		b := ir.NewBuilder("m")
+		b.Weight("w", f32(2), &ir.WeightExpr{Name: "t", Args: []*ir.WeightExpr{nil}})
+		b.Weight("v", f32(2), &ir.WeightExpr{Op: ir.WeightCast, Args: []*ir.WeightExpr{nil}, Attrs: []ir.Attr{ir.DTypeAttr(dtype.F32)}})
+		return build(b)
+	}, "weight @w: tensor \"t\" has operands or attributes, which only ops have\nweight @v: a nil expression"},
 	{"nil declarations", func() error {
 		b := ir.NewBuilder("m")
 		b.AddSymbol(nil)

@@ -203,11 +203,14 @@ func (f *Func) ResultPlacement(i int) []Placement {
 	return nil
 }
 
+// noPart is the attribute part of a shard that leaves the part to the rank.
+const noPart = -1
+
 // shardExpr describes shard, an op of weight expressions that functions do not have: each
 // rank loads the part that its rank selects, and no rank computes with the whole tensor.
 var shardExpr = &Op{Name: "shard", Operands: []Operand{xOperand}, Results: 1, Attrs: []AttrSpec{axisFirst,
 	{Name: "parts", Kind: AttrDim, Default: ptr(IntAttr("parts", 0)), Doc: "number of parts; if left out, the number of ranks of the group"},
-	{Name: "part", Kind: AttrDim, Default: ptr(IntAttr("part", -1)), Doc: "index of the part; if left out, the rank picks it"},
+	{Name: "part", Kind: AttrDim, Default: ptr(IntAttr("part", noPart)), Doc: "index of the part; if left out, the rank picks it"},
 	{Name: "group", Kind: AttrEnum, Group: true, Default: ptr(EnumAttr("group", "")), Doc: "the group whose ranks pick parts"}},
 	Doc: "one of equal parts along an axis"}
 
@@ -251,12 +254,39 @@ func (b *Builder) checkShard(e *WeightExpr, what string) {
 	switch {
 	case s.Group == "" && (s.Parts < 1 || s.Part < 0 || s.Part >= s.Parts):
 		b.Errorf(e.Pos, "%s: shard wants a group (group=tp), or part and parts (part=0, parts=2)", what)
-	case s.Group != "" && s.Part >= 0:
+	case s.Group != "" && s.Part != noPart:
 		b.Errorf(e.Pos, "%s: shard has part and group, whose rank picks the part: leave one out", what)
 	case s.Group != "" && g == nil:
 		b.Errorf(e.Pos, "%s: group %s is not declared", what, s.Group)
 	case g != nil && s.Parts != 0 && (s.Parts < 1 || g.Size%s.Parts != 0):
 		b.Errorf(e.Pos, "%s: %d parts for %d ranks: the number of parts must divide the number of ranks", what, s.Parts, g.Size)
+	}
+}
+
+// checkWeightSpread refuses a declared placement of a weight whose expression has a shard, which places it.
+func (b *Builder) checkWeightSpread(w *Weight) {
+	if w.Expr == nil || !w.Expr.sharded() {
+		return
+	}
+	for _, p := range w.Placements {
+		b.Errorf(w.Pos, "weight @%s: it is declared %s, but the shard in its expression places it: leave the declaration out", w.Name, p)
+	}
+}
+
+// checkStateSpread refuses a state whose ranks start from parts that do not fit its declared placement.
+func (b *Builder) checkStateSpread(s *State) {
+	if s.Expr == nil {
+		return
+	}
+	for _, g := range b.m.Groups {
+		p := &placer{m: b.m, g: g}
+		starts, declared := p.weight(s.Initial()), p.declared(s.Placements)
+		switch {
+		case starts.sharded() && !declared.shardedAt(starts.axis) && declared.kind != Varying:
+			b.Errorf(s.Pos, "state @%s: each rank of group %s starts from its part along axis %d: declare the state as shard %d over %s, or as varying over %s", s.Name, g.Name, starts.axis, starts.axis, g.Name, g.Name)
+		case starts.kind == Varying && declared.kind == Replicated:
+			b.Errorf(s.Pos, "state @%s: the ranks of group %s may start from different tensors: declare the state as varying over %s", s.Name, g.Name, g.Name)
+		}
 	}
 }
 

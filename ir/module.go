@@ -268,7 +268,8 @@ type Weight struct {
 	Type Type
 	Expr *WeightExpr // nil: the checkpoint tensor that has the weight's own name
 
-	// Placements are the weight's placements if no shard in Expr defines them, as in pieces.
+	// Placements are the weight's placements if no shard in Expr defines them, as in pieces. A weight whose
+	// Expr has a shard over a group must not have any.
 	Placements []Placement
 
 	Pos    Pos
@@ -291,7 +292,7 @@ type State struct {
 	Type Type
 	Expr *WeightExpr // the initial value, with which all extents of Type must be constants; nil: zeros
 
-	Placements []Placement // how it is spread over ranks; over groups that are left out it is replicated
+	Placements []Placement // how it is spread over ranks; over groups that are left out it is replicated. Shards in Expr must fit.
 
 	Pos    Pos
 	Trivia Trivia
