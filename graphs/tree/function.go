@@ -110,19 +110,21 @@ type instance struct {
 	hints   []mutationHint // by node
 	again   []rerecord     // by node
 	makers  []*graphs.Maker
-	warned  bool // of a mutation
+	warned  bool // of mutated inputs
 	pending bool // warned of pending backwards
 }
 
+// mutationHint is how many inputs a function would write after a node that a replay cannot write.
 type mutationHint struct {
-	at    *node
-	eager bool
+	at     *node
+	inputs int
 }
 
 // rerecord counts the recordings after a node that a moved address caused.
 type rerecord struct {
 	at    *node
 	count int
+	skip  string // why the function is skipped here; "": the count is within the limit
 }
 
 // Add registers a function.

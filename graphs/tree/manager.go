@@ -31,7 +31,7 @@ func (s State) String() string { return stateNames[s] }
 var (
 	// ErrShutdown is a call after Close.
 	ErrShutdown = errors.New("tree: the manager is closed")
-	// ErrSkipped is a function that would run eagerly, with Options.OrError.
+	// ErrSkipped is a call that would be skipped, with Options.OrError.
 	ErrSkipped = errors.New("tree: a graph is skipped")
 	// ErrStatic is a static input that moved, with Options.FixedStatics.
 	ErrStatic = errors.New("static input data pointer changed")
@@ -63,7 +63,6 @@ type Manager struct {
 	marked     bool  // MarkStep was called: calls start no generations
 	pending    bool  // a forward ran and its backward did not
 	sealed     Seal
-	deferred   error // of a skip with Options.OrError, for the eager run that follows
 	closed     bool
 
 	stats Stats
@@ -188,10 +187,11 @@ func (m *Manager) run(i *instance, in []Input, out []graphs.Tensor) ([]graphs.Te
 				return nil, err
 			}
 		}
-		if eager, err := m.mutation(i, in, false); err != nil {
-			return nil, err
-		} else if eager || m.exceeded(i) != nil {
-			return m.runEager(i.f, in, out, i.keys)
+		if n := m.mutation(i, in, false); n > 0 {
+			return m.skipMutation(i, n, in, out)
+		}
+		if r := m.rerecords(i); r != nil && r.skip != "" {
+			return m.skip(i, r.skip, in, out)
 		}
 		if m.state == Warmup || !i.warm && !m.opts.SkipWarmup {
 			if m.sealed != Open {
@@ -226,19 +226,15 @@ func (m *Manager) run(i *instance, in []Input, out []graphs.Tensor) ([]graphs.Te
 					continue
 				}
 			}
-			if len(i.f.def.Mutated) > 0 {
-				if eager, err := m.mutation(i, in, true); err != nil {
-					return nil, err
-				} else if eager {
-					return m.runEager(i.f, in, out, i.keys)
-				}
+			if n := m.mutation(i, in, true); n > 0 {
+				return m.skipMutation(i, n, in, out)
 			}
 			if moved != "" {
 				if m.opts.FixedStatics && strings.HasPrefix(moved, ErrStatic.Error()) {
 					return nil, fmt.Errorf("tree: %s: %w: %s", i.f.def.Name, ErrStatic, strings.TrimPrefix(moved, ErrStatic.Error()+": "))
 				}
-				if m.sealed == Open && m.countRerecord(i, moved) {
-					return m.runEager(i.f, in, out, i.keys)
+				if why := m.countRerecord(i, moved); why != "" {
+					return m.skip(i, why, in, out)
 				}
 			}
 			if m.sealed != Open {
@@ -466,15 +462,15 @@ func (e *addressError) Error() string {
 	return fmt.Sprintf("%s: input %d was at %s, is at %s", e.what, e.input, e.was, e.now)
 }
 
-// mutation reports whether the function would write an input that a replay cannot write: one that is
-// neither static nor an output of the path. again computes the answer anew.
-func (m *Manager) mutation(i *instance, in []Input, again bool) (bool, error) {
+// mutation returns how many inputs the function would write that a replay cannot write: those that are
+// neither static nor outputs of the path. again computes the number anew.
+func (m *Manager) mutation(i *instance, in []Input, again bool) int {
 	if len(i.f.def.Mutated) == 0 {
-		return false, nil
+		return 0
 	}
 	at := slices.IndexFunc(i.hints, func(h mutationHint) bool { return h.at == m.cur })
 	if at >= 0 && !again {
-		return i.hints[at].eager, nil
+		return i.hints[at].inputs
 	}
 	n := 0
 	for j := range in {
@@ -485,60 +481,71 @@ func (m *Manager) mutation(i *instance, in []Input, again bool) (bool, error) {
 			n++
 		}
 	}
-	eager := n > 0
 	if at < 0 {
-		i.hints = append(i.hints, mutationHint{m.cur, eager})
+		i.hints = append(i.hints, mutationHint{m.cur, n})
 	} else {
-		i.hints[at].eager = eager
+		i.hints[at].inputs = n
 	}
-	if eager && !i.warned {
-		i.warned = true
-		return true, m.skip("mutated inputs", fmt.Sprintf("%s: skipping cudagraphs due to mutated inputs (%d instances)", i.f.def.Name, n))
-	}
-	return eager, nil
+	return n
 }
 
-// exceeded returns the count of re-recordings after the current node if it is above the limit, else
-// nil.
-func (m *Manager) exceeded(i *instance) *rerecord {
+// skipMutation skips a call that would write n inputs that a replay cannot write.
+func (m *Manager) skipMutation(i *instance, n int, in []Input, out []graphs.Tensor) ([]graphs.Tensor, error) {
+	why := fmt.Sprintf("%s: skipping cudagraphs due to mutated inputs (%d instances)", i.f.def.Name, n)
+	if !i.warned {
+		i.warned = true
+		m.report("mutated inputs", why)
+	}
+	return m.skip(i, why, in, out)
+}
+
+// rerecords returns the count of re-recordings after the current node; nil: there were none.
+func (m *Manager) rerecords(i *instance) *rerecord {
 	for k := range i.again {
-		if r := &i.again[k]; r.at == m.cur && r.count > m.opts.RerecordLimit {
+		if r := &i.again[k]; r.at == m.cur {
 			return r
 		}
 	}
 	return nil
 }
 
-// countRerecord counts a recording because an address moved. It reports whether the
-// function runs eagerly from now on.
-func (m *Manager) countRerecord(i *instance, why string) bool {
-	k := slices.IndexFunc(i.again, func(r rerecord) bool { return r.at == m.cur })
-	if k < 0 {
-		k = len(i.again)
-		i.again = append(i.again, rerecord{at: m.cur})
+// countRerecord counts a recording because an address moved. It returns why the function is skipped
+// from now on; "" within the limit. A sealed manager does not record, so it counts nothing.
+func (m *Manager) countRerecord(i *instance, moved string) string {
+	if m.sealed != Open {
+		return ""
 	}
-	i.again[k].count++
-	if i.again[k].count <= m.opts.RerecordLimit {
+	r := m.rerecords(i)
+	if r == nil {
+		i.again = append(i.again, rerecord{at: m.cur})
+		r = &i.again[len(i.again)-1]
+	}
+	r.count++
+	if r.count <= m.opts.RerecordLimit {
 		m.stats.Rerecords++
-		return false
+		return ""
 	}
 	at := "None"
 	if m.cur != nil {
 		at = fmt.Sprint(m.cur.id)
 	}
-	// The eager run that follows returns the error of skip.
-	m.deferred = m.skip("re-recording limit", fmt.Sprintf("%s: skipping cudagraph due to function %d exceeding max re-recording limit (=%d) on cudagraph node %s due to %s", i.f.def.Name, i.id, m.opts.RerecordLimit, at, why))
-	return true
+	r.skip = fmt.Sprintf("%s: skipping cudagraph due to function %d exceeding max re-recording limit (=%d) on cudagraph node %s due to %s", i.f.def.Name, i.id, m.opts.RerecordLimit, at, moved)
+	m.report("re-recording limit", r.skip)
+	return r.skip
 }
 
-// skip counts a skip and warns of it. With Options.OrError it returns an error.
-func (m *Manager) skip(reason, text string) error {
+// report counts a skip and warns of it.
+func (m *Manager) report(reason, text string) {
 	m.stats.Skips[reason]++
 	m.warn(Skipped, text)
+}
+
+// skip runs a call eagerly. With Options.OrError it returns an error instead.
+func (m *Manager) skip(i *instance, why string, in []Input, out []graphs.Tensor) ([]graphs.Tensor, error) {
 	if m.opts.OrError {
-		return fmt.Errorf("%w: %s", ErrSkipped, text)
+		return nil, fmt.Errorf("%w: %s", ErrSkipped, why)
 	}
-	return nil
+	return m.runEager(i.f, in, out, i.keys)
 }
 
 func (m *Manager) warn(kind WarningKind, text string) {

@@ -56,8 +56,9 @@ type Options struct {
 	// NoMutation runs a function eagerly if it writes an input that is not static.
 	NoMutation bool
 
-	// OrError makes the report of a skip an error, which the first skipped call returns. Later calls
-	// run eagerly.
+	// OrError makes every call an error that would be skipped. Each skip is counted and reported once, as
+	// without OrError. Calls that the caller chose to run eagerly are no errors: those outside of
+	// CaptureSizes, and those after Manager.Seal(Eager).
 	OrError bool
 
 	// Generations selects when a generation starts.

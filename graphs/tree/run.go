@@ -139,10 +139,6 @@ func releaseMoved(given, in []Input) error {
 
 // runEager runs a function outside of the pool.
 func (m *Manager) runEager(f *Func, in []Input, out []graphs.Tensor, keys []int64) ([]graphs.Tensor, error) {
-	if err := m.deferred; err != nil {
-		m.deferred = nil
-		return nil, err
-	}
 	i := &instance{f: f}
 	given := in
 	in, err := m.evacuate(i, given)
