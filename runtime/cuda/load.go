@@ -250,12 +250,12 @@ func (x *Executable) loadStep(s *program.Step, f *Function) error {
 			}
 		case AttrCluster:
 			if len(a.Dims) != 3 {
-				return fail("attribute %s has not 3 extents", a)
+				return fail("attribute %s has %d values, want 3 extents", a, len(a.Dims))
 			}
 			for j, e := range a.Dims {
 				n, ok := e.Const()
 				if !ok || n < 1 || n > maxGridX {
-					return fail("attribute %s", a)
+					return fail("attribute %s: want constants from 1 to %d", a, maxGridX)
 				}
 				o.Cluster[j] = uint32(n)
 			}
@@ -359,7 +359,7 @@ func (x *Executable) loadConsts() error {
 	if err != nil {
 		return err
 	}
-	x.consts = &memory{dev: d, ptr: p, size: total, owned: true}
+	x.consts = &memory{dev: d, ptr: p, size: total, owned: true, drains: true}
 	x.consts.mapped.Store(total)
 	d.mu.Lock()
 	d.active += total
@@ -402,7 +402,7 @@ func (x *Executable) unload() error {
 		return refuse(what, l)
 	}
 	var errs []error
-	for _, m := range slices.Backward(x.modules) { // the last use of each waits for the streams
+	for _, m := range slices.Backward(x.modules) { // the end of a module's last use waits for the streams
 		errs = append(errs, x.dev.dropModule(what, m))
 	}
 	x.modules = nil

@@ -12,8 +12,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// memoryAlign is the alignment of every segment, which package mem requires. The driver's
-// allocations have at least this alignment.
+// memoryAlign is the alignment of the segments of Alloc, which package mem requires. CUDA
+// promises only 256 bytes, so Alloc checks each address.
 const memoryAlign = 512
 
 // memory is a segment of device memory, reserved address space, or memory that
@@ -25,6 +25,7 @@ type memory struct {
 	mapped atomic.Int64 // bytes from the start that work may use; less than size only for a State
 	freed  atomic.Bool
 	owned  bool // cuMemFree gives it back
+	drains bool // it is given back once the streams are done: constants of a program
 
 	imported bool // it belongs to another process, and cuIpcCloseMemHandle ends the mapping
 }
@@ -136,7 +137,11 @@ func (m *memory) destroy() error {
 	if !m.owned {
 		return nil
 	}
-	return m.dev.drv.MemFree(m.ptr)
+	var err error
+	if m.drains {
+		err = m.dev.drain()
+	}
+	return errors.Join(err, m.dev.drv.MemFree(m.ptr))
 }
 
 // WrapMemory makes a segment of memory that the caller owns, and must keep as long as the

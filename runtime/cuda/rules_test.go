@@ -7,6 +7,7 @@ import (
 	"pwc/internal/cuda/fake"
 	"pwc/runtime/cuda"
 	"pwc/runtime/device"
+	"pwc/runtime/device/devicetest"
 )
 
 // TestGraphReachesWorkspace: the captured call of a library uses the stream's workspace of that
@@ -61,4 +62,25 @@ func TestCloseOfAModuleWhileCapturing(t *testing.T) {
 	})
 	must(t, g.Close())
 	must(t, m.Close())
+}
+
+// TestCloseWaitsForConstants: Close of a program waits for the streams before it frees the program's constants,
+// also if another program still uses its module.
+func TestCloseWaitsForConstants(t *testing.T) {
+	f := newFake(t, fake.Options{})
+	b := newBench(t, open(t, f), fakeRig())
+	p := b.rig.program(t, devicetest.Add2)
+	p.Consts = append(p.Consts, []byte("constants"))
+	var loads [2]device.Executable
+	for i := range loads {
+		var err error
+		loads[i], err = b.dev.Load(p, nil)
+		must(t, err)
+	}
+	before := f.Made("cuStreamSynchronize")
+	must(t, loads[0].Close())
+	if f.Made("cuStreamSynchronize") == before {
+		t.Error("Close of a program frees its constants without a wait for the streams")
+	}
+	must(t, loads[1].Close())
 }
