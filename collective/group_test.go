@@ -399,3 +399,16 @@ func sumOf(ctx context.Context, g *Group, i int) error {
 		return nil
 	})
 }
+
+// TestCloseDuringACall: if a rank of another process closes the group during its call, the group ends with a
+// LostError that matches ErrLeft.
+func TestCloseDuringACall(t *testing.T) {
+	s := &server{local: local{newHub("tp", 2, time.Second), 0}}
+	if err := s.hub.leave(1); err != nil {
+		t.Fatal(err)
+	}
+	var lost *LostError
+	if _, err := s.exchangeFor(1, encodeGive("sum", nil)); !errors.As(err, &lost) || !errors.Is(err, ErrLeft) || len(lost.Ranks) != 1 || lost.Ranks[0] != 1 {
+		t.Errorf("%v, want a LostError of rank 1 that matches ErrLeft", err)
+	}
+}

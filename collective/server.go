@@ -302,6 +302,9 @@ func (s *server) exchangeFor(rank int, give []byte) (answer []byte, err error) {
 		answer = encodeAll(all)
 		return nil
 	})
+	if errors.Is(err, ErrClosed) { // the rank closed the group during its call
+		err = &LostError{Group: s.hub.name, Ranks: []int{rank}, What: what, Cause: ErrLeft}
+	}
 	return answer, err
 }
 

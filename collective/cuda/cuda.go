@@ -2,8 +2,8 @@
 // memory: a kernel for each call, without work of the host, so that calls can be captured.
 // Package peer has the kernels and explains their protocol. Kernels of programs may compute an
 // all_reduce themselves, in the same receive buffers: runtime/cuda.Device.AddPeers gives the device
-// their parameters. NCCL computes all calls if the GPUs do not reach each other's memory, and large calls if
-// Options.NCCLBytes says so (nccl.go).
+// their parameters. NCCL computes all calls if the GPUs do not reach each other's memory or are more than
+// MaxRanks, and large calls if Options.NCCLBytes says so (nccl.go).
 //
 // Ranks are devices of one process, a goroutine each, or of several processes. All ranks make the
 // same calls in the same order, eagerly or from graphs of any sizes; calls of a device must not overlap on two

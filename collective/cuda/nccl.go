@@ -186,7 +186,7 @@ func (l *library) initialize(ctx context.Context, r *joined, c *communicator, id
 	case <-r.group.Done():
 		err = r.group.Err()
 	case <-ctx.Done():
-		err = fmt.Errorf("a communicator of NCCL was not made within %s: a rank did not come; a thread still waits in NCCL, so end the process", connectWithin)
+		err = fmt.Errorf("a communicator of NCCL was not made: a rank did not come within %s, or the context ended before (%w); a thread still waits in NCCL, so end the process", connectWithin, context.Cause(ctx))
 	}
 	if err != nil {
 		return errors.Join(err, c.heart.free())
@@ -248,7 +248,7 @@ func (l *library) rehearse(ctx context.Context, g *collective.Group, c *communic
 		case <-g.Done():
 			err = g.Err()
 		case <-ctx.Done():
-			err = errors.New("the first calls of NCCL did not end: a rank did not make them")
+			err = fmt.Errorf("the first calls of NCCL did not end: a rank did not make them: %w", context.Cause(ctx))
 		}
 		return errors.Join(err, c.abort(), s.Synchronize())
 	}

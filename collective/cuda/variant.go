@@ -16,7 +16,7 @@ import (
 type Algorithm uint8
 
 const (
-	OneShot       Algorithm = iota // each rank sends all that it adds to every rank
+	OneShot       Algorithm = iota // each rank sends its source to every rank, and adds all sources
 	TwoShot                        // each rank adds one part, and sends the sums to every rank
 	Gather                         // all_gather
 	ReduceScatter                  // reduce_scatter
