@@ -14,7 +14,8 @@ import (
 //     all memory (hw.memsize), since macOS compresses and swaps without a fixed bound;
 //   - the free memory of the process's memory cgroups (v1 or v2) and of their parents; file
 //     pages that the kernel can drop count as free;
-//   - the free address space and data of RLIMIT_AS and RLIMIT_DATA (Linux).
+//   - the free address space and data of RLIMIT_AS and RLIMIT_DATA, less 64 MiB for the Go
+//     runtime (Linux).
 //
 // known is false if the platform has none of these numbers.
 func Available() (bytes int64, known bool) { return available() }

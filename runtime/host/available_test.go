@@ -71,7 +71,7 @@ func TestDeviceKnowsItsLimit(t *testing.T) {
 	}
 	var full *device.MemoryError
 	if _, err := small.Alloc(401); !errors.As(err, &full) || *full != (device.MemoryError{Asked: 401, Reserved: 600, Active: 600, Limit: 1000}) {
-		t.Errorf("401 bytes beside 600 of 1000: %v, want a MemoryError", err)
+		t.Errorf("401 bytes after 600 of 1000: %v, want a MemoryError", err)
 	}
 	if free, err := small.FreeBytes(); free != 400 || err != nil {
 		t.Errorf("%d bytes free, %v, want 400", free, err)

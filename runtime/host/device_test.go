@@ -306,7 +306,7 @@ func TestMemoryLimit(t *testing.T) {
 	_, err = d.Alloc(401)
 	var m *device.MemoryError
 	if !errors.As(err, &m) || m.Asked != 401 || m.Active != 600 || m.Limit != 1000 {
-		t.Errorf("401 bytes beside 600 of 1000: %v, want a MemoryError", err)
+		t.Errorf("401 bytes after 600 of 1000: %v, want a MemoryError", err)
 	}
 	if err := a.Free(); err != nil {
 		t.Fatal(err)

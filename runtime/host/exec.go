@@ -185,7 +185,7 @@ func magnitude(x int64) uint64 {
 	return uint64(x)
 }
 
-// ftoi truncates and saturates; NaN gives 0.
+// ftoi truncates and saturates; NaN gives 0. As a bool every x but 0 gives 1.
 func ftoi(dt dtype.DType, d []int64, a []float32) {
 	a = a[:len(d)]
 	if dt == dtype.Bool {

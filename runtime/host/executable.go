@@ -42,7 +42,7 @@ func (f *fault) set() {
 	}
 }
 
-// Load checks a program and makes it ready to bind. Errors name the kernel or the step.
+// Load checks a program and makes it ready to bind. Errors of a kernel or step name it.
 // [device.Captures.Idle] says when a capture forbids it.
 func (d *Device) Load(p *program.Program, ops device.OpSet) (device.Executable, error) {
 	x, err := d.load(p, ops)

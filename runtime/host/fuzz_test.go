@@ -10,8 +10,8 @@ import (
 	"pwc/program/vec"
 )
 
-// FuzzKernel holds that a kernel from outside is refused, or does not write outside
-// of its arguments, whatever its instructions and addresses are.
+// FuzzKernel holds that a kernel from outside is refused, or does not write to the bytes
+// behind its arguments, whatever its instructions and addresses are.
 func FuzzKernel(f *testing.F) {
 	gather := &vec.Kernel{Args: 3, Loop: vec.Loop{
 		Outer: []dim.Dim{dim.Sym("N")}, Inner: testkit.Consts(4), Regs: vec.RegCount{F: 2, I: 1, SF: 1, SI: 1},
@@ -84,7 +84,7 @@ func TestWalk(t *testing.T) {
 			}
 		}
 	}
-	// What addr says, by the definition.
+	// addr agrees with the definition.
 	for c, pos := range coords([]int64{2, 3, 4, 2}) {
 		want := 100*pos[0] - 7*pos[1] + 1000*pos[2] + 3*pos[3]
 		if got := addr(axes, int64(c)); got != want {

@@ -4,9 +4,9 @@
 //
 // A stream executes each operation immediately, on the goroutine that enqueues it, with
 // the rows of a kernel spread over the device's workers. Graphs record launches with all
-// addresses bound and replay them, under the rules of a GPU: misuse gives the same errors
-// as there, so that code that uses devices can be tested without a GPU. Launches and
-// replays allocate nothing.
+// addresses bound and replay them, under the rules of a GPU that package devicetest tests:
+// misuse gives the same errors as there, so that code that uses devices can be tested without
+// a GPU. Repeated launches and replays allocate nothing.
 //
 // Programs are not trusted. Load and Bind prove for every program that no address is
 // outside its buffer; kernels check indices that come from tensors (C12).

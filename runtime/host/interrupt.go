@@ -96,7 +96,7 @@ const (
 )
 
 // WorkError is the error for a kernel that would visit more elements than the bytes of its arguments allow:
-// its program is wrong or hostile. Bind returns it, and so does a graph that is bound to other memory.
+// its program is wrong or hostile. Bind returns it, and so does Rebind of a graph.
 type WorkError struct {
 	Visits, Limit float64
 }

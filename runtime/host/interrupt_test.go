@@ -81,7 +81,7 @@ func endlessArgs(name string) []tensor {
 
 // TestEndlessKernelsEnd: the end of the context ends the endless kernels, launched and replayed, on one
 // worker and on three. Operations that are enqueued later fail, too, until the stream is given another
-// context. If a loop did not look at the context, this test would take hours.
+// context. If a loop did not look at the context, this test would take minutes or longer.
 func TestEndlessKernelsEnd(t *testing.T) {
 	cause := errors.New("enough")
 	ended, cancel := context.WithCancelCause(context.Background())

@@ -339,7 +339,7 @@ func (b *kernelBinder) resolve(in vec.Instr, place vec.Place) inst {
 const (
 	parallelCost = 20e3
 	partCost     = 10e3
-	partsEach    = 4   // parts for each worker, at most
+	partsEach    = 4   // parts for each worker, approximately at most
 	rowCost      = 100 // of a row, without its elements
 )
 

@@ -281,7 +281,7 @@ func (o *operand) tile(at int64) tile {
 }
 
 // tileA returns the rows of A at s.at, from offset on, as float32: in place if they are
-// contiguous float32 and evenly spaced, else converted.
+// contiguous float32, evenly spaced and of a multiple of lanes elements, else converted.
 func (mm *matMul) tileA(s *matScratch, offset int64, kc int) tile {
 	if mm.a.dtype == dtype.F32 && mm.a.col == 1 && kc%lanes == 0 {
 		if pitch, ok := spacing(s.at); ok {

@@ -10,8 +10,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// memoryAlign is the alignment of every segment, at least that of any buffer, so that
-// only offsets decide how a buffer is aligned.
+// memoryAlign is the alignment of the segments of Alloc, at least that of any buffer, so that
+// only offsets decide how a buffer in them is aligned.
 const memoryAlign = 512
 
 // maxAlloc is more than any machine has. Larger allocations are refused here, because the

@@ -143,7 +143,7 @@ func TestTranscendental(t *testing.T) {
 	}
 }
 
-// TestIntegersToFloat32 holds both roundings of integers to math/big's.
+// TestIntegersToFloat32 holds both roundings of integers, and loads of integers as float32, to math/big's.
 func TestIntegersToFloat32(t *testing.T) {
 	d := openDevice(t, 1)
 	xs := []int64{0, 1, -1, math.MaxInt64, math.MinInt64, math.MinInt64 + 1}
@@ -154,9 +154,13 @@ func TestIntegersToFloat32(t *testing.T) {
 		}
 	}
 	n := int64(len(xs))
-	for _, op := range []vec.Op{vec.OpItoF, vec.OpItoFOdd} {
+	for _, op := range []vec.Op{vec.OpItoF, vec.OpItoFOdd, vec.OpLoadF} {
+		body := []vec.Instr{{Op: vec.OpLoadI}, {Op: op}, {Op: vec.OpStoreF, X: 1}}
+		if op == vec.OpLoadF {
+			body = body[1:]
+		}
 		k := &vec.Kernel{Args: 2, Loop: vec.Loop{Inner: testkit.Consts(n), Access: []vec.Access{flat(0, dtype.I64), flat(1, dtype.F32)}, Regs: vec.RegCount{F: 1, I: 1},
-			Phases: []vec.Phase{{Body: []vec.Instr{{Op: vec.OpLoadI}, {Op: op}, {Op: vec.OpStoreF, X: 1}}}}}}
+			Phases: []vec.Phase{{Body: body}}}}
 		l := load(t, d, k, integers(dtype.I64, xs...), empty(dtype.F32, len(xs)))
 		for i, got := range l.run(t, 1).values() {
 			exact := new(big.Float).SetInt64(xs[i])

@@ -284,7 +284,8 @@ func (s *Stream) Synchronize() error { return s.notCapturing("synchronize") }
 // Mark returns a mark, which is passed: nothing is ever outstanding.
 func (s *Stream) Mark() device.Mark { return 0 }
 
-// Behind reports that a mark is passed.
+// Behind reports that a mark is passed, and that an event was recorded after it, so that a
+// device.Fence records none.
 func (s *Stream) Behind(device.Mark) (recorded, passed bool) { return true, true }
 
 // peer returns another stream of the device that is open.

@@ -104,8 +104,8 @@ func TestGraphOfWhatIsGone(t *testing.T) {
 	}
 }
 
-// A graph with Go code that no op recorded is not rebound: which memory the code uses is
-// not known.
+// TestRebindRefusesUnknownCode: a graph with Go code that no op recorded is not rebound, because the
+// device does not know which memory the code uses.
 func TestRebindRefusesUnknownCode(t *testing.T) {
 	d := openDevice(t, 1)
 	s, err := d.NewStream()

@@ -3,7 +3,7 @@ package host
 import "pwc/ir/dtype"
 
 // position returns the address of the row's column 0 for a load or a store, and false if the
-// row's scalar index is out of range (C12).
+// row's scalar index is out of range (C12), or -1 for a store.
 func (fr *frame) position(a *access, store bool) (int64, bool) {
 	base := fr.base[a.id]
 	x := a.index
@@ -92,7 +92,7 @@ func (fr *frame) storeI(a *access, s []int64) {
 func (a *access) getF(d []float32, at, stride int64) {
 	if a.position {
 		for i := range d {
-			d[i] = float32(at + int64(i)*stride)
+			d[i] = nearest(at + int64(i)*stride)
 		}
 		return
 	}
@@ -111,6 +111,10 @@ func (a *access) getF(d []float32, at, stride int64) {
 			return
 		}
 		getHalf(d, a.u16, at, stride, fromF16)
+	case dtype.I64:
+		for i := range d {
+			d[i] = nearest(a.i64[at+int64(i)*stride])
+		}
 	default:
 		getIntegers(d, a, at, stride)
 	}
@@ -240,7 +244,7 @@ type integer interface {
 	int8 | uint8 | int16 | int32 | int64
 }
 
-// convert loads integers; int64 to float32 rounds once.
+// convert loads integers. From int64 to float32 getF rounds by nearest instead.
 func convert[D float32 | int64, S integer](d []D, src []S, at, stride int64) {
 	switch stride {
 	case 0:

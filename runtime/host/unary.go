@@ -118,7 +118,7 @@ func silus(d, a []float32) {
 func geluTanhs(d, a []float32) {
 	a = a[:len(d)]
 	for i, x := range a {
-		// (1 + tanh z)/2 = 1/(1 + exp(-2z))
+		// (1 + tanh(z/2))/2 = 1/(1 + exp(-z))
 		x := float64(x)
 		z := 2 * math.Sqrt2 / math.SqrtPi * (x + 0.044715*x*x*x)
 		d[i] = float32(x / (1 + exp(clampExp(-z))))
