@@ -92,8 +92,8 @@ func (p *Program) Generators() []Generator {
 	return out
 }
 
-// Result is one result. Alias >= 0: the piece returns the parameter with this index and
-// writes nothing. Same >= 0: it returns the earlier result with this index again.
+// Result is one result. Alias >= 0: the piece returns the parameter with this index, and the
+// result has no buffer. Same >= 0: it returns the earlier result with this index again.
 // Otherwise the program writes the result to the caller's memory, the BufferResult
 // with the result's index.
 type Result struct {

@@ -234,7 +234,7 @@ func gemmsOf(j piecewise.Sized, step int, env program.Env, o *Options) ([]gemm, 
 		}
 		if len(calls) == 0 {
 			own = v
-			break // later variants are for other sizes
+			break // later variants are never taken for these sizes
 		}
 		if len(calls) > 1 || calls[0].Extern != cublaslt.MatmulName {
 			continue

@@ -6,7 +6,7 @@ package vec
 type Op uint8
 
 // The operations. An operation without a comment is the elementwise op of the IR with
-// its name, computed in float32; in int64 if the name ends with I, and for And, Or and Xor.
+// its name, on float32; on int64 if the name ends with I, and for And, Or and Xor.
 const (
 	OpInvalid Op = iota
 
@@ -104,8 +104,8 @@ const (
 	OpRMin    // SF[Dst] = smallest F[A]; +Inf for no columns, NaN if an element is NaN
 	OpSumI    // SI[Dst] = Σ I[A], wraps
 	OpProdI   // SI[Dst] = Π I[A], wraps
-	OpRMaxI   // SI[Dst] = largest I[A]; immediate I for no columns
-	OpRMinI   // SI[Dst] = smallest I[A]; immediate I for no columns
+	OpRMaxI   // SI[Dst] = the largest of all I[A] and immediate I
+	OpRMinI   // SI[Dst] = the smallest of all I[A] and immediate I
 	OpArgMax  // SI[Dst] = lowest column of the largest F[A]; NaN is largest; 0 for no columns
 	OpArgMaxI // SI[Dst] = lowest column of the largest I[A]; 0 for no columns
 

@@ -62,8 +62,8 @@ func (d *Device) cubinRuns(a arch) bool {
 // Thor.
 func onChip(major, minor int) bool { return major == 8 && minor == 7 || major == 10 && minor == 1 }
 
-// ptxRuns reports whether the device's driver compiles PTX for a: a must be the device's own
-// architecture or an earlier one, and not arch-specific.
+// ptxRuns reports whether the device takes PTX for a: a must be the device's own architecture
+// or an earlier one, without suffix a or f.
 func (d *Device) ptxRuns(a arch) bool {
 	return a.only == 0 && (a.major < d.major || a.major == d.major && a.minor <= d.minor)
 }

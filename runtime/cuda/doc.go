@@ -6,10 +6,10 @@
 //
 // A program for a GPU names its target, such as "cuda:sm_90", and has each kernel as a cubin
 // and as the PTX that the cubin was made from. A device takes the cubin of programs for its
-// own architecture and for earlier minor versions of its major version, unless the code is
-// arch-specific or one of the GPUs is on a chip with CPUs. Otherwise it takes the PTX, if that
-// is for its own or an earlier architecture and not arch-specific, and the driver compiles it
-// in Load.
+// own compute capability, and for earlier minor versions of its major version unless the
+// target is arch-specific ("cuda:sm_90a") or one of the two GPUs is on a chip with CPUs.
+// Otherwise it takes the PTX, if the target is its own or an earlier one and has no suffix a
+// or f, and the driver compiles it in Load.
 // [Device.Takes] and [Device.CompilesAtLoad] report this before Load, and
 // [Device.PTXCompiled] counts it. The name of a program.Kernel is its entry point, an
 // extern "C" __global__ function.
@@ -25,9 +25,9 @@
 //   - if the launch has the attribute [AttrPeers], the params of [Device.AddPeers] for the
 //     group.
 //
-// Load checks the number and sizes of every kernel's parameters, which the driver (CUDA 12.4
-// and later) or the code itself gives. The other launch attributes are [AttrPDL],
-// [AttrCluster] and [AttrCooperative].
+// Load checks the number and sizes of a kernel's parameters if the driver (CUDA 12.4 and
+// later) or the code itself gives them. The other launch attributes are [AttrFree],
+// [AttrPDL], [AttrCluster] and [AttrCooperative].
 //
 // Bind refuses a dim that is larger than the number of elements of every buffer that
 // the kernel is given: the kernel would read and write past them. The attribute [AttrFree]
@@ -41,7 +41,7 @@
 // # Threads
 //
 // The driver keeps a current context for each thread of the operating system,
-// and a capture begins and ends on one thread. Every call here locks its
+// and a capture begins and ends on one thread. A call that needs the context locks its
 // goroutine to its thread while it lasts, and makes the context current first. Between
 // [Stream.Enter] and [Stream.Leave] that happens once. From BeginCapture to EndCapture
 // the goroutine stays locked, unless the mode is relaxed, and makes all calls of the capture.

@@ -26,14 +26,14 @@ const (
 	// wordBytes is the size of a word.
 	wordBytes = 4
 
-	// chunkWords is the number of words of a chunk: a page. A program has a few words.
+	// chunkWords is the number of words of a chunk, a page, unless one program has more.
 	chunkWords = 4096 / wordBytes
 )
 
 // faultChunk is pinned memory with the words of several executables. The words of
-// programs that are loaded one after another are adjacent, so that a snapshot of all of
-// them is one copy. A word is never used again: a kernel of a closed program may still
-// write it.
+// programs that are loaded one after another are adjacent if they fit the chunk, so that a
+// snapshot of all of them is one copy. A word is never used again: a kernel of a closed
+// program may still write it.
 type faultChunk struct {
 	host *hostMemory
 	base driver.Ptr
@@ -44,7 +44,7 @@ type faultChunk struct {
 }
 
 // words reserves a word for each node and returns the index of the first. It returns -1 if
-// nodes is empty or has a dim that is not a constant of at least 0 that fits 32 bits.
+// nodes is empty or has a dim that is not a constant from 0 to the largest int32.
 func (f *faults) words(nodes []dim.Dim) int {
 	first := len(f.origins)
 	for _, n := range nodes {
@@ -296,7 +296,7 @@ type faultSnapshot struct {
 }
 
 // Take enqueues a copy and a fill for each run of adjacent words. The words of a backend are
-// one run if its programs were loaded one after another.
+// one run if its programs were loaded one after another and their words are in one chunk.
 func (f *faultSnapshot) Take(s device.Stream) error {
 	const what = "snapshot of faults"
 	x, ok := s.(*Stream)

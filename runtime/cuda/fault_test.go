@@ -14,8 +14,8 @@ import (
 	"pwc/runtime/device/devicetest"
 )
 
-// lose makes a kernel write to an address without memory, and checks that each kind of call fails
-// from then on (C13).
+// lose makes a kernel write to an address without memory, and checks that calls of the device and its
+// objects fail from then on (C13), except Close of the device.
 func lose(t *testing.T, b *bench) {
 	buf := b.alloc(make([]byte, 64))
 	host := b.pinned(make([]byte, 8))
@@ -198,9 +198,9 @@ func work(t *testing.T, d *cuda.Device) error {
 	return errors.Join(g.Close(), inner.Close(), e.Close(), st.Free(), h.Free(), x.Close(), m.Free(), s.Close())
 }
 
-// TestEveryCallFails makes each call of a scenario fail, once with a transient error and once with
-// a sticky one. An error of the scenario or of Close names the call, nothing leaks, no capture stays
-// under way, and Close returns.
+// TestEveryCallFails makes each driver call of a scenario fail, with a transient error and with a
+// sticky one, in two orders of execution. An error of the scenario or of Close names the call, nothing
+// leaks, no capture stays under way, and Close returns. Close of a lost device reports no error.
 func TestEveryCallFails(t *testing.T) {
 	clean := newFake(t, fake.Options{})
 	first, last := scenario(t, clean)

@@ -8,7 +8,8 @@ import (
 	"pwc/runtime/cuda"
 )
 
-// TestDescribe checks the description of two devices, and that Open returns the same for the first.
+// TestDescribe checks the description of two devices, and that Open finds the same name and target for
+// the first.
 func TestDescribe(t *testing.T) {
 	drv := newFake(t, fake.Options{Devices: 2, Major: 8, Minor: 9, MemoryBytes: 1 << 20, Version: 12060})
 	m, err := cuda.Describe(cuda.Options{Driver: drv})

@@ -104,8 +104,8 @@ func (p *peerUse) destroy() error { return p.drv.DevicePrimaryCtxRelease(p.ordin
 // MemoryHandle names a segment of device memory for other processes of the host.
 type MemoryHandle [64]byte
 
-// ExportMemory returns the handle of a segment of Alloc. The segment must not be freed before the other
-// processes have freed theirs.
+// ExportMemory returns the handle of a segment of Alloc with at least one byte. The segment must not be
+// freed before the other processes have freed theirs.
 func (d *Device) ExportMemory(m device.Memory) (MemoryHandle, error) {
 	const what = "export of memory"
 	if err := d.usable(what); err != nil {
@@ -113,7 +113,7 @@ func (d *Device) ExportMemory(m device.Memory) (MemoryHandle, error) {
 	}
 	p, own, err := d.memory(device.Buffer{Memory: m, Size: m.Size()})
 	if err == nil && !own.owned {
-		err = errors.New("the segment is not one of Alloc")
+		err = errors.New("the segment is empty, or not of Alloc")
 	}
 	if err != nil {
 		return MemoryHandle{}, refuse(what, err)

@@ -56,13 +56,13 @@ func (d *Device) NewStream() (device.Stream, error) {
 }
 
 // WrapStream makes a stream of a handle (CUstream) that the caller owns; Close does not
-// destroy the handle. The default streams are refused: their work and that of other streams
-// wait for each other.
+// destroy the handle. The default streams are refused: the driver orders their work with that
+// of other streams.
 func (d *Device) WrapStream(handle uintptr) (*Stream, error) {
 	const legacy, perThread = 1, 2
 	name := map[uintptr]string{0: "default stream", legacy: "legacy default stream", perThread: "per-thread default stream"}[handle]
 	if name != "" {
-		return nil, named(&device.CaptureError{Call: "wrap", Stream: name, Err: device.ErrDefaultStream, Reason: "its work and that of other streams wait for each other, and it cannot be captured; make a stream with NewStream or cuStreamCreate(CU_STREAM_NON_BLOCKING)"})
+		return nil, named(&device.CaptureError{Call: "wrap", Stream: name, Err: device.ErrDefaultStream, Reason: "the driver orders its work with that of other streams; make a stream with NewStream or cuStreamCreate(CU_STREAM_NON_BLOCKING)"})
 	}
 	d.life.RLock()
 	defer d.life.RUnlock()

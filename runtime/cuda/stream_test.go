@@ -286,8 +286,12 @@ func TestMarks(t *testing.T) {
 	}
 	behind := func(b *bench, m device.Mark, recorded, passed bool) {
 		t.Helper()
+		before := f.Calls()
 		if r, p := b.s.Behind(m); r != recorded || p != passed {
 			t.Errorf("of a mark: recorded %v, passed %v, want %v and %v", r, p, recorded, passed)
+		}
+		if f.Calls() != before {
+			t.Error("Behind calls the driver")
 		}
 	}
 	e, m := event(), mark(b)

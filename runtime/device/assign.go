@@ -104,8 +104,9 @@ func (m *Assigned) Call(s *ResolvedStep) *OpCall {
 	return call
 }
 
-// Recorded checks, after an op was launched while capturing, that it recorded a node unless
-// all its results are empty: a replay would not repeat work that the op did in its launch.
+// Recorded checks, after an op was launched while capturing, that it recorded a node, unless
+// it has no results or all of them are empty: a replay would not repeat work that the op did
+// in its launch.
 // recorded is the number of nodes that it recorded.
 func (c *OpCall) Recorded(sig Signature, recorded int) error {
 	if recorded > 0 {

@@ -69,7 +69,7 @@ var (
 // graph. It names the streams by Stream.Name.
 type CaptureError struct {
 	Call      string      // the call that was refused: "alloc", "end capture"
-	Stream    string      // the stream of the call; "" for a call of the device
+	Stream    string      // the stream of the call, or of Fork and Join the stream outside the capture; "" for a call of the device
 	Capturing string      // the stream that began the capture; "" if none is under way
 	Mode      CaptureMode // of that capture
 	Reason    string      // what is wrong, and what to do; "" if Err says so
@@ -79,7 +79,10 @@ type CaptureError struct {
 // Error names the call, the streams, the mode and the reason.
 func (e *CaptureError) Error() string {
 	s := e.Call
-	if e.Stream != "" {
+	switch {
+	case e.Err == ErrNotForked:
+		s += fmt.Sprintf(": stream %q", e.Stream)
+	case e.Stream != "":
 		s += fmt.Sprintf(" on stream %q", e.Stream)
 	}
 	if e.Err != nil {

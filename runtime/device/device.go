@@ -118,8 +118,8 @@ type Tensor struct {
 }
 
 // Stream is a queue of work that runs in order. An operation returns when it is
-// enqueued; if it returns an error, it was not enqueued. A Launch that fails may have enqueued
-// the steps before the one that its error names.
+// enqueued; if it returns an error, it was not enqueued. A Launch or LaunchOp that fails may
+// have enqueued a part of its work.
 //
 // Between BeginCapture and EndCapture operations are recorded and do not execute. The
 // streams that were forked from the one that captures, directly or not, are recorded into
@@ -145,7 +145,8 @@ type Stream interface {
 	// LaunchOp launches an extern op that is not part of a program, and sets c.Stream and
 	// c.Capturing. While capturing, use only LaunchOp and Launch for ops: their nodes then have
 	// the op's name, c.Origin and c.Loc, and Rebind knows their memory. An op that cannot be
-	// captured, or that has results and records nothing, is refused with [ErrNotCapturable].
+	// captured, or that has results of more than 0 bytes and records nothing, is refused with
+	// [ErrNotCapturable].
 	LaunchOp(op Op, c *OpCall) error
 
 	Record(e Event) error // refused while capturing, unless a [Timer] made it: use Fork and Join

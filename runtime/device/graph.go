@@ -157,7 +157,7 @@ func (b Buffer) overlaps(o Buffer) bool {
 }
 
 // Relocate returns a buffer after the moves, and whether it moved. It returns an error if
-// only a part of the buffer moves.
+// a move has only a part of the buffer.
 func Relocate(b Buffer, moves []Move) (Buffer, bool, error) {
 	if b.Memory == nil || b.Size == 0 {
 		return b, false, nil

@@ -22,8 +22,8 @@ type Resolved struct {
 	Extern  int64   // offset of the scratch memory that ops use one after the other
 	Scratch int64   // bytes of all scratch memory, which Bind needs
 
-	// Declined has the variants whose guards hold, but with a library routine that is
-	// missing or declines the call.
+	// Declined has the variants before the chosen ones whose guards hold, but with a library
+	// routine that is missing or declines the call.
 	Declined []Declined
 }
 

@@ -255,8 +255,7 @@ func TestEveryCallFails(t *testing.T) {
 	}
 }
 
-// TestCalls runs a GEMM, in a graph too. A GEMM that did not run before cannot be
-// captured.
+// TestCalls runs a GEMM, in a graph too. A GEMM cannot be captured before its warm-up.
 func TestCalls(t *testing.T) {
 	g, f := newFakeLib(t, Options{}, result(5, 256))
 	op := g.dev.Libraries()[MatmulName].(*Matmul)
@@ -283,7 +282,7 @@ func TestCalls(t *testing.T) {
 	must(t, g.s.BeginCapture(device.CaptureThreadLocal))
 	c.Capturing = true
 	if err := op.Launch(c); !errors.Is(err, ErrCold) || !strings.Contains(err.Error(), "32 x 64 x 128") {
-		t.Errorf("captured before it ran: %v", err)
+		t.Errorf("captured before its warm-up: %v", err)
 	}
 	empty, err := g.s.EndCapture()
 	must(t, err)
@@ -347,7 +346,7 @@ func TestChoose(t *testing.T) {
 	later := g.call(plain, x, w, y)
 	later.Attrs = append(later.Attrs, program.Attr{Name: AttrFrom, Kind: program.AttrDim, Dim: dim.Const(99)})
 	if a, b, c := run(g.call(plain, x, w, y)), run(first), run(later); a != 2 || b != 1 || c != 2 {
-		t.Errorf("a call after the choice runs %d, one before it %d, one for more rows %d", a, b, c)
+		t.Errorf("a call after the choice runs %d, one before it %d, one with attribute from %d", a, b, c)
 	}
 	if err := g.lib.Choose(first.Args, first.Attrs, Choice{Algorithm: lt.Algorithm{41}}); err == nil {
 		t.Error("Choose takes an algorithm whose sums depend on scheduling")

@@ -13,14 +13,16 @@
 //
 // # Algorithms
 //
-// The library has many algorithms for a GEMM. One that never ran cannot be captured
-// ([ErrCold]). The algorithm is chosen when a call is planned ([Matmul.ScratchBytes]):
+// The library has many algorithms for a GEMM. A call whose algorithm was not warmed up
+// ([Matmul.Warm]) cannot be captured ([ErrCold]). The algorithm is chosen when a call is
+// planned ([Matmul.ScratchBytes]), unless [Library.Choose] chose it:
 //
 //   - by the record of [Options.Records] for the GPU, the library's version and the GEMM
 //     ([Key]): the record has an algorithm, or says that the program's own kernels are
 //     faster, and then the call is declined;
-//   - without a record, the first algorithm of the library's heuristic, which is counted
-//     as untuned. A call with fewer rows than attribute "from" is declined.
+//   - without a record, or if its algorithm cannot be used, the first algorithm of the
+//     library's heuristic, which is counted as untuned. Without a record, a call with fewer
+//     rows than attribute "from" is declined.
 //
 // Only algorithms whose sums do not depend on scheduling are used: those that do
 // not split k, and those that add the parts of k in f32 in a separate step. They use

@@ -14,9 +14,9 @@ import (
 // MatmulName is the routine's name in programs.
 const MatmulName = "cublaslt.matmul"
 
-// ErrCold is the error of a captured call whose algorithm never ran: the library loads code
-// at the first run of an algorithm, which must not happen in a capture.
-var ErrCold = errors.New("cublaslt: captured before it ran once")
+// ErrCold is the error of a captured call whose algorithm was not warmed up: the library loads
+// code at the first run of an algorithm, which must not happen in a capture.
+var ErrCold = errors.New("cublaslt: captured before its warm-up (Stream.WarmLibraries)")
 
 // Matmul is the routine. Its operands are x, w and y.
 type Matmul struct{ lib *Library }
@@ -83,7 +83,7 @@ func (m *Matmul) Launch(c *device.OpCall) error {
 	return s.CallLibrary(k.plan.nodes, k.run)
 }
 
-// Warm runs the algorithm of a call, unless it ran before, and records which nodes the call
+// Warm runs the algorithm of a call, unless it did before, and records which nodes the call
 // becomes in a graph.
 func (m *Matmul) Warm(c *device.OpCall) error {
 	k, s, err := m.call(c)

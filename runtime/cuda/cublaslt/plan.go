@@ -20,10 +20,10 @@ type plan struct {
 	algo      lt.Algorithm
 	workspace int64 // bytes
 	tuned     bool  // the algorithm was measured; false: it is the heuristic's
-	declined  error // why the library does not compute the GEMM; then only problem is set, too
+	declined  error // why the library does not compute the GEMM; then of the other fields only problem is used
 
 	warming sync.Mutex
-	warm    atomic.Bool // it ran once; nodes is known
+	warm    atomic.Bool // Matmul.Warm ran it; nodes is known
 	nodes   cuda.LibraryNodes
 }
 

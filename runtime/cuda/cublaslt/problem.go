@@ -142,7 +142,7 @@ func dims(attrs []program.Attr, name string, n int) ([]int64, error) {
 		for i, d := range a.Dims {
 			v, ok := d.Const()
 			if !ok {
-				return nil, fmt.Errorf("attribute %s", a)
+				return nil, fmt.Errorf("attribute %s: %s is no constant", a, d)
 			}
 			out[i] = v
 		}

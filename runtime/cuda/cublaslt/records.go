@@ -11,7 +11,7 @@ import (
 type Key struct {
 	GPU     string // the device's name, "NVIDIA H200"
 	Version int    // of the library, 130100 for 13.1: the meaning of an algorithm's bytes depends on it
-	GEMM    string // sizes, dtypes, strides and alignment
+	GEMM    string // sizes, dtypes, layouts, strides and alignment
 }
 
 // Choice is the result of tuning for a GEMM.

@@ -62,8 +62,9 @@ const specificMajor, specificMinor, specificArch = 12, 1, 90
 func (c *Compiler) Supports(arch string) bool { return c.l.supports(arch) == nil }
 
 // supports returns an error if arch, such as "sm_90" or "compute_90", is not one of the
-// library's architectures, which the error lists, or if it is arch-specific and the library is
-// too old for that. If the library does not list architectures, only the latter is checked.
+// library's architectures, which the error lists, or if it is arch-specific and before sm_90a,
+// or the library is too old for such code. If the library does not list architectures, only
+// arch-specific ones are checked.
 func (l *Library) supports(arch string) error {
 	_, number, _ := strings.Cut(arch, "_")
 	n, err := strconv.Atoi(strings.TrimRight(number, "af"))

@@ -11,8 +11,7 @@ import (
 )
 
 // TestSignalsAfterCompile: the library's front end replaces signal handlers during a compilation. After
-// it, the program's handlers receive SIGINT and SIGTERM, also if a signal is sent to a thread that runs a
-// goroutine.
+// it, the program's handlers receive SIGINT and SIGTERM that are sent to a thread which runs a goroutine.
 func TestSignalsAfterCompile(t *testing.T) {
 	l := open(t)
 	arrived := make(chan os.Signal, 2)
