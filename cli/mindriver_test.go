@@ -33,7 +33,7 @@ func TestMinDriver(t *testing.T) {
 }
 
 // PWC_CACHE_REMOTE gives a GPU only programs that its driver loads, and those of other machines' targets to a command
-// that only compiles.
+// that only compiles. With --frozen the error says which driver a program needs.
 func TestRemoteMinDriver(t *testing.T) {
 	srv := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	defer srv.Close()
@@ -66,14 +66,16 @@ func TestRemoteMinDriver(t *testing.T) {
 		if err := a.trust.AddRepository(repository); err != nil {
 			t.Fatal(err)
 		}
-		s, done, err := a.overRemote(cache.New(cache.Options{Dir: t.TempDir()}), &target{name: name, driver: driver}, false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, ok, err := s.Get(t.Context(), key)
-		done()
-		if err != nil || ok != (refused == "") || !strings.Contains(messages.String(), refused) {
-			t.Errorf("driver %q: found %v, %v\n%s", driver, ok, err, &messages)
+		for _, frozen := range []bool{false, true} {
+			s, done, err := a.overRemote(cache.New(cache.Options{Dir: t.TempDir()}), &target{name: name, driver: driver}, frozen)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, ok, err := s.Get(t.Context(), key)
+			done()
+			if ok != (refused == "") || !strings.Contains(messages.String(), refused) || (err != nil) != (frozen && refused != "") || err != nil && !strings.Contains(err.Error(), refused) {
+				t.Errorf("driver %q, frozen %v: found %v, %v\n%s", driver, frozen, ok, err, &messages)
+			}
 		}
 	}
 }

@@ -133,8 +133,8 @@ func (m *Remote) index(ctx context.Context) (*remoteIndex, error) {
 	return x, nil
 }
 
-// find returns the entry of a key, or nil if the remote has no entry that this machine can use. The error is a
-// *cache.UntrustedError if the entry is machine code that is not trusted.
+// find returns the entry of a key, or nil if the remote has no entry that this machine can use. The error says why an
+// entry cannot be used. It is a *cache.UntrustedError if the entry is machine code that is not trusted.
 func (m *Remote) find(ctx context.Context, key cache.Key) (*remoteIndex, *Entry, error) {
 	x, err := m.index(ctx)
 	if err != nil {
@@ -145,10 +145,12 @@ func (m *Remote) find(ctx context.Context, key cache.Key) (*remoteIndex, *Entry,
 		return x, nil, nil
 	}
 	why := m.o.refusesEntry(x.config, e)
-	if why == "" && cache.NeedsTrust(e.Target) && x.untrusted != nil {
+	switch {
+	case why != "":
+		err = fmt.Errorf("the entry of remote cache %s cannot be used: %s", m.repo.name(), why)
+	case cache.NeedsTrust(e.Target) && x.untrusted != nil:
 		why, err = x.untrusted.Error(), x.untrusted
-	}
-	if why == "" {
+	default:
 		return x, e, nil
 	}
 	m.mu.Lock()
@@ -182,8 +184,9 @@ type Layered struct {
 	frozen bool
 }
 
-// Layer returns a store over a remote. After a failure of the remote its entries are misses, with one warning. If
-// frozen is set, such a miss is an error that contains the failure.
+// Layer returns a store over a remote. After a failure of the remote its entries are misses, with one warning. Entries
+// that cannot be used are misses too, with one warning for each reason. If frozen is set, such a miss is an error that
+// contains the failure or the reason.
 func Layer(s *cache.Store, m *Remote, frozen bool) *Layered {
 	return &Layered{Store: s, remote: m, frozen: frozen}
 }
