@@ -7,7 +7,8 @@ import (
 
 // Gemma imports GemmaForCausalLM (arXiv:2403.08295): Llama with norm scales that are stored minus 1, an embedding that
 // is multiplied by the square root of hidden_size, and the GELU. The activation is hidden_activation if the config has
-// it, else hidden_act, as in transformers 5.
+// it and it is not null, else hidden_act, else gelu_pytorch_tanh. transformers 5 reads hidden_act only. vLLM, and
+// transformers in 2024, read hidden_activation only, so "hidden_act": "gelu" alone is gelu_pytorch_tanh there.
 func Gemma(c *Config) Emit {
 	keys := map[string]string{}
 	if c.Has("hidden_activation") {
@@ -59,7 +60,7 @@ func readGemma(c *Config, dialect Dialect) *Decoder {
 }
 
 // readLaterGemma honours the keys that Gemma 2 and 3 have in common. Defaults are those of transformers'
-// configuration_gemma2.py.
+// configuration_gemma2.py. A hidden_activation of null, which transformers refuses, is the default too.
 func readLaterGemma(c *Config) *Decoder {
 	d := readGemma(c, Dialect{
 		Keys:     map[string]string{"hidden_act": "hidden_activation"},

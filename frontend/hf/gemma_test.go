@@ -17,6 +17,7 @@ func TestGemma(t *testing.T) {
 	published{"gemma-2b", config, 2_506_172_416, 18, "bf16[B, 2, 16, 1, 256]"}.check(t, Options{})
 	sameModules(t, arch, settings{}, settings{"head_dim": 256, "tie_word_embeddings": true, "hidden_act": "gelu_pytorch_tanh"},
 		settings{"hidden_act": "gelu", "hidden_activation": "gelu_pytorch_tanh"}, settings{"hidden_activation": nil})
+	sameModules(t, arch, settings{"hidden_act": "gelu"}, settings{"hidden_act": "gelu", "hidden_activation": nil}, settings{"hidden_act": "silu", "hidden_activation": "gelu"})
 	otherModules(t, arch, settings{"hidden_act": "gelu"}, settings{"head_dim": 4}, settings{"num_key_value_heads": 1}, settings{"attention_bias": true})
 	refuse(t, arch, refused{settings{"use_bidirectional_attention": true}, "attention is causal"}, refused{settings{"query_pre_attn_scalar": 8}, `"query_pre_attn_scalar"`})
 }
@@ -35,6 +36,7 @@ func TestGemma2(t *testing.T) {
 
 	sameModules(t, arch, settings{}, settings{"head_dim": 256, "num_key_value_heads": 4}, settings{"query_pre_attn_scalar": 256},
 		settings{"attn_logit_softcapping": 50, "final_logit_softcapping": 30.0}, settings{"hidden_activation": "gelu_pytorch_tanh", "hidden_act": "silu"},
+		settings{"hidden_activation": nil}, settings{"hidden_activation": nil, "hidden_act": "silu"},
 		settings{"sliding_window": 4096, "sliding_window_size": 4096}, settings{"layer_types": []string{slidingAttention, fullAttention}},
 		settings{"tie_word_embeddings": true, "use_bidirectional_attention": nil})
 	otherModules(t, arch, settings{"head_dim": 8}, settings{"query_pre_attn_scalar": 224}, settings{"attn_logit_softcapping": nil},
@@ -68,7 +70,7 @@ func TestGemma3(t *testing.T) {
 	types[5] = fullAttention
 	linear := settings{"rope_type": "linear", "factor": 8.0}
 	newer := settings{slidingAttention: settings{"rope_theta": 10000.0, "rope_type": "default"}, fullAttention: linear.with(settings{"rope_theta": 1e6})}
-	sameModules(t, arch, seven, seven.with(settings{"sliding_window_pattern": 6}), seven.with(settings{"layer_types": types, "_sliding_window_pattern": 6}),
+	sameModules(t, arch, seven, seven.with(settings{"hidden_activation": nil}), seven.with(settings{"sliding_window_pattern": 6}), seven.with(settings{"layer_types": types, "_sliding_window_pattern": 6}),
 		seven.with(settings{"rope_theta": 1e6, "rope_local_base_freq": 10000.0}), seven.with(settings{"rope_parameters": settings{fullAttention: nil}}),
 		seven.with(settings{"sliding_window": 4096}), seven.with(settings{"attn_logit_softcapping": nil, "final_logit_softcapping": nil}))
 	sameModules(t, arch, seven.with(settings{"rope_scaling": linear}), seven.with(settings{"rope_parameters": newer}),

@@ -40,6 +40,25 @@ func TestArguments(t *testing.T) {
 	}
 }
 
+// TestEpsilonOfRMSNorm compares rms_norm without eps at x = 2^-12 with aten/src/ATen/native/layer_norm.cpp
+// (rms_norm_composite): the default is the epsilon of the dtype in which PyTorch computes, 2^-23 of f32, also for f16
+// and bf16. The documentation of torch.nn.RMSNorm names finfo(x.dtype).eps, with which y would be 0.0078 for f16.
+func TestEpsilonOfRMSNorm(t *testing.T) {
+	x, y := 1.0/4096, 1/math.Sqrt(3) // x² + 2^-23 is 3·2^-24
+	for _, dt := range []dtype.DType{dtype.F32, dtype.F16, dtype.BF16} {
+		for _, eps := range []string{"", `{"eps": {"as_none": true}}`} {
+			in, out := operand{"input", dt, []int64{1, 2}, []float64{x, -x}}, operand{"y", dt, []int64{1, 2}, []float64{y, -y}}
+			c := opCase{op: "aten.rms_norm.default", operands: []operand{in}, args: `{"normalized_shape": {"as_ints": [2]}}`, results: []operand{out}}
+			if eps != "" {
+				c.args += ", " + eps
+			}
+			t.Run(dt.String()+eps, c.run)
+			c.op, c.results = "aten._fused_rms_norm.default", append(c.results, f32("rstd", []float64{4096 * y}, 1, 1))
+			t.Run("fused "+dt.String()+eps, c.run)
+		}
+	}
+}
+
 // TestRefusedArguments checks that an argument which a rule cannot keep refuses the op.
 func TestRefusedArguments(t *testing.T) {
 	x := f32("self", []float64{1, 2}, 1, 2)

@@ -79,7 +79,7 @@ func (c *opCase) archive(t *testing.T) []entry {
 		for _, n := range o.shape {
 			sizes = append(sizes, m{"as_int": n})
 		}
-		code := map[dtype.DType]int{dtype.U8: 1, dtype.I64: 5, dtype.F16: 6, dtype.F32: 7, dtype.Bool: 12}[o.dt]
+		code := map[dtype.DType]int{dtype.U8: 1, dtype.I64: 5, dtype.F16: 6, dtype.F32: 7, dtype.Bool: 12, dtype.BF16: 13}[o.dt]
 		return m{"dtype": code, "sizes": sizes, "strides": strides, "storage_offset": m{"as_int": 0}, "layout": 7,
 			"requires_grad": false, "device": m{"type": "cpu", "index": nil}}
 	}

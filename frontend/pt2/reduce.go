@@ -428,7 +428,7 @@ func layerNorm(c *call) []ir.Value {
 
 func rmsNorm(c *call) []ir.Value {
 	x, w, _, rank := c.normalized()
-	eps := c.float("eps", 0x1p-23) // the epsilon of f32, in which PyTorch computes
+	eps := c.float("eps", 0x1p-23) // of f32, in which PyTorch computes f16 and bf16 too (rms_norm_composite)
 	y := c.op("rms_norm", []ir.Value{x, w}, ir.FloatAttr("eps", eps))
 	out := one(c.reshape(y, c.out(0).Shape...))
 	if c.base == "aten._fused_rms_norm" {
