@@ -134,8 +134,8 @@ func (b *Batch) Add(computed, tokens int, blocks []int32, blockSize int) error {
 
 // AddSequence is Add for a request whose sequence has a name other than 0: see Sequences. All
 // requests of a batch must be added by Add, or all by AddSequence. If the batch had the same
-// name at the same index before it was last reset, AddSequence copies only the blocks that are
-// new. So callers must not change BlockTable.
+// name at the same index before it was last reset, with no more blocks, AddSequence copies only
+// the new ones. So callers must not change BlockTable.
 func (b *Batch) AddSequence(name uint64, computed, tokens int, blocks []int32, blockSize int) error {
 	if name == 0 || len(b.Sequences) != len(b.SeqLens) {
 		return fmt.Errorf("attention: request %d has name %d, but %d of the requests before it have names: give all requests a name other than 0, or none of them", len(b.SeqLens), name, len(b.Sequences))
@@ -317,8 +317,8 @@ func (b *Batch) sizes(rows int) error {
 	return nil
 }
 
-// ValidateLists is Validate without a cache: it checks that the rows, slots and table entries of each
-// request are inside the lists. It does not check blocks and slots, which depend on a cache.
+// ValidateLists is for steps before the cache is known: of what Validate checks, it checks that the rows,
+// slots and table entries of each request are inside the lists.
 func (b *Batch) ValidateLists(rows int) error {
 	if err := b.sizes(rows); err != nil {
 		return err

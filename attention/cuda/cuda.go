@@ -7,7 +7,8 @@
 // captured call is one launch, which does not depend on the step: it reads the
 // step's metadata from device memory at a fixed address. It computes any step, and is tuned for
 // decodes. Products run on tensor cores if q and the cache have one 16-bit dtype and the head size is a
-// multiple of 16 up to 256, as far as shared memory suffices; others are computed in float32.
+// multiple of 16 up to 256, as far as shared memory suffices and a cache block has less than 2 GiB; others are
+// computed in float32.
 //
 // The order of sums does not depend on the scheduling of blocks, and there are no float atomics. A
 // row's result has the same bits whatever other requests are in a step of the same size.
@@ -308,8 +309,12 @@ func (o *Op) launch(c *device.OpCall, stream *cuda.Stream, s *attention.Shape, p
 			return fmt.Errorf("%s: %w", attention.Name, err)
 		}
 		if k.variant.Tensor && i <= attention.ArgO {
-			if at, err := o.dev.Pointer(b); err != nil || at%16 != 0 {
-				return errors.Join(err, fmt.Errorf("%s: operand %d is at address %#x, not a multiple of 16", attention.Name, i, at))
+			at, err := o.dev.Pointer(b)
+			if err == nil && at%16 != 0 {
+				err = fmt.Errorf("operand %d is at address %#x, not a multiple of 16", i, at)
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", attention.Name, err)
 			}
 		}
 	}
