@@ -68,7 +68,7 @@ type Piece struct {
 	Function string   `json:"function"` // of its first use
 	Loc      string   `json:"loc,omitempty"`
 	Text     string   `json:"text"` // as IR
-	Ops      []int64  `json:"ops"`  // arithmetic operations, by size: 2·M·N·K of a GEMM, 1 for an element of another op
+	Ops      []int64  `json:"ops"`  // arithmetic operations, by size: 2·M·N·K of a GEMM, 1 for an element of other ops, 0 for layout ops, creations and calls
 	Shapes   []Shape  `json:"shapes"`
 	Calls    []string `json:"calls,omitempty"` // extern ops inside, which are captured
 }

@@ -240,8 +240,8 @@ func (g *generator) emit(op string, args []ir.Value, like value, attrs ...ir.Att
 // result describes a float whose bits depend on the implementation: of a rounding or a series.
 func result(max float64) value { return value{max: max} }
 
-// limited returns x if its magnitude is at most limit, and otherwise its clamp or tanh; nil if neither op
-// is allowed.
+// limited returns x if its magnitude is at most limit, and otherwise by chance its tanh, or its clamp; nil if
+// there is no clamp.
 func (g *generator) limited(x *value, limit float64) *value {
 	switch {
 	case x.max <= limit:

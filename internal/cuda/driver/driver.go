@@ -209,6 +209,7 @@ type Driver interface {
 	// EventRecordExternal adds a node that records the event to the stream's capture
 	// (cuEventRecordWithFlags).
 	EventRecordExternal(Event, Stream) error
+	// EventQuery reports whether the work before the event is done.
 	EventQuery(Event) (bool, error)
 	EventSynchronize(Event) error
 	EventElapsedTime(start, end Event) (milliseconds float32, err error)
@@ -228,6 +229,7 @@ type Driver interface {
 
 	// GraphNodeTypes returns the type of each node (cuGraphGetNodes, cuGraphNodeGetType).
 	GraphNodeTypes(Graph) ([]NodeType, error)
+	// GraphInstantiate makes a graph executable (cuGraphInstantiateWithFlags).
 	GraphInstantiate(Graph) (GraphExec, error)
 	GraphUpload(GraphExec, Stream) error
 	GraphLaunch(GraphExec, Stream) error

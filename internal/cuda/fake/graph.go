@@ -273,7 +273,7 @@ func (f *Driver) GraphUpload(x driver.GraphExec, s driver.Stream) error {
 		return err
 	}
 	if f.execs[x] == nil || f.byID[s] == nil || f.byID[s].capture != nil {
-		f.wrong("%s of no graph, or on no stream", call)
+		f.wrong("%s of no graph, on no stream, or on one that captures", call)
 		return fail(call, driver.InvalidHandle)
 	}
 	return nil

@@ -97,7 +97,7 @@ func (f *Driver) others(ctx driver.Context) {
 }
 
 // Meeting enqueues an operation like a library's kernel that waits for kernels of other devices. Each
-// execution calls begin once, and then done until it returns true. Both may access memory by
+// execution calls begin once, and then done until it returns true or the device is lost. Both may access memory by
 // [Driver.Bytes], and must not call other methods of the driver.
 func (f *Driver) Meeting(s uintptr, begin func() (done func() bool)) error {
 	f.mu.Lock()

@@ -74,7 +74,7 @@ func (f *Driver) MemcpyDtoHAsync(dst unsafe.Pointer, src driver.Ptr, bytes int64
 	}
 	st := f.byID[s]
 	if st == nil || st.capture != nil {
-		f.wrong("%s to pageable memory on a stream that captures", call)
+		f.wrong("%s to pageable memory on no stream, or on one that captures", call)
 		return fail(call, driver.InvalidValue)
 	}
 	f.until(st, st.empty)

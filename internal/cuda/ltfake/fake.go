@@ -24,8 +24,8 @@ type Algorithm struct {
 type Library struct {
 	Found []Algorithm        // the algorithms, in the order of the heuristic
 	Fail  error              // of Heuristic
-	Left  int                // calls before one fails with [ErrCall], without Destroy… and Matmul; below 0: no call fails
-	Log   []string           // descriptors, layouts and preferences that were made
+	Left  int                // calls before one fails with [ErrCall], without Version, Destroy… and Matmul; below 0: no call fails
+	Log   []string           // calls that make descriptors, layouts and preferences
 	Ran   []uint64           // numbers of the algorithms of GEMMs, in the order of their calls
 	Asked int                // calls of Heuristic
 	Live  map[uintptr]string // kinds of the objects that were made and not destroyed

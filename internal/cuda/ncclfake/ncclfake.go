@@ -127,7 +127,7 @@ func (l *Library) gone(c nccl.Comm) error {
 	return nil
 }
 
-// Live returns the number of communicators that are not destroyed.
+// Live returns the number of communicators that are neither destroyed nor aborted.
 func (l *Library) Live() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

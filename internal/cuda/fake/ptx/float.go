@@ -68,7 +68,7 @@ func round32(hi, lo float64, r rounding) float32 {
 		return plain(f)
 	}
 	if r == toNearest {
-		// If hi is a tie of float32, or next to one, lo decides.
+		// If hi is a tie of float32, lo decides. Then the lowest 28 bits of hi are zero.
 		if b := math.Float64bits(hi); lo != 0 && b&0x0fffffff == 0 {
 			f = float32(sticky(hi, lo))
 		}

@@ -56,7 +56,7 @@ func (d *decoder) space() space {
 	return spaceGeneric
 }
 
-// hints removes the modifiers for order and caches, which have no effect here.
+// hints removes the modifiers for order and caches, which have no effect on an access here.
 func (d *decoder) hints() {
 	for d.flag("nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "volatile", "weak", "relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys",
 		"L1::no_allocate", "L1::evict_first", "L1::evict_last", "L1::evict_normal", "L1::evict_unchanged", "L2::64B", "L2::128B", "L2::256B") {
