@@ -119,7 +119,7 @@ func constantModule(dt dtype.DType, c opCase, pick int) *ir.Module {
 	fb := b.Func("piece")
 	values := irgen.Special(dt)
 	if dt == dtype.I64 {
-		values = values[1:8] // results that are no float64 do not fold, such as -2^63 - 1
+		values = values[1:8] // results that are no float64 do not fold, such as 2^63 - 1
 	}
 	var x []ir.Value
 	for i := range c.shapes {

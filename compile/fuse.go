@@ -8,7 +8,8 @@ import (
 	"pwc/ir"
 )
 
-// Limits on lazy expressions, which are evaluated in every group that uses them.
+// Limits on lazy expressions, which are evaluated in every group that uses them, and on values that
+// groups compute again.
 const (
 	maxWeight = 32 // pointwise ops
 	maxSpan   = 96 // all ops

@@ -123,7 +123,7 @@ func TestKernelCounts(t *testing.T) {
     %f = reshape(%e, shape=[4, N, 16]) : f32[4, N, 16]
     return %f
   }`},
-		{"a transpose of what is computed", 1, `
+		{"a transpose of a computed value", 1, `
   func @piece(%x: f32[N, 64]) -> (f32[64, N], f32[N, 64]) {
     %a = exp(%x) : f32[N, 64]
     %b = transpose(%a, perm=[1, 0]) : f32[64, N]

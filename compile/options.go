@@ -12,7 +12,7 @@ import (
 
 // Version is the version of the pipeline. It changes whenever the same piece
 // may give another program.
-const Version = "54"
+const Version = "55"
 
 // Pass is a pass that a user adds. Run gets the function after pass static and the passes
 // before it in Options. It returns another function (see [ir.Rewrite]) or the same. The types
@@ -36,6 +36,8 @@ type Options struct {
 	// MatMul is the precision of f32 GEMMs; the zero value is [loop.Ordered].
 	MatMul loop.Precision
 
+	// Passes run in their order after pass static, in the place of pass user. If Disable names
+	// user, they do not run.
 	Passes []Pass
 
 	// Dump, if not nil, is called after each pass with its result: the text of the

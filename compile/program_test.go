@@ -105,7 +105,7 @@ func TestScratch(t *testing.T) {
 		off     string
 		body    string
 	}{
-		{"what a later phase needs lies in the output", 0, "", `
+		{"a value that a later phase needs is in the output", 0, "", `
   func @piece(%x: f32[N, 64]) -> (f32[N, 64]) {
     %a = exp(%x) : f32[N, 64]
     %y = softmax(%a) : f32[N, 64]

@@ -207,7 +207,7 @@ func TestDeviceModules(t *testing.T) {
 			for _, y := range m.Symbols {
 				symbols[y.Name] = max(min(n, y.Hi), y.Lo)
 			}
-			b, err := oracle.Draw(rand.New(rand.NewSource(n)), m, symbols, odd)
+			b, err := oracle.Draw(rand.New(rand.NewSource(n)), m, symbols, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -250,7 +250,7 @@ func TestDeviceRandomModules(t *testing.T) {
 				s.Ranges[y.Name] = dim.Interval{Lo: n - r.Int63n(n-y.Lo+1), Hi: n + r.Int63n(y.Hi-n+1)}
 			}
 		}
-		b, err := oracle.Draw(r, m, symbols, odd)
+		b, err := oracle.Draw(r, m, symbols, nil)
 		if err == nil {
 			err = rigs[i%len(rigs)].check(m, s, b, tolerance)
 		}
@@ -296,9 +296,6 @@ func TestDeviceExactModules(t *testing.T) {
 		}
 	}
 }
-
-// odd draws elements, with special values among them.
-func odd(r *rand.Rand, dt dtype.DType) float64 { return irgen.Input(r, dt) }
 
 // normal draws normally distributed floats, and integers from 0 to 63.
 func normal(r *rand.Rand, dt dtype.DType) float64 {

@@ -232,3 +232,53 @@ module "interleaved" {
 		}
 	}
 }
+
+// TestDeviceFourParts runs fused epilogues whose elements read four columns: at equal distances, in
+// rising and in another order, and at other distances.
+func TestDeviceFourParts(t *testing.T) {
+	g := openDevice(t)
+	for name, c := range map[string]struct {
+		starts  [4]int // of the columns, in the order in which they are read
+		kernels int    // launches for 16 rows
+	}{
+		"rising":          {[4]int{0, 64, 128, 192}, 1},
+		"another order":   {[4]int{0, 64, 192, 128}, 1},
+		"other distances": {[4]int{0, 64, 256, 128}, 2},
+	} {
+		var parts strings.Builder
+		for i, at := range c.starts {
+			fmt.Fprintf(&parts, "    %%p%d = slice(%%all, axis=1, start=%d, end=%d) : bf16[N, 64]\n", i, at, at+64)
+		}
+		m, err := ir.Parse("parts.ir", []byte(`pwc 1
+module "parts" {
+  sym N in [1, 8192] batch
+  weight @w : bf16[320, 64]
+  func @piece(%x: bf16[N, 64]) -> (bf16[N, 64]) {
+    %all = linear(%x, @w) : bf16[N, 320]
+`+parts.String()+`    %a = mul(%p0, %p1) : bf16[N, 64]
+    %b = sub(%p2, %p3) : bf16[N, 64]
+    %y = add(%a, %b) : bf16[N, 64]
+    return %y
+  }
+}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := launches(t, p, 16); len(got) != c.kernels {
+			t.Errorf("%s: launches %q, want %d", name, got, c.kernels)
+		}
+		for _, rows := range []int64{1, 16} {
+			b, err := oracle.Draw(rand.New(rand.NewSource(rows)), m, map[string]int64{"N": rows}, normal)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := g.hold(p, m, b, tolerance); err != nil {
+				t.Errorf("%s, %d rows: %.300s", name, rows, err)
+			}
+		}
+	}
+}

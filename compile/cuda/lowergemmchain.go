@@ -13,8 +13,8 @@ import (
 )
 
 // lowerGEMMChain compiles a GEMM→norm→GEMM chain. The library routine may compute either GEMM, or both.
-// A variant joins one of the first GEMM and one of the rest. The first whose guard holds has the parts
-// that would be chosen separately.
+// A variant joins one of the first GEMM and one of the rest. The first that a device takes has the parts
+// that it would choose separately.
 func (b *Backend) lowerGEMMChain(p *fusion.Plan) (compile.Code, error) {
 	c, h := p.Chain, loweredChain{p.GEMMChain, compile.Step{}}
 	var gemm, rest, norms compile.Code

@@ -227,8 +227,9 @@ func warpPipelines(rows int, cols, depth int64) []cuda.Shape {
 	return out
 }
 
-// dsmem_buffer returns the bytes of shared memory for the sums that the other blocks of a cluster send.
-func dsmem_buffer(rows, cols, cluster int) int {
+// dsmemBuffer returns the bytes of shared memory for the sums that the other blocks of a cluster send, if each
+// block adds the sums of a share of the rows.
+func dsmemBuffer(rows, cols, cluster int) int {
 	return 4 * (cluster - 1) * ((rows + cluster - 1) / cluster) * (cols + 4)
 }
 
@@ -238,7 +239,7 @@ func blockPipelines(rows int, cols, depth int64) []cuda.Shape {
 	var out []cuda.Shape
 	add := func(units, wm, wn, wk, bk, cluster, blocks int) {
 		n, warps := 16*units, wm*wn*wk
-		room := (225<<10)/blocks - dsmem_buffer(rows, n, cluster)
+		room := (225<<10)/blocks - dsmemBuffer(rows, n, cluster)
 		sums := n * rows / (wm * wn * 32) // of a thread
 		stages := min(room/((rows+n)*bk*2), 16)
 		if units%wn != 0 || rows%(8*wm) != 0 || bk%(32*wk) != 0 || warps < 3 || warps > 16 || sums > 128 || sums*warps*32 > 40000/blocks ||
@@ -281,7 +282,7 @@ func wgmmas(rows int, cols, depth int64) []cuda.Shape {
 				groups, turns := w[0], w[1]
 				for _, fill := range []int{64, 128, 256} {
 					for _, bk := range []int{64, 128} {
-						room := 225<<10/c.blocks - dsmem_buffer(rows, n, cluster)
+						room := 225<<10/c.blocks - 1<<10 - 4*(cluster-1)*rows*n // without the alignment of stages and the leader's DSMEM buffer
 						stages := min(room/((rows+n)*bk*2), 12)
 						tiles, sums := 1, n/groups/2
 						if rows != 64 { // w is the first operand

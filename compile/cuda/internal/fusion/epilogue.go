@@ -54,7 +54,29 @@ func epilogueOf(k, gemm *loop.Kernel) (Epilogue, bool) {
 		t.PartOf[in.Dst] = part
 	}
 	n := len(t.Parts)
-	return t, n > 0 && n <= MaxParts && n&(n-1) == 0
+	return t, n > 0 && n <= MaxParts && n&(n-1) == 0 && t.spaced()
+}
+
+// spaced reports whether Parts have equal distances, in their order or else in rising order, in which it
+// then brings them.
+func (t *Epilogue) spaced() bool {
+	equal := func(parts []int64) bool {
+		for i := 2; i < len(parts); i++ {
+			if parts[i]-parts[i-1] != parts[1]-parts[0] {
+				return false
+			}
+		}
+		return true
+	}
+	if equal(t.Parts) {
+		return true
+	}
+	rising := slices.Sorted(slices.Values(t.Parts))
+	for v, part := range t.PartOf {
+		t.PartOf[v] = slices.Index(rising, t.Parts[part])
+	}
+	t.Parts = rising
+	return equal(rising)
 }
 
 // reaches returns the column of the GEMM that an access of the nest reaches: at + the sum of the nest's

@@ -25,7 +25,7 @@ func Alone(k *loop.Kernel) *Fused { return &Fused{Name: k.Name, Args: k.Args, GE
 
 // Epilogue is a nest over columns of the GEMM. Each element of the nest is a unit. A unit reads, in its
 // row of the GEMM, the columns Parts[0] + x, Parts[1] + x, ... where x is the sum of the unit's indices
-// times Steps.
+// times Steps. Parts have equal distances.
 type Epilogue struct {
 	Nest    *loop.Kernel
 	Result  int32   // the argument that is the GEMM's result

@@ -47,7 +47,7 @@ type Resources struct {
 	Pairs         bool // the source may be compiled together with a neighbour
 }
 
-// staticBytes is an upper bound of a kernel's static shared memory.
+// staticBytes is an upper bound of the static shared memory of kernels that use dynamic shared memory.
 const staticBytes = 2 << 10
 
 // fits reports whether the GPU has the shared memory for a block.

@@ -163,9 +163,9 @@ var groupedOfH200 = []groupedTuning{
 	{0, Grouped{Rows: 128, Cols: 128, WarpsM: 2, WarpsN: 4, K: 64, Stages: 3, MinBlocks: 2}},
 }
 
-// earlyTriggerElements is the size of the largest matrix whose GEMM triggers the dependent launch at its
-// start. Such a GEMM ends before the next kernel has started. While a larger one runs, the waiting
-// blocks of the next kernel would take resources from it.
+// earlyTriggerElements is the size of the largest matrix whose GEMV, pipeline or tiled GEMM triggers the
+// dependent launch at its start; other kinds always do. Such a GEMM ends before the next kernel has
+// started. While a larger one runs, the waiting blocks of the next kernel would take resources from it.
 const earlyTriggerElements = 4 << 20
 
 // evictFirstResult is the largest result, in bytes of f32, of a GEMM that loads weights with the policy

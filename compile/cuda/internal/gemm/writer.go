@@ -145,7 +145,8 @@ func (w *writer) weights() bool {
 // prefetches reports whether the second operand is read before the dependency wait.
 func (w *writer) prefetches() bool { return w.GPU.PDL() && w.weights() }
 
-// triggersEarly reports whether the PDL trigger comes before the dependency wait, and not right after it.
+// triggersEarly reports whether the PDL trigger of a GEMV, a pipeline or a tiled GEMM comes before the
+// dependency wait, and not right after it.
 func (w *writer) triggersEarly() bool {
 	size, known := w.K.MatMul.K.Mul(w.K.Cols[0]).Const()
 	return known && size <= earlyTriggerElements

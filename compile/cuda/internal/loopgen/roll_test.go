@@ -14,7 +14,7 @@ import (
 )
 
 // phases is a kernel whose phases compute values of the row. Values have names, each defined once.
-// Phase 0 loads the values that no other phase defines.
+// Phase 0 defines the values that no other phase does: loads, constants and dims.
 type phases struct {
 	k     *loop.Kernel
 	names map[string]loop.Value
