@@ -106,7 +106,7 @@ func (b *binder) step(s *device.ResolvedStep, out *boundStep) (err error) {
 	default:
 		return fmt.Errorf("unknown kind %d", s.Kind)
 	}
-	out.of = s.Step
+	out.of, out.index = s.Step, s.Index
 	return err
 }
 

@@ -30,6 +30,7 @@ const (
 type boundStep struct {
 	kind   stepKind
 	of     *program.Step
+	index  int // in the program's steps, for errors: of this step, or of the choice that it belongs to
 	name   string
 	kernel *prepared // nil: a grid without blocks
 
@@ -98,7 +99,7 @@ func (s *Stream) Launch(l device.BoundLaunch) error {
 			on.Rec.Scope = device.Scope{Origin: st.of.Origin}
 		}
 		if err := s.step(b, st); err != nil {
-			return s.issued(what, fmt.Errorf("step %d%s: %w", i, st.label(), err))
+			return s.issued(what, fmt.Errorf("%s: %w", st.label(), err))
 		}
 		if trace != nil {
 			trace(b.exec.program, st.of)
@@ -110,12 +111,8 @@ func (s *Stream) Launch(l device.BoundLaunch) error {
 	return nil
 }
 
-func (st *boundStep) label() string {
-	if st.name == "" {
-		return ""
-	}
-	return " (" + st.name + ")"
-}
+// label names the step in errors.
+func (st *boundStep) label() string { return fmt.Sprintf("step %d (%s)", st.index, st.name) }
 
 // step enqueues a step; the context is current.
 func (s *Stream) step(b *bound, st *boundStep) error {

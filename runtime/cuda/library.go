@@ -156,7 +156,7 @@ func (s *Stream) WarmLibraries(l device.BoundLaunch) error {
 		if w, ok := st.op.(device.Warmer); ok && st.kind == stepOp {
 			st.call.Stream = s
 			if err := w.Warm(st.call); err != nil {
-				return fmt.Errorf("cuda: %s: step %d%s: %w", what, i, st.label(), err)
+				return fmt.Errorf("cuda: %s: %s: %w", what, st.label(), err)
 			}
 		}
 	}

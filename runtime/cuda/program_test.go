@@ -216,6 +216,26 @@ func TestBindErrors(t *testing.T) {
 	})
 }
 
+// TestLaunchErrorNamesTheStep: the number is that in the program, also after a choice of two steps.
+func TestLaunchErrorNamesTheStep(t *testing.T) {
+	f := newFake(t, fake.Options{})
+	b := newBench(t, open(t, f), fakeRig())
+	scale := launch(t, dimsAttr(cuda.AttrDims, append(testkit.Dims(t, "N"), dim.Const(2))...))
+	p := b.rig.single(t, "scale", 1, scale)
+	one := p.Steps[0]
+	p.Steps = []program.Step{{Kind: program.StepChoice, Variants: []program.Variant{{Steps: []program.Step{one, one}}}}, one}
+	x, err := b.dev.Load(p, nil)
+	must(t, err)
+	l, err := x.Bind([]int64{1}, device.Args{Params: []device.Buffer{b.alloc(floats(1))}, Results: []device.Buffer{b.alloc(floats(0))}})
+	must(t, err)
+	for i, want := range []string{"step 0 (scale)", "step 0 (scale)", "step 1 (scale)"} {
+		f.Fail(2+i, 1) // the first call is CtxSetCurrent
+		if err := b.s.Launch(l); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("launch %d fails: %v does not say %q", i, err, want)
+		}
+	}
+}
+
 // TestTargets checks which targets a device takes, and in which form: the cubin of its own target
 // and of earlier minor versions, and the PTX of its own target and of all earlier ones. Exceptions are
 // GPUs on a chip with processors (8.7, 10.1) and arch-specific targets (a, f).
