@@ -26,7 +26,7 @@ const FileScheme = "file:"
 //
 // Rank 0 refuses a process with another token or group, or a rank that has joined, and continues to wait: otherwise any
 // process that reaches its port could end the run. If ranks do not join within Options.JoinLimit, the error of rank 0
-// names them and the processes that it refused.
+// names them, and the first four processes that it refused.
 func Join(ctx context.Context, name string, rank, size int, address string, o Options) (*Group, error) {
 	if err := checkGroup(name, rank, size); err != nil {
 		return nil, err

@@ -13,7 +13,7 @@ import (
 var (
 	ErrDoubleFree   = errors.New("mem: block was freed before")
 	ErrUseAfterFree = errors.New("mem: block was freed")
-	ErrForeignBlock = errors.New("mem: block is not of this pool")
+	ErrForeignBlock = errors.New("mem: block is not of this pool or allocator")
 
 	// ErrReleased is returned for a second release of a use, and for work with a pool whose
 	// last use was released: such a pool gets no use again. It matches device.ErrClosed.

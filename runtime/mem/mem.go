@@ -99,7 +99,7 @@ type Options struct {
 // at the same time: Empty, Trim, Close and an Alloc that finds no room wait for the
 // streams of the segments that they give back; a free of a block with a second stream
 // (RecordStream) records an event on that stream; if it could not, or if such a block was freed
-// during a capture, the next of the calls named here or BeginCapture does so; Checkpoint and
+// during a capture, the next Alloc, BeginCapture or other call named here does so; Checkpoint and
 // Restore wait for second streams.
 // Hence pools whose streams belong to different goroutines need an allocator each, as in
 // piecewise.
@@ -239,7 +239,7 @@ func (a *Allocator) Stats() Stats {
 	return a.counters.stats()
 }
 
-// ResetPeaks sets every peak, of pools too, to the current value.
+// ResetPeaks sets every peak, of open pools too, to the current value.
 func (a *Allocator) ResetPeaks() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -57,7 +57,7 @@ func (b Block) Buffer() (device.Buffer, error) {
 	return device.Buffer{Memory: b.n.seg.mem, Offset: b.n.off, Size: b.n.requested}, nil
 }
 
-// Name returns the name given to NewPool, or the id of a pool without one.
+// Name returns the name given to NewPool, "default", or the id of a pool that a scope made.
 func (p *Pool) Name() string { return p.name }
 
 // ID returns the pool's id, which no other pool of the allocator has or gets.
@@ -413,7 +413,7 @@ func (p *Pool) inUse() error {
 // the pool is Freeable. While a capture is under way in the allocator, a pool with
 // segments stays open and the error is device.ErrCapturing. If the device fails to take
 // a segment back, Close returns that error and has closed the pool. A second Close does
-// nothing.
+// nothing. For the default pool it returns ErrDefaultPool.
 func (p *Pool) Close() error {
 	p.alloc.mu.Lock()
 	defer p.alloc.mu.Unlock()
