@@ -8,10 +8,10 @@ import (
 	"pwc/ir/dtype"
 )
 
-// TestWatched is for slow tools that check every memory access, such as compute-sanitizer. It runs
-// three steps of each of the cases: a prefill, a mixed step and decodes. For bf16 with heads of
-// up to 128 it runs the steps in larger sizes, too, which have other kernels. On a GPU most cases with blocks of 16 tokens split a context of
-// more than 64 keys. Every operand is an allocation of exactly its size.
+// TestWatched is for slow tools that check every memory access, such as compute-sanitizer. It runs three steps of each
+// of the cases: a prefill, a mixed step and decodes. For bf16 with heads of up to 128 it runs the steps in larger sizes,
+// too, which have other kernels. On a GPU most cases with blocks of 16 tokens split a context of more than 64 keys.
+// Every operand is an allocation of exactly its size.
 func TestWatched(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

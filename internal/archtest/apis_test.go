@@ -106,7 +106,7 @@ func weights(t *testing.T) safetensors.Source {
 // ofOthers, with hostile arguments: negative, enormous, nil, zero, empty, with control characters, on zero
 // values and on values that are closed or in another stage than the call needs. Every call must return.
 // Tests of the packages check the results. A function without a case, a type without a receiver, or a
-// folder that is neither in apis nor in unswept fails the test.
+// folder, not an internal one, that is neither in apis nor in unswept fails the test.
 func TestNothingPanics(t *testing.T) {
 	dir := t.TempDir()
 	s := &sweeper{t: t, rng: rand.New(rand.NewPCG(1, 2)), failed: map[string]string{}, values: map[reflect.Type][]reflect.Value{}, opaque: map[reflect.Type]bool{}, seen: map[string]bool{}}
@@ -491,8 +491,8 @@ var unswept = map[string]string{
 	"graphs/callables":          "called through graphs/whole; its own tests call it wrongly",
 	"graphs/scenario":           "its own tests run wrong scenarios",
 	"optim":                     "emits into a builder that the caller has; its own tests give it numbers out of range",
-	"graphs/tree":               "called through graphs",
-	"graphs/whole":              "called through graphs",
+	"graphs/tree":               "over a session of graphs; its own tests call it wrongly",
+	"graphs/whole":              "over a session of graphs; its own tests call it wrongly",
 	"runtime/device/failing":    "for tests",
 	"runtime/cuda/dl":           "opens shared libraries; its own tests give it files that are no libraries",
 	"cmd/pwc":                   "a command",
@@ -504,8 +504,8 @@ var unswept = map[string]string{
 	"frontend/pt2":              "its own tests and fuzz targets read hostile archives",
 	"frontend/hf":               "its own tests give it configs that it must refuse; families call its builders",
 	"cache/oci":                 "needs a registry; its own tests have hostile ones",
-	"runner/metrics":            "an observer of a runner, without arguments of its own",
-	"tune":                      "needs a GPU",
+	"runner/metrics":            "an observer, called by a runner",
+	"tune":                      "measures on a GPU; its own tests give it wrong options",
 	"silly":                     "an op, called by a device",
 	"silly/cuda":                "an op, called by a device",
 	"attention/host":            "an op, called by a device",
