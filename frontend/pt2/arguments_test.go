@@ -100,6 +100,81 @@ func TestExternWithoutResults(t *testing.T) {
 	}
 }
 
+// TestExternThatWrites refuses extern ops that write an argument by their name, their overload, an argument out or
+// ATen's schema. An error about such an op without Options.Externs does not offer to keep it.
+func TestExternThatWrites(t *testing.T) {
+	x, y := f32("x", []float64{1}, 1), f32("y", []float64{1}, 1)
+	for _, c := range []struct {
+		op, extern, out string
+		refused         bool
+	}{
+		{"toy.update_.default", "toy::update_", "x", true},
+		{"toy.update_.part", "toy::update_.part", "x", true},
+		{"toy.__iand__.default", "toy::__iand__", "x", true},
+		{"toy.update.out", "toy::update.out", "x", true},
+		{"toy.update.default", "toy::update", "out", true},
+		{"aten.rrelu_with_noise.default", "aten::rrelu_with_noise", "noise", true},
+		{"aten._native_batch_norm_legit.default", "aten::_native_batch_norm_legit", "x", true},
+		{"aten._native_batch_norm_legit.no_stats", "aten::_native_batch_norm_legit.no_stats", "x", false},
+		{"toy.__and__.default", "toy::__and__", "x", false},
+		{"toy.update.default", "toy::update", "x", false},
+	} {
+		x.name = c.out
+		op := opCase{op: c.op, operands: []operand{x}, results: []operand{y}}
+		data := zipped(t, op.archive(t))
+		a, err := Read(bytes.NewReader(data), int64(len(data)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = a.Import(Options{Externs: []string{c.extern}})
+		if refused := err != nil && strings.Contains(err.Error(), "does not write its tensors"); refused != c.refused || !refused && err != nil {
+			t.Errorf("%s of %s: %v, want refused: %v", c.op, c.out, err, c.refused)
+		}
+		if _, err := a.Import(Options{}); !strings.HasPrefix(c.op, "aten._native") && strings.Contains(err.Error(), "Options.Externs") == c.refused {
+			t.Errorf("%s of %s: %v", c.op, c.out, err)
+		}
+	}
+}
+
+// TestExternWritesByTheSignature imports programs whose signature says that a call of toy::update changes its input.
+// If the new value of the input is the input itself, or its copy, the op wrote it, which is refused. If the new value
+// is the result of the call, the input becomes a mut parameter.
+func TestExternWritesByTheSignature(t *testing.T) {
+	const meta = `{"dtype": 7, "sizes": [{"as_int": 2}], "strides": [{"as_int": 1}], "storage_offset": {"as_int": 0}, "layout": 7}`
+	for _, c := range []struct{ operand, changed, err string }{
+		{"cache", "cache", `the program writes "cache", an argument of toy::update: a call of an extern op does not write`},
+		{"copy", "copy", `the program writes "cache", an argument of toy::update: a call of an extern op does not write`},
+		{"cache", "y", ""},
+		{"copy", "y", ""},
+	} {
+		text := `{"graph_module": {"graph": {"inputs": [{"as_tensor": {"name": "cache"}}], "outputs": [{"as_tensor": {"name": "` + c.changed + `"}}, {"as_tensor": {"name": "y"}}], "nodes": [
+  {"target": "torch.ops.aten.clone.default", "name": "copy", "metadata": {}, "inputs": [{"name": "self", "arg": {"as_tensor": {"name": "cache"}}, "kind": 1}], "outputs": [{"as_tensor": {"name": "copy"}}]},
+  {"target": "torch.ops.toy.update.default", "name": "y", "metadata": {}, "inputs": [{"name": "cache", "arg": {"as_tensor": {"name": "` + c.operand + `"}}, "kind": 1}], "outputs": [{"as_tensor": {"name": "y"}}]}],
+ "tensor_values": {"cache": ` + meta + `, "copy": ` + meta + `, "y": ` + meta + `}, "sym_int_values": {}, "sym_bool_values": {}},
+ "signature": {"input_specs": [{"user_input": {"arg": {"as_tensor": {"name": "cache"}}}}],
+  "output_specs": [{"user_input_mutation": {"arg": {"name": "` + c.changed + `"}, "user_input_name": "cache"}}, {"user_output": {"arg": {"as_tensor": {"name": "y"}}}}]}, "module_call_graph": []},
+ "opset_version": {"aten": 10}, "range_constraints": {}, "schema_version": {"major": 8, "minor": 17}, "torch_version": "2.11.0", "guards_code": []}`
+		data := zipped(t, append(tinyEntries()[:3], entry{name: "model/models/model.json", data: text}))
+		a, err := Read(bytes.NewReader(data), int64(len(data)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := a.Import(Options{Externs: []string{"toy::update"}})
+		if c.err != "" {
+			if err == nil || !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%s, then %s: %v, want %q", c.operand, c.changed, err, c.err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f := m.Module.Func(FuncName); !f.Values[f.Params[0]].Mut {
+			t.Errorf("%s, then %s: the input is not mut", c.operand, c.changed)
+		}
+	}
+}
+
 // TestContiguousAliases adds to the result of contiguous(memory_format=torch.channels_last). It changes the input only
 // if the input has these strides already.
 func TestContiguousAliases(t *testing.T) {

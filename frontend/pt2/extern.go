@@ -26,9 +26,34 @@ func (c *call) externName() string {
 // external reports whether the options keep the op as an extern op of the runner.
 func (c *call) external() bool { return slices.Contains(c.options.Externs, c.externName()) }
 
+// writers are the ATen ops that write an argument by their schema (native_functions.yaml: "Tensor(a!)") although
+// neither name nor overload tells.
+var writers = map[string]bool{
+	"aten.rrelu_with_noise": true, "aten._native_batch_norm_legit": true, "aten._batch_norm_with_update": true,
+	"aten.fused_moving_avg_obs_fake_quant": true, "aten._fused_moving_avg_obs_fq_helper": true,
+}
+
+// writes returns why an op writes an argument, or "" if the archive does not tell: it has no schemas of ops.
+func (c *call) writes() string {
+	op := c.name[strings.LastIndexByte(c.name, '.')+1:]
+	switch special := strings.HasPrefix(op, "__") && strings.HasSuffix(op, "__"); { // __and__ and the in-place __iand__
+	case special && strings.HasPrefix(op, "__i"), !special && strings.HasSuffix(op, "_"):
+		return "its name is that of an op that writes its first argument"
+	case c.writesOut():
+		return "it writes the argument of its results"
+	case writers[c.name] && c.overload != "no_stats": // _native_batch_norm_legit without running statistics
+		return "it writes an argument"
+	}
+	return ""
+}
+
 // extern makes a call of an extern op. Its operands are the tensors, in the order of the op's schema; other arguments
-// are attributes with the argument's name.
+// are attributes with the argument's name. No operand is mut, so an op that writes an argument is refused, here or by
+// [importer.assign], if the archive tells.
 func (c *call) extern() []*tensor {
+	if why := c.writes(); why != "" {
+		c.fail("%s, and a call of an extern op does not write its tensors: export an op that returns the new value", why)
+	}
 	var operands []ir.Value
 	var attrs []ir.Attr
 	var types []ir.Type
@@ -37,8 +62,12 @@ func (c *call) extern() []*tensor {
 		switch a := &in.Arg; {
 		case a.Tensor != nil || a.OptionalTensor != nil && a.OptionalTensor.Tensor != nil:
 			operands = append(operands, c.tensor(in.Name))
+			c.ref(in.Name).st.operandOf = c.externName()
 		case a.kind == "as_tensors":
 			operands = append(operands, c.tensors(in.Name)...)
+			for _, t := range c.refs(in.Name) {
+				t.st.operandOf = c.externName()
+			}
 		default:
 			if attr, ok := c.attr(in.Name); ok {
 				attrs = append(attrs, attr)

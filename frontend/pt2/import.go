@@ -20,7 +20,7 @@ type Options struct {
 	BatchDim string           // the dynamic dimension that becomes the batch symbol; empty: that of the first dynamic axis, if it is the same in all inputs
 	Dims     map[string]int64 // dynamic dimensions to fix, with their sizes
 	Max      map[string]int64 // largest sizes of dynamic dimensions, within the exported ranges
-	Externs  []string         // ops to keep as extern ops, which the runner implements: "toy::attention"
+	Externs  []string         // ops to keep as extern ops, which the runner implements: "toy::attention"; they must not write their arguments
 }
 
 // Model is an imported program.
@@ -364,6 +364,9 @@ func (im *importer) assign(target string, input bool, name string) error {
 	}
 	for _, t := range im.values {
 		if t.views == nil && (input && t.st.input == target || !input && t.st.buffer && t.st.source == target) {
+			if st := im.values[name].st; v == t.st.value && st.version == 0 && st.operandOf != "" {
+				return im.errorf("the program writes %s, an argument of %s: a call of an extern op does not write its tensors; export an op that returns the new value", termsafe.Quote(target), termsafe.Clip(st.operandOf, 60))
+			}
 			if v == t.st.value {
 				return nil // in-place ops wrote this value already
 			}

@@ -59,7 +59,9 @@ func (im *importer) node(n *node) error {
 			im.stand(c)
 			return nil
 		}
-		keep = c.externName()
+		if c.writes() == "" && len(c.outs) > 0 {
+			keep = c.externName()
+		}
 	}
 	im.miss(n, strings.TrimSuffix(base+"."+overload, "."), err, keep)
 	im.stand(c)
@@ -83,7 +85,7 @@ func (c *call) writesOut() bool {
 	case "out", "output", "values", "values_stable", "dim_values", "dim_max", "dim_min":
 		return true
 	}
-	return c.in["out"] != nil || c.in["out0"] != nil
+	return c.has("out") || c.has("out0")
 }
 
 // otherNode imports a node that is not a torch.ops op. Arithmetic of sizes needs no nodes, as the archive has its

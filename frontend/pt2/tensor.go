@@ -14,6 +14,8 @@ type storage struct {
 	source  string   // tensor of the archive with the initial value; may be empty
 	buffer  bool     // source is a buffer
 	input   string   // name of the input; empty: not an input
+
+	operandOf string // an extern op that was called with the memory; empty: there is no such call
 }
 
 // A tensor is a value of the graph: a storage, or a view of one.
