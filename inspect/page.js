@@ -200,10 +200,10 @@ function roofline(m, own) {
 }
 
 function detail() {
-  if (state.piece < 0) return [element("p", {}, "Choose a piece to see its IR, what each pass made of it, and its kernels.")];
+  if (state.piece < 0) return [element("p", {}, "The functions have no pieces.")];
   const p = report.pieces[state.piece];
   const out = [element("h2", {}, "Piece " + p.hash), element("p", {}, `${p.uses} ${p.uses === 1 ? "use" : "uses"}, ${p.nodes} nodes, ${amount(p.ops[state.size])} operations at ${report.sizes[state.size]} rows${p.loc ? ", first at " + p.loc : ""}`)];
-  if (p.calls) out.push(element("p", {}, "captured with " + p.calls.join(", ")));
+  if (p.calls) out.push(element("p", {}, "calls " + p.calls.join(", ")));
   out.push(element("details", { open: "" }, element("summary", {}, "IR"), element("pre", { class: "ir" }, p.text)));
   for (const s of p.shapes) {
     out.push(element("h3", {}, "Compiled for " + s.range + (s.cached ? ", from the cache" : "")));

@@ -70,7 +70,7 @@ type Piece struct {
 	Text     string   `json:"text"` // as IR
 	Ops      []int64  `json:"ops"`  // arithmetic operations, by size: 2·M·N·K of a GEMM, 1 for an element of other ops, 0 for layout ops, creations and calls
 	Shapes   []Shape  `json:"shapes"`
-	Calls    []string `json:"calls,omitempty"` // extern ops inside, which are captured
+	Calls    []string `json:"calls,omitempty"` // extern ops that it calls
 }
 
 // Shape is a piece compiled for a range of sizes.

@@ -224,7 +224,8 @@ func mulAddWide(rows, vectors int, e kit.Element) {
 // together.
 const wideLanes = 2 * kit.Lanes
 
-// dots emits dots{R}x32{T}. A step multiplies 64 bytes of each of 16 rows: 16 columns of dwords.
+// dots emits dots{R}x32{T}. A step multiplies 64 bytes of each row, 16 columns of dwords: first of the 16 rows at
+// b0, then of those at b1.
 func dots(rows int, e kit.Element) {
 	name := fmt.Sprintf("dots%dx%d%s", rows, 2*wideLanes, e.Name)
 	TEXT(name, NOSPLIT, "func(n int, a *float32, lda int, b0, b1 *byte, ldb int, c *float32, ldc int)")
