@@ -3,6 +3,7 @@ package tune
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -35,8 +36,11 @@ func collectivesKey(device string, ranks int) cache.TuningKey {
 }
 
 // PutCollectives stores a record. It replaces the record of the same device and ranks. Errors are those of
-// cache.Store.PutTuning.
+// cache.Store.PutTuning, and one for a nil store.
 func PutCollectives(ctx context.Context, s *cache.Store, c Collectives) error {
+	if s == nil {
+		return errors.New("tune: no store is given for the record of collectives")
+	}
 	choice, err := json.Marshal(collectivesChoice{c.Version, c.NCCLBytes})
 	if err != nil {
 		return err
@@ -44,8 +48,12 @@ func PutCollectives(ctx context.Context, s *cache.Store, c Collectives) error {
 	return s.PutTuning(ctx, cache.Tuning{TuningKey: collectivesKey(c.Device, c.Ranks), Choice: string(choice), Time: c.Best, Before: c.Peer})
 }
 
-// LookupCollectives reads the record of a device and a number of ranks. It returns false if there is no valid one.
+// LookupCollectives reads the record of a device and a number of ranks. It returns false if there is no valid one, or no
+// store.
 func LookupCollectives(s *cache.Store, device string, ranks int) (Collectives, bool) {
+	if s == nil {
+		return Collectives{}, false
+	}
 	t, ok := s.Tuning(collectivesKey(device, ranks))
 	var choice collectivesChoice
 	if !ok || json.Unmarshal([]byte(t.Choice), &choice) != nil || choice.NCCLBytes < 0 {

@@ -28,9 +28,23 @@ func TestOptions(t *testing.T) {
 	}
 }
 
+// TestNoStore: without a store there are no records, and none can be stored.
+func TestNoStore(t *testing.T) {
+	if _, ok := Records(nil).Lookup(cublaslt.Key{}); ok {
+		t.Error("a nil store has a record")
+	}
+	c := Collectives{Device: "NVIDIA H200", Ranks: 2}
+	if _, ok := LookupCollectives(nil, c.Device, c.Ranks); ok {
+		t.Error("a nil store has a record of collectives")
+	}
+	if err := PutCollectives(context.Background(), nil, c); err == nil {
+		t.Error("a nil store took a record")
+	}
+}
+
 // TestRunOfEmptyVariant measures a GEMM whose variant without the library has no steps. Such
 // a program is valid, although no compiler produces it. Run must not panic: it returns an
-// error or a result.
+// error or a result. A nil program is an error.
 func TestRunOfEmptyVariant(t *testing.T) {
 	if bits.UintSize < 64 {
 		t.Skip("addresses of a GPU take 64 bits")
@@ -41,6 +55,9 @@ func TestRunOfEmptyVariant(t *testing.T) {
 	defer func() { must(t, dev.Close()) }()
 	lib, err := cublaslt.Open(dev, cublaslt.Options{API: ltfake.New(dev, ltfake.Algorithm{Number: 1})})
 	must(t, err)
+	if _, err := Run(context.Background(), make([]piecewise.Sized, 1), Options{Device: dev, Library: lib}); err == nil || !strings.Contains(err.Error(), "program 0 is nil") {
+		t.Errorf("a nil program: %v", err)
+	}
 	p := gemmProgram(t, dev.Info().Target)
 	p.Steps[0].Variants[1].Steps = nil
 	must(t, p.Validate())

@@ -72,7 +72,7 @@ const (
 	ownMargin = 0.03
 )
 
-// Records adapts the records of a store to runtime/cuda/cublaslt.
+// Records adapts the records of a store to runtime/cuda/cublaslt. A nil store has no records.
 func Records(s *cache.Store) cublaslt.Records { return records{s} }
 
 type records struct{ store *cache.Store }
@@ -83,6 +83,9 @@ func keyOf(k cublaslt.Key) cache.TuningKey {
 
 // Lookup reads a record. It ignores a record with an unknown choice.
 func (r records) Lookup(k cublaslt.Key) (cublaslt.Choice, bool) {
+	if r.store == nil {
+		return cublaslt.Choice{}, false
+	}
 	t, ok := r.store.Tuning(keyOf(k))
 	var c cublaslt.Choice
 	if !ok || json.Unmarshal([]byte(t.Choice), &c) != nil {
@@ -192,7 +195,10 @@ func (o Options) run(ctx context.Context, programs []piecewise.Sized, want func(
 func gemms(programs []piecewise.Sized, o *Options) ([]gemm, error) {
 	var out []gemm
 	seen := map[string]bool{}
-	for _, j := range programs {
+	for i, j := range programs {
+		if j.Program == nil {
+			return nil, fmt.Errorf("program %d is nil", i)
+		}
 		env, err := device.Env(j.Program, j.Symbols, o.Device.Info().Properties)
 		if err != nil {
 			return nil, err
