@@ -1,6 +1,7 @@
 package compile
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -68,25 +69,30 @@ func (o Options) Fingerprint() string {
 }
 
 // rows returns the pipeline of the options: the table with the user's passes in their place.
-// A disabled pass runs its off function, or is left out if it has none.
+// A disabled pass runs its off function, or is left out if it has none. The error lists all passes
+// that the options must not have.
 func (o Options) rows() ([]pass, error) {
+	var errs []error
 	off := make(map[string]bool)
 	for _, name := range o.Disable {
 		i := slices.IndexFunc(table, func(p pass) bool { return p.Name == name })
 		switch {
 		case i < 0:
-			return nil, fmt.Errorf("compile: unknown pass %q in Options.Disable", name)
+			errs = append(errs, fmt.Errorf("compile: unknown pass %q in Options.Disable", name))
 		case table[i].Required:
-			return nil, fmt.Errorf("compile: pass %s cannot be switched off", name)
+			errs = append(errs, fmt.Errorf("compile: pass %s cannot be switched off", name))
 		}
 		off[name] = true
 	}
 	var users []pass
-	for _, u := range o.Passes {
+	for i, u := range o.Passes {
 		if u.Name == "" || u.Run == nil {
-			return nil, fmt.Errorf("compile: a pass of the options has no name or no function")
+			errs = append(errs, fmt.Errorf("compile: Options.Passes[%d] has no name or no function", i))
 		}
 		users = append(users, pass{PassInfo: PassInfo{Name: u.Name}, run: u.run, user: true})
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
 	}
 	var rows []pass
 	for _, p := range table {

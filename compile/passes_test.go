@@ -96,13 +96,20 @@ func TestDriver(t *testing.T) {
 	}
 }
 
-// TestDisable: switching off an unknown or a required pass is an error.
+// TestDisable: switching off an unknown or a required pass is an error, as is a pass without a function. An error lists
+// all of them.
 func TestDisable(t *testing.T) {
 	m := testkit.Parse(t, module("  func @piece(%x: f32[N]) -> (f32[N]) {\n    return %x\n  }\n"))
 	for name, want := range map[string]string{"lower": "cannot be switched off", "emit": "cannot be switched off", "vectorize": "unknown pass"} {
 		_, err := compile.Compile(context.Background(), m, compile.Shape{}, hostbackend.New(), compile.Options{Disable: []string{name}})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", name, err, want)
+		}
+	}
+	_, err := compile.Compile(context.Background(), m, compile.Shape{}, hostbackend.New(), compile.Options{Disable: []string{"vectorize", "lower"}, Passes: []compile.Pass{{Name: "a"}}})
+	for _, want := range []string{`unknown pass "vectorize"`, "pass lower cannot be switched off", "Options.Passes[0] has no name or no function"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q in it", err, want)
 		}
 	}
 }

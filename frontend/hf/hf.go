@@ -128,8 +128,10 @@ func (r *Registry) Import(config []byte, o Options) (*Model, error) {
 	return r.importFrom(config, o, func() (safetensors.Source, error) { return o.Source, nil })
 }
 
-// check sets the defaults of options that are 0 and checks the ranges of all.
+// check sets the defaults of options that are 0 and checks the ranges of all. The error lists all faults.
 func (o *Options) check() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("hf: "+format, args...)) }
 	if o.MaxTokens == 0 {
 		o.MaxTokens = defaultTokens
 	}
@@ -137,20 +139,20 @@ func (o *Options) check() error {
 		o.BlockSize = defaultBlock
 	}
 	if o.MaxTokens < 1 || o.MaxTokens > maxTokens || o.BlockSize < 1 || o.BlockSize > maxBlock {
-		return fmt.Errorf("hf: MaxTokens %d must be in [1, %d] and BlockSize %d in [1, %d]", o.MaxTokens, maxTokens, o.BlockSize, maxBlock)
+		bad("MaxTokens %d must be in [1, %d] and BlockSize %d in [1, %d]", o.MaxTokens, maxTokens, o.BlockSize, maxBlock)
 	}
 	switch o.DType {
 	case dtype.Invalid, dtype.F32, dtype.F16, dtype.BF16:
 	default:
-		return fmt.Errorf("hf: a model cannot be imported in %s; use f32, f16 or bf16", o.DType)
+		bad("a model cannot be imported in %s; use f32, f16 or bf16", o.DType)
 	}
 	if o.Ranks < 0 || o.Ranks > ir.MaxGroupSize {
-		return fmt.Errorf("hf: Ranks %d must be in [1, %d]", o.Ranks, ir.MaxGroupSize)
+		bad("Ranks %d must be in [1, %d]", o.Ranks, ir.MaxGroupSize)
 	}
 	if o.Context < 0 {
-		return fmt.Errorf("hf: Context %d must be at least 0", o.Context)
+		bad("Context %d must be at least 0", o.Context)
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // importFrom is Import, except that it opens the checkpoint only after it has read the config without problems.

@@ -144,3 +144,10 @@ func TestRanksThatDoNotDivide(t *testing.T) {
 	refused(t, "mixtral", hf.Options{Ranks: 3, ExpertParallel: true}, "experts cannot be divided among 3 ranks")
 	refused(t, "llama", hf.Options{Ranks: -1}, fmt.Sprintf("Ranks -1 must be in [1, %d]", ir.MaxGroupSize))
 }
+
+// TestOptionsComeTogether: an error lists all options out of range.
+func TestOptionsComeTogether(t *testing.T) {
+	for _, want := range []string{"MaxTokens -1 must", "BlockSize -2 in", "imported in i8", "Ranks -3 must", "Context -4 must"} {
+		refused(t, "llama", hf.Options{MaxTokens: -1, BlockSize: -2, DType: dtype.I8, Ranks: -3, Context: -4}, want)
+	}
+}
