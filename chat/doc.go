@@ -2,8 +2,17 @@
 // template, executed as transformers' apply_chat_template does.
 //
 // A template is an untrusted program. It can read the conversation, the tools and the texts of
-// special tokens, but no file, no environment and no Go value. Loops and macros are counted,
-// ranges and results are bounded, and a panic of the interpreter is an error. Two things are not
-// bounded, and can end the process: the memory of one expression, such as 'a' * 1000000000000, and
-// the stack of the interpreter for a value that contains itself.
+// special tokens, but no file, no environment and no Go value. Iterations and calls of macros are
+// counted. Bounded are ranges, all output, values that are printed or get a name, and texts that are
+// repeated, replaced, joined, indented or formatted. No value can be put into itself. A panic of the
+// interpreter is an error.
+//
+// The interpreter cannot be limited within an expression, so three things are not bounded:
+//   - One tag can compute many values of up to MaxResult bytes, as operands of + and ~ or by filters
+//     and methods such as list and split. A tag has at most 4 KiB outside of strings, so it computes
+//     some thousand at most. That can take more memory than a machine has, and end the process.
+//   - A list or dict that grows after others contain it, several times on each of many levels, has
+//     a text that grows exponentially. Operators, and filters without a limit, read all of it.
+//   - A slice of a text that is not ASCII counts to its bounds, also beyond the text. Such a count
+//     does not end with the context.
 package chat

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 )
@@ -14,6 +16,14 @@ const (
 	enterName = "pwc_enter"
 	leaveName = "pwc_leave"
 	jsonName  = "pwc_tojson"
+
+	atName     = "pwc_at"
+	printName  = "pwc_print"
+	setName    = "pwc_set"
+	factorName = "pwc_factor"
+
+	// The prefixes of the filters that replace matches of limitedFilter and limitedMethod.
+	filterName, methodName = "pwc_f_", "pwc_m_"
 )
 
 // filterPrefix begins the names of the library's filters, which a template could call without guard.
@@ -28,48 +38,101 @@ const (
 
 // jsonFilter matches a use of the filter tojson. guard replaces it by jsonName, because the library's
 // tojson sorts keys if it indents. The library ignores bytes between | and the name that are in no token.
-var jsonFilter = regexp.MustCompile(`\|([^\w'"(),.:\[\]{}|~+\-*/%<>=]*)tojson\b`)
+var jsonFilter = regexp.MustCompile(`\|` + noToken + `tojson\b`)
+
+// noToken matches bytes that the library ignores.
+const noToken = `([^\w'"(),.:\[\]{}|~+\-*/%<>=]*)`
+
+var (
+	limitedFilter = regexp.MustCompile(`\|` + noToken + `(replace|join|indent)\b`)
+	limitedMethod = regexp.MustCompile(`\.` + noToken + `(replace|format|append|insert|pop|update)\b`)
+
+	// simpleOperand matches an operand that an expression may compute twice, and the byte after it.
+	simpleOperand = regexp.MustCompile(`^\s*([0-9]+|[A-Za-z_]\w*(?:\.[A-Za-z_]\w*|\[[0-9]+\])*)(\s*$|\s*[)\]},:+\-~/%<>=!]|\s+[a-z])`)
+	smallBound    = regexp.MustCompile(`^\s*-?[0-9]{0,6}\s*$`)
+	inWord        = regexp.MustCompile(`\bin\b`)
+	identifier    = regexp.MustCompile(`^[A-Za-z_]\w*$`)
+)
 
 // guarding is the state of guard.
 type guarding struct {
-	out  strings.Builder
-	open []string // words of the open blocks, such as "for"
-	raw  bool     // in a raw block
+	out   strings.Builder
+	line  int     // of the tag
+	open  []block // that have no end so far
+	holes []hole
+	raw   bool // in a raw block
+}
+
+// block is an open block: its word, such as "for", and the hole for the bytes of its text, or -1.
+type block struct {
+	word string
+	hole int
+}
+
+// hole is a place in guarding.out for a number: the bytes of text in a loop, a macro or a call block.
+type hole struct{ at, bytes int }
+
+// text writes text of the template.
+func (g *guarding) text(s string) {
+	g.out.WriteString(s)
+	for _, b := range slices.Backward(g.open) {
+		if b.hole >= 0 {
+			g.holes[b.hole].bytes += len(s)
+			return
+		}
+	}
+}
+
+// filled returns the guarded template.
+func (g *guarding) filled() string {
+	var out strings.Builder
+	from, text := 0, g.out.String()
+	for _, h := range g.holes {
+		out.WriteString(text[from:h.at])
+		out.WriteString(strconv.Itoa(h.bytes))
+		from = h.at
+	}
+	out.WriteString(text[from:])
+	return out.String()
 }
 
 // guard returns the template with calls of stepName in loops, calls of enterName and leaveName in
-// macros and call blocks, and pwc's tojson. Each call is in an if tag with the whitespace marks of the
-// tag next to it, so whitespace does not change (Jinja, "Whitespace Control"). guard refuses templates
+// macros and call blocks, and pwc's tojson. Each of these calls is in an if tag with the whitespace marks
+// of the tag next to it, so whitespace does not change (Jinja, "Whitespace Control"). Values that are
+// printed or set pass through printName and setName, left operands of * through factorName, and calls of
+// some filters and methods become calls of filters of this package. guard refuses templates
 // that exceed the limits above, and templates that it could read differently from the library: it finds
 // tags, strings and the words of statements as the library does (jinja/scan.go, jinja/parse.go).
 func guard(source string) (string, error) {
-	for _, name := range [...]string{stepName, enterName, leaveName, jsonName, filterPrefix} {
+	for _, name := range [...]string{stepName, enterName, leaveName, jsonName, atName, printName, setName, factorName, filterName, methodName, filterPrefix} {
 		if at := strings.Index(source, name); at >= 0 {
 			return "", lineError(source[:at], fmt.Errorf("templates must not contain the name %s", name))
 		}
 	}
-	var g guarding
+	g := guarding{line: 1}
 	for at := 0; at < len(source); {
 		open := strings.IndexByte(source[at:], '{')
 		if open < 0 {
-			g.out.WriteString(source[at:])
+			g.text(source[at:])
 			break
 		}
-		g.out.WriteString(source[at : at+open])
+		g.text(source[at : at+open])
+		g.line += strings.Count(source[at:at+open], "\n")
 		at += open
 		n, err := g.tag(source[at:])
 		if err != nil {
-			return "", lineError(source[:at], err)
+			return "", fmt.Errorf("line %d: %w", g.line, err)
 		}
+		g.line += strings.Count(source[at:at+n], "\n")
 		at += n
 	}
 	switch {
 	case g.raw:
 		return "", errors.New("a raw block has no end")
 	case len(g.open) > 0:
-		return "", fmt.Errorf("a block %s has no end", g.open[len(g.open)-1])
+		return "", fmt.Errorf("a block %s has no end", g.open[len(g.open)-1].word)
 	}
-	return g.out.String(), nil
+	return g.filled(), nil
 }
 
 func lineError(before string, err error) error {
@@ -93,13 +156,15 @@ func (g *guarding) tag(s string) (int, error) {
 		return 0, err
 	case g.raw:
 		g.raw = kind != "{%" || statementWord(s[:n]) != "endraw"
-		g.out.WriteString(s[:n])
+		g.text(s[:n])
 	case kind == "{{":
-		err = g.code(s[:n])
+		err = g.output(s[:n])
 	case kind == "{%":
 		err = g.statement(s[:n])
-	default:
+	case kind == "{#":
 		g.out.WriteString(s[:n])
+	default:
+		g.text(s[:n])
 	}
 	return n, err
 }
@@ -123,23 +188,108 @@ func (g *guarding) statement(tag string) error {
 	if word == "endmacro" || word == "endcall" {
 		g.out.WriteString(begin + " if " + leaveName + "() %}{% endif %}")
 	}
-	if err := g.code(tag); err != nil {
+	if err := g.code(word, tag); err != nil {
 		return err
 	}
 	switch word {
 	case "for":
-		g.out.WriteString("{% if " + stepName + "() %}{% endif " + end)
+		g.charge(stepName, bound(word, tag), end)
 	case "macro", "call":
-		g.out.WriteString("{% if " + enterName + "() %}{% endif " + end)
+		g.charge(enterName, bound(word, tag), end)
 	}
 	return nil
+}
+
+// charge writes a call with the line, the bytes of text of the block that was opened last, and with the names that it binds.
+func (g *guarding) charge(call string, names []string, end string) {
+	fmt.Fprintf(&g.out, "{%% if %s(%d, ", call, g.line)
+	g.open[len(g.open)-1].hole = len(g.holes)
+	g.holes = append(g.holes, hole{at: g.out.Len()})
+	for _, name := range names {
+		g.out.WriteString(", " + name)
+	}
+	g.out.WriteString(") %}{% endif " + end)
+}
+
+// bound returns the names that a for, macro or call tag binds.
+func bound(word, tag string) []string {
+	text := strings.TrimSpace(strings.TrimPrefix(statementText(tag), word))
+	switch word {
+	case "for":
+		if at := inWord.FindStringIndex(text); at != nil {
+			text = text[:at[0]]
+		}
+	case "macro":
+		_, text, _ = strings.Cut(text, "(")
+		text = strings.TrimSuffix(text, ")")
+	case "call":
+		if !strings.HasPrefix(text, "(") {
+			return nil
+		}
+		text, _, _ = strings.Cut(text[1:], ")")
+	}
+	var names []string
+	for name := range strings.SplitSeq(text, ",") {
+		name, _, _ = strings.Cut(name, "=")
+		if name = strings.TrimSpace(name); identifier.MatchString(name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// output writes an expression tag whose value passes through printName.
+func (g *guarding) output(tag string) error {
+	begin, end := "{{", "}}"
+	if strings.HasPrefix(tag, "{{-") {
+		begin += "-"
+	}
+	if strings.HasSuffix(tag, "-}}") && len(tag) > len("{{-}}") {
+		end = "-" + end
+	}
+	text, err := g.wrapped(printName, statementText(tag), "")
+	g.out.WriteString(begin + " " + text + " " + end)
+	return err
+}
+
+// wrapped returns a call of a function with the expression in text, limited, and a further argument. The line is the
+// first argument because arguments are computed in order: errors of the expression have it.
+func (g *guarding) wrapped(call, text, more string) (string, error) {
+	if err := checkCode(text); err != nil {
+		return "", err
+	}
+	if text == "" {
+		return "", nil
+	}
+	if !closed(text) {
+		return "", errors.New("a bracket closes none")
+	}
+	return fmt.Sprintf("%s(%s(%d), (%s)%s)", call, atName, g.line, g.limited(text), more), nil
+}
+
+// closed reports whether no bracket outside of strings closes more than text opens.
+func closed(text string) bool {
+	depth, lowest := 0, 0
+	outsideStrings(text, func(code string) string {
+		for _, c := range code {
+			switch c {
+			case '(', '[', '{':
+				depth++
+			case ')', ']', '}':
+				depth--
+			}
+			lowest = min(lowest, depth)
+		}
+		return ""
+	})
+	return lowest == 0
 }
 
 // nest records the block that a tag begins or ends. It refuses unknown statements, ends without a
 // beginning, and more than maxBlocks nested blocks.
 func (g *guarding) nest(word, tag string) error {
-	block, ends := strings.CutPrefix(word, "end")
-	switch block {
+	name, ends := strings.CutPrefix(word, "end")
+	switch name {
 	case "if", "for", "macro", "call", "filter", "generation", "set":
 	case "raw":
 		g.raw = !ends
@@ -156,23 +306,23 @@ func (g *guarding) nest(word, tag string) error {
 		return fmt.Errorf("unknown statement %q", word)
 	}
 	switch last := len(g.open) - 1; {
-	case ends && (last < 0 || g.open[last] != block):
+	case ends && (last < 0 || g.open[last].word != name):
 		return fmt.Errorf("%s ends no block", word)
 	case ends:
 		g.open = g.open[:last]
-	case block == "set" && strings.Contains(tag, "="):
+	case name == "set" && strings.Contains(tag, "="):
 	case len(g.open) == maxBlocks:
 		return fmt.Errorf("more than %d blocks within each other", maxBlocks)
 	default:
-		g.open = append(g.open, block)
+		g.open = append(g.open, block{name, -1})
 	}
 	return nil
 }
 
 // checkStrings refuses strings in the parts of a tag that the library splits without regard to strings,
 // because it would run text of a string. A macro's parameters are such parts, too, but their default
-// values have strings, so they are checked as the library splits them. They must have no call or filter,
-// because the library computes them before the call of enterName.
+// values have strings, so they are checked as the library splits them. They must have no call, filter or *,
+// because the library computes them before the call of enterName, and no limit applies.
 func checkStrings(word, tag string) error {
 	switch word {
 	case "set":
@@ -181,8 +331,8 @@ func checkStrings(word, tag string) error {
 		}
 	case "call":
 		args := strings.TrimSpace(strings.TrimPrefix(statementText(tag), word))
-		if args, _, _ := strings.Cut(args, ")"); strings.HasPrefix(args, "(") && strings.ContainsAny(args, `'"`) {
-			return errors.New("the parameters of a call block contain a string")
+		if args, _, _ := strings.Cut(args, ")"); strings.HasPrefix(args, "(") && strings.ContainsAny(args, `'"*|.`) {
+			return errors.New("the parameters of a call block must be names")
 		}
 	case "macro":
 		_, parameters, _ := strings.Cut(tag, "(")
@@ -193,11 +343,11 @@ func checkStrings(word, tag string) error {
 			}
 			calls := false
 			outsideStrings(value, func(code string) string {
-				calls = calls || strings.ContainsAny(code, "(|")
+				calls = calls || strings.ContainsAny(code, "(|*")
 				return ""
 			})
 			if calls {
-				return errors.New("the default value of a macro's parameter has a call or a filter")
+				return errors.New("the default value of a macro's parameter has a call, a filter or *")
 			}
 		}
 	}
@@ -219,12 +369,72 @@ func statementWord(tag string) string {
 	return text[:end]
 }
 
-// code checks the limits of a tag, and writes it with tojson replaced by jsonName.
-func (g *guarding) code(tag string) error {
-	g.out.WriteString(outsideStrings(tag, func(code string) string {
-		return jsonFilter.ReplaceAllString(code, "|${1}"+jsonName)
-	}))
+// code checks the limits of a statement, and writes it with its expressions limited. The parts of a macro's tag, and
+// the target of a set statement, stay.
+func (g *guarding) code(word, tag string) error {
+	if word == "set" && strings.Contains(tag, "=") {
+		return g.set(tag)
+	}
+	if word == "macro" {
+		g.out.WriteString(tag)
+	} else {
+		g.out.WriteString(tag[:2] + g.limited(tag[2:len(tag)-2]) + tag[len(tag)-2:])
+	}
 	return checkCode(tag[2 : len(tag)-2])
+}
+
+// set writes a set statement whose value passes through setName, with the namespace of the target, if it has one.
+func (g *guarding) set(tag string) error {
+	target, value, _ := strings.Cut(strings.TrimPrefix(statementText(tag), "set"), "=")
+	if err := checkCode(target); err != nil {
+		return err
+	}
+	space, _, attribute := strings.Cut(strings.TrimSpace(target), ".")
+	switch {
+	case !attribute:
+		space = ""
+	case !identifier.MatchString(space):
+		return fmt.Errorf("the namespace %q of a set statement is no name", space)
+	default:
+		space = ", " + space
+	}
+	text, err := g.wrapped(setName, strings.TrimSpace(value), space)
+	begin, end := "{%", "%}"
+	if strings.HasPrefix(tag, "{%-") {
+		begin += "-"
+	}
+	if strings.HasSuffix(tag, "-%}") {
+		end = "-" + end
+	}
+	g.out.WriteString(begin + " set " + strings.TrimSpace(target) + " = " + text + " " + end)
+	return err
+}
+
+// limited returns an expression with tojson and the filters and methods of limitedFilter and limitedMethod replaced, and
+// with a call of factorName before each *.
+func (g *guarding) limited(text string) string {
+	return outsideStrings(text, func(code string) string {
+		code = jsonFilter.ReplaceAllString(code, "|${1}"+jsonName)
+		code = limitedFilter.ReplaceAllString(code, "|${1}"+filterName+"${2}")
+		code = limitedMethod.ReplaceAllString(code, "|${1}"+methodName+"${2}")
+		var out strings.Builder
+		for i := 0; i < len(code); i++ {
+			switch {
+			case strings.HasPrefix(code[i:], "**"):
+				out.WriteString("**")
+				i++
+				continue
+			case code[i] == '*':
+				fmt.Fprintf(&out, "|%s(%d", factorName, g.line)
+				if m := simpleOperand.FindStringSubmatch(code[i+1:]); m != nil {
+					out.WriteString(", " + m[1])
+				}
+				out.WriteString(")")
+			}
+			out.WriteByte(code[i])
+		}
+		return out.String()
+	})
 }
 
 // checkCode refuses an expression, or the text of a tag, that exceeds maxCode or maxBrackets.
@@ -244,12 +454,47 @@ func checkCode(text string) error {
 		return ""
 	})
 	switch {
+	case !boundedSlices(text):
+		return errors.New("a slice with a step has a bound that is no integer of at most 6 digits")
 	case size > maxCode:
 		return fmt.Errorf("a tag has %d bytes outside of strings, at most %d are allowed", size, maxCode)
 	case deepest > maxBrackets:
 		return fmt.Errorf("more than %d brackets within each other", maxBrackets)
 	}
 	return nil
+}
+
+// boundedSlices reports whether all slices with a step, such as [1:9:2], have bounds that are absent or smallBound: the
+// library allocates memory for such bounds, and counts up to them, without regard to the length of the list.
+func boundedSlices(text string) bool {
+	type bracket struct {
+		square       bool
+		from, colons int // where the current bound begins; colons so far
+		large        bool
+	}
+	var code strings.Builder
+	outsideStrings(text, func(part string) string {
+		code.WriteString(part + `"`) // in place of a string
+		return ""
+	})
+	outline := code.String()
+	open := []bracket{{}}
+	for i, c := range []byte(outline) {
+		last := &open[len(open)-1]
+		switch c {
+		case '(', '[', '{':
+			open = append(open, bracket{square: c == '[', from: i + 1})
+		case ')', ']', '}':
+			open = open[:max(1, len(open)-1)]
+		case ':':
+			last.large = last.large || !smallBound.MatchString(outline[last.from:i])
+			last.from, last.colons = i+1, last.colons+1
+			if last.colons == 2 && last.large && last.square {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // commentEnd returns the length of a comment in bytes.

@@ -19,6 +19,9 @@ const (
 	maxSteps  = 1 << 20  // iterations of loops and calls of macros
 	maxRange  = 1 << 16  // numbers of range()
 	maxCalls  = 100      // nested macros
+
+	maxWritten = 8 * MaxResult // bytes of text and printed values, in all tags, macros and blocks
+	maxVisits  = 1 << 27       // elements of values that are printed, set or passed on, in all tags
 )
 
 // Errors of the package, for errors.Is.
@@ -32,14 +35,16 @@ var (
 	// ErrRefused: the template refused the conversation (raise_exception), because it is invalid
 	// for this model.
 	ErrRefused = errors.New("chat: the template refuses the conversation")
-	// ErrLimit: a rendering exceeded a limit: of steps, nested macros, numbers of a range, nested values of
-	// tojson, or bytes of text.
+	// ErrLimit: a rendering exceeded a limit: of steps, nested macros, numbers of a range, nesting or bytes of
+	// values, or bytes of text; it put a value into itself, or repeated a string by an operand of * that is
+	// no integer literal and no variable.
 	ErrLimit = errors.New("chat: a limit of the template was reached")
 )
 
 // Template is a parsed chat template. It is safe for concurrent use.
 type Template struct {
 	program *jinja.Template
+	library library
 	tokens  map[string]string // bos_token and others
 }
 
@@ -57,7 +62,11 @@ func Parse(source string, tokens map[string]string) (*Template, error) {
 	if err := recovered(func() (err error) { program, err = jinja.Compile(guarded); return err }); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrTemplate, err)
 	}
-	return &Template{program: program, tokens: tokens}, nil
+	filters, err := libraryFilters("replace", "join", "indent")
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrTemplate, err)
+	}
+	return &Template{program: program, library: filters, tokens: tokens}, nil
 }
 
 // Conversation is the input of a template. Messages and tools are JSON, as in the chat
@@ -104,7 +113,7 @@ func (t *Template) Render(ctx context.Context, c Conversation) (string, error) {
 			return "", fmt.Errorf("%w: tools: %w", ErrConversation, err)
 		}
 	}
-	run := &run{ctx: ctx, now: c.Now}
+	run := &run{ctx: ctx, now: c.Now, library: t.library, owned: map[*jinja.List]bool{}}
 	run.define(values)
 	var out string
 	err = recovered(func() (err error) { out, err = t.program.RenderValues(values); return err })
@@ -135,8 +144,13 @@ func recovered(f func() error) (err error) {
 type run struct {
 	ctx     context.Context
 	now     time.Time
-	steps   int // iterations of loops, macros and call blocks so far
-	calls   int // nested macros and call blocks
+	library library
+	line    int64                // of the last tag that printed or set a value
+	steps   int                  // iterations of loops, macros and call blocks so far
+	calls   int                  // nested macros and call blocks
+	written int64                // bytes of output
+	visits  int                  // of values by measure
+	owned   map[*jinja.List]bool // lists with memory that no other list has
 	refused string
 	failed  error
 }
@@ -145,11 +159,30 @@ type run struct {
 // (transformers/utils/chat_template_utils.py), and the functions that [guard] calls.
 func (r *run) define(values map[string]jinja.Value) {
 	functions := map[string]func([]jinja.Value, map[string]jinja.Value) (jinja.Value, error){
-		stepName:          r.step,
-		enterName:         r.enter,
-		leaveName:         r.leave,
-		jsonName:          r.toJSON,
-		"range":           r.numbers,
+		stepName:   r.step,
+		enterName:  r.enter,
+		leaveName:  r.leave,
+		jsonName:   r.toJSON,
+		atName:     r.at,
+		printName:  r.print,
+		setName:    r.set,
+		factorName: r.factor,
+		"range":    r.numbers,
+		"cycler":   r.cycler,
+
+		filterName + "replace": r.limited("replace", replacedBytes),
+		filterName + "join":    r.limited("join", joinedBytes),
+		filterName + "indent":  r.limited("indent", indentedBytes),
+		methodName + "replace": r.method("replace", r.replace),
+		methodName + "format":  r.method("format", r.format),
+		methodName + "pop":     r.method("pop", r.pop),
+		methodName + "update":  r.method("update", r.update),
+		methodName + "append": r.method("append", func(self jinja.Value, args []jinja.Value) (jinja.Value, bool, error) {
+			return r.add(self, args, false)
+		}),
+		methodName + "insert": r.method("insert", func(self jinja.Value, args []jinja.Value) (jinja.Value, bool, error) {
+			return r.add(self, args, true)
+		}),
 		"raise_exception": r.raise,
 		"strftime_now":    r.time,
 	}
@@ -162,22 +195,37 @@ func (r *run) define(values map[string]jinja.Value) {
 func (r *run) fail(err error) (jinja.Value, error) {
 	if r.failed == nil {
 		r.failed = err
+		if r.line > 0 {
+			r.failed = fmt.Errorf("%w (near line %d of the template)", err, r.line)
+		}
 	}
 	return jinja.Undefined(), err
 }
 
-func (r *run) step([]jinja.Value, map[string]jinja.Value) (jinja.Value, error) {
+// step begins an iteration, a macro or a call block. Its arguments are the line, the bytes of text and the values of the
+// names that are bound.
+func (r *run) step(args []jinja.Value, _ map[string]jinja.Value) (jinja.Value, error) {
+	r.line = args[0].AsInt()
 	if r.steps++; r.steps > maxSteps {
 		return r.fail(fmt.Errorf("%w: more than %d iterations and calls", ErrLimit, maxSteps))
 	}
 	if err := r.ctx.Err(); err != nil {
 		return r.fail(err)
 	}
+	if err := r.write(args[1].AsInt()); err != nil {
+		return r.fail(err)
+	}
+	for _, v := range args[2:] {
+		if _, err := r.measure(v, nil); err != nil {
+			return r.fail(err)
+		}
+	}
 	return jinja.NewBool(false), nil
 }
 
 // enter begins a macro or a call block.
 func (r *run) enter(args []jinja.Value, options map[string]jinja.Value) (jinja.Value, error) {
+	r.line = args[0].AsInt()
 	if r.calls++; r.calls > maxCalls {
 		return r.fail(fmt.Errorf("%w: more than %d macros within each other", ErrLimit, maxCalls))
 	}
@@ -195,6 +243,9 @@ func (r *run) raise(args []jinja.Value, _ map[string]jinja.Value) (jinja.Value, 
 	case len(args) > 0 && args[0].IsString():
 		r.refused = args[0].AsString() // String adds quotes
 	case len(args) > 0:
+		if _, err := r.measure(args[0], nil); err != nil {
+			return r.fail(err)
+		}
 		r.refused = args[0].String()
 	}
 	r.refused = cmp.Or(r.refused, "no reason is given")
