@@ -69,9 +69,9 @@ func (l *lowerer) withRegisters(in *instr) vec.Instr {
 	return out
 }
 
-// positions numbers instructions, two apart, and finds where each register is defined and
-// last used. An indexed load reads its indices while it writes its result. So its result is
-// defined one position before the next instruction, and gets another register than the indices.
+// positions numbers instructions, two apart, and finds where each register is defined and last
+// used. A result may get the register of an operand that is used there for the last time: the host
+// reads element i of all operands, the index of a load too, before it writes element i of a result.
 func (l *lowerer) positions() {
 	pos := 0
 	for p := range l.lists {
@@ -111,9 +111,6 @@ func (l *lowerer) define(in *instr, pos, place int) {
 	v := &l.regs[in.dst]
 	if v.first < 0 {
 		v.first = pos
-		if in.index >= 0 {
-			v.first++
-		}
 		v.pre = place == inPre
 	}
 	v.last = max(v.last, v.first+1)

@@ -18,9 +18,9 @@ import (
 //   - a block of up to maxThreads threads;
 //   - on GPUs with clusters, a cluster of up to maxCluster blocks if a thread of such a block would
 //     have more than cgen.MaxCachedGroups groups: a few rows of a vocabulary must not be read by a few
-//     multiprocessors. Its blocks have clusterThreads threads with up to clusterGroups groups
-//     each, so that a multiprocessor has room for two blocks and one computes while the other
-//     waits for its cluster;
+//     multiprocessors. Its blocks have up to clusterThreads threads, with up to clusterGroups groups
+//     each unless maxCluster blocks are too few, so that a multiprocessor has room for two blocks and
+//     one computes while the other waits for its cluster;
 //   - a block of unknownThreads threads if the number is not known.
 const (
 	threadColumns  = 8
