@@ -15,7 +15,8 @@ import (
 // Generator makes random numbers by Philox4x32-10 (Salmon et al., SC 2011). A number is a
 // function of seed, offset and the element's index (C19). A run, eager or replayed, reads seed
 // and offset from the device, and its draws advance the offset, so one seed gives one sequence in
-// any mixture of both.
+// any mixture of both. A run that fails before its launch is enqueued does not advance the offset, unless
+// another run of the generator began meanwhile. (PyTorch advances it before the launch.)
 type Generator struct {
 	s *Session
 
@@ -87,6 +88,19 @@ func (g *Generator) advance(by uint64) GeneratorState {
 	return s
 }
 
+// retract undoes takes whose launch was not enqueued. A generator whose state has changed since stays as it
+// is, so no number is drawn twice.
+func retract(takes []take) {
+	for i := range takes {
+		t := &takes[len(takes)-1-i]
+		t.gen.mu.Lock()
+		if t.gen.state == (GeneratorState{Seed: t.now.Seed, Offset: t.now.Offset + t.by}) {
+			t.gen.state = t.now
+		}
+		t.gen.mu.Unlock()
+	}
+}
+
 // draw is one use of a generator by a recorded launch. A replay writes seed and offset to its
 // slot of 16 bytes on the device.
 type draw struct {
@@ -106,7 +120,8 @@ const (
 // The error matches [ErrGenerator] if `by` is not a multiple of program.DrawStep.
 //
 // Draw serves runs that repeat their draws, such as the backward of a dropout: both launches get the
-// tensor in place of the generator.
+// tensor in place of the generator. If the next run of the recorder fails before its launch is enqueued,
+// the generator gets the numbers back, and the tensor must not be used any more.
 func (r *Recorder) Draw(g *Generator, by uint64) (Tensor, error) {
 	switch {
 	case g.s != r.s:
@@ -143,6 +158,14 @@ func (r *Recorder) draw(g *Generator, p *Program, i int) (Tensor, error) {
 	return t, err
 }
 
+// settle ends the draws for a launch: if it was not enqueued, the generators get their numbers back.
+func (r *run) settle(enqueued bool) {
+	if !enqueued {
+		retract(r.drawn)
+	}
+	r.drawn = r.drawn[:0]
+}
+
 // drawNow returns the state for a launch that runs at once.
 func (r *Recorder) drawNow(g *Generator, by uint64) (Tensor, error) {
 	t, err := r.Alloc("state of a generator", dtype.I64, 2)
@@ -151,7 +174,9 @@ func (r *Recorder) drawNow(g *Generator, by uint64) (Tensor, error) {
 	}
 	r.run.undo.drawn(g)
 	state := g.advance(by)
+	r.run.drawn = append(r.run.drawn, take{g, by, state})
 	if err := r.s.send(r.stream, t.Range(), func(b []byte) { putState(b, state, 0) }); err != nil {
+		r.run.settle(false)
 		return Tensor{}, errors.Join(err, t.Release())
 	}
 	return t, nil
@@ -189,7 +214,7 @@ func putState(b []byte, s GeneratorState, within uint64) {
 	binary.LittleEndian.PutUint64(b[8:], s.Offset+within)
 }
 
-// fillSlots writes the states that a replay's draws read, and advances the generators.
+// fillSlots writes the states that a replay's draws read, and advances the generators, also if it fails.
 func (g *Graph) fillSlots(st *Stream) error {
 	if len(g.draws) == 0 {
 		return nil
@@ -214,11 +239,11 @@ func (g *Graph) putSlots(b []byte) {
 	}
 }
 
-// take is by how much a replay advances the offset of a generator.
+// take is by how much a replay or a launch advances the offset of a generator.
 type take struct {
 	gen *Generator
 	by  uint64
-	now GeneratorState // of the running replay
+	now GeneratorState // before the present run
 }
 
 // hostRing is host memory for copies to the device. A slot is reused after its copy has ended.

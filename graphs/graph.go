@@ -384,12 +384,19 @@ func (g *Graph) Replay(st *Stream) error {
 }
 
 // Launch enqueues the recorded work on st with its random numbers, without checks. It is for
-// owners of a managed pool, such as graph trees, which track live storages.
+// owners of a managed pool, such as graph trees, which track live storages. After an error the generators
+// are as before (see [Generator]).
 func (g *Graph) Launch(st *Stream) error {
-	if err := g.fillSlots(st); err != nil {
-		return fmt.Errorf("graphs: replay of %s: states of generators: %w", g.name, err)
+	err := g.fillSlots(st)
+	if err != nil {
+		err = fmt.Errorf("states of generators: %w", err)
+	} else {
+		err = st.dev.LaunchGraph(g.dev)
 	}
-	if err := st.dev.LaunchGraph(g.dev); err != nil {
+	if err != nil {
+		if len(g.draws) > 0 {
+			retract(g.takes)
+		}
 		return fmt.Errorf("graphs: replay of %s: %w", g.name, err)
 	}
 	g.replays++

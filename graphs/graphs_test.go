@@ -20,6 +20,7 @@ import (
 	"pwc/pieces"
 	"pwc/program"
 	"pwc/runtime/device"
+	"pwc/runtime/device/failing"
 	"pwc/runtime/host"
 	"pwc/runtime/mem"
 )
@@ -1361,4 +1362,79 @@ func TestRefusedRunKeepsNothing(t *testing.T) {
 		t.Errorf("no generator: %v", err)
 	}
 	testkit.Check(t, p.Close())
+}
+
+// TestFailedRunsDrawNothing makes the n-th call of the device fail, for every n of a replay, of an eager run and of a
+// run whose numbers Recorder.Draw took. The generator's offset advances only if the run succeeds.
+func TestFailedRunsDrawNothing(t *testing.T) {
+	const advance = 8 // of @draw
+	dev := failing.New(host.Open(host.Options{Workers: 1}))
+	e := openOn(t, rig{dev: dev, compiler: pieces.Pipeline{Backend: comphost.New()}}, 4)
+	defer e.close()
+	gen, other := e.s.NewGenerator(1), e.s.NewGenerator(2)
+	draw := e.fn("draw")
+	g := e.capture(graphs.Options{Name: "g", Generators: []*graphs.Generator{gen}}, func(r *graphs.Recorder) {
+		drop(t, testkit.Must[[]graphs.Tensor](t)(draw.RunArgs(r, []graphs.Arg{gen}))...)
+	})
+	for name, run := range map[string]func() error{
+		"replay": func() error { return g.Replay(e.s.DefaultStream()) },
+		"eager": func() error {
+			out, err := draw.RunArgs(e.s.Eager(e.s.DefaultStream()), []graphs.Arg{gen})
+			drop(t, out...)
+			return err
+		},
+		"drawn before": func() error {
+			r := e.s.Eager(e.s.DefaultStream()).Scoped()
+			state, err := r.Draw(gen, advance)
+			if err == nil {
+				_, err = r.Draw(other, advance)
+			}
+			if err == nil {
+				_, err = draw.RunArgs(r, graphs.Args(state))
+			}
+			return errors.Join(err, r.ReleaseMade(nil))
+		},
+	} {
+		for n, reached := 1, true; reached; n++ {
+			before := testkit.Must[graphs.GeneratorState](t)(gen.State())
+			dev.FailCall(n)
+			err := run()
+			reached = dev.Failed()
+			dev.FailCall(0)
+			if errors.Is(err, failing.ErrInjected) != reached {
+				t.Errorf("%s, call %d: %v", name, n, err)
+			}
+			if err == nil {
+				before.Offset += advance
+			}
+			if now := testkit.Must[graphs.GeneratorState](t)(gen.State()); now != before {
+				t.Errorf("%s, call %d, %v: the generator is at %+v, want %+v", name, n, err, now, before)
+			}
+			if !reached && n < 3 {
+				t.Errorf("%s makes only %d calls", name, n-1)
+			}
+		}
+	}
+	if s := testkit.Must[graphs.GeneratorState](t)(other.State()); s.Offset != advance {
+		t.Errorf("the second generator is at %+v", s)
+	}
+	// A generator that another run advanced meanwhile stays as it is.
+	p := testkit.Must[*graphs.Program](t)(e.s.Load(draw.Compiled(), "draw"))
+	for _, replays := range []uint64{0, 1} {
+		r := e.s.Eager(e.s.DefaultStream())
+		before := testkit.Must[graphs.GeneratorState](t)(gen.State())
+		state := testkit.Must[graphs.Tensor](t)(r.Draw(gen, advance))
+		for range replays {
+			e.replay(g)
+		}
+		if _, err := r.RunSymbols(p, map[string]int64{"nothing": 1}, graphs.TensorArg(state)); !errors.Is(err, graphs.ErrArguments) {
+			t.Errorf("a run with an unknown symbol: %v", err)
+		}
+		if now := testkit.Must[graphs.GeneratorState](t)(gen.State()); now.Offset != before.Offset+replays*2*advance {
+			t.Errorf("after %d replays the generator is at %+v, before at %+v", replays, now, before)
+		}
+		drop(t, state)
+	}
+	testkit.Check(t, p.Close())
+	e.reset(g)
 }

@@ -29,6 +29,7 @@ type run struct {
 	made   []*store.Storage
 	scoped bool                    // made is also kept in eager runs
 	temps  []Tensor                // released after the launch that reads them
+	drawn  []take                  // by draws for the next launch
 	seen   map[*store.Storage]bool // of made
 	undo   *undo                   // nil: Undo is not available
 
@@ -245,7 +246,9 @@ func (r *Recorder) Run(p *Program, args ...Arg) ([]Tensor, error) {
 
 // RunSymbols is Run with values of symbols that no operand's shape determines.
 func (r *Recorder) RunSymbols(p *Program, symbols map[string]int64, args ...Arg) (results []Tensor, err error) {
+	enqueued := false
 	defer func() {
+		r.run.settle(enqueued)
 		for _, t := range r.run.temps {
 			err = errors.Join(err, t.Release())
 		}
@@ -307,6 +310,7 @@ func (r *Recorder) RunSymbols(p *Program, symbols map[string]int64, args ...Arg)
 	if err := r.stream.enqueued(r.stream.dev.Launch(launch)); err != nil {
 		return results, fmt.Errorf("graphs: @%s: %w", p.name, err)
 	}
+	enqueued = true
 	for i, t := range given {
 		if p.prog.Params[i].Mut && !t.SameAddress(ts[i].Storage(), ts[i].Offset()) {
 			if err := r.Copy(t, ts[i]); err != nil {

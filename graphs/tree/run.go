@@ -285,7 +285,10 @@ func (m *Manager) record(i *instance, in []Input, out []graphs.Tensor) (_ []grap
 	if n.state, err = m.pool.Checkpoint(); err != nil {
 		return nil, fail(err)
 	}
-	if err := errors.Join(m.out.Wait(m.side), n.graph.Launch(m.out)); err != nil {
+	if err = m.out.Wait(m.side); err == nil {
+		err = n.graph.Launch(m.out)
+	}
+	if err != nil {
 		return nil, fail(err)
 	}
 	m.stats.Recorded++
