@@ -112,11 +112,15 @@ type part struct {
 }
 
 // Function compiles a function and registers it with the manager. If the function cannot be graphed,
-// it is counted as a skip and given to Warn; with OrError that is an error.
+// it is counted as a skip and given to Warn; with OrError that is an error. A function that returns a
+// weight or a state is refused, as by [Compile].
 func (b *Backend) Function(ctx context.Context, m *ir.Module, name string, o FunctionOptions) (*Graphed, error) {
 	fn := m.Func(name)
 	if fn == nil {
 		return nil, fmt.Errorf("whole: module %s has no function @%s", m.Name, name)
+	}
+	if err := returnable(m, fn); err != nil {
+		return nil, err
 	}
 	f := &Graphed{b: b, fn: fn, mode: o.Mode, gens: o.Generators, given: o.Symbols, keys: o.Keys}
 	if o.Forward != nil && o.Forward.skip != nil {

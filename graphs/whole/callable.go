@@ -44,6 +44,9 @@ func CompileCallable(ctx context.Context, s *graphs.Session, m *ir.Module, name 
 		return nil, err
 	}
 	c := &Callable{m: m, fn: m.Func(name), d: d}
+	if err := returnable(m, c.fn); err != nil { // before Compile, which would give no position: d.Module has no text
+		return nil, err
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Close())

@@ -37,11 +37,15 @@ type Function struct {
 	locs    []string
 }
 
-// Compile compiles function name of m uncut for the device of s.
+// Compile compiles function name of m uncut for the device of s. A function that returns a weight or a
+// state is refused with the position of its return statement.
 func Compile(ctx context.Context, s *graphs.Session, m *ir.Module, name string, o Options) (*Function, error) {
 	fn := m.Func(name)
 	if fn == nil {
 		return nil, fmt.Errorf("whole: module %s has no function @%s", m.Name, name)
+	}
+	if err := returnable(m, fn); err != nil {
+		return nil, err
 	}
 	plan, err := split.Split(m, fn, []string{})
 	if err != nil {
@@ -62,6 +66,24 @@ func Compile(ctx context.Context, s *graphs.Session, m *ir.Module, name string, 
 	out.weights, out.states = out.piece.Weights, out.piece.States
 	out.prog, err = s.Load(res.Artifacts[0].Program, name, o.Ops...)
 	return out, err
+}
+
+// returnable returns an error if a result of the function is a weight or a state: the caller owns each
+// result, and the memory of weights and states has other owners.
+func returnable(m *ir.Module, fn *ir.Func) error {
+	for i, v := range fn.Returns {
+		var what string
+		switch base := &fn.Values[fn.Base(v)]; base.Kind {
+		case ir.WeightValue:
+			what = "weight @" + m.Weights[base.Index].Name
+		case ir.StateValue:
+			what = "state @" + m.States[base.Index].Name
+		default:
+			continue
+		}
+		return fmt.Errorf("whole: %w", m.ErrorAt(fn, -1, "result %d of @%s is %s, which graphs do not return: return a reshape of it, which is a copy", i, fn.Name, what))
+	}
+	return nil
 }
 
 // position returns where a value is made: file:line:col, or the loc of its node.
@@ -176,7 +198,7 @@ func (f *Function) RunArgs(r *graphs.Recorder, inputs []graphs.Arg) (_ []graphs.
 			}
 		}
 		if outs[i].Storage() == nil {
-			return nil, fmt.Errorf("whole: @%s: result %d is neither computed nor a parameter", f.fn.Name, i)
+			return nil, fmt.Errorf("%w: result %d of @%s is a parameter for which a generator is given: give its state as a tensor (Recorder.Draw)", graphs.ErrArguments, i, f.fn.Name)
 		}
 	}
 	return outs, nil

@@ -82,6 +82,16 @@ module "m" {
     %a = add(%x, @w) : f32[4]
     return %a, @w
   }
+  state @kv : f32[4]
+  func @state(%x: f32[4]) -> (f32[4], f32[4]) {
+    copy(@kv, %x)
+    %a = add(@kv, 1.0) : f32[4]
+    return %a, @kv
+  }
+  func @copies() -> (f32[4]) {
+    %c = reshape(@w, shape=[4]) : f32[4]
+    return %c
+  }
 }
 `
 
@@ -471,12 +481,32 @@ func TestUnavailableResult(t *testing.T) {
 	if _, err := both.Call([]tree.Input{{Tensor: x, Take: true}, {Tensor: x}}); !errors.Is(err, graphs.ErrReleased) {
 		t.Errorf("a returned input that the call released: %v", err)
 	}
-	fn := testkit.Must[*whole.Function](t)(whole.Compile(ctx, e.s, e.mod, "weight", whole.Options{Compiler: pieces.Pipeline{Backend: comphost.New()}}))
-	x, w := e.tensor(1, 2, 3, 4), e.tensor(1, 1, 1, 1)
-	if _, err := fn.Run(e.s.Eager(e.s.DefaultStream()), []graphs.Tensor{x, w}); err == nil || !strings.Contains(err.Error(), "result 1 is neither computed nor a parameter") {
-		t.Errorf("a returned weight: %v", err)
+}
+
+// TestReturnedWeights: a function that returns a weight or a state is refused when it is compiled, with the position of
+// its return statement. A copy of a weight can be returned.
+func TestReturnedWeights(t *testing.T) {
+	e := open(t, whole.BackendOptions{}, tree.Options{})
+	defer e.close()
+	o := whole.Options{Compiler: pieces.Pipeline{Backend: comphost.New()}}
+	for name, want := range map[string]string{"weight": "weight @w", "state": "state @kv"} {
+		_, compiled := whole.Compile(ctx, e.s, e.mod, name, o)
+		_, graphed := e.b.Function(ctx, e.mod, name, whole.FunctionOptions{})
+		_, callable := whole.CompileCallable(ctx, e.s, e.mod, name, whole.CallableOptions{Options: o})
+		for who, err := range map[string]error{"Compile": compiled, "Function": graphed, "CompileCallable": callable} {
+			var at *ir.Error
+			if !errors.As(err, &at) || !at.Pos.IsValid() || !strings.Contains(err.Error(), "result 1 of @"+name+" is "+want) || !strings.Contains(err.Error(), "m.ir:") {
+				t.Errorf("%s of @%s: %v", who, name, err)
+			}
+		}
 	}
-	drop(t, x, w)
+	fn := testkit.Must[*whole.Function](t)(whole.Compile(ctx, e.s, e.mod, "copies", o))
+	w := e.tensor(1, 2, 3, 4)
+	out := testkit.Must[[]graphs.Tensor](t)(fn.Run(e.s.Eager(e.s.DefaultStream()), []graphs.Tensor{w}))
+	if e.want("a copy of the weight", out[0], 1, 2, 3, 4); out[0].Same(w) {
+		t.Error("the copy is the weight")
+	}
+	drop(t, w, out[0])
 	testkit.Check(t, fn.Close())
 }
 
