@@ -26,6 +26,7 @@ type Session struct {
 	pools    []*Pool
 	shared   *Pool     // memory outside of captures
 	captures []*Stream // see CaptureStream
+	spare    []*Stream // see BorrowStream
 	graphs   int       // with a recording
 	closed   bool
 

@@ -62,7 +62,7 @@ func (st *Stream) freeWorkspace() error {
 	return st.s.alloc.Free(st.work)
 }
 
-// NewStream makes a stream. Its name is for messages.
+// NewStream makes a stream, which lives until Session.Close. Its name is for messages.
 func (s *Session) NewStream(name string) (*Stream, error) {
 	dev, err := s.dev.NewStream()
 	if err != nil {
@@ -76,6 +76,30 @@ func (s *Session) NewStream(name string) (*Stream, error) {
 	all = append(slices.Clone(all), st)
 	s.made.Store(&all)
 	return st, nil
+}
+
+// BorrowStream returns a stream of that name that ReturnStream was called with, or else makes one. Callers
+// that come and go, such as managers of graph trees, borrow streams, because the session keeps every
+// stream that it makes.
+func (s *Session) BorrowStream(name string) (*Stream, error) {
+	s.mu.Lock()
+	i := slices.IndexFunc(s.spare, func(st *Stream) bool { return st.name == name })
+	if i < 0 {
+		s.mu.Unlock()
+		return s.NewStream(name)
+	}
+	defer s.mu.Unlock()
+	st := s.spare[i]
+	s.spare = slices.Delete(s.spare, i, i+1)
+	return st, nil
+}
+
+// ReturnStream gives a stream of BorrowStream back. The caller must not use it any more. Work of its next
+// user is ordered after the work that it has.
+func (s *Session) ReturnStream(st *Stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.spare = append(s.spare, st)
 }
 
 // streams returns the session's streams by index.

@@ -190,7 +190,7 @@ func (m *Manager) reset() error {
 	return errors.Join(errs...)
 }
 
-// Close drops all recordings and releases the pool. Outputs with owners stay valid until their last
+// Close drops all recordings, releases the pool and returns the manager's stream. Outputs with owners stay valid until their last
 // release. A second Close does nothing.
 func (m *Manager) Close() error {
 	if !m.busy.CompareAndSwap(false, true) {
@@ -201,5 +201,7 @@ func (m *Manager) Close() error {
 		return nil
 	}
 	m.closed = true
-	return errors.Join(m.reset(), m.pool.Release())
+	err := errors.Join(m.reset(), m.pool.Release())
+	m.s.ReturnStream(m.side)
+	return err
 }

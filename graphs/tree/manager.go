@@ -91,7 +91,7 @@ const (
 // New returns a manager with a pool and a stream of its own.
 func New(s *graphs.Session, o Options) (*Manager, error) {
 	o.defaults()
-	side, err := s.NewStream("trees")
+	side, err := s.BorrowStream("trees")
 	if err != nil {
 		return nil, err
 	}

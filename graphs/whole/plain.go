@@ -58,10 +58,11 @@ func NewPlain(ctx context.Context, s *graphs.Session, f Body, inputs []graphs.Te
 			}
 		}
 	}
-	side, err := s.NewStream("warm-up")
+	side, err := s.BorrowStream("warm-up")
 	if err != nil {
 		return nil, err
 	}
+	defer s.ReturnStream(side)
 	if err := side.Wait(s.DefaultStream()); err != nil {
 		return nil, err
 	}

@@ -534,6 +534,53 @@ func TestFailedCallReleasesOnce(t *testing.T) {
 	}
 }
 
+// counting counts the streams that a device makes.
+type counting struct {
+	device.Device
+	streams int
+}
+
+func (d *counting) NewStream() (device.Stream, error) {
+	d.streams++
+	return d.Device.NewStream()
+}
+
+// TestStreamsAreReused: plain graphs and managers that follow each other, also plain graphs that fail, use the same
+// streams.
+func TestStreamsAreReused(t *testing.T) {
+	dev := &counting{Device: host.Open(host.Options{Workers: 1})}
+	e := (&env{TB: t}).open(dev, whole.BackendOptions{}, tree.Options{})
+	defer e.close()
+	fn := testkit.Must[*whole.Function](t)(whole.Compile(ctx, e.s, e.mod, "grad", whole.Options{Compiler: pieces.Pipeline{Backend: comphost.New()}}))
+	x := e.tensor(1, 2, 3, 4)
+	made := 0
+	for i := range 4 {
+		p := testkit.Must[*whole.Plain](t)(whole.NewPlain(ctx, e.s, fn.Run, []graphs.Tensor{x, x}, whole.PlainOptions{}))
+		testkit.Check(t, p.Reset())
+		if _, err := whole.NewPlain(ctx, e.s, fn.Run, []graphs.Tensor{x}, whole.PlainOptions{}); !errors.Is(err, graphs.ErrArguments) {
+			t.Errorf("a plain graph of one operand: %v", err)
+		}
+		m := testkit.Must[*tree.Manager](t)(tree.New(e.s, tree.Options{Check: true}))
+		f := testkit.Must[*tree.Func](t)(m.Add(tree.Function{Name: "grad", Body: func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) { return fn.Run(r, in.All()) }}))
+		var kept []graphs.Tensor
+		for range 3 {
+			m.MarkStep()
+			kept = testkit.Must[[]graphs.Tensor](t)(f.Call(tree.Borrow(x, x), nil))
+		}
+		testkit.Check(t, m.Close())
+		e.want("an output of a manager that is closed", kept[0], 1, 4, 9, 16)
+		drop(t, kept...)
+		if i == 0 {
+			made = dev.streams
+		}
+	}
+	if dev.streams != made {
+		t.Errorf("%d streams were made, %d of them by the first plain graph and manager", dev.streams, made)
+	}
+	drop(t, x)
+	testkit.Check(t, fn.Close())
+}
+
 // TestOtherSession: an input of another session is refused, and counted as a skip.
 func TestOtherSession(t *testing.T) {
 	e, o := open(t, whole.BackendOptions{}, tree.Options{}), open(t, whole.BackendOptions{}, tree.Options{})
