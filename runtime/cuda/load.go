@@ -359,7 +359,7 @@ func (x *Executable) loadConsts() error {
 	if err != nil {
 		return err
 	}
-	x.consts = &memory{dev: d, ptr: p, size: total, owned: true, drains: true}
+	x.consts = &memory{dev: d, ptr: p, size: total, owned: true}
 	x.consts.mapped.Store(total)
 	d.mu.Lock()
 	d.active += total

@@ -25,7 +25,6 @@ type memory struct {
 	mapped atomic.Int64 // bytes from the start that work may use; less than size only for a State
 	freed  atomic.Bool
 	owned  bool // cuMemFree gives it back
-	drains bool // it is given back once the streams are done: constants of a program
 
 	imported bool // it belongs to another process, and cuIpcCloseMemHandle ends the mapping
 }
@@ -102,10 +101,10 @@ func (d *Device) full(bytes int64) error {
 // Size returns the bytes that were asked for.
 func (m *memory) Size() int64 { return m.size }
 
-// Free gives the memory back to the driver. Wait first for enqueued work that uses it: the
-// driver does not promise to wait. Launches and graphs that use it fail from then on with
-// ErrFreed. Free does not free memory of WrapMemory; for memory of ImportMemory it ends the
-// mapping.
+// Free gives the memory back to the driver, once the device's streams are done with the work that
+// was enqueued before. It does not wait for work of other devices and processes that use the memory.
+// Launches and graphs that use it fail from then on with ErrFreed. Free does not free memory of
+// WrapMemory; for memory of ImportMemory it ends the mapping.
 func (m *memory) Free() error {
 	const what = "free"
 	d := m.dev
@@ -131,17 +130,15 @@ func (m *memory) free(what string) error {
 
 func (m *memory) destroy() error {
 	m.freed.Store(true)
-	if m.imported {
-		return m.dev.drv.IpcCloseMemHandle(m.ptr)
-	}
-	if !m.owned {
+	give := m.dev.drv.MemFree
+	switch {
+	case m.imported:
+		give = m.dev.drv.IpcCloseMemHandle
+	case !m.owned:
 		return nil
 	}
-	var err error
-	if m.drains {
-		err = m.dev.drain()
-	}
-	return errors.Join(err, m.dev.drv.MemFree(m.ptr))
+	// The driver may wait for enqueued work, and does not promise it (CUDA Runtime API, cudaFree).
+	return errors.Join(m.dev.drain(), give(m.ptr))
 }
 
 // WrapMemory makes a segment of memory that the caller owns, and must keep as long as the

@@ -1,6 +1,7 @@
 package cuda_test
 
 import (
+	"bytes"
 	"errors"
 	"testing"
 
@@ -83,4 +84,20 @@ func TestCloseWaitsForConstants(t *testing.T) {
 		t.Error("Close of a program frees its constants without a wait for the streams")
 	}
 	must(t, loads[1].Close())
+}
+
+// TestFreesWait: memory is given back, and a stream ends, only after the work that was enqueued before. The fake
+// driver's cuMemFree and cuStreamDestroy do not wait: work that came later would lose the device.
+func TestFreesWait(t *testing.T) {
+	b := newBench(t, open(t, newFake(t, fake.Options{Schedule: fake.Lazy})), fakeRig())
+	buf, kept := b.alloc(make([]byte, 64)), b.alloc(make([]byte, 64))
+	other, err := b.dev.NewStream()
+	must(t, err)
+	must(t, b.s.Fill(buf, 1))
+	must(t, other.Copy(kept.Slice(0, 32), buf.Slice(0, 32)))
+	must(t, buf.Memory.Free())
+	must(t, b.s.Synchronize())
+	must(t, other.Fill(kept, 2))
+	must(t, other.Close())
+	b.expect("after the close of the stream that filled it", kept, bytes.Repeat([]byte{2}, 64))
 }

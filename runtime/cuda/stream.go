@@ -55,9 +55,9 @@ func (d *Device) NewStream() (device.Stream, error) {
 	return d.newStream(&Stream{dev: d, handle: h}), nil
 }
 
-// WrapStream makes a stream of a handle (CUstream) that the caller owns; Close does not
-// destroy the handle. The default streams are refused: the driver orders their work with that
-// of other streams.
+// WrapStream makes a stream of a handle (CUstream) that the caller owns and must keep until Close, which
+// does not destroy it and does not wait for its work. The default streams are refused: the driver orders
+// their work with that of other streams.
 func (d *Device) WrapStream(handle uintptr) (*Stream, error) {
 	const legacy, perThread = 1, 2
 	name := map[uintptr]string{0: "default stream", legacy: "legacy default stream", perThread: "per-thread default stream"}[handle]
@@ -568,9 +568,10 @@ func (s *Stream) follow(to *Stream) (err error) {
 	return drv.StreamWaitEvent(to.handle, s.fork)
 }
 
-// Close ends the stream. Enqueued work is still done. If the stream began a capture, Close ends the
-// capture, too; unless the mode is relaxed, only the goroutine that began the capture may do so. A
-// second Close returns an error that matches device.ErrClosed.
+// Close waits for enqueued work, except that of a stream of WrapStream, and ends the stream. If the
+// stream began a capture, Close ends the capture, too; unless the mode is relaxed, only the goroutine that
+// began the capture may do so. During a capture of another stream Close does not wait, and the stream ends
+// after that. A second Close returns an error that matches device.ErrClosed.
 func (s *Stream) Close() error {
 	const what = "close of a stream"
 	if s.closed || s.dev.shut.Load() {
@@ -592,11 +593,15 @@ func (s *Stream) Close() error {
 }
 
 func (s *Stream) destroy() error {
+	var err error
+	if !s.foreign {
+		// drain cannot find the stream later, and package mem takes a closed stream as one without work.
+		err = s.dev.drv.StreamSynchronize(s.handle)
+	}
 	s.dev.streams.Lock()
 	defer s.dev.streams.Unlock()
 	delete(s.dev.queues, s)
 	s.closed = true
-	var err error
 	for _, e := range append(s.points.all, s.fork) {
 		if e != 0 {
 			err = errors.Join(err, s.dev.drv.EventDestroy(e))

@@ -128,8 +128,9 @@ func TestLibraries(t *testing.T) {
 	each(t, func(t *testing.T, b *bench) {
 		x, y := b.alloc([]byte{1, 2, 3, 4}), b.alloc(make([]byte, 4))
 		call := func(handle uintptr) error {
-			s := b.onHandle(handle)
-			return errors.Join(s.Copy(y, x), s.Fill(x, 9))
+			s, err := b.dev.WrapStream(handle) // the handle of a probe is destroyed after it
+			must(b, err)
+			return errors.Join(s.Copy(y, x), s.Fill(x, 9), s.Close())
 		}
 		nodes, err := b.dev.ProbeLibrary(call)
 		must(t, err)

@@ -181,7 +181,8 @@ type Stream interface {
 	EndTemplate() (Template, error)
 	Capturing() bool
 
-	// Close ends the stream, and with it a capture that it began. A stream that was
+	// Close ends the stream, and with it a capture that it began. It returns when the stream has no
+	// more work, unless another stream captures or the caller owns the device's stream. A stream that was
 	// forked from a capture under way cannot be closed.
 	Close() error
 }

@@ -168,14 +168,13 @@ func (f *Driver) MemAlloc(bytes int64) (driver.Ptr, error) {
 	return f.space.add(f.thread().ctx, regionDevice, poisoned(bytes)).base, nil
 }
 
-// MemFree waits for all work of the context. The driver may do so, and does not promise it (CUDA
-// Runtime API, cudaFree).
+// MemFree does not wait for work: work that still uses the memory loses the device. A driver may wait,
+// and does not promise it (CUDA Runtime API, cudaFree).
 func (f *Driver) MemFree(p driver.Ptr) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	const call = "cuMemFree"
 	err := f.begin(call, needContext|needNobody)
-	f.drain(f.thread().ctx)
 	r := f.space.at(p, regionDevice)
 	if r == nil {
 		f.wrong("%s of an address that cuMemAlloc did not give", call)

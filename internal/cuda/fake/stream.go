@@ -156,16 +156,6 @@ func (f *Driver) blocker(s *stream) *stream {
 	return s
 }
 
-// drain executes all operations of a context.
-func (f *Driver) drain(ctx driver.Context) {
-	for i := 0; i < len(f.streams); i++ {
-		if s := f.streams[i]; s.ctx == ctx && !s.empty() {
-			f.until(s, s.empty)
-			i = -1
-		}
-	}
-}
-
 // executeNext executes the next operation of a stream. It returns true if the operation waits for
 // another device: then the operation continues in the stream's next turn.
 func (f *Driver) executeNext(s *stream) (waits bool) {
