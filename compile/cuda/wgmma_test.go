@@ -338,7 +338,7 @@ func TestDeviceFusedWGMMA(t *testing.T) {
 }
 
 // TestDeviceRealWGMMA runs GEMMs with sizes of Llama models and with 33 to 96 rows, most of them with wgmma
-// kernels. An emulated device runs 33 rows only.
+// kernels. An emulated device runs the smaller matrices, with 33 rows.
 func TestDeviceRealWGMMA(t *testing.T) {
 	g := openDevice(t)
 	b := g.archSpecific(t)

@@ -29,8 +29,8 @@ var pointwise = map[loop.Op]selection{
 	loop.CumSum: {f: vec.OpCumSum, i: vec.OpCumSumI}, loop.Philox: {i: vec.OpPhilox},
 }
 
-// reductions is the instruction selection table of reductions. RMaxI and RMinI get the value
-// of an empty reduction as their immediate.
+// reductions is the instruction selection table of reductions. vec.OpRMaxI and vec.OpRMinI get
+// the value of an empty reduction as their immediate.
 var reductions = map[loop.Op]selection{
 	loop.Sum: {f: vec.OpSum, i: vec.OpSumI}, loop.Prod: {f: vec.OpProd, i: vec.OpProdI},
 	loop.Max: {f: vec.OpRMax, i: vec.OpRMaxI}, loop.Min: {f: vec.OpRMin, i: vec.OpRMinI},

@@ -12,7 +12,7 @@ type Precision uint8
 const (
 	Ordered Precision = iota // in f32, by sums that do not depend on the number of rows
 	F32                      // in f32, by sums in any order that is the same in every run
-	TF32                     // with operands that may be rounded to TF32: 8 bits of exponent, 10 of significand
+	TF32                     // with operands that may be rounded to TF32: 8 bits of exponent, 10 of mantissa
 )
 
 var precisions = []string{"ordered", "f32", "tf32"}
