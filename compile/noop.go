@@ -162,7 +162,8 @@ func same(fn *ir.Func, n *ir.Node) ir.Value {
 	return ir.NoValue
 }
 
-// widens reports whether every number of a is one of b.
+// widens reports whether every number of a is one of b. It returns false for casts of integers to
+// f16 and bf16, although some are exact.
 func widens(a, b dtype.DType) bool {
 	switch {
 	case a == b:

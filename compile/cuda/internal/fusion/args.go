@@ -87,7 +87,7 @@ func (j *joined) launch() (args []loop.Arg, from []int32) {
 	return args, from
 }
 
-// renumber returns a kernel of the chain with the arguments of the fused launch.
+// renumber returns a kernel of the chain with the arguments of the fused launch, then those of mids.
 func (j *joined) renumber(i int) *loop.Kernel {
 	args, from := j.launch()
 	for _, root := range j.mids {

@@ -136,7 +136,8 @@ func (w *writer) sumBuffer() {
 // element is the C type of the operands.
 func (w *writer) element() string { return w.Storage(w.K.Args[w.K.MatMul.A.Arg].DType) }
 
-// weights reports whether the second operand is one matrix that no kernel writes.
+// weights reports whether the second operand is memory that no kernel writes, and rows do not select
+// their matrices.
 func (w *writer) weights() bool {
 	m := w.K.MatMul
 	return m.Select == nil && w.K.Args[m.B.Arg].Const

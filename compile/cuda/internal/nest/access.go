@@ -84,7 +84,7 @@ func PerColumn(k *loop.Kernel, a *loop.Access) bool {
 	return a.Index != nil && !k.Values[a.Index.At].Row
 }
 
-// SameElements reports whether two accesses reach the same elements, at all rows and columns.
+// SameElements reports whether two accesses are known to reach the same elements, at all rows and columns.
 func SameElements(a, b *loop.Access) bool {
 	same := func(x, y []dim.Dim) bool {
 		for i := range x {
@@ -102,8 +102,8 @@ func SameElements(a, b *loop.Access) bool {
 	return a.Arg == b.Arg && a.Offset.Equal(b.Offset) && same(a.Rows, b.Rows) && same(a.Cols, b.Cols)
 }
 
-// AcrossRows reports whether, in most accesses, neighbouring elements in memory belong to neighbouring
-// rows. Loads are then coalesced if neighbouring threads have neighbouring rows.
+// AcrossRows reports whether neighbouring elements in memory belong to neighbouring rows in more accesses
+// than to neighbouring columns. Loads are then coalesced if neighbouring threads have neighbouring rows.
 func AcrossRows(k *loop.Kernel) bool {
 	along, across := 0, 0
 	for in := range Bodies(k) {

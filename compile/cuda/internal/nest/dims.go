@@ -7,7 +7,7 @@ import (
 	"pwc/ir/dim"
 )
 
-// Multiple reports whether d is a multiple of v for all values of the symbols.
+// Multiple reports whether d is known to be a multiple of v for all values of the symbols.
 func Multiple(d dim.Dim, v int) bool {
 	if v == 1 || IsConst(d, 0) {
 		return true
