@@ -53,7 +53,7 @@ func encodeEnding(err error) []byte {
 	return b
 }
 
-// cut shortens a text to at most n bytes, at a boundary of characters.
+// cut ends a text of more than n bytes after at most n, at a boundary of characters, with "…".
 func cut(s string, n int) string {
 	if len(s) <= n {
 		return s

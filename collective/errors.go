@@ -11,8 +11,8 @@ var (
 	// ErrLost is matched by every [LostError].
 	ErrLost = errors.New("collective: a rank is lost")
 
-	// ErrLeft is the cause of a [LostError] for a rank that closed the group while other ranks
-	// waited for it.
+	// ErrLeft is the cause of a [LostError] for a rank that closed the group, although a call of
+	// other ranks needs it.
 	ErrLeft = errors.New("it left the group")
 
 	// ErrMissing is the cause of a [LostError] for ranks that did not make a call within the limit.

@@ -120,8 +120,8 @@ func (g *Group) Lose(rank int, what string, waited time.Duration) {
 	g.member.end(&LostError{Group: g.name, Ranks: []int{rank}, What: what, Waited: waited, Cause: ErrMissing})
 }
 
-// Close leaves the group. Ranks that still wait for this one get a [LostError] that matches
-// [ErrLeft].
+// Close leaves the group. Ranks that wait for this one, or make a call later, get a [LostError] that
+// matches [ErrLeft].
 func (g *Group) Close() error { return g.member.leave() }
 
 // Local returns the memberships of all ranks of a group within this process, by rank.

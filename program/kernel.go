@@ -24,12 +24,12 @@ type Kernel struct {
 	Name   string
 	Format KernelFormat
 
-	// Code is the encoding of a vec.Kernel, or a cubin: machine code for GPUs of the
-	// target's major version. It may be empty if there is PTX.
+	// Code is the encoding of a vec.Kernel, or a cubin: machine code for the target. It may
+	// be empty if there is PTX.
 	Code []byte
 
-	// PTX is the PTX of the same compilation as the cubin. For later GPUs that cannot run
-	// the cubin, the driver compiles it; without it they cannot run the program. It is
+	// PTX is the PTX of the cubin's source. For later GPUs that cannot run the cubin, the
+	// driver compiles it; without it they cannot run the kernel. It is
 	// compressed: the length of the text (u32, little-endian) and DEFLATE (RFC 1951).
 	// [CUDAKernel] compresses it, [Kernel.PTXText] decompresses it.
 	PTX []byte

@@ -37,8 +37,8 @@ type Guard struct {
 	Lo, Hi int64
 }
 
-// Always reports whether the constraint holds for all values of symbols, as that of the
-// zero Guard.
+// Always reports whether Expr is a constant from Lo to Hi, as in the zero Guard: then the
+// constraint holds for all values of symbols.
 func (g Guard) Always() bool {
 	c, ok := g.Expr.Const()
 	return ok && g.Lo <= c && c <= g.Hi

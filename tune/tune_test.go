@@ -24,8 +24,8 @@ const kernel = `.version 7.0
 .visible .entry own(.param .u64 a, .param .u64 b, .param .u64 c) { ret; }
 `
 
-// gemmProgram returns a program with two GEMMs, with a depth of 256 and 512 and 128
-// columns. Its own kernel does nothing, so it is faster than the library.
+// gemmProgram returns a program with two GEMMs of depth 256: one has 512 columns and one
+// 128. Its own kernel does nothing, so it is faster than the library.
 func gemmProgram(t testing.TB, target string) *program.Program {
 	t.Helper()
 	own, err := program.CUDAKernel("own", nil, []byte(kernel))

@@ -42,7 +42,7 @@ type recvBuffers struct {
 	ncclBytes int64 // Options.NCCLBytes of rank 0
 
 	// nvlinked is whether NVLink leads from each GPU to each other one. PCIe may tear a line of LL128
-	// (NCCL uses LL128 only over NVLink, src/graph/tuning.cc).
+	// (NCCL enables LL128 by default only with NVLink, src/graph/tuning.cc).
 	nvlinked bool
 }
 
@@ -58,8 +58,8 @@ func (b *recvBuffers) free() error {
 	return errors.Join(errs...)
 }
 
-// meet exchanges receive buffers with the other ranks. If one rank gets an error, all do. The errors of all ranks
-// match errUnreached, or those of no rank do.
+// meet exchanges receive buffers with the other ranks. If one rank gets an error, all do. If the group has not ended,
+// the errors of all ranks match errUnreached, or those of no rank do.
 func meet(ctx context.Context, dev *cuda.Device, g *collective.Group, ncclBytes int64) (b *recvBuffers, err error) {
 	b = &recvBuffers{}
 	defer func() {

@@ -1,6 +1,6 @@
 // Package host computes the routines of package collective on host devices: sums in rank order,
 // accumulated in f32 and rounded once. Ranks of one process read each other's memory; ranks of
-// several processes send their data to each other.
+// several processes send their data through rank 0.
 package host
 
 import (

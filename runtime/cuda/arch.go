@@ -45,9 +45,8 @@ func (d *Device) notFor(a arch) error {
 func (a arch) programmatic() bool { return a.major >= 9 }
 
 // cubinRuns reports whether the device runs machine code for a. A GPU runs the code of
-// earlier minor versions of its major version. GPUs on a chip with CPUs run only code for
-// their own version, which no other GPU runs (CUDA C++ Programming Guide, "Binary
-// Compatibility").
+// earlier minor versions of its major version. Tegra GPUs run only code for their own
+// version, which no other GPU runs (CUDA C++ Programming Guide, "Binary Compatibility").
 func (d *Device) cubinRuns(a arch) bool {
 	switch {
 	case a.major != d.major:
@@ -55,12 +54,11 @@ func (d *Device) cubinRuns(a arch) bool {
 	case a.minor == d.minor:
 		return true
 	}
-	return a.minor < d.minor && a.only != 'a' && !onChip(a.major, a.minor) && !onChip(d.major, d.minor)
+	return a.minor < d.minor && a.only != 'a' && !tegra(a.major, a.minor) && !tegra(d.major, d.minor)
 }
 
-// onChip reports whether GPUs of a compute capability share a chip with CPUs, as in Orin and
-// Thor.
-func onChip(major, minor int) bool { return major == 8 && minor == 7 || major == 10 && minor == 1 }
+// tegra reports whether GPUs of a compute capability, 8.0 or later, are parts of Tegra chips: Orin and Thor.
+func tegra(major, minor int) bool { return major == 8 && minor == 7 || major == 10 && minor == 1 }
 
 // ptxRuns reports whether the device takes PTX for a: a must be the device's own architecture
 // or an earlier one, without suffix a or f.

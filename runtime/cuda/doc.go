@@ -4,10 +4,10 @@
 //
 // # Programs
 //
-// A program for a GPU names its target, such as "cuda:sm_90", and has each kernel as a cubin
-// and as the PTX that the cubin was made from. A device takes the cubin of programs for its
+// A program for a GPU names its target, such as "cuda:sm_90", and has each kernel as a cubin,
+// as PTX of the same source, or as both. A device takes the cubin of programs for its
 // own compute capability, and for earlier minor versions of its major version unless the
-// target is arch-specific ("cuda:sm_90a") or one of the two GPUs is on a chip with CPUs.
+// target is arch-specific ("cuda:sm_90a") or one of the two GPUs is part of a Tegra chip.
 // Otherwise it takes the PTX, if the target is its own or an earlier one and has no suffix a
 // or f, and the driver compiles it in Load.
 // [Device.Takes] and [Device.CompilesAtLoad] report this before Load, and

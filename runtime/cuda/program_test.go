@@ -238,7 +238,7 @@ func TestLaunchErrorNamesTheStep(t *testing.T) {
 
 // TestTargets checks which targets a device takes, and in which form: the cubin of its own target
 // and of earlier minor versions, and the PTX of its own target and of all earlier ones. Exceptions are
-// GPUs on a chip with processors (8.7, 10.1) and arch-specific targets (a, f).
+// GPUs of Tegra chips (8.7, 10.1) and arch-specific targets (a, f).
 func TestTargets(t *testing.T) {
 	const cubin, ptx = 1, 2
 	for _, c := range []struct {
