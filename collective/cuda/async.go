@@ -10,9 +10,9 @@ import (
 	"pwc/runtime/device"
 )
 
-// asyncStream is the stream of calls with attribute async. All of them run on it, one after the other, and a
-// call without the attribute first waits for them, because collectives of a device must not overlap. The goroutine
-// that launches the device's programs uses it.
+// asyncStream is the stream of calls with attribute async, except of groups of one rank. They run one after the other,
+// and a call without the attribute first waits for them, because collectives of a device must not overlap. The
+// goroutine that launches the device's programs uses it.
 type asyncStream struct {
 	stream  *cuda.Stream
 	pending []pendingCall // calls that nothing waits for yet, in order

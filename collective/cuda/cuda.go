@@ -10,8 +10,8 @@
 // streams. If one goroutine launches the work of several ranks, it must not wait for a device between these launches.
 //
 // A kernel that waits for a rank longer than Options.Timeout, or finds that the group has ended,
-// ends without a result. Waits for the device then return a collective.LostError (C22), and
-// Launch refuses further calls. A GPU that writes to memory of a process that was killed may be lost:
+// ends without a result. Waits for the device then return why the group has ended, such as a
+// collective.LostError (C22), and Launch refuses further calls. A GPU that writes to memory of a process that was killed may be lost:
 // the error is then a device.LostError too, and the process must restart.
 package cuda
 
