@@ -87,6 +87,7 @@ func Resolve(p *program.Program, env program.Env, ops, libraries OpSet) (*Resolv
 // choose appends the steps of the variant that runs.
 func (r *Resolved) choose(p *program.Program, i int, env program.Env, libraries OpSet) error {
 	before := len(r.Steps)
+	var declined error
 variants:
 	for j := range p.Steps[i].Variants {
 		v := &p.Steps[i].Variants[j]
@@ -99,7 +100,7 @@ variants:
 			s := &v.Steps[n]
 			if err := r.step(p, i, s, env, nil, libraries); errors.Is(err, ErrDeclined) {
 				r.Declined = append(r.Declined, Declined{i, s.Extern, libraries[s.Extern] == nil, err})
-				r.Steps = r.Steps[:before]
+				r.Steps, declined = r.Steps[:before], err
 				continue variants
 			} else if err != nil {
 				return err
@@ -107,7 +108,11 @@ variants:
 		}
 		return nil
 	}
-	return errors.New("no variant fits these sizes and this device")
+	const none = "no variant fits these sizes and this device"
+	if declined != nil {
+		return fmt.Errorf("%s: %w", none, declined)
+	}
+	return errors.New(none)
 }
 
 // step appends a step that is not a choice.

@@ -93,6 +93,14 @@ func TestResolve(t *testing.T) {
 	if _, err := device.Env(p, nil, nil); err == nil {
 		t.Error("no value for N: no error")
 	}
+	p.Steps[1].Variants[3].Steps = []program.Step{call("collective::all_reduce")}
+	env, err := device.Env(p, []int64{60}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := device.Resolve(p, env, nil, both); err == nil || !strings.Contains(err.Error(), `step 1: no variant fits these sizes and this device: `) || !strings.Contains(err.Error(), `no library routine "collective::all_reduce"`) {
+		t.Errorf("the last variant lacks its collective: %v", err)
+	}
 }
 
 // TestVariantsForDevices: a variant for other devices is skipped, and also a variant that needs a
