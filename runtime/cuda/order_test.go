@@ -27,8 +27,8 @@ const (
 )
 
 // drawActions draws a program without races: each write of a buffer is ordered after all earlier
-// uses of the buffer, and each read after the last write. It ends with joins of all streams that were
-// forked to the first. want is the contents of the buffers at the end.
+// uses of the buffer, and each read after the last write. At the end stream 0 joins all streams that were
+// forked. want is the contents of the buffers at the end.
 func drawActions(t *rapid.T) (list []action, want [orderBuffers]byte) {
 	var after [orderStreams]map[int]bool // by stream, the operations that its next one comes after; nil: not forked
 	var wrote [orderBuffers]int          // the operation; 0: none

@@ -16,7 +16,7 @@ var ErrInjected = errors.New("failing: this call fails as asked")
 
 // Device passes calls on to another device and counts those of its methods, and of its
 // streams' methods, that a driver could refuse: taking memory, making streams and events,
-// loading, TakeFaults, and the calls of streams that enqueue, capture or wait. Memory,
+// loading, TakeFaults, UseWorkspace, and the calls of streams that enqueue, capture or wait. Memory,
 // events, graphs and fault watches are the other device's, so their calls are not counted.
 // Freeing and closing do not fail.
 type Device struct {
