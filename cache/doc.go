@@ -22,7 +22,7 @@
 //	  locks/gc                       empty; shared by writers, exclusive to collection
 //	  tmp/<32 hex>                   files being written
 //
-// A manifest of an entry, byte for byte:
+// A manifest of an entry, with explanations on the right:
 //
 //	pwc cache entry 1
 //	piece "<64 hex>"
@@ -30,7 +30,7 @@
 //	target "host"
 //	pipeline "…"
 //	externs "…"
-//	format "1"                       program.FormatVersion
+//	format "7"                       program.FormatVersion
 //	blob sha256:… 12345              digest, bytes
 //	compiler "nvrtc 12.8"            from here on provenance
 //	origin "@forward item 2 (model.layers.0.mlp)"
@@ -68,9 +68,9 @@
 //
 // # Trust
 //
-// All bytes are compared with their hash before use. File names are hex digests, opened inside
-// the directory (os.Root), so no content of a file leads out of it. Anything but a regular file
-// is damage. A damaged file is a miss with a warning that names the file and the reason, and the
+// All bytes are compared with their hash before use. File names are constants or hex digests, opened
+// inside the directory (os.Root), so no content of a file leads out of it. Anything but a regular
+// file is damage. A damaged file is a miss with a warning that names the file and the reason, and the
 // next Put repairs it. Hashes detect damage, not intent: whoever can write the directory decides
 // which programs run. Loading proves that programs for the host stay in their buffers. Nothing is
 // proven about machine code. It is used from Options.Dir if the directory belongs to the user or

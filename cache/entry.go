@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// MaxBlob bounds the bytes of one blob.
+// MaxBlob bounds the bytes of one blob, and of the graph of a module.
 const MaxBlob = 1 << 30
 
 // Provenance describes the origin of an entry, for people. It is never compared.
@@ -41,7 +41,7 @@ func (e *Entry) validate() error {
 
 func checkSize(what string, size int64) error {
 	if size < 0 || size > MaxBlob {
-		return fmt.Errorf("cache: %s of %d bytes; the most is %d", what, size, MaxBlob)
+		return fmt.Errorf("cache: %s of %d bytes, want 0 to %d", what, size, MaxBlob)
 	}
 	return nil
 }

@@ -15,15 +15,15 @@ const (
 )
 
 // FromEnv returns the options of the environment. off is true for PWC_CACHE=off; the options are
-// then those of a store that keeps nothing. If there is no home directory, the options have the
-// layers and Trust, Dir is empty, and the error matches ErrNoDir.
+// then those of a store that keeps nothing. If only Dir fails, as without a home directory, the
+// options have the layers and Trust, Options.Dir is empty, and the error matches ErrNoDir.
 func FromEnv() (o Options, off bool, err error) {
 	switch mode := os.Getenv(EnvMode); mode {
 	case "off":
 		return Options{}, true, nil
 	case "", "on":
 	default:
-		return Options{}, false, fmt.Errorf("cache: %s=%q; it is on or off", EnvMode, mode)
+		return Options{}, false, fmt.Errorf("cache: %s=%q; it must be on or off", EnvMode, mode)
 	}
 	for _, dir := range filepath.SplitList(os.Getenv(EnvPath)) {
 		if dir == "" {

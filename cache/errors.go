@@ -6,16 +6,17 @@ import (
 )
 
 var (
-	// ErrNoDir is the reason of a NotCachedError if the store has no directory to write.
+	// ErrNoDir: the store has no directory to write, or Dir found no place for one. In Put, PutModule
+	// and PutTuning it is the reason of a NotCachedError.
 	ErrNoDir = errors.New("cache: no directory to write")
 	// ErrNotFound: no module has the name or id.
 	ErrNotFound = errors.New("cache: no such module")
 )
 
-// DamageError is an unusable file of the cache. For a look-up it is a miss, and the next Put of
-// the entry repairs it.
+// DamageError is an unusable file or directory of the cache. For a look-up it is a miss, and the next
+// Put of the entry replaces a damaged file.
 type DamageError struct {
-	File   string
+	File   string // or directory
 	Reason string
 }
 

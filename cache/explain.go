@@ -22,13 +22,13 @@ type Explanation struct {
 	Untrusted []error
 
 	Nearest *Entry   // of a miss: the nearest entry; nil: the cache has no whole manifest
-	Changes []Change // from Nearest to Key; empty if Nearest is the damaged entry
+	Changes []Change // from Nearest to Key; empty if Nearest is the damaged or untrusted entry of Key
 }
 
 // Explain looks up keys, and for those that miss it finds the nearest entry of all layers and the
 // directory: first among those of the same piece, then by the number of different factors, then
-// the newest. If a key misses, it reads every manifest once. It reads the blobs of the keys, and
-// writes nothing.
+// the newest. It reads the entries of the keys, and every manifest of a directory unless that
+// directory or one before it has all keys. It writes nothing. The error is the cause of ctx's end.
 func (s *Store) Explain(ctx context.Context, keys ...Key) ([]Explanation, error) {
 	out := make([]Explanation, len(keys))
 	nearest := make([]rank, len(keys))

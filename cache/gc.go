@@ -14,7 +14,7 @@ import (
 
 // GCOptions are the limits of a collection.
 type GCOptions struct {
-	// MaxBytes bounds the bytes of all files of the directory.
+	// MaxBytes bounds the bytes of the directory's blobs, manifests, graphs and tuning records.
 	MaxBytes int64
 
 	// Grace keeps entries without a module, and blobs without an entry, for this time after they
@@ -26,20 +26,21 @@ type GCOptions struct {
 // GCResult counts removed and remaining files.
 type GCResult struct {
 	Modules, Entries, Blobs int   // removed
-	Freed                   int64 // bytes of all removed files
-	Left                    int64 // bytes of all remaining files; above MaxBytes if they are pinned, recent or tuning records
+	Freed                   int64 // bytes of these and of removed graphs
+	Left                    int64 // bytes of what MaxBytes bounds; above it if files are pinned, recent, tuning records or not removable
 }
 
 // GC removes files from the directory, never from a layer. First it removes unusable files:
 // damaged manifests, entries whose blob is missing or has another size, blobs without an entry.
 // It does not read blobs, as Verify does. Then, until the rest is within MaxBytes, it removes
 // entries without a module, oldest first, and modules by least recent use, each with the entries
-// and blobs that no other module uses. Pinned modules keep their files. A file that another
-// process still needs is compiled again.
+// that no other module uses and their blobs, unless another entry has the same blob. Pinned modules
+// keep their files. A program that another process still needs is compiled again.
 //
-// GC waits for running writes and delays new ones, if files can be locked. Without locks an entry
-// may lose its blob and is then a miss. The error joins all failed removals; the result is valid
-// nevertheless.
+// GC waits for running writes, at most Options.LockTimeout, and delays new ones, if files can be
+// locked. Without locks an entry may lose its blob and is then a miss. If a pinned module is damaged,
+// GC stops with an error, because the entries of the module are unknown. Otherwise the error joins
+// failed removals and the cause of ctx's end; the result is valid nevertheless.
 func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	var r GCResult
 	err := s.exclusive(ctx, func(t *tree) error {
@@ -72,7 +73,7 @@ func (s *Store) Clear(ctx context.Context) error {
 	})
 }
 
-// exclusive runs f on the directory, if it exists, while nobody writes.
+// exclusive runs f on the directory, if it exists, while nobody writes, if files can be locked.
 func (s *Store) exclusive(ctx context.Context, f func(t *tree) error) error {
 	if s.dir.dir == "" {
 		return ErrNoDir
@@ -99,7 +100,7 @@ func (s *Store) exclusive(ctx context.Context, f func(t *tree) error) error {
 	return f(t)
 }
 
-// sweepLocks removes lock files of processes that died.
+// sweepLocks removes lock files of keys and modules that nobody holds: their processes died.
 func (t *tree) sweepLocks() {
 	files, _ := t.list(locksDir) // a directory that cannot be listed keeps its files
 	for _, e := range files {

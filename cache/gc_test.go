@@ -89,7 +89,7 @@ func TestGCOrder(t *testing.T) {
 	if err != nil || r != (GCResult{Left: all}) {
 		t.Errorf("within the limit: %+v, %v; want %d bytes left", r, err, all)
 	}
-	// Limits that decrease below the remaining bytes remove the entry without a module first, then modules by use.
+	// Each limit is one byte less than the remaining files. The entry without a module goes first, then modules by use.
 	for _, want := range []string{"a b c 0 1 2 3", "a b 0 1 2", "a 0 1", ""} {
 		before := total(t, s.Dir())
 		r, err := s.GC(t.Context(), GCOptions{MaxBytes: before - 1})
@@ -130,9 +130,6 @@ func TestGCLoose(t *testing.T) {
 
 func TestGCUse(t *testing.T) {
 	s, _, _, _, c := gcCache(t)
-	if err := s.PutModule(t.Context(), c); err != nil { // recorded by this store before: not stamped again
-		t.Fatal(err)
-	}
 	if err := New(Options{Dir: s.Dir()}).PutModule(t.Context(), c); err != nil { // another process uses c
 		t.Fatal(err)
 	}
@@ -204,7 +201,7 @@ func TestGCGrace(t *testing.T) {
 	if _, err := os.Stat(orphan); err != nil {
 		t.Error(err)
 	}
-	r, err := s.GC(t.Context(), GCOptions{MaxBytes: 1 << 30}) // a blob without an entry goes for any limit
+	r, err := s.GC(t.Context(), GCOptions{MaxBytes: 1 << 30}) // a blob without an entry goes at any limit
 	if err != nil || r.Blobs != 1 || r.Entries != 0 || r.Freed != int64(len(blob)) {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -297,8 +294,8 @@ func TestGCWithoutBlob(t *testing.T) {
 	wantQuiet(t, j)
 }
 
-// A collection removes empty directories of modules and stale temporary files; Clear removes all
-// temporary files.
+// A collection removes the directories of collected modules and stale temporary files; Clear removes
+// all temporary files.
 func TestNothingIsLeft(t *testing.T) {
 	s, j, _, _, _ := gcCache(t)
 	file := func(name string) string { return filepath.Join(s.Dir(), "v1", filepath.FromSlash(name)) }
@@ -414,7 +411,7 @@ func TestGCWhileInUse(t *testing.T) {
 					t.Errorf("key %d: %q, %v", i, blob, err)
 				}
 				m := moduleOf("m", i)
-				m.Graph = fmt.Append(nil, n) // always another: the directory is written each time
+				m.Graph = fmt.Append(nil, n) // mostly a new one, so that the directory is written
 				if err := s.PutModule(t.Context(), m); err != nil {
 					t.Error(err)
 				}
@@ -523,7 +520,7 @@ func TestGCProperties(t *testing.T) {
 				rt.Fatalf("key %d, which a module uses: %v, %v", i, ok, err)
 			}
 			if ok && !needed[testKey(i).id()] && (gone || left > limit) {
-				rt.Fatalf("key %d, which no module uses, is left while modules are gone", i)
+				rt.Fatalf("key %d, which no module uses, is left although a module is gone or the limit is exceeded", i)
 			}
 		}
 		if left > limit {

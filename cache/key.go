@@ -96,7 +96,8 @@ func (k *Key) parseLine(l *textLine) (ok bool) {
 // maxString bounds the bytes of one string in a manifest. Compilation makes far shorter ones.
 const maxString = 64 << 10
 
-// Validate returns an error if k has a factor that is missing, too long or not UTF-8.
+// Validate returns an error if k has no piece, target or format, or a factor that is too long or not
+// UTF-8. The other factors may be empty.
 func (k Key) Validate() error {
 	var errs []error
 	if k.Piece == [sha256.Size]byte{} {

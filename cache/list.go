@@ -108,7 +108,7 @@ type ModuleDetail struct {
 	ModuleInfo
 	Graph   []byte        // computation_graph.ir; nil if it is damaged, which is logged
 	Keys    []ModuleEntry // by id
-	Found   []*Entry      // the manifest of each; nil if no directory has it
+	Found   []*Entry      // the manifest of each; nil if no directory has it whole
 	Missing int           // nils in Found
 }
 

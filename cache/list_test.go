@@ -389,8 +389,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// Verify and Show during writes and collections: files that appear or disappear meanwhile are
-// no damage.
+// Verify during writes and collections finds no damage in files that appear or disappear meanwhile.
 func TestVerifyWhileInUse(t *testing.T) {
 	s, j := logged(fastTemp(t))
 	stop := time.Now().Add(time.Second)

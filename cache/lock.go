@@ -64,7 +64,8 @@ func (b *budget) left() time.Duration {
 
 // Lock waits until no other process or goroutine makes the entry of this key; unlock releases it.
 // It saves work, and correctness does not depend on it: if files cannot be locked, or waits took
-// Options.LockTimeout, it logs that and returns without the lock. It fails only if ctx ends.
+// Options.LockTimeout, it logs that once and returns without the lock of other processes. Without a
+// directory to write, only goroutines of this store exclude each other. It fails only if ctx ends.
 func (s *Store) Lock(ctx context.Context, key Key) (unlock func(), err error) {
 	return s.lockID(ctx, key.id())
 }
@@ -90,7 +91,7 @@ func (s *Store) lockID(ctx context.Context, id ID) (unlock func(), err error) {
 	return func() { release(); t.Close(); s.leave(id) }, nil
 }
 
-// enter takes the lock among the goroutines of this process.
+// enter takes the lock among the goroutines that use this store.
 func (s *Store) enter(ctx context.Context, id ID) error {
 	for {
 		s.mu.Lock()
@@ -119,8 +120,8 @@ func (s *Store) leave(id ID) {
 }
 
 // lock takes a lock and returns its release. It waits while another process holds it, until ctx
-// is done (it returns the cause) or the waiting time is used up. With drop the lock is exclusive,
-// and the release removes its file.
+// is done (it returns the cause) or the waiting time is used up. With drop, which needs an exclusive
+// lock, the release removes the file.
 func (t *tree) lock(ctx context.Context, name string, shared, drop bool, wait *budget) (release func(), err error) {
 	name = path.Join(locksDir, name)
 	if err := t.MkdirAll(locksDir, dirMode); err != nil {

@@ -19,7 +19,7 @@ import (
 // Module is a root: the entries of one model for one target. Listing, pinning and collection work
 // on modules.
 type Module struct {
-	Name    string            // of the module, for display; not a path
+	Name    string            // of the module, for display; not an absolute path, and without backslashes
 	Hash    [sha256.Size]byte // ir.Module.Hash
 	Target  string            // of the keys of its entries
 	Entries []ModuleEntry     // by id, without repetition
@@ -80,7 +80,7 @@ func (m *Module) validate() error {
 	errs := []error{checkString("module name", m.Name), checkString("target", m.Target),
 		checkSize("graph", m.graphSize), checkTime(m.Created)}
 	if m.Name == "" || path.IsAbs(m.Name) || strings.Contains(m.Name, `\`) {
-		errs = append(errs, fmt.Errorf("cache: module name %q is empty or a path", termsafe.Clip(m.Name, 80)))
+		errs = append(errs, fmt.Errorf("cache: module name %q is empty, absolute, or has a backslash", termsafe.Clip(m.Name, 80)))
 	}
 	if len(m.Entries) > maxEntries {
 		errs = append(errs, fmt.Errorf("cache: %d entries, above %d", len(m.Entries), maxEntries))
@@ -183,8 +183,8 @@ func (t *tree) graph(m *moduleFile) ([]byte, error) {
 	return data, nil
 }
 
-// A writer replaces the graph before the manifest, so until the manifest is synced the graph
-// belongs to the next one.
+// A writer replaces the graph before the manifest, so between the two the graph belongs to the next
+// manifest: readers try again.
 const (
 	graphTries = 20
 	graphPause = 10 * time.Millisecond
@@ -213,13 +213,13 @@ func (t *tree) whole(m *moduleFile) (*moduleFile, []byte, error) {
 	}
 }
 
-// PutModule records that a module was built or loaded, and sorts its entries. If a layer or the
-// directory has the same manifest and graph, it writes nothing except the manifest's modification
-// time in the directory, at most once in the life of the store: collection uses that time.
-// Otherwise it writes a new module, a changed graph, or a repair.
+// PutModule records that a module was built or loaded, and sorts its entries. If a layer has the same
+// entries and graph, it writes nothing. If the directory has them, it sets only the manifest's
+// modification time, at most once in the life of the store: collection uses that time. Otherwise it
+// writes a new module, changed sizes, a changed graph, or a repair.
 //
-// An error is a *NotCachedError, already logged, unless m is invalid. ctx bounds the wait for a
-// running collection.
+// An error is a *NotCachedError, already logged, unless m is invalid. ctx bounds the waits for a
+// running collection and for another writer of the module.
 func (s *Store) PutModule(ctx context.Context, m Module) error {
 	m.Entries = sortedEntries(m.Entries)
 	m.graphDigest, m.graphSize = DigestOf(m.Graph), int64(len(m.Graph))

@@ -102,7 +102,7 @@ func fullRole(args []string) error {
 	if err := errors.Join(kept(s, 0), notKept(s, 1, 256<<10, syscall.ENOSPC), tidy(s)); err != nil {
 		return err
 	}
-	// Free more and more space, down to a page: at some size the blob fits and the manifest does not.
+	// Each filler is a page smaller, so at some size the blob may fit and the manifest not.
 	filler := filepath.Join(args[0], "filler")
 	if err := os.WriteFile(filler, nil, 0o666); err != nil {
 		return err

@@ -46,7 +46,7 @@ func blobFile(d Digest) string { h := d.hex(); return path.Join(blobsDir, h[:2],
 
 // Writers lock their files in tmp. A file without a lock belongs to a writer that died, unless it
 // is so new that the writer may not have locked it yet. Without locks only the date decides; a
-// writer that was suspended then fails to rename, which is a warning.
+// writer that was suspended then fails to rename, which it logs.
 const (
 	youngWithin = time.Minute
 	staleAfter  = time.Hour
@@ -132,7 +132,7 @@ func (t *tree) readInfo(name string, limit int64) ([]byte, fs.FileInfo, error) {
 	return data, info, nil
 }
 
-// openRegular opens a file that is not a link.
+// openRegular opens a regular file that is not a link.
 func (t *tree) openRegular(name string) (*os.File, fs.FileInfo, error) {
 	info, err := t.Lstat(name)
 	if err == nil && !info.Mode().IsRegular() {

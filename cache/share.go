@@ -15,9 +15,9 @@ func (d *Digest) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Validate returns an error if m cannot be stored: its name is empty or a path, a string is too
-// long or not UTF-8, it has too many entries, or a size is out of range. The order of the entries
-// does not matter.
+// Validate returns an error if m cannot be stored: its name is empty, an absolute path or has a
+// backslash, a string is too long or not UTF-8, it has too many entries, a size is out of range, or
+// the year is not in 0 to 9999. The order of the entries does not matter.
 func (m Module) Validate() error {
 	m.Entries = sortedEntries(m.Entries)
 	m.graphSize = int64(len(m.Graph))

@@ -24,9 +24,9 @@ type Options struct {
 	// write it, and of layers that only the user and root can write.
 	Trust *Trust
 
-	// LockTimeout bounds the total time that the store waits for other processes: those that
-	// compile the same keys, and collections. After it the store takes only free locks, and
-	// otherwise repeats work. 0: ten minutes.
+	// LockTimeout bounds the total time that the store waits for locks of other processes: of those
+	// that compile the same keys, of collections, and of writers if it collects. After it the store
+	// takes only free locks, and otherwise repeats work. 0: ten minutes.
 	LockTimeout time.Duration
 }
 
@@ -48,7 +48,7 @@ type Store struct {
 	waitWarn sync.Once
 
 	mu       sync.Mutex
-	held     map[ID]chan struct{} // locks held in this process, closed by their release
+	held     map[ID]chan struct{} // locks held through this store, closed by their release
 	stamped  map[ID]bool          // modules whose use this store has recorded
 	unopened map[string]bool      // directories that could not be opened, and were logged
 
@@ -96,9 +96,9 @@ type Stats struct {
 	Stored      int64 // entries written, including repairs
 	StoredBytes int64 // of their blobs
 	StoreTime   time.Duration
-	Damaged     int64 // unusable files, at each encounter
+	Damaged     int64 // unusable files, at each encounter, and once each directory that cannot be opened
 	NotCached   int64 // entries, modules and tuning records that could not be written
-	Untrusted   int64 // look-ups that found an untrusted entry of machine code or tuning record
+	Untrusted   int64 // untrusted entries of machine code and tuning records, at each encounter
 }
 
 type counters struct {
@@ -163,9 +163,9 @@ func (s *Store) openRoot(d root) *tree {
 
 // Get returns the blob of a key, from the first layer with a whole entry, otherwise from the
 // directory; false if there is none. It compares every byte with its hash, writes nothing, and
-// logs damaged files. If it finds only damaged entries, the error joins their *DamageErrors: make
-// the entry again and Put it, which repairs it. The error also has an *[UntrustedError] for each
-// directory whose entry is untrusted machine code. Any other error is the cause of ctx's end.
+// logs damaged files. If it finds only damaged or untrusted entries, the error joins a *DamageError
+// for each damaged one and an *[UntrustedError] for each directory whose entry is untrusted machine
+// code: make the entry again and Put it, which repairs it. Any other error is the cause of ctx's end.
 func (s *Store) Get(ctx context.Context, key Key) (blob []byte, ok bool, err error) {
 	if ctx.Err() != nil {
 		return nil, false, context.Cause(ctx)

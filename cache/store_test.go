@@ -457,8 +457,8 @@ func TestLockTimeout(t *testing.T) {
 	wantHit(t, s, 0)
 }
 
-// TestLockTimeoutIsForAll: another store holds the lock of collections and those of keys, and
-// never releases them. All writes of a store, also in many goroutines, together wait for one
+// TestLockTimeoutIsForAll: another store holds the lock of collections and those of three keys, and
+// does not release them. All writes of a store, also in many goroutines, together wait for one
 // timeout.
 func TestLockTimeoutIsForAll(t *testing.T) {
 	dir := fastTemp(t)

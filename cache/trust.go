@@ -41,10 +41,10 @@ type Trust struct {
 	Artifacts    []Digest    // of manifests
 }
 
-// UntrustedError: the cache has machine code from an untrusted source. For a look-up it is a
-// miss.
+// UntrustedError: the cache has machine code, or a tuning record, which selects machine code, from an
+// untrusted source. For a look-up it is a miss.
 type UntrustedError struct {
-	Target string // "cuda:sm_90"
+	Target string // "cuda:sm_90"; of a tuning record: the name of the GPU
 	Source string // the directory or artifact that has it
 	Reason string
 	Fix    string // the command that makes it trusted
@@ -313,7 +313,7 @@ func add[T comparable](list []T, v T) []T {
 // AddKey adds a key if it is new.
 func (t *Trust) AddKey(k PublicKey) { t.Keys = add(t.Keys, k) }
 
-// AddDir adds a directory if it is new. It must be an absolute path.
+// AddDir adds a directory if it is new. It must be an absolute path as filepath.Clean returns it.
 func (t *Trust) AddDir(dir string) error {
 	if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir {
 		return fmt.Errorf("%q is no absolute path in its shortest form", termsafe.Clip(dir, 80))
@@ -445,8 +445,8 @@ func shellWord(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// vouch returns nil if machine code of an entry in an opened root may be used. info and name
-// describe the entry's manifest.
+// vouch returns nil if machine code of an entry, or a tuning record, in an opened root may be used.
+// info and name describe the manifest or record.
 //
 // A layer must belong to the user or to root and be writable by nobody else, down to the
 // manifest, which names its blob by hash. The directory to write must belong to the user or to
@@ -490,8 +490,8 @@ func (s *Store) vouch(d root, t *tree, target, name string, info fs.FileInfo) er
 	return &UntrustedError{Target: target, Source: d.dir, Reason: why, Fix: "pwc cache trust add --dir " + shellWord(d.dir)}
 }
 
-// unusable counts damage and untrusted machine code at each encounter. It logs damage at each
-// encounter, and untrusted machine code once for each directory, for any number of entries.
+// unusable counts damage and untrusted files at each encounter. It logs damage at each encounter, and
+// untrusted machine code or tuning records once for each directory.
 func (s *Store) unusable(d root, err error) {
 	if _, untrusted := errors.AsType[*UntrustedError](err); !untrusted {
 		s.damaged(err)

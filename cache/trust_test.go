@@ -70,9 +70,10 @@ func chmod(t *testing.T, name string, mode os.FileMode) {
 	}
 }
 
-// TestMachineCodeNeedsTrust makes each parent directory of an entry, and its manifest,
-// writable by others. Then machine code is a miss, with the reason and the command to run.
-// Programs for the host are still found: they are validated when they are loaded.
+// TestMachineCodeNeedsTrust changes the mode of each parent directory of an entry, and of its
+// manifest. If others can write it, or in a layer its group, machine code is a miss, with the reason
+// and the command to run. Programs for the host are still found: they are validated when they are
+// loaded.
 func TestMachineCodeNeedsTrust(t *testing.T) {
 	if !modesMean {
 		t.Skip("modes say nothing here")

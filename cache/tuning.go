@@ -167,8 +167,9 @@ func (s *Store) Tuning(key TuningKey) (Tuning, bool) {
 	return Tuning{}, false
 }
 
-// PutTuning stores a record and replaces an older one with the same key. An error is a
-// *NotCachedError, already logged, unless r is invalid.
+// PutTuning stores a record, with the present as a zero Created, and replaces one with the same key.
+// An error is a *NotCachedError, already logged, unless r is invalid. ctx bounds the wait for a
+// running collection.
 func (s *Store) PutTuning(ctx context.Context, r Tuning) error {
 	if r.Created.IsZero() {
 		r.Created = time.Now()

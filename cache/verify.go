@@ -16,9 +16,9 @@ type VerifyResult struct {
 	Problems                         []error // *DamageErrors, in the order of directories and files; last, entries that modules list and that are missing
 }
 
-// Verify reads and checks every file of the layers and the directory: manifests against their
-// checksums, keys and ids, blobs and graphs against their digests, tuning records, and that every
-// named file exists. It writes nothing. Concurrent writes and removals are no problem: Verify
+// Verify reads and checks the layers and the directory: manifests and tuning records against their
+// checksums and ids, blobs and graphs against their digests, and that every file and entry that a
+// manifest names exists. It writes nothing. Concurrent writes and removals are no problem: Verify
 // looks for missing files again. The error is the cause of ctx's end.
 func (s *Store) Verify(ctx context.Context) (*VerifyResult, error) {
 	v := &verifier{entries: map[ID]bool{}}

@@ -42,7 +42,7 @@ const (
 type artifact struct {
 	config   *Config
 	manifest part
-	parts    []part // the layers by digest, then the config
+	parts    []part // the layers in the order of the manifest, then the config
 }
 
 // A part is one blob of an artifact.
@@ -279,7 +279,7 @@ type descriptor struct {
 	} `json:"annotations"`
 }
 
-// check returns the descriptor if it has the media type and at most limit bytes. It refuses a digest other than
+// check returns the descriptor if it has the media type and from 1 to limit bytes. It refuses a digest other than
 // SHA-256, which could not be compared with the digests of the cache.
 func (d *descriptor) check(mediaType string, limit int64) (ocispec.Descriptor, error) {
 	if d.MediaType != mediaType {
@@ -289,7 +289,7 @@ func (d *descriptor) check(mediaType string, limit int64) (ocispec.Descriptor, e
 		return ocispec.Descriptor{}, fmt.Errorf("not named by its SHA-256: %w", err)
 	}
 	if d.Size <= 0 || d.Size > limit {
-		return ocispec.Descriptor{}, fmt.Errorf("of %d bytes; the limit is %d", d.Size, limit)
+		return ocispec.Descriptor{}, fmt.Errorf("of %d bytes, want 1 to %d", d.Size, limit)
 	}
 	return ocispec.Descriptor{MediaType: d.MediaType, Digest: digest.Digest(d.Digest), Size: d.Size}, nil
 }

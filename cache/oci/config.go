@@ -44,7 +44,7 @@ type Config struct {
 	ids []cache.ID // of Entries
 }
 
-// Target is a target of some of the programs.
+// Target is a target of entries or modules.
 type Target struct {
 	Name      string `json:"target"`     // "host", "cuda:sm_90"
 	MinDriver string `json:"min_driver"` // oldest driver that loads them, by its CUDA version in numbers and dots; empty: no driver is needed

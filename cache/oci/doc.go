@@ -1,7 +1,7 @@
 // Package oci moves modules of a compiled cache between machines as OCI
 // artifacts: to and from a registry (Push, Pull), and to and from an image
-// layout in a directory or a tar (Export, Import). A Layer fetches single
-// entries from a registry when the local store misses them.
+// layout in a directory or a tar (Export, Import). A store of Layer fetches
+// single entries from a registry when the local store misses them.
 //
 // # The artifact
 //
@@ -22,7 +22,7 @@
 //
 //	{"version":1,                     of the config
 //	 "cache_format":1,                cache.FormatVersion
-//	 "program_formats":[1],           of the entries, ascending
+//	 "program_formats":[7],           of the entries, ascending
 //	 "pipelines":["7 -cse"],          of the entries, sorted
 //	 "targets":[{"target":"cuda:sm_90","min_driver":"12.0","entries":12,"bytes":34567}],
 //	 "bytes":45678,                   of all layers
@@ -30,7 +30,7 @@
 //	   "graph":{"digest":"sha256:…","size":6789},
 //	   "entries":[0,1,2]}],           indices of the list below, ascending; modules sorted by cache.Module.ID
 //	 "entries":[{"piece":"sha256:…","shape":"s0=[1, 512]","target":"cuda:sm_90","pipeline":"7 -cse",
-//	   "externs":"","format":1,       the factors of the key; entries sorted by its sum
+//	   "externs":"","format":7,       the factors of the key; entries sorted by its sum
 //	   "blob":{"digest":"sha256:…","size":1234},
 //	   "compiler":"nvrtc 12.8"}]}
 //
@@ -41,7 +41,7 @@
 // The config contains no time, duration, path or machine name, and each list
 // has one order. So the same modules have the same digest, independent of the
 // machine that compiled them and of the order. The origin of an entry that was
-// pulled is the digest of the artifact.
+// pulled names the artifact, with its digest.
 //
 // The annotations of the manifest are those that Red Hat's Model Cache Vault
 // gives to images of other caches, under the prefix cache.pwc.image:
@@ -51,7 +51,7 @@
 // # What is verified
 //
 // The reader knows the size of the manifest, the config and each layer before
-// it reads them, reads no more than that, and checks their SHA-256. Lists are
+// it reads them, accepts no other size, and checks their SHA-256. Lists are
 // bounded, and memory grows with the bytes that arrive, not with the announced
 // size. A blob enters the store only if it is a program (package program checks
 // offsets, registers, bounds) for the target of its key, and only by
@@ -62,10 +62,10 @@
 // withhold. If the reference is a tag, it can answer with another artifact, and
 // so choose the programs that run, within the checks of loading: nothing proves
 // that a program was compiled from the piece of its key. If the reference is a
-// digest, it can do neither.
+// digest, it cannot answer with another artifact.
 //
 // Loading proves that programs for the host stay within their buffers. It proves
-// nothing about machine code. So an artifact with machine code is taken only if
+// nothing about machine code. So machine code of an artifact is taken only if
 // Options.Trust lists the artifact or its repository, or has a key that signed
 // its digest, or if Options.Accept takes it. Signatures are cosign's, by key
 // pairs: the image under the tag sha256-<hex>.sig, in the registry or the layout.

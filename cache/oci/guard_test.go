@@ -79,8 +79,8 @@ func (d *dripping) Read(p []byte) (int, error) {
 
 func (d *dripping) Close() error { return nil }
 
-// TestMinimumRate moves bytes at rates around the minimum, on a fake clock. A transfer ends within a span, or keeps
-// the rate.
+// TestMinimumRate moves bytes at rates around the minimum, on a fake clock. A transfer that is too slow for a whole
+// span ends with the span; the others complete.
 func TestMinimumRate(t *testing.T) {
 	const rate, stall = 4 << 10, 30 * time.Second
 	for name, test := range map[string]struct {

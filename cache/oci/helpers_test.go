@@ -182,7 +182,7 @@ func wantHit(t testing.TB, s interface {
 	}
 }
 
-// wantWhole checks every file of a store, and how many entries it has.
+// wantWhole checks that Verify finds no problem in a store, and how many entries and modules it has.
 func wantWhole(t testing.TB, s *cache.Store, entries, modules int) {
 	t.Helper()
 	v, err := s.Verify(context.Background())

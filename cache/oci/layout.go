@@ -48,7 +48,7 @@ func InspectLayout(ctx context.Context, name string, o Options) (*Info, error) {
 // A layout is an OCI image layout and a reference to an artifact in it.
 type layout struct {
 	path  string
-	ref   string // tag or digest; "": the only artifact
+	ref   string // tag or digest; "": the only artifact, or else latest
 	files files
 }
 

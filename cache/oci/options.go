@@ -19,7 +19,7 @@ import (
 // Options say how to reach a registry, what to take from it, and where to report progress. The zero value means HTTPS
 // without proxy or credentials, and takes nothing.
 type Options struct {
-	// The connection to a registry (Push, Pull, NewRemote).
+	// The connection to a registry (Push, Pull, Inspect, NewRemote).
 	PlainHTTP  bool                // HTTP, without encryption or authentication of the registry
 	Credential auth.CredentialFunc // nil: none
 	Transport  http.RoundTripper   // nil: one like Go's default, without a proxy

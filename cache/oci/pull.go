@@ -22,8 +22,8 @@ type Received struct {
 	Fetched      int       // blobs and graphs read from the source
 	FetchedBytes int64
 
-	// Trusted is why machine code was taken: "listed", "signed by key …" or "accepted" (by Options.Accept). "": there
-	// was no machine code.
+	// Trusted is why machine code was taken: "listed", "signed by key …" or "accepted" (by Options.Accept). "": no
+	// machine code was taken.
 	Trusted string
 }
 
@@ -51,8 +51,8 @@ func Inspect(ctx context.Context, ref string, o Options) (*Info, error) {
 // skips modules that cannot be used, with the reasons in the result. If it skips all modules, the error is a
 // *[RefusedError].
 //
-// Every blob is compared with its digest, checked to be a program, and put by [cache.Store.Put] when it has arrived
-// whole. A module is put when the store has all its entries. So an interrupted pull leaves whole entries, and the
+// Every blob of an entry is compared with its digest, checked to be a program, and put by [cache.Store.Put] when it
+// has arrived whole. A module is put when the store has all its entries. So an interrupted pull leaves whole entries, and the
 // next pull continues with the others. An entry that [cache.Store.Get] returns stays, even if the artifact has other
 // bytes for its key; a damaged or untrusted entry is fetched again.
 func Pull(ctx context.Context, s *cache.Store, ref string, o Options) (*Received, error) {

@@ -98,7 +98,11 @@ func (r *repository) find(ctx context.Context, tag string) (ocispec.Descriptor, 
 	if err != nil {
 		return d, err
 	}
-	return (&descriptor{MediaType: d.MediaType, Digest: d.Digest.String(), Size: d.Size}).check(ocispec.MediaTypeImageManifest, maxManifest)
+	d, err = (&descriptor{MediaType: d.MediaType, Digest: d.Digest.String(), Size: d.Size}).check(ocispec.MediaTypeImageManifest, maxManifest)
+	if err != nil {
+		return d, fmt.Errorf("its manifest is %w", err)
+	}
+	return d, nil
 }
 
 func (r *repository) open(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {

@@ -32,7 +32,7 @@ func newRemote(t testing.TB, srv *server, tag string) *Remote {
 	return r
 }
 
-// newLayer returns a layer over an empty store, and the log of the remote.
+// newLayer returns a layer over an empty store, its remote, and the log of the remote.
 func newLayer(t testing.TB, srv *server, frozen bool) (*Layered, *Remote, *testkit.Log) {
 	t.Helper()
 	j := &testkit.Log{}
@@ -95,8 +95,8 @@ func TestLayer(t *testing.T) {
 	wantWhole(t, l.Store, 2, 0)
 }
 
-// TestLayerFailure checks that the failure of each kind of request, or a missing tag, leads to misses, one warning, and
-// no more requests.
+// TestLayerFailure checks that the failure of each kind of request, or a missing tag, leads to misses (to errors if
+// frozen), one warning, and no more requests.
 func TestLayerFailure(t *testing.T) {
 	for _, what := range []string{"HEAD manifests", "GET manifests", "GET blobs", "nothing"} {
 		srv := newServer(t)

@@ -86,7 +86,7 @@ func (g *guard) CloseIdleConnections() {
 }
 
 // A watch ends a request after the first span of length stall in which fewer than least bytes moved. So a transfer
-// ends within a span, or keeps the minimum rate.
+// that stops ends within two spans.
 type watch struct {
 	stall  time.Duration
 	least  int64 // bytes per span, at least 1

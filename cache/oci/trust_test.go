@@ -120,7 +120,7 @@ func TestForged(t *testing.T) {
 			j := strings.Index(s, `,"entries":[{`)
 			return s[:i] + `"modules":null` + s[j:]
 		}, nil, "not an array"},
-		"a path as a name":            {replace(`"name":"toy"`, `"name":"/etc/passwd"`), nil, "is empty or a path"},
+		"a path as a name":            {replace(`"name":"toy"`, `"name":"/etc/passwd"`), nil, "is empty, absolute"},
 		"a name that is not UTF-8":    {replace(`"name":"toy"`, "\"name\":\"t\xffy\""), nil, "canonical"},
 		"a path as a digest":          {replace(blob, "sha256:../../../../etc/passwd"), nil, "not 64 lower-case hex digits"},
 		"another hash":                {replace(blob, "md5:d41d8cd98f00b204e9800998ecf8427e"), nil, "md5:"},
@@ -135,7 +135,7 @@ func TestForged(t *testing.T) {
 		"another artifact":            {nil, func(m *ocispec.Manifest) { m.ArtifactType = "application/vnd.example" }, "not a cache"},
 		"an image":                    {nil, func(m *ocispec.Manifest) { m.ArtifactType, m.Config.MediaType = "", ocispec.MediaTypeImageConfig }, "not a cache"},
 		"another config":              {nil, func(m *ocispec.Manifest) { m.Config.MediaType = "application/json" }, "its config is of type"},
-		"a config of a petabyte":      {nil, func(m *ocispec.Manifest) { m.Config.Size = 1 << 50 }, "the limit is"},
+		"a config of a petabyte":      {nil, func(m *ocispec.Manifest) { m.Config.Size = 1 << 50 }, "want 1 to"},
 		"a config of no bytes":        {nil, func(m *ocispec.Manifest) { m.Config.Size = 0 }, "of 0 bytes"},
 		"a config with another size":  {nil, func(m *ocispec.Manifest) { m.Config.Size-- }, "more than its"},
 		"a path as a config":          {nil, func(m *ocispec.Manifest) { m.Config.Digest = "sha256:../../index.json" }, "not named by its SHA-256"},
@@ -314,7 +314,7 @@ func TestNoBytes(t *testing.T) {
 }
 
 // TestEncryption checks that without PlainHTTP nothing is sent or read unencrypted, neither at first nor because the
-// registry redirects.
+// registry redirects or names a token service.
 func TestEncryption(t *testing.T) {
 	srv, from := newServer(t), filled(t, 2)
 	o := plain()
