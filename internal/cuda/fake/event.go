@@ -72,14 +72,13 @@ func (f *Driver) EventRecordExternal(e driver.Event, id driver.Stream) error {
 	if err := f.begin(call, needContext); err != nil {
 		return err
 	}
-	ev, s := f.events[e], f.byID[id]
-	if ev == nil || s == nil {
-		f.wrong("%s of no event, or on no stream", call)
+	ev := f.events[e]
+	if ev == nil {
+		f.wrong("%s of no event", call)
 		return fail(call, driver.InvalidHandle)
 	}
-	if s.capture == nil {
-		f.wrong("%s with CU_EVENT_RECORD_EXTERNAL on a stream that does not capture", call)
-		return fail(call, driver.InvalidValue)
+	if _, err := f.needCapture(call, id); err != nil {
+		return err
 	}
 	return f.enqueue(call, id, op{kind: opRecord, node: driver.NodeRecord, event: ev})
 }

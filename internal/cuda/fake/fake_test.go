@@ -374,6 +374,75 @@ func TestFinds(t *testing.T) {
 			r.must(err)
 			return r.f.GraphExecMemsetNodeSetAddress(x, n, 0, 8)
 		}, driver.InvalidValue, "of no such node"},
+		"a copy to pageable memory on no stream": {func(r *rig) error {
+			p, err := r.f.MemAlloc(8)
+			r.must(err)
+			return r.f.MemcpyDtoHAsync(unsafe.Pointer(new(int64)), p, 8, 0)
+		}, driver.InvalidHandle, "on no stream"},
+		"a captured copy to pageable memory": {func(r *rig) error {
+			s := r.stream()
+			p, err := r.f.MemAlloc(8)
+			r.must(err)
+			r.must(r.f.StreamBeginCapture(s, driver.CaptureThreadLocal))
+			return r.f.MemcpyDtoHAsync(unsafe.Pointer(new(int64)), p, 8, s)
+		}, driver.InvalidValue, "to pageable memory on a stream that captures"},
+		"a wait on no stream": {func(r *rig) error {
+			e, err := r.f.EventCreate(driver.EventUntimed)
+			r.must(err)
+			return r.f.StreamWaitEvent(0, e)
+		}, driver.InvalidHandle, "on no stream"},
+		"a capture of no stream": {func(r *rig) error {
+			return r.f.StreamBeginCapture(0, driver.CaptureRelaxed)
+		}, driver.InvalidHandle, "on no stream"},
+		"a second capture": {func(r *rig) error {
+			s := r.stream()
+			r.must(r.f.StreamBeginCapture(s, driver.CaptureRelaxed))
+			return r.f.StreamBeginCapture(s, driver.CaptureRelaxed)
+		}, driver.InvalidValue, "on a stream that captures"},
+		"an end on no stream": {func(r *rig) error {
+			_, err := r.f.StreamEndCapture(0)
+			return err
+		}, driver.InvalidHandle, "on no stream"},
+		"an end without a capture": {func(r *rig) error {
+			_, err := r.f.StreamEndCapture(r.stream())
+			return err
+		}, driver.InvalidValue, "on a stream that does not capture"},
+		"a captured upload": {func(r *rig) error {
+			s := r.stream()
+			r.must(r.f.StreamBeginCapture(s, driver.CaptureRelaxed))
+			g, err := r.f.StreamEndCapture(s)
+			r.must(err)
+			x, err := r.f.GraphInstantiate(g)
+			r.must(err)
+			r.must(r.f.StreamBeginCapture(s, driver.CaptureRelaxed))
+			return r.f.GraphUpload(x, s)
+		}, driver.InvalidValue, "cuGraphUpload on a stream that captures"},
+		"a kernel of an unloaded module": {func(r *rig) error {
+			m, _, err := r.f.ModuleLoadData(Image("log"), false)
+			r.must(err)
+			fn, err := r.f.ModuleGetFunction(m, "log")
+			r.must(err)
+			r.must(r.f.ModuleUnload(m))
+			_, err = r.f.FuncGetAttribute(driver.FuncMaxThreads, fn)
+			return err
+		}, driver.InvalidHandle, "whose module was unloaded"},
+		"a second release of mapped memory": {func(r *rig) error {
+			p, err := r.f.MemAddressReserve(Granularity)
+			r.must(err)
+			a, err := r.f.MemCreate(Granularity, 0)
+			r.must(err)
+			r.must(r.f.MemMap(p, Granularity, a))
+			r.must(r.f.MemRelease(a))
+			return r.f.MemRelease(a)
+		}, driver.InvalidValue, "that was released"},
+		"a free of mapped addresses": {func(r *rig) error {
+			p, err := r.f.MemAddressReserve(Granularity)
+			r.must(err)
+			a, err := r.f.MemCreate(Granularity, 0)
+			r.must(err)
+			r.must(r.f.MemMap(p, Granularity, a))
+			return r.f.MemAddressFree(p, Granularity)
+		}, driver.InvalidValue, "that are mapped"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, Lazy)

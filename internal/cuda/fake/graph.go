@@ -34,14 +34,35 @@ func (f *Driver) StreamBeginCapture(id driver.Stream, m driver.CaptureMode) erro
 		return err
 	}
 	s := f.byID[id]
-	if s == nil || s.capture != nil || m < driver.CaptureGlobal || m > driver.CaptureRelaxed {
-		f.wrong("%s on no stream, or one that captures, or in mode %d", call, m)
+	switch {
+	case s == nil:
+		f.wrong("%s on no stream", call)
+		return fail(call, driver.InvalidHandle)
+	case s.capture != nil:
+		f.wrong("%s on a stream that captures", call)
+		return fail(call, driver.InvalidValue)
+	case m < driver.CaptureGlobal || m > driver.CaptureRelaxed:
+		f.wrong("%s in mode %d", call, m)
 		return fail(call, driver.InvalidValue)
 	}
 	s.capture = &recording{mode: m, streams: []*stream{s}}
 	t := f.thread()
 	t.capturing = append(t.capturing, s)
 	return nil
+}
+
+// needCapture returns a stream that captures.
+func (f *Driver) needCapture(call string, id driver.Stream) (*stream, error) {
+	s := f.byID[id]
+	switch {
+	case s == nil:
+		f.wrong("%s on no stream", call)
+		return nil, fail(call, driver.InvalidHandle)
+	case s.capture == nil:
+		f.wrong("%s on a stream that does not capture", call)
+		return nil, fail(call, driver.InvalidValue)
+	}
+	return s, nil
 }
 
 // StreamEndCapture ends the capture of all its streams, also if it fails, unless it is called on a
@@ -51,10 +72,9 @@ func (f *Driver) StreamEndCapture(id driver.Stream) (driver.Graph, error) {
 	defer f.mu.Unlock()
 	const call = "cuStreamEndCapture"
 	err := f.begin(call, needContext)
-	s := f.byID[id]
-	if s == nil || s.capture == nil {
-		f.wrong("%s on no stream that captures", call)
-		return 0, fail(call, driver.InvalidValue)
+	s, wrong := f.needCapture(call, id)
+	if wrong != nil {
+		return 0, wrong
 	}
 	c := s.capture
 	if c.streams[0] != s {
@@ -107,10 +127,13 @@ func (f *Driver) StreamAddGraph(id driver.Stream, g driver.Graph) error {
 	if err := f.begin(call, needContext); err != nil {
 		return err
 	}
-	child, s := f.graphs[g], f.byID[id]
-	if child == nil || s == nil || s.capture == nil {
-		f.wrong("%s without a graph or a capture", call)
-		return fail(call, driver.InvalidValue)
+	child := f.graphs[g]
+	if child == nil {
+		f.wrong("%s of no graph", call)
+		return fail(call, driver.InvalidHandle)
+	}
+	if _, err := f.needCapture(call, id); err != nil {
+		return err
 	}
 	return f.enqueue(call, id, op{kind: opGraph, node: driver.NodeGraph, graph: child.clone()})
 }
@@ -132,11 +155,10 @@ func (f *Driver) StreamCaptureNode(id driver.Stream) (driver.GraphNode, error) {
 	if err := f.begin(call, needContext); err != nil {
 		return 0, err
 	}
-	s := f.byID[id]
+	s, err := f.needCapture(call, id)
 	switch {
-	case s == nil || s.capture == nil:
-		f.wrong("%s on no stream that captures", call)
-		return 0, fail(call, driver.InvalidValue)
+	case err != nil:
+		return 0, err
 	case s.capture.invalid:
 		return 0, fail(call, driver.CaptureInvalidated)
 	case len(s.tail) != 1:
@@ -272,9 +294,17 @@ func (f *Driver) GraphUpload(x driver.GraphExec, s driver.Stream) error {
 	if err := f.begin(call, needContext|needNoCapture); err != nil {
 		return err
 	}
-	if f.execs[x] == nil || f.byID[s] == nil || f.byID[s].capture != nil {
-		f.wrong("%s of no graph, on no stream, or on one that captures", call)
+	st := f.byID[s]
+	switch {
+	case f.execs[x] == nil:
+		f.wrong("%s of no graph", call)
 		return fail(call, driver.InvalidHandle)
+	case st == nil:
+		f.wrong("%s on no stream", call)
+		return fail(call, driver.InvalidHandle)
+	case st.capture != nil:
+		f.wrong("%s on a stream that captures", call)
+		return fail(call, driver.InvalidValue)
 	}
 	return nil
 }

@@ -268,8 +268,15 @@ func (f *Driver) MemAddressFree(p driver.Ptr, bytes int64) error {
 	const call = "cuMemAddressFree"
 	err := f.begin(call, needContext|needNobody)
 	r := f.space.at(p, regionReserved)
-	if r == nil || int64(len(r.data)) != bytes || len(r.parts) > 0 {
-		f.wrong("%s of %d bytes that were not reserved, or are mapped", call, bytes)
+	switch {
+	case r == nil:
+		f.wrong("%s of an address that cuMemAddressReserve did not give", call)
+		return fail(call, driver.InvalidValue)
+	case int64(len(r.data)) != bytes:
+		f.wrong("%s of %d of %d reserved bytes", call, bytes, len(r.data))
+		return fail(call, driver.InvalidValue)
+	case len(r.parts) > 0:
+		f.wrong("%s of addresses that are mapped", call)
 		return fail(call, driver.InvalidValue)
 	}
 	f.space.remove(r)
@@ -303,8 +310,12 @@ func (f *Driver) MemRelease(a driver.Allocation) error {
 	const call = "cuMemRelease"
 	err := f.begin(call, needContext)
 	b := f.space.backing[a]
-	if b == nil || b.released {
+	switch {
+	case b == nil:
 		f.wrong("%s of no allocation", call)
+		return fail(call, driver.InvalidValue)
+	case b.released:
+		f.wrong("%s of an allocation that was released", call)
 		return fail(call, driver.InvalidValue)
 	}
 	b.released = true
@@ -343,8 +354,15 @@ func (f *Driver) MemMap(p driver.Ptr, bytes int64, a driver.Allocation) error {
 	}
 	r, page := f.space.within(p, bytes)
 	b := f.space.backing[a]
-	if r == nil || b == nil || b.bytes != bytes {
-		f.wrong("%s of %d bytes at %#x", call, bytes, p)
+	switch {
+	case r == nil:
+		f.wrong("%s of %d bytes at %#x, which are not whole reserved pages", call, bytes, p)
+		return fail(call, driver.InvalidValue)
+	case b == nil:
+		f.wrong("%s of no allocation", call)
+		return fail(call, driver.InvalidValue)
+	case b.bytes != bytes:
+		f.wrong("%s of %d of an allocation's %d bytes", call, bytes, b.bytes)
 		return fail(call, driver.InvalidValue)
 	}
 	for i := range bytes / Granularity {

@@ -224,8 +224,12 @@ func (f *Driver) ModuleGetFunction(m driver.Module, name string) (driver.Functio
 // function finds a kernel of a module that is loaded.
 func (f *Driver) function(call string, fn driver.Function) (*function, error) {
 	x := f.funcs[fn]
-	if x == nil || x.module.unloaded {
+	switch {
+	case x == nil:
 		f.wrong("%s of no function", call)
+		return nil, fail(call, driver.InvalidHandle)
+	case x.module.unloaded:
+		f.wrong("%s of kernel %s, whose module was unloaded", call, x.kernel.Name)
 		return nil, fail(call, driver.InvalidHandle)
 	}
 	return x, nil

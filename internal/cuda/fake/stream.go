@@ -348,11 +348,14 @@ func (f *Driver) StreamWaitEvent(id driver.Stream, e driver.Event) error {
 		return fail(call, driver.InvalidHandle)
 	}
 	switch s := f.byID[id]; {
+	case s == nil:
+		f.wrong("%s on no stream", call)
+		return fail(call, driver.InvalidHandle)
 	case ev.last == nil:
 		return nil
 	case ev.last.capture != nil:
 		return f.waitCaptured(call, s, ev.last)
-	case s != nil && s.capture != nil:
+	case s.capture != nil:
 		s.capture.invalid = true
 		f.wrong("%s of a stream that captures for work outside the capture", call)
 		return fail(call, driver.CaptureIsolation)
@@ -365,9 +368,6 @@ func (f *Driver) StreamWaitEvent(id driver.Stream, e driver.Event) error {
 func (f *Driver) waitCaptured(call string, s *stream, r *record) error {
 	c := r.capture
 	switch {
-	case s == nil:
-		f.wrong("%s on no stream", call)
-		return fail(call, driver.InvalidHandle)
 	case c.ended:
 		f.wrong("%s for an event of a capture that has ended", call)
 		return fail(call, driver.InvalidValue)

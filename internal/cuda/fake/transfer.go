@@ -73,8 +73,12 @@ func (f *Driver) MemcpyDtoHAsync(dst unsafe.Pointer, src driver.Ptr, bytes int64
 		return f.enqueue(call, s, op{kind: opCopy, node: driver.NodeMemcpy, src: src, host: dst, toHost: true, bytes: bytes})
 	}
 	st := f.byID[s]
-	if st == nil || st.capture != nil {
-		f.wrong("%s to pageable memory on no stream, or on one that captures", call)
+	switch {
+	case st == nil:
+		f.wrong("%s on no stream", call)
+		return fail(call, driver.InvalidHandle)
+	case st.capture != nil:
+		f.wrong("%s to pageable memory on a stream that captures", call)
 		return fail(call, driver.InvalidValue)
 	}
 	f.until(st, st.empty)
