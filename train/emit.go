@@ -58,7 +58,8 @@ func (p *builder) emitLoss(i int) {
 // summed over the parts, in f32: the loss, the weight of the batch if p.weighted, and the gradients of
 // the trained weights, times the scale of the loss. All are divided by the number of parts. If
 // p.weighted, the loss and the gradients are multiplied by the weight of the batch. ready, if not nil,
-// is called with the index of each gradient when it is computed.
+// is called for each gradient that a node computes, right after that node, with the gradient and its
+// index among the returned values: the first gradient has index 1, or 2 if p.weighted.
 func (p *builder) gradients(fb *ir.FuncBuilder, s *source, ready func(i int, v ir.Value)) []ir.Value {
 	args := params(fb, s.f)
 	for _, v := range args {
