@@ -13,14 +13,14 @@ import (
 // index counts as the identity of the reduction. So sums are deterministic. The cost is the number of indices times the
 // number of sources.
 var accumulateRules = map[string]opRule{
-	"aten.scatter_add": func(c *call) []ir.Value { return one(c.scatterReduced(c.tensor("src"), "sum", true)) },
-	"aten.scatter_reduce": func(c *call) []ir.Value {
+	"aten.scatter_add": opmath(func(c *call) []ir.Value { return one(c.scatterReduced(c.tensor("src"), "sum", true)) }),
+	"aten.scatter_reduce": opmath(func(c *call) []ir.Value {
 		return one(c.scatterReduced(c.tensor("src"), c.str("reduce", ""), c.bool("include_self", true)))
-	},
-	"aten.index_add": indexAdd,
-	"aten.index_reduce": func(c *call) []ir.Value {
+	}),
+	"aten.index_add": opmath(indexAdd),
+	"aten.index_reduce": opmath(func(c *call) []ir.Value {
 		return one(c.indexReduced(c.tensor("source"), c.str("reduce", ""), c.bool("include_self", true)))
-	},
+	}),
 	"aten.cumprod": func(c *call) []ir.Value {
 		x := c.cast(c.tensor("self"), c.out(0).DType)
 		if c.rank(x) == 0 {

@@ -36,17 +36,24 @@ func (c *call) named(name string) *tensor {
 	return t
 }
 
-func (c *call) readNamed(name string) ir.Value { return c.autocastOperand(c.read(c.named(name))) }
+// value returns the value of a tensor in the dtype in which the rule computes.
+func (c *call) value(t *tensor) ir.Value {
+	v := c.autocastOperand(c.read(t))
+	if c.opmath {
+		return c.wide(v)
+	}
+	return v
+}
 
 // tensor returns the value of a tensor argument.
-func (c *call) tensor(name string) ir.Value { return c.autocastOperand(c.read(c.ref(name))) }
+func (c *call) tensor(name string) ir.Value { return c.value(c.ref(name)) }
 
 // tensors returns the values of a list of tensors.
 func (c *call) tensors(name string) []ir.Value {
 	list := c.refs(name)
 	out := make([]ir.Value, len(list))
 	for i, t := range list {
-		out[i] = c.autocastOperand(c.read(t))
+		out[i] = c.value(t)
 	}
 	return out
 }
@@ -81,7 +88,7 @@ func (c *call) optionalTensors(name string) (out []ir.Value, given []bool) {
 	for _, t := range a.OptionalTensors {
 		v := ir.NoValue
 		if t.Tensor != nil {
-			v = c.readNamed(t.Tensor.Name)
+			v = c.value(c.named(t.Tensor.Name))
 		}
 		out, given = append(out, v), append(given, t.Tensor != nil)
 	}
@@ -228,7 +235,7 @@ func (c *call) str(name, def string) string {
 	return *c.in[name].String
 }
 
-// out returns the type that the archive gives result i.
+// out returns the type that the archive gives result i, with the dtype in which the rule computes.
 func (c *call) out(i int) ir.Type {
 	if i >= len(c.outs) || c.outs[i] == "" {
 		c.fail("there is no result %d", i)
@@ -240,6 +247,9 @@ func (c *call) out(i int) ir.Type {
 	t, err := c.metaType(&meta)
 	if err != nil {
 		c.fail("%v", err)
+	}
+	if c.opmath && half(t.DType) {
+		t.DType = dtype.F32
 	}
 	return t
 }

@@ -14,8 +14,8 @@ var convRules = map[string]opRule{
 	"aten.conv1d": convolution, "aten.conv2d": convolution, "aten.conv3d": convolution, "aten.convolution": convolution,
 	"aten.conv_transpose1d": convTranspose, "aten.conv_transpose2d": convTranspose, "aten.conv_transpose3d": convTranspose,
 	"aten.max_pool1d": maxPool, "aten.max_pool2d": maxPool, "aten.max_pool2d_with_indices": maxPool, "aten.max_pool1d_with_indices": maxPool, "aten.max_pool3d": maxPool, "aten.max_pool3d_with_indices": maxPool,
-	"aten.avg_pool1d": avgPool, "aten.avg_pool2d": avgPool, "aten.avg_pool3d": avgPool,
-	"aten.adaptive_avg_pool1d": adaptive("mean"), "aten.adaptive_avg_pool2d": adaptive("mean"), "aten._adaptive_avg_pool2d": adaptive("mean"), "aten.adaptive_avg_pool3d": adaptive("mean"), "aten._adaptive_avg_pool3d": adaptive("mean"), "aten.adaptive_max_pool2d": adaptive("max"), "aten.adaptive_max_pool1d": adaptive("max"), "aten.adaptive_max_pool3d": adaptive("max"),
+	"aten.avg_pool1d": opmath(avgPool), "aten.avg_pool2d": opmath(avgPool), "aten.avg_pool3d": opmath(avgPool),
+	"aten.adaptive_avg_pool1d": opmath(adaptive("mean")), "aten.adaptive_avg_pool2d": opmath(adaptive("mean")), "aten._adaptive_avg_pool2d": opmath(adaptive("mean")), "aten.adaptive_avg_pool3d": opmath(adaptive("mean")), "aten._adaptive_avg_pool3d": opmath(adaptive("mean")), "aten.adaptive_max_pool2d": adaptive("max"), "aten.adaptive_max_pool1d": adaptive("max"), "aten.adaptive_max_pool3d": adaptive("max"),
 	"aten.im2col": im2col, "aten.col2im": col2im, "aten.max_unpool2d": maxUnpool,
 }
 
@@ -305,8 +305,8 @@ func (c *call) band(x, w ir.Value, s *spatial, out []dim.Dim, groups int64) ir.V
 	per := ws[0].FloorDiv(groups)
 	p = c.reshape(p, batch, g, inner, area)
 	if k, ok := per.Const(); ok && k == 1 { // one result channel in each group: dot products
-		y := c.reduce("sum", c.bin("mul", p, c.reshape(w, dim.Const(1), g, inner, dim.Const(1))), []int{2}, false)
-		return c.reshape(y, result...)
+		products := c.bin("mul", c.wide(p), c.wide(c.reshape(w, dim.Const(1), g, inner, dim.Const(1))))
+		return c.reshape(c.cast(c.reduce("sum", products, []int{2}, false), c.dtype(x)), result...)
 	}
 	y := c.bin("matmul", c.reshape(w, g, per, inner), p)
 	return c.reshape(y, result...)
@@ -470,16 +470,13 @@ func (c *call) poolIndices(x, p ir.Value, s *spatial) ir.Value {
 	return index
 }
 
-// avgPool divides sums in f32, in which a sum of f16 cannot overflow.
+// avgPool divides the sums of windows.
 func avgPool(c *call) []ir.Value {
-	return one(c.cast(c.averaged(c.cast(c.tensor("self"), dtype.F32)), c.out(0).DType))
-}
-
-func (c *call) averaged(x ir.Value) ir.Value {
+	x := c.tensor("self")
 	s, shape := c.pool(x)
 	sum := c.pooled(x, s, shape, sums)
 	if c.has("divisor_override") {
-		return c.bin("div", sum, c.f(c.float("divisor_override", 1)))
+		return one(c.bin("div", sum, c.f(c.float("divisor_override", 1))))
 	}
 	all := int64(1)
 	plain := !s.ceil
@@ -488,14 +485,14 @@ func (c *call) averaged(x ir.Value) ir.Value {
 		plain = plain && (s.padLow[i] == 0 || c.bool("count_include_pad", true))
 	}
 	if plain {
-		return c.bin("div", sum, c.f(float64(all)))
+		return one(c.bin("div", sum, c.f(float64(all))))
 	}
 	if s.ceil && c.bool("count_include_pad", true) {
 		c.fail("ceil_mode with count_include_pad is not supported")
 	}
 	// Each window is divided by the number of its elements that are not padding.
 	ones := c.full(c.f(1), c.dtype(x), c.shape(x)...)
-	return c.bin("div", sum, c.pooled(ones, s, shape, sums))
+	return one(c.bin("div", sum, c.pooled(ones, s, shape, sums)))
 }
 
 // adaptive pools an axis of n elements to o windows. As in PyTorch, window i is [floor(i*n/o), ceil((i+1)*n/o)).

@@ -235,7 +235,7 @@ func indexPut(c *call) []ir.Value {
 	index, v = c.reshape(c.expand(index, a.shape...), n), c.reshape(v, append([]dim.Dim{n}, rest...)...)
 	var y ir.Value
 	if adds {
-		y = c.placed(rows, index, v, 0, "sum", true)
+		y = c.cast(c.placed(c.wide(rows), index, c.wide(v), 0, "sum", true), c.dtype(rows))
 	} else {
 		y = c.scatterRows(rows, index, v)
 	}

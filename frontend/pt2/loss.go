@@ -18,8 +18,8 @@ var lossRules = map[string]opRule{
 		return c.bin("div", c.huber(d, beta), c.f(beta))
 	}),
 	"aten.huber_loss":           loss(func(c *call, d ir.Value) ir.Value { return c.huber(d, c.float("delta", 1)) }),
-	"aten.binary_cross_entropy": binaryCrossEntropy, "aten.binary_cross_entropy_with_logits": binaryCrossEntropyWithLogits,
-	"aten.kl_div": klDivergence, "aten.cross_entropy_loss": crossEntropy,
+	"aten.binary_cross_entropy": opmath(binaryCrossEntropy), "aten.binary_cross_entropy_with_logits": opmath(binaryCrossEntropyWithLogits),
+	"aten.kl_div": opmath(klDivergence), "aten.cross_entropy_loss": crossEntropy,
 	"aten.nll_loss": negativeLogLikelihood, "aten.nll_loss_nd": negativeLogLikelihood, "aten.nll_loss2d": negativeLogLikelihood,
 	"aten.nll_loss_forward": negativeLogLikelihood, "aten.nll_loss2d_forward": negativeLogLikelihood,
 }
@@ -34,9 +34,9 @@ func (c *call) huber(d ir.Value, delta float64) ir.Value {
 
 // loss is the rule of a loss that is a function of self - target.
 func loss(f func(c *call, d ir.Value) ir.Value) opRule {
-	return func(c *call) []ir.Value {
+	return opmath(func(c *call) []ir.Value {
 		return one(c.losses(f(c, c.bin("sub", c.tensor("self"), c.tensor("target")))))
-	}
+	})
 }
 
 // Values of the argument reduction. 0 keeps the loss of each element.

@@ -19,6 +19,7 @@ type call struct {
 	overload string // "Tensor"
 	in       map[string]*argument
 	outs     []string // names of the results; empty: not a tensor
+	opmath   bool     // operands of f16 and bf16 are read as f32, and out gives f32 for such results; see [opmath]
 }
 
 func (c *call) fail(format string, args ...any) { c.refuse(format, args...) }

@@ -38,6 +38,7 @@ type opCase struct {
 	operands []operand
 	args     string // the other arguments, as JSON: name in the schema and value
 	results  []operand
+	ulps     float64 // if not 0, the largest distance of results in units of their last digit; else 1e-5 of interp.Compare
 }
 
 func f32(name string, data []float64, shape ...int64) operand {
@@ -137,16 +138,24 @@ func (c *opCase) run(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, o := range c.results {
-		if d := interp.Compare(out[i], o.tensor(t)); !d.Within(1e-5) {
-			t.Errorf("%s: %s", o.name, d)
-		}
+		c.check(t, out[i], o)
 	}
 	for _, e := range env.IndexErrors {
 		t.Error(e)
 	}
 }
 
-// TestOps compares ops with loops that follow their definitions.
+// check compares a result with the definition.
+func (c *opCase) check(t *testing.T, got *interp.Tensor, want operand) {
+	t.Helper()
+	if c.ulps != 0 {
+		c.near(t, got, want)
+	} else if d := interp.Compare(got, want.tensor(t)); !d.Within(1e-5) {
+		t.Errorf("%s: %s", want.name, d)
+	}
+}
+
+// TestOps compares ops with their definitions.
 func TestOps(t *testing.T) {
 	for _, c := range opCases() {
 		t.Run(c.name, c.run)
@@ -154,7 +163,7 @@ func TestOps(t *testing.T) {
 }
 
 func opCases() []opCase {
-	return slices.Concat(foldCases(), sampleCases(), resampleCases(), bagCases(), stridedCases(), pairCases(), productCases(), lossCases())
+	return slices.Concat(foldCases(), sampleCases(), resampleCases(), bagCases(), stridedCases(), pairCases(), productCases(), lossCases(), opmathCases())
 }
 
 // TestOpsOnHost runs the same programs compiled for the host.
@@ -219,8 +228,7 @@ func (c *opCase) compiled(t *testing.T, dev device.Device, backend compile.Backe
 		t.Fatal(err)
 	}
 	for i, o := range c.results {
-		want := o.tensor(t)
-		data := make([]byte, len(want.Bytes()))
+		data := make([]byte, len(o.tensor(t).Bytes()))
 		if err := r.At(i).CopyTo(data); err != nil {
 			t.Fatal(err)
 		}
@@ -228,9 +236,7 @@ func (c *opCase) compiled(t *testing.T, dev device.Device, backend compile.Backe
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d := interp.Compare(got, want); !d.Within(1e-5) {
-			t.Errorf("%s: %s", o.name, d)
-		}
+		c.check(t, got, o)
 	}
 	if err := b.Faults(); err != nil {
 		t.Error(err)

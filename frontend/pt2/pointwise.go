@@ -31,23 +31,24 @@ var pointwiseRules = map[string]opRule{
 		}
 		return named("gelu")(c)
 	},
-	"aten.trunc":  composed((*emitter).trunc),
-	"aten.frac":   composed(func(e *emitter, x ir.Value) ir.Value { return e.bin("sub", x, e.trunc(x)) }),
-	"aten.square": composed(func(e *emitter, x ir.Value) ir.Value { return e.bin("mul", x, x) }),
+	"aten.trunc":  unary((*emitter).trunc),
+	"aten.frac":   unary(func(e *emitter, x ir.Value) ir.Value { return e.bin("sub", x, e.trunc(x)) }),
+	"aten.square": unary(func(e *emitter, x ir.Value) ir.Value { return e.bin("mul", x, x) }),
 	"aten.tan":    composed(func(e *emitter, x ir.Value) ir.Value { return e.bin("div", e.un("sin", x), e.un("cos", x)) }),
 	"aten.log2":   composed(func(e *emitter, x ir.Value) ir.Value { return e.bin("mul", e.un("log", x), e.f(1/math.Ln2)) }),
 	"aten.log10":  composed(func(e *emitter, x ir.Value) ir.Value { return e.bin("mul", e.un("log", x), e.f(1/math.Ln10)) }),
-	"aten.exp2":   composed(func(e *emitter, x ir.Value) ir.Value { return e.un("exp", e.bin("mul", x, e.f(math.Ln2))) }),
+	"aten.exp2":   unary(func(e *emitter, x ir.Value) ir.Value { return e.bin("pow", e.f(2), x) }),
 	"aten.log1p":  composed((*emitter).log1p),
 	"aten.expm1":  composed((*emitter).expm1),
 	"aten.sinh":   composed((*emitter).sinh),
 	"aten.cosh": composed(func(e *emitter, x ir.Value) ir.Value {
-		return e.bin("mul", e.f(0.5), e.bin("add", e.un("exp", x), e.un("exp", e.un("neg", x))))
+		a := e.un("abs", x)
+		return e.bin("add", e.halfExp(a), e.bin("mul", e.f(0.5), e.un("exp", e.un("neg", a))))
 	}),
 	"aten.asinh":    composed((*emitter).asinh),
-	"aten.erfc":     composed(func(e *emitter, x ir.Value) ir.Value { return e.bin("sub", e.f(1), e.un("erf", x)) }),
+	"aten.erfc":     composed((*emitter).erfc),
 	"aten.mish":     composed(func(e *emitter, x ir.Value) ir.Value { return e.bin("mul", x, e.un("tanh", e.softplus(x, 1, 20))) }),
-	"aten.relu6":    composed(func(e *emitter, x ir.Value) ir.Value { return e.clamp(x, 0, 6) }),
+	"aten.relu6":    unary(func(e *emitter, x ir.Value) ir.Value { return e.clamp(x, 0, 6) }),
 	"aten.softsign": composed(func(e *emitter, x ir.Value) ir.Value { return e.bin("div", x, e.bin("add", e.f(1), e.un("abs", x))) }),
 	"aten.hardsigmoid": composed(func(e *emitter, x ir.Value) ir.Value {
 		return e.bin("div", e.clamp(e.bin("add", x, e.f(3)), 0, 6), e.f(6))
@@ -58,20 +59,20 @@ var pointwiseRules = map[string]opRule{
 	"aten.log_sigmoid": composed(func(e *emitter, x ir.Value) ir.Value {
 		return e.bin("sub", e.bin("minimum", x, e.f(0)), e.log1p(e.un("exp", e.un("neg", e.un("abs", x)))))
 	}),
-	"aten.softplus": func(c *call) []ir.Value {
+	"aten.softplus": opmath(func(c *call) []ir.Value {
 		return one(c.softplus(c.tensor("self"), c.float("beta", 1), c.float("threshold", 20)))
-	},
-	"aten.elu": func(c *call) []ir.Value {
+	}),
+	"aten.elu": opmath(func(c *call) []ir.Value {
 		return one(c.elu(c.tensor("self"), c.float("alpha", 1), c.float("scale", 1), c.float("input_scale", 1)))
-	},
-	"aten.celu": func(c *call) []ir.Value {
+	}),
+	"aten.celu": opmath(func(c *call) []ir.Value {
 		a := c.float("alpha", 1)
 		return one(c.elu(c.tensor("self"), a, 1, 1/a))
-	},
-	"aten.selu": func(c *call) []ir.Value {
+	}),
+	"aten.selu": opmath(func(c *call) []ir.Value {
 		// Klambauer et al., Self-Normalizing Neural Networks, arXiv:1706.02515.
 		return one(c.elu(c.tensor("self"), 1.6732632423543772, 1.0507009873554805, 1))
-	},
+	}),
 	"aten.leaky_relu": func(c *call) []ir.Value {
 		x := c.tensor("self")
 		return one(c.where(c.compare("gt", x, c.number(0, c.dtype(x))), x, c.bin("mul", x, c.f(c.float("negative_slope", 0.01)))))
@@ -82,19 +83,19 @@ var pointwiseRules = map[string]opRule{
 		dt := c.dtype(x)
 		return one(c.where(c.compare("le", x, c.number(c.float("threshold", 0), dt)), c.number(c.float("value", 0), dt), x))
 	},
-	"aten.logit": func(c *call) []ir.Value {
+	"aten.logit": opmath(func(c *call) []ir.Value {
 		x := c.tensor("self")
 		if c.has("eps") {
 			x = c.clamp(x, c.float("eps", 0), 1-c.float("eps", 0))
 		}
 		return one(c.un("log", c.bin("div", x, c.bin("sub", c.f(1), x))))
-	},
+	}),
 
-	"aten.add": addition("add"), "aten.sub": addition("sub"), "aten.rsub": reversedSub,
+	"aten.add": opmathIf((*call).hasAlpha, addition("add")), "aten.sub": opmathIf((*call).hasAlpha, addition("sub")), "aten.rsub": opmathIf((*call).hasAlpha, reversedSub),
 	"aten.mul": binary("mul"), "aten.maximum": binary("maximum"), "aten.minimum": binary("minimum"),
-	"aten.fmod": binary("rem"), "aten.remainder": remainder, "aten.pow": power, "aten.float_power": power,
-	"aten.div":          division,
-	"aten.floor_divide": func(c *call) []ir.Value { return one(c.quotient("floor")) },
+	"aten.fmod": binary("rem"), "aten.remainder": remainder, "aten.pow": opmathIf(multiplies, power), "aten.float_power": opmathIf(multiplies, power),
+	"aten.div":          opmathIf(func(c *call) bool { return c.has("rounding_mode") }, division),
+	"aten.floor_divide": opmath(func(c *call) []ir.Value { return one(c.quotient("floor")) }),
 	"aten.__and__":      logical("and"), "aten.__or__": logical("or"), "aten.__xor__": logical("xor"), "aten.bitwise_and": logical("and"),
 	"aten.bitwise_or": logical("or"), "aten.bitwise_xor": logical("xor"),
 	"aten.logical_and": truth("and"), "aten.logical_or": truth("or"), "aten.logical_xor": truth("xor"),
@@ -112,18 +113,14 @@ var pointwiseRules = map[string]opRule{
 		t := c.out(0)
 		return one(c.where(c.tensor("mask"), c.operand("value", t.DType), c.tensor("self")))
 	},
-	"aten.addcmul": func(c *call) []ir.Value { return addc(c, "mul") }, "aten.addcdiv": func(c *call) []ir.Value { return addc(c, "div") },
-	"aten.lerp": func(c *call) []ir.Value {
-		a, b := c.tensor("self"), c.tensor("end")
-		return one(c.bin("add", a, c.bin("mul", c.operand("weight", c.dtype(a)), c.bin("sub", b, a))))
-	},
-	"aten.nan_to_num": nanToNum,
-	"aten.xlogy": func(c *call) []ir.Value {
+	"aten.addcmul": opmath(func(c *call) []ir.Value { return addc(c, "mul") }), "aten.addcdiv": opmath(func(c *call) []ir.Value { return addc(c, "div") }),
+	"aten.lerp": opmath(lerp), "aten.nan_to_num": nanToNum,
+	"aten.xlogy": opmath(func(c *call) []ir.Value {
 		dt := c.out(0).DType
 		x, y := c.operand("self", dt), c.operand("other", dt)
 		p := c.where(c.compare("eq", x, c.f(0)), c.f(0), c.bin("mul", x, c.un("log", y)))
 		return one(c.where(c.compare("ne", y, y), y, p))
-	},
+	}),
 	"aten.heaviside": func(c *call) []ir.Value {
 		x := c.tensor("self")
 		zero := c.number(0, c.dtype(x))
@@ -132,37 +129,32 @@ var pointwiseRules = map[string]opRule{
 	"aten.copysign": func(c *call) []ir.Value {
 		dt := c.out(0).DType
 		x, y := c.operand("self", dt), c.operand("other", dt)
-		negative := c.bin("or", c.compare("lt", y, c.f(0)), c.compare("lt", c.un("reciprocal", y), c.f(0)))
-		return one(c.where(negative, c.un("neg", c.un("abs", x)), c.un("abs", x)))
+		return one(c.where(c.signbit(y), c.un("neg", c.un("abs", x)), c.un("abs", x)))
 	},
-	"aten.hypot": func(c *call) []ir.Value {
-		dt := c.out(0).DType
-		x, y := c.operand("self", dt), c.operand("other", dt)
-		return one(c.un("sqrt", c.bin("add", c.bin("mul", x, x), c.bin("mul", y, y))))
-	},
-	"aten.ldexp": func(c *call) []ir.Value {
+	"aten.hypot": opmath(hypot),
+	"aten.ldexp": opmath(func(c *call) []ir.Value {
 		dt := c.out(0).DType
 		return one(c.bin("mul", c.operand("self", dt), c.bin("pow", c.f(2), c.operand("other", dt))))
-	},
-	"aten.logaddexp": func(c *call) []ir.Value {
+	}),
+	"aten.logaddexp": opmath(func(c *call) []ir.Value {
 		dt := c.out(0).DType
 		x, y := c.operand("self", dt), c.operand("other", dt)
 		apart := c.bin("add", c.bin("maximum", x, y), c.log1p(c.un("exp", c.un("neg", c.un("abs", c.bin("sub", x, y))))))
 		return one(c.where(c.compare("eq", x, y), c.bin("add", x, c.f(math.Ln2)), apart))
-	},
+	}),
 	"aten.sinc": composed(func(e *emitter, x ir.Value) ir.Value {
 		a := e.bin("mul", x, e.f(math.Pi))
 		return e.where(e.compare("eq", x, e.f(0)), e.f(1), e.bin("div", e.un("sin", a), a))
 	}),
-	"aten.deg2rad": composed(func(e *emitter, x ir.Value) ir.Value { return e.bin("mul", x, e.f(math.Pi/180)) }),
-	"aten.rad2deg": composed(func(e *emitter, x ir.Value) ir.Value { return e.bin("mul", x, e.f(180/math.Pi)) }),
+	"aten.deg2rad": unary(func(e *emitter, x ir.Value) ir.Value { return e.bin("mul", x, e.f(math.Pi/180)) }),
+	"aten.rad2deg": unary(func(e *emitter, x ir.Value) ir.Value { return e.bin("mul", x, e.f(180/math.Pi)) }),
 	"aten.fmax":    numberOf("maximum"), "aten.fmin": numberOf("minimum"),
 	"aten.signbit": func(c *call) []ir.Value {
 		x := c.tensor("self")
 		if !c.dtype(x).Float() {
 			return one(c.compare("lt", x, c.i(0)))
 		}
-		return one(c.bin("or", c.compare("lt", x, c.f(0)), c.compare("lt", c.un("reciprocal", x), c.f(0))))
+		return one(c.signbit(x))
 	},
 	"aten.isclose": func(c *call) []ir.Value {
 		x, y := c.tensor("self"), c.tensor("other")
@@ -190,12 +182,12 @@ var pointwiseRules = map[string]opRule{
 		slope := (c.float("lower", 1.0/8) + c.float("upper", 1.0/3)) / 2
 		return one(c.where(c.compare("ge", x, c.f(0)), x, c.bin("mul", x, c.f(slope))))
 	},
-	"aten.glu": func(c *call) []ir.Value {
+	"aten.glu": opmath(func(c *call) []ir.Value {
 		x := c.tensor("self")
 		axis := c.axis("dim", -1, c.rank(x))
 		a, b := c.halves(x, axis)
 		return one(c.bin("mul", a, c.un("sigmoid", b)))
-	},
+	}),
 	"aten.dropout": dropout, "aten.native_dropout": dropout, "aten.alpha_dropout": dropout, "aten.feature_dropout": dropout,
 }
 
@@ -219,9 +211,17 @@ func sign(c *call) []ir.Value {
 	return one(c.where(c.compare("eq", x, x), y, c.f(0)))
 }
 
-// composed is the rule of a function of one operand.
-func composed(f func(*emitter, ir.Value) ir.Value) opRule {
+// unary is the rule of a function of one operand that rounds at most once.
+func unary(f func(*emitter, ir.Value) ir.Value) opRule {
 	return func(c *call) []ir.Value { return one(f(&c.emitter, c.cast(c.tensor("self"), c.out(0).DType))) }
+}
+
+// composed is the rule of any other function of one operand.
+func composed(f func(*emitter, ir.Value) ir.Value) opRule { return opmath(unary(f)) }
+
+// signbit reports whether a float has a negative sign, also if it is zero.
+func (e *emitter) signbit(x ir.Value) ir.Value {
+	return e.bin("or", e.compare("lt", x, e.f(0)), e.compare("lt", e.un("reciprocal", x), e.f(0)))
 }
 
 func (e *emitter) clamp(x ir.Value, lo, hi float64) ir.Value {
@@ -250,36 +250,84 @@ func (e *emitter) log1p(x ir.Value) ir.Value {
 
 // expm1 is accurate near 0: 2*tanh(x/2) / (1-tanh(x/2)) for |x| < 0.5, and exp(x)-1 elsewhere.
 func (e *emitter) expm1(x ir.Value) ir.Value {
-	t := e.un("tanh", e.bin("mul", x, e.f(0.5)))
+	small := e.compare("lt", e.un("abs", x), e.f(0.5))
+	t := e.un("tanh", e.bin("mul", e.only(small, x), e.f(0.5)))
 	near := e.bin("div", e.bin("mul", t, e.f(2)), e.bin("sub", e.f(1), t))
-	return e.where(e.compare("lt", e.un("abs", x), e.f(0.5)), near, e.bin("sub", e.un("exp", x), e.f(1)))
+	return e.where(small, near, e.bin("sub", e.un("exp", x), e.f(1)))
 }
 
+// only is x where cond holds, and 0 elsewhere. A formula for some operands gets finite values for all others, because
+// the gradient of where multiplies the derivative of the formula by 0.
+func (e *emitter) only(cond, x ir.Value) ir.Value { return e.where(cond, x, e.f(0)) }
+
+// odd is f(x) for x from 0 on, and -f(-x) below. Its gradient at 0 is that of f; with abs and sign it would be 0.
+func (e *emitter) odd(x ir.Value, f func(x ir.Value) ir.Value) ir.Value {
+	below := e.compare("lt", x, e.f(0))
+	y := f(e.where(below, e.un("neg", x), x))
+	return e.where(below, e.un("neg", y), y)
+}
+
+// sinh is (exp(x)-exp(-x))/2 by expm1, which is accurate near 0, and exp(x)/2 from 20 on.
 func (e *emitter) sinh(x ir.Value) ir.Value {
-	// (exp(x)-exp(-x))/2 by expm1, which is accurate near 0
-	u := e.expm1(e.un("abs", x))
-	pos := e.bin("mul", e.f(0.5), e.bin("add", u, e.bin("div", u, e.bin("add", u, e.f(1)))))
-	large := e.bin("mul", e.f(0.5), e.un("exp", e.un("abs", x)))
-	return e.bin("mul", e.un("sign", x), e.where(e.compare("lt", e.un("abs", x), e.f(20)), pos, large))
+	return e.odd(x, func(a ir.Value) ir.Value {
+		small := e.compare("lt", a, e.f(20))
+		u := e.expm1(e.only(small, a))
+		near := e.bin("mul", e.f(0.5), e.bin("add", u, e.bin("div", u, e.bin("add", u, e.f(1)))))
+		return e.where(small, near, e.halfExp(a))
+	})
 }
 
-// asinh is sign(x)*log1p(a + a^2/(1+sqrt(1+a^2))) with a = |x|.
+// halfExp is exp(x)/2, which is finite also where exp(x) overflows.
+func (e *emitter) halfExp(x ir.Value) ir.Value {
+	root := e.un("exp", e.bin("mul", x, e.f(0.5)))
+	return e.bin("mul", e.bin("mul", root, e.f(0.5)), root)
+}
+
+// asinh is log1p(x + x^2/(1+sqrt(1+x^2))) for x from 0 on.
 func (e *emitter) asinh(x ir.Value) ir.Value {
-	a := e.un("abs", x)
-	sq := e.bin("mul", a, a)
-	y := e.log1p(e.bin("add", a, e.bin("div", sq, e.bin("add", e.f(1), e.un("sqrt", e.bin("add", sq, e.f(1)))))))
-	return e.bin("mul", e.un("sign", x), y)
+	return e.odd(x, func(a ir.Value) ir.Value {
+		return e.logOfTwice(a, func(a ir.Value) ir.Value {
+			sq := e.bin("mul", a, a)
+			return e.log1p(e.bin("add", a, e.bin("div", sq, e.bin("add", e.f(1), e.un("sqrt", e.bin("add", sq, e.f(1)))))))
+		})
+	})
+}
+
+// logOfTwice is log(2x) for large x, where acosh and asinh differ from it by less than 1/(2x²) and their definitions
+// overflow, and f elsewhere.
+func (e *emitter) logOfTwice(x ir.Value, f func(x ir.Value) ir.Value) ir.Value {
+	large := e.compare("gt", x, e.f(0x1p14))
+	return e.where(large, e.bin("add", e.un("log", e.where(large, x, e.f(1))), e.f(math.Ln2)), f(e.where(large, e.f(2), x)))
+}
+
+// erfc is 1-erf(x) where a = |x| is at most 0.5. For larger a, that has few digits or none: erfc(a) is t*exp(p(t)-a²)
+// with t = 1/(1+a/2), and erfc(-a) is 2-erfc(a). The polynomial p is a Chebyshev fit of log(erfc(a)/t)+a² for a from
+// 0.48 to 10.4, within 4e-8. To keep the digits of a², a² = h² + (a-h)(a+h), where h has so few digits that h² is exact.
+func (e *emitter) erfc(x ir.Value) ir.Value {
+	a := e.bin("minimum", e.un("abs", x), e.f(10.4)) // erfc(10.4) is less than the smallest f32
+	h := e.bin("mul", e.un("round", e.bin("mul", a, e.f(64))), e.f(1.0/64))
+	t := e.un("reciprocal", e.bin("add", e.bin("mul", a, e.f(0.5)), e.f(1)))
+	p := e.bin("mul", t, e.f(-0.0886084236938))
+	for _, k := range []float64{0.120749872632, 0.317856512561, -0.689631914297, 0.233135353779, -0.0209404367582, 0.394661120606, 0.998004852078} {
+		p = e.bin("mul", e.bin("add", p, e.f(k)), t)
+	}
+	p = e.bin("sub", e.bin("add", p, e.f(-1.26542795519)), e.bin("mul", e.bin("sub", a, h), e.bin("add", a, h)))
+	tail := e.bin("mul", e.bin("mul", t, e.un("exp", p)), e.un("exp", e.un("neg", e.bin("mul", h, h))))
+	tail = e.where(e.compare("lt", x, e.f(0)), e.bin("sub", e.f(2), tail), tail)
+	return e.where(e.compare("le", a, e.f(0.5)), e.bin("sub", e.f(1), e.un("erf", x)), tail)
 }
 
 func (e *emitter) softplus(x ir.Value, beta, threshold float64) ir.Value {
 	b := e.bin("mul", x, e.f(beta))
-	soft := e.bin("div", e.log1p(e.un("exp", e.bin("minimum", b, e.f(threshold)))), e.f(beta))
-	return e.where(e.compare("gt", b, e.f(threshold)), x, soft)
+	large := e.compare("gt", b, e.f(threshold))
+	soft := e.bin("div", e.log1p(e.un("exp", e.where(large, e.f(0), b))), e.f(beta))
+	return e.where(large, x, soft)
 }
 
 func (e *emitter) elu(x ir.Value, alpha, scale, inputScale float64) ir.Value {
-	neg := e.bin("mul", e.expm1(e.bin("mul", e.bin("minimum", x, e.f(0)), e.f(inputScale))), e.f(alpha*scale))
-	return e.where(e.compare("gt", x, e.f(0)), e.bin("mul", x, e.f(scale)), neg)
+	positive := e.compare("gt", x, e.f(0))
+	neg := e.bin("mul", e.expm1(e.bin("mul", e.where(positive, e.f(0), x), e.f(inputScale))), e.f(alpha*scale))
+	return e.where(positive, e.bin("mul", x, e.f(scale)), neg)
 }
 
 // infinite compares |x| with infinity; integers are finite.
@@ -332,6 +380,9 @@ func addition(op string) opRule {
 	}
 }
 
+// hasAlpha reports whether the call multiplies an operand by alpha.
+func (c *call) hasAlpha() bool { return c.float("alpha", 1) != 1 }
+
 // scaled multiplies by the number argument of that name, by default 1.
 func (c *call) scaled(v ir.Value, name string, dt dtype.DType) ir.Value {
 	x := c.float(name, 1)
@@ -362,10 +413,24 @@ func remainder(c *call) []ir.Value {
 
 // negative reports whether an operand, which may be a literal, is below 0.
 func (c *call) negative(v ir.Value, dt dtype.DType) ir.Value {
+	return c.compare("lt", c.asTensor(v, dt), c.number(0, dt))
+}
+
+// asTensor returns a literal as a scalar tensor, and any other operand as it is.
+func (c *call) asTensor(v ir.Value, dt dtype.DType) ir.Value {
 	if info := c.fb.Func().Values; v >= 0 && info[v].Kind == ir.LiteralValue {
-		v = c.full(c.fb.Literal(info[v].Literal), dt)
+		return c.full(c.fb.Literal(info[v].Literal), dt)
 	}
-	return c.compare("lt", v, c.number(0, dt))
+	return v
+}
+
+// maxIntegerPower is the largest exponent of integers.
+const maxIntegerPower = 64
+
+// multiplies reports whether a power is a product of more than two factors.
+func multiplies(c *call) bool {
+	a := c.in["exponent"]
+	return a != nil && (a.Int != nil && (*a.Int == 3 || *a.Int == 4) || a.Float != nil && (*a.Float == 3 || *a.Float == 4))
 }
 
 func power(c *call) []ir.Value {
@@ -373,7 +438,7 @@ func power(c *call) []ir.Value {
 	exponent := c.in["exponent"]
 	if exponent != nil && exponent.Tensor == nil && exponent.SymInt == nil {
 		switch n := c.float("exponent", 0); {
-		case n == 2 || n == 3 || n == 4 || !dt.Float() && n >= 0 && n <= 64 && n == math.Trunc(n):
+		case n == 2 || n == 3 || n == 4 || !dt.Float() && n >= 0 && n <= maxIntegerPower && n == math.Trunc(n):
 			return one(c.powi(c.operand("self", dt), int(n), dt))
 		case n == 1:
 			return one(c.operand("self", dt))
@@ -386,7 +451,7 @@ func power(c *call) []ir.Value {
 		}
 	}
 	if !dt.Float() {
-		c.fail("a power of integers needs a constant exponent")
+		c.fail("a power of integers needs a constant exponent from 0 to %d", maxIntegerPower)
 	}
 	return one(c.bin("pow", c.operand("self", dt), c.operand("exponent", dt)))
 }
@@ -423,7 +488,7 @@ func (c *call) quotient(mode string) ir.Value {
 	case dt.Float() && mode == "trunc":
 		return c.trunc(c.bin("div", a, b))
 	case dt.Float():
-		return c.un("floor", c.bin("div", a, b))
+		return c.floorOf(a, c.asTensor(b, dt))
 	case mode == "trunc":
 		return c.bin("div", a, b)
 	}
@@ -432,6 +497,16 @@ func (c *call) quotient(mode string) ir.Value {
 	zero := c.number(0, dt)
 	below := c.bin("and", c.compare("ne", r, zero), c.bin("xor", c.compare("lt", r, zero), c.negative(b, dt)))
 	return c.where(below, c.bin("sub", q, c.number(1, dt)), q)
+}
+
+// floorOf is the floor of a/b of floats, also where the quotient rounds up to the next integer: it divides a less the
+// remainder. As in PyTorch, it is NaN for an infinite a (div_floor_floating of c10/util/generic_math.h).
+func (c *call) floorOf(a, b ir.Value) ir.Value {
+	r := c.bin("rem", a, b)
+	below := c.bin("and", c.compare("ne", r, c.f(0)), c.bin("xor", c.compare("lt", r, c.f(0)), c.compare("lt", b, c.f(0))))
+	q := c.bin("div", c.bin("sub", a, r), b)
+	q = c.where(below, c.bin("sub", q, c.f(1)), q)
+	return c.where(c.compare("eq", b, c.f(0)), c.bin("div", a, b), c.un("round", q))
 }
 
 func logical(op string) opRule {
@@ -558,6 +633,27 @@ func clamp(c *call) []ir.Value {
 
 func hardtanh(c *call) []ir.Value {
 	return one(c.clamp(c.tensor("self"), c.float("min_val", -1), c.float("max_val", 1)))
+}
+
+// lerp is self + weight*(end-self) where |weight| is below 0.5, and elsewhere end - (1-weight)*(end-self), which is end
+// for 1.
+func lerp(c *call) []ir.Value {
+	a, b := c.tensor("self"), c.tensor("end")
+	d, w := c.bin("sub", b, a), c.asTensor(c.operand("weight", c.dtype(a)), c.dtype(a))
+	early := c.bin("add", a, c.bin("mul", w, d))
+	late := c.bin("sub", b, c.bin("mul", c.bin("sub", c.f(1), w), d))
+	return one(c.where(c.compare("lt", c.un("abs", w), c.f(0.5)), early, late))
+}
+
+// hypot is m*√(1+(n/m)²) for the larger m and the smaller n of |self| and |other|: no square overflows.
+func hypot(c *call) []ir.Value {
+	dt := c.out(0).DType
+	x, y := c.un("abs", c.operand("self", dt)), c.un("abs", c.operand("other", dt))
+	m := c.bin("maximum", x, y)
+	r := c.bin("div", c.bin("minimum", x, y), c.where(c.compare("eq", m, c.f(0)), c.f(1), m))
+	v := c.bin("mul", m, c.un("sqrt", c.bin("add", c.bin("mul", r, r), c.f(1))))
+	infinite := c.bin("or", c.infinite(x, "eq"), c.infinite(y, "eq")) // also if the other is NaN
+	return one(c.where(infinite, c.f(math.Inf(1)), v))
 }
 
 // addc is self + value * (tensor1 op tensor2).

@@ -15,7 +15,7 @@ var productRules = map[string]opRule{
 	"aten.mm": func(c *call) []ir.Value { return one(c.matmul(c.tensor("self"), c.tensor("mat2"))) }, "aten.bmm": func(c *call) []ir.Value { return one(c.matmul(c.tensor("self"), c.tensor("mat2"))) },
 	"aten.mv": func(c *call) []ir.Value { return one(c.matmul(c.tensor("self"), c.tensor("vec"))) }, "aten.dot": func(c *call) []ir.Value { return one(c.matmul(c.tensor("self"), c.tensor("tensor"))) },
 	"aten.addmm": added("mat1", "mat2"), "aten.baddbmm": added("batch1", "batch2"), "aten.addmv": added("mat", "vec"),
-	"aten.addr": outerAdded, "aten.inner": inner, "aten.vdot": func(c *call) []ir.Value { return one(c.matmul(c.tensor("self"), c.tensor("other"))) },
+	"aten.addr": opmath(outerAdded), "aten.inner": inner, "aten.vdot": func(c *call) []ir.Value { return one(c.matmul(c.tensor("self"), c.tensor("other"))) },
 	"aten.tensordot": tensordot, "aten.kron": kron, "aten.linalg_multi_dot": func(c *call) []ir.Value {
 		list := c.tensors("tensors")
 		for len(list) > 1 {
@@ -33,7 +33,7 @@ var productRules = map[string]opRule{
 	"aten._scaled_dot_product_attention_math":               attention,
 	"aten._scaled_dot_product_fused_attention_overrideable": attention,
 	"aten._scaled_dot_product_attention_math_for_mps":       attention,
-	"aten.einsum": einsum, "aten.cross": cross, "aten.linalg_cross": cross, "aten.bilinear": bilinearForm, "aten._trilinear": trilinear,
+	"aten.einsum": einsum, "aten.cross": opmath(cross), "aten.linalg_cross": opmath(cross), "aten.bilinear": opmath(bilinearForm), "aten._trilinear": opmath(trilinear),
 }
 
 func linear(c *call) []ir.Value {
@@ -84,9 +84,28 @@ func b2i(b bool) int {
 func added(a, b string) opRule {
 	return func(c *call) []ir.Value {
 		dt := c.out(0).DType
-		y := c.scaled(c.matmul(c.tensor(a), c.tensor(b)), "alpha", dt)
+		y := c.scaledProduct(c.tensor(a), c.tensor(b), c.float("alpha", 1))
 		return one(c.plusSelf(y, dt))
 	}
+}
+
+// minShift bounds the power of two by which scaledProduct multiplies f16 operands, whose small elements lose digits.
+const minShift = -8
+
+// scaledProduct is scale * (a @ b). The IR rounds the product before the multiplication, so a product of f16 may
+// overflow where the result does not; PyTorch computes both in f32. For f16 and a scale below 1, the left operand is
+// therefore multiplied by the largest power of two that is at most the scale, and the product by the rest of the scale.
+func (c *call) scaledProduct(a, b ir.Value, scale float64) ir.Value {
+	if size := math.Abs(scale); c.dtype(a) == dtype.F16 && size > 0 && size < 1 {
+		_, exponent := math.Frexp(size) // size is at least 2^(exponent-1)
+		shift := math.Ldexp(1, max(exponent-1, minShift))
+		a, scale = c.bin("mul", a, c.f(shift)), scale/shift
+	}
+	y := c.matmul(a, b)
+	if scale == 1 {
+		return y
+	}
+	return c.bin("mul", y, c.number(scale, c.dtype(y)))
 }
 
 // outerAdded is beta*self + alpha * the outer product of two vectors.
@@ -145,7 +164,7 @@ func attention(c *call) []ir.Value {
 	}
 	swap := lead(c.rank(k))
 	swap[len(swap)-1], swap[len(swap)-2] = swap[len(swap)-2], swap[len(swap)-1]
-	scores := c.bin("mul", c.bin("matmul", q, c.transpose(k, swap...)), c.f(scale))
+	scores := c.scaledProduct(q, c.transpose(k, swap...), scale)
 	p := c.probabilities(scores, shape, group)
 	y := c.bin("matmul", p, v)
 	if group {

@@ -72,23 +72,27 @@ func (c *call) halves(x ir.Value, axis int) (a, b ir.Value) {
 
 // gru is torch.nn.GRUCell: n + z*(h-n).
 func (c *call) gru(x, h ir.Value, p cell) ir.Value {
-	i, g := c.parts(c.affineOf(x, p.inWeight, p.inBias), 3), c.parts(c.affineOf(h, p.hiddenWeight, p.hiddenBias), 3)
+	dt := c.dtype(h)
+	i, g := c.parts(c.wide(c.affineOf(x, p.inWeight, p.inBias)), 3), c.parts(c.wide(c.affineOf(h, p.hiddenWeight, p.hiddenBias)), 3)
+	h = c.wide(h)
 	r := c.un("sigmoid", c.bin("add", i[0], g[0]))
 	z := c.un("sigmoid", c.bin("add", i[1], g[1]))
 	n := c.un("tanh", c.bin("add", i[2], c.bin("mul", r, g[2])))
-	return c.bin("add", n, c.bin("mul", z, c.bin("sub", h, n)))
+	return c.cast(c.bin("add", n, c.bin("mul", z, c.bin("sub", h, n))), dt)
 }
 
 // lstm is torch.nn.LSTMCell.
 func (c *call) lstm(x, h, state ir.Value, p cell) (hidden, next ir.Value) {
-	gates := c.parts(c.bin("add", c.affineOf(x, p.inWeight, p.inBias), c.affineOf(h, p.hiddenWeight, p.hiddenBias)), 4)
+	dt := c.dtype(state)
+	gates := c.parts(c.bin("add", c.wide(c.affineOf(x, p.inWeight, p.inBias)), c.wide(c.affineOf(h, p.hiddenWeight, p.hiddenBias))), 4)
 	in, forget, out := c.un("sigmoid", gates[0]), c.un("sigmoid", gates[1]), c.un("sigmoid", gates[3])
-	next = c.bin("add", c.bin("mul", forget, state), c.bin("mul", in, c.un("tanh", gates[2])))
-	return c.bin("mul", out, c.un("tanh", next)), next
+	next = c.bin("add", c.bin("mul", forget, c.wide(state)), c.bin("mul", in, c.un("tanh", gates[2])))
+	return c.cast(c.bin("mul", out, c.un("tanh", next)), dt), c.cast(next, dt)
 }
 
 func (c *call) rnn(act string, x, h ir.Value, p cell) ir.Value {
-	return c.un(act, c.bin("add", c.affineOf(x, p.inWeight, p.inBias), c.affineOf(h, p.hiddenWeight, p.hiddenBias)))
+	sum := c.bin("add", c.wide(c.affineOf(x, p.inWeight, p.inBias)), c.wide(c.affineOf(h, p.hiddenWeight, p.hiddenBias)))
+	return c.cast(c.un(act, sum), c.dtype(h))
 }
 
 // maxUnrolled bounds the steps of a sequence that are unrolled.

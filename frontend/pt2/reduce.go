@@ -15,7 +15,7 @@ var reduceRules = map[string]opRule{
 	"aten.max": func(c *call) []ir.Value { return extremes(c, "max", "maximum") }, "aten.min": func(c *call) []ir.Value { return extremes(c, "min", "minimum") },
 	"aten.argmax": func(c *call) []ir.Value { return one(c.argExtreme("max")) }, "aten.argmin": func(c *call) []ir.Value { return one(c.argExtreme("min")) },
 	"aten.var": variance, "aten.std": variance, "aten.var_mean": variance, "aten.std_mean": variance,
-	"aten._weight_norm": weightNorm, "aten._weight_norm_interface": weightNorm, "aten.linalg_vector_norm": vectorNorm, "aten.norm": vectorNorm, "aten.logsumexp": logSumExp,
+	"aten._weight_norm": opmath(weightNorm), "aten._weight_norm_interface": opmath(weightNorm), "aten.linalg_vector_norm": vectorNorm, "aten.norm": vectorNorm, "aten.logsumexp": logSumExp,
 	"aten.cumsum": func(c *call) []ir.Value {
 		x := c.cast(c.tensor("self"), c.out(0).DType)
 		if c.rank(x) == 0 {
@@ -29,7 +29,7 @@ var reduceRules = map[string]opRule{
 	"aten.layer_norm": layerNorm, "aten.native_layer_norm": layerNorm, "aten.rms_norm": rmsNorm, "aten._fused_rms_norm": rmsNorm,
 	"aten.group_norm": groupNorm, "aten.native_group_norm": groupNorm, "aten.instance_norm": instanceNorm,
 	"aten.batch_norm": batchNorm, "aten._native_batch_norm_legit_no_training": batchNorm, "aten.native_batch_norm": batchNorm,
-	"aten._native_batch_norm_legit": batchStatistics, "aten.cosine_similarity": cosineSimilarity, "aten.nanmean": nanMean,
+	"aten._native_batch_norm_legit": batchStatistics, "aten.cosine_similarity": opmath(cosineSimilarity), "aten.nanmean": opmath(nanMean),
 	"aten.nansum": func(c *call) []ir.Value {
 		x := c.cast(c.tensor("self"), c.out(0).DType)
 		return one(c.over("sum", c.where(c.compare("eq", x, x), x, c.number(0, c.dtype(x))), c.axes("dim", c.rank(x)), c.bool("keepdim", false)))
@@ -184,8 +184,8 @@ func weightNorm(c *call) []ir.Value {
 			axes = append(axes, i)
 		}
 	}
-	norm := c.normOver(c.cast(v, dtype.F32), 2, axes, true)
-	y := c.bin("mul", v, c.cast(c.bin("div", c.cast(c.tensor("g"), dtype.F32), norm), c.dtype(v)))
+	norm := c.normOver(v, 2, axes, true)
+	y := c.bin("mul", v, c.bin("div", c.tensor("g"), norm))
 	return []ir.Value{y, c.reshape(norm, c.shape(c.tensor("g"))...)}
 }
 

@@ -16,7 +16,7 @@ const (
 // sampleRules are the ops that read images at coordinates in tensors.
 var sampleRules = map[string]opRule{
 	"aten.grid_sampler": gridSample, "aten.grid_sampler_2d": gridSample, "aten.grid_sampler_3d": gridSample,
-	"aten.affine_grid_generator": affineGrid,
+	"aten.affine_grid_generator": opmath(affineGrid),
 }
 
 // sampling is a grid_sampler call.
