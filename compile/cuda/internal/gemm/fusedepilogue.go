@@ -11,7 +11,7 @@ import (
 	"pwc/compile/loop"
 )
 
-// tilesOf returns the number of blocks that epilogues need if a block computes cols columns.
+// tilesOf returns the number of tiles of cols columns that epilogues need. Each epilogue has its own tiles.
 func tilesOf(epilogues []fusion.Epilogue, cols int) (n int64) {
 	for i := range epilogues {
 		n += nest.CeilDiv(epilogues[i].Units, int64(cols/len(epilogues[i].Parts)))
