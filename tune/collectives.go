@@ -17,7 +17,7 @@ type Collectives struct {
 	Ranks  int
 
 	Version   int   // of NCCL, 22809 for 2.28.9
-	NCCLBytes int64 // NCCL serves calls in which one rank's part has at least so many bytes; 0: it was faster at no size
+	NCCLBytes int64 // NCCL serves calls in which one rank's part has at least so many bytes; 0: NCCL serves no calls
 
 	Peer time.Duration // the time of the largest measured all_reduce over peer memory
 	Best time.Duration // the time of the same all_reduce over peer memory or by NCCL, whichever is less

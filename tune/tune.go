@@ -59,14 +59,14 @@ type Result struct {
 	Kernel    string // the program's own kernel
 	Own       time.Duration
 	Heuristic time.Duration // of the algorithm that the library prefers; 0: it has none, or that one cannot run
-	Best      time.Duration // of the fastest of the library's algorithms; 0: none could run
+	Best      time.Duration // of the library's algorithm that is preferred (margin); 0: none could run
 	Tried     int           // measured algorithms
 	Choice    cublaslt.Choice
 }
 
 // Thresholds above the noise of measurements, as fractions. An algorithm is preferred to those measured
-// before it if it is faster than the best of them by margin, and the library to the program's own kernels
-// if it is faster by ownMargin.
+// before it if it is faster by margin than the preferred one of them, and the library to the program's own
+// kernels if it is faster by ownMargin.
 const (
 	margin    = 0.01
 	ownMargin = 0.03
