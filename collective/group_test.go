@@ -89,7 +89,7 @@ func each(t *testing.T, groups []*Group, f func(g *Group) error) []error {
 	return errs
 }
 
-// TestExchange: all ranks get the bytes of each rank, of up to 3000 bytes, in rank order, also if ranks come late.
+// TestExchange: all ranks get the bytes of each rank, fewer than 3000, in rank order, also if ranks come late.
 func TestExchange(t *testing.T) {
 	for name, meet := range meetings {
 		for _, size := range []int{1, 2, 3, 5} {
