@@ -27,7 +27,7 @@ type call struct {
 	n       int            // choices of each prompt
 	stops   []string
 	stream  bool
-	usage   bool // the last event has the usage
+	usage   bool // a stream has an event with the usage before [DONE]
 
 	open  func(choice int) any                // the first event of a choice; nil: no such event
 	event func(p part) []any                  // the events of a part
@@ -50,7 +50,6 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *call) error {
 		return err
 	}
 	defer end()
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // until the answer: HTTP/2 ends a stream at its deadline, also without a write
 	began := time.Now()
 	u := usage{}
 	ctx, span := s.startSpan(ctx, r, w.Header().Get("X-Request-Id"), c)
@@ -82,7 +81,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *call) error {
 	}
 	s.o.Logger.Log(r.Context(), level, outcome, "id", w.Header().Get("X-Request-Id"), "path", r.URL.Path, "prompt_tokens", u.Prompt, "completion_tokens", u.Completion, "choices", choices, "took", time.Since(began), "error", err)
 	if c.stream {
-		return nil // the status is written, so the stream has the error
+		return nil // the status is written, and the stream has the error, unless the client does not take it
 	}
 	return err
 }
@@ -166,7 +165,7 @@ func (s *Server) streamed(ctx context.Context, w http.ResponseWriter, c *call, g
 	if c.usage {
 		e.send(c.total(*u))
 	}
-	e.write("[DONE]")
+	e.done()
 	return e.err
 }
 
@@ -177,14 +176,20 @@ type events struct {
 	err    error
 }
 
+// send writes an event. Then no write is limited until the next one, however long a token takes.
 func (e *events) send(v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
 		e.err = errors.Join(e.err, err)
 		return
 	}
-	e.write(string(b))
+	if e.write(string(b)); e.err == nil {
+		clearWriteDeadline(e.w)
+	}
 }
+
+// done writes the last event. Its deadline stays for the end of the body, which the HTTP server writes.
+func (e *events) done() { e.write("[DONE]") }
 
 func (e *events) write(data string) {
 	if e.err != nil {
@@ -211,6 +216,6 @@ func (e *events) fail(err error) error {
 	e.send(struct {
 		Error *Error `json:"error"`
 	}{asError(err)})
-	e.write("[DONE]")
+	e.done()
 	return err
 }

@@ -143,9 +143,9 @@ func (q *chatRequest) check() (bool, *Error) {
 // maxNew returns the largest number of tokens of an answer; 0: the limit of the model and the
 // cache.
 func (q *chatRequest) maxNew() (int, *Error) {
-	given := q.MaxCompletionTokens
+	given, name := q.MaxCompletionTokens, "max_completion_tokens"
 	if given == nil {
-		given = q.MaxTokens
+		given, name = q.MaxTokens, "max_tokens"
 	} else if q.MaxTokens != nil && *q.MaxTokens != *given {
 		return 0, badRequest("max_tokens", "max_tokens and max_completion_tokens differ")
 	}
@@ -153,14 +153,14 @@ func (q *chatRequest) maxNew() (int, *Error) {
 	case given == nil:
 		return 0, nil
 	case *given < 1:
-		return 0, badRequest("max_completion_tokens", "max_completion_tokens: %d, want 1 or more", *given)
+		return 0, badRequest(name, "%s: %d, want 1 or more", name, *given)
 	}
 	return *given, nil
 }
 
-// normalize returns messages in the form that templates expect, as vLLM does: a list of texts
-// becomes one text, and the arguments of a call, JSON in a string, become that JSON. A call loses its
-// index. Other fields of messages and the order of their keys stay; parts of content and calls must not have other
+// normalize returns messages in the form that templates expect: a list of texts becomes one text, without
+// the newlines that vLLM puts between them, and the arguments of a call, JSON in a string, become that
+// JSON, as in vLLM. A call loses its index. Other fields of messages and the order of their keys stay; parts of content and calls must not have other
 // fields.
 func normalize(messages []json.RawMessage) (json.RawMessage, *Error) {
 	if len(messages) == 0 {

@@ -42,14 +42,14 @@ func decode(w http.ResponseWriter, r *http.Request, limit int64, v any) *Error {
 			if first, rest, nested := strings.Cut(field, "."); nested && fields(typ)[first] == nil {
 				field = rest // first is the name of an embedded struct
 			}
-			return badRequest(field, "%s: %s", field, explain(err))
+			return badRequest(param(field), "%s: %s", field, explain(err))
 		}
 		return badRequest("", "%v", err)
 	}
 	return noNulls(body)
 }
 
-// noNulls refuses a null in a list of ids or of prompts, which json.Unmarshal would read as 0 or "".
+// noNulls refuses a null in a list of ids or of prompts, or in one list of ids in it, which json.Unmarshal would read as 0 or "".
 func noNulls(body []byte) *Error {
 	if !bytes.Contains(body, []byte("null")) {
 		return nil

@@ -7,6 +7,7 @@
 // appends ids to a buffer of the request, so a slow client delays no other client.
 //
 // The server refuses unknown fields of a body, options that it does not support, and values out of
-// range. One error names all unknown fields, or all unsupported options. Fields that only templates
-// read are not checked: those of messages, of tools and of chat_template_kwargs.
+// range. One error names all unknown fields outside of messages, or all unknown fields of one list of
+// content parts or tool calls, or all unsupported options. Fields that only templates read are not
+// checked: the others of messages, those of tools and of chat_template_kwargs.
 package serve

@@ -32,7 +32,7 @@ func badRequest(param, format string, args ...any) *Error {
 var apiNames = strings.NewReplacer("MaxNew", "max_tokens", "MinNew", "min_tokens", "LogitBias", "logit_bias", "Allowed", "allowed_token_ids",
 	"min-p", "min_p", "repetition penalty", "repetition_penalty")
 
-// asError returns the answer for an error of the runner, the tokenizer or the template.
+// asError returns the answer for an error of this package, the runner or the template.
 func asError(err error) *Error {
 	var own *Error
 	switch {
@@ -56,7 +56,7 @@ func asError(err error) *Error {
 
 const shuttingDown = "the server is shutting down; send the request to another one"
 
-// draining returns the answer to a request that comes while the server completes its last ones.
+// draining returns the answer to a request that comes during a drain, or that a drain cancels.
 func draining() *Error {
 	return &Error{Status: http.StatusServiceUnavailable, Type: "server_error", Code: "draining", Message: shuttingDown}
 }

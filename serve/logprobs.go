@@ -8,7 +8,7 @@ import (
 	"pwc/runner"
 )
 
-// leastLogprob replaces -Inf, which JSON cannot represent, as in OpenAI's API.
+// leastLogprob replaces lower log probabilities, as in vLLM: JSON cannot represent -Inf.
 const leastLogprob = -9999
 
 // completionLogprobs are the log probabilities of a choice of /v1/completions, each list with an
@@ -17,7 +17,7 @@ type completionLogprobs struct {
 	Tokens  []string             `json:"tokens"`
 	Own     []*float64           `json:"token_logprobs"` // nil: the first token of a prompt
 	Top     []map[string]float64 `json:"top_logprobs"`
-	Offsets []int                `json:"text_offset"` // in the choice's text, in runes
+	Offsets []int                `json:"text_offset"` // runes of the texts of the tokens before it; the choice's text has fewer if a character has several tokens
 }
 
 // chatLogprobs are the log probabilities of a choice, or of an event, of /v1/chat/completions.
@@ -33,7 +33,7 @@ type chatToken struct {
 type tokenLogprob struct {
 	Token   string  `json:"token"`
 	Logprob float64 `json:"logprob"`
-	Bytes   []int   `json:"bytes"` // nil, written as null: the token is a part of a character
+	Bytes   []int   `json:"bytes"` // nil, written as null: the text has U+FFFD, as that of a part of a character
 }
 
 func number(x float32) float64 { return max(float64(x), leastLogprob) }
@@ -52,7 +52,7 @@ func (s *Server) tokenLogprob(l runner.Logprob) tokenLogprob {
 	return t
 }
 
-// chatLogprobs returns nil if the request has no logprobs.
+// chatLogprobs returns the log probabilities of tokens; nil without tokens.
 func (s *Server) chatLogprobs(tokens []runner.TokenLogprobs) *chatLogprobs {
 	if len(tokens) == 0 {
 		return nil
@@ -69,7 +69,7 @@ func (s *Server) chatLogprobs(tokens []runner.TokenLogprobs) *chatLogprobs {
 }
 
 // completionLogprobs returns the log probabilities of tokens; nil without tokens. The offset of
-// tokens[0] in the choice's text is at, in runes. If first is set, tokens[0] is the first token of a
+// tokens[0] is at. If first is set, tokens[0] is the first token of a
 // prompt, which has no log probability.
 func (s *Server) completionLogprobs(tokens []runner.TokenLogprobs, at int, first bool) *completionLogprobs {
 	if len(tokens) == 0 {

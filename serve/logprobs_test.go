@@ -13,8 +13,8 @@ import (
 )
 
 // The official client reads log probabilities of answers and of prompts. A greedy token is the most
-// probable one, and log probabilities are at most 0. A stream has the same log probabilities as an
-// answer without streaming. If the answer's text is part of a prompt, its log probabilities are the
+// probable one, and log probabilities are at most 0 and fall. A stream has the same tokens with the same
+// log probabilities as an answer without streaming. If the answer's text is part of a prompt, its log probabilities are the
 // same within 1e-4. The test compares them up to the first token whose text does not encode to it again.
 func TestLogprobs(t *testing.T) {
 	_, h := newServer(t, func(*Options) {})
@@ -32,7 +32,7 @@ func TestLogprobs(t *testing.T) {
 		t.Fatalf("%d tokens have log probabilities, want 9", len(content))
 	}
 	for i, l := range content {
-		if len(l.TopLogprobs) != 3 || l.TopLogprobs[0].Token != l.Token || l.TopLogprobs[0].Logprob != l.Logprob || l.Logprob > 0 || l.TopLogprobs[1].Logprob > l.Logprob {
+		if len(l.TopLogprobs) != 3 || l.TopLogprobs[0].Token != l.Token || l.TopLogprobs[0].Logprob != l.Logprob || l.Logprob > 0 || l.TopLogprobs[1].Logprob > l.Logprob || l.TopLogprobs[2].Logprob > l.TopLogprobs[1].Logprob {
 			t.Errorf("token %d: %+v", i, l)
 		}
 	}

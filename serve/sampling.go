@@ -45,7 +45,7 @@ type streamOptions struct {
 }
 
 // unsupported returns an error that names the unsupported options in more, and stream_options without
-// stream; nil if there are none. Each option begins with its field.
+// stream; nil if there are none. Each option in more begins with the name of its field.
 func (s *sampling) unsupported(more ...string) *Error {
 	names := more
 	if s.StreamOptions != nil && !s.Stream {

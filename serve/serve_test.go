@@ -210,7 +210,7 @@ func TestChoicesAndSeeds(t *testing.T) {
 	if strings.Join(first, "|") != strings.Join(again, "|") {
 		t.Errorf("%q and %q of one seed", first, again)
 	}
-	if len(first) != 3 || first[0] == first[1] || first[1] == first[2] {
+	if len(first) != 3 || first[0] == first[1] || first[1] == first[2] || first[0] == first[2] {
 		t.Errorf("choices %q", first)
 	}
 }
@@ -396,6 +396,7 @@ func TestRefusals(t *testing.T) {
 		{completions, `{"prompt": "a", "max_tokens": "b"}`, 400, []string{"max_tokens: a JSON string, want a whole number"}},
 		{completions, `{"prompt": "a", "temperature": "b"}`, 400, []string{"temperature: a JSON string, want a number"}},
 		{completions, `{"prompt": "a", "stream_options": 1}`, 400, []string{"stream_options: a JSON number, want an object"}},
+		{completions, `{"prompt": "a", "stream": true, "stream_options": {"include_usage": 1}}`, 400, []string{"stream_options.include_usage: a JSON number, want true or false"}},
 		{completions, `{"prompt": "a", "stop_token_ids": 1}`, 400, []string{"stop_token_ids: a JSON number, want a list"}},
 		{completions, `{"prompt": "a", "stop_token_ids": [7, null]}`, 400, []string{"stop_token_ids[1] is null, want an id"}},
 		{chats, `{"messages": [{"role": "user", "content": "a"}], "allowed_token_ids": [null]}`, 400, []string{"allowed_token_ids[0] is null"}},
@@ -430,6 +431,8 @@ func TestRefusals(t *testing.T) {
 		{completions, `{"prompt": "a", "logprobs": -1}`, 400, []string{"logprobs: -1"}},
 		{completions, `{"prompt": "a", "logprobs": 1, "echo": true, "stream": true}`, 400, []string{"logprobs with echo and stream"}},
 		{chats, `{"messages": [{"role": "user", "content": "a"}], "tools": [{}], "tool_choice": "required"}`, 400, []string{"tool_choice", "required"}},
+		{chats, `{"messages": [{"role": "user", "content": "a"}], "max_tokens": 0}`, 400, []string{"max_tokens: 0"}},
+		{chats, `{"messages": [{"role": "user", "content": "a"}], "max_completion_tokens": 0}`, 400, []string{"max_completion_tokens: 0"}},
 		{chats, `{"messages": [{"role": "user", "content": "a"}], "max_tokens": 2, "max_completion_tokens": 3}`, 400, []string{"differ"}},
 		{chats, `{"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]}`, 400, []string{"arguments"}},
 		{completions, `{"prompt": "a", "stream": true, "stream_options": {"include_usage": true, "b": 1, "Include_Usage": false}, "c": 1}`, 400, []string{`"c", "stream_options.Include_Usage", "stream_options.b"`}},
@@ -563,7 +566,48 @@ func TestWriteTimeout(t *testing.T) {
 	}
 }
 
-// slowWriter waits for the end of a context in its first write, and fails all writes with err.
+// Over HTTP/2, neither a token nor a request's body that takes longer than WriteTimeout resets the stream.
+func TestWriteTimeoutHTTP2(t *testing.T) {
+	const limit = 300 * time.Millisecond
+	s, _ := newServer(t, func(o *Options) { o.WriteTimeout = limit })
+	mux := http.NewServeMux()
+	mux.Handle("/tokenize", s)
+	mux.HandleFunc("/events", func(w http.ResponseWriter, _ *http.Request) {
+		e := events{w: w, server: s}
+		e.send(1)
+		time.Sleep(2 * limit)
+		e.send(2)
+		e.done()
+	})
+	h := httptest.NewUnstartedServer(mux)
+	h.EnableHTTP2 = true
+	h.StartTLS()
+	defer h.Close()
+	body, late := io.Pipe()
+	go func() {
+		time.Sleep(2 * limit)
+		_, _ = io.WriteString(late, `{"prompt": "a"}`)
+		_ = late.Close()
+	}()
+	for _, c := range []struct {
+		path string
+		body io.Reader
+		want string
+	}{
+		{"/tokenize", body, `{"tokens":[97],"count":1,"max_model_len":200}` + "\n"},
+		{"/events", http.NoBody, "data: 1\n\ndata: 2\n\ndata: [DONE]\n\n"},
+	} {
+		r, err := h.Client().Post(h.URL+c.path, "application/json", c.body)
+		must(t, err)
+		got, err := io.ReadAll(r.Body)
+		r.Body.Close()
+		if err != nil || string(got) != c.want || r.ProtoMajor != 2 {
+			t.Errorf("%s: HTTP/%d, %q, %v, want %q over HTTP/2", c.path, r.ProtoMajor, got, err, c.want)
+		}
+	}
+}
+
+// slowWriter waits for the end of a context before it writes. Its writes fail with err, if that is set.
 type slowWriter struct {
 	*httptest.ResponseRecorder
 	until context.Context

@@ -31,11 +31,11 @@ type Options struct {
 	Template  *chat.Template       // nil: the server refuses chat completions
 	EOS       []int32              // ids that end the model's answers
 
-	Key string // required header: "Authorization: Bearer KEY"; "": no key
+	Key string // the header "Authorization: Bearer KEY" that all endpoints except /health/…, /metrics and the page require; "": no key
 
 	MaxBody      int64         // bytes of a request body; 0: 4 MiB
-	MaxRequests  int           // concurrent requests, each with all of its choices; 0: 1024. Further ones get 429
-	Timeout      time.Duration // of a request; 0: 10 minutes
+	MaxRequests  int           // concurrent completions and chats, each with all of its choices; 0: 1024. Further ones get 429
+	Timeout      time.Duration // from the end of the checks of a completion or chat to the end of its answer; 0: 10 minutes
 	WriteTimeout time.Duration // longest time of the write of an event or a whole answer, after which the client counts as disconnected; 0: 30 seconds
 
 	Metrics http.Handler // answers /metrics; nil: 404
@@ -55,7 +55,7 @@ type Server struct {
 	mu      sync.Mutex
 	cancels map[uint64]context.CancelFunc // of running requests
 	last    uint64
-	idle    chan struct{} // closed when a draining server has no running request; nil before the drain
+	idle    chan struct{} // closed when no request runs any more; nil if no Drain waits
 }
 
 // New returns a server. Runner, Tokenizer and Model are required.
@@ -110,7 +110,8 @@ func (s *Server) routes() {
 }
 
 // setWriteDeadline ends writes of the answer that have not completed Options.WriteTimeout from now, if the writer
-// supports deadlines. An error means that the connection is closed.
+// supports deadlines. HTTP/2 resets a stream at its deadline, also without a write. An error means that the connection
+// is closed.
 func (s *Server) setWriteDeadline(w http.ResponseWriter) error {
 	err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.o.WriteTimeout))
 	if errors.Is(err, http.ErrNotSupported) {
@@ -119,11 +120,17 @@ func (s *Server) setWriteDeadline(w http.ResponseWriter) error {
 	return err
 }
 
-// ServeHTTP implements http.Handler. An answer has the X-Request-Id of its request, or a new id.
+// clearWriteDeadline undoes setWriteDeadline.
+func clearWriteDeadline(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // the next write reports a closed connection
+}
+
+// ServeHTTP implements http.Handler. An answer has the X-Request-Id of its request if
+// requestID accepts it, otherwise a new id.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Request-Id", requestID(r))
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	_ = s.setWriteDeadline(w) // for answers of the page, of the metrics and of s.mux; other writers set it again
+	_ = s.setWriteDeadline(w) // for answers of the page, of the metrics and of s.mux; guarded handlers set it when they write
 	s.mux.ServeHTTP(w, r)
 }
 
@@ -142,9 +149,10 @@ func requestID(r *http.Request) string {
 	return "req-" + hex.EncodeToString(b[:])
 }
 
-// guarded checks the key, and answers errors.
+// guarded checks the key, and answers and logs errors of f. WriteTimeout does not count before f writes.
 func (s *Server) guarded(f func(http.ResponseWriter, *http.Request) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		clearWriteDeadline(w)
 		given, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if s.o.Key != "" && (!found || subtle.ConstantTimeCompare([]byte(given), []byte(s.o.Key)) != 1) {
 			w.Header().Set("WWW-Authenticate", "Bearer")
@@ -163,8 +171,8 @@ func (s *Server) guarded(f func(http.ResponseWriter, *http.Request) error) http.
 	})
 }
 
-// begin takes a slot for a request and returns its context. The context ends when the client
-// disconnects, after Options.Timeout, or when a drain cancels.
+// begin takes a slot for a request. It returns the request's context, and a function that ends both. The
+// context also ends when the client disconnects, after Options.Timeout, or when a drain cancels.
 func (s *Server) begin(r *http.Request) (context.Context, func(), error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,8 +201,8 @@ func (s *Server) begin(r *http.Request) (context.Context, func(), error) {
 	}, nil
 }
 
-// Drain makes the server refuse new requests and waits for running ones. If ctx ends, Drain
-// cancels them and returns the error of ctx. /health/ready is 503 from the start of the drain on.
+// Drain makes the server refuse new completions and chats, and waits for running ones. If ctx ends, Drain
+// cancels them, waits for their end, and returns an error that wraps that of ctx. /health/ready is 503 from the start of the drain on.
 // A second call returns nil at once.
 func (s *Server) Drain(ctx context.Context) error {
 	s.mu.Lock()
@@ -217,6 +225,9 @@ func (s *Server) Drain(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 	<-idle
+	if n == 0 {
+		return nil // the last request ended with ctx
+	}
 	return fmt.Errorf("serve: %d requests were canceled: %w", n, ctx.Err())
 }
 
