@@ -274,8 +274,8 @@ func (a *app) newBackend(ctx context.Context, m *ir.Module, t *target, f *buildF
 	return b.first(), nil
 }
 
-// explainOptions adds the flags that set the options that an error names, and makes it a usage error. An error about
-// too little memory stays as it is: the options may be right.
+// explainOptions adds the flags that set the options that an error names, and makes it a usage error, unless the error
+// is about too little memory: the options may be right. An error that names none of the options stays as it is.
 func explainOptions(err error) error {
 	if err == nil {
 		return nil

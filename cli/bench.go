@@ -59,9 +59,9 @@ host's time. A step must read the weights, of embedding tables a row for each re
 keys and values of the contexts. These bytes are compared with the bandwidth of a plain read of
 memory, which is measured first.
 
-Compilation is measured with an empty cache, and again with the filled cache. All
---capture-sizes are captured, whichever sizes run. --profile runs steps whose kernels do not
-overlap, and prints the time of each kernel.
+Compilation is measured with an empty cache, and again with the filled cache; of a function
+only without a cache. All --capture-sizes are captured, whichever sizes run. --profile runs
+steps whose kernels do not overlap, and prints the time of each kernel.
 
 --train measures training steps instead: forward, backward and optimizer. The model is a
 language model, on --batch-size rows of --length tokens, or a module that returns a loss,
@@ -488,8 +488,8 @@ func gigabytes(v float64) string {
 	return fmt.Sprintf("%.0f", v/1e9)
 }
 
-// printProfile prints the kernels of a step. It prints no rate for a kernel whose weights divided
-// by its time exceed the bandwidth of memory: such a kernel does not read all of its weights.
+// printProfile prints the kernels of a step. It prints no rate for a kernel whose weights divided by
+// its time exceed 1.1 times the bandwidth of memory: such a kernel does not read all of its weights.
 func (a *app) printProfile(p *benchProfile, bandwidth float64, f tableFormat) error {
 	batch := ""
 	if p.Batch > 0 {

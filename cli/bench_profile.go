@@ -12,7 +12,8 @@ import (
 )
 
 // profile times every kernel of steps that run eagerly on a stream, and every call of ops. The
-// device waits until the host has issued a whole step, so that no kernel waits for the host.
+// device first waits for twice the time that the host needed to issue the previous step, so that
+// no kernel should wait for the host.
 func profile(t *target, stream device.Stream, m meter, ops []*tracedOp, step func() error) (benchProfile, error) {
 	const runs = 5
 	tracer, ok := stream.(device.Tracer)

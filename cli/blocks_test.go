@@ -53,7 +53,7 @@ func documentBlocks(t *testing.T) (blocks []block) {
 	return blocks
 }
 
-// helpBlocks returns the examples of every command's help.
+// helpBlocks returns the examples in the help of all commands, except help and the subcommands of completion.
 func helpBlocks(t *testing.T) (blocks []block) {
 	t.Helper()
 	var visit func(args ...string)
@@ -103,8 +103,8 @@ func modelOf(text string) string {
 	return "run"
 }
 
-// elsewhere are commands that cannot run in a test: they need a registry, a server, another program, a path of another
-// machine, or the digest of a push.
+// elsewhere are commands that do not run in this test. Most need a registry, a server, a certificate, another program, a
+// path of another machine, or the digest of a push.
 var elsewhere = regexp.MustCompile(`registry\.|bench-serve http|tls-cert|sha256:…|…|^(curl|digest=\$|cosign|oras|man|make|python3?|go|\.ci/|PARTS=)|trust remove|trace-out|/opt/pwc`)
 
 // Every block of documentBlocks, and every example of --help, is valid for a shell, and its commands of pwc run, with

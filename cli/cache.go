@@ -424,10 +424,11 @@ func (a *app) cacheGC() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gc --max-bytes N",
 		Short: "remove unusable files and the least recently used models",
-		Long: `Remove entries that cannot be used, and then the least recently used models, each with the
-artifacts that no other model uses, until the directory is within --max-bytes. Pinned
-models and the directories of PWC_CACHE_PATH are not touched. gc does not read the bytes of
-programs: pwc cache verify does, and the next compilation repairs what it finds.`,
+		Long: `Remove entries that cannot be used. Then, until the directory is within --max-bytes, remove
+artifacts that belong to no model, and the least recently used models, each with the artifacts
+that no other model uses. Pinned models, tuning records and the directories of PWC_CACHE_PATH
+are not touched. gc does not read the bytes of programs: pwc cache verify does, and the next
+compilation repairs what it finds.`,
 		Example: "  pwc cache gc --max-bytes 500MiB",
 		Args:    none,
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, _ []string) error {
@@ -494,7 +495,7 @@ func (a *app) cachePin(pin bool) *cobra.Command {
 func (a *app) cacheClear() *cobra.Command {
 	return &cobra.Command{
 		Use:     "clear",
-		Short:   "remove everything from the cache, also pinned models",
+		Short:   "remove everything from the cache directory, also pinned models and tuning records",
 		Example: "  pwc cache clear",
 		Args:    none,
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, _ []string) error {

@@ -14,8 +14,8 @@ import (
 	"pwc/safetensors"
 )
 
-// value is an operand or a result of a call: a tensor, or a result on a device that is valid
-// until the next call of the same function.
+// value is an operand or a result of a call: a tensor in host memory, a result of a backend, which is
+// valid until the next call of the same function, or a result of a graph tree ([treeCaller]).
 type value interface {
 	tensor() (*interp.Tensor, error)
 }

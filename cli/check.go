@@ -100,8 +100,8 @@ func faultOf(e *ir.Error) fault {
 	return fault{Line: e.Pos.Line, Col: e.Pos.Col, Func: e.Func, Loc: e.Loc, Message: e.Msg}
 }
 
-// faults returns the errors with a position in the tree of errors, one by one. If no error has a
-// position, it returns err as one fault.
+// faults returns the errors of package ir in the tree of err, one by one. Without such an error it
+// returns err as one fault.
 func faults(err error) []fault {
 	var out []fault
 	var visit func(error)

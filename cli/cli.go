@@ -1,8 +1,8 @@
 // Package cli is the command line of pwc. A program that only calls [Main] is a complete pwc, so
 // that a model runner can build one with its own extern ops.
 //
-// Exit codes: 0 is success; 1 is a failure, with a message on standard error; 2 is a wrong
-// call, such as an unknown flag.
+// Exit codes: 0 is success; 1 is a failure, with a message on standard error, or with --json in the
+// document on standard output; 2 is a wrong call, such as an unknown flag.
 package cli
 
 import (

@@ -27,8 +27,7 @@ func (a *app) compileCommand() *cobra.Command {
 		Use:   "compile FILE",
 		Short: "compile a model and print its memory plan",
 		Long: `Split a model, compile every distinct piece once, and print the artifacts
-and the device memory of a run, for each size. No weights are read, and no device
-memory is allocated.
+and the device memory of a run, for each size. No weights are read, and nothing runs.
 
 --target cuda:sm_90 compiles for GPUs of that architecture on any machine that
 has NVRTC, without a GPU or driver. --target cuda compiles for this machine's GPU.
@@ -161,7 +160,7 @@ func (a *app) runCompile(ctx context.Context, path, name, modeName string, f *mo
 		err = a.printCompile(m.path, &r)
 	}
 	if err == nil && len(r.NotKept) > 0 { // each artifact was logged with its error
-		fmt.Fprintf(a.err, "pwc: compiled, but %s could not be written to the cache: set PWC_CACHE_DIR to a writable directory\n", plural(int64(len(r.NotKept)), "artifact"))
+		fmt.Fprintf(a.err, "pwc: compiled, but %s could not be written to the cache: set PWC_CACHE_DIR to a writable directory with room for them\n", plural(int64(len(r.NotKept)), "artifact"))
 		return errReported
 	}
 	return err

@@ -11,7 +11,8 @@ import (
 )
 
 // check runs the workload in the interpreter and compares its results with the device's results,
-// got. If a result differs, check searches for the first value that differs.
+// got. If a result differs, and the module is for one device, check searches for the first value
+// that differs.
 func (s *session) check(ctx context.Context, got []output, tol float64) (*comparison, error) {
 	m := s.work.module()
 	want, err := s.reference(ctx, m)
@@ -29,7 +30,7 @@ func (s *session) check(ctx context.Context, got []output, tol float64) (*compar
 	if worst == nil {
 		return nil, usagef("--check: the function returns nothing to compare")
 	}
-	if worst.OK || m.World() > 1 { // the search only works on one device
+	if worst.OK || m.World() > 1 {
 		return worst, nil
 	}
 	search := s.search(verifyReference{s})

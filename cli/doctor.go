@@ -15,6 +15,7 @@ import (
 	"pwc/ir"
 	"pwc/ir/interp"
 	"pwc/piecewise"
+	"pwc/runtime/device"
 	"pwc/runtime/host"
 )
 
@@ -116,7 +117,8 @@ func tryFile(dir string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// checkCache reports the directory of the cache, and whether it is writable. It creates the directory.
+// checkCache reports the directory of the cache, and whether it is writable. It creates the directory. The check fails
+// if the cache cannot be opened, because then no model can be compiled.
 func checkCache() doctorCheck {
 	c := doctorCheck{Name: "cache", State: "missing"}
 	o, off, err := cache.FromEnv()
@@ -129,6 +131,8 @@ func checkCache() doctorCheck {
 	switch {
 	case off:
 		c.State, c.Detail = "ok", cache.EnvMode+" is off: compiled models are not kept"
+	case err != nil && o.Dir == "" && !errors.Is(err, cache.ErrNoDir): // a wrong variable or trust file, as for openStore
+		c.State, c.Detail, c.Advice = "failed", err.Error(), "commands that compile end with this error; "+cache.EnvMode+"=off turns the cache off"
 	case err != nil:
 		c.Detail, c.Advice = err.Error(), "every start compiles everything again; set "+cache.EnvDir+" to a writable directory"
 	default:
@@ -140,11 +144,14 @@ func checkCache() doctorCheck {
 // selfTest runs the demonstration on a target, f(x) = 9x + 19: f(1) = 28 and
 // f(2) = 37.
 func (a *app) selfTest(ctx context.Context, name string, t *target) doctorCheck {
-	c := doctorCheck{Name: name, State: "failed", Advice: "this is a bug in pwc: please report it"}
+	c := doctorCheck{Name: name, State: "failed", Advice: "this may be a bug in pwc: please report it"}
 	out, counts, err := a.demonstrate(ctx, t)
 	switch {
 	case err != nil:
 		c.Detail = err.Error()
+		if errors.As(err, new(*device.MemoryError)) {
+			c.Advice = "other programs use the device's memory: end them, and run pwc doctor again"
+		}
 	case fmt.Sprint(out) != "[28 37]":
 		c.Detail = fmt.Sprintf("the demonstration returns %v for [1 2], want [28 37]", out)
 	default:

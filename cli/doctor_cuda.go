@@ -82,6 +82,9 @@ func checkDriver() (doctorCheck, cuda.Machine) {
 	if err != nil {
 		c.State, c.Detail = "missing", strings.TrimPrefix(err.Error(), "cuda: ")
 		c.Advice = "install NVIDIA's driver to run on a GPU; compiling for a GPU (--target cuda:sm_90) works without it"
+		if !errors.As(err, new(*nvrtc.NotFoundError)) { // the type for all libraries
+			c.Advice = "a driver is installed, but cannot be used; compiling for a GPU (--target cuda:sm_90) works without it"
+		}
 		return c, m
 	}
 	c.State, c.Detail = "ok", m.Library

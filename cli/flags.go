@@ -14,7 +14,7 @@ import (
 )
 
 // sizeList is the value of a flag that takes comma-separated sizes. A repeated flag adds to the
-// list. An empty text is an empty list, as for every flag that takes a list.
+// list. An empty text adds no size.
 type sizeList []int64
 
 // String returns the value as the flag takes it.

@@ -59,8 +59,8 @@ func (a *app) generateCommand() *cobra.Command {
 		Use:   "generate MODEL",
 		Short: "generate tokens with a language model",
 		Long: `Run requests through a language model together, with continuous batching over a
-paged KV cache, and print the ids of the generated tokens. The memory plan is
-printed before device memory is allocated.
+paged KV cache, and print the ids of the generated tokens. Without --json the
+memory plan is printed before weights are loaded.
 
 --ids gives one request. --prompt also gives one request: the checkpoint's tokenizer encodes
 its text, and the answer is text, which ends before a string of --stop-text. --chat is a
@@ -71,7 +71,8 @@ object {"ids": [5, 7], "request": "name", "max_new": 8, "stop": [2],
 "ignore_eos": true, "temperature": 0.8, "top_k": 50, "top_p": 0.9, "seed": 1, "min_new": 4,
 "min_p": 0.05, "repetition_penalty": 1.1, "frequency_penalty": 0.2, "presence_penalty": 0.2,
 "logit_bias": {"7": -2}, "allowed": [5, 7], "priority": 1}. Missing fields take the values
-of the flags; the name defaults to the number of the request, from 0. An answer ends at one of
+of the flags; the name defaults to the number of the request, from 0, the priority to 0, and
+ids must be given. An answer ends at one of
 the model's end-of-sequence ids (eos_token_id of generation_config.json, else of
 config.json), unless --ignore-eos is given.
 
@@ -126,7 +127,7 @@ interrupt ends all requests, and their tokens so far are printed.`,
 	fl.Var(&g.stop, "stop", "`ID`s that end an answer, in addition to the model's end-of-sequence ids (eos)")
 	fl.StringArrayVar(&g.stopText, "stop-text", nil, "`TEXT` that ends an answer of --prompt or --chat, and is not printed; may be repeated")
 	fl.BoolVar(&g.noEOS, "ignore-eos", false, "do not end answers at the model's end-of-sequence ids (eos)")
-	fl.Float64Var(&g.sampling.Temperature, "temperature", 0, "divide the logits by `T` and sample; 0: take the most probable token, and ignore --top-k, --top-p and --seed")
+	fl.Float64Var(&g.sampling.Temperature, "temperature", 0, "divide the logits by `T` and sample; 0: take the most probable token, and ignore --top-k, --top-p, --min-p and --seed")
 	fl.Var(&wholeNumber[int]{&g.sampling.TopK, 0, maxNumber}, "top-k", "sample among the `K` most probable tokens; 0: all")
 	fl.Float64Var(&g.sampling.TopP, "top-p", 1, "sample among the most probable tokens that sum to `P`, above 0; 1: all")
 	fl.Uint64Var(&g.sampling.Seed, "seed", 0, "`SEED` of the random numbers of a request")
@@ -336,7 +337,7 @@ func (g *generation) bound(positions int64, length int, hint string) {
 	for i := range g.requests {
 		q := &g.requests[i]
 		q.boundBy(positions, "the model has %d positions", hint)
-		q.boundBy(int64(length), "--max-length is %d", ": raise it, or ask for less")
+		q.boundBy(int64(length), "--max-length is %d", ": raise it, or shorten the request")
 		if q.MaxNew == 0 && q.refused == nil && q.atMost == 0 {
 			q.refused = errors.New("max_new is 0, but the model has no largest position: give max_new in the request, --max-new or --max-length")
 		}

@@ -142,7 +142,7 @@ func (c *conversation) talk(ctx context.Context) (err error) {
 	}
 }
 
-// ask prints "> " if standard input is a terminal.
+// ask prints "> " if standard input is a terminal, and not with --json.
 func (c *conversation) ask() {
 	if f, ok := c.app.in.(*os.File); ok && term.IsTerminal(int(f.Fd())) && !c.app.json {
 		fmt.Fprint(c.app.err, "> ")

@@ -99,7 +99,7 @@ func TestMaxLength(t *testing.T) {
 	}
 }
 
-// An answer ends before a stop string that spans several tokens. Its ids are those of the answer without a stop string.
+// An answer ends before a stop string that spans several tokens. Its ids are the first of those without a stop string.
 func TestStopText(t *testing.T) {
 	whole := generate(t, "", "--prompt", "abc", "--max-new", "40")[0]
 	runes := []rune(whole.Text)

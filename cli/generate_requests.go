@@ -43,7 +43,7 @@ func (l *idList) Set(text string) error {
 	return nil
 }
 
-// biasFlag is the value of --logit-bias: biases by id. An empty text adds no bias, as for every flag that takes a list.
+// biasFlag is the value of --logit-bias: biases by id. An empty text adds no bias.
 type biasFlag map[int32]float64
 
 // String returns the value as the flag takes it.

@@ -113,9 +113,9 @@ type marked struct {
 
 var _ piecewise.ProfileRanges = marked{}
 
-// timedOp sums the host time of an op's launches. On the host device this is the time of the op; on
-// a GPU it is the time to issue the launch. An op inside a whole graph is not launched, and so not
-// counted.
+// timedOp sums the host time of an op's launches and preparations. On the host device this is the
+// time of the op; on a GPU it is the time to issue its work. The launch of an op inside a whole graph
+// is not counted: the graph launches it.
 type timedOp struct {
 	wrapped
 	nanoseconds atomic.Int64

@@ -241,8 +241,8 @@ func modelDType(m *ir.Module) string {
 	return "mixed dtypes"
 }
 
-// moduleText returns the module's text. Its path to the weights is relative to the directory of out,
-// so that both can be moved together.
+// moduleText returns the module's text. A relative path to the weights becomes relative to the
+// directory of out, so that both can be moved together.
 func moduleText(m *model, out string) string {
 	from := m.weights
 	if out != "" && !filepath.IsAbs(from) {

@@ -179,7 +179,7 @@ func inspectedSizes(m *ir.Module, given sizeList) []int64 {
 }
 
 // weightOf splits the label of a kernel in bench's output, "linear [6144 4096]", into the kernel's
-// name and the number of elements of its weight, 0 if the kernel is not a GEMM.
+// name and the number of elements of its weight, 0 unless the kernel is a GEMM whose weight is a matrix.
 func weightOf(label string) (name string, elements int64) {
 	name, shape, ok := strings.Cut(label, " [")
 	dims := strings.Fields(strings.TrimSuffix(shape, "]"))
@@ -211,7 +211,7 @@ func readProfile(path string) (*inspect.Measured, error) {
 		return nil, fmt.Errorf("%s: %w; --profile needs the output of pwc bench --profile --json", path, err)
 	}
 	if len(b.Profiles) == 0 {
-		return nil, fmt.Errorf("%s has no profiles: pwc bench --profile --json writes them", path)
+		return nil, fmt.Errorf("%s has no profiles: pwc bench --profile --json writes them, without --train and of a language model", path)
 	}
 	out := &inspect.Measured{Device: b.Device, Bandwidth: b.Bandwidth, Kernels: []inspect.MeasuredKernel{}}
 	for _, p := range b.Profiles {

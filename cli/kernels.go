@@ -112,7 +112,7 @@ func callsOf(m *ir.Module, e *ir.Extern) ([]device.OpCall, error) {
 			for _, v := range slices.Concat(n.Args, n.Results) {
 				t, err := evalTensor(f.Type(v), largest)
 				if err != nil {
-					return nil, fmt.Errorf("an operand of %s: %w", e.Name, err)
+					return nil, fmt.Errorf("an operand or result of %s: %w", e.Name, err)
 				}
 				call.Args = append(call.Args, t)
 			}

@@ -86,7 +86,7 @@ func (f *modelFlags) limits() map[string]int64 {
 }
 
 func (f *modelFlags) addWeights(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.weights, "weights", "", "`DIR` or safetensors file with the checkpoint's tensors, or dummy for made-up values (default: the path in the module)")
+	cmd.Flags().StringVar(&f.weights, "weights", "", "`DIR` or safetensors file with the checkpoint's tensors, or dummy for made-up values (default: the checkpoint itself, or the path in the module)")
 }
 
 // model is the model of a FILE argument.
@@ -352,7 +352,7 @@ func (m *model) wholeOf(w *ir.Weight, shape []int64) error {
 		shape[axis] *= parts
 	}
 	if shards(e) {
-		return usagef("%s: weight @%s is made of several shards, which --weights dummy does not support: give --weights DIR", m.path, w.Name)
+		return usagef("%s: weight @%s is computed from shards, which --weights dummy does not support: give --weights DIR", m.path, w.Name)
 	}
 	return nil
 }

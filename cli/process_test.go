@@ -100,7 +100,7 @@ func TestMetricsAreServed(t *testing.T) {
 	}
 }
 
-// After an interrupt before the first step no request has an answer.
+// After an interrupt before the command begins, only the cause is printed.
 func TestCanceled(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("why it was"))

@@ -25,10 +25,12 @@ type processFlags struct {
 	device     int
 	rendezvous string // "": one process runs all ranks
 	token      string
+	divides    string // the flags of the command that divide a model among devices
 }
 
 // add adds the flags. divides names the flags of the command that divide a model among devices.
 func (f *processFlags) add(cmd *cobra.Command, divides string) {
+	f.divides = divides
 	fl := cmd.Flags()
 	fl.Var(&wholeNumber[int]{&f.rank, 0, collective.MaxSize - 1}, "rank", "run only rank `R` of the "+divides+" devices; each other rank is a process with the same command, on this or another host (default: one process runs all ranks)")
 	fl.StringVar(&f.rendezvous, "rendezvous", "", "`ADDRESS` where the processes of --rank meet: host:port of rank 0, which also uses the next port, or file:PATH in a directory that all processes share")
@@ -65,7 +67,7 @@ func (w *world) joinProcess(ctx context.Context, m *ir.Module, t *target, f *pro
 	n := m.World()
 	switch {
 	case n == 1:
-		return usagef("--rank %d: the model is for one device; --tp N divides it, and --dp N trains it on several", f.rank)
+		return usagef("--rank %d: the model is for one device; %s sets the number of devices", f.rank, f.divides)
 	case f.rank >= n:
 		return usagef("--rank %d: the model is for %d devices, whose ranks count from 0", f.rank, n)
 	}
@@ -217,8 +219,8 @@ func differing(a, b string) (ofA, ofB string) {
 	return strings.Join(p, ", "), strings.Join(q, ", ")
 }
 
-// leave waits until all processes are done, and leaves their group. Before that, other processes may still write to
-// memory of this process.
+// leave waits until all processes are done, for at most 10 seconds, and leaves their group. Before that, other processes
+// may still write to memory of this process. If the group has failed, leave does not wait.
 func (w *world) leave() error {
 	p := w.process
 	if p == nil {

@@ -19,7 +19,7 @@ type backends struct {
 }
 
 // newBackends is newBackend for all devices of this process. The first backend compiles; the others load its artifacts
-// from the store, and have no observers.
+// from the store, or compile again without one, and have no observers.
 func (a *app) newBackends(ctx context.Context, m *ir.Module, t *target, w *world, f *buildFlags, mode piecewise.Mode, limits, symbols map[string]int64) (_ *backends, err error) {
 	if err := f.checkSymbols(m); err != nil {
 		return nil, err

@@ -30,7 +30,7 @@ type runFlags struct {
 	ranks   bool // accept a module for several devices
 }
 
-// maxRows bounds --rows. No step has as many rows.
+// maxRows bounds --rows.
 const maxRows = 1 << 24
 
 func (a *app) runCommand() *cobra.Command {
@@ -52,8 +52,8 @@ A checkpoint that --tp divides, or a module for a group of devices, runs on all 
 with the same inputs. Results are those of rank 0.
 
 --against compares a result with a tensor of the input file. --check compares all
-results with the reference interpreter, and names the first value that differs. Both
-compare by ‖a−b‖/‖b‖.`,
+results with the reference interpreter, and on one device names the first value that
+differs. Both compare by ‖a−b‖/‖b‖.`,
 		Example: `  pwc run model.ir --in x.safetensors --out y.safetensors
   pwc run models/llama --in prompt.safetensors --against logits
   pwc run models/llama --weights dummy --rows 64 --mode full --json

@@ -82,7 +82,7 @@ interrupt /health/ready returns 503, new requests are refused, and the server wa
 	b.addFrozen(cmd)
 	fl := cmd.Flags()
 	fl.StringVar(&s.listen, "listen", "127.0.0.1:8000", "`ADDRESS` to listen on; port 0: any free port")
-	fl.StringVar(&s.name, "name", "", "`NAME` of the model in requests and answers (default: the name of its directory)")
+	fl.StringVar(&s.name, "name", "", "`NAME` of the model in requests and answers (default: the name of its directory or file)")
 	fl.StringVar(&s.tokenizer, "tokenizer", "", "`FILE` or directory of the tokenizer (default: the one next to the weights)")
 	fl.StringVar(&s.template, "template", "", "`FILE` or directory of the chat template (default: the one next to the weights)")
 	fl.StringVar(&s.keyFile, "key-file", "", "`FILE` with the key that clients send as Authorization: Bearer KEY")

@@ -132,7 +132,7 @@ func (a *app) runSplit(path string, on []string, name, modeName string, show spl
 	if a.json {
 		return a.printJSON(r)
 	}
-	if refused != nil {
+	if refused != nil && !show.dot { // the text after a graph would not be DOT
 		fmt.Fprintf(&text, "\nmode %s is refused: %s\n", mode, r.Refused)
 	}
 	_, err = fmt.Fprint(a.out, text.String())

@@ -50,7 +50,7 @@ func onTerminal(t *testing.T, columns uint16, env string, args ...string) string
 	return string(out)
 }
 
-// On a terminal bars and a status line show the current work, and are removed at the end.
+// On a terminal bars and a status line show the current work; the line is removed before an answer.
 func TestTerminal(t *testing.T) {
 	requests := filepath.Join(t.TempDir(), "requests.jsonl")
 	if err := os.WriteFile(requests, []byte("{\"ids\": [5], \"max_new\": 250}\n{\"ids\": [6], \"max_new\": 250}\n"), 0o600); err != nil {

@@ -101,7 +101,7 @@ read the checkpoint.`,
 	f.addImport(cmd, "f32")
 	hideDivision(cmd)
 	f.addWeights(cmd)
-	cmd.Flags().Lookup("weights").Usage = "safetensors `FILE` or directory with the weights to start from, or dummy for made-up values (default: the path in the module)"
+	cmd.Flags().Lookup("weights").Usage = "safetensors `FILE` or directory with the weights to start from, or dummy for made-up values (default: the checkpoint itself, or the path in the module)"
 	b.add(cmd)
 	b.addThreads(cmd)
 	b.process.add(cmd, "--dp")

@@ -53,8 +53,9 @@ Functions are compiled with the compared values as further results. The cache ke
 that this changes, which --frozen refuses to compile: run the same command without it first.
 --bisect compiles without the cache, and excludes --frozen.
 
-The exit code is 1 if a value departs, is NaN or has another shape; if nothing was compared; or
-if the model has no value for a name of the trace, unless --allow-unmapped is given.`,
+The exit code is 1 if a value departs, which one of another shape does, and one with a NaN that
+the expected value lacks; if --bisect finds a cause; if nothing was compared; or if the model has
+no value for a name of the trace, unless --allow-unmapped is given.`,
 		Example: `  pwc verify models/llama --trace trace.safetensors
   pwc verify models/llama --trace trace.safetensors --target cuda --mode full --json
   pwc verify models/llama --trace trace.safetensors --bisect --dir case
@@ -138,7 +139,7 @@ type verifyReport struct {
 type verifyLayer struct {
 	Name    string `json:"name"`
 	Error   number `json:"relative_error"`
-	Growth  number `json:"growth"` // relative to the previous layer; 0: the first layer
+	Growth  number `json:"growth"` // relative to the previous layer; 0: the first layer, or one after a layer without an error
 	Bound   number `json:"bound"`
 	OK      bool   `json:"ok"`
 	Problem string `json:"problem,omitempty"`
@@ -315,6 +316,8 @@ func (a *app) printVerify(path string, t *target, r *verifyReport, v *verifyFlag
 		}
 	case len(r.Layers) == 0:
 		fmt.Fprintln(a.out, "\nnothing was compared")
+	case r.Cause != nil:
+		fmt.Fprintln(a.out, "\nall compared values are ok, but the search found a departure")
 	case !r.OK:
 		fmt.Fprintln(a.out, "\nall compared values are ok; --allow-unmapped accepts the names above")
 	default:

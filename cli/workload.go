@@ -109,7 +109,7 @@ func (s *steps) limits() map[string]int64 {
 	return out
 }
 
-// symbols sets every load symbol to the number of blocks of the sequence.
+// symbols sets every load symbol, except ranks, to the number of blocks of the sequence, within its range.
 func (s *steps) symbols() map[string]int64 {
 	out := map[string]int64{}
 	for _, x := range s.m.Symbols {

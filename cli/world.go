@@ -29,8 +29,8 @@ func openTargetFor(ctx context.Context, m *ir.Module, f *buildFlags) (t *target,
 	return t, closeAll, err
 }
 
-// openWorld opens a target and, if m is run, its device, which joins m's groups with the other devices
-// of m. The caller calls closeAll.
+// openWorld opens a target, with its device if m is run or the target depends on the device. The device
+// joins m's groups with the other devices of m. The caller calls closeAll.
 func openWorld(ctx context.Context, m *ir.Module, f *buildFlags, run bool) (t *target, w *world, closeAll func() error, err error) {
 	if t, err = openTarget(f, run); err != nil {
 		return nil, nil, nil, err
@@ -211,7 +211,7 @@ func (a *app) peers(m *ir.Module, w *world, steps Site) ([]runner.Peer, error) {
 // onOneDevice returns a usage error if a module is for several devices.
 func onOneDevice(m *ir.Module) error {
 	if n := m.World(); n > 1 {
-		return usagef("the module is for %d devices: use pwc generate, serve, bench or run, without --mode trees", n)
+		return usagef("the module is for %d devices, and this command uses one: pwc generate, serve, bench without --train, and run without --mode trees use several", n)
 	}
 	return nil
 }

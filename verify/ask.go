@@ -12,7 +12,8 @@ import (
 // Ask returns the model with functions that return the values at places after their results. For
 // each place it returns the index among its function's results, or -1 if the function cannot
 // return the value: it is overwritten later, it is a scalar, its first extent depends on another
-// symbol than the function's rows, or no node computes it. Ask does not change the model.
+// symbol than the function's rows, or its memory is that of a parameter, a weight or a state. Ask
+// does not change the model.
 //
 // A returned value is stored, so it ends a fused chain. This shows values inside of fused
 // kernels, and may hide a fault of fusion.

@@ -30,7 +30,7 @@ type Search struct {
 type Kind string
 
 const (
-	InModel    Kind = "model"    // the interpreter departs from the trace too: import, weights or the module
+	InModel    Kind = "model"    // the reference departs from the trace too: import, weights or the module
 	InPass     Kind = "pass"     // the departure disappears without an optional pass
 	InVariant  Kind = "variant"  // the departure disappears without a kernel variant
 	InKernel   Kind = "kernel"   // the code of the piece; no optional pass causes the departure
@@ -43,17 +43,17 @@ type Finding struct {
 	Kind     Kind
 	Func     string      // function of the model
 	Piece    string      // first 12 hex digits of the piece's hash, as pwc split prints; empty: no piece
-	Passes   []string    // InPass: the fault disappears if all of them are disabled
-	Variant  string      // InVariant
+	Passes   []string    // InPass: the departure disappears if all of them are disabled
+	Variant  string      // InVariant: the departure disappears without it
 	Value    *ir.Error   // the node whose value departs first
-	Nodes    []*ir.Error // the fewest nodes that still depart, in program order
-	Error    float64     // relative error of the case
-	Bound    float64
-	Departed string // description of the departure
-	Result   int    // the result of Case that departs
+	Nodes    []*ir.Error // the nodes of the case, in program order
+	Error    float64     // relative error of the case; without a case, of Value
+	Bound    float64     // largest relative error of a correct result of the case
+	Departed string      // description of the departure
+	Result   int         // the result of Case that departs
 
 	// Case reproduces the departure: a module with one function, its inputs and the expected
-	// results. It is nil if no part of the model departs alone.
+	// results. It is nil if the search found no part of the model that departs alone.
 	Case   *ir.Module
 	Inputs []*interp.Tensor
 	Want   []*interp.Tensor
@@ -86,9 +86,9 @@ type suspect struct {
 }
 
 // Bisect searches in this order: the module against the trace; the piece whose results depart
-// first, each piece with correct inputs, so errors of earlier pieces do not reach it; the passes;
-// the kernel variants; and the fewest nodes that depart in the same way. If no value departs, the
-// error is ErrAgree.
+// first, which runs alone with correct inputs, so errors of earlier pieces do not reach it; each
+// pass; each kernel variant; several passes; and few nodes that depart in the same way. If no value
+// departs, the error is ErrAgree.
 func (s *Search) Bisect(ctx context.Context) (*Finding, error) {
 	if err := s.check(); err != nil {
 		return nil, err

@@ -46,7 +46,7 @@ module "m" {
 
 const rows = 5
 
-// random returns values within ±1 by a fixed rule, none of them small.
+// random returns values of magnitude 0.2 to 1.2 by a fixed rule.
 func random(t *testing.T, seed int, shape ...int64) *interp.Tensor {
 	t.Helper()
 	x, err := interp.Zeros(dtype.F32, shape)
@@ -232,7 +232,7 @@ func TestPaddedRowThatLeaks(t *testing.T) {
 	reproduces(t, s, f)
 }
 
-// disturbed is a reference whose runs depart only while they return further values.
+// disturbed is an interpreter whose runs depart only while they return further values.
 type disturbed struct{ interpreted }
 
 func (d *disturbed) Workload(ctx context.Context, m *ir.Module, cfg verify.Config) ([]verify.Call, error) {

@@ -56,15 +56,14 @@ func NewBounds(m *ir.Module) Bounds {
 		}
 		list := make([]float64, len(variance))
 		for v, e := range variance {
-			// Both sides round. The other side rounds at least as finely as f32.
-			list[v] = confidence * math.Sqrt(2*e)
+			list[v] = confidence * math.Sqrt(2*e) // 2: both sides round
 		}
 		b[f.Name] = list
 	}
 	return b
 }
 
-// Of returns the bound of a value, at least that of one op in the value's dtype; 0 for an unknown
+// Of returns the bound of a value, at least λ times the unit roundoff of its dtype; 0 for an unknown
 // value.
 func (b Bounds) Of(m *ir.Module, p Place) float64 {
 	f := p.in(m)

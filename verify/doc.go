@@ -4,8 +4,9 @@
 // A trace has outputs of PyTorch modules by their path, as forward hooks see them. [Index] maps a
 // path to a value of the IR (C23). [Ask] makes a module that returns such values. [Compare]
 // judges them by error bounds that follow from the ops before each value ([Bounds]).
-// [Search.Bisect] finds the wrong piece, pass, kernel variant and nodes. Its [Finding] has a case,
-// which reproduces the departure: a module of a few nodes with inputs.
+// [Search.Bisect] finds the wrong piece, pass, kernel variant and nodes. If a part of the model
+// departs alone, its [Finding] has a case, which reproduces the departure: a module of a few nodes
+// with inputs.
 //
 // A [Target] runs modules, on a device or in the interpreter.
 package verify
@@ -40,6 +41,6 @@ type Target interface {
 	// with further results. It returns the calls in order.
 	Workload(ctx context.Context, m *ir.Module, c Config) ([]Call, error)
 
-	// Function runs the only function of m once, with zeroed states.
+	// Function runs the only function of m once, with the initial contents of its states.
 	Function(ctx context.Context, m *ir.Module, args []*interp.Tensor, c Config) ([]*interp.Tensor, error)
 }

@@ -34,8 +34,9 @@ type extractor struct {
 	part    part
 }
 
-// extract returns the nodes as a module that returns the results. It keeps names, locs and
-// origins. A weight keeps its expression, so the part reads the model's checkpoint.
+// extract returns the nodes as a module that returns the results. It keeps locs, and the
+// declarations that the nodes use. A weight keeps its expression, so the part reads the model's
+// checkpoint.
 func extract(m *ir.Module, f *ir.Func, nodes []int, results []ir.Value) (*part, error) {
 	b := ir.NewBuilder(m.Name)
 	x := &extractor{m: m, f: f, b: b, to: map[ir.Value]ir.Value{}, weights: map[int32]bool{}, states: map[int32]bool{},

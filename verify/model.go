@@ -7,9 +7,10 @@ import (
 	"pwc/ir/interp"
 )
 
-// inModel finds where the interpreter departs from the trace: between the last correct values of
+// inModel finds where the reference departs from the trace: between the last correct values of
 // the trace and the first wrong one. The case has the trace's values as inputs, so earlier errors
-// do not reach it, and the trace's value as the expected result.
+// do not reach it, and the trace's value as the expected result. There is no case if the function
+// is called several times, or if the nodes do not depart alone.
 func (s *Search) inModel(ctx context.Context, l *Layer) (*Finding, error) {
 	out := &Finding{Kind: InModel, Func: l.Place.Func, Value: l.Where, Error: l.Error, Bound: l.Bound, Departed: l.Name + ": " + l.Problem}
 	f := s.Module.Func(l.Place.Func)
@@ -73,8 +74,8 @@ func (s *Search) inModel(ctx context.Context, l *Layer) (*Finding, error) {
 	return out, nil
 }
 
-// callArgs returns the arguments of the only call of a function in the workload; nil if there are
-// several calls, because a trace does not distinguish them.
+// callArgs returns the arguments of the only call of a function in the workload; nil if there is no
+// call, or several, because a trace does not distinguish them.
 func (s *Search) callArgs(ctx context.Context, f *ir.Func) (map[ir.Value]*interp.Tensor, error) {
 	calls, err := s.Reference.Workload(ctx, s.Module, Config{})
 	if err != nil {

@@ -56,7 +56,8 @@ func NewIndex(m *ir.Module) *Index {
 	return x
 }
 
-// outputOf returns a node's output: its first result, or the fresh storage that it wrote last.
+// outputOf returns a node's output: the last value that it wrote to memory that a node allocated, else
+// its first result.
 func outputOf(f *ir.Func, n *ir.Node) (ir.Value, bool) {
 	for _, w := range slices.Backward(n.Versions) {
 		// Not a state: attention appends to its cache and also writes its output.
@@ -107,8 +108,8 @@ func (x *Index) addGEMMs(m *ir.Module, f *ir.Func, n *ir.Node) {
 	}
 }
 
-// leafOf returns the checkpoint tensor of an expression, which may be transposed; "" if the rows
-// have another order than the tensor's.
+// leafOf returns the checkpoint tensor of an expression that only transposes or casts it; "" for any
+// other expression, such as some rows of a tensor.
 func leafOf(e *ir.WeightExpr) string {
 	for e.Op == ir.WeightTranspose || e.Op == ir.WeightCast {
 		e = e.Args[0]

@@ -203,8 +203,7 @@ func TestUnmapped(t *testing.T) {
 	}
 }
 
-// doubled is a backend with two variants of each kernel, of which the first leaves out the
-// last row of a GEMM.
+// doubled is a backend with two variants of each GEMM, of which the first leaves out the last row.
 type doubled struct{ compile.Backend }
 
 func (b doubled) Lower(k *loop.Kernel) (compile.Code, error) {
@@ -223,8 +222,8 @@ func (b doubled) Lower(k *loop.Kernel) (compile.Code, error) {
 	return right, err
 }
 
-// TestVariantsKeepTheBackend: a backend without some variants accepts the kernels that the whole backend
-// accepts, so that a departure does not disappear because they are cut or fused in another way.
+// TestVariantsKeepTheBackend: a backend without some variants fuses all_reduces and reads unaligned weights
+// if the whole backend does, so that a departure does not disappear because kernels are cut in another way.
 func TestVariantsKeepTheBackend(t *testing.T) {
 	filtered := func(b compile.Backend) compile.Backend {
 		return verify.Variants(b, verify.Config{Avoid: []string{"other"}})

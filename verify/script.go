@@ -1,7 +1,8 @@
 package verify
 
-// Script is a Python program that records a trace with transformers: the outputs of all
-// modules in f32 with eager attention, the ids and the logits.
+// Script is a Python program that records a trace with transformers: the ids, the logits, and the
+// outputs of the modules that return a float tensor, alone or first in a tuple, in f32 with eager
+// attention.
 const Script = `"""Record a trace for pwc verify: python3 record.py MODEL trace.safetensors "a prompt"."""
 import sys
 

@@ -8,10 +8,10 @@ import (
 	"pwc/ir/interp"
 )
 
-// shrink returns the trial with the fewest nodes that departs for the same reason: without the
-// passes or the variant in out it does not depart. First it takes the backward slice of the first
-// node, in program order, whose output departs. Then it removes every node without which the rest
-// still departs; the results of these nodes become parameters with correct values.
+// shrink returns a trial with fewer nodes that departs for the same reason: without the passes or
+// the variant in out it does not depart. First it takes the backward slice of the first node, in
+// program order, whose output departs. Then it tries to remove each node once, and removes it if
+// the rest still departs; the results of removed nodes become parameters with correct values.
 func (s *Search) shrink(ctx context.Context, at *suspect, out *Finding, t *trial, nodes []int) (*trial, error) {
 	inside, err := s.insideValues(ctx, at, nodes)
 	if err != nil {

@@ -25,7 +25,7 @@ type Layer struct {
 	Growth  float64 // Error divided by that of the value before; 0: undefined
 	Bound   float64 // the largest error of a correct value
 	OK      bool
-	Problem string // why it is not ok, if the error alone does not say
+	Problem string // why it is not ok; "" if it is
 	Place   Place
 	Where   *ir.Error // the node of the value, with its origin
 }
@@ -93,9 +93,10 @@ func resultNamed(m *ir.Module, name string) (Place, bool) {
 	return Place{}, false
 }
 
-// Compare runs the model's workload on a target, with every value of the trace as a result, and
-// judges the values in program order. An error means that the run failed; the report has
-// departures. A name without a tensor counts as unmapped.
+// Compare runs the model's workload on a target, with the values of the trace as further results
+// ([Ask]), and reports on them in program order. A value that cannot be returned departs. A name
+// without a tensor counts as unmapped. Departures are in the report: an error means that an
+// argument is nil or that the run failed.
 func Compare(ctx context.Context, m *ir.Module, wanted []Wanted, t Target, c Config) (*Report, error) {
 	if m == nil {
 		return nil, ir.ErrNoModule
@@ -113,7 +114,7 @@ func Compare(ctx context.Context, m *ir.Module, wanted []Wanted, t Target, c Con
 	for i, p := range places {
 		l := Layer{Name: of[i].Name, Place: p, Where: where(m, p), Bound: bounds.Of(m, p)}
 		if got[i] == nil {
-			l.Error, l.Problem = math.Inf(1), "the model has the value and cannot return it: it is overwritten later, is a scalar or no result of a node, or its first extent depends on another symbol than the function's rows"
+			l.Error, l.Problem = math.Inf(1), "the model has the value and cannot return it: it is overwritten later, is a scalar, has the memory of a parameter, weight or state, its first extent depends on another symbol than the function's rows, or the run does not call its function"
 		} else {
 			l.judge(got[i], of[i].Tensor)
 		}
@@ -221,7 +222,7 @@ func swapped(t *interp.Tensor, shape []int64) *interp.Tensor {
 }
 
 // values runs the workload and returns the values at places, with the rows of a function's calls
-// concatenated; nil for a value that cannot be returned.
+// concatenated; nil for a value that cannot be returned, or whose function the workload does not call.
 func values(ctx context.Context, m *ir.Module, places []Place, t Target, c Config) ([]*interp.Tensor, error) {
 	asked, at, err := Ask(m, places)
 	if err != nil {
@@ -258,7 +259,7 @@ func below(a, b *interp.Tensor) (*interp.Tensor, error) {
 	return interp.FromBytes(a.Type, shape, append(slices.Clip(a.Bytes()), b.Bytes()...))
 }
 
-// where returns the node of a value as an error with its text and origin.
+// where returns the node of a value as an error with its text and origin; nil if no node computes it.
 func where(m *ir.Module, p Place) *ir.Error {
 	f := m.Func(p.Func)
 	i := int(f.Values[p.Value].Node)
