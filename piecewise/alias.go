@@ -6,19 +6,20 @@ import (
 	"slices"
 
 	"pwc/ir"
+	"pwc/ir/dim"
 )
 
 // Alias declares that a result and a parameter share memory (input/output aliasing), so that
-// [Inputs.SetResult] of the parameter with that result copies nothing. A parameter with the type
-// of a result of an earlier function is linked to it without an Alias. Use an Alias for a result
+// [Inputs.SetResult] of the parameter with that result copies nothing. A parameter that has the type
+// of a result of an earlier function, with rows that the size symbol of that function counts, is
+// linked to the result without an Alias, unless its padded rows hold -1. Use an Alias for a result
 // that the next step reads, or if results of several functions feed one parameter. The memory holds
-// the last value written: by a run of From, by a run of another function whose result aliases the
-// parameter, or by an input that is copied into it. Results that were there before are then stale.
+// the last value that a run or a copy of an input wrote. Results that were there before are then stale.
 type Alias struct {
 	From   string // the function, without "@"
 	Result int
 	To     string // another function
-	Param  string // has the result's type; or rows of the same size, and To runs at least as many rows as From
+	Param  string // has the result's type; or rows of the same type, and To runs at least as many rows as From
 }
 
 // String returns "result 0 of @runner_ids to %ids of @forward".
@@ -66,8 +67,8 @@ func (pl *plan) numberPlaces() {
 	}
 }
 
-// findWrites sets place.results of all results, and function.writes: the parameters and states that
-// each function writes, which makes results in these places stale.
+// findWrites sets place.results of all results, and function.writes: the places that nodes of each
+// function write. A write makes results of other functions in the same place stale.
 func (pl *plan) findWrites() {
 	at := func(fn *function, v ir.Value) *place {
 		switch st := &fn.storages[fn.storage(fn.ir.Base(v))]; st.kind {
@@ -149,7 +150,7 @@ func (pl *plan) placeAlias(f Alias) error {
 	case slot.aliased || slices.ContainsFunc(pl.funcs, func(fn *function) bool { return fn.reads(from, st.index) }):
 		return errors.New("the result already shares memory: a parameter is linked to it, or another Alias names it")
 	case slices.ContainsFunc(p.writers, func(w writer) bool { return w.fn == from }):
-		return fmt.Errorf("another result of @%s has an Alias to this parameter", f.From)
+		return fmt.Errorf("another result of @%s has the memory of this parameter: it is linked, or another Alias names it", f.From)
 	case slices.ContainsFunc(from.inputs, func(in input) bool { return in.at() == p }):
 		return fmt.Errorf("a parameter of @%s has the same memory, which the result would overwrite", f.From)
 	}
@@ -160,10 +161,17 @@ func (pl *plan) placeAlias(f Alias) error {
 }
 
 // holdsRows reports whether a parameter of fn has room for a result of from: both have one row for
-// each row of their function, the rows have equal sizes, and fn runs at least as many rows as from.
+// each row of their function, the rows have one type, and fn runs at least as many rows as from.
 func (fn *function) holdsRows(in *input, from *function, result int) bool {
+	return in.rows && in.rowsOf(from, result) && fn.hi >= from.hi
+}
+
+// rowsOf reports whether the first extents of a parameter and of a result are symbols that runs set,
+// and their rows have one type.
+func (in *input) rowsOf(from *function, result int) bool {
 	typ := &from.storages[from.returns[result]].typ
-	return in.rows && in.rowBytes == from.rowBytes[result] && in.typ.DType == typ.DType && in.typ.Rank() == typ.Rank() && fn.hi >= from.hi
+	return in.rowBytes > 0 && in.rowBytes == from.rowBytes[result] && in.typ.DType == typ.DType &&
+		slices.EqualFunc(in.typ.Shape[1:], typ.Shape[1:], dim.Dim.Equal)
 }
 
 // reads reports whether a parameter is linked to a result of a function.

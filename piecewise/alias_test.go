@@ -207,7 +207,7 @@ func TestAliasesOfOtherRows(t *testing.T) {
 		wantF32(t, read(t, y.At(0)), []float32{11, 13, 15})
 		wantF32(t, run(t, b.Func("step"), []float32{1, 1, 1, 1, 1, 1}), []float32{2, 2, 2, 2, 2, 2})
 		var stale *piecewise.StaleError
-		if err := r.At(1).CopyTo(make([]byte, 12)); !errors.As(err, &stale) || stale.Latest != 0 || !strings.Contains(err.Error(), "result 1 of @choose, run 2, was overwritten: its memory aliases a parameter") {
+		if err := r.At(1).CopyTo(make([]byte, 12)); !errors.As(err, &stale) || stale.Latest != 0 || !strings.Contains(err.Error(), "result 1 of @choose, run 2, was overwritten: a warm-up wrote it, or its memory is also that of a parameter") {
 			t.Errorf("mode %s: a result that a parameter overwrote: %v", mode, err)
 		}
 		wantF32(t, read(t, r.At(0)), []float32{-5, -6, -7})
@@ -239,7 +239,7 @@ func TestBadAliases(t *testing.T) {
 		{[]piecewise.Alias{{From: "double", To: "step", Param: "by"}}, []string{"the result is f32[N], the parameter f32[2]"}},
 		{[]piecewise.Alias{{From: "keep", To: "step", Param: "x"}}, []string{"is a parameter, a weight or a state"}},
 		{[]piecewise.Alias{{From: "step", To: "step", Param: "x"}, {From: "double", To: "triple", Param: "y"}}, []string{"result 0 of @step to %x of @step: the alias goes from a function to itself", "@triple: a parameter of @double has the same memory"}},
-		{[]piecewise.Alias{{From: "keep", Result: 1, To: "step", Param: "x"}, {From: "keep", Result: 2, To: "step", Param: "x"}}, []string{"another result of @keep has an Alias"}},
+		{[]piecewise.Alias{{From: "keep", Result: 1, To: "step", Param: "x"}, {From: "keep", Result: 2, To: "step", Param: "x"}}, []string{"another result of @keep has the memory of this parameter"}},
 		{[]piecewise.Alias{feeds[0], feeds[0]}, []string{"the result already shares memory"}},
 		{[]piecewise.Alias{{From: "step", To: "keep", Param: "k"}}, []string{"the result already shares memory"}},
 	} {
@@ -252,6 +252,46 @@ func TestBadAliases(t *testing.T) {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("%v: %v, want %q in it", c.feeds, err, want)
 			}
+		}
+	}
+}
+
+// A result is refused for a parameter of another type, by New for an Alias and by SetResult, also if
+// their rows have equal sizes or neither has rows.
+func TestRowsOfOtherShapes(t *testing.T) {
+	const text = `pwc 1
+module "shapes" {
+  sym N in [1, 8] batch
+  sym M in [1, 8] batch
+  func @make(%x: f32[N, 2, 4]) -> (f32[N, 2, 4], f32[7, 9]) {
+    %y = neg(%x)
+    %z = full(1.0, shape=[7, 9], dtype=f32)
+    return %y, %z
+  }
+  func @take(%x: f32[M, 4, 2], %z: f32[2*M, 9]) -> (f32[M, 4, 2]) {
+    %y = neg(%x)
+    return %y
+  }
+}
+`
+	for _, a := range []piecewise.Alias{{From: "make", To: "take", Param: "x"}, {From: "make", Result: 1, To: "take", Param: "z"}} {
+		_, _, err := piecewise.Check(testkit.Parse(t, text), piecewise.Options{Memory: piecewise.MemoryOptions{Aliases: []piecewise.Alias{a}}})
+		if err == nil || !strings.Contains(err.Error(), "the result is f32[") {
+			t.Errorf("%s: %v", a, err)
+		}
+	}
+	b := start(t, text, piecewise.Options{})
+	r, err := issue(t, b.Func("make"), make([]float32, 2), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := b.Func("take").Inputs(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, param := range []string{"x", "z"} {
+		if err := in.SetResult(param, r.At(i)); !errors.Is(err, piecewise.ErrSize) {
+			t.Errorf("result %d for %%%s: %v, want ErrSize", i, param, err)
 		}
 	}
 }

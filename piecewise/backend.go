@@ -1,6 +1,6 @@
 // Package piecewise runs a module in pieces on a device: it splits the module's
 // functions at their splitting ops, has the pieces compiled, places all memory
-// of a step, captures every piece into one graph per size, and replays.
+// of a step, captures pieces or whole functions ([Mode]) into one graph per size, and replays.
 //
 // The order is [New] → [Backend.Load] → [Backend.Warmup] → [Backend.Capture] →
 // [Backend.Seal] → [Func.Run]. Runs are possible from Load on: before Capture they
@@ -37,8 +37,8 @@ type Backend struct {
 }
 
 // New splits and compiles a module. It takes from the store the artifacts that
-// the store has. It allocates no memory on the device; [Backend.Plan] returns how
-// much Load allocates.
+// the store has. It allocates no memory on the device, except for the measurements of
+// Options.Compile.Tune; [Backend.Plan] returns how much Load allocates.
 func New(ctx context.Context, m *ir.Module, o Options) (*Backend, error) {
 	p, err := newPlan(ctx, m, o)
 	if err != nil {
@@ -93,8 +93,8 @@ func (b *Backend) Seal() error {
 
 // Close frees everything that Load and Capture allocated, except the arena and the workspace of a
 // [Pool] that the caller made, which stay until [Pool.Close]. With [CanaryBytes] it first checks the
-// canaries. While another goroutine issues a run it fails with [ErrBusy]; closing twice is no
-// error.
+// canaries, unless the device is lost. While another call uses the pool it fails with [ErrBusy];
+// closing twice is no error.
 func (b *Backend) Close() error {
 	if b.pool == nil {
 		return nil

@@ -8,9 +8,10 @@ import (
 )
 
 // Canary selects how a backend finds kernels and ops that read or write out of bounds. Unless it is
-// CanaryOff, every weight, state, input and result, and for each size every tensor between pieces
-// and every scratch memory, has an allocation of its own that is never reused. This takes far more
-// memory than [Plan] contains.
+// CanaryOff, each weight, each state that Load was not given, each input, each result, and for each
+// size each tensor between pieces and the scratch of each unit has an allocation of its own that is
+// never reused; only a parameter and a result that are linked or have an [Alias] share one. This
+// takes far more memory than [Plan] contains.
 type Canary uint8
 
 const (
@@ -18,8 +19,8 @@ const (
 	CanaryOff Canary = iota
 
 	// CanaryBytes puts bytes before and after every buffer, which [Backend.CheckCanaries] and
-	// [Backend.Close] compare. It first fills the buffer with 0xff, which is NaN in every float
-	// dtype. It also tests calls of ops that are declared rowwise and not random, if no graph
+	// [Backend.Close] compare. It first fills the buffer with 0xff, which is NaN in the float dtypes
+	// that have NaNs. It also tests calls of ops that are declared rowwise and not random, if no graph
 	// contains the call: a row that depends on the last rows is an [ErrOp].
 	CanaryBytes
 
@@ -29,7 +30,7 @@ const (
 )
 
 const (
-	canaryBytes = 512 // on each side; a multiple of the alignment of segments
+	canaryBytes = 512 // on each side; a multiple of alignment, which the buffer keeps
 	canary      = 0xc5
 	poison      = 0xff
 )
@@ -64,7 +65,7 @@ func (r *residents) takeCanary(bytes int64, name string) (device.Buffer, error) 
 }
 
 // CheckCanaries waits for all issued work and checks the canaries of every buffer. It returns a
-// [CanaryError] for the first that was overwritten; without [CanaryBytes] it returns nil.
+// [CanaryError] for the first that was overwritten. Without [CanaryBytes] it does nothing.
 func (b *Backend) CheckCanaries() error {
 	if err := b.enter(loaded, sealed); err != nil {
 		return err

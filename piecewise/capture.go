@@ -19,8 +19,7 @@ type captured struct {
 	size   int64
 	layout *settled
 	steps  []replayStep     // the pieces' graphs and the calls between them
-	full   device.Graph     // the whole function, modes full…
-	calls  []*device.OpCall // of steps
+	full   device.Graph     // the whole function; nil: no full graph serves this size
 	inside []*device.OpCall // in pieces, and in the full graph
 	inputs []fixedMemory    // parameters whose addresses the graphs contain (C7)
 	fixed  []fixedMemory    // weights and states whose addresses the graphs contain
@@ -37,10 +36,10 @@ type replayStep struct {
 	launch device.BoundLaunch // ops of the table in a splitting piece
 }
 
-// Capture records every function at every capture size, its pieces before the
-// full graph, each largest first (vLLM's order). Recording executes nothing; Capture
-// calls Warmup first if that was not done. If one size fails, all graphs of its function
-// are dropped and the error is returned; earlier functions of the module keep their graphs.
+// Capture records the functions at their capture sizes: of each function the pieces before the
+// full graphs, both from the largest size on (vLLM's order). Recording executes nothing; Capture
+// calls Warmup first if that was not done. If one size fails, all graphs of its function are dropped
+// and the error is returned; the other functions of the module keep the graphs that they have.
 func (b *Backend) Capture(ctx context.Context) error {
 	if err := b.enter(loaded, capturedAll); err != nil {
 		return err
@@ -86,8 +85,8 @@ func (b *Backend) freeBytes() (n int64, known bool) {
 	return n, err == nil && n != math.MaxInt64
 }
 
-// captureSizes captures pieces at every size, and then the full graph at the smallest fn.full
-// sizes. If one fails, all are dropped: the largest sizes come first, and to pad small runs to
+// captureSizes captures, as far as the mode asks for them, pieces at every size, and then the full
+// graph at the smallest fn.full sizes. If one fails, all are dropped: the largest sizes come first, and to pad small runs to
 // them would cost more than runs without graphs.
 func (fn *instance) captureSizes(ctx context.Context) error {
 	type pass struct {
@@ -188,7 +187,6 @@ func (fn *instance) capturePieces(c *captured, l *settled) error {
 			if err != nil {
 				return err
 			}
-			c.calls = append(c.calls, call)
 			c.steps = append(c.steps, replayStep{op: u.op, call: call, count: fn.b.stats.ops[u.op.Signature().Name]})
 			continue
 		}

@@ -80,9 +80,9 @@ func (o *warmOp) Warm(c *device.OpCall) error {
 	return c.Stream.Fill(c.Args[3].Buffer, 0)
 }
 
-// Before the first capture all memory is allocated, every distinct program is loaded
-// and has run once, for any number of pieces and sizes, and each op was warmed up once
-// for each shape. Then the log has only captures.
+// Before the first capture of seven pieces at three sizes all memory is allocated, every distinct
+// program is loaded and has run once, and the op was warmed up once for each shape. Then the log
+// has only captures.
 func TestReadyBeforeCapture(t *testing.T) {
 	op := &warmOp{silent: silent{sum3{capture: true}}, calls: map[int64]int{}}
 	w := &watching{Device: openHost(t), ran: map[*program.Program]int{}}

@@ -16,7 +16,7 @@ type Report struct {
 	Padding error    // why runs must not be padded to a captured size; nil: they may, or there are no rows
 	Mixing  []padding.Mixing
 	Sizes   []int64 // capture sizes
-	Capture error   // in a mode that captures, why no graph serves the function
+	Capture error   // in a mode that captures, why no graph can serve the function; nil: graphs can
 	Plan    *split.Plan
 
 	Pieces bool // each piece between splitting ops is captured into a graph, for every size
@@ -27,8 +27,8 @@ type Report struct {
 }
 
 // Check makes the decisions of [New] that need no compiled code, and compiles nothing. It returns
-// the errors that New returns for the module and the options before it compiles.
-// Options.Compile.Compiler is not needed.
+// the errors that New returns for the module and the options before it compiles. Of the [Plan] it
+// sets only Unused, Uncaptured and Graphs. Options.Compile.Compiler is not needed.
 func Check(m *ir.Module, o Options) ([]Report, Plan, error) {
 	pl, err := analyze(m, o)
 	if err != nil {

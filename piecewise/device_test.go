@@ -473,7 +473,7 @@ func TestUncalledOps(t *testing.T) {
 	wantF32(t, run(t, b.Func("forward"), []float32{1}), []float32{2})
 }
 
-// New names each option that contradicts the module.
+// New names the options that are missing or contradict the module.
 func TestOptionsAreChecked(t *testing.T) {
 	dev := openHost(t)
 	target := pieces.Pipeline{Backend: host.New()}

@@ -13,20 +13,20 @@ var (
 	ErrClosed    = errors.New("piecewise: the backend is closed")
 	ErrNoDevice  = errors.New("piecewise: the backend has no device and can only be planned: set Options.Device")
 	ErrBusy      = errors.New("piecewise: another call is using the pool")
-	ErrSlotBusy  = errors.New("piecewise: every staging slot is still being copied from")
+	ErrSlotBusy  = errors.New("piecewise: the device still copies from the next staging slot: wait, or set more Options.Memory.StagingSlots")
 	ErrSlotUsed  = errors.New("piecewise: the inputs were run, or their staging slot was handed out again: call Func.Inputs for new ones")
 	ErrStale     = errors.New("piecewise: the result was overwritten")
 	ErrReleased  = errors.New("piecewise: the result was released")
 	ErrAddress   = errors.New("piecewise: memory moved since the graphs were captured")
 	ErrFrozen    = errors.New("piecewise: frozen")
 	ErrSize      = errors.New("piecewise: the size cannot be run")
-	ErrOp        = errors.New("piecewise: an extern op does not fit its declaration")
+	ErrOp        = errors.New("piecewise: an extern op cannot be used")
 	ErrNotLoaded = errors.New("piecewise: a weight or state cannot be loaded")
 )
 
 // StaleError is a read of a result that was overwritten (C6): by a later run of the same
-// function, by a warm-up, or because a parameter or state that shares its memory was set or written
-// by another function. It matches [ErrStale].
+// function, by a warm-up, or because a parameter or state that shares its memory was set, or was
+// written by another function. It matches [ErrStale].
 type StaleError struct {
 	Func   string
 	Result int
@@ -37,7 +37,7 @@ type StaleError struct {
 // Error names the runs.
 func (e *StaleError) Error() string {
 	if e.Latest == 0 {
-		return fmt.Sprintf("piecewise: result %d of @%s, run %d, was overwritten: its memory aliases a parameter that was set again, or one that a warm-up or another function wrote; copy results before that", e.Result, e.Func, e.Run)
+		return fmt.Sprintf("piecewise: result %d of @%s, run %d, was overwritten: a warm-up wrote it, or its memory is also that of a parameter or state that was set or written; copy results before that", e.Result, e.Func, e.Run)
 	}
 	return fmt.Sprintf("piecewise: result %d of @%s belongs to run %d and was overwritten by a later one, the latest is run %d; copy results before the next run of the function",
 		e.Result, e.Func, e.Run, e.Latest)

@@ -103,8 +103,8 @@ type function struct {
 
 	slots    []slot
 	returns  []int32  // storage of each result
-	rowBytes []int64  // by result: bytes of a row if the first extent equals the size symbol; else, and for weights and states, 0
-	writes   []*place // of parameters and states that a run writes
+	rowBytes []int64  // by result: bytes of a row if the first extent equals the size symbol and rows all have one size; else, and for weights and states, 0
+	writes   []*place // that nodes of the function write
 
 	sizes   []int64 // capture sizes, ascending
 	full    int     // how many of the sizes, from the smallest, a full graph is captured for
@@ -124,7 +124,7 @@ type declared struct {
 }
 
 // newFunction makes the decisions about a function. The error lists all parameters and results
-// without a size; the function then serves only to find errors of later functions.
+// whose sizes cannot be computed; the function then serves only to find errors of later functions.
 func newFunction(pl *plan, f *ir.Func, parts *split.Plan) (*function, error) {
 	fn := &function{plan: pl, index: len(pl.funcs), ir: f, split: parts, name: "@" + f.Name, byBase: map[ir.Value]int32{}, inputByName: map[string]int{}, lo: 1, hi: 1}
 	if name, ok := padding.SizeSymbol(pl.module, f); ok {
@@ -175,8 +175,8 @@ func (pl *plan) slotsOf(f *ir.Func) []string {
 	return out
 }
 
-// chooseSizes sets the capture sizes. A function without a size symbol has one size, 1, unless
-// the list of the options is empty and not nil.
+// chooseSizes sets the capture sizes, or the reason why no graph can serve the function. A function
+// without a size symbol has one size, 1, unless the list of the options is empty and not nil.
 func (fn *function) chooseSizes() {
 	o := &fn.plan.opts
 	switch {

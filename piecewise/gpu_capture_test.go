@@ -32,8 +32,8 @@ func (z *zeros) Tensor(name string) (safetensors.Tensor, error) {
 	return safetensors.Tensor{Name: name, DType: info.DType, Shape: info.Shape, Data: z.data[:n]}, err
 }
 
-// The graphs of the default sizes of the 8B shape, 51 for 33 pieces of @forward, take
-// at most half a GiB of the GPU in addition to the plan; PyTorch takes 0.72 GiB. The
+// The graphs of the default sizes of the 8B shape, 51 for each of 33 pieces of @forward and one of
+// @logits, take at most half a GiB of the GPU in addition to the plan; PyTorch takes 0.72 GiB. The
 // test logs the time of the capture.
 func TestCaptureOfDefaultSizesOnGPU(t *testing.T) {
 	o := new(compiled).on(t, cudatest.GPU(t), attncuda.Options{MaxRows: 512, MaxBlocks: 64})

@@ -293,8 +293,8 @@ func TestCaptureDuringOtherRunsOnGPU(t *testing.T) {
 	}
 }
 
-// TestSuiteOnGPU runs the tests of suite_test.go on a GPU, with every Canary; planned bytes only
-// without one.
+// TestSuiteOnGPU runs the tests of suite_test.go on a GPU or an emulated one, in each mode of Canary;
+// planned bytes only without canaries.
 func TestSuiteOnGPU(t *testing.T) {
 	var c compiled
 	for kind, guard := range guards {

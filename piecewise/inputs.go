@@ -144,8 +144,8 @@ func (in Inputs) find(name string) (int, error) {
 }
 
 // SetUniform declares whether every request of the step has the same number of rows
-// (a decode step). Modes full-decode-only and full-and-piecewise replay full graphs only
-// for such steps. Without a call, the step is not uniform.
+// (a decode step). Modes full-decode-only and full-and-piecewise replay full graphs of functions
+// with a size symbol only for such steps. Without a call, the step is not uniform.
 func (in Inputs) SetUniform(v bool) {
 	if in.check() == nil {
 		in.slot.uniform = v
@@ -245,11 +245,12 @@ func view[T int32 | int64 | float32](in Inputs, name string, dt dtype.DType) ([]
 }
 
 // Keep makes the run use an input as the host filled it for the function's previous run, and
-// reports whether that is possible; if not, fill the input. It needs the same shape, and the
-// previous run's slot must not have been handed out since. It saves writing and comparing data that
-// does not change between steps. Three kinds of inputs are never kept: linked ones, those that a run
-// writes, and indices of the rows of an input that is linked or whose rows another batch symbol
-// counts, because the number of valid rows may have changed.
+// reports whether that is possible; if not, fill the input. It needs the same shape. Since the
+// previous run, its slot must not have been handed out, and no warm-up and no run that failed to send
+// its inputs may have come. Keep saves writing and comparing data that does not change between steps.
+// Four kinds of inputs are never kept: empty ones, linked ones, those that a run writes, and indices
+// of the rows of an input that is linked or whose rows another batch symbol counts, because the
+// number of valid rows may have changed.
 func (in Inputs) Keep(name string) (bool, error) {
 	i, err := in.find(name)
 	if err != nil {
@@ -292,9 +293,9 @@ func (in Inputs) Set(name string, t device.Tensor) error {
 	return nil
 }
 
-// SetResult sets an input to a result of another run, as Set does. A stale
-// result is refused. It allocates nothing if the first extents of the result and the
-// input are symbols and their rows have equal sizes.
+// SetResult sets an input to a result of another run, as Set does. A stale result is refused. It
+// allocates nothing if the first extent of the result is the size symbol of its function, that of
+// the input is a symbol, and the other extents are equal.
 func (in Inputs) SetResult(name string, r Result) error {
 	i, err := in.find(name)
 	if err != nil {
@@ -303,10 +304,8 @@ func (in Inputs) SetResult(name string, r Result) error {
 	if err := r.check(); err != nil {
 		return err
 	}
-	s, spec := in.slot, &in.slot.fn.inputs[i]
-	from, typ := r.set.fn, &r.set.fn.ir.ResultTypes[r.i]
-	per := from.rowBytes[r.i]
-	if per == 0 || per != spec.rowBytes || typ.DType != spec.typ.DType || typ.Rank() != spec.typ.Rank() {
+	s, spec, from := in.slot, &in.slot.fn.inputs[i], r.set.fn
+	if !spec.rowsOf(from.function, r.i) {
 		t, err := r.Tensor()
 		if err != nil {
 			return err
@@ -320,8 +319,7 @@ func (in Inputs) SetResult(name string, r Result) error {
 	if err := s.assign(spec.bytes.symbol, r.set.rows); err != nil {
 		return fmt.Errorf("input %%%s of @%s, result %d of @%s: %w", name, s.fn.ir.Name, r.i, from.ir.Name, err)
 	}
-	// A linked input and its result have one address, so sendTensor copies nothing,
-	// and graphs read the result with its padded rows.
-	s.given[i] = given{how: fromDevice, bytes: per * r.set.rows, tensor: device.Tensor{Buffer: r.rows(r.set.rows), DType: typ.DType}, result: r.set, index: r.i}
+	// A linked input and its result have one address, so sendTensor copies nothing.
+	s.given[i] = given{how: fromDevice, bytes: spec.rowBytes * r.set.rows, tensor: device.Tensor{Buffer: r.rows(r.set.rows), DType: spec.typ.DType}, result: r.set, index: r.i}
 	return nil
 }

@@ -111,7 +111,7 @@ func (a asked) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, 
 	return a.routine.ScratchBytes(args, attrs)
 }
 
-// TestAskedOnce: the scratch of a program at a size is computed once for any number of layers.
+// TestAskedOnce: a plan asks for the scratch of programs as often for 20 layers as for 2.
 func TestAskedOnce(t *testing.T) {
 	times := func(n int) (out int) {
 		create(t, layers(n), piecewise.Options{Compile: piecewise.CompileOptions{Compiler: withRoutine{pieces.Pipeline{Backend: host.New()}}}, Ops: []device.Op{&silent{sum3{}}},

@@ -12,8 +12,8 @@ import (
 )
 
 // indexCheck is an integer parameter whose elements are indices of rows of another parameter,
-// or of a value that was computed from it row by row. In captured graphs that table has its largest
-// number of rows, so the host checks indices against the number of valid rows, the value of symbol.
+// or of a value with as many rows. Captured graphs may have more rows of that table than are valid,
+// so the host checks indices against the number of valid rows, the value of symbol.
 type indexCheck struct{ indices, table, symbol int }
 
 // leads reports whether the first extent of a type equals a symbol.
@@ -23,7 +23,8 @@ func (fn *function) leads(t ir.Type, symbol string) bool {
 
 // addInputs describes the parameters. A parameter is linked to a result of an earlier function
 // if it has the result's type and its rows are counted by that function's size symbol: it shares
-// the result's memory (@logits takes %h from @forward). The error lists all parameters without a size.
+// the result's memory (@logits takes %h from @forward). The error lists all parameters whose sizes
+// cannot be computed.
 func (fn *function) addInputs() error {
 	linked := map[*function][]int{}
 	for _, p := range fn.ir.Params {
@@ -105,8 +106,8 @@ func (fn *function) findIndices() {
 // maskable reports whether the host can replace indices of a type by -1, which is out of range.
 func maskable(dt dtype.DType) bool { return dt.Int() && dt.Signed() }
 
-// holdsMore reports whether graphs may read more rows of a parameter than are valid: its rows are
-// counted by another batch symbol than the size symbol, which has its largest value in a graph.
+// holdsMore reports whether a batch symbol other than the size symbol counts the rows of a
+// parameter: that symbol has its largest value in a graph, so graphs may read more rows than are valid.
 func (fn *function) holdsMore(in *input) bool {
 	return in.counted >= 0 && fn.symbols[in.counted].role == isOther
 }

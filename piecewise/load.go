@@ -21,8 +21,8 @@ import (
 // or a state has an initial value.
 //
 // On a [device.HostImporter], weights stay in the files of a [safetensors.Mapped] if the files
-// contain exactly the bytes that the module needs, unless Memory.CopyWeights is set. The files stay
-// mapped until Close, also after the source is closed: replace them by rename, as
+// contain exactly the bytes that the module needs, aligned, unless Memory.CopyWeights or a [Canary]
+// is set. The files stay mapped until Close, also after the source is closed: replace them by rename, as
 // [safetensors.Write] does. If a file was truncated, a run fails with a [safetensors.FaultError].
 func (b *Backend) Load(ctx context.Context, weights safetensors.Source, states map[string]device.Buffer) (err error) {
 	if err := b.enter(compiled, compiled); err != nil {

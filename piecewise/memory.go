@@ -45,7 +45,8 @@ type Plan struct {
 }
 
 // Total returns the device memory of the plan in bytes. Load allocates less for states that it is
-// given, for weights that stay in files, and if the pool already has an arena that is large enough.
+// given, for weights that stay in files, and if the pool already has an arena or a workspace that is
+// large enough; with a [Canary] it allocates more.
 func (p Plan) Total() int64 {
 	return p.WeightBytes + p.StateBytes + p.InputBytes + p.ResultBytes + p.ConstBytes + p.PeakArenaBytes + p.WorkspaceBytes
 }

@@ -18,12 +18,13 @@ const (
 	// Full captures a whole function, splitting ops included, into one graph for
 	// each size. Every op must be capturable.
 	Full
-	// FullDecodeOnly captures full graphs as Full does, up to CaptureOptions.DecodeRows,
-	// and replays them only for uniform (decode) batches; other batches run eagerly.
+	// FullDecodeOnly captures full graphs as Full does, for the sizes that
+	// CaptureOptions.DecodeRows selects, and replays them only for uniform (decode) batches;
+	// other batches run eagerly.
 	FullDecodeOnly
-	// FullAndPiecewise captures the pieces for every size, and full graphs up to
-	// CaptureOptions.DecodeRows. Uniform batches of these sizes replay the full graph,
-	// all others the pieces.
+	// FullAndPiecewise captures the pieces for every size, and full graphs for the sizes that
+	// CaptureOptions.DecodeRows selects. Uniform batches of these sizes replay the full graph,
+	// other batches up to the largest size the pieces.
 	FullAndPiecewise
 )
 
@@ -79,8 +80,8 @@ func (m RunMode) String() string {
 func (m RunMode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
 // DefaultCaptureSizes returns vLLM's default list of sizes for a
-// max_num_batched_tokens of limit (VllmConfig._set_cudagraph_sizes in
-// vllm/config/vllm.py): 1, 2, 4, then every 8th below 256, every 16th from 256
+// max_num_batched_tokens of limit and a max_num_seqs of at least 256
+// (VllmConfig._set_cudagraph_sizes in vllm/config/vllm.py): 1, 2, 4, then every 8th below 256, every 16th from 256
 // on, up to min(512, limit). The list ends with min(512, limit), which vLLM omits
 // if it is off these strides.
 func DefaultCaptureSizes(limit int64) []int64 {

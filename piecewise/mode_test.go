@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The lists are vLLM's defaults (VllmConfig._set_cudagraph_sizes) for a
-// max_num_batched_tokens of the limit, from 1 on, 51 sizes up to 512; and the limit itself where
+// The lists are vLLM's defaults (VllmConfig._set_cudagraph_sizes) for a max_num_batched_tokens of the
+// limit and a max_num_seqs of at least 256, from 1 on, 51 sizes up to 512; and the limit itself where
 // vLLM omits it: 3, 27 and 300 are off its strides.
 func TestDefaultCaptureSizes(t *testing.T) {
 	small := []int64{1, 2, 4, 8, 16, 24}

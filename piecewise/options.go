@@ -17,8 +17,8 @@ import (
 // Compile.Compiler is required, and for a module with load symbols Memory.Symbols; to run, Device or
 // Pool too, and for a module that calls extern ops Ops.
 type Options struct {
-	// Device is what the backend runs on. nil: New compiles and plans, ops may be missing,
-	// and Load is an [ErrNoDevice].
+	// Device is what the backend runs on; nil: the device of Pool. Without both, New compiles and
+	// plans, ops may be missing, and Load is an [ErrNoDevice].
 	Device device.Device
 
 	Pool *Pool       // shared with other backends that run in one stream order; nil: one of its own
@@ -30,8 +30,9 @@ type Options struct {
 	Rank int
 
 	// Frozen refuses to compile and to skip (C8). New fails if the store lacks an artifact, if a
-	// size of the options has no effect, if no graph would serve a function, if the device would
-	// compile a program when it loads it, or if a library call has no measured algorithm. Run fails
+	// size of the options has no effect, if in a mode that captures no graph would serve a function,
+	// if the device would compile a program when it loads it, or if a library call at a capture size
+	// has no measured algorithm. Run fails
 	// if rows that must not be padded, or more rows than captured, would run without a graph.
 	Frozen bool
 
@@ -100,7 +101,7 @@ type MemoryOptions struct {
 // DebugOptions are checks for authors of kernels and ops.
 type DebugOptions struct {
 	Canary Canary // gives each buffer an allocation of its own, to find accesses out of bounds
-	Poison bool   // fills the arena and the results before each run with 0xff: NaN in every float dtype
+	Poison bool   // fills the arena and the results before each run with 0xff: NaN in the float dtypes that have NaNs
 }
 
 // ObserveOptions are the observers of a backend.

@@ -19,7 +19,7 @@ import (
 	"pwc/program"
 )
 
-// TestTransformersLogitsOfRanksOnGPU compares one checkpoint of each family, divided between two
+// TestTransformersLogitsOfRanksOnGPU compares 24 checkpoints, divided between two
 // GPUs, with transformers in the modes none, piecewise and full-and-piecewise. On emulated GPUs it
 // tests only llama in f32, in mode piecewise.
 func TestTransformersLogitsOfRanksOnGPU(t *testing.T) {

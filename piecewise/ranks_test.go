@@ -115,9 +115,8 @@ func TestRandomRanks(t *testing.T) {
 	}
 }
 
-// TestTransformersLogitsOfRanks compares one checkpoint of each family, divided among 2 and 4
-// devices, with transformers in the modes none, piecewise and full-and-piecewise. Without PWC_ALL_RANKS it
-// tests fewer checkpoints.
+// TestTransformersLogitsOfRanks compares three checkpoints, with PWC_ALL_RANKS=1 27 of them, divided
+// among 2 and 4 devices, with transformers in the modes none, piecewise and full-and-piecewise.
 func TestTransformersLogitsOfRanks(t *testing.T) {
 	names := []string{"llama", "olmo2", "mixtral"}
 	if fromEnv(t, "PWC_ALL_RANKS", 0) > 0 {

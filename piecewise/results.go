@@ -44,8 +44,8 @@ func (r Results) Release() {
 
 // Wait waits for all work on the pool's stream, the run included. It returns a
 // [device.IndexError] for each op of the backend that met an index out of range since the last
-// Wait, CopyTo or [FaultSnapshot.Take] (C12). It is a [StaleError] if the function was run or warmed
-// up again, but Wait does not check whether something else overwrote single results.
+// Wait, CopyTo, [FaultSnapshot.Take] or warm-up (C12). It returns a [StaleError] if the function was
+// run or warmed up again, but Wait does not check whether something else overwrote single results.
 func (r Results) Wait() error {
 	if err := r.latest(0); err != nil {
 		return err
@@ -122,15 +122,15 @@ func (r *residents) takeFaults() ([]device.IndexError, error) {
 	return r.plan.opts.Device.TakeFaults(r.pool.stream, r.programs...)
 }
 
-// env returns the values of symbols at the run. The values of symbols other than the size symbol
-// are kept only for the latest run of the function.
-func (r Results) env() (env, error) {
-	fn := r.fn
+// env returns the values of symbols at the result's run. The values of symbols other than the size
+// symbol are kept only for the latest run of the function.
+func (r Result) env() (env, error) {
+	fn := r.set.fn
 	if fn.size == "" && len(fn.symbols) == 0 || fn.size != "" && len(fn.symbols) == 1 {
-		return fn.envFor(r.rows), nil
+		return fn.envFor(r.set.rows), nil
 	}
-	if fn.run != r.run {
-		return env{}, &StaleError{Func: fn.ir.Name, Run: r.run, Latest: fn.run}
+	if fn.run != r.set.run {
+		return env{}, &StaleError{Func: fn.ir.Name, Result: r.i, Run: r.set.run, Latest: fn.run}
 	}
 	return fn.envOf(fn.ran), nil
 }
@@ -140,7 +140,7 @@ func (r Result) Shape() ([]int64, error) {
 	if err := r.exists(); err != nil {
 		return nil, err
 	}
-	e, err := r.set.env()
+	e, err := r.env()
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +163,7 @@ func (r Result) Tensor() (device.Tensor, error) {
 		return device.Tensor{}, err
 	}
 	fn := r.set.fn
-	e, err := r.set.env()
+	e, err := r.env()
 	if err != nil {
 		return device.Tensor{}, err
 	}
@@ -199,7 +199,7 @@ func (r Result) Size() (int64, error) {
 	if err := r.exists(); err != nil {
 		return 0, err
 	}
-	e, err := r.set.env()
+	e, err := r.env()
 	if err != nil {
 		return 0, err
 	}

@@ -15,7 +15,7 @@ import (
 type ring struct {
 	slots  []*slotMemory
 	next   int
-	sent   *slotMemory   // the slot of the latest run; nil: handed out since, or not all was sent
+	sent   *slotMemory   // the slot of the latest run; nil: handed out since, not all was sent, or a warm-up came
 	held   []held        // by input, valid if sent is not nil
 	copied *device.Fence // of the latest run that copied from a slot; nil: no run did
 }

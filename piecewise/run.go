@@ -34,9 +34,9 @@ func (f *Func) Padding() error {
 // their copies are enqueued; after an error before that they may be run again.
 //
 // In a mode that captures, the run is padded to the smallest captured size that is
-// at least the number of rows. The run is eager if there is no such size, if it would need
-// padding that is not allowed, or if the mode has no graph for the batch; [Func.Choose] returns
-// which.
+// at least the number of rows. The run is eager before Capture, if there is no such size, if it
+// would need padding that is not allowed, or if the mode has no graph for the function or the batch;
+// [Func.Choose] returns the reason.
 func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 	if f == nil {
 		return Results{}, ErrNoFunc
@@ -285,7 +285,7 @@ func (c *captured) tell(rows int64, meta any) {
 func (fn *instance) replayFull(c *captured, rows int64, meta any) error {
 	c.tell(rows, meta)
 	if err := fn.b.pool.stream.LaunchGraph(c.full); err != nil {
-		return fn.failed(c.size, 0, err)
+		return fmt.Errorf("@%s at size %d, the full graph: %w", fn.ir.Name, c.size, err)
 	}
 	return nil
 }

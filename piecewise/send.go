@@ -210,8 +210,8 @@ func (s *sending) sendTensor(i int, want int64) error {
 }
 
 // maskIndices replaces indices of rows that a parameter does not have in this run by
-// -1: graphs were captured for its largest number of rows, so such an index would
-// read data of an earlier run (C12).
+// -1: graphs may have more rows of it, in which such an index would read data of an
+// earlier run (C12).
 func (s *slotMemory) maskIndices() {
 	for _, c := range s.fn.checks {
 		pos := &s.given[c.indices]

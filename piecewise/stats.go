@@ -30,7 +30,7 @@ type Stats struct {
 	// when it loads them, by the reason (C8).
 	CompiledAtLoad map[string]int64 `json:"compiled_at_load"`
 
-	// Counts over the programs at capture sizes, each program and size once (C8).
+	// Counts over the programs at capture sizes, each program once for each function and size (C8).
 	LibraryCalls   int64 `json:"library_calls"`   // calls of library routines
 	LibraryUntuned int64 `json:"library_untuned"` // of these, calls whose algorithm was not measured
 	LibraryMissing int64 `json:"library_missing"` // steps that use another variant because the device lacks a routine

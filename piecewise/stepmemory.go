@@ -13,7 +13,7 @@ type StepMemory struct {
 	Captured []int64 // capture sizes of the function, ascending
 }
 
-// StepStorage is a tensor that several units of a step use, or the scratch of a unit.
+// StepStorage is an input, a result, a tensor between units, or the scratch of a unit.
 type StepStorage struct {
 	Name        string  // of the tensor's first value, "%12", or "scratch of unit 3"
 	Type        ir.Type // zero for scratch

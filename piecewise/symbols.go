@@ -122,8 +122,8 @@ const (
 )
 
 // amountOf returns how the bytes of a type depend on the symbols. They are proportional to
-// a symbol only if it is a factor of the first extent, in no other extent, and no other symbol of a
-// run is in the type: then rows have one size and are contiguous.
+// a symbol only if it is a factor of the first extent once, in no other extent, no other symbol of a
+// run is in the type, and elements are whole bytes: then rows have one size and are contiguous.
 func (fn *function) amountOf(t ir.Type) (amount, error) {
 	at := -1
 	for axis, d := range t.Shape {

@@ -527,7 +527,7 @@ func (o *noteOp) Launch(c *device.OpCall) error                               { 
 
 // New and Check refuse an op that cannot be captured, by its declaration or by its implementation,
 // in every mode that would capture it. The error has the position of the call and the reason. With
-// an empty list of capture sizes they accept it.
+// an empty list of capture sizes Check accepts it.
 func TestUncapturableOpsAreRefused(t *testing.T) {
 	module := func(flags string) string {
 		return `pwc 1
