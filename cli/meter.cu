@@ -2,9 +2,9 @@
 
 typedef unsigned long long u64;
 
-// read reads n 16-byte words of x and adds them up. It writes the sum to out if
-// it is 1, which almost never happens, but keeps the compiler from removing the
-// loads.
+// read reads n 16-byte words of x and computes a checksum of them. It writes the
+// checksum to out if it is 1, which almost never happens, but keeps the compiler
+// from removing the loads.
 extern "C" __global__ void read(const uint4 *x, u64 n, unsigned *out) {
   unsigned sum = 0;
   u64 stride = (u64)gridDim.x * blockDim.x;

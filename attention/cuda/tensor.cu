@@ -288,7 +288,7 @@ __device__ __forceinline__ void attend(Task &t, char *shared) {
   chunk.key = keyOf(0);
   chunk.from = (unsigned long long)t.cache + (chunk.key % BLOCK_SIZE * t.kvHeads * (HEAD_DIM * 2) + column(t));
   chunk.to = first + chunk.key * (Stage::ROW * 2) + (threadIdx.x % 8 ^ (WARPGROUPS ? chunk.key % 8 : 0)) * 16;
-  static_assert(!WARPGROUPS || KEY_STRIDE % 8 == 0, "all keys of a thread are exchanged alike");
+  static_assert(!WARPGROUPS || KEY_STRIDE % 8 == 0, "all keys of a thread have the same swizzle");
   // Keeps these values in registers; otherwise the compiler computes them again for each copy.
   if (!LARGE) asm volatile("" : "+l"(chunk.from), "+r"(chunk.to), "+l"(t.table));
 

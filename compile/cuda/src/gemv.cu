@@ -1,10 +1,11 @@
 // GEMV on CUDA cores.
 //
 // The functions of all GEMM kinds leave the sums of a block's rows of x with its rows of w in shared
-// memory, for the epilogue: part[split][rows][pitch]. column returns the row of w of a column of
-// the block; ready is called after the dependency wait. With PREFETCH the first parts of w are
-// requested before it. With EARLY_TRIGGER the kernel triggers the dependent launch at its start,
-// else after the wait.
+// memory, for the epilogue: part[split][rows][pitch]. The functions for tensor cores and this one also
+// have these parameters: column returns the row of w of a column of the block; ready is called after
+// the dependency wait; with PREFETCH the first parts of w are requested before that wait. With
+// EARLY_TRIGGER the kernel triggers the dependent launch at its start, else after the wait; gemm_wgmma
+// always triggers it at its start.
 
 //@ warp_reduce_each
 // warp_reduce_each adds each of V sums over the lanes of a warp. Lane i gets sum i/(32/V).

@@ -1,5 +1,5 @@
-// Reductions over lanes, warps and blocks. A struct is an operator: its name is the operator and
-// the type of the accumulator.
+// Reductions over lanes, warps and blocks. A struct is an operator. Its name has the type of the
+// accumulator, unless it is a template of that type.
 
 //@ add_f32
 struct add_f32 { static __device__ __forceinline__ float combine(float a, float b) { return __fadd_rn(a, b); } };
