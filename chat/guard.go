@@ -262,7 +262,7 @@ func (g *guarding) wrapped(call, text, more string) (string, error) {
 		return "", nil
 	}
 	if !closed(text) {
-		return "", errors.New("a bracket closes none")
+		return "", errors.New("a closing bracket has no opening one")
 	}
 	return fmt.Sprintf("%s(%s(%d), (%s)%s)", call, atName, g.line, g.limited(text), more), nil
 }
@@ -437,7 +437,8 @@ func (g *guarding) limited(text string) string {
 	})
 }
 
-// checkCode refuses an expression, or the text of a tag, that exceeds maxCode or maxBrackets.
+// checkCode refuses an expression, or the text of a tag, that exceeds maxCode or maxBrackets, or has a slice that
+// boundedSlices refuses.
 func checkCode(text string) error {
 	depth, deepest, size := 0, 0, 0
 	outsideStrings(text, func(code string) string {

@@ -97,7 +97,8 @@ func changeable(v jinja.Value) error {
 }
 
 // measure returns about how many bytes a value has when it is printed, at least 1 for each value in it. It is an error
-// if the value is the container into, or contains it, is nested too deep or is larger than MaxResult.
+// if the value is the container into, or contains it, is nested too deep or is larger than MaxResult, or if measure has
+// visited more than maxVisits values in this rendering.
 func (r *run) measure(v jinja.Value, into any) (int64, error) {
 	size := int64(0)
 	err := r.visit(v, into, 0, &size)
@@ -136,8 +137,8 @@ func (r *run) visit(v jinja.Value, into any, depth int, size *int64) error {
 	return nil
 }
 
-// factor returns a left operand of *. A string is refused unless the right operand is given and their product has at
-// most MaxResult bytes.
+// factor returns a left operand of *. A string is refused if the right operand is not given, or is an integer by which
+// the string has more than MaxResult bytes. The library repeats strings by no other operand.
 func (r *run) factor(args []jinja.Value, _ map[string]jinja.Value) (jinja.Value, error) {
 	r.line = args[1].AsInt()
 	switch v := args[0]; {

@@ -15,18 +15,18 @@ import (
 // Limits of a template and of one rendering.
 const (
 	MaxSource = 1 << 20  // bytes of a template
-	MaxResult = 16 << 20 // bytes of a prompt
-	maxSteps  = 1 << 20  // iterations of loops and calls of macros
+	MaxResult = 16 << 20 // bytes of a prompt, and about of one value
+	maxSteps  = 1 << 20  // iterations of loops, and calls of macros and call blocks
 	maxRange  = 1 << 16  // numbers of range()
-	maxCalls  = 100      // nested macros
+	maxCalls  = 100      // nested macros and call blocks
 
-	maxWritten = 8 * MaxResult // bytes of text and printed values, in all tags, macros and blocks
-	maxVisits  = 1 << 27       // elements of values that are printed, set or passed on, in all tags
+	maxWritten = 8 * MaxResult // bytes of printed values, and of text in loops, macros and call blocks
+	maxVisits  = 1 << 27       // elements of all values that measure has measured
 )
 
 // Errors of the package, for errors.Is.
 var (
-	// ErrTemplate: a template, or the tokenizer_config.json that contains it, cannot be parsed, or the
+	// ErrTemplate: a template, or the tokenizer_config.json of its checkpoint, cannot be parsed, or the
 	// template failed.
 	ErrTemplate = errors.New("chat: the template cannot be used")
 	// ErrConversation: the messages, the tools or an extra value of a conversation are not valid JSON, are
@@ -35,9 +35,9 @@ var (
 	// ErrRefused: the template refused the conversation (raise_exception), because it is invalid
 	// for this model.
 	ErrRefused = errors.New("chat: the template refuses the conversation")
-	// ErrLimit: a rendering exceeded a limit: of steps, nested macros, numbers of a range, nesting or bytes of
-	// values, or bytes of text; it put a value into itself, or repeated a string by an operand of * that is
-	// no integer literal and no variable.
+	// ErrLimit: a rendering exceeded a limit: of steps, nested macros, numbers of a range, number, nesting or bytes
+	// of values, or bytes of text; it put a value into itself, or repeated a string by an operand of * that is
+	// neither an integer literal nor a variable, such as n, m.n or m[0].
 	ErrLimit = errors.New("chat: a limit of the template was reached")
 )
 
@@ -49,7 +49,7 @@ type Template struct {
 }
 
 // Parse parses a template. Tokens are the names of special tokens that templates use,
-// such as bos_token, with their texts.
+// such as bos_token, with their texts. Errors match [ErrTemplate].
 func Parse(source string, tokens map[string]string) (*Template, error) {
 	if len(source) > MaxSource {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d are read", ErrTemplate, len(source), MaxSource)
@@ -87,7 +87,7 @@ type Conversation struct {
 
 // Render returns the prompt of a conversation. The template writes the model's first token, so
 // encode the prompt without surrounding tokens. Errors match [ErrConversation], [ErrRefused],
-// [ErrLimit] or [ErrTemplate]. If ctx ends, loops end with its error.
+// [ErrLimit] or [ErrTemplate], or are that of ctx, after whose end no iteration and no macro begins.
 func (t *Template) Render(ctx context.Context, c Conversation) (string, error) {
 	values := map[string]jinja.Value{"add_generation_prompt": jinja.NewBool(c.Generate), "tools": jinja.None(), "documents": jinja.None()}
 	for name, text := range t.tokens {
@@ -145,7 +145,7 @@ type run struct {
 	ctx     context.Context
 	now     time.Time
 	library library
-	line    int64                // of the last tag that printed or set a value
+	line    int64                // of the last tag that called a function of this package; 0 before
 	steps   int                  // iterations of loops, macros and call blocks so far
 	calls   int                  // nested macros and call blocks
 	written int64                // bytes of output
@@ -155,8 +155,8 @@ type run struct {
 	failed  error
 }
 
-// define gives the template the functions of transformers' environment
-// (transformers/utils/chat_template_utils.py), and the functions that [guard] calls.
+// define gives the template functions of Jinja and of transformers' environment
+// (transformers/utils/chat_template_utils.py), and the functions whose calls [guard] inserts.
 func (r *run) define(values map[string]jinja.Value) {
 	functions := map[string]func([]jinja.Value, map[string]jinja.Value) (jinja.Value, error){
 		stepName:   r.step,
