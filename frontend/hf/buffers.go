@@ -24,7 +24,7 @@ type BufferKind uint8
 // The buffers that checkpoints of transformers have.
 const (
 	RopeFrequencies BufferKind = iota // inv_freq: the rope's frequencies, before or after their scaling
-	CausalMask                        // bias: [1, 1, n, n], true or 1 where row i sees column j ≤ i
+	CausalMask                        // bias: [1, 1, n, n], true or 1 where row i sees column j ≤ i, else false or 0
 	MaskValue                         // masked_bias: the number that stands for a masked score, far below any score
 )
 

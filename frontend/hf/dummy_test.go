@@ -87,7 +87,8 @@ func TestDummyValues(t *testing.T) {
 			t.Errorf("element %d is %v, want %v", i, got, want)
 		}
 	}
-	// Several goroutines compute the elements. Each must have the value of its index modulo the period.
+	// Several goroutines compute the elements. Those near multiples of the period must have the value of their index
+	// modulo the period.
 	const columns = 3000
 	big := param("big", dtype.F32, 1, 2, 2*period/columns+2, columns)
 	if x, err = Dummy([]Param{big}).Tensor("big"); err != nil {

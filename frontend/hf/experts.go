@@ -79,7 +79,7 @@ func (n *Net) Experts(x ir.Value, e Experts) ir.Value {
 }
 
 // selected returns x·W[index]ᵀ, [N, k, rows], for x[N, 1 or k, in], index[N, k] and W[experts, rows, in]. The
-// projections are those of the first expert, then of the second, ….
+// projections are those of the first expert, then of the second, …; or one with the matrices of all.
 func (n *Net) selected(x, index ir.Value, weight string, e Experts, ps []Projection) ir.Value {
 	parts := make([]part, len(ps))
 	for i, p := range ps {

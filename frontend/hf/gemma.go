@@ -33,8 +33,8 @@ func Gemma2(c *Config) Emit {
 }
 
 // Gemma3 imports Gemma3ForCausalLM (arXiv:2503.19786), the text-only models of Gemma 3. It is Gemma 2 with normalized q
-// and k, and with a separate rope for layers with a window. Published models have five layers with a window for each
-// layer without one.
+// and k, with a separate rope for layers with a window, and by default without softcaps. Published models have five
+// layers with a window for each layer without one.
 func Gemma3(c *Config) Emit {
 	d := readLaterGemma(c)
 	d.Names.QNorm, d.Names.KNorm = "q_norm", "k_norm"

@@ -78,7 +78,8 @@ type Options struct {
 	IgnoreTensors []string
 
 	// GenerationConfig is the text of the checkpoint's generation_config.json. Its eos_token_id takes precedence over
-	// the config's. If it is nil, [Registry.ImportDir] reads the file, if the directory has one.
+	// the config's. If it is nil, [Registry.ImportDir] and, for a config.json, [Registry.ImportFile] read the file if the
+	// directory has one.
 	GenerationConfig []byte
 }
 
@@ -120,7 +121,8 @@ const (
 )
 
 // Import builds the module of a config.json. It returns a [*ConfigError] with all problems and all refused keys of the
-// config, or an [*UnknownArchitectureError] if the architecture is not registered, or an error of [Model.Check].
+// config, a [*QuantizedError] if the config marks the checkpoint as quantized, an [*UnknownArchitectureError] if the
+// architecture is not registered, or an error of the options, of the module or of [Model.Check].
 func (r *Registry) Import(config []byte, o Options) (*Model, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -128,7 +130,7 @@ func (r *Registry) Import(config []byte, o Options) (*Model, error) {
 	return r.importFrom(config, o, func() (safetensors.Source, error) { return o.Source, nil })
 }
 
-// check sets the defaults of options that are 0 and checks the ranges of all. The error lists all faults.
+// check sets the defaults of MaxTokens and BlockSize, and checks the ranges of options. The error lists all faults.
 func (o *Options) check() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("hf: "+format, args...)) }
@@ -356,8 +358,9 @@ func ReadConfig(path string) ([]byte, error) {
 }
 
 // ImportDir imports the checkpoint in a directory. It reads config.json, and generation_config.json unless
-// Options.GenerationConfig is set. If the directory has tensors, they replace Options.Source; otherwise the import has
-// no source. They are opened after the config is read. Options.Weights defaults to dir.
+// Options.GenerationConfig is set. It refuses a directory with a file that marks a quantized checkpoint or an adapter. If
+// the directory has tensors, they replace Options.Source; otherwise the import has no source. They are opened after the
+// config is read. Options.Weights defaults to dir.
 func (r *Registry) ImportDir(dir string, o Options) (*Model, error) {
 	var set *safetensors.Set
 	m, err := r.importFile(filepath.Join(dir, configFile), o, func() (_ safetensors.Source, err error) {

@@ -107,8 +107,8 @@ func TestMaxPositions(t *testing.T) {
 	}
 }
 
-// TestDependsOnConfigAlone imports twice, with and without a checkpoint. The modules must be equal, so that a model can
-// be compiled without its weights.
+// TestDependsOnConfigAlone imports a config twice without a checkpoint and once with one. The modules must be equal, so
+// that a model can be compiled without its weights.
 func TestDependsOnConfigAlone(t *testing.T) {
 	config := base("Qwen3ForCausalLM").with(settings{"torch_dtype": "bfloat16"})
 	m, err := Builtin().Import(config.json(t), Options{DType: dtype.F32})

@@ -38,7 +38,8 @@ func inertKeys() []string {
 	}
 }
 
-// fixedKeys honours the keys of PretrainedConfig for which decoders support only one value.
+// fixedKeys honours keys for which decoders support only one value, most of them of PretrainedConfig, and the keys that
+// mark a quantized checkpoint.
 func fixedKeys(c *Config) {
 	for _, key := range []string{"is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder"} {
 		if c.BoolOr(key, false) {

@@ -80,7 +80,7 @@ func (e *UnknownArchitectureError) Error() string {
 }
 
 // modelTypes maps model_type to the architecture, for configs that name no architecture. The entries are those of
-// transformers' AutoModelForCausalLM.
+// transformers' modeling_auto.py, except phi-msft, which is older.
 func modelTypes() map[string]string {
 	return map[string]string{
 		"cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM", "exaone4": "Exaone4ForCausalLM",

@@ -1,7 +1,7 @@
 package hf
 
 // StarCoder2 imports Starcoder2ForCausalLM (arXiv:2402.19173): layer norms, an MLP without a gate, biases except in the
-// head and a window in every layer.
+// head, and a window in every layer if the config has one.
 func StarCoder2(c *Config) Emit {
 	d := ReadDecoder(c, Dialect{
 		Keys:    map[string]string{"rms_norm_eps": "norm_epsilon"},
