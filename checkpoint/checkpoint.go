@@ -17,7 +17,7 @@ import (
 
 // Error lists the tensors of a checkpoint whose values a module would ignore.
 type Error struct {
-	Unread  []string    // sorted: no weight or state reads them; empty unless the module has "weights strict"
+	Unread  []string    // sorted: no weight, state or declaration mentions them; empty unless the module has "weights strict"
 	Differs []Different // they differ from the read tensor to which the module declares them equal
 }
 

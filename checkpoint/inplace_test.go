@@ -9,7 +9,7 @@ import (
 	"pwc/safetensors"
 )
 
-// InPlace finds weights whose bytes are contiguous in a file, in the weight's order, and refuses all others.
+// InPlace finds weights whose bytes are contiguous in a file, in the weight's order, and refuses weights whose bytes are not.
 func TestInPlace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), safetensors.SingleFile)
 	tensors := []safetensors.Tensor{

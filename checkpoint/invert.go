@@ -29,7 +29,7 @@ func (e *NotInvertibleError) Error() string {
 // Invert returns the tensors of a checkpoint from which the weights are computed, given the
 // weights' bytes. src has the shapes of the tensors; Invert does not read its bytes. It inverts
 // concat, slice, transpose and reshape. A cast tensor is written in the dtype of the weight. Unless
-// each element of each tensor is in the weights exactly once, the error is a [*NotInvertibleError].
+// each element of each tensor is in the weights exactly once, the error wraps a [*NotInvertibleError].
 // If the bytes of a weight are nil, Invert checks the same, so a caller can check beforehand. The Data of
 // its tensors is then nil or zeros.
 func Invert(src safetensors.Source, weights []*ir.Weight, data [][]byte) ([]safetensors.Tensor, error) {

@@ -281,8 +281,8 @@ func transposeHost(x tensor, perm []int64) (tensor, error) {
 	return tensor{dt: x.dt, shape: shape, data: out}, nil
 }
 
-// castHost converts between the floating-point dtypes of checkpoints, and rounds once, to nearest
-// even.
+// castHost converts between f32, f16 and bf16, and rounds once, to nearest even. A cast to the tensor's
+// own dtype returns x.
 func castHost(x tensor, to dtype.DType) (tensor, error) {
 	if x.dt == to {
 		return x, nil

@@ -64,7 +64,7 @@ func (f *buildFlags) add(cmd *cobra.Command) {
 	fl.Var(&f.ranges, "ranges", "`END`s of the ranges of sizes; each piece is compiled once for each range")
 	fl.StringVar(&f.captureSizes, "capture-sizes", "default", "`SIZE`s to capture graphs for, or default, or none; an empty list means none")
 	fl.StringVar(&f.target, "target", host.Target, "`TARGET` to compile for: host, cuda for this machine's GPU, or cuda:sm_90 for GPUs of other machines; a later GPU runs that code too")
-	fl.Var(&wholeNumber[int]{&f.jobs, 0, maxNumber}, "jobs", "compile up to `N` pieces in parallel (default: one for each processor)")
+	fl.Var(&wholeNumber[int]{&f.jobs, 0, maxNumber}, "jobs", "compile up to `N` pieces in parallel (default: GOMAXPROCS)")
 	fromEnv(cmd, "target", "PWC_TARGET")
 	fromEnv(cmd, "jobs", "PWC_JOBS")
 	fl.StringSliceVar(&f.disable, "disable-pass", nil, "compiler `PASS`es to disable")

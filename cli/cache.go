@@ -160,7 +160,12 @@ func (a *app) cacheList() *cobra.Command {
 			if a.json {
 				return a.printJSON(map[string]any{"dir": s.Dir(), "modules": rows})
 			}
-			if len(rows) == 0 {
+			switch {
+			case len(rows) > 0:
+			case s.Dir() == "": // openStore has said why
+				fmt.Fprintln(a.out, "the cache has no models, and no directory")
+				return nil
+			default:
 				fmt.Fprintf(a.out, "the cache in %s has no models\n", s.Dir())
 				return nil
 			}

@@ -66,7 +66,7 @@ func Func(b *ir.Builder, name string, o Optimizer, shapes ...[]dim.Dim) *ir.Func
 	return fb
 }
 
-// emit has short methods that emit pointwise ops.
+// emit has short methods that emit ops.
 type emit struct{ *ir.FuncBuilder }
 
 func (e emit) add(a, b ir.Value) ir.Value { return e.Op1("add", []ir.Value{a, b}) }

@@ -11,7 +11,7 @@ import (
 
 // Schedule emits the factor of the learning rate in a step.
 type Schedule interface {
-	// Name is the name on the command line.
+	// Name names the schedule: "constant", "linear", "cosine" or "decay".
 	Name() string
 
 	// Check returns an error if a parameter is out of range.

@@ -23,7 +23,8 @@ type File struct {
 	bytes   []byte         // the whole file; nil after Close
 }
 
-// Open maps a file and checks its header. Bytes of tensors are read at their first use.
+// Open maps a file and checks its header. Bytes of tensors are read at their first use, on systems other than Unix
+// by Open.
 //
 // The file must not shrink while it is open: a read of a lost page ends the process, except in
 // [Guard]. Files that are replaced by rename, as [Write] does, are safe.

@@ -1,7 +1,7 @@
 // Package safetensors reads and writes checkpoints in the safetensors format: an 8-byte little-endian header length, a
 // JSON header that gives every tensor's dtype, shape and byte range, and the tensors' bytes without gaps.
 //
-// A file is mapped, not read: a [Tensor]'s bytes are in the page cache, so a model of any size
+// On Unix a file is mapped, not read: a [Tensor]'s bytes are in the page cache, so a model of any size
 // opens in the time that its header takes. Checkpoints are untrusted, so the package checks every
 // claim of the header against the file before it returns a tensor. Errors name the file and the
 // tensor.
@@ -60,7 +60,8 @@ type Mapped interface {
 	// error wraps [os.ErrClosed]. A second call of release does nothing.
 	Retain() (release func() error, err error)
 	// Contiguous returns parts, the Data of tensors or slices of it, as one slice, and the path
-	// of their file. ok is false unless they are adjacent parts of one file, in order.
+	// of their file. ok is false unless they are adjacent parts of one open, mapped file, in
+	// order, and none is empty.
 	Contiguous(parts ...[]byte) (all []byte, path string, ok bool)
 }
 
@@ -69,7 +70,7 @@ var ErrNotFound = errors.New("no such tensor")
 
 // FormatError: a file or index violates the format, or either the format or the IR lacks a tensor's dtype.
 type FormatError struct {
-	File   string // path of the file; empty for a checkpoint parsed from memory
+	File   string // path of the file; empty for bytes in memory
 	Tensor string // name of the tensor; empty if the fault is not in a tensor
 	DType  string // of the tensor, if the format has it and the IR does not: "U32"; otherwise empty
 	Reason string

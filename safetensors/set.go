@@ -34,11 +34,11 @@ type Set struct {
 	notes []string
 }
 
-// ErrNoCheckpoint is wrapped by OpenDir's error for a directory without checkpoint files.
+// ErrNoCheckpoint is wrapped by OpenDir's error for a directory with neither SingleFile nor IndexFile.
 var ErrNoCheckpoint = errors.New("no checkpoint")
 
 // OpenDir opens a checkpoint directory: model.safetensors if it exists, otherwise the shards of
-// model.safetensors.index.json, as transformers does (modeling_utils.py). Errors are: a missing
+// model.safetensors.index.json, as transformers does (modeling_utils.py). It refuses a missing
 // shard, a tensor in two shards, an index that places a tensor in a shard without it, and
 // model.safetensors next to shards of an index, because one of the two checkpoints is stale. Tensors
 // of shards that the index does not list are part of the Set.

@@ -51,8 +51,8 @@ func Write(path string, tensors []Tensor, metadata map[string]string) (err error
 // alignment to the narrowest, then by name, and the header is padded with spaces to a multiple of
 // 8, so that every tensor is aligned to its element size. These are [*FormatError]s before
 // anything is written: a name that is used twice, not UTF-8 or reserved; Data of another size than
-// the shape takes; a shape that overflows, has too many sizes or ends within a byte; a dtype that the
-// format lacks (I4, U4); metadata that is not UTF-8; a header above [MaxHeader].
+// the shape takes; a shape that overflows, has a negative size, too many sizes or ends within a byte; a
+// dtype that the format lacks (I4, U4); metadata that is not UTF-8; a header above [MaxHeader].
 func Encode(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	if w == nil {
 		return errors.New("safetensors: nothing to write to")

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// addedToken is a token that is matched in the text before normalization and splitting.
+// addedToken is a token that is matched in the text before the text is split into words.
 type addedToken struct {
 	id         int32
 	content    string
@@ -123,14 +123,15 @@ func (m *matcher) cut(text string) []span {
 	return out
 }
 
-// standsAlone reports whether text[start:stop] is not adjacent to a letter, digit or underscore.
+// standsAlone reports whether text[start:stop] is not adjacent to a character of a word.
 func standsAlone(text string, start, stop int) bool {
 	before, _ := utf8.DecodeLastRuneInString(text[:start])
 	after, _ := utf8.DecodeRuneInString(text[stop:])
 	return (start == 0 || !isWord(before)) && (stop == len(text) || !isWord(after))
 }
 
-// isWord is \w of the reference's regular expressions.
+// isWord is \w of the reference's regular expressions (Rust's crate regex): Alphabetic, M, Nd, Pc and Join_Control
+// (UTS #18, annex C). Other numbers, such as ², are not alphabetic.
 func isWord(r rune) bool {
-	return unicode.IsLetter(r) || unicode.IsNumber(r) || unicode.IsMark(r) || unicode.Is(unicode.Pc, r)
+	return unicode.IsLetter(r) || unicode.IsMark(r) || unicode.In(r, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic, unicode.Join_Control)
 }

@@ -127,8 +127,8 @@ func (d stripDecoder) decode(tokens []string) []string {
 	return tokens
 }
 
-// metaspaceDecoder turns the visible character into spaces, and removes the one that was added at
-// the beginning.
+// metaspaceDecoder turns the visible character into spaces. If one was added at the beginning, it removes all of the
+// first token, as the reference does (huggingface/tokenizers, pre_tokenizers/metaspace.rs).
 type metaspaceDecoder struct {
 	replacement string
 	added       bool
@@ -136,10 +136,11 @@ type metaspaceDecoder struct {
 
 func (d metaspaceDecoder) decode(tokens []string) []string {
 	for i, t := range tokens {
+		by := " "
 		if i == 0 && d.added {
-			t = strings.TrimPrefix(t, d.replacement)
+			by = ""
 		}
-		tokens[i] = strings.ReplaceAll(t, d.replacement, " ")
+		tokens[i] = strings.ReplaceAll(t, d.replacement, by)
 	}
 	return tokens
 }
@@ -176,7 +177,7 @@ func cleanUp(text string) string {
 	return text
 }
 
-// bpeDecoder turns the suffix of words into spaces.
+// bpeDecoder turns the suffix of words into spaces, and removes it from the last token.
 type bpeDecoder struct{ suffix string }
 
 func (d bpeDecoder) decode(tokens []string) []string {

@@ -142,7 +142,8 @@ func lowercase(text string) string {
 	return strings.ToLower(text)
 }
 
-// ideograph reports whether a character is in a block of CJK ideographs, by BERT's list.
+// ideograph reports whether a character is in a block of CJK ideographs, by the list of the reference
+// (huggingface/tokenizers, normalizers/bert.rs). It has 0x2b920 where BERT's own list has 0x2b820.
 func ideograph(r rune) bool {
 	for _, b := range [][2]rune{{0x4e00, 0x9fff}, {0x3400, 0x4dbf}, {0x20000, 0x2a6df}, {0x2a700, 0x2b73f}, {0x2b740, 0x2b81f}, {0x2b920, 0x2ceaf}, {0xf900, 0xfaff}, {0x2f800, 0x2fa1f}} {
 		if r >= b[0] && r <= b[1] {

@@ -311,8 +311,8 @@ func (m *spBPE) encode(ids []int32, word string) []int32 {
 // spDecoder is SentencePiece's decoder (src/sentencepiece_processor.cc, Decode).
 type spDecoder struct {
 	unknown string
-	trim    bool // a space was added at the beginning
-	all     bool // all spaces at the beginning were added
+	trim    bool // remove a space at the beginning
+	all     bool // remove all spaces at the beginning
 }
 
 func (d spDecoder) decode(tokens []string) []string {

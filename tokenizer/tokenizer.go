@@ -150,7 +150,7 @@ func (t *Tokenizer) Decode(ids []int32, control bool) string {
 	return t.text(t.pieces(ids, control))
 }
 
-// pieces returns the tokens of ids with text.
+// pieces returns the tokens of the ids in range; without control it omits control tokens.
 func (t *Tokenizer) pieces(ids []int32, control bool) []string {
 	pieces := make([]string, 0, len(ids))
 	for _, id := range ids {
@@ -185,5 +185,5 @@ func (t *Tokenizer) setVocabulary(ids map[string]int32) error {
 	return nil
 }
 
-// maxIDs bounds a vocabulary: the largest published ones have 2^18 tokens.
+// maxIDs bounds a vocabulary: the largest published ones have about 2^18 tokens.
 const maxIDs = 1 << 24

@@ -65,6 +65,26 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// Characters of words are those of \w in Rust's regex.
+func TestIsWord(t *testing.T) {
+	for text, want := range map[string]bool{"aé中ǅʰ": true, "7٣": true, "Ⅷ": true, "Ⓐ": true, "\u0301": true, "_‿": true, "\u200d": true, "²½①": false, "-€ ": false} {
+		for _, r := range text {
+			if isWord(r) != want {
+				t.Errorf("%q: %v, want %v", r, !want, want)
+			}
+		}
+	}
+}
+
+// The visible character is a space, except in the first token, if one was added there.
+func TestMetaspaceDecoder(t *testing.T) {
+	for added, want := range map[bool]string{true: "ab c", false: "  a b c"} {
+		if got := strings.Join(metaspaceDecoder{"▁", added}.decode([]string{"▁▁a▁b", "▁c"}), ""); got != want {
+			t.Errorf("added %v: %q, want %q", added, got, want)
+		}
+	}
+}
+
 // A word of 200,000 equal characters is encoded. In time n² the test would take minutes.
 func TestLongWord(t *testing.T) {
 	for _, name := range []string{"llama2", "sp_bpe", "tiktoken"} {
