@@ -62,7 +62,7 @@ type Saved struct {
 type Derivative struct {
 	// Module has the declarations of the module, @F.forward and @F.backward.
 	Module *ir.Module
-	// Forward takes F's parameters. It returns F's results, then the saved values.
+	// Forward takes F's parameters. It returns F's results, then the saved values that are not among them.
 	Forward *ir.Func
 	// Backward takes the saved values, those parameters of F that it reads, and a cotangent
 	// grad_outK for each float result K of F. It returns the gradients, in the order of the
@@ -93,7 +93,7 @@ type Target struct {
 // backward reads. A name is "%x" for a parameter, "@w" for a weight or a state, or either without
 // its sign: a parameter is looked up first. No names mean the float parameters, in order.
 // The gradient of a state or a mut parameter is taken with respect to its contents before the
-// function. A written value has a cotangent only if the function returns it.
+// function. Its contents after the function have a cotangent only if the function returns them.
 //
 // Values that are not floats, and ops without a rule on the way from a result to a value,
 // are an [ir.ErrorList] with positions.

@@ -19,7 +19,8 @@ type entry struct {
 
 // Rule reports whether an op of the table has a rule, and if not, why. Ops whose derivative is
 // 0, such as floor, and ops whose results are integers or bools stop gradients, as in PyTorch.
-// Any other op without a rule, such as a call, is an error where a gradient has to pass it.
+// Any other op without a rule is an error where a gradient has to pass it. A call has no rule, but may
+// have a gradient in Options.Custom.
 func Rule(op *ir.Op) (has bool, why string) {
 	if op == nil {
 		return false, "there is no op"

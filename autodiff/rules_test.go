@@ -44,7 +44,7 @@ func TestEveryOpHasARule(t *testing.T) {
 	}
 }
 
-// differences are functions whose gradients are held to central differences. Operands are drawn from [0.3, 1.7), with
+// differences are functions whose gradients are held to central differences. Floats are drawn from [0.3, 1.7), with
 // both signs where signed is set. No operand is so near a kink that a difference would reach beyond it.
 var differences = []struct {
 	signature string
@@ -235,8 +235,8 @@ func wantValues(t *testing.T, what string, got *interp.Tensor, want ...float64) 
 	}
 }
 
-// At ties, bounds and repeated indices, gradients are PyTorch's, by its derivatives.yaml and
-// FunctionsManual.cpp.
+// At ties and bounds, gradients are PyTorch's, by its derivatives.yaml and FunctionsManual.cpp. Where PyTorch leaves
+// them open (indices out of range, slices that are written twice, ties of topk), they follow from the IR.
 func TestConventions(t *testing.T) {
 	inf := math.Inf(1)
 	three := func(v ...float64) *interp.Tensor { return f32(t, []int64{3}, v...) }

@@ -175,7 +175,7 @@ func (s *step) iota(n dim.Dim) ir.Value {
 }
 
 // size returns an extent as an f32 number. For a symbolic extent, it computes the largest index
-// plus 1. That is wrong for extent 0, but then there is no element to divide.
+// plus 1. That is wrong for extent 0, but then the gradient has no elements.
 func (s *step) size(n dim.Dim) ir.Value {
 	if v, ok := n.Const(); ok {
 		return s.fb.Float(float64(v))

@@ -43,8 +43,8 @@ func newCutter(p *Plan) *cutter {
 	return c
 }
 
-// dead reports whether node i does not use its operand's memory: empty_like of a value of another
-// unit becomes empty of its type, so the value need not live until here.
+// dead reports whether node i does not use its operand's memory: empty_like of a value that its unit
+// does not make becomes empty of its type, so the value need not live until here.
 func (c *cutter) dead(i int, arg ir.Value) bool {
 	n := c.p.Func.Nodes[i]
 	def := c.p.Func.Values[c.p.Func.Base(arg)].Node

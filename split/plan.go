@@ -41,8 +41,8 @@ type Item struct {
 }
 
 // Unit is one launch: a compiled piece, or one extern call. A non-splitting item is exactly one
-// piece, which may contain capture calls. A splitting item is its calls in order, and the table
-// ops between them as pieces, which are launched but never captured or counted.
+// piece, which may contain calls. A splitting item is its calls in order, and each run of table ops
+// among them as a piece, which is launched but never captured or counted.
 type Unit struct {
 	Seq   int    // index in Plan.Units
 	Item  int    // index in Plan.Items
