@@ -15,7 +15,7 @@ const (
 	AttrDim    AttrKind = iota // a dim expression; integers are constant dims
 	AttrFloat                  // a float64, compared and hashed by its bits
 	AttrBool                   // true or false
-	AttrEnum                   // a bare identifier that is not a symbol
+	AttrEnum                   // a bare identifier; in a call no symbol has this name
 	AttrString                 // a quoted string (extern ops only)
 	AttrDims                   // a list of dim expressions
 	AttrFloats                 // a list of floats

@@ -520,7 +520,7 @@ func (fb *FuncBuilder) SetName(v Value, name string) {
 }
 
 // Op adds a node of the op table and returns its results. If there is an error, it
-// returns NoValue for each.
+// returns NoValue for each, and at least one.
 func (fb *FuncBuilder) Op(name string, args []Value, attrs ...Attr) []Value {
 	op := LookupOp(name)
 	if op == nil || op.Class == Call {

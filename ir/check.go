@@ -189,6 +189,8 @@ func (c *inferCtx) operands(f *Func, n *Node) []string {
 		switch {
 		case !spec.Literal:
 			return []string{fmt.Sprintf("%s: operand %s cannot be a literal", c.op.Name, spec.Name)}
+		case dt == dtype.Invalid && c.op.ID == OpWhere:
+			return []string{"where: a or b must be a tensor: its dtype is that of the literal"}
 		case dt == dtype.Invalid:
 			return []string{fmt.Sprintf("%s: at least one operand must be a tensor", c.op.Name)}
 		case !dt.Float() && !l.IsInt:

@@ -36,7 +36,7 @@ func HashFunc(m *Module, f *Func) [32]byte { return sha256.Sum256([]byte(Canonic
 // version and flags.
 //
 // Symbols that first occur in the same extent are ordered by their other uses. Names
-// decide only if the uses are alike, or if there are hundreds of such symbols.
+// decide only if a bounded comparison of the uses finds no difference.
 func Canonical(m *Module, f *Func) string {
 	funcs := m.Funcs
 	if f != nil {

@@ -123,7 +123,8 @@ type Module struct {
 // Unread is a declaration of checkpoint tensors that no weight reads:
 // unread "h.*.attn.bias", or unread "lm_head.weight" = "model.embed_tokens.weight".
 type Unread struct {
-	// Name is a tensor's name. A part * between dots matches any one part, and ** at the end matches one or more.
+	// Name is a tensor's name, whose parts are separated by dots. The part * matches any one part, and the last part
+	// ** one or more.
 	Name string
 	// Equal names another tensor. If the checkpoint has both, their shapes, dtypes and bytes
 	// must be equal, and Name must have no pattern. Empty: the tensor's values do not matter.

@@ -23,8 +23,8 @@ const (
 
 // Parse reads a module from its text, builds it through a [Builder] and
 // verifies it. The name is what errors call the text. A text that is not a
-// module gives an [ErrorList] with every error found: after a bad statement,
-// parsing continues with the next one. The module keeps text as its
+// module gives an [ErrorList] with the errors found, at most about a thousand: after a bad
+// statement, parsing continues with the next one. The module keeps text as its
 // [Module.Source]; the caller must not change it afterwards.
 //
 // The language is in docs/ir.md, its grammar in docs/appendix/grammar.md.
@@ -73,7 +73,7 @@ func invalidUTF8(text []byte) int {
 	}
 }
 
-// parser is a recursive-descent parser with one token of look-ahead. Methods
+// parser is a recursive-descent parser, which looks ahead with copies of its lexer. Methods
 // that read a construct return false after they have reported an error; the
 // caller that knows where to go on does so with one of the sync methods.
 type parser struct {

@@ -430,7 +430,7 @@ func (p *parser) syncStatement() {
 }
 
 // startsStatement reports whether the next tokens look like a statement:
-// "%a, %b =", "op(", "return", or a declaration.
+// "%a, %b =", "op(", "call", "return", or a declaration.
 func (p *parser) startsStatement() bool {
 	l := p.lex
 	l.report = nil

@@ -11,7 +11,7 @@ import (
 )
 
 // TestEveryOpHasATypeByHand holds that testdata/modules/ops.ir leaves no op of
-// the table out, and writes the types of all results. It also compares facts of the table.
+// the table out, and writes the types of all results. It also checks facts of the table.
 func TestEveryOpHasATypeByHand(t *testing.T) {
 	text := string(modules(t)["testdata/modules/ops.ir"])
 	m := mustParse(t, text)

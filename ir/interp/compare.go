@@ -77,7 +77,7 @@ func (d Diff) String() string {
 	}
 	s := fmt.Sprintf("relative L2 error %.3g, worst at element %d: %v, want %v", d.RelL2, d.Worst, d.A, d.B)
 	if d.NonFinite > 0 {
-		s += fmt.Sprintf(" (%d elements are NaN or infinite on one side)", d.NonFinite)
+		s += fmt.Sprintf(" (%d elements differ by a NaN or an infinity)", d.NonFinite)
 	}
 	return s
 }

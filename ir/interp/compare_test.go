@@ -42,7 +42,7 @@ func TestCompareTensors(t *testing.T) {
 	if d.Equal() || d.Within(1e9) || d.String() != "shapes differ: f32[2] against f32[1, 2]" {
 		t.Errorf("shapes: %+v %s", d, d)
 	}
-	if s := Compare(f32(1, nan), f32(1.5, 2)).String(); s != "relative L2 error +Inf, worst at element 1: NaN, want 2 (1 elements are NaN or infinite on one side)" {
+	if s := Compare(f32(1, nan), f32(1.5, 2)).String(); s != "relative L2 error +Inf, worst at element 1: NaN, want 2 (1 elements differ by a NaN or an infinity)" {
 		t.Errorf("message %q", s)
 	}
 }

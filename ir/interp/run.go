@@ -35,8 +35,8 @@ type Env struct {
 	Weights map[string]*Tensor // by name without "@"; never written
 	States  map[string]*Tensor // by name without "@"; written in place
 
-	// Symbols has the values of load symbols. The shapes of inputs and states bind other symbols;
-	// if Symbols has one of them, the values must be equal.
+	// Symbols has the values of symbols that are not alone an extent of a parameter, weight or state,
+	// such as load symbols. If it has one that is, the values must be equal.
 	Symbols map[string]int64
 
 	Externs map[string]Extern // by full name
@@ -48,7 +48,7 @@ type Env struct {
 
 	// Unrounded makes every float of the run a float64 that no op rounds: the function over the
 	// real numbers, for derivatives by differences. Random numbers are those of their dtypes.
-	// Operands may be [Tensor.Unrounded]; states that the function writes must be.
+	// Operands may be [Tensor.Unrounded]; floats that may be written (states and mut parameters) must be.
 	Unrounded bool
 
 	// MaxBytes bounds the memory of the run at any node, without inputs, weights and states: 8

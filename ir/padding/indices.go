@@ -99,8 +99,8 @@ func (c *checker) hold(n *ir.Node) {
 }
 
 // fit returns h if its bounds hold for a value of n, else the bounds of the value's dtype:
-// integers wrap, and a value without rows that is computed from rows has elements of real
-// rows, which h does not bound. In both cases it sets same.
+// integers wrap, and h does not bound a value without rows that is computed from rows (it has
+// elements of real rows) or by an extern op. It sets same, too.
 func (c *checker) fit(n *ir.Node, v ir.Value, h held) held {
 	all, rows := whole(c.f.Values[v].Type.DType), c.axis(v) >= 0
 	same, from := true, false

@@ -46,7 +46,7 @@ var rules = [...]func(*checker, *ir.Node) string{
 // has operands of the same type, so row i is copied to row i. Transpose moves the row axis,
 // and broadcast_to repeats all of it. Row i of iota holds i·g…(i+1)·g−1, or indices of
 // another axis, for any S. All rows of full and const are the same, and empty is memory that
-// later writes fill.
+// later writes fill. all_reduce and broadcast exchange single elements.
 func (c *checker) keep(*ir.Node) string { return "" }
 
 // scan: a real row sums only real rows, but the order of additions in a parallel scan
