@@ -172,7 +172,7 @@ func (s *session) runTrees(ctx context.Context, m *ir.Module, report *runReport)
 	if c.s, err = graphs.NewSession(s.target.dev, graphs.SessionOptions{}); err != nil {
 		return nil, err
 	}
-	if c.tree, err = tree.New(c.s, tree.Options{Log: s.app.logger()}); err != nil {
+	if c.tree, err = tree.New(c.s, tree.Options{Log: s.app.logger(), OrError: o.Frozen}); err != nil {
 		return nil, errors.Join(err, c.s.Close())
 	}
 	c.backend = whole.New(c.tree, whole.BackendOptions{
