@@ -47,7 +47,8 @@ func (c *Callable) Captured() bool { return c.training.Load() != c.set.opts.Eval
 // the forward on st. An argument must have the dtype, shape and RequiresGrad of its sample. The
 // package comment says how long the outputs are valid. In the mode that was not captured (see Train),
 // Forward runs the function uncaptured on the arguments themselves, without these checks. The outputs
-// are then valid until the next uncaptured run of the callable.
+// are then valid until the next uncaptured run of the callable. After an error before the launch, earlier
+// outputs and gradients are as valid as before, and the static inputs may have new contents.
 func (c *Callable) Forward(st *graphs.Stream, args ...Arg) (*Call, error) {
 	leave, err := c.group.enter()
 	if err != nil {
@@ -75,10 +76,7 @@ func (c *Callable) Forward(st *graphs.Stream, args ...Arg) (*Call, error) {
 			return nil, fmt.Errorf("callables: argument %d of %s: %w", i, c.fn.Name, err)
 		}
 	}
-	if err := c.expire(); err != nil {
-		return nil, err
-	}
-	if err := c.forward.Replay(st); err != nil {
+	if err := c.replay(st); err != nil {
 		return nil, err
 	}
 	c.ran = true
@@ -169,24 +167,39 @@ func (c *Callable) expirable() error {
 	})
 }
 
-// expire makes the handles of all tensors stale that a forward of c may overwrite.
-func (c *Callable) expire() error {
-	c.generation++
+// replay makes the handles of all tensors stale that a forward of c may overwrite, and replays the forward.
+// After an error before the launch the handles are valid again.
+func (c *Callable) replay(st *graphs.Stream) error {
+	renewed := c.renewed[:0]
 	err := c.ends(func(t *graphs.Tensor) error {
-		if !store.Renew(t.Storage(), c.maker, c.generation) {
+		r, ok := store.Renew(t.Storage(), c.maker, c.generation+1)
+		if !ok {
 			return c.held(t) // it was retained after expirable
 		}
+		renewed = append(renewed, r)
+		return nil
+	})
+	c.renewed = renewed
+	before := c.forward.Replays()
+	if err == nil {
+		err = c.forward.Replay(st)
+	}
+	if err != nil && c.forward.Replays() == before {
+		for _, r := range renewed {
+			r.Undo()
+		}
+		return err
+	}
+	c.generation++
+	_ = c.ends(func(t *graphs.Tensor) error {
 		*t = t.At(t.Storage())
 		return nil
 	})
-	if err != nil {
-		return err
-	}
 	for _, m := range c.group.members {
 		m.graded = false
 		m.ran = m.ran && m.index < c.index
 	}
-	return nil
+	return err
 }
 
 // Outputs returns the function's outputs. The slice belongs to the call.

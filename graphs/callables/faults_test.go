@@ -3,6 +3,7 @@ package callables_test
 import (
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"pwc/graphs"
@@ -93,4 +94,41 @@ func (t *trainer) tryForward(x, y graphs.Tensor) error {
 		in = append([]graphs.Tensor(nil), c.Outputs()...)
 	}
 	return first.Discard()
+}
+
+// TestFailedForwardKeepsResults makes each call of the device in a forward fail. The outputs and the gradient
+// of the step before stay readable, and are stale only after the forward that succeeds.
+func TestFailedForwardKeepsResults(t *testing.T) {
+	g := hostRig()
+	dev, inner := failing.New(g.dev), g.dev
+	g.dev, g.stays = dev, true
+	e := open(t, g, cubic)
+	defer func() { e.close(); testkit.Check(t, inner.Close()) }()
+	set := testkit.Must[*callables.Set](t)(callables.New(ctx, e.s, []callables.Function{polynomial(e, "f")}, callables.Options{}))
+	e.end = append(e.end, set.Close)
+	c, st := set.At(0), e.s.DefaultStream()
+	x := args([]graphs.Tensor{e.tensor("x", slices.Repeat([]float32{2}, 64), 64)}, 0)
+	call := testkit.Must[*callables.Call](t)(c.Forward(st, x...))
+	y := call.Outputs()[0]
+	d := testkit.Must[[]graphs.Tensor](t)(call.Backward(st, e.tensor("one", slices.Repeat([]float32{1}, 64), 64)))[0]
+	for n := 1; ; n++ {
+		dev.FailCall(n)
+		next, err := c.Forward(st, x...)
+		failed := dev.Failed()
+		dev.FailCall(0)
+		if !failed {
+			testkit.Check(t, err)
+			if n < 3 || !errors.Is(y.Err(), graphs.ErrStale) || !errors.Is(d.Err(), graphs.ErrStale) {
+				t.Errorf("after %d failures: %v, %v, want stale results", n-1, y.Err(), d.Err())
+			}
+			testkit.Check(t, next.Discard())
+			return
+		}
+		if !errors.Is(err, failing.ErrInjected) {
+			t.Fatalf("call %d: %v", n, err)
+		}
+		if a, b := e.read(y)[0], e.read(d)[0]; a != 12 || b != 16 {
+			t.Errorf("call %d failed: y is %g, its gradient %g; want 12, 16", n, a, b)
+		}
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"pwc/graphs"
+	"pwc/graphs/internal/store"
 	"pwc/runtime/device"
 )
 
@@ -75,8 +76,9 @@ type Callable struct {
 	cotangents        []graphs.Tensor // static inputs of the backward, for floats
 	grads             []graphs.Tensor // the zero Tensor for unused inputs
 	maker             *graphs.Maker
-	generation        int32 // forwards so far
-	ran, graded       bool  // the handles of results, and of grads, are valid
+	generation        int32           // forwards so far
+	renewed           []store.Renewal // by the last forward; kept so that a forward does not allocate
+	ran, graded       bool            // the handles of results, and of grads, are valid
 
 	plain *Call // the last uncaptured call, whose results are kept until the next one
 }

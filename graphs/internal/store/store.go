@@ -254,19 +254,38 @@ func Revive(s *Storage, step int32, a Access) error {
 	return nil
 }
 
+// Renewal is a new incarnation by Renew, with what Undo restores.
+type Renewal struct {
+	s            *Storage
+	step, overAt int32
+	content      Content
+	over         *Maker
+}
+
 // Renew starts a new incarnation of a storage that has exactly one owner: m writes it next, in
 // generation step, and existing handles become stale. With any other owner count Renew changes
 // nothing and returns false.
-func Renew(s *Storage, m *Maker, step int32) bool {
+func Renew(s *Storage, m *Maker, step int32) (Renewal, bool) {
 	s.book.mu.Lock()
 	defer s.book.mu.Unlock()
 	if s.owners != 1 {
-		return false
+		return Renewal{}, false
 	}
+	r := Renewal{s, s.step, s.overAt, s.content, s.over}
 	s.over, s.overAt = m, step
 	s.inc++
 	s.step, s.content = step, Unwritten
-	return true
+	return r, true
+}
+
+// Undo makes the earlier incarnation current again, because the write did not happen. No handle of the new
+// incarnation may be left.
+func (r Renewal) Undo() {
+	s := r.s
+	s.book.mu.Lock()
+	defer s.book.mu.Unlock()
+	s.inc--
+	s.step, s.overAt, s.content, s.over = r.step, r.overAt, r.content, r.over
 }
 
 // Stamp records that m wrote the storage in generation step.
