@@ -149,6 +149,9 @@ func (s *Session) alloced(p *Pool, st *Stream, m *Maker, dt dtype.DType, shape [
 
 // Write copies data to t on the default stream and waits. data has t's size.
 func (s *Session) Write(t Tensor, data []byte) error {
+	if err := t.Alive(); err != nil {
+		return err
+	}
 	if err := s.deflt.use(t, true); err != nil {
 		return err
 	}
