@@ -78,8 +78,9 @@ func (s *Session) Live() store.Leak { return s.book.Live() }
 func (s *Session) Forgotten() []store.Forgotten { return s.book.Forgotten() }
 
 // Close frees all memory and closes the streams. If storages have owners or graphs are not reset,
-// it changes nothing and returns a [*LeakError]. After any other error, of the device, the session is
-// closed, too.
+// it changes nothing and returns a [*LeakError]. If a capture of another session on the device forbids to free
+// memory, the error matches [device.ErrCapturing], and Close can be called again. After any other error of
+// the device the session is closed, too.
 func (s *Session) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,6 +96,10 @@ func (s *Session) Close() error {
 		errs = append(errs, st.freeWorkspace())
 	}
 	err := s.alloc.Close() // waits for the streams
+	if errors.Is(err, device.ErrCapturing) {
+		s.closed = false
+		return errors.Join(append(errs, err)...)
+	}
 	for _, st := range s.streams() {
 		errs = append(errs, st.dev.Close())
 	}

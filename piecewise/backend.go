@@ -30,6 +30,7 @@ type Backend struct {
 
 	lifecycle
 	residents residents
+	unfreed   bool        // a capture kept Close from freeing everything
 	funcs     []*instance // by the plan's functions
 
 	stats   counters
@@ -94,7 +95,8 @@ func (b *Backend) Seal() error {
 // Close frees everything that Load and Capture allocated, except the arena and the workspace of a
 // [Pool] that the caller made, which stay until [Pool.Close]. With [CanaryBytes] it first checks the
 // canaries, unless the device is lost. While another call uses the pool it fails with [ErrBusy];
-// closing twice is no error.
+// closing twice is no error. If the error matches [device.ErrCapturing], a capture on the device forbade
+// to free some memory: a second Close after that capture frees the rest.
 func (b *Backend) Close() error {
 	if b.pool == nil {
 		return nil
@@ -104,10 +106,10 @@ func (b *Backend) Close() error {
 	}
 	defer b.pool.release()
 	was := b.close()
-	if was == closed {
+	if was == closed && !b.unfreed {
 		return nil
 	}
-	if was >= loaded {
+	if was >= loaded && was < closed {
 		b.pool.count(-1)
 	}
 	for _, fn := range b.funcs {
@@ -121,6 +123,7 @@ func (b *Backend) Close() error {
 	if b.owned {
 		err = errors.Join(err, b.pool.Close())
 	}
+	b.unfreed = errors.Is(err, device.ErrCapturing)
 	return err
 }
 

@@ -98,12 +98,3 @@ func (r *residents) checkCanaries() error {
 	}
 	return nil
 }
-
-func (r *residents) freeCanaries() error {
-	var errs []error
-	for _, g := range r.canaries {
-		errs = append(errs, g.memory.Free())
-	}
-	r.canaries = nil
-	return errors.Join(errs...)
-}

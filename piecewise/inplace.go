@@ -1,7 +1,6 @@
 package piecewise
 
 import (
-	"errors"
 	"fmt"
 	"unsafe"
 
@@ -94,16 +93,4 @@ func (r *residents) importWeight(src safetensors.Source, w *ir.Weight, p inPlace
 	}
 	r.imported = append(r.imported, m)
 	return device.Buffer{Memory: m, Size: m.Size()}, nil
-}
-
-// freeInPlace frees the imported memory and then releases the files.
-func (r *residents) freeInPlace() error {
-	var errs []error
-	for _, m := range r.imported {
-		errs = append(errs, m.Free())
-	}
-	if r.inPlace != nil {
-		errs = append(errs, r.inPlace.release())
-	}
-	return errors.Join(errs...)
 }

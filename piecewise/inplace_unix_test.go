@@ -127,3 +127,16 @@ func TestTruncatedWeightsInPlace(t *testing.T) {
 		})
 	}
 }
+
+// A capture of another stream keeps the device from giving imported memory up, so the files stay mapped
+// until a second Close after the capture.
+func TestCloseInPlaceDuringACapture(t *testing.T) {
+	dev := openHost(t)
+	c := inPlaceCases()[0]
+	c.o.Device = dev
+	_, b, _, step := loadInPlace(t, c)
+	if err := step(); err != nil {
+		t.Fatal(err)
+	}
+	closeInACapture(t, dev, b)
+}

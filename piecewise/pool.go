@@ -173,8 +173,9 @@ func (p *Pool) count(n int) {
 }
 
 // Close frees the pool's memory and closes its stream. While a backend that uses the
-// pool is loaded, it changes nothing and returns a [*mem.InUseError]. After an error of the device
-// the pool is closed, too. A second Close does nothing.
+// pool is loaded, it changes nothing and returns a [*mem.InUseError]. If a capture on the device forbids
+// to free memory, the error matches [device.ErrCapturing], and Close can be called again. After another
+// error of the device the pool is closed, too. A second Close does nothing.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -192,6 +193,12 @@ func (p *Pool) Close() error {
 		errs = append(errs, p.mem.Free(b))
 	}
 	p.blocks, p.arena, p.work = nil, device.Buffer{}, device.Buffer{}
-	errs = append(errs, p.alloc.Close(), p.stream.Close())
+	err := p.alloc.Close()
+	errs = append(errs, err)
+	if errors.Is(err, device.ErrCapturing) {
+		p.closed = false
+		return errors.Join(errs...)
+	}
+	errs = append(errs, p.stream.Close())
 	return errors.Join(errs...)
 }

@@ -30,6 +30,9 @@ type residents struct {
 	imported []device.Memory // of inPlace
 	canaries []canaryBuffer
 
+	refused  []func() error // frees that a capture made the device refuse, for the next free
+	releases []func() error // of mapped files that refused memory reads
+
 	assigned uint64 // calls of assign
 }
 
@@ -40,17 +43,44 @@ type faultSource struct {
 	unit *unit
 }
 
-// free frees everything.
+// free frees everything. A free that the device refuses with ErrCapturing has changed nothing: free keeps
+// it for its next call.
 func (r *residents) free() error {
-	var errs []error
+	todo, releases := r.refused, r.releases
 	for _, x := range r.executables {
-		errs = append(errs, x.Close())
+		todo = append(todo, x.Close)
 	}
-	errs = append(errs, r.states.free(), r.freeCanaries(), r.freeInPlace())
+	if r.states.segment != nil {
+		todo = append(todo, r.states.segment.Free)
+	}
+	for _, g := range r.canaries {
+		todo = append(todo, g.memory.Free)
+	}
+	for _, m := range r.imported {
+		todo = append(todo, m.Free)
+	}
+	if r.inPlace != nil {
+		releases = append(releases, r.inPlace.release)
+	}
+	var errs []error
 	for _, blk := range r.blocks {
 		errs = append(errs, r.pool.alloc.Free(blk))
 	}
 	*r = residents{plan: r.plan, pool: r.pool}
+	for _, free := range todo {
+		err := free()
+		if errors.Is(err, device.ErrCapturing) {
+			r.refused = append(r.refused, free)
+		}
+		errs = append(errs, err)
+	}
+	if len(r.refused) > 0 {
+		r.releases = releases
+		return errors.Join(errs...)
+	}
+	for _, release := range releases {
+		errs = append(errs, release())
+	}
 	return errors.Join(errs...)
 }
 

@@ -236,15 +236,6 @@ func pieceWrites(p *split.Piece, state int) bool {
 	return false
 }
 
-func (m *stateMemory) free() error {
-	var err error
-	if m.segment != nil {
-		err = m.segment.Free()
-	}
-	*m = stateMemory{}
-	return err
-}
-
 // State returns the memory of a state. On a [device.Reserver], do not access the memory before the
 // end of Capture or the first run: until then the addresses may have no memory (see [Backend.Load]).
 func (b *Backend) State(name string) (device.Buffer, error) {

@@ -284,8 +284,10 @@ func (a *Allocator) releaseCached() (released int64, err error) {
 
 // Close closes every pool. If a pool has a scope that was not released, or a block that was
 // not freed, Close closes no pool and returns an *InUseError. It also closes no pool if
-// waiting for the second stream of a freed block fails. If the device fails to take a
-// segment back, Close returns that error and has closed the pools.
+// waiting for the second stream of a freed block fails. If another capture on the device
+// forbids to free a segment, the error matches device.ErrCapturing, and a later Close
+// closes the pools that are left. If the device fails otherwise to take a segment back,
+// Close returns that error and has closed the pools.
 func (a *Allocator) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -301,7 +303,11 @@ func (a *Allocator) Close() error {
 	}
 	var errs []error
 	for len(a.pools) > 0 {
-		errs = append(errs, a.pools[0].close())
+		err := a.pools[0].close()
+		errs = append(errs, err)
+		if errors.Is(err, device.ErrCapturing) {
+			return errors.Join(errs...)
+		}
 	}
 	for _, e := range a.events {
 		errs = append(errs, e.Close())

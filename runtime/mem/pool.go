@@ -411,9 +411,9 @@ func (p *Pool) inUse() error {
 // Close gives back all memory and ends the pool, with the use that NewPool made. It
 // waits for the second streams of freed blocks, and then returns an *InUseError unless
 // the pool is Freeable. While a capture is under way in the allocator, a pool with
-// segments stays open and the error is device.ErrCapturing. If the device fails to take
-// a segment back, Close returns that error and has closed the pool. A second Close does
-// nothing. For the default pool it returns ErrDefaultPool.
+// segments stays open and the error is device.ErrCapturing; likewise if another capture on
+// the device forbids to free a segment. If the device fails otherwise to take a segment
+// back, Close returns that error and has closed the pool. A second Close does nothing. For the default pool it returns ErrDefaultPool.
 func (p *Pool) Close() error {
 	p.alloc.mu.Lock()
 	defer p.alloc.mu.Unlock()
@@ -437,9 +437,14 @@ func (p *Pool) Close() error {
 	return p.close()
 }
 
+// close ends the pool, unless the error matches device.ErrCapturing: then segments are left, and close can
+// be called again.
 func (p *Pool) close() error {
 	p.uses, p.own = 0, false
 	_, err := p.trim()
+	if errors.Is(err, device.ErrCapturing) {
+		return err
+	}
 	errs := []error{err}
 	if err != nil {
 		// The device refuses, most likely because it is lost. Try each segment
