@@ -158,10 +158,10 @@ func (q *chatRequest) maxNew() (int, *Error) {
 	return *given, nil
 }
 
-// normalize returns messages in the form that templates expect: a list of texts becomes one text, without
-// the newlines that vLLM puts between them, and the arguments of a call, JSON in a string, become that
-// JSON, as in vLLM. A call loses its index. Other fields of messages and the order of their keys stay; parts of content and calls must not have other
-// fields.
+// normalize returns messages in the form that templates expect: a list of texts becomes one text, without the newlines
+// that vLLM puts between them, and the arguments of a call, JSON in a string, become that JSON, as in vLLM. A call
+// loses its index. Other fields of messages and the order of their keys stay; parts of content and calls must not have
+// other fields.
 func normalize(messages []json.RawMessage) (json.RawMessage, *Error) {
 	if len(messages) == 0 {
 		return nil, badRequest("messages", "messages: want at least one")

@@ -201,9 +201,9 @@ func (s *Server) begin(r *http.Request) (context.Context, func(), error) {
 	}, nil
 }
 
-// Drain makes the server refuse new completions and chats, and waits for running ones. If ctx ends, Drain
-// cancels them, waits for their end, and returns an error that wraps that of ctx. /health/ready is 503 from the start of the drain on.
-// A second call returns nil at once.
+// Drain makes the server refuse new completions and chats, and waits for running ones. If ctx ends, Drain cancels them,
+// waits for their end, and returns an error that wraps that of ctx. /health/ready is 503 from the start of the drain
+// on. A second call returns nil at once.
 func (s *Server) Drain(ctx context.Context) error {
 	s.mu.Lock()
 	if s.draining.Swap(true) || len(s.cancels) == 0 {

@@ -358,9 +358,9 @@ func ReadConfig(path string) ([]byte, error) {
 }
 
 // ImportDir imports the checkpoint in a directory. It reads config.json, and generation_config.json unless
-// Options.GenerationConfig is set. It refuses a directory with a file that marks a quantized checkpoint or an adapter. If
-// the directory has tensors, they replace Options.Source; otherwise the import has no source. They are opened after the
-// config is read. Options.Weights defaults to dir.
+// Options.GenerationConfig is set. It refuses a directory with a file that marks a quantized checkpoint or an adapter.
+// If the directory has tensors, they replace Options.Source; otherwise the import has no source. They are opened after
+// the config is read. Options.Weights defaults to dir.
 func (r *Registry) ImportDir(dir string, o Options) (*Model, error) {
 	var set *safetensors.Set
 	m, err := r.importFile(filepath.Join(dir, configFile), o, func() (_ safetensors.Source, err error) {

@@ -5,8 +5,9 @@ import (
 	"pwc/ir/dim"
 )
 
-// aliasRules are the ops whose results share memory with their argument: views of the argument, or the argument
-// itself. Ops whose name ends in _copy have the same rules, and [call.results] gives their results new memory.
+// aliasRules are the ops whose results may share memory with their argument: views of the argument, the argument
+// itself, or copies where PyTorch makes one (reshape, contiguous, to). Ops whose name ends in _copy have the same
+// rules, and [call.results] gives their results new memory.
 var aliasRules = map[string]viewRule{
 	"aten.view": reshaped, "aten._unsafe_view": reshaped, "aten.unflatten": reshaped, "aten.view_as": reshaped,
 	"aten.reshape": rearranged, "aten.flatten": rearranged, "aten.ravel": rearranged, "aten.reshape_as": rearranged,

@@ -10,9 +10,10 @@ import (
 	"pwc/ir/interp"
 )
 
-// fusedAttention makes the op attention of the IR, which stores no matrix of scores, if each query sees all keys or
-// exactly the keys up to its own index. The argument is_causal decides that, or a mask that depends on no input. It
-// reports false for any other call, and records the reason in c.attentions.
+// fusedAttention makes the op attention of the IR, which stores no matrix of scores, if it takes the operands
+// ([call.unfused]), and each query sees all keys or exactly the keys up to its own index. The argument is_causal
+// decides the latter, or a mask that depends on no input. fusedAttention reports false for any other call, and records
+// the reason of the first one in c.attentions.
 func (c *call) fusedAttention(q, k, v ir.Value, scale float64) (ir.Value, bool) {
 	why := c.unfused(q, k, v)
 	causal := false

@@ -8,8 +8,9 @@ import (
 	"pwc/ir/dtype"
 )
 
-// convRules are convolutions and pooling. The IR has no op for convolutions: a convolution is a GEMM over patches of
-// the input (im2col), and the patches take memory where the compiler cannot fuse them into the GEMM.
+// convRules are convolutions and pooling. The IR has no op for convolutions: most of them are GEMMs over patches of the
+// input (im2col), and the patches take memory where the compiler cannot fuse them into the GEMM. With one channel in
+// each group they are sums of products ([call.depthwise], [call.band]).
 var convRules = map[string]opRule{
 	"aten.conv1d": convolution, "aten.conv2d": convolution, "aten.conv3d": convolution, "aten.convolution": convolution,
 	"aten.conv_transpose1d": convTranspose, "aten.conv_transpose2d": convTranspose, "aten.conv_transpose3d": convTranspose,
@@ -160,7 +161,8 @@ func (c *call) constants64(shape []dim.Dim) []int64 {
 }
 
 // convolve computes a convolution in bands of rows of the result, so that the patches of a band take at most
-// c.bandBytes. If that needs more than maxBands bands, bands are larger.
+// c.bandBytes. If that needs more than maxBands bands, bands are larger. There is one band if the number of rows is
+// dynamic, or the kernel has one element.
 func (c *call) convolve(x, w ir.Value, s *spatial, out []dim.Dim, groups int64) ir.Value {
 	if groups < 1 {
 		c.fail("groups must be at least 1, not %d", groups)
@@ -402,8 +404,8 @@ func (c *call) pool(x ir.Value) (*spatial, []dim.Dim) {
 	return s, t.Shape[t.Rank()-n:]
 }
 
-// pooled combines the elements of each window in f32: for small kernels it joins slices by how.join, else it reduces
-// gathered windows by how.op.
+// pooled combines the elements of each window in f32: it joins slices by how.join where [call.shifted] has them, else
+// it reduces gathered windows by how.op.
 func (c *call) pooled(x ir.Value, s *spatial, out []dim.Dim, how combination) ir.Value {
 	dt := c.dtype(x)
 	x = c.margin(c.cast(x, dtype.F32), s, out, c.f(how.begin))

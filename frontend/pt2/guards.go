@@ -40,7 +40,7 @@ func (s *symbols) holds(text string) error {
 	return nil
 }
 
-// implied reports whether a condition holds for all sizes in the ranges.
+// implied reports whether a condition surely holds for all sizes in the ranges.
 func (s *symbols) implied(e *expr) bool {
 	lo, hi := maps.Clone(s.lo), maps.Clone(s.hi)
 	err := s.assume(e)
@@ -78,7 +78,7 @@ func (s *symbols) assume(e *expr) error {
 	return s.relate(e.op, x.Sub(y))
 }
 
-// impossible reports whether a condition holds for no sizes in the ranges.
+// impossible reports whether a condition surely holds for no sizes in the ranges.
 func (s *symbols) impossible(e *expr) bool {
 	lo, hi := maps.Clone(s.lo), maps.Clone(s.hi)
 	err := s.assume(e)

@@ -16,7 +16,7 @@ import (
 
 // Options say how an exported program becomes a module.
 type Options struct {
-	Name     string           // of the module; empty: the file name without its extension
+	Name     string           // of the module; empty: the file name without its extension, or the program's name if the archive is in memory
 	BatchDim string           // the dynamic dimension that becomes the batch symbol; empty: that of the first dynamic axis, if it is the same in all inputs
 	Dims     map[string]int64 // dynamic dimensions to fix, with their sizes
 	Max      map[string]int64 // largest sizes of dynamic dimensions, within the exported ranges
@@ -50,10 +50,10 @@ type Dim struct {
 const FuncName = "forward"
 
 // Import makes a module of the program, with one function @forward. Its parameters are the tensor inputs of the
-// program, in their order. Weights have the names of the archive's tensors. A buffer that the program writes becomes
-// a state of the same name, an input that it writes a mut parameter. The error is an [*ImportError] that lists all
-// nodes that cannot be imported, a [*FormatError] about an input, an output, a dimension or a guard, or an error of
-// [ir.Builder.Build].
+// program, in their order. Weights have the names of the archive's tensors; tensors with the same bytes share one.
+// A buffer that the program writes becomes a state of the same name, an input that it writes a mut parameter. The error
+// is an [*ImportError] that lists all nodes that cannot be imported, a [*FormatError] about an input, an output, a
+// dimension or a guard, or an error of [ir.Builder.Build].
 func (a *Archive) Import(o Options) (*Model, error) {
 	if o.Name == "" {
 		o.Name = a.model

@@ -83,7 +83,7 @@ func binaryCrossEntropyWithLogits(c *call) []ir.Value {
 	return one(c.losses(c.weighted(v)))
 }
 
-// klDivergence is t(log t - x) for log-probabilities x, and 0 where t is 0.
+// klDivergence is t(log t - x) for log-probabilities x, where t log t is 0 for t = 0. With log_target, target is log t.
 func klDivergence(c *call) []ir.Value {
 	x, t := c.tensor("self"), c.tensor("target")
 	if c.bool("log_target", false) {

@@ -252,7 +252,8 @@ func modulePath(stack string) string {
 	return parts[1]
 }
 
-// place returns the innermost source line of a node outside of PyTorch, or the name of a node without source lines.
+// place returns the innermost source line of a node outside of PyTorch. If all lines are in PyTorch, it returns the
+// outermost one, and without source lines the name of the node.
 func place(n *node) string {
 	trace := strings.Split(n.Metadata["stack_trace"], "\n")
 	file := ""

@@ -302,7 +302,8 @@ func (e *emitter) logOfTwice(x ir.Value, f func(x ir.Value) ir.Value) ir.Value {
 
 // erfc is 1-erf(x) where a = |x| is at most 0.5. For larger a, that has few digits or none: erfc(a) is t*exp(p(t)-a²)
 // with t = 1/(1+a/2), and erfc(-a) is 2-erfc(a). The polynomial p is a Chebyshev fit of log(erfc(a)/t)+a² for a from
-// 0.48 to 10.4, within 4e-8. To keep the digits of a², a² = h² + (a-h)(a+h), where h has so few digits that h² is exact.
+// 0.48 to 10.4, within 4e-8. To keep the digits of a², a² = h² + (a-h)(a+h), where h has so few digits that h² is
+// exact.
 func (e *emitter) erfc(x ir.Value) ir.Value {
 	a := e.bin("minimum", e.un("abs", x), e.f(10.4)) // erfc(10.4) is less than the smallest f32
 	h := e.bin("mul", e.un("round", e.bin("mul", a, e.f(64))), e.f(1.0/64))
@@ -427,7 +428,7 @@ func (c *call) asTensor(v ir.Value, dt dtype.DType) ir.Value {
 // maxIntegerPower is the largest exponent of integers.
 const maxIntegerPower = 64
 
-// multiplies reports whether a power is a product of more than two factors.
+// multiplies reports whether a power of floats is a product of more than two factors.
 func multiplies(c *call) bool {
 	a := c.in["exponent"]
 	return a != nil && (a.Int != nil && (*a.Int == 3 || *a.Int == 4) || a.Float != nil && (*a.Float == 3 || *a.Float == 4))

@@ -93,8 +93,9 @@ func added(a, b string) opRule {
 const minShift = -8
 
 // scaledProduct is scale * (a @ b). The IR rounds the product before the multiplication, so a product of f16 may
-// overflow where the result does not; PyTorch computes both in f32. For f16 and a scale below 1, the left operand is
-// therefore multiplied by the largest power of two that is at most the scale, and the product by the rest of the scale.
+// overflow where the result does not; PyTorch computes both in f32. For f16 and |scale| below 1, the left operand is
+// therefore multiplied by the largest power of two that is at most |scale|, but at least 2^minShift, and the product by
+// the rest of the scale.
 func (c *call) scaledProduct(a, b ir.Value, scale float64) ir.Value {
 	if size := math.Abs(scale); c.dtype(a) == dtype.F16 && size > 0 && size < 1 {
 		_, exponent := math.Frexp(size) // size is at least 2^(exponent-1)

@@ -147,7 +147,7 @@ func (s *sampling) summed(rows ir.Value, to sampleTap, size []dim.Dim, taps [][]
 	return sum
 }
 
-// both combines two values, of which one may be ir.NoValue.
+// both combines two values. If one is ir.NoValue, it returns the other.
 func (s *sampling) both(op string, a, b ir.Value) ir.Value {
 	switch {
 	case a == ir.NoValue:

@@ -152,7 +152,7 @@ func unionKey(text []byte) (string, error) {
 // float is a float64, which JSON has as a string if it is not finite.
 type float float64
 
-// UnmarshalJSON decodes a number, "Infinity", "-Infinity" or "NaN".
+// UnmarshalJSON decodes a number, "Infinity", "-Infinity" or "NaN", or Python's "inf", "-inf" or "nan".
 func (f *float) UnmarshalJSON(text []byte) error {
 	switch string(text) {
 	case `"Infinity"`, `"inf"`:

@@ -61,7 +61,7 @@ func (e *emitter) atanh(x ir.Value) ir.Value {
 	})
 }
 
-// atan2 is the angle of (other, self), in (-π, π].
+// atan2 is the angle of (other, self), in [-π, π]: for a negative other it is π or -π if self is 0 or -0.
 func atan2(c *call) []ir.Value {
 	dt := c.out(0).DType
 	y, x := c.operand("self", dt), c.operand("other", dt)
