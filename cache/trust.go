@@ -52,7 +52,7 @@ type UntrustedError struct {
 
 // Error names the source, the reason and the command.
 func (e *UntrustedError) Error() string {
-	return fmt.Sprintf("cache: code for %s in %s is not trusted: %s; if it is yours, run: %s", termsafe.Clip(e.Target, 80), e.Source, e.Reason, e.Fix)
+	return fmt.Sprintf("cache: code or a tuning record for %s in %s is not trusted: %s; if it is yours, run: %s", termsafe.Clip(e.Target, 80), e.Source, e.Reason, e.Fix)
 }
 
 // TrustsDir reports whether the list has a directory.

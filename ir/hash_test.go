@@ -99,7 +99,7 @@ var edits = []struct {
 	{"split", false, []string{" split", ""}},
 	{"random", false, []string{" split", " split random"}},
 	{"rowwise", false, []string{" split", " split rowwise"}},
-	{"what padded rows hold", false, []string{"%i: i32[N]", "%i: i32[N] padded -1"}},
+	{"the value of padded rows", false, []string{"%i: i32[N]", "%i: i32[N] padded -1"}},
 	{"host", false, []string{" split", " split host"}},
 	{"which operands an extern op writes", false, []string{"(tensor, mut tensor)", "(mut tensor, mut tensor)", "call \"ns::w\"(%d", "%k = empty_like(%d) call \"ns::w\"(%k"}},
 	{"a weight's structure", false, []string{`concat("a", "b")`, `concat("a", "b", "c")`}},

@@ -123,7 +123,7 @@ func (p *parser) param() bool {
 func (p *parser) padded(v Value) bool {
 	p.advance()
 	if p.tok.kind != tokMinus {
-		return p.unexpected("-1, what padded rows hold")
+		return p.unexpected("-1, the value of padded rows")
 	}
 	p.advance()
 	if p.tok.kind != tokInt || p.tok.val != "1" {

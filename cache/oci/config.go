@@ -22,7 +22,7 @@ import (
 const ConfigVersion = 1
 
 // Limits for texts that are read from a registry or a layout. Registries accept manifests of up to 4 MiB, which
-// is nearly 30,000 layers; the other limits follow from that.
+// is about 28,000 layers; the other limits follow from that.
 const (
 	maxManifest = 4 << 20
 	maxConfig   = 16 << 20
@@ -305,14 +305,14 @@ func parseConfig(text []byte) (*Config, error) {
 	return c, nil
 }
 
-// parseVersion parses numbers separated by dots, "570.86.10".
+// parseVersion parses up to eight numbers separated by dots, "570.86.10".
 func parseVersion(s string) ([]int, error) {
 	parts := strings.Split(s, ".")
 	out := make([]int, len(parts))
 	for i, p := range parts {
 		n, err := strconv.Atoi(p)
 		if err != nil || n < 0 || p[0] == '+' || p[0] == '-' || len(parts) > 8 {
-			return nil, fmt.Errorf("%q is not numbers separated by dots", termsafe.Clip(s, 80))
+			return nil, fmt.Errorf("%q is not up to eight numbers separated by dots", termsafe.Clip(s, 80))
 		}
 		out[i] = n
 	}

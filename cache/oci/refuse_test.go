@@ -49,7 +49,7 @@ func TestRefusals(t *testing.T) {
 		"no driver": {Machine{Targets: []string{"cuda:sm_90"}}, nil, 0, map[string]string{
 			"toy": `this machine runs ["cuda:sm_90"]`, "toy 80": `this machine runs ["cuda:sm_90"]`, "toy 90": "it needs driver 525.60.13, this machine has none"}},
 		"no version": {Machine{Targets: []string{"cuda:sm_90"}, Driver: "new"}, nil, 0, map[string]string{
-			"toy": `this machine runs ["cuda:sm_90"]`, "toy 80": `this machine runs ["cuda:sm_90"]`, "toy 90": `this machine's driver "new" is not numbers separated by dots`}},
+			"toy": `this machine runs ["cuda:sm_90"]`, "toy 80": `this machine runs ["cuda:sm_90"]`, "toy 90": `this machine's driver "new" is not up to eight numbers separated by dots`}},
 		"nothing": {Machine{}, nil, 0, map[string]string{
 			"toy": "this machine runs no target", "toy 80": "this machine runs no target", "toy 90": "this machine runs no target"}},
 		"for others": {Machine{Targets: []string{"host"}}, []string{"cuda:sm_80", "cuda:sm_90"}, 2, map[string]string{

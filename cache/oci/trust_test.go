@@ -129,7 +129,7 @@ func TestForged(t *testing.T) {
 		"an entry twice":              {replace(`"entries":[0,1]`, `"entries":[0,0]`), nil, "out of order"},
 		"an entry of no module":       {replace(`"entries":[0,1]`, `"entries":[0]`), nil, "belongs to no module"},
 		"a key without a target":      {replace(`"target":"host","pipeline"`, `"target":"","pipeline"`), nil, "key without a target"},
-		"a driver without a version":  {replace(`"min_driver":""`, `"min_driver":"rm -rf"`), nil, "is not numbers separated by dots"},
+		"a driver without a version":  {replace(`"min_driver":""`, `"min_driver":"rm -rf"`), nil, "is not up to eight numbers separated by dots"},
 		"an entry of a negative size": {replace(fmt.Sprintf(`"digest":"%s","size":`, blob), fmt.Sprintf(`"digest":"%s","size":-`, blob)), nil, "bytes, not from"},
 		"an entry of a petabyte":      {replace(fmt.Sprintf(`"digest":"%s","size":`, blob), fmt.Sprintf(`"digest":"%s","size":1000000000000`, blob)), nil, "bytes, not from"},
 		"another artifact":            {nil, func(m *ocispec.Manifest) { m.ArtifactType = "application/vnd.example" }, "not a cache"},
