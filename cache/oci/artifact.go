@@ -116,7 +116,7 @@ func newestDriver(drivers map[string]string, target, v string) error {
 	return nil
 }
 
-// show returns the modules that refs name, each once, sorted by id.
+// show returns the modules that refs name, or all if refs is empty, each once, sorted by id.
 func show(ctx context.Context, s *cache.Store, refs []string) ([]*cache.ModuleDetail, error) {
 	if len(refs) == 0 {
 		all, err := s.Modules(ctx)

@@ -86,7 +86,7 @@ func (e *Entry) Key() cache.Key {
 }
 
 // list is a JSON array of at most maxList elements. Without the limit, a text of a few megabytes ("[{},{},…]") would
-// take a hundred times its size in memory.
+// take tens of times its size in memory.
 type list[T any] []T
 
 // UnmarshalJSON decodes one element after the other, so that it stops at the limit.

@@ -39,8 +39,8 @@
 // so the summary cannot contradict the entries.
 //
 // The config contains no time, duration, path or machine name, and each list
-// has one order. So the same modules have the same digest, independent of the
-// machine that compiled them and of the order. The origin of an entry that was
+// has one order. So the same modules from the same compilers, with the same
+// minimum drivers, have the same digest on every machine. The origin of an entry that was
 // pulled names the artifact, with its digest.
 //
 // The annotations of the manifest are those that Red Hat's Model Cache Vault
@@ -53,10 +53,11 @@
 // The reader knows the size of the manifest, the config and each layer before
 // it reads them, accepts no other size, and checks their SHA-256. Lists are
 // bounded, and memory grows with the bytes that arrive, not with the announced
-// size. A blob enters the store only if it is a program (package program checks
-// offsets, registers, bounds) for the target of its key, and only by
-// cache.Store.Put: no text of an artifact becomes part of a file name. An entry
-// that the store returns is never replaced; damaged and untrusted ones are.
+// size. The blob of an entry enters the store only if it is a program (package
+// program checks offsets, registers, bounds) for the target of its key. Only
+// cache.Store.Put and PutModule write: no text of an artifact becomes part of a
+// file name. An entry that the store returns is never replaced; damaged and
+// untrusted ones are.
 //
 // A registry, or an attacker between it and this machine, can refuse, delay and
 // withhold. If the reference is a tag, it can answer with another artifact, and

@@ -32,8 +32,8 @@ const defaultTag = "latest"
 
 // Export writes modules of a store as an OCI image layout: the modules that refs name (see [cache.Store.Find]), or
 // all. A name that ends in ".tar" is a tar file of the layout, which is replaced as a whole. Any other name is a
-// directory; if it is a layout already, the artifact is added. The same modules give the same digest and, without a
-// signature, the same tar.
+// directory; if it is a layout already, the artifact is added. The same modules and minimum drivers give the same
+// digest and, with the same tag and no signature, the same tar.
 func Export(ctx context.Context, s *cache.Store, refs []string, name string, o Options) (*Sent, error) {
 	a, err := pack(ctx, s, refs, o.MinDriver)
 	if err != nil {
@@ -168,7 +168,7 @@ func addToIndex(ctx context.Context, root *os.Root, d ocispec.Descriptor, tag st
 			delete(m.Annotations, ocispec.AnnotationRefName)
 		}
 	}
-	// A manifest that lost its tag stays in the index once, without a tag.
+	// A manifest that lost its tag stays in the index, once and without a tag, unless another tag names it.
 	named := map[digest.Digest]bool{d.Digest: true}
 	for _, m := range index.Manifests {
 		if m.Annotations[ocispec.AnnotationRefName] != "" {

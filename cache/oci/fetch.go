@@ -17,8 +17,8 @@ import (
 	"pwc/program"
 )
 
-// fetchTries is the number of requests for a blob whose transfer breaks off. Requests that fail before an answer are
-// repeated by Options.Retry.
+// fetchTries is the number of requests for a blob whose transfer breaks off. Options.Retry decides about requests
+// that get no answer, or an error.
 const fetchTries = 3
 
 // fetch reads a blob and verifies its size and digest.

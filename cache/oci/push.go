@@ -34,8 +34,8 @@ func (a *artifact) sent() *Sent {
 
 // Push sends modules of a store to REGISTRY/REPO:TAG: the modules that refs name (see [cache.Store.Find]), or all.
 // Blobs that the registry has are not sent again. The tag is set last, so a concurrent pull gets the old artifact or
-// the complete new one. The same modules give the same digest. If the tag names the artifact already, Push sends only
-// a missing signature.
+// the complete new one. The same modules and minimum drivers give the same digest. If the tag names the artifact
+// already, Push sends only a missing signature.
 func Push(ctx context.Context, s *cache.Store, refs []string, ref string, o Options) (*Sent, error) {
 	r, err := newRepository(ref, &o)
 	if err != nil {
@@ -89,7 +89,7 @@ func push(ctx context.Context, r *repository, a *artifact, tag string, sent *Sen
 	switch there, err := r.tagged(ctx, a.manifest.Descriptor, tag); {
 	case err != nil:
 		return err
-	case there: // a registry takes a manifest only if it has the blobs that it names
+	case there: // the push that set the tag had sent the blobs
 		progress.allDone()
 		return nil
 	}

@@ -131,7 +131,7 @@ func (r *repository) tagged(ctx context.Context, d ocispec.Descriptor, tag strin
 	return err == nil && have.Digest == d.Digest, err
 }
 
-// tag sends a manifest under a tag. Registries accept it only if they have all blobs that it names.
+// tag sends a manifest under a tag. A registry may refuse it if it lacks a blob that the manifest names.
 func (r *repository) tag(ctx context.Context, d ocispec.Descriptor, manifest []byte, tag string) error {
 	return r.repo.PushReference(ctx, d, bytes.NewReader(manifest), tag)
 }

@@ -16,7 +16,7 @@ func newTransport() *http.Transport {
 	return &http.Transport{ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute}
 }
 
-// guard is the transport below all others. It refuses redirects, uploads and token services without encryption, and
+// guard is the transport next to the base. It refuses redirects, uploads and token services without encryption, and
 // ends a request that moves too few bytes. A time limit for a whole request would end large transfers that progress.
 type guard struct {
 	base      http.RoundTripper

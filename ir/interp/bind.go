@@ -8,8 +8,9 @@ import (
 	"pwc/ir"
 )
 
-// bind gives parameters, weights and states their tensors, and symbols their values. The first
-// size that is a bare symbol binds it. Then bind evaluates and compares every size.
+// bind gives parameters, weights and states their tensors, and symbols their values: that of
+// Env.Symbols, or else that of the first size that is a bare symbol. Then bind evaluates and
+// compares every size.
 func bind(m *ir.Module, f *ir.Func, env *Env, inputs []*Tensor) ([]*Tensor, map[string]int64, error) {
 	fail := func(format string, args ...any) ([]*Tensor, map[string]int64, error) {
 		return nil, nil, fmt.Errorf("interp: @%s: %s", f.Name, fmt.Sprintf(format, args...))
@@ -34,7 +35,7 @@ func bind(m *ir.Module, f *ir.Func, env *Env, inputs []*Tensor) ([]*Tensor, map[
 		}
 		bound = append(bound, ir.Value(i))
 	}
-	seen := make(map[*Tensor]ir.Value, len(bound)) // the writable value, if any of them is writable
+	seen := make(map[*Tensor]ir.Value, len(bound)) // the last value of each tensor so far
 	for _, v := range bound {
 		t, want := values[v], f.Type(v)
 		if t == nil {

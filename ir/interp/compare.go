@@ -19,6 +19,7 @@ type Diff struct {
 
 // Compare returns the difference of a and the reference b. They need the same shape, not the same
 // dtype. A NaN equals a NaN, an infinity the same infinity, and a zero a zero of either sign.
+// Floats of dtypes that do not compute are compared as their bit patterns.
 func Compare(a, b *Tensor) Diff {
 	if a == nil || b == nil {
 		return Diff{RelL2: math.Inf(1), MaxAbs: math.Inf(1), Worst: -1, Shape: "a tensor is missing"}

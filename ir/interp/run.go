@@ -183,8 +183,8 @@ func (n *node) visits(count int) bool {
 	return r.ended != nil
 }
 
-// node is the view of a node for the rule of its op: its operands, and its results as zeros of
-// their types.
+// node is the view of a node for the rule of its op: its operands, and its results, which are
+// zeros of their types until the rule fills them.
 type node struct {
 	*ir.Node
 	run      *run
@@ -209,7 +209,8 @@ func (r *run) step(i int, irn *ir.Node) error {
 	return nil
 }
 
-// enter makes the node's operands, and its results as zeros.
+// enter collects the node's operands, and makes its results as zeros; a result with an unknown
+// size stays nil.
 func (r *run) enter(i int, irn *ir.Node) (*node, error) {
 	n := &node{Node: irn, run: r, args: make([]*Tensor, len(irn.Args)), out: make([]*Tensor, len(irn.Results))}
 	for j, v := range irn.Args {
