@@ -53,7 +53,10 @@ func (b *Backend) Capture(ctx context.Context) error {
 		b.plan.opts.Observe.Logger.Info("warmed up", "seconds", time.Since(start).Seconds())
 		start = time.Now()
 	}
-	free, known := b.freeBytes()
+	free, known, err := b.freeBytes()
+	if err != nil {
+		return b.note(err)
+	}
 	for _, fn := range b.funcs {
 		if err := fn.dropGraphs(); err != nil {
 			return b.note(err)
@@ -64,7 +67,11 @@ func (b *Backend) Capture(ctx context.Context) error {
 	}
 	took := time.Since(start)
 	graphs := []any{"graphs", b.Stats().GraphsCaptured, "seconds", took.Seconds()}
-	if left, still := b.freeBytes(); known && still {
+	left, _, err := b.freeBytes()
+	if err != nil {
+		return b.note(err)
+	}
+	if known {
 		graphs = append(graphs, "bytes", free-left)
 	}
 	b.plan.opts.Observe.Logger.Info("captured", graphs...)
@@ -76,13 +83,13 @@ func (b *Backend) Capture(ctx context.Context) error {
 }
 
 // freeBytes returns the free memory of the device in bytes, if the device knows it.
-func (b *Backend) freeBytes() (n int64, known bool) {
+func (b *Backend) freeBytes() (n int64, known bool, err error) {
 	d, ok := b.plan.opts.Device.(device.Budgeted)
 	if !ok {
-		return 0, false
+		return 0, false, nil
 	}
-	n, err := d.FreeBytes()
-	return n, err == nil && n != math.MaxInt64
+	n, err = d.FreeBytes()
+	return n, n != math.MaxInt64, err
 }
 
 // captureSizes captures, as far as the mode asks for them, pieces at every size, and then the full
