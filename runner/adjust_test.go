@@ -176,7 +176,8 @@ func slowly(logits []float32, q Request) []int32 {
 	return ids
 }
 
-// adjustments are requests that adjust logits in every way, alone and together.
+// adjustments are requests that adjust logits by the fields of Sampling, one of them or several, and
+// half of them also by MinNew.
 func adjustments() []Request {
 	var list []Request
 	for i, p := range []Sampling{

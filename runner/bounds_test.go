@@ -38,7 +38,7 @@ module "m" {
 		"tables":                        {"    %e = embedding(@ids, %ids)\n    %p = embedding(@pos, %pos)\n    %h = add(%e, %p)", Bounds{8, 6, 6}},
 		"no positions":                  {"    %h = embedding(@ids, %ids)", Bounds{8, 0, 0}},
 		"two tables of one":             {"    %e = embedding(@ids, %ids)\n    %p = embedding(@pos, %ids)\n    %h = add(%e, %p)", Bounds{6, 0, 0}},
-		"more ids than logits":          {"    %h = embedding(@head, %ids)", Bounds{9, 0, 0}},
+		"a table as wide as the logits": {"    %h = embedding(@head, %ids)", Bounds{9, 0, 0}},
 		"gather along an axis":          {"    %g = gather(@wide, %pos, axis=1)\n    %t = transpose(%g, perm=[1, 0])\n    %e = embedding(@ids, %ids)\n    %h = add(%e, %t)", Bounds{8, 5, 5}},
 		"gather along the last":         {"    %g = gather(@wide, %pos, axis=-1)\n    %t = transpose(%g, perm=[1, 0])\n    %e = embedding(@ids, %ids)\n    %h = add(%e, %t)", Bounds{8, 5, 5}},
 		"positions that are changed":    {"    %q = add(%pos, 2)\n    %e = embedding(@ids, %ids)\n    %p = embedding(@pos, %q)\n    %h = add(%e, %p)", Bounds{8, 0, 0}},

@@ -3,10 +3,10 @@
 // adds to a model runner, such as tokens from text and HTTP, is in package serve.
 //
 // Requests join and leave at every step. A step has one row for each request that decodes, and
-// chunks of prompts in further rows, up to [Options.MaxTokens] rows. It is padded to a captured size.
-// If the KV cache has no free block, the runner preempts the last request in the order of priority
-// and arrival: it frees the request's blocks and computes its tokens again later. The answer stays
-// the same, and no token is lost.
+// chunks of prompts in further rows, up to [Options.MaxTokens] rows. It is padded to a captured size
+// if one is large enough. If a decode needs a block and the KV cache has no free one, the runner
+// preempts the last running request in the order of priority and arrival: it frees the request's
+// blocks, and later computes their keys and values again. The request keeps its tokens.
 //
 // A step runs functions of one module: the model's @forward and @logits, and functions that [New]
 // adds ([WithSampling]). These choose tokens on the device and pass them to the next step on the
@@ -15,7 +15,8 @@
 //
 // The order of calls is [New], [Runner.Plan], [Runner.Load], [Runner.Submit] with [Runner.Run] or
 // [Runner.Step], [Runner.Close]. Any goroutine may call Submit, Stats, Drain, Close, and the methods
-// of a [Sequence]. The package starts goroutines only for [Options.Peers]: one for each, until Close.
+// of a [Sequence]. The package keeps goroutines only for [Options.Peers]: one for each, until Close.
 //
-// With [Options.Peers] or [Options.Processes], several ranks run one model. Rank 0 schedules.
+// With [Options.Peers] or [Options.Processes], several ranks run one model. Rank 0 takes the requests
+// and decides what runs.
 package runner

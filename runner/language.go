@@ -62,7 +62,7 @@ func inspect(m *ir.Module) (*language, error) {
 	return lm, lm.inspectCaches(m)
 }
 
-// length returns the default of Options.MaxLength.
+// length returns the default of Options.MaxLength if the cache has room for it.
 func (lm *language) length() int {
 	if n := lm.bounds.Positions; n > 0 {
 		return int(min(defaultLength, n))

@@ -33,7 +33,7 @@ type TokenLogprobs struct {
 type Logprobs struct {
 	Answer bool // of each token of the answer
 	Prompt bool // of each token of the prompt but the first
-	Top    int  // number of most probable tokens to return for each token, at most MaxLogprobs
+	Top    int  // number of most probable tokens to return for each token, at most MaxLogprobs and the vocabulary
 }
 
 func (l *Logprobs) check(vocabulary int64) error {

@@ -35,7 +35,7 @@ type Options struct {
 	// full-decode-only it drops the sizes above the one that holds MaxSequences rows. Capture
 	// sizes, compile sizes and range endpoints above MaxTokens are an error. If Frozen, a largest
 	// size below MaxTokens (full-decode-only: MaxSequences) is an error, too, so in the other modes
-	// that capture, MaxTokens above 512 needs explicit sizes.
+	// that capture, MaxTokens above max(512, MaxSequences) needs explicit sizes.
 	Backend piecewise.Options
 
 	MaxSequences int // requests in a step; 0: 64, or fewer if the model takes fewer
@@ -223,8 +223,8 @@ func covering(sizes []int64, n int64) int64 {
 	return best
 }
 
-// BestMode returns FullAndPiecewise if every splitting op that the model calls can be captured,
-// otherwise Piecewise.
+// BestMode returns FullAndPiecewise if each op declared split that the model calls has an
+// implementation in ops that can be captured, otherwise Piecewise.
 func BestMode(m *ir.Module, ops []device.Op) piecewise.Mode {
 	if m == nil {
 		return piecewise.Piecewise

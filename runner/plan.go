@@ -29,7 +29,7 @@ type Plan struct {
 	Uncovered []string `json:"uncovered,omitempty"` // steps that no graph serves, with reasons
 }
 
-// Total returns an upper bound of the runner's device memory in bytes.
+// Total returns an upper bound of the runner's device memory in bytes, without graphs and code.
 func (p *Plan) Total() int64 { return p.Plan.Total() + p.Rounding }
 
 // fixed returns Total without the KV cache.

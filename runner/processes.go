@@ -220,7 +220,7 @@ func (r *Runner) agree(ctx context.Context) error {
 	return r.compile(ctx)
 }
 
-// runSteps runs the steps of rank 0 until that rank closes its runner.
+// runSteps runs the steps of rank 0 until that rank closes its runner, or ctx or this runner ends.
 func (r *Runner) runSteps(ctx context.Context) error {
 	for {
 		if _, err := r.Step(ctx); err != nil {

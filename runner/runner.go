@@ -239,11 +239,12 @@ func (r *Runner) capture(ctx context.Context) error {
 	return err
 }
 
-// Step issues the next step, and then reads the tokens that the previous step sampled. more reports
-// whether there is work left.
+// Step issues the next step, and then reads the tokens that the previous step sampled; if that step
+// had a [LogitsProcessor], Step reads them first. more reports whether there is work left.
 //
 // A step that fails, for example by an index out of range ([device.IndexError]), ends its own
-// requests with the error, and other requests continue. The error ends the runner and all requests
+// requests with the error, and other requests continue. A step whose tokens cannot be read also ends
+// the requests of the next step, which takes these tokens. The error ends the runner and all requests
 // if the device or a rank is lost. With several ranks, every failure ends the runner except an index
 // out of range.
 //

@@ -354,7 +354,8 @@ func TestPromptWhileRunning(t *testing.T) {
 	<-asked
 }
 
-// Cancel ends a waiting or running request and no other, and frees its blocks.
+// Cancel ends a waiting request, and the end of its context a running one; no other request ends. No
+// block stays in use.
 func TestCancel(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	want := alone(t, r, []Request{{Prompt: []int32{5, 7, 9}, MaxNew: 12}})[0]

@@ -16,8 +16,9 @@ type Sampling struct {
 	// among equals the one with the lowest id; nothing is random.
 	Temperature float64
 
-	// TopK keeps the TopK most probable tokens; 0: all. A token also stays if its logit, divided by
-	// the temperature, is less than 2^-15 below that of the TopK-th token.
+	// TopK keeps the TopK most probable tokens; 0: all; 1: as Temperature 0. Above 1, a token also
+	// stays if its logit, divided by the temperature, is less than 2^-15 below that of the TopK-th
+	// token.
 	TopK int
 
 	// TopP keeps, of the tokens that TopK kept, the smallest set of most probable tokens whose
@@ -26,8 +27,8 @@ type Sampling struct {
 	// Near ties stay as for TopK.
 	TopP float64
 
-	// Seed is the seed of the random numbers. A token depends only on the logits, the seed and its
-	// index in the sequence, not on the rest of the batch.
+	// Seed is the seed of the random numbers. A token depends only on the logits, the fields of
+	// Sampling and its index in the sequence, not on the rest of the batch.
 	Seed uint64
 
 	// MinP keeps the tokens that are at least MinP times as probable as the most probable one, after
@@ -198,12 +199,12 @@ type sampler struct {
 //
 // The first five choose tokens. A step runs the first one that can do all that its requests need. The
 // first result has -1 for a row whose largest logit is not finite. The second result has 0 there, and
-// is the %ids of @forward in the next step if that step has the same requests with one row each. For
-// other steps, @runner_ids makes the ids: row i is %sampled[%from[i]] of the last step that sampled if
-// %from[i] ≥ 0, otherwise %ids[i]. So the host need not know the sampled ids yet.
+// is the %ids of @forward in the next step if that step has the same requests with one row each. If
+// the host does not know all ids of another step yet, @runner_ids makes them: row i is
+// %sampled[%from[i]] of the last step that sampled if %from[i] ≥ 0, otherwise %ids[i].
 //
-// The next three keep counts and biases of tokens in three states, and adjust logits by them. The last
-// two return the log probability of a token and of the 20 most probable ones, or of all V if V < 20.
+// The next three keep counts and biases of tokens in three states, and adjust logits by them and by
+// masks. The last two return the log probability of a token and of the 20 most probable ones, or of all V if V < 20.
 //
 // piecewise links a parameter to a result of the same type of an earlier function. Only parameters
 // that are read in place may have such a type, so %position, %seed, %top_k, %slot and %token are i64.

@@ -222,8 +222,8 @@ func flat(t testing.TB) *ir.Module {
     %l = add(%q, %z) : f32[M, 8]`)
 }
 
-// A token depends on all bits of the seed and on the token's index in the sequence, counted from 0, and
-// not on preemptions or on other requests.
+// A token depends on both halves of the seed and on the token's index in the sequence, counted from 0,
+// and not on preemptions or on other requests.
 func TestSeedsAndPositions(t *testing.T) {
 	dev := hostdev.Open(hostdev.Options{})
 	r, err := New(context.Background(), flat(t), Options{MaxSequences: 3, MaxTokens: 4, Blocks: 8,
@@ -341,8 +341,8 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// The host device chooses the same tokens as a sort, and the same tokens in each sampler variant that
-// serves a batch.
+// The host device chooses the same tokens as a sort, and the same tokens in each sampler variant
+// without min-p that serves a batch.
 func TestSampleOnDevice(t *testing.T) {
 	dev := hostdev.Open(hostdev.Options{})
 	defer dev.Close()

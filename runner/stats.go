@@ -41,7 +41,7 @@ type Step struct {
 type Stats struct {
 	Steps []StepCount `json:"steps"` // by mode and size
 
-	FailedSteps int64 `json:"failed_steps"` // calls of Runner.Step in which issuing or reading a step failed
+	FailedSteps int64 `json:"failed_steps"` // calls of Runner.Step in which issuing or reading a step failed, or a step had an index out of range
 
 	Processed int64 `json:"processed"` // steps with a LogitsProcessor, which were read before the next step was issued
 

@@ -64,8 +64,9 @@ func allocatesNothing(t *testing.T, open maker) {
 }
 
 // Each step has exactly the running requests, with their next tokens and their own blocks, in steady
-// decode and when requests join, end or are preempted. A waiting request joins as soon as it can. If
-// the rows of a step do not suffice, a prompt may wait, but no decode.
+// decode and when requests join, end or are preempted. A waiting request joins if fewer than
+// MaxSequences run and more than half of the blocks are free. If the rows of a step do not suffice, a
+// prompt may wait, but no decode.
 func TestEveryoneIsInEveryStep(t *testing.T) {
 	const most, budget = 4, 4
 	r := llama(t, Options{MaxSequences: most, MaxTokens: budget, Blocks: 26, MaxLength: 60, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{budget}}}})

@@ -191,7 +191,7 @@ func (c *Collector) page() string {
 	for _, why := range slices.Sorted(maps.Keys(c.finished)) {
 		p.value("requests_finished_total", float64(c.finished[why]), "reason", why.String())
 	}
-	p.head("steps_failed_total", "counter", "Calls of Runner.Step in which issuing or reading a step failed, including calls that issued nothing.")
+	p.head("steps_failed_total", "counter", "Calls of Runner.Step in which issuing or reading a step failed, or a step had an index out of range.")
 	p.value("steps_failed_total", float64(c.failed))
 	p.head("tokens_sampled_total", "counter", "Tokens that scheduled steps sample, including steps that failed.")
 	p.value("tokens_sampled_total", float64(c.sampled))
