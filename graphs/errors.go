@@ -26,15 +26,16 @@ var (
 	ErrDefaultStream = errors.New("graphs: the default stream cannot capture: give a stream of Session.NewStream (any stream replays)")
 	// ErrTemplate is a call that needs Options.KeepTemplate.
 	ErrTemplate = errors.New("graphs: the graph keeps no template: set Options.KeepTemplate")
-	// ErrGenerator is a generator that the capture does not list in
-	// Options.Generators, or one that is changed during a capture.
+	// ErrGenerator is a refused use of a generator: for example a draw in a capture that does not
+	// list it in Options.Generators, or a change during a capture that lists it.
 	ErrGenerator = errors.New("graphs: generator")
-	// ErrArguments is a wrong number, dtype or shape of operands.
+	// ErrArguments is a call whose arguments do not fit, such as a wrong number, dtype or shape of
+	// operands.
 	ErrArguments = errors.New("graphs: arguments do not fit")
-	// ErrHostWork is work on the host inside a capture, which a replay would skip.
+	// ErrHostWork is an Upload inside a capture: a replay would not copy what the memory held then.
 	ErrHostWork = errors.New("graphs: work on the host is not replayed")
-	// ErrCold is a library routine inside a capture that never ran for the shape: the library
-	// would initialise or tune itself during the recording.
+	// ErrCold is a program with library routines inside a capture that never ran outside of one for the
+	// sizes: the library would initialise or tune itself during the recording.
 	ErrCold = errors.New("graphs: a library routine must run once before it is captured")
 	// ErrHeld matches a [HeldError].
 	ErrHeld = errors.New("graphs: a replay would overwrite memory that is held")

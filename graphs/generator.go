@@ -117,11 +117,12 @@ const (
 // Draw takes numbers from g for a launch. It returns the state that the launch reads, i64[2] with
 // one owner, and adds `by` to the generator's offset; in a capture, each replay does so. `by` is the
 // Advance of the launch's parameter ([program.Param]), which does not depend on the number of elements.
-// The error matches [ErrGenerator] if `by` is not a multiple of program.DrawStep.
+// The error matches [ErrGenerator] if `by` is not a multiple of program.DrawStep, for a generator of
+// another session, and for one that the capture does not list.
 //
 // Draw serves runs that repeat their draws, such as the backward of a dropout: both launches get the
-// tensor in place of the generator. If the next run of the recorder fails before its launch is enqueued,
-// the generator gets the numbers back, and the tensor must not be used any more.
+// tensor in place of the generator. If the next run of an eager recorder fails before its launch is
+// enqueued, the generator gets the numbers back (see [Generator]), and the tensor must not be used any more.
 func (r *Recorder) Draw(g *Generator, by uint64) (Tensor, error) {
 	switch {
 	case g.s != r.s:

@@ -80,7 +80,7 @@ func (s *Session) NewGraph(o Options) *Graph {
 }
 
 // Capture records the work that f issues on the recorder into a new graph. It first waits for the
-// session's streams and empties caches. After an error nothing of the capture remains.
+// session's streams that do not capture, and empties caches unless another graph captures. After an error nothing of the capture remains.
 func Capture(ctx context.Context, s *Session, o Options, f func(*Recorder) error) (*Graph, error) {
 	g := s.NewGraph(o)
 	return g, g.Capture(ctx, f)
@@ -193,7 +193,7 @@ func (g *Graph) releaseGenerators(n int) {
 	}
 }
 
-// settle waits for every stream and frees cached memory, so a capture starts on an idle device.
+// settle waits for every stream that does not capture, and frees cached memory unless a pool captures.
 func (s *Session) settle() error {
 	for _, st := range s.streams() {
 		if st.dev.Capturing() {
@@ -452,7 +452,7 @@ func (g *Graph) Describe() []device.Node {
 	return g.dev.Describe()
 }
 
-// Name returns the name in Options.
+// Name returns the name in Options, or "a graph" if that is empty.
 func (g *Graph) Name() string { return g.name }
 
 // Reset drops the recording or the running capture, so the graph can capture again. Results with

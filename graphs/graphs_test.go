@@ -113,7 +113,7 @@ func openOn(t testing.TB, g rig, n int) *env {
 	return e
 }
 
-// close closes the session. Graphs, storages and pools that are left are errors.
+// close closes the session. Graphs and storages that are left are errors.
 func (e *env) close() {
 	e.Helper()
 	for _, f := range e.fns {
@@ -133,7 +133,7 @@ func (e *env) fn(name string) *whole.Function {
 	return e.fns[name]
 }
 
-// run calls a function with one result.
+// run calls a function and returns its first result, if it has one.
 func (e *env) run(r *graphs.Recorder, name string, ts ...graphs.Tensor) graphs.Tensor {
 	e.Helper()
 	out := testkit.Must[[]graphs.Tensor](e)(e.fn(name).Run(r, ts))
@@ -1092,7 +1092,7 @@ func errorModes(t *testing.T, open opener) {
 }
 
 // TestForkedAllocation is test_cuda_graph_allocator_propagates_stream: an allocation on a forked
-// stream comes from the capture's pool, in a segment of that stream.
+// stream comes from the capture's pool, in a second segment.
 func TestForkedAllocation(t *testing.T) { forkedAllocation(t, open) }
 
 func forkedAllocation(t *testing.T, open opener) {

@@ -57,10 +57,11 @@ func (r *Recorder) Scoped() *Recorder {
 	return r
 }
 
-// Made reports whether the recorder, or a fork of it, made the storage.
+// Made reports whether the recorder, or another one of its run, made the storage. An eager recorder knows
+// only what it made after Scoped.
 func (r *Recorder) Made(s *Storage) bool { return r.run.seen[s] }
 
-// ReleaseMade removes one owner from each storage that the recorder made and that has owners,
+// ReleaseMade removes one owner from each storage for which Made is true and that has owners,
 // except those in keep.
 func (r *Recorder) ReleaseMade(keep []*Storage) error {
 	var errs []error
@@ -86,8 +87,8 @@ func (r *Recorder) Alloc(name string, dt dtype.DType, shape ...int64) (Tensor, e
 	return r.alloc(&Maker{Name: name, Output: -1}, dt, shape)
 }
 
-// AllocLast is Alloc at the end of free memory. It does not change the addresses of later
-// allocations.
+// AllocLast is Alloc at the end of a free block, so that later allocations get the addresses that they
+// would get without it ([mem.Pool.AllocLast]).
 func (r *Recorder) AllocLast(name string, dt dtype.DType, shape ...int64) (Tensor, error) {
 	r.last = true
 	defer func() { r.last = false }()

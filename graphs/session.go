@@ -109,8 +109,8 @@ func (s *Session) Close() error {
 	return errors.Join(errs...)
 }
 
-// EmptyCache frees the segments without live blocks of every unused pool, and returns their
-// bytes.
+// EmptyCache frees the segments without live blocks of the default pool and of pools without uses, and
+// returns their bytes. While a graph captures, the error matches [device.ErrCapturing].
 func (s *Session) EmptyCache() (int64, error) { return s.alloc.Empty() }
 
 // Tensor returns an uninitialised tensor of the default pool, outside of any graph,

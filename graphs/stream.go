@@ -222,7 +222,8 @@ func (st *Stream) unordered(sto *store.Storage, write bool) error {
 	return nil
 }
 
-// Tick returns the access of the stream's last operation.
+// Tick counts an operation that was enqueued on the device's stream, and returns its access. It is for
+// owners of a managed pool, after Graph.Launch.
 func (st *Stream) Tick() store.Access {
 	a := st.tick()
 	_ = st.enqueued(nil)

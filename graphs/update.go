@@ -28,9 +28,12 @@ func (g *Graph) Instantiate() error {
 		err = g.dev.Close()
 	}
 	g.dev = dev
+	g.s.mu.Lock()
+	defer g.s.mu.Unlock()
 	for i := range g.reads {
-		g.reads[i].t = g.reads[i].recorded
+		g.move(i, g.reads[i].recorded)
 	}
+	g.remeet()
 	return err
 }
 
@@ -66,8 +69,10 @@ func (g *Graph) Update(moves ...Move) error {
 		if at[i] < 0 {
 			return fmt.Errorf("%w: update of %s: the graph does not read %s", ErrArguments, g.name, m.From.Storage().Maker())
 		}
-		if b := m.From.Storage().Buffer(); m.From.Range() != b || m.To.Range() != m.To.Storage().Buffer() {
-			return fmt.Errorf("%w: update of %s: %s is a part of its storage, and graphs may read the rest: move whole storages", ErrArguments, g.name, m.From)
+		for _, t := range []Tensor{m.From, m.To} {
+			if t.Range() != t.Storage().Buffer() {
+				return fmt.Errorf("%w: update of %s: %s of %s is a part of its storage: move whole storages, because graphs may read the rest", ErrArguments, g.name, t, t.Storage().Maker())
+			}
 		}
 		dev = append(dev, device.Move{From: m.From.Range(), To: m.To.Range()})
 	}
@@ -77,15 +82,20 @@ func (g *Graph) Update(moves ...Move) error {
 	g.s.mu.Lock()
 	defer g.s.mu.Unlock()
 	for i, m := range moves {
-		g.reads[at[i]].t = m.To
-		if g.reads[at[i]].write {
-			for j := range g.spans {
-				if g.spans[j] == m.From.Range() {
-					g.spans[j] = m.To.Range()
-				}
-			}
-		}
+		g.move(at[i], m.To)
 	}
 	g.remeet()
 	return nil
+}
+
+// move makes read i that of another tensor. A span that has the memory of other tensors, too, stays.
+func (g *Graph) move(i int, to Tensor) {
+	r := &g.reads[i]
+	if r.write && r.t.Range() != to.Range() {
+		if j := slices.Index(g.spans, r.t.Range()); j >= 0 {
+			g.spans = slices.Delete(g.spans, j, j+1)
+		}
+		g.spans = append(g.spans, to.Range())
+	}
+	r.t = to
 }

@@ -3,7 +3,7 @@
 // host. It has the control flow between the functions, and runs the optimizer outside of the graphs.
 //
 // [New] captures the forwards of all functions in order, then their backwards in reverse
-// order, into one private pool. [Callable.Forward] copies its arguments into static inputs and
+// order, by default into one private pool. [Callable.Forward] copies its arguments into static inputs and
 // replays the forward; [Call.Backward] replays the backward later.
 //
 // # Validity
@@ -17,7 +17,8 @@
 // # Order
 //
 // Callables of one pool reuse each other's memory, so they run in the order of their capture: first
-// forwards in ascending order, then backwards in reverse order. A step may skip callables. Any other
-// order is an [OrderError]. Callables that run in any order, or concurrently, need separate pools:
+// forwards in ascending order, then backwards in reverse order. A step may skip callables. A forward of
+// a callable whose backward, or that of a later one, is pending is an [OrderError], and so is a backward
+// before that of a later forward. Callables that run in any order, or concurrently, need separate pools:
 // set [Options].AnyOrder, or make a set for each.
 package callables

@@ -13,7 +13,7 @@ import (
 )
 
 // TestEveryCallFails makes the n-th call of the device fail, for every n while a set is made and runs
-// its forwards. Each time the injected error is returned. If New returns it, nothing leaks and the
+// its forwards. The calls return the injected error or succeed. If New returns it, nothing leaks and the
 // generator keeps its state. The set, or a new one, then trains with the results of a run without
 // errors.
 func TestEveryCallFails(t *testing.T) {

@@ -47,7 +47,7 @@ func open(t testing.TB, g rig, text string) *env {
 	return &env{rig: g, TB: t, s: testkit.Must[*graphs.Session](t)(graphs.NewSession(g.dev, graphs.SessionOptions{})), mod: testkit.Must[*ir.Module](t)(ir.Parse("m.ir", []byte(text)))}
 }
 
-// close closes the session. Graphs, storages and pools that are left are errors.
+// close closes the session. Graphs and storages that are left are errors.
 func (e *env) close() {
 	e.Helper()
 	for i := len(e.end) - 1; i >= 0; i-- {

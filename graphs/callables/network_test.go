@@ -185,7 +185,8 @@ func (e *env) batch(r *rand.Rand) (x, y graphs.Tensor) {
 }
 
 // TestTraining is PyTorch's test_graph_make_graphed_callables: ten steps of SGD are bit-equal to those
-// of the uncaptured functions. Evaluation follows, which runs uncaptured, then training again.
+// of the uncaptured functions. Evaluation follows, which the captured set runs uncaptured and the other
+// one captured, then training again.
 func TestTraining(t *testing.T) { training(t, hostRig(), callables.Options{}) }
 
 // TestAnyOrder is TestTraining with a pool for each callable.

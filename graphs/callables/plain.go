@@ -38,7 +38,7 @@ func (c *Callable) runPlain(st *graphs.Stream, args []Arg) (*Call, error) {
 func (c *Call) backwardPlain(st *graphs.Stream, grads []graphs.Tensor) ([]graphs.Tensor, error) {
 	f := &c.c.fn
 	if !c.training || f.Backward == nil || len(f.differentiated()) == 0 {
-		return nil, fmt.Errorf("%w: %s ran in evaluation mode, or no input requires a gradient", ErrNoBackward, f.Name)
+		return nil, fmt.Errorf("%w: %s ran in evaluation mode, or has no backward or no input that requires a gradient", ErrNoBackward, f.Name)
 	}
 	var like []graphs.Tensor
 	for _, i := range cotangents(c.outputs) {

@@ -101,7 +101,7 @@ type run struct {
 	result  *Result
 }
 
-// Run runs the scenario. The result has every expectation, met or not. A step that fails although no
+// Run runs the scenario. The result has every expectation of the steps that ran, met or not. A step that fails although no
 // error is expected ends the run. At the end every name is dropped; storages, and segments or uses of
 // the pool, that are left are errors.
 func (f *File) Run(ctx context.Context, c Config) (_ *Result, err error) {

@@ -12,16 +12,16 @@ import (
 )
 
 // TestEveryCallFails makes the n-th call of the device fail, for every n of a small
-// scenario with warm-up, recording, replay and a restore of the pool. Each time the injected error is
-// returned, no capture is left open, nothing leaks, and the manager works afterwards.
+// scenario with warm-up, recording, replay and a restore of the pool. A call returns the injected error or
+// succeeds, no capture is left open, nothing leaks, and the manager works afterwards.
 func TestEveryCallFails(t *testing.T) {
 	everyCallFails(t, hostRig, 1)
 }
 
 // TestEveryCallFailsWithCarriedInput makes the n-th call of the device fail, for every n of s = fee(s),
 // where each call starts a generation and reads an output of the one before. No storage keeps an owner,
-// and the session can be closed. If no event can be recorded for a freed block, no error is returned,
-// because the next use of the pool records it.
+// and the session can be closed. A call returns the injected error or, for example if an event for a freed
+// block is recorded later, succeeds.
 func TestEveryCallFailsWithCarriedInput(t *testing.T) {
 	for n := 1; ; n++ {
 		g := hostRig()

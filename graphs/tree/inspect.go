@@ -69,8 +69,8 @@ func (m *Manager) roots() []*node {
 	return all
 }
 
-// Explain returns which recording would serve a call of f now, or which checks fail, with both
-// values. It runs nothing.
+// Explain returns which recording would serve a call of f now, or which checks fail. It runs nothing. It
+// does not tell whether the call would be skipped, because of written inputs or of the re-recording limit.
 func (m *Manager) Explain(f *Func, in []Input, keys ...int64) (string, error) {
 	if err := m.enter(); err != nil {
 		return "", err
@@ -190,8 +190,8 @@ func (m *Manager) reset() error {
 	return errors.Join(errs...)
 }
 
-// Close drops all recordings, releases the pool and returns the manager's stream. Outputs with owners stay valid until their last
-// release. A second Close does nothing.
+// Close drops all recordings, releases the pool and returns the manager's stream. Outputs with owners
+// stay valid until their last release. A second Close does nothing.
 func (m *Manager) Close() error {
 	if !m.busy.CompareAndSwap(false, true) {
 		return graphs.ErrBusy

@@ -12,7 +12,7 @@ import (
 	"pwc/runtime/mem"
 )
 
-// State is the kind of a manager's last run.
+// State is how the last node of a manager's path ran.
 type State uint8
 
 const (

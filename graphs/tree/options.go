@@ -64,8 +64,9 @@ type Options struct {
 	// Generations selects when a generation starts.
 	Generations Generations
 
-	// Check compares the pool's live blocks after every call (C17): after a replay with the live
-	// blocks before it, else with the path's live outputs. It is for debugging and tests, because
+	// Check compares the pool's live blocks after each call, except those outside of CaptureSizes
+	// (C17): after a replay with the live blocks before it, or with no blocks if the replay ended a
+	// warmed-up or recorded path; else with the path's live outputs. It is for debugging and tests, because
 	// each check visits every block.
 	Check bool
 
@@ -80,7 +81,7 @@ type Options struct {
 type WarningKind uint8
 
 const (
-	Skipped      WarningKind = iota // a function runs eagerly
+	Skipped      WarningKind = iota // a function is skipped: it runs eagerly, or its calls are errors
 	PendingSteps                    // pending backwards keep generations from starting
 	ManySizes                       // a function is called with many integer inputs
 	EmptyGraph                      // a recording has no operations

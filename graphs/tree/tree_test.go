@@ -270,7 +270,7 @@ func TestMisuse(t *testing.T) {
 		return []graphs.Tensor{a, a, in.At(0), keep}, nil
 	}}))
 	if _, err := wrong.Call(tree.Borrow(x), nil); err == nil {
-		t.Error("a body may return a released output")
+		t.Error("a body that returns a released output is not refused")
 	}
 	drop(t, x)
 }
@@ -342,7 +342,7 @@ type move struct {
 // randomPattern draws a step of n moves.
 func randomPattern(r *rand.Rand, arity, results []int, n int) pattern {
 	var p pattern
-	live := []int{0, 1} // two statics
+	live := []int{0, 1} // the inputs of each step, which no move drops or gives away
 	taken := map[int]bool{0: true, 1: true}
 	values := 2
 	for range n {
@@ -698,8 +698,8 @@ func TestSingleStream(t *testing.T) {
 	drop(t, x)
 }
 
-// TestRandomNumbers is test_rng_trees: three calls, a new seed and three more calls give pairwise equal
-// numbers, in warm-ups, recordings and replays.
+// TestRandomNumbers is test_rng_trees: three calls after a seed and three more calls after the same seed
+// give pairwise equal numbers, in warm-ups, recordings and replays.
 func TestRandomNumbers(t *testing.T) {
 	e := open(t, tree.Options{Check: true})
 	defer e.close()

@@ -27,7 +27,7 @@ type BackendOptions struct {
 	// NoMutation skips functions that write an input that is not static.
 	NoMutation bool
 
-	// OrError makes every skip an error.
+	// OrError makes every skip of the backend an error. tree.Options.OrError does so for the manager's.
 	OrError bool
 
 	// Warn, if not nil, gets each skip.
@@ -95,7 +95,7 @@ type Graphed struct {
 	keys  []string // symbols
 	plan  *split.Plan
 	parts []part
-	skip  *Skip // why it runs eagerly; nil: graphs serve it
+	skip  *Skip // why it runs eagerly; nil: graphs serve it, or quiet
 	quiet bool  // a backward whose forward was skipped
 
 	weights, states []int            // indices in the module
@@ -112,7 +112,8 @@ type part struct {
 }
 
 // Function compiles a function and registers it with the manager. If the function cannot be graphed,
-// it is counted as a skip and given to Warn; with OrError that is an error. A function that returns a
+// it is counted as a skip and given to Warn; with OrError that is an error. The backward of a skipped
+// forward is neither. A function that returns a
 // weight or a state is refused, as by [Compile].
 func (b *Backend) Function(ctx context.Context, m *ir.Module, name string, o FunctionOptions) (*Graphed, error) {
 	fn := m.Func(name)
@@ -334,7 +335,8 @@ func (f *Graphed) Weights() []int { return f.weights }
 // order, after the weights.
 func (f *Graphed) States() []int { return f.states }
 
-// Skipped returns why the function runs eagerly; nil if graphs serve it.
+// Skipped returns why the function runs eagerly; nil if graphs serve it, or if it is the backward of a
+// skipped forward.
 func (f *Graphed) Skipped() *Skip { return f.skip }
 
 // Parts returns the number of parts that graphs serve, and the number of all parts.
@@ -348,8 +350,8 @@ func (f *Graphed) Parts() (graphed, all int) {
 }
 
 // Call runs the function on its parameters, weights and states and returns its results, each with an
-// owner for the caller. A taken parameter belongs to the call. An input of another session is counted
-// as a skip and refused.
+// owner for the caller. A taken parameter belongs to the call, unless the call is refused for its inputs.
+// An input of another session is counted as a skip and refused.
 func (f *Graphed) Call(in []tree.Input) ([]graphs.Tensor, error) { return f.CallWith(in, nil) }
 
 // CallWith is Call with the metadata of a step, which the ops between graphs get unchanged, and with

@@ -86,7 +86,8 @@ func returnable(m *ir.Module, fn *ir.Func) error {
 	return nil
 }
 
-// position returns where a value is made: file:line:col, or the loc of its node.
+// position returns where a value is made: file:line:col, or the loc or number of its node; "" for a value
+// that no node makes.
 func position(m *ir.Module, fn *ir.Func, v ir.Value) string {
 	n := fn.Values[fn.Base(v)].Node
 	if n < 0 {
@@ -118,7 +119,7 @@ func (f *Function) Weights() []int { return f.weights }
 // of its inputs.
 func (f *Function) States() []int { return f.states }
 
-// Locs returns the position of each result in the module.
+// Locs returns the position in the module where each result is made; "" for a parameter.
 func (f *Function) Locs() []string { return f.locs }
 
 // Mutates returns the inputs that the function writes.
@@ -152,7 +153,7 @@ func (f *Function) param(input int) int {
 	return -1
 }
 
-// Run runs the function on a recorder. Each result has one owner. A result that is an input gets no
+// Run runs the function on a recorder. Each new result has one owner. A result that is an input gets no
 // additional owner, and a value that is returned twice has one owner for both results.
 func (f *Function) Run(r *graphs.Recorder, inputs []graphs.Tensor) ([]graphs.Tensor, error) {
 	return f.RunArgs(r, graphs.Args(inputs...))

@@ -67,7 +67,7 @@ type CheckOptions struct {
 	// always keep theirs.
 	Static []int
 
-	// NoMutation forbids writes to inputs that are not static, even to outputs of a graph.
+	// NoMutation forbids writes to parameters that are not in Static, even if they are outputs of a graph.
 	NoMutation bool
 
 	// Ops are the implementations of extern ops. An op that cannot be captured overrides its
@@ -76,7 +76,8 @@ type CheckOptions struct {
 }
 
 // Check returns every reason why the function cannot be one graph, in the order of PyTorch's
-// cudagraphs backend: written inputs, devices, ops. It returns nil if the function can be one graph.
+// cudagraphs backend: written inputs (with NoMutation), devices, ops. It returns nil if the function can be
+// one graph.
 func Check(m *ir.Module, fn *ir.Func, o CheckOptions) []*Skip {
 	var skips []*Skip
 	if o.NoMutation {

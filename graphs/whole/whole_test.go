@@ -25,7 +25,7 @@ import (
 
 var ctx = context.Background()
 
-// module has functions with an extern op that cannot be captured, in the middle and first,
+// module has, among others, functions with an extern op that cannot be captured, in the middle and first,
 // and one that touches the host.
 const module = `pwc 1
 module "m" {
@@ -431,8 +431,8 @@ func TestPlainReturnsInput(t *testing.T) {
 	}
 }
 
-// TestPlainFails makes the n-th call of the device fail, for every n of NewPlain. Each time the error is
-// returned and nothing leaks.
+// TestPlainFails makes the n-th call of the device fail, for every n of NewPlain. It returns the injected
+// error or succeeds, and nothing leaks.
 func TestPlainFails(t *testing.T) {
 	n := 1
 	for ; plainFails(t, n); n++ {
