@@ -284,7 +284,7 @@ func explainOptions(err error) error {
 	for _, x := range []struct{ flag, option, text string }{
 		{"--max", "Options.Memory.Max", "Options.Memory.Max names"}, {"--max", "Options.Memory.Max", "Options.Memory.Max["},
 		{"--symbol", "Options.Memory.Symbols", "Options.Memory.Symbols"}, {"--padded-slots", "Options.Capture.PaddedSlots", "Options.Capture.PaddedSlots"}, {"--split-on", "Options.Compile.SplitOn", "Options.Compile.SplitOn"}, {"--split-on", "the ops to split at", "cannot split at"},
-		{"--max-sequences", "MaxSequences", "MaxSequences"}, {"--max-tokens", "MaxTokens", "MaxTokens"}, {"--max-length", "MaxLength", "MaxLength"}, {"--blocks", "Blocks", " Blocks "},
+		{"--max-sequences", "MaxSequences", "MaxSequences"}, {"--max-tokens", "MaxTokens", "MaxTokens"}, {"--max-length", "MaxLength", "MaxLength"}, {"--max-length", "MaxLength", "the cache is given"}, {"--blocks", "Blocks", " Blocks "}, {"--blocks", "Blocks", "the cache is given"},
 		{"--memory", "MemoryBytes", "MemoryBytes"}, {"--memory-fraction", "MemoryFraction", "MemoryFraction"},
 	} {
 		if text := x.flag + " gives " + x.option; strings.Contains(err.Error(), x.text) && !slices.Contains(flags, text) {

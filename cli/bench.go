@@ -391,7 +391,7 @@ func (b *bench) make(ctx context.Context, m *ir.Module, length int64) error {
 	b.blocks, b.block, b.context = blocks, block, length
 	o.Rank = b.world.rank()
 	if b.backend, err = piecewise.New(ctx, m, o); err != nil {
-		return b.target.explain(err)
+		return explainOptions(b.target.explain(err))
 	}
 	if err := b.makePeers(ctx, m, o, steps); err != nil {
 		return errors.Join(err, b.closeBackends())

@@ -285,16 +285,17 @@ func (a *app) benchRunner(ctx context.Context, path string, f *modelFlags, bf *b
 		out.requests = append(out.requests, namedRequest{Request: runner.Request{Prompt: q.Prompt, MaxNew: q.Output}, name: json.RawMessage(strconv.Itoa(i))})
 	}
 	out.bound(runner.BoundsOf(m.module).Positions, s.run.length, longerHint(m.module))
-	for i := range out.requests {
-		if err := out.requests[i].refused; err != nil {
-			return nil, fmt.Errorf("request %d: %w", i, err)
-		}
+	if err := out.firstRefused(); err != nil {
+		return nil, err
 	}
 	rn, err := a.newRunner(ctx, m.module, t, w, bf, &s.run, out)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, rn.Close()) }()
+	if err := out.firstRefused(); err != nil { // newRunner refuses requests for more blocks than the cache can have
+		return nil, err
+	}
 	plan := rn.Plan()
 	t.bar.capturing(plan.Graphs)
 	err = rn.Load(ctx, weights)
@@ -312,6 +313,16 @@ func (a *app) benchRunner(ctx context.Context, path string, f *modelFlags, bf *b
 	}
 	out.live.clear()
 	return measured, err
+}
+
+// firstRefused returns the error of the first request that was refused, or nil.
+func (g *generation) firstRefused() error {
+	for i := range g.requests {
+		if err := g.requests[i].refused; err != nil {
+			return fmt.Errorf("request %d: %w", i, err)
+		}
+	}
+	return nil
 }
 
 // runnerTarget is a runner that a load test sends requests to.

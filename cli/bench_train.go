@@ -223,7 +223,8 @@ func (b *trainBench) make(ctx context.Context, mode string) ([]*train.Step, erro
 		return nil, err
 	}
 	defer done()
-	return b.app.stepsOf(ctx, b.program, b.target, b.world, b.flags.seed, o)
+	steps, err := b.app.stepsOf(ctx, b.program, b.target, b.world, b.flags.seed, o)
+	return steps, explainOptions(err)
 }
 
 // load loads the steps of all ranks.

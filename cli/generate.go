@@ -178,7 +178,7 @@ func (g *generateFlags) addRunner(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringVar(&g.mode, "mode", autoMode, "capture `MODE`: auto, none, piecewise, full, full-decode-only or full-and-piecewise; auto is full-and-piecewise if the ops allow it, else piecewise")
 	fl.Var(&wholeNumber[int]{&g.sequences, 1, maxNumber}, "max-sequences", "at most `N` requests in a step (default 64)")
-	fl.Var(&wholeNumber[int]{&g.tokens, 1, maxNumber}, "max-tokens", "at most `N` rows in a step; longer prompts run in chunks (default 512)")
+	fl.Var(&wholeNumber[int]{&g.tokens, 1, maxNumber}, "max-tokens", "at most `N` rows in a step; longer prompts run in chunks (default: 512, or --max-sequences if that is more)")
 	fl.Var(&wholeNumber[int]{&g.length, 1, maxNumber}, "max-length", "at most `N` tokens of a prompt and its answer (default: the limit of the model and the cache; of a conversation and of a server at most 4096)")
 	fl.Var(&wholeNumber[int]{&g.blocks, 1, maxNumber}, "blocks", "`N` blocks of the KV cache (default: as many as the requests can use, or as fit in the memory if those are fewer)")
 	fl.Var(byteFlag{&g.memory}, "memory", "use at most `BYTES` of the device's memory, as in 40GiB or 40GB")

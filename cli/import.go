@@ -28,7 +28,7 @@ the setting; so is a tensor that does not match the config.
 
 Or make a module of a program that torch.export.save wrote (torch 2.9 and later). Its
 weights stay in the archive, which the module names. Dynamic dimensions become
-symbols. The error of a failed import lists everything that cannot be imported.
+symbols. If nodes of the program cannot be imported, the error lists all of them.
 
 Architectures: ` + strings.Join(fold(strings.Join(hf.Builtin().Architectures(), " "), 64), "\n  ") + `.`,
 		Example: `  pwc import models/llama -o llama.ir

@@ -160,7 +160,12 @@ func (a *app) printTrust() error {
 	if a.json {
 		return a.printJSON(map[string]any{"file": name, "keys": keys, "dirs": append([]string{}, t.Dirs...), "repositories": append([]string{}, t.Repositories...), "artifacts": artifacts})
 	}
-	if len(rows.rows) == 0 {
+	switch {
+	case len(rows.rows) > 0:
+	case name == "":
+		_, err := fmt.Fprintf(a.out, "there is no directory for a list: set %s\n", cache.EnvTrust)
+		return err
+	default:
 		_, err := fmt.Fprintf(a.out, "the list in %s is empty\n", name)
 		return err
 	}

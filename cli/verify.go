@@ -221,9 +221,9 @@ func (s *session) versus(what string) (verify.Target, func() error, error) {
 	case what == "":
 		return verifyReference{s}, none, nil
 	case ok && name == "mode":
-		mode, err := parseMode(value)
+		mode, err := piecewise.ParseMode(value)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, usagef("--versus: %w", err)
 		}
 		return verifyTarget{s.inMode(mode)}, none, nil
 	case ok:
@@ -233,7 +233,7 @@ func (s *session) versus(what string) (verify.Target, func() error, error) {
 	build.target = what
 	t, err := openTarget(&build, true)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("--versus %s: %w", what, err)
 	}
 	other := *s
 	other.build, other.target, other.mode = &build, t, piecewise.None
