@@ -139,7 +139,7 @@ func (b *trainBench) prepare(m *model, o train.Options) (closeData func() error,
 		return closeData, usagef("%s is a module, whose parameters determine the batch: --batch-size and --length have no effect", m.path)
 	}
 	if b.program, err = train.Build(loss, o); err != nil {
-		return closeData, explainTrain(err)
+		return closeData, explainTrain(err, true)
 	}
 	for _, in := range b.program.Inputs {
 		if r.Length == 0 && in.Type.Rank() > 0 {

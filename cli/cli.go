@@ -61,9 +61,10 @@ const grace = 2 * time.Second
 
 // Main runs the command line of the process and exits. ops are extern ops
 // in addition to the built-in ones; an op with the name of a built-in one replaces it. An
-// interrupt or SIGTERM ends the command in order within two seconds, or after the drain of a
-// server or the last files of a training run; a second signal ends it at once. In a conversation
-// the first interrupt only ends the answer.
+// interrupt or SIGTERM ends the command in order. If it does not end within two seconds, Main
+// abandons it, except during the drain of a server and the last files of a training run. A second
+// signal ends the process at once. In a conversation an interrupt during an answer only ends the
+// answer.
 func Main(ops ...Op) {
 	ctx, held := withHold(context.Background())
 	ctx, stop := withSignals(ctx)

@@ -95,7 +95,7 @@ func (a *app) runTrain(ctx context.Context, path string, f *modelFlags, bf *buil
 	}
 	p, err := train.Build(module, o)
 	if err != nil {
-		return explainTrain(err)
+		return explainTrain(err, false)
 	}
 	if r.data, err = train.NewData(p, data); err != nil {
 		return err
@@ -191,14 +191,21 @@ func sideFiles(path string) []string {
 	return out
 }
 
-// explainTrain adds the flags that set the options which an error names.
-func explainTrain(err error) error {
-	for _, x := range []struct{ text, flag string }{
-		{"a training step has one size", "--symbol N=64 sets the value of a symbol"}, {"name the one that returns the loss", "--func NAME names the function"},
-		{"several losses are not cut", "--micro-batches gives Options.MicroBatches; --func NAME chooses one loss"}, {"several losses is trained on one device", "--dp gives Options.Ranks; --func NAME chooses one loss"},
+// explainTrain adds the flags that set the options which an error names: those of train, or only those that bench --train
+// has too.
+func explainTrain(err error, bench bool) error {
+	for _, x := range []struct{ text, both, train string }{
+		{"a training step has one size", "", "--symbol N=64 sets the value of a symbol"}, {"name the one that returns the loss", "", "--func NAME names the function"},
+		{"weights that are trained must be f32", "--dtype f32 reads the weights of a checkpoint in f32; --precision gives Options.Precision", ""},
+		{"several losses are not cut", "--micro-batches gives Options.MicroBatches", "--func NAME chooses one loss"}, {"several losses is trained on one device", "--dp gives Options.Ranks", "--func NAME chooses one loss"},
 	} {
-		if strings.Contains(err.Error(), x.text) {
-			return fmt.Errorf("%w\nOn the command line: %s", err, x.flag)
+		flags := []string{x.both, x.train}
+		if bench {
+			flags = flags[:1]
+		}
+		flags = slices.DeleteFunc(flags, func(s string) bool { return s == "" })
+		if len(flags) > 0 && strings.Contains(err.Error(), x.text) {
+			return fmt.Errorf("%w\nOn the command line: %s", err, strings.Join(flags, "; "))
 		}
 	}
 	return err
