@@ -14,7 +14,7 @@ var (
 )
 
 // DamageError is an unusable file or directory of the cache. For a look-up it is a miss, and the next
-// Put of the entry replaces a damaged file.
+// Put of the entry replaces a damaged file of Options.Dir.
 type DamageError struct {
 	File   string // or directory
 	Reason string

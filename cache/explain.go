@@ -27,8 +27,8 @@ type Explanation struct {
 
 // Explain looks up keys, and for those that miss it finds the nearest entry of all layers and the
 // directory: first among those of the same piece, then by the number of different factors, then
-// the newest. It reads the entries of the keys, and every manifest of a directory unless that
-// directory or one before it has all keys. It writes nothing. The error is the cause of ctx's end.
+// the newest. It reads the entries of the keys, and every manifest of a directory unless each key
+// hits in that directory or one before it. It writes nothing. The error is the cause of ctx's end.
 func (s *Store) Explain(ctx context.Context, keys ...Key) ([]Explanation, error) {
 	out := make([]Explanation, len(keys))
 	nearest := make([]rank, len(keys))

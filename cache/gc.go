@@ -250,7 +250,7 @@ func (c *collector) scanModules(ctx context.Context, pinned map[ID]bool, damaged
 		m, err := c.t.module(id)
 		if err != nil {
 			if g.pinned && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("a pinned module is damaged, and its artifacts are unknown; compile it again, or unpin it: %w", err)
+				return fmt.Errorf("a pinned module is damaged, and its entries are unknown; compile it again, or remove its pin, the file %s: %w", c.t.file(pinFile(id)), err)
 			}
 			if !errors.Is(err, fs.ErrNotExist) {
 				damaged(err)

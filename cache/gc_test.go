@@ -163,7 +163,9 @@ func TestGCPinned(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, file, []byte("junk"))
-	if _, err := s.GC(t.Context(), GCOptions{}); err == nil || !strings.Contains(err.Error(), file) {
+	m := moduleOf("b", 1, 2)
+	pin := filepath.Join(s.Dir(), "v1", pinsDir, m.ID().String())
+	if _, err := s.GC(t.Context(), GCOptions{}); err == nil || !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), pin) {
 		t.Errorf("GC = %v", err)
 	}
 	write(t, file, good)

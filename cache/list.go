@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -221,7 +220,7 @@ func (s *Store) setPin(ctx context.Context, ref string, set func(t *tree, id ID,
 		return info, err
 	}
 	defer release()
-	return info, set(t, info.ID, path.Join(pinsDir, info.ID.String()))
+	return info, set(t, info.ID, pinFile(info.ID))
 }
 
 // pins returns the pinned modules.

@@ -24,7 +24,7 @@ type Module struct {
 	Target  string            // of the keys of its entries
 	Entries []ModuleEntry     // by id, without repetition
 	Graph   []byte            // the split module as text, stored as computation_graph.ir
-	Created time.Time         // in whole seconds, UTC; PutModule replaces the zero time by the present
+	Created time.Time         // in whole seconds, UTC; PutModule replaces a zero time by the present time
 
 	graphDigest Digest // of a parsed manifest, which does not have Graph
 	graphSize   int64

@@ -21,7 +21,7 @@ import (
 	"pwc/internal/openfile"
 )
 
-// Modes of new files and directories, before the umask. Others can never write in the directory.
+// Modes of new files and directories, before the umask. Others can never write them.
 const (
 	dirMode  = 0o775
 	fileMode = 0o664
@@ -43,6 +43,7 @@ const (
 
 func keyFile(id ID) string     { h := id.String(); return path.Join(keysDir, h[:2], h) }
 func blobFile(d Digest) string { h := d.hex(); return path.Join(blobsDir, h[:2], h) }
+func pinFile(id ID) string     { return path.Join(pinsDir, id.String()) }
 
 // Writers lock their files in tmp. A file without a lock belongs to a writer that died, unless it
 // is so new that the writer may not have locked it yet. Without locks only the date decides; a

@@ -126,7 +126,7 @@ func (s *Store) damaged(err error) {
 }
 
 // notCached logs, counts and wraps a failure to store. Only the first is a warning: a full disk
-// is one fault, for any number of artifacts.
+// is one fault, for any number of files.
 func (s *Store) notCached(what string, err error) error {
 	level := slog.LevelInfo
 	if s.count.notCached.Add(1) == 1 {
@@ -165,7 +165,8 @@ func (s *Store) openRoot(d root) *tree {
 // directory; false if there is none. It compares every byte with its hash, writes nothing, and
 // logs damaged files. If it finds only damaged or untrusted entries, the error joins a *DamageError
 // for each damaged one and an *[UntrustedError] for each directory whose entry is untrusted machine
-// code: make the entry again and Put it, which repairs it. Any other error is the cause of ctx's end.
+// code. Then make the entry again and Put it, which replaces damage in Options.Dir. Any other error is
+// the cause of ctx's end.
 func (s *Store) Get(ctx context.Context, key Key) (blob []byte, ok bool, err error) {
 	if ctx.Err() != nil {
 		return nil, false, context.Cause(ctx)

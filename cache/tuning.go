@@ -167,7 +167,7 @@ func (s *Store) Tuning(key TuningKey) (Tuning, bool) {
 	return Tuning{}, false
 }
 
-// PutTuning stores a record, with the present as a zero Created, and replaces one with the same key.
+// PutTuning stores a record, with the present time if Created is zero, and replaces one with the same key.
 // An error is a *NotCachedError, already logged, unless r is invalid. ctx bounds the wait for a
 // running collection.
 func (s *Store) PutTuning(ctx context.Context, r Tuning) error {

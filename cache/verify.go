@@ -12,7 +12,7 @@ import (
 // VerifyResult counts checked files and lists problems.
 type VerifyResult struct {
 	Modules, Entries, Blobs, Tunings int
-	Bytes                            int64   // of all files read
+	Bytes                            int64   // of blobs, and of undamaged manifests, graphs and tuning records
 	Problems                         []error // *DamageErrors, in the order of directories and files; last, entries that modules list and that are missing
 }
 

@@ -57,7 +57,7 @@
 // program checks offsets, registers, bounds) for the target of its key. Only
 // cache.Store.Put and PutModule write: no text of an artifact becomes part of a
 // file name. An entry that the store returns is never replaced; damaged and
-// untrusted ones are.
+// untrusted ones are fetched again.
 //
 // A registry, or an attacker between it and this machine, can refuse, delay and
 // withhold. If the reference is a tag, it can answer with another artifact, and
