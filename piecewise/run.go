@@ -17,8 +17,9 @@ func (f *Func) Name() string {
 	return f.fn.ir.Name
 }
 
-// Padding returns nil if runs of the function may be padded to a captured size,
-// otherwise the reason: the op that mixes rows, with its source location (C11).
+// Padding returns nil if runs of the function may be padded to a captured size, otherwise the
+// reason: an op that mixes rows, or that may get an index out of range from a padded row, with its
+// source location (C11).
 func (f *Func) Padding() error {
 	if f == nil {
 		return ErrNoFunc

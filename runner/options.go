@@ -72,8 +72,8 @@ type Options struct {
 	// Processes, if not nil, are processes that each run one rank of such a model, on one or several
 	// hosts. Backend.Device is the device of this process's rank. All processes need the same model
 	// and options. Rank 0 takes requests like any runner; the callers of the other ranks call Load,
-	// Run and Close. These ranks wait at most a minute for the exchange that describes the next step,
-	// so rank 0 must call [Runner.Run], or Step at least once a minute.
+	// Run and Close. These ranks wait at most the group's limit, by default a minute, for the exchange
+	// that describes the next step, so rank 0 must call [Runner.Run], or Step more often.
 	Processes Processes
 
 	// Fail, if not nil, is called on any goroutine when a rank fails. It must end the rank's groups
@@ -224,7 +224,7 @@ func covering(sizes []int64, n int64) int64 {
 }
 
 // BestMode returns FullAndPiecewise if each op declared split that the model calls has an
-// implementation in ops that can be captured, otherwise Piecewise.
+// implementation in ops that can be captured, and is not declared host; otherwise Piecewise.
 func BestMode(m *ir.Module, ops []device.Op) piecewise.Mode {
 	if m == nil {
 		return piecewise.Piecewise

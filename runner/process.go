@@ -9,8 +9,8 @@ import "pwc/piecewise"
 // Other steps are issued while the device runs the previous one.
 type LogitsProcessor interface {
 	// Process is called before each token, on the goroutine that steps, and must return quickly. ids
-	// are prompt and answer; Process must not keep or write them. allowed has the tokens that
-	// Sampling.Allowed and Request.MinNew allow, and Process removes others. If no token is left,
+	// are prompt and answer; Process must not keep or write them. Process removes tokens from
+	// allowed, which has those that Sampling.Allowed and Request.MinNew allow. If no token is left,
 	// the request ends with [ErrNotANumber]. If a step is interrupted or a token is computed again,
 	// Process is called again with the same ids.
 	Process(ids []int32, allowed Mask)

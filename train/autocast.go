@@ -9,8 +9,8 @@ import (
 
 // Autocast returns a module with only one function of m, in mixed precision as torch.autocast
 // computes: GEMMs and attention have operands and results in dt, which is bf16 or f16. Ops that lose
-// precision there (softmax, norms, reductions, exp, log, pow and others) compute in f32, and so do ops
-// with operands of both dtypes. Parameters, weights, states and results keep their types. The cast of a
+// precision there (softmax, norms, reductions, exp, log, pow and others) compute in f32, and so do most
+// ops with operands of both dtypes. Parameters, weights, states and results keep their types. The cast of a
 // weight is part of the function, so its gradient is f32: f32 weights are master weights.
 func Autocast(m *ir.Module, function string, dt dtype.DType) (*ir.Module, error) {
 	if m == nil {

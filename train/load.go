@@ -169,7 +169,8 @@ func (s *Step) Weights(src safetensors.Source) ([]safetensors.Tensor, error) {
 	return out, nil
 }
 
-// optimizerTensors returns the states other than weights, by their names in files.
+// optimizerTensors returns the states that a checkpoint keeps other than weights, by their names in
+// files.
 func (s *Step) optimizerTensors() ([]safetensors.Tensor, error) {
 	var out []safetensors.Tensor
 	for _, st := range s.program.kept() {

@@ -415,7 +415,7 @@ func TestDataOfRanks(t *testing.T) {
 			}
 		}
 		next := int64(0)
-		for step := range int64(5) { // more than four passes: 30 batches of 2 rows, of 14 rows
+		for step := range int64(5) { // more than two passes: 30 batches of 2 rows, of 28 rows
 			for rank := range of {
 				of[rank].Select(step)
 				for part := range 2 {

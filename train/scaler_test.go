@@ -25,7 +25,7 @@ import (
 	"pwc/train"
 )
 
-// gradient is a model whose gradient by its first weight is the first input.
+// gradient is a model whose gradient by its weight is its input.
 const gradient = `pwc 1
 module "gradient" {
   weight @w : f32[2]

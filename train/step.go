@@ -22,7 +22,7 @@ type Batch interface {
 }
 
 // ReadOnly is a [Batch] whose bytes may be constant. If Input returns the same slice as in the run
-// before, the step does not copy it to the device again.
+// before and the device still has its bytes, the step does not copy it again.
 type ReadOnly interface {
 	Batch
 
@@ -74,7 +74,7 @@ type lossSlot struct {
 }
 
 // New compiles the functions of a program. Of the options, Ops implement the extern ops of the
-// module, Capture.Mode selects the captures, and Rank is this process's rank in the group of the
+// module, Capture.Mode selects the captures, and Rank is the rank of the device in the group of the
 // program. seed is the seed of all random numbers.
 func New(ctx context.Context, p *Program, seed int64, o piecewise.Options) (*Step, error) {
 	if p == nil {
@@ -85,6 +85,9 @@ func New(ctx context.Context, p *Program, seed int64, o piecewise.Options) (*Ste
 		return nil, err
 	}
 	s := &Step{program: p, backend: b, dev: o.Device, seed: seed, rank: int64(o.Rank)}
+	if o.Device == nil && o.Pool != nil {
+		s.dev = o.Pool.Stream().Device()
+	}
 	for i := range p.Losses {
 		l := &p.Losses[i]
 		f := lossFuncs{step: s.staged(l.Step, l), accumulate: s.staged(l.Accumulate, l), update: s.staged(l.Update, l)}
@@ -295,7 +298,8 @@ func (s *Step) keepLoss() error {
 
 // Loss waits for a step, counted from 1, and returns its loss. The losses of the latest two steps
 // since Load or Restore are available, so a loop that reads the previous loss keeps the device busy.
-// Indices out of range in a step are a [*device.IndexError].
+// If this step or another one met an index out of range, Loss returns the loss with a
+// [*device.IndexError].
 func (s *Step) Loss(step int64) (float32, error) {
 	slot := &s.slots[max(step, 0)%int64(len(s.slots))]
 	if step < 1 || slot.step != step {
@@ -318,8 +322,8 @@ func (s *Step) forgetResults() {
 // Chosen returns the index of the loss of the latest step.
 func (s *Step) Chosen() int { return s.latest }
 
-// Result returns a result of the latest step by its name in [Loss.Results]. There is none before the first
-// step, and none between Restore and the next step.
+// Result returns a result of the latest step by its name in [Loss.Results]. Before the first step, and
+// between Restore and the next step, it returns an error.
 func (s *Step) Result(name string) (piecewise.Result, error) {
 	for i, r := range s.program.Losses[s.latest].Results {
 		if r == name && s.results.Len() > 0 {

@@ -14,6 +14,7 @@ import (
 	"pwc/ir"
 	"pwc/ir/dtype"
 	"pwc/optim"
+	"pwc/pieces"
 	"pwc/piecewise"
 	"pwc/safetensors"
 	"pwc/train"
@@ -46,8 +47,8 @@ func same(t *testing.T, got, want map[string][]byte) {
 	}
 }
 
-// A step of llama, which has no op to split at, has the same bits in each mode, with the options of two
-// goldens.
+// A step of llama, which has no op to split at, has the same bits in modes none, piecewise and full, with
+// the options of two goldens.
 func TestModes(t *testing.T) {
 	m := parseFile(t, "llama")
 	initial, batches := open(t, "llama", "initial"), open(t, "llama", "data")
@@ -176,6 +177,35 @@ func TestUnusedWeights(t *testing.T) {
 	}
 	if counts[16] != 1 || counts[int32(used[0])] == 0 || counts[int32(used[1])] == 0 {
 		t.Errorf("counts of steps %v; losses were trained %v times", counts, used)
+	}
+}
+
+// Options that name a pool need no device.
+func TestPoolWithoutDevice(t *testing.T) {
+	on := onHost(t)
+	pool, err := piecewise.NewPool(on.dev, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := train.Build(testkit.Parse(t, gradient), train.Options{Optimizer: optim.SGD{}, LearningRate: 0.5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := train.New(t.Context(), p, 1, piecewise.Options{Pool: pool, Compile: piecewise.CompileOptions{Compiler: pieces.Pipeline{Backend: on.backend}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	two := func(a, b float64) safetensors.Tensor {
+		return safetensors.Tensor{DType: dtype.F32, Shape: []int64{2}, Data: f32s(a, b)}
+	}
+	if err := s.Load(t.Context(), memory{"w": two(1, 2)}); err != nil {
+		t.Fatal(err)
+	}
+	if got := steps(t, s, data(t, s, memory{"x": two(3, 4)}), 1)[0]; got != 11 {
+		t.Errorf("the loss is %v, want 11", got)
+	}
+	if err := errors.Join(s.Close(), pool.Close()); err != nil {
+		t.Error(err)
 	}
 }
 
