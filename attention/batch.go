@@ -77,7 +77,8 @@ const maxReserved = 1 << 24
 
 // NewBatch returns an empty batch for requests of at most blocks blocks each (Stride), with
 // memory for the given numbers of requests and rows. More requests and rows may be added, with
-// an allocation. Negative numbers count as 0. At most 2^24 of each are allocated in advance.
+// an allocation. Negative numbers count as 0. At most 2^24 requests, rows and blocks of the table
+// are allocated in advance.
 func NewBatch(requests, rows, blocks int) *Batch {
 	requests, rows, blocks = max(requests, 0), max(rows, 0), max(blocks, 0)
 	if blocks > 0 && requests > math.MaxInt32/blocks {

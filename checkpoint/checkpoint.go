@@ -52,9 +52,9 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Check returns an [*Error] with the tensors of src whose values m would ignore: if m is strict, those
-// that no weight, state or declaration mentions, and those that differ from the tensor to which m
-// declares them equal. It reads bytes only to compare tensors that are declared equal. It returns
+// Check returns an [*Error] with the tensors of src whose values m would ignore: those that differ from
+// the tensor to which m declares them equal and, only if m is strict, those that no weight, state or
+// declaration mentions. It reads bytes only to compare tensors that are declared equal. It returns
 // errors of src unchanged. It does not look for missing tensors: loading does.
 func Check(m *ir.Module, src safetensors.Source) error {
 	if m == nil {

@@ -17,7 +17,7 @@ import (
 // hostile is a name that ends a script, in HTML and in JavaScript.
 const hostile = `</script><script>document.title='owned'</script>'"&<!--`
 
-// layers has two equal layers around an op that cuts, and a third that differs.
+// layers has two equal layers, each before an op that cuts, and after them a piece that differs.
 const layers = `pwc 1
 module "m" {
   sym N in [1, 64] batch

@@ -131,7 +131,7 @@ type MeasuredKernel struct {
 	Ops     int64   `json:"ops"`     // of the calls, for GEMMs with a weight: 2·rows·elements of the weight
 }
 
-// sharedLoc returns the common path of all nodes of a unit.
+// sharedLoc returns the common path of the nodes of a unit that have one.
 func sharedLoc(p *split.Plan, nodes []int) string {
 	shared, first := "", true
 	for _, i := range nodes {

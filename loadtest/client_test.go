@@ -126,8 +126,8 @@ func FuzzStream(f *testing.F) {
 	})
 }
 
-// A second round of as many requests as a first uses its connections, also if there are more than the 100 that
-// net/http keeps by default.
+// A second round of as many requests as a first uses its connections, also if they are more than net/http keeps by
+// default: 2 of a host, and 100 in all.
 func TestClientKeepsConnections(t *testing.T) {
 	const running = 120
 	var arrived sync.WaitGroup
@@ -162,6 +162,6 @@ func TestClientKeepsConnections(t *testing.T) {
 		done.Wait()
 	}
 	if n := opened.Load(); n > running {
-		t.Errorf("%d connections for %d requests at a time", n, running)
+		t.Errorf("%d connections for two rounds of %d requests", n, running)
 	}
 }

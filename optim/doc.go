@@ -4,5 +4,5 @@
 //
 // A [Schedule] emits the factor of the learning rate from the count of steps, [ClipNorm] the
 // clipping of gradients by their global norm, and a [Scaler] dynamic loss scaling. All of it is
-// computed in f32.
+// computed in f32, except that counters of steps are i32.
 package optim

@@ -14,7 +14,7 @@ import (
 )
 
 // File is one open safetensors file. It is safe for concurrent use, except for Close, after which
-// tensors that alias the mapping must not be used.
+// tensors that alias the mapping must not be used unless it is retained ([File.Retain]).
 type File struct {
 	path    string // empty for Parse
 	header  *header

@@ -347,7 +347,8 @@ func (r *rig) ragged(seed uint64) {
 }
 
 // TestOverlappingLaunches runs a step of chunks and decodes in two layers; the queries of the second are the results of
-// the first. Chunks and decodes are two launches that may overlap. Contexts of both are split, and there are padded rows.
+// the first. Chunks and decodes are two launches that may overlap. Contexts of chunks are split, on a GPU with more
+// multiprocessors than the emulated one also those of decodes, and there are padded rows.
 func TestOverlappingLaunches(t *testing.T) {
 	for _, dim := range []int64{64, 128} {
 		r := newRig(t, shape{4, 1, dim, 160, 16, dtype.BF16, dtype.BF16})
@@ -505,7 +506,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// sizes returns the number of rows of a small step, and those of larger steps, each with another kernel.
+// sizes returns the number of rows of a small step, and those of larger steps, whose kernels are others.
 func (r *rig) sizes(small int64) []int64 {
 	out := []int64{small}
 	for resident := range int64(4) {
@@ -567,8 +568,8 @@ func holdSizes(t *testing.T, dim int64) {
 }
 
 // TestBlockSizes runs cache blocks whose size divides the keys of a stage, is a multiple of them, or neither, with
-// kernels whose warps load their own keys (heads of 64) and with others. The op's memory has no more room than the
-// batch needs, so that a read after its tables is outside of it.
+// kernels whose warps load their own keys (heads of 64) and with others. Tables end at the end of the room for them,
+// so that a read after the int32s that kernels may load behind them is outside of the op's memory.
 func TestBlockSizes(t *testing.T) {
 	for _, c := range []struct {
 		dim    int64
@@ -578,7 +579,7 @@ func TestBlockSizes(t *testing.T) {
 		for _, block := range c.blocks {
 			t.Run(fmt.Sprintf("%d in heads of %d", block, c.dim), func(t *testing.T) {
 				// With the longer last context stages are filled again; with the shorter one there are more stages than
-				// keys. With room for this number of rows the tables of blocks of one token end at the end of memory.
+				// keys. With room for this number of rows the op's memory ends with the tables of blocks of one token and those int32s.
 				for _, last := range []struct{ tokens, room int }{{195, 15}, {128, 27}} {
 					lengths := []int{64, 120, 0, last.tokens}
 					stride := (last.tokens + 6 + block - 1) / block

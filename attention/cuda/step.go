@@ -30,7 +30,7 @@ type step struct {
 	requests, widest, narrowest, longest int
 	caches                               []cache  // the shapes of the caches of all launches so far
 	written                              []uint64 // scratch: a bit for each cache block that a request appends to
-	table                                table    // of the last step, if all launches have the same shape of cache
+	table                                table    // of the last step with Sequences, if all launches have the same shape of cache
 }
 
 // cache is the shape of a cache, for which a batch is validated.
@@ -164,9 +164,9 @@ func (st *step) fits(b *attention.Batch, rows int) error {
 	return nil
 }
 
-// check validates a batch against the caches. named reports that the table has the blocks of its sequences, which
-// have names: blocks of earlier steps need not be validated and written to a slot again. It is false before the
-// first launch, for sequences without names, and if launches have caches of several shapes.
+// check validates a batch against the caches. named reports that the table has the blocks of its sequences: those of a
+// sequence whose name the last step had need not be validated and written to a slot again. It is false before the
+// first launch, for a batch without requests or Sequences, and if launches have caches of several shapes.
 func (st *step) check(b *attention.Batch, rows int) (named bool, err error) {
 	if len(st.caches) == 0 { // the first launch validates the batch against its cache
 		return false, b.ValidateLists(rows)

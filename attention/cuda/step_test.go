@@ -315,8 +315,8 @@ func TestGrids(t *testing.T) {
 	}
 }
 
-// TestKinds: with short heads a step whose blocks all run at once has blocks of eight warps; larger steps have blocks
-// of four warps, with more of them on a multiprocessor. Eager steps compute requests of more than 16 pairs
+// TestKinds: with short heads a small step has blocks of eight warps; larger steps have blocks of four warps, some dense
+// ones of two, with more of them on a multiprocessor. Eager steps compute requests of more than 16 pairs
 // in a launch of their own, before that of the other requests, which does not wait for it. A captured call is one
 // launch.
 func TestKinds(t *testing.T) {
@@ -389,7 +389,7 @@ func TestKinds(t *testing.T) {
 	if r.asked != 5 {
 		t.Errorf("code was asked for %d times", r.asked)
 	}
-	// Dense steps, in which more blocks run at once, have blocks of four warps or two.
+	// Dense steps, in which more blocks run at once, have blocks of four warps or two. 28 rows are too many for them.
 	for rows, want := range map[int64]uint32{20: 128, 24: 64, 28: 128} {
 		all(fmt.Sprint("a size of ", rows), launch(rows, false, 1), want, small)
 	}
@@ -551,7 +551,7 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// TestSharedBlocks: Prepare refuses a step exactly if a request has a block that another request
+// TestSharedBlocks: Prepare refuses a step exactly if a request with rows has a block that another request
 // appends to. Requests may share other blocks.
 func TestSharedBlocks(t *testing.T) {
 	r := newFakeRig(t, fake.Eager)

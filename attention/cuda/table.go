@@ -32,7 +32,7 @@ func (t *table) drop(r int) {
 // take validates a batch whose sequences have names against a cache, as
 // [attention.Batch.Validate] does, and records what is new in it. It reports whether every block
 // is only once in the block table: then no request reads a block that another one appends to. A
-// batch that is refused does not change the table.
+// batch that take refuses does not change the table.
 func (t *table) take(b *attention.Batch, rows int, c cache, o *Options) (distinct bool, err error) {
 	if t.rows == nil {
 		*t = table{stride: o.MaxBlocks, rows: make([]attention.Known, o.MaxRequests), blocks: make([]int32, o.MaxRequests*o.MaxBlocks), uses: make([]int32, c.blocks), fresh: make([]int32, 0, o.MaxRequests)}

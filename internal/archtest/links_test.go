@@ -124,7 +124,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestDocumentsAreReachable: links lead from README.md to every document, so that a reader finds it.
+// TestDocumentsAreReachable: links lead from README.md to every document in docs, so that a reader finds it.
 func TestDocumentsAreReachable(t *testing.T) {
 	seen := map[string]bool{}
 	var visit func(name string)

@@ -67,7 +67,8 @@
 // Numbers: add, sub, mul, fma, div.rn, sqrt.rn and conversions round as IEEE 754 requires, in the
 // mode of the instruction. A NaN result in f32 is 0x7fffffff, as on a GPU. The approximations (ex2, lg2,
 // sin, cos, tanh, rcp, rsqrt, sqrt and div with .approx or .full) are computed in float64 and rounded once, which is
-// more exact than a GPU. mma.sync and wgmma.mma_async add the products of a step and the accumulator in
+// more exact than a GPU; only div.approx by a finite divisor of more than 2^126 divides by infinity, as PTX defines it.
+// mma.sync and wgmma.mma_async add the products of a step and the accumulator in
 // float64 and round once. A tensor core truncates addends to a few bits more than an f32 has, so
 // results differ in the last bits.
 package ptx

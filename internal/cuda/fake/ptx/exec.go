@@ -664,7 +664,7 @@ func (w *warp) gather(o *op, m uint32) uint32 {
 	return 0
 }
 
-// end ends the warp. Barriers do not wait for it any more.
+// end ends the warp. Barriers of all warps do not wait for it any more.
 func (w *warp) end() {
 	if w.phase >= 0 {
 		w.fault(WaitFault, 0, "a warp ends between barrier.cluster.arrive and its wait")

@@ -129,8 +129,8 @@ func TestArrivalOfCopies(t *testing.T) {
 	const stale = 0xffffffff
 	for _, c := range []struct {
 		then string
-		// Words that thread i reads: the neighbour's word before the wait for the phase and after it,
-		// and its own word of the copy after the arrival.
+		// Words that thread i reads: its own before the wait for the phase, its neighbour's after it, and its own of
+		// the copy after the arrival.
 		before, copied, later func(i uint32) uint32
 	}{
 		{"", func(uint32) uint32 { return stale }, func(i uint32) uint32 { return 1000 + i ^ 1 }, func(uint32) uint32 { return stale }},

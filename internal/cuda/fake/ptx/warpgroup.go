@@ -35,7 +35,7 @@ type mmaAsync struct {
 // Matrix Layout"). It is K-major, or MN-major if across.
 type matrix struct {
 	at      uint64
-	stride  uint64 // bytes between groups of 8 rows
+	stride  uint64 // bytes between groups of 8 rows, of 8 indices of k if across
 	across  bool
 	leading uint64 // bytes between groups of 64 columns, if across
 }
