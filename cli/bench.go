@@ -57,7 +57,7 @@ ms is the median device time of a step that runs alone; p90 and p99 are percenti
 "in a row" is the time of a step if the next one is issued before it ends; "to issue" is the
 host's time. A step must read the weights, of embedding tables a row for each request, and the
 keys and values of the contexts. These bytes are compared with the bandwidth of a plain read of
-memory, which is measured first.
+memory, which is measured before the steps.
 
 Compilation is measured with an empty cache, and again with the filled cache; of a function
 only without a cache. All --capture-sizes are captured, whichever sizes run. --profile runs
@@ -103,6 +103,7 @@ large GEMM of the same precision, which is measured first.`,
 		},
 	}
 	f.addImport(cmd, "auto")
+	cmd.Flags().Lookup("dtype").Usage += "; with --train the default is f32"
 	f.addMax(cmd)
 	f.addWeights(cmd)
 	b.add(cmd)
@@ -115,7 +116,7 @@ large GEMM of the same precision, which is measured first.`,
 	fl.Lookup("context").Usage = "context of each request in `TOKENS`, including the decoded token (default 512, or the number of the model's positions if that is smaller)"
 	fl.Lookup("weights").Usage = "`DIR` with the checkpoint's tensors (default: dummy weights)"
 	f.weights = "dummy"
-	fl.Var(&g.batches, "batch", "`SIZE`s of steps to measure, in requests of a language model or rows of a function (default 1,8,32; of a function, those of them that it supports)")
+	fl.Var(&g.batches, "batch", "`SIZE`s of steps to measure, in requests of a language model or rows of a function (default 1,8,32; of a function, these within its range)")
 	fl.StringSliceVar(&g.modes, "mode", []string{"piecewise"}, "`MODE`s to run: piecewise, full, or both, of a function and with --train also none; with --train the default is full")
 	fl.Lookup("mode").DefValue = "piecewise"
 	fl.Var(&g.prompts, "prompt", "lengths of the prompts to measure, in `TOKENS`; each prompt is one step (default: no prompts)")

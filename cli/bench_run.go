@@ -13,7 +13,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// benchRun is the common part of all benchmarks: a target, and a temporary cache.
+// benchRun is the common part of bench's benchmarks: a target, and a temporary cache.
 type benchRun struct {
 	app    *app
 	target *target

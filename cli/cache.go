@@ -279,6 +279,9 @@ artifact that only PWC_CACHE_REMOTE has is a miss.`,
 		Example: "  pwc cache explain model.ir\n  pwc cache explain models/llama --compile-sizes 8",
 		Args:    exactly(1, "one module or checkpoint"),
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
+			if b.dump != "" {
+				return usagef("--dump-passes has no effect: explain compiles nothing; pwc compile --dump-passes writes the passes")
+			}
 			return a.explain(ctx, s, args[0], &f, &b)
 		}),
 	}

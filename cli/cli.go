@@ -303,7 +303,7 @@ torch.export.save wrote (model.pt2).`,
 		return context.Cause(cmd.Context())
 	}
 	root.SetHelpCommand(helpCommand())
-	root.PersistentFlags().BoolVar(&a.json, "json", false, "print one JSON document instead of text")
+	root.PersistentFlags().BoolVar(&a.json, "json", false, "print JSON instead of text: one document; generate prints several, one on each line")
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "print counts, bytes and seconds of each stage on standard error")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{explainFlag(err)} })
 	root.AddCommand(a.importCommand(), a.fmtCommand(), a.gradCommand(), a.trainCommand(), a.checkCommand(), a.splitCommand(), a.compileCommand(), a.runCommand(), a.verifyCommand(), a.inspectCommand(), a.tokenizeCommand(), a.cacheCommand(), a.doctorCommand(),

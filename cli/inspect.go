@@ -46,8 +46,11 @@ the output of pwc bench --profile --json. --json prints the report's data
 		Args: exactly(1, "one module or checkpoint"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b.fix(cmd)
-			if out == "" && !a.json {
+			switch {
+			case out == "" && !a.json:
 				return usagef("give the file to write with -o, as in -o report.html")
+			case b.dump != "":
+				return usagef("--dump-passes has no effect: the report has the changes of each pass; pwc compile --dump-passes writes them to files")
 			}
 			return a.runInspect(cmd.Context(), args[0], &f, &b, inspectFlags{sizes, mode, out, profile, peak, force})
 		},

@@ -220,7 +220,7 @@ func (a *app) cacheImport() *cobra.Command {
 		Short: "take models from an OCI image layout",
 		Long: `Take the models of an OCI image layout that this machine can use into the cache.
 Everything is verified, without network access. Machine code is taken if it is signed
-with a trusted key (pwc cache trust), or with --trust.`,
+with a trusted key, if pwc cache trust lists the artifact, or with --trust.`,
 		Example: "  pwc cache import cache.tar\n  pwc cache import layout/ --target cuda:sm_90\n  pwc cache import cache.tar --trust-key cosign.pub",
 		Args:    exactly(1, "one file or directory"),
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {

@@ -64,7 +64,7 @@ const maxText = 256 << 20
 // openTokenizer opens a tokenizer: a file, a directory with one, or a file of a checkpoint whose directory has one.
 func openTokenizer(path string) (*tokenizer.Tokenizer, error) {
 	switch filepath.Ext(path) {
-	case ".ir", ".safetensors":
+	case ".ir", ".safetensors", ".pt2":
 		path = filepath.Dir(path)
 	case ".json":
 		if filepath.Base(path) == "config.json" {

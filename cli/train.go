@@ -139,7 +139,7 @@ func (t *trainFlags) add(cmd *cobra.Command, only ...string) {
 	fl.Float64Var(&t.scaler.Initial, "loss-scale", t.scaler.Initial, "the initial loss `SCALE`; f16 always scales the loss, other dtypes if one of the --loss-scale flags is given")
 	fl.Float64Var(&t.scaler.Growth, "loss-scale-growth", t.scaler.Growth, "`FACTOR` by which the scale grows")
 	fl.Float64Var(&t.scaler.Backoff, "loss-scale-backoff", t.scaler.Backoff, "`FACTOR` by which the scale falls if a gradient is not finite; that step is skipped")
-	fl.Var(&wholeNumber[int64]{&t.scaler.Interval, 1, math.MaxInt32}, "loss-scale-interval", "`STEPS` with finite gradients after which the scale grows")
+	fl.Var(&wholeNumber[int64]{&t.scaler.Interval, 1, math.MaxInt32}, "loss-scale-interval", "`STEPS` in a row with finite gradients after which the scale grows")
 	fl.Int64Var(&t.seed, "seed", 0, "`SEED` of dropout, --shuffle and other random numbers; a resumed run keeps its seed")
 	fl.StringVar(&t.out, "out", "", "`DIR` for weights, checkpoints and the curve of the loss, or FILE.safetensors for only the weights")
 	fl.Var(&wholeNumber[int64]{&t.every, 1, 1 << 40}, "save-every", "write a checkpoint every `N` steps, in addition to the end and an interrupt")

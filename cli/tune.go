@@ -133,6 +133,9 @@ func (a *app) runTune(ctx context.Context, path string, f *modelFlags, bf *build
 		return nothingToTune(t)
 	}
 	b, err := a.newBackend(ctx, m.module, t, bf, piecewise.Piecewise, nil, loadSymbols(m.module))
+	if errors.Is(err, piecewise.ErrFrozen) {
+		return fmt.Errorf("%w\nOn the command line: omit --frozen, which also requires the tuning records that tune makes", err)
+	}
 	if err != nil {
 		return err
 	}

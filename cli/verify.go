@@ -87,7 +87,7 @@ no value for a name of the trace, unless --allow-unmapped is given.`,
 	b.addSymbols(cmd)
 	fl := cmd.Flags()
 	fl.StringVar(&v.trace, "trace", "", "safetensors `FILE` with the outputs of modules and the inputs")
-	fl.StringVar(&v.versus, "versus", "", "compare with `WHAT` instead of the interpreter: host, or mode=MODE")
+	fl.StringVar(&v.versus, "versus", "", "compare with `WHAT` instead of the interpreter: a target, such as host, or mode=MODE")
 	fl.StringVar(&v.run.in, "in", "", "safetensors `FILE` with the inputs, if there is no trace")
 	fl.Var(&wholeNumber[int64]{&v.run.rows, 1, maxRows}, "rows", "make up inputs of `N` rows, if there is no trace")
 	fl.StringVar(&v.run.fn, "func", "", "run only this `FUNCTION`")

@@ -14,7 +14,7 @@ import (
 
 // Wanted is a tensor of a trace: the output of a module in another implementation.
 type Wanted struct {
-	Name   string // path of the module, or of a result of the workload
+	Name   string // path of the module, or name of a function's result
 	Tensor *interp.Tensor
 }
 
