@@ -421,10 +421,10 @@ func (r *Registry) importFile(path string, o Options, open func() (safetensors.S
 	return r.importFrom(config, o, open)
 }
 
-// CheckError lists the differences between a checkpoint and its module.
+// CheckError lists the differences between a checkpoint and its module. Names are quoted.
 type CheckError struct {
 	Missing    []string // tensors that the module reads and the checkpoint does not have
-	Different  []string // "NAME is f32[2, 3], the config says bf16[3, 2]"
+	Different  []string // the name with both types, or with the reason why a buffer must not stay unread
 	Unexpected []string // tensors that the config does not account for: ignoring a bias would change the model
 }
 
