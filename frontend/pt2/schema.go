@@ -16,12 +16,11 @@ import (
 const schemaMajor = 8
 
 type exportedProgram struct {
-	GraphModule      graphModule      `json:"graph_module"`
-	OpsetVersion     map[string]int64 `json:"opset_version"`
-	RangeConstraints map[string]rng   `json:"range_constraints"`
-	SchemaVersion    *schemaVersion   `json:"schema_version"`
-	TorchVersion     string           `json:"torch_version"`
-	GuardsCode       []string         `json:"guards_code"`
+	GraphModule      graphModule    `json:"graph_module"`
+	RangeConstraints map[string]rng `json:"range_constraints"`
+	SchemaVersion    *schemaVersion `json:"schema_version"`
+	TorchVersion     string         `json:"torch_version"`
+	GuardsCode       []string       `json:"guards_code"`
 }
 
 type schemaVersion struct {
@@ -38,12 +37,6 @@ type rng struct {
 type graphModule struct {
 	Graph     graph     `json:"graph"`
 	Signature signature `json:"signature"`
-	Calls     []struct {
-		FQN       string `json:"fqn"`
-		Signature *struct {
-			ArgNames []string `json:"forward_arg_names"`
-		} `json:"signature"`
-	} `json:"module_call_graph"`
 }
 
 type graph struct {
@@ -74,7 +67,6 @@ type nameRef struct {
 
 // argument is the union Argument. Of a kind that no rule takes, only the key is decoded.
 type argument struct {
-	None            *bool            `json:"as_none"`
 	Tensor          *nameRef         `json:"as_tensor"`
 	Tensors         []nameRef        `json:"as_tensors"`
 	Int             *int64           `json:"as_int"`
@@ -89,9 +81,7 @@ type argument struct {
 	Layout          *int64           `json:"as_layout"`
 	Device          *json.RawMessage `json:"as_device"`
 	Bool            *bool            `json:"as_bool"`
-	Bools           []bool           `json:"as_bools"`
 	SymBool         *symBoolArg      `json:"as_sym_bool"`
-	SymFloat        *symFloatArg     `json:"as_sym_float"`
 	OptionalTensors []optionalTensor `json:"as_optional_tensors"`
 	OptionalTensor  *optionalTensor  `json:"as_optional_tensor"`
 	Graph           *graphArgument   `json:"as_graph"`
@@ -172,7 +162,6 @@ func (f *float) UnmarshalJSON(text []byte) error {
 }
 
 type optionalTensor struct {
-	None   *bool    `json:"as_none"`
 	Tensor *nameRef `json:"as_tensor"`
 }
 
@@ -184,11 +173,6 @@ type symIntArg struct {
 type symBoolArg struct {
 	Name *string `json:"as_name"`
 	Bool *bool   `json:"as_bool"`
-}
-
-type symFloatArg struct {
-	Name  *string `json:"as_name"`
-	Float *float  `json:"as_float"`
 }
 
 type symExpr struct {
@@ -245,9 +229,6 @@ type outputSpec struct {
 	User *struct {
 		Arg argument `json:"arg"`
 	} `json:"user_output"`
-	Loss *struct {
-		Arg nameRef `json:"arg"`
-	} `json:"loss_output"`
 	Buffer *struct {
 		Arg  nameRef `json:"arg"`
 		Name string  `json:"buffer_name"`
