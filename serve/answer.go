@@ -35,7 +35,7 @@ type call struct {
 	whole func(choices []result, u usage) any // the answer that is not streamed
 }
 
-// result is a finished choice.
+// result is a choice of an answer that is not streamed.
 type result struct {
 	text   strings.Builder
 	finish string

@@ -482,11 +482,14 @@ func TestLifecycle(t *testing.T) {
 		return r
 	}
 	idle := func() bool { st := s.o.Runner.Stats(); return st.Running+st.Waiting == 0 && st.UsedBlocks == 0 }
-	ctx, cancel := context.WithCancel(context.Background())
-	gone := open(ctx)
-	cancel()
-	gone.Body.Close()
-	await(t, "the end of the request of a client that disconnected", idle)
+	await(t, "a request that ends because its client disconnects, before it has all tokens", func() bool {
+		ctx, cancel := context.WithCancel(context.Background())
+		gone := open(ctx)
+		cancel()
+		gone.Body.Close()
+		await(t, "the end of the request of a client that disconnected", idle)
+		return s.o.Runner.Stats().Finished["canceled"] > 0
+	})
 
 	stalled := open(context.Background()) // reads nothing
 	if status, answer := post(t, h, "/v1/completions", `{"prompt": "q", "max_tokens": 3}`); status != http.StatusOK {
@@ -508,7 +511,7 @@ func TestLifecycle(t *testing.T) {
 	for _, end := range held {
 		end()
 	}
-	ctx, cancel = context.WithTimeout(context.Background(), 10*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	defer cancel()
 	request, end, err := s.begin(httptest.NewRequest("POST", "/", nil))
 	must(t, err)

@@ -596,7 +596,7 @@ func lossCases() []opCase {
 	}
 }
 
-// TestViewable checks viewable against shapes and strides of which .view() of PyTorch takes some without a copy.
+// TestViewable: viewable accepts the shapes and strides that .view() of PyTorch accepts, and no others.
 func TestViewable(t *testing.T) {
 	n := dim.Sym("n")
 	k := func(list ...int64) []dim.Dim {
