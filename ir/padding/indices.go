@@ -89,13 +89,18 @@ func (c *checker) hold(n *ir.Node) {
 		switch {
 		case n.Op.ID == ir.OpCopy:
 			h = c.held[n.Args[1]]
-		case n.Op.ID == ir.OpScatter:
+		case n.Op.ID == ir.OpScatter && !adds(n): // sums have no bounds: an element may get any number of addends
 			h = hull(c.held[old], c.held[n.Args[2]])
 		case n.Extern != nil && n.Extern.Split:
 			h = between(0, 0) // it writes zeros (C11)
 		}
 		c.held[w.Value] = c.fit(n, w.Value, h)
 	}
+}
+
+func adds(n *ir.Node) bool {
+	a, _ := n.Attr("add")
+	return a.Bool
 }
 
 // fit returns h if its bounds hold for a value of n, else the bounds of the value's dtype:
@@ -186,8 +191,12 @@ func (c *checker) result(n *ir.Node, j int) held {
 		if from := c.f.Values[n.Args[0]].Type.DType; counts(from) && t.DType != dtype.Bool {
 			return arg(0)
 		}
-	case ir.OpReshape, ir.OpTranspose, ir.OpBroadcastTo, ir.OpSlice, ir.OpSplit, ir.OpFull, ir.OpGather, ir.OpEmbedding:
+	case ir.OpReshape, ir.OpTranspose, ir.OpBroadcastTo, ir.OpSlice, ir.OpSplit, ir.OpFull:
 		return arg(0)
+	case ir.OpGather, ir.OpEmbedding:
+		if !c.picks(n) { // else padded rows have elements of real rows
+			return arg(0)
+		}
 	case ir.OpConcat, ir.OpPad:
 		h := arg(0)
 		for i := 1; i < len(n.Args); i++ {

@@ -21,6 +21,7 @@ func TestCheckIndices(t *testing.T) {
 		{"%r = gather(%g, %k)", "%r", "f32[4, 4]", "gather mixes rows of N"}, // twelve elements of the axis for each row
 		{"%r = gather(%x, %ids)", "%r", "f32[N, 8]", ""},
 		{"%a = transpose(%x, perm=[1, 0]); %r = gather(%a, %k, axis=1)", "%r", "f32[8, 4]", "gather mixes rows of N"},
+		{"%a = gather(%ids, %ids); %r = embedding(@w, %a)", "%r", "f32[N, 8]", "indices out of range (any, extent 8)"}, // a padded row takes a real row, which may hold anything
 		{"%r = sum(%x, axes=[0])", "%r", "f32[8]", "sum mixes rows of N"},
 		{"%a = gather(%x, %k); %b = transpose(%x, perm=[1, 0]); %p = matmul(%a, %b); %r = sum(%p, axes=[1])", "%r", "f32[4]", "sum mixes rows of N"},
 	} {

@@ -162,6 +162,7 @@ var cases = []struct{ name, body, returns, types, want string }{
 	{"embedding at joined", "%a = reshape(%ids, shape=[N, 1])\n%p = pad(%a, 9, low=[0, 0], high=[0, 1])\n%r = embedding(@w, %p)", "%r", "f32[N, 2, 8]", "(0 to 9, extent 8)"},
 	{"embedding at written", "%o = full(5, shape=[N], dtype=i32)\ncopy(%o, %slots)\n%r = embedding(@w, %o)", "%r", "f32[N, 8]", "(-1, extent 8)"},
 	{"embedding at columns written", "%o = full(5, shape=[N, 9], dtype=i32)\n%s = reshape(%slots, shape=[N, 1])\n%z = full(0, shape=[1], dtype=i32)\nscatter(%o, %z, %s, axis=1)\n%r = embedding(@w, %o)", "%r", "f32[N, 9, 8]", "(-1 to 5, extent 8)"},
+	{"embedding at columns added", "%o = full(5, shape=[N, 9], dtype=i32)\n%a = add(%ids, 1)\n%s = reshape(%a, shape=[N, 1])\n%z = full(0, shape=[1], dtype=i32)\nscatter(%o, %z, %s, axis=1, add=true)\nscatter(%o, %z, %s, axis=1, add=true)\nscatter(%o, %z, %s, axis=1, add=true)\n%r = embedding(@w, %o)", "%r", "f32[N, 9, 8]", "padded rows may have indices out of range (any, extent 8)"},
 	{"embedding at a splitting op's", "%p = call \"s::fresh\"(%x) : i32[N]\n%r = embedding(@w, %p)", "%r", "f32[N, 8]", ""},
 	{"embedding before a splitting op's", "%a = call \"s::fresh\"(%x) : i32[N]\n%p = sub(%a, 1)\n%r = embedding(@w, %p)", "%r", "f32[N, 8]", "(-1, extent 8)"},
 	{"embedding at what is not known is reported once", "%p = cumsum(%ids, axis=0)\n%r = embedding(@w, %p)", "%r", "f32[N, 8]", "cumsum mixes rows"},
