@@ -9,8 +9,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// LanguageVersion is the newest version of the text language, written on the
-// first line of every module ("pwc 1").
+// LanguageVersion is the newest version of the text language, with which
+// every module begins ("pwc 1").
 const LanguageVersion = 1
 
 // Unknown is the name of the pseudo-symbol for an extent that only an extern
@@ -383,8 +383,8 @@ type ValueInfo struct {
 }
 
 // Literal is a scalar operand written in the text. It has the dtype of the node's
-// attribute dtype, or else of its tensor operands. A float keeps all its bits (all NaNs are
-// one) and is not rounded to a narrower dtype.
+// attribute dtype, or else of its tensor operands (of where: of a or b). A float keeps
+// all its bits (all NaNs are one) and is not rounded to a narrower dtype.
 type Literal struct {
 	IsInt bool
 	Int   int64
