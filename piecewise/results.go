@@ -31,7 +31,8 @@ func (r Results) Len() int {
 	return len(r.fn.returns)
 }
 
-// At returns result i, counted from 0. If the function has no result i, methods return an error.
+// At returns result i, counted from 0. If the function has no result i, its methods return an error,
+// and DType the zero DType.
 func (r Results) At(i int) Result { return Result{r, i} }
 
 // Release declares that the results will not be read again. A later read is

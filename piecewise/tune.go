@@ -16,7 +16,7 @@ type Sized struct {
 	Symbols []int64 // values, in the program's order
 }
 
-// Programs returns the distinct programs of every function at every capture size,
+// Programs returns the distinct programs of every function at every capture size, of each function
 // the largest size first: those to measure before Capture.
 func (b *Backend) Programs() ([]Sized, error) { return b.plan.programs() }
 

@@ -159,7 +159,7 @@ func (r *Runner) check(q *Request) error {
 		return refuse("%d tokens of prompt and MaxNew %d: the longest sequence has %d tokens", len(q.Prompt), q.MaxNew, r.plan.MaxLength)
 	}
 	if q.MinNew < 0 || q.MaxNew > 0 && q.MinNew > q.MaxNew {
-		return refuse("MinNew is %d: it must be in [0, MaxNew]", q.MinNew)
+		return refuse("MinNew is %d: it must be at least 0, and at most MaxNew %d unless that is 0", q.MinNew, q.MaxNew)
 	}
 	if r.follows() {
 		return refuse("rank %d takes no requests: submit it to rank 0", r.opts.Processes.Rank())

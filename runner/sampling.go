@@ -23,8 +23,8 @@ type Sampling struct {
 
 	// TopP keeps, of the tokens that TopK kept, the smallest set of most probable tokens whose
 	// probabilities sum to at least TopP (nucleus sampling, arXiv:1904.09751). 1 and 0, the value of
-	// an unset field: all. Small values above 0 keep only the most probable token, as TopK 1 does.
-	// Near ties stay as for TopK.
+	// an unset field: all. Small values above 0 keep only the most probable token. Near ties stay as
+	// for TopK.
 	TopP float64
 
 	// Seed is the seed of the random numbers. A token depends only on the logits, the fields of

@@ -54,8 +54,8 @@ func (s *slots) give(q *Sequence) {
 	}
 }
 
-// collect lists the elements that are not 0 in a sequence's slot. The host must know all tokens of the
-// sequence.
+// collect lists the elements of a sequence's slot that are not 0 in the two states that the host writes.
+// The host must know all tokens of the sequence.
 func (s *slots) collect(q *Sequence) {
 	clear(s.seen)
 	s.at, s.count, s.add = s.at[:0], s.count[:0], s.add[:0]

@@ -16,7 +16,8 @@ import (
 )
 
 // Load allocates the memory of the plan, captures the functions, and fills the states: weights
-// from a checkpoint, learning rate and scale from the options, and those of the optimizer with zeros.
+// from a checkpoint, learning rate and scale from the options, states of the module with their initial
+// values, and those of the optimizer with zeros.
 // To resume a run, call [Step.Restore] after Load.
 func (s *Step) Load(ctx context.Context, weights safetensors.Source) error {
 	if err := checkpoint.Check(s.program.source, weights); err != nil {
