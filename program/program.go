@@ -190,7 +190,8 @@ type Variant struct {
 	Guard Guard // over symbols; the zero Guard holds for all sizes
 
 	// Device is a guard over device properties only ("device.major"); the zero Guard holds
-	// for all devices. A device for which it does not hold does not load its kernels.
+	// for all devices. If it does not hold, the device never runs the variant, and need not load
+	// kernels that no other step runs.
 	Device Guard
 
 	// Steps run in order: kernels and library routines. The lifetime of scratch memory

@@ -60,8 +60,8 @@ func (d *Device) cubinRuns(a arch) bool {
 // tegra reports whether GPUs of a compute capability, 8.0 or later, are parts of Tegra chips: Orin and Thor.
 func tegra(major, minor int) bool { return major == 8 && minor == 7 || major == 10 && minor == 1 }
 
-// ptxRuns reports whether the device takes PTX for a: a must be the device's own architecture
-// or an earlier one, without suffix a or f.
+// ptxRuns reports whether the device takes PTX for an architecture: its own or an earlier one,
+// without suffix a or f.
 func (d *Device) ptxRuns(a arch) bool {
 	return a.only == 0 && (a.major < d.major || a.major == d.major && a.minor <= d.minor)
 }
@@ -74,8 +74,8 @@ const (
 	imagePTX         // the driver compiles it
 )
 
-// imageOf returns how the device takes a kernel that was made for a: its cubin if that
-// runs here, else its PTX.
+// imageOf returns how the device takes a kernel that was made for architecture a: its cubin
+// if that runs here, else its PTX.
 func (d *Device) imageOf(a arch, k *program.Kernel) (image, error) {
 	switch {
 	case k.Format != program.KernelCUDA:
@@ -106,13 +106,20 @@ func (d *Device) Takes(target string) (compiles bool, err error) {
 // CompilesAtLoad implements [device.LoadCompiler].
 func (d *Device) CompilesAtLoad(p *program.Program) string {
 	a, err := d.archOf(p.Target)
-	if err != nil {
+	if err != nil || p.Validate() != nil {
 		return ""
 	}
-	for i := range p.Kernels {
-		if im, err := d.imageOf(a, &p.Kernels[i]); err == nil && im == imagePTX {
-			return fmt.Sprintf("PTX of %s for %s", p.Target, d.info.Target)
+	compiles := false
+	x := &Executable{dev: d, program: p}
+	for i := range x.kernels() {
+		im, err := d.imageOf(a, &p.Kernels[i])
+		if err != nil {
+			return ""
 		}
+		compiles = compiles || im == imagePTX
 	}
-	return ""
+	if !compiles {
+		return ""
+	}
+	return fmt.Sprintf("PTX of %s for %s", p.Target, d.info.Target)
 }

@@ -61,8 +61,8 @@ func TestSteps(t *testing.T) {
 		once.Grid[0] = dim.Const(1)
 		p.Steps = append(p.Steps,
 			program.Step{Kernel: 0, Args: []int32{constant, copied}, Launch: once},
-			// N elements are scaled by 2·N, but a single one by 9 and then by 5, both into the
-			// result. The first variant is never taken: the device has no routine lib::scale.
+			// N elements are scaled by 2·N. A single one is scaled by 9, and then the parameter by 5
+			// into the same result. The first variant is never taken: the device has no routine lib::scale.
 			program.Step{Kind: program.StepChoice, Variants: []program.Variant{
 				{Steps: []program.Step{{Kind: program.StepLibrary, Extern: "lib::scale", Args: []int32{param, scaled}}}},
 				{Guard: program.Guard{Expr: n[0], Lo: 1, Hi: 1}, Steps: []program.Step{
@@ -340,6 +340,26 @@ func TestVariantsForDevices(t *testing.T) {
 		}
 		must(t, errors.Join(s.Close(), m.Free(), x.Close()))
 	}
+}
+
+// TestCompilesAtLoadOfVariants: CompilesAtLoad leaves out kernels that only variants for other devices run, as Load does.
+func TestCompilesAtLoadOfVariants(t *testing.T) {
+	n := testkit.Dims(t, "N")
+	r := fakeRig()
+	p := r.single(t, "scale", 1, launch(t, dimsAttr(cuda.AttrDims, append(n, dim.Const(2))...)))
+	later := p.Steps[0]
+	later.Kernel = 1
+	p.Kernels = append(p.Kernels, (&rig{target: r.target, ptx: fake.PTX(names...)}).kernel(t, "scale"))
+	p.Steps = []program.Step{{Kind: program.StepChoice, Variants: []program.Variant{
+		{Device: program.Guard{Expr: testkit.Dims(t, "device.major")[0], Lo: 10, Hi: 10}, Steps: []program.Step{later}}, {Steps: p.Steps}}}}
+	d := open(t, newFake(t, fake.Options{}))
+	compiles := d.CompilesAtLoad(p)
+	x, err := d.Load(p, nil)
+	must(t, err)
+	if compiles != "" || d.PTXCompiled() != 0 {
+		t.Errorf("CompilesAtLoad returns %q, and the driver compiled %d images", compiles, d.PTXCompiled())
+	}
+	must(t, x.Close())
 }
 
 // TestPTXOfANewerCompiler: the error says that the driver is older than the compiler of the PTX.

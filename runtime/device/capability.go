@@ -107,7 +107,7 @@ type LoadCompiler interface {
 	Device
 
 	// CompilesAtLoad describes what Load compiles of a program: "PTX of cuda:sm_80 for
-	// cuda:sm_90"; "" if it compiles nothing, or refuses the program.
+	// cuda:sm_90"; "" if it compiles nothing, or the device does not run the program's kernels.
 	CompilesAtLoad(p *program.Program) string
 }
 
