@@ -65,7 +65,7 @@ func (m *meter) close() error {
 func (m *meter) take(bytes int64) (device.Buffer, error) {
 	at := (m.used + 511) &^ 511
 	if bytes > m.memory.Size() {
-		return device.Buffer{}, fmt.Errorf("an operand of %d bytes does not fit into the %d bytes for measurements: raise Options.Memory", bytes, m.memory.Size())
+		return device.Buffer{}, fmt.Errorf("%d bytes of an operand or of scratch memory do not fit into the %d bytes for measurements: raise Options.Memory", bytes, m.memory.Size())
 	}
 	if at+bytes > m.memory.Size() {
 		at = 0

@@ -45,7 +45,7 @@ func TimeAllReduce(ctx context.Context, dev *cuda.Device, o Options, g *collecti
 	x := l.groups[g.Name()]
 	l.watching.Go(func() { l.watch(x) })
 	if x.recv == nil || x.comm == nil {
-		err := fmt.Errorf("collective: group %q has one way to compute, so there is nothing to compare: its GPUs do not reach each other's memory, or a rank has no NCCL", g.Name())
+		err := fmt.Errorf("collective: group %q has at most one way to compute, so there is nothing to compare: it has one rank or more than %d, its GPUs do not reach each other's memory, or a rank has no NCCL", g.Name(), MaxRanks)
 		g.Fail(err)
 		return nil, err
 	}

@@ -201,7 +201,7 @@ func (v *validator) topK(t *TopK) {
 	}
 	v.dims("N", t.N)
 	if t.K < 0 || t.K > MaxTopK {
-		v.failf("k = %d, at most %d", t.K, MaxTopK)
+		v.failf("k = %d, want 0 to %d", t.K, MaxTopK)
 	}
 	for i, a := range []*Access{&t.In, &t.Values, &t.Index} {
 		v.at = [...]string{"input: ", "values: ", "indices: "}[i]
@@ -212,7 +212,7 @@ func (v *validator) topK(t *TopK) {
 	}
 	v.at = ""
 	if t.Values.DType != t.In.DType || t.Index.DType != dtype.I32 {
-		v.failf("a top-k from %s into %s and %s", t.In.DType, t.Values.DType, t.Index.DType)
+		v.failf("a top-k from %s into %s and %s; want values of the input's dtype, and indices of i32", t.In.DType, t.Values.DType, t.Index.DType)
 	}
 }
 

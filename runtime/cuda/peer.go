@@ -160,8 +160,10 @@ func (d *Device) HostPointer(m device.HostMemory) (uint64, error) {
 	switch {
 	case !ok || h.dev != d:
 		return 0, refuse(what, device.ErrForeignBuffer)
-	case h.freed.Load() || len(h.data) == 0:
+	case h.freed.Load():
 		return 0, refuse(what, device.ErrFreed)
+	case len(h.data) == 0:
+		return 0, refuse(what, errors.New("the memory has 0 bytes"))
 	}
 	if err := d.enter(); err != nil {
 		return 0, d.wrap(what, err)
