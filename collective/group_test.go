@@ -284,7 +284,8 @@ func TestRendezvousLimit(t *testing.T) {
 }
 
 // TestRendezvousFileRemoved removes the file of a rendezvous after rank 1 has read it. If no other rank is missing,
-// the group forms. Otherwise all ranks learn of the file. Rank 0 does not remove a file that another run wrote meanwhile.
+// the group forms. Otherwise the errors of ranks 0 and 1 name the file. Rank 2, which comes later, gets an error that says
+// that the file was removed, unless another run wrote a file there meanwhile. Rank 0 does not remove such a file.
 func TestRendezvousFileRemoved(t *testing.T) {
 	for _, size := range []int{2, 3} {
 		testFileRemoved(t, size, false)

@@ -81,9 +81,9 @@ const (
 	argCount = argPeers + peer.ValueCount
 )
 
-// Add gives a device the routines for groups that its rank has joined. All ranks of each group must call it;
-// if one rank cannot exchange memory or connect by NCCL, all get an error. The caller closes the groups. The
-// work of all ranks must be done before a rank closes its device: synchronize the streams, then call
+// Add gives a device the routines for groups that its rank has joined. All ranks of each group must call it. All
+// get an error if a rank fails meanwhile, or if the group can use neither peer memory nor NCCL. The caller closes
+// the groups. The work of all ranks must be done before a rank closes its device: synchronize the streams, then call
 // Group.Barrier.
 func Add(ctx context.Context, dev *cuda.Device, o Options, groups ...*collective.Group) error {
 	l, err := newLibrary(dev, o)
@@ -269,7 +269,8 @@ func (l *library) check(gone error) error {
 	return nil
 }
 
-// free releases all resources, if the device does not get the routines.
+// free frees the memory and destroys the communicators of all groups, if the device does not get the routines. Loaded
+// kernels and streams remain until the device is closed.
 func (l *library) free() error {
 	var errs []error
 	for _, r := range l.groups {

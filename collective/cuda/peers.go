@@ -22,7 +22,7 @@ type offer struct {
 	PCI     string            `json:"pci"`     // address of the GPU
 	Address uint64            `json:"address"` // of the receive buffer, in the process
 	Handle  cuda.MemoryHandle `json:"handle"`  // of the receive buffer, for other processes of the host
-	Err     string            `json:"err"`     // why the rank has no receive buffer; "" if it has one
+	Err     string            `json:"err"`     // why the rank has no receive buffer, in a verdict why it cannot use the others'; "": it has one, or can
 
 	NCCLBytes int64 `json:"nccl_bytes"` // of Options; rank 0's counts
 

@@ -69,8 +69,8 @@ const (
 	OpAbsI
 	OpSignI
 	OpReluI
-	OpNot // complement of all bits; of bool: OpNotB
-	OpNotB
+	OpNot  // complement of all bits; of bool: OpNotB
+	OpNotB // I[Dst] = 1 if I[A] is 0, else 0
 	OpAddI
 	OpSubI
 	OpMulI

@@ -139,7 +139,7 @@ func dimsAttr(name string, ds ...dim.Dim) program.Attr {
 	return program.Attr{Name: name, Kind: program.AttrDims, Dims: ds}
 }
 
-// program returns the conformance suite's programs.
+// program returns the program of the conformance suite with this name.
 func (r *rig) program(t testing.TB, name string) *program.Program {
 	t.Helper()
 	n := testkit.Dims(t, "N")

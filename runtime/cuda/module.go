@@ -25,8 +25,8 @@ type module struct {
 	users  int // guarded by dev.mu; at 0 it is unloaded
 }
 
-// useModule loads the image (cubin or PTX) that the device takes of a kernel made for a, or adds
-// a use of it if it is loaded. If the module is not nil, the caller has a use of it, also after an
+// useModule loads the image (cubin or PTX) that the device takes of a kernel, which was made for
+// architecture a. If the image is loaded, it adds a use. If the module is not nil, the caller has a use of it, also after an
 // error. No capture is under way that is not relaxed; the context is current.
 func (d *Device) useModule(a arch, k *program.Kernel) (*module, error) {
 	form, err := d.imageOf(a, k)
@@ -261,7 +261,7 @@ type LaunchOptions struct {
 // launches.
 const programmaticVersion = 12030
 
-// attrs returns the attributes as the driver takes them, for a kernel made for a.
+// attrs returns the attributes as the driver takes them, for a kernel made for architecture a.
 func (d *Device) attrs(o LaunchOptions, a arch) []driver.LaunchAttr {
 	var out []driver.LaunchAttr
 	if o.Programmatic && a.programmatic() && d.major >= 9 && d.version >= programmaticVersion {

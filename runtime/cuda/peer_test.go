@@ -40,8 +40,8 @@ func pair(t *testing.T, o fake.Options) (*fake.Driver, [2]*Device) {
 	return f, out
 }
 
-// launch launches the kernel writer on a new stream of d, for the start of a segment of device of.
-func (d *Device) launch(t *testing.T, to device.Memory, of *Device) (device.Stream, error) {
+// launch launches the kernel writer on a new stream of d, with the address of a segment of device owner.
+func (d *Device) launch(t *testing.T, to device.Memory, owner *Device) (device.Stream, error) {
 	t.Helper()
 	k, err := program.CUDAKernel("writer", fake.Cubin([]byte(writer)), nil)
 	if err != nil {
@@ -59,7 +59,7 @@ func (d *Device) launch(t *testing.T, to device.Memory, of *Device) (device.Stre
 	if err != nil {
 		t.Fatal(err)
 	}
-	at, err := of.Pointer(device.Buffer{Memory: to, Size: 4})
+	at, err := owner.Pointer(device.Buffer{Memory: to, Size: 4})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,9 +73,9 @@ func (d *Device) launch(t *testing.T, to device.Memory, of *Device) (device.Stre
 }
 
 // write is launch, and waits for the kernel.
-func (d *Device) write(t *testing.T, to device.Memory, of *Device) error {
+func (d *Device) write(t *testing.T, to device.Memory, owner *Device) error {
 	t.Helper()
-	s, err := d.launch(t, to, of)
+	s, err := d.launch(t, to, owner)
 	return errors.Join(err, s.Synchronize())
 }
 

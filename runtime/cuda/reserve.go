@@ -17,8 +17,8 @@ var (
 
 // State is reserved address space into which Map maps memory, from the start on. It serves the
 // KV blocks of a model: graphs are captured before the number of blocks is known. The
-// address never changes, so graphs stay valid while the state grows. It is a device.Memory
-// of the reserved size; programs must not access bytes beyond the mapped ones.
+// address never changes, so graphs stay valid while the state grows. Its size is the number of
+// bytes that ReserveState was asked for; programs must not access bytes beyond the mapped ones.
 type State struct {
 	memory
 	granularity int64

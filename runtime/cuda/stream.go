@@ -446,8 +446,8 @@ func (s *Stream) peer(what string, other device.Stream) (*Stream, error) {
 	return o, s.usable(what)
 }
 
-// Fork makes later work of to wait for the work that is enqueued on the stream, by an event. While
-// capturing, to becomes part of the capture.
+// Fork makes later work of the other stream wait for the work that is enqueued on this one, by an
+// event. While this stream captures, the other becomes part of the capture.
 func (s *Stream) Fork(to device.Stream) error {
 	const what = "fork"
 	o, err := s.peer(what, to)
@@ -457,7 +457,7 @@ func (s *Stream) Fork(to device.Stream) error {
 	return s.connect(what, false, s.branch.Active(), s, o, func() error { return s.follow(o) })
 }
 
-// Join makes later work of the stream wait for the work that is enqueued on from, by an event.
+// Join makes later work of this stream wait for the work that is enqueued on the other, by an event.
 func (s *Stream) Join(from device.Stream) error {
 	const what = "join"
 	o, err := s.peer(what, from)
@@ -535,8 +535,8 @@ func (p *Point) Release() {
 	p.event = 0
 }
 
-// connect makes to wait for a branch of from: it records the dependency, and calls follow to make the
-// driver's calls. One of the streams is s.
+// connect orders later work of stream to after a branch of stream from: it records the dependency, and
+// calls follow to make the driver's calls. One of the streams is s.
 func (s *Stream) connect(what string, join bool, branch *device.Branch, from, to *Stream, follow func() error) error {
 	b, err := device.Connect(join, branch, to.branch.Active(), from.name, to.name)
 	if err != nil {
@@ -554,7 +554,7 @@ func (s *Stream) connect(what string, join bool, branch *device.Branch, from, to
 	return s.issued(what, follow())
 }
 
-// follow makes to wait for the stream in the driver. The context is current.
+// follow makes the driver order later work of stream to after that of s. The context is current.
 func (s *Stream) follow(to *Stream) (err error) {
 	drv := s.dev.drv
 	if s.fork == 0 {

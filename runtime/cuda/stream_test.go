@@ -110,7 +110,7 @@ func TestNodesArePlanned(t *testing.T) {
 	b.expect("the stream afterwards", buf, make([]byte, 8))
 }
 
-// onHandle wraps a stream's handle, such as a library gets it.
+// onHandle wraps a stream's handle, as a library may do.
 func (b *bench) onHandle(handle uintptr) *cuda.Stream {
 	b.Helper()
 	s, err := b.dev.WrapStream(handle)

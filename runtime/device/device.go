@@ -153,10 +153,10 @@ type Stream interface {
 	Wait(e Event) error   // work enqueued later starts after what e recorded; refused while capturing
 	Synchronize() error   // refused while capturing
 
-	// Fork makes later work of to wait for the work that is enqueued on the stream. Join
-	// makes later work of the stream wait for the work that is enqueued on from. While the
-	// stream captures, Fork makes to part of the capture, and from of Join must be part of
-	// it. A dependency between a capture and work outside it is refused with
+	// Fork makes later work of the other stream wait for the work that is enqueued on this
+	// one. Join makes later work of this stream wait for the work that is enqueued on the
+	// other. While this stream captures, Fork makes the other part of the capture; for Join
+	// it must be part already. A dependency between a capture and work outside it is refused with
 	// [ErrNotForked].
 	Fork(to Stream) error
 	Join(from Stream) error

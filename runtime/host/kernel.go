@@ -50,8 +50,9 @@ type inst struct {
 	i            int64
 }
 
-// The length of blocks is such that the vector registers take half of a first-level cache of
-// 32 KiB. The other half is for the elements that are loaded and stored.
+// The length of blocks is such that the vector registers take at most half of a first-level cache
+// of 32 KiB, unless there are so many that minBlock elements of them take more. The other half is
+// for the elements that are loaded and stored.
 const (
 	registerBytes = 16 << 10
 	minBlock      = 64

@@ -302,7 +302,7 @@ func (s *Stream) peer(what string, other device.Stream) (*Stream, error) {
 	return o, s.usable(what)
 }
 
-// connect lets to wait for from.
+// connect orders later nodes of stream to after those of stream from.
 func connect(join bool, from, to *Stream) error {
 	b, err := device.Connect(join, from.active(), to.active(), from.name, to.name)
 	if err != nil {
@@ -314,7 +314,7 @@ func connect(join bool, from, to *Stream) error {
 	return nil
 }
 
-// Fork makes to part of the capture, if the stream captures. If neither captures, there is nothing
+// Fork makes the other stream part of the capture, if this one captures. If neither captures, there is nothing
 // to wait for.
 func (s *Stream) Fork(to device.Stream) error {
 	o, err := s.peer("fork", to)
@@ -324,7 +324,7 @@ func (s *Stream) Fork(to device.Stream) error {
 	return connect(false, s, o)
 }
 
-// Join makes later nodes of the stream wait for from, if both capture. If neither captures, there
+// Join makes later nodes of this stream wait for the other, if both capture. If neither captures, there
 // is nothing to wait for.
 func (s *Stream) Join(from device.Stream) error {
 	o, err := s.peer("join", from)

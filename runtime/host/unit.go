@@ -10,8 +10,8 @@ import (
 // narrowSums is a buffer for the sums of microCols columns, of which fewer are used.
 type narrowSums = [tileRows * microCols]float32
 
-// unit has the inner loops for one kind of processor. All units compute the same bits, except
-// for dot products: some processors fuse a multiplication and an addition.
+// unit has the inner loops for one kind of processor. All units compute the same bits, except for
+// NaNs and for dot products, where some processors fuse a multiplication and an addition.
 type unit struct {
 	name string
 

@@ -1342,8 +1342,8 @@ func (m *machine) finish() {
 }
 
 // TestAgainstModel runs sequences of 10,000 operations and compares the allocator with the
-// model after each operation. Rapid makes 100 sequences (20 with -short) and draws only a
-// seed for each: drawing every choice would take longer than the operations. Under the race
+// model after each operation. Rapid makes 100 sequences (20 with -short). For each it draws the
+// limit of memory and a seed for the operations: drawing every choice would take longer. Under the race
 // detector, and on 32 bits, which may be emulated, a sequence has 1,000 operations.
 func TestAgainstModel(t *testing.T) {
 	saw := map[string]int{}

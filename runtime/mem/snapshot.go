@@ -11,7 +11,7 @@ type SegmentState struct {
 	Bytes     int64        `json:"total_size"`
 	Allocated int64        `json:"allocated_size"` // in blocks that are handed out
 	Active    int64        `json:"active_size"`    // Allocated, and blocks that wait for a second stream
-	StreamID  int          `json:"stream"`         // 0: the nil stream; others are numbered by their first allocation
+	StreamID  int          `json:"stream"`         // 0: the nil stream; two streams have different numbers
 	Type      string       `json:"segment_type"`   // "small": for blocks of at most 1 MiB; or "large"
 	Expands   bool         `json:"is_expandable"`  // false: segments have a fixed size
 	Blocks    []BlockState `json:"blocks"`

@@ -12,7 +12,7 @@ import (
 )
 
 // TestSignals: a handler without SA_ONSTACK is replaced by the handler before it, during a call and at
-// its end. A handler that the program sets meanwhile stays.
+// its end. A signal that the program ignores meanwhile stays ignored.
 func TestSignals(t *testing.T) {
 	arrived := make(chan os.Signal, 1)
 	signal.Notify(arrived, syscall.SIGUSR1)

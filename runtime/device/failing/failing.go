@@ -31,7 +31,7 @@ func New(d device.Device) *Device { return &Device{Device: d} }
 // FailCall makes the n-th call from now on fail, n ≥ 1; 0 makes none fail.
 func (d *Device) FailCall(n int) { d.left.Store(int64(max(n, 0))) }
 
-// Failed reports whether the call that FailCall chose has been made.
+// Failed reports whether the call that FailCall chose has been made; true if no call is chosen.
 func (d *Device) Failed() bool { return d.left.Load() == 0 }
 
 // Calls returns how many calls were counted.
