@@ -85,7 +85,7 @@ func parse(text string) ([]Snippet, error) {
 
 // Text returns the snippets that are used and those that they need, each once, and each followed
 // by an empty line. Several generated snippets may have the same name, for kernels of a source that
-// need different versions; equal ones appear once. Text fails if no snippet has a used name.
+// need different versions; equal ones appear once. Text fails if a used name is that of no snippet.
 func Text(used map[string]bool, generated []Snippet) (string, error) {
 	l, err := load()
 	if err != nil {
@@ -98,7 +98,7 @@ func Text(used map[string]bool, generated []Snippet) (string, error) {
 		}
 	}
 	all := slices.Concat(l.before, distinct, l.behind)
-	used, found := maps.Clone(used), 0
+	used = maps.Clone(used)
 	for _, s := range slices.Backward(all) { // needs come first in the list
 		if used[s.Name] {
 			for _, n := range s.Needs {
@@ -106,19 +106,15 @@ func Text(used map[string]bool, generated []Snippet) (string, error) {
 			}
 		}
 	}
-	var b strings.Builder
-	for i, s := range all {
-		if !used[s.Name] {
-			continue
-		}
-		b.WriteString(s.Text)
-		b.WriteByte('\n')
-		if i == 0 || all[i-1].Name != s.Name {
-			found++
-		}
+	if names := missing(used, all); len(names) > 0 {
+		return "", fmt.Errorf("compile/cuda: a kernel uses snippets that are not in src: %q", names)
 	}
-	if found < len(used) {
-		return "", fmt.Errorf("compile/cuda: a kernel uses snippets that are not in src: %q", missing(used, all))
+	var b strings.Builder
+	for _, s := range all {
+		if used[s.Name] {
+			b.WriteString(s.Text)
+			b.WriteByte('\n')
+		}
 	}
 	return b.String(), nil
 }

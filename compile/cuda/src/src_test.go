@@ -78,4 +78,8 @@ func TestText(t *testing.T) {
 	if _, err := Text(map[string]bool{"vec": true, "nonsense": true}, nil); err == nil || !strings.Contains(err.Error(), `["nonsense"]`) {
 		t.Errorf("error %v, want one that names it", err)
 	}
+	mixed := []Snippet{{Name: "one", Text: "int a;\n"}, {Name: "two", Text: "int b;\n"}, {Name: "one", Text: "int c;\n"}}
+	if _, err := Text(map[string]bool{"one": true, "two": true, "nonsense": true}, mixed); err == nil {
+		t.Error("no error for a name that no snippet has, with two snippets of another name")
+	}
 }
