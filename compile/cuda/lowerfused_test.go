@@ -71,7 +71,7 @@ var chainShapes = []chainShape{
 	{dtype.BF16, 256, 136, 3, 1, 16},
 	{dtype.F16, 1000, 40, 2, 2, 6},   // neither k nor the columns divide evenly
 	{dtype.BF16, 4096, 72, 2, 1, 32}, // x in registers, all warps share columns
-	{dtype.F16, 9216, 24, 1, 1, 16},  // x in shared memory
+	{dtype.F16, 16640, 24, 1, 1, 16}, // x in shared memory
 	{dtype.BF16, 72, 7, 1, 1, 6},     // fewer columns than a block has
 	{dtype.F32, 256, 136, 3, 1, 16},  // no vertical fusion
 }
