@@ -17,7 +17,7 @@ type attend struct {
 	query, key, head, group, element int // axes
 }
 
-// attention makes a group of an attention. Views of its operands become addresses.
+// attention makes a group of an attention. Operands that are views become addresses.
 func (f *fuser) attention(n *ir.Node) {
 	for f.err == nil {
 		g := f.open()

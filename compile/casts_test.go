@@ -35,7 +35,8 @@ func TestIntegerCasts(t *testing.T) {
 }
 
 // TestLiteralsRoundOnce compares literals that become elements with numbers worked out by hand.
-// f32 would round each to a tie of the dtype, which rounds in the other direction.
+// f32 would round each literal of a 16-bit result to a tie of the dtype, which rounds in the other
+// direction.
 func TestLiteralsRoundOnce(t *testing.T) {
 	m := testkit.Parse(t, `pwc 1
 module "literals" {

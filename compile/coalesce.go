@@ -37,8 +37,8 @@ type coalescer struct {
 	ordered bool // an instruction reduces or scans the columns, so rows may not become columns
 }
 
-// rows joins row axes, beginning with the last. If each batch of a GEMM has one row and
-// all have the same B, the last batch axis becomes M.
+// rows joins row axes, beginning with the last. If each batch of a GEMM has one row, and B
+// does not change along the last batch axis, this axis becomes M.
 func (c *coalescer) rows() {
 	k := c.k
 	if m := k.MatMul; m != nil {
@@ -86,8 +86,8 @@ func join(extents []dim.Dim, i int) []dim.Dim {
 	return out
 }
 
-// cols joins column axes. Then it joins row axes into the columns, if no instruction
-// depends on which axes are columns.
+// cols joins column axes. Then it joins row axes into the columns, if the kernel is parallel
+// and has one phase without reductions and scans.
 func (c *coalescer) cols() {
 	k := c.k
 	for i := len(k.Cols) - 2; i >= 0; i-- {

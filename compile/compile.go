@@ -24,9 +24,10 @@ type Backend interface {
 	// Target names the target, as in device.Info: "host", "cuda:sm_90".
 	Target() string
 
-	// Lower makes code of one kernel. The kernel's arguments keep their order. The
-	// same kernel gives the same code on every machine. Lower, LowerHorizontal and
-	// LowerVertical are called from several goroutines.
+	// Lower makes code of one kernel. The kernel's arguments keep their order. The same
+	// kernel gives the same code on every machine, if the backend uses a compiler, with the
+	// same version of it. Lower, LowerHorizontal and LowerVertical are called from several
+	// goroutines.
 	Lower(k *loop.Kernel) (Code, error)
 }
 

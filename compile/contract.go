@@ -8,7 +8,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// contract makes a GEMM, whose epilogue later nodes may join. Views of the operands become
+// contract makes a GEMM, whose epilogue later nodes may join. Operands that are views become
 // addresses. The GEMM reads the operand of a widening cast instead of its result.
 func (f *fuser) contract(n *ir.Node) {
 	a, b, r := f.narrow(n.Args[0]), f.narrow(n.Args[1]), n.Results[0]

@@ -11,7 +11,7 @@ import (
 )
 
 // A miss is the reason why a value cannot be evaluated at some coords in a group: value
-// must first be in memory before the group runs. NoValue: it cannot be evaluated at all.
+// must be in memory before the group runs. NoValue: it cannot be evaluated in this group.
 type miss struct{ value ir.Value }
 
 // eval adds instructions to g that compute v at the coords, and returns the last one. With
@@ -58,7 +58,8 @@ func (f *fuser) evalAt(g *group, v ir.Value, st *valueState, coords []coord, emi
 }
 
 // rematerialises reports whether g should compute v again, instead of loading it: from a
-// value that is stored anyway, or whose elements are narrower than v's.
+// value that has other uses, so that it is probably stored anyway, or that no group computes,
+// or whose elements are narrower than v's.
 func (f *fuser) rematerialises(v ir.Value, g *group) bool {
 	st := &f.states[v]
 	if st.remat == ir.NoValue || f.separate {
@@ -263,7 +264,8 @@ func (f *fuser) evalPointwise(g *group, n *ir.Node, coords []coord, emit bool) (
 }
 
 // compare adds a comparison. A literal that is no f32 is replaced by a neighbouring f32, and
-// the relation by one with the same result: x < 0.1 is x <= the largest f32 below 0.1.
+// the relation by one with the same result: x < 0.1 is x <= the largest f32 below 0.1. For eq
+// and ne, the literal is replaced by NaN.
 func (f *fuser) compare(g *group, n *ir.Node, args []int) int {
 	a, _ := n.Attr("dir")
 	op, _ := loop.Comparison(a.Str)
@@ -337,8 +339,8 @@ func (f *fuser) evalGather(g *group, n *ir.Node, v ir.Value, coords []coord, emi
 	return f.loadAt(g, x, append(cs, coords[a+rank:]...), emit)
 }
 
-// loadAt reads x at coords of which one is an index from a tensor. If x is a cast, it reads the
-// operand and casts the element, because a cast keeps the zero of an index out of range.
+// loadAt reads x at coords of which one is an index from a tensor. If x is a lazy cast, it reads
+// the operand and casts the element: a cast keeps the zero of an index out of range.
 func (f *fuser) loadAt(g *group, x ir.Value, cs []coord, emit bool) (int, *miss) {
 	var casts []dtype.DType
 	for n := f.fn.Def(x); n != nil && n.Op.ID == ir.OpCast && f.lazy(x); n = f.fn.Def(x) {
@@ -432,7 +434,7 @@ func (f *fuser) constant(g *group, dt dtype.DType, l ir.Literal, round, emit boo
 		if c := &g.instrs[i]; c.op == loop.Const && c.dtype == in.dtype && c.int == in.int && math.Float64bits(c.float) == math.Float64bits(in.float) {
 			return i
 		}
-		if i >= 64 { // constants come first; do not search long kernels
+		if i >= 64 { // do not search long kernels: a second constant costs little
 			break
 		}
 	}

@@ -213,7 +213,7 @@ func relation[T float64 | int64](dir string, a, b T) bool {
 
 // cast folds conversions that need no rule besides rounding and wrapping: floats to
 // floats, integers to integers, small integers to floats, any number to bool, and floats to
-// integers that represent them.
+// integers below 2^31 that represent them.
 func (c *constants) cast(from dtype.DType, f float64, i int64) bool {
 	switch {
 	case from.Float() && c.dt.Float():

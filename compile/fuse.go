@@ -11,7 +11,7 @@ import (
 // Limits on lazy expressions, which are evaluated in every group that uses them, and on values that
 // groups compute again.
 const (
-	maxWeight = 32 // pointwise ops
+	maxWeight = 32 // pointwise, index and draw ops
 	maxSpan   = 96 // all ops
 	maxRemat  = 3  // pointwise ops that another group computes again instead of loading their result
 )
@@ -20,10 +20,10 @@ const (
 //
 // A pointwise or layout node stays lazy if no group computes an operand of it: it is
 // evaluated in the groups that use it, at the elements that are used. So layout ops
-// cost nothing, and no group is made until a value must be stored or reduced. If groups
-// compute operands of a node, the node joins the latest of them, if that has its
-// iteration space and can read its other operands. Else groups load its operands from
-// memory.
+// cost nothing, and no group is made until a value must be stored or reduced, or would cost
+// too much if several groups evaluated it. If groups compute operands of a pointwise node, the
+// node joins the latest of them, if that has its iteration space and can read its other
+// operands. Else groups load its operands from memory.
 //
 // Each node looks at a bounded number of others, so the time is linear.
 type fuser struct {
@@ -315,8 +315,8 @@ func (f *fuser) computed(v ir.Value, g *group, coords []coord, i int) {
 }
 
 // deferred leaves a node lazy. It starts a group if memory that the expression reads is
-// overwritten before its last use, if the expression is too large, or if evaluating it for
-// each of several users would cost too much.
+// overwritten before its last use, if the expression is too large, if evaluating it for
+// each of several users would cost too much, or if each node is to be a kernel.
 func (f *fuser) deferred(n *ir.Node) {
 	for _, r := range n.Results {
 		st := &f.states[r]
@@ -363,7 +363,7 @@ func (f *fuser) view(n *ir.Node) {
 	x := n.Args[0]
 	xs := &f.states[x]
 	if f.lazy(x) && !xs.cheap() {
-		// Several parts of one expression may overlap, or be used by many.
+		// Each user of a result would compute x again, and a broadcast for each copy of an element.
 		uses := 0
 		for _, r := range n.Results {
 			uses = max(uses, f.states[r].uses)

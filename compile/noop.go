@@ -8,13 +8,14 @@ import (
 	"pwc/ir/dtype"
 )
 
-// noop drops nodes whose result equals one of their operands bit for bit. It joins
-// consecutive reshapes, and consecutive transposes.
+// noop drops nodes whose result equals one of their operands bit for bit (a signaling NaN may
+// stay one), and pairs of casts that give back the operand. It joins consecutive reshapes, and
+// consecutive transposes.
 //
 // A layout op is also a copy. So it stays if a node of the function writes its operand's
-// memory, or if its result is returned and other pieces may write that memory. A copy into
-// memory that the function makes, writes only there and does not return is dropped if nothing
-// writes the source.
+// memory, or if its result is returned and other pieces may write that memory. Op copy is
+// dropped if the function makes the destination, does not return it and writes it nowhere else,
+// and if no node writes the source.
 func noop(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 	written, returned := writtenStorages(fn), returnedStorages(fn)
 	return ir.RewriteUnverified(m, fn, func(rw *ir.Rewriter, _ int, n *ir.Node) {
@@ -77,8 +78,8 @@ func readOnly(fn *ir.Func, n *ir.Node, written map[ir.Value]int, returned map[ir
 	return fn.Values[dst].Kind == ir.ResultValue && written[dst] == 1 && !returned[dst] && written[src] == 0
 }
 
-// same returns the operand that the node's result equals, or NoValue. The types
-// must be equal too, which the caller checks.
+// same returns the operand that the node's result equals, or, for two casts in a row, the first
+// one's operand; or NoValue. The types must be equal too, which the caller checks.
 func same(fn *ir.Func, n *ir.Node) ir.Value {
 	x := ir.NoValue
 	if len(n.Args) > 0 {

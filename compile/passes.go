@@ -8,7 +8,7 @@ import (
 type PassInfo struct {
 	Name     string
 	Does     string
-	Required bool // cannot be switched off: later passes need it
+	Required bool // cannot be switched off: later passes, or the program, need it
 	Order    []Order
 }
 

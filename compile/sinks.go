@@ -10,7 +10,8 @@ import (
 )
 
 // at returns the group that computes v, or a value of which v is a view, and v's coords. It
-// returns false if a coord is undecided, or if the group does not cover v (see group.covers).
+// returns false if there is none, if a coord is undecided, or if the group does not cover v (see
+// group.covers).
 func (f *fuser) at(v ir.Value) (*group, []coord, bool) {
 	h := f.states[v].home
 	if h == nil || f.separate || slices.ContainsFunc(h.coords, func(c coord) bool { return c.free }) || !h.g.covers(h.coords) {

@@ -77,13 +77,13 @@ func elements(shape []dim.Dim) dim.Dim {
 // group, or is in memory, or both. Else it is lazy: an expression that is evaluated in the
 // groups that use it.
 type valueState struct {
-	home  *home // the group that computes it, or a value that it is a view of
+	home  *home // the group that computes it or the value that it is a view of
 	instr int   // computed: the instruction in home's group
 	done  bool  // computed
 	place *place
 
 	// Of lazy values: the cost of evaluating them.
-	weight    int  // pointwise ops
+	weight    int  // pointwise, index and draw ops
 	span      int  // all ops
 	loads     int  // reads of memory
 	expensive bool // one op is expensive

@@ -37,7 +37,7 @@ type Backend struct {
 	compiler Compiler
 
 	mu   sync.Mutex
-	made map[[sha256.Size]byte]*made // by source
+	made map[[sha256.Size]byte]*made // by architecture and source
 }
 
 var _ compile.HorizontalFuser = (*Backend)(nil)

@@ -16,10 +16,10 @@ import (
 	gpu "pwc/runtime/cuda"
 )
 
-// TestOneRow pins the kernels of GEMMs with one row. From sm_90 on (PDL) they are warp-private or
-// block-cooperative pipelines. They are GEMVs, fused with the norm before them, on older GPUs, and for
-// matrices that have at least 4096 columns and a depth of at least 4096, that have fewer elements than
-// gemm.earlyTriggerElements, or that have as many columns as a vocabulary.
+// TestOneRow pins the kernels of GEMMs with one row. They are GEMVs, fused with a norm before them, on GPUs
+// older than sm_90, and for matrices that have at least 4096 columns and a depth of at least 4096, that have
+// fewer elements than gemm.earlyTriggerElements, or that have as many columns as a vocabulary. From sm_90 on
+// (PDL) they are pipelines for other matrices.
 func TestOneRow(t *testing.T) {
 	for _, c := range []struct {
 		target        string

@@ -78,8 +78,9 @@ type apart struct {
 }
 
 // lowerApart compiles the kernels of a chain without vertical fusion. The code of the GEMM is for the
-// given numbers of rows, which no fused kernel serves, and for the library routine. The prologue also
-// runs before fused kernels without one. Epilogues that FusesHorizontally accepts are one launch.
+// given numbers of rows, which no fused kernel for all devices serves, and for the library routine. The
+// prologue also runs before fused kernels without one. Epilogues that FusesHorizontally accepts are one
+// launch.
 func (b *Backend) lowerApart(g *errgroup.Group, p *fusion.Plan, rows dim.Interval, out *apart) {
 	c, at := p.Chain, p.GEMM
 	if at > 0 {

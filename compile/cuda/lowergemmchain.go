@@ -38,7 +38,7 @@ func (b *Backend) lowerGEMMChain(p *fusion.Plan) (compile.Code, error) {
 	h.norm = norms.Variants[0].Steps[0]
 	h.norm.Args = h.Args
 	for _, v := range gemm.Variants {
-		if preferenceOf(v) == byLibrary { // its epilogue needs no launch here, so the routine serves fewer rows, too
+		if preferenceOf(v) == byLibrary { // no launch for its epilogue: it serves smaller numbers of rows, too
 			v.Steps[0].Attrs = library.ServesFrom(v.Steps[0].Attrs, library.From(h.GEMM))
 		}
 	}

@@ -65,7 +65,7 @@ func (g *rig) upload(t testing.TB, data []byte) device.Buffer {
 	return b
 }
 
-// TestDeviceRealGEMMs runs GEMMs with the sizes of Llama-3.1-8B.
+// TestDeviceRealGEMMs runs GEMMs with the sizes of Llama-3.1-8B. An emulated device runs the smallest.
 func TestDeviceRealGEMMs(t *testing.T) {
 	g := openDevice(t)
 	for _, c := range []struct{ k, n int64 }{{4096, 4096}, {4096, 14336}, {14336, 4096}, {4096, 128256}} {

@@ -14,7 +14,7 @@ type Context struct {
 	Running   bool     // a variable has a scan's sum of the columns before, and the columns are added to it
 	StoresRow string   // the condition that this thread stores the values of the row; "": it does
 	Acc       string   // the array with the sums of a GEMM, one for each of the Width columns
-	Warps     int      // of a block that share a row; 0: a thread computes a row
+	Warps     int      // of a block that share a row; 0: a thread computes a row, or loopgen's rowSplit.across
 	Cluster   int      // blocks that share a row
 
 	Vector   func(in loop.Instr) (string, bool) // returns the variable with a vector that need not be loaded

@@ -57,8 +57,8 @@ func epilogueOf(k, gemm *loop.Kernel) (Epilogue, bool) {
 	return t, n > 0 && n <= MaxParts && n&(n-1) == 0 && t.spaced()
 }
 
-// spaced reports whether Parts have equal distances, in their order or else in rising order, in which it
-// then brings them.
+// spaced reports whether Parts have equal distances, in their order or, after it has sorted them, in
+// rising order.
 func (t *Epilogue) spaced() bool {
 	equal := func(parts []int64) bool {
 		for i := 2; i < len(parts); i++ {

@@ -80,7 +80,7 @@ func (s shape) units() int {
 	return int(nest.CeilDiv(nest.CeilDiv(min(s.cols, nest.MaxIndex), s.multiprocessors), 16))
 }
 
-// gemvKind returns the GEMV for one row, and whether it is faster than a cp.async pipeline.
+// gemvKind returns the GEMV for one row, and whether it fits and is faster than a cp.async pipeline.
 func (s shape) gemvKind() (GEMV, bool) {
 	t := s.gemv
 	k := GEMV{Rows: 1, Depth: s.depth, ColumnsAtOnce: t.columnsAtOnce, Unroll: 1, SplitK: SplitWarps(s.depth, t.warps), Warps: t.warps}
@@ -184,7 +184,8 @@ func (s shape) unitsOfWarp(rows, cluster int, deep bool) int {
 }
 
 // spreadWarps sets how the rows and the n units of a block are spread over warps. A warp has at most
-// each units, a block should have at most warps warps, and a multiprocessor has at most most.
+// each units, or, with fewer than 64 rows, twice as many if no warps would be left to split k. A block
+// should have at most warps warps, and a multiprocessor has at most most.
 func (k *BlockPipeline) spreadWarps(n, warps, most, each int) {
 	for n%k.WarpsN != 0 || n/k.WarpsN > each {
 		k.WarpsN++

@@ -9,7 +9,7 @@ import (
 
 // readyFromPrologue writes the code after the dependency wait if the prologue computes the row of
 // x: the loads that the epilogue prefetches, then the prologue. Every group of SplitK warps computes the
-// whole row. The weights that the prologue reads are prefetched before the wait.
+// whole row. Weights that the prologue reads are prefetched before the wait (see prefetch).
 func (w *writer) readyFromPrologue(k GEMV, o *epilogue) {
 	p := &prologue{w: w, e: w.Nest(w.fused.Prologue), k: k}
 	prefetched := p.prefetch()
@@ -97,7 +97,8 @@ func (p *prologue) reduce(ph loop.Phase) {
 	}
 }
 
-// prefetch writes the loads of vectors that are the same for all rows and that no kernel writes.
+// prefetch writes, if the GPU has PDL, the loads of vectors that are the same for all rows and that no
+// kernel writes, as many as [cgen.Emitter.RowInvariant] lists.
 func (p *prologue) prefetch() cgen.Prefetched {
 	var out cgen.Prefetched
 	if !p.w.GPU.PDL() {

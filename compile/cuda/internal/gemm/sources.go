@@ -113,7 +113,7 @@ type FusedSource struct {
 // FusedSources returns the sources of a plan's GEMM with the kernels that are fused to it, for the
 // numbers of rows that kinds with fused kernels serve: all but tiled GEMMs, whose blocks have
 // neighbouring columns; without epilogues only the GEMV of one row. It returns the arch-specific sources,
-// the others, and the remaining numbers of rows.
+// the others, and the numbers of rows that the others do not serve.
 func FusedSources(p *fusion.Plan, on cgen.GPU) (specific, others []FusedSource, rest dim.Interval, err error) {
 	rest = nest.RowsRange(p.Fused.GEMM)
 	rows := rest

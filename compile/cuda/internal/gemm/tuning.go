@@ -73,8 +73,8 @@ var warpPipelineOfH200 = warpPipelineTuning{unitsAtOnce: 3, warps: 8, warpsOfMos
 // A warp's part of the block's columns decides how much it reads from shared memory, which is the limit
 // with 64 rows. Then a warp has half of the rows, and two or three units, so that it reads as much of x
 // as of the weights. With fewer rows a warp has one unit, or two if no warps would be left to split k.
-// If the depth is large and columns are few, a warp has all columns. With 64 rows two blocks then share
-// columns, each with half of k, so that x is read half as often from the second-level cache.
+// If the depth is large and columns are few, a warp has all columns, up to 64. With 64 rows two blocks
+// then share columns, each with half of k, so that x is read half as often from the second-level cache.
 //
 // If one block of a multiprocessor has no room for the columns, as for a vocabulary, there are waves of
 // two blocks, as few and as even as possible, and two stages are enough.
@@ -93,7 +93,8 @@ var blockPipelineOfH200 = blockPipelineTuning{most: 20, wave: 8, leastOf2: 3, lo
 // more they take 2 to 21 % less time, unless blocks share columns and have depths of less than 1024
 // each: 2048 x 2048 then takes 5.9 µs instead of 5.4. A block has all columns of a multiprocessor; or
 // two or three blocks of a cluster share 64 columns; or two blocks of a multiprocessor have half of its
-// columns each, if three stages of all columns do not fit, or the depth is small.
+// columns each, if three stages of all columns do not fit, if the depth is small, or with 96 rows and
+// more than 128 columns.
 //
 // Up to 64 columns two consumer warpgroups ping-pong: while one waits for a stage the other multiplies,
 // and stages are free earlier. In µs with one and with two: 6144 x 4096 takes 14.2 and 14.0, 4096 x
@@ -145,11 +146,11 @@ var wgmmaOfH200 = wgmmaTuning{sizes: []wgmmaSize{{32, 2048, false}, {64, 1024, t
 // leaderExtra is the percentage by which the leader CTA's part of k is larger than an equal part.
 const leaderExtra = 8
 
-// groupedTuning is a shape of grouped GEMMs. It is chosen by the average number of rows of a matrix:
-// about twice that number must fit into a block, because a second round reads the matrix again. The
-// shapes were measured on layers of 8 and of 128 experts (compile/cuda.TestGroupedBandwidth measures
-// again): stages of 256 contiguous bytes of a row load faster than stages of 128, and eight warps hide
-// more latency than four.
+// groupedTuning is a shape of grouped GEMMs. It is chosen by the average number of rows of a matrix: a
+// block has room for more rows, up to an average of 16 for twice as many, because a second round reads
+// the matrix again. The shapes were measured on layers of 8 and of 128 experts
+// (compile/cuda.TestGroupedBandwidth measures again): stages of 256 contiguous bytes of a row load
+// faster than stages of 128, and eight warps hide more latency than four.
 type groupedTuning struct {
 	rowsEach int64 // the largest average number of rows of a matrix; 0: any number
 	Grouped

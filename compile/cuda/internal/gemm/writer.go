@@ -123,8 +123,8 @@ func (w *writer) operand(name string, o loop.Operand, batch []string) {
 	w.Line("const long long %s_row_stride = %s;", name, w.Dim(o.Row))
 }
 
-// sumBuffer writes the buffer of the sums, in the shared memory of the stages, and the DSMEM reduction
-// buffer after it.
+// sumBuffer writes the buffer of the sums, at the start of the dynamic shared memory, and the DSMEM
+// reduction buffer at its end.
 func (w *writer) sumBuffer() {
 	w.Line("extern __shared__ uint4 shared[];")
 	w.Line("float *part = (float *)shared;")

@@ -45,7 +45,7 @@ func Bodies(k *loop.Kernel) iter.Seq[loop.Instr] {
 }
 
 // WithArgs returns a copy of the kernel with the arguments args. Argument a becomes number(a). The
-// kernel has no TopK, Attention, AllReduce or Select, whose arguments keep their numbers.
+// kernel must not have a TopK, Attention, AllReduce or Select: their arguments would keep their numbers.
 func WithArgs(k *loop.Kernel, args []loop.Arg, number func(a int32) int32) *loop.Kernel {
 	out := *k
 	out.Args = args
