@@ -87,10 +87,8 @@ func (c *collector) function(f *ir.Func, plan *split.Plan) error {
 	for _, s := range memory.Storages {
 		fn.Memory = append(fn.Memory, Storage{Name: s.Name, Type: s.Type.String(), First: s.First, Last: s.Last, Where: s.Where, Bytes: s.Bytes, Offset: s.Offset})
 	}
-	from := int64(1)
-	for _, n := range memory.Captured {
-		fn.Captures = append(fn.Captures, Capture{Size: n, From: from})
-		from = n + 1
+	for i, n := range memory.Captured {
+		fn.Captures = append(fn.Captures, Capture{Size: n, From: memory.From[i]})
 	}
 	c.r.Functions = append(c.r.Functions, fn)
 	return nil

@@ -39,7 +39,7 @@ module "m" {
 }
 `
 
-// report compiles the model for the host and collects.
+// report compiles layers for the host and collects.
 func report(t *testing.T) *Report {
 	t.Helper()
 	text, err := json.Marshal(hostile)
@@ -54,6 +54,12 @@ func report(t *testing.T) *Report {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return collect(t, m, hostile, 1, 16)
+}
+
+// collect compiles a module for the host and collects numbers of the given sizes.
+func collect(t *testing.T, m *ir.Module, name string, sizes ...int64) *Report {
+	t.Helper()
 	recorder := NewRecorder(pieces.Pipeline{Backend: host.New()})
 	b, err := piecewise.New(context.Background(), m, piecewise.Options{
 		Compile: piecewise.CompileOptions{Compiler: recorder},
@@ -63,7 +69,7 @@ func report(t *testing.T) *Report {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { b.Close() })
-	r, err := Collect(Options{Module: m, Name: hostile, Version: "test", Mode: piecewise.Piecewise, Backend: b, Sizes: []int64{1, 16}, Recorder: recorder,
+	r, err := Collect(Options{Module: m, Name: name, Version: "test", Mode: piecewise.Piecewise, Backend: b, Sizes: sizes, Recorder: recorder,
 		Graph: func(string, bool) string { return "own" }, Cached: func(cache.Key) bool { return false }})
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +87,7 @@ func TestCollect(t *testing.T) {
 	for _, u := range f.Units {
 		kinds = append(kinds, u.Piece)
 	}
-	// The first two pieces are equal, although different units make their inputs.
+	// The first two pieces are equal, although only the second has the result of a unit as its input.
 	if want := []int{0, -1, 0, -1, 1}; !equal(kinds, want) {
 		t.Errorf("units are pieces %v, want %v", kinds, want)
 	}
@@ -108,6 +114,35 @@ func TestCollect(t *testing.T) {
 	}
 	if k := p.Shapes[0].Kernels[0]; k.Source == "" || k.Language != "vector program" || len(k.Bytes) != 2 || k.Bytes[0] == 0 {
 		t.Errorf("kernel %+v", k)
+	}
+}
+
+// A size of a function whose rows mix serves only runs of as many rows; the first size of another serves runs from
+// the lower bound on.
+func TestCapturedRows(t *testing.T) {
+	m, err := ir.Parse("m.ir", []byte(`pwc 1
+module "m" {
+  sym N in [2, 64] batch
+
+  func @mixes(%x: f32[N, 8]) -> (f32[N, 8]) {
+    %r = cumsum(%x, axis=0) : f32[N, 8]
+    return %r
+  }
+
+  func @pads(%x: f32[N, 8]) -> (f32[N, 8]) {
+    %r = exp(%x) : f32[N, 8]
+    return %r
+  }
+}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := collect(t, m, "m", 2)
+	for i, want := range [][]Capture{{{4, 4}, {16, 16}}, {{4, 2}, {16, 5}}} {
+		if got := r.Functions[i].Captures; !equal(got, want) {
+			t.Errorf("@%s: captures %v, want %v", r.Functions[i].Name, got, want)
+		}
 	}
 }
 

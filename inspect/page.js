@@ -28,11 +28,13 @@ function amount(n) {
   return String(n);
 }
 
+function plural(n, noun) { return `${n} ${noun}${n === 1 ? "" : "s"}`; }
+
 function color(i) { return `hsl(${(i * 137.5) % 360} 55% 52%)`; }
 
 function header() {
   const size = element("select", { id: "size", "aria-label": "rows" });
-  report.sizes.forEach((n, i) => size.append(element("option", i === state.size ? { value: i, selected: "" } : { value: i }, n + (n === 1 ? " row" : " rows"))));
+  report.sizes.forEach((n, i) => size.append(element("option", i === state.size ? { value: i, selected: "" } : { value: i }, plural(n, "row"))));
   size.addEventListener("change", () => { state.size = Number(size.value); draw(); });
   return [element("h1", {}, report.model), element("span", {}, report.target), element("span", {}, "mode " + report.mode), element("span", {}, "pwc " + report.version), size];
 }
@@ -118,13 +120,13 @@ function memory(f) {
     r.append(drawn("title", {}, `${s.name} ${s.type}: ${bytes(s.bytes[state.size])} at ${s.offset[state.size]}, units ${s.first} to ${s.last}`));
     svg.append(r);
   });
-  return [element("p", {}, `${bytes(total)} at ${report.sizes[state.size]} rows: units from left to right, addresses upwards`), svg];
+  return [element("p", {}, `${bytes(total)} at ${plural(report.sizes[state.size], "row")}: units from left to right, addresses upwards`), svg];
 }
 
 function captures(f) {
   if (!f.captures || !f.captures.length) return [element("p", {}, "No size is captured in mode " + report.mode + ".")];
   const cells = f.captures.map((c) => (c.from === c.size ? String(c.size) : `${c.from}–${c.size}`)).join(", ");
-  return [element("details", {}, element("summary", {}, `${f.captures.length} captured sizes`), element("p", {}, `Rows that a graph serves, each range padded to its end: ${cells}`))];
+  return [element("details", {}, element("summary", {}, plural(f.captures.length, "captured size")), element("p", {}, `Rows that a graph serves, each range padded to its end: ${cells}`))];
 }
 
 function table(head, rows) {
@@ -202,7 +204,7 @@ function roofline(m, own) {
 function detail() {
   if (state.piece < 0) return [element("p", {}, "The functions have no pieces.")];
   const p = report.pieces[state.piece];
-  const out = [element("h2", {}, "Piece " + p.hash), element("p", {}, `${p.uses} ${p.uses === 1 ? "use" : "uses"}, ${p.nodes} nodes, ${amount(p.ops[state.size])} operations at ${report.sizes[state.size]} rows${p.loc ? ", first at " + p.loc : ""}`)];
+  const out = [element("h2", {}, "Piece " + p.hash), element("p", {}, `${plural(p.uses, "use")}, ${plural(p.nodes, "node")}, ${amount(p.ops[state.size])} operations at ${plural(report.sizes[state.size], "row")}${p.loc ? ", first at " + p.loc : ""}`)];
   if (p.calls) out.push(element("p", {}, "calls " + p.calls.join(", ")));
   out.push(element("details", { open: "" }, element("summary", {}, "IR"), element("pre", { class: "ir" }, p.text)));
   for (const s of p.shapes) {
@@ -218,7 +220,7 @@ function draw() {
   const parts = [];
   report.functions.forEach((f) => {
     const { svg, order } = graph(f);
-    parts.push(element("h2", {}, "@" + f.name), element("p", {}, `${f.units.length} launches${f.size_symbol ? ", rows are " + f.size_symbol : ""}`), svg, strip(f, order), ...captures(f), element("h3", {}, "Memory of a step"), ...memory(f));
+    parts.push(element("h2", {}, "@" + f.name), element("p", {}, `${plural(f.units.length, "unit")}${f.size_symbol ? ", rows are " + f.size_symbol : ""}`), svg, strip(f, order), ...captures(f), element("h3", {}, "Memory of a step"), ...memory(f));
   });
   map.replaceChildren(...parts);
   document.getElementById("detail").replaceChildren(...detail());

@@ -34,7 +34,7 @@ type Function struct {
 	Captures []Capture `json:"captures,omitempty"` // sizes that graphs serve, rising
 }
 
-// Unit is a launch of a step: a piece, or a call of an extern op.
+// Unit is a part of a step: a piece, or a call of an extern op.
 type Unit struct {
 	Item  int    `json:"item"`
 	Piece int    `json:"piece"`          // index in Pieces; -1: a call
@@ -57,7 +57,7 @@ type Storage struct {
 // Capture is a captured size and the rows that it serves.
 type Capture struct {
 	Size int64 `json:"size"`
-	From int64 `json:"from"` // fewest rows that are padded to it
+	From int64 `json:"from"` // fewest rows that are padded to it; Size if the function's rows cannot be padded
 }
 
 // Piece is one distinct piece.

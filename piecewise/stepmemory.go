@@ -11,6 +11,7 @@ type StepMemory struct {
 	Storages []StepStorage
 	Arena    []int64 // bytes of the arena, by size
 	Captured []int64 // capture sizes of the function, ascending
+	From     []int64 // by index of Captured: the fewest rows that the size serves
 }
 
 // StepStorage is an input, a result, a tensor between units, or the scratch of a unit.
@@ -35,6 +36,14 @@ func (b *Backend) Memory(fn string, sizes []int64) (StepMemory, error) {
 
 func (fn *function) memory(sizes []int64) (StepMemory, error) {
 	m := StepMemory{Captured: fn.sizes}
+	from := fn.lo
+	for _, n := range fn.sizes {
+		if fn.noPad != nil {
+			from = n
+		}
+		m.From = append(m.From, from)
+		from = n + 1
+	}
 	layouts := make([]*layout, len(sizes))
 	for i, n := range sizes {
 		l, err := fn.place(n)
