@@ -71,9 +71,9 @@ type Op struct {
 	Lowering Lowering    // how the compiler lowers it to kernels
 	Padding  PaddingRule // how it treats the rows of a padded run
 	Cost     int         // of one element, in additions
-	Exact    bool        // a float result is a number of the operands' dtype without rounding
+	Exact    bool        // a float result needs no rounding if the operands are of its dtype; literals may not be
 	Selects  bool        // each element of the result is an element of an operand, or a literal operand
-	Reduces  bool        // makes one element of many
+	Reduces  bool        // makes one element of those along axes: the reductions and argmax
 	Writable bool        // its results are memory that later nodes may write
 
 	infer func(c *inferCtx) []Type

@@ -441,7 +441,7 @@ func (p *parser) startsStatement() bool {
 	case tokReserved:
 		return p.at("return") || p.at("call")
 	case tokValue:
-		for range 32 { // more results than any op has; bounds the look-ahead
+		for range 32 { // more names than most statements have; bounds the look-ahead
 			if next.kind != tokComma {
 				break
 			}
