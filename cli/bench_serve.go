@@ -202,7 +202,7 @@ func (a *app) runBenchServe(ctx context.Context, where string, f *modelFlags, bf
 }
 
 // servedVocabulary bounds the ids in requests to a server. The size of its vocabulary is not known,
-// but tokenizers of language models have at least an id for each byte.
+// but tokenizers of language models have at least so many ids.
 const servedVocabulary = 256
 
 const maxKey = 1 << 16 // bytes of a file with a key

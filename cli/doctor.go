@@ -150,7 +150,7 @@ func (a *app) selfTest(ctx context.Context, name string, t *target) doctorCheck 
 	case err != nil:
 		c.Detail = err.Error()
 		if errors.As(err, new(*device.MemoryError)) {
-			c.Advice = "other programs use the device's memory: end them, and run pwc doctor again"
+			c.Advice = "the device has too little free memory: end other programs that use it, and run pwc doctor again"
 		}
 	case fmt.Sprint(out) != "[28 37]":
 		c.Detail = fmt.Sprintf("the demonstration returns %v for [1 2], want [28 37]", out)

@@ -17,8 +17,8 @@ func fromEnv(cmd *cobra.Command, flag, variable string) {
 	f.Usage += " (environment: " + variable + ")"
 }
 
-// readEnv sets the flags of fromEnv that are not given. They do not count as given, because a given flag without effect
-// is an error, and a variable applies to all models.
+// readEnv sets the flags of fromEnv that are not given. They do not count as given, because a given flag that does not
+// apply to the model is an error, and a variable is for all models.
 func readEnv(cmd *cobra.Command) error {
 	var err error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
