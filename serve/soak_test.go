@@ -61,7 +61,8 @@ func (o *outcomes) all() bool {
 // Clients ask, disconnect, stall, send garbage and send too much. An answer must equal the answer
 // without other requests, or be a prefix of it if the drain cancels it. After each round no request or
 // block may be left, at the end no goroutine and at most 8 MiB more memory than after the first round.
-// PWC_SOAK sets the number of seconds, by default 2; up to 20 more pass until each outcome has occurred.
+// PWC_SOAK sets the number of seconds, by default 2; up to 20 more pass until each outcome and a
+// preemption have occurred.
 func TestSoak(t *testing.T) {
 	seconds := 2.0
 	if text := os.Getenv("PWC_SOAK"); text != "" {

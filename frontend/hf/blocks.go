@@ -87,8 +87,8 @@ type Norm struct {
 // TENSOR.bias. weight is the scale's name in the module; the bias has that name with "_bias".
 //
 // With FromOne the graph adds 1 to the stored scale in f32, as the reference does: in bf16, 1+w would lose bits of w.
-// Weight expressions have no arithmetic, because loading a weight only moves bytes. The addition is
-// fused into the norm's kernel.
+// Weight expressions have no arithmetic, because loading a weight only moves and casts elements. The addition is fused
+// into the norm's kernel.
 func (n *Net) Norm(x ir.Value, weight, tensor string, norm Norm) ir.Value {
 	n.SetLoc(tensor)
 	if norm.Scales > 0 {

@@ -12,7 +12,7 @@ import (
 
 // Rope is a rotary position embedding: it rotates pair i of a head's first elements by InvFreq[i] radians per position
 // (RoFormer, arXiv:2104.09864). The other elements are not rotated. The frequencies are rounded to f32, as in the
-// reference, which also makes them the same on every machine.
+// reference. This also hides differences of math.Pow between machines, which are in the last bits of float64.
 type Rope struct {
 	InvFreq []float64
 	Scale   float64 // multiplies cosines and sines, rounded to f32; 1 unless rope_type is yarn or longrope

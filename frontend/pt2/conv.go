@@ -9,8 +9,8 @@ import (
 )
 
 // convRules are convolutions and pooling. The IR has no op for convolutions: most of them are GEMMs over patches of the
-// input (im2col), and the patches take memory where the compiler cannot fuse them into the GEMM. With one channel in
-// each group they are sums of products ([call.depthwise], [call.band]).
+// input (im2col), and the patches take memory where the compiler cannot fuse them into the GEMM. With one result
+// channel in each group they are sums of products ([call.depthwise], [call.band]).
 var convRules = map[string]opRule{
 	"aten.conv1d": convolution, "aten.conv2d": convolution, "aten.conv3d": convolution, "aten.convolution": convolution,
 	"aten.conv_transpose1d": convTranspose, "aten.conv_transpose2d": convTranspose, "aten.conv_transpose3d": convTranspose,
@@ -202,7 +202,7 @@ func (c *call) bands(x, w ir.Value, out []dim.Dim, groups int64) int64 {
 	return min((bytes+c.bandBytes-1)/c.bandBytes, rows, maxBands)
 }
 
-// pointwise reports whether a kernel has one element: then patches are no larger than the input.
+// pointwise reports whether a kernel has one element: then the patches are no larger than the padded input.
 func (c *call) pointwise(w ir.Value) bool {
 	n, ok := product(c.shape(w)[2:]).Const()
 	return ok && n == 1
