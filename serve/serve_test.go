@@ -122,6 +122,14 @@ func alone(t testing.TB, s *Server, prompt string, n int) string {
 	return s.o.Tokenizer.Decode(all[len(ids):], false)
 }
 
+// New refuses options that are missing or negative, all of them in one error.
+func TestOptions(t *testing.T) {
+	_, err := New(Options{Model: "tiny", MaxRequests: -1, Timeout: -time.Second})
+	if want := "serve: options: MaxRequests is negative, Runner is missing, Timeout is negative, Tokenizer is missing"; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
 // The official client gets the runner's tokens from both APIs, as one answer and as a stream.
 func TestOfficialClient(t *testing.T) {
 	s, h := newServer(t, func(o *Options) { o.Key = "secret" })

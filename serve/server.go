@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -58,16 +59,23 @@ type Server struct {
 	idle    chan struct{} // closed when no request runs any more; nil if no Drain waits
 }
 
-// New returns a server. Runner, Tokenizer and Model are required.
+// New returns a server. Runner, Tokenizer and Model are required. An error lists all options that are missing or
+// negative.
 func New(o Options) (*Server, error) {
-	var missing []string
+	var wrong []string
 	for name, absent := range map[string]bool{"Runner": o.Runner == nil, "Tokenizer": o.Tokenizer == nil, "Model": o.Model == ""} {
 		if absent {
-			missing = append(missing, name)
+			wrong = append(wrong, name+" is missing")
 		}
 	}
-	if missing != nil {
-		return nil, fmt.Errorf("serve: options are missing: %s", strings.Join(missing, ", "))
+	for name, v := range map[string]int64{"MaxBody": o.MaxBody, "MaxRequests": int64(o.MaxRequests), "Timeout": int64(o.Timeout), "WriteTimeout": int64(o.WriteTimeout)} {
+		if v < 0 {
+			wrong = append(wrong, name+" is negative")
+		}
+	}
+	if wrong != nil {
+		slices.Sort(wrong)
+		return nil, fmt.Errorf("serve: options: %s", strings.Join(wrong, ", "))
 	}
 	o.MaxBody = cmp.Or(o.MaxBody, 4<<20)
 	o.MaxRequests = cmp.Or(o.MaxRequests, 1024)
