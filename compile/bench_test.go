@@ -12,7 +12,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// decoder is a chain of layers without attention, of about n nodes.
+// decoder has layers without attention, one after the other, with about n nodes together.
 func decoder(n int) *ir.Module {
 	b := ir.NewBuilder("decoder")
 	rows := b.Symbol("N", 1, 64, ir.Batch)
@@ -42,7 +42,7 @@ func decoder(n int) *ir.Module {
 	return m
 }
 
-// pointwise is a chain of n pointwise nodes.
+// pointwise has n pointwise nodes, each of which reads the node before it.
 func pointwise(n int) *ir.Module {
 	b := ir.NewBuilder("chain")
 	rows := b.Symbol("N", 1, 64, ir.Batch)

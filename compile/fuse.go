@@ -314,9 +314,10 @@ func (f *fuser) computed(v ir.Value, g *group, coords []coord, i int) {
 	st.home, st.instr, st.done = &home{g, coords}, i, true
 }
 
-// deferred leaves a node lazy. It starts a group if memory that the expression reads is
-// overwritten before its last use, if the expression is too large, if evaluating it for
-// each of several users would cost too much, or if each node is to be a kernel.
+// deferred leaves a node lazy. It starts a group if the last user of the expression, or a node
+// before it, overwrites memory that the expression reads, if the expression is too large, if
+// evaluating it for each of several users would cost too much, or if each node is to be a
+// kernel.
 func (f *fuser) deferred(n *ir.Node) {
 	for _, r := range n.Results {
 		st := &f.states[r]

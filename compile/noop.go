@@ -187,7 +187,7 @@ func joined(rw *ir.Rewriter, n *ir.Node) ir.Value {
 	if n.Op.ID != ir.OpReshape && n.Op.ID != ir.OpTranspose {
 		return ir.NoValue
 	}
-	f := rw.Func() // as rewritten so far: chains collapse from their start
+	f := rw.Func() // as rewritten so far, so that three and more in a row become one
 	d := f.Def(rw.Map(n.Args[0]))
 	if d == nil || d.Op != n.Op {
 		return ir.NoValue

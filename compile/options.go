@@ -78,7 +78,7 @@ func (o Options) rows() ([]pass, error) {
 		i := slices.IndexFunc(table, func(p pass) bool { return p.Name == name })
 		switch {
 		case i < 0:
-			errs = append(errs, fmt.Errorf("compile: unknown pass %q in Options.Disable", name))
+			errs = append(errs, fmt.Errorf("compile: unknown pass %q in Options.Disable, want one that compile.Passes lists", name))
 		case table[i].Required:
 			errs = append(errs, fmt.Errorf("compile: pass %s cannot be switched off", name))
 		}

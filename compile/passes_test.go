@@ -254,6 +254,7 @@ func TestErrors(t *testing.T) {
 	}{
 		{module(one + strings.Replace(one, "piece", "other", 1)), compile.Shape{}, "has one function"},
 		{module(one), compile.Shape{Ranges: map[string]dim.Interval{"N": {Lo: 1, Hi: 65}}}, "is not within the declared [0, 64]"},
+		{module(one), compile.Shape{Ranges: map[string]dim.Interval{"N": {Lo: 3, Hi: 2}}}, "range [3, 2] of symbol N is empty"},
 		{module(one), compile.Shape{Ranges: map[string]dim.Interval{"M": {Lo: 1, Hi: 2}}}, "the shape has a range for symbol M, which module test does not declare"},
 		{module("  func @piece(%x: i4[N, 2]) -> (i4[2, N]) {\n    %y = transpose(%x, perm=[1, 0]) : i4[2, N]\n    return %y\n  }\n"), compile.Shape{},
 			"test.ir:17:10: elements of i4 are narrower than a byte"},

@@ -44,7 +44,10 @@ func (s *state) begin(value substitution) error {
 	}
 	for _, sym := range piece.Symbols {
 		iv := s.shape.of(sym)
-		if iv.Lo > iv.Hi || iv.Lo < sym.Lo || iv.Hi > sym.Hi {
+		switch {
+		case iv.Lo > iv.Hi:
+			return callError{fmt.Errorf("compile: range [%d, %d] of symbol %s is empty, want Lo <= Hi", iv.Lo, iv.Hi, sym.Name)}
+		case iv.Lo < sym.Lo || iv.Hi > sym.Hi:
 			return callError{fmt.Errorf("compile: range [%d, %d] of symbol %s is not within the declared [%d, %d]", iv.Lo, iv.Hi, sym.Name, sym.Lo, sym.Hi)}
 		}
 		m.Symbols = append(m.Symbols, &ir.Symbol{Name: sym.Name, Lo: iv.Lo, Hi: iv.Hi, Kind: sym.Kind})

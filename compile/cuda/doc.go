@@ -23,8 +23,9 @@
 //   - internal/nest answers questions about kernels; internal/cgen writes CUDA C: expressions, loads and
 //     stores, the register cache of rows.
 //   - internal/loopgen has loop nests: elementwise ones, with a thread for up to 8 columns of a row;
-//     rowwise ones, in which a thread, some lanes, a warp, a block or a cluster computes a row, and the
-//     order of reductions does not depend on the number of rows; serial ones; and top-k.
+//     rowwise ones, in which a thread, some lanes, a warp, some or all threads of a block, or a cluster
+//     computes a row, and the order of reductions does not depend on the number of rows; serial ones;
+//     and top-k.
 //   - internal/gemm has GEMMs, a file for each kind of kernel: GEMV, SIMT, tiled, pipelines for few
 //     rows, wgmma as an arch-specific variant, and grouped GEMMs. Its heuristics choose the kind by
 //     the number of rows. It computes f32 in f32, without TF32.

@@ -39,8 +39,8 @@ func add(k *loop.Kernel, op loop.Op, dt dtype.DType, args ...loop.Value) loop.Va
 	return v
 }
 
-// TestRegisters pins that registers are reused: a chain of any length needs as many as
-// there are values live at the same time.
+// TestRegisters pins that registers are reused: any number of instructions needs only as many
+// as there are values live at the same time.
 func TestRegisters(t *testing.T) {
 	for _, c := range []struct {
 		name string
