@@ -115,7 +115,7 @@ func (g *Group) Fail(cause error) {
 }
 
 // Lose ends the group for all ranks, with an error which says that the given rank is lost: this rank
-// waited for it, for the given duration, in the call that what describes.
+// waited for it, for the given duration, in a call. what describes the call.
 func (g *Group) Lose(rank int, what string, waited time.Duration) {
 	g.member.end(&LostError{Group: g.name, Ranks: []int{rank}, What: what, Waited: waited, Cause: ErrMissing})
 }

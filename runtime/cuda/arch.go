@@ -44,8 +44,8 @@ func (d *Device) notFor(a arch) error {
 // architectures before sm_90 lack griddepcontrol.
 func (a arch) programmatic() bool { return a.major >= 9 }
 
-// cubinRuns reports whether the device runs machine code for a. A GPU runs the code of
-// earlier minor versions of its major version. Tegra GPUs run only code for their own
+// cubinRuns reports whether the device runs machine code for architecture a. A GPU runs the
+// code of earlier minor versions of its major version. Tegra GPUs run only code for their own
 // version, which no other GPU runs (CUDA C++ Programming Guide, "Binary Compatibility").
 func (d *Device) cubinRuns(a arch) bool {
 	switch {

@@ -354,8 +354,8 @@ func (b *Branch) AddGraph(child []Recorded) {
 	}
 }
 
-// Connect is Stream.Fork (join is false) or Stream.Join for the streams' branches: to
-// waits for from. The branch of a stream that does not capture is nil. Connect returns the
+// Connect is Stream.Fork (join is false) or Stream.Join for the streams' branches: the stream
+// of branch to waits for that of branch from. The branch of a stream that does not capture is nil. Connect returns the
 // branch of the stream that waits; nil if neither captures.
 func Connect(join bool, from, to *Branch, fromName, toName string) (*Branch, error) {
 	call := "fork"

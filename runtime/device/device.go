@@ -119,7 +119,7 @@ type Tensor struct {
 
 // Stream is a queue of work that runs in order. An operation returns when it is
 // enqueued; if it returns an error, it was not enqueued. A Launch or LaunchOp that fails may
-// have enqueued a part of its work.
+// have enqueued a part of its work, and a copy that waits may fail after it was enqueued.
 //
 // Between BeginCapture and EndCapture operations are recorded and do not execute. The
 // streams that were forked from the one that captures, directly or not, are recorded into

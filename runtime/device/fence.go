@@ -32,8 +32,8 @@ func NewFence(d Device) (Fence, error) {
 }
 
 // Set puts the fence after the work that is enqueued on s. before is the previous fence of the
-// same purpose, or nil. If other code recorded an event after before, Set expects that again,
-// and records no event of its own.
+// same purpose, or nil. If other code recorded an event after that fence, Set expects that it
+// will do so again, and records no event of its own.
 func (f *Fence) Set(s Stream, before *Fence) error {
 	expected := before.followed()
 	f.stream, f.mark, f.set = s, s.Mark(), true

@@ -281,7 +281,7 @@ func (b *kernelBinder) phases() {
 	}
 }
 
-// writer returns the count of the vector register that in assigns, if any.
+// writer returns the count of the vector register that an instruction assigns, if any.
 func (b *kernelBinder) writer(in vec.Instr) *int {
 	switch info, _ := in.Op.Info(); info.Dst {
 	case vec.F:

@@ -177,7 +177,7 @@ func joins(a axis, n, stride int64) bool {
 	return a.stride%stride == 0 && a.stride/stride == n
 }
 
-// addr returns the address of index at of the flattened axes, the last of which varies
+// addr returns the address of an index into the flattened axes, the last of which varies
 // fastest.
 func addr(axes []axis, at int64) int64 {
 	a := int64(0)

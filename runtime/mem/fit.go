@@ -41,8 +41,8 @@ func SegmentBytes(bytes int64) int64 {
 // maxRequest is the largest request for which the roundings do not overflow.
 const maxRequest = math.MaxInt64 - roundLarge
 
-// roundUp returns n rounded up to a multiple of to, a power of two.
-func roundUp(n, to int64) int64 { return (n + to - 1) &^ (to - 1) }
+// roundUp returns n rounded up to a multiple of unit, a power of two.
+func roundUp(n, unit int64) int64 { return (n + unit - 1) &^ (unit - 1) }
 
 // splits reports whether a block of have bytes is split to serve a request of
 // want (should_split). A large block keeps a remainder of up to 1 MiB, since no

@@ -12,10 +12,10 @@ import (
 // its own stream is ordered behind the free on each stream that used it. PyTorch decides
 // the same (graph_capture_record_stream_reuse) by empty nodes in the graph.
 
-// Order tells a capture of a dependency between two streams: the next work of after starts
-// when the work given to before so far has ended. Call it with (parent, fork) when a stream
-// is forked, and with (fork, parent) when it is joined. Streams that the scope does not
-// have are added to it, as by Add; if before is after, nothing happens. A block that was
+// Order tells a capture of a dependency between two streams: the next work of the second
+// starts when the work given to the first so far has ended. Call it with (parent, fork) when
+// a stream is forked, and with (fork, parent) when it is joined. Streams that the scope does
+// not have are added to it, as by Add; if both are one stream, nothing happens. A block that was
 // freed during the capture and that a second stream used (RecordStream) is reused within the
 // capture only if these dependencies allow it. After End, Order returns ErrNotRecording.
 func (c *Scope) Order(before, after device.Stream) error {
