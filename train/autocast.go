@@ -61,7 +61,8 @@ const (
 	each                      // each operand keeps its own
 )
 
-// precisionOf follows the lists of torch.autocast (aten/src/ATen/autocast_mode.h).
+// precisionOf follows the lists of torch.autocast (aten/src/ATen/autocast_mode.h). RMSNorm, erf, and
+// every reduction, scan and selection compute in f32, too, also those that are in no list.
 func precisionOf(n *ir.Node) precision {
 	if n.Extern != nil {
 		return declared
