@@ -10,10 +10,10 @@ type fixedMemory struct {
 	buffer  device.Buffer
 }
 
-// checkAddresses compares, at every replay, the addresses that the graphs contain with the
-// current ones (C7). There are hundreds of weights and states, and their addresses are in no cache
-// of the processor when a step begins, so they are compared only if residents.assigned has changed
-// since the last comparison.
+// checkAddresses compares, before a replay, the addresses that the graphs contain with the current
+// ones (C7): those of inputs each time, those of weights and states only if residents.assigned has
+// changed since the last comparison. There are hundreds of weights and states, and their addresses are
+// in no cache of the processor when a step begins.
 func (fn *instance) checkAddresses(c *captured) error {
 	if err := fn.checkEach(c, c.inputs); err != nil || c.agreed == fn.b.residents.assigned {
 		return err

@@ -2,7 +2,7 @@
 // example of an embedder: it uses only the public API of package piecewise. The work that a server
 // adds to a model runner, such as tokens from text and HTTP, is in package serve.
 //
-// Requests join and leave at every step. A step has one row for each request that decodes, and
+// Requests can join and leave at every step. A step has one row for each request that decodes, and
 // chunks of prompts in further rows, up to [Options.MaxTokens] rows. It is padded to a captured size
 // if one is large enough. If a decode needs a block and the KV cache has no free one, the runner
 // preempts the last running request in the order of priority and arrival: it frees the request's

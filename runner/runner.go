@@ -330,8 +330,8 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 	if unread != nil {
 		r.fail(before, unread)
 	}
+	apart := err != nil && !r.alone() // some ranks may have issued the step and others not
 	err = errors.Join(fault, err)
-	apart := fault == nil && err != nil && !r.alone() // some ranks may have issued the step and others not
 	if apart || errors.Is(err, device.ErrDeviceLost) || errors.Is(err, piecewise.ErrClosed) {
 		r.lose(err)
 	}
