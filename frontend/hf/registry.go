@@ -64,7 +64,7 @@ func (r *Registry) Architectures() []string { return sortedKeys(r.families) }
 
 // UnknownArchitectureError reports a config whose architecture is not registered.
 type UnknownArchitectureError struct {
-	Architecture string   // empty if the config names none
+	Architecture string   // empty if the config names none, and its model_type is missing or unknown
 	Known        []string // sorted
 }
 
@@ -72,7 +72,7 @@ type UnknownArchitectureError struct {
 func (e *UnknownArchitectureError) Error() string {
 	what := "architecture " + termsafe.Quote(e.Architecture) + " is not known"
 	if e.Architecture == "" {
-		what = "config.json names no architecture"
+		what = "config.json names no architecture, and no model_type that is known"
 	}
 	return fmt.Sprintf("%s; known: %s. If one of them describes the checkpoint, set Options.Architecture to its name; "+
 		"otherwise register a family (Registry.Register), or write the module as IR text",
