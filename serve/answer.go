@@ -176,7 +176,7 @@ type events struct {
 	err    error
 }
 
-// send writes an event. Then no write is limited until the next one, however long a token takes.
+// send writes an event, and removes the deadline until the next event: a token may take longer than it.
 func (e *events) send(v any) {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -19,7 +19,8 @@ var floats = []struct {
 	ulps float64
 }{{dtype.F16, 1}, {dtype.BF16, 1}, {dtype.F32, 8}}
 
-// magnitudes are operands up to the largest numbers of f16, bf16 and f32. A test of f16 has them as ±Inf above 65504.
+// magnitudes are operands up to almost the largest numbers of bf16 and f32, and ±Inf. A test of f16 has those above
+// 65504, its largest number, as ±Inf.
 var magnitudes = []float64{0, 0x1p-14, 1e-3, 0.3, 0.499, 0.501, 0.9995, 1, 1.25, 2.5, 3.5, 5, 8.5, 11.5, 12, 15.5, 17, 60, 88, 89, 127, 300, 2049, 40000, 65504, 1e10, 1e19, 1e20, 3e38, math.Inf(1)}
 
 // A definition is an element-wise op by its definition in float64.
