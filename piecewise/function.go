@@ -111,7 +111,7 @@ type function struct {
 	pick    []int16 // by rows: index in sizes of the size that serves them; -1: no size
 	mixing  []padding.Mixing
 	noPad   error      // why rows must not be padded; nil: they may be padded
-	noGraph error      // in a mode that captures, why no graph serves the function; nil: graphs serve it
+	noGraph error      // in a mode that captures, why no graph can serve the function; nil: graphs can
 	skip    skipReason // of noGraph
 
 	atMax *layout // of the largest size that may run

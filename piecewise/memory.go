@@ -39,7 +39,7 @@ type Plan struct {
 	Graphs int64 `json:"graphs"`
 
 	// Unused lists the sizes of the options that have no effect, Uncaptured the
-	// functions that no graph serves, in a mode that captures (C8).
+	// functions that no graph can serve, in a mode that captures (C8).
 	Unused     []Unused     `json:"unused,omitempty"`
 	Uncaptured []Uncaptured `json:"uncaptured,omitempty"`
 }

@@ -19,14 +19,14 @@ type Unused struct {
 // String returns a clause.
 func (u Unused) String() string { return fmt.Sprintf("%s %s: %s", u.What, u.Size, u.Why) }
 
-// Uncaptured is a function that no graph serves, in a mode that captures (C8).
+// Uncaptured is a function that no graph can serve, in a mode that captures (C8).
 type Uncaptured struct {
 	Func string `json:"func"`
 	Why  string `json:"why"`
 }
 
 // refuseSkips returns the error of a frozen backend for sizes that have no effect and functions
-// that no graph serves.
+// that no graph can serve.
 func (pl *plan) refuseSkips() error {
 	if !pl.opts.Frozen {
 		return nil

@@ -10,7 +10,7 @@ import (
 type Stats struct {
 	GraphsSeen           int64            `json:"graphs_seen"`            // functions
 	PiecewiseGraphsSeen  int64            `json:"piecewise_graphs_seen"`  // pieces, splitting ones included
-	CapturableGraphsSeen int64            `json:"capturable_graphs_seen"` // pieces that graphs can hold: not splitting, without a call that may not be captured, of functions that graphs serve
+	CapturableGraphsSeen int64            `json:"capturable_graphs_seen"` // pieces that graphs can hold: not splitting, without a call that may not be captured; in a mode that captures, only of functions that graphs can serve
 	BackendCompilations  int64            `json:"backend_compilations"`   // artifacts asked for: pieces between splitting ops × shapes
 	GraphsCaptured       int64            `json:"cudagraphs_captured"`    // graphs that exist or existed
 	Compiled             int64            `json:"compiled"`               // artifacts that were compiled
