@@ -35,8 +35,8 @@ type Backend interface {
 type HorizontalFuser interface {
 	Backend
 
-	// FusesHorizontally reports whether kernels may run as one launch. No kernel
-	// reads or writes memory that another one writes.
+	// FusesHorizontally reports whether kernels may run as one launch. Callers ensure that
+	// no kernel reads or writes memory that another one writes.
 	FusesHorizontally(ks []*loop.Kernel) bool
 
 	// LowerHorizontal makes code of kernels that FusesHorizontally accepts. The code takes the

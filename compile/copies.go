@@ -8,8 +8,8 @@ import (
 
 // writeThrough lets a kernel write to the memory that its output is copied to, such as a state,
 // and drops the copy. The two memories become one. So from the kernel to the copy no other step may
-// read or write the target, and until the last use of the output no other step may write it. The
-// kernel itself may read an element of the target before it writes the same element.
+// read or write the target, and until the last use of the output no other step may write either
+// memory. The kernel itself may read an element of the target before it writes the same element.
 func writeThrough(steps []*planned) []*planned {
 	life := lifetimes(steps)
 	done := make([]bool, len(steps))

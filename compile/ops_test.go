@@ -248,7 +248,8 @@ func TestOps(t *testing.T) {
 	}
 }
 
-// pointwiseCases applies an op to pairs or triples of numbers: each operand runs along another axis.
+// pointwiseCases applies an op to numbers, pairs or triples of them: each operand runs along another
+// axis.
 func pointwiseCases(o *ir.Op) []opCase {
 	all := [][]string{sh("N", "1", "1"), sh("20", "1"), sh("8")}
 	shapes := all[3-len(o.Operands):]

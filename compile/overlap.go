@@ -13,9 +13,9 @@ import (
 const overlapAfter = 4
 
 // overlap lets an all_reduce whose sum is read much later run on a separate stream, where it overlaps with the next
-// steps. The operand and the sum must be scratch memory. It inserts a step that waits for it before the first step
-// that conflicts with its memory. The wait has the memory of the call as arguments, so that no step between them gets
-// that memory as scratch.
+// steps. The operand and the sum must be scratch memory. Before the first step that conflicts with this memory, the
+// pass inserts a step that waits for the all_reduce. The wait has the memory of the call as arguments, so that no step
+// between them gets that memory as scratch.
 func overlap(s *state) error {
 	waits := make(map[int][]*planned) // by the step that they come before
 	for i, st := range s.steps {

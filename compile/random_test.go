@@ -14,7 +14,7 @@ import (
 	"pwc/ir/dim"
 )
 
-// modules is how many random modules tests try: PWC_RANDOM_MODULES, or a few.
+// modules is how many random modules tests try: PWC_RANDOM_MODULES, or few if it is not set.
 func modules(t testing.TB, few int) int {
 	s := os.Getenv("PWC_RANDOM_MODULES")
 	if s == "" {

@@ -219,8 +219,8 @@ func (f *fuser) topk(n *ir.Node) {
 }
 
 // concat stores each operand into its part of the result. The group that computes an operand
-// stores it. Other operands are stored by the group of the operand before, if that has the
-// same shape, or else by a new group. Some operands are already there (see destination).
+// stores it. Other operands are stored by the group that stores the operand before, if both
+// operands have the same shape, or else by a new group. Some operands are already there (see destination).
 func (f *fuser) concat(n *ir.Node) {
 	r := n.Results[0]
 	t := f.fn.Type(r)

@@ -65,8 +65,9 @@ func beforeSpecific(specific []compile.Variant, routine ...compile.Variant) []co
 	return out
 }
 
-// rowsOfLast returns variants for rising numbers of rows. The last one of vs serves all numbers of rows
-// above the others without a guard; in the result its guard says so.
+// rowsOfLast returns vs, which are for rising numbers of rows. The last of vs has no guard, because it
+// serves all numbers of rows above those of the others. The last of the result has a guard that says so,
+// unless the number of rows is a constant.
 func rowsOfLast(vs []compile.Variant, rows dim.Dim) []compile.Variant {
 	out := slices.Clone(vs)
 	last := len(out) - 1
