@@ -40,7 +40,8 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Graph is recorded work. It is not safe for concurrent use.
+// Graph is recorded work. One goroutine at a time uses it: concurrent calls of Begin, End, Replay,
+// Instantiate, Update and Reset get [ErrBusy], the other methods are not checked.
 type Graph struct {
 	s    *Session
 	opts Options

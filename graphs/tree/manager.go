@@ -41,8 +41,8 @@ var (
 	ErrSealed = errors.New("tree: sealed: no recording serves the call")
 )
 
-// Manager graphs functions of one session. It runs one call at a time, from any goroutine; a
-// concurrent call gets [graphs.ErrBusy].
+// Manager graphs functions of one session. One goroutine at a time uses it: a concurrent call of a
+// function, Explain, Inspect, Reset or Close gets [graphs.ErrBusy].
 type Manager struct {
 	s    *graphs.Session
 	opts Options
