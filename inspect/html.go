@@ -21,7 +21,7 @@ var script string
 
 // WriteHTML writes the report as one file for a browser. The file loads nothing: its content
 // security policy allows only its own script and style. Names in the report are untrusted, so
-// they are data for the script, escaped by html/template, and become text nodes.
+// they are data for the script, escaped by html/template, and become text nodes and attributes.
 func WriteHTML(w io.Writer, r *Report) error {
 	if w == nil || r == nil {
 		return errors.New("inspect: WriteHTML needs a writer and a report")

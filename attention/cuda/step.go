@@ -164,8 +164,8 @@ func (st *step) fits(b *attention.Batch, rows int) error {
 	return nil
 }
 
-// check validates a batch against the caches. named reports that the table has the blocks of its sequences: those of a
-// sequence whose name the last step had need not be validated and written to a slot again. It is false before the
+// check validates a batch against the caches. named reports that the table has the blocks of its sequences: the known
+// ones need neither be validated again nor be written to a slot that has them. It is false before the
 // first launch, for a batch without requests or Sequences, and if launches have caches of several shapes.
 func (st *step) check(b *attention.Batch, rows int) (named bool, err error) {
 	if len(st.caches) == 0 { // the first launch validates the batch against its cache

@@ -116,8 +116,8 @@ func (k *Kernels) CanDot(rows, n int, dt dtype.DType) bool {
 
 // Dots sets C to the dot products of rows of A with rows of B: c[i*ldc+j] = Σ a[i*lda+e]·B[j][e] for
 // e < n, where the first [DotRows] rows of B are at b0 and the others at b1. The sum runs over e in
-// order: its bits are those of [Kernels.MulAdd] with a panel that [Kernels.Turn] made. The memory of B is
-// not checked.
+// order: its bits are those of [Kernels.MulAdd] with a panel that [Kernels.Turn] made and zeros in C. The
+// memory of B is not checked.
 func (k *Kernels) Dots(c []float32, ldc int, a []float32, lda int, b0, b1 Matrix, rows, n int) {
 	_, _ = c[(rows-1)*ldc+Panel-1], a[(rows-1)*lda+n-1]
 	k.dots(rows, n, &a[0], lda, b0, b1, &c[0], ldc)
@@ -195,7 +195,7 @@ func (k *Kernels) Weigh(d []float32, top float32, l *Lanes) float32 {
 
 // Softcap sets d[i] to limit·tanh(d[i]/limit), for a limit above zero.
 func (k *Kernels) Softcap(d []float32, limit float64) {
-	const most = 1 << 64 // above most and below 1/most, float32 quotients of usual scores are subnormal or infinite
+	const most = 1 << 64 // from 1/most to most, float32 quotients of usual scores are neither subnormal nor infinite
 	if limit >= 1./most && limit <= most {
 		k.softcap(d, float32(limit))
 		return
