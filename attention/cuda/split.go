@@ -38,8 +38,9 @@ type launch struct {
 
 // launches returns the launches of a call, in order. If there is a kernel of large tiles and the step
 // has requests of both kinds, the first one is for requests with more pairs than a small tile and the
-// second for the others; its blocks start where blocks of the first have ended or leave room. A captured call has one launch, with a grid for any step: most replays are decodes,
-// for which the blocks of a second launch would do nothing. A warm-up runs both, one after the other.
+// second for the others; blocks of the second start where blocks of the first have ended or leave room. A captured
+// call has one launch, with a grid for any step: most replays are decodes, for which the blocks of a second launch
+// would do nothing. A warm-up runs both, one after the other.
 func (o *Op) launches(s *attention.Shape, k *kinds, recorded, warm bool) (of [2]launch, n int) {
 	small, resident := o.small(s, k)
 	of[0], n = launch{variant: small, resident: resident, minPairs: 1, maxPairs: math.MaxInt32}, 1
@@ -75,9 +76,9 @@ func (o *Op) launches(s *attention.Shape, k *kinds, recorded, warm bool) (of [2]
 // multiprocessor at once. It depends only on the size of the step, not on its requests, so
 // that other requests of a step do not change the bits of a row's sums.
 //
-// A step ends when the multiprocessor with the most blocks ends. So the fewest waves of blocks
-// are best, and of these the ones with more blocks at once; a single wave of dense blocks is
-// better than two of others. A multiprocessor must have no room for more blocks: blocks of
+// A step ends when the multiprocessor with the most blocks ends. So numbers of blocks at once whose waves add up to
+// the fewest blocks on a multiprocessor are best, and of these the largest; a single wave of dense blocks is
+// better than several of others. A multiprocessor must have no room for more blocks: blocks of
 // the next launch would take it and be distributed unevenly.
 func (o *Op) small(s *attention.Shape, k *kinds) (v *Variant, resident int) {
 	blocks := s.Rows * k.few.rowTiles() * s.KVHeads

@@ -114,7 +114,7 @@ func (st *step) attendTask(l *lane, task int64) {
 		seg := t.from + part/heads
 		st.attendSegment(l, t, head, seg)
 		st.keepPartial(l, t, head, seg)
-		if st.left[i*heads+head].Add(-1) == 0 { // the worker that finishes a tile joins it
+		if st.left[i*heads+head].Add(-1) == 0 { // the worker that finishes a head of a shared tile joins it
 			st.joinPartials(l, t, head)
 			st.storeResults(l, t, head)
 		}

@@ -70,7 +70,7 @@ func TestOpsAreNotToldByName(t *testing.T) {
 }
 
 // knowsOps reports whether a file may have to do with ops: it is of package ir, or imports
-// it or kernels.
+// it or package compile/loop.
 func knowsOps(f *ast.File, name string) bool {
 	return filepath.ToSlash(filepath.Dir(name)) == "ir" || slices.ContainsFunc(f.Imports, func(s *ast.ImportSpec) bool {
 		return s.Path.Value == `"pwc/ir"` || s.Path.Value == `"pwc/compile/loop"`

@@ -41,8 +41,9 @@ func GPU(t testing.TB) *Opened {
 // Open opens the machine's GPU, or without one an emulated GPU with the options o, by default of
 // compute capability 9.0, and closes it at the end of the test. With PWC_REQUIRE_GPU=1 a test on a
 // machine without a GPU fails. An emulated GPU fails the test if package ptx finds an error in a
-// kernel, or if the driver was used wrongly. Under the race detector, tests on emulated GPUs are skipped: they take ten times as long,
-// and there is no race to find, since the driver executes one kernel at any moment.
+// kernel, or if the driver was used wrongly. Under the race detector, tests on emulated GPUs are
+// skipped: they take ten times as long, and there is no race to find, since the driver executes one
+// kernel at any moment.
 func Open(t testing.TB, o fake.Options) *Opened {
 	t.Helper()
 	if dev, err := cuda.Open(cuda.Options{}); err == nil || os.Getenv("PWC_REQUIRE_GPU") == "1" {
