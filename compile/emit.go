@@ -26,7 +26,7 @@ type emitter struct {
 	b       Backend
 	life    map[*memory]*span
 	buffers map[*memory]int32
-	kernels map[string]int32 // by code
+	kernels map[string]int32 // by the key of method kernel
 	ranges  map[string]dim.Interval
 }
 

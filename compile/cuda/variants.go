@@ -113,7 +113,7 @@ func moveArgs(steps []compile.Step, count, first, temp int32) {
 	}
 }
 
-// onChain returns the code of the chain's kernels from to to-1, renumbered to the chain's arguments.
+// onChain returns the code of c.Kernels[from:to], renumbered to the chain's arguments.
 func onChain(c *compile.Chain, from, to int, code compile.Code) compile.Code {
 	for i := range code.Variants {
 		moveArgs(code.Variants[i].Steps, argsOf(c.Kernels[from:to]), argsOf(c.Kernels[:from]), int32(len(c.Same)))
