@@ -27,7 +27,7 @@ type Inputs struct {
 // Inputs hands out the least recently used staging slot for a run of n rows of the
 // function's size symbol (without a size symbol, n must be 1). An n outside the sizes that
 // may run is an [ErrSize]. If the device still copies from this slot, the error is
-// [ErrSlotBusy]. Earlier Inputs of the slot that were not run are spent ([ErrSlotUsed]).
+// [ErrSlotBusy]; before Load it is [ErrOrder], after Close [ErrClosed]. Earlier Inputs of the slot that were not run are spent ([ErrSlotUsed]).
 func (f *Func) Inputs(n int64) (Inputs, error) {
 	if f == nil {
 		return Inputs{}, ErrNoFunc

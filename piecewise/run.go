@@ -34,6 +34,11 @@ func (f *Func) Padding() error {
 // results and of states that the run writes are undefined. Inputs are spent once
 // their copies are enqueued; after an error before that they may be run again.
 //
+// Run fails with [ErrOrder] before Load, [ErrBusy] while another call uses the pool, and [ErrSlotUsed]
+// if the inputs are spent. If a result that was set as an input was overwritten, the error is a
+// [StaleError]; if memory moved since the capture, an [AddressError]; and if a frozen backend refuses
+// the batch, a [FrozenError].
+//
 // In a mode that captures, the run is padded to the smallest captured size that is
 // at least the number of rows. The run is eager before Capture, if there is no such size, if it
 // would need padding that is not allowed, or if the mode has no graph for the function or the batch;
