@@ -33,9 +33,10 @@
 //   - Two accesses to the same bytes of shared memory, at least one of them a write, need a barrier
 //     between them, also if both are of lanes of one warp (PTX ISA, "Memory Consistency Model").
 //     Of the warps that read since the last write, only the last two are
-//     remembered. A write that changes nothing is allowed.
-//   - A block must not read or overwrite global memory that a block of another cluster wrote, unless the
-//     kernel has atomic operations or the write changes nothing.
+//     remembered. A write that changes nothing needs no barrier after earlier accesses; later
+//     accesses need one after it.
+//   - A block must not read global memory that a block of another cluster wrote, and must not change it,
+//     unless the kernel has atomic operations.
 //   - A kernel that may start before earlier kernels end must not write before griddepcontrol.wait, and
 //     must not read what the earlier kernels write. If the kernel before it triggers it only after
 //     its own wait, it must only not write what that kernel reads or writes, and not read what that

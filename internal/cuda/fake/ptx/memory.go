@@ -331,7 +331,7 @@ func storer(s space, a address, regs []element, size int) exec {
 	}
 }
 
-// store writes bytes. A write that changes nothing is allowed where others read or write.
+// store writes bytes. A write that changes nothing is allowed where others have read or written.
 func (w *warp) store(s space, at uint64, data []byte, lane int) {
 	if s == spaceGlobal || s == spaceLocal || s == spaceGeneric && at>>40 != sharedWindow>>40 {
 		to := w.bytes(s, at, len(data), lane, true, false)
