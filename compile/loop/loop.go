@@ -65,8 +65,9 @@ type Value int32
 // NoValue means that an instruction has no result or no operand.
 const NoValue Value = -1
 
-// ValueInfo describes a value. A row value is the same for all columns of the row, and can be
-// used in all later phases. Another value can be used only in its Body.
+// ValueInfo describes a value. A row value is the same for all columns of the row. Later phases can
+// use it, and, unless it is a reduction, the rest of its own phase. Another value can be used only in
+// its Body.
 type ValueInfo struct {
 	DType dtype.DType
 	Row   bool

@@ -7,8 +7,8 @@ import (
 )
 
 // A GEMM of few rows is bound by the bandwidth of memory, so memory must always have enough requests:
-// 100 KB and more of each multiprocessor, which are two fifths of its registers. So weights pass through
-// shared memory, and every warp has a cp.async pipeline of its own, so that warps do not wait for each
+// 100 KB and more of each multiprocessor, which would fill two fifths of its registers. So weights pass
+// through shared memory, and every warp has a cp.async pipeline of its own, so that warps do not wait for each
 // other. x passes through the pipelines, too: a block reads it once for each 16 to 48 columns, from the
 // second-level cache.
 //
