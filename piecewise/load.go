@@ -13,8 +13,9 @@ import (
 // checkpoint, copies them to the device, and loads the programs. A plan that exceeds the pool's
 // limit, or the free memory of a [device.Budgeted] device, is refused with a [device.MemoryError]
 // before anything is allocated. A weight that the checkpoint lacks, or a state of another size, is an
-// [ErrNotLoaded]. If the context ends, Load stops before the next weight or program. After an error
-// everything is freed, and Load can be called again.
+// [ErrNotLoaded]. If the context ends, Load stops before the next weight or program. If Load fails, it
+// frees what it allocated, except the arena and the workspace of the pool. Unless the device is lost,
+// it can be called again.
 //
 // states maps names of states to memory of the caller, whose contents are kept. Load allocates all
 // other states; they hold zeros, or the initial values that the module computes from the
