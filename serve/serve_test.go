@@ -394,7 +394,7 @@ func TestRefusals(t *testing.T) {
 		{completions, `{"prompt": "a", "logit_bias": {"7": 101}}`, 400, []string{"logit_bias", "101"}},
 		{completions, `{"prompt": "a", "logit_bias": {"400": 1}}`, 400, []string{"logit_bias has id 400"}},
 		{completions, `{"prompt": "a", "min_p": 2}`, 400, []string{"min_p 2"}},
-		{completions, `{"prompt": "a", "min_tokens": -1}`, 400, []string{"min_tokens is -1: it must be in [0, max_tokens]"}},
+		{completions, `{"prompt": "a", "min_tokens": -1}`, 400, []string{"min_tokens is -1: it must be at least 0, and at most max_tokens 16"}},
 		{completions, `{"prompt": "a", "repetition_penalty": -1}`, 400, []string{"repetition_penalty -1"}},
 		{completions, `{"prompt": "a", "allowed_token_ids": [400]}`, 400, []string{"allowed_token_ids has id 400"}},
 		{completions, `{"prompt": "a", "top_k": -2}`, 400, []string{"top_k"}},
