@@ -102,8 +102,8 @@ func (d *draws) past(g origin, offset int64) {
 	d.next[g] = max(d.next[g], offset+DrawStep)
 }
 
-// place returns n's attributes. If n is a draw without an offset, it adds one above those of
-// all earlier draws from the same generator.
+// place returns n's attributes. If n is a draw without an offset and no redraw, it adds an offset
+// above those of all earlier draws from the same generator.
 func (d *draws) place(f *Func, n *Node, attrs []Attr) []Attr {
 	g, ok := n.Generator()
 	if !ok {

@@ -94,8 +94,8 @@ func checkChunk(t *testing.T, file string, offset int, text string) {
 	}
 }
 
-// TestEveryMessage checks that the tests of errors see every message of the package, except that of
-// texts over a gigabyte. It searches the package, without hash.go, for calls that report or format;
+// TestEveryMessage checks that the tests of errors see the messages that the package formats, except
+// that of texts over a gigabyte. It searches the package, without hash.go, for calls that report or format;
 // each format string with a space must match an error of the tests.
 func TestEveryMessage(t *testing.T) {
 	var messages []string

@@ -16,7 +16,7 @@ const MaxGroupSize = 1 << 16
 type Group struct {
 	Name   string
 	Size   int64  // number of ranks, the world size; a constant, because extents can be divided only by constants
-	Rank   string // the load symbol that holds the rank, from 0 to Size-1; empty: the module does not use the rank
+	Rank   string // the load symbol that holds the rank, from 0 to Size-1; empty: no symbol holds it
 	Pos    Pos
 	Trivia Trivia
 }
@@ -206,8 +206,8 @@ func (f *Func) ResultPlacement(i int) []Placement {
 // noPart is the attribute part of a shard that leaves the part to the rank.
 const noPart = -1
 
-// shardExpr describes shard, an op of weight expressions that functions do not have: each
-// rank loads the part that its rank selects, and no rank computes with the whole tensor.
+// shardExpr describes shard, an op of weight expressions that functions do not have: it takes one
+// part of its operand, which the rank in a group selects or attribute part names.
 var shardExpr = &Op{Name: "shard", Operands: []Operand{xOperand}, Results: 1, Attrs: []AttrSpec{axisFirst,
 	{Name: "parts", Kind: AttrDim, Default: ptr(IntAttr("parts", 0)), Doc: "number of parts; if left out, the number of ranks of the group"},
 	{Name: "part", Kind: AttrDim, Default: ptr(IntAttr("part", noPart)), Doc: "index of the part; if left out, the rank picks it"},
@@ -263,7 +263,8 @@ func (b *Builder) checkShard(e *WeightExpr, what string) {
 	}
 }
 
-// checkWeightSpread refuses a declared placement of a weight whose expression has a shard, which places it.
+// checkWeightSpread refuses a declared placement of a weight whose expression has a shard over a
+// group, which places the weight.
 func (b *Builder) checkWeightSpread(w *Weight) {
 	if w.Expr == nil || !w.Expr.sharded() {
 		return

@@ -27,7 +27,7 @@ func HashFunc(m *Module, f *Func) [32]byte { return sha256.Sum256([]byte(Canonic
 // checkpoint tensors are all called "t". Groups and extern ops keep their names. The text
 // leaves out locs, comments, the module's name, weights from, weights strict, unread,
 // context, eos, and declarations without a use other than groups. Axes of ops of the table
-// are counted from the first. Attributes of calls are sorted by name, and keep their values,
+// are counted from the first, and attribute axes is sorted. Attributes of calls are sorted by name, and keep their values,
 // because only the extern op knows their meaning.
 //
 // The text keeps program order, types, placements, "mut" and "padded -1", ranges and kinds of
@@ -35,8 +35,8 @@ func HashFunc(m *Module, f *Func) [32]byte { return sha256.Sum256([]byte(Canonic
 // or equal to earlier results, the structure of expressions of weights and states, and extern ops by name,
 // version and flags.
 //
-// Symbols that first occur in the same extent are ordered by their other uses. Names
-// decide only if a bounded comparison of the uses finds no difference.
+// Symbols that first occur in the same extent are ordered by their declarations and uses. Names
+// decide only if a bounded comparison of these finds no difference.
 func Canonical(m *Module, f *Func) string {
 	funcs := m.Funcs
 	if f != nil {
@@ -65,7 +65,7 @@ type canonicalizer struct {
 
 // eachDim calls visit for every dim of the functions in an order that does not
 // depend on names: parameters, then node by node states on first use,
-// attributes, result types.
+// attributes, result types; last, states that are only returned.
 func (c *canonicalizer) eachDim(funcs []*Func, visit func(dim.Dim)) {
 	states := map[int32]bool{}
 	each := func(dims []dim.Dim) {
@@ -177,9 +177,9 @@ const maxRefinements = 8
 const maxWork = 1 << 26
 
 // first returns the index of the symbol that gets the next number, of several that first
-// occur in the same extent. It refines classes of symbols, as graph canonization does: a
-// class is a declaration and the numbers given so far, then the places where
-// the symbol occurs and the extents there, in which every other symbol is
+// occur in the same extent. It refines classes of symbols, as graph canonization does: the
+// class of a symbol is at first its number or, without one, its declaration; then the places
+// where the symbol occurs are added, and the extents there, in which every other symbol is
 // replaced by its class.
 func (c *canonicalizer) first(funcs []*Func, fresh []string) int {
 	if c.work > maxWork {

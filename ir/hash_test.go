@@ -62,7 +62,7 @@ var edits = []struct {
 	{"state and function names", true, []string{"@s", `@"kv cache"`, "@f", "@forward"}},
 	{"symbol names", true, []string{"sym N", "sym Z", "[N", "[Z", "=N", "=Z", "sym B", "sym A", "[B", "[A"}},
 	{"tensor names", true, []string{`"a", "b"`, `"x", "y"`, `= concat`, ` = concat`}},
-	{"an own name written out", true, []string{"weight @v : f32[4]", `weight @v : f32[4] = "t"`}},
+	{"an own name written out", true, []string{"weight @v : f32[4]", `weight @v : f32[4] = "v"`}},
 	{"strict", true, []string{"  weights strict\n", ""}},
 	{"unread", true, []string{`unread "t.*.u"`, `unread "t"`, `unread "u" = "a"`, `unread "u" = "b"`}},
 	{"context and eos", true, []string{"context 64", "context 65", "eos [1, 2]", "eos [3]"}},

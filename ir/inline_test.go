@@ -57,7 +57,8 @@ func TestInlineKeepsAll(t *testing.T) {
 	}
 }
 
-// The caller replaces symbols, weights and states of an inlined function.
+// The caller replaces symbols and states of an inlined function, and a weight may be a state of the
+// caller's module that has the same name.
 func TestInline(t *testing.T) {
 	m := mustParse(t, `pwc 1
 module "m" {

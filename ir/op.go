@@ -237,7 +237,7 @@ var opRows = [NumOps]*Op{
 	OpRound:      unary("round", "nearest integer, ties to even", sameFloat).exact(),
 	OpNot:        unary("not", "bitwise complement; of bool: negation", sameIntBool),
 
-	// Pointwise, several operands: they broadcast from the right, and only an extent that is the constant 1 broadcasts.
+	// Pointwise, several operands (cast has one): they broadcast from the right, and only an extent that is the constant 1 broadcasts.
 	OpAdd:     binary("add", "a+b; integers wrap", arith),
 	OpSub:     binary("sub", "a-b; integers wrap", arith),
 	OpMul:     binary("mul", "a*b; integers wrap", arith),

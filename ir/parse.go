@@ -15,10 +15,10 @@ import (
 const (
 	maxText      = 1 << 30 // bytes
 	maxErrors    = 1000    // reported for one text
-	maxDimTokens = 4096    // operands and signs of one dim expression
+	maxDimTokens = 4096    // operands, signs and parentheses of one dim expression
 	maxNesting   = 64      // parentheses and signs in a dim expression, ops in a weight expression
 	maxAttrs     = 256     // of one node
-	maxTensors   = 1024    // operands of one extern op
+	maxTensors   = 1024    // operands, or results, of one extern op
 )
 
 // Parse reads a module from its text, builds it through a [Builder] and

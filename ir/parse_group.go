@@ -27,7 +27,8 @@ func (p *parser) group(lead []string) bool {
 	return true
 }
 
-// placements reads: shard 1 over tp, partial over dp, varying over ep; or nothing.
+// placements reads placements without commas between them: shard 1 over tp partial over dp. There may be
+// no placement.
 func (p *parser) placements() ([]Placement, bool) {
 	var list []Placement
 	for {

@@ -13,7 +13,7 @@ import (
 //
 // The analysis follows the values in program order. A value that is the same on each rank is
 // Replicated. If an operand is not, or if the node uses the rank, the results of an op other than a
-// collective are Sharded, Partial or Varying. Sharded is kept if an op works along other axes. A
+// collective and empty_like are Sharded, Partial or Varying. Sharded is kept if an op works along other axes. A
 // GEMM whose inner axis is sharded is Partial. A partial sum stays Partial through ops that are
 // linear in it.
 func (m *Module) Placements(f *Func, g *Group) []Placement {

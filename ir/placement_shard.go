@@ -80,7 +80,7 @@ func (p *placer) aligned(n *Node) spread {
 	return out
 }
 
-// reduced is for reductions. A sum over the axis of the parts is Partial.
+// reduced is for reductions. A sum of floats over the axis of the parts is Partial.
 func (p *placer) reduced(n *Node) spread {
 	x, rank := p.at[n.Args[0]], p.f.Type(n.Args[0]).Rank()
 	if !x.sharded() {
@@ -127,8 +127,8 @@ func (p *placer) besideLast(n *Node) spread {
 	return spread{kind: Sharded, axis: x.axis}
 }
 
-// contracted is for GEMMs. If both operands are sharded along the inner axis, the result is
-// Partial.
+// contracted is for GEMMs. If one operand is sharded along the inner axis and the other one too, or
+// is Varying, the result is Partial.
 func (p *placer) contracted(n *Node) spread {
 	x, w := p.at[n.Args[0]], p.at[n.Args[1]]
 	xRank, wRank, rank := p.f.Type(n.Args[0]).Rank(), p.f.Type(n.Args[1]).Rank(), p.f.Type(n.Results[0]).Rank()

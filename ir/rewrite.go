@@ -83,7 +83,8 @@ func builderOver(m *Module) *Builder {
 // Old returns the function being rewritten.
 func (rw *Rewriter) Old() *Func { return rw.old }
 
-// Map returns the new value of an old one.
+// Map returns the new value of an old one. If the pass dropped it, Map records an error, which Rewrite
+// returns, and returns NoValue.
 func (rw *Rewriter) Map(v Value) Value {
 	if rw.to[v] == NoValue {
 		switch info := rw.old.Values[v]; info.Kind {

@@ -2,9 +2,10 @@
 // memory, and rounds to them.
 //
 // Storage is little-endian and contiguous. Types narrower than a byte pack,
-// the first element in the low bits; a bool takes one byte, 0 or 1. Each value
-// that an op computes is rounded once to its dtype, to nearest, ties to even (of
-// e8m0: ties up). So every conversion here rounds its argument once.
+// the first element in the low bits; a bool takes one byte, 0 or 1. A value
+// that an op computes is rounded once to its dtype, to nearest, ties to even, unless
+// the op's definition says otherwise. So every conversion here rounds its argument
+// once; ties of e8m0 go up.
 package dtype
 
 import "math"

@@ -19,8 +19,8 @@ func (n *node) attention() *attentionView {
 		scale: scale.Float, causal: causal.Bool}
 }
 
-// each visits every query of every head. row is its index into lse, and the d elements of the
-// head in q start at row*size. key(j) is the index of key j, for each key that the query sees.
+// each visits every query of every head. row is its index into lse, its elements in q start at
+// row*size, and it sees the first seen keys. The elements of key j start at key(j) in k and v.
 func (a *attentionView) each(visit func(row, seen int, key func(j int) int)) {
 	q := a.args[0]
 	a.node.each(q.Shape[:len(q.Shape)-1], func(row int, at []int64) {

@@ -22,7 +22,7 @@ var ErrMemory = errors.New("interp: the run needs more memory than it may take")
 // [ErrMemory].
 type MemoryError struct {
 	At           *ir.Error // the first node that exceeds the limit; Node is -1: the copies of the results do
-	Bytes, Limit int64     // Bytes are those of the run at that node or with its results
+	Bytes, Limit int64     // Bytes are those of the run at that node, or with the copies
 }
 
 // Error gives the numbers with the node's position.

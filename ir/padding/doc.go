@@ -36,8 +36,8 @@
 // An extern op declared split is trusted to work row by row (it gets the step's
 // metadata, and so knows which rows are real) and to write zeros in padded rows. An op
 // declared rowwise is trusted only to keep rows of the first axis independent. Other extern
-// ops are not trusted. Integer parameters are trusted to hold 0 in padded rows, even if
-// another function computed them.
+// ops are not trusted. Integer parameters are trusted to hold 0 in padded rows, or the −1
+// of the next paragraph, even if another function computed them.
 //
 // Writing rows into memory that all rows share, at indices from a tensor, is safe only
 // if padded rows write nothing: the indices must come from a parameter whose padded rows
