@@ -32,7 +32,7 @@ type GCResult struct {
 
 // GC removes files from the directory, never from a layer. First it removes unusable files:
 // damaged manifests, entries whose blob is missing or has another size, blobs without an entry.
-// It does not read blobs, as Verify does. Then, until the rest is within MaxBytes, it removes
+// Unlike Verify, it does not read blobs. Then, until the rest is within MaxBytes, it removes
 // entries without a module, oldest first, and modules by least recent use, each with the entries
 // that no other module uses and their blobs, unless another entry has the same blob. Pinned modules
 // keep their files. A program that another process still needs is compiled again.
@@ -40,7 +40,8 @@ type GCResult struct {
 // GC waits for running writes, at most Options.LockTimeout, and delays new ones, if files can be
 // locked. Without locks an entry may lose its blob and is then a miss. If a pinned module is damaged,
 // GC stops with an error, because the entries of the module are unknown. Otherwise the error joins
-// failed removals and the cause of ctx's end; the result is valid nevertheless.
+// failed removals, the cause of ctx's end and the *DamageError of a directory that cannot be read, or it is
+// ErrNoDir; the result is valid nevertheless.
 func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	var r GCResult
 	err := s.exclusive(ctx, func(t *tree) error {
@@ -313,7 +314,7 @@ func (c *collector) collect(ctx context.Context, limit int64) error {
 // young reports whether a file was written within Grace. A wrong clock may have dated it into the future.
 func (c *collector) young(t time.Time) bool { return c.now.Sub(t).Abs() < c.grace }
 
-// removeModule reports whether it removed the manifest.
+// removeModule removes a module, and reports whether its manifest is gone.
 func (c *collector) removeModule(m *gcModule) bool {
 	dir := moduleDir(m.id)
 	if !c.remove(path.Join(dir, manifestFile), m.manifest) {
@@ -348,8 +349,8 @@ func (c *collector) removeBlob(d Digest) {
 	}
 }
 
-// remove reports whether it removed the file. A failure is an error of the collection, which
-// continues.
+// remove removes a file of that size, and reports whether it is gone. A failure is an error of the
+// collection, which continues.
 func (c *collector) remove(name string, size int64) bool {
 	if err := c.t.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		c.errs = append(c.errs, fmt.Errorf("cache: %s cannot be removed: %w", c.t.file(name), reason(err)))

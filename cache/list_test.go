@@ -334,7 +334,7 @@ func TestExplain(t *testing.T) {
 
 	hit := put(ls, func(k *Key) { k.Target = "cuda:sm_90" })
 	put(s, func(k *Key) { k.Piece[0]++ })                               // all the same but the piece
-	put(s, func(k *Key) { k.Pipeline, k.Shape, k.Format = "1", "", 9 }) // the piece, three others
+	put(s, func(k *Key) { k.Pipeline, k.Shape, k.Format = "1", "", 9 }) // the same piece, three other factors
 	two := put(ls, func(k *Key) { k.Pipeline, k.Shape = "6", "s0=64" })
 	before := snapshot(t, dir)
 	ex, err := s.Explain(t.Context(), k, hit, testKey(7))

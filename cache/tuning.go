@@ -20,8 +20,8 @@ type TuningKey struct {
 }
 
 // Tuning is a record of a measurement: the fastest of several variants on a device. It is a
-// separate entry: no program and no key depends on it (C3), and without it programs only run
-// slower.
+// separate entry: no program and no key depends on it (C3). Without it programs run slower, or
+// are refused by a user who asks for that (C8).
 type Tuning struct {
 	TuningKey
 	Choice  string        // the variant, in the form of the library's user
