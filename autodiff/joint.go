@@ -246,7 +246,7 @@ func (j *joint) saved(v ir.Value) ir.Value {
 }
 
 // live marks the nodes of the joint that the values need. With effects, it also marks nodes that
-// write states and mut parameters, and extern ops with effects.
+// write states and mut parameters, and calls that are random or use host state.
 func (j *joint) live(effects bool, values ...ir.Value) []bool {
 	f := j.fb.Func()
 	need := make([]bool, len(f.Values))

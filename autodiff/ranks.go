@@ -16,7 +16,7 @@ import (
 // and the all-reduce of gradients in data-parallel training, where the batch is the shard.
 
 // ofAllRanks returns the cotangent g of v, a value of F. It sums g over the ranks of each group over which
-// v is replicated or a partial sum and g is not replicated.
+// v is replicated or a partial sum, and g is partial or varying.
 func (j *joint) ofAllRanks(v, g ir.Value) ir.Value {
 	if len(j.m.Groups) == 0 {
 		return g
