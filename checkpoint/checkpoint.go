@@ -54,8 +54,8 @@ func (e *Error) Error() string {
 
 // Check returns an [*Error] with the tensors of src whose values m would ignore: those that differ from
 // the tensor to which m declares them equal and, only if m is strict, those that no weight, state or
-// declaration mentions. It reads bytes only to compare tensors that are declared equal. It returns
-// errors of src unchanged. It does not look for missing tensors: loading does.
+// declaration mentions. It reads bytes only to compare tensors that are declared equal. Other errors are
+// of src, or [ir.ErrNoModule]. It does not look for missing tensors: loading does.
 func Check(m *ir.Module, src safetensors.Source) error {
 	if m == nil {
 		return fmt.Errorf("checkpoint: %w", ir.ErrNoModule)

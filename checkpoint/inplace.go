@@ -6,8 +6,8 @@ import (
 )
 
 // InPlace returns the bytes of a weight inside a mapped file of src, and the file's path. ok is
-// false if the bytes must be computed, if the parts of a concatenation are not adjacent in one
-// file, and if Compute fails. InPlace copies and reads no bytes.
+// false if the bytes must be computed, if there are none, if the parts of a concatenation are not
+// adjacent in one file, and if Compute fails. InPlace copies and reads no bytes.
 func InPlace(src safetensors.Mapped, w *ir.Weight) (bytes []byte, path string, ok bool) {
 	if src == nil || w == nil || !inPlace(src, expression(w)) {
 		return nil, "", false

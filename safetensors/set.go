@@ -40,8 +40,8 @@ var ErrNoCheckpoint = errors.New("no checkpoint")
 // OpenDir opens a checkpoint directory: model.safetensors if it exists, otherwise the shards of
 // model.safetensors.index.json, as transformers does (modeling_utils.py). It refuses a missing
 // shard, a tensor in two shards, an index that places a tensor in a shard without it, and
-// model.safetensors next to shards of an index, because one of the two checkpoints is stale. Tensors
-// of shards that the index does not list are part of the Set.
+// model.safetensors next to shards of an index, because one of the two checkpoints is stale. The Set has
+// all tensors of the shards, also those that the index does not list.
 func OpenDir(dir string) (*Set, error) {
 	l, err := layoutOf(dir)
 	if err != nil {
