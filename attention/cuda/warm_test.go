@@ -10,7 +10,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// TestWarm: a warm-up launches each kernel that a step of its size can need once, with a step without rows, and the
+// TestWarm: a warm-up launches once each kernel that a step of its size can need, with a step without rows, and the
 // next step has its own metadata.
 func TestWarm(t *testing.T) {
 	r := newFakeRig(t, fake.Lazy)
