@@ -28,9 +28,9 @@ func badRequest(param, format string, args ...any) *Error {
 	return &Error{Status: http.StatusBadRequest, Type: "invalid_request_error", Param: param, Message: fmt.Sprintf(format, args...)}
 }
 
-// apiNames replaces the names of options of a runner.Request, in its errors, by the names of the API's fields.
+// apiNames replaces words of a runner.Request, in its errors, by those of the API.
 var apiNames = strings.NewReplacer("MaxNew", "max_tokens", "MinNew", "min_tokens", "LogitBias", "logit_bias", "Allowed", "allowed_token_ids",
-	"min-p", "min_p", "repetition penalty", "repetition_penalty")
+	"min-p", "min_p", "repetition penalty", "repetition_penalty", "Logprobs.Top", "the number of logprobs", "nil allows all", "without the field all are allowed")
 
 // asError returns the answer for an error of this package, the runner or the template.
 func asError(err error) *Error {

@@ -397,6 +397,7 @@ func TestRefusals(t *testing.T) {
 		{completions, `{"prompt": "a", "min_tokens": -1}`, 400, []string{"min_tokens is -1: it must be at least 0, and at most max_tokens 16"}},
 		{completions, `{"prompt": "a", "repetition_penalty": -1}`, 400, []string{"repetition_penalty -1"}},
 		{completions, `{"prompt": "a", "allowed_token_ids": [400]}`, 400, []string{"allowed_token_ids has id 400"}},
+		{completions, `{"prompt": "a", "allowed_token_ids": []}`, 400, []string{"allowed_token_ids is empty, so no token can be chosen: without the field all are allowed"}},
 		{completions, `{"prompt": "a", "top_k": -2}`, 400, []string{"top_k"}},
 		{completions, `{"prompt": "a", "n": 0}`, 400, []string{"n: 0"}},
 		{completions, `{"prompt": "a", "stop": 1}`, 400, []string{"stop"}},
