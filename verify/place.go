@@ -129,9 +129,23 @@ var renamed = [][2]string{
 	{"model.", ""},          // a base model traced without its head
 }
 
+// dropouts has, by the name of a dropout module, the modules of the same parent whose output it copies at
+// inference; "" is the parent, whose last module it then is. The first that the model has counts. A dropout of
+// attention weights (attn_dropout) is not among them: the model does not compute these weights as a value.
+var dropouts = map[string][]string{
+	"dropout":                {""},             // GPT-2, in the MLP
+	"resid_dropout":          {"mlp", ""},      // Phi calls it for attention and then for the MLP; GPT-2, at the end of attention
+	"post_attention_dropout": {"attention"},    // GPT-NeoX
+	"post_mlp_dropout":       {"mlp"},          // GPT-NeoX
+	"emb_dropout":            {"embed_in"},     // GPT-NeoX
+	"resid_attn_dropout":     {"self_attn"},    // Phi-3
+	"resid_mlp_dropout":      {"mlp"},          // Phi-3
+	"embed_dropout":          {"embed_tokens"}, // Phi and Phi-3
+}
+
 // Find returns the place of a module's output. If the model lacks the path, Find tries the names
-// of other releases of transformers. A dropout module copies its input at inference, so it has
-// the output of its parent.
+// of other releases of transformers. The output of a dropout module is that of the module whose output
+// it copies.
 func (x *Index) Find(path string) (Place, bool) {
 	if x == nil {
 		return Place{}, false
@@ -141,8 +155,11 @@ func (x *Index) Find(path string) (Place, bool) {
 			return p, true
 		}
 	}
-	if last := path[len(parent(path)):]; strings.HasSuffix(last, "dropout") && parent(path) != "" {
-		return x.Find(parent(path))
+	above := parent(path)
+	for _, name := range dropouts[strings.TrimPrefix(path[len(above):], ".")] {
+		if p, ok := x.Find(strings.Trim(above+"."+name, ".")); ok {
+			return p, true
+		}
 	}
 	return Place{}, false
 }

@@ -16,6 +16,7 @@ import (
 	"pwc/verify"
 )
 
+// The paths are those of Mixtral, with some modules of GPT-2, GPT-NeoX and Phi.
 func TestFind(t *testing.T) {
 	m := parse(t, `pwc 1
 module "m" {
@@ -42,7 +43,13 @@ module "m" {
 		"model.layers.0.mlp.gate":                "%p", // as transformers 5 calls it
 		"model.language_model.layers.0.mlp":      "%e",
 		"layers.0":                               "%r", // a base model traced alone
-		"model.layers.0.mlp.resid_dropout":       "%e",
+		"model.layers.0.mlp.resid_dropout":       "%e", // at the end of its parent
+		"model.layers.0.mlp.attn_dropout":        "",   // of attention weights
+		"model.layers.0.resid_mlp_dropout":       "%e",
+		"model.layers.0.resid_dropout":           "%e", // not the layer's output
+		"model.layers.0.post_attention_dropout":  "",   // the model has no module attention
+		"mlp.dropout":                            "",
+		"dropout":                                "",
 		"model.layers.0.part":                    "", // some rows of a tensor are no module's output
 		"model.layers.1":                         "",
 		"model.layers.0.block_sparse_moe.gate.x": "",
