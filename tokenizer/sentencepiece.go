@@ -146,7 +146,7 @@ func (m *spModel) tokenizer() (*Tokenizer, error) {
 	unknown := int32(-1)
 	var added []addedToken
 	normal := &spNormalizer{dummyPrefix: m.dummyPrefix, removeExtra: m.removeExtra}
-	top := math.Inf(-1)
+	top := 0.0 // max_score_ of src/unigram_model.cc, which begins at the smallest positive float
 	for i, p := range m.pieces {
 		all[p.text] = int32(i)
 		switch p.kind {
@@ -183,8 +183,8 @@ func (m *spModel) tokenizer() (*Tokenizer, error) {
 		case pieceNormal:
 			scores[p.text] = scored{int32(i), p.score}
 		case pieceUser:
-			// SentencePiece's score of user-defined pieces (src/unigram_model.cc, EncodeOptimized).
-			scores[p.text] = scored{int32(i), float64(utf8.RuneCountInString(p.text))*top - 0.1}
+			// SentencePiece's score of user-defined pieces (src/unigram_model.cc, EncodeOptimized). top is at least 0.
+			scores[p.text] = scored{int32(i), float64(len(p.text))*top - 0.1}
 		}
 	}
 	switch m.kind {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -110,6 +111,22 @@ func TestCharsmapCutsCharacter(t *testing.T) {
 	}
 	if got := n.normalize("aéb"); got != "a\ufffdb" {
 		t.Errorf("%q, want U+FFFD for the rest of the character", got)
+	}
+}
+
+// A user-defined piece has the score -0.1, so a unigram model prefers it to its characters.
+func TestUserDefinedPieces(t *testing.T) {
+	m := spModel{kind: modelUnigram, pieces: []spPiece{
+		{"<unk>", 0, pieceUnknown}, {"a", -1, pieceNormal}, {"b", -1, pieceNormal}, {"aabb", 0, pieceUser},
+	}}
+	tk, err := m.tokenizer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string][]int32{"aabb": {3}, "baabba": {2, 3, 1}, "ab": {1, 2}} {
+		if got := tk.Encode(text, false); !slices.Equal(got, want) {
+			t.Errorf("%q is %v, want %v", text, got, want)
+		}
 	}
 }
 
