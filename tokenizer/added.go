@@ -131,7 +131,7 @@ func standsAlone(text string, start, stop int) bool {
 }
 
 // isWord is \w of the reference's regular expressions (Rust's crate regex): Alphabetic, M, Nd, Pc and Join_Control
-// (UTS #18, annex C). Other numbers, such as ², are not alphabetic.
+// (UTS #18, annex C). Numbers of category No, such as ², are not among them.
 func isWord(r rune) bool {
 	return unicode.IsLetter(r) || unicode.IsMark(r) || unicode.In(r, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic, unicode.Join_Control)
 }

@@ -127,8 +127,8 @@ func (d stripDecoder) decode(tokens []string) []string {
 	return tokens
 }
 
-// metaspaceDecoder turns the visible character into spaces. If one was added at the beginning, it removes all of the
-// first token, as the reference does (huggingface/tokenizers, pre_tokenizers/metaspace.rs).
+// metaspaceDecoder turns each visible character into a space. If one was added at the beginning, it instead removes
+// each of them from the first token, as the reference does (huggingface/tokenizers, pre_tokenizers/metaspace.rs).
 type metaspaceDecoder struct {
 	replacement string
 	added       bool

@@ -30,7 +30,7 @@ type Search struct {
 type Kind string
 
 const (
-	InModel    Kind = "model"    // the reference departs from the trace too: import, weights or the module
+	InModel    Kind = "model"    // the reference departs from the trace: import, weights or the module
 	InPass     Kind = "pass"     // the departure disappears without an optional pass
 	InVariant  Kind = "variant"  // the departure disappears without a kernel variant
 	InKernel   Kind = "kernel"   // the code of the piece; no optional pass causes the departure
@@ -48,7 +48,7 @@ type Finding struct {
 	Value    *ir.Error   // the node whose value departs first
 	Nodes    []*ir.Error // the nodes of the case, in program order; InModel: also if they do not depart alone
 	Error    float64     // relative error of the case; without a case, of Value
-	Bound    float64     // largest relative error of a correct result of the case
+	Bound    float64     // largest relative error of a correct result of the case; without a case, InModel: of Value, else 0
 	Departed string      // description of the departure
 	Result   int         // the result of Case that departs
 
@@ -421,7 +421,7 @@ func (s *Search) keep(ctx context.Context, out *Finding, t *trial) error {
 }
 
 // blame finds the pass or the kernel variant without which bad is false: first each pass and each
-// variant alone, then the fewest passes together. If it finds none, the code of the kernels is
+// variant alone, then a minimal list of passes together. If it finds none, the code of the kernels is
 // wrong.
 func (s *Search) blame(ctx context.Context, out *Finding, bad func(Config) (bool, error)) error {
 	for _, p := range s.Passes {
@@ -464,11 +464,11 @@ func (s *Search) variants(bad func(Config) (bool, error)) ([]string, error) {
 	return slices.Sorted(maps.Keys(seen)), err
 }
 
-// fewest returns a minimal list for which holds is true, as it is for all: ddmin, with
-// complements, of Zeller and Hildebrandt (Simplifying and Isolating Failure-Inducing Input, IEEE
-// TSE 28(2), 2002).
-func fewest(ctx context.Context, all []string, holds func([]string) (bool, error)) ([]string, error) {
-	list := slices.Clone(all)
+// fewest returns a minimal part of a list for which holds is true. It must be true for the whole list. The
+// algorithm is ddmin, with complements (Zeller and Hildebrandt, Simplifying and Isolating
+// Failure-Inducing Input, IEEE TSE 28(2), 2002).
+func fewest(ctx context.Context, whole []string, holds func([]string) (bool, error)) ([]string, error) {
+	list := slices.Clone(whole)
 	for n := 2; len(list) > 1; {
 		if err := ctx.Err(); err != nil {
 			return nil, err

@@ -21,7 +21,7 @@ import (
 )
 
 // model has a piece of several kernels: a norm, a GEMM, an activation and a scale, as the
-// layers of a language model do, and a rotation by position.
+// layers of a language model do, and a factor that depends on the position.
 const model = `pwc 1
 module "m" {
   sym N in [1, 64] batch

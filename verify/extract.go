@@ -8,8 +8,8 @@ import (
 	"pwc/ir/dim"
 )
 
-// part is a module of its own, with some nodes of a function as @case. Values of other nodes are
-// its parameters.
+// part is a module of its own, with some nodes of a function as @case. Its parameters are the function's
+// parameters and the values of other nodes that the nodes read.
 type part struct {
 	module  *ir.Module
 	params  []ir.Value // parameter i is this value of the function
@@ -25,7 +25,7 @@ type extractor struct {
 	f       *ir.Func
 	b       *ir.Builder
 	fb      *ir.FuncBuilder
-	to      map[ir.Value]ir.Value // by the base of a storage: its current value in the part
+	to      map[ir.Value]ir.Value // by the base of a storage in f: its first value in the part
 	weights map[int32]bool
 	states  map[int32]bool
 	externs map[*ir.Extern]bool
@@ -34,8 +34,8 @@ type extractor struct {
 	part    part
 }
 
-// extract returns the nodes as a module that returns the results. It keeps locs, and the
-// declarations that the nodes use. A weight keeps its expression, so the part reads the model's
+// extract returns the nodes as a module that returns the results. It keeps locs, all groups, and the
+// other declarations that the nodes use. A weight keeps its expression, so the part reads the model's
 // checkpoint.
 func extract(m *ir.Module, f *ir.Func, nodes []int, results []ir.Value) (*part, error) {
 	b := ir.NewBuilder(m.Name)

@@ -8,9 +8,10 @@ import (
 )
 
 // inModel finds where the reference departs from the trace: between the last correct values of
-// the trace and the first wrong one. The case has the trace's values as inputs, so earlier errors
-// do not reach it, and the trace's value as the expected result. There is no case if the function
-// is called several times, or if the nodes do not depart alone.
+// the trace and the first wrong one. The case has the trace's values and arguments of the call as inputs, so
+// earlier errors do not reach it, and the trace's value as the expected result. There is no case if the
+// workload does not call the function exactly once, if an input of the nodes is not known, or if the nodes do
+// not depart alone.
 func (s *Search) inModel(ctx context.Context, l *Layer) (*Finding, error) {
 	out := &Finding{Kind: InModel, Func: l.Place.Func, Value: l.Where, Error: l.Error, Bound: l.Bound, Departed: l.Name + ": " + l.Problem}
 	f := s.Module.Func(l.Place.Func)

@@ -137,7 +137,7 @@ module "m" {
 	}
 }
 
-// A trace keeps a batch of 1, joins axes, or has heads before rows.
+// A trace keeps a batch of 1, joins axes, or has heads before rows. Other shapes, and a NaN, depart.
 func TestShapesOfTraces(t *testing.T) {
 	const text = `pwc 1
 module "m" {
@@ -185,6 +185,11 @@ module "m" {
 		if r.OK(false) != c.ok {
 			t.Errorf("%s: %+v, want ok %v", c.name, r.Layers, c.ok)
 		}
+	}
+	wrong := []verify.Wanted{{Name: "heads", Tensor: shaped(y, 30)}, {Name: "heads", Tensor: shaped(y, 30)}}
+	r, err := verify.Compare(context.Background(), parse(t, text), wrong, &interpreted{args: []*interp.Tensor{x}}, verify.Config{})
+	if err != nil || r.Layers[1].Growth != 0 {
+		t.Errorf("an infinite error after an infinite one: %+v, %v; want growth 0", r, err)
 	}
 }
 

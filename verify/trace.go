@@ -22,7 +22,7 @@ type Wanted struct {
 type Layer struct {
 	Name    string
 	Error   float64 // relative: ‖a−b‖/‖b‖
-	Growth  float64 // Error divided by that of the value before; 0: undefined
+	Growth  float64 // Error divided by that of the value before; 0 also if that is 0 or infinite, or there is none
 	Bound   float64 // the largest error of a correct value
 	OK      bool
 	Problem string // why it is not ok; "" if it is
@@ -78,7 +78,8 @@ func locate(m *ir.Module, wanted []Wanted) (places []Place, of []Wanted, unmappe
 	return places, of, unmapped
 }
 
-// resultNamed returns the result of a name: for "logits" that of @logits, else the first result with that name.
+// resultNamed returns the result of a name: for "logits" the first of @logits, if there is one, else the first
+// result with that name.
 func resultNamed(m *ir.Module, name string) (Place, bool) {
 	if f := m.Func(name); name == logits && f != nil && len(f.Returns) > 0 {
 		return Place{f.Name, f.Returns[0]}, true
@@ -128,17 +129,17 @@ func Compare(ctx context.Context, m *ir.Module, wanted []Wanted, t Target, c Con
 func (r *Report) finish(m *ir.Module) {
 	order(m, r.Layers)
 	for i := range r.Layers {
-		if i > 0 && r.Layers[i-1].Error > 0 {
+		if i > 0 && r.Layers[i-1].Error > 0 && !math.IsInf(r.Layers[i-1].Error, 1) {
 			r.Layers[i].Growth = r.Layers[i].Error / r.Layers[i-1].Error
 		}
 	}
 }
 
-// judge compares a value with the trace's.
+// judge compares a value with that of the trace or the reference.
 func (l *Layer) judge(got, want *interp.Tensor) {
 	aligned, ok := align(want, got.Shape)
 	if !ok {
-		l.Error, l.Problem = math.Inf(1), fmt.Sprintf("shape %v, the trace has %v", got.Shape, want.Shape)
+		l.Error, l.Problem = math.Inf(1), fmt.Sprintf("shape %v, want %v", got.Shape, want.Shape)
 		return
 	}
 	d := interp.Compare(got, aligned[0])
