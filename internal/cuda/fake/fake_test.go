@@ -74,7 +74,7 @@ func (r *rig) event(s driver.Stream) driver.Event {
 	return e
 }
 
-// follow makes stream to wait for the work of s so far.
+// follow makes a stream, to, wait for the work of s so far.
 func (r *rig) follow(s, to driver.Stream) {
 	r.Helper()
 	r.must(r.f.StreamWaitEvent(to, r.event(s)))
