@@ -52,7 +52,7 @@ type Store struct {
 	stamped  map[ID]bool          // modules whose use this store has recorded
 	unopened map[string]bool      // directories that could not be opened, and were logged
 
-	unvouched map[string]bool // directories with untrusted machine code, which were logged
+	unvouched map[string]bool // directories with untrusted machine code or tuning records, which were logged
 }
 
 // New returns a store. It opens no file before the first use, and directories need not exist.

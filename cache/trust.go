@@ -503,6 +503,6 @@ func (s *Store) unusable(d root, err error) {
 	s.unvouched[d.dir] = true
 	s.mu.Unlock()
 	if !said {
-		s.log.Warn("cache: machine code that is not trusted counts as a miss", "dir", d.dir, "reason", err)
+		s.log.Warn("cache: machine code or a tuning record that is not trusted counts as a miss", "dir", d.dir, "reason", err)
 	}
 }

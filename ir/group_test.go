@@ -55,6 +55,32 @@ func TestPlacements(t *testing.T) {
 	}
 }
 
+// TestPlacementsOfBroadcastGEMMs: if a GEMM broadcasts the axis of the parts, the results of the
+// ranks are no parts of a whole.
+func TestPlacementsOfBroadcastGEMMs(t *testing.T) {
+	m := mustParse(t, `pwc 1
+module "m" {
+  group tp in 2
+  func @f(%x: f32[1, 4, 8] shard 0 over tp, %three: f32[3, 8, 5], %single: f32[1, 8, 5], %w: f32[2, 5, 8], %i: i32[3, 4]) -> () {
+    %repeated = matmul(%x, %three)
+    %kept = matmul(%x, %single)
+    %selected = linear_select(%x, %w, %i)
+    return
+  }
+}`)
+	f := m.Func("f")
+	want := map[string]string{"repeated": "varying over tp", "kept": "shard 0 over tp", "selected": "varying over tp"}
+	got := map[string]string{}
+	for v, p := range m.Placements(f, m.Group("tp")) {
+		if name := f.Values[v].Name; want[name] != "" {
+			got[name] = p.String()
+		}
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("placements (-by hand +found):\n%s", d)
+	}
+}
+
 // TestWeightOf compares the parts that devices load with parts worked out by hand, in a world
 // of 2 × 4 devices. k has two parts for four ranks of tp, so ranks 0 and 1 load the first part.
 func TestWeightOf(t *testing.T) {

@@ -20,7 +20,7 @@ type Inlining struct {
 
 // Inline adds the nodes of g to the function and returns the values of g's results. A weight of g
 // may be a state of the module under construction. Calls keep g's extern ops, which the module
-// must declare. Draws keep their offsets.
+// must declare. Draws keep their offsets. After an error the values may be NoValue.
 //
 // g must be a verified function; it is not changed.
 func (fb *FuncBuilder) Inline(g *Func, how Inlining) []Value {

@@ -65,7 +65,7 @@ func (t token) describe() string {
 	return termsafe.Clip(t.val, 60)
 }
 
-// isReserved reports whether a word is a literal or part of a statement, and so
+// isReserved reports whether a word is a literal or a keyword in functions, and so
 // names no symbol, attribute, op or enum value.
 func isReserved(word string) bool {
 	switch word {

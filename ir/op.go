@@ -49,7 +49,7 @@ type Operand struct {
 type AttrSpec struct {
 	Name    string
 	Kind    AttrKind
-	Enum    []string // AttrEnum: legal values; nil: a dtype
+	Enum    []string // AttrEnum: legal values; nil: a dtype, or with Group a group
 	Default *Attr    // nil: required
 	Doc     string
 	Group   bool // AttrEnum: the name of a declared group
@@ -118,8 +118,8 @@ const (
 	PadKeep         PaddingRule = iota // row i of the result depends only on row i of the operands
 	PadReduce                          // reduces the axes of attribute axes
 	PadScan                            // runs along attribute axis
-	PadAxis                            // reduces attribute axis
-	PadLast                            // reduces the last axis
+	PadAxis                            // mixes the elements along attribute axis
+	PadLast                            // mixes the elements along the last axis
 	PadRope                            // pairs elements of the last axis
 	PadDraw                            // random numbers depend on the row-major index
 	PadContract                        // contracts an axis of both operands

@@ -156,7 +156,11 @@ func (p *placer) contracted(n *Node) spread {
 	case x.same() && w.shardedAt(outer):
 		return spread{kind: Sharded, axis: rank - 1}
 	case x.sharded() && !xIn && w.same() && p.whole(n, bias):
-		return spread{kind: Sharded, axis: x.axis + rank - xRank}
+		axis := x.axis + rank - xRank
+		if isOne(p.f.Type(n.Args[0]).Shape[x.axis]) && !isOne(p.f.Type(n.Results[0]).Shape[axis]) {
+			return p.varying() // broadcast: each rank repeats its own element
+		}
+		return spread{kind: Sharded, axis: axis}
 	}
 	return p.varying()
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // DefaultMaxBytes is the limit if Env.MaxBytes is 0: 16 GiB, or on 32-bit platforms half of the
-// largest int, which bounds a slice.
+// largest int.
 const DefaultMaxBytes = int64(min(16<<30, addressable))
 
 // addressable is the largest limit of a run.
