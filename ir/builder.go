@@ -49,7 +49,7 @@ func (b *Builder) Errorf(pos Pos, format string, args ...any) {
 // WeightsFrom names the directory of the checkpoint that weights are loaded from.
 func (b *Builder) WeightsFrom(dir string) { b.m.WeightsFrom = dir }
 
-// WeightsStrict says that loading refuses tensors of the checkpoint that no weight
+// WeightsStrict says that loading refuses tensors of the checkpoint that no weight or state
 // reads and that are not declared unread.
 func (b *Builder) WeightsStrict() { b.m.Strict = true }
 
@@ -57,7 +57,7 @@ func (b *Builder) WeightsStrict() { b.m.Strict = true }
 // compared with each of them.
 const maxUnread = 256
 
-// Unread declares a tensor that a checkpoint may hold though no weight reads it. equal may
+// Unread declares a tensor that a checkpoint may hold though no weight or state reads it. equal may
 // name a second tensor: if the checkpoint has both, their shapes, dtypes and bytes must be
 // equal.
 func (b *Builder) Unread(name, equal string) { b.AddUnread(&Unread{Name: name, Equal: equal}) }

@@ -99,8 +99,8 @@ type Trivia struct {
 type Module struct {
 	Name        string
 	WeightsFrom string    // directory of the checkpoint that weights are loaded from
-	Strict      bool      // loading refuses a tensor of the checkpoint that no weight reads and Unread does not list
-	Unread      []*Unread // tensors that the checkpoint may hold though no weight reads them
+	Strict      bool      // loading refuses a tensor of the checkpoint that no weight or state reads and Unread does not list
+	Unread      []*Unread // tensors that the checkpoint may hold though no weight or state reads them
 	Context     int64     // the longest sequence that the model supports, in tokens; 0: unknown
 	EOS         []int32   // token ids that end a sequence
 	Symbols     []*Symbol
@@ -120,7 +120,7 @@ type Module struct {
 	FromTrivia, StrictTrivia, ContextTrivia, EOSTrivia Trivia
 }
 
-// Unread is a declaration of checkpoint tensors that no weight reads:
+// Unread is a declaration of checkpoint tensors that no weight or state reads:
 // unread "h.*.attn.bias", or unread "lm_head.weight" = "model.embed_tokens.weight".
 type Unread struct {
 	// Name is a tensor's name, whose parts are separated by dots. The part * matches any one part, and the last part
