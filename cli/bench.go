@@ -84,6 +84,9 @@ large GEMM of the same precision, which is measured first.`,
 					return usagef("--%s names nothing to measure", name)
 				}
 			}
+			if err := refuse(cmd, noEffect{a.json, "format", " with --json"}); err != nil {
+				return err
+			}
 			if g.train {
 				b.trains(cmd)
 				if err := g.checkTrain(cmd, &f, &t); err != nil {
@@ -143,8 +146,8 @@ func changedOf(cmd *cobra.Command, names []string) []string {
 
 // checkTrain returns a usage error for flags that have no effect with --train, and sets the defaults of --train.
 func (g *benchFlags) checkTrain(cmd *cobra.Command, f *modelFlags, t *trainFlags) error {
-	if given := changedOf(cmd, []string{"batch", "context", "prompt", "func", "repeats", "warmup", "format"}); len(given) > 0 {
-		return usagef("--%s has no effect with --train", strings.Join(given, " and --"))
+	if err := refuse(cmd, noEffect{true, "batch context prompt func repeats warmup format", " with --train"}, t.oneDevice()); err != nil {
+		return err
 	}
 	if !cmd.Flags().Changed("mode") {
 		g.modes = []string{"full"}
@@ -260,8 +263,6 @@ func (a *app) runBench(ctx context.Context, path string, f *modelFlags, bf *buil
 	switch {
 	case err != nil:
 		return err
-	case len(f.limits()) > 0 && what.dims == nil:
-		return usagef("--max bounds dynamic dimensions of an exported program; %s is not one", path)
 	case !isLanguageModel(what.module):
 		return a.runBenchFunc(ctx, path, what, f, bf, g)
 	case g.fn != "":

@@ -77,6 +77,9 @@ of the stream, except an event with only the finish reason.`,
 			if err := checkTarget(cmd, args[0]); err != nil {
 				return err
 			}
+			if err := s.run.checkRunner(cmd); err != nil {
+				return err
+			}
 			return a.runBenchServe(cmd.Context(), args[0], &f, &b, &s)
 		},
 	}

@@ -278,17 +278,17 @@ the key in which the two differ. Nothing is compiled, fetched or written: an
 artifact that only PWC_CACHE_REMOTE has is a miss.`,
 		Example: "  pwc cache explain model.ir\n  pwc cache explain models/llama --compile-sizes 8",
 		Args:    exactly(1, "one module or checkpoint"),
+		PreRunE: func(cmd *cobra.Command, _ []string) error {
+			b.fix(cmd)
+			return refuse(cmd, noEffect{true, "dump-passes", ": explain compiles nothing; pwc compile --dump-passes writes the passes"})
+		},
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, args []string) error {
-			if b.dump != "" {
-				return usagef("--dump-passes has no effect: explain compiles nothing; pwc compile --dump-passes writes the passes")
-			}
 			return a.explain(ctx, s, args[0], &f, &b)
 		}),
 	}
 	f.addImport(cmd, "auto")
 	b.add(cmd)
 	b.addSymbols(cmd)
-	cmd.PreRun = func(cmd *cobra.Command, _ []string) { b.fix(cmd) }
 	return cmd
 }
 

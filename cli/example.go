@@ -37,12 +37,12 @@ func (a *app) exampleCommand() *cobra.Command {
 			}
 			return nil
 		},
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			name := exampleTexts[0][0]
 			if len(args) == 1 {
 				name = args[0]
 			}
-			if err := out.check(); err != nil {
+			if err := out.check(cmd); err != nil {
 				return err
 			}
 			return a.runExample(name, out.path)

@@ -95,7 +95,7 @@ interrupt ends all requests, and their tokens so far are printed.`,
 		Annotations: map[string]string{linesAnnotation: ""},
 		Args:        exactly(1, "one module or checkpoint"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := g.check(); err != nil {
+			if err := errors.Join(g.check(), g.checkRunner(cmd)); err != nil {
 				return err
 			}
 			if g.chat {
@@ -182,7 +182,12 @@ func (g *generateFlags) addRunner(cmd *cobra.Command) {
 	fl.Var(&wholeNumber[int]{&g.length, 1, maxNumber}, "max-length", "at most `N` tokens of a prompt and its answer (default: the limit of the model and the cache; of a conversation and of a server at most 4096)")
 	fl.Var(&wholeNumber[int]{&g.blocks, 1, maxNumber}, "blocks", "`N` blocks of the KV cache (default: as many as the requests can use, or as fit in the memory if those are fewer)")
 	fl.Var(byteFlag{&g.memory}, "memory", "use at most `BYTES` of the device's memory, as in 40GiB or 40GB")
-	fl.Float64Var(&g.fraction, "memory-fraction", 0.9, "use at most this `PART` of the device's memory")
+	fl.Float64Var(&g.fraction, "memory-fraction", 0.9, "use at most this `PART` of the device's memory, if --memory is not given")
+}
+
+// checkRunner returns a usage error for flags of addRunner that have no effect.
+func (g *generateFlags) checkRunner(cmd *cobra.Command) error {
+	return refuse(cmd, noEffect{g.memory > 0, "memory-fraction", " with --memory, which sets the bytes"})
 }
 
 func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *buildFlags, g *generateFlags) (err error) {
@@ -190,7 +195,7 @@ func (a *app) runGenerate(ctx context.Context, path string, f *modelFlags, bf *b
 	if err != nil {
 		return err
 	}
-	m, err := a.open(path, f)
+	m, err := a.openLanguage(path, f)
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ type conversation struct {
 
 // runChat answers the lines of standard input, one after the other.
 func (a *app) runChat(ctx context.Context, path string, f *modelFlags, bf *buildFlags, g *generateFlags) (err error) {
-	m, err := a.open(path, f)
+	m, err := a.openLanguage(path, f)
 	if err != nil {
 		return err
 	}

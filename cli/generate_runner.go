@@ -138,6 +138,18 @@ func (a *app) watched(m *ir.Module, backend piecewise.Options, g *generateFlags,
 	return backend, nil
 }
 
+// openLanguage opens a model. It returns an error if a runner cannot run it.
+func (a *app) openLanguage(path string, f *modelFlags) (*model, error) {
+	m, err := a.open(path, f)
+	if err == nil {
+		_, err = runner.Options{}.Resolve(m.module)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
 // stepsOf returns the limits of the steps of a runner with the options.
 func stepsOf(m *ir.Module, o runner.Options) (Site, error) {
 	full, err := o.Resolve(m)

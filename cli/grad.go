@@ -29,8 +29,8 @@ fmt, check, compile and run accept the module.`,
   pwc grad model.ir --func loss --wrt x,@w -o two.ir         # by parameter x and weight w
   pwc run grad.ir --in case.safetensors --against grad_in0   # compare a gradient with a tensor`,
 		Args: exactly(1, "one module or checkpoint"),
-		RunE: func(_ *cobra.Command, args []string) error {
-			if err := out.check(); err != nil {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := out.check(cmd); err != nil {
 				return err
 			}
 			return a.runGrad(args[0], fn, wrt, out.path, &f)

@@ -41,7 +41,7 @@ Architectures: ` + strings.Join(fold(strings.Join(hf.Builtin().Architectures(), 
 			if check && out.path != "" {
 				return usagef("--check and -o exclude each other: --check writes nothing")
 			}
-			if err := out.check(); err != nil {
+			if err := out.check(cmd); err != nil {
 				return err
 			}
 			return a.runImport(args[0], out.path, check, &f)

@@ -46,11 +46,13 @@ the output of pwc bench --profile --json. --json prints the report's data
 		Args: exactly(1, "one module or checkpoint"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b.fix(cmd)
-			switch {
-			case out == "" && !a.json:
+			if out == "" && !a.json {
 				return usagef("give the file to write with -o, as in -o report.html")
-			case b.dump != "":
-				return usagef("--dump-passes has no effect: the report has the changes of each pass; pwc compile --dump-passes writes them to files")
+			}
+			if err := refuse(cmd, noEffect{true, "dump-passes", ": the report has the changes of each pass; pwc compile --dump-passes writes them to files"},
+				noEffect{out == "", "force", " without -o FILE"},
+				noEffect{profile == "", "peak", " without --profile FILE, whose GEMMs the roofline shows"}); err != nil {
+				return err
 			}
 			return a.runInspect(cmd.Context(), args[0], &f, &b, inspectFlags{sizes, mode, out, profile, peak, force})
 		},

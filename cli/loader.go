@@ -44,8 +44,8 @@ func loaderOf(path string, info fs.FileInfo) *loader {
 	return nil
 }
 
-// fits returns a usage error if flags were given that do not apply to files of loader l. A nil l is
-// the text of a module.
+// fits returns a usage error if flags were given that do not apply to files of loader l, or have no effect without
+// another flag. A nil l is the text of a module.
 func (f *modelFlags) fits(path string, l *loader) error {
 	kind := "a module"
 	own := f.common
@@ -62,6 +62,12 @@ func (f *modelFlags) fits(path string, l *loader) error {
 	}
 	if len(given) > 0 {
 		return usagef("%s is %s: --%s would have no effect", path, kind, strings.Join(given, " and --"))
+	}
+	switch {
+	case f.ofDims && len(f.limits()) > 0 && !slices.Contains(own, "dim"):
+		return usagef("--max bounds dynamic dimensions of an exported program; %s is %s", path, kind)
+	case f.expertParallel && f.ranks <= 1:
+		return usagef("--expert-parallel has no effect on one device: --tp N divides the model among N")
 	}
 	return nil
 }

@@ -38,6 +38,7 @@ type modelFlags struct {
 	dims     assignments
 	externs  []string
 
+	ofDims bool           // --max is for the dynamic dimensions of an exported program, and not for symbols of a module
 	common []string       // flags that apply to models of any kind
 	set    *pflag.FlagSet // nil: no flags
 }
@@ -72,7 +73,14 @@ func hideDivision(cmd *cobra.Command) {
 // addMax adds --max for the bounds of dynamic dimensions, to a command that does not call
 // buildFlags.addSymbols, which adds a --max too.
 func (f *modelFlags) addMax(cmd *cobra.Command) {
-	cmd.Flags().Var(&assignments{}, "max", "the largest size of a dynamic dimension of an exported program: `DIM=VALUE`")
+	cmd.Flags().Var(&assignments{}, "max", "")
+	f.maxOfDims(cmd)
+}
+
+// maxOfDims makes --max bound only the dynamic dimensions of an exported program.
+func (f *modelFlags) maxOfDims(cmd *cobra.Command) {
+	f.ofDims = true
+	cmd.Flags().Lookup("max").Usage = "the largest size of a dynamic dimension of an exported program: `DIM=VALUE`"
 }
 
 // limits returns the values of --max.

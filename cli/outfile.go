@@ -20,14 +20,14 @@ func (o *outputFile) add(cmd *cobra.Command, what string) {
 	cmd.Flags().BoolVar(&o.force, "force", false, "overwrite an existing file")
 }
 
-// check returns an error if the directory of the file does not exist, or if the file exists without --force. Commands
-// call it before they begin to work.
-func (o *outputFile) check() error {
+// check returns an error if the directory of the file does not exist, if the file exists without --force, or if
+// --force has no effect. Commands call it before they begin to work.
+func (o *outputFile) check(cmd *cobra.Command) error {
 	if o.path == standardStream {
 		o.path = ""
 	}
 	if o.path == "" {
-		return nil
+		return refuse(cmd, noEffect{true, "force", " without -o FILE"})
 	}
 	if err := canWrite(o.path); err != nil {
 		return err

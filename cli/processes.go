@@ -41,8 +41,8 @@ func (f *processFlags) add(cmd *cobra.Command, divides string) {
 		if given := fl.Changed("rank"); given != (f.rendezvous != "") {
 			return usagef("--rank R and --rendezvous ADDRESS belong together")
 		}
-		if fl.Changed("local-rank") && f.rendezvous == "" {
-			return usagef("--local-rank is for processes of --rank")
+		if err := refuse(cmd, noEffect{f.rendezvous == "", "local-rank rendezvous-token", " without --rank and --rendezvous: one process runs all ranks"}); err != nil {
+			return err
 		}
 		if !fl.Changed("local-rank") {
 			f.device = f.rank

@@ -81,6 +81,10 @@ differs. Both compare by ‖a−b‖/‖b‖.`,
 			case r.against == "" && !r.check:
 				return usagef("--tol needs --against or --check")
 			}
+			if err := refuse(cmd, noEffect{r.mode == modeTrees, "capture-sizes compile-sizes ranges split-on padded-slots jobs copy-weights", " with --mode trees: graph trees copy the weights, and compile, cut and capture a function when it first runs"},
+				noEffect{r.mode == modeTrees, "trace-out", " with --mode trees, whose runs are not traced"}); err != nil {
+				return err
+			}
 			return a.runRun(cmd.Context(), args[0], &f, &b, &r)
 		},
 	}

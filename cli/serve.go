@@ -71,6 +71,9 @@ interrupt /health/ready returns 503, new requests are refused, and the server wa
 			if _, _, err := net.SplitHostPort(s.listen); err != nil {
 				return usagef("--listen %s: want HOST:PORT, as in 127.0.0.1:8000 or :8000", s.listen)
 			}
+			if err := s.run.checkRunner(cmd); err != nil {
+				return err
+			}
 			return a.runServe(cmd.Context(), args[0], &f, &b, &s)
 		},
 	}
@@ -107,7 +110,7 @@ func (a *app) runServe(ctx context.Context, path string, f *modelFlags, bf *buil
 		return err
 	}
 	defer func() { err = errors.Join(err, endTracing()) }()
-	m, err := a.open(path, f)
+	m, err := a.openLanguage(path, f)
 	if err != nil {
 		return err
 	}

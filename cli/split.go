@@ -36,6 +36,10 @@ the reason follows.`,
   pwc split model.ir --dot > pieces.dot`,
 		Args: exactly(1, "one module or checkpoint"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := refuse(cmd, noEffect{dot, "long mode json", " with --dot, which only prints the graph of the pieces"},
+				noEffect{a.json, "long", " with --json"}); err != nil {
+				return err
+			}
 			if !cmd.Flags().Changed("split-on") {
 				on = nil
 			} else if on == nil {

@@ -31,6 +31,10 @@ given. Control tokens have no text unless --control is given.`,
 			if ids != nil && cmd.Flags().Changed("text") {
 				return usagef("--ids and --text exclude each other")
 			}
+			if err := refuse(cmd, noEffect{ids != nil, "bare", " with --ids: it is for text that becomes ids"},
+				noEffect{ids == nil, "control", " without --ids: it is for ids that become text"}); err != nil {
+				return err
+			}
 			t, err := openTokenizer(args[0])
 			if err != nil {
 				return err

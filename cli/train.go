@@ -107,6 +107,7 @@ read the checkpoint.`,
 	b.process.add(cmd, "--dp")
 	b.addFrozen(cmd)
 	b.addSymbols(cmd)
+	f.maxOfDims(cmd) // the batches determine the sizes
 	b.addTraceOut(cmd)
 	t.add(cmd)
 	return cmd
@@ -159,11 +160,9 @@ func (t *trainFlags) check(cmd *cobra.Command) error {
 		t.scaled = t.scaled || changed(name)
 	}
 	t.seedGiven = changed("seed")
-	of := map[string]string{"momentum": "sgd", "nesterov": "sgd", "betas": "adam", "eps": "adam"}
-	for name, optimizer := range of {
-		if changed(name) && !strings.HasPrefix(t.optimizer, optimizer) {
-			return usagef("--%s has no effect with --optimizer %s", name, t.optimizer)
-		}
+	if err := refuse(cmd, noEffect{t.optimizer != "sgd", "momentum nesterov", " with --optimizer " + t.optimizer},
+		noEffect{t.optimizer == "sgd", "betas eps", " with --optimizer sgd"}, t.oneDevice()); err != nil {
+		return err
 	}
 	switch {
 	case t.data == "":
@@ -174,8 +173,6 @@ func (t *trainFlags) check(cmd *cobra.Command) error {
 		return usagef("--betas takes two numbers, as in 0.9,0.95")
 	case t.resume && (t.out == "" || t.single()):
 		return usagef("--resume needs --out DIR, the directory with the checkpoint to resume from")
-	case t.bucket > 0 && t.ranks <= 1:
-		return usagef("--bucket has no effect on one device: --dp N trains on N")
 	case t.every > 0 && (t.out == "" || t.single()):
 		return usagef("--save-every writes checkpoints to the directory that --out names")
 	}
@@ -183,6 +180,11 @@ func (t *trainFlags) check(cmd *cobra.Command) error {
 		t.decay = optim.DefaultAdamW().WeightDecay
 	}
 	return nil
+}
+
+// oneDevice has the flags without effect on one device.
+func (t *trainFlags) oneDevice() noEffect {
+	return noEffect{t.ranks <= 1, "bucket", " on one device: --dp N trains on N"}
 }
 
 // single reports whether --out is a file for only the weights.

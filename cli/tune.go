@@ -97,12 +97,16 @@ of its heuristic.`,
 		Args: exactly(1, "one checkpoint, config.json or module"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b.fix(cmd)
+			if b.frozen {
+				return usagef("--frozen excludes tune: it refuses GEMMs without a tuning record, and tune makes the records; pwc compile --frozen checks that the cache has the model")
+			}
 			return a.runTune(cmd.Context(), args[0], &f, &b, candidates)
 		},
 	}
 	f.addImport(cmd, "auto")
 	b.add(cmd)
 	b.addFrozen(cmd)
+	cmd.Flags().Lookup("frozen").Hidden = true // read only for its error
 	b.addSymbols(cmd)
 	cmd.Flags().Var(&wholeNumber[int]{&candidates, 1, maxNumber}, "candidates", "`N` algorithms of the library to try for each GEMM")
 	return cmd
@@ -133,9 +137,6 @@ func (a *app) runTune(ctx context.Context, path string, f *modelFlags, bf *build
 		return nothingToTune(t)
 	}
 	b, err := a.newBackend(ctx, m.module, t, bf, piecewise.Piecewise, nil, loadSymbols(m.module))
-	if errors.Is(err, piecewise.ErrFrozen) {
-		return fmt.Errorf("%w\nOn the command line: omit --frozen, which also requires the tuning records that tune makes", err)
-	}
 	if err != nil {
 		return err
 	}

@@ -63,11 +63,16 @@ no value for a name of the trace, unless --allow-unmapped is given.`,
   pwc verify --write-script > record.py`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if v.script {
-				return nil
+				return none(cmd, args)
 			}
 			return exactly(1, "one module or checkpoint")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := refuse(cmd, noEffect{v.script, givenExcept(cmd, "write-script"), " with --write-script, which only prints a script"},
+				noEffect{!v.bisect, "dir", " without --bisect, which writes the smallest cause to it"},
+				noEffect{v.trace == "", "allow-unmapped", " without --trace, whose names it is about"}); err != nil {
+				return err
+			}
 			if v.script {
 				_, err := fmt.Fprint(a.out, verify.Script)
 				return err

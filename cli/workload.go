@@ -93,6 +93,35 @@ func newSteps(m *ir.Module, total int64, bf *buildFlags) steps {
 	return steps{m: m, total: total, sizes: bf.largest(), block: block, batch: attention.NewBatch(1, int(total), int((total+block-1)/block))}
 }
 
+// checkBlocks returns a usage error if --symbol gives a KV cache of these functions fewer blocks than the sequence needs.
+func (s *steps) checkBlocks(funcs []*ir.Func, given map[string]int64) error {
+	need := (s.total + s.block - 1) / s.block
+	for _, f := range funcs {
+		for _, name := range blockSymbols(f) {
+			if blocks, ok := given[name]; ok && blocks < need {
+				return usagef("--symbol %s=%d: the KV cache needs %d blocks of %d tokens for %d tokens: give at least %[1]s=%[3]d, or omit it", name, blocks, need, s.block, s.total)
+			}
+		}
+	}
+	return nil
+}
+
+// blockSymbols returns the numbers of blocks of the KV caches that a function gives attention.
+func blockSymbols(f *ir.Func) []string {
+	var out []string
+	for _, n := range f.Nodes {
+		if n.Name() != attention.Name {
+			continue
+		}
+		for _, v := range n.Args {
+			if info := f.Values[v]; info.Kind == ir.StateValue && info.Type.Rank() == 5 {
+				out = append(out, info.Type.Shape[0].String())
+			}
+		}
+	}
+	return out
+}
+
 func (s *steps) module() *ir.Module { return s.m }
 
 func (s *steps) rows() int64 { return s.total }
@@ -183,7 +212,7 @@ func newSingle(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFlag
 	}
 	out := singleOf(m, args, bound, bf)
 	out.numbered = byPosition(file, f)
-	return out, nil
+	return out, out.checkBlocks(m.Funcs[:1], bf.symbols)
 }
 
 // singleOf returns one call of the module's first function, with the values of its symbols.
@@ -444,7 +473,7 @@ func newSequence(m *ir.Module, file *safetensors.File, rf *runFlags, bf *buildFl
 	if s.chunk < 1 {
 		return nil, usagef("--max of the symbol that counts rows must be at least 1")
 	}
-	return s, nil
+	return s, s.checkBlocks(m.Funcs, bf.symbols)
 }
 
 func (s *sequence) fingerprint() string {
