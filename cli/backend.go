@@ -182,7 +182,7 @@ func (f *buildFlags) largest() int64 {
 	return slices.Max(slices.Concat([]int64{0}, sizes, f.compileSizes, f.ranges))
 }
 
-// sizes returns the sizes of --capture-sizes. nil is the default list, an empty list is none.
+// sizes returns the sizes of --capture-sizes. nil stands for the default list, an empty list for no sizes.
 func (f *buildFlags) sizes() ([]int64, error) {
 	switch f.captureSizes {
 	case "default":
@@ -264,8 +264,8 @@ type unread struct{ *cache.Store }
 // Get finds nothing.
 func (unread) Get(context.Context, cache.Key) ([]byte, bool, error) { return nil, false, nil }
 
-// newBackend splits and compiles a model with the flags. --max and --symbol override limits, the
-// maximums of batch symbols, and symbols, the values of load symbols.
+// newBackend splits and compiles a model with the flags. limits has the maximums of batch and plain symbols,
+// which --max overrides; symbols has the values of load symbols, which --symbol overrides.
 func (a *app) newBackend(ctx context.Context, m *ir.Module, t *target, f *buildFlags, mode piecewise.Mode, limits, symbols map[string]int64) (*piecewise.Backend, error) {
 	b, err := a.newBackends(ctx, m, t, &world{}, f, mode, limits, symbols)
 	if err != nil {
@@ -308,8 +308,8 @@ func (a *app) planBackend(ctx context.Context, m *ir.Module, t *target, f *build
 	return a.newBackend(ctx, m, &planned, f, piecewise.Piecewise, nil, symbols)
 }
 
-// bounds returns the limits of steps with one request: rows by limits, else by the ranges of the
-// batch symbols, and blocks by the values of load symbols.
+// bounds returns the limits of steps with one request. Rows is the largest value of a batch symbol, which limits
+// or else the symbol's range gives; Blocks is the largest value of a load symbol in symbols.
 func bounds(m *ir.Module, limits, symbols map[string]int64) Site {
 	s := Site{Rows: 1, Requests: 1, Blocks: 1}
 	for _, x := range m.Symbols {

@@ -64,9 +64,9 @@ only without a cache. All --capture-sizes are captured, whichever sizes run. --p
 steps whose kernels do not overlap, and prints the time of each kernel.
 
 --train measures training steps instead: forward, backward and optimizer. The model is a
-language model, on --batch-size rows of --length tokens, or a module that returns a loss,
-on --data or made-up numbers. The FLOP/s of a step's GEMMs are compared with the FLOP/s of a
-large GEMM of the same precision, which is measured first.`,
+language model, on --batch-size rows of --length tokens, or a module that returns a loss.
+Both train on --data or on made-up numbers. The FLOP/s of a step's GEMMs are compared with the
+FLOP/s of a large GEMM of the same precision, which is measured first.`,
 		Example: `  pwc bench config.json --target cuda --batch 1,8,32,128,256
   pwc bench config.json --target cuda --batch 1 --mode piecewise,full --profile
   pwc bench models/llama --batch 1,4 --context 64 --prompt 128,512 --json
@@ -491,7 +491,8 @@ func gigabytes(v float64) string {
 }
 
 // printProfile prints the kernels of a step. It prints no rate for a kernel whose weights divided by
-// its time exceed 1.1 times the bandwidth of memory: such a kernel does not read all of its weights.
+// its time exceed 1.1 times the bandwidth of memory, because such a kernel does not read all of its weights, nor
+// for any kernel if bandwidth is 0: it was not measured.
 func (a *app) printProfile(p *benchProfile, bandwidth float64, f tableFormat) error {
 	batch := ""
 	if p.Batch > 0 {

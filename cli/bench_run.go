@@ -357,7 +357,8 @@ func readsOf(m *ir.Module, w *ir.Weight) (whole, picked bool) {
 	return whole, picked
 }
 
-// tracedOp calls trace before and after each launch of an extern op.
+// tracedOp calls trace, if it is not nil, before and after each launch of an extern op outside a capture, and after
+// each preparation.
 type tracedOp struct {
 	wrapped
 	trace func(traced)

@@ -116,7 +116,8 @@ of the stream, except an event with only the finish reason.`,
 // loadFlags are the flags that apply to a server and to a model.
 var loadFlags = []string{"requests", "rate", "concurrency", "prompt", "output", "seed", "warmup", "slo-ttft", "slo-tpot", "slo-e2e", "svg", "csv", "json", "verbose"}
 
-// checkTarget returns a usage error for flags that have no effect on where, a server or a model.
+// checkTarget returns a usage error for flags that do not apply to the argument where: flags for a model if it is a
+// server, and flags for a server if it is a model.
 func checkTarget(cmd *cobra.Command, where string) error {
 	if !isAddress(where) {
 		if given := changedOf(cmd, servedOnly); len(given) > 0 {

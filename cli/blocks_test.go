@@ -155,8 +155,8 @@ func TestCommandBlocks(t *testing.T) {
 	}
 }
 
-// commandOf returns the first command of pwc in a line, without the shell's syntax around it, "" without one, and
-// whether the line cannot run in a test.
+// commandOf returns the first command of pwc in a line, without the shell's syntax around it, "" without one. away
+// reports whether TestCommandBlocks leaves the line out: a line of elsewhere, or one without "pwc ".
 func commandOf(line string) (command string, away bool) {
 	away = elsewhere.MatchString(line)
 	at := strings.Index(line, "pwc ")

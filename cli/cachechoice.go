@@ -26,7 +26,8 @@ func (c *modelChoice) fits(target string) bool {
 	return c.target == "" || target == c.target || strings.HasPrefix(target, c.target+":")
 }
 
-// one resolves a reference among the models for --target. The result is a reference for [cache.Store.Find].
+// one resolves a reference among the models for --target. Without --target it returns the reference as it is. The
+// result is a reference for [cache.Store.Find].
 func (c *modelChoice) one(ctx context.Context, s *cache.Store, ref string) (string, error) {
 	if c.target == "" {
 		return ref, nil
@@ -44,7 +45,8 @@ func (c *modelChoice) one(ctx context.Context, s *cache.Store, ref string) (stri
 	return ids[0], nil
 }
 
-// all resolves references among the models for --target. Without references it returns all models for it.
+// all resolves references among the models for --target. Without references it returns all models for it. Without
+// --target it returns the references as they are.
 func (c *modelChoice) all(ctx context.Context, s *cache.Store, refs []string) ([]string, error) {
 	if c.target == "" {
 		return refs, nil

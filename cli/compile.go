@@ -203,7 +203,8 @@ func (a *app) compileServed(ctx context.Context, m *ir.Module, t *target, bf *bu
 	return a.planBackend(ctx, m, t, &whole, loadSymbols(m))
 }
 
-// sampling counts the artifacts of whole that model does not have: those of the sampling functions.
+// sampling counts the artifacts of the sampling functions of m. They are those of the backend whole that the backend
+// model does not have.
 func sampling(m *ir.Module, whole, model *piecewise.Backend) *compileSampling {
 	known := map[cache.Key]bool{}
 	for _, x := range model.Build().Artifacts {
@@ -225,7 +226,7 @@ func sampling(m *ir.Module, whole, model *piecewise.Backend) *compileSampling {
 	return s
 }
 
-// loadSymbols returns the smallest value of every load symbol, for a plan without a runner, which
+// loadSymbols returns the smallest value of every load symbol that is not a rank, for a plan without a runner, which
 // would choose the values.
 func loadSymbols(m *ir.Module) map[string]int64 {
 	out := map[string]int64{}

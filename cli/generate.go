@@ -337,7 +337,8 @@ func (q *namedRequest) label() string {
 func (q *namedRequest) length() int { return max(len(q.Prompt)+q.MaxNew, q.atMost) }
 
 // bound refuses requests for more tokens than the model has positions, or than length, the value of
-// --max-length. 0 means no bound. hint is advice for the error about positions.
+// --max-length; 0 means no bound. It sets atMost of requests without max_new, and refuses them if there is no
+// bound. hint is advice for the error about positions.
 func (g *generation) bound(positions int64, length int, hint string) {
 	for i := range g.requests {
 		q := &g.requests[i]

@@ -45,7 +45,8 @@ func TestInputsAreNotWaitedFor(t *testing.T) {
 	}
 }
 
-// TestModuleFromPipe reads a module from a pipe with a writer, such as a shell's process substitution.
+// TestModuleFromPipe reads a module from a pipe whose writer has written it and closed the pipe, as in a shell's
+// process substitution.
 func TestModuleFromPipe(t *testing.T) {
 	text, err := os.ReadFile("../testdata/nineteen.ir")
 	if err != nil {

@@ -32,8 +32,8 @@ func TestMinDriver(t *testing.T) {
 	}
 }
 
-// PWC_CACHE_REMOTE gives a GPU only programs that its driver loads, and those of other machines' targets to a command
-// that only compiles. With --frozen the error says which driver a program needs.
+// PWC_CACHE_REMOTE gives a GPU only programs that its driver loads, and a command that only compiles, which has no
+// driver, all programs for its target. With --frozen the error says which driver a program needs.
 func TestRemoteMinDriver(t *testing.T) {
 	srv := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	defer srv.Close()

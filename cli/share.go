@@ -97,7 +97,7 @@ const oldestDriver = "12.0"
 // minDriver returns the oldest driver, as a CUDA version, that loads the output of a compiler for a
 // target. A cubin needs a driver of the compiler's major version or later (CUDA Compatibility,
 // "Minor Version Compatibility"), and pwc needs oldestDriver. A compiler is a name such as
-// "nvrtc 13.0".
+// "nvrtc 13.0". The host needs no driver: "".
 func minDriver(target, compiler string) string {
 	if target == host.Target {
 		return ""

@@ -229,7 +229,7 @@ func (a *app) newSteps(ctx context.Context, p *train.Program, t *target, w *worl
 }
 
 // stepsOf makes the steps of all ranks of this process. The first step compiles; the others load its artifacts
-// from the store, and have no observers. Steps are returned also with an error.
+// from the store, or compile again without one, and have no observers. Steps are returned also with an error.
 func (a *app) stepsOf(ctx context.Context, p *train.Program, t *target, w *world, seed int64, o piecewise.Options) (out []*train.Step, err error) {
 	o.Rank = w.rank()
 	s, err := train.New(ctx, p, seed, o)
@@ -414,8 +414,8 @@ func (r *training) progress(n int64, loss float32, took time.Duration, first int
 	return fmt.Sprintf("step %d of %d  loss %.4f  %.0f %s/s  %s left", n, r.flags.steps, loss, float64(done*r.rows)/took.Seconds(), r.unit, left)
 }
 
-// finish writes the files of the run and prints the report. After an interrupt it writes the same files, and prints how
-// to resume.
+// finish writes the files of the run and prints the report. After an interrupt it writes the same files, and instead of
+// the report prints how to resume, if --out is a directory.
 func (r *training) finish(ctx context.Context) error {
 	r.report.Steps = r.step.Steps()
 	var err error

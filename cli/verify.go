@@ -46,16 +46,16 @@ A value departs if its relative error ‖a−b‖/‖b‖ exceeds a bound for ro
 on the dtypes and sums that lead to the value (docs/verify.md).
 
 --bisect searches for the smallest cause: the piece that departs on correct inputs; the pass
-or the kernel variant without which the piece is correct; and the fewest nodes. It writes the
+or the kernel variant without which the piece is correct; and few of its nodes. It writes the
 nodes to --dir as a module with its inputs, and prints the command that reproduces the departure.
 
 Functions are compiled with the compared values as further results. The cache keeps the pieces
 that this changes, which --frozen refuses to compile: run the same command without it first.
 --bisect compiles without the cache, and excludes --frozen.
 
-The exit code is 1 if a value departs, which one of another shape does, and one with a NaN that
-the expected value lacks; if --bisect finds a cause; if nothing was compared; or if the model has
-no value for a name of the trace, unless --allow-unmapped is given.`,
+The exit code is 1 if a value departs; if --bisect finds a cause; if nothing was compared; or if
+the model has no value for a name of the trace, unless --allow-unmapped is given. A value of
+another shape departs, and one with a NaN or an infinity if all expected values are finite.`,
 		Example: `  pwc verify models/llama --trace trace.safetensors
   pwc verify models/llama --trace trace.safetensors --target cuda --mode full --json
   pwc verify models/llama --trace trace.safetensors --bisect --dir case
@@ -144,7 +144,7 @@ type verifyReport struct {
 type verifyLayer struct {
 	Name    string `json:"name"`
 	Error   number `json:"relative_error"`
-	Growth  number `json:"growth"` // relative to the previous layer; 0: the first layer, or one after a layer without an error
+	Growth  number `json:"growth"` // the error divided by that of the layer before; 0 also if that is 0 or infinite, or there is none
 	Bound   number `json:"bound"`
 	OK      bool   `json:"ok"`
 	Problem string `json:"problem,omitempty"`

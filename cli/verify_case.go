@@ -214,7 +214,7 @@ func (a *app) printCause(c *verifyCause) {
 		return
 	}
 	says := map[verify.Kind]string{
-		verify.InModel:    "the model: the interpreter departs from the trace too, so the import, the weights or the module are wrong",
+		verify.InModel:    "the model: the interpreter departs from the trace, so the import, the weights or the module are wrong",
 		verify.InPass:     "compiler passes: with --disable-pass " + strings.Join(c.Passes, ",") + " the values are right",
 		verify.InVariant:  "kernel variant " + c.Variant + ": with another variant the values are right",
 		verify.InKernel:   "code generation: the kernels of these nodes are wrong, no matter which passes are disabled",
