@@ -223,3 +223,17 @@ func TestProcessesDiffer(t *testing.T) {
 		t.Errorf("two processes for four ranks: %v", err)
 	}
 }
+
+// If Load fails in a process, Options.Fail gets the rank of the process.
+func TestFailGetsTheRank(t *testing.T) {
+	groups, err := collective.Local("runner", 2, collective.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := -1
+	r := &Runner{opts: Options{Processes: groups[1], Fail: func(rank int, _ error) { failed = rank }}}
+	cause := errors.New("no room")
+	if err := r.together(func() error { return cause }, nil); !errors.Is(err, cause) || failed != 1 {
+		t.Errorf("%v, and Fail got rank %d, want 1", err, failed)
+	}
+}

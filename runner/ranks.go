@@ -75,9 +75,17 @@ func (f *follower) named(err error) error {
 	return fmt.Errorf("rank %d: %w", f.rank, err)
 }
 
-// together runs own on rank 0, in this goroutine, and other on all other ranks at the same time. If a
-// call fails, together ends the groups of its rank, so that no other rank waits for it.
-func (r *Runner) together(own func() error, other func(f *follower) error) error {
+// rank returns the rank of Options.Backend.Device.
+func (r *Runner) rank() int {
+	if p := r.opts.Processes; p != nil {
+		return p.Rank()
+	}
+	return 0
+}
+
+// together calls leader, for the runner's own rank, in this goroutine, and peer for each follower, all
+// at the same time. If a call fails, together ends the groups of its rank, so that no other rank waits for it.
+func (r *Runner) together(leader func() error, peer func(f *follower) error) error {
 	guarded := func(rank int, call func() error) error {
 		err := call()
 		if err != nil && r.opts.Fail != nil {
@@ -86,9 +94,9 @@ func (r *Runner) together(own func() error, other func(f *follower) error) error
 		return err
 	}
 	for _, f := range r.followers {
-		f.work <- func() error { return f.named(guarded(f.rank, func() error { return other(f) })) }
+		f.work <- func() error { return f.named(guarded(f.rank, func() error { return peer(f) })) }
 	}
-	errs := []error{guarded(0, own)}
+	errs := []error{guarded(r.rank(), leader)}
 	for _, f := range r.followers {
 		errs = append(errs, <-f.done)
 	}
