@@ -256,8 +256,8 @@ func TestBadAliases(t *testing.T) {
 	}
 }
 
-// A result is refused for a parameter of another type, by New for an Alias and by SetResult, also if
-// their rows have equal sizes or neither has rows.
+// A result is refused for a parameter of another type, by Check for an Alias and by SetResult, also
+// if their rows have equal sizes, or if the first extent of neither is a symbol.
 func TestRowsOfOtherShapes(t *testing.T) {
 	const text = `pwc 1
 module "shapes" {

@@ -17,14 +17,13 @@ import (
 	"pwc/runtime/device"
 )
 
-// translating is a device that reports, with the reason that its function what returns, that it
-// compiles a program when it loads it.
+// translating is a device that reports that it compiles programs when it loads them.
 type translating struct {
 	device.Device
-	what func(p *program.Program) string
+	reason func(p *program.Program) string // "": the device does not compile the program
 }
 
-func (d translating) CompilesAtLoad(p *program.Program) string { return d.what(p) }
+func (d translating) CompilesAtLoad(p *program.Program) string { return d.reason(p) }
 
 // TestCompiledAtLoad pins that programs and kernels of ops that the device compiles at load
 // are counted by reason, each distinct one once, and logged, and that a frozen backend refuses

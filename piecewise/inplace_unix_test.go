@@ -36,11 +36,11 @@ func inPlaceCases() []inPlaceCase {
 	for i := range elements {
 		ones[4*i+2], ones[4*i+3] = 0x80, 0x3f
 	}
-	// file returns a checkpoint whose tensor w begins more bytes after a multiple of 8.
-	file := func(more int) []byte {
-		header := fmt.Appendf(nil, `{"a": {"dtype": "U8", "shape": [%d], "data_offsets": [0, %[1]d]}, "w": {"dtype": "F32", "shape": [%d], "data_offsets": [%[1]d, %[3]d]}}`, more, elements, more+4*elements)
+	// file returns a checkpoint whose tensor w begins at a multiple of 8 plus offset bytes.
+	file := func(offset int) []byte {
+		header := fmt.Appendf(nil, `{"a": {"dtype": "U8", "shape": [%d], "data_offsets": [0, %[1]d]}, "w": {"dtype": "F32", "shape": [%d], "data_offsets": [%[1]d, %[3]d]}}`, offset, elements, offset+4*elements)
 		header = append(header, bytes.Repeat([]byte(" "), -len(header)&7)...)
-		return slices.Concat(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header, make([]byte, more), ones)
+		return slices.Concat(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header, make([]byte, offset), ones)
 	}
 	return []inPlaceCase{
 		{"mapped", file(8), piecewise.Options{}, 4 * elements},
@@ -128,8 +128,8 @@ func TestTruncatedWeightsInPlace(t *testing.T) {
 	}
 }
 
-// A capture of another stream keeps the device from giving imported memory up, so the files stay mapped
-// until a second Close after the capture.
+// A capture of another stream keeps the device from giving imported memory up: Close returns that
+// error, and a second Close after the capture succeeds.
 func TestCloseInPlaceDuringACapture(t *testing.T) {
 	dev := openHost(t)
 	c := inPlaceCases()[0]

@@ -51,21 +51,22 @@ type libraryDevice struct {
 func (l libraryDevice) Libraries() device.OpSet { return device.OpSet{"lib::routine": l.routine} }
 func (libraryDevice) WorkspaceBytes() int64     { return 4096 }
 
-// routine takes tensors of at least least elements; calls with at least tuned elements count as measured.
-type routine struct{ least, tuned int64 }
+// routine declines tensors of fewer than minRows rows. Calls with at least tunedRows rows count as
+// measured.
+type routine struct{ minRows, tunedRows int64 }
 
 func (routine) Signature() device.Signature { return device.Signature{Capture: true} }
 func (routine) Launch(*device.OpCall) error { return nil }
 
 func (r routine) ScratchBytes(args []device.Tensor, _ []program.Attr) (int64, error) {
-	if args[0].Shape[0] < r.least {
+	if args[0].Shape[0] < r.minRows {
 		return 0, device.ErrDeclined
 	}
 	return 0, nil
 }
 
 func (r routine) Tuned(args []device.Tensor, _ []program.Attr) bool {
-	return args[0].Shape[0] >= r.tuned
+	return args[0].Shape[0] >= r.tunedRows
 }
 
 // TestLibraryCalls pins the counters of library routines: calls, calls without a measurement, and
@@ -81,7 +82,7 @@ func TestLibraryCalls(t *testing.T) {
 	if programs != 2 || s.LibraryMissing != 3*programs || s.LibraryCalls+s.LibraryUntuned != 0 || b.Plan().WorkspaceBytes != 0 {
 		t.Errorf("without the library: %d programs, %+v", programs, s)
 	}
-	o.Device = libraryDevice{openHost(t), routine{least: 4, tuned: 64}}
+	o.Device = libraryDevice{openHost(t), routine{minRows: 4, tunedRows: 64}}
 	b = create(t, layers(3), o)
 	s = b.Stats()
 	if s.LibraryMissing != 0 || s.LibraryCalls != 2*3*programs || s.LibraryUntuned != 2*2*programs || b.Plan().WorkspaceBytes != 4096 {
@@ -92,7 +93,7 @@ func TestLibraryCalls(t *testing.T) {
 	if _, err := piecewise.New(context.Background(), testkit.Parse(t, layers(3)), o); !errors.As(err, &frozen) || !strings.Contains(err.Error(), fmt.Sprintf("%d of %d calls", s.LibraryUntuned, s.LibraryCalls)) {
 		t.Errorf("frozen, with unmeasured algorithms: %v", err)
 	}
-	o.Device = libraryDevice{o.Device, routine{least: 4, tuned: 4}}
+	o.Device = libraryDevice{o.Device, routine{minRows: 4, tunedRows: 4}}
 	create(t, layers(3), o)
 	all, err := b.Programs()
 	if err != nil || len(all) != int(4*programs) || all[0].Size != 64 || all[len(all)-1].Size != 1 || all[0].Func != "forward" || len(all[0].Symbols) != 1 || all[0].Symbols[0] != 64 {
@@ -115,7 +116,7 @@ func (a asked) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, 
 func TestAskedOnce(t *testing.T) {
 	times := func(n int) (out int) {
 		create(t, layers(n), piecewise.Options{Compile: piecewise.CompileOptions{Compiler: withRoutine{pieces.Pipeline{Backend: host.New()}}}, Ops: []device.Op{&silent{sum3{}}},
-			Capture: piecewise.CaptureOptions{Sizes: []int64{1, 4, 16}}, Device: libraryDevice{openHost(t), asked{routine{least: 4}, &out}}})
+			Capture: piecewise.CaptureOptions{Sizes: []int64{1, 4, 16}}, Device: libraryDevice{openHost(t), asked{routine{minRows: 4}, &out}}})
 		return out
 	}
 	if few, many := times(2), times(20); few == 0 || few != many {
@@ -160,7 +161,7 @@ func TestInitializesRoutines(t *testing.T) {
 		err  error
 		want int
 	}{{refused, 1}, {nil, 2}, {nil, 2}} {
-		s := sleepy{routine{least: 4}, make(chan struct{}), &woken}
+		s := sleepy{routine{minRows: 4}, make(chan struct{}), &woken}
 		o := piecewise.Options{Compile: piecewise.CompileOptions{Compiler: &awaited{Compiler: withRoutine{pieces.Pipeline{Backend: host.New()}}, to: s, err: c.err}, Store: store},
 			Ops: []device.Op{&silent{sum3{}}}, Device: libraryDevice{openHost(t), s}}
 		b, err := piecewise.New(context.Background(), testkit.Parse(t, layers(3)), o)
@@ -207,7 +208,7 @@ func (s *workspaceStream) WarmLibraries(device.BoundLaunch) error { return nil }
 // If the stream refuses a workspace, the pool does not keep it: the next Load allocates one
 // again.
 func TestWorkspaceIsTriedAgain(t *testing.T) {
-	dev := &workspaceDevice{libraryDevice: libraryDevice{openHost(t), routine{least: 4, tuned: 64}}, refuse: errors.New("refused")}
+	dev := &workspaceDevice{libraryDevice: libraryDevice{openHost(t), routine{minRows: 4, tunedRows: 64}}, refuse: errors.New("refused")}
 	pool, err := piecewise.NewPool(dev, 0)
 	if err != nil {
 		t.Fatal(err)

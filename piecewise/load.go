@@ -21,7 +21,7 @@ import (
 // other states; they hold zeros, or the initial values that the module computes from the
 // checkpoint. On a [device.Reserver] these have their addresses after Load, and get
 // their memory at the end of Capture or in the first run; they get it in Load if pieces use states
-// or a state has an initial value.
+// or one of them has an initial value.
 //
 // On a [device.HostImporter], weights stay in the files of a [safetensors.Mapped] if the files
 // contain exactly the bytes that the module needs, aligned, unless Memory.CopyWeights or a [Canary]

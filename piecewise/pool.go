@@ -111,7 +111,7 @@ func (p *Pool) take(bytes int64, what string) (mem.Block, device.Buffer, error) 
 	return p.takeFrom(p.alloc.Default(), nil, bytes, what)
 }
 
-// takeWork allocates memory of the stream that graphs of all backends share.
+// takeWork allocates memory that graphs of all backends share, for use on the pool's stream.
 func (p *Pool) takeWork(bytes int64, what string) (mem.Block, device.Buffer, error) {
 	return p.takeFrom(p.mem, p.stream, bytes, what)
 }

@@ -31,7 +31,7 @@ type residents struct {
 	canaries []canaryBuffer
 
 	refused  []func() error // frees that a capture made the device refuse, for the next free
-	releases []func() error // of mapped files that refused memory reads
+	releases []func() error // of the mapped files that imported memory in refused still reads
 
 	assigned uint64 // calls of assign
 }

@@ -10,11 +10,11 @@ type history struct {
 	closed   bool     // the backend is closed, and the memory of results was freed
 }
 
-// replaced marks the results in a place as stale after a write, except those of by, the function
-// that runs. by is nil if no function writes.
-func (b *Backend) replaced(p *place, by *instance) {
+// replaced marks the results in a place as stale after a write. running is the function whose run
+// writes, and its own results are not marked; nil: the write belongs to no run.
+func (b *Backend) replaced(p *place, running *instance) {
 	for _, r := range p.results {
-		if fn := b.funcs[r.fn.index]; fn != by {
+		if fn := b.funcs[r.fn.index]; fn != running {
 			fn.lost[r.i] = fn.run
 		}
 	}
