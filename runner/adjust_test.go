@@ -176,8 +176,8 @@ func slowly(logits []float32, q Request) []int32 {
 	return ids
 }
 
-// adjustments are requests that adjust logits by the fields of Sampling, one of them or several, and
-// half of them also by MinNew.
+// adjustments are requests that adjust logits by no field of Sampling, by one or by several, and half of
+// them also by MinNew.
 func adjustments() []Request {
 	var list []Request
 	for i, p := range []Sampling{

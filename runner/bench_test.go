@@ -57,9 +57,9 @@ func decode(b *testing.B, dt dtype.DType, sampling Sampling, requests int) {
 	steady(b, r, requests, length, sampling, func() {})
 }
 
-// steady measures steps in which requests decode. It calls before ahead of each step; "host-µs" does not
+// steady measures steps in which requests decode. It calls prepare before each step; "host-µs" does not
 // include that call.
-func steady(b *testing.B, r *Runner, requests, length int, sampling Sampling, before func()) {
+func steady(b *testing.B, r *Runner, requests, length int, sampling Sampling, prepare func()) {
 	ctx := context.Background()
 	step := func() {
 		if _, err := r.Step(ctx); err != nil {
@@ -83,7 +83,7 @@ func steady(b *testing.B, r *Runner, requests, length int, sampling Sampling, be
 	var works figures
 	b.ReportAllocs()
 	for b.Loop() {
-		before()
+		prepare()
 		count := r.count
 		step()
 		works.add((r.count.took - r.count.waited - count.took + count.waited).Seconds() * 1e6)

@@ -67,10 +67,10 @@ func tensor(t testing.TB, checkpoint, name string) []float32 {
 }
 
 // forced runs sequences with given tokens (teacher forcing) in steps like those of the runner, with
-// its functions, capture sizes and paged cache. A step has the next each tokens of every sequence.
-// forced returns the logits of all rows. The runner must be idle, and must have MaxTokens equal to
-// MaxSequences, because every row needs logits.
-func forced(t testing.TB, r *Runner, seqs [][]int32, each int) [][][]float32 {
+// its functions, capture sizes and paged cache. A step has the next tokens of every sequence, at
+// most perStep. forced returns the logits of all rows. The runner must be idle, and must have MaxTokens
+// equal to MaxSequences, because every row needs logits.
+func forced(t testing.TB, r *Runner, seqs [][]int32, perStep int) [][][]float32 {
 	t.Helper()
 	ctx := context.Background()
 	check := func(err error) {
@@ -91,12 +91,12 @@ func forced(t testing.TB, r *Runner, seqs [][]int32, each int) [][][]float32 {
 		most = max(most, len(ids))
 	}
 	out := make([][][]float32, len(seqs))
-	for at := 0; at < most; at += each {
+	for at := 0; at < most; at += perStep {
 		batch := attention.NewBatch(len(seqs), r.opts.MaxTokens, r.blocksFor(most))
 		var ids, positions []int32
 		var of []int
 		for i, s := range seqs {
-			n := min(each, len(s)-at)
+			n := min(perStep, len(s)-at)
 			if n <= 0 {
 				continue
 			}
@@ -107,7 +107,7 @@ func forced(t testing.TB, r *Runner, seqs [][]int32, each int) [][][]float32 {
 		}
 		in, err := r.forward.Inputs(int64(len(ids)))
 		check(err)
-		in.SetUniform(each == 1)
+		in.SetUniform(perStep == 1)
 		dst, err := in.Int32s(r.lm.params[0])
 		check(err)
 		copy(dst, ids)
@@ -118,7 +118,7 @@ func forced(t testing.TB, r *Runner, seqs [][]int32, each int) [][][]float32 {
 		check(err)
 		in, err = r.logits.Inputs(int64(len(ids)))
 		check(err)
-		in.SetUniform(each == 1)
+		in.SetUniform(perStep == 1)
 		check(in.SetResult(r.lm.params[2], hidden.At(0)))
 		dst, err = in.Int32s(r.lm.params[3])
 		check(err)

@@ -68,7 +68,8 @@ func BenchmarkSampleOnGPU(b *testing.B) {
 	}
 }
 
-// serve measures steps of requests with contexts from tokens on, for each kind of sampling.
+// serve measures decode steps of requests whose prompts have the given number of tokens, for each kind
+// of sampling.
 func serve(b *testing.B, r *Runner, requests, tokens, length int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	prompt := make([]int32, tokens)

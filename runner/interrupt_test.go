@@ -14,7 +14,7 @@ import (
 	hostdev "pwc/runtime/host"
 )
 
-// cutting is an op that calls end at its left-th launch.
+// cutting is an op that lowers left at each launch, and calls end when it is 0.
 type cutting struct {
 	device.Op
 	left int

@@ -177,7 +177,7 @@ func (s *scoreRows) part(result, at, n int) []byte {
 	return s.data[4*(s.rows*(1+s.top)+at*s.top) : 4*(s.rows*(1+s.top)+(at+n)*s.top)]
 }
 
-// token returns the log probability of token id in row at, with the n most probable tokens.
+// token returns row at: the log probability of the token id, and the n most probable tokens.
 func (s *scoreRows) token(at int, id int32, n int) TokenLogprobs {
 	own := s.part(scoreOfToken, at, 1)
 	out := TokenLogprobs{Logprob: Logprob{id, *(*float32)(unsafe.Pointer(&own[0]))}, Top: make([]Logprob, n)}
@@ -189,8 +189,9 @@ func (s *scoreRows) token(at int, id int32, n int) TokenLogprobs {
 }
 
 // runScores runs one of the two functions on n rows of logits, and starts the copy of its results
-// to the step's rows from at on. give fills the tokens whose log probabilities are wanted.
-func (r *Runner) runScores(s *step, f *piecewise.Func, logits piecewise.Result, at, n int, give func(in piecewise.Inputs) error) error {
+// to rows [first, first+n) of the step's scoreRows. give fills the tokens whose log probabilities are
+// wanted.
+func (r *Runner) runScores(s *step, f *piecewise.Func, logits piecewise.Result, first, n int, give func(in piecewise.Inputs) error) error {
 	in, err := f.Inputs(int64(n))
 	if err != nil {
 		return err
@@ -208,7 +209,7 @@ func (r *Runner) runScores(s *step, f *piecewise.Func, logits piecewise.Result, 
 	}
 	rows := s.scoreRows(r)
 	for result := range 3 {
-		if err := out.At(result).StartCopy(rows.part(result, at, n)); err != nil {
+		if err := out.At(result).StartCopy(rows.part(result, first, n)); err != nil {
 			return err
 		}
 	}

@@ -238,7 +238,7 @@ func (r *Runner) runSteps(ctx context.Context) error {
 var errLeaderClosed = fmt.Errorf("%w by rank 0", ErrClosed)
 
 // lose ends the runner. With Options.Processes it also ends the groups of this rank, so that no other
-// process waits for it.
+// process waits for it, unless rank 0 closed its runner.
 func (r *Runner) lose(err error) {
 	if p := r.opts.Processes; p != nil && r.opts.Fail != nil && !errors.Is(err, errLeaderClosed) {
 		r.opts.Fail(p.Rank(), err)
@@ -255,7 +255,8 @@ func (r *Runner) sayClosed() error {
 	return r.say(context.Background())
 }
 
-// checkProcesses compares Options.Peers and Options.Processes with a model for n devices.
+// checkProcesses compares Options.Peers and Options.Processes with a model for n devices, and sets
+// Backend.Rank to the rank of this process.
 func (o *Options) checkProcesses(n int) error {
 	p := o.Processes
 	switch {

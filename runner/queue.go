@@ -140,19 +140,19 @@ func (r *Runner) dropCanceled() {
 	})
 }
 
-// drop ends the waiting and running requests for which which returns true. why returns the reason and
-// the error. It takes one pass over the queue.
-func (r *Runner) drop(which func(*Sequence) bool, why func(*Sequence) (Reason, error)) {
+// drop ends the waiting and running requests that match selects. why returns the reason and the error.
+// It takes one pass over the queue.
+func (r *Runner) drop(match func(*Sequence) bool, why func(*Sequence) (Reason, error)) {
 	var dropped []*Sequence
 	for i := len(r.running) - 1; i >= 0; i-- {
-		if q := r.running[i]; which(q) {
+		if q := r.running[i]; match(q) {
 			r.leave(q)
 			q.place = inFlight // in no list
 			dropped = append(dropped, q)
 		}
 	}
 	r.waiting = slices.DeleteFunc(r.waiting, func(q *Sequence) bool {
-		if !which(q) {
+		if !match(q) {
 			return false
 		}
 		q.place = inFlight // in no list

@@ -384,9 +384,9 @@ func (f *sampleBuilder) threshold(s *sampler, weight ir.Value, c variant) ir.Val
 	return f.where(some, reached, t)
 }
 
-// sumAbove returns the sum of of[i] over the elements i of each row with weight[i] ≥ threshold.
-func (f *sampleBuilder) sumAbove(weight, of, threshold ir.Value) ir.Value {
-	return f.row1("sum", f.where(f.is(weight, "ge", threshold), of, f.float(0)))
+// sumAbove returns the sum of values[i] over the elements i of each row with weight[i] ≥ threshold.
+func (f *sampleBuilder) sumAbove(weight, values, threshold ir.Value) ir.Value {
+	return f.row1("sum", f.where(f.is(weight, "ge", threshold), values, f.float(0)))
 }
 
 // search returns, for each row, the largest threshold in [low, 1] at which sumAbove is at least wanted,
@@ -396,12 +396,12 @@ func (f *sampleBuilder) sumAbove(weight, of, threshold ir.Value) ir.Value {
 // search needs only sums of rows; a sort of every row would be the slowest kernel of a step. One pass
 // computes three sums, for two steps of the bisection, because the latency of a reduction dominates a
 // pass over a few rows. It bisects logarithms of weights, so the relative error is known.
-func (f *sampleBuilder) search(weight, of, low, wanted ir.Value) ir.Value {
+func (f *sampleBuilder) search(weight, values, low, wanted ir.Value) ir.Value {
 	size := float64(-faintest) // of the interval, whose end is not needed
 	for range halvings / 2 {
 		above := func(quarters float64) ir.Value { return f.op("mul", low, f.float(math.Exp(quarters/4*size))) }
 		lower, middle, upper := above(1), above(2), above(3)
-		enough := func(t ir.Value) ir.Value { return f.is(f.sumAbove(weight, of, t), "ge", wanted) }
+		enough := func(t ir.Value) ir.Value { return f.is(f.sumAbove(weight, values, t), "ge", wanted) }
 		atLower, atMiddle, atUpper := enough(lower), enough(middle), enough(upper)
 		low = f.where(atMiddle, f.where(atUpper, upper, middle), f.where(atLower, lower, low))
 		size /= 4

@@ -77,9 +77,9 @@ func (s *step) inOrder(running []*Sequence) bool {
 }
 
 // steadyDecode reports whether it advanced s, which still describes the step of two turns before. It
-// does so if all running requests decoded there, no request joined or left since, none waits for which
-// the step has a row, and there are enough blocks. It reads only the requests that need a block: with some hundreds of
-// requests, each read would miss the processor's caches.
+// does so if all running requests decoded there, no request joined or left since, no request waits while
+// the step has a row for it, and there are enough blocks. It reads only the requests that need a block:
+// with some hundreds of requests, each read would miss the processor's caches.
 func (r *Runner) steadyDecode(s *step) bool {
 	if !s.decodes || s.changes != r.changes || len(r.waiting) > 0 && len(r.running) < r.opts.MaxSequences {
 		return false

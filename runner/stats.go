@@ -45,7 +45,7 @@ type Stats struct {
 
 	Processed int64 `json:"processed"` // steps with a LogitsProcessor, which were read before the next step was issued
 
-	Submitted  int64            `json:"submitted"`
+	Submitted  int64            `json:"submitted"`  // requests that Runner.Submit accepted
 	Rejected   int64            `json:"rejected"`   // by Runner.Submit
 	Finished   map[string]int64 `json:"finished"`   // by reason
 	Generated  int64            `json:"generated"`  // tokens

@@ -270,12 +270,15 @@ func waitIdle(t *testing.T, r *Runner) Stats {
 // Close ends all requests with ErrClosed: running, waiting, and those that no step has seen. Run and
 // Submit then return ErrClosed.
 func TestClose(t *testing.T) {
-	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
+	r := llama(t, Options{MaxSequences: 1, MaxTokens: 8, Blocks: 40, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	ran := make(chan error)
 	s := submit(t, r, Request{Prompt: []int32{1}, MaxNew: 150})
 	w := submit(t, r, Request{Prompt: []int32{1}, MaxNew: 150})
 	if _, err := r.Step(context.Background()); err != nil {
 		t.Fatal(err)
+	}
+	if s.place != inRunning || w.place != inWaiting {
+		t.Fatalf("places %d and %d, want a running and a waiting request", s.place, w.place)
 	}
 	unseen := submit(t, r, Request{Prompt: []int32{1}, MaxNew: 150}) // no step sees it
 	if err := r.Close(); err != nil {
