@@ -110,18 +110,19 @@ func (c *caster) node(n *ir.Node) {
 	c.rw.KeepWith(n, args)
 }
 
-// as returns v in dtype to. It changes only values of f32 and the lower dtype.
-func (c *caster) as(v ir.Value, to dtype.DType) ir.Value {
+// as returns v in the dtype want. It casts only between f32 and the lower dtype, and returns other values
+// unchanged.
+func (c *caster) as(v ir.Value, want dtype.DType) ir.Value {
 	from := c.rw.Type(v).DType
-	if from == to || from != dtype.F32 && from != c.dt || to != dtype.F32 && to != c.dt {
+	if from == want || from != dtype.F32 && from != c.dt || want != dtype.F32 && want != c.dt {
 		return v
 	}
-	if to != c.dt {
-		return c.rw.Op1("cast", []ir.Value{v}, ir.DTypeAttr(to))
+	if want != c.dt {
+		return c.rw.Op1("cast", []ir.Value{v}, ir.DTypeAttr(want))
 	}
 	out, ok := c.low[v]
 	if !ok {
-		out = c.rw.Op1("cast", []ir.Value{v}, ir.DTypeAttr(to))
+		out = c.rw.Op1("cast", []ir.Value{v}, ir.DTypeAttr(want))
 		c.low[v] = out
 	}
 	return out

@@ -39,8 +39,8 @@ type dataInput struct {
 	drawn   []byte // the last gathered batch, if rows are shuffled
 }
 
-// NewData finds the batches for a program. It uses tensors of src until the last step without a
-// copy, unless their integers have another width. A step takes a batch for each micro-batch of
+// NewData finds the batches for a program. Until the last step it uses the tensors of src in place. It
+// copies only tensors whose integers have another width. A step takes a batch for each micro-batch of
 // each rank of the program.
 func NewData(p *Program, src safetensors.Source) (*Data, error) {
 	if p == nil || src == nil {

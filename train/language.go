@@ -136,7 +136,7 @@ func everyRow(m *ir.Module, logits *ir.Func) *ir.Func {
 // entropy emits the results of the loss: the mean over tokens of the cross entropy of the logits
 // with the next label of the row. A comparison selects the token, so the gradient is pointwise. The
 // floor of the largest logit is subtracted to keep exp in range. The loss does not depend on the
-// subtracted number, so no gradient of it is needed, and floor has none. With labels the second result
+// subtracted number, so it needs no gradient, and floor has no gradient. With labels the second result
 // is the weight of the batch.
 func (l *language) entropy(e emitter, logits, labels, position ir.Value) []ir.Value {
 	tokens, last := dim.Const(l.rows*l.length), l.length-1
@@ -269,7 +269,7 @@ func (e emitter) compare(a, b ir.Value, dir string) ir.Value {
 
 // Operations returns the number of multiplications and additions in the GEMMs of a training step
 // of f: those of the forward, twice as many in the backward, and two and a half times as many for
-// attention, whose backward computes the scores again.
+// attention, whose backward computes the scores again. Causal attention counts half.
 func Operations(f *ir.Func) int64 {
 	if f == nil {
 		return 0

@@ -570,7 +570,7 @@ func holdRanksOnGPU(t *testing.T, m *ir.Module, weights, batches safetensors.Sou
 }
 
 // Micro-batches and ranks with different numbers of labels have the loss and the weights of one batch with all of
-// the tokens, where each label counts the same. Where none has a label, the loss is 0 and no weight changes.
+// the tokens, where each label counts the same. If no row has a label, the loss is 0 and no weight changes.
 func TestPartsWeighLabels(t *testing.T) {
 	const dir, length = "../testdata/hf/llama", 6
 	m, err := hf.Builtin().ImportDir(dir, hf.Options{DType: dtype.F32})

@@ -16,8 +16,8 @@ import (
 
 // Batch has the inputs of a step.
 type Batch interface {
-	// Input returns the bytes of input number input of [Program.Inputs] for a micro-batch:
-	// little-endian, row-major. Run copies them before it returns.
+	// Input returns the bytes of element input of [Program.Inputs] for the micro-batch part, both
+	// counted from 0: little-endian, row-major. Run copies them before it returns.
 	Input(part, input int) ([]byte, error)
 }
 

@@ -69,7 +69,7 @@ func TestModes(t *testing.T) {
 	}
 }
 
-// Warm-up and capture run the step. After Load the weights, the learning rate and the scale are
+// The warm-up in Load runs the step. After Load the weights, the learning rate and the scale are
 // nevertheless the initial ones, and all other states are 0.
 func TestLoadChangesNothing(t *testing.T) {
 	o := goldens()[0].options
