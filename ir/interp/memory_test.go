@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
+	"weak"
 
 	"pwc/ir"
 	"pwc/ir/dtype"
@@ -86,6 +88,37 @@ func (c *counted) Err() error {
 		return context.Canceled
 	}
 	return nil
+}
+
+// TestEndInCollective: if the context ends within the last node, and that is a collective, the run has
+// no results.
+func TestEndInCollective(t *testing.T) {
+	m, f := parseModule(t, "  group tp in 2\n  func @f(%x: f32[1024, 256] varying over tp) -> (f32[2048, 256]) {\n    %y = all_gather(%x, group=tp)\n    return %y\n  }")
+	inputs := [][]*interp.Tensor{{zeros(t, 1024, 256)}, {zeros(t, 1024, 256)}}
+	c := &counted{context.Background(), 0, 4}
+	if out, err := interp.RunRanks(c, m, f, make([]*interp.Env, 2), inputs); out != nil || !errors.Is(err, context.Canceled) {
+		t.Errorf("%d results, %v", len(out), err)
+	}
+}
+
+// TestUnreadVersions: a run drops memory whose last use is a write.
+func TestUnreadVersions(t *testing.T) {
+	m, f := parseModule(t, "  func @f(%x: f32[N, 4]) -> (f32[N, 4]) {\n    %e = full(1.0, shape=[N, 4], dtype=f32)\n    copy(%e, %x)\n    %y = neg(%x)\n    return %y\n  }")
+	var written weak.Pointer[interp.Tensor]
+	env := &interp.Env{Observe: func(node int, n *ir.Node, results []*interp.Tensor) {
+		switch node {
+		case 1:
+			written = weak.Make(results[0])
+		case 2:
+			runtime.GC()
+			if written.Value() != nil {
+				t.Error("the run holds memory that it does not count")
+			}
+		}
+	}}
+	if _, err := interp.Run(context.Background(), m, f, env, []*interp.Tensor{zeros(t, 6, 4)}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestVisitsBetweenLooks counts how often the context is checked in nodes of 2^20 visits or more:

@@ -86,6 +86,9 @@ func stepRanks(runs []*run, i int, irn *ir.Node) error {
 		if err := exchange(n, members, m.GroupRank(g, d)); err != nil {
 			return m.ErrorAt(runs[d].f, i, "%s: %v", irn.Op.Name, err)
 		}
+		if err := runs[d].ended; err != nil {
+			return fmt.Errorf("device %d: %w", d, err)
+		}
 	}
 	for d, r := range runs {
 		r.leave(i, nodes[d])
@@ -114,6 +117,9 @@ func exchange(n *node, members []*node, rank int) error {
 	switch n.Op.ID {
 	case ir.OpAllReduce:
 		for i := range out.Len() {
+			if n.visits(len(members)) {
+				break
+			}
 			out.setFloat(i, sumOver(members, i))
 		}
 	case ir.OpBroadcast:

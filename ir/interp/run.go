@@ -264,7 +264,9 @@ func (r *run) leave(i int, n *node) {
 	}
 	observed := slices.Clone(n.out)
 	for _, w := range irn.Versions {
-		r.values[w.Value] = n.args[w.Arg]
+		if r.last[w.Value] > i {
+			r.values[w.Value] = n.args[w.Arg]
+		}
 		observed = append(observed, n.args[w.Arg])
 	}
 	if e := n.badIndex; e != nil {
