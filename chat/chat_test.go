@@ -151,7 +151,8 @@ func TestLimits(t *testing.T) {
 }
 
 // TestGuard: templates cannot evade the limits. They try it by the names that guard inserts, by tags that
-// only the library reads as loops or raw blocks, by nested blocks and brackets, and by code in strings.
+// only the library reads as loops or raw blocks, by nested blocks and brackets, by code in strings, and by calls
+// in default values.
 func TestGuard(t *testing.T) {
 	loops := "{% for i in 'ab' %}{% endfor %}"
 	sets, brackets := strings.Repeat("{% set a %}{% endset %}", 200), strings.Repeat("[", 1000)+strings.Repeat("]", 1000)
@@ -222,6 +223,7 @@ func TestOpen(t *testing.T) {
 		{files: map[string]string{"tokenizer_config.json": `{"chat_template": "one", "bos_token": {"content": "<b>"}}`, "chat_template.jinja": "two{{ bos_token }}"}, want: "two<b>"},
 		{files: map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}], "bos_token": null}`}, want: "a"},
 		{files: map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}]}`}, name: "tool_use", want: "b"},
+		{files: map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "default", "template": "a"}, {"name": "other", "template": "b"}, {"name": "default", "template": "c"}]}`}, want: "c"},
 		{files: map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "other", "template": "a"}]}`}, err: ErrNone},
 		{files: map[string]string{"tokenizer_config.json": `{}`}, err: ErrNone},
 		{files: map[string]string{}, err: ErrNone},

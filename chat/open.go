@@ -24,7 +24,8 @@ const maxConfig = 64 << 20
 // Open reads a chat template of a checkpoint directory by its name, and the special tokens of
 // tokenizer_config.json. An empty name means "default". The file of the template "default" is
 // chat_template.jinja, of another NAME additional_chat_templates/NAME.jinja. Without this file, Open reads
-// chat_template of tokenizer_config.json: a text, which is "default", or a list of named templates.
+// chat_template of tokenizer_config.json: a text, which is "default", or a list of named templates, in
+// which the last of a name counts.
 //
 // If path ends in .jinja, it is the file of the template: Open reads no special tokens, and does not use
 // name.
@@ -159,7 +160,8 @@ func (c *config) tokens() map[string]string {
 	return out
 }
 
-// templates returns the texts of chat_template by name. The first of several of one name counts.
+// templates returns the texts of chat_template by name. Of several templates with one name, the last counts,
+// as in transformers, which makes a dict of the list.
 func (c *config) templates() (map[string]string, error) {
 	if len(c.Template) == 0 || string(c.Template) == "null" {
 		return nil, nil
@@ -174,9 +176,7 @@ func (c *config) templates() (map[string]string, error) {
 	}
 	named := map[string]string{}
 	for _, t := range list {
-		if _, ok := named[t.Name]; !ok {
-			named[t.Name] = t.Template
-		}
+		named[t.Name] = t.Template
 	}
 	return named, nil
 }
