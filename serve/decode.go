@@ -61,10 +61,11 @@ func noNulls(body []byte) *Error {
 	}
 	for _, name := range []string{"prompt", "tokens", "stop_token_ids", "allowed_token_ids"} {
 		want := "an id"
-		if name == "prompt" {
+		at := nullAt(fields[name])
+		if name == "prompt" && strings.Count(at, "[") == 1 {
 			want = "text or an id"
 		}
-		if at := nullAt(fields[name]); at != "" {
+		if at != "" {
 			return badRequest(name, "%s%s is null, want %s", name, at, want)
 		}
 	}
@@ -130,8 +131,8 @@ func checkKeys(text []byte, t reflect.Type, at string) *Error {
 	return badRequest(param(at), "unknown or unsupported: %s", strings.Join(unknown, ", "))
 }
 
-// walkKeys appends the keys of objects in valid JSON that the type t lacks, with the path at before them. Values of
-// another kind than t has are left to json.Unmarshal.
+// walkKeys appends to unknown the paths of the keys of objects in valid JSON that the type t lacks. The JSON is at the
+// path in the argument at. Values of another kind than t are left to json.Unmarshal.
 func walkKeys(text []byte, t reflect.Type, at string, unknown *[]string) *Error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()

@@ -68,9 +68,8 @@ func (s *Server) chatLogprobs(tokens []runner.TokenLogprobs) *chatLogprobs {
 	return out
 }
 
-// completionLogprobs returns the log probabilities of tokens; nil without tokens. The offset of
-// tokens[0] is at. If first is set, tokens[0] is the first token of a
-// prompt, which has no log probability.
+// completionLogprobs returns the log probabilities of tokens; nil without tokens. The argument at is
+// the offset of tokens[0]. If first is set, tokens[0] is the first token of a prompt, which has no log probability.
 func (s *Server) completionLogprobs(tokens []runner.TokenLogprobs, at int, first bool) *completionLogprobs {
 	if len(tokens) == 0 {
 		return nil

@@ -413,7 +413,7 @@ func TestRefusals(t *testing.T) {
 		{chats, `{"messages": [{"role": "user", "content": "a"}], "allowed_token_ids": [null]}`, 400, []string{"allowed_token_ids[0] is null"}},
 		{completions, `{"prompt": [97, null]}`, 400, []string{"prompt[1] is null, want text or an id"}},
 		{completions, `{"prompt": ["a", null]}`, 400, []string{"prompt[1] is null"}},
-		{completions, `{"prompt": [[97], [98, 99, null]]}`, 400, []string{"prompt[1][2] is null"}},
+		{completions, `{"prompt": [[97], [98, 99, null]]}`, 400, []string{"prompt[1][2] is null, want an id"}},
 		{completions, `{"prompt": null}`, 400, []string{"prompt is missing"}},
 		{"/detokenize", `{"tokens": [97, null]}`, 400, []string{"tokens[1] is null"}},
 		{completions, `{"prompt": "a", "stream": "b"}`, 400, []string{"stream: a JSON string, want true or false"}},
