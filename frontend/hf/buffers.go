@@ -119,7 +119,7 @@ func (n *Net) Ignore(tensor string) {
 }
 
 // ignoreBuffers declares the buffers of the decoder's layers, whose tensors have the prefix base. The module has one
-// declaration for all layers. [Model.Check] compares the values of each layer.
+// declaration for each buffer, for all layers. [Model.Check] compares the values of each layer.
 func (d *Decoder) ignoreBuffers(n *Net, base string) {
 	for _, b := range d.Names.Buffers {
 		n.B.Unread(base+strings.Replace(d.Names.Layer, "%d", "*", 1)+b.Name, "")

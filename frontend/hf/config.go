@@ -281,7 +281,7 @@ func (c *Config) Int(key string, lo, hi int64) int64 {
 	return c.IntOr(key, lo, lo, hi)
 }
 
-// IntOr is Int for an optional key, with its default.
+// IntOr is Int for an optional key, with its default. If it records a problem, it returns lo or the default.
 func (c *Config) IntOr(key string, absent, lo, hi int64) int64 {
 	var n json.Number
 	if !c.decode(key, "an integer", &n) {

@@ -301,7 +301,7 @@ func (d *Decoder) attention(n *Net, i int64, weight, prefix string) Attention {
 	return a
 }
 
-// mlp describes an MLP with inner intermediate features, whose tensors have the prefix.
+// mlp describes an MLP whose tensors have the prefix. The argument inner is its number of intermediate features.
 func (d *Decoder) mlp(n *Net, weight, prefix string, inner int64) MLP {
 	up := []int64{inner}
 	if d.Gated {

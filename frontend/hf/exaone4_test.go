@@ -22,7 +22,7 @@ func TestEXAONE4(t *testing.T) {
 		four.with(settings{"sliding_window": 9, "sliding_window_pattern": "LLLG"}))
 	sameModules(t, arch, windows(w, f, w, f), four.with(settings{"sliding_window": 9, "sliding_window_pattern": "LG"}), four.with(settings{"sliding_window": 9, "sliding_window_pattern": 2}))
 	sameModules(t, arch, four.with(settings{"sliding_window": nil}), four.with(settings{"sliding_window": nil, "sliding_window_pattern": "LG"}))
-	// Without windows all layers have rotary embeddings; with windows, only the layers that have one.
+	// Without sliding_window all layers have a rope; with it, only the layers that have a window.
 	otherModules(t, arch, settings{"sliding_window": nil}, settings{"sliding_window": 9, "sliding_window_pattern": nil}, settings{"sliding_window": 9, "sliding_window_pattern": 2})
 	sameModules(t, arch, settings{"sliding_window": 9, "sliding_window_pattern": nil}, settings{"sliding_window": 9, "sliding_window_pattern": 0}, settings{"sliding_window": 9, "sliding_window_pattern": ""})
 	refuse(t, arch, refused{settings{"sliding_window_pattern": "LX"}, `"LX" has other letters than L and G`}, refused{settings{"sliding_window_pattern": -1}, "-1 is not in [0, "})

@@ -113,7 +113,8 @@ type ExpertLayers struct {
 }
 
 // ReadExperts honours keys, which give the number of experts and must agree, and num_experts_per_tok. Their defaults
-// are count and perToken. Each expert has inner intermediate features. Keys of training are inert.
+// are count and perToken. The argument inner is the number of intermediate features of an expert. Keys of training are
+// inert.
 func (d *Decoder) ReadExperts(c *Config, inner, count, perToken int64, keys ...string) {
 	e := &ExpertLayers{Count: count, Inner: inner}
 	first := ""

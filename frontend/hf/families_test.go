@@ -30,7 +30,7 @@ func (p published) check(t *testing.T, o Options) {
 		return
 	}
 	var total int64
-	last := "" // name of the final norm
+	last := "" // name of the last vector, such as the scale of the final norm
 	for _, param := range m.Params {
 		n := int64(1)
 		for _, d := range param.Shape {
@@ -104,7 +104,7 @@ func otherModules(t *testing.T, arch string, edits ...settings) {
 	for i, e := range edits {
 		text := importText(t, base(arch).with(e), Options{Context: 64})
 		if j, dup := seen[text]; dup {
-			t.Errorf("%s: edits %d and %d (-1 is none) make the same module", arch, i, j)
+			t.Errorf("%s: edits %d and %d (-1: the base config) give the same module", arch, i, j)
 		}
 		seen[text] = i
 	}

@@ -260,7 +260,7 @@ const (
 const eosKey = "eos_token_id"
 
 // generationEOS returns the ids that end a sequence according to a generation_config.json. They are nil if it has no
-// such key, and empty if its list has no id, or negative ones only.
+// such key, and empty if the key has no id that is at least 0.
 func generationEOS(text []byte) ([]int32, error) {
 	c, err := parseConfig(text)
 	if err != nil {

@@ -123,7 +123,8 @@ func TestDependsOnConfigAlone(t *testing.T) {
 	}
 }
 
-// TestSourceDTypes imports a checkpoint whose norms, and one of three biases, have a wider dtype than the config's.
+// TestSourceDTypes imports a checkpoint whose norms, and one of the biases of q, k and v, have a wider dtype than the
+// config's.
 func TestSourceDTypes(t *testing.T) {
 	config := base("LlamaForCausalLM").with(settings{"torch_dtype": "bfloat16", "attention_bias": true})
 	m, err := Builtin().Import(config.json(t), Options{})
@@ -203,7 +204,7 @@ func TestUnknownArchitecture(t *testing.T) {
 	}
 }
 
-// TestRegister registers a family outside of Builtin.
+// TestRegister registers a family that Builtin does not have.
 func TestRegister(t *testing.T) {
 	r := Builtin()
 	r.Register("TinyForCausalLM", func(c *Config) Emit {

@@ -239,8 +239,8 @@ func (n *Net) Base(prefix, tensor string) string {
 	return prefixes[0]
 }
 
-// head returns the name of the head, without ".weight". For the text part of a multimodal model it is the first of its
-// names that the checkpoint has; otherwise it is name.
+// head returns the name of the head, without ".weight": the argument or, for the text part of a multimodal model, the
+// first of n.heads that the checkpoint has; n.heads[0] if it has none of them.
 func (n *Net) head(name string) string {
 	for _, h := range n.heads {
 		if n.has(h + ".weight") {

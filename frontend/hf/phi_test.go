@@ -25,7 +25,7 @@ func TestPhi(t *testing.T) {
 	published{"phi-2", config, 2_779_683_840, 32, "f16[B, 2, 16, 32, 80]"}.check(t, Options{})
 	published{"phi-2 as published first", first, 2_779_683_840, 32, "f16[B, 2, 16, 32, 80]"}.check(t, Options{})
 
-	// Both configs give the same module, except for the names of tensors.
+	// Both configs give the same nodes, except for locations.
 	code := func(s settings) string {
 		var lines []string
 		for _, line := range strings.Split(importText(t, s, Options{}), "\n") {

@@ -127,8 +127,8 @@ func (n *Net) gathered(x ir.Value) ir.Value {
 	return n.F.Op1("all_gather", []ir.Value{x}, ir.EnumAttr("group", rankGroup), ir.IntAttr("axis", -1))
 }
 
-// own converts indices into indices of the block of size each that the rank has. is reports which
-// indices are in the block; the others are clamped to it.
+// own converts indices into indices of the rank's block of consecutive ones. The argument each is the
+// number of indices of a block. The result is marks the indices in the block; the others are clamped to it.
 func (n *Net) own(index ir.Value, each int64) (local, is ir.Value) {
 	rank := dim.Sym(rankSymbol)
 	ranks := n.F.Op1("iota", nil, ir.IntsAttr("shape", n.Ranks()), ir.DTypeAttr(dtype.I32))

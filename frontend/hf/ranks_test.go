@@ -11,7 +11,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// oneOfEachFamily are the goldens that are also divided among ranks: one for each family, except GLM (GLM4
+// oneOfEachFamily are the goldens that are also divided among ranks: at least one for each family, except GLM (GLM4
 // without two norms) and most text parts, whose families are in the list. They have the options of the
 // family that need a division of their own (norms of q and k, biases).
 var oneOfEachFamily = []string{

@@ -146,6 +146,7 @@ func TestDynamicFrequencies(t *testing.T) {
 }
 
 // A rope with YaRN scaling supports the original length times the factor, or max_position_embeddings if that is more.
+// Options.Context takes precedence.
 func TestYarnReaches(t *testing.T) {
 	yarn := settings{"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
 	for _, c := range []struct {

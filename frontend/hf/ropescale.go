@@ -7,7 +7,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// scaledRope honours the keys of rope_parameters or rope_scaling, o, for a rope that rotates size elements of a head.
+// scaledRope honours the keys of rope_parameters or rope_scaling, o. size is the number of a head's elements that the
+// rope rotates.
 // The formulas are those of transformers' modeling_rope_utils.py. Products are converted to float64 to prevent a fused
 // multiply-add, which not every machine has and which rounds differently.
 func scaledRope(c, o *Config, size int64, base float64) Rope {

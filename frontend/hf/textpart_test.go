@@ -55,8 +55,8 @@ func TestTextParts(t *testing.T) {
 	published{"Qwen3-VL-30B-A3B-Instruct", vl, 30_532_122_624, 48, "bf16[B, 2, 16, 4, 128]"}.check(t, Options{})
 }
 
-// The module of a text part equals that of the text-only model, except for the names of tensors. tie_word_embeddings of
-// the file takes precedence.
+// The module of a text part equals that of the text-only model, except for its name, the names of tensors and its list of
+// unread tensors. tie_word_embeddings of the file takes precedence.
 func TestTextPartIsTheModelOfText(t *testing.T) {
 	config := base("Qwen3ForCausalLM").with(settings{"head_dim": 4, "rope_theta": 1000, "max_position_embeddings": 77, "eos_token_id": 5, "tie_word_embeddings": true})
 	inner := config.with(settings{"architectures": absent{}, "tie_word_embeddings": false, "model_type": "qwen3_vl_text"})

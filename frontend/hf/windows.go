@@ -24,7 +24,7 @@ func readWindow(c *Config, missing int64) int64 {
 	return readWindowFrom(c, missing, 1)
 }
 
-// readWindowFrom is readWindow for a window of at least least; 0 means no window.
+// readWindowFrom is readWindow with the smallest valid window as the argument least. A window of 0 means no window.
 func readWindowFrom(c *Config, missing, least int64) int64 {
 	const key = "sliding_window"
 	if c.Null(key) {

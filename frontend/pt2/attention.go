@@ -47,8 +47,10 @@ func (c *call) unfused(q, k, v ir.Value) string {
 	shared, ok2 := keys[rank-3].Const()
 	width, ok3 := s[rank-1].Const()
 	switch {
-	case !ok1 || !ok2 || !ok3 || shared < 1 || heads%shared != 0 || width > ir.MaxHead:
-		return "the number or the size of its heads is dynamic or too large"
+	case !ok1 || !ok2 || !ok3 || width > ir.MaxHead:
+		return "the number or the size of its heads is dynamic, or the size is too large"
+	case shared < 1 || heads%shared != 0:
+		return "its queries do not have a multiple of the heads of its keys"
 	case !sameShape(keys, values) || !s[rank-1].Equal(keys[rank-1]) || !sameShape(s[:rank-3], keys[:rank-3]):
 		return "the shapes of queries, keys and values do not fit"
 	case !castable(c.dtype(q)) || c.dtype(k) != c.dtype(q) || c.dtype(v) != c.dtype(q):

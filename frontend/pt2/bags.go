@@ -22,7 +22,7 @@ func embeddingBag(c *call) []ir.Value {
 	table, index, offsets, t := c.tensor("weight"), c.cast(c.tensor("indices"), i64), c.cast(c.tensor("offsets"), i64), c.out(0)
 	mode := c.int("mode", bagSum)
 	if c.rank(index) != 1 || c.rank(offsets) != 1 || mode < bagSum || mode > bagMax {
-		c.fail("it takes a vector of indices and one of offsets")
+		c.fail("it takes a vector of indices, one of offsets, and a mode from 0 to 2")
 	}
 	rows := c.cast(c.bin("embedding", table, index), dtype.F32)
 	if c.has("per_sample_weights") {

@@ -162,7 +162,7 @@ func (c *call) constants64(shape []dim.Dim) []int64 {
 
 // convolve computes a convolution in bands of rows of the result, so that the patches of a band take at most
 // c.bandBytes. If that needs more than maxBands bands, bands are larger. There is one band if the number of rows is
-// dynamic, or the kernel has one element.
+// dynamic, the patches have no bound, or the kernel has one element.
 func (c *call) convolve(x, w ir.Value, s *spatial, out []dim.Dim, groups int64) ir.Value {
 	if groups < 1 {
 		c.fail("groups must be at least 1, not %d", groups)

@@ -50,10 +50,10 @@ type Dim struct {
 const FuncName = "forward"
 
 // Import makes a module of the program, with one function @forward. Its parameters are the tensor inputs of the
-// program, in their order. Weights have the names of the archive's tensors; tensors with the same bytes share one.
-// A buffer that the program writes becomes a state of the same name, an input that it writes a mut parameter. The error
-// is an [*ImportError] that lists all nodes that cannot be imported, a [*FormatError] about an input, an output, a
-// dimension or a guard, or an error of [ir.Builder.Build].
+// program, in their order. Weights have the names of the archive's tensors; tensors that are the same part of
+// one entry, with the same dtype, shape and strides, share one. A buffer that the program writes becomes a state of the
+// same name, an input that it writes a mut parameter. The error is an [*ImportError] that lists all nodes that cannot be
+// imported, a [*FormatError] about an input, an output, a dimension or a guard, or an error of [ir.Builder.Build].
 func (a *Archive) Import(o Options) (*Model, error) {
 	if o.Name == "" {
 		o.Name = a.model
@@ -90,7 +90,7 @@ type importer struct {
 	b       *ir.Builder
 	emitter
 	values  map[string]*tensor
-	weights map[string]string // weight name by payload: tensors with the same bytes and layout share a weight
+	weights map[string]string // weight name by payload: tensors with the same entry, dtype, shape, strides and offset share a weight
 	states  map[string]bool   // buffers and inputs that are states and mut parameters
 	mutated map[string]bool   // buffers and inputs that the program writes
 	written map[string]bool   // states that the module declares already

@@ -27,7 +27,7 @@ var magnitudes = []float64{0, 0x1p-14, 1e-3, 0.3, 0.499, 0.501, 0.9995, 1, 1.25,
 type definition struct {
 	op, args string
 	f        func(x float64) float64
-	from, to float64 // the operands that the test takes, where both are not 0
+	from, to float64 // the smallest and the largest operand of the test; both 0: all operands
 }
 
 var unaryDefinitions = []definition{
@@ -165,7 +165,7 @@ func opmathCases() []opCase {
 	return out
 }
 
-// wideCases are other ops than element-wise ones, in f32. Their operands are numbers of every dtype of floats.
+// wideCases are further ops, most of them not element-wise, in f32. Their operands are numbers of every dtype of floats.
 func wideCases() []opCase {
 	two := func(name string, x, y float64) operand { return f32(name, []float64{x, y}, 2) }
 	return []opCase{

@@ -258,7 +258,7 @@ func (c *call) largest(x ir.Value, axis int, k int64, smallest bool) (values, in
 
 // descending returns keys in the opposite order of x, for topk. NaN, which topk takes as the largest, gets the
 // smallest key. Keys are halves, so that the key of +Inf is below the keys of finite numbers. Two denormals of f32
-// that differ in their last bit have one key.
+// that differ in their last bit may have one key.
 func (c *call) descending(x ir.Value) ir.Value {
 	if !c.dtype(x).Float() {
 		return c.un("not", x)

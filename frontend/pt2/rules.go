@@ -34,7 +34,7 @@ var synonyms = map[string]string{
 	"aten.special_xlogy": "aten.xlogy", "aten.special_logit": "aten.logit", "aten.special_logsumexp": "aten.logsumexp",
 	"aten.special_softmax": "aten.softmax", "aten.special_log_softmax": "aten.log_softmax",
 
-	// x &= y and its like write x: their names, without the last underscore, are those of in-place variants.
+	// x &= y and its like write x. canonical takes the last underscore of aten.__iand__ as that of an in-place variant.
 	"aten.__iand_": "aten.bitwise_and", "aten.__ior_": "aten.bitwise_or", "aten.__ixor_": "aten.bitwise_xor",
 }
 

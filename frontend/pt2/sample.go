@@ -62,7 +62,7 @@ func gridSample(c *call) []ir.Value {
 	return one(c.cast(c.transpose(y, back...), t.DType))
 }
 
-// along returns the taps of an axis of n elements at coordinates where.
+// along returns the taps of an axis of n elements. The argument where has the coordinates.
 func (s *sampling) along(where ir.Value, n dim.Dim) []sampleTap {
 	size := s.scalar(n, dtype.F32)
 	var at ir.Value
@@ -123,8 +123,8 @@ func (s *sampling) tap(at, size, weight ir.Value) sampleTap {
 	return t
 }
 
-// summed adds up the elements at all combinations of taps. rows are the elements of x, and to is the combination of
-// the taps of earlier axes.
+// summed adds up the elements at all combinations of taps. rows are the elements of x. The argument to combines the
+// taps of earlier axes.
 func (s *sampling) summed(rows ir.Value, to sampleTap, size []dim.Dim, taps [][]sampleTap) ir.Value {
 	if len(taps) == 0 {
 		y := s.gather(rows, to.at, 0)
