@@ -24,9 +24,10 @@ func (a *app) cacheCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cache",
 		Short: "list, explain, verify, clean, share and trust the compiled artifacts",
-		Long: `The cache keeps compiled pieces in a directory and finds them by a hash of
-everything that they depend on, so that a model is compiled once. PWC_CACHE_DIR
-is the directory that is written (default: pwc in the user's cache directory).
+		Long: `The cache keeps compiled pieces in a directory, so that a model is compiled once,
+and finds them by a hash of the factors that they depend on, except the version of
+NVRTC: code for GPUs that any version compiled is used. PWC_CACHE_DIR is the
+directory that is written (default: pwc in the user's cache directory).
 PWC_CACHE_PATH lists read-only directories that are searched first.
 PWC_CACHE_REMOTE is an artifact in a registry (oci://REGISTRY/REPO:TAG) from which
 missing pieces are fetched. PWC_CACHE=off turns the cache off. Code for GPUs is

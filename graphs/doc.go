@@ -9,8 +9,8 @@
 //
 // A [Tensor] is a plain value that names memory. Its storage has an owner count, which
 // [Tensor.Retain] and [Tensor.Release] change. Use after the last release is [ErrReleased], except
-// by a handle of [Tensor.Weak]. A read of memory that another graph of the pool overwrote is [ErrStale], so corrupted memory is
-// never read.
+// by a handle of [Tensor.Weak]. A read of memory that another graph of the pool overwrote is [ErrStale],
+// so corrupted memory is never read.
 //
 // # Sharing a pool
 //

@@ -18,7 +18,7 @@ var (
 
 	// ErrBusy is a call during a call of another goroutine.
 	ErrBusy = errors.New("graphs: in use by another goroutine")
-	// ErrNotCaptured is the use of a graph before a successful capture.
+	// ErrNotCaptured is the use of a graph without a recording: before a successful capture, or after Reset.
 	ErrNotCaptured = errors.New("graphs: the graph has no successful capture: capture it first")
 	// ErrCaptured is a second capture into a graph: reset it, or use another.
 	ErrCaptured = errors.New("graphs: the graph holds a capture already: reset it, or capture into a new one")

@@ -81,7 +81,8 @@ func (s *Session) NewGraph(o Options) *Graph {
 }
 
 // Capture records the work that f issues on the recorder into a new graph. It first waits for the
-// session's streams that do not capture, and empties caches unless another graph captures. After an error nothing of the capture remains.
+// session's streams that do not capture, and empties caches unless another graph captures. After an error
+// nothing of the capture remains.
 func Capture(ctx context.Context, s *Session, o Options, f func(*Recorder) error) (*Graph, error) {
 	g := s.NewGraph(o)
 	return g, g.Capture(ctx, f)

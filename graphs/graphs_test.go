@@ -406,7 +406,7 @@ func twoSuccessive(t *testing.T, open opener) {
 		e := open(t, 1000)
 		one, three := e.tensor("one", 1), e.tensor("three", 3)
 		a, c0 := e.tensor("a", 1), e.tensor("c", 1)
-		// temps computes (t+v) + (t+v).
+		// temps computes (x+v) + (x+v).
 		temps := func(r *graphs.Recorder, x, v graphs.Tensor) graphs.Tensor {
 			p, q := e.run(r, "add", x, v), e.run(r, "add", x, v)
 			s := e.run(r, "add", p, q)
@@ -448,7 +448,7 @@ func twoSuccessive(t *testing.T, open opener) {
 		eager(2)
 		e.replay(g1)
 		eager(3)
-		// 2(t+v) ten times from 1 with v = 1, and six times with v = 3.
+		// 2(x+v) ten times from 1 with v = 1, and six times from 1 with v = 3.
 		if got := e.sum(b); got != 3_070_000 {
 			t.Errorf("%s: b sums to %v", share, got)
 		}

@@ -19,7 +19,6 @@ type Recorder struct {
 	pool   *Pool
 	run    *run
 	joined bool // a joined fork
-	parent *Recorder
 	last   bool // allocate from the end of free memory
 }
 
@@ -58,7 +57,7 @@ func (r *Recorder) Scoped() *Recorder {
 }
 
 // Made reports whether the recorder, or another one of its run, made the storage. An eager recorder knows
-// only what it made after Scoped.
+// only the storages that it made after Scoped or Undoable.
 func (r *Recorder) Made(s *Storage) bool { return r.run.seen[s] }
 
 // ReleaseMade removes one owner from each storage for which Made is true and that has owners,
@@ -527,31 +526,31 @@ func (r *Recorder) Clone(name string, t Tensor) (Tensor, error) {
 	return c, nil
 }
 
-// Fork returns a recorder on another stream. Its work starts after the work that r has issued so
-// far, and may run concurrently with r's later work. Join must follow, in a capture before its
-// end.
-func (r *Recorder) Fork(to *Stream) (*Recorder, error) {
+// Fork returns a recorder on st, another stream of the session. Its work starts after the work that r
+// has issued so far, and may run concurrently with r's later work. Join must follow, in a capture before
+// the capture's end.
+func (r *Recorder) Fork(st *Stream) (*Recorder, error) {
 	if err := r.usable(); err != nil {
 		return nil, err
 	}
-	if to == nil || to.s != r.s || to == r.stream {
+	if st == nil || st.s != r.s || st == r.stream {
 		return nil, fmt.Errorf("%w: fork from stream %q needs another stream of the session", ErrArguments, r.stream.name)
 	}
 	if r.s.routines.Load() {
-		if err := to.library(); err != nil {
+		if err := st.library(); err != nil {
 			return nil, err
 		}
 	}
-	if err := r.stream.dev.Fork(to.dev); err != nil {
-		return nil, fmt.Errorf("graphs: fork from stream %q to %q: %w", r.stream.name, to.name, err)
+	if err := r.stream.dev.Fork(st.dev); err != nil {
+		return nil, fmt.Errorf("graphs: fork from stream %q to %q: %w", r.stream.name, st.name, err)
 	}
 	if g := r.run.graph; g != nil {
-		if err := g.on.use.Order(r.stream.dev, to.dev); err != nil {
+		if err := g.on.use.Order(r.stream.dev, st.dev); err != nil {
 			return nil, err
 		}
 	}
-	to.merge(r.stream)
-	return &Recorder{s: r.s, stream: to, pool: r.pool, run: r.run, parent: r}, nil
+	st.merge(r.stream)
+	return &Recorder{s: r.s, stream: st, pool: r.pool, run: r.run}, nil
 }
 
 // Join orders later work of r after the work of a fork, and ends the fork.

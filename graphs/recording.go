@@ -34,8 +34,9 @@ func Record(pool *mem.Pool, s device.Stream, mode device.CaptureMode, enqueue fu
 	return r, r.end(false)
 }
 
-// begin starts a capture of s. It redirects allocations to the pool first: memory that another
-// goroutine frees meanwhile must not become part of the graph.
+// begin starts a capture of s. After an error it has released use, the redirection of allocations to the
+// pool. The redirection began before the capture: memory that another goroutine frees meanwhile must not
+// become part of the graph.
 func begin(use *mem.Scope, s device.Stream, mode device.CaptureMode) (*Recording, error) {
 	if err := s.BeginCapture(mode); err != nil {
 		return nil, errors.Join(err, use.Release())

@@ -47,8 +47,9 @@ func (c *Callable) Captured() bool { return c.training.Load() != c.set.opts.Eval
 // the forward on st. An argument must have the dtype, shape and RequiresGrad of its sample. The
 // package comment says how long the outputs are valid. In the mode that was not captured (see Train),
 // Forward runs the function uncaptured on the arguments themselves, without these checks. The outputs
-// are then valid until the next uncaptured run of the callable. After an error before the launch, earlier
-// outputs and gradients are as valid as before, and the static inputs may have new contents.
+// are then valid until the next uncaptured run of the callable, also if that run fails. If Forward fails
+// before the launch of the graph, earlier outputs and gradients are as valid as before, and the static
+// inputs may have new contents.
 func (c *Callable) Forward(st *graphs.Stream, args ...Arg) (*Call, error) {
 	leave, err := c.group.enter()
 	if err != nil {

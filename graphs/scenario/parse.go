@@ -51,8 +51,8 @@ type Error struct {
 // Error is "file:line:col: message".
 func (e *Error) Error() string { return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Col, e.Msg) }
 
-// Parse reads a scenario. All errors are returned, each an [*Error] or, for the section module.ir,
-// the errors of [ir.Parse].
+// Parse reads a scenario. Its error joins those of all sections, each an [*Error] or, for the section
+// module.ir, an error of [ir.Parse].
 func Parse(name string, text []byte) (*File, error) {
 	if len(text) > MaxBytes {
 		return nil, &Error{name, 1, 1, fmt.Sprintf("the scenario has %d bytes, the maximum is %d", len(text), MaxBytes)}

@@ -18,6 +18,7 @@
 //
 // # Outputs
 //
-// Outputs belong to the caller, who releases them. The first call of a generation makes the
-// outputs of the previous one stale: a read of one is a [graphs.StaleError].
+// Outputs belong to the caller, who releases them. The first call of a generation makes the outputs of
+// the previous one stale, unless a recording after the current node serves it. A read of a stale output
+// is a [graphs.StaleError].
 package tree

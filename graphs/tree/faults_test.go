@@ -70,7 +70,7 @@ func everyCallFails(t *testing.T, open func() rig, stride int) {
 	for n := 1; ; n += stride {
 		if !failNth(t, open(), n) {
 			if n < 40 {
-				t.Errorf("the scenario has only %d calls", n)
+				t.Errorf("the scenario has only %d calls", n-1)
 			}
 			t.Logf("%d calls", n-1)
 			return

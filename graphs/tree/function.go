@@ -114,7 +114,7 @@ type instance struct {
 	pending bool // warned of pending backwards
 }
 
-// mutationHint is how many inputs a function would write after a node that a replay cannot write.
+// mutationHint counts the inputs that a function, run after node at, would write and a replay could not.
 type mutationHint struct {
 	at     *node
 	inputs int

@@ -462,8 +462,8 @@ func (e *addressError) Error() string {
 	return fmt.Sprintf("%s: input %d was at %s, is at %s", e.what, e.input, e.was, e.now)
 }
 
-// mutation returns how many inputs the function would write that a replay cannot write: those that are
-// neither static nor outputs of the path. again computes the number anew.
+// mutation returns how many inputs the function would write and a replay could not: those that are
+// neither static nor, without Options.NoMutation, outputs of the path. again computes the number anew.
 func (m *Manager) mutation(i *instance, in []Input, again bool) int {
 	if len(i.f.def.Mutated) == 0 {
 		return 0

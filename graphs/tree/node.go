@@ -59,8 +59,7 @@ type nodeInput struct {
 }
 
 // fits reports whether each input has the recorded size and, unless it is copied, the recorded
-// address. This pass over hundreds of static inputs dominates the host's time of a replay, so it
-// reads the packed form.
+// address. It visits hundreds of static inputs before each replay, so it reads the packed form.
 func (n *node) fits(in []Input) bool {
 	for j := range n.where {
 		x, t := &n.where[j], &in[j].Tensor

@@ -56,7 +56,7 @@ type Options struct {
 	// NoMutation runs a function eagerly if it writes an input that is not static.
 	NoMutation bool
 
-	// OrError makes every call an error that would be skipped. Each skip is counted and reported once, as
+	// OrError makes every call that would be skipped an error. Each skip is counted and reported once, as
 	// without OrError. Calls that the caller chose to run eagerly are no errors: those outside of
 	// CaptureSizes, and those after Manager.Seal(Eager).
 	OrError bool

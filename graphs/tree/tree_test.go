@@ -599,8 +599,8 @@ func (e *env) pair(statics int) (step, done func()) {
 	return step, func() { drop(e.t, append(ws, x)...) }
 }
 
-// TestManagerPerDevice is test_manager_per_device: managers of two devices are independent, and refuse
-// each other's functions.
+// TestManagerPerDevice is test_manager_per_device: managers of two devices are independent. Explain
+// refuses a function of another manager.
 func TestManagerPerDevice(t *testing.T) {
 	e, o := open(t, tree.Options{}), open(t, tree.Options{})
 	foo := o.add("foo")

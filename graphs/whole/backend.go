@@ -43,7 +43,7 @@ type Backend struct {
 	funcs []*Graphed
 }
 
-// New returns a backend over a manager, which the caller closes after it.
+// New returns a backend over a manager. The caller closes the manager before the backend.
 func New(m *tree.Manager, o BackendOptions) *Backend {
 	return &Backend{m: m, s: m.Session(), opts: o, skips: map[Reason]int{}}
 }
@@ -113,8 +113,8 @@ type part struct {
 
 // Function compiles a function and registers it with the manager. If the function cannot be graphed,
 // it is counted as a skip and given to Warn; with OrError that is an error. The backward of a skipped
-// forward is neither. A function that returns a
-// weight or a state is refused, as by [Compile].
+// forward runs eagerly and is not counted as a skip. A function that returns a weight or a state is
+// refused, as by [Compile].
 func (b *Backend) Function(ctx context.Context, m *ir.Module, name string, o FunctionOptions) (*Graphed, error) {
 	fn := m.Func(name)
 	if fn == nil {

@@ -254,7 +254,7 @@ func Revive(s *Storage, step int32, a Access) error {
 	return nil
 }
 
-// Renewal is a new incarnation by Renew, with what Undo restores.
+// Renewal is a new incarnation by Renew, with the fields that Undo restores.
 type Renewal struct {
 	s            *Storage
 	step, overAt int32
