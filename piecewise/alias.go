@@ -19,7 +19,7 @@ type Alias struct {
 	From   string // the function, without "@"
 	Result int
 	To     string // another function
-	Param  string // has the result's type; or rows of the same type, and To runs at least as many rows as From
+	Param  string // has the result's type; or rows of the same type, if the largest size of To is at least that of From
 }
 
 // String returns "result 0 of @runner_ids to %ids of @forward".
@@ -160,8 +160,9 @@ func (pl *plan) placeAlias(f Alias) error {
 	return nil
 }
 
-// holdsRows reports whether a parameter of fn has room for a result of from: both have one row for
-// each row of their function, the rows have one type, and fn runs at least as many rows as from.
+// holdsRows reports whether a parameter of fn has room for a result of the function from: both have
+// one row for each row of their function, the rows have one type, and the largest size of fn is at
+// least that of from.
 func (fn *function) holdsRows(in *input, from *function, result int) bool {
 	return in.rows && in.rowsOf(from, result) && fn.hi >= from.hi
 }

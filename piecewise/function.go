@@ -25,8 +25,8 @@ const (
 	inWork                      // the arena, from unit first to unit last
 )
 
-// storage is memory that a function's units share: one for each base value
-// that crosses units.
+// storage is memory outside of units: one for each parameter of the function, and for each other base
+// value that is an operand or a result of a unit.
 type storage struct {
 	base        ir.Value
 	kind        storageKind

@@ -46,7 +46,7 @@ type Plan struct {
 
 // Total returns the device memory of the plan in bytes. Load allocates less for states that it is
 // given, for weights that stay in files, and if the pool already has an arena or a workspace that is
-// large enough; with a [Canary] it allocates more.
+// large enough; with a [Canary] it usually allocates more.
 func (p Plan) Total() int64 {
 	return p.WeightBytes + p.StateBytes + p.InputBytes + p.ResultBytes + p.ConstBytes + p.PeakArenaBytes + p.WorkspaceBytes
 }

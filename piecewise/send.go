@@ -20,7 +20,8 @@ type stagedCopy struct {
 	from, to int64         // in the slot's memory
 }
 
-// joins reports whether an input with memory dst, staged at offset at, can be part of the copy.
+// joins reports whether an input with memory dst, which begins in the slot's memory at offset at,
+// can be part of the copy.
 func (c *stagedCopy) joins(dst device.Buffer, at int64) bool {
 	return c.to > 0 && dst.Memory == c.dst.Memory && dst.Offset-c.dst.Offset == at-c.from && at-c.to <= maxGap
 }

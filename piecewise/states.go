@@ -53,8 +53,8 @@ func (pl *plan) stateBytes(own func(*ir.State) bool) (each []int64, total int64,
 	return each, total, nil
 }
 
-// loadStates sets the memory of the states: given for those that the caller has, and
-// parts of a new segment for the others.
+// loadStates sets the memory of the states: for those that given names, the memory there, and for
+// the others parts of a new segment.
 func (r *residents) loadStates(given map[string]device.Buffer) error {
 	for name := range given {
 		if !slices.ContainsFunc(r.plan.module.States, func(s *ir.State) bool { return s.Name == name }) {
