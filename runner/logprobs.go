@@ -177,11 +177,11 @@ func (s *scoreRows) part(result, at, n int) []byte {
 	return s.data[4*(s.rows*(1+s.top)+at*s.top) : 4*(s.rows*(1+s.top)+(at+n)*s.top)]
 }
 
-// token returns row at: the log probability of the token id, and the n most probable tokens.
-func (s *scoreRows) token(at int, id int32, n int) TokenLogprobs {
-	own := s.part(scoreOfToken, at, 1)
+// token returns a row: the log probability of its token, which is id, and the n most probable tokens.
+func (s *scoreRows) token(row int, id int32, n int) TokenLogprobs {
+	own := s.part(scoreOfToken, row, 1)
 	out := TokenLogprobs{Logprob: Logprob{id, *(*float32)(unsafe.Pointer(&own[0]))}, Top: make([]Logprob, n)}
-	values, ids := s.part(scoresOfTop, at, 1), s.part(idsOfTop, at, 1)
+	values, ids := s.part(scoresOfTop, row, 1), s.part(idsOfTop, row, 1)
 	for i := range out.Top {
 		out.Top[i] = Logprob{*(*int32)(unsafe.Pointer(&ids[4*i])), *(*float32)(unsafe.Pointer(&values[4*i]))}
 	}

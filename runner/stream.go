@@ -39,14 +39,15 @@ func (s *Sequence) Tokens(ctx context.Context) iter.Seq2[int32, error] {
 	}
 }
 
-// known returns the ids that a reader may read, starting at index at.
-func (s *Sequence) known(at int, ended bool) []int32 {
+// known returns the ids that a reader may read and has not read yet. seen is the number of ids before
+// these. ended says whether the request has ended.
+func (s *Sequence) known(seen int, ended bool) []int32 {
 	if ended {
-		return s.ids[at:]
+		return s.ids[seen:]
 	}
 	told := s.told.Load() // before buffer, which is stored first
 	if b := s.buffer.Load(); b != nil {
-		return (*b)[at:told]
+		return (*b)[seen:told]
 	}
 	return nil // the request has not run, or it is ending and the next call returns the rest
 }
