@@ -588,7 +588,7 @@ func TestPartsWeighLabels(t *testing.T) {
 		for i := range length {
 			id := int32(7*row+3*i) % 29
 			ids.Data = binary.LittleEndian.AppendUint32(ids.Data, uint32(id))
-			if i < []int{1, 5, 6, 3, 6, 6, 6, 6}[row] { // the labels of rows are 5, 1, 0 and 3, then none at all
+			if i < []int{1, 5, 6, 3, 6, 6, 6, 6}[row] { // the rows have 5, 1, 0 and 3 labels, the last four rows 0
 				id = -100
 			}
 			labels.Data = binary.LittleEndian.AppendUint32(labels.Data, uint32(id))
