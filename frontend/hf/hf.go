@@ -72,9 +72,9 @@ type Options struct {
 	// the names of the objects as a prefix ("rope_scaling.strange"). A key that the config does not have is an error.
 	IgnoreKeys []string
 
-	// IgnoreTensors are names of tensors that the caller knows to have no effect on the model. A * between dots matches
-	// any one part of a name, and ** at the end matches one or more. A pattern must not match a tensor that the model
-	// reads. If Source is set, a pattern must match a tensor of Source.
+	// IgnoreTensors are names of tensors that the caller knows to have no effect on the model. Dots separate the parts
+	// of a name: the part * matches any one part, and ** as the last part matches one or more. A pattern must not match a
+	// tensor that the model reads. If Source is set, a pattern must match a tensor of Source.
 	IgnoreTensors []string
 
 	// GenerationConfig is the text of the checkpoint's generation_config.json. Its eos_token_id takes precedence over
