@@ -150,7 +150,7 @@ func (pl *plan) placeAlias(f Alias) error {
 	case slot.aliased || slices.ContainsFunc(pl.funcs, func(fn *function) bool { return fn.reads(from, st.index) }):
 		return errors.New("the result already shares memory: a parameter is linked to it, or another Alias names it")
 	case slices.ContainsFunc(p.writers, func(w writer) bool { return w.fn == from }):
-		return fmt.Errorf("another result of @%s has the memory of this parameter: it is linked, or another Alias names it", f.From)
+		return fmt.Errorf("another result of @%s has the memory of this parameter: the parameter is linked to that result, or another Alias names the parameter", f.From)
 	case slices.ContainsFunc(from.inputs, func(in input) bool { return in.at() == p }):
 		return fmt.Errorf("a parameter of @%s has the same memory, which the result would overwrite", f.From)
 	}

@@ -11,7 +11,7 @@ var (
 
 	ErrOrder     = errors.New("piecewise: called out of order") // New → Load → Warmup → Capture → Seal → Run
 	ErrClosed    = errors.New("piecewise: the backend is closed")
-	ErrNoDevice  = errors.New("piecewise: the backend has no device and can only be planned: set Options.Device")
+	ErrNoDevice  = errors.New("piecewise: there is no device: set Options.Device or Options.Pool; without them a backend can only be planned")
 	ErrBusy      = errors.New("piecewise: another call is using the pool")
 	ErrSlotBusy  = errors.New("piecewise: the device still copies from the next staging slot: wait, or set more Options.Memory.StagingSlots")
 	ErrSlotUsed  = errors.New("piecewise: the inputs were run, or their staging slot was handed out again: call Func.Inputs for new ones")

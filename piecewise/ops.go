@@ -81,13 +81,17 @@ func (pl *plan) checkCapture() error {
 // graph.
 func (pl *plan) checkPieceCapture(fn *function, u *unit) error {
 	var errs []error
+	instead := "split at it (Options.Compile.SplitOn), or use mode none"
+	if fn.full > 0 { // a full graph contains splitting ops, too
+		instead = "split at it (Options.Compile.SplitOn) in mode piecewise, or use mode none"
+	}
 	uncapturable := fn.split.Items[u.item].Uncapturable
 	for _, node := range u.piece.Origins {
 		why := ""
 		if uncapturable != nil && uncapturable.Node == node {
 			why = "which may not be captured: it is " + split.WhyUncapturable(fn.ir.Nodes[node].Extern)
 		}
-		errs = append(errs, pl.refuseCapture(fn, node, why, "split at it (Options.Compile.SplitOn), or use mode none"))
+		errs = append(errs, pl.refuseCapture(fn, node, why, instead))
 	}
 	return errors.Join(errs...)
 }

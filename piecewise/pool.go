@@ -37,7 +37,7 @@ type Pool struct {
 // size of its segments together, in bytes; 0: only the device limits them.
 func NewPool(dev device.Device, limit int64) (*Pool, error) {
 	if dev == nil {
-		return nil, ErrNoDevice
+		return nil, fmt.Errorf("%w: NewPool was given nil", ErrNoDevice)
 	}
 	s, err := dev.NewStream()
 	if err != nil {

@@ -579,6 +579,9 @@ module "uncapturable" {
 			if !errors.Is(err, piecewise.ErrOp) || !errors.As(err, &at) || at.Pos.Line != 7 || !strings.Contains(err.Error(), c.why) {
 				t.Errorf("%q, mode %s: %v; want line 7 and %q", c.flags, mode, err, c.why)
 			}
+			if full := strings.Contains(err.Error(), "in mode piecewise") || strings.Contains(err.Error(), "mode piecewise runs it"); full != (mode != piecewise.Piecewise) {
+				t.Errorf("%q, mode %s: %v; only a mode with full graphs must be changed", c.flags, mode, err)
+			}
 			o.Capture.Sizes = []int64{}
 			if _, _, err := piecewise.Check(m, o); err != nil {
 				t.Errorf("%q, mode %s, nothing is captured: %v", c.flags, mode, err)
