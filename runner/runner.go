@@ -194,7 +194,7 @@ func (r *Runner) Load(ctx context.Context, weights safetensors.Source) error {
 		return ErrClosed
 	}
 	if r.loaded {
-		return fmt.Errorf("%w: Load was called before", ErrPreparation)
+		return errors.New("runner: Load was called before")
 	}
 	if err := r.prepareAll(ctx, weights); err != nil {
 		return err
