@@ -326,8 +326,11 @@ func (s *Step) Chosen() int { return s.latest }
 // Result returns a result of the latest step by its name in [Loss.Results]. Before the first step, and
 // between Restore and the next step, it returns an error.
 func (s *Step) Result(name string) (piecewise.Result, error) {
+	if s.results.Len() == 0 {
+		return piecewise.Result{}, fmt.Errorf("train: no step ran since New or Restore, so there is no result %q", name)
+	}
 	for i, r := range s.program.Losses[s.latest].Results {
-		if r == name && s.results.Len() > 0 {
+		if r == name {
 			return s.results.At(i), nil
 		}
 	}
