@@ -264,9 +264,7 @@ func (m *Manager) blocks() []mem.LiveBlock {
 	return m.pool.Mem().LiveBlocks()
 }
 
-// check implements Options.Check. After a warm-up or a recording, the pool's live blocks must be those
-// of the path's live outputs. A replay must not change the blocks; if it ended a warmed-up or recorded
-// path, there must be no blocks.
+// check implements Options.Check. before and blocks are the state and the live blocks before the call.
 func (m *Manager) check(before State, blocks []mem.LiveBlock) error {
 	switch {
 	case !m.opts.Check:

@@ -65,9 +65,9 @@ type Options struct {
 	Generations Generations
 
 	// Check compares the pool's live blocks after each call, except those outside of CaptureSizes
-	// (C17): after a replay with the live blocks before it, or with no blocks if the replay ended a
-	// warmed-up or recorded path; else with the path's live outputs. It is for debugging and tests, because
-	// each check visits every block.
+	// (C17). If the last node of the path was replayed, they must be the live blocks before the call, or
+	// no blocks if the call ended a warmed-up or recorded path. Otherwise they must be those of the path's
+	// live outputs. It is for debugging and tests, because each check visits every block.
 	Check bool
 
 	// Log, if not nil, gets one line for each transition, and warnings.
