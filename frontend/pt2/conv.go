@@ -72,7 +72,9 @@ func (c *call) margin(x ir.Value, s *spatial, out []dim.Dim, fill ir.Value) ir.V
 		if s.ceil { // the last window may reach beyond the padding
 			need := out[i].Sub(dim.Const(1)).Mul(dim.Const(s.stride[i])).Add(dim.Const(s.dilation[i]*(s.kernel[i]-1) + 1))
 			need = need.Sub(c.shape(x)[at+i]).Sub(low[at+i])
-			if k, ok := need.Const(); ok && k > s.padHigh[i] {
+			if k, ok := need.Const(); !ok { // ceil_mode adds less than a stride to the axis
+				high[at+i] = dim.Const(s.padHigh[i] + s.stride[i] - 1)
+			} else if k > s.padHigh[i] {
 				high[at+i] = need
 			}
 		}
