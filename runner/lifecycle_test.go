@@ -93,7 +93,7 @@ func TestStopAsked(t *testing.T) {
 	for _, canceledFirst := range []bool{false, true} {
 		r := llama(t, lifecycleOptions())
 		s := submit(t, r, Request{Prompt: []int32{5}, MaxNew: 100})
-		waits := submit(t, r, Request{Prompt: []int32{5}, MaxNew: 100})
+		second := submit(t, r, Request{Prompt: []int32{5}, MaxNew: 100})
 		if _, err := r.Step(context.Background()); err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +101,7 @@ func TestStopAsked(t *testing.T) {
 			s.Cancel()
 		}
 		s.Stop()
-		waits.Stop()
+		second.Stop()
 		s.Cancel()
 		drain(t, r)
 		want, name := Stopped, "stop"
@@ -111,7 +111,7 @@ func TestStopAsked(t *testing.T) {
 		if got := s.Reason(); got != want || (s.Err() == nil) == canceledFirst || len(s.IDs()) > 10 {
 			t.Errorf("%v, %v with %d tokens, want %v", got, s.Err(), len(s.IDs()), want)
 		}
-		if got := waits.Reason(); got != Stopped || r.Stats().Finished[name] == 0 || r.Stats().UsedBlocks != 0 {
+		if got := second.Reason(); got != Stopped || r.Stats().Finished[name] == 0 || r.Stats().UsedBlocks != 0 {
 			t.Errorf("%v, %+v", got, r.Stats())
 		}
 	}
