@@ -15,8 +15,8 @@ type Options struct {
 	// function of the module, or those named "loss" or "loss.…".
 	Losses []string
 
-	// Choose names the function that chooses the loss of a step. It takes parameters of the
-	// losses and returns an i32[], the index in Losses. Empty: "choose".
+	// Choose names the function that chooses the loss of a step. Its parameters are inputs of the
+	// batch, and it returns an i32[], the index in Losses. Empty: "choose".
 	Choose string
 
 	// Symbols has the values of the module's symbols: a step has one size.
