@@ -96,9 +96,9 @@ func changeable(v jinja.Value) error {
 	return nil
 }
 
-// measure returns about how many bytes a value has when it is printed, at least 1 for each value in it. The value will
-// be put into a container, or into is nil. It is an error if the value is this container or contains it, is nested too
-// deep or is larger than MaxResult, or if measure has visited more than maxVisits values in this rendering.
+// measure returns about how many bytes a value has when it is printed, at least 1 for each value in it. The argument
+// into is the container that gets the value, or nil. It is an error if the value is this container or contains it, is
+// nested too deep or is larger than MaxResult, or if measure has visited more than maxVisits values in this rendering.
 func (r *run) measure(v jinja.Value, into any) (int64, error) {
 	size := int64(0)
 	err := r.visit(v, into, 0, &size)

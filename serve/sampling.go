@@ -44,8 +44,8 @@ type streamOptions struct {
 	IncludeUsage bool `json:"include_usage"`
 }
 
-// unsupported returns an error that names the unsupported options in more, and stream_options without
-// stream; nil if there are none. Each option in more begins with the name of its field.
+// unsupported returns an error that names the given options, which are unsupported, and stream_options
+// without stream; nil if there are none. Each option begins with the name of its field.
 func (s *sampling) unsupported(more ...string) *Error {
 	names := more
 	if s.StreamOptions != nil && !s.Stream {

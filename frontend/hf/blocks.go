@@ -158,7 +158,7 @@ type Projection struct {
 	Share Share // how the projection is divided among ranks
 }
 
-// matrix is the weight of a projection that is not stacked, for in input features.
+// matrix is the weight of a projection that is not stacked. The argument in is the number of input features.
 func (p Projection) matrix(in int64) part {
 	shape := []int64{p.Rows, in}
 	if p.Transposed {

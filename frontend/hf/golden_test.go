@@ -130,7 +130,7 @@ func (r *runner) attention(c *interp.Call) error {
 	return nil
 }
 
-// step runs tokens from position first on and returns the logits of the given rows.
+// step runs tokens at the positions first, first+1, … and returns the logits of the given rows.
 func (r *runner) step(t *testing.T, ids []int32, first int64, rows ...int32) *interp.Tensor {
 	t.Helper()
 	r.pos = nil

@@ -12,8 +12,8 @@ const (
 	fullAttention    = "full_attention"
 )
 
-// ReadWindow honours sliding_window as the window of every layer. missing is its default. A default of 0, or null in
-// the config, means no window.
+// ReadWindow honours sliding_window as the window of every layer. The argument missing is its default. A default of
+// 0, or null in the config, means no window.
 func (d *Decoder) ReadWindow(c *Config, missing int64) {
 	if size := readWindow(c, missing); size > 0 {
 		d.Windows = slices.Repeat([]int64{size}, int(d.Layers))
@@ -55,8 +55,8 @@ func (d *Decoder) ReadSwitchedWindows(c *Config) {
 	d.ReadLayerTypes(c, size, func(layer int64) bool { return on && layer >= first })
 }
 
-// ReadLayerTypes honours layer_types, the layers that have a window of the given size. Without the key, missing returns
-// whether a layer has one. size is 0 if no layer may have a window.
+// ReadLayerTypes honours layer_types, the layers that have a window of the given size. Without the key, the
+// function missing decides. size is 0 if no layer may have a window.
 func (d *Decoder) ReadLayerTypes(c *Config, size int64, missing func(layer int64) bool) {
 	const key = "layer_types"
 	types := c.Strings(key)

@@ -106,9 +106,9 @@ func (c *call) identity(how combination, dt dtype.DType) ir.Value {
 	return c.i(int64(how.begin))
 }
 
-// combined combines x with the sources of each index. If itself is set, x is one of the combined elements; else x
-// only fills indices without sources. spread extends a value for each index that may have sources to the shape of x,
-// with fill elsewhere.
+// combined combines x with the sources of each index. If the argument itself is set, x is one of the combined
+// elements; else x only fills indices without sources. The function spread extends a value for each index that may have
+// sources to the shape of x, with fill elsewhere.
 func (c *call) combined(x ir.Value, a arriving, reduce string, itself bool, spread func(v, fill ir.Value) ir.Value) ir.Value {
 	how, ok := combinations[reduce]
 	dt := c.dtype(x)

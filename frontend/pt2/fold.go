@@ -33,7 +33,7 @@ func col2im(c *call) []ir.Value {
 }
 
 // folded adds patches along one axis of an image. Of x, two axes, the elements of a patch and the patches, become one
-// axis of out elements: index p is element k of patch l where p + padding = l*stride + k*dilation.
+// axis of size out: index p is element k of patch l where p + padding = l*stride + k*dilation.
 func (c *call) folded(x ir.Value, axis int, out dim.Dim, s *spatial, i int) ir.Value {
 	kernel, patches := c.shape(x)[axis], c.shape(x)[axis+1]
 	k := c.along(i64, 2, 1, kernel)

@@ -204,7 +204,8 @@ func antialiased(reach float64, filter func(x float64) float64) opRule {
 	}
 }
 
-// filtered is the weighted sum of the elements of the axis within reach of each result.
+// filtered is the weighted sum of the elements of the axis that are up to reach*max(ratio, 1) elements away from the
+// center of each result.
 func (c *call) filtered(x ir.Value, axis int, out int64, ratio, reach float64, filter func(x float64) float64) ir.Value {
 	in, _ := c.shape(x)[axis].Const()
 	wide := max(ratio, 1)

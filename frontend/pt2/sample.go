@@ -123,8 +123,8 @@ func (s *sampling) tap(at, size, weight ir.Value) sampleTap {
 	return t
 }
 
-// summed adds up the elements at all combinations of taps. rows are the elements of x. The argument to combines the
-// taps of earlier axes.
+// summed adds up the elements at all combinations of taps. The argument rows has the elements of x, the argument to
+// the combination of the taps of earlier axes.
 func (s *sampling) summed(rows ir.Value, to sampleTap, size []dim.Dim, taps [][]sampleTap) ir.Value {
 	if len(taps) == 0 {
 		y := s.gather(rows, to.at, 0)
