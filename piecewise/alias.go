@@ -12,9 +12,10 @@ import (
 // Alias declares that a result and a parameter share memory (input/output aliasing), so that
 // [Inputs.SetResult] of the parameter with that result copies nothing. A parameter that has the type
 // of a result of an earlier function, with rows that the size symbol of that function counts, is
-// linked to the result without an Alias, unless its padded rows hold -1. Use an Alias for a result
-// that the next step reads, or if results of several functions feed one parameter. The memory holds
-// the last value that a run or a copy of an input wrote. Results that were there before are then stale.
+// linked to the result without an Alias, unless the parameter's padded rows hold -1 or an earlier
+// parameter of its function is linked to that result. Use an Alias for a result that the next step
+// reads, or if results of several functions feed one parameter. The memory holds the last value that a
+// run or a copy of an input wrote. Results that were there before are then stale.
 type Alias struct {
 	From   string // the function, without "@"
 	Result int

@@ -21,9 +21,9 @@ func (fn *function) leads(t ir.Type, symbol string) bool {
 	return symbol != "" && t.Rank() > 0 && t.Shape[0].Equal(dim.Sym(symbol))
 }
 
-// addInputs describes the parameters. A parameter is linked to a result of an earlier function
-// if it has the result's type and its rows are counted by that function's size symbol: it shares
-// the result's memory (@logits takes %h from @forward). The error lists all parameters whose sizes
+// addInputs describes the parameters. A parameter is linked to a result of an earlier function if it
+// has the result's type, that function's size symbol counts its rows, and no earlier parameter is
+// linked to the result: it shares the result's memory (@logits takes %h from @forward). The error lists all parameters whose sizes
 // cannot be computed.
 func (fn *function) addInputs() error {
 	linked := map[*function][]int{}
