@@ -105,7 +105,7 @@ func (s *Session) poolsWith(p *Pool) []*Pool {
 	return append(slices.Clone(s.pools), p)
 }
 
-// meets makes sto a victim of g if a replay of g writes its memory, unless g made sto or accesses it as
+// meets makes sto a victim of g if a replay of g writes sto's memory, unless g made sto or accesses it as
 // an input. s.mu is held.
 func (g *Graph) meets(sto *store.Storage) {
 	if slices.Contains(g.tracked, sto) || slices.Contains(g.victims, sto) {

@@ -94,8 +94,8 @@ func (s *Session) BorrowStream(name string) (*Stream, error) {
 	return st, nil
 }
 
-// ReturnStream gives a stream of BorrowStream back. The caller must not use it any more. Work of its next
-// user is ordered after the work that it has.
+// ReturnStream gives a stream of BorrowStream back. The caller must not use it any more. Work of the next
+// user is ordered after the work that the stream has.
 func (s *Session) ReturnStream(st *Stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,7 +190,7 @@ func (st *Stream) orderedAfter(a store.Access) bool {
 	return a.Tick == 0 || int(a.Stream) < len(st.clock) && st.clock[a.Stream] >= a.Tick || st.s.streams()[a.Stream].done.Load() >= a.Tick
 }
 
-// order makes st wait for the last writer of t, unless it is ordered already.
+// order makes st wait for the last writer of t, unless later work of st is ordered after it already.
 func (st *Stream) order(t Tensor) error {
 	wrote := t.Storage().Wrote()
 	if st.orderedAfter(wrote) {

@@ -88,14 +88,15 @@ func (g *Graph) Update(moves ...Move) error {
 	return nil
 }
 
-// move makes read i that of another tensor. A span that has the memory of other tensors, too, stays.
-func (g *Graph) move(i int, to Tensor) {
+// move makes g.reads[i] a read of t. If the graph writes it, t's memory becomes a span, and the memory of
+// the previous tensor is no span any more, unless merge joined it with other memory.
+func (g *Graph) move(i int, t Tensor) {
 	r := &g.reads[i]
-	if r.write && r.t.Range() != to.Range() {
+	if r.write && r.t.Range() != t.Range() {
 		if j := slices.Index(g.spans, r.t.Range()); j >= 0 {
 			g.spans = slices.Delete(g.spans, j, j+1)
 		}
-		g.spans = append(g.spans, to.Range())
+		g.spans = append(g.spans, t.Range())
 	}
-	r.t = to
+	r.t = t
 }

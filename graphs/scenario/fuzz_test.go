@@ -14,8 +14,8 @@ import (
 // place is the prefix of every error of Parse.
 var place = regexp.MustCompile(`^fuzz\.txtar:([0-9]+):([0-9]+): .`)
 
-// FuzzParse holds that no file makes Parse panic, that each error has a column and a line of the file,
-// and that Parse accepts an accepted file again.
+// FuzzParse holds that no file makes Parse panic, that each error has a column and a line of the file, or
+// the line after its end, and that Parse accepts an accepted file again.
 func FuzzParse(f *testing.F) {
 	for _, file := range files(f) {
 		text, err := os.ReadFile(file)
