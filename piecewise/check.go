@@ -11,8 +11,8 @@ type Report struct {
 	Name    string
 	Size    string   // the symbol that counts rows; "": the function has no such symbol
 	Lo, Hi  int64    // sizes that may run
-	Plain   []string // symbols with a value for each run, except Size and Linked; a function that has any is not captured
-	Linked  []string // batch symbols besides Size that graphs can serve: they are captured with the largest values
+	Plain   []string // other symbols with a value for each run, which graphs cannot vary: if there are any, the function is not captured
+	Linked  []string // batch symbols other than Size and those in Plain: graphs are captured with their largest values and serve smaller ones
 	Padding error    // why runs must not be padded to a captured size; nil: they may, or there are no rows
 	Mixing  []padding.Mixing
 	Sizes   []int64 // capture sizes
