@@ -54,7 +54,11 @@ func (c *call) ratio(in, out dim.Dim, scale float64) ir.Value {
 	case ok1 && ok2:
 		return c.f(float64(float32(a) / float32(max(b, 1))))
 	}
-	return c.bin("div", c.scalar(in, dtype.F32), c.scalar(out, dtype.F32))
+	b32 := c.scalar(out, dtype.F32)
+	if !c.known(out, func(lo, hi int64) bool { return lo >= 1 }) {
+		b32 = c.bin("maximum", b32, c.f(1))
+	}
+	return c.bin("div", c.scalar(in, dtype.F32), b32)
 }
 
 // nearest takes element floor((i + shift) * ratio) for each i.

@@ -182,8 +182,13 @@ func affineGrid(c *call) []ir.Value {
 		switch {
 		case fixed && n == 1: // the middle
 			at = c.bin("mul", at, c.f(0))
-		case c.bool("align_corners", false):
+		case c.bool("align_corners", false) && c.known(t.Shape[axis], func(lo, hi int64) bool { return lo > 1 }):
 			at = c.bin("sub", c.bin("div", c.bin("mul", at, c.f(2)), c.bin("sub", size, c.f(1))), c.f(1))
+		case c.bool("align_corners", false):
+			steps := c.bin("sub", size, c.f(1))
+			single := c.compare("eq", steps, c.f(0)) // a dynamic size may be 1: the middle
+			at = c.bin("sub", c.bin("div", c.bin("mul", at, c.f(2)), c.where(single, c.f(1), steps)), c.f(1))
+			at = c.where(single, c.f(0), at)
 		default:
 			at = c.bin("sub", c.bin("div", c.bin("add", c.bin("mul", at, c.f(2)), c.f(1)), size), c.f(1))
 		}
