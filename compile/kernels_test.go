@@ -213,7 +213,7 @@ func TestKernelCounts(t *testing.T) {
     %y = add(%x, %e2) : bf16[N, 64]
     return %y
   }`},
-		{"between two attentions: 4 GEMMs, 2 norms, gate, q, k, and v, which is part of a GEMM", 10, `
+		{"between two attentions: 4 GEMMs, 2 norms, gate, q, k, and a copy of v from the result of a GEMM", 10, `
   func @piece(%o: bf16[N, 4, 16], %x: bf16[N, 64], %c: f32[N, 8], %s: f32[N, 8]) -> (bf16[N, 64], bf16[N, 4, 16], bf16[N, 1, 16], bf16[N, 1, 16]) {
     %1 = reshape(%o, shape=[N, 64]) : bf16[N, 64]
     %2 = linear(%1, @l) : bf16[N, 64]

@@ -241,6 +241,17 @@ func TestChecks(t *testing.T) {
 			t.Errorf("%#v: %v, want an error about %s", c, err, want)
 		}
 	}
+	// In f32 these are 0 or infinite, and each step would be skipped.
+	for _, bad := range []optim.Scaler{
+		{Initial: 1e39, Growth: 2, Backoff: 0.5, Interval: 1},
+		{Initial: 1e-50, Growth: 2, Backoff: 0.5, Interval: 1},
+		{Initial: 1, Growth: 1e39, Backoff: 0.5, Interval: 1},
+		{Initial: 1, Growth: 2, Backoff: 1e-50, Interval: 1},
+	} {
+		if bad.Check() == nil {
+			t.Errorf("%#v is accepted", bad)
+		}
+	}
 	if err := good.Check(); err != nil {
 		t.Error(err)
 	}

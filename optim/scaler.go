@@ -14,9 +14,9 @@ import (
 // If a gradient has an infinity or a NaN, the step is skipped and the scale falls. After Interval
 // consecutive steps without one the scale rises.
 type Scaler struct {
-	Initial  float64 // the first scale, above 0
-	Growth   float64 // at least 1
-	Backoff  float64 // in (0, 1]
+	Initial  float64 // the first scale: finite and above 0 in f32
+	Growth   float64 // at least 1, and finite in f32
+	Backoff  float64 // at most 1, and above 0 in f32
 	Interval int64   // steps, at least 1
 }
 
@@ -26,14 +26,14 @@ func DefaultScaler() Scaler { return Scaler{Initial: 65536, Growth: 2, Backoff: 
 // Check returns an error if a parameter is out of range.
 func (s Scaler) Check() error {
 	var errs []error
-	if !(s.Initial > 0) || math.IsInf(s.Initial, 0) {
-		errs = append(errs, fmt.Errorf("optim: Scaler.Initial is %g, want a number above 0", s.Initial))
+	if f := float32(s.Initial); !(f > 0 && f <= math.MaxFloat32) {
+		errs = append(errs, fmt.Errorf("optim: Scaler.Initial is %g, want a number that is finite and above 0 in f32", s.Initial))
 	}
-	if !(s.Growth >= 1) || math.IsInf(s.Growth, 0) {
-		errs = append(errs, fmt.Errorf("optim: Scaler.Growth is %g, want a number of at least 1", s.Growth))
+	if !(s.Growth >= 1 && float32(s.Growth) <= math.MaxFloat32) {
+		errs = append(errs, fmt.Errorf("optim: Scaler.Growth is %g, want a number of at least 1 that is finite in f32", s.Growth))
 	}
-	if !(s.Backoff > 0 && s.Backoff <= 1) {
-		errs = append(errs, fmt.Errorf("optim: Scaler.Backoff is %g, want a number in (0, 1]", s.Backoff))
+	if !(float32(s.Backoff) > 0 && s.Backoff <= 1) {
+		errs = append(errs, fmt.Errorf("optim: Scaler.Backoff is %g, want a number of at most 1 that is above 0 in f32", s.Backoff))
 	}
 	if s.Interval < 1 || s.Interval > math.MaxInt32 {
 		errs = append(errs, fmt.Errorf("optim: Scaler.Interval is %d, want 1 to %d", s.Interval, math.MaxInt32))

@@ -75,6 +75,21 @@ func TestOptionOutOfRange(t *testing.T) {
 	}
 }
 
+// TestRefusedSteps: lines of steps that could be read in two ways, and counts out of range, are errors at their positions.
+func TestRefusedSteps(t *testing.T) {
+	for line, want := range map[string]string{
+		"drop a b, c = F(a)": "x.txtar:2:9: want a name after the comma; steps of one line are separated by ;",
+		"drop a, mark":       "x.txtar:2:7: want a name after the comma; steps of one line are separated by ;",
+		"drop a,":            "x.txtar:2:7: want a name after the comma; steps of one line are separated by ;",
+		"repeat -1 { mark }": "x.txtar:2:8: repeat -1: want 0 to 1048576",
+	} {
+		_, err := scenario.Parse("x.txtar", []byte("-- steps --\n"+line+"\n"))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: the error is %v, want %s", line, err, want)
+		}
+	}
+}
+
 // TestInputNameGivenAway: free of a name that was an input's releases the tensor that has the name now.
 func TestInputNameGivenAway(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "given_away.txtar")

@@ -100,7 +100,7 @@ func (p *parser) block(lines *[]string, depth int) (all []*step, closed bool) {
 				break
 			}
 			all = append(all, s)
-			for p.accept(';') || p.accept('|') { // optional between the steps of a line
+			for p.accept(';') || p.accept('|') { // optional, except between expect and a call or an assignment
 			}
 		}
 		p.line++
@@ -146,7 +146,10 @@ func (p *parser) step(text string, lines *[]string, depth int) *step {
 				return nil
 			}
 			s.names = append(s.names, n)
-			p.accept(',')
+			if col := p.peek().col; p.accept(',') && (p.peek().kind != 'a' || p.startsStep()) {
+				p.fail(col, "want a name after the comma; steps of one line are separated by ;")
+				return nil
+			}
 		}
 		if len(s.names) == 0 || s.kind != stepDrop && len(s.names) < 2 {
 			p.fail(t.col, "%s wants more names: drop takes one or more, same and distinct take two or more", t.text)
@@ -208,7 +211,7 @@ func (p *parser) repeat(s *step, lines *[]string, depth int) *step {
 		return nil
 	}
 	if n < 0 || n > maxRepeat {
-		p.fail(col, "repeat %d: the maximum is %d", n, maxRepeat)
+		p.fail(col, "repeat %d: want 0 to %d", n, maxRepeat)
 		return nil
 	}
 	if depth == maxDepth {

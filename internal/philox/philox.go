@@ -1,5 +1,5 @@
-// Package philox is the counter-based generator of all random numbers. It defines the
-// results of the op philox of the tensor IR, which have the same bits on every device.
+// Package philox is the counter-based generator of the random numbers of the tensor IR.
+// It defines the results of the op philox, which have the same bits on every device.
 //
 // The generator is Philox4x32-10 (Salmon, Moraes, Dror, Shaw, "Parallel random
 // numbers: as easy as 1, 2, 3", SC 2011). It has no state: four words are a

@@ -198,7 +198,7 @@ func TestHalfBits(t *testing.T) {
 			t.Fatalf("f16 %#x does not survive", u)
 		}
 	}
-	// NaNs whose payload lies only in the bits that are cut off.
+	// A NaN whose payload lies only in the bits that are cut off, and one that rounding would carry to 0.
 	if b := F32ToBF16(math.Float32frombits(0x7f800001)); b != 0x7fc0 {
 		t.Errorf("NaN 0x7f800001 became bf16 %#x, want 0x7fc0", b)
 	}
