@@ -18,10 +18,10 @@ import (
 // change of this type. A machine without a compiler or a device can compute all of them. Keys are
 // comparable.
 type Key struct {
-	Piece    [sha256.Size]byte // hash of the piece's canonical text
+	Piece    [sha256.Size]byte // hash of the piece's canonical text, or of the source of an extern op's kernels
 	Shape    string            // ranges of the piece's symbols, "s0=[1, 512]"; empty if it has none
 	Target   string            // "host", "cuda:sm_90"
-	Pipeline string            // version of the compiler's passes, disabled passes, the user's own
+	Pipeline string            // version of the compiler's passes, disabled passes, precision of f32 GEMMs, the user's own passes
 	Externs  string            // extern ops of the piece with their versions
 	Format   int               // version of the program encoding
 }

@@ -57,6 +57,21 @@ func TestEpsilonOfRMSNorm(t *testing.T) {
 	}
 }
 
+// TestAnyOfNone checks that no element of an empty tensor is true, all of them are, and none is among the test elements.
+func TestAnyOfNone(t *testing.T) {
+	none := operand{"self", dtype.Bool, []int64{2, 0}, nil}
+	bools := func(data ...float64) []operand { return []operand{{"y", dtype.Bool, []int64{2}, data}} }
+	for _, c := range []opCase{
+		{op: "aten.any.dim", operands: []operand{none}, args: `{"dim": {"as_int": 1}}`, results: bools(0, 0)},
+		{op: "aten.all.dim", operands: []operand{none}, args: `{"dim": {"as_int": 1}}`, results: bools(1, 1)},
+		{op: "aten.isin.Tensor_Tensor", operands: []operand{f32("elements", []float64{1, 2}, 2), f32("test_elements", nil, 0)}, results: bools(0, 0)},
+		{op: "aten.index_fill.int_Scalar", operands: []operand{f32("self", []float64{1, 2}, 2), i64s("index", nil, 0)},
+			args: `{"dim": {"as_int": 0}, "value": {"as_float": 9}}`, results: []operand{f32("y", []float64{1, 2}, 2)}},
+	} {
+		t.Run(c.op, c.run)
+	}
+}
+
 // TestRefusedArguments checks that an argument which a rule cannot keep refuses the op.
 func TestRefusedArguments(t *testing.T) {
 	x := f32("self", []float64{1, 2}, 1, 2)

@@ -275,7 +275,7 @@ func indexFill(c *call) []ir.Value {
 	// An index of the axis is filled if index contains it.
 	k := c.shape(index)[0]
 	same := c.compare("eq", c.along(i64, 2, 0, n), c.reshape(c.wrapped(index, n), dim.Const(1), k))
-	hit := c.cast(c.reduce("max", c.cast(same, dtype.I32), []int{1}, false), dtype.Bool)
+	hit := c.anyAlong(same, 1)
 	shape := make([]dim.Dim, c.rank(x))
 	for i := range shape {
 		shape[i] = dim.Const(1)
@@ -333,7 +333,7 @@ func isIn(c *call) []ir.Value {
 		}
 		rank := c.rank(x)
 		same = c.compare("eq", c.unsqueeze(x, rank), list)
-		same = c.cast(c.reduce("max", c.cast(same, dtype.I32), []int{rank}, false), dtype.Bool)
+		same = c.anyAlong(same, rank)
 	}
 	if c.bool("invert", false) {
 		same = c.un("not", same)

@@ -64,13 +64,19 @@ func reduction(op string) opRule {
 	}
 }
 
-// truthOver is any or all: it reduces bools as integers.
+// truthOver is any or all: it reduces bools as integers. The extremes of no elements are the lowest and the highest
+// integer, so that any of none is false, and all of none is true.
 func truthOver(op string) opRule {
 	return func(c *call) []ir.Value {
 		x := c.cast(c.cast(c.tensor("self"), dtype.Bool), dtype.I32)
 		v := c.over(op, x, c.axes("dim", c.rank(x)), c.bool("keepdim", false))
-		return one(c.cast(v, dtype.Bool))
+		return one(c.compare("gt", v, c.i(0)))
 	}
+}
+
+// anyAlong is true where an element of x along the axis is: bool without that axis.
+func (c *call) anyAlong(x ir.Value, axis int) ir.Value {
+	return c.compare("gt", c.reduce("max", c.cast(x, dtype.I32), []int{axis}, false), c.i(0))
 }
 
 // extremes is max.default, max.other or max.dim, which also returns indices; or the same of min.

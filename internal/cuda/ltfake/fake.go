@@ -71,7 +71,7 @@ func (f *Library) destroy(p uintptr) error {
 	return nil
 }
 
-// Version is that of CUDA 13.1.
+// Version is that of cuBLASLt 13.1.
 func (f *Library) Version() int { return 130100 }
 
 // Create makes a handle.
