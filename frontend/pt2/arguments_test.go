@@ -13,6 +13,7 @@ import (
 // TestArguments compares ops with PyTorch's documentation where an argument has a special value, or operands differ in
 // shape or dtype.
 func TestArguments(t *testing.T) {
+	const along = `{"dim": {"as_int": 0}}`
 	nan, inf := math.NaN(), math.Inf(1)
 	row := []float64{1, 2, 3}
 	for _, c := range []opCase{
@@ -33,8 +34,60 @@ func TestArguments(t *testing.T) {
 			results: []operand{f32("y", []float64{7 / (5 * math.Sqrt2)}, 1)}},
 		{name: "searchsorted of floats in integers", op: "aten.searchsorted.Tensor", operands: []operand{i64s("sorted_sequence", row, 3), f32("self", []float64{2.5, 2}, 2)}, results: []operand{i64s("y", []float64{2, 1}, 2)}},
 		{name: "bucketize of integers", op: "aten.bucketize.Tensor", operands: []operand{i64s("self", row[:2], 2), f32("boundaries", []float64{0.5, 1.5}, 2)}, results: []operand{i64s("y", []float64{1, 2}, 2)}},
+		{name: "bucketize of NaN", op: "aten.bucketize.Tensor", operands: []operand{f32("self", []float64{nan, inf, -inf, 2}, 4), f32("boundaries", row, 3)}, results: []operand{i64s("y", []float64{3, 3, 0, 1}, 4)}},
+		{name: "searchsorted of NaN", op: "aten.searchsorted.Tensor", operands: []operand{f32("sorted_sequence", row, 3), f32("self", []float64{nan, 2}, 2)},
+			args: `{"right": {"as_bool": true}}`, results: []operand{i64s("y", []float64{3, 2}, 2)}},
+		{name: "gather from a number", op: "aten.gather.default", operands: []operand{f32("self", row[:1]), i64s("index", []float64{0, 0, 0}, 3)}, args: along, results: []operand{f32("y", []float64{1, 1, 1}, 3)}},
+		{name: "scatter to a number", op: "aten.scatter.src", operands: []operand{f32("self", row[:1]), i64s("index", []float64{0}), f32("src", row[2:])}, args: along, results: []operand{f32("y", row[2:])}},
+		{name: "scatter a vector to a number", op: "aten.scatter.value", operands: []operand{f32("self", row[:1]), i64s("index", []float64{0}, 1)}, args: along + `, {"value": {"as_float": 5.0}}`, results: []operand{f32("y", []float64{5})}},
+		{name: "index_copy to a number", op: "aten.index_copy.default", operands: []operand{f32("self", row[:1]), i64s("index", []float64{0}), f32("source", row[2:])}, args: along, results: []operand{f32("y", row[2:])}},
+		{name: "index_copy of a number", op: "aten.index_copy.default", operands: []operand{f32("self", row, 3), i64s("index", []float64{1}), f32("source", row[2:])}, args: along, results: []operand{f32("y", []float64{1, 3, 3}, 3)}},
+		{name: "index_fill of a number", op: "aten.index_fill.int_Scalar", operands: []operand{f32("self", row[:1]), i64s("index", []float64{0}, 1)}, args: along + `, {"value": {"as_float": 5.0}}`, results: []operand{f32("y", []float64{5})}},
 	} {
 		t.Run(c.name, c.run)
+	}
+}
+
+// TestIndicesOutOfRange gives ops one index in range and others that PyTorch refuses. Reads of the latter give zero,
+// and writes do nothing. All are reported, except those of ops that combine sources or fill.
+func TestIndicesOutOfRange(t *testing.T) {
+	const along, indices = `{"dim": {"as_int": 0}}`, `{"indices": {"as_tensors": [{"name": "index"}]}}`
+	const pairs, accumulate = `{"indices": {"as_tensors": [{"name": "index"}, {"name": "column"}]}}`, `, {"accumulate": {"as_bool": true}}`
+	x, src := f32("self", []float64{1, 2, 3}, 3), f32("src", []float64{7, 8, 9, 10}, 4)
+	raw := i64s("index", []float64{1, -1, 3, -4}, 4)    // for ops that refuse negative indices
+	signed := i64s("index", []float64{-2, -4, 3, 5}, 4) // for ops whose negative indices count from the end
+	values, source := src, src
+	values.name, source.name = "values", "source"
+	written := f32("y", []float64{1, 7, 3}, 3)
+	for _, c := range []struct {
+		opCase
+		reports int
+	}{
+		{opCase{op: "aten.gather.default", operands: []operand{x, raw}, args: along, results: []operand{f32("y", []float64{2, 0, 0, 0}, 4)}}, 3},
+		{opCase{op: "aten.gather.default", name: "number", operands: []operand{f32("self", []float64{2}), i64s("index", []float64{0, 1}, 2)}, args: along, results: []operand{f32("y", []float64{2, 0}, 2)}}, 1},
+		{opCase{op: "aten.index.Tensor", operands: []operand{x, signed}, args: indices, results: []operand{f32("y", []float64{2, 0, 0, 0}, 4)}}, 3},
+		{opCase{op: "aten.index_select.default", name: "number", operands: []operand{f32("self", []float64{2}), i64s("index", []float64{-1}, 1)}, args: along, results: []operand{f32("y", []float64{0})}}, 1},
+		{opCase{op: "aten.scatter.src", operands: []operand{x, raw, src}, args: along, results: []operand{written}}, 3},
+		{opCase{op: "aten.scatter.src", name: "number", operands: []operand{f32("self", []float64{2}), i64s("index", []float64{-1}), f32("src", []float64{7})}, args: along, results: []operand{f32("y", []float64{2})}}, 1},
+		{opCase{op: "aten.index_copy.default", operands: []operand{x, raw, source}, args: along, results: []operand{written}}, 3},
+		{opCase{op: "aten.index_put.default", operands: []operand{x, signed, values}, args: indices, results: []operand{written}}, 3},
+		{opCase{op: "aten.index_put.default", name: "pairs", operands: []operand{f32("self", []float64{1, 2, 3}, 1, 3), i64s("index", []float64{0, 0, 1, -2}, 4), i64s("column", []float64{1, 3, 0, 0}, 4), values},
+			args: pairs, results: []operand{f32("y", []float64{1, 7, 3}, 1, 3)}}, 3},
+		{opCase{op: "aten.max_unpool2d.default", operands: []operand{f32("self", []float64{7, 8, 9}, 1, 1, 1, 3), i64s("indices", []float64{1, -1, 3}, 1, 1, 1, 3)},
+			args: `{"output_size": {"as_ints": [1, 3]}}`, results: []operand{f32("y", []float64{0, 7, 0}, 1, 1, 1, 3)}}, 2},
+		{opCase{op: "aten.scatter_add.default", operands: []operand{x, raw, src}, args: along, results: []operand{f32("y", []float64{1, 9, 3}, 3)}}, 0},
+		{opCase{op: "aten.index_put.default", name: "accumulate", operands: []operand{x, signed, values}, args: indices + accumulate, results: []operand{f32("y", []float64{1, 9, 3}, 3)}}, 0},
+		{opCase{op: "aten.index_fill.int_Scalar", operands: []operand{x, signed}, args: along + `, {"value": {"as_float": 7.0}}`, results: []operand{written}}, 0},
+	} {
+		t.Run(c.op+" "+c.name, func(t *testing.T) {
+			reports := 0
+			for _, e := range c.evaluate(t).IndexErrors {
+				reports += e.Count
+			}
+			if reports != c.reports {
+				t.Errorf("%d indices are reported, want %d", reports, c.reports)
+			}
+		})
 	}
 }
 

@@ -65,7 +65,7 @@ func maxUnpool(c *call) []ir.Value {
 	area := product(t.Shape[rank-2:])
 	index = c.reshape(index, lines, n)
 	at := c.bin("add", c.bin("mul", c.along(i64, 2, 0, lines), c.dimValue(area, i64)), index)
-	at = c.where(c.inside(index, area), at, c.i(-1))
+	at = c.where(c.inside(index, area), at, c.i(outOfRange))
 	zeros := c.full(c.number(0, c.dtype(x)), c.dtype(x), lines.Mul(area))
 	y := c.scatterRows(zeros, c.reshape(at, lines.Mul(n)), c.reshape(x, lines.Mul(n)))
 	return one(c.reshape(y, t.Shape...))

@@ -15,6 +15,10 @@ var indexRules = map[string]opRule{
 	"aten.index_copy": indexCopy, "aten.index_fill": indexFill, "aten.masked_scatter": maskedScatter, "aten.searchsorted": searchSorted, "aten.one_hot": oneHot, "aten.bucketize": bucketize, "aten.isin": isIn, "aten.take": take,
 }
 
+// outOfRange replaces indices that PyTorch refuses: gather and scatter of the IR report it. It is not -1, at which
+// scatter writes nothing without a report.
+const outOfRange = -2
+
 // wrapped adds n to negative indices, which count from the end.
 func (c *call) wrapped(index ir.Value, n dim.Dim) ir.Value {
 	index = c.cast(index, i64)
@@ -35,7 +39,7 @@ type advanced struct {
 }
 
 // indices reads the index tensors of a call.
-func (c *call) indices(x ir.Value) (advanced, bool) {
+func (c *call) indices(x ir.Value) advanced {
 	var a advanced
 	list, given := c.optionalTensors("indices")
 	for i, v := range list {
@@ -57,16 +61,13 @@ func (c *call) indices(x ir.Value) (advanced, bool) {
 	for _, v := range a.index[1:] {
 		sum = c.bin("add", sum, v)
 	}
-	if sum == ir.NoValue {
-		c.fail("index tensors do not broadcast")
-	}
 	a.shape = c.shape(sum)
 	a.adjacent = a.axes[len(a.axes)-1]-a.axes[0] == len(a.axes)-1
-	return a, true
+	return a
 }
 
 // flat moves the indexed axes of x to the front and joins them, and joins their indices likewise. The joined index is
-// -1, which is out of range, where one of the indices is out of range.
+// outOfRange where one of the indices is out of range.
 func (c *call) flat(x ir.Value, a advanced) (rows, index ir.Value) {
 	k := len(a.axes)
 	to := lead(k)
@@ -79,16 +80,13 @@ func (c *call) flat(x ir.Value, a advanced) (rows, index ir.Value) {
 		index = c.bin("add", c.bin("mul", index, c.dimValue(s[i], i64)), a.index[i])
 		ok = c.bin("and", ok, c.inside(a.index[i], s[i]))
 	}
-	return rows, c.where(ok, index, c.i(-1))
+	return rows, c.where(ok, index, c.i(outOfRange))
 }
 
 // indexed is x[i, :, j] with tensors i and j.
 func indexed(c *call) []ir.Value {
 	x := c.tensor("self")
-	a, ok := c.indices(x)
-	if !ok {
-		return one(ir.NoValue)
-	}
+	a := c.indices(x)
 	if len(a.axes) == 1 {
 		return one(c.gather(x, a.index[0], a.axes[0]))
 	}
@@ -111,13 +109,13 @@ func indexSelect(c *call) []ir.Value {
 		index = c.unsqueeze(index, 0)
 	}
 	if c.rank(x) == 0 {
-		return one(x)
+		return one(c.reshape(c.gather(c.unsqueeze(x, 0), index, 0)))
 	}
 	return one(c.gather(x, index, c.axis("dim", 0, c.rank(x))))
 }
 
 // elements returns the indices in flattened x of the elements that gather reads: for element [i0, …, i, …] of index,
-// that of x[i0, …, index[i0, …, i, …], …]. An index out of range becomes -1.
+// that of x[i0, …, index[i0, …, i, …], …]. An index out of range becomes outOfRange.
 func (c *call) elements(x, index ir.Value, axis int) ir.Value {
 	s, shape := c.shape(x), c.shape(index)
 	index = c.cast(index, i64)
@@ -134,12 +132,12 @@ func (c *call) elements(x, index ir.Value, axis int) ir.Value {
 		at = c.bin("add", c.bin("mul", at, c.dimValue(s[i], i64)), p)
 	}
 	at = c.expand(at, shape...)
-	return c.where(c.inside(index, s[axis]), at, c.i(-1))
+	return c.where(c.inside(index, s[axis]), at, c.i(outOfRange))
 }
 
 func (c *call) gatherElements(x, index ir.Value, axis int) ir.Value {
 	if c.rank(x) == 0 {
-		return c.reshape(x, c.shape(index)...)
+		return c.gather(c.unsqueeze(x, 0), index, 0)
 	}
 	return c.gather(c.reshape(x, product(c.shape(x))), c.elements(x, index, axis), 0)
 }
@@ -199,10 +197,13 @@ func scattered(c *call) []ir.Value {
 	if c.has("reduce") {
 		return one(c.scatterReduced(src, c.str("reduce", ""), true))
 	}
-	n := product(c.shape(index))
+	n, t := product(c.shape(index)), c.shape(x)
+	if len(t) == 0 {
+		x, index = c.unsqueeze(x, 0), c.reshape(index, n)
+	}
 	at := c.reshape(c.elements(x, index, axis), n)
-	y := c.scatterRows(c.reshape(x, product(c.shape(x))), at, c.reshape(src, n))
-	return one(c.reshape(y, c.shape(x)...))
+	y := c.scatterRows(c.reshape(x, product(t)), at, c.reshape(src, n))
+	return one(c.reshape(y, t...))
 }
 
 // indexPut writes values at x[i, :, j].
@@ -212,10 +213,7 @@ func indexPut(c *call) []ir.Value {
 	if r, ok := c.maskPut(x, v); ok && !adds {
 		return one(r)
 	}
-	a, ok := c.indices(x)
-	if !ok {
-		return one(ir.NoValue)
-	}
+	a := c.indices(x)
 	rows, index := c.flat(x, a)
 	s := c.shape(rows)
 	// values have the shape of x[i, :, j], with the axes of the index at place.
@@ -258,15 +256,28 @@ func (c *call) maskPut(x, v ir.Value) (ir.Value, bool) {
 }
 
 func indexCopy(c *call) []ir.Value {
-	x, index, src := c.tensor("self"), c.tensor("index"), c.tensor("source")
+	x, index, src, t := c.tensor("self"), c.tensor("index"), c.tensor("source"), c.out(0)
+	if c.rank(x) == 0 {
+		x = c.unsqueeze(x, 0)
+	}
+	if c.rank(src) == 0 {
+		src = c.unsqueeze(src, 0)
+	}
 	axis := c.axis("dim", 0, c.rank(x))
+	// Negative indices do not count from the end. -1 is out of range too.
+	index = c.reshape(c.cast(index, i64), product(c.shape(index)))
+	index = c.where(c.compare("lt", index, c.i(0)), c.i(outOfRange), index)
 	to := moved(c.rank(x), []int{axis}, []int{0})
 	y := c.scatterRows(c.transpose(x, to...), index, c.transpose(src, to...))
-	return one(c.transpose(y, moved(c.rank(x), []int{0}, []int{axis})...))
+	return one(c.reshape(c.transpose(y, moved(c.rank(x), []int{0}, []int{axis})...), t.Shape...))
 }
 
+// indexFill fills slices of an axis. An index out of range fills nothing, and is not reported.
 func indexFill(c *call) []ir.Value {
-	x, index := c.tensor("self"), c.tensor("index")
+	x, index, t := c.tensor("self"), c.tensor("index"), c.out(0)
+	if c.rank(x) == 0 {
+		x = c.unsqueeze(x, 0)
+	}
 	axis := c.axis("dim", 0, c.rank(x))
 	n := c.shape(x)[axis]
 	if c.rank(index) == 0 {
@@ -281,7 +292,7 @@ func indexFill(c *call) []ir.Value {
 		shape[i] = dim.Const(1)
 	}
 	shape[axis] = n
-	return one(c.where(c.reshape(hit, shape...), c.operand("value", c.dtype(x)), x))
+	return one(c.reshape(c.where(c.reshape(hit, shape...), c.operand("value", c.dtype(x)), x), t.Shape...))
 }
 
 func oneHot(c *call) []ir.Value {
@@ -309,13 +320,14 @@ func searchSorted(c *call) []ir.Value {
 	return one(c.below(edges, c.operand("self", dt)))
 }
 
-// below returns the number of edges below each element of x; with right, below or equal.
+// below returns the number of edges below each element of x; with right, below or equal. All edges are below NaN, as
+// in aten/src/ATen/native/Bucketization.cpp.
 func (c *call) below(edges, x ir.Value) ir.Value {
-	dir := "lt"
+	dir := "ge"
 	if c.bool("right", false) || c.str("side", "left") == "right" {
-		dir = "le"
+		dir = "gt"
 	}
-	less := c.compare(dir, edges, c.unsqueeze(x, c.rank(x)))
+	less := c.un("not", c.compare(dir, edges, c.unsqueeze(x, c.rank(x))))
 	return c.cast(c.over("sum", c.cast(less, i64), []int{c.rank(x)}, false), c.out(0).DType)
 }
 

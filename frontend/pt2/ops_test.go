@@ -124,6 +124,14 @@ func (c *opCase) archive(t *testing.T) []entry {
 }
 
 func (c *opCase) run(t *testing.T) {
+	for _, e := range c.evaluate(t).IndexErrors {
+		t.Error(e)
+	}
+}
+
+// evaluate interprets the program, and checks the results. It returns the environment of the run.
+func (c *opCase) evaluate(t *testing.T) *interp.Env {
+	t.Helper()
 	m, err := read(t, c.archive(t))
 	if err != nil {
 		t.Fatal(err)
@@ -140,9 +148,7 @@ func (c *opCase) run(t *testing.T) {
 	for i, o := range c.results {
 		c.check(t, out[i], o)
 	}
-	for _, e := range env.IndexErrors {
-		t.Error(e)
-	}
+	return env
 }
 
 // check compares a result with the definition.
