@@ -14,10 +14,11 @@ import (
 	"github.com/ardanlabs/jinja"
 )
 
-// maxDepth bounds the nesting of JSON values.
-const maxDepth = 100
+// maxDepth bounds the nesting of JSON values. maxIndent bounds the bytes by which tojson indents a level.
+const maxDepth, maxIndent = 100, 16
 
-// parseValue returns JSON as a value of templates. Objects keep the order of keys, as in Python.
+// parseValue returns JSON as a value of templates. Objects keep the order of keys, as in Python. An integer beyond 64
+// bits becomes a float.
 func parseValue(text []byte) (jinja.Value, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
@@ -90,12 +91,12 @@ func decodeList(d *json.Decoder, depth int) (jinja.Value, error) {
 }
 
 // toJSON is the filter tojson of transformers: Python's json.dumps, by default with ensure_ascii=False
-// (chat_template_utils.py, "tojson"). It indents by at most 16 spaces.
+// (chat_template_utils.py, "tojson"). Each level is indented by at most maxIndent bytes.
 func (r *run) toJSON(args []jinja.Value, options map[string]jinja.Value) (jinja.Value, error) {
 	if len(args) == 0 {
 		return r.fail(fmt.Errorf("%w: tojson takes a value", ErrTemplate))
 	}
-	e := encoder{item: ", ", key: ": ", indent: -1}
+	e := encoder{item: ", ", key: ": "}
 	names := []string{"ensure_ascii", "indent", "separators", "sort_keys"}
 	for i, a := range args[1:] {
 		if i >= len(names) {
@@ -106,8 +107,21 @@ func (r *run) toJSON(args []jinja.Value, options map[string]jinja.Value) (jinja.
 		}
 		options[names[i]] = a
 	}
-	if v, ok := options["indent"]; ok && v.IsInt() {
-		e.indent, e.item = int(min(max(v.AsInt(), 0), 16)), ","
+	for name := range options {
+		if !slices.Contains(names, name) {
+			return r.fail(fmt.Errorf("%w: tojson has no option %s", ErrTemplate, name))
+		}
+	}
+	if v, ok := options["indent"]; ok && !v.IsNone() {
+		switch {
+		case v.IsInt():
+			e.indent = strings.Repeat(" ", int(min(max(v.AsInt(), 0), maxIndent)))
+		case v.IsString() && len(v.AsString()) <= maxIndent:
+			e.indent = v.AsString()
+		default:
+			return r.fail(fmt.Errorf("%w: indent of tojson is an integer or a text of at most %d bytes", ErrTemplate, maxIndent))
+		}
+		e.lines, e.item = true, ","
 	}
 	if v, ok := options["separators"]; ok && !v.IsNone() {
 		if !v.IsList() || v.AsList().Len() != 2 || !v.AsList().Get(0).IsString() || !v.AsList().Get(1).IsString() {
@@ -131,7 +145,8 @@ func (r *run) toJSON(args []jinja.Value, options map[string]jinja.Value) (jinja.
 type encoder struct {
 	out           strings.Builder
 	item, key     string // separators
-	indent        int    // spaces; negative: one line
+	lines         bool   // each item has a line
+	indent        string // of each level, if lines
 	ascii, sorted bool
 }
 
@@ -201,9 +216,9 @@ func (e *encoder) close(c byte, items, depth int) {
 }
 
 func (e *encoder) line(depth int) {
-	if e.indent >= 0 {
+	if e.lines {
 		e.out.WriteByte('\n')
-		e.out.WriteString(strings.Repeat(" ", e.indent*depth))
+		e.out.WriteString(strings.Repeat(e.indent, depth))
 	}
 }
 
