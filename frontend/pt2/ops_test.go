@@ -562,12 +562,16 @@ func productCases() []opCase {
 			norm[3*i+k] = a[3*i+k] * b[i] / math.Sqrt(sum)
 		}
 	}
+	total := a[0] + a[1] + a[2] + a[3]
+	ones := []float64{total * (b[0] + b[1] + b[2] + b[3]), total * (b[4] + b[5] + b[6] + b[7])} // the axes of size 1 broadcast
 	added := make([]float64, 6)
 	for i := range added {
 		added[i] = 2*a[i] + 3*b[i/3]*b[4+i%3]
 	}
 	return []opCase{
 		{name: "inner", op: "aten.inner.default", operands: []operand{f32("self", a, 2, 3), f32("other", b, 4, 3)}, results: []operand{f32("y", inner, 2, 4)}},
+		{name: "einsum of ones", op: "aten.einsum.default", operands: []operand{f32("x", a[:4], 1, 1, 4), f32("z", b[:8], 2, 4, 1)},
+			args: `{"equation": {"as_string": "aij,bij->ab"}}, {"tensors": {"as_tensors": [{"name": "x"}, {"name": "z"}]}}`, results: []operand{f32("y", ones, 1, 2)}},
 		{name: "_weight_norm", op: "aten._weight_norm.default", operands: []operand{f32("v", a, 2, 3), f32("g", b[:2], 2, 1)}, args: `{"dim": {"as_int": 0}}`, results: []operand{f32("y", norm, 2, 3)}},
 		{name: "addr", op: "aten.addr.default", operands: []operand{f32("self", a, 2, 3), f32("vec1", b[:2], 2), f32("vec2", b[4:7], 3)}, args: `{"beta": {"as_int": 2}}, {"alpha": {"as_int": 3}}`, results: []operand{f32("y", added, 2, 3)}},
 		{name: "take", op: "aten.take.default", operands: []operand{f32("self", a, 2, 3), i64s("index", []float64{5, -1, 2}, 3)}, results: []operand{f32("y", []float64{a[5], a[5], a[2]}, 3)}},

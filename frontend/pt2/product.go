@@ -274,8 +274,23 @@ func (c *call) summed(t term, need []rune) term {
 	return term{c.reduce("sum", t.v, axes, false), keep}
 }
 
-// contracted multiplies two operands and sums over their common letters that are not needed.
+// contracted multiplies two operands and sums over their common letters that are not needed. Where one operand has size
+// 1 along such a letter and the other does not, it broadcasts, so each is summed alone.
 func (c *call) contracted(a, b term, need []rune) term {
+	isOne := func(t term, l rune) bool {
+		n, ok := c.shape(t.v)[slices.Index(t.letters, l)].Const()
+		return ok && n == 1
+	}
+	kept := func(letters []rune) (out []rune) {
+		for _, l := range letters {
+			shared := slices.Contains(a.letters, l) && slices.Contains(b.letters, l) && !slices.Contains(need, l)
+			if !shared || isOne(a, l) == isOne(b, l) {
+				out = append(out, l)
+			}
+		}
+		return out
+	}
+	a, b = c.summed(a, kept(a.letters)), c.summed(b, kept(b.letters))
 	var batch, left, right, inner []rune
 	for _, l := range a.letters {
 		switch {
