@@ -65,8 +65,8 @@ func allocatesNothing(t *testing.T, open maker) {
 
 // Each step has exactly the running requests, with their next tokens and their own blocks, in steady
 // decode and when requests join, end or are preempted. A waiting request joins if fewer than
-// MaxSequences run and more than half of the blocks are free. If the rows of a step do not suffice, a
-// prompt may wait, but no decode.
+// MaxSequences run and the free blocks hold its tokens; the test checks that only if more than half of
+// the blocks are free. If the rows of a step do not suffice, a prompt may wait, but no decode.
 func TestEveryoneIsInEveryStep(t *testing.T) {
 	const most, budget = 4, 4
 	r := llama(t, Options{MaxSequences: most, MaxTokens: budget, Blocks: 26, MaxLength: 60, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{budget}}}})
@@ -548,7 +548,7 @@ func TestStepsAreAsExplained(t *testing.T) {
 	}
 }
 
-// Sampled rows are also padded to a capture size, if no capture size equals MaxSequences.
+// Sampled rows are padded to a capture size even if no capture size equals MaxSequences.
 func TestSampledRowsArePadded(t *testing.T) {
 	r := llama(t, Options{Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.FullAndPiecewise, Sizes: []int64{8}}}, MaxSequences: 5, MaxTokens: 8, Blocks: 60})
 	for i := range 5 {

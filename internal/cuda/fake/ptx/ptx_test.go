@@ -405,7 +405,7 @@ func TestFaults(t *testing.T) {
 	}{
 		{"beyond an allocation", "ld.global.u32 %r1, [%in+64];", warp, AddressFault, "line 10 (ld.global.u32): 4 bytes at 0x7f0000000040"},
 		{"at its end", "ld.global.v2.u32 {%r1, %r2}, [%in+56];", warp, AddressFault, ""},
-		{"across its end", "ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%in+64];", warp, AddressFault, "16 bytes"},
+		{"16 bytes beyond an allocation", "ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%in+64];", warp, AddressFault, "16 bytes"},
 		{"not aligned", "ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%in+8];", warp, AlignmentFault, "16 bytes"},
 		{"beyond shared memory", "mov.u64 %d1, s; st.shared.u32 [%d1+1024], %r1;", warp, AddressFault, "of 1024 bytes"},
 		{"generic shared memory", "mov.u64 %d1, s; cvta.shared.u64 %d2, %d1; st.u32 [%d2+1020], %r1; st.u32 [%d2+1024], %r1;", warp, AddressFault, "at 0x400 of 1024"},
@@ -695,6 +695,7 @@ func TestDependentLaunches(t *testing.T) {
 		{"copies written bytes", ".shared .align 16 .b8 s[16]; mov.u32 %r1, s; cp.async.ca.shared.global [%r1], [%out], 8;" + wait, "are read"},
 		{"writes", "st.global.u32 [%out+12], %r1;" + wait, "4 bytes are written at 0x7f000010000c"},
 		{"counts", "red.global.add.u32 [%out+12], 1;" + wait, "are written"},
+		{"reads bytes that it writes after the wait", "ld.global.u32 %r1, [%out+8];" + wait + "st.global.u32 [%out+8], %r1;", ""}, // a fault without Clear
 		{"some lanes wait", "mov.u32 %r1, %tid.x; setp.lt.u32 %p1, %r1, 7; @%p1 griddepcontrol.wait; ld.global.u32 %r1, [%out];", "thread 7"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
