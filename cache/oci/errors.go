@@ -23,9 +23,9 @@ func (r Refusal) String() string {
 // A RefusedError reports that no module of an artifact can be used. Only the manifest, the config and perhaps
 // signatures were fetched, and nothing was written.
 type RefusedError struct {
-	Source    string
+	Source    string // as of FormatError
 	Refusals  []Refusal
-	Untrusted *cache.UntrustedError // why machine code was refused; nil: there is none that fits, or it is trusted
+	Untrusted *cache.UntrustedError // why machine code was refused; nil: none was refused for lack of trust
 }
 
 // Unwrap returns Untrusted.
@@ -53,7 +53,7 @@ func (e *RefusedError) Error() string {
 // A FormatError reports that the source is not an artifact of this package, has a version that is not supported, or
 // lists too many bytes.
 type FormatError struct {
-	Source string // name of the registry or the layout
+	Source string // the artifact: REGISTRY/REPO:TAG, or the path of a layout and its tag
 	Part   string // "manifest", "config", …
 	Reason error
 }

@@ -15,8 +15,8 @@ import (
 //
 // and the sums of chunks are added in order, all in float32. So the order depends only on
 // K: a row's result has the same bits for any number of rows and in every code path. Vector
-// units do exactly this with one register of eight lanes for each sum. If a machine fuses
-// multiplication and addition, all code paths of that machine do.
+// units do exactly this with eight lanes for each sum. If a machine fuses multiplication and
+// addition, all code paths of that machine do.
 const (
 	lanes      = 8
 	chunk      = 1024 // of K; a multiple of lanes
