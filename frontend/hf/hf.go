@@ -47,7 +47,8 @@ type Options struct {
 	BlockSize int64
 
 	// Ranks is the number of devices that run the model together (tensor parallelism). 0 means 1. All ranks run the
-	// same module. It is an error if the number does not divide the heads and features.
+	// same module. The number must divide the query heads and the features of an MLP (with ExpertParallel, the experts
+	// instead of their features), and be a divisor or a multiple of the KV heads; otherwise Import returns an error.
 	Ranks int64
 
 	// ExpertParallel gives each rank whole experts, instead of a part of every expert.
@@ -157,7 +158,8 @@ func (o *Options) check() error {
 	return errors.Join(errs...)
 }
 
-// importFrom is Import, except that it opens the checkpoint only after it has read the config without problems.
+// importFrom is Import for options that check has checked. It opens the checkpoint only after it has read the config
+// without problems.
 func (r *Registry) importFrom(config []byte, o Options, open func() (safetensors.Source, error)) (*Model, error) {
 	c, err := parseConfig(config)
 	if err != nil {
