@@ -297,7 +297,7 @@ func bindShape(f *ir.Func, info ir.ValueInfo, shape []int64, bound map[string]in
 	for i, d := range info.Type.Shape {
 		if name, n, ok := symbolOf(d, shape[i]); ok {
 			if v, ok := bound[name]; ok && v != n {
-				return fmt.Errorf("input %s of @%s has %s = %d, an earlier one has %d", info.Name, f.Name, name, n, v)
+				return fmt.Errorf("input %s of @%s has %s = %d; --symbol or an earlier input has %d", info.Name, f.Name, name, n, v)
 			}
 			bound[name] = n
 		}
@@ -395,15 +395,20 @@ func (s *single) run(ctx context.Context, c caller) ([]output, error) {
 	return out, nil
 }
 
-// resultNames returns the names of a function's results in the text. Result i is outI if it has no
-// name, or a name that another result has.
-func resultNames(f *ir.Func) []string {
+// resultNames returns different names for a function's results: those in the text. Result i is outI if it has no name,
+// or one that is taken or an earlier result has; underscores follow if another result has outI.
+func resultNames(f *ir.Func, taken ...string) []string {
 	names := make([]string, len(f.Returns))
-	seen := map[string]bool{}
+	seen := map[string]bool{"": true}
+	for _, name := range taken {
+		seen[name] = true
+	}
 	for i, v := range f.Returns {
-		names[i] = f.Values[v].Name
-		if names[i] == "" || seen[names[i]] {
+		if names[i] = f.Values[v].Name; seen[names[i]] {
 			names[i] = positional("out", i)
+		}
+		for seen[names[i]] {
+			names[i] += "_"
 		}
 		seen[names[i]] = true
 	}
@@ -509,9 +514,8 @@ func (s *sequence) run(ctx context.Context, c caller) ([]output, error) {
 		if err != nil {
 			return nil, err
 		}
-		names := resultNames(l)
-		names[0] = "logits"
-		names = append(names, resultNames(f)[1:]...)
+		names := append([]string{"logits"}, resultNames(l, "logits")[1:]...)
+		names = append(names, resultNames(f, names...)[1:]...)
 		for i, r := range append(logits, hidden[1:]...) {
 			t, err := r.tensor()
 			if err != nil {

@@ -215,7 +215,7 @@ func TestUnitBlocks(t *testing.T) {
 			which := make([]int64, n)
 			for i := range which {
 				if which[i] = int64(r.Uint64()); i%3 != 0 {
-					which[i] = int64(i) % 3 << 32 * (int64(i) % 2) // 0, or a bit of either half
+					which[i] = []int64{0, 1, 1 << 32}[i%5%3]
 				}
 			}
 			floats("select", math.Float32bits, func(u *unit, d []float32) { u.selects(d, which, a, b) })

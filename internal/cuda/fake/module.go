@@ -68,7 +68,7 @@ func view[T int32 | uint32 | float32](c *Call, i int, n int64) []T {
 	return unsafe.Slice((*T)(unsafe.Pointer(&b[0])), n)
 }
 
-// kernel runs a kernel, after the kernels of the chain.
+// kernel runs a kernel. chain has the launches that a kernel in PTX may overlap.
 func (f *Driver) kernel(o *op, chain *ptx.Chain) {
 	if o.fn.module.unloaded {
 		f.wrong("kernel %s runs after its module was unloaded", o.fn.kernel.Name)

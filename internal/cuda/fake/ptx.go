@@ -67,8 +67,8 @@ func programmatic(c *driver.LaunchConfig) bool {
 	return slices.ContainsFunc(unsafe.Slice(c.Attrs, c.NumAttrs), func(a driver.LaunchAttr) bool { return a.ID == driver.LaunchProgrammatic && a.Value[0] != 0 })
 }
 
-// interpret executes a launch of a kernel in PTX, after the kernels of the chain. An error loses
-// the device.
+// interpret executes a launch of a kernel in PTX. chain has the launches that it may overlap. An
+// error loses the device.
 func (f *Driver) interpret(o *op, chain *ptx.Chain) {
 	l := ptx.Launch{Grid: o.config.Grid, Block: o.config.Block, Cluster: o.cluster, Dynamic: o.config.Shared, Params: o.args, Memory: reach{f}, Early: o.early, Chain: chain}
 	if d := o.fn.module.data; d != nil {
