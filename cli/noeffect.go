@@ -9,7 +9,7 @@ import (
 
 // noEffect names flags that have no effect in a call.
 type noEffect struct {
-	when  bool   // the condition under which they have none
+	when  bool   // whether they have no effect in this call
 	flags string // names, separated by spaces
 	why   string // the end of the error, after "no effect": a reason, or what gives them an effect
 }

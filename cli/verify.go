@@ -144,7 +144,7 @@ type verifyReport struct {
 type verifyLayer struct {
 	Name    string `json:"name"`
 	Error   number `json:"relative_error"`
-	Growth  number `json:"growth"` // the error divided by that of the layer before; 0 also if that is 0 or infinite, or there is none
+	Growth  number `json:"growth"` // the error divided by that of the layer before; 0 also for the first layer, or if that error is 0 or infinite
 	Bound   number `json:"bound"`
 	OK      bool   `json:"ok"`
 	Problem string `json:"problem,omitempty"`

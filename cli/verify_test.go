@@ -19,24 +19,7 @@ import (
 // reads its arguments as they were, and it has the options of the search.
 func TestVerifyCaseCommand(t *testing.T) {
 	t.Setenv("PWC_CACHE", "off")
-	model := filepath.Join(t.TempDir(), "op.ir")
-	text := `pwc 1
-module "m" {
-  sym N in [1, 8] batch
-  sym B in [1, 4] load
-  op "my::double"(tensor, mut tensor) split
-  state @s : f32[B]
-  func @f(%x: f32[N]) -> (f32[N]) {
-    %o = empty_like(%x) : f32[N]
-    call "my::double"(%x, %o)
-    %c = mul(%o, %o) : f32[N]
-    return %c
-  }
-}
-`
-	if err := os.WriteFile(model, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	model := doubleModel(t, "sym B in [1, 4] load\n  state @s : f32[B]")
 	const wrong, right = 2.0001, 2 // relative errors of 5e-5 and 0; run allows 1e-4
 	for _, c := range []struct{ dir, printed string }{
 		{"plain", "plain/case.ir"},
@@ -133,13 +116,14 @@ func (o closedOp) Close() error {
 	return nil
 }
 
-// Each run of a verification closes the ops that it opened, before the device is closed.
-func TestVerifyClosesOps(t *testing.T) {
-	t.Setenv("PWC_CACHE", "off")
-	model := filepath.Join(t.TempDir(), "op.ir")
+// doubleModel writes a module that squares the result of my::double, with further declarations, and returns its file.
+func doubleModel(t *testing.T, declarations string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "op.ir")
 	text := `pwc 1
 module "m" {
   sym N in [1, 8] batch
+  ` + declarations + `
   op "my::double"(tensor, mut tensor) split
   func @f(%x: f32[N]) -> (f32[N]) {
     %o = empty_like(%x) : f32[N]
@@ -149,9 +133,16 @@ module "m" {
   }
 }
 `
-	if err := os.WriteFile(model, []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	return file
+}
+
+// Each run of a verification closes the ops that it opened, before the device is closed.
+func TestVerifyClosesOps(t *testing.T) {
+	t.Setenv("PWC_CACHE", "off")
+	model := doubleModel(t, "")
 	for _, args := range [][]string{{"verify", "--bisect", "--dir", t.TempDir()}, {"run", "--check"}} {
 		opened, closed := 0, 0
 		op := doubler(2.1)

@@ -22,7 +22,7 @@ type Wanted struct {
 type Layer struct {
 	Name    string
 	Error   float64 // relative: ‖a−b‖/‖b‖
-	Growth  float64 // Error divided by that of the value before; 0 also if that is 0 or infinite, or there is none
+	Growth  float64 // Error divided by that of the value before; 0 also for the first value, or if that error is 0 or infinite
 	Bound   float64 // the largest error of a correct value
 	OK      bool
 	Problem string // why it is not ok; "" if it is

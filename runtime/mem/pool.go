@@ -413,7 +413,8 @@ func (p *Pool) inUse() error {
 // the pool is Freeable. While a capture is under way in the allocator, a pool with
 // segments stays open and the error is device.ErrCapturing; likewise if another capture on
 // the device forbids to free a segment. If the device fails otherwise to take a segment
-// back, Close returns that error and has closed the pool. A second Close does nothing. For the default pool it returns ErrDefaultPool.
+// back, Close returns that error and has closed the pool. A second Close does nothing. For
+// the default pool Close returns ErrDefaultPool.
 func (p *Pool) Close() error {
 	p.alloc.mu.Lock()
 	defer p.alloc.mu.Unlock()
