@@ -92,7 +92,7 @@ func (r *Resolved) assign(p *program.Program, i int, env program.Env, args Args,
 	return usable(from, buf.Alignment())
 }
 
-// Call returns the call of an op's step, with the memory of its operands.
+// Call returns the call of an op's step, with the memory of its operands and results.
 func (m *Assigned) Call(s *ResolvedStep) *OpCall {
 	for j, a := range s.Args {
 		s.Tensors[j].Buffer = m.Buffers[a]

@@ -162,17 +162,17 @@ type ThreadPinner interface {
 	Leave()
 }
 
-// Preparer is an [Op] with a method that is called before the first launch of a run:
+// Preparer is an [Op] with a method that is called before the op's first launch of a run:
 // the owner of the step calls Prepare once for each run, on the stream of the op's calls,
 // with the Meta, Size and Rows of the later OpCalls. Work that Prepare enqueues on s
-// executes before the run, also if the run launches graphs.
+// executes before the op's launches, also if graphs replay them.
 type Preparer interface {
 	Op
 	Prepare(s Stream, meta any, size, rows int64) error
 }
 
-// Warmer is an [Op] that a warm-up runs once for each shape of its operands, so
-// that its kernels are loaded and its libraries initialised before anything is
+// Warmer is an [Op] with a method that a warm-up calls for the shapes of the op's operands, so
+// that its kernels are loaded and its libraries initialised before the op is
 // captured. Warm enqueues what Launch would for a step that has only padded rows and no
 // metadata. It must not touch states, which may have no memory yet.
 type Warmer interface {

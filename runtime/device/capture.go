@@ -23,8 +23,8 @@ const (
 	CaptureGlobal CaptureMode = iota
 
 	// CaptureThreadLocal refuses calls of the capturing goroutine that change the device's
-	// memory or modules, except Alloc. It may work on other streams. Other goroutines may
-	// work on other streams, allocate, load and free.
+	// memory or modules, except Alloc. That goroutine may work on other streams. Other goroutines
+	// may work on other streams, allocate, load and free.
 	CaptureThreadLocal
 
 	// CaptureRelaxed refuses only calls of the capturing streams that cannot be captured. The

@@ -28,8 +28,8 @@ type Info struct {
 // [ErrCapturing]:
 //
 //   - Close, always;
-//   - AllocHost, Load, NewSnapshot of a [FaultWatch], freeing device memory and, on a GPU,
-//     closing programs: on the goroutine that captures in mode global or thread-local, and in
+//   - AllocHost, Load, NewSnapshot of a [FaultWatch], ReserveState of a [Reserver], Map of a
+//     [State], freeing device memory and, on a GPU, closing programs: on the goroutine that captures in mode global or thread-local, and in
 //     mode global on all goroutines (see [CaptureMode]);
 //   - TakeFaults of the stream that captures, and in mode global of every stream.
 //

@@ -66,8 +66,7 @@ func (m *maker) NewEvent() (device.Event, error) {
 	return m.last, nil
 }
 
-// TestFence checks when a fence is passed, and that it records and queries an event of its
-// own only if no event of other code shows that.
+// TestFence checks when a fence is passed, and how many events it records and queries itself.
 func TestFence(t *testing.T) {
 	q := &queue{}
 	m := &maker{q: q}

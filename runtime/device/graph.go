@@ -24,10 +24,11 @@ type Graph interface {
 	// freed before Rebind, but not while work uses it.
 	//
 	// The error is a [RebindError], which names the node, if an address of From belongs to
-	// an extern op, a library call or a graph launched while capturing, or if the memory of
-	// an operation is not known, as of Go code that no op recorded. The device does not see
-	// memory that an op uses without having it as an operand. A rebound graph cannot be
-	// launched while capturing.
+	// an extern op, a library call or a graph launched while capturing; if only a part of a
+	// node's memory moves; if the memory of To does not suit the node, by its alignment for
+	// example; or if the memory of an operation is not known, as of Go code that no op recorded.
+	// The device does not see memory that an op uses without having it as an operand. A rebound
+	// graph cannot be launched while capturing.
 	Rebind(moves []Move) error
 
 	Close() error

@@ -43,8 +43,8 @@ func workersOf(t *testing.T, command ...string) int {
 	return n
 }
 
-// onThread runs f on a thread that no goroutine uses afterwards, as a process inherits the affinity and
-// the cgroup of the thread that starts it.
+// onThread runs f on a thread that no goroutine uses afterwards, as a process inherits the affinity of the
+// thread that starts it.
 func onThread(f func()) {
 	done := make(chan struct{})
 	go func() {

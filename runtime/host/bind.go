@@ -231,7 +231,7 @@ func (b *binder) buffers(args device.Args) error {
 func (d *Device) aligned(b device.Buffer, align int64) error {
 	data, _, err := d.bytes(b)
 	if err == nil && uintptr(unsafe.Pointer(unsafe.SliceData(data)))&uintptr(align-1) != 0 {
-		err = fmt.Errorf("%w: offset %d, want a multiple of %d", errUnaligned, b.Offset, align)
+		err = fmt.Errorf("%w: address %p, want a multiple of %d", errUnaligned, unsafe.SliceData(data), align)
 	}
 	return err
 }

@@ -143,7 +143,7 @@ func TestNoAllocations(t *testing.T) {
 	}
 }
 
-// TestStreamsAtOnce has streams of one device used by as many goroutines.
+// TestStreamsAtOnce launches on several streams of one device at the same time.
 func TestStreamsAtOnce(t *testing.T) {
 	d := openDevice(t, 3)
 	const n = 1 << 16

@@ -165,12 +165,12 @@ func itofOdd(d []float32, a []int64) {
 	}
 }
 
-// odd rounds x to its most significant bits, most of them, by rounding to odd: it clears the
+// odd rounds x to a number of at most keep significant bits, by rounding to odd: it clears the
 // lower bits, and sets the lowest kept bit if one of the cleared bits was set. This is right
 // for negative x in two's complement, too: clearing bits rounds down, and of the two
 // neighbours, setting the lowest kept bit gives the odd one.
-func odd(x int64, most int) int64 {
-	if n := bits.Len64(magnitude(x)) - most; n > 0 {
+func odd(x int64, keep int) int64 {
+	if n := bits.Len64(magnitude(x)) - keep; n > 0 {
 		if low := int64(1)<<n - 1; x&low != 0 {
 			return x&^low | 1<<n
 		}

@@ -11,7 +11,7 @@ import (
 )
 
 // FuzzKernel holds that a kernel from outside is refused, or does not write to the bytes
-// behind its arguments, whatever its instructions and addresses are.
+// behind its arguments. It does not run kernels of many elements.
 func FuzzKernel(f *testing.F) {
 	gather := &vec.Kernel{Args: 3, Loop: vec.Loop{
 		Outer: []dim.Dim{dim.Sym("N")}, Inner: testkit.Consts(4), Regs: vec.RegCount{F: 2, I: 1, SF: 1, SI: 1},
@@ -63,7 +63,7 @@ func FuzzKernel(f *testing.F) {
 	})
 }
 
-// TestWalk visits four axes that do not merge from every column on.
+// TestWalk walks along four axes, which do not merge, from every column on.
 func TestWalk(t *testing.T) {
 	axes := merge(nil, []int64{2, 3, 1, 4, 2}, []int64{100, -7, 9, 1000, 3})
 	if len(axes) != 4 {

@@ -268,8 +268,8 @@ func TestBindErrors(t *testing.T) {
 	}
 }
 
-// TestWrappedSpans holds that a reach which is within the buffer only modulo 2^64
-// is refused.
+// TestWrappedSpans: Bind refuses an access whose addresses overflow int64, also if they are within the
+// buffer modulo 2^64, and a negative extent next to an extent of 0.
 func TestWrappedSpans(t *testing.T) {
 	d := openDevice(t, 1)
 	const half = 1 << 62
@@ -298,8 +298,8 @@ func TestWrappedSpans(t *testing.T) {
 	}
 }
 
-// TestBindOfOddSizes pins the errors of Bind for sizes for which a valid program is
-// undefined.
+// TestBindOfOddSizes pins the errors of Bind for sizes and memory that a valid program cannot be
+// bound to.
 func TestBindOfOddSizes(t *testing.T) {
 	d := openDevice(t, 1)
 	n := dim.Sym("N")

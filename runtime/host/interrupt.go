@@ -9,7 +9,7 @@ import (
 )
 
 // lookEvery is how many units of work a lane, which is the state of one goroutine that runs kernels,
-// does between two looks at the stream's context. It is about a millisecond. A unit is one instruction
+// does between two looks at the stream's context. They take about a millisecond. A unit is one instruction
 // on one element, or other work that takes about as long.
 const lookEvery = 1 << 20
 

@@ -24,8 +24,8 @@ func still(arg int32, outer int) vec.Access {
 	return a
 }
 
-// endless are kernels that visit elements for minutes or longer. Each runs a different loop of the
-// interpreter of vector programs. The loop ends early only if it looks at the stream's context.
+// endless are kernels of different forms that visit elements for minutes or longer. They end early only
+// if the loops that run them look at the stream's context.
 func endless() map[string]*vec.Kernel {
 	const many = 1 << 35
 	load, store := vec.Instr{Op: vec.OpLoadF, X: 0}, vec.Instr{Op: vec.OpStoreF, X: 1}

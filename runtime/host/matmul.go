@@ -207,8 +207,8 @@ func (mm *matMul) sums(l *lane, b0 int64, cols int) bool {
 const macsPerWork = 4
 
 // products adds the dot products of all rows of a with the first wide rows of b to the first
-// columns of c, whose rows are pitch elements apart. The rows of b are filled up to a multiple of
-// microCols.
+// columns of c, whose rows are pitch elements apart. There are rows of b up to a multiple of
+// microCols. If kc is not a multiple of lanes, zeros follow in each row up to the next multiple.
 func (u *unit) products(out *narrowSums, c []float32, pitch int, a, b tile, rows, wide, kc int) {
 	kc = (kc + lanes - 1) &^ (lanes - 1)
 	micro := u.dotsF32

@@ -14,8 +14,8 @@ import (
 // only offsets decide how a buffer in them is aligned.
 const memoryAlign = 512
 
-// maxAlloc is more than any machine has. Larger allocations are refused here, because the
-// Go runtime would panic.
+// maxAlloc is the most bytes of one allocation. Larger ones are refused here, because the
+// Go runtime would panic or end the process.
 const maxAlloc = min(1<<46, math.MaxInt/2)
 
 // memory is a segment of device memory.

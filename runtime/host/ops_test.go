@@ -85,7 +85,7 @@ func TestBinaryByHand(t *testing.T) {
 }
 
 // ulps is the distance of got from the exact value, in units of the last place
-// of float32 there.
+// of float32 there; 0 if got is the nearest float32.
 func ulps(got float32, exact float64) float64 {
 	if got == float32(exact) || exact != exact && got != got {
 		return 0

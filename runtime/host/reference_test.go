@@ -416,7 +416,7 @@ func (g *loopGen) phase() {
 		p.Pre = append(p.Pre, vec.Instr{Op: vec.OpLoadF, Dst: r, X: g.access(dtype.F32, false, index(true, g.si))})
 		g.f = append(g.f, r)
 	}
-	nf, ni := len(g.f), len(g.i) // what Body assigns ends with the phase
+	nf, ni := len(g.f), len(g.i) // later phases do not read registers that Body assigns
 	emit := func(in vec.Instr) { p.Body = append(p.Body, in) }
 	setF := func(in vec.Instr) {
 		in.Dst = g.newF()

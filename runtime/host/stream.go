@@ -269,7 +269,7 @@ func (s *Stream) Record(e device.Event) error {
 	return s.enqueue(node{kind: nodeEvent, event: x})
 }
 
-// Wait only checks its arguments: the work before a recorded event is always done.
+// Wait returns at once: the work before a recorded event is always done.
 func (s *Stream) Wait(e device.Event) error {
 	if err := s.notCapturing("wait"); err != nil {
 		return err

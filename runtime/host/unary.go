@@ -8,7 +8,7 @@ import (
 
 var nan32 = float32(math.NaN())
 
-// unaryF computes the float ops of one operand. Each rounds once to float32.
+// unaryF computes the float ops of one operand that no loop of a unit computes. Each rounds once to float32.
 // Transcendental ops compute in float64, which is as fast on a scalar unit, with an
 // error of at most 0.51 ulp of the result.
 func unaryF(op vec.Op, d, a []float32) {

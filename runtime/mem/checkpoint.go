@@ -150,7 +150,9 @@ func (p *Pool) state() *State {
 // stays valid. Otherwise Restore returns an *OwnedError. live lists addresses of st's live
 // blocks for which the caller wants handles: Restored.Live has them. ErrOwned says that a
 // block in live still has a handle or is listed twice, ErrNoBlock that st has no live block
-// there. The other live blocks of st have no handle: FreeUnowned frees them.
+// there, ErrForeignState that st is of another pool, ErrUseAfterFree that a block in stale was
+// freed, and ErrForeignBlock that it is of another pool. The other live blocks of st have no
+// handle: FreeUnowned frees them.
 //
 // Restore refuses the pools that Checkpoint refuses and waits for the same streams. It also
 // waits for the second streams of the live blocks that it frees or makes anew; while

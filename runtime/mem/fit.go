@@ -38,7 +38,7 @@ func SegmentBytes(bytes int64) int64 {
 	}
 }
 
-// maxRequest is the largest request for which the roundings do not overflow.
+// maxRequest bounds requests, so that the roundings do not overflow.
 const maxRequest = math.MaxInt64 - roundLarge
 
 // roundUp returns n rounded up to a multiple of unit, a power of two.

@@ -10,7 +10,7 @@
 //
 // # Pools
 //
-// The default pool serves allocations that no scope redirects. A private pool counts
+// The default pool serves allocations that name no pool and that no scope redirects. A private pool counts
 // its uses: one of NewPool, which Release gives back, and one of each scope, which
 // redirects allocations to the pool or belongs to a capture and its graph (see [Scope]).
 // While a private pool is in use, its memory does not go back to the device, because
@@ -31,13 +31,14 @@
 // A capture frees and reuses blocks like eager work, since a replay repeats the same
 // order. While any capture is under way, no segment goes back to the device, and no
 // event is recorded or queried. A block that is freed meanwhile and has work on a second
-// stream is reused once all captures have ended, or earlier by the capture of its pool
+// stream is not reused before all captures have ended, except by the capture of its pool
 // if [Scope.Order] put the block's stream behind that work.
 //
 // # Checkpoints
 //
 // Checkpoint saves which blocks of a pool are live and free, and Restore gives the pool
-// these blocks again: the next capture finds the same free blocks as at the checkpoint.
+// these blocks again: the next capture finds the free blocks of the checkpoint again,
+// and segments that were taken later wholly free.
 package mem
 
 import (
@@ -62,8 +63,8 @@ type Backing interface {
 	// returned to the caller, wrapped.
 	AllocSegment(bytes int64) (Segment, error)
 	// FreeSegment returns s to the device. After an error s stays with its pool and
-	// counts as reserved: the next call that gives memory back passes it again. Close passes
-	// it once more, and then forgets it.
+	// counts as reserved: the next call that gives memory back passes it again. After an error
+	// that does not match device.ErrCapturing, Close passes it once more, and then forgets it.
 	FreeSegment(s Segment) error
 }
 

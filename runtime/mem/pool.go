@@ -297,7 +297,7 @@ func (p *Pool) keeps() bool { return p.uses > 0 && p != p.alloc.deflt }
 // for the streams that they were allocated for, and for all second streams
 // (RecordStream) of freed blocks. A private pool in use gives back nothing, without an
 // error. Otherwise Trim returns device.ErrCapturing while a capture is under way in the
-// allocator.
+// allocator, and ErrReleased for a closed pool.
 func (p *Pool) Trim() (released int64, err error) {
 	p.alloc.mu.Lock()
 	defer p.alloc.mu.Unlock()
@@ -411,8 +411,9 @@ func (p *Pool) inUse() error {
 // Close gives back all memory and ends the pool, with the use that NewPool made. It
 // waits for the second streams of freed blocks, and then returns an *InUseError unless
 // the pool is Freeable. While a capture is under way in the allocator, a pool with
-// segments stays open and the error is device.ErrCapturing; likewise if another capture on
-// the device forbids to free a segment. If the device fails otherwise to take a segment
+// segments stays open and the error is device.ErrCapturing. The error matches it, too, if
+// another capture on the device forbids to free a segment: then the pool has no use any more,
+// and Close can be called again. If the device fails otherwise to take a segment
 // back, Close returns that error and has closed the pool. A second Close does nothing. For
 // the default pool Close returns ErrDefaultPool.
 func (p *Pool) Close() error {

@@ -180,7 +180,7 @@ func TestGraphTwoSuccessive(t *testing.T) {
 
 // TestGraphThreeSuccessive is test_graph_three_successive. The replays are computed from
 // the addresses of the blocks. If graphs of a shared pool are replayed in another order than
-// captured, they overwrite each other's results; package graphs refuses such a replay.
+// captured, they may overwrite each other's results; package graphs refuses such a replay.
 func TestGraphThreeSuccessive(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}} {
@@ -955,7 +955,7 @@ func TestRestoreErrors(t *testing.T) {
 }
 
 // TestUseCounts checks the rules of PyTorch's PrivatePool.use_count: Begin adds a use, End
-// changes nothing, Release takes the use back, and a released pool gets no use again.
+// leaves the count, Release takes the use back, and a released pool gets no use again.
 func TestUseCounts(t *testing.T) {
 	r := newRig(t, 2)
 	s := r.streams[0]

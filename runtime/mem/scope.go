@@ -43,7 +43,7 @@ type Route struct {
 
 // Scope is a use of a pool, by a capture and its graph or by other allocations. As in
 // PyTorch's allocator it has three steps: Begin counts the use and redirects allocations
-// to the pool, End ends the redirection and nothing else, and Release gives the use back.
+// to the pool, End ends the redirection but not the use, and Release gives the use back.
 // The caller releases a capture's scope with the graph, or at once if the capture failed.
 //
 // If an allocation matches several scopes, the one that began last serves it.
@@ -79,7 +79,7 @@ func (a *Allocator) newHandle() PoolID {
 // outside of a capture: for inputs of graphs, or a warm-up. A new handle makes the
 // pool, with this use. Only one scope may redirect to a pool: a second Begin before the
 // first scope's End returns [ErrRecording]. A pool whose last use was released returns
-// [ErrReleased].
+// [ErrReleased], the default pool [ErrDefaultPool], and an unknown id [ErrUnknownPool].
 func (a *Allocator) Begin(id PoolID, r Route) (*Scope, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

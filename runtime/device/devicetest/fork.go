@@ -149,7 +149,7 @@ var forkTests = map[string]func(*env){
 			e.Errorf("%d, want 1", got[0])
 		}
 	},
-	// A capture that cannot end leaves streams and device as they were.
+	// After a capture that ends with an error, its streams and the device work as before.
 	"Unjoined": func(e *env) {
 		e.stream.SetName("main")
 		second, third, fourth := e.newStream(), e.newStream(), e.newStream()
@@ -195,7 +195,7 @@ var forkTests = map[string]func(*env){
 			}
 		}
 	},
-	// A failed operation may spoil its capture, but not later ones.
+	// An op that fails spoils its capture, but not later ones.
 	"Spoiled": func(e *env) {
 		sentinel := errors.New("sentinel")
 		op := &copyOp{t: e.T, capture: true, fail: sentinel}
