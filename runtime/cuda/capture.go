@@ -31,7 +31,7 @@ type operation struct {
 	bound *bound           // the program; nil: the operation belongs to no program
 	step  *boundStep       // kernel step of the program; nil: an op or a call of the stream recorded the operation
 	call  *device.OpCall   // of the op that recorded the operation; nil: no op
-	args  []device.Buffer  // dst and src of a copy, dst of a fill, arguments of an op's kernel, or of a step after Rebind
+	args  []device.Buffer  // dst and src of a copy, dst of a fill, arguments of a KernelCall, or of a step after Rebind
 	node  driver.GraphNode // for Rebind; 0: the driver's node is not known, or there are several
 }
 
@@ -204,9 +204,9 @@ func driverMode(m device.CaptureMode) driver.CaptureMode {
 }
 
 // EndCapture ends recording and makes a graph that is ready to be launched. It is an error
-// if the driver's graph has a node that no recorded operation explains, such as a host
-// function or an allocation of a library, if an operation failed while capturing, or if a
-// stream was not joined. After such an error the capture has ended, and its graph is destroyed.
+// if the driver's graph has other nodes than the recorded operations planned, such as an
+// allocation of a library, if an operation failed while capturing, or if a stream was not
+// joined. After such an error the capture has ended, and its graph is destroyed.
 func (s *Stream) EndCapture() (device.Graph, error) {
 	r, err := s.finish()
 	if err != nil {
@@ -219,8 +219,7 @@ func (s *Stream) EndCapture() (device.Graph, error) {
 	return g, nil
 }
 
-// EndTemplate is EndCapture, but keeps the driver's graph, from which executable graphs are
-// made.
+// EndTemplate ends recording, with the checks of EndCapture, and makes a template.
 func (s *Stream) EndTemplate() (device.Template, error) {
 	r, err := s.finish()
 	if err != nil {
@@ -251,7 +250,7 @@ func (s *Stream) finish() (*recording, error) {
 	if unjoined == nil {
 		s.joinIdle()
 	}
-	raw, c, err := s.stop(b)
+	raw, c, err := s.stop(b, unjoined == nil && s.capture.spoiled == nil)
 	if unjoined != nil {
 		return nil, errors.Join(unjoined, c.spoiled, s.dev.wrap(what, err), s.drop(what, raw))
 	}
@@ -270,8 +269,8 @@ func (s *Stream) finish() (*recording, error) {
 	return r, nil
 }
 
-// joinIdle joins in the driver the forked streams that did nothing since their last join: the
-// driver requires a join of every forked stream.
+// joinIdle joins all forked streams in the driver, which requires that also of streams that did
+// nothing since their last join.
 func (s *Stream) joinIdle() {
 	c := s.capture
 	if len(c.streams) == 1 || c.spoiled != nil {
@@ -298,20 +297,21 @@ func (s *Stream) drop(what string, raw driver.Graph) error {
 	return s.dev.release(what, newRecording(s.dev, raw))
 }
 
-// stop ends the capture in the driver, also if it failed, and unlocks the goroutine.
-func (s *Stream) stop(b *device.Branch) (driver.Graph, *capture, error) {
+// stop ends the capture in the driver, also if it failed, and unlocks the goroutine. If joined is
+// false, it is no error that streams were not joined.
+func (s *Stream) stop(b *device.Branch, joined bool) (driver.Graph, *capture, error) {
 	c := s.capture
 	s.capture = nil
-	raw, err := s.dev.endRaw(s.handle)
+	raw, err := s.dev.endRaw(s.handle, joined)
 	b.Rec.End()
 	s.dev.gate.end(b.Rec.Mode == device.CaptureRelaxed)
 	return raw, c, err
 }
 
 // endRaw ends a capture in the driver, even if the context is gone: otherwise the thread
-// would capture forever. It drops the driver's error that streams were not joined, which
-// callers find themselves.
-func (d *Device) endRaw(s driver.Stream) (driver.Graph, error) {
+// would capture forever. If joined is false, it drops the driver's error that streams were not
+// joined.
+func (d *Device) endRaw(s driver.Stream, joined bool) (driver.Graph, error) {
 	err := d.enter()
 	if err == nil {
 		defer d.leave()
@@ -319,7 +319,7 @@ func (d *Device) endRaw(s driver.Stream) (driver.Graph, error) {
 	err = d.check(err) // before other calls report the same fault
 	g, endErr := d.drv.StreamEndCapture(s)
 	var e *driver.Error
-	if errors.As(endErr, &e) && e.Result == driver.CaptureUnjoined {
+	if !joined && errors.As(endErr, &e) && e.Result == driver.CaptureUnjoined {
 		endErr = nil
 	}
 	return g, errors.Join(err, d.check(endErr))

@@ -26,7 +26,7 @@ func (d *Device) check(err error) error {
 			return err
 		}
 		return fmt.Errorf("%w: %w", device.ErrOutOfMemory, err)
-	case driver.CaptureUnsupported, driver.CaptureInvalidated:
+	case driver.CaptureUnsupported, driver.CaptureInvalidated, driver.CaptureUnjoined:
 		if errors.Is(err, device.ErrNotCapturable) {
 			return err
 		}

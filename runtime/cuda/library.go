@@ -176,8 +176,9 @@ type LibraryNodes struct {
 var openTypes = [...]driver.NodeType{driver.NodeKernel, driver.NodeHost, driver.NodeEmpty, driver.NodeWait, driver.NodeRecord}
 
 // ProbeLibrary captures a call of a library on a stream of its own, drops the recording, and
-// returns its nodes. If the call records other nodes than kernels, copies and fills, the error
-// matches device.ErrNotCapturable. f gets the stream's handle; the context is current.
+// returns its nodes. If the call records other nodes than kernels, copies and fills, or does not
+// join a stream that it forks, the error matches device.ErrNotCapturable. f gets the stream's
+// handle; the context is current.
 func (d *Device) ProbeLibrary(f func(stream uintptr) error) (LibraryNodes, error) {
 	const what = "probe of a library"
 	stream, err := d.NewStream()
@@ -189,7 +190,7 @@ func (d *Device) ProbeLibrary(f func(stream uintptr) error) (LibraryNodes, error
 		return LibraryNodes{}, errors.Join(err, s.Close())
 	}
 	err = f(s.Handle())
-	raw, c, stopErr := s.stop(s.branch)
+	raw, c, stopErr := s.stop(s.branch, true)
 	stopErr = errors.Join(c.spoiled, stopErr)
 	var types []driver.NodeType
 	if raw != 0 {

@@ -571,7 +571,7 @@ func (s *Stream) follow(to *Stream) (err error) {
 // Close waits for enqueued work, except that of a stream of WrapStream, and ends the stream. If the
 // stream began a capture, Close ends the capture, too; unless the mode is relaxed, only the goroutine that
 // began the capture may do so. During a capture of another stream Close does not wait, and the stream ends
-// after that. A second Close returns an error that matches device.ErrClosed.
+// after that capture. A second Close returns an error that matches device.ErrClosed.
 func (s *Stream) Close() error {
 	const what = "close of a stream"
 	if s.closed || s.dev.shut.Load() {
@@ -585,7 +585,7 @@ func (s *Stream) Close() error {
 		if !b.Origin() {
 			return named(b.Refuse("close", "the capture that it was forked from is under way"))
 		}
-		raw, _, err := s.stop(b)
+		raw, _, err := s.stop(b, false)
 		errs = append(errs, s.dev.wrap(what, err), s.drop(what, raw))
 	}
 	s.closed = true

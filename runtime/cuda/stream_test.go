@@ -84,8 +84,8 @@ func TestCopiesReadLate(t *testing.T) {
 	b.expect("a slot that was reused too early", buf, []byte("later"))
 }
 
-// TestNodesArePlanned: EndCapture refuses a capture in which the driver has other nodes than those that
-// calls of the device recorded, and executes none of it.
+// TestNodesArePlanned: a capture with other nodes in the driver than planned is refused, and so is one in
+// which a library does not join a stream that it forked. The captured work does not execute.
 func TestNodesArePlanned(t *testing.T) {
 	f := newFake(t, fake.Options{})
 	b := newBench(t, open(t, f), fakeRig())
@@ -106,6 +106,21 @@ func TestNodesArePlanned(t *testing.T) {
 	}
 	if _, err := b.dev.ProbeLibrary(f.HostFunc); !errors.Is(err, device.ErrNotCapturable) {
 		t.Errorf("a probe of a library with a host function: %v", err)
+	}
+	other, err := b.dev.NewStream()
+	must(t, err)
+	fork := func(handle uintptr) error {
+		s, err := b.dev.WrapStream(handle)
+		must(t, err)
+		return errors.Join(s.Fork(other), s.Close())
+	}
+	if _, err := b.dev.ProbeLibrary(fork); !errors.Is(err, device.ErrNotCapturable) {
+		t.Errorf("a probe of a library that does not join its stream: %v", err)
+	}
+	must(t, b.s.BeginCapture(device.CaptureThreadLocal))
+	must(t, b.s.CallLibrary(cuda.LibraryNodes{}, fork))
+	if _, err := b.s.EndCapture(); !errors.Is(err, device.ErrNotCapturable) {
+		t.Errorf("a library that does not join its stream: %v", err)
 	}
 	b.expect("the stream afterwards", buf, make([]byte, 8))
 }
