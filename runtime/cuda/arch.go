@@ -13,7 +13,7 @@ import (
 type arch struct {
 	target       string
 	major, minor int  // compute capability
-	only         byte // 'a': only for this compute capability; 'f': also for later minor versions; 0: for all later GPUs
+	only         byte // 'a': only for this compute capability; 'f': also for later minor versions; 0: as PTX for all later GPUs
 }
 
 var archPattern = regexp.MustCompile(`^cuda:sm_([1-9][0-9]*)([0-9])([af]?)$`)
@@ -45,8 +45,9 @@ func (d *Device) notFor(a arch) error {
 func (a arch) programmatic() bool { return a.major >= 9 }
 
 // cubinRuns reports whether the device runs machine code for architecture a. A GPU runs the
-// code of earlier minor versions of its major version. Tegra GPUs run only code for their own
-// version, which no other GPU runs (CUDA C++ Programming Guide, "Binary Compatibility").
+// code of earlier minor versions of its major version, unless the code is arch-specific. Tegra GPUs
+// run only code for their own version, which no other GPU runs (CUDA C++ Programming Guide,
+// "Binary Compatibility").
 func (d *Device) cubinRuns(a arch) bool {
 	switch {
 	case a.major != d.major:
@@ -90,9 +91,9 @@ func (d *Device) imageOf(a arch, k *program.Kernel) (image, error) {
 	return 0, d.notFor(a)
 }
 
-// Takes implements [device.TargetChecker]. The driver has to compile PTX if the target's
-// machine code does not run here, such as that of an earlier major version. Load does it
-// without asking, and [Device.PTXCompiled] counts it.
+// Takes implements [device.TargetChecker]. compiles is true if the target's machine code does not
+// run here, such as that of an earlier major version: then the driver compiles the PTX of kernels
+// in Load. A kernel without a cubin is compiled in any case. [Device.PTXCompiled] counts both.
 func (d *Device) Takes(target string) (compiles bool, err error) {
 	a, err := d.archOf(target)
 	if err != nil {

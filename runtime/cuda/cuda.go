@@ -51,7 +51,7 @@ type Device struct {
 	captures  *device.Captures
 	named     atomic.Int64 // streams that got a number as name so far
 	lost      atomic.Pointer[device.LostError]
-	shut      atomic.Bool // closed, for readers without life
+	shut      atomic.Bool // closed; read without life, too
 	pinned    pinned
 	checks    checks
 
@@ -65,10 +65,10 @@ type Device struct {
 	loads   int64
 	modules map[imageKey]*module
 	late    error            // errors of destructions after a capture, for Close
-	chunk   *faultChunk      // the chunk with free words; nil: no chunk has any
+	chunk   *faultChunk      // the newest chunk, which programs take words from; nil: the next program makes one
 	peers   map[string]peers // by group
 
-	streams sync.RWMutex // held for writing while a stream is destroyed
+	streams sync.RWMutex // guards queues; held for writing while a stream is destroyed
 	queues  map[*Stream]struct{}
 
 	util util
@@ -81,11 +81,10 @@ var (
 	_ device.Timer           = (*Device)(nil)
 )
 
-// resource is an object that the driver made for the device. The context is current when
-// destroy is called.
+// resource is an object that release or Close of the device destroys, with the context current.
 type resource interface{ destroy() error }
 
-// util is a stream for the device's own copies.
+// util is a stream for the device's own copies, and for uploads of graphs.
 type util struct {
 	sync.Mutex
 	drv    driver.Driver

@@ -29,11 +29,10 @@
 // later) or the code itself gives them. The other launch attributes are [AttrFree],
 // [AttrPDL], [AttrCluster] and [AttrCooperative].
 //
-// Bind refuses a dim that is larger than the number of elements of every buffer that
-// the kernel is given: the kernel would read and write past them. The attribute [AttrFree]
-// lists dims that no buffer bounds, such as numbers to compute with. This finds programs
-// that contradict themselves. No check can tell which memory machine code uses: load only
-// programs of a trusted maker.
+// Unless the grid has no blocks, Bind refuses a dim that is larger than the number of elements
+// of every buffer that the kernel is given: the kernel might read or write past them. The
+// attribute [AttrFree] lists dims that no buffer bounds, such as numbers to compute with. No
+// check can tell which memory machine code uses: load only programs of a trusted maker.
 //
 // Dims of a launch may use the properties of the device that Properties of
 // device.Info lists, among them device.sms, device.shared_bytes and device.l2_bytes.
@@ -43,7 +42,7 @@
 // The driver keeps a current context for each thread of the operating system,
 // and a capture begins and ends on one thread. A call that needs the context locks its
 // goroutine to its thread while it lasts, and makes the context current first. Between
-// [Stream.Enter] and [Stream.Leave] that happens once. From BeginCapture to EndCapture
+// [Stream.Enter] and [Stream.Leave] most calls of the stream need neither. From BeginCapture to EndCapture
 // the goroutine stays locked, unless the mode is relaxed, and makes all calls of the capture.
 //
 // While a stream captures in mode global or thread-local, calls that the mode forbids (see

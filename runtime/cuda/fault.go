@@ -30,9 +30,9 @@ const (
 	chunkWords = 4096 / wordBytes
 )
 
-// faultChunk is pinned memory with the words of several executables. The words of
+// faultChunk is pinned memory with the words of one or more executables. The words of
 // programs that are loaded one after another are adjacent if they fit the chunk, so that a
-// snapshot of all of them is one copy. A word is never used again: a kernel of a closed
+// snapshot of all of them is one copy and one fill. A word is never used again: a kernel of a closed
 // program may still write it.
 type faultChunk struct {
 	host *hostMemory
@@ -116,7 +116,7 @@ func (f *faults) free(d *Device) error {
 	return c.host.Free()
 }
 
-// allocFaults is allocHost within Load.
+// allocFaults allocates pinned memory within Load, which has made the checks of allocHost.
 func (d *Device) allocFaults(bytes int64) (*hostMemory, error) {
 	p, err := d.drv.MemHostAlloc(bytes)
 	if err != nil {
@@ -129,7 +129,7 @@ func (d *Device) allocFaults(bytes int64) (*hostMemory, error) {
 	return h, nil
 }
 
-// word returns a word of pinned memory that the device writes.
+// word returns word i of pinned memory.
 func word(data []byte, i int) *uint32 { return (*uint32)(unsafe.Pointer(&data[wordBytes*i])) }
 
 // take appends the nodes whose words are set, and clears the words.
@@ -156,7 +156,7 @@ func (d *Device) own(what string, of []device.Executable) error {
 	return nil
 }
 
-// TakeFaults implements [device.Device]. It returns each node once. Faults that kernels of
+// TakeFaults implements [device.Device]. It returns each node of a program once. Faults that kernels of
 // other streams set after it read their words remain for the next call.
 func (d *Device) TakeFaults(s device.Stream, of ...device.Executable) ([]device.IndexError, error) {
 	const what = "faults"

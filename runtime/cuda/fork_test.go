@@ -120,7 +120,7 @@ func branches(t *testing.T, d *cuda.Device, streams []device.Stream) error {
 	return errors.Join(graphs[0].Close(), template.Close(), graphs[1].Close(), x.Close(), m.Free(), more.Free())
 }
 
-// duringCapture calls do while a stream captures nothing. It returns the error of do, and that of the capture.
+// duringCapture calls do during a capture of s that records nothing. It returns the error of do, and that of the capture.
 func duringCapture(s device.Stream, do func() error) (err, captureErr error) {
 	if captureErr = s.BeginCapture(device.CaptureThreadLocal); captureErr != nil {
 		return nil, captureErr

@@ -59,8 +59,8 @@ func (g *gate) end(relaxed bool) {
 	g.leave()
 }
 
-// enter waits until no capture is under way that is not relaxed, and keeps captures from
-// beginning until leave. The calling thread must not capture.
+// enter waits while a capture waits to begin, or a capture in another mode than relaxed is under way.
+// It keeps captures from beginning until leave. The calling goroutine must not capture in such a mode.
 func (g *gate) enter() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -77,8 +77,8 @@ func (g *gate) leave() {
 	g.changed.Broadcast()
 }
 
-// enterOr is enter without waiting. If a capture is under way or waits to begin, it returns
-// false, and later is called once no capture is under way.
+// enterOr returns true, and keeps captures from beginning until leave. But if a capture is under way,
+// relaxed or not, or waits to begin, it returns false, and later is called once no capture is under way.
 func (g *gate) enterOr(later func()) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -118,8 +118,8 @@ func open(t testing.TB, f *fake.Driver) *cuda.Device {
 }
 
 // launch returns a launch of blocks of 128 threads, at least N threads. The first of the test
-// kernels' dims is the number of elements. Others are factors or the like, so they are made
-// free (AttrFree).
+// kernels' dims is the number of elements. The others are made free (AttrFree), since a factor is
+// no number of elements.
 func launch(t testing.TB, attrs ...program.Attr) program.Launch {
 	t.Helper()
 	for _, a := range attrs {

@@ -175,9 +175,9 @@ func (s *Stream) LaunchOp(op device.Op, call *device.OpCall) error {
 	return nil
 }
 
-// recordOp launches an op, which records itself. b is the op's program; nil: the op belongs to
-// no program. It is an error if the op has results and records nothing: a replay would not
-// compute them.
+// recordOp launches an op while capturing. b is the op's program; nil: the op belongs to no
+// program. It is an error if the op has results of more than 0 bytes and records nothing: a
+// replay would not compute them.
 func (s *Stream) recordOp(c *capture, b *bound, op device.Op, name string, node int32, call *device.OpCall) error {
 	rec, outer := s.branch.Rec, c.op
 	scope, before := rec.Scope, len(rec.Nodes)

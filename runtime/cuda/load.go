@@ -191,7 +191,7 @@ func (x *Executable) eachStep(f func(s *program.Step) error) error {
 // kernels yields the numbers of the program's kernels, except those that only variants for other
 // devices run.
 func (x *Executable) kernels() iter.Seq[int] {
-	others := make([]bool, len(x.program.Kernels)) // kernels that only variants for other devices run
+	others := make([]bool, len(x.program.Kernels))
 	for i := range x.program.Steps {
 		for _, v := range x.program.Steps[i].Variants {
 			for _, s := range v.Steps {
@@ -225,7 +225,7 @@ func (x *Executable) ScratchBytes(symbols []int64) (int64, error) {
 	return n, nil
 }
 
-// loadStep checks a launch configuration against its kernel.
+// loadStep makes the launchSpec of a step of kernel f, and checks it against the kernel and the device.
 func (x *Executable) loadStep(s *program.Step, f *Function) error {
 	l := &s.Launch
 	out := &launchSpec{name: x.program.Kernels[s.Kernel].Name, f: f, launch: l, faults: -1}

@@ -88,7 +88,7 @@ func (o *Options) driver() (driver.Driver, error) {
 	return drv, nil
 }
 
-// properties are the properties that launch dims may use, with the driver's attributes.
+// properties pairs properties of devices with attributes of the driver.
 var properties = [...]struct {
 	name string
 	attr driver.Attribute

@@ -253,8 +253,8 @@ type LaunchOptions struct {
 	// driver's CUDA is below 12.3.
 	Programmatic bool
 
-	Cooperative bool // all blocks are resident at the same time
-	Cluster     [3]uint32
+	Cooperative bool      // all blocks are resident at the same time
+	Cluster     [3]uint32 // blocks of a cluster; the zero value: the launch has no clusters
 }
 
 // programmaticVersion is the first CUDA that captures programmatic dependent

@@ -126,7 +126,7 @@ func (d *Device) ExportMemory(m device.Memory) (MemoryHandle, error) {
 	return MemoryHandle(h), d.wrap(what, err)
 }
 
-// ImportMemory maps a segment of so many bytes that another process of the host exported. It may be on
+// ImportMemory maps a segment of this size that another process of the host exported. It may be on
 // another device whose memory this device reaches. Free ends the mapping.
 func (d *Device) ImportMemory(h MemoryHandle, bytes int64) (device.Memory, error) {
 	const what = "import of memory"

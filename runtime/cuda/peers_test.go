@@ -9,8 +9,8 @@ import (
 	"pwc/runtime/cuda"
 )
 
-// TestPeers: AddPeers sets the property that choices ask for. Kernels with the launch attribute take its
-// params after their own arguments. Without the group such a program is refused.
+// TestPeers: AddPeers sets the property that choices ask for, and its params count as arguments of kernels
+// with the launch attribute. Without the group such a program is refused.
 func TestPeers(t *testing.T) {
 	r := fakeRig()
 	d := open(t, newFake(t, fake.Options{}))

@@ -83,8 +83,8 @@ func (d *Device) ReserveState(bytes int64) (device.State, error) {
 // Mapped returns the bytes from the start that have memory.
 func (s *State) Mapped() int64 { return min(s.mapped.Load(), s.size) }
 
-// Map implements [device.State]. If as many bytes are mapped already, it does nothing, also during
-// a capture of mode thread-local on another goroutine.
+// Map implements [device.State]. If it has to map memory while another goroutine captures in mode
+// thread-local, it waits for the end of the capture.
 func (s *State) Map(bytes int64) error {
 	const what = "map"
 	d := s.dev
@@ -100,7 +100,7 @@ func (s *State) Map(bytes int64) error {
 		return refuse(what, device.ErrFreed)
 	}
 	if bytes <= s.mapped.Load() {
-		return nil // also while others capture
+		return nil // without a wait for captures
 	}
 	// Enter the gate before taking the lock: the end of a capture destroys states that were
 	// freed meanwhile, which takes the lock, and only then opens the gate.

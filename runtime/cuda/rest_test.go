@@ -13,7 +13,7 @@ import (
 	"pwc/runtime/device/devicetest"
 )
 
-// rest makes calls that work does not make: kernels of ops, libraries, wrapped streams, timed events,
+// rest makes calls that work leaves out: kernels of ops, libraries, wrapped streams, timed events,
 // the close of a stream that captures, and frees during a capture. It stops at the first error.
 func rest(t *testing.T, d *cuda.Device) error {
 	rig := fakeRig()
@@ -121,7 +121,9 @@ func rest(t *testing.T, d *cuda.Device) error {
 	return errors.Join(s.Fill(all, 0), s.Close()) // Close of the device frees the other objects
 }
 
-// TestEveryOtherCallFails is TestEveryCallFails for the calls of rest.
+// TestEveryOtherCallFails makes each driver call of Open, rest and Close fail, with a transient error
+// and with a sticky one. The error names the call, except that Close of a lost device reports no error.
+// Nothing leaks.
 func TestEveryOtherCallFails(t *testing.T) {
 	scenario := func(f *fake.Driver) error {
 		d, err := cuda.Open(cuda.Options{Driver: f})

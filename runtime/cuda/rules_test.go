@@ -65,8 +65,8 @@ func TestCloseOfAModuleWhileCapturing(t *testing.T) {
 	must(t, m.Close())
 }
 
-// TestCloseWaitsForConstants: Close of a program waits for the streams before it frees the program's constants,
-// also if another program still uses its module.
+// TestCloseWaitsForConstants: Close of a program with constants waits for the streams, also if another
+// program still uses its module.
 func TestCloseWaitsForConstants(t *testing.T) {
 	f := newFake(t, fake.Options{})
 	b := newBench(t, open(t, f), fakeRig())

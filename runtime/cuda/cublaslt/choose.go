@@ -47,8 +47,8 @@ func (l *Library) ask(p problem, most int) (out []Choice, err error) {
 }
 
 // Choose makes a choice for a call and for all calls with the same [Key]. It overrides
-// records and the heuristic. A device.OpCall that was launched or warmed before keeps its
-// plan. Tuning uses Choose to measure algorithms, and to use the fastest one without a restart.
+// records and the heuristic. An algorithm that cannot be used is an error, and nothing changes.
+// A device.OpCall that was launched or warmed before keeps its plan. Tuning uses Choose to measure algorithms, and to use the fastest one without a restart.
 func (l *Library) Choose(args []device.Tensor, attrs []program.Attr, c Choice) error {
 	p, err := parse(args, attrs)
 	if err != nil {

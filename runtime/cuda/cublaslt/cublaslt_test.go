@@ -402,7 +402,7 @@ func TestRefusals(t *testing.T) {
 			return a, b
 		},
 		"w: 64 x 128 elements from 0 on, 4611686018427387904": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) {
-			b[2].Dims[1] = n(1 << 62) // times 63 rows, the product overflows to a small number
+			b[2].Dims[1] = n(1 << 62) // times 63 rows, the product overflows to a negative number
 			return a, b
 		},
 		"a GEMM of size [32 64 2147483648 1]": func(a []device.Tensor, b []program.Attr) ([]device.Tensor, []program.Attr) {

@@ -56,7 +56,8 @@ const (
 	advice      = "it comes with the CUDA toolkit; NVIDIA has it as libcublas, pip as nvidia-cublas"
 )
 
-// try opens the library at each place in turn, until ready returns no error.
+// try opens the library at each place in turn, until ready returns no error, or one that ends the
+// search (see first).
 func (o Options) try(ready func(*lt.Library) error) (l *lt.Library, err error) {
 	err = first((dl.Toolkit{Path: o.Path, Names: Names(), Dirs: o.Dirs}).Paths(), func(path string) error {
 		opened, err := dl.Open(libraryName, advice, []string{path})
@@ -127,8 +128,8 @@ type Library struct {
 	stats  Stats
 }
 
-// Stats count plans by their result. A plan serves all calls of a GEMM with operands at the same
-// offsets. A GEMM whose plan failed, or that has fewer rows than AttrFrom and no record, is not counted.
+// Stats count plans by their result. Calls with the same attributes and dtypes share a plan. A GEMM
+// whose plan failed, or that has fewer rows than AttrFrom and no record, is not counted.
 // Nor is the plan that [Library.Choose] makes for the offsets of its arguments.
 type Stats struct {
 	Tuned    int64 // a record or [Library.Choose] named the algorithm
@@ -140,8 +141,8 @@ type Stats struct {
 
 // Open opens the library and adds its routine to the device, until the device is closed. If the driver
 // cannot run a version, Open tries older ones. If no version is left, the error wraps a *NotFoundError.
-// Any other error says that a library was found: the device is lost or closed, has such a routine
-// already, or its memory is full.
+// After any other error a library was found, but, for example, the device is lost or closed, has such a
+// routine already, or its memory is full.
 func Open(dev *cuda.Device, o Options) (*Library, error) {
 	out := newLibrary(dev, o)
 	if o.API != nil {

@@ -71,7 +71,7 @@ func (m *Matmul) Tuned(args []device.Tensor, attrs []program.Attr) bool {
 	return err == nil && plan.tuned
 }
 
-// Launch enqueues a GEMM. From the second launch of a call on it allocates nothing.
+// Launch enqueues or records a GEMM. From the second launch of a call on, enqueuing allocates nothing.
 func (m *Matmul) Launch(c *device.OpCall) error {
 	k, s, err := m.call(c)
 	if err != nil {

@@ -19,7 +19,7 @@ type plan struct {
 	operands  lt.Operands
 	algo      lt.Algorithm
 	workspace int64 // bytes
-	tuned     bool  // the algorithm was measured; false: it is the heuristic's
+	tuned     bool  // a record or Library.Choose named the algorithm; false: it is the heuristic's
 	declined  error // why the library does not compute the GEMM; then of the other fields only problem is used
 
 	warming sync.Mutex
@@ -123,7 +123,8 @@ func (l *Library) ordered(a *lt.Algorithm) (bool, error) {
 	return err == nil && (scheme == lt.ReductionNone || scheme == lt.ReductionComputeType), err
 }
 
-// candidates returns the algorithms that can be used, in the order of the heuristic.
+// candidates asks the heuristic for up to most algorithms. It returns those that can be used, in
+// the heuristic's order.
 func (l *Library) candidates(p *plan, most int) ([]lt.HeuristicResult, error) {
 	pref, err := l.api.NewPreference(l.workspace, p.align(p.w, p.in), p.align(p.x, p.in), p.align(p.y, p.out))
 	if err != nil {

@@ -13,21 +13,21 @@ import (
 // Attempt is one place at which a library could not be opened.
 type Attempt struct {
 	Path   string
-	Reason string // the loader's error text
+	Reason string // why, such as the loader's error text
 }
 
 // NotFoundError says that a library could not be opened from any of the places.
 type NotFoundError struct {
 	Library  string // for messages: "the CUDA driver (libcuda.so.1)"
 	Attempts []Attempt
-	Advice   string
+	Advice   string // what to do; ends the text
 }
 
 // missing is the loader's reason for a file that is not there.
 const missing = "No such file or directory"
 
 // Error lists every place: names that the loader did not find, folders without these
-// names, and all other attempts with the loader's reason.
+// names, and all other attempts with their reasons.
 func (e *NotFoundError) Error() string {
 	var names, dirs, others []string
 	for _, a := range e.Attempts {
@@ -79,8 +79,8 @@ type Library struct {
 	handle uintptr
 }
 
-// Caller makes calls of up to four arguments that allocate nothing. The zero
-// value is ready, for any number of goroutines.
+// Caller makes calls of up to four arguments. It keeps the memory of the arguments, so that
+// most calls allocate nothing. The zero value is ready, for any number of goroutines.
 type Caller struct{ pool sync.Pool }
 
 // hotArgs is the number of arguments that a Caller passes; a function with fewer parameters

@@ -9,8 +9,8 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// Open opens the first of paths that the loader accepts. A path without a slash
-// is found by the loader's own rules: LD_LIBRARY_PATH, the run path, ld.so.cache.
+// Open opens the first of paths that the loader accepts. The loader finds a path without a slash
+// by its own rules (ld.so(8)). The error is a [*NotFoundError] with the texts library and advice.
 func Open(library, advice string, paths []string) (*Library, error) {
 	runtime.LockOSThread() // the loader keeps its last error for each thread
 	defer runtime.UnlockOSThread()
@@ -54,7 +54,7 @@ func CallWith(fn uintptr, args []uintptr) uintptr {
 	return r
 }
 
-// Call is the function Call without an allocation: it reuses the slice of arguments.
+// Call calls a function as the function Call does, with memory of the Caller for the arguments.
 //
 //go:uintptrescapes
 func (c *Caller) Call(fn, a1, a2, a3, a4 uintptr) uintptr {

@@ -36,8 +36,9 @@ func sigaction(sig int, to, was *action) {
 const watchEvery = time.Millisecond
 
 // Signals restores the process's signal handlers while functions of a library run that
-// replace them. A handler without SA_ONSTACK is replaced by the handler before it, within a
-// millisecond and at the end of the call; handlers that a Go program sets meanwhile stay.
+// replace them. Every millisecond, and at the end of each call, the handler that a signal had
+// before the calls replaces a handler without SA_ONSTACK. Handlers that a Go program sets
+// meanwhile stay.
 // The zero value is ready, for any number of goroutines.
 type Signals struct {
 	mu    sync.Mutex

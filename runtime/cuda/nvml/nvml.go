@@ -70,7 +70,10 @@ func Open(o Options) (*Library, error) {
 			return nil, fmt.Errorf("nvml: %w", err)
 		}
 	}
-	return l, failed("nvmlInit", dl.Call(start))
+	if err := failed("nvmlInit", dl.Call(start)); err != nil {
+		return nil, err
+	}
+	return l, nil
 }
 
 // Path returns the path that was opened; a bare name was found by the loader's own rules.

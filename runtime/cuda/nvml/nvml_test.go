@@ -56,7 +56,7 @@ func TestNVLinks(t *testing.T) {
 	}
 }
 
-// TestOpenFails: a library that is not there, and one that does not start.
+// TestOpenFails: Open returns an error if the library is not there or does not start.
 func TestOpenFails(t *testing.T) {
 	var missing *nvml.NotFoundError
 	if _, err := nvml.Open(nvml.Options{Path: filepath.Join(t.TempDir(), "libnvidia-ml.so.1")}); !errors.As(err, &missing) {

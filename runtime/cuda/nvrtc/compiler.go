@@ -113,8 +113,8 @@ func (d *DeferredCompiler) Version() string {
 	return "nvrtc"
 }
 
-// Compile is [Compiler.Compile]. Without the library each call returns an error that wraps a
-// [*NotFoundError].
+// Compile opens the library, checks that it supports arch, and calls [Compiler.Compile]. Without a
+// library each call returns an error that wraps a [*NotFoundError].
 func (d *DeferredCompiler) Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error) {
 	c, err := d.open()
 	if err == nil {

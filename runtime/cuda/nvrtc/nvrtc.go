@@ -110,16 +110,16 @@ func (l *Library) atLeast(major, minor int) bool {
 // caller owns the slice.
 func (l *Library) Archs() []int { return slices.Clone(l.archs) }
 
-// Source is a translation unit. Its name appears in messages, and in the code
-// only if line information is asked for.
+// Source is a translation unit. Its name appears in messages, and in the code only with line
+// information or __FILE__.
 type Source struct {
 	Name, Text string
 }
 
 // CompileOptions say what to compile for.
 type CompileOptions struct {
-	// Arch is "sm_90" for a cubin and PTX, or "compute_90" for only PTX. A letter after the
-	// number means arch-specific code: "sm_90a".
+	// Arch is "sm_90" for a cubin and PTX, or "compute_90" for only PTX. "sm_90a" means
+	// arch-specific code.
 	Arch string
 
 	// Flags are further options, as nvrtcCompileProgram takes them:

@@ -22,7 +22,7 @@ type Maker interface {
 // CompileSpecific compiles a source for an architecture such as "sm_90". specific is the target
 // of the source's arch-specific code (under __CUDA_ARCH_FEAT_SM90_ALL for "sm_90a"), or "". If it
 // belongs to arch and the compiler supports it, the cubin is arch-specific. The PTX is for arch
-// in any case, since no later GPU runs arch-specific PTX. Both are compiled in parallel.
+// in any case, since no later GPU runs arch-specific PTX.
 func CompileSpecific(ctx context.Context, c Maker, source, name, arch, specific string) (cubin, ptx []byte, err error) {
 	if specific != arch+"a" || !c.Supports(specific) {
 		return c.Compile(ctx, source, name, arch)

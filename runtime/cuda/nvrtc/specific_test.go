@@ -11,7 +11,7 @@ import (
 	"pwc/runtime/cuda/nvrtc"
 )
 
-// recorder is a compiler that records its calls.
+// recorder is a compiler that records the architectures of its compilations.
 type recorder struct {
 	knows string // the architecture that Supports reports
 	fails string // the architecture for which Compile fails

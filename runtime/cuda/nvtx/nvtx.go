@@ -31,8 +31,8 @@ func Names() []string { return []string{"libnvtx3interop.so.1", "libnvToolsExt.s
 // where it was looked for.
 type NotFoundError = dl.NotFoundError
 
-// Library marks ranges. It may be used from any goroutine; a range ends on the
-// thread on which it began. Enter and Leave of a nil Library do nothing.
+// Library marks ranges. It may be used from any goroutine, but Leave must be called on the
+// thread of its Enter ([runtime.LockOSThread]). Enter and Leave of a nil Library do nothing.
 type Library struct {
 	path      string
 	push, pop uintptr
@@ -60,8 +60,8 @@ func Open(o Options) (*Library, error) {
 // Path returns the path that was opened; a bare name was found by the loader's own rules.
 func (l *Library) Path() string { return l.path }
 
-// Enter begins a range, nested in the open ranges of the thread. It allocates only for a new
-// name. It keeps every name, so there should be few.
+// Enter begins a range, nested in the open ranges of the thread. It keeps the memory of each
+// name, so there should be few names.
 func (l *Library) Enter(name string) {
 	if l == nil {
 		return

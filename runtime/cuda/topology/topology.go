@@ -1,5 +1,5 @@
 // Package topology reads the links between the GPUs of a machine: NVLinks, and paths through PCIe. It reads
-// sysfs, and gets from its caller what the driver and NVML say. It makes no context on a GPU.
+// sysfs, and gets the answers of the driver and NVML from its caller. It makes no context on a GPU.
 package topology
 
 import (
@@ -65,7 +65,7 @@ type Topology struct {
 type NVLinks func(pci string) ([]nvml.NVLink, error)
 
 // Of reads the topology of a machine. sysfs is the directory where sysfs is mounted, "/sys". If links is nil, no
-// NVLinks are counted. An error names everything that could not be read; the rest of the topology is valid.
+// NVLinks are counted. The error joins all failures of reading; the other values of the topology are valid.
 func Of(m cuda.Machine, sysfs string, links NVLinks) (Topology, error) {
 	var t Topology
 	var errs []error

@@ -60,7 +60,7 @@ func TestOfPTX(t *testing.T) {
 	}
 }
 
-// FuzzParams: with any bytes as code, both functions return the same twice, and no negative size.
+// FuzzParams: each function returns the same for the same bytes, and no negative size.
 func FuzzParams(f *testing.F) {
 	f.Add(read(f, "kernels.sm_90.cubin"))
 	f.Add(read(f, "kernels.ptx"))
