@@ -169,10 +169,7 @@ module "m" {
 func TestDeviceAllReduceLostRank(t *testing.T) {
 	x := openRanks(t, 2, 50*time.Millisecond)
 	m := reducedNorm(t, 2, dtype.F32, 64, "rms_norm(%h, @w, eps=1e-5)")
-	p, err := compile.Compile(t.Context(), m, compile.Shape{}, x.rigs[0].backend, compile.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := x.rigs[0].compile(t, m)
 	inputs, err := drawRanks(rand.New(rand.NewSource(1)), m, 2, map[string]int64{"N": 4})
 	if err != nil {
 		t.Fatal(err)
@@ -188,14 +185,11 @@ func TestDeviceAllReduceLostRank(t *testing.T) {
 	}
 }
 
-// TestDeviceAllReduceLateRank: without Options.Timeout a kernel waits for a rank that arrives later.
+// TestDeviceAllReduceLateRank: with the default timeout a kernel waits for a rank that arrives later.
 func TestDeviceAllReduceLateRank(t *testing.T) {
 	x := openRanks(t, 2, 0)
 	m := reducedNorm(t, 2, dtype.F32, 64, "rms_norm(%h, @w, eps=1e-5)")
-	p, err := compile.Compile(t.Context(), m, compile.Shape{}, x.rigs[0].backend, compile.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := x.rigs[0].compile(t, m)
 	inputs, err := drawRanks(rand.New(rand.NewSource(1)), m, 2, map[string]int64{"N": 4})
 	if err != nil {
 		t.Fatal(err)
@@ -210,9 +204,7 @@ func TestDeviceAllReduceLateRank(t *testing.T) {
 }
 
 // TestDeviceAllReduce: kernels that compute their all_reduce have the same bits as the collective and a kernel
-// after it. The cases have few bytes (LL) and more (LL128), rows that a block, a warp or a thread computes, more
-// packets than a round has, more rows than there are receive buffers, and rows that end inside a word. An
-// emulated device leaves out long rows in large numbers.
+// after it. An emulated device leaves out long rows in large numbers.
 func TestDeviceAllReduce(t *testing.T) {
 	const norm, residual, centered = "rms_norm(%s, @w, eps=1e-5)", "rms_norm(%h, @w, eps=1e-5)", "layer_norm(%s, @w, @w, eps=1e-5)"
 	cases := []struct {
@@ -257,7 +249,7 @@ func TestDeviceAllReduce(t *testing.T) {
 }
 
 // randomReduced returns a random module of stages, in a random dtype. Each stage sums a parameter over the
-// ranks, followed by elementwise and rowwise operations. The last parameter is the same on all ranks.
+// ranks, followed by elementwise or rowwise operations. The last parameter must be the same on all ranks.
 func randomReduced(t *testing.T, r *rand.Rand, n int) *ir.Module {
 	t.Helper()
 	dt := []dtype.DType{dtype.F32, dtype.F16, dtype.BF16}[r.Intn(3)]

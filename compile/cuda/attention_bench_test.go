@@ -1,10 +1,8 @@
 package cuda_test
 
 import (
-	"context"
 	"testing"
 
-	"pwc/compile"
 	"pwc/ir"
 )
 
@@ -48,10 +46,7 @@ func BenchmarkTrainingAttentionOnGPU(b *testing.B) {
 		b.Run(f.Name, func(b *testing.B) {
 			one := *m
 			one.Funcs = []*ir.Func{f}
-			p, err := compile.Compile(context.Background(), &one, compile.Shape{}, g.backend, compile.Options{})
-			if err != nil {
-				b.Fatal(err)
-			}
+			p := g.compile(b, &one)
 			const count = 20
 			exe, launches, err := g.bindAll(b, p, nil, &arena{mem: memory.mem, hot: &arena{mem: memory.mem}}, count)
 			if err != nil {

@@ -1,10 +1,8 @@
 package cuda_test
 
 import (
-	"context"
 	"testing"
 
-	"pwc/compile"
 	"pwc/internal/oracle"
 	"pwc/ir/dtype"
 )
@@ -21,10 +19,7 @@ func TestDeviceIntegerCasts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := compile.Compile(context.Background(), c.Module, compile.Shape{}, g.backend, compile.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := g.compile(t, c.Module)
 		got, err := g.run(p, c.Module, c.Inputs)
 		if err == nil {
 			err = c.Check(got.Results)

@@ -19,8 +19,8 @@ import (
 // Compiler compiles CUDA C. Its methods may be called concurrently.
 type Compiler interface {
 	// Compile returns the machine code (cubin) of a source for an architecture such as "sm_90", and
-	// the PTX that it was assembled from, which drivers compile for later architectures. The source
-	// is C++17 and needs no headers and no other flags; name is for messages.
+	// the PTX that it was assembled from. The source is C++17 and needs no headers and no other flags;
+	// name is for messages.
 	Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error)
 
 	// Supports reports whether the compiler can compile for an architecture such as "sm_90a".
@@ -118,7 +118,8 @@ func (b *Backend) sources(k *loop.Kernel, others ...*loop.Kernel) ([]cgen.Source
 	return []cgen.Source{s}, nil
 }
 
-// Lower compiles a kernel. Its sources are compiled in parallel. A Backend compiles equal sources once.
+// Lower compiles a kernel. Its translation units are compiled in parallel; a Backend compiles equal ones
+// once.
 func (b *Backend) Lower(k *loop.Kernel) (compile.Code, error) {
 	if k.AllReduce != nil {
 		return b.lowerAllReduce(k)
@@ -126,8 +127,8 @@ func (b *Backend) Lower(k *loop.Kernel) (compile.Code, error) {
 	return b.lower(k)
 }
 
-// LowerHorizontal compiles kernels that FusesHorizontally accepts into one launch. Its arguments are
-// those of all kernels, in order.
+// LowerHorizontal compiles kernels that FusesHorizontally accepts into one launch. The launch has the
+// arguments of all kernels, in order.
 func (b *Backend) LowerHorizontal(ks []*loop.Kernel) (compile.Code, error) {
 	return b.lower(ks[0], ks[1:]...)
 }

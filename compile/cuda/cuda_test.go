@@ -206,8 +206,8 @@ module "kept" {
 	}
 }
 
-// TestOps: the code generator has an expression for every elementwise op and every dtype that the op
-// supports. An op of a dtype that it does not support is an error.
+// TestOps: the code generator supports every op on elements, for every dtype that the op takes. An op
+// of another dtype is an error.
 func TestOps(t *testing.T) {
 	b, err := cuda.New("cuda:sm_90", &fakeCompiler{})
 	if err != nil {
@@ -321,11 +321,8 @@ func launches(t *testing.T, p *program.Program, rows int64) []string {
 	return out
 }
 
-// TestLaunches pins the number of launches of a decoder layer without attention. With one row there
-// is one launch for each GEMM. With many rows the three small kernels between the last GEMM and the
-// attention (RoPE of queries and keys, copy of values) are one launch. Without vertical fusion one row
-// takes as many launches as many rows. Without horizontal fusion, too, the three small kernels are three
-// launches.
+// TestLaunches pins the number of launches of a decoder layer without attention, with and without
+// vertical fusion (pass chain) and horizontal fusion (pass beside).
 func TestLaunches(t *testing.T) {
 	r := newRecorder(t, "cuda:sm_90")
 	m := pieces(t, shape8B)[1] // from one attention to the next

@@ -38,14 +38,13 @@ type rig struct {
 	bare    bool // results and scratch are not filled first, so that tools report reads of uninitialized memory
 }
 
-// openGPU opens the GPU and NVRTC. Without a driver the test is skipped, or fails if PWC_REQUIRE_GPU
-// is set.
+// openGPU opens NVRTC and the GPU. Without a GPU the test is skipped or fails (see cudatest.GPU).
 func openGPU(t testing.TB) *rig {
 	t.Helper()
 	return newRig(t, cudatest.GPU(t))
 }
 
-// openDevice opens NVRTC and the GPU, or an emulated one if there is no GPU.
+// openDevice opens NVRTC and the GPU, or an emulated one if there is no GPU (see cudatest.Open).
 func openDevice(t testing.TB) *rig {
 	t.Helper()
 	return newRig(t, cudatest.Open(t, fake.Options{}))
@@ -78,13 +77,13 @@ func (g *rig) some(all ...int64) []int64 {
 	return out
 }
 
-// useLibrary makes the GPU compute GEMMs with cuBLASLt. Without cuBLASLt it skips the test, or fails it
-// if PWC_REQUIRE_GPU is set.
+// useLibrary makes the GPU compute GEMMs with cuBLASLt. Without cuBLASLt it skips the test, unless
+// PWC_REQUIRE_GPU=1; then the test fails.
 func (g *rig) useLibrary(t testing.TB) *cublaslt.Library {
 	t.Helper()
 	lib, err := cublaslt.Open(g.dev, cublaslt.Options{})
 	if err != nil {
-		if os.Getenv("PWC_REQUIRE_GPU") != "" {
+		if os.Getenv("PWC_REQUIRE_GPU") == "1" {
 			t.Fatal(err)
 		}
 		t.Skip(err)
@@ -135,6 +134,16 @@ func (o attentionOp) Launch(c *device.OpCall) error {
 func (g *rig) run(p *program.Program, m *ir.Module, b *oracle.Inputs) (*testkit.Outcome, error) {
 	run := testkit.Runner{Device: g.dev, Stream: g.stream, Ops: device.OpSet{"silly::attention": attentionOp{g}}, Bare: g.bare}
 	return run.Run(p, m, b)
+}
+
+// compile compiles a module for the rig's GPU, for all sizes.
+func (g *rig) compile(t testing.TB, m *ir.Module) *program.Program {
+	t.Helper()
+	p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }
 
 // check compiles and runs a module and compares the results with the interpreter's.
@@ -219,7 +228,7 @@ func TestDeviceModules(t *testing.T) {
 }
 
 // TestDeviceRandomModules runs random modules. PWC_RANDOM_MODULES is their number, PWC_RANDOM_SEED
-// the first seed. On a GPU the library computes GEMMs of every second module.
+// the first seed. On a GPU every second module may use cuBLASLt.
 func TestDeviceRandomModules(t *testing.T) {
 	rigs := []*rig{openDevice(t)}
 	if !rigs[0].slow {
@@ -322,9 +331,8 @@ func productModule(t testing.TB, x, w dtype.DType, k, n int64) *ir.Module {
 	return m
 }
 
-// TestDeviceGEMMs runs GEMMs with few and with many rows, which take kernels of different kinds, with odd
-// numbers of columns, and with depths that are not multiples of a tile. An emulated device runs half of
-// the numbers of rows.
+// TestDeviceGEMMs compares GEMMs with few and with many rows, which take kernels of different kinds, with
+// the interpreter. An emulated device runs every second number of rows.
 func TestDeviceGEMMs(t *testing.T) {
 	g := openDevice(t)
 	bf16, f16, f32 := dtype.BF16, dtype.F16, dtype.F32
@@ -372,10 +380,7 @@ module "faults" {
 	for i, v := range []int64{3, -1, 16, 15} {
 		b.Params[0].SetInt(i, v)
 	}
-	p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := g.compile(t, m)
 	out, err := g.run(p, m, b)
 	if err != nil {
 		t.Fatal(err)
@@ -425,10 +430,8 @@ module "slots" {
 	}
 }
 
-// TestDeviceLongRows runs reductions and scans over rows of a block (16384 columns, the same number for
-// every thread) and of a cluster (the other lengths, with threads that have fewer columns than others).
-// 17001 and 200003 columns are not divisible by the width of a vector. An emulated device runs every
-// second length.
+// TestDeviceLongRows runs reductions and scans over rows of a block (16384 columns) and of a cluster (the
+// other lengths). An emulated device runs every second length.
 func TestDeviceLongRows(t *testing.T) {
 	g := openDevice(t)
 	for _, c := range g.some(16384, 16388, 17001, 128256, 40000, 200003) {
@@ -473,8 +476,8 @@ module "long" {
 	return m
 }
 
-// TestDeviceThresholds sums and counts the elements that reach a threshold. In some rows most threads
-// have no such element. Some elements and thresholds are NaN or infinite.
+// TestDeviceThresholds sums the elements that reach a threshold and counts those that exceed another one.
+// In some rows most threads have no such element. Some elements and thresholds are NaN or infinite.
 func TestDeviceThresholds(t *testing.T) {
 	g := openDevice(t)
 	m, err := ir.Parse("thresholds.ir", []byte(`pwc 1
@@ -535,10 +538,7 @@ module "wide" {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := g.compile(t, m)
 	a := g.arena(t, 3*rows*cols)
 	x, y := a.take(t, rows*cols), a.take(t, rows*cols)
 	exe, err := g.dev.Load(p, nil)

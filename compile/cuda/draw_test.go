@@ -111,10 +111,7 @@ module "products" {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := g.compile(t, m)
 	for _, n := range g.some(5, 1, 40, 16, 130, 64) {
 		in, err := oracle.DrawInputs(rand.New(rand.NewSource(n)), m, n)
 		if err != nil {

@@ -28,10 +28,10 @@ func (s Shape) Columns() int64 { return int64(s.Resources().Cols) }
 // Bytes is the dynamic shared memory of a block.
 func (s Shape) Bytes() int { return s.Resources().SharedBytes }
 
-// GEMV is a shape for few rows on CUDA cores. At most warps warps of a block share columns.
-func GEMV(k gemm.GEMV, warps int) Shape {
-	k.SplitK = gemm.SplitWarps(k.Depth, warps)
-	return Shape{k, fmt.Sprintf("gemv%d_r%d_u%d_s%d_w%d", k.Rows, k.ColumnsAtOnce, k.Unroll, warps, k.Warps)}
+// GEMV is a shape for few rows on CUDA cores. Up to splitK warps of a block share columns.
+func GEMV(k gemm.GEMV, splitK int) Shape {
+	k.SplitK = gemm.SplitWarps(k.Depth, splitK)
+	return Shape{k, fmt.Sprintf("gemv%d_r%d_u%d_s%d_w%d", k.Rows, k.ColumnsAtOnce, k.Unroll, splitK, k.Warps)}
 }
 
 // WarpPipeline is a shape for few rows with warp-private cp.async pipelines.
@@ -74,7 +74,7 @@ func (o Only) FusesVertically(c *compile.Chain) bool {
 	return p != nil && p.Fused != nil
 }
 
-// LowerVertical compiles a chain as one launch, or two if the shape does not support a prologue.
+// LowerVertical compiles a chain as one launch, or two if it has a prologue that the shape does not support.
 func (o Only) LowerVertical(c *compile.Chain) (compile.Code, error) {
 	p := fusion.Match(c)
 	f := p.Fused

@@ -1,12 +1,10 @@
 package cuda_test
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"testing"
 
-	"pwc/compile"
 	"pwc/internal/cuda/cudatest"
 	"pwc/internal/oracle"
 	"pwc/ir"
@@ -92,10 +90,7 @@ func BenchmarkGEMMsOnGPU(b *testing.B) {
 	}
 	modules["layer"], names = pieces(b, shape8B)[1], append(names, "layer")
 	for _, name := range names {
-		p, err := compile.Compile(context.Background(), modules[name], compile.Shape{}, g.backend, compile.Options{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		p := g.compile(b, modules[name])
 		bytes := int64(0)
 		for _, x := range p.Params {
 			if x.Kind != program.ParamWeight {

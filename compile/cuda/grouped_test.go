@@ -52,8 +52,8 @@ var choices = map[string]func(r *rand.Rand, i, experts int) int64{
 	"out of range": func(r *rand.Rand, _, experts int) int64 { return int64(r.Intn(experts+4) - 2) },
 }
 
-// TestDeviceGrouped runs GEMMs whose rows choose among matrices: with numbers of rows on both sides
-// of those at which kernels change, and different choices.
+// TestDeviceGrouped compares GEMMs whose rows choose among matrices with the interpreter. An emulated
+// device runs every second number of rows.
 func TestDeviceGrouped(t *testing.T) {
 	g := openDevice(t)
 	for _, c := range []struct {

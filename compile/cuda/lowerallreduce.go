@@ -14,12 +14,12 @@ import (
 
 var _ compile.AllReduceFuser = (*Backend)(nil)
 
-// FusesAllReduce reports whether a kernel may compute its all-reduce itself. It accepts kernels that
-// work row by row, such as norms, and compute a whole row in one block.
+// FusesAllReduce reports whether a kernel may compute its all_reduce itself, for some number of rows (see
+// loopgen.AllReduceRows).
 func (b *Backend) FusesAllReduce(k *loop.Kernel) bool { return loopgen.AllReduceRows(k, b.gpu) > 0 }
 
 // lowerAllReduce compiles a kernel that FusesAllReduce accepts. The fused kernel is for few rows, on
-// devices that can access the memory of all ranks. Otherwise the all-reduce is a step of its own before
+// devices that can access the memory of all ranks. Otherwise the all_reduce is a step of its own before
 // the kernel. Both compute rows with the same instructions, so results have the same bits.
 func (b *Backend) lowerAllReduce(k *loop.Kernel) (compile.Code, error) {
 	r := k.AllReduce

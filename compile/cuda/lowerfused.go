@@ -29,7 +29,7 @@ func (b *Backend) LowerVertical(c *compile.Chain) (compile.Code, error) {
 	return b.lowerFused(p)
 }
 
-// lowerFused compiles a chain that is one launch for few rows.
+// lowerFused compiles a chain with one GEMM.
 func (b *Backend) lowerFused(p *fusion.Plan) (compile.Code, error) {
 	specific, others, rest, err := gemm.FusedSources(p, b.on())
 	if err != nil {

@@ -99,8 +99,8 @@ func TestFusedLaunches(t *testing.T) {
 	}
 }
 
-// TestEpilogues: up to 64 rows the epilogue of a GEMM is part of its launch, also for a matrix with so
-// many columns that blocks run in several waves. After a tiled GEMM it is a launch of its own.
+// TestEpilogues: for a matrix with so many columns that blocks run in several waves, the epilogue is part
+// of the GEMM's launch up to 64 rows. After a tiled GEMM it is a launch of its own.
 func TestEpilogues(t *testing.T) {
 	r := newRecorder(t, "cuda:sm_90")
 	p, err := compile.Compile(context.Background(), chainModule(t, chainShape{dtype.BF16, 72, 21200, 1, 1, 16}), compile.Shape{}, r, compile.Options{})
@@ -153,10 +153,7 @@ func TestDeviceFused(t *testing.T) {
 			continue // compiling is slow
 		}
 		m := chainModule(t, c)
-		p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := g.compile(t, m)
 		apart, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{Disable: []string{"chain"}})
 		if err != nil {
 			t.Fatal(err)
@@ -215,10 +212,7 @@ module "interleaved" {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := g.compile(t, m)
 	if got := launches(t, p, 64); len(got) != 1 {
 		t.Errorf("launches %q, want one", got)
 	}
@@ -233,8 +227,8 @@ module "interleaved" {
 	}
 }
 
-// TestDeviceFourParts runs fused epilogues whose elements read four columns: at equal distances, in
-// rising and in another order, and at other distances.
+// TestDeviceFourParts runs epilogues whose elements read four columns. They are fused if the columns have
+// equal distances, in rising or in another order.
 func TestDeviceFourParts(t *testing.T) {
 	g := openDevice(t)
 	for name, c := range map[string]struct {
@@ -264,10 +258,7 @@ module "parts" {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := g.compile(t, m)
 		if got := launches(t, p, 16); len(got) != c.kernels {
 			t.Errorf("%s: launches %q, want %d", name, got, c.kernels)
 		}

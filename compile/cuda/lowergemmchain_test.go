@@ -59,8 +59,7 @@ func TestGEMMChain(t *testing.T) {
 	}
 }
 
-// TestGEMMChainArchSpecific pins the launches with arch-specific kernels: of both GEMMs, or, up to
-// 32 rows, only of the first, which has the larger depth.
+// TestGEMMChainArchSpecific pins the launches of programs with arch-specific kernels.
 func TestGEMMChainArchSpecific(t *testing.T) {
 	c := &fakeCompiler{specific: true}
 	large, small := chainProgram(t, shape8B, c), chainProgram(t, shape1B, c)

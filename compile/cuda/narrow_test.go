@@ -1,13 +1,11 @@
 package cuda_test
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"math"
 	"testing"
 
-	"pwc/compile"
 	"pwc/internal/oracle"
 	"pwc/ir"
 	"pwc/ir/dtype"
@@ -42,10 +40,7 @@ module "short" {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := g.compile(t, m)
 		got, err := g.run(p, m, &oracle.Inputs{Symbols: map[string]int64{"N": 256}, Params: []*interp.Tensor{x}})
 		if err != nil {
 			t.Fatal(err)

@@ -22,10 +22,9 @@ var (
 	multiply  = regexp.MustCompile(`\b(wg)?mma\b|\bfma\.`)
 )
 
-// TestPrefetched: weights of norms and GEMMs are loaded before the dependency wait, as far as a lane or a
-// pipeline has room for them, and the operands of a GEMM's epilogue are loaded before its main loop. The
-// assembler keeps this order only if the loads are not non-coherent (ld.global.nc), and if no instruction
-// before the main loop uses the loaded registers.
+// TestPrefetched pins how many loads of weights norms and GEMMs have before the dependency wait. cp.async
+// pipelines load the residual before their main loop. The assembler keeps this order only if the loads
+// are not non-coherent (ld.global.nc), and if no instruction before the main loop uses the loaded registers.
 func TestPrefetched(t *testing.T) {
 	norm, err := ir.Parse("norm.ir", []byte(`pwc 1
 module "norm" {

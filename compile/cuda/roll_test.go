@@ -88,8 +88,8 @@ func at(i int, edit func(s *step)) func(int, *step) {
 	}
 }
 
-// TestRolling: consecutive phases become a loop if each computes the same from the results of the
-// previous one, and later phases read only results of the last one.
+// TestRolling: three or more consecutive phases without running sums become a loop if each computes the
+// same from the results of the previous one, and later phases read only results of the last one.
 func TestRolling(t *testing.T) {
 	const steps = 9 // the first phase differs from the others, so it is not part of the loop
 	for name, c := range map[string]struct {

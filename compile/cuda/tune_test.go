@@ -505,10 +505,7 @@ func TestSteps(t *testing.T) {
 	shape := configsOf(os.Getenv("PWC_STEPS_OF"), shape8B)[0]
 	for n, m := range pieces(t, shape) {
 		start := time.Now()
-		p, err := compile.Compile(context.Background(), m, compile.Shape{}, g.backend, compile.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := g.compile(t, m)
 		t.Logf("piece %d: %d kernels in %v", n, len(p.Kernels), time.Since(start))
 		for _, word := range strings.Split(list, ",") {
 			var rows int64

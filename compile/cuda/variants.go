@@ -67,7 +67,7 @@ func beforeSpecific(specific []compile.Variant, routine ...compile.Variant) []co
 
 // rowsOfLast returns vs, which are for rising numbers of rows. The last of vs has no guard, because it
 // serves all numbers of rows above those of the others. The last of the result has a guard that says so,
-// unless the number of rows is a constant.
+// unless the number of rows is a constant, or vs has no other variant of preference byOthers.
 func rowsOfLast(vs []compile.Variant, rows dim.Dim) []compile.Variant {
 	out := slices.Clone(vs)
 	last := len(out) - 1

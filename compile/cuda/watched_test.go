@@ -22,7 +22,7 @@ type watchedCase struct {
 }
 
 // watchedCases launch GEMM kernels of every kind, and kernels for rows of a warp, a block and a cluster,
-// in small sizes: with more than one block, and with last stages and last tiles that are not full.
+// in small sizes.
 func watchedCases(t testing.TB) []watchedCase {
 	t.Helper()
 	bf16, f16, f32 := dtype.BF16, dtype.F16, dtype.F32
@@ -30,8 +30,8 @@ func watchedCases(t testing.TB) []watchedCase {
 		{"product", productModule(t, bf16, bf16, 136, 40), []int64{1, 2, 5, 16, 17, 64, 65, 130}},
 		{"wider product", productModule(t, bf16, bf16, 136, 4104), []int64{33, 66}},
 		{"wide product", productModule(t, f16, f16, 8, 12808), []int64{17}},
-		{"widest product", productModule(t, bf16, bf16, 8, 42248), []int64{17, 33}},    // blocks take turns
-		{"product by warpgroups", productModule(t, bf16, bf16, 4096, 72), []int64{33}}, // blocks share columns
+		{"widest product", productModule(t, bf16, bf16, 8, 42248), []int64{17, 33}},    // more blocks than run at once
+		{"product by warpgroups", productModule(t, bf16, bf16, 4096, 72), []int64{33}}, // blocks of a cluster split k
 		{"product in f32", productModule(t, f32, bf16, 72, 40), []int64{1, 9}},
 		{"chain", chainModule(t, chainShape{bf16, 256, 136, 3, 1, 16}), []int64{1, 2, 8, 16, 17, 65}},
 		{"odd chain", chainModule(t, chainShape{f16, 1000, 40, 2, 2, 6}), []int64{1, 3}},
@@ -100,10 +100,7 @@ func TestDeviceWatched(t *testing.T) {
 	g.bare = true
 	for _, c := range watchedCases(t) {
 		t.Run(c.name, func(t *testing.T) {
-			p, err := compile.Compile(context.Background(), c.m, compile.Shape{}, g.backend, compile.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := g.compile(t, c.m)
 			for _, n := range c.rows {
 				b, err := oracle.Draw(rand.New(rand.NewSource(n)), c.m, map[string]int64{"N": n}, func(r *rand.Rand, dt dtype.DType) float64 {
 					if dt.Float() {

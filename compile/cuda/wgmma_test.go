@@ -159,14 +159,14 @@ func TestWGMMAFit(t *testing.T) {
 				}
 				copies := 2 * cols * bk / 8 / fill // pointers of 64 bits
 				if registers := 64 << 10 / (threads * blocks); !ok || shared*int64(blocks) > 225<<10 || stages+blocks < 4 || stages < turns || threads != groups*turns*128+fill+min(fill, 128) || registers < max(sums, copies)+32 || rows == 64 && (each%8 != 0 || each > 256) {
-					t.Errorf("%d columns, K %d: %d bytes of shared memory for %d blocks of %d rows, %d columns, %d times %d warpgroups, %d threads that fill %d stages with w of %d; %d registers", n, k, shared, blocks, rows, cols, turns, groups, fill, stages, bk, registers)
+					t.Errorf("%d columns, K %d: %d bytes of shared memory for %d blocks of %d rows, %d columns, %d times %d warpgroups, %d threads that fill %d stages of %d elements with w; %d registers", n, k, shared, blocks, rows, cols, turns, groups, fill, stages, bk, registers)
 				}
 			}
 		}
 	}
 }
 
-// TestWGMMAShapes pins the shapes for GEMMs of models, which were measured.
+// TestWGMMAShapes pins the shapes of wgmma kernels.
 func TestWGMMAShapes(t *testing.T) {
 	b, err := cuda.New("cuda:sm_90", &fakeCompiler{specific: true})
 	if err != nil {
@@ -264,9 +264,7 @@ module "rope" {
 	}
 }
 
-// TestDeviceWGMMA compares wgmma kernels with the interpreter: with columns that are not a multiple of
-// 64, a last block with fewer columns, depths that are not a multiple of a stage, clusters, and fewer
-// or more rows than a block has.
+// TestDeviceWGMMA compares wgmma kernels with the interpreter.
 func TestDeviceWGMMA(t *testing.T) {
 	g := openDevice(t)
 	b := g.archSpecific(t)

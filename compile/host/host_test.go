@@ -20,8 +20,8 @@ func TestOps(t *testing.T) {
 	}
 }
 
-// kernel makes a kernel of one phase that loads n f32 columns, applies body and
-// stores the last value.
+// kernel makes a kernel of one phase that loads n f32 columns, applies body and stores the value that
+// body returns.
 func kernel(n int64, body func(k *loop.Kernel, x loop.Value) loop.Value) *loop.Kernel {
 	one := []dim.Dim{dim.Const(1)}
 	k := &loop.Kernel{Name: "k", Cols: []dim.Dim{dim.Const(n)}, Args: []loop.Arg{{DType: dtype.F32}, {DType: dtype.F32, Write: true}},
@@ -39,8 +39,7 @@ func add(k *loop.Kernel, op loop.Op, dt dtype.DType, args ...loop.Value) loop.Va
 	return v
 }
 
-// TestRegisters pins that registers are reused: any number of instructions needs only as many
-// as there are values live at the same time.
+// TestRegisters: a kernel has as many registers as it has values that are live at the same time.
 func TestRegisters(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -9,8 +9,8 @@ import (
 	"pwc/program/vec"
 )
 
-// lowerer makes one kernel. It selects instructions with virtual registers, one for each
-// value and place, and allocates real registers at the end.
+// lowerer makes one kernel. It selects instructions with virtual registers, and allocates real
+// registers at the end.
 type lowerer struct {
 	k     *loop.Kernel
 	out   *vec.Kernel
@@ -344,7 +344,8 @@ func (l *lowerer) memory(p, place int, in loop.Instr) {
 	l.put(p, place, v)
 }
 
-// access adds an access, or finds an equal one without an index.
+// access returns the number of an access. It adds the access, unless it has no index and an equal one
+// exists.
 func (l *lowerer) access(a vec.Access) int32 {
 	list := l.out.Loop.Access
 	if a.Index == nil {

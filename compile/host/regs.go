@@ -8,8 +8,7 @@ import (
 )
 
 // allocate assigns real registers to virtual ones by linear scan over positions: phases in
-// order, and in each phase scalar, pre and body instructions. A register that pre defines lives
-// to the end of the last body that reads it, because a body runs once for each block.
+// order, and in each phase scalar, pre and body instructions.
 func (l *lowerer) allocate() {
 	l.positions()
 	order := make([]int, 0, len(l.regs))
@@ -88,8 +87,8 @@ func (l *lowerer) positions() {
 	}
 }
 
-// extend extends the lives of an instruction's operands to its position. An operand of the body
-// that scalar or pre instructions define is read for each block: it lives to the end of the phase.
+// extend extends the lives of an instruction's operands to its position. An operand of the body that
+// is scalar, or that pre defines, is read for each block: it lives to the end of the phase.
 func (l *lowerer) extend(in *instr, pos, end, place int) {
 	for _, r := range []int{in.a, in.b, in.c, in.index} {
 		if r < 0 {

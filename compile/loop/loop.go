@@ -10,7 +10,7 @@
 // Every value has a dtype of the tensor IR and is a number of that dtype: an
 // instruction computes in float32 (or int64) and rounds (or wraps) its result
 // once to its dtype, exactly where the tensor IR does, so that fusion changes
-// no bit. [Op.Exact] tells which ops need no rounding, and [ThroughOdd] which casts must
+// no bit. [Kernel.Rounds] tells which results must be rounded, and [ThroughOdd] which casts must
 // round to odd in float32.
 package loop
 
@@ -52,8 +52,7 @@ type Arg struct {
 	Const bool // a weight or a constant: no step writes it, so it may be read before earlier steps are done
 }
 
-// Phase is one visit of all columns of a row. Row instructions come first and
-// run once.
+// Phase is one visit of all columns of a row. Instructions of Row come first and run once for each row.
 type Phase struct {
 	Row  []Instr
 	Body []Instr

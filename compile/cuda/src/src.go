@@ -17,7 +17,7 @@ import (
 	"sync"
 )
 
-// Snippet is a piece of CUDA C.
+// Snippet is a part of CUDA C sources.
 type Snippet struct {
 	Name  string
 	Needs []string // the names of snippets that must come before it
@@ -35,7 +35,8 @@ var order = []string{
 	"gemm_tiled", "gemm_simt", "gemm_warp_pipeline", "gemm_block_pipeline", beforeGenerated, "gemm_grouped", "row_cluster",
 }
 
-// beforeGenerated is the first file whose snippets need generated snippets. These come before it.
+// beforeGenerated is the first file whose snippets need generated snippets. A source has the generated
+// ones before those of this file.
 const beforeGenerated = "gemm_wgmma"
 
 // library has the snippets of all files: those before the generated ones and those after them.
@@ -76,7 +77,7 @@ func parse(text string) ([]Snippet, error) {
 			s.Needs = strings.Split(needs, ", ")
 		}
 		if body = strings.TrimSpace(body); name == "" || strings.Contains(name, " ") || body == "" {
-			return nil, fmt.Errorf("line %q: want %qNAME or %qNAME needs NAME, NAME, and CUDA C behind it", mark+head, mark, mark)
+			return nil, fmt.Errorf("line %q: want %qNAME or %qNAME needs NAME, NAME, and CUDA C after it", mark+head, mark, mark)
 		}
 		out = append(out, s)
 	}

@@ -34,7 +34,7 @@ func TestFiles(t *testing.T) {
 			}
 		}
 		if seen[s.Name] {
-			t.Errorf("%s is there twice", s.Name)
+			t.Errorf("two snippets are named %s", s.Name)
 		}
 		seen[s.Name] = true
 	}

@@ -51,10 +51,8 @@ type entry struct {
 }
 
 // NewCache finds the vectors that later phases read again and declares variables for them, except
-// for prefetched ones, which are in registers already. It returns nil if it caches no vector: no phase
-// reads another vector again, no vector fits, the context is one column wide, one thread computes a row,
-// or the loop over groups is not unrolled. groups is the number of groups of columns of a thread; 0 if
-// their loop is not unrolled.
+// for prefetched ones, which are in registers already. It returns nil if it caches no vector. groups is
+// the number of groups of columns of a thread; 0 if their loop is not unrolled.
 func (e *Emitter) NewCache(s *Context, groups int64, prefetched Prefetched) *Cache {
 	if s.Width == 1 || s.Warps == 0 || groups == 0 {
 		return nil

@@ -28,7 +28,7 @@ func TestCacheServes(t *testing.T) {
 	}
 	for _, c := range []struct {
 		phases []string // instructions of each phase, all on one argument
-		served string   // what serves the last load: the phase and the kind of the access, "" for none
+		served string   // what serves the last load: the phase and the kind of the access; "": nothing does
 	}{
 		{[]string{"l", "l"}, "0l"},
 		{[]string{"s", "l"}, "0s"},

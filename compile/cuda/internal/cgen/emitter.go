@@ -57,8 +57,8 @@ func (e *Emitter) Value(v loop.Value) string {
 }
 
 // Define writes the definition of an instruction's value. A value that must be rounded to a narrow dtype
-// gets a second variable, in its storage type. It is rounded to bf16 twice, for computing and for
-// storing: each is one instruction, and the compiler removes the one that is unused.
+// gets a second variable, in its storage type. To bf16 it is rounded twice, for computing and for
+// storing: each is one instruction, and the compiler removes an unused one.
 func (e *Emitter) Define(in loop.Instr, text string) {
 	v := in.Dst
 	dt := e.K.Values[v].DType

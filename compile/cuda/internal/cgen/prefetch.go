@@ -19,7 +19,7 @@ type prefetch struct {
 	name   string // of the array of a thread's vectors
 }
 
-// Find returns the name of the vector that an access reaches.
+// Find returns the name of the array with the vectors that an access reaches.
 func (r Prefetched) Find(a *loop.Access) (name string, ok bool) {
 	for _, v := range r {
 		if nest.SameElements(v.access, a) {

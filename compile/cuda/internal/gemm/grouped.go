@@ -10,12 +10,13 @@ import (
 )
 
 // A GEMM whose rows choose among several matrices (linear_select: the experts of a layer) has two
-// kinds of kernels. For a few rows, a block computes one row, and reads the matrix for that row only: a
-// GEMV, or SIMT. For more rows, a block belongs to a matrix: it finds the rows that chose the matrix,
-// gathers them, and computes them together on tensor cores. It reads its columns of the matrix once for
-// each Rows of these rows, and a matrix that no row chose is not read.
+// kinds of kernels. For a few rows, and where groupedSources cannot use the second kind, a block computes
+// one row, and reads the matrix for that row only: a GEMV, or SIMT. For more rows, a block belongs to a
+// matrix: it finds the rows that chose the matrix, gathers them, and computes them together on tensor
+// cores. It reads its columns of the matrix once for each Rows of these rows, and a matrix that no row
+// chose is not read.
 
-// Grouped is the second kind: a grouped GEMM, with the template of [BlockPipeline].
+// Grouped is the second kind of kernel, with the template of [BlockPipeline].
 type Grouped struct {
 	Most           int64 // the largest number of rows that it is for, of all matrices together
 	Rows           int   // rows of one matrix that a block computes at once

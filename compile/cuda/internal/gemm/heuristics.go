@@ -32,8 +32,8 @@ type shape struct {
 // kinds returns the kinds of a shape.
 //
 // Three things decide. Every multiprocessor needs work, so if there are few columns, blocks are narrow,
-// or several blocks share columns. Blocks of a tiled GEMM must overlap, so that one loads while another
-// begins or ends; so two or three must fit on a multiprocessor. And x is read from the second-level
+// or several blocks share columns. Blocks of a tiled GEMM should overlap, so that one loads while another
+// begins or ends: two or three fit on a multiprocessor of an H200. And x is read from the second-level
 // cache once for every block, so with more rows a block needs more columns.
 func (s shape) kinds() []Kind {
 	var kinds []Kind

@@ -111,9 +111,8 @@ type FusedSource struct {
 }
 
 // FusedSources returns the sources of a plan's GEMM with the kernels that are fused to it, for the
-// numbers of rows that kinds with fused kernels serve: all but tiled GEMMs, whose blocks have
-// neighbouring columns; without epilogues only the GEMV of one row. It returns the arch-specific sources,
-// the others, and the numbers of rows that the others do not serve.
+// numbers of rows that kinds with fused kernels serve (see fusedKinds). It returns the arch-specific
+// sources, the others, and the numbers of rows that the others do not serve.
 func FusedSources(p *fusion.Plan, on cgen.GPU) (specific, others []FusedSource, rest dim.Interval, err error) {
 	rest = nest.RowsRange(p.Fused.GEMM)
 	rows := rest
@@ -140,7 +139,7 @@ func FusedSources(p *fusion.Plan, on cgen.GPU) (specific, others []FusedSource, 
 }
 
 // fusedKinds returns the kinds that compute a GEMM and the kernels that are fused to it, ordered by their
-// largest number of rows.
+// largest number of rows: those before the tiled GEMMs; without epilogues, at most the GEMV of one row.
 func fusedKinds(f *fusion.Fused, on cgen.GPU) []Kind {
 	var out []Kind
 	for _, kind := range kindsOf(f.GEMM, on) {

@@ -165,12 +165,14 @@ var groupedOfH200 = []groupedTuning{
 }
 
 // earlyTriggerElements is the size of the largest matrix whose GEMV, pipeline or tiled GEMM triggers the
-// dependent launch at its start; other kinds always do. Such a GEMM ends before the next kernel has
-// started. While a larger one runs, the waiting blocks of the next kernel would take resources from it.
+// dependent launch at its start; other kinds, and grouped GEMMs, always do. Such a GEMM ends before the
+// next kernel has started. While a larger one runs, the waiting blocks of the next kernel would take
+// resources from it.
 const earlyTriggerElements = 4 << 20
 
-// evictFirstResult is the largest result, in bytes of f32, of a GEMM that loads weights with the policy
-// evict-first: the second-level cache must have room for the data that it keeps instead. On an H200,
+// evictFirstResult is the largest result, in bytes of f32, of a pipeline, tiled GEMM or wgmma kernel that
+// loads weights with the policy evict-first: the second-level cache must have room for the data that it
+// keeps instead. A GEMV that prefetches weights always loads them so. On an H200,
 // which has 50 MiB, logits of 64 rows (32 MiB) take 255 µs without the policy and 264 with it, logits
 // of 32 rows 241 and 239.
 const evictFirstResult = 16 << 20
