@@ -147,7 +147,7 @@ func (t *Template) Close() error {
 type Graph struct {
 	dev    *Device
 	rec    *recording
-	exec   driver.GraphExec // 0: nothing was recorded
+	exec   driver.GraphExec // 0: the graph has no nodes
 	ops    []operation      // of the recording, with the addresses of the last Rebind
 	reach  *reach
 	closed bool

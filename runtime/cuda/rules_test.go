@@ -87,7 +87,7 @@ func TestCloseWaitsForConstants(t *testing.T) {
 }
 
 // TestFreesWait: memory is given back, and a stream ends, only after the work that was enqueued before. The fake
-// driver's cuMemFree and cuStreamDestroy do not wait: work that came later would lose the device.
+// driver's cuMemFree and cuStreamDestroy do not wait.
 func TestFreesWait(t *testing.T) {
 	b := newBench(t, open(t, newFake(t, fake.Options{Schedule: fake.Lazy})), fakeRig())
 	buf, kept := b.alloc(make([]byte, 64)), b.alloc(make([]byte, 64))
