@@ -57,8 +57,8 @@ type sweeper struct {
 	t      *testing.T
 	rng    *rand.Rand
 	values map[reflect.Type][]reflect.Value // values to pass besides nil and zero values, by type
-	opaque map[reflect.Type]bool            // only parsers and builders make such values, and check them: no field is forged
-	failed map[string]string                // by name: the first panic
+	opaque map[reflect.Type]bool            // types whose values come only from parsers and builders: no field is set to a hostile value
+	failed map[string]string                // by name: the first panic, or that it does not return
 	seen   map[string]bool                  // names that have a case
 	calls  int
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // signature is a method as text: its name, and the types that it takes and returns without
-// their packages, which other files name otherwise.
+// their packages: package device writes Buffer, another one device.Buffer.
 type signature string
 
 // methodsOf returns the methods that a list of fields declares, without embedded interfaces.
@@ -36,7 +36,7 @@ func signatureOf(name string, t *ast.FuncType) signature {
 		text += "("
 		if list != nil {
 			for _, f := range list.List {
-				typ := unqualified.ReplaceAllString(types.ExprString(f.Type), "")
+				typ := qualifiers.ReplaceAllString(types.ExprString(f.Type), "")
 				if fn, ok := f.Type.(*ast.FuncType); ok { // whose parameters may have other names
 					typ = string(signatureOf("func", fn))
 				}
@@ -48,11 +48,11 @@ func signatureOf(name string, t *ast.FuncType) signature {
 	return signature(text)
 }
 
-// unqualified is the package of a type.
-var unqualified = regexp.MustCompile(`\b[a-z]+\.`)
+// qualifiers are the names of packages before those of types.
+var qualifiers = regexp.MustCompile(`\b[a-z]+\.`)
 
-// required are the interfaces that optional ones embed, each with a method that tells its
-// types from others.
+// required are the interfaces that optional ones embed, each with a method by which
+// implementers recognizes its types.
 var required = map[string]string{"Device": "Info", "Stream": "Synchronize", "Memory": "Free", "Op": "Signature"}
 
 // capability is an optional interface: the required one that it embeds, and its further methods.
@@ -115,8 +115,9 @@ func eachFile(t *testing.T, dir string, f func(folder string, file *ast.File)) {
 	}
 }
 
-// implementers returns the exported types of the module that declare all methods of an
-// interface, by interface. Packages internal to the module are left out.
+// implementers returns the exported types that declare the methods of a capability, and
+// declare the method or embed the interface of its base, by capability. Packages internal
+// to the module are left out.
 func implementers(t *testing.T, of map[string]capability) map[string][]string {
 	t.Helper()
 	declared := map[string]map[signature]bool{} // by type

@@ -68,8 +68,8 @@ func readTable(t *testing.T) map[string]row {
 	return table
 }
 
-// readImports returns the imports of every folder with Go files that are not
-// tests, whatever platform they are for.
+// readImports returns the imports of each folder of the module with Go files that are not
+// tests, for all platforms.
 func readImports(t *testing.T) map[string][]string {
 	t.Helper()
 	imports := map[string][]string{}
@@ -143,8 +143,8 @@ func foreign(p string) bool {
 	return strings.Contains(first, ".")
 }
 
-// TestImports: every folder with a Go package has a row in the table of docs/architecture.md, with exactly
-// the folder's imports except the leaves and packages of the standard library. No package uses cgo.
+// TestImports: every folder with Go files other than tests has a row in the table of docs/architecture.md, with
+// exactly these files' imports except the leaves and packages of the standard library. No package uses cgo.
 func TestImports(t *testing.T) {
 	table, imports := readTable(t), readImports(t)
 	for folder, list := range imports {

@@ -26,8 +26,8 @@ var notOps = map[string]string{
 	"ir/parse.go":               "a word of a declaration",
 }
 
-// TestOpsAreNotToldByName: the op table is the one place that knows ops by their names.
-// Code that treats ops differently asks for facts of the table, or compares IDs.
+// TestOpsAreNotToldByName: code that treats ops differently asks for facts of the op table,
+// or compares IDs. It compares no names.
 func TestOpsAreNotToldByName(t *testing.T) {
 	excused := map[string]bool{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -77,8 +77,8 @@ func knowsOps(f *ast.File, name string) bool {
 	})
 }
 
-// comparedNames returns where ops are compared by name: comparisons and cases with a
-// string that is one, and switches on the name of a node's op.
+// comparedNames returns where ops are compared by name: comparisons and cases with the
+// name of an op or of a node's op, and switches on the name of a node's op.
 func comparedNames(f *ast.File) []token.Pos {
 	var out []token.Pos
 	isName := func(e ast.Expr) bool {

@@ -29,8 +29,8 @@ type goFile struct {
 	text string
 }
 
-// goFiles returns every Go file that people write and that is not a test, whatever
-// platform it is for, in the order of names.
+// goFiles returns the Go files of the module outside of testdata that are neither tests
+// nor generated, for all platforms.
 func goFiles(t *testing.T) []goFile {
 	t.Helper()
 	var files []goFile
@@ -75,9 +75,8 @@ func goFiles(t *testing.T) []goFile {
 	return files
 }
 
-// TestFunctionsAreShort: a function has at most maxLines lines and maxNesting levels.
-// Composite literals of several lines are data, such as a table of rows, and do not
-// count, unless a row has statements.
+// TestFunctionsAreShort: a function has at most maxLines lines, as codeLines counts them,
+// and maxNesting levels.
 func TestFunctionsAreShort(t *testing.T) {
 	for _, f := range goFiles(t) {
 		for _, d := range f.file.Decls {
@@ -96,7 +95,7 @@ func TestFunctionsAreShort(t *testing.T) {
 }
 
 // codeLines returns the lines of a function less those inside of composite literals
-// without functions.
+// without functions, which are data.
 func codeLines(set *token.FileSet, fn *ast.FuncDecl) int {
 	line := func(p token.Pos) int { return set.Position(p).Line }
 	n := line(fn.End()) - line(fn.Pos()) + 1
@@ -170,9 +169,9 @@ type codeLine struct {
 	number int
 }
 
-// normalised returns the lines of a file that have something in them, from the first
-// declaration that is no import, without differences of white space. The names of an
-// enumeration do not count: two languages with the same ops list the same names.
+// normalised returns the lines after the imports that are not blank, with single spaces.
+// The names of an enumeration do not count: two languages with the same ops list the same
+// names.
 func normalised(f goFile) []codeLine {
 	start := 1
 	enumerated := map[int]bool{} // lines

@@ -72,7 +72,7 @@ type Options struct {
 	Load bool
 
 	// Odd adds parts that matter to the text only: quoted and clashing names, unused declarations of
-	// every dtype, weight expressions, locs.
+	// every dtype, weight expressions, attributes of calls.
 	Odd bool
 
 	// Externs are the extern ops to declare and call; nil means
@@ -166,16 +166,16 @@ func (x *value) rows() bool {
 }
 
 type generator struct {
-	r    Source
-	o    Options
-	b    *ir.Builder
-	fb   *ir.FuncBuilder
-	n    dim.Dim
-	ops  []ir.OpID
-	rngs []ir.Value // generators
-	drew []int      // nodes that draw
-	pool []*value
-	odd  int // number of values with a name
+	r     Source
+	o     Options
+	b     *ir.Builder
+	fb    *ir.FuncBuilder
+	n     dim.Dim
+	ops   []ir.OpID
+	rngs  []ir.Value // generators
+	drew  []int      // nodes that draw
+	pool  []*value
+	named int // number of names given without Options.Odd
 }
 
 func (g *generator) allowed(op string) bool { return g.o.Ops == nil || slices.Contains(g.o.Ops, op) }
@@ -288,8 +288,8 @@ func (g *generator) loc() {
 func (g *generator) name(v ir.Value) {
 	if !g.o.Odd {
 		if g.chance(3) {
-			g.fb.SetName(v, "v"+strconv.Itoa(g.odd))
-			g.odd++
+			g.fb.SetName(v, "v"+strconv.Itoa(g.named))
+			g.named++
 		}
 		return
 	}

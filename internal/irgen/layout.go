@@ -184,8 +184,7 @@ func (g *generator) concat() {
 	}
 }
 
-// create adds an op without tensor operands: full, iota, uniform or const. It adds nothing if the drawn
-// shape or dtype is not allowed.
+// create adds a full, iota, uniform or const, if the drawn shape and dtype allow it.
 func (g *generator) create(op ir.OpID) {
 	var s []dim.Dim
 	if g.chance(2) {
@@ -233,7 +232,7 @@ func (g *generator) create(op ir.OpID) {
 	}
 }
 
-// full emits a tensor of one literal between lo and hi.
+// full emits a tensor of one literal between lo and hi; nil: the op full is not allowed.
 func (g *generator) full(t ir.Type, lo, hi int) *value {
 	if !g.allowed("full") {
 		return nil

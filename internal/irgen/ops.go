@@ -8,8 +8,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// op adds a node of the op, after nodes for operands that it needs. It adds nothing if no value is a
-// suitable operand.
+// op adds a node of the op, after nodes for operands that it needs, unless it finds no suitable operands.
 func (g *generator) op(op ir.OpID) {
 	switch op {
 	case ir.OpNeg, ir.OpAbs, ir.OpRelu, ir.OpSign:
@@ -60,7 +59,7 @@ func (g *generator) op(op ir.OpID) {
 	}
 }
 
-// sameSize adds an op whose result is as exact as its operand and, if it is a float, no larger.
+// sameSize adds an op whose result is as exact as its operand.
 func (g *generator) sameSize(op ir.OpID) {
 	ok := number
 	if op == ir.OpSign { // discontinuous at 0

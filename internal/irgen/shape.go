@@ -8,10 +8,10 @@ import (
 	"pwc/ir/dtype"
 )
 
-// maxElements bounds every tensor, at the largest values of the symbols.
+// maxElements bounds the values that nodes may read, at the largest values of the symbols.
 const maxElements = 1 << 14
 
-// capFloat bounds float results, far below the limits of f16.
+// capFloat bounds float results of sums, products, casts and dropouts, far below the limits of f16.
 const capFloat = 1000
 
 func (g *generator) bounds(d dim.Dim) dim.Interval {
@@ -36,7 +36,7 @@ func constant(d dim.Dim) int64 {
 func isOne(d dim.Dim) bool { return constant(d) == 1 }
 
 // shapeOK reports whether a result may have the shape: it has at most five axes and few elements, and
-// without MixRows only its first extent has the batch symbol.
+// without MixRows the batch symbol is in no extent, or is the first one.
 func (g *generator) shapeOK(shape []dim.Dim) bool {
 	if len(shape) > 5 || g.bounds(ir.Type{Shape: shape}.Elements()).Hi > maxElements {
 		return false
@@ -108,8 +108,8 @@ func intMax(dt dtype.DType) float64 {
 	return max(-float64(lo), float64(hi))
 }
 
-// sum describes a sum of terms with magnitudes up to max: exact for integers,
-// which wrap, and for small whole floats.
+// sum describes a sum or product of terms whose magnitude is at most max. If the terms are
+// exact, it is exact for integers, which wrap, and for small whole floats.
 func sum(dt dtype.DType, max float64, terms ...*value) value {
 	like := value{max: max, exact: true, whole: true}
 	for _, x := range terms {

@@ -18,7 +18,7 @@ var ErrNotRegular = errors.New("not a regular file")
 // LimitError: a file is larger than the limit of the caller.
 type LimitError struct {
 	File  string
-	Size  int64 // bytes of the file; of a pipe, or a file that grew during the read: more than Limit
+	Size  int64 // bytes of the file; from ReadAll: a number above Limit
 	Limit int64 // bytes
 }
 

@@ -6,7 +6,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Attention is the shape of an attention.
+// Attention is the shape of an attention. Groups is the number of heads of keys and values.
 type Attention struct {
 	Batch, Queries, Keys, Heads, Groups, Size int64
 	Causal                                    bool

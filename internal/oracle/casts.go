@@ -11,8 +11,8 @@ import (
 	"pwc/ir/interp"
 )
 
-// Casts is a module that casts integers to 16-bit floats, with the results that it must have. It is
-// for compiled programs: the interpreter would store all elements of its long iota.
+// Casts is a module that casts integers or bools to 16-bit floats, with the results that it must
+// have. It is for compiled programs: the interpreter would store all elements of its long iota.
 type Casts struct {
 	Module *ir.Module
 	Inputs *Inputs

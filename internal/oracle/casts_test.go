@@ -7,8 +7,8 @@ import (
 	"pwc/ir/interp"
 )
 
-// TestIntegerCasts holds interp.FromInt64s to the casts that compiled programs are held to, and that every
-// integer of the table is one of its dtype.
+// TestIntegerCasts holds interp.FromInt64s to the table of casts. Each integer of the table is one of its dtype, and
+// each dtype of integers has casts.
 func TestIntegerCasts(t *testing.T) {
 	table := integerCasts()
 	for _, from := range dtype.All() {

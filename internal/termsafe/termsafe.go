@@ -46,7 +46,7 @@ func Clip(s string, limit int) string {
 	return start(s, limit) + "…"
 }
 
-// start returns at most limit bytes of s, up to the end of a character; limit bytes if s is not UTF-8.
+// start returns at most limit bytes of s, which is longer, up to the end of a character if s is UTF-8.
 func start(s string, limit int) string {
 	for n := limit; n > limit-utf8.UTFMax && n > 0; n-- {
 		if utf8.RuneStart(s[n]) {
@@ -105,9 +105,10 @@ func Message(s string) string {
 	return Escape(b.String())
 }
 
-// Escape replaces control characters other than line feeds and tabs, characters that reorder others
-// or are invisible, and bytes that are not UTF-8. It writes characters as \u001b, as JSON does, so
-// that a JSON document remains valid, and bytes as \xff.
+// Escape replaces control characters other than line feeds and tabs, format characters, some of
+// which are invisible or reorder others, line and paragraph separators, private-use characters, and
+// bytes that are not UTF-8. It writes characters as \u001b, as JSON does, so that a JSON document
+// remains valid, and bytes as \xff.
 func Escape(s string) string {
 	if plain(s) {
 		return s
@@ -152,7 +153,7 @@ type Writer struct {
 	Lines *strings.Replacer // of [Lines]: applied before Escape; nil: not used
 }
 
-// Write writes the text and returns the number of bytes of b that were written.
+// Write implements io.Writer. It returns 0 and the error if the write of a changed text fails.
 func (w *Writer) Write(b []byte) (int, error) {
 	text := string(b)
 	if w.Lines != nil {

@@ -44,12 +44,12 @@ func (g *Guarded) Bytes(n int, before bool) unsafe.Pointer {
 	return unsafe.Pointer(&g.all[at])
 }
 
-// Floats is n float32 numbers, as of [Guarded.Bytes].
+// Floats is [Guarded.Bytes] for n float32 numbers.
 func (g *Guarded) Floats(n int, before bool) []float32 {
 	return unsafe.Slice((*float32)(g.Bytes(4*n, before)), n)
 }
 
-// Halves is n numbers of 16 bits, as of [Guarded.Bytes].
+// Halves is [Guarded.Bytes] for n numbers of 16 bits.
 func (g *Guarded) Halves(n int, before bool) []uint16 {
 	return unsafe.Slice((*uint16)(g.Bytes(2*n, before)), n)
 }

@@ -18,8 +18,7 @@ import (
 // Opened is a device for a test of kernels.
 type Opened struct {
 	*cuda.Device
-	// Emulated is true if the device executes PTX on the host: per second, some hundred million
-	// instructions of threads, or half a million matrix instructions of warps.
+	// Emulated is true if the device executes PTX on the host, so that large kernels take too long.
 	Emulated bool
 	driver   *fake.Driver
 }
@@ -42,8 +41,7 @@ func GPU(t testing.TB) *Opened {
 // compute capability 9.0, and closes it at the end of the test. With PWC_REQUIRE_GPU=1 a test on a
 // machine without a GPU fails. An emulated GPU fails the test if package ptx finds an error in a
 // kernel, or if the driver was used wrongly. Under the race detector, tests on emulated GPUs are
-// skipped: they take ten times as long, and there is no race to find, since the driver executes one
-// kernel at any moment.
+// skipped, because they take too long.
 func Open(t testing.TB, o fake.Options) *Opened {
 	t.Helper()
 	if dev, err := cuda.Open(cuda.Options{}); err == nil || os.Getenv("PWC_REQUIRE_GPU") == "1" {
@@ -108,7 +106,8 @@ func Several(t testing.TB, n int, o fake.Options) []*Opened {
 	return out
 }
 
-// opened closes the device at the end of the test, if the test has not closed it.
+// opened closes the device at the end of the test, if the test has not closed it. Then faults and
+// misuse of o.driver fail the test.
 func opened(t testing.TB, o *Opened) *Opened {
 	t.Cleanup(func() {
 		if err := o.Close(); err != nil {
@@ -158,7 +157,7 @@ func (o *Opened) Compiler(t testing.TB) Compiler {
 	return emulated{c, l}
 }
 
-// emulated compiles only to PTX, which takes half the time.
+// emulated compiles only to PTX.
 type emulated struct {
 	*nvrtc.Compiler
 	l *nvrtc.Library

@@ -14,7 +14,7 @@ import (
 )
 
 // stub compiles testdata/stub.c and returns the library's path: a libcuda of the CUDA version without
-// the function called missing. It skips the test if there is no C compiler.
+// the function called missing. It skips the test without a C compiler or a 64-bit Linux.
 func stub(t *testing.T, version int, missing string) string {
 	t.Helper()
 	cc, err := exec.LookPath("cc")

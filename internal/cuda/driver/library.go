@@ -9,7 +9,8 @@ import (
 )
 
 // MinVersion is the version of CUDA that the driver must support at least, 12.0, in the form of
-// cuDriverGetVersion. Functions are looked up with the signatures of this version.
+// cuDriverGetVersion. Functions are looked up with the signatures of this version, except
+// cuFuncGetParamInfo, which is newer.
 const MinVersion = 12000
 
 // paths are the paths of the driver's library: by the loader's rules first, then the directories of
@@ -58,7 +59,7 @@ func Open(path string) (Driver, error) {
 	return d, nil
 }
 
-// library is libcuda: the addresses of its functions at MinVersion.
+// library is libcuda: its path and the addresses of its functions.
 type library struct {
 	path string
 	hot  dl.Caller // for the calls of a run
@@ -77,7 +78,7 @@ type library struct {
 	funcParamInfo uintptr // 0 before 12.4
 }
 
-// resolve looks up every function. A newer driver still has the signatures of MinVersion.
+// resolve looks up the functions. A newer driver still has the signatures of MinVersion.
 func (d *library) resolve(getProcAddress uintptr) error {
 	get := func(name string, version uintptr) (p uintptr, status Result) {
 		text := append([]byte(name), 0)

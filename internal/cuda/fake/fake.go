@@ -5,9 +5,8 @@
 // The test's [Schedule] decides when work executes, in any order that streams and events
 // allow; a call that must wait for work executes that work. Copies read device memory and
 // pinned memory when they execute, pageable memory when they are enqueued. Contexts and captures belong to
-// threads, as in the driver. The fake detects errors for which a GPU would give wrong
-// results or a lost device: use of freed memory or of unloaded code, and calls that a
-// capture forbids. Any call can be made to fail.
+// threads, as in the driver. The fake detects the use of freed memory and of unloaded code,
+// and calls that a capture forbids. Any call can be made to fail.
 package fake
 
 import (
@@ -170,8 +169,8 @@ func (f *Driver) Leaks() []string {
 	return out
 }
 
-// Misuse lists calls that the driver's documentation forbids, operations that use memory or code that is gone,
-// and accesses of libraries outside of allocations.
+// Misuse lists calls that the driver's documentation forbids, operations that use freed pinned memory or unloaded
+// code, and accesses of libraries outside of allocations.
 func (f *Driver) Misuse() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

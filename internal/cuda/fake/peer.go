@@ -6,8 +6,8 @@ import (
 	"pwc/internal/cuda/driver"
 )
 
-// Memory belongs to the device of the context that allocated it. Kernels of another device reach it
-// after CtxEnablePeerAccess or IpcOpenMemHandle.
+// Device memory belongs to the device of the context that allocated it. Kernels in PTX of another device
+// reach it only after CtxEnablePeerAccess or IpcOpenMemHandle.
 
 // DeviceCanAccessPeer returns true for two different devices, unless Options.NoPeers is set.
 func (f *Driver) DeviceCanAccessPeer(d, peer driver.Device) (bool, error) {
@@ -103,7 +103,7 @@ func (f *Driver) IpcCloseMemHandle(p driver.Ptr) error {
 	return err
 }
 
-// reach is the part of the address space that kernels of the context that executes reach.
+// reach is the part of the address space that kernels in PTX of the context f.on reach.
 type reach struct{ f *Driver }
 
 // Span returns the accessible bytes around an address, and their base address.

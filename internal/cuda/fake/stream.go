@@ -125,9 +125,9 @@ func (f *Driver) progress() {
 	}
 }
 
-// until executes operations until done returns true. s is the stream that done waits for. If an
-// operation waits for another device, operations of other contexts get turns, and other threads may
-// call the driver.
+// until executes operations until done returns true or the device is lost. s is the stream that done
+// waits for. If an operation waits for another device, operations of other contexts get turns, and
+// other threads may call the driver.
 func (f *Driver) until(s *stream, done func() bool) {
 	for f.sticky == 0 && !done() {
 		f.runnable()

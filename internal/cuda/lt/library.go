@@ -236,8 +236,8 @@ func (l *Library) Config(a *Algorithm, attribute int32) (int32, error) {
 	return v, err
 }
 
-// Matmul calls cublasLtMatmul with the words of m as arguments. Their pointers point to the heap,
-// whose objects do not move.
+// Matmul calls cublasLtMatmul with the words of m as arguments. The objects to which m points are
+// global or on the heap, so they do not move.
 func (l *Library) Matmul(m *MatmulArgs) error {
 	args := (*[unsafe.Sizeof(*m) / unsafe.Sizeof(uintptr(0))]uintptr)(unsafe.Pointer(m))
 	status := dl.CallWith(l.matmul, args[:])

@@ -38,10 +38,10 @@ type Library struct {
 // ErrCall is the error of a call that was made to fail.
 var ErrCall = errors.New("no luck")
 
-// unsupported is the number of an algorithm that no GEMM can use.
+// unsupported is the number of the algorithm that Check refuses.
 const unsupported = 99
 
-// New returns the library for a device, with some algorithms.
+// New returns the library for a device, with the algorithms found.
 func New(dev *cuda.Device, found ...Algorithm) *Library {
 	return &Library{Found: found, Left: -1, Live: map[uintptr]string{}, dev: dev, wrapped: map[uintptr]device.Memory{}}
 }
@@ -130,7 +130,7 @@ func (f *Library) Heuristic(_ lt.Handle, _ lt.Desc, _ lt.Operands, _ lt.Preferen
 	return out, f.Fail
 }
 
-// Check accepts every algorithm but number 99.
+// Check refuses algorithm 99.
 func (f *Library) Check(_ lt.Handle, _ lt.Desc, _ lt.Operands, a *lt.Algorithm) (int64, error) {
 	if a[0] == unsupported {
 		return 0, &lt.StatusError{Call: "MatmulAlgoCheck", Status: lt.StatusNotSupported}
@@ -143,7 +143,7 @@ func (f *Library) Config(a *lt.Algorithm, _ int32) (int32, error) {
 	return f.find(a).Scheme, f.call()
 }
 
-// find returns an algorithm by its number.
+// find returns the algorithm of Found with a's number, or one without properties.
 func (f *Library) find(a *lt.Algorithm) Algorithm {
 	for _, x := range f.Found {
 		if x.Number == a[0] {

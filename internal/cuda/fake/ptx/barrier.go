@@ -123,7 +123,7 @@ func (m *Machine) completeCluster() {
 // record is an access to shared memory.
 type record struct {
 	warp  int32 // of the cluster, plus 1; above the warps: a barrier of st.async; 0: no access
-	lane  int32 // -1: several
+	lane  int32 // -1: several lanes read
 	clock uint32
 	pc    int32
 }
@@ -194,7 +194,7 @@ func (w *warp) note(b *block, by record, at, n int64, write, same bool) {
 // race ends the launch because of two accesses. lacks names the synchronization that is missing between them.
 func (w *warp) race(b *block, at int64, lane int, did string, r *record, lacks string) {
 	p := w.entry.places[r.pc]
-	by := "an asynchronous store"
+	by, lanes := "an asynchronous store", "several lanes"
 	if i := int(r.warp) - 1; i < w.m.count {
 		x := w.m.warps[i]
 		by = fmt.Sprintf("warp %d of the block", x.first/lanesOfWarp)
@@ -202,5 +202,8 @@ func (w *warp) race(b *block, at int64, lane int, did string, r *record, lacks s
 			by = fmt.Sprintf("warp %d of block %d of the cluster", x.first/lanesOfWarp, x.block.rank)
 		}
 	}
-	w.fault(RaceFault, lane, "byte %#x of shared memory was %s by %s, lane %d, in line %d (%s) %s, and %s is between", at, did, by, r.lane, p.line, p.opcode, p.source, lacks)
+	if r.lane >= 0 {
+		lanes = fmt.Sprintf("lane %d", r.lane)
+	}
+	w.fault(RaceFault, lane, "byte %#x of shared memory was %s by %s, %s, in line %d (%s) %s, and %s is between", at, did, by, lanes, p.line, p.opcode, p.source, lacks)
 }

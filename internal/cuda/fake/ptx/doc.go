@@ -30,11 +30,10 @@
 //   - An instruction must not arrive at an mbarrier more often than the phase still expects, and must not
 //     arrive where no mbarrier is or where other data overwrote it.
 //   - Shared memory is full of NaN when a block starts.
-//   - Two accesses to the same bytes of shared memory, at least one of them a write, need a barrier
-//     between them, also if both are of lanes of one warp (PTX ISA, "Memory Consistency Model").
-//     Of the warps that read since the last write, only the last two are
-//     remembered. A write that changes nothing needs no barrier after earlier accesses; later
-//     accesses need one after it.
+//   - Accesses of two threads to the same bytes of shared memory, at least one of them a write, need a
+//     barrier between them, also if the threads are lanes of one warp (PTX ISA, "Memory Consistency
+//     Model"). Of the warps that read since the last write, only the last two are remembered. A write
+//     that changes nothing needs no barrier after earlier accesses; later accesses need one after it.
 //   - A block must not read global memory that a block of another cluster wrote, and must not change it,
 //     unless the kernel has atomic operations.
 //   - A kernel that may start before earlier kernels end must not write before griddepcontrol.wait, and
@@ -49,6 +48,7 @@
 //
 // It is less strict, or less general, than a GPU in the following:
 //
+//   - atom and red may access shared memory without a barrier, whatever the other accesses are.
 //   - mbarrier.try_wait waits until the phase ends; its result is never false.
 //   - An arrival at an mbarrier and wgmma.wait_group order accesses of the lanes of the warp, as
 //     bar.warp.sync does. An arrival that waits for copies also orders the warp's other accesses
@@ -57,18 +57,19 @@
 //   - fence.mbarrier_init publishes all accesses of its warp and all that were ordered before them, not
 //     only the mbarriers that its thread made. It also orders accesses of the lanes of the warp.
 //   - st.async works for at most 64 mbarriers of a cluster; an mbarrier that is made again counts again.
-//   - fence.proxy.async also covers later writes of its warp, until the warp's next barrier, arrival or
-//     wgmma.wait_group.
-//   - The warps of a warpgroup multiply independently, so missing synchronization and differing
-//     descriptors are not detected. Only the first wgmma.mma_async of a warp requires a wgmma.fence.
+//   - fence.proxy.async also covers later writes of its warp, until the warp's next barrier, arrival,
+//     fence.mbarrier_init or wgmma.wait_group.
+//   - The warps of a warpgroup multiply independently: it is not detected if they are not synchronized
+//     or have different descriptors. Only the first wgmma.mma_async of a warp requires a wgmma.fence.
 //   - wgmma.mma_async supports matrices of bf16 or f16 with sums in f32. The left one is in registers, or
 //     K-major in shared memory; the right one is K-major in shared memory, or N-major from a
 //     multiple of 64 columns. In shared memory they have the 128-byte swizzle.
 //
 // Numbers: add, sub, mul, fma, div.rn, sqrt.rn and conversions round as IEEE 754 requires, in the
-// mode of the instruction. A NaN result in f32 is 0x7fffffff, as on a GPU. The approximations (ex2, lg2,
+// mode of the instruction. Their NaN results in f32 are 0x7fffffff, as on a GPU. The approximations (ex2, lg2,
 // sin, cos, tanh, rcp, rsqrt, sqrt and div with .approx or .full) are computed in float64 and rounded once, which is
-// more exact than a GPU; only div.approx by a finite divisor of more than 2^126 divides by infinity, as PTX defines it.
+// more exact than a GPU; only div.approx by a finite divisor above 2^126 in magnitude divides by infinity, as PTX
+// defines it.
 // mma.sync and wgmma.mma_async add the products of a step and the accumulator in
 // float64 and round once. A tensor core truncates addends to a few bits more than an f32 has, so
 // results differ in the last bits.

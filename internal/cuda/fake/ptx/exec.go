@@ -130,10 +130,10 @@ type Launch struct {
 type Fault uint8
 
 const (
-	AddressFault   Fault = iota // an access outside of an allocation
+	AddressFault   Fault = iota // an access outside of an allocation, or by an invalid descriptor or policy
 	AlignmentFault              // an access at an address that is not a multiple of its size
-	RaceFault                   // accesses without an order
-	WaitFault                   // a wait or a loop that does not end
+	RaceFault                   // accesses without an order, or a missing fence or wait that orders them
+	WaitFault                   // a wait or a loop that does not end, or a wrong use of barriers, warps or warpgroups
 	LaunchFault                 // invalid parameters of a launch
 )
 
@@ -271,7 +271,7 @@ type warp struct {
 
 const never = int32(1<<31 - 1)
 
-// sliceSteps is the number of instructions that a warp executes before the next warp's turn.
+// sliceSteps is the number of instructions after which a warp's turn ends when the warp branches back.
 const sliceSteps = 1 << 20
 
 // spinSteps is sliceSteps for a kernel that spins.

@@ -176,7 +176,7 @@ func (p *parser) integer() int64 {
 func (p *parser) count(limit int64) int64 {
 	v := p.integer()
 	if v < 0 || v > limit {
-		p.fail("%d, want at most %d", v, limit)
+		p.fail("%d, want 0 to %d", v, limit)
 		return 0
 	}
 	return v

@@ -414,6 +414,7 @@ func TestFaults(t *testing.T) {
 		{"race between warps", "mov.u64 %d1, s; mov.u32 %r1, %tid.x; shr.u32 %r2, %r1, 5; st.shared.u32 [%d1], %r2;", block, RaceFault, "was written by warp"},
 		{"read after write", at + "st.shared.u32 [%d1], %r1;\n" + next, block, RaceFault, "of the block, lane 1, in line 11 (st.shared.u32)"},
 		{"write after read", at + next + "st.shared.u32 [%d1], %r1;", warp, RaceFault, "was read by warp 0 of the block, lane 0"},
+		{"write after reads of a warp", lane0 + "setp.ge.u32 %p2, %r1, 32; @%p2 ld.shared.u32 %r2, [%d1]; @%p1 st.shared.u32 [%d1], %r1;", block, RaceFault, "was read by warp 1 of the block, several lanes, in line 11"},
 		{"no race: a barrier of the warp", at + "st.shared.u32 [%d1], %r1; bar.warp.sync -1;" + next, warp, 0, ""},
 		{"a barrier of the warp among warps", at + "st.shared.u32 [%d1], %r1; bar.warp.sync -1; xor.b32 %r3, %r1, 32; mul.wide.u32 %d4, %r3, 4; add.s64 %d5, %d3, %d4; ld.shared.u32 %r2, [%d5];", block, RaceFault, "of shared memory was"},
 		{"no race: atomics", "mov.u64 %d1, s; red.shared.add.u32 [%d1], 1;", block, 0, ""},

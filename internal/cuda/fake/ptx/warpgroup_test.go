@@ -9,9 +9,10 @@ import (
 	"testing"
 )
 
-// matrices begins a kernel of warpgroups. It copies a, of 64 rows of 128 bytes, and after it b, of rows such rows,
-// to shared memory. It sets %a and %b to their descriptors, %to to out+4·tid, and n registers %c to 7.
-func matrices(rows, n int) string {
+// matrices begins a kernel of warpgroups. It copies two matrices with rows of 128 bytes to shared memory: a with 64
+// rows, and after it b with so many as rightRows. It sets %a and %b to their descriptors, %to to out+4·tid, and n
+// registers %c to 7.
+func matrices(rightRows, n int) string {
 	return fmt.Sprintf(`.shared .align 1024 .b8 s[%d]; .reg .b32 %%at; .reg .b64 %%a, %%b, %%to; .reg .f32 %%c<%d>;
   mov.u32 %%r1, %%tid.x; mul.wide.u32 %%d1, %%r1, 4; add.s64 %%to, %%out, %%d1;
   and.b32 %%r2, %%r1, 127; shl.b32 %%r2, %%r2, 2; cvt.u64.u32 %%d1, %%r2; add.s64 %%d1, %%in, %%d1;
@@ -20,7 +21,7 @@ func matrices(rows, n int) string {
 $fill:
   ld.global.u32 %%r3, [%%d1]; st.shared.u32 [%%at], %%r3;
   add.s64 %%d1, %%d1, 512; add.s32 %%at, %%at, 512; add.s32 %%r2, %%r2, 1; setp.lt.u32 %%p1, %%r2, %d; @%%p1 bra $fill;
-`, (64+rows)*128, n, uint64(1<<62|64<<32|1<<16), (64+rows)/4) + registers("mov.f32 %%c%d, 0f40E00000;", n)
+`, (64+rightRows)*128, n, uint64(1<<62|64<<32|1<<16), (64+rightRows)/4) + registers("mov.f32 %%c%d, 0f40E00000;", n)
 }
 
 // ready has the fences and the barrier that a wgmma.mma_async needs.
