@@ -9,16 +9,14 @@
 //
 // A [Tensor] is a plain value that names memory. Its storage has an owner count, which
 // [Tensor.Retain] and [Tensor.Release] change. Use after the last release is [ErrReleased], except
-// by a handle of [Tensor.Weak]. A read of memory that another graph of the pool overwrote is [ErrStale],
-// so corrupted memory is never read.
+// by a handle of [Tensor.Weak]. A read of memory that another graph of the pool overwrote is [ErrStale].
 //
 // # Sharing a pool
 //
-// Graphs that share a pool reuse the memory that is dead when they are captured.
-// They may be replayed in any order. A replay is refused before the launch (C16) if it would
-// overwrite a storage that has owners and contents ([HeldError]), or read a result that
-// another graph has overwritten ([StaleError]). Work on two streams that
-// overlaps in memory must be ordered ([UnorderedError]).
+// Graphs that share a pool reuse the memory that is dead when they are captured. A replay is refused
+// before the launch (C16) if it would overwrite a storage that has owners and contents ([HeldError]), or
+// read a result that another graph has overwritten ([StaleError]). Any other order of replays is allowed.
+// Work on two streams that overlaps in memory must be ordered ([UnorderedError]).
 package graphs
 
 import "pwc/graphs/internal/store"

@@ -14,7 +14,7 @@ var (
 	ErrReleased  = store.ErrReleased  // use or release of a storage without owners
 	ErrStale     = store.ErrStale     // memory was overwritten; see StaleError
 	ErrNoStorage = store.ErrNoStorage // the zero Tensor
-	ErrView      = store.ErrView      // a view exceeds its tensor
+	ErrView      = store.ErrView      // a view exceeds its tensor, or is not aligned to its elements
 
 	// ErrBusy is a call during a call of another goroutine.
 	ErrBusy = errors.New("graphs: in use by another goroutine")

@@ -19,11 +19,11 @@ type Options struct {
 	// Name is for messages.
 	Name string
 
-	// Pool is the pool of the capture. Nil: a private pool for this graph.
+	// Pool is the pool of the capture, a private one of the session. Nil: a private pool for this graph.
 	Pool *Pool
 
-	// Stream is the capturing stream. Nil: a stream that the session keeps for captures. The
-	// default stream is refused.
+	// Stream is the capturing stream, one of the session. Nil: a stream that the session keeps for
+	// captures. The default stream is refused.
 	Stream *Stream
 
 	// Errors selects the calls that a capture refuses.
@@ -145,6 +145,9 @@ func (g *Graph) Begin() (*Recorder, error) {
 	if st == g.s.deflt {
 		return nil, g.failed(ErrDefaultStream)
 	}
+	if p := g.opts.Pool; st.s != g.s || p != nil && (p.s != g.s || p.deflt) {
+		return nil, g.failed(fmt.Errorf("%w: Options.Stream and Options.Pool must belong to the graph's session, and the pool must be private: use Session.NewStream and Session.NewPool", ErrArguments))
+	}
 	if err := g.s.settle(); err != nil {
 		return nil, g.failed(err)
 	}
@@ -214,7 +217,7 @@ func (s *Session) settle() error {
 
 // CaptureStream returns capture stream i of the session, and makes it at the first call. Captures
 // without a stream use stream 0. Graphs whose library routines were captured on one stream share
-// its workspace, so their replays must be ordered. Capture graphs that run concurrently on
+// its workspace, so their replays must be ordered. If graphs are to run concurrently, capture them on
 // different streams.
 func (s *Session) CaptureStream(i int) (*Stream, error) {
 	for {
@@ -241,7 +244,7 @@ func (s *Session) CaptureStream(i int) (*Stream, error) {
 	}
 }
 
-// abandon ends a failed capture and removes all of it.
+// abandon ends an unfinished capture and removes all of it.
 func (g *Graph) abandon() error {
 	r := g.rec
 	if r == nil {
@@ -429,7 +432,7 @@ func (g *Graph) Pool() (*Pool, error) {
 	return g.pool, nil
 }
 
-// Nodes returns the number of recorded operations; 0 before a capture.
+// Nodes returns the number of recorded operations; 0 without a recording.
 func (g *Graph) Nodes() int {
 	if g.dev == nil {
 		return 0
@@ -446,7 +449,7 @@ func (g *Graph) WriteDOT(w io.Writer) error {
 	return device.WriteDOT(w, g.dev.Describe())
 }
 
-// Describe returns the recorded operations; nil before a capture.
+// Describe returns the recorded operations; nil without a recording.
 func (g *Graph) Describe() []device.Node {
 	if g.dev == nil {
 		return nil
@@ -457,8 +460,8 @@ func (g *Graph) Describe() []device.Node {
 // Name returns the name in Options, or "a graph" if that is empty.
 func (g *Graph) Name() string { return g.name }
 
-// Reset drops the recording or the running capture, so the graph can capture again. Results with
-// owners stay valid until their last release. It does not change a graph without a recording.
+// Reset drops the recording or the running capture, so the graph can capture again. Results of a
+// recording that have owners stay valid until their last release. Tensors of a running capture do not.
 func (g *Graph) Reset() error {
 	if !g.busy.CompareAndSwap(false, true) {
 		return ErrBusy

@@ -277,6 +277,14 @@ func TestMisuse(t *testing.T) {
 	if _, err := graphs.Capture(ctx, e.s, graphs.Options{Stream: e.s.DefaultStream()}, func(*graphs.Recorder) error { return nil }); !errors.Is(err, graphs.ErrDefaultStream) {
 		t.Errorf("capture on the default stream: %v", err)
 	}
+	foreign := testkit.Must[*graphs.Session](t)(graphs.NewSession(e.dev, graphs.SessionOptions{}))
+	pool := foreign.NewPool("foreign")
+	for _, o := range []graphs.Options{{Pool: e.s.DefaultPool()}, {Pool: pool}, {Stream: testkit.Must[*graphs.Stream](t)(foreign.NewStream("foreign"))}} {
+		if _, err := graphs.Capture(ctx, e.s, o, func(*graphs.Recorder) error { return nil }); !errors.Is(err, graphs.ErrArguments) {
+			t.Errorf("a capture in the default pool, or with a pool or stream of another session: %v", err)
+		}
+	}
+	testkit.Check(t, errors.Join(pool.Release(), foreign.Close()))
 	testkit.Check(t, g.Capture(ctx, func(r *graphs.Recorder) error {
 		x := testkit.Must[graphs.Tensor](t)(r.Alloc("x", dtype.F32, 8))
 		if err := r.Upload(x, filled(1, 8)); !errors.Is(err, graphs.ErrHostWork) {
@@ -951,7 +959,7 @@ func generator(t *testing.T, open opener) {
 	e.reset(g, h)
 }
 
-// TestNotCapturable names an op that cannot be recorded.
+// TestNotCapturable: the error of an op that cannot be recorded has the op's name and position.
 func TestNotCapturable(t *testing.T) {
 	e := open(t, 8)
 	defer e.close()

@@ -238,8 +238,8 @@ func (r *Recorder) CopyFromHost(dst Tensor, src device.HostMemory) error {
 	return r.stream.enqueued(r.stream.dev.CopyToDevice(dst.Range(), src.Bytes()))
 }
 
-// Run launches a compiled function and returns its results, each with one owner. A
-// result that is a parameter shares its storage and adds an owner.
+// Run launches a compiled function and returns its results, each with one owner. A result that is a
+// parameter or an earlier result shares its storage and adds an owner.
 func (r *Recorder) Run(p *Program, args ...Arg) ([]Tensor, error) {
 	return r.RunSymbols(p, nil, args...)
 }
@@ -380,7 +380,7 @@ func (r *Recorder) bind(p *Program, e *env, params, results []Tensor, scratch Te
 }
 
 // aligned returns operands with the alignment that kernels require. It copies a view with another
-// alignment, and copies it back if the launch writes it.
+// alignment; RunSymbols copies it back if the launch writes it.
 func (r *Recorder) aligned(p *Program, ts []Tensor) ([]Tensor, error) {
 	out := ts
 	for i, t := range ts {

@@ -78,7 +78,7 @@ func (s *Session) Live() store.Leak { return s.book.Live() }
 func (s *Session) Forgotten() []store.Forgotten { return s.book.Forgotten() }
 
 // Close frees all memory and closes the streams. If storages have owners or graphs are not reset,
-// it changes nothing and returns a [*LeakError]. If a capture of another session on the device forbids to free
+// it changes nothing and returns a [*LeakError]. If a running capture on the device forbids to free
 // memory, the error matches [device.ErrCapturing], and Close can be called again. After any other error of
 // the device the session is closed, too.
 func (s *Session) Close() error {
@@ -184,7 +184,7 @@ func (s *Session) Read(t Tensor, dst []byte) error {
 	return s.deflt.Synchronize()
 }
 
-// Clone copies t into memory of its own in the default pool.
+// Clone copies t to a new tensor of the default pool, which the caller releases. name is for messages.
 func (s *Session) Clone(name string, t Tensor) (Tensor, error) {
 	if err := t.Err(); err != nil {
 		return Tensor{}, err
@@ -202,8 +202,8 @@ func (s *Session) Clone(name string, t Tensor) (Tensor, error) {
 	return c, nil
 }
 
-// Pool is memory for graphs: a private pool, or the session's default one. Graphs that
-// share a pool reuse each other's dead memory.
+// Pool is a private pool, which serves captures, or the session's default one. Graphs that share a pool
+// reuse each other's dead memory.
 type Pool struct {
 	s     *Session
 	mem   *mem.Pool

@@ -37,8 +37,8 @@ func (g *Graph) Instantiate() error {
 	return err
 }
 
-// Move is an input of a graph at a new address: a tensor with the dtype and shape of the captured
-// one.
+// Move is an input of a graph at a new address. Both tensors are whole storages and have the same dtype and
+// shape.
 type Move struct{ From, To Tensor }
 
 // Update makes the graph read and write other memory in place of inputs that it did not make,

@@ -286,8 +286,7 @@ func branched(t *testing.T, next func() rig) {
 		}
 		same(t, c.name, b.seen, first.seen)
 	}
-	// The tree records both branches: the first module, each of the others with its loss, and the
-	// backwards after each. At least 50 of the 96 calls are replays, and no call runs eagerly.
+	// At least 50 of the tree's 96 calls are replays, and no call runs eagerly.
 	if stats.Executed < 50 || stats.Eager > 0 {
 		t.Errorf("the tree counts %+v", stats)
 	}

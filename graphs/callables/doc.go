@@ -10,7 +10,7 @@
 //
 // Outputs and gradients are in static memory that the set owns, so they need no release. A forward
 // of a callable invalidates all gradients of its pool, and the outputs of that callable and of later
-// ones. They are readable until then; a later read is a [graphs.StaleError]. A caller that retains
+// ones; a later read is a [graphs.StaleError]. [Set.Close] releases all of them. A caller that retains
 // an output or a gradient (graphs.Tensor.Retain) keeps its contents: a forward that would overwrite
 // it is refused with a [graphs.HeldError].
 //
@@ -20,5 +20,6 @@
 // forwards in ascending order, then backwards in reverse order. A step may skip callables. A forward of
 // a callable whose backward, or that of a later one, is pending is an [OrderError], and so is a backward
 // before that of a later forward. Callables that run in any order, or concurrently, need separate pools:
-// set [Options].AnyOrder, or make a set for each.
+// set [Options].AnyOrder, or make a set for each. Sets that run concurrently and call library routines also
+// need different capturing streams ([Options].Stream).
 package callables

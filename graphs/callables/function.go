@@ -104,8 +104,8 @@ func (f *Function) backward(r *graphs.Recorder, in, results, grads []graphs.Tens
 	return f.own(r, out, err)
 }
 
-// own gives each result its own storage with one owner: it copies a result that is an input, or that
-// shares its storage with an earlier result. It releases all other tensors that the body made.
+// own gives each result its own storage with one owner: it copies a result that the body did not make, or
+// that shares its storage with an earlier result. It releases all other tensors that the body made.
 func (f *Function) own(r *graphs.Recorder, out []graphs.Tensor, err error) ([]graphs.Tensor, error) {
 	var kept []*graphs.Storage
 	out = slices.Clone(out)

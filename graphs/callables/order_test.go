@@ -422,7 +422,7 @@ func TestArguments(t *testing.T) {
 }
 
 // TestUnused: an input that requires a gradient and reaches no output is refused, unless that is
-// allowed: then its gradient is the zero tensor.
+// allowed: then its gradient is the zero Tensor.
 func TestUnused(t *testing.T) {
 	e := open(t, hostRig(), `pwc 1
 module "unused" {

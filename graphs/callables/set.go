@@ -84,7 +84,7 @@ type Callable struct {
 }
 
 // New warms the functions up and captures them: all forwards in order, then all backwards in
-// reverse order. After an error it has released everything that it made.
+// reverse order. After an error it has released their memory and graphs.
 func New(ctx context.Context, s *graphs.Session, functions []Function, o Options) (_ *Set, err error) {
 	set := &Set{s: s, opts: o}
 	defer func() {

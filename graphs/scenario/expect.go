@@ -96,7 +96,7 @@ func numbers(vs []float64) string {
 	return "[" + strings.Join(parts, ", ") + "]"
 }
 
-// warned counts the warnings, or the skips, of a step whose text contains the step's message.
+// warned runs the inner step and counts its warnings, or its skips, with texts that contain the message.
 func (x *run) warned(s *step) error {
 	before := x.said
 	x.said = nil

@@ -129,7 +129,7 @@ func (p *parser) word(w string) bool {
 func (p *parser) name() (string, bool) {
 	t, ok := p.expect('a', "a name")
 	if ok && strings.ContainsAny(t.text, "@.-") {
-		p.fail(t.col, "%q cannot name a variable", t.text)
+		p.fail(t.col, "%q cannot be a name here: want letters, digits and _", t.text)
 		return "", false
 	}
 	return t.text, ok
@@ -191,7 +191,7 @@ func (p *parser) typ() (dtype.DType, []int64, bool) {
 			return 0, nil, false
 		}
 		if n < 0 || n > 0 && elems > maxElems/n {
-			p.fail(col, "a tensor has at most %d elements", maxElems)
+			p.fail(col, "size %d: want 0 or more, and at most %d elements in a tensor", n, maxElems)
 			return 0, nil, false
 		}
 		elems *= max(n, 1)

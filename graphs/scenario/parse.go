@@ -41,7 +41,7 @@ type Options struct {
 	Device         string // "": the caller's choice
 }
 
-// Error is what is wrong at a position of the file.
+// Error is an error at a position of the file.
 type Error struct {
 	File      string
 	Line, Col int

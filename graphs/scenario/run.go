@@ -39,7 +39,7 @@ type Config struct {
 	// Compile compiles a function of the module whole, for the session's device.
 	Compile func(ctx context.Context, s *graphs.Session, f *File, name string) (Compiled, error)
 
-	// Log, if not nil, gets the transitions.
+	// Log, if not nil, gets the transitions and the warnings.
 	Log io.Writer
 }
 
@@ -67,10 +67,9 @@ type ExpectResult struct {
 }
 
 // Value is an expected or actual value, as scenarios write it: 1, none, [1,0], [(0,1)], or a text.
-// In JSON, integers are numbers and lists are arrays.
 type Value string
 
-// MarshalJSON returns a number, an array or a string.
+// MarshalJSON returns numbers and lists as JSON numbers and arrays, and other values as strings.
 func (v Value) MarshalJSON() ([]byte, error) {
 	if list := strings.NewReplacer("(", "[", ")", "]").Replace(string(v)); json.Valid([]byte(list)) && strings.Trim(list, "-+.e0123456789[], ") == "" {
 		return []byte(list), nil
@@ -342,7 +341,7 @@ func (x *run) step(s *step) error {
 	return nil
 }
 
-// newTensor makes a tensor outside of any pool.
+// newTensor makes a tensor of the session's default pool.
 func (x *run) newTensor(s *step) (graphs.Tensor, error) {
 	n := int64(1)
 	for _, d := range s.shape {

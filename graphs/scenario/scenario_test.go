@@ -75,7 +75,7 @@ func TestOptionOutOfRange(t *testing.T) {
 	}
 }
 
-// TestRefusedSteps: lines of steps that could be read in two ways, and counts out of range, are errors at their positions.
+// TestRefusedSteps: a comma that no name follows, and a count out of range, are errors at their positions.
 func TestRefusedSteps(t *testing.T) {
 	for line, want := range map[string]string{
 		"drop a b, c = F(a)": "x.txtar:2:9: want a name after the comma; steps of one line are separated by ;",

@@ -244,7 +244,7 @@ func (p *parser) repeat(s *step, lines *[]string, depth int) *step {
 	return s
 }
 
-// about reads the operands of error, warn, skip and explain: a text, a count, and a step.
+// about reads the operands of error, warn, skip and explain: a text, a count if counted, and a step.
 func (p *parser) about(s *step, text string, lines *[]string, depth int, counted bool) *step {
 	m, ok := p.expect('"', "a quoted text")
 	if !ok {

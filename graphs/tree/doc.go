@@ -11,7 +11,7 @@
 //
 // # Inputs
 //
-// Static inputs are read in place; a static input at a new address needs a sibling recording.
+// Static inputs outside of the pool are read in place; one at a new address needs a sibling recording.
 // Outputs of the current path are read in place, too. All other inputs, and those that are not aligned
 // to 16 bytes, are copied into memory of the pool, which the function may reuse after it releases the
 // input.

@@ -21,7 +21,7 @@ type Inspection struct {
 	HasNode    bool // false: the next call starts at a root
 	HasParent  bool
 	Roots      int
-	Children   []int // descendants of each root, in the order of recording
+	Children   []int // number of descendants of each root, in the order of the roots' recording
 	Generation int32 // generations begun
 	Pending    bool
 	Live       int // storages of the path that have owners
@@ -70,7 +70,8 @@ func (m *Manager) roots() []*node {
 }
 
 // Explain returns which recording would serve a call of f now, or which checks fail. It runs nothing. It
-// does not tell whether the call would be skipped, because of written inputs or of the re-recording limit.
+// does not tell whether the call would be skipped or an error because of written inputs, the re-recording
+// limit, Options.FixedStatics or [ErrBorrowed].
 func (m *Manager) Explain(f *Func, in []Input, keys ...int64) (string, error) {
 	if err := m.enter(); err != nil {
 		return "", err

@@ -37,7 +37,7 @@ var (
 	ErrStatic = errors.New("static input data pointer changed")
 	// ErrBorrowed is a call whose caller keeps an owner of an input that the recording released.
 	ErrBorrowed = errors.New("tree: graph recording observed an input tensor deallocate during graph recording that did not occur during replay")
-	// ErrSealed is a call that no recording serves, after Seal.
+	// ErrSealed is a call that no recording serves, after Seal(Refuse).
 	ErrSealed = errors.New("tree: sealed: no recording serves the call")
 )
 
@@ -128,7 +128,7 @@ func (m *Manager) MarkStep() {
 }
 
 // Seal stops warm-ups and recordings: s selects whether a call that no recording serves is refused or
-// runs eagerly.
+// runs eagerly. Seal(Open) allows warm-ups and recordings again.
 func (m *Manager) Seal(s Seal) { m.sealed = s }
 
 func (m *Manager) enter() error {
@@ -308,7 +308,7 @@ func (m *Manager) newStep() bool { return m.generation != m.running }
 func (m *Manager) mayStart() bool { return m.newStep() && (m.marked || !m.pending) }
 
 // endPath ends the path if a generation starts or all its outputs are released. Outputs that the call
-// reads stay valid until the call ends.
+// reads stay valid until dropCarried.
 func (m *Manager) endPath(i *instance, in []Input) error {
 	switch {
 	case m.cur == nil:

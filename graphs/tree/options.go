@@ -57,8 +57,7 @@ type Options struct {
 	NoMutation bool
 
 	// OrError makes every call that would be skipped an error. Each skip is counted and reported once, as
-	// without OrError. Calls that the caller chose to run eagerly are no errors: those outside of
-	// CaptureSizes, and those after Manager.Seal(Eager).
+	// without OrError. Calls that run eagerly because of CaptureSizes or Manager.Seal(Eager) are no errors.
 	OrError bool
 
 	// Generations selects when a generation starts.

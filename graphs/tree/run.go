@@ -356,7 +356,7 @@ func (m *Manager) recordInputs(n *node, given, in []Input) (_ *Inputs, own []Inp
 	return ins, own, nil
 }
 
-// execute replays a recording. It does not change the pool.
+// execute replays a recording. It allocates no memory of the pool.
 func (m *Manager) execute(n *node, in []Input, out []graphs.Tensor) ([]graphs.Tensor, error) {
 	if err := m.copyInputs(n, in); err != nil {
 		return nil, fmt.Errorf("tree: replay of node %d (%s): %w", n.id, n.f.f.def.Name, err)
@@ -409,8 +409,8 @@ func (m *Manager) execute(n *node, in []Input, out []graphs.Tensor) ([]graphs.Te
 }
 
 // copyInputs copies inputs into the memory that a recording reads. An input that is an output of the
-// previous generation may overlap the destination of another copy; then all inputs are first staged
-// outside of the pool.
+// previous generation may overlap the destination of another copy; then all copied inputs are first
+// staged outside of the pool.
 func (m *Manager) copyInputs(n *node, in []Input) error {
 	for a, j := range n.copies {
 		src := in[j].Tensor.Range()

@@ -11,6 +11,7 @@ import (
 	"pwc/graphs/tree"
 	"pwc/internal/opattr"
 	"pwc/ir"
+	"pwc/ir/dim"
 	"pwc/pieces"
 	"pwc/runtime/device"
 	"pwc/split"
@@ -74,7 +75,8 @@ type FunctionOptions struct {
 	// backward runs eagerly without a warning.
 	Forward *Graphed
 
-	// Generators are the generators that the function draws from.
+	// Generators are the generators that the function draws from: first those of parameters, then those
+	// of states, in the order of the function and of the module.
 	Generators []*graphs.Generator
 
 	// Symbols are the values of symbols that are the same in every call.
@@ -91,6 +93,7 @@ type Graphed struct {
 	fn    *ir.Func
 	mode  tree.Mode
 	gens  []*graphs.Generator
+	drawn []int // generator states: the index of a parameter, or the number of parameters plus a state's index
 	given map[string]int64
 	keys  []string // symbols
 	plan  *split.Plan
@@ -176,11 +179,14 @@ func (b *Backend) Function(ctx context.Context, m *ir.Module, name string, o Fun
 		}
 		f.parts = append(f.parts, p)
 	}
-	if b.opts.Partition && !eager && graphable == 0 && len(f.parts) > 0 {
-		// Nothing of the function is graphed. PyTorch does not warn here (#176611).
-		f.skip = Check(m, fn, CheckOptions{Static: o.Static, Ops: b.opts.Ops})[0]
-		if err := b.warn(f.skip); err != nil {
-			return nil, err
+	if b.opts.Partition && !eager && graphable == 0 {
+		// Nothing of the function is graphed. PyTorch does not warn here (#176611). There is no skip if the
+		// function only allocates.
+		if skips := Check(m, fn, CheckOptions{Static: o.Static, Ops: b.opts.Ops}); len(skips) > 0 {
+			f.skip = skips[0]
+			if err := b.warn(f.skip); err != nil {
+				return nil, err
+			}
 		}
 	}
 	f.lives()
@@ -243,9 +249,9 @@ func (f *Graphed) load(m *ir.Module, p *part, res *pieces.Result, o FunctionOpti
 	for _, r := range piece.Results {
 		def.Outputs = append(def.Outputs, position(m, f.fn, r.Base))
 	}
-	run, loaded := p.prog, *p
+	loaded := *p
 	def.Body = func(r *graphs.Recorder, in *tree.Inputs) ([]graphs.Tensor, error) {
-		return r.RunSymbols(run, f.symbols(&loaded, in.Keys), f.operands(run, in.All())...)
+		return r.RunSymbols(loaded.prog, f.symbols(&loaded, in.Keys), f.operands(&loaded, in.All())...)
 	}
 	p.fn, err = f.b.m.Add(def)
 	return err
@@ -275,22 +281,32 @@ func (f *Graphed) symbols(p *part, keys []int64) map[string]int64 {
 	return out
 }
 
-// operands replaces each parameter that is the state of a generator by a generator, in the order of
-// these parameters.
-func (f *Graphed) operands(p *graphs.Program, ts []graphs.Tensor) []graphs.Arg {
+// operands replaces each operand that is the state of a generator by the generator, if it is given.
+func (f *Graphed) operands(p *part, ts []graphs.Tensor) []graphs.Arg {
 	args := graphs.Args(ts...)
-	next := 0
-	for i := range p.Program().Params {
-		if p.Program().Params[i].Generator && next < len(f.gens) {
-			args[i] = f.gens[next]
-			next++
+	for i := range args {
+		if at := slices.Index(f.drawn, f.generator(p, i)); at >= 0 && at < len(f.gens) {
+			args[i] = f.gens[at]
 		}
 	}
 	return args
 }
 
-// lives finds the last part that reads each memory between parts, and the weights and states that
-// the parts read.
+// generator returns operand i of a piece as an element of Graphed.drawn; -1 if it is not the state of a
+// generator.
+func (f *Graphed) generator(p *part, i int) int {
+	piece := p.unit.Piece
+	if !p.prog.Program().Params[i].Generator {
+		return -1
+	}
+	if i < len(piece.Params) {
+		return slices.Index(f.fn.Params, piece.Params[i].Base)
+	}
+	return len(f.fn.Params) + piece.States[i-len(piece.Params)-len(piece.Weights)]
+}
+
+// lives finds the last part that reads each memory between parts, the weights and states that the
+// parts read, and the generators that they draw from.
 func (f *Graphed) lives() {
 	f.last = map[ir.Value]int{}
 	for _, s := range f.plan.Storages {
@@ -317,7 +333,13 @@ func (f *Graphed) lives() {
 		for _, s := range p.unit.Piece.States {
 			f.states = add(f.states, s)
 		}
+		for i := range p.prog.Program().Params {
+			if g := f.generator(&p, i); g >= 0 {
+				f.drawn = add(f.drawn, g)
+			}
+		}
 	}
+	slices.Sort(f.drawn)
 }
 
 func add(list []int, x int) []int {
@@ -481,7 +503,7 @@ func (x *call) eager(p *part, in []tree.Input) ([]graphs.Tensor, error) {
 	for i := range in {
 		ts[i] = in[i].Tensor
 	}
-	outs, err := x.f.b.s.Eager(x.f.b.m.Stream()).RunSymbols(p.prog, x.f.symbols(p, x.keys), x.f.operands(p.prog, ts)...)
+	outs, err := x.f.b.s.Eager(x.f.b.m.Stream()).RunSymbols(p.prog, x.f.symbols(p, x.keys), x.f.operands(p, ts)...)
 	for i := range in {
 		if in[i].Take && err == nil {
 			err = in[i].Tensor.Release()
@@ -509,7 +531,7 @@ func (x *call) op(p *part, i int) error {
 	env := f.values(x.keys)
 	for j, a := range n.Args {
 		for k, d := range f.fn.Type(a).Shape {
-			if names := d.Symbols(); len(names) == 1 && j < len(ts) {
+			if names := d.Symbols(); len(names) == 1 && d.Equal(dim.Sym(names[0])) && j < len(ts) {
 				env[names[0]] = ts[j].Shape()[k]
 			}
 		}
@@ -532,7 +554,10 @@ func (x *call) op(p *part, i int) error {
 		ts = append(ts, t)
 	}
 	if pre, ok := p.op.(device.Preparer); ok && len(ts) > 0 && !slices.Contains(x.prepared, n.Extern.Name) {
-		rows := ts[0].Shape()[0]
+		rows := int64(0)
+		if shape := ts[0].Shape(); len(shape) > 0 {
+			rows = shape[0]
+		}
 		if err := pre.Prepare(r.Stream().Device(), x.meta, rows, rows); err != nil {
 			return fmt.Errorf("%s: %w", p.loc, err)
 		}

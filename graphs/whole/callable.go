@@ -108,7 +108,7 @@ func (c *Callable) Function(name string, samples []graphs.Tensor, o Operands) (c
 		}
 		t, ok := o.Tensors[name]
 		if !ok {
-			return fmt.Errorf("%w: @%s reads @%s, which Operands does not have", graphs.ErrArguments, c.fn.Name, name)
+			return fmt.Errorf("%w: @%s needs @%s, which Operands does not have", graphs.ErrArguments, c.fn.Name, name)
 		}
 		b.at[name] = len(f.Args) + len(f.Params)
 		f.Params = append(f.Params, callables.Arg{Tensor: t, RequiresGrad: b.want(kind, i)})
@@ -261,7 +261,7 @@ func (b *binding) evaluate(r *graphs.Recorder, in []graphs.Tensor) ([]graphs.Ten
 	return f.RunArgs(r, args)
 }
 
-// advance returns by how many numbers a run advances the generator of an input.
+// advance returns by how much a run advances the offset of the generator of an input.
 func (f *Function) advance(input int) uint64 {
 	return uint64(f.prog.Program().Params[f.param(input)].Advance)
 }

@@ -148,8 +148,8 @@ func mutated(m *ir.Module, fn *ir.Func, static []int) *Skip {
 	return s
 }
 
-// Front moves nodes that cannot be captured to the front of fn, so that they cut the function in one
-// place. A node stays if it depends on an earlier node that stays: both touch memory that one of them
+// Front moves nodes that cannot be captured, and allocations that such a node uses first, to the front of
+// fn, so that they cut the function in fewer places. A node stays if it depends on an earlier node that stays: both touch memory that one of them
 // writes, or both have effects beyond their results. The moved nodes keep their order, and so do the
 // other nodes.
 func Front(m *ir.Module, fn *ir.Func, ops []device.Op) (*ir.Func, error) {

@@ -32,8 +32,7 @@ var (
 	ErrView = errors.New("graphs: view out of range")
 )
 
-// Maker is the writer of a storage, for messages. Programs and graphs make it once for each output,
-// so that a replay does not allocate.
+// Maker is the writer of a storage, for messages.
 type Maker struct {
 	Name   string // "output 1 of @foo", "input x"
 	Loc    string // position in the module, file:line:col; may be empty
@@ -350,13 +349,21 @@ func (s *Storage) Live() bool {
 }
 
 // In reports whether the storage's memory belongs to the pool.
-func (s *Storage) In(p *mem.Pool) bool { return s.pool == p }
+func (s *Storage) In(p *mem.Pool) bool {
+	s.book.mu.Lock()
+	defer s.book.mu.Unlock()
+	return s.pool == p
+}
 
 // Of reports whether the storage belongs to the book.
 func (s *Storage) Of(b *Book) bool { return s.book == b }
 
 // Maker returns the writer of the storage's contents.
-func (s *Storage) Maker() *Maker { return s.maker }
+func (s *Storage) Maker() *Maker {
+	s.book.mu.Lock()
+	defer s.book.mu.Unlock()
+	return s.maker
+}
 
 // Content returns the state of the contents and the last overwriter.
 func (s *Storage) Content() (Content, *Maker) {
@@ -420,7 +427,7 @@ func Note(s *Storage, a Access, write bool) {
 }
 
 // Tensor returns a tensor at the start of the storage, of the current incarnation; the zero Tensor
-// if the storage is too small.
+// if Bytes fails or the storage is too small.
 func (s *Storage) Tensor(dt dtype.DType, shape []int64) Tensor {
 	n, err := Bytes(dt, shape)
 	if err != nil || n > s.buf.Size {
@@ -458,7 +465,7 @@ func Bytes(dt dtype.DType, shape []int64) (int64, error) {
 			return 0, fmt.Errorf("graphs: shape %v has a negative size", shape)
 		}
 		if d > 0 && n > math.MaxInt64/d {
-			return 0, fmt.Errorf("graphs: shape %v has more than 2^63 elements", shape)
+			return 0, fmt.Errorf("graphs: shape %v has 2^63 elements or more", shape)
 		}
 		n *= d
 	}
