@@ -125,7 +125,7 @@ func (p *builder) addInput(fb *ir.FuncBuilder, name string, t ir.Type) {
 	case i < 0:
 		p.Inputs = append(p.Inputs, Input{name, t})
 	case !p.Inputs[i].Type.Equal(t):
-		fb.Errorf("parameter %%%s is %s here and %s in another function that is trained; one batch serves both", name, t, p.Inputs[i].Type)
+		fb.Errorf("parameter %%%s is %s here and %s in another function of the step; one batch serves both", name, t, p.Inputs[i].Type)
 	}
 }
 

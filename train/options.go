@@ -16,7 +16,7 @@ type Options struct {
 	Losses []string
 
 	// Choose names the function that chooses the loss of a step. Its parameters are inputs of the
-	// batch, and it returns an i32[], the index in Losses. Empty: "choose".
+	// batch, and it returns an i32[], the index in Program.Losses. Empty: "choose".
 	Choose string
 
 	// Symbols has the values of the module's symbols: a step has one size.

@@ -151,7 +151,8 @@ func functions(m *ir.Module, o *Options) (losses []*ir.Func, choose *ir.Func, er
 	if name == "" {
 		name = "choose"
 	}
-	choose = m.Func(strings.TrimPrefix(name, "@"))
+	name = strings.TrimPrefix(name, "@")
+	choose = m.Func(name)
 	switch {
 	case choose == nil:
 		errs = append(errs, refuse(m, losses[1], "the module has %d losses and no function @%s, which chooses the loss that a step trains", len(losses), name))
@@ -253,7 +254,7 @@ func (p *builder) written(f *ir.Func) (errs ir.ErrorList) {
 	return errs
 }
 
-// cast returns f in the precision of the options, in a new module.
+// cast returns f in the precision of the options, and its module.
 func (p *builder) cast(f *ir.Func) (*ir.Func, *ir.Module, error) {
 	if p.options.Precision == dtype.Invalid || p.options.Precision == dtype.F32 {
 		return f, p.m, nil

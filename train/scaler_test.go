@@ -71,8 +71,9 @@ func number(t *testing.T, s *train.Step, name string) float64 {
 	return float64(int32(bits))
 }
 
-// The scale, the count of steps since it changed, and the steps that are skipped, by hand from the
-// rule of torch.amp.GradScaler. A skipped step changes no weight, moment or count of steps.
+// testScaler holds the scale, the count of steps since it changed, and the steps that are skipped to values
+// computed by hand from the rule of torch.amp.GradScaler. A skipped step changes no weight, moment or count
+// of steps; any other step changes all of them.
 func testScaler(t *testing.T, o train.Options, on target, mode piecewise.Mode) {
 	inf, nan := math.Inf(1), math.NaN()
 	for _, c := range []struct{ x, scale, growth []float64 }{

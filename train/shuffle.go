@@ -15,8 +15,8 @@ type order struct {
 
 // Shuffle draws another order of the rows for each pass over the data, from the seed and the
 // number of the pass. So a resumed run has the batches of an uninterrupted one. A row is an index
-// of the leading axis of an input. Rows that do not fill a last batch are left out; these are
-// different rows in each pass. Inputs with only one batch are the same in every step.
+// of the leading axis of an input. Rows that do not fill a last batch are left out; these
+// may be other rows in each pass. Inputs with only one batch are the same in every step.
 //
 // Inputs with several batches must have the same number of rows, per batch and in total. Otherwise
 // Shuffle returns an error and changes nothing.

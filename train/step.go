@@ -146,8 +146,8 @@ func (s *Step) Skipped() (int64, error) {
 }
 
 // Run enqueues one step. It checks the context before the step only, so that it does not stop between
-// micro-batches. If the batch returns an error, the step can be run again. It then has changed no
-// weight or state, except states that the function that chooses the loss writes, or the loss itself for
+// micro-batches. If the batch returns an error, the step can be run again. The failed run has changed
+// no weight or state, except states that the function that chooses the loss writes, or the loss itself for
 // the micro-batches before the error.
 func (s *Step) Run(ctx context.Context, batch Batch) error {
 	if batch == nil {

@@ -108,7 +108,7 @@ func TestLoadChangesNothing(t *testing.T) {
 	}
 }
 
-// A batch that is cut in micro-batches has the losses and weights of one that is not.
+// A batch that is cut in micro-batches has the losses and weights of one that is not, except for rounding.
 func TestMicroBatches(t *testing.T) {
 	text := ir.Print(parseFile(t, "mlp"))
 	at := strings.Index(text, "func")
@@ -133,7 +133,7 @@ func TestMicroBatches(t *testing.T) {
 	}
 }
 
-// An optimizer in a separate function leads to the same losses.
+// An optimizer in a separate function leads to the same losses, except for rounding.
 func TestSeparate(t *testing.T) {
 	for _, g := range goldens() {
 		initial, batches := open(t, g.name, "initial"), open(t, g.name, "data")
