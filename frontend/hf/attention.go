@@ -52,6 +52,7 @@ type Attention struct {
 // Attention adds the block for x[N, hidden]. The projections of q, k and v are one GEMM.
 func (n *Net) Attention(x ir.Value, a Attention) ir.Value {
 	q, kv := a.Heads*a.HeadSize, a.KVHeads*a.HeadSize
+	a.KeyParts = max(a.KeyParts, 1)
 	n.SetLoc(a.Loc)
 	qkv := n.Linear(x, a.Weight+"qkv", a.QKVBias, a.QKV...)
 	p := n.parts(qkv, q, kv, kv)

@@ -20,7 +20,7 @@ import (
 
 // Config is a config.json, or an object inside one, while a [Family] reads it. Methods that read a
 // key are said to honour it. At the end, keys that were neither honoured nor declared inert are
-// refused, so no setting of a model is ignored silently. A key with the value null counts as
+// refused, unless [Options.IgnoreKeys] lists them, so no setting of a model is ignored silently. A key with the value null counts as
 // absent. Methods record problems instead of returning them, and the import reports all of them.
 type Config struct {
 	path   string // prefix of keys in messages: "" or "rope_parameters."
@@ -51,7 +51,7 @@ type Problem struct {
 type ConfigError struct {
 	File     string // empty: config.json
 	Problems []Problem
-	// Refused are the keys, sorted, that the family neither honours nor declares inert.
+	// Refused are the keys, sorted, that are neither honoured, nor inert, nor in Options.IgnoreKeys.
 	Refused []string
 }
 

@@ -70,7 +70,7 @@ func (s settings) json(t testing.TB) []byte {
 	return text
 }
 
-// decoderOf reads a config as Import does, without building the module.
+// decoderOf reads a config with Llama's keys, and those that set reads, without building a module.
 func decoderOf(t *testing.T, s settings, set func(*Config, *Decoder)) (*Decoder, error) {
 	t.Helper()
 	c, err := parseConfig(s.json(t))

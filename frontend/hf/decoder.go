@@ -71,7 +71,7 @@ type Names struct {
 	Positions string // table of learned positions
 	Layer     string // prefix of a layer's parts, with the layer's number: "layers.%d."
 	Norm      string // the final norm
-	Head      string // read if the head is not tied
+	Head      string // for text parts of multimodal models, Net.heads replaces it
 
 	// The norms of a layer before and after attention and MLP, inside the residual branches.
 	AttentionNorm, AttentionPostNorm, MLPNorm, MLPPostNorm string

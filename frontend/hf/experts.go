@@ -28,8 +28,8 @@ type Experts struct {
 	SharedGate Projection
 }
 
-// Experts adds the block for x[N, hidden]. The matrices of all experts are one weight. For each row, linear_select
-// reads only the matrices of the selected experts. As in the reference, scores are computed in f32 from rounded logits,
+// Experts adds the block for x[N, hidden]. The gate and up matrices of all experts are one weight, the down matrices
+// another. For each row, linear_select reads only the matrices of the selected experts. As in the reference, scores are computed in f32 from rounded logits,
 // and each expert's result is rounded before it is multiplied by its score. The weighted sum is rounded once; the
 // reference also rounds the scores and the terms.
 //
@@ -51,9 +51,9 @@ func (n *Net) Experts(x ir.Value, e Experts) ir.Value {
 
 	n.SetLoc(e.Loc + ".experts")
 	if e.Own < e.Count { // scores of other ranks' experts are 0
-		var is ir.Value
-		index, is = n.own(index, e.Own)
-		scores = n.F.Op1("where", []ir.Value{is, scores, n.F.Float(0)})
+		var mine ir.Value
+		index, mine = n.own(index, e.Own)
+		scores = n.F.Op1("where", []ir.Value{mine, scores, n.F.Float(0)})
 	}
 	both := n.selected(n.reshape(x, 1, hidden), index, e.Weight+"experts_gate_up", e, e.Up)
 	half := n.width(both) / 2

@@ -47,11 +47,13 @@ type Options struct {
 	BlockSize int64
 
 	// Ranks is the number of devices that run the model together (tensor parallelism). 0 means 1. All ranks run the
-	// same module. The number must divide the query heads and the features of an MLP (with ExpertParallel, the experts
-	// instead of their features), and be a divisor or a multiple of the KV heads; otherwise Import returns an error.
+	// same module. The number must divide the query heads and the features of each MLP, and be a divisor or a multiple
+	// of the KV heads. With ExpertParallel it must divide the number of routed experts instead of their features.
+	// Otherwise Import returns an error.
 	Ranks int64
 
-	// ExpertParallel gives each rank whole experts, instead of a part of every expert.
+	// ExpertParallel gives each rank whole routed experts, instead of a part of every one. A shared expert, which all
+	// tokens compute, is divided like a dense MLP.
 	ExpertParallel bool
 
 	// Weights is the directory that the module declares for its weights ("weights from"). It does not enter any hash.
@@ -131,7 +133,7 @@ func (r *Registry) Import(config []byte, o Options) (*Model, error) {
 	return r.importFrom(config, o, func() (safetensors.Source, error) { return o.Source, nil })
 }
 
-// check sets the defaults of MaxTokens and BlockSize, and checks the ranges of options. The error lists all faults.
+// check sets the defaults of MaxTokens and BlockSize, and checks the ranges of options. The error lists all options out of range.
 func (o *Options) check() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("hf: "+format, args...)) }
@@ -387,7 +389,8 @@ func (r *Registry) ImportDir(dir string, o Options) (*Model, error) {
 }
 
 // ImportFile imports a config without the tensors of its directory. If the file is named config.json, ImportFile reads
-// the other files of the directory as ImportDir does. Options.Weights defaults to the directory.
+// generation_config.json and refuses marks of quantization and adapters as ImportDir does. Options.Weights defaults to
+// the directory.
 func (r *Registry) ImportFile(path string, o Options) (*Model, error) {
 	m, err := r.importFile(path, o, func() (safetensors.Source, error) { return o.Source, nil })
 	if err != nil {

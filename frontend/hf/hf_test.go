@@ -250,6 +250,33 @@ func TestFamilyMistakes(t *testing.T) {
 	}
 }
 
+// Without KeyParts, all ranks have the same KV heads.
+func TestKeyPartsDefault(t *testing.T) {
+	var texts []string
+	for _, parts := range []int64{0, 1} {
+		r := Builtin()
+		r.Register("X", func(c *Config) Emit {
+			return func(n *Net) {
+				ids, _ := n.Forward()
+				n.F.Return(n.Attention(n.Embedding(ids, "embed", "embed", 8, 4), Attention{
+					Weight: "l0.", Heads: 1, KVHeads: 1, HeadSize: 2, KeyParts: parts, QueryScale: ir.NoValue,
+					QKV: []Projection{{Tensor: "q", Rows: 4, Share: Share{Rows: []Section{{4, 2}}}}, {Tensor: "k", Rows: 2}, {Tensor: "v", Rows: 2}},
+					Out: Projection{Tensor: "o", Rows: 4, Share: Share{Inner: true}}, QNorm: "q_norm", KNorm: "k_norm", NormWhole: true,
+				}))
+				n.Logits(4, Head{Weight: "head", Projection: Projection{Tensor: "head", Rows: 8}})
+			}
+		})
+		m, err := r.Import([]byte(`{"architectures": ["X"], "dtype": "float32"}`), Options{Ranks: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, ir.Print(m.Module))
+	}
+	if diff := cmp.Diff(texts[1], texts[0]); diff != "" {
+		t.Errorf("KeyParts 0 differs from 1:\n%s", diff)
+	}
+}
+
 func TestImportDir(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := Builtin().ImportDir(dir, Options{}); !errors.Is(err, fs.ErrNotExist) {

@@ -26,8 +26,8 @@ func GPTNeoX(c *Config) Emit {
 	return d.Emit
 }
 
-// readAgain honours a key that some releases of transformers write with the same value as another key. The argument
-// first is that key, and the argument missing is the default of both.
+// readAgain honours a key that some releases of transformers write with the same value as the key first. The argument
+// missing is the default of both.
 func readAgain(c *Config, key, first string, missing float64) {
 	if !c.Has(key) {
 		return

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Keys of published configs that no model reads do not change the module.
+// Keys of published configs that have no effect do not change the module.
 func TestHarmlessKeys(t *testing.T) {
 	sameModules(t, "LlamaForCausalLM", settings{},
 		settings{"_attn_implementation": "eager", "attn_implementation": "sdpa", "_flash_attn_2_enabled": true, "_commit_hash": "x"},
@@ -86,7 +86,7 @@ func TestNestedIgnoreKeys(t *testing.T) {
 			t.Errorf("%q: %v", key, err)
 		}
 	}
-	for _, key := range []string{"rope_scaling.deep.er", "dotted.outer.in.ner"} { // in the config, although the object around it is refused
+	for _, key := range []string{"rope_scaling.deep.er", "dotted.outer.in.ner"} { // in the config, inside an object that is ignored too
 		if _, err := Builtin().Import(config, Options{IgnoreKeys: append([]string{key}, all...)}); err != nil {
 			t.Errorf("%q: %v", key, err)
 		}

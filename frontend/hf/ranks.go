@@ -128,14 +128,14 @@ func (n *Net) gathered(x ir.Value) ir.Value {
 }
 
 // own converts indices into indices of the rank's block of consecutive ones. The argument each is the
-// number of indices of a block. The result is marks the indices in the block; the others are clamped to it.
-func (n *Net) own(index ir.Value, each int64) (local, is ir.Value) {
+// number of indices of a block. The result mine marks the indices in the block; in local, the others are clamped to it.
+func (n *Net) own(index ir.Value, each int64) (local, mine ir.Value) {
 	rank := dim.Sym(rankSymbol)
 	ranks := n.F.Op1("iota", nil, ir.IntsAttr("shape", n.Ranks()), ir.DTypeAttr(dtype.I32))
 	first := n.F.Op1("mul", []ir.Value{n.F.Op1("slice", []ir.Value{ranks}, ir.IntAttr("axis", 0), ir.DimAttr("start", rank), ir.DimAttr("end", rank.Add(dim.Const(1)))), n.F.Int(each)})
 	local = n.F.Op1("sub", []ir.Value{index, first})
-	is = n.within(local, each)
-	return n.F.Op1("clamp", []ir.Value{local, n.F.Int(0), n.F.Int(each - 1)}), is
+	mine = n.within(local, each)
+	return n.F.Op1("clamp", []ir.Value{local, n.F.Int(0), n.F.Int(each - 1)}), mine
 }
 
 // within returns which elements of x are in [0, end).
@@ -154,10 +154,10 @@ func (n *Net) vocabularyDivided(vocab int64) bool { return n.Ranks() > 1 && voca
 // and every rank reports it (C12): its index stays unclamped, so that it is out of range for the rank's part too.
 func (n *Net) embeddingOfRanks(ids ir.Value, weight, tensor string, size, hidden int64) ir.Value {
 	table := n.weight(weight, []part{n.divide(asStored(Matrix(tensor+".weight", size, hidden)), Share{Rows: []Section{n.section(size)}})})
-	local, is := n.own(ids, size/n.Ranks())
+	local, mine := n.own(ids, size/n.Ranks())
 	local = n.F.Op1("where", []ir.Value{n.within(ids, size), local, ids})
 	rows := n.F.Op1("embedding", []ir.Value{table, local})
-	mine := n.F.Op1("reshape", []ir.Value{is}, ir.DimsAttr("shape", n.Tokens, dim.Const(1)))
+	mine = n.F.Op1("reshape", []ir.Value{mine}, ir.DimsAttr("shape", n.Tokens, dim.Const(1)))
 	return n.reduced(n.F.Op1("where", []ir.Value{mine, rows, n.F.Float(0)}))
 }
 

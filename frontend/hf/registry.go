@@ -9,10 +9,11 @@ import (
 
 // Family imports the checkpoints of one architecture. It reads all keys of the architecture from the config, records a
 // problem for each setting that it does not support, and returns the function that builds the module. Import calls that
-// function only if there are no problems and no unread keys.
+// function only if there are no problems and no refused keys.
 type Family func(c *Config) Emit
 
-// Emit builds a module: it calls [Net.Forward], adds the model's blocks, returns their result, and calls [Net.Logits].
+// Emit builds a module: it calls [Net.Forward], adds the model's blocks, returns their result from @forward
+// (Net.F.Return), and calls [Net.Logits].
 type Emit func(n *Net)
 
 // Registry maps names of architectures, as configs give them ("LlamaForCausalLM"), to families. After the last call of
