@@ -215,14 +215,15 @@ func (c *call) known(d dim.Dim, ok func(lo, hi int64) bool) bool {
 	return bounded && ok(iv.Lo, iv.Hi)
 }
 
-// atMost returns the smaller of d and n. As the end of a slice, PyTorch writes a number near sys.maxsize for n.
+// atMost returns the smaller of d, a bound of a slice, and n. As the end of a slice, PyTorch writes a number near
+// sys.maxsize for n.
 func (c *call) atMost(d, n dim.Dim) dim.Dim {
 	if k, ok := d.Const(); ok && k >= unboundedRange-1 {
 		return n
 	}
 	m, err := c.syms.extreme("Min", d, n)
 	if err != nil {
-		c.fail("the end of the slice: %v", err)
+		c.fail("a bound of the slice: %v", err)
 	}
 	return m
 }

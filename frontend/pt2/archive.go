@@ -43,8 +43,8 @@ type Archive struct {
 	names   []string // of tensors, sorted
 }
 
-// Open opens an archive, and checks its structure, its versions and the place of every tensor. The error is a
-// [*FormatError], or wraps an error of the system.
+// Open opens an archive, and checks its structure, its versions and, for dtypes that the IR has, the place of each
+// tensor. The error wraps a [*FormatError] or an error of the system.
 func Open(path string) (*Archive, error) {
 	f, info, err := openfile.Regular(path)
 	if err != nil {

@@ -10,8 +10,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// TestArguments compares ops with PyTorch's documentation where an argument has a special value, or operands differ in
-// shape or dtype.
+// TestArguments checks ops where an argument has a special value, or operands differ in shape or dtype.
 func TestArguments(t *testing.T) {
 	const along = `{"dim": {"as_int": 0}}`
 	nan, inf := math.NaN(), math.Inf(1)
@@ -48,8 +47,8 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// TestIndicesOutOfRange gives ops one index in range and others that PyTorch refuses. Reads of the latter give zero,
-// and writes do nothing. All are reported, except those of ops that combine sources or fill.
+// TestIndicesOutOfRange gives ops indices that PyTorch refuses, in most cases after one in range. Reads there give
+// zero, and writes do nothing. All are reported, except those of ops that combine sources or fill.
 func TestIndicesOutOfRange(t *testing.T) {
 	const along, indices = `{"dim": {"as_int": 0}}`, `{"indices": {"as_tensors": [{"name": "index"}]}}`
 	const pairs, accumulate = `{"indices": {"as_tensors": [{"name": "index"}, {"name": "column"}]}}`, `, {"accumulate": {"as_bool": true}}`
@@ -110,7 +109,8 @@ func TestEpsilonOfRMSNorm(t *testing.T) {
 	}
 }
 
-// TestAnyOfNone checks that no element of an empty tensor is true, all of them are, and none is among the test elements.
+// TestAnyOfNone: any of no elements is false and all is true, no element is in an empty list, and an empty index fills
+// nothing.
 func TestAnyOfNone(t *testing.T) {
 	none := operand{"self", dtype.Bool, []int64{2, 0}, nil}
 	bools := func(data ...float64) []operand { return []operand{{"y", dtype.Bool, []int64{2}, data}} }
@@ -125,7 +125,7 @@ func TestAnyOfNone(t *testing.T) {
 	}
 }
 
-// TestRefusedArguments checks that an argument which a rule cannot keep refuses the op.
+// TestRefusedArguments checks that a call with arguments which no rule supports is refused.
 func TestRefusedArguments(t *testing.T) {
 	x := f32("self", []float64{1, 2}, 1, 2)
 	y := f32("y", []float64{0}, 1)

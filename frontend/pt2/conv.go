@@ -162,9 +162,8 @@ func (c *call) constants64(shape []dim.Dim) []int64 {
 	return out
 }
 
-// convolve computes a convolution in bands of rows of the result, so that the patches of a band take at most
-// c.bandBytes. If that needs more than maxBands bands, bands are larger. There is one band if the number of rows is
-// dynamic, the patches have no bound, or the kernel has one element.
+// convolve computes a convolution in bands of rows of the result, so that the patches of all rows need no memory at
+// once. [call.bands] decides the number of bands.
 func (c *call) convolve(x, w ir.Value, s *spatial, out []dim.Dim, groups int64) ir.Value {
 	if groups < 1 {
 		c.fail("groups must be at least 1, not %d", groups)
@@ -187,11 +186,13 @@ func (c *call) convolve(x, w ir.Value, s *spatial, out []dim.Dim, groups int64) 
 }
 
 const (
-	bandBytes = 32 << 20 // limit of the patches of a band, at the largest batch
+	bandBytes = 32 << 20 // target for the patches of a band, at the largest batch
 	maxBands  = 32
 )
 
-// bands returns the number of bands of a convolution.
+// bands returns the number of bands of a convolution: the bytes of its patches at the largest batch, divided by
+// c.bandBytes and rounded up, but at most the number of rows and maxBands. It returns 1 if the number of rows is dynamic,
+// the patches have no bound, or the kernel has one element.
 func (c *call) bands(x, w ir.Value, out []dim.Dim, groups int64) int64 {
 	ws := c.shape(w)
 	patches := product(out).Mul(product(ws[1:])).Mul(dim.Const(groups)).Mul(c.shape(x)[0])

@@ -6,7 +6,6 @@
 // PyTorch.
 //
 // [Open] checks an archive and makes a [safetensors.Source] of its tensors. [Archive.Import] makes the module: a
-// function @forward whose parameters are the tensor inputs of the exported program, in their order. An ATen op
-// becomes ops of the IR, or none if it only names a view or a size; one [*ImportError] lists all ops that cannot be
-// imported.
+// function @forward whose parameters are the tensor inputs of the exported program, in their order. ATen ops become ops
+// of the IR; one [*ImportError] lists all ops that cannot be imported.
 package pt2

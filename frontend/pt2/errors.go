@@ -49,7 +49,7 @@ type ImportError struct {
 	Missing []Missing // in the order of the program
 }
 
-// Error returns a line for each op and reason, and says how to keep an op as an extern op.
+// Error returns a line for each op and reason. If an op can be kept as an extern op, it says how.
 func (e *ImportError) Error() string {
 	var b strings.Builder
 	total, keep := 0, ""

@@ -162,6 +162,20 @@ func TestReadInAList(t *testing.T) {
 	}
 }
 
+// TestIdleOpThatWrites: an op without a rule is missing if it writes an argument by ATen's schema, also if nothing reads
+// its result.
+func TestIdleOpThatWrites(t *testing.T) {
+	for op, missing := range map[string]bool{"aten.rrelu_with_noise.default": true, "aten.bernoulli.default": false} {
+		e := tinyEntries()
+		e[3].data = strings.Replace(e[3].data, `"nodes": [`, `"nodes": [{"target": "torch.ops.`+op+`", "name": "r", "metadata": {},
+  "inputs": [{"name": "self", "arg": {"as_tensor": {"name": "x"}}, "kind": 1}], "outputs": [{"as_tensor": {"name": "r"}}]}, `, 1)
+		e[3].data = strings.Replace(e[3].data, `"tensor_values": {`, `"tensor_values": {"r": `+meta+`, `, 1)
+		if _, err := read(t, e); (err != nil) != missing || missing && !strings.Contains(err.Error(), op) {
+			t.Errorf("%s: %v", op, err)
+		}
+	}
+}
+
 // TestOverlap has two directory entries for the same range of the file, as zip bombs have.
 func TestOverlap(t *testing.T) {
 	data := zipped(t, tinyEntries())

@@ -103,7 +103,7 @@ type importer struct {
 	attentions Attentions
 	masks      map[ir.Value]visible // attention masks that were evaluated; layers share them
 	evaluated  int64                // elements that the evaluation of masks computed so far
-	bandBytes  int64                // limit of the patches of a band of a convolution, in bytes
+	bandBytes  int64                // target for the patches of a band of a convolution, in bytes
 	autocast   bool                 // the nodes are in an autocast region: operands are cast to the dtype of the result
 }
 

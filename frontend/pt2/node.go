@@ -72,7 +72,7 @@ func (im *importer) node(n *node) error {
 // idle reports whether a call is of an ATen op that writes nothing and whose results nothing reads: models of
 // transformers draw random numbers that only training uses.
 func (c *call) idle() bool {
-	if !strings.HasPrefix(c.base, "aten.") || strings.HasSuffix(c.base, "_") || c.writesOut() {
+	if !strings.HasPrefix(c.base, "aten.") || c.writes() != "" {
 		return false
 	}
 	return !slices.ContainsFunc(c.outs, func(name string) bool { return name == "" || c.used(name) })

@@ -66,8 +66,7 @@ func TestExternsAreOffered(t *testing.T) {
 	}
 }
 
-// TestExternsOfATen keeps an op that could be imported, so that graphs are cut at it and the runner uses its own
-// kernel. Its operands are queries, keys, values and a mask.
+// TestExternsOfATen keeps an op that has a rule as an extern op. Its operands are queries, keys, values and a mask.
 func TestExternsOfATen(t *testing.T) {
 	const name = "aten::scaled_dot_product_attention"
 	m, err := open(t, "hf-vit").Import(Options{Externs: []string{name}})

@@ -123,24 +123,24 @@ func (s *sampling) tap(at, size, weight ir.Value) sampleTap {
 	return t
 }
 
-// summed adds up the elements at all combinations of taps. The argument rows has the elements of x, the argument to
-// the combination of the taps of earlier axes.
-func (s *sampling) summed(rows ir.Value, to sampleTap, size []dim.Dim, taps [][]sampleTap) ir.Value {
+// summed adds up the elements at all combinations of taps. rows has the elements of x, and outer is the combination of
+// the taps of earlier axes.
+func (s *sampling) summed(rows ir.Value, outer sampleTap, size []dim.Dim, taps [][]sampleTap) ir.Value {
 	if len(taps) == 0 {
-		y := s.gather(rows, to.at, 0)
-		if to.weight != ir.NoValue {
-			y = s.bin("mul", y, s.unsqueeze(to.weight, s.rank(to.weight)))
+		y := s.gather(rows, outer.at, 0)
+		if outer.weight != ir.NoValue {
+			y = s.bin("mul", y, s.unsqueeze(outer.weight, s.rank(outer.weight)))
 		}
-		if to.inside != ir.NoValue {
-			y = s.where(s.unsqueeze(to.inside, s.rank(to.inside)), y, s.f(0))
+		if outer.inside != ir.NoValue {
+			y = s.where(s.unsqueeze(outer.inside, s.rank(outer.inside)), y, s.f(0))
 		}
 		return y
 	}
 	sum := ir.NoValue
 	for _, t := range taps[0] {
-		t.at = s.bin("add", s.bin("mul", to.at, s.dimValue(size[0], i64)), t.at)
-		t.inside = s.both("and", to.inside, t.inside)
-		t.weight = s.both("mul", to.weight, t.weight)
+		t.at = s.bin("add", s.bin("mul", outer.at, s.dimValue(size[0], i64)), t.at)
+		t.inside = s.both("and", outer.inside, t.inside)
+		t.weight = s.both("mul", outer.weight, t.weight)
 		y := s.summed(rows, t, size[1:], taps[1:])
 		sum = s.both("add", sum, y)
 	}
