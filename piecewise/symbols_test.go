@@ -414,6 +414,7 @@ func TestWarmupRunsEveryProgram(t *testing.T) {
 		want int
 	}{
 		{text, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}, Compile: piecewise.CompileOptions{Endpoints: []int64{2, 5}, Sizes: []int64{7}}}, 4},
+		{text, piecewise.Options{Compile: piecewise.CompileOptions{Endpoints: []int64{5}, Sizes: []int64{1, 6, 7}}}, 5}, // ranges that begin with compile sizes
 		{text, piecewise.Options{Compile: piecewise.CompileOptions{Endpoints: []int64{5}}}, 2},
 		{text, piecewise.Options{Compile: piecewise.CompileOptions{Endpoints: []int64{5}}, Memory: piecewise.MemoryOptions{Max: map[string]int64{"N": 5}}}, 1}, // no run reaches the other
 		{static, piecewise.Options{}, 1},
@@ -591,7 +592,7 @@ module "uncapturable" {
 }
 
 // Bytes of inputs and results follow from types: with random extents over three symbols, on up to
-// three axes, a run has the bits of the interpreter.
+// three axes, a run has the results of the interpreter.
 func TestExtentsOfRuns(t *testing.T) {
 	dev := openHost(t)
 	store := pieces.NewMemoryStore()

@@ -6,15 +6,15 @@ import (
 	"fmt"
 	"slices"
 
+	"pwc/pieces"
 	"pwc/program"
 	"pwc/runtime/device"
 )
 
 // Warmup launches, outside a capture and on padding only, everything that would otherwise load or
 // initialize when it is first used: each program that runs can use, once; the library routines of
-// every capture size; and, at capture sizes, extern ops that implement [device.Warmer]. A program
-// that no capture size uses is launched at the smallest size that it serves. Results of earlier runs are
-// overwritten ([ErrStale]); states that pieces write are restored.
+// every capture size; and, at capture sizes, extern ops that implement [device.Warmer]. Results of
+// earlier runs are overwritten ([ErrStale]); states that pieces write are restored.
 func (b *Backend) Warmup(ctx context.Context) error {
 	if err := b.enter(loaded, capturedAll); err != nil {
 		return err
@@ -124,8 +124,8 @@ func (w *warming) piece(ctx context.Context, fn *instance, i int, n int64, e *en
 	return nil
 }
 
-// warmSizes returns the sizes of a warm-up: the capture sizes, and then one in the range of every
-// artifact, for programs that no capture size uses. A program is launched at the first size that
+// warmSizes returns the sizes of a warm-up: the capture sizes, and then one that each artifact
+// serves, for programs that no capture size uses. A program is launched at the first size that
 // uses it. With library routines, which are warmed up for every capture size, that is the largest;
 // otherwise the smallest, which takes the least time.
 func (fn *function) warmSizes(libraries bool) []int64 {
@@ -133,8 +133,13 @@ func (fn *function) warmSizes(libraries bool) []int64 {
 	if libraries {
 		slices.Reverse(out)
 	}
-	for _, r := range fn.plan.built.Ranges(fn.split) {
-		if n := max(r.Lo, fn.lo, min(1, fn.hi)); n <= min(r.Hi, fn.hi) {
+	ranges := fn.plan.built.Ranges(fn.split)
+	for _, r := range ranges {
+		n := max(r.Lo, fn.lo, min(1, fn.hi))
+		for r.Lo < r.Hi && slices.Contains(ranges, pieces.Range{Lo: n, Hi: n}) {
+			n++ // a compile size, which has another program than the range
+		}
+		if n <= min(r.Hi, fn.hi) {
 			out = append(out, n)
 		}
 	}
