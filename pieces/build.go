@@ -94,7 +94,8 @@ func (j *job) what() string {
 	return fmt.Sprintf("%s, shape %q", j.artifact.Origin, j.artifact.Key.Shape)
 }
 
-// enumerate fills Artifacts, the look-up table and the counters that do not depend on the store.
+// enumerate fills Artifacts, Extras, the jobs, the look-up table and the counters that do not depend on
+// the store.
 func (b *builder) enumerate(shapes []planShapes) {
 	r := b.result
 	at := map[cache.Key]int{}
@@ -320,7 +321,7 @@ func (b *builder) load(ctx context.Context, j *job) (ok bool, why error) {
 	a := j.artifact
 	blob, ok, err := b.o.Store.Get(ctx, a.Key)
 	if onlyUntrusted(err) {
-		return false, err // a plain miss; the store has logged the reason
+		return false, err // a plain miss; [cache.Store] logs the reason
 	}
 	if err != nil {
 		err = fmt.Errorf("reading the store: %w", err)

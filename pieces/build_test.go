@@ -340,7 +340,7 @@ func TestPartOf(t *testing.T) {
 	}
 }
 
-// broken is a store whose methods fail, or whose Get returns damaged artifacts.
+// broken is a store whose Get or Put fails, or whose Get returns damaged artifacts.
 type broken struct {
 	*pieces.MemoryStore
 	get, put error

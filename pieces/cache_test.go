@@ -77,7 +77,7 @@ func TestDiskCache(t *testing.T) {
 			t.Errorf("artifact %d is another program when loaded", i)
 		}
 	}
-	// The module is the root over its entries, and its graph can be read again.
+	// The store has a record of the module with its entries, and its graph can be parsed.
 	store := cache.New(cache.Options{Dir: dir})
 	info, err := store.Show(context.Background(), "two")
 	if err != nil {
@@ -187,8 +187,8 @@ func (s *scanned) Explain(ctx context.Context, keys ...cache.Key) ([]cache.Expla
 	return s.Store.Explain(ctx, keys...)
 }
 
-// TestMissesAreExplainedTogether: looking for the nearest entry reads the whole
-// store, which a model of many pieces must not do for each of them.
+// TestMissesAreExplainedTogether: a build asks the store once to explain all misses, because the store
+// reads all its entries to find the nearest ones.
 func TestMissesAreExplainedTogether(t *testing.T) {
 	m, err := ir.Parse("test.ir", []byte(twoPieces))
 	if err != nil {

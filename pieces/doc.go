@@ -1,5 +1,5 @@
 // Package pieces turns the pieces of split functions into programs: one artifact for each
 // distinct piece, shape and target, from a store or compiled. Identical layers are compiled once.
-// Distinct pieces are compiled in parallel, and the outcome, including the order of errors and
-// counters, does not depend on timing.
+// Distinct pieces are compiled in parallel, and the outcome, including counters and the order of
+// errors, does not depend on timing.
 package pieces

@@ -17,15 +17,15 @@ type Compiler interface {
 	// Target names the target of programs: "host", "cuda:sm_90".
 	Target() string
 
-	// Fingerprint names everything in the compiler that determines the bytes of a program: the
+	// Fingerprint names what determines the bytes of a program in the compiler, except its tools: the
 	// version of its passes, disabled passes, the user's own passes.
 	Fingerprint() string
 
-	// Version names the tools behind the target. It is only provenance.
+	// Version names the tools behind the target, such as NVRTC. It is in no key, only provenance.
 	Version() string
 
 	// Compile compiles the only function of the piece. Ranges narrow symbols of the piece; a
-	// range with Lo == Hi is a constant. The same arguments give the same program on every
+	// range with Lo == Hi is a constant. The same arguments and tools give the same program on every
 	// machine (C3). Compile does not change the piece. An [ir.Error] at a node of the piece is
 	// reported at the original node.
 	Compile(ctx context.Context, piece *ir.Module, ranges map[string]dim.Interval) (*program.Program, error)

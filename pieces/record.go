@@ -32,8 +32,8 @@ func (b *builder) record(ctx context.Context) {
 	}
 }
 
-// graph returns the split module as text: its canonical print, which parses, with a comment at
-// the start of each item.
+// graph returns the split module as text: its canonical print, which parses, with a comment wherever
+// another item begins or goes on.
 func (b *builder) graph() string {
 	m := *b.plans[0].Module
 	m.WeightsFrom = "" // the path of the weights is private to this machine

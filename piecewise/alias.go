@@ -11,9 +11,9 @@ import (
 
 // Alias declares that a result and a parameter share memory (input/output aliasing), so that
 // [Inputs.SetResult] of the parameter with that result copies nothing. A parameter that has the type
-// of a result of an earlier function, with rows that the size symbol of that function counts, is
-// linked to the result without an Alias, unless the parameter's padded rows hold -1 or an earlier
-// parameter of its function is linked to that result. Use an Alias for a result that the next step
+// of a result that an earlier function computes, with rows that the size symbol of that function
+// counts, is linked to the result without an Alias, unless the parameter's padded rows hold -1 or an
+// earlier parameter of its function is linked to that result. Use an Alias for a result that the next step
 // reads, or if results of several functions feed one parameter. The memory holds the last value that a
 // run or a copy of an input wrote. Results that were there before are then stale.
 type Alias struct {
@@ -68,8 +68,8 @@ func (pl *plan) numberPlaces() {
 	}
 }
 
-// findWrites sets place.results of all results, and function.writes: the places that nodes of each
-// function write. A write makes results of other functions in the same place stale.
+// findWrites sets place.results, and function.writes: the places that nodes of each function write in
+// place ([ir.Node.Versions]). A write makes results of other functions in the same place stale.
 func (pl *plan) findWrites() {
 	at := func(fn *function, v ir.Value) *place {
 		switch st := &fn.storages[fn.storage(fn.ir.Base(v))]; st.kind {
@@ -151,7 +151,7 @@ func (pl *plan) placeAlias(f Alias) error {
 	case slot.aliased || slices.ContainsFunc(pl.funcs, func(fn *function) bool { return fn.reads(from, st.index) }):
 		return errors.New("the result already shares memory: a parameter is linked to it, or another Alias names it")
 	case slices.ContainsFunc(p.writers, func(w writer) bool { return w.fn == from }):
-		return fmt.Errorf("another result of @%s has the memory of this parameter: the parameter is linked to that result, or another Alias names the parameter", f.From)
+		return fmt.Errorf("another result of @%s has the memory of this parameter: the parameter is linked to that result, or another Alias names a parameter with this memory", f.From)
 	case slices.ContainsFunc(from.inputs, func(in input) bool { return in.at() == p }):
 		return fmt.Errorf("a parameter of @%s has the same memory, which the result would overwrite", f.From)
 	}
@@ -168,15 +168,15 @@ func (fn *function) holdsRows(in *input, from *function, result int) bool {
 	return in.rows && in.rowsOf(from, result) && fn.hi >= from.hi
 }
 
-// rowsOf reports whether the first extents of a parameter and of a result are symbols that runs set,
-// and their rows have one type.
+// rowsOf reports whether the first extent of a parameter is a symbol that runs set, that of a result is
+// the size symbol of its function, and their rows have one type.
 func (in *input) rowsOf(from *function, result int) bool {
 	typ := &from.storages[from.returns[result]].typ
 	return in.rowBytes > 0 && in.rowBytes == from.rowBytes[result] && in.typ.DType == typ.DType &&
 		slices.EqualFunc(in.typ.Shape[1:], typ.Shape[1:], dim.Dim.Equal)
 }
 
-// reads reports whether a parameter is linked to a result of a function.
+// reads reports whether a parameter of fn is linked to a result of the function from.
 func (fn *function) reads(from *function, slot int) bool {
 	return slices.ContainsFunc(fn.inputs, func(in input) bool { return in.from == from && in.slot == slot })
 }

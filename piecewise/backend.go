@@ -38,8 +38,7 @@ type Backend struct {
 }
 
 // New splits and compiles a module. It takes from the store the artifacts that
-// the store has. It allocates no memory on the device, except for the measurements of
-// Options.Compile.Tune; [Backend.Plan] returns how much Load allocates.
+// the store has. It allocates no memory for the step; [Backend.Plan] returns how much that needs.
 func New(ctx context.Context, m *ir.Module, o Options) (*Backend, error) {
 	p, err := newPlan(ctx, m, o)
 	if err != nil {
@@ -127,7 +126,7 @@ func (b *Backend) Close() error {
 	return err
 }
 
-// freeAll frees the graphs, which hold addresses, before the memory that Load allocated.
+// freeAll frees the graphs, which hold addresses of the residents, before the residents.
 func (b *Backend) freeAll() error {
 	var errs []error
 	for _, fn := range b.funcs {

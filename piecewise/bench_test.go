@@ -28,8 +28,7 @@ func layers(n int) string {
 }
 
 // BenchmarkReplay is one replayed step of 32 layers with one row: 33 graphs of one
-// kernel of one element, and 32 calls that do nothing. Except for the 33 elements, it
-// measures only the cost of issuing.
+// kernel of one element, and 32 calls that do nothing.
 func BenchmarkReplay(b *testing.B) {
 	be := start(b, layers(32), piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{1}}, Ops: []device.Op{&silent{}}})
 	f := be.Func("forward")

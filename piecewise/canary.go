@@ -20,8 +20,8 @@ const (
 
 	// CanaryBytes puts bytes before and after every buffer, which [Backend.CheckCanaries] and
 	// [Backend.Close] compare. It first fills the buffer with 0xff, which is NaN in the float dtypes
-	// that have NaNs. It also tests calls of ops that are declared rowwise and not random, if no graph
-	// contains the call: a row that depends on the last rows is an [ErrOp].
+	// that have NaNs. It also tests ops that are declared rowwise and not random, in calls that have
+	// several rows and are in no graph: a row that depends on the last rows is an [ErrOp].
 	CanaryBytes
 
 	// CanaryExact makes every allocation exactly as large as its buffer and writes no fill

@@ -93,8 +93,8 @@ func (b *Backend) freeBytes() (n int64, known bool, err error) {
 }
 
 // captureSizes captures, as far as the mode asks for them, pieces at every size, and then the full
-// graph at the smallest fn.full sizes. If one fails, all are dropped: the largest sizes come first, and to pad small runs to
-// them would cost more than runs without graphs.
+// graph at the smallest fn.full sizes. If one fails, all are dropped: the largest sizes come first, and
+// to pad small runs to them would cost more than runs without graphs.
 func (fn *instance) captureSizes(ctx context.Context) error {
 	type pass struct {
 		capture func(*captured, *settled) error
@@ -337,7 +337,8 @@ func (fn *instance) call(i int, e *env, l *settled) (*device.OpCall, error) {
 }
 
 // rowExtents returns for each operand and result of a call how many elements of its first
-// axis belong to one row of the size symbol; 0: its first extent is no multiple of that symbol.
+// axis belong to one row of the size symbol; 0: it has no axis, or the first extent is no multiple
+// of that symbol.
 // It reads the types, because an extent of the call may equal the number of rows by chance.
 func (fn *function) rowExtents(node int) []int64 {
 	n := fn.ir.Nodes[node]

@@ -12,8 +12,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// watching is the host device with a log of its allocations, loads, eager launches, copies, synchronizations
-// and captures.
+// watching is the host device with a log of its allocations, loads, eager launches, copies to and on the
+// device, synchronizations and captures.
 type watching struct {
 	device.Device
 	log []string

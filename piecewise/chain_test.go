@@ -31,8 +31,7 @@ module "chain" {
 }
 `
 
-// runChain runs x through @one, @double and @negate, whose result is copied out
-// without a wait.
+// runChain runs x through @one, @double and @negate, and copies the last result to out.
 func runChain(t testing.TB, funcs []*piecewise.Func, x []float32, out []byte) {
 	ctx := context.Background()
 	check := func(err error) {

@@ -13,10 +13,10 @@ type Report struct {
 	Lo, Hi  int64    // sizes that may run
 	Plain   []string // other symbols with a value for each run, which graphs cannot vary: if there are any, the function is not captured
 	Linked  []string // batch symbols other than Size and those in Plain: graphs are captured with their largest values and serve smaller ones
-	Padding error    // why runs must not be padded to a captured size; nil: they may, or there are no rows
+	Padding error    // why runs must not be padded to a captured size; nil: they may, or Size is empty
 	Mixing  []padding.Mixing
 	Sizes   []int64 // capture sizes
-	Capture error   // in a mode that captures, why no graph can serve the function; nil: graphs can
+	Capture error   // in a mode that captures, why no graph can serve the function; otherwise nil
 	Plan    *split.Plan
 
 	Pieces bool // each piece between splitting ops is captured into a graph, for every size

@@ -258,7 +258,7 @@ func TestSharedPool(t *testing.T) {
 }
 
 // If a call of the device fails in Close of a pool, Close returns its error and has freed everything,
-// once. A second Close does nothing.
+// once. A second Close returns nil.
 func TestPoolCloseFails(t *testing.T) {
 	const limit = 64 << 20
 	inner := hostdev.Open(hostdev.Options{Workers: 1, MemoryBytes: limit})

@@ -12,7 +12,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// TestFaultsComeTogether: an error of New lists all faults of a stage: options, splits, functions, then aliases and
+// TestFaultsComeTogether: an error of New lists all mistakes of a stage: options, splits, functions, then aliases and
 // sizes. Check finds the same, except for the compiler, which it does not need.
 func TestFaultsComeTogether(t *testing.T) {
 	const compiler = "Options.Compile.Compiler is nil"

@@ -26,7 +26,7 @@ const (
 )
 
 // storage is memory outside of units: one for each parameter of the function, and for each other base
-// value that is an operand or a result of a unit.
+// value that is an operand or a result of a unit, or that the function returns.
 type storage struct {
 	base        ir.Value
 	kind        storageKind
@@ -104,7 +104,7 @@ type function struct {
 	slots    []slot
 	returns  []int32  // storage of each result
 	rowBytes []int64  // by result: bytes of a row if the first extent equals the size symbol and rows all have one size; else, and for weights and states, 0
-	writes   []*place // that nodes of the function write
+	writes   []*place // that nodes of the function write in place
 
 	sizes   []int64 // capture sizes, ascending
 	full    int     // how many of the sizes, from the smallest, a full graph is captured for

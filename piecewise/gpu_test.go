@@ -127,8 +127,7 @@ func TestTransformersLogitsOnGPU(t *testing.T) {
 }
 
 // TestWatchedOnGPU is for a slow tool that checks every access: three runs of a small model, at exact
-// and padded sizes, in modes none and full-and-piecewise, with GEMMs by pwc's kernels only and by
-// cuBLASLt.
+// and padded sizes, in modes none and full-and-piecewise, without and with cuBLASLt.
 func TestWatchedOnGPU(t *testing.T) {
 	for kernels, c := range map[string]*compiled{"own": {own: true}, "library": {}} {
 		for _, dt := range []dtype.DType{dtype.F32, dtype.BF16} {
@@ -159,7 +158,7 @@ func watched(t *testing.T, kernels string, c *compiled, dt dtype.DType) {
 // full-and-piecewise, the same size and inputs give the same bits, in two backends with pools of
 // their own too: sums depend neither on scheduling nor on addresses.
 func TestRandomOrderOfSizesOnGPU(t *testing.T) {
-	const most, rows = 90, 96 // from 65 rows on GEMMs are the library's
+	const most, rows = 90, 96 // so many that some GEMMs in bf16 are the library's
 	runs, variants := 10000, 5
 	if testing.Short() {
 		runs = 500
@@ -405,7 +404,7 @@ func TestLostOnGPU(t *testing.T) {
 }
 
 // A KV cache of more than 4 GiB gets its memory after the capture. Graphs give the same logits for
-// blocks at its start and for blocks anywhere in it, also beyond 4 GiB.
+// blocks at its start and for blocks in its middle and beyond 4 GiB.
 func TestFarBlocksOnGPU(t *testing.T) {
 	for _, mode := range []piecewise.Mode{piecewise.Piecewise, piecewise.Full} {
 		g := openGoldenWith(t, "llama", hf.Options{DType: dtype.F32, BlockSize: 32, Context: 64})

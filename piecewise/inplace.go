@@ -54,7 +54,7 @@ func (p *inPlaceWeights) bytes() int64 {
 
 // findInPlace finds the weights that need not be copied, and keeps their files mapped until
 // [residents.free]. It returns nil if there are no such weights, the device or the source does not
-// support them, or the options ask for copies or canaries.
+// support them, or the options ask for copies or a [Canary].
 func (r *residents) findInPlace(src safetensors.Source) (*inPlaceWeights, error) {
 	_, imports := r.plan.opts.Device.(device.HostImporter)
 	mapped, ok := src.(safetensors.Mapped)

@@ -24,10 +24,11 @@ type Inputs struct {
 	gen  uint64
 }
 
-// Inputs hands out the least recently used staging slot for a run of n rows of the
+// Inputs hands out the staging slot that was handed out least recently, for a run of n rows of the
 // function's size symbol (without a size symbol, n must be 1). An n outside the sizes that
 // may run is an [ErrSize]. If the device still copies from this slot, the error is
-// [ErrSlotBusy]; before Load it is [ErrOrder], after Close [ErrClosed]. Earlier Inputs of the slot that were not run are spent ([ErrSlotUsed]).
+// [ErrSlotBusy]; before Load it is [ErrOrder], after Close [ErrClosed]. Earlier Inputs of the slot
+// that were not run are spent ([ErrSlotUsed]).
 func (f *Func) Inputs(n int64) (Inputs, error) {
 	if f == nil {
 		return Inputs{}, ErrNoFunc
@@ -295,7 +296,7 @@ func (in Inputs) Set(name string, t device.Tensor) error {
 
 // SetResult sets an input to a result of another run, as Set does. A stale result is refused. It
 // allocates nothing if the first extent of the result is the size symbol of its function, that of
-// the input is a symbol, and the other extents are equal.
+// the input is a symbol, and the other extents are equal and the same in each run.
 func (in Inputs) SetResult(name string, r Result) error {
 	i, err := in.find(name)
 	if err != nil {

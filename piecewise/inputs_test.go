@@ -24,8 +24,8 @@ module "sum" {
 }
 `
 
-// With two or three staging slots, some runs copy no input, because it has not changed since the
-// run before. Results are right in all runs: with other sizes and their padding, tensors of the
+// With two or three staging slots, some runs copy no input of the host, because it has not changed since
+// the run before. Results are right in all runs: with other sizes and their padding, tensors of the
 // device, slots that were handed out and not run, runs without graphs, and before and after a
 // capture.
 func TestInputsAreNotCopiedAgain(t *testing.T) {

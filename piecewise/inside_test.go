@@ -12,7 +12,7 @@ import (
 )
 
 // inside is an op within pieces: it copies the rows of a step and zeroes padded rows, as
-// every op with OpCall.Rows does (C11).
+// every op must (C11).
 type inside struct {
 	metas    []any
 	prepared []int64 // size and rows
@@ -41,8 +41,8 @@ func (o *inside) Launch(c *device.OpCall) error {
 	})
 }
 
-// An op inside a piece gets the same metadata, size and rows as an op between pieces: in eager
-// runs, in graphs of pieces and in full graphs.
+// An op inside a piece gets the metadata, size and rows of the run, in eager runs, in graphs of pieces and
+// in full graphs.
 func TestOpsInsidePieces(t *testing.T) {
 	const text = `pwc 1
 module "inside" {

@@ -70,12 +70,12 @@ func (fn *instance) fixed(s *storage) device.Buffer {
 	return device.Buffer{}
 }
 
-// inputBuffer returns the memory of a parameter at its largest size.
+// inputBuffer returns the memory of a parameter's place.
 func (fn *instance) inputBuffer(i int) device.Buffer {
 	return fn.b.residents.places[fn.inputs[i].place.index]
 }
 
-// resultBuffer returns the memory of a result slot at its largest size.
+// resultBuffer returns the memory of a result slot's place.
 func (fn *instance) resultBuffer(slot int) device.Buffer {
 	return fn.b.residents.places[fn.slots[slot].place.index]
 }

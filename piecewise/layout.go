@@ -39,8 +39,7 @@ func (e *env) set(name string, v int64) {
 	e.values = append(e.values, v)
 }
 
-// bytes returns the size of a tensor of type t, or an error if it exceeds an int64 or a symbol of t
-// has no value.
+// bytes returns the size of a tensor of type t ([program.Bytes]).
 func (e *env) bytes(t ir.Type) (int64, error) { return program.Bytes(t.DType, t.Shape, e.lookup) }
 
 // shape evaluates the extents of a type.
@@ -97,8 +96,8 @@ type settled struct {
 	room []device.Buffer // by unit, for need
 }
 
-// place computes the layout for a size. Nothing is allocated; the same programs, size and scratch
-// of the device's ops give the same layout everywhere.
+// place computes the layout for a size. Nothing is allocated; the same programs, values of symbols and
+// scratch of the device's ops give the same layout everywhere.
 func (fn *function) place(n int64) (*layout, error) {
 	e := fn.envFor(n)
 	l := &layout{size: n, offset: make([]int64, len(fn.storages)), bytes: make([]int64, len(fn.storages)),

@@ -13,7 +13,7 @@ import (
 
 // indexCheck is an integer parameter whose elements are indices of rows of another parameter,
 // or of a value with as many rows. Captured graphs may have more rows of that table than are valid,
-// so the host checks indices against the number of valid rows, the value of symbol.
+// so the host checks the indices that it sends against the number of valid rows, the value of symbol.
 type indexCheck struct{ indices, table, symbol int }
 
 // leads reports whether the first extent of a type equals a symbol.
@@ -21,10 +21,10 @@ func (fn *function) leads(t ir.Type, symbol string) bool {
 	return symbol != "" && t.Rank() > 0 && t.Shape[0].Equal(dim.Sym(symbol))
 }
 
-// addInputs describes the parameters. A parameter is linked to a result of an earlier function if it
-// has the result's type, that function's size symbol counts its rows, and no earlier parameter is
-// linked to the result: it shares the result's memory (@logits takes %h from @forward). The error lists all parameters whose sizes
-// cannot be computed.
+// addInputs describes the parameters. A parameter is linked to the first result slot of an earlier
+// function that has the parameter's type and is not linked to an earlier parameter, if that function's size
+// symbol counts the rows and padded rows of the parameter do not hold -1: it shares the result's memory
+// (@logits takes %h from @forward). The error lists all parameters whose sizes cannot be computed.
 func (fn *function) addInputs() error {
 	linked := map[*function][]int{}
 	for _, p := range fn.ir.Params {

@@ -16,7 +16,7 @@ type Plan struct {
 	WeightBytes  int64           `json:"weight_bytes"`   // of all weights; Load does not allocate those that stay in files
 	StateBytes   int64           `json:"state_bytes"`    // of all states; Load does not allocate those that the caller gives
 	InputBytes   int64           `json:"input_bytes"`    // of parameters that are not linked
-	ResultBytes  int64           `json:"result_bytes"`   // of results that have no Alias, valid until the next run
+	ResultBytes  int64           `json:"result_bytes"`   // of results with memory of their own
 	ConstBytes   int64           `json:"constant_bytes"` // of the programs
 	ArenaBytes   map[int64]int64 `json:"arena_bytes"`    // by capture size: tensors between pieces, scratch of pieces and of ops
 	StagingBytes int64           `json:"staging_bytes"`  // host memory of the staging slots; linked inputs that the host fills take more

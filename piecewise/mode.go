@@ -20,7 +20,7 @@ const (
 	Full
 	// FullDecodeOnly captures full graphs as Full does, for the sizes that
 	// CaptureOptions.DecodeRows selects, and replays them only for uniform (decode) batches;
-	// other batches run eagerly.
+	// other batches run eagerly. Every batch of a function without a size symbol is uniform.
 	FullDecodeOnly
 	// FullAndPiecewise captures the pieces for every size, and full graphs for the sizes that
 	// CaptureOptions.DecodeRows selects. Uniform batches of these sizes replay the full graph,

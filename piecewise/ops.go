@@ -77,8 +77,8 @@ func (pl *plan) checkCapture() error {
 	return errors.Join(errs...)
 }
 
-// checkPieceCapture returns an error for every node of a piece that cannot be part of a
-// graph.
+// checkPieceCapture returns an error if a piece has a node that cannot be part of a graph. It joins the
+// errors of several nodes.
 func (pl *plan) checkPieceCapture(fn *function, u *unit) error {
 	var errs []error
 	instead := "split at it (Options.Compile.SplitOn), or use mode none"

@@ -14,7 +14,7 @@ import (
 )
 
 // Options says how a module is split, compiled, captured and run. To compile and plan,
-// Compile.Compiler is required, and for a module with load symbols Memory.Symbols; to run, Device or
+// Compile.Compiler is required, and Memory.Symbols for load symbols that are not ranks; to run, Device or
 // Pool too, and for a module that calls extern ops Ops.
 type Options struct {
 	// Device is what the backend runs on; nil: the device of Pool. Without both, New compiles and
@@ -25,8 +25,7 @@ type Options struct {
 	Ops  []device.Op // implementations of the module's extern ops
 
 	// Rank is the index of the device among those that run the module together, from 0
-	// ([ir.Module.GroupRank]). It selects the shards of weights that Load takes. Compilation does
-	// not depend on it.
+	// ([ir.Module.GroupRank]). It selects the shards that Load takes. Compilation does not depend on it.
 	Rank int
 
 	// Frozen refuses to compile and to skip (C8). New fails if the store lacks an artifact, if a

@@ -69,7 +69,7 @@ func newPlan(ctx context.Context, m *ir.Module, o Options) (*plan, error) {
 // analyze makes all decisions that need no compiled code: how functions are split, which
 // symbols runs bind, what is padded and captured. Both [Check] and New call it, so that they
 // cannot differ. It has four stages: options, splits, functions, then aliases, captures and sizes.
-// The error lists all faults of the first stage that has any; what a frozen backend skips comes last.
+// The error is that of the first stage with errors, and joins all of them; a frozen backend's skips come last.
 func analyze(m *ir.Module, o Options) (*plan, error) {
 	if m == nil {
 		return nil, fmt.Errorf("piecewise: %w", ir.ErrNoModule)

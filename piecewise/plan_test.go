@@ -63,7 +63,7 @@ func TestPlanWithoutDevice(t *testing.T) {
 }
 
 // If a size in a plan exceeds int64, New fails with ErrTooLarge or ErrOverflow and the name of a
-// weight, state or input, with and without a device.
+// weight, state or input.
 func TestPlanTooLarge(t *testing.T) {
 	const half = 1<<60 - 1 // of f32: just below 2^62 bytes
 	decl := func(kind string, sizes ...int64) string {

@@ -80,9 +80,8 @@ func interpret(ctx context.Context, m *ir.Module, f *ir.Func, env *interp.Env, i
 	return out[0], nil
 }
 
-// TestRandomRanks is TestRandomModules for modules with collectives, on two or three devices: each
-// rank's results must be those of the interpreter, which runs all ranks. All ranks take their
-// artifacts from one store (C21).
+// TestRandomRanks compares random modules for two or three ranks with the interpreter, which runs all
+// ranks. All ranks take their artifacts from one store (C21).
 func TestRandomRanks(t *testing.T) {
 	first, count := fromEnv(t, "PWC_RANDOM_SEED", 0), fromEnv(t, "PWC_RANDOM_MODULES", 60)/3
 	store, exchanged := pieces.NewMemoryStore(), 0

@@ -31,8 +31,8 @@ func (r Results) Len() int {
 	return len(r.fn.returns)
 }
 
-// At returns result i, counted from 0. If the function has no result i, its methods return an error,
-// and DType the zero DType.
+// At returns result i, counted from 0. If the function has no result i, methods of the Result return an
+// error, and DType the zero DType.
 func (r Results) At(i int) Result { return Result{r, i} }
 
 // Release declares that the results will not be read again. A later read is
@@ -102,7 +102,7 @@ func (r Results) latest(i int) error {
 	return nil
 }
 
-// settle waits for the stream and returns the faults of kernels.
+// settle waits for the stream, and returns and clears the faults of kernels.
 func (b *Backend) settle() error {
 	if err := b.pool.stream.Synchronize(); err != nil {
 		return b.note(err)

@@ -32,7 +32,7 @@ type slotMemory struct {
 	rows    int64
 	values  []int64 // by function.symbols; unknown: none yet
 	uniform bool
-	all     []byte   // the inputs that are not linked, with the offsets that they have on the device
+	all     []byte   // the inputs that are not linked, in order, each aligned
 	at      []int64  // by input: its offset in all; -1: it is linked
 	host    [][]byte // by input, at its largest size; nil until a linked input is staged
 	memory  []device.HostMemory

@@ -11,7 +11,7 @@ import (
 // rowTest is an op that is declared rowwise and not random, in a backend with [CanaryBytes]. Each
 // call that no graph contains is launched twice, the second time with other values in its last
 // rows; the results of the rows before them must be equal bit for bit. A call with one row, padding
-// included, is not tested.
+// included, or with padding only, is not tested.
 type rowTest struct{ device.Op }
 
 var (

@@ -18,8 +18,8 @@ func (f *Func) Name() string {
 }
 
 // Padding returns nil if runs of the function may be padded to a captured size, otherwise the
-// reason: an op that mixes rows, or that may get an index out of range from a padded row, with its
-// source location (C11).
+// reason: an op that may mix rows, or get an index out of range from a padded row, with its source
+// location (C11).
 func (f *Func) Padding() error {
 	if f == nil {
 		return ErrNoFunc
@@ -204,7 +204,9 @@ func (fn *function) frozen(rows int64, skip skipReason) error {
 		why = fn.noPad.Error()
 	case skipAbove:
 		why = fmt.Sprintf("the largest captured size is %d", len(fn.pick)-1)
-	default: // the mode runs them eagerly, or they run before Capture; New refuses functions without graphs
+	default:
+		// The mode runs them eagerly, the function has no capture size, or Capture was not called. New
+		// refuses functions that no graph can serve.
 		return nil
 	}
 	return &FrozenError{Reason: fmt.Sprintf("%d rows of @%s would run uncaptured: %s", rows, fn.ir.Name, why)}
@@ -236,7 +238,7 @@ func (fn *function) choose(rows int64, uniform bool) (at int16, how RunMode, ski
 	return at, RunPiecewise, 0
 }
 
-// prepare calls Prepare of the ops that have it, before the run is issued.
+// prepare calls Prepare of the ops that have it, before the units of a run are launched.
 func (fn *instance) prepare(meta any, size, rows int64) error {
 	for _, op := range fn.preparers {
 		if err := op.Prepare(fn.b.pool.stream, meta, size, rows); err != nil {

@@ -210,7 +210,7 @@ func (s *sending) sendTensor(i int, want int64) error {
 	return nil
 }
 
-// maskIndices replaces indices of rows that a parameter does not have in this run by
+// maskIndices replaces staged indices of rows that a parameter does not have in this run by
 // -1: graphs may have more rows of it, in which such an index would read data of an
 // earlier run (C12).
 func (s *slotMemory) maskIndices() {

@@ -16,7 +16,7 @@ import (
 
 // stateMemory is the memory of the states. Without a [Canary], states that Load was not
 // given are in one segment. On a [device.Reserver] this is reserved address space: graphs
-// are captured before the KV cache gets memory, and stay valid afterwards, because its
+// can be captured before the KV cache gets memory, and stay valid afterwards, because its
 // addresses do not change (C7).
 type stateMemory struct {
 	buffers  []device.Buffer // by the module's states

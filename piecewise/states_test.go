@@ -16,7 +16,7 @@ import (
 )
 
 // reserving is the host device as a device.Reserver: states get their address first, and their
-// memory later. log has the calls in the order in which a GPU would get them.
+// memory later. log has the reservations, maps, fills of states and ends of captures, in order.
 type reserving struct {
 	*hostdev.Device
 	log  []string

@@ -114,7 +114,7 @@ func TestLlama(t *testing.T) {
 	if !slices.Equal(counts, []int{1, 1, 31}) {
 		t.Errorf("distinct pieces occur %v times", counts)
 	}
-	// A layer's piece binds that layer's weights, and its nodes come from that layer.
+	// Piece 14 is between the attention of layer 6 and that of layer 7.
 	p := forward.Items[2*7].Units[0].Piece
 	if got := m.Weights[p.Weights[0]].Name; got != "layers.6.o" {
 		t.Errorf("piece 14 starts with weight %s", got)
@@ -140,7 +140,7 @@ func TestLlama(t *testing.T) {
 	}
 }
 
-// TestLlamaRuns executes a small model item by item.
+// TestLlamaRuns compares runs of a small model, unit by unit, with its functions.
 func TestLlamaRuns(t *testing.T) {
 	m := llama(t, 3)
 	for _, f := range m.Funcs {

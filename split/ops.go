@@ -22,8 +22,7 @@ func (s *matcher) splits(n *ir.Node) bool {
 }
 
 // resolve turns a list of ops into a matcher and returns the list; nil selects the extern ops
-// that are declared split. An unknown name is an error: with a misspelt name, attention would be
-// captured silently.
+// that are declared split. An unknown name is an error, because it would have no effect.
 func resolve(m *ir.Module, ops []string) (*matcher, []string, error) {
 	s := &matcher{externs: map[string]bool{}, table: map[string]bool{}}
 	if ops == nil {

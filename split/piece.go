@@ -8,8 +8,8 @@ import (
 	"pwc/ir/dim"
 )
 
-// cutter makes the pieces of a plan. Its tables have an entry for each value or node and are made
-// once, so all pieces together cost one walk over the function.
+// cutter makes the pieces of a plan. Its tables are made once for the function, so all pieces together
+// cost one walk over it.
 type cutter struct {
 	p      *Plan
 	unitOf []int32          // by node
@@ -224,7 +224,7 @@ func (pb *pieceBuilder) args(n *ir.Node) []ir.Value {
 	return args
 }
 
-// results returns, in program order, the storages made here that are used later.
+// results returns, in program order, the storages made here that later units use or the function returns.
 func (pb *pieceBuilder) results() {
 	f := pb.p.Func
 	at := map[ir.Value]int{} // base → index in Results

@@ -42,7 +42,7 @@ type Item struct {
 
 // Unit is one launch: a compiled piece, or one extern call. A non-splitting item is exactly one
 // piece, which may contain calls. A splitting item is its calls in order, and each run of table ops
-// among them as a piece, which is launched but never captured or counted.
+// among them as a piece, which gets no graph of its own.
 type Unit struct {
 	Seq   int    // index in Plan.Units
 	Item  int    // index in Plan.Items
@@ -50,10 +50,10 @@ type Unit struct {
 	Piece *Piece // the compiled piece, or nil
 }
 
-// Piece is a part of a function as a module of its own. All names in it are canonical (symbols
-// s0…, weights w0…, states state0…, parameters p0…, each in the order of first use), so identical
-// layers have the same hash. Nodes keep their [ir.Origin], which is not hashed: any of the pieces
-// with one hash may be compiled.
+// Piece is a part of a function as a module of its own. Names of symbols (s0…), weights (w0…), states
+// (state0…) and parameters (p0…) follow the order of first use, so identical layers have the same
+// hash. Nodes keep their [ir.Origin], which is not hashed: any of the pieces with one hash may be
+// compiled.
 type Piece struct {
 	Module  *ir.Module        // one function, @piece; weights have no expressions
 	Func    *ir.Func          // @piece
@@ -72,7 +72,7 @@ type Piece struct {
 
 // Binding is the value of the original function for a parameter or result of a piece.
 type Binding struct {
-	Value ir.Value // parameters: the first version that the piece reads; results: the last one
+	Value ir.Value // parameters: the version that the piece takes; results: the last version
 	Base  ir.Value // its storage
 	Mut   bool     // parameters: the piece writes it
 }

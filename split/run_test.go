@@ -317,7 +317,7 @@ func (mc *machine) piece(ctx context.Context, p *split.Piece) error {
 	return nil
 }
 
-// call launches an extern op on memory, its fresh results being step buffers.
+// call launches an extern op on memory. Its fresh results are step buffers.
 func (mc *machine) call(n *ir.Node) error {
 	c := &interp.Call{Name: n.Extern.Name, Attrs: n.Attrs}
 	for _, a := range n.Args {

@@ -7,9 +7,8 @@ import (
 	"pwc/ir"
 )
 
-// String returns the plan as text: a line for each item with its units, their inputs and results,
-// then step buffers and the lifetimes of storages. Pieces are named by the first 12 digits of
-// their hash.
+// String returns the plan as text: each item with its ops and units, their inputs and results, then step
+// buffers and the lifetimes of storages. Pieces are named by the first 12 hex digits of their hash.
 func (p *Plan) String() string {
 	var b strings.Builder
 	names := ir.NewFuncPrinter(p.Module, p.Func)
