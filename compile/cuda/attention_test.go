@@ -11,7 +11,7 @@ import (
 )
 
 // attentionTolerance bounds the relative error of attention. In f32 it is that of other ops. In bf16 and
-// f16 it includes the rounding of the softmax weights, besides that of the result (docs/ir.md).
+// f16 it includes the rounding of the softmax weights and that of the result (docs/ir.md).
 func attentionTolerance(dt dtype.DType) float64 {
 	switch dt {
 	case dtype.F16:

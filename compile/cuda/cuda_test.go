@@ -94,7 +94,7 @@ func TestLower(t *testing.T) {
 	for i, k := range first.Kernels {
 		ptx, err := k.PTXText()
 		if k.Format != program.KernelCUDA || !strings.Contains(string(k.Code), k.Name+"(") || string(ptx) != "PTX of "+string(k.Code) {
-			t.Errorf("kernel %s: format %d, or an image without it (%v)", k.Name, k.Format, err)
+			t.Errorf("kernel %s: format %d, want %d and the cubin and PTX of its source (%v)", k.Name, k.Format, program.KernelCUDA, err)
 		}
 		if !slices.Contains(asked, k.Name) {
 			t.Errorf("kernel %d: %s was not compiled: %q", i, k.Name, f.calls)

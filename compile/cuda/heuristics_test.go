@@ -16,10 +16,8 @@ import (
 	gpu "pwc/runtime/cuda"
 )
 
-// TestOneRow pins the kernels of GEMMs with one row. They are GEMVs, which compute the norm before them, on GPUs
-// older than sm_90, and for matrices that have at least 4096 columns and a depth of at least 4096, that have
-// fewer elements than gemm.earlyTriggerElements, or that have as many columns as a vocabulary. From sm_90 on
-// (PDL) they are pipelines for other matrices.
+// TestOneRow pins the kernels of GEMMs with one row: GEMVs, or, from sm_90 on and for some matrices, cp.async
+// pipelines.
 func TestOneRow(t *testing.T) {
 	for _, c := range []struct {
 		target        string

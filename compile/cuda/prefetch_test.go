@@ -154,8 +154,8 @@ func TestCacheIsFilled(t *testing.T) {
 }
 
 // TestDeviceWeightsOfPhases: all phases of a row read the same values of weights, also if they read
-// more vectors than are prefetched: in rows of a warp, of a block with one group of columns for
-// each thread and with four, of a cluster, and in the prologue of a GEMV.
+// more vectors than are prefetched. The rows are those of a warp, a block and a cluster, and of the
+// prologue of a GEMV.
 func TestDeviceWeightsOfPhases(t *testing.T) {
 	g := openDevice(t)
 	for _, c := range []struct {

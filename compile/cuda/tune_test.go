@@ -22,7 +22,7 @@ import (
 )
 
 // arena allocates memory for measurements, filled with a pattern that is a small number in every float
-// dtype. When all is used it begins again at its start, which then is in no cache any more.
+// dtype. When all is used it begins again at its start, which is in no cache any more if the arena is large.
 type arena struct {
 	mem  device.Memory
 	used int64

@@ -210,8 +210,7 @@ func TestWGMMAShapes(t *testing.T) {
 var columnsApart = regexp.MustCompile(`gemm_wgmma<[^>]*, true, (\d+), `)
 
 // TestWGMMAColumns: if the columns that a thread copies always have the same distance, the kernel knows
-// it, and a thread computes one address. Otherwise the distance is 0: if the last block has fewer
-// columns, a block has columns of two heads, or the distance differs between blocks.
+// it, and a thread computes one address. Otherwise the kernel's distance is 0.
 func TestWGMMAColumns(t *testing.T) {
 	b, err := cuda.New("cuda:sm_90", &fakeCompiler{specific: true})
 	if err != nil {

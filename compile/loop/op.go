@@ -154,8 +154,7 @@ func (o Op) Operands() int { return o.facts().operands }
 // Reduces reports whether o reduces the columns to a row value.
 func (o Op) Reduces() bool { return o.facts().reduces }
 
-// Exact reports whether a float result is always a number of the operands' dtype, so that it
-// need not be rounded.
+// Exact reports whether a float result is always a number of the operands' dtype (see [Kernel.Rounds]).
 func (o Op) Exact() bool { return o.facts().exact }
 
 // Cost returns the cost of one element, in additions.

@@ -19,11 +19,11 @@ type GEMV struct {
 	Grouped       bool // a block for each row, which chooses its matrix
 }
 
-// SplitWarps returns how many of a block's warps, at most most, share columns: the largest power of two
-// with which each lane has at least 16 bytes of every column, or 1 if columns are too short for any.
-func SplitWarps(depth int64, most int) int {
+// SplitWarps returns how many warps of a block share columns: the largest power of two, up to warps,
+// with which each lane has at least 16 bytes of every column; 1 if columns are too short for any.
+func SplitWarps(depth int64, warps int) int {
 	split := 1
-	for split < most && depth/8 >= int64(split)*2*32 {
+	for split < warps && depth/8 >= int64(split)*2*32 {
 		split *= 2
 	}
 	return split

@@ -184,8 +184,8 @@ func (s shape) unitsOfWarp(rows, cluster int, deep bool) int {
 }
 
 // spreadWarps sets how the rows and the n units of a block are spread over warps. A warp has at most
-// each units, or, with fewer than 64 rows, twice as many if no warps would be left to split k. A block
-// should have at most warps warps, and a multiprocessor has at most most.
+// each units, or, with fewer than 64 rows, twice as many if no warps would be left to split k. warps is
+// the number of warps that a block should not exceed, most that of a multiprocessor.
 func (k *BlockPipeline) spreadWarps(n, warps, most, each int) {
 	for n%k.WarpsN != 0 || n/k.WarpsN > each {
 		k.WarpsN++

@@ -12,11 +12,11 @@ import (
 // other. x passes through the pipelines, too: a block reads it once for each 16 to 48 columns, from the
 // second-level cache.
 //
-// A block takes so much shared memory that a multiprocessor holds one, and there are at most as many
-// blocks as multiprocessors, except for very wide matrices such as a vocabulary. If it held two, blocks of
-// the next kernel would start in pairs on multiprocessors that the last blocks of this kernel left empty,
-// and the next kernel's work would be spread unevenly. If a GPU has fewer multiprocessors than the table
-// says, the remaining blocks run after the others.
+// With a large depth, a block takes so much shared memory that a multiprocessor holds one, and there are
+// at most as many blocks as multiprocessors, except for very wide matrices such as a vocabulary. If it
+// held two, blocks of the next kernel would start in pairs on multiprocessors that the last blocks of
+// this kernel left empty, and the next kernel's work would be spread unevenly. If a GPU has fewer
+// multiprocessors than the table says, the remaining blocks run after the others.
 
 // WarpPipeline is a GEMM of few rows on tensor cores with warp-private cp.async pipelines; the weights
 // are the M operand. Each warp has a part of k. All warps compute the same 16*UnitCols columns, then the
