@@ -12,8 +12,8 @@ import (
 	"pwc/program"
 )
 
-// Info describes a device. Properties are the names that launch dims may use
-// ("device.workers", "device.sms").
+// Info describes a device. Properties has the values of the names that dims of programs may
+// use besides symbols ("device.workers", "device.sms").
 type Info struct {
 	Target      string // target of programs for the device: "host", "cuda:sm_90"
 	Name        string // for messages
@@ -50,8 +50,8 @@ type Device interface {
 	NewStream() (Stream, error)
 	NewEvent() (Event, error)
 
-	// Load checks a program (offsets, registers, bounds) and makes it ready to bind. ops are
-	// the extern ops that its steps may name.
+	// Load checks a program and makes it ready to bind. ops are the extern ops that its steps
+	// may name.
 	Load(p *program.Program, ops OpSet) (Executable, error)
 
 	// TakeFaults waits for s, returns the indices out of range that kernels of these
@@ -118,8 +118,10 @@ type Tensor struct {
 }
 
 // Stream is a queue of work that runs in order. An operation returns when it is
-// enqueued; if it returns an error, it was not enqueued. A Launch or LaunchOp that fails may
-// have enqueued a part of its work, and a copy that waits may fail after it was enqueued.
+// enqueued; if it returns an error, it was not enqueued. A Launch, LaunchGraph or LaunchOp that
+// fails may have enqueued a part of its work, and a copy that waits may fail after it was enqueued.
+// A captured copy reads or writes its host memory at every replay; a GPU refuses to capture it
+// unless the memory is of AllocHost.
 //
 // Between BeginCapture and EndCapture operations are recorded and do not execute. The
 // streams that were forked from the one that captures, directly or not, are recorded into
@@ -150,7 +152,7 @@ type Stream interface {
 	LaunchOp(op Op, c *OpCall) error
 
 	Record(e Event) error // refused while capturing, unless a [Timer] made it: use Fork and Join
-	Wait(e Event) error   // work enqueued later starts after what e recorded; refused while capturing
+	Wait(e Event) error   // later work starts after the work before e's last record; refused while capturing
 	Synchronize() error   // refused while capturing
 
 	// Fork makes later work of the other stream wait for the work that is enqueued on this
@@ -187,7 +189,7 @@ type Stream interface {
 	Close() error
 }
 
-// Event marks a point in a stream.
+// Event marks a point in a stream. Before its first record it counts as done.
 type Event interface {
 	Query() (done bool, err error)
 	Synchronize() error
@@ -203,7 +205,8 @@ type Executable interface {
 	ScratchBytes(symbols []int64) (int64, error)
 
 	// Bind resolves every address for symbol values, in the order of the
-	// program's symbols. It checks guards, sizes, alignment and bounds.
+	// program's symbols. It checks guards, sizes and alignment. A device that runs machine code
+	// cannot check which memory the code uses.
 	Bind(symbols []int64, args Args) (BoundLaunch, error)
 
 	Close() error

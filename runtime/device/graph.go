@@ -133,7 +133,7 @@ func NotRebindable(i int, n Node, reason string, cause error) error {
 	return &RebindError{Node: i, What: n.label(), Reason: reason, Cause: cause}
 }
 
-// CheckMoves checks the moves of one Rebind: equal sizes, and no byte that moves twice.
+// CheckMoves checks the moves of one Rebind: memory, equal sizes above 0, and no byte that moves twice.
 func CheckMoves(moves []Move) error {
 	for i, m := range moves {
 		switch {

@@ -35,7 +35,7 @@ type ResolvedStep struct {
 
 	// Of extern ops and library routines.
 	Op      Op
-	Tensors []Tensor // operands, without memory
+	Tensors []Tensor // operands, then results; Assigned.Call gives them memory
 	Values  []program.Attr
 	Need    int64 // scratch memory that the op asks for, bytes
 }

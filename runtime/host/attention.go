@@ -26,7 +26,8 @@ type attention struct {
 	size             int
 	scale            float32
 	causal           bool
-	q, k, v, out     sequence
+	q, k, v          sequence
+	out              sequence // of gradients: the cotangent of the result, which is read
 	lse              sequence
 	delta            sequence // delta, dq, dk and dv are set if grad is true
 	dq, dk, dv       sequence

@@ -185,11 +185,11 @@ func TestCopiesEnd(t *testing.T) {
 	cancel()
 	s.Until(ended)
 	if err := s.Fill(b, 2); !errors.Is(err, context.Canceled) || data[n-1] != 1 {
-		t.Errorf("a fill after the end: %v, want Canceled and an unchanged end", err)
+		t.Errorf("a fill after the end: %v, want Canceled and an unchanged last byte", err)
 	}
 	s.Until(ended)
 	if err := s.CopyToDevice(b, make([]byte, n)); !errors.Is(err, context.Canceled) || data[n-1] != 1 {
-		t.Errorf("a copy after the end: %v, want Canceled and an unchanged end", err)
+		t.Errorf("a copy after the end: %v, want Canceled and an unchanged last byte", err)
 	}
 	s.Until(context.Background())
 	shared := make([]byte, n) // in parts, the last of which is short

@@ -78,8 +78,8 @@ func (p *Pool) Alloc(s device.Stream, bytes int64) (Block, error) {
 	return p.allocate(s, bytes, false)
 }
 
-// AllocLast is Alloc, but it takes the end of a free block instead of its start, so that
-// later allocations get the addresses that they would get without this block. Graph trees
+// AllocLast is Alloc, but it takes the end of a free block instead of its start, so that the
+// next allocation from the rest begins where it would without this block. Graph trees
 // put copies of inputs there, since a warm-up has no such copies. A free block that is not
 // split is taken whole.
 func (p *Pool) AllocLast(s device.Stream, bytes int64) (Block, error) {

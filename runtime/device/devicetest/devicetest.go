@@ -1,5 +1,6 @@
 // Package devicetest is the conformance suite of devices (C14). It tests any
-// implementation of the interfaces of package device, including the errors for misuse.
+// implementation of the required interfaces of package device, including the errors for misuse,
+// and of the optional ones Reserver, HostImporter, Timer and Tracer.
 // Kernels differ by target, so the test of a device provides the few programs that the
 // suite runs (see Suite.Program).
 package devicetest
