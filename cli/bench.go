@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"pwc/cache"
 	"pwc/ir"
@@ -94,7 +95,7 @@ FLOP/s of a large GEMM of the same precision, which is measured first.`,
 				}
 				return a.runBenchTrain(cmd.Context(), args[0], &f, &b, &t, &g)
 			}
-			if given := changedOf(cmd, trainOnly); len(given) > 0 {
+			if given := changedOf(cmd.Flags(), trainOnly); len(given) > 0 {
 				return usagef("--%s needs --train", strings.Join(given, " and --"))
 			}
 			if g.anyContext = f.context == 0; g.anyContext {
@@ -140,8 +141,8 @@ FLOP/s of a large GEMM of the same precision, which is measured first.`,
 var trainOnly = []string{"batch-size", "length", "data", "optimizer", "precision", "micro-batches", "clip-norm", "dp", "bucket"}
 
 // changedOf returns the names whose flags were given.
-func changedOf(cmd *cobra.Command, names []string) []string {
-	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !cmd.Flags().Changed(name) })
+func changedOf(flags *pflag.FlagSet, names []string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !flags.Changed(name) })
 }
 
 // checkTrain returns a usage error for flags that have no effect with --train, and sets the defaults of --train.

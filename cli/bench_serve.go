@@ -121,7 +121,7 @@ var loadFlags = []string{"requests", "rate", "concurrency", "prompt", "output", 
 // server, and flags for a server if it is a model.
 func checkTarget(cmd *cobra.Command, where string) error {
 	if !isAddress(where) {
-		if given := changedOf(cmd, servedOnly); len(given) > 0 {
+		if given := changedOf(cmd.Flags(), servedOnly); len(given) > 0 {
 			return usagef("flags for a server, and %s is a model: --%s", where, strings.Join(given, ", --"))
 		}
 		return nil

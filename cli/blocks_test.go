@@ -83,8 +83,9 @@ func helpBlocks(t *testing.T) (blocks []block) {
 	return blocks
 }
 
-// logicalLines joins the lines that end with a backslash, and drops the indentation.
+// logicalLines joins the lines that end with a backslash, drops the indentation, and writes pwc for go run ./cmd/pwc.
 func logicalLines(text string) (lines []string) {
+	text = strings.ReplaceAll(text, "go run ./cmd/pwc ", "pwc ")
 	for line := range strings.SplitSeq(strings.ReplaceAll(text, "\\\n", " "), "\n") {
 		if line = strings.TrimSpace(line); line != "" {
 			lines = append(lines, line)
@@ -160,7 +161,7 @@ func TestCommandBlocks(t *testing.T) {
 func commandOf(line string) (command string, away bool) {
 	away = elsewhere.MatchString(line)
 	at := strings.Index(line, "pwc ")
-	if at < 0 || at > 0 && !strings.Contains("(= ", line[at-1:at]) || strings.HasPrefix(line, "go ") && !strings.HasPrefix(line, "go run ./cmd/pwc ") {
+	if at < 0 || at > 0 && !strings.Contains("(= ", line[at-1:at]) || strings.HasPrefix(line, "go ") {
 		return "", away || at < 0
 	}
 	command = line[at:]
@@ -171,10 +172,8 @@ func commandOf(line string) (command string, away bool) {
 	return strings.TrimSpace(command), away
 }
 
-// shorter makes a block fast enough for a test: it uses this pwc instead of building one, few training steps, and one
-// warm-up.
+// shorter makes a block fast enough for a test, with few training steps and one warm-up.
 func shorter(script string) string {
-	script = strings.ReplaceAll(script, "go run ./cmd/pwc ", "pwc ")
 	script = regexp.MustCompile(`--steps [0-9]{3,}`).ReplaceAllString(script, "--steps 2")
 	script = strings.ReplaceAll(script, "--steps 2 --out run --resume", "--steps 3 --out run --resume")
 	return regexp.MustCompile(`--warmup [0-9]+`).ReplaceAllString(script, "--warmup 1")

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -136,7 +137,7 @@ func (a *app) runCheck(files []string, f *modelFlags, modeName string, slots []s
 		return err
 	}
 	var r checkReport
-	failed := false
+	var failed error
 	for _, name := range files {
 		m, err := a.open(name, f)
 		var c checkFile
@@ -149,7 +150,12 @@ func (a *app) runCheck(files []string, f *modelFlags, modeName string, slots []s
 			}
 		}
 		if err != nil {
-			failed = true
+			switch {
+			case errors.As(err, new(*usageError)):
+				failed = errWrongCall
+			case failed == nil:
+				failed = errReported
+			}
 			r.Files = append(r.Files, checkFile{File: name, Errors: faults(err)})
 			if !a.json {
 				a.complain(err)
@@ -182,7 +188,7 @@ func (a *app) describe(name string, m *ir.Module, mode piecewise.Mode, slots []s
 	c := checkFile{File: name, OK: true, Module: m.Name, Weights: len(m.Weights), States: len(m.States)}
 	reports, err := a.checkModule(m, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, PaddedSlots: slots}})
 	if err != nil {
-		return c, err
+		return c, explainOptions(err)
 	}
 	for i, r := range reports {
 		d := checkFunc{Name: r.Name, Nodes: len(m.Funcs[i].Nodes), Size: r.Size, Bound: r.Plain, Pieces: r.Plan.Counts().Piecewise, Capturable: r.Capturable}

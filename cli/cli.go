@@ -194,8 +194,12 @@ func (e *usageError) Unwrap() error { return e.err }
 
 func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
 
-// errReported stands for an error that was printed already: it only sets the exit code.
-var errReported = errors.New("reported")
+// errReported stands for an error that was printed already: it only sets the exit code. errWrongCall is the same for a
+// wrong call.
+var (
+	errReported  = errors.New("reported")
+	errWrongCall = &usageError{errReported}
+)
 
 // fail prints an error and returns the exit code. With --json it also prints an object with the
 // error to standard output, so that there is always a document.
@@ -203,6 +207,9 @@ func (a *app) fail(cmd *cobra.Command, err error) int {
 	if errors.Is(err, errReported) {
 		if rest := unreported(err); rest != nil {
 			fmt.Fprintln(a.err, "pwc: "+a.message(rest))
+		}
+		if errors.As(err, new(*usageError)) {
+			return exitUsage
 		}
 		return exitFailed
 	}
@@ -223,10 +230,10 @@ func (a *app) fail(cmd *cobra.Command, err error) int {
 	return exitFailed
 }
 
-// unreported returns the parts of a joined error other than errReported, such as the error of a
+// unreported returns the parts of a joined error other than errReported and errWrongCall, such as the error of a
 // Close, or nil.
 func unreported(err error) error {
-	if err == errReported {
+	if err == errReported || err == error(errWrongCall) {
 		return nil
 	}
 	joined, ok := err.(interface{ Unwrap() []error })

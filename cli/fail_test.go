@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// errReported is not printed. An error that is joined with it is.
+// errReported and errWrongCall are not printed. An error that is joined with errReported is.
 func TestFailBesideAFinding(t *testing.T) {
 	lost := errors.New("the file system is gone")
 	for _, c := range []struct {
@@ -19,11 +19,16 @@ func TestFailBesideAFinding(t *testing.T) {
 		{errors.Join(errReported, nil), ""},
 		{errors.Join(errReported, lost), "pwc: the file system is gone\n"},
 		{errors.Join(errors.Join(lost, errReported), errors.New("and more")), "pwc: the file system is gone\nand more\n"},
+		{errWrongCall, ""},
 	} {
 		var stdout, stderr bytes.Buffer
 		a := &app{out: &stdout, err: &stderr, json: true}
-		if code := a.fail(nil, c.err); code != exitFailed || stderr.String() != c.want || stdout.Len() > 0 {
-			t.Errorf("%v: exit code %d, %q; want %d, %q", c.err, code, stderr.String(), exitFailed, c.want)
+		want := exitFailed
+		if c.err == error(errWrongCall) {
+			want = exitUsage
+		}
+		if code := a.fail(nil, c.err); code != want || stderr.String() != c.want || stdout.Len() > 0 {
+			t.Errorf("%v: exit code %d, %q; want %d, %q", c.err, code, stderr.String(), want, c.want)
 		}
 	}
 }

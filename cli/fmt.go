@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -44,19 +45,24 @@ type fmtFile struct {
 }
 
 func (a *app) runFmt(files []string, write, check bool) error {
+	if write && slices.Contains(files, standardStream) {
+		return usagef("-w: standard input cannot be written in place")
+	}
 	var r fmtReport
-	failed := false
+	var failed error
 	for _, name := range files {
 		text, formatted, err := a.formatFile(name, write)
 		e := fmtFile{File: name, Formatted: formatted}
 		switch {
 		case err != nil:
-			e.Error, failed = err.Error(), true
+			e.Error, failed = err.Error(), errReported
 			if !a.json {
 				a.complain(err)
 			}
 		case check:
-			failed = failed || !formatted
+			if !formatted {
+				failed = errReported
+			}
 			if !formatted && !a.json {
 				fmt.Fprintln(a.out, name)
 			}
@@ -74,17 +80,14 @@ func (a *app) runFmt(files []string, write, check bool) error {
 }
 
 // finish ends a command that continues after the error of a file: it prints the report with --json,
-// and returns errReported if a file failed.
-func (a *app) finish(report any, failed bool) error {
+// and returns reported, which is errReported or errWrongCall if a file failed.
+func (a *app) finish(report any, reported error) error {
 	if a.json {
 		if err := a.printJSON(report); err != nil {
 			return err
 		}
 	}
-	if failed {
-		return errReported
-	}
-	return nil
+	return reported
 }
 
 // complain prints the error of a file. The command continues with the next file.
@@ -99,9 +102,6 @@ func (a *app) complain(err error) {
 func (a *app) formatFile(name string, write bool) (text []byte, formatted bool, err error) {
 	var src []byte
 	if name == standardStream {
-		if write {
-			return nil, false, fmt.Errorf("standard input cannot be written in place")
-		}
 		src, err = readText("<standard input>", a.in)
 	} else {
 		src, err = readModule(name)

@@ -268,13 +268,15 @@ func explainImport(err error) error {
 	return err
 }
 
-// source returns the model's weights, or nil if the module has no weights, and a function that
-// closes them.
+// source returns the source of the module's tensors, and a function that closes it. The source is nil if the module
+// reads no tensors; --weights is then a usage error.
 func (m *model) source(f *modelFlags) (safetensors.Source, func() error, error) {
 	none := func() error { return nil }
 	switch {
-	case len(m.module.Loaded()) == 0:
+	case len(m.module.Loaded()) == 0 && f.set == nil:
 		return nil, none, nil
+	case len(m.module.Loaded()) == 0:
+		return nil, none, refuseOf(f.set, noEffect{true, "weights", ": " + m.path + " has no weights"})
 	case f.weights == "dummy":
 		if m.params != nil {
 			return hf.Dummy(m.params), none, nil

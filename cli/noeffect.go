@@ -15,9 +15,12 @@ type noEffect struct {
 }
 
 // refuse returns a usage error for the first row that applies and has a flag that was given.
-func refuse(cmd *cobra.Command, rows ...noEffect) error {
+func refuse(cmd *cobra.Command, rows ...noEffect) error { return refuseOf(cmd.Flags(), rows...) }
+
+// refuseOf is refuse for the flags of a command.
+func refuseOf(flags *pflag.FlagSet, rows ...noEffect) error {
 	for _, r := range rows {
-		if given := changedOf(cmd, strings.Fields(r.flags)); r.when && len(given) > 0 {
+		if given := changedOf(flags, strings.Fields(r.flags)); r.when && len(given) > 0 {
 			return usagef("--%s %s no effect%s", strings.Join(given, " and --"), have(len(given)), r.why)
 		}
 	}

@@ -9,8 +9,7 @@ import (
 	"pwc/cli"
 )
 
-// TestFlagsWithoutEffect: a flag that has no effect next to the other flags is a usage error that names it and the
-// reason. With the flag that gives it an effect, or without the one that takes it, there is no such error.
+// TestFlagsWithoutEffect: a flag that has no effect in a call is a usage error.
 func TestFlagsWithoutEffect(t *testing.T) {
 	root, err := filepath.Abs("../testdata")
 	if err != nil {
@@ -65,6 +64,9 @@ func TestFlagsWithoutEffect(t *testing.T) {
 		{"train " + module + " --data d --steps 1 --optimizer sgd --eps 1", "--eps has no effect with --optimizer sgd"},
 		{"train " + module + " --data d --steps 1 --bucket 1MiB", "--bucket has no effect on one device: --dp N"},
 		{"tune " + llama + " --frozen", "--frozen excludes tune"},
+		{"run " + module + " --rows 2 --weights dummy", "--weights has no effect: " + module + " has no weights"},
+		{"bench " + module + " --batch 2 --weights d", "--weights has no effect: " + module + " has no weights"},
+		{"bench " + module + " --batch 2 --repeats 1 --capture-sizes none", ""}, // bench makes weights up by default
 	} {
 		var out, messages bytes.Buffer
 		code := cli.Run(t.Context(), strings.Fields(c.args), strings.NewReader(""), &out, &messages)

@@ -184,8 +184,8 @@ func (w *world) meet(ctx context.Context, what string) error {
 // settings describes the flags that must be equal in all processes, because they determine the compiled programs and
 // the captured graphs.
 func (f *buildFlags) settings() string {
-	return fmt.Sprintf("--target %s, --capture-sizes %s, --compile-sizes %v, --ranges %v, --max %v, --symbol %v, --split-on %v, --disable-pass %v, --matmul-precision %v",
-		f.target, f.captureSizes, f.compileSizes, f.ranges, f.max, f.symbols, f.splitOn, f.disable, f.matmul.Precision)
+	return fmt.Sprintf("--target %s, --capture-sizes %s, --compile-sizes %v, --ranges %v, --max %v, --symbol %v, --split-on %v, --padded-slots %v, --disable-pass %v, --matmul-precision %v",
+		f.target, f.captureSizes, f.compileSizes, f.ranges, f.max, f.symbols, f.splitOn, f.paddedSlots, f.disable, f.matmul.Precision)
 }
 
 // agree returns an error if the settings of a process differ from those of rank 0.

@@ -151,6 +151,7 @@ func TestRanksDisagree(t *testing.T) {
 		{{"--rows", "4"}, {"--rows", "5"}},
 		{{"--in", filepath.Join(dir, "a")}, {"--in", filepath.Join(dir, "b")}},
 		{{"--rows", "4", "--capture-sizes", "8"}, {"--rows", "4", "--capture-sizes", "16"}},
+		{{"--rows", "4"}, {"--rows", "4", "--padded-slots", "pos"}},
 	} {
 		meet := "file:" + filepath.Join(t.TempDir(), "meet")
 		var ranks []*exec.Cmd
