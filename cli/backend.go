@@ -42,7 +42,7 @@ type buildFlags struct {
 	max          assignments
 	symbols      assignments
 	frozen       bool
-	uncached     bool // do not use the user's cache
+	uncached     bool // do not use artifacts of the user's cache
 	unrecorded   bool // keep artifacts in the cache, but no record of the module
 	local        bool // search the directories of the cache only, not PWC_CACHE_REMOTE
 
@@ -225,8 +225,8 @@ func (d *dumper) For(a *pieces.Artifact) pieces.Compiler {
 	return &dumper{d.Pipeline, filepath.Join(d.dir, name)}
 }
 
-// Compile compiles a piece. It adds the shape to the directory's name, and writes a numbered file
-// for the output of each pass, and times.txt with their times.
+// Compile compiles a piece. It adds the shape to the directory's name, and writes numbered files with the piece and
+// the output of each pass, and times.txt with the times of the passes.
 func (d *dumper) Compile(ctx context.Context, piece *ir.Module, ranges map[string]dim.Interval) (*program.Program, error) {
 	dir := d.dir
 	for _, s := range slices.Sorted(maps.Keys(ranges)) {

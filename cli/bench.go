@@ -439,7 +439,7 @@ func (a *app) printBench(path string, r *benchReport, f tableFormat) error {
 		}
 	}
 	if len(r.Profiles) > 0 && f == asText {
-		fmt.Fprintln(a.out, "\nin a replay the start of a kernel overlaps the end of another, so a step takes less than the sum")
+		fmt.Fprintln(a.out, "\nin a replay on a GPU kernels may overlap, so a step may take less than the sum")
 	}
 	return nil
 }

@@ -65,7 +65,7 @@ func (g *benchFlags) checkFunc(path string) error {
 		}
 	}
 	if len(given) > 0 {
-		return usagef("only language models, with @forward(ids, positions) and @logits(hidden states, rows), take --%s; %s has other functions", strings.Join(given, " and --"), path)
+		return usagef("only language models, with @forward(ids, positions) and @logits(hidden states, rows), take --%s; %s is not one", strings.Join(given, " and --"), path)
 	}
 	return nil
 }

@@ -60,8 +60,8 @@ ids. --seed determines arrivals, lengths and ids.
 Four times of each request are measured: to the first token (TTFT), between tokens (ITL),
 for each token after the first (TPOT), and to the end (E2E). Goodput counts the requests
 within all --slo limits. Percentiles are interpolated between the closest values. For TTFT and ITL a
-token is an event of the stream, except an event with only the finish reason. The number of tokens of
-an answer is that of these events, or the server's usage if it is larger.`,
+token of a server is an event of its stream, except an event with only the finish reason. The number
+of tokens of its answer is that of these events, or the usage that it reports if that is larger.`,
 		Example: `  pwc bench-serve http://127.0.0.1:8000 --rate 8 --requests 200 --prompt 64-512 --output 128
   pwc bench-serve models/llama --concurrency 16 --requests 64 --svg latency.svg
   pwc bench-serve http://127.0.0.1:8000 --rate 4 --slo-ttft 200ms --slo-tpot 30ms --json
@@ -101,7 +101,7 @@ an answer is that of these events, or the server's usage if it is larger.`,
 	fl.StringVar(&s.prompt, "prompt", "128", "`TOKENS` of prompts: a number, or a range such as 64-512")
 	fl.StringVar(&s.output, "output", "64", "`TOKENS` of answers: a number, or a range")
 	fl.Uint64Var(&s.load.Seed, "seed", 0, "`SEED` of arrivals, lengths and ids")
-	fl.Var(&wholeNumber[int]{&s.warmup, 0, maxNumber}, "warmup", "send `N` requests first, which are not measured (default 1)")
+	fl.Var(&wholeNumber[int]{&s.warmup, 0, maxNumber}, "warmup", "send the first `N` requests once before the measurement (default 1)")
 	s.warmup = 1
 	fl.DurationVar(&s.limits.TTFT, "slo-ttft", 0, "a good request has its first token within this `TIME`")
 	fl.DurationVar(&s.limits.TPOT, "slo-tpot", 0, "a good request takes at most this `TIME` for each token after the first, on average")

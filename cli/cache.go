@@ -33,9 +33,8 @@ PWC_CACHE_REMOTE is an artifact in a registry (oci://REGISTRY/REPO:TAG) from whi
 missing pieces are fetched. PWC_CACHE=off turns the cache off. Code for GPUs is
 machine code, which cannot be checked: pwc cache trust lists whose code is accepted.
 
-gc removes, and pin keeps, whole models with all their artifacts. A MODEL is a name
-or the first digits of an id, as ls prints them; --target chooses among models of
-one name. If several models have one name and target, the last column of ls has
+gc removes, and pin keeps, whole models. A MODEL is a name, or the first digits of an
+id, at least four, as ls prints them; --target chooses among models of one name. If several models have one name and target, the last column of ls has
 their other differences.`,
 		Example: `  pwc cache ls
   pwc cache explain model.ir          # which pieces are found, and why others are not
@@ -504,7 +503,7 @@ func (a *app) cachePin(pin bool) *cobra.Command {
 func (a *app) cacheClear() *cobra.Command {
 	return &cobra.Command{
 		Use:     "clear",
-		Short:   "remove everything from the cache directory, also pinned models and tuning records",
+		Short:   "remove all models from the cache directory, also pinned ones, and the tuning records",
 		Example: "  pwc cache clear",
 		Args:    none,
 		RunE: a.withStore(func(ctx context.Context, s *cache.Store, _ []string) error {

@@ -26,8 +26,8 @@ func (a *app) compileCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compile FILE",
 		Short: "compile a model and print its memory plan",
-		Long: `Split a model, compile every distinct piece once, and print the artifacts
-and the device memory of a run, for each size. No weights are read, and nothing runs.
+		Long: `Split a model, compile each distinct piece once for each range of sizes, and print the
+artifacts and the device memory of a run. No weights are read, and nothing runs.
 
 --target cuda:sm_90 compiles for GPUs of that architecture on any machine that
 has NVRTC, without a GPU or driver. --target cuda compiles for this machine's GPU.

@@ -148,7 +148,7 @@ func TestEarlierTargets(t *testing.T) {
 			var log bytes.Buffer
 			a := &app{out: &log, err: &log}
 			flags := &buildFlags{captureSizes: "1,2", frozen: c.frozen}
-			known := &entries{knows: []string{"sm_80", "sm_86", "sm_90", "sm_100"}} // the fake driver knows these
+			known := &entries{knows: []string{"sm_80", "sm_86", "sm_90", "sm_100"}} // compiles on other machines; the fake driver gets its kernels
 			for _, name := range append([]string{"cuda:sm_90"}, c.cached...) {
 				backend, err := compilecuda.New(name, known)
 				if err != nil {

@@ -82,8 +82,9 @@ of a single request is printed token by token. With --json each answer is a line
 --chat a line {"role", "content", "prompt_tokens", "completion_tokens", "finish_reason"}; --stats
 adds a line {"stats"}.
 finish_reason is stop, length, max_position, canceled, failed or refused. A
-request that is refused or fails does not affect the others; the exit code is then 1. An
-interrupt ends all requests, and their tokens so far are printed.`,
+request that is refused does not affect the others. A step that fails ends its requests, and
+the others continue. The exit code is then 1. An interrupt ends all requests, and their tokens
+so far are printed.`,
 		Example: `  pwc generate models/llama --ids 5,7,9 --max-new 24
   pwc generate models/llama --prompt "The capital of France is"
   pwc generate models/llama --chat --system "Answer in one sentence."
@@ -145,7 +146,7 @@ interrupt ends all requests, and their tokens so far are printed.`,
 	return cmd
 }
 
-// check returns a usage error for flags that exclude each other, and for invalid values.
+// check returns a usage error for flags that exclude or need each other, and for a wrong --top-p or --temperature.
 func (g *generateFlags) check() error {
 	text := g.prompt != "" || g.chat
 	switch {

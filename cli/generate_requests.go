@@ -128,7 +128,7 @@ func (g *generateFlags) requests(stdin io.Reader) ([]namedRequest, error) {
 	return out, nil
 }
 
-// requestLine is a line of --ids-file. The flags set the values of fields that are nil.
+// requestLine is a line of --ids-file. The flags set the values of fields that are nil, except request, ids and priority.
 type requestLine struct {
 	Request     json.RawMessage `json:"request"`
 	IDs         jsonIDs         `json:"ids"`

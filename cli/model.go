@@ -47,7 +47,7 @@ type modelFlags struct {
 func (f *modelFlags) addImport(cmd *cobra.Command, dtype string) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.dtype, "dtype", dtype, "`DTYPE` of weights, activations and caches of a checkpoint: f32, f16, bf16, or auto for the checkpoint's own")
-	if dtype == "auto" { // commands that compare results ignore the environment
+	if dtype == "auto" { // run, verify and train ignore the environment: their default is f32
 		fromEnv(cmd, "dtype", "PWC_DTYPE")
 	}
 	fl.StringVar(&f.arch, "architecture", "", "import a checkpoint as architecture `NAME` instead of the one in its config")

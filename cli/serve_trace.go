@@ -35,7 +35,7 @@ func (a *app) tracing(ctx context.Context, endpoint string) (trace.Tracer, func(
 	named := resource.NewSchemaless(attribute.String("service.name", "pwc"), attribute.String("service.version", version().Version))
 	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(loggedExporter{exporter, a.requestLogger()}), sdktrace.WithResource(named))
 	return provider.Tracer("pwc/serve"), func() error {
-		// ctx has ended at this point.
+		// ctx may have ended.
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSpans)
 		defer cancel()
 		return provider.Shutdown(ending)

@@ -50,8 +50,8 @@ type tuneAllReduce struct {
 	NCCL  float64 `json:"nccl_us"`
 }
 
-// tuneGEMM has the times of one GEMM together with the kernels before and after it, in microseconds. Heuristic is 0 if the algorithm that the library
-// prefers cannot run, and Best is 0 if no algorithm can.
+// tuneGEMM has the times of one GEMM together with the kernels before and after it, in microseconds. Heuristic is 0 if
+// the algorithm that the library prefers cannot run, and Best is 0 if no algorithm can.
 type tuneGEMM struct {
 	Name      string  `json:"product"`
 	Kernel    string  `json:"kernel"` // pwc's kernel

@@ -139,7 +139,7 @@ module "m" {
 	return file
 }
 
-// Each run of a verification closes the ops that it opened, before the device is closed.
+// verify and run --check close all ops that they opened.
 func TestVerifyClosesOps(t *testing.T) {
 	t.Setenv("PWC_CACHE", "off")
 	model := doubleModel(t, "")

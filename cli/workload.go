@@ -39,9 +39,9 @@ type workload interface {
 	// fingerprint returns a hash of the inputs.
 	fingerprint() string
 
-	// run runs everything once, from initial states, and returns the results. A
-	// function of the caller may have more results than the module's; these come
-	// last.
+	// run runs everything once, and returns the results. The states of c must have
+	// their initial contents. A function of c may have more results than the
+	// module's; these come last.
 	run(ctx context.Context, c caller) ([]output, error)
 }
 

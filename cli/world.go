@@ -170,7 +170,8 @@ func devicesText(n int, name string) string {
 	return fmt.Sprintf("%d devices (%s)", n, name)
 }
 
-// text returns the number of further devices or processes, to print after the first device's name.
+// text returns the number of further devices, or the rank and the number of processes, to print after the first device's
+// name.
 func (w *world) text() string {
 	if w.process != nil {
 		return fmt.Sprintf(", rank %d of %d processes; each takes", w.process.Rank(), w.process.Size())
