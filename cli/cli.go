@@ -37,8 +37,9 @@ type Op struct {
 	Open func(s *Site) (device.Op, error)
 
 	// Kernels, if not nil, returns the kernels that calls with these operands, results
-	// and attributes need on GPUs of a target such as "cuda:sm_90". They are compiled
-	// and cached with the model; Open gets them by Site.Code.
+	// and attributes need on GPUs of a target such as "cuda:sm_90". Sizes are those for
+	// the largest values of symbols. The kernels are compiled and cached with the model;
+	// Open gets them by Site.Code.
 	Kernels func(target string, calls []device.OpCall) ([]Kernel, error)
 
 	// Reference returns the op for the reference interpreter; batch returns the
