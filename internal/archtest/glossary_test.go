@@ -87,13 +87,13 @@ func splitName(name string) (folder, ident string) {
 	return name[:slash] + last, ident
 }
 
-// document is a Go file or a document.
+// document is the text of a Go file or of a document in Markdown.
 type document struct {
 	name  string // from the module's root
 	words string // the text with single spaces and without // between words: phrases are found across lines
 }
 
-// documents returns the Go files that goFiles returns, and the documents without the glossary.
+// documents returns the Go files that goFiles returns, and the documents in the root and in docs except the glossary.
 func documents(t *testing.T) []document {
 	t.Helper()
 	var list []document

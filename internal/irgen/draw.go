@@ -6,7 +6,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// draw emits an op that draws so many random elements: at the builder's offset, at a later offset, or at
+// draw emits an op that draws so many random elements: at the builder's offset, at an explicit one, or at
 // the offset of an earlier node, as a redraw.
 func (g *generator) draw(op string, args []ir.Value, elements dim.Dim, like value, attrs ...ir.Attr) {
 	f := g.fb.Func()

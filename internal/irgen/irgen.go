@@ -61,7 +61,7 @@ type Options struct {
 	// softmax, gather and GEMMs over the batch symbol, and layout ops that move its axis.
 	MixRows bool
 
-	// Faults makes some indices out of range.
+	// Faults does not bound some of the indices, so they may be out of range.
 	Faults bool
 
 	// Ranks is the number of devices in the group tp that run the module; 0: the module has no group and

@@ -194,8 +194,8 @@ func (g *generator) linearSelect() {
 	g.emit("linear_select", args, like)
 }
 
-// index returns indices in [0, n) made from an integer value that ok accepts. With Faults some are out of
-// range.
+// index returns indices in [0, n) made from an integer value that ok accepts, or nil. With Faults they may be
+// out of range.
 func (g *generator) index(n dim.Dim, ok func(*value) bool) *value {
 	x := g.pick(both(integer, ok))
 	lo := g.bounds(n).Lo

@@ -5,7 +5,7 @@ import "fmt"
 // Result is a status of the driver (CUresult).
 type Result int32
 
-// Results that pwc distinguishes.
+// Results that have a name in pwc.
 const (
 	Success             Result = 0
 	InvalidValue        Result = 1
@@ -140,10 +140,10 @@ func (r Result) String() string {
 	return fmt.Sprintf("%d", int32(r))
 }
 
-// Fatal reports whether the result is sticky: this process cannot use the context, and so the
-// device, any more. restart reports whether only a new process can use the device again. Both
-// follow the descriptions of CUresult in the documentation of the CUDA driver API. They do not
-// say that ECC and NVLink errors and Unknown are sticky; these count as sticky here.
+// Fatal reports whether the context cannot be used any more. restart reports whether the process
+// must restart before it can use the device again. Both follow the descriptions of CUresult in the
+// documentation of the CUDA driver API, except for ECC and NVLink errors and Unknown: the
+// descriptions do not say that they are fatal, but here they are, with a restart.
 func (r Result) Fatal() (fatal, restart bool) {
 	switch r {
 	case IllegalAddress, LaunchTimeout, Assert, HardwareStackError, IllegalInstruction, MisalignedAddress,

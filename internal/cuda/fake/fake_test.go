@@ -259,6 +259,14 @@ func TestFinds(t *testing.T) {
 			r.must(r.f.MemsetAsync(p, 0, 1, Granularity+1, s))
 			return r.f.StreamSynchronize(s)
 		}, driver.IllegalAddress, ""},
+		"access to addresses that are not mapped": {func(r *rig) error {
+			p, err := r.f.MemAddressReserve(2 * Granularity)
+			r.must(err)
+			a, err := r.f.MemCreate(Granularity, 0)
+			r.must(err)
+			r.must(r.f.MemMap(p, Granularity, a))
+			return r.f.MemSetAccess(p, 2*Granularity, 0)
+		}, driver.InvalidValue, "which are not all mapped"},
 		"alloc while capturing": {func(r *rig) error {
 			r.must(r.f.StreamBeginCapture(r.stream(), driver.CaptureThreadLocal))
 			_, err := r.f.MemAlloc(8)

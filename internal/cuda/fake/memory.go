@@ -399,7 +399,7 @@ func (f *Driver) MemUnmap(p driver.Ptr, bytes int64) error {
 	return err
 }
 
-// MemSetAccess lets the device access a mapping.
+// MemSetAccess lets devices access mappings.
 func (f *Driver) MemSetAccess(p driver.Ptr, bytes int64, _ driver.Device) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -408,7 +408,8 @@ func (f *Driver) MemSetAccess(p driver.Ptr, bytes int64, _ driver.Device) error 
 		return err
 	}
 	r, page := f.space.within(p, bytes)
-	if r == nil {
+	if r == nil || slices.Contains(r.mapped[page:page+bytes/Granularity], false) {
+		f.wrong("%s of %d bytes at %#x, which are not all mapped", call, bytes, p)
 		return fail(call, driver.InvalidValue)
 	}
 	for i := range bytes / Granularity {

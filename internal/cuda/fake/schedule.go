@@ -20,10 +20,11 @@ type ScheduleFunc func(n, needed int) int
 // Pick calls the function.
 func (f ScheduleFunc) Pick(n, needed int) int { return f(n, needed) }
 
-// Lazy executes only work that a call waits for. It has no state.
+// Lazy executes only work that a call waits for, and work of other devices if that work waits for them. It
+// has no state.
 const Lazy = lazy(0)
 
-// Eager executes all work as soon as streams and events allow. It has no state.
+// Eager executes work as soon as streams and events allow. It has no state.
 const Eager = eager(0)
 
 type (

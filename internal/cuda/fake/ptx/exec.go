@@ -130,7 +130,7 @@ type Launch struct {
 type Fault uint8
 
 const (
-	AddressFault   Fault = iota // an access outside of an allocation, or by an invalid descriptor or policy
+	AddressFault   Fault = iota // an access outside of an allocation, or one that is invalid otherwise
 	AlignmentFault              // an access at an address that is not a multiple of its size
 	RaceFault                   // accesses without an order, or a missing fence or wait that orders them
 	WaitFault                   // a wait or a loop that does not end, or a wrong use of barriers, warps or warpgroups
