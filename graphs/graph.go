@@ -182,7 +182,7 @@ func (g *Graph) Begin() (*Recorder, error) {
 	}
 	g.pool = g.opts.Pool
 	if g.pool == nil {
-		g.pool = &Pool{s: g.s, mem: use.Pool(), name: g.name, captured: true}
+		g.pool = &Pool{s: g.s, mem: use.Pool(), name: g.name, last: true}
 	}
 	g.rec = &Recorder{s: g.s, stream: st, pool: g.pool, run: &run{graph: g}}
 	return g.rec, nil
@@ -485,7 +485,7 @@ func (g *Graph) Reset() error {
 		store.Retire(sto, g.maker)
 	}
 	g.pool.eager = append(g.pool.eager, slices.DeleteFunc(g.tracked, func(sto *store.Storage) bool { return !sto.Live() })...)
-	if g.pool.captured && len(g.pool.graphs) == 0 {
+	if g.pool.last && len(g.pool.graphs) == 0 {
 		g.s.pools = slices.DeleteFunc(g.s.pools, func(p *Pool) bool { return p == g.pool })
 	}
 	g.s.graphs--

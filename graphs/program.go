@@ -60,7 +60,7 @@ func (p *Program) Name() string { return p.name }
 // Program returns the compiled form.
 func (p *Program) Program() *program.Program { return p.prog }
 
-// Close unloads the program. Graphs that contain it can no longer be replayed.
+// Close unloads the program. Graphs that contain it must not be replayed any more.
 func (p *Program) Close() error { return p.exec.Close() }
 
 // Arg is an operand of [Recorder.Run]: a [Tensor], or a [*Generator] for a parameter with the

@@ -86,8 +86,7 @@ func (r *Recorder) Alloc(name string, dt dtype.DType, shape ...int64) (Tensor, e
 	return r.alloc(&Maker{Name: name, Output: -1}, dt, shape)
 }
 
-// AllocLast is Alloc at the end of a free block, so that later allocations get the addresses that they
-// would get without it ([mem.Pool.AllocLast]).
+// AllocLast is Alloc by [mem.Pool.AllocLast], which takes the end of a free block.
 func (r *Recorder) AllocLast(name string, dt dtype.DType, shape ...int64) (Tensor, error) {
 	r.last = true
 	defer func() { r.last = false }()
@@ -217,8 +216,9 @@ func (r *Recorder) Fill(dst Tensor, value byte) error {
 	return r.stream.enqueued(r.stream.dev.Fill(dst.Range(), value))
 }
 
-// Upload copies host memory to dst. A capture refuses it, because a replay would read the memory
-// again with other contents. CopyFromHost takes memory that outlives the graph.
+// Upload copies host memory to dst. data must not change until the copy is done (Stream.Synchronize). A
+// capture refuses Upload, because a replay would read the memory again with other contents: CopyFromHost
+// takes memory that outlives the graph.
 func (r *Recorder) Upload(dst Tensor, data []byte) error {
 	if r.Capturing() {
 		return fmt.Errorf("%w: copy from pageable host memory to %s: use Recorder.CopyFromHost with memory of Device.AllocHost, which every replay reads", ErrHostWork, dst)
@@ -229,8 +229,8 @@ func (r *Recorder) Upload(dst Tensor, data []byte) error {
 	return r.stream.enqueued(r.stream.dev.CopyToDevice(dst.Range(), data))
 }
 
-// CopyFromHost copies memory of Device.AllocHost to dst. Each replay reads it again, so it must
-// stay allocated until the graph is reset.
+// CopyFromHost copies memory of Device.AllocHost to dst. src must not change until the copy is done. Each
+// replay reads it again, so src must stay allocated until the graph is reset.
 func (r *Recorder) CopyFromHost(dst Tensor, src device.HostMemory) error {
 	if err := r.writes(dst); err != nil {
 		return err

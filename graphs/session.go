@@ -210,13 +210,11 @@ type Pool struct {
 	deflt bool
 	name  string
 
-	// captured: a capture without a pool made it, and it ends with its last graph.
-	captured bool
-
 	// managed: its owner tracks live storages, as a tree does, so the session does not.
 	managed bool
 
 	// Guarded by s.mu.
+	last   bool // it ends with its last graph: a capture made it, or its handle is released
 	graphs []*Graph
 	eager  []*store.Storage // with memory of the pool, made outside of captures
 }
@@ -234,6 +232,7 @@ func (s *Session) NewPool(name string) *Pool {
 // storages with owners stay valid. A second release matches [mem.ErrReleased].
 func (p *Pool) Release() error {
 	p.s.mu.Lock()
+	p.last = true
 	if len(p.graphs) == 0 {
 		p.s.pools = slices.DeleteFunc(p.s.pools, func(q *Pool) bool { return q == p })
 	}

@@ -117,7 +117,7 @@ func (m *Manager) BeginForward() { m.pending = true }
 // again.
 func (m *Manager) EndBackward() { m.pending = false }
 
-// Pool returns the pool that warm-ups and recordings allocate from.
+// Pool returns the pool that warm-ups and recordings allocate from until the next Reset.
 func (m *Manager) Pool() *graphs.Pool { return m.pool }
 
 // MarkStep starts a generation: the next call may make the outputs of earlier generations stale. From
@@ -165,10 +165,10 @@ func (f *Func) Call(in []Input, out []graphs.Tensor, keys ...int64) ([]graphs.Te
 	}
 	i := f.instance(keys)
 	before, blocks := m.state, m.blocks()
-	out, err := m.run(i, in, out)
+	outs, err := m.run(i, in, out)
 	err = errors.Join(err, m.dropCarried(i), m.check(before, blocks))
 	if err != nil {
-		return nil, err
+		return nil, releaseAll(err, outs[min(len(out), len(outs)):])
 	}
 	switch f.def.Mode {
 	case Forward:
@@ -176,7 +176,7 @@ func (f *Func) Call(in []Input, out []graphs.Tensor, keys ...int64) ([]graphs.Te
 	case Backward:
 		m.pending = false
 	}
-	return out, nil
+	return outs, nil
 }
 
 // run serves a call. Its checks have the order of PyTorch's CUDAGraphTreeManager.

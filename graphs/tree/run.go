@@ -82,7 +82,10 @@ func (i *instance) body(r *graphs.Recorder, ins *Inputs) ([]graphs.Tensor, error
 		}
 		retained = append(retained, t)
 	}
-	return outs, errors.Join(r.ReleaseMade(given), ins.releaseAll())
+	if err := errors.Join(r.ReleaseMade(given), ins.releaseAll()); err != nil {
+		return nil, releaseAll(err, outs)
+	}
+	return outs, nil
 }
 
 // evacuate copies inputs that are outputs of the previous generation out of the pool, because the

@@ -98,7 +98,7 @@ type Graphed struct {
 	keys  []string // symbols
 	plan  *split.Plan
 	parts []part
-	skip  *Skip // why it runs eagerly; nil: graphs serve it, or quiet
+	skip  *Skip // see Skipped
 	quiet bool  // a backward whose forward was skipped
 
 	weights, states []int            // indices in the module
@@ -357,8 +357,8 @@ func (f *Graphed) Weights() []int { return f.weights }
 // order, after the weights.
 func (f *Graphed) States() []int { return f.states }
 
-// Skipped returns why the function runs eagerly; nil if graphs serve it, or if it is the backward of a
-// skipped forward.
+// Skipped returns why the function runs eagerly; nil if graphs serve it, if it is the backward of a
+// skipped forward, or if it only allocates.
 func (f *Graphed) Skipped() *Skip { return f.skip }
 
 // Parts returns the number of parts that graphs serve, and the number of all parts.
