@@ -4,8 +4,8 @@
 // The C is meant to be read. A source has the snippets of package src that its kernels use, then the
 // kernels: one, or two of the same GEMM. Known dimension sizes are literals, except in kernels that
 // GEMMs of other sizes share; other sizes are parameters. Elementwise float arithmetic uses the _rn
-// intrinsics, so that no compiler flag contracts two operations into one rounding. Values are rounded
-// to bf16 and f16 exactly where the graph rounds them.
+// intrinsics, so that no compiler flag contracts two operations into one rounding. Outside of attention,
+// values are rounded to bf16 and f16 exactly where the graph rounds them.
 //
 // # Parameters of a kernel
 //
@@ -35,6 +35,6 @@
 //
 // Kernels for compute capability 9.0 and later use programmatic dependent launch (attribute "pdl").
 // A kernel may prefetch weights, then waits for the kernel before it. It triggers the dependent launch
-// before or right after the wait. It waits before it reads anything that another kernel writes, and
+// before or after the wait. It waits before it reads anything that another kernel writes, and
 // before it writes. Waits are transitive, so several kernels may have started.
 package cuda

@@ -14,7 +14,7 @@ import (
 
 // TestDeviceShortResults checks functions that are approximated because their results are rounded
 // to 16 bits, for all 65536 operands. 1 of 1000 results may be a neighbour of the correctly rounded one,
-// and results below 1e-35, for which exp would be subnormal, may be zero.
+// and results of a magnitude below 1e-35 may be zero, because a subnormal exp becomes zero.
 func TestDeviceShortResults(t *testing.T) {
 	g := openDevice(t)
 	logistic := func(x float64) float64 { return 1 / (1 + math.Exp(-x)) }

@@ -77,7 +77,7 @@ func parse(text string) ([]Snippet, error) {
 			s.Needs = strings.Split(needs, ", ")
 		}
 		if body = strings.TrimSpace(body); name == "" || strings.Contains(name, " ") || body == "" {
-			return nil, fmt.Errorf("line %q: want %qNAME or %qNAME needs NAME, NAME, and CUDA C after it", mark+head, mark, mark)
+			return nil, fmt.Errorf("line %q: want %q or %q, and CUDA C after it", mark+head, mark+"NAME", mark+"NAME needs NAME, NAME")
 		}
 		out = append(out, s)
 	}

@@ -2,8 +2,8 @@ package gemm
 
 import "fmt"
 
-// Warp-private pipelines read x once for each 16 to 48 columns of a block. With 32 rows x then takes as
-// many bytes as the weights, and more than the second-level cache delivers while memory delivers the
+// Warp-private pipelines read x once for each 16 to 48 columns of a block. With 32 rows x then takes about
+// as many bytes as the weights, and more than the second-level cache delivers while memory delivers the
 // weights. So with many columns for each multiprocessor, or with more rows, the warps of a block
 // share one pipeline, and the block reads x once. This is also faster for deep GEMMs (large K), for
 // which a stage should have many contiguous bytes of a row.

@@ -147,7 +147,7 @@ func (w *writer) weights() bool {
 func (w *writer) prefetches() bool { return w.GPU.PDL() && w.weights() }
 
 // triggersEarly reports whether the PDL trigger of a GEMV, a pipeline or a tiled GEMM comes before the
-// dependency wait, and not right after it.
+// dependency wait, and not after it.
 func (w *writer) triggersEarly() bool {
 	size, known := w.K.MatMul.K.Mul(w.K.Cols[0]).Const()
 	return known && size <= earlyTriggerElements

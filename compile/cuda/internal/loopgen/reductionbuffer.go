@@ -57,9 +57,8 @@ func bufferStride(acc string, warps, cluster int) int {
 	return (bufferBytes(acc, warps) + bufferBytes(acc, cluster)) / accBytes(acc)
 }
 
-// newReductionBuffer declares two halves, each large enough for the largest phase. It returns nil if one
-// warp or thread computes a row. It also returns nil for kernels that have neither clusters nor rolled
-// loops: their phases have shared memory of their own.
+// newReductionBuffer declares two halves, each large enough for the largest phase. It returns nil unless
+// several warps of a block compute a row and the kernel has clusters or rolled loops.
 func (e *writer) newReductionBuffer(p rowSplit, loops bool) *reductionBuffer {
 	if p.warps <= 1 || p.cluster == 1 && !loops {
 		return nil

@@ -102,8 +102,7 @@ func onlyReduces(k *loop.Kernel) bool {
 	return true
 }
 
-// reducesAcross reports whether a kernel only reduces its columns, by few reductions that do not
-// depend on the order of columns.
+// reducesAcross reports whether a kernel only reduces its columns, by few reductions other than argmax.
 func reducesAcross(k *loop.Kernel) bool {
 	n := 0
 	for in := range nest.Bodies(k) {

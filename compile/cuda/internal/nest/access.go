@@ -8,8 +8,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// HalfOperands reports whether the operands of a GEMM have the same 16-bit float type, and elements
-// along k are contiguous and begin at a multiple of 16 bytes.
+// HalfOperands reports whether the operands of a GEMM have the same 16-bit float type, and the elements
+// of each of their rows are contiguous along k and begin at a multiple of 16 bytes.
 func HalfOperands(k *loop.Kernel) bool {
 	m := k.MatMul
 	if m.Select != nil && !Multiple(m.Select.Stride, 8) {
