@@ -139,12 +139,13 @@ type Interruptible interface {
 	Stream
 
 	// Until makes operations give up once ctx has ended, until the next call of Until;
-	// context.Background() never ends. An operation that gives up returns the cause of ctx, and
-	// so does each operation after it; their destinations are undefined. Until allocates nothing.
+	// context.Background() never ends. An operation that gives up returns an error that matches
+	// the cause of ctx, and so does each operation after it; their destinations are undefined.
+	// Until itself allocates nothing.
 	Until(ctx context.Context)
 
-	// Ended returns the cause of the context if an operation, or work of an extern op, gave up
-	// since Until was called.
+	// Ended returns such an error if an operation, or work of an extern op, gave up since Until
+	// was called, else nil.
 	Ended() error
 }
 

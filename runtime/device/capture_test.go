@@ -125,8 +125,8 @@ func reach(r *device.Recording, ends []int32, into map[int]bool) {
 	}
 }
 
-// TestCapturesOfThreads checks that thread-local captures restrict only calls of their own thread, and
-// that the end of the first of two captures leaves the second under way.
+// TestCapturesOfThreads checks that a thread-local capture forbids a free only on its own thread, that it
+// forbids a global capture, and that the end of the first of two captures leaves the second under way.
 func TestCapturesOfThreads(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("threads are told apart on Linux alone")

@@ -147,8 +147,8 @@ type Stream interface {
 	// LaunchOp launches an extern op that is not part of a program, and sets c.Stream and
 	// c.Capturing. While capturing, use only LaunchOp and Launch for ops: their nodes then have
 	// the op's name, c.Origin and c.Loc, and Rebind knows their memory. An op that cannot be
-	// captured, or that has results of more than 0 bytes and records nothing, is refused with
-	// [ErrNotCapturable].
+	// captured, or that has results of more than 0 bytes and records nothing, is then refused
+	// with [ErrNotCapturable].
 	LaunchOp(op Op, c *OpCall) error
 
 	Record(e Event) error // refused while capturing, unless a [Timer] made it: use Fork and Join

@@ -37,7 +37,7 @@ type attention struct {
 	keyBlocks        int64 // blocks of keys of one group of heads
 	unit             *unit
 	pitch            int   // of rows that hold the elements of a head
-	macsOfRowAndCols int64 // multiplications of a row with attendCols of the other sequence
+	macsOfRowAndCols int64 // multiplications of a row with attendCols of the other sequence, at most
 }
 
 // sequence is an access with strides along the sequence, its heads and their elements.

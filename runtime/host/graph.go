@@ -67,7 +67,7 @@ func (s *Stream) do(f func() error) error {
 	return f()
 }
 
-// nodeWork is the work that every operation counts as, in the units of lookEvery.
+// nodeWork is the work that a node counts as in addition to its kernel's, in the units of lookEvery.
 const nodeWork = 1 << 8
 
 // fillStep is how many bytes are filled between two checks of the context.

@@ -339,7 +339,7 @@ func (g *loopGen) strides(name string, extents []dim.Dim, lo, hi *int64, store b
 }
 
 // access makes an access of memory of its own. Loads may repeat elements, skip some or
-// go backwards; stores without an index reach every element once.
+// go backwards; stores without an index reach no element twice.
 func (g *loopGen) access(dt dtype.DType, store bool, index *vec.Index) int32 {
 	l := &g.k.Loop
 	lo, hi, step := int64(0), int64(0), int64(1)
