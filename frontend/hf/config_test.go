@@ -20,7 +20,7 @@ import (
 // settings is a config.json that a test edits. json.RawMessage is for values that encoding/json does not write.
 type settings map[string]any
 
-// absent, as a value in edits, makes with delete the key.
+// absent, as a value of an edit, stands for a key that [settings.with] deletes.
 type absent struct{}
 
 // base is a small config of an architecture, with the keys that have no default or a default that does not fit the

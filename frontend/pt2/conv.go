@@ -162,8 +162,8 @@ func (c *call) constants64(shape []dim.Dim) []int64 {
 	return out
 }
 
-// convolve computes a convolution in bands of rows of the result, so that the patches of all rows need no memory at
-// once. [call.bands] decides the number of bands.
+// convolve computes a convolution in bands of rows of the result, so that not all patches are in memory at once.
+// [call.bands] decides the number of bands.
 func (c *call) convolve(x, w ir.Value, s *spatial, out []dim.Dim, groups int64) ir.Value {
 	if groups < 1 {
 		c.fail("groups must be at least 1, not %d", groups)

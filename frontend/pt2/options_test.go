@@ -10,7 +10,7 @@ import (
 	"pwc/ir"
 )
 
-// TestDims checks the dynamic dimensions of an import under each option.
+// TestDims checks the dynamic dimensions of an import with BatchDim, Dims and Max, and without options.
 func TestDims(t *testing.T) {
 	for _, c := range []struct {
 		what, archive string
