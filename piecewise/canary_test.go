@@ -64,8 +64,7 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// The results of a model depend neither on the canary mode nor on the contents of
-// memory that was not written.
+// With Poison, in each mode of Canary, a model has the logits of transformers.
 func TestGuardedModel(t *testing.T) {
 	g := openGolden(t, "llama")
 	for _, guard := range []piecewise.Canary{piecewise.CanaryOff, piecewise.CanaryBytes, piecewise.CanaryExact} {

@@ -270,7 +270,9 @@ func (in Inputs) Keep(name string) (bool, error) {
 }
 
 // Set sets an input to a tensor on the device. It is copied when the run is issued,
-// in the pool's stream order, unless it is already in the input's memory.
+// in the pool's stream order, unless it is already in the input's memory. Runs of graphs do not compare
+// indices in the tensor with the number of valid rows of an input that is linked or whose rows another
+// batch symbol counts, and may read rows of an earlier run.
 func (in Inputs) Set(name string, t device.Tensor) error {
 	i, err := in.find(name)
 	if err != nil {

@@ -143,7 +143,7 @@ module "m" {
   }
 }
 `
-	const each = 4 << 20 // of the input, and of the result
+	const each = 4 << 20 // of the input and the result of a backend together
 	dev := openHost(t)
 	pool, err := piecewise.NewPool(dev, 10*each+each/2)
 	if err != nil {
