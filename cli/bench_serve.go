@@ -59,9 +59,9 @@ ids. --seed determines arrivals, lengths and ids.
 
 Four times of each request are measured: to the first token (TTFT), between tokens (ITL),
 for each token after the first (TPOT), and to the end (E2E). Goodput counts the requests
-within all --slo limits. Percentiles are interpolated between the closest values. For TTFT and ITL a
-token of a server is an event of its stream, except an event with only the finish reason. The number
-of tokens of its answer is that of these events, or the usage that it reports if that is larger.`,
+within all --slo limits. Percentiles are interpolated between the closest values. For TTFT and ITL
+each event of a server's stream is a token, except those with only the finish reason or the usage.
+The number of tokens of an answer is that of these events, or the server's usage if it is larger.`,
 		Example: `  pwc bench-serve http://127.0.0.1:8000 --rate 8 --requests 200 --prompt 64-512 --output 128
   pwc bench-serve models/llama --concurrency 16 --requests 64 --svg latency.svg
   pwc bench-serve http://127.0.0.1:8000 --rate 4 --slo-ttft 200ms --slo-tpot 30ms --json

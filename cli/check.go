@@ -23,9 +23,9 @@ func (a *app) checkCommand() *cobra.Command {
 		Short: "parse and verify models, and print how their functions can be captured",
 		Long: `Parse and verify modules or checkpoints. All errors of a file are printed, each
 with its position, line and a caret. For each function check prints the symbol that
-counts its rows, and whether runs can be padded to a captured size; if not, the positions of the
-ops that mix rows or may have an index out of range in padded rows. It also prints the symbols
-that each run binds, and the number of pieces that graphs can hold.
+counts its rows, and whether runs can be padded to a captured size; if not, each reason with its
+position, such as an op that mixes rows. It also prints the symbols that each run binds, and the
+number of pieces that graphs can hold.
 
 check refuses a --mode for the same reasons as compile and run.
 

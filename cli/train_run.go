@@ -514,8 +514,8 @@ func checkpoints(dir string) ([]int64, error) {
 	return out, nil
 }
 
-// openOut checks --out before the run begins: that a file or a new directory can be written there, or that --seed fits
-// the run to resume. It creates the directory of a new run.
+// openOut checks --out before the run begins, and creates the directory of a new run. For a run that is resumed it only
+// checks --seed.
 func (r *training) openOut() error {
 	r.log = &lossLog{}
 	out := r.flags.out
