@@ -56,7 +56,7 @@ func (f *modelFlags) addImport(cmd *cobra.Command, dtype string) {
 	fl.StringSliceVar(&f.unread, "ignore-tensor", nil, "`PATTERN`s of tensors to ignore, if they have no effect on the model; * matches one part of a name between dots")
 	fl.Var(&wholeNumber[int64]{&f.ranks, 1, ir.MaxGroupSize}, "tp", "divide a checkpoint among `N` devices that run it together (tensor parallelism)")
 	fl.BoolVar(&f.expertParallel, "expert-parallel", false, "with --tp: divide the experts among the devices, instead of dividing each expert")
-	fl.StringVar(&f.batchDim, "batch-dim", "", "the dynamic `DIM`ension of an exported program that counts rows (default: the leading dimension that all inputs share)")
+	fl.StringVar(&f.batchDim, "batch-dim", "", "the dynamic `DIM`ension of an exported program that counts rows (default: the first dynamic dimension of each input, if all have the same)")
 	fl.Var(&f.dims, "dim", "fix a dynamic dimension of an exported program: `DIM=VALUE`")
 	fl.StringSliceVar(&f.externs, "extern", nil, "`OP`s of an exported program to import as extern ops, which a runner implements: ns::op or ns::op.overload")
 	f.set = fl

@@ -89,7 +89,7 @@ For a model on several GPUs (--tp) tune also measures all_reduces, by pwc's kern
 peer memory and by NCCL. Another record has the size from which on NCCL is faster.
 
 Without a record pwc's kernels compute GEMMs of few rows, up to a bound that was
-measured on another GPU; above the bound cuBLASLt computes them with the first algorithm
+measured on an H200; above the bound cuBLASLt computes them with the first algorithm
 of its heuristic.`,
 		Example: `  pwc tune models/llama --target cuda
   pwc tune config.json --target cuda --dtype bf16 --capture-sizes 1,8,32,128,256 --json
