@@ -41,7 +41,8 @@ func View(t *device.Tensor, b []byte) (v Slice, err error) {
 	return v, err
 }
 
-// Cast returns memory as a slice of numbers, without the bytes of an incomplete number at the end.
+// Cast returns memory as a slice of numbers, without the bytes of an incomplete number at the end. It
+// returns an error if the memory is not aligned to the numbers.
 func Cast[T float32 | float64 | uint16](b []byte) ([]T, error) {
 	var zero T
 	size := unsafe.Sizeof(zero)

@@ -6,8 +6,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// draw emits an op that draws so many random elements: at the builder's offset, at an explicit one, or at
-// the offset of an earlier node, as a redraw.
+// draw emits an op that draws a number for each of the elements: at the builder's offset, at an explicit one,
+// or at the offset of an earlier node, as a redraw.
 func (g *generator) draw(op string, args []ir.Value, elements dim.Dim, like value, attrs ...ir.Attr) {
 	f := g.fb.Func()
 	rng := g.rngs[g.r.Intn(len(g.rngs))]

@@ -17,8 +17,8 @@ type ElementKernel struct {
 }
 
 // ElementKernels returns a kernel for each op of instructions and each dtype that the tensor
-// IR allows for it. A complete code generator compiles all of them. There is no kernel for
-// Acc, which is allowed only in GEMMs.
+// IR allows for it; Iota and Dim are only i64. A complete code generator compiles all of them.
+// There is no kernel for Acc, which is allowed only in GEMMs.
 func ElementKernels() []ElementKernel {
 	var out []ElementKernel
 	for _, op := range loop.Ops() {

@@ -164,8 +164,8 @@ type Driver interface {
 	MemFreeHost(unsafe.Pointer) error
 	MemHostGetDevicePointer(unsafe.Pointer) (Ptr, error)
 
-	// Memory of MemAlloc that another process opens. The other process must close it before this
-	// process frees it.
+	// The three methods below share memory of MemAlloc with another process, which must close it
+	// before this process frees it.
 	IpcGetMemHandle(Ptr) (MemHandle, error)
 	IpcOpenMemHandle(MemHandle) (Ptr, error)
 	IpcCloseMemHandle(Ptr) error

@@ -9,8 +9,8 @@ import (
 
 func bf16ToFloat(x uint32) float32 { return math.Float32frombits(x << 16) }
 
-// narrow rounds x to a float with so many bits of exponent and mantissa. It overflows by the rules of IEEE
-// 754. A NaN becomes all ones except for the sign.
+// narrow rounds x to a float with the given numbers of bits, and returns its bits. It overflows by the rules of
+// IEEE 754. A NaN becomes all ones except for the sign.
 func narrow(x float64, exponent, mantissa int, r rounding) uint32 {
 	sign := uint32(math.Float64bits(x)>>63) << (exponent + mantissa)
 	top := uint32(1<<exponent - 1)

@@ -426,7 +426,7 @@ func TestFaults(t *testing.T) {
 		{"an mbarrier overwritten", lane0 + "@%p1 mbarrier.init.shared.b64 [%d1], 32; @%p1 st.shared.u32 [%d1], 0; bar.warp.sync -1; mbarrier.arrive.shared.b64 %d2, [%d1];", warp, WaitFault, "no mbarrier is at 0x0"},
 		{"an mbarrier twice", lane0 + "@%p1 mbarrier.init.shared.b64 [%d1], 1; @%p1 mbarrier.init.shared.b64 [%d1], 1;", warp, WaitFault, "there is an mbarrier at 0x0"},
 		{"no race: an mbarrier overwritten, and another", lane0 + "@!%p1 ret; mbarrier.init.shared.b64 [%d1], 2; st.shared.u64 [%d1], %d1; mbarrier.init.shared.b64 [%d1], 1; mbarrier.arrive.shared.b64 %d2, [%d1]; mbarrier.try_wait.parity.shared.b64 %p2, [%d1], 0;", warp, 0, ""},
-		{"an mbarrier for none", lane0 + "@%p1 mbarrier.init.shared.b64 [%d1], 0;", warp, WaitFault, "an mbarrier for 0 arrivals"},
+		{"an mbarrier for no arrivals", lane0 + "@%p1 mbarrier.init.shared.b64 [%d1], 0;", warp, WaitFault, "an mbarrier for 0 arrivals"},
 		{"an mbarrier not aligned", lane0 + "@%p1 mbarrier.init.shared.b64 [%d1+4], 1;", warp, AlignmentFault, "8 bytes"},
 		{"an mbarrier that may not be there yet", lane0 + "@%p1 mbarrier.init.shared.b64 [%d1], 32; mbarrier.arrive.shared.b64 %d2, [%d1];", warp, RaceFault, "in line 11 (mbarrier.init.shared.b64)"},
 		{"arrivals as expected", lane0 + "@%p1 mbarrier.init.shared.b64 [%d1], 64; bar.sync 0; mbarrier.arrive.shared.b64 %d2, [%d1]; mbarrier.arrive.shared.b64 %d2, [%d1];", block, 0, ""},

@@ -143,7 +143,7 @@ func TestExchangeFaults(t *testing.T) {
 		{"more bytes expected", changed(t, ", 1024;\n$made", ", 1040;\n$made"), WaitFault, "a phase of an mbarrier that nothing ends"},
 		{"fewer bytes expected", changed(t, ", 1024;\n$made", ", 1008;\n$made"), RaceFault, "was written by an asynchronous store, lane"},
 		{"fewer bytes expected, late", changed(t, promise, "", storeAll, storeAll+meet+"@%p1 "+own("1008")), WaitFault, "a phase of an mbarrier that nothing ends"},
-		{"none expected", changed(t, "arrive.expect_tx.shared.b64 %state, [%full], 1024;", "arrive.shared.b64 %state, [%full];", results, results+meet), RaceFault, "byte"},
+		{"no bytes expected", changed(t, "arrive.expect_tx.shared.b64 %state, [%full], 1024;", "arrive.shared.b64 %state, [%full];", results, results+meet), RaceFault, "byte"},
 		{"another arrival expected", changed(t, "[%full], 1;", "[%full], 2;"), WaitFault, "a phase of an mbarrier that nothing ends"},
 		{"an arrival too many", changed(t, promise, promise+own("16")), WaitFault, "1 arrivals at an mbarrier that expects 0 more"},
 		{"too many bytes expected", changed(t, promise, own("0x100000")), WaitFault, "transactions of 1048576 bytes"},

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// matrices begins a kernel of warpgroups. It copies two matrices with rows of 128 bytes to shared memory: a with 64
-// rows, and after it b with so many as rightRows. It sets %a and %b to their descriptors, %to to out+4·tid, and n
-// registers %c to 7.
+// matrices begins a kernel of warpgroups. It copies two matrices with rows of 128 bytes to shared memory: a of 64
+// rows, and after it b of rightRows rows. It sets %a and %b to their descriptors, %to to out+4·tid, and n registers
+// %c to 7.
 func matrices(rightRows, n int) string {
 	return fmt.Sprintf(`.shared .align 1024 .b8 s[%d]; .reg .b32 %%at; .reg .b64 %%a, %%b, %%to; .reg .f32 %%c<%d>;
   mov.u32 %%r1, %%tid.x; mul.wide.u32 %%d1, %%r1, 4; add.s64 %%to, %%out, %%d1;
