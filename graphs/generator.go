@@ -29,7 +29,7 @@ type Generator struct {
 // GeneratorState determines the numbers of a generator.
 type GeneratorState struct {
 	Seed   uint64
-	Offset uint64 // a multiple of program.DrawStep: Philox ignores the two lowest bits of an offset
+	Offset uint64 // a multiple of program.DrawStep
 }
 
 // NewGenerator returns a generator of the session with offset 0.

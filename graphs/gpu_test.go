@@ -95,7 +95,7 @@ func TestBranchesOverlapOnGPU(t *testing.T) {
 	}
 	e := openOn(t, g, 8)
 	defer e.close()
-	// One block computes for about 10 µs, many times the duration of its launch.
+	// One block computes for about 10 µs.
 	var text strings.Builder
 	text.WriteString("pwc 1\nmodule \"long\" {\n  func @long(%x0: f32[8]) -> (f32[8]) {\n")
 	const ops = 128

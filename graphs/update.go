@@ -7,7 +7,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// Instantiate makes the executable graph again from the template, which reverts an Update.
+// Instantiate makes the executable graph again from the template, which reverts each Update.
 // Without Options.KeepTemplate the error matches [ErrTemplate].
 func (g *Graph) Instantiate() error {
 	if !g.busy.CompareAndSwap(false, true) {
@@ -42,9 +42,10 @@ func (g *Graph) Instantiate() error {
 type Move struct{ From, To Tensor }
 
 // Update makes the graph read and write other memory in place of inputs that it did not make,
-// without a capture and without copies. After an error no operation has changed; if the operations
-// cannot be changed back, later replays fail. Addresses of library calls and extern ops, for example,
-// cannot change; the error is a [*device.RebindError] that names the operation. Update needs Options.KeepTemplate and does not change the template.
+// without a capture and without copies. After an error, either no operation has changed or later
+// replays fail. Addresses of library calls and extern ops, for example, cannot change; the error is a
+// [*device.RebindError] that names the operation. Update needs Options.KeepTemplate and does not change
+// the template.
 func (g *Graph) Update(moves ...Move) error {
 	if !g.busy.CompareAndSwap(false, true) {
 		return ErrBusy

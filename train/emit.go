@@ -194,8 +194,8 @@ type started struct {
 	updates map[string]optim.Update // by count
 }
 
-// start emits the values that updates need in addition to gradients. It precedes the gradients,
-// so an update can be part of the kernel that computes the gradient.
+// start emits the values that updates need in addition to gradients. In a step of one function it precedes
+// the gradients, so an update can be part of the kernel that computes the gradient.
 func (p *builder) start(fb *ir.FuncBuilder, l *Loss) started {
 	o := &p.options
 	lr := fb.State(stateLR)

@@ -73,9 +73,9 @@ type lossSlot struct {
 	step   int64 // its step, from 1; 0: unused
 }
 
-// New compiles the functions of a program. Of the options, Ops implement the extern ops of the
-// module, Capture.Mode selects the captures, and Rank is the rank of the device in the group of the
-// program. seed is the seed of all random numbers.
+// New compiles the functions of a program, with the options of [piecewise.New]: Ops implement the extern
+// ops of the module, Capture.Mode selects the captures, and Rank is the rank of the device in the group of
+// the program. seed is the seed of all random numbers.
 func New(ctx context.Context, p *Program, seed int64, o piecewise.Options) (*Step, error) {
 	if p == nil {
 		return nil, fmt.Errorf("train: %w", ir.ErrNoModule)
