@@ -21,7 +21,7 @@ func Cohere2(c *Config) Emit {
 	for i := range d.Unturned {
 		d.Unturned[i] = d.window(int64(i)) == 0
 	}
-	c.Inert("order_of_interleaved_layers", "position_embedding_type", "rotary_pct", // published, but no version of the reference reads them
+	c.Inert("order_of_interleaved_layers", "position_embedding_type", "rotary_pct", // published, but transformers 5 does not read them
 		"use_embedding_sharing", "use_gated_activation", "use_parallel_block", "use_parallel_embedding", "layer_switch")
 	return d.Emit
 }

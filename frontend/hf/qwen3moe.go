@@ -21,7 +21,7 @@ func Qwen3MoE(c *Config) Emit {
 	if !c.BoolOr("use_qk_norm", true) {
 		c.Errorf("use_qk_norm", "false is not supported: the architecture normalizes q and k")
 	}
-	c.Inert("max_window_layers") // published, but no version of the reference reads it
+	c.Inert("max_window_layers") // published, but transformers 5 does not read it
 
 	d.readQwenExperts(c, 768, 128, 8)
 	return d.Emit

@@ -79,7 +79,7 @@ func llama3Frequencies(freq []float64, o *Config) {
 // hold keys of different bases. pwc uses one base, for the longest sequence to be served.
 func dynamicFrequencies(freq []float64, base float64, c, o *Config) {
 	factor := o.Positive("factor")
-	o.Inert("original_max_position_embeddings") // published, but no version of the reference reads it
+	o.Inert("original_max_position_embeddings") // published, but transformers 5 does not read it
 	trained := c.Positive("max_position_embeddings")
 	if float64(c.context) <= trained {
 		return

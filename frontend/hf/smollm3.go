@@ -14,7 +14,7 @@ func SmolLM3(c *Config) Emit {
 		size = 0
 	}
 	d.ReadLayerTypes(c, size, func(layer int64) bool { return size > 0 && d.Unturned[layer] })
-	c.Inert("max_window_layers") // published, but no version of the reference reads it
+	c.Inert("max_window_layers") // published, but transformers 5 does not read it
 	return d.Emit
 }
 

@@ -16,7 +16,7 @@ func StarCoder2(c *Config) Emit {
 	OneOf(c, "mlp_type", "default", map[string]bool{"default": true}) // other values are from before the model was published
 	OneOf(c, "norm_type", "layer_norm", map[string]bool{"layer_norm": true})
 	c.Inert("residual_dropout", "embedding_dropout",
-		// Published, but no version of the reference reads them.
+		// Published, but transformers 5 does not read them.
 		"rms_norm_eps", "activation_function", "layer_norm_epsilon", "scale_attn_weights", "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32",
 	)
 	return d.Emit

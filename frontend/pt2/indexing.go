@@ -154,7 +154,8 @@ func take(c *call) []ir.Value {
 	return one(c.gather(c.reshape(x, n), c.wrapped(c.tensor("index"), n), 0))
 }
 
-// takeAlong is gather with operands that first broadcast along the other axes.
+// takeAlong is gather with operands that first broadcast along the other axes. Only with dim do negative indices count
+// from the end, as in PyTorch from 2.10 on.
 func takeAlong(c *call) []ir.Value {
 	x, index := c.tensor("self"), c.tensor("indices")
 	if !c.has("dim") {
