@@ -15,7 +15,7 @@ import (
 )
 
 // TestDeviceDraws: random numbers of a GPU have the interpreter's bits, compiled for one size and
-// for all sizes. An emulated GPU runs one of both for each module, and leaves the GEMMs to
+// for all sizes. An emulated GPU runs each module in one of these two ways, and leaves the GEMMs to
 // TestDeviceDrawsOfGEMMs.
 func TestDeviceDraws(t *testing.T) {
 	g := openDevice(t)

@@ -38,7 +38,7 @@ func TestDevicePipelines(t *testing.T) {
 		{512, 150, 64, cuda.BlockPipeline(gemm.BlockPipeline{Rows: 64, Cols: 128, WarpsM: 1, WarpsN: 2, WarpsK: 4, K: 128, Stages: 2, Cluster: 1, MinBlocks: 1})},
 		{1000, 60, 32, cuda.BlockPipeline(gemm.BlockPipeline{Rows: 32, Cols: 32, WarpsM: 2, WarpsN: 1, WarpsK: 2, K: 128, Stages: 2, Cluster: 1, MinBlocks: 1})},
 		{40, 72, 8, cuda.BlockPipeline(gemm.BlockPipeline{Rows: 8, Cols: 32, WarpsM: 1, WarpsN: 2, WarpsK: 1, K: 64, Stages: 3, Cluster: 2, MinBlocks: 1})},
-		{72, 300, 32, cuda.BlockPipeline(gemm.BlockPipeline{Rows: 32, Cols: 128, WarpsM: 1, WarpsN: 4, WarpsK: 2, K: 128, Stages: 2, Cluster: 1, MinBlocks: 2})}, // as for several waves of blocks
+		{72, 300, 32, cuda.BlockPipeline(gemm.BlockPipeline{Rows: 32, Cols: 128, WarpsM: 1, WarpsN: 4, WarpsK: 2, K: 128, Stages: 2, Cluster: 1, MinBlocks: 2})}, // a shape for several waves of blocks
 		{264, 300, 64, cuda.BlockPipeline(gemm.BlockPipeline{Rows: 64, Cols: 128, WarpsM: 2, WarpsN: 4, WarpsK: 1, K: 128, Stages: 2, Cluster: 1, MinBlocks: 2})},
 	} {
 		m := productModule(t, dtype.BF16, dtype.BF16, c.k, c.n)

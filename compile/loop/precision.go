@@ -20,7 +20,7 @@ var precisions = []string{"ordered", "f32", "tf32"}
 // Precisions returns the names of the precisions.
 func Precisions() []string { return precisions[:len(precisions):len(precisions)] }
 
-// ParsePrecision returns the precision of a name.
+// ParsePrecision returns the precision of a name. It fails if the name is not one of [Precisions].
 func ParsePrecision(name string) (Precision, error) {
 	for i, n := range precisions {
 		if n == name {
