@@ -92,7 +92,7 @@ func (p *Pool) allocate(s device.Stream, bytes int64, last bool) (Block, error) 
 	a := p.alloc
 	switch {
 	case bytes < 0:
-		return Block{}, fmt.Errorf("mem: pool %s: allocation of %d bytes", p.name, bytes)
+		return Block{}, fmt.Errorf("mem: pool %s: allocation of %d bytes, want 0 or more", p.name, bytes)
 	case p.uses == 0:
 		return Block{}, p.releasedError()
 	}
