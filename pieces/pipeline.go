@@ -10,7 +10,7 @@ import (
 )
 
 // Pipeline is the Compiler that runs the passes of package compile for one backend. It calls the
-// backend, and Dump of the options, concurrently for several pieces.
+// backend, and the functions in the options, concurrently for several pieces.
 type Pipeline struct {
 	Backend compile.Backend
 	Options compile.Options

@@ -35,8 +35,8 @@ module "drawing" {
 }
 `
 
-// TestDraws compares the random numbers of functions that are split, captured and padded
-// with those of the interpreter, bit for bit, with an offset that advances with each run.
+// TestDraws compares the results of a function with draws, which is split, captured and padded, with
+// those of the interpreter, bit for bit. The offset advances with each run.
 func TestDraws(t *testing.T) {
 	m := testkit.Parse(t, drawing)
 	f := m.Funcs[0]

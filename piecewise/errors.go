@@ -9,7 +9,7 @@ import (
 var (
 	ErrNoFunc = errors.New("piecewise: the module has no such function: Backend.Func returned nil")
 
-	ErrOrder     = errors.New("piecewise: called out of order") // New → Load → Warmup → Capture → Seal → Run
+	ErrOrder     = errors.New("piecewise: called out of order")
 	ErrClosed    = errors.New("piecewise: the backend is closed")
 	ErrNoDevice  = errors.New("piecewise: there is no device: set Options.Device or Options.Pool; without them a backend can only be planned")
 	ErrBusy      = errors.New("piecewise: another call is using the pool")

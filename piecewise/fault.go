@@ -36,8 +36,8 @@ func (r *residents) indexError(faults []device.IndexError) error {
 // Faults returns the ops of the backend that met an index out of range since the last
 // [Results.Wait], [Result.CopyTo], [FaultSnapshot.Take] or warm-up, as [device.IndexError]s; nil if
 // no op did. It does not wait, does not clear the faults, and allocates nothing if there are
-// none. It includes the faults of all runs that have ended, and may include those of runs in
-// flight.
+// none. It includes the faults of all runs that the caller has waited for, by an event or the stream, and
+// may include those of later runs.
 func (b *Backend) Faults() error {
 	if b.residents.watch == nil || !b.residents.watch.Raised() {
 		return nil

@@ -93,10 +93,10 @@ var small = attncuda.Options{MaxRows: 64, MaxBlocks: kvBlocks}
 var guards = map[string]piecewise.Canary{"shared": piecewise.CanaryOff, "canaries": piecewise.CanaryBytes, "exact": piecewise.CanaryExact}
 
 // TestTransformersLogitsOnGPU compares the logits of three checkpoints with those of transformers,
-// in f32 and bf16: in modes none, piecewise, full and full-and-piecewise without canaries, and in
-// none and full-and-piecewise with them. On an emulated GPU it tests only llama, in piecewise and
-// full. Poison fills unwritten memory with NaN, except with CanaryExact, where a tool may detect
-// reads of memory that was never written.
+// in f32 and bf16: in modes none, piecewise, full and full-and-piecewise with CanaryOff, and in
+// none and full-and-piecewise with the other modes of Canary. On an emulated GPU it tests only llama, in piecewise and
+// full. Poison is on, except with CanaryExact, where a tool may look for reads of memory that was never
+// written.
 func TestTransformersLogitsOnGPU(t *testing.T) {
 	var c compiled
 	for _, name := range []string{"llama", "qwen2", "qwen3"} {
@@ -293,7 +293,7 @@ func TestCaptureDuringOtherRunsOnGPU(t *testing.T) {
 }
 
 // TestSuiteOnGPU runs the tests of suite_test.go on a GPU or an emulated one, in each mode of Canary;
-// planned bytes only without canaries.
+// planned bytes only with CanaryOff.
 func TestSuiteOnGPU(t *testing.T) {
 	var c compiled
 	for kind, guard := range guards {

@@ -17,7 +17,7 @@ import (
 // maker opens a device and returns options with it, with a compiler for it, and with an
 // implementation of silly::attention. The end of the test closes the device. The functions of
 // this file that take a maker test any device, in each mode of Options.Debug.Canary;
-// plannedBytes only without canaries.
+// plannedBytes only with CanaryOff.
 type maker func(t testing.TB) piecewise.Options
 
 func onHost(t testing.TB) piecewise.Options {
