@@ -216,7 +216,7 @@ type Pool struct {
 	// Guarded by s.mu.
 	last   bool // it ends with its last graph: a capture made it, or its handle is released
 	graphs []*Graph
-	eager  []*store.Storage // with memory of the pool, made outside of captures
+	eager  []*store.Storage // with memory of the pool: made outside of captures, or results of graphs that were reset
 }
 
 // NewPool returns a private pool that lives until Release, for any number of graphs.

@@ -104,8 +104,7 @@ func (c *Callable) captureBackward(ctx context.Context) (err error) {
 	return c.dropSaved()
 }
 
-// dropSaved releases the saved values, so that later captures reuse their memory. The graphs of
-// those captures run after this backward.
+// dropSaved releases the saved values, so that later captures, whose graphs run later, reuse their memory.
 func (c *Callable) dropSaved() error {
 	saved := c.results[c.fn.Outputs:]
 	c.results = c.results[:c.fn.Outputs:c.fn.Outputs]

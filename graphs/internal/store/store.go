@@ -84,7 +84,7 @@ type Content uint8
 const (
 	Unwritten   Content = iota // allocated, or recorded and not replayed
 	Written                    // its maker wrote it
-	Overwritten                // another storage that shares the memory was written
+	Overwritten                // another storage uses the memory now
 )
 
 // Book tracks the storages of one device. Its methods and those of its storages are safe for
