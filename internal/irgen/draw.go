@@ -1,6 +1,8 @@
 package irgen
 
 import (
+	"slices"
+
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
@@ -45,7 +47,7 @@ func (g *generator) dropout() {
 func (g *generator) philox() {
 	integers := func(x *value) bool { return x.t.DType == dtype.I64 && x.exact }
 	x := g.pick(integers)
-	if x == nil {
+	if x == nil || !slices.Contains(g.o.DTypes, dtype.F32) { // of the result
 		return
 	}
 	args := []ir.Value{g.fb.Int(int64(g.r.Intn(5)) - 2), g.fb.Int(int64(g.r.Intn(9))), g.fb.Int(int64(g.r.Intn(9)))}

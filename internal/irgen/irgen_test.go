@@ -53,6 +53,22 @@ func TestCoversTheTable(t *testing.T) {
 	}
 }
 
+// TestDTypes holds that nodes compute only allowed dtypes.
+func TestDTypes(t *testing.T) {
+	for _, dts := range [][]dtype.DType{{dtype.I64}, {dtype.I64, dtype.Bool}, {dtype.BF16}, {dtype.F32, dtype.I8}} {
+		for seed := range int64(200) {
+			f := irgen.Generate(rand.New(rand.NewSource(seed)), irgen.Options{DTypes: dts}).Func("forward")
+			for _, n := range f.Nodes {
+				for _, v := range n.Results {
+					if dt := f.Type(v).DType; !slices.Contains(dts, dt) {
+						t.Errorf("%v, seed %d: %s returns %s", dts, seed, n.Name(), dt)
+					}
+				}
+			}
+		}
+	}
+}
+
 // TestMemoryIsWritten holds that no node reads the result of an empty before another node writes it, and that
 // the function does not return it unwritten.
 func TestMemoryIsWritten(t *testing.T) {

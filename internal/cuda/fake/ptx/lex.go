@@ -13,7 +13,7 @@ const (
 	tokenPunct            // one character
 )
 
-// token is a token of a line.
+// token is a token, and the line that it is in.
 type token struct {
 	kind tokenKind
 	text string
