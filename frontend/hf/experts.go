@@ -29,9 +29,9 @@ type Experts struct {
 }
 
 // Experts adds the block for x[N, hidden]. The gate and up matrices of all experts are one weight, the down matrices
-// another. For each row, linear_select reads only the matrices of the selected experts. As in the reference, scores are computed in f32 from rounded logits,
-// and each expert's result is rounded before it is multiplied by its score. The weighted sum is rounded once; the
-// reference also rounds the scores and the terms.
+// another. For each row, linear_select reads only the matrices of the selected experts. As in the reference, scores are
+// computed in f32 from rounded logits, and each expert's result is rounded before it is multiplied by its score. The
+// weighted sum is rounded once; the reference also rounds the scores and the terms.
 //
 // The sum is a row of additions, not the op sum. It has few terms, one per selected expert, and many features, so
 // kernels compute it as pointwise ops and fuse it with the residual addition that follows.

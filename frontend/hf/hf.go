@@ -133,7 +133,8 @@ func (r *Registry) Import(config []byte, o Options) (*Model, error) {
 	return r.importFrom(config, o, func() (safetensors.Source, error) { return o.Source, nil })
 }
 
-// check sets the defaults of MaxTokens and BlockSize, and checks the ranges of options. The error lists all options out of range.
+// check sets the defaults of MaxTokens and BlockSize, and checks the ranges of options. The error lists all options out
+// of range.
 func (o *Options) check() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("hf: "+format, args...)) }

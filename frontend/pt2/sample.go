@@ -34,8 +34,8 @@ type sampleTap struct {
 	weight ir.Value // f32; ir.NoValue: 1
 }
 
-// gridSample reads x[N, C, ...] at the coordinates in grid[N, ..., axes]. They are from -1 to 1, and the first one is
-// along the last axis of x.
+// gridSample reads x[N, C, ...] at the coordinates in grid[N, ..., axes]. -1 and 1 are the ends of an axis, and the first
+// coordinate is along the last axis of x.
 func gridSample(c *call) []ir.Value {
 	s := sampling{call: c, mode: c.int("interpolation_mode", 0), beyond: c.int("padding_mode", 0), corners: c.bool("align_corners", false)}
 	x, grid, t := c.cast(c.tensor("input"), dtype.F32), c.cast(c.tensor("grid"), dtype.F32), c.out(0)
