@@ -50,7 +50,8 @@ the output of pwc bench --profile --json. --json prints the report's data
 				return usagef("give the file to write with -o, as in -o report.html")
 			}
 			if err := refuse(cmd, noEffect{true, "dump-passes", ": the report has the changes of each pass; pwc compile --dump-passes writes them to files"},
-				noEffect{out == "", "force", " without -o FILE"},
+				noEffect{a.json, "output", " with --json, which prints the report's data"},
+				noEffect{out == "" || out == standardStream, "force", " without -o FILE"},
 				noEffect{profile == "", "peak", " without --profile FILE, whose GEMMs the roofline shows"}); err != nil {
 				return err
 			}
@@ -63,7 +64,7 @@ the output of pwc bench --profile --json. --json prints the report's data
 	addMode(cmd, &mode)
 	fl := cmd.Flags()
 	fl.Var(&sizes, "sizes", "`ROWS` of the steps that the report describes (default: 1, 8, 64 and 512, within the range of the model's batch symbols)")
-	fl.StringVarP(&out, "output", "o", "", "`FILE` for the report")
+	fl.StringVarP(&out, "output", "o", "", "`FILE` for the report; - is standard output")
 	fl.StringVar(&profile, "profile", "", "`FILE` with the output of pwc bench --profile --json")
 	fl.Float64Var(&peak, "peak", 0, "peak of the device in `TFLOP/s`, for the roofline of --profile (989 in bf16 for an H100 SXM, by its datasheet)")
 	fl.BoolVar(&force, "force", false, "overwrite an existing file")
@@ -84,7 +85,7 @@ func (a *app) runInspect(ctx context.Context, path string, f *modelFlags, bf *bu
 	if err != nil {
 		return err
 	}
-	if g.out != "" {
+	if g.out != "" && g.out != standardStream {
 		if err := canWrite(g.out); err != nil {
 			return err
 		}
@@ -114,6 +115,10 @@ func (a *app) runInspect(ctx context.Context, path string, f *modelFlags, bf *bu
 	}
 	var page bytes.Buffer
 	if err := inspect.WriteHTML(&page, report); err != nil {
+		return err
+	}
+	if g.out == standardStream {
+		_, err := a.out.Write(page.Bytes())
 		return err
 	}
 	if err := writeFile(g.out, page.Bytes()); err != nil {

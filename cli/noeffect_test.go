@@ -48,6 +48,8 @@ func TestFlagsWithoutEffect(t *testing.T) {
 		{"run " + llama + " --rows 2 --rendezvous-token secret", "--rendezvous-token has no effect without --rank and --rendezvous"},
 		{"run " + llama + " --rows 2 --local-rank 1", "--local-rank has no effect without --rank and --rendezvous"},
 		{"inspect " + module + " --json --force", "--force has no effect without -o FILE"},
+		{"inspect " + module + " --force -o -", "--force has no effect without -o FILE"},
+		{"inspect " + module + " --json -o r.html", "--output has no effect with --json"},
 		{"inspect " + module + " --json --peak 9", "--peak has no effect without --profile"},
 		{"inspect " + module + " --json --dump-passes d", "--dump-passes has no effect"},
 		{"example --force", "--force has no effect without -o FILE"},

@@ -139,10 +139,10 @@ func (a *app) cacheExport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export FILE.tar|DIR [MODEL…]",
 		Short: "write models as an OCI image layout",
-		Long: `Write models with all their artifacts as an OCI image layout, to a tar file or to a
-directory. If the directory is a layout already, the models are added to it. Without
-MODELs all models are written. The same models give the same bytes, except for an ECDSA
-signature, which contains a random number.`,
+		Long: `Write models with all their artifacts as an OCI image layout, to a tar file, which is
+replaced, or to a directory. If the directory is a layout already, the models are added to
+it. Without MODELs all models are written. The same models and tag give a tar of the same
+bytes, except for an ECDSA signature, which contains a random number.`,
 		Example: "  pwc cache export cache.tar\n  pwc cache export layout/ llama --tag v1\n  pwc cache export cache.tar --sign-key key.pem",
 		Args:    atLeastOne("a file or directory"),
 
