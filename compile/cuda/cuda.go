@@ -68,8 +68,8 @@ func New(target string, c Compiler) (*Backend, error) {
 	return &Backend{target: target, gpu: cgen.GPU{Arch: arch, Suffix: m[2]}, compiler: c, made: make(map[[sha256.Size]byte]*made)}, nil
 }
 
-// on returns the GPU that kernels are compiled for. For sm_90 it asks the compiler at each call whether
-// it supports sm_90a, so that New does not have to load a compiler.
+// on returns the GPU that kernels are compiled for. For compute capability 9.0 it asks the compiler at
+// each call whether it supports sm_90a, so that New does not have to load a compiler.
 func (b *Backend) on() cgen.GPU {
 	on := b.gpu
 	on.WithSpecific = on.Arch == gemm.SpecificArch && b.compiler.Supports(on.Specific().String())

@@ -9,8 +9,8 @@
 //
 // Every value has a dtype of the tensor IR and is a number of that dtype: an
 // instruction computes in float32 (or int64) and rounds (or wraps) its result
-// once to its dtype, exactly where the tensor IR does, so that fusion changes
-// no bit. [Kernel.Rounds] tells which results must be rounded, and [ThroughOdd] which casts must
+// once to its dtype, exactly where the tensor IR does, so that fusion of pointwise ops
+// changes no bit. [Kernel.Rounds] tells which results must be rounded, and [ThroughOdd] which casts must
 // round to odd in float32.
 package loop
 

@@ -73,11 +73,12 @@ func (o *epilogue) overColumns(body func()) {
 	w.Close()
 }
 
-// once reports whether a thread has at most one group of columns, if a row of the block has each groups.
+// once reports whether a thread has at most one group of columns. each is the number of groups in a row of
+// the block.
 func (o *epilogue) once(each int) bool { return o.w.r.share()*each <= o.w.r.Threads }
 
-// over opens a loop (or an if, see once) over the groups n of columns of all rows of the block; a row has
-// each groups. If the blocks of a cluster share the rows, it is over the rows of this block's share.
+// over opens a loop (or an if, see once) over the groups n of columns of all rows of the block. each is the
+// number of groups in a row. If the blocks of a cluster share the rows, it is over this block's share.
 func (o *epilogue) over(each int) {
 	first, end := "threadIdx.x", fmt.Sprint(o.w.r.Rows*each)
 	if o.w.r.Cluster > 1 && !o.w.r.LeaderReduces {

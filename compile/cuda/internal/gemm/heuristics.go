@@ -137,7 +137,7 @@ func (s shape) sharesPipeline(rows int) bool {
 func (s shape) blockPipelineKind(rows int) BlockPipeline {
 	t, units := s.blockPipeline, s.units()
 	deep := s.depth >= t.longDepth && units <= s.warpPipeline.unitsAtOnce
-	n, cluster, blocks, least := units, 1, 1, 3 // units of a block, blocks of a cluster, blocks of a multiprocessor, stages
+	n, cluster, blocks, least := units, 1, 1, 3 // units of a block; blocks of a cluster and of a multiprocessor; least stages
 	stages := func(n, k, blocks int) int {
 		reduction := BlockPipeline{Rows: rows, Cols: 16 * n, Cluster: cluster}.Resources().reductionBytes()
 		return min((s.on.SharedBytes()/blocks-staticBytes-reduction)/((rows+16*n)*k*2), t.stages)
