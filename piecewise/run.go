@@ -18,8 +18,7 @@ func (f *Func) Name() string {
 }
 
 // Padding returns nil if runs of the function may be padded to a captured size, otherwise the
-// reason: an op that may mix rows, or get an index out of range from a padded row, with its source
-// location (C11).
+// reason, with the source location of the op, parameter or result that forbids it (C11).
 func (f *Func) Padding() error {
 	if f == nil {
 		return ErrNoFunc
