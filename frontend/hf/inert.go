@@ -48,7 +48,7 @@ func fixedKeys(c *Config) {
 	}
 	c.BoolOr("is_decoder", true) // for a causal model both values mean the same
 	if c.BoolOr("rope_interleaved", false) {
-		c.Errorf("rope_interleaved", "true is not supported: ropes rotate element i of the first half of a head with element i of the second half")
+		c.Errorf("rope_interleaved", "true is not supported: the architecture decides which elements its rope pairs")
 	}
 	if o := c.Object("pruned_heads"); o != nil && len(o.values) > 0 {
 		o.Inert(sortedKeys(o.values)...)

@@ -338,7 +338,7 @@ func unfolded(c *call) []*tensor {
 	x, t := c.tensor("self"), c.out(0)
 	axis := c.axis("dimension", 0, c.rank(x))
 	if t.Rank() != c.rank(x)+1 {
-		c.fail("a scalar has no windows")
+		c.fail("its argument has %d axes and its result %d", c.rank(x), t.Rank())
 	}
 	size, step := c.dim("size", dim.Const(1)), c.int("step", 1)
 	return []*tensor{c.ref("self").through(view{take: func(base ir.Value) ir.Value {

@@ -44,7 +44,7 @@ func gridSample(c *call) []ir.Value {
 	case n < 2 || n > 3 || c.rank(grid) != c.rank(x):
 		c.fail("it takes [N, C, ...] and a grid [N, ..., axes]")
 	case s.mode < sampleLinear || s.mode > sampleCubic || s.beyond < beyondZeros || s.beyond > beyondReflection || s.mode == sampleCubic && n != 2:
-		c.fail("interpolation_mode %d with padding_mode %d is not supported", s.mode, s.beyond)
+		c.fail("interpolation_mode %d with padding_mode %d on %d axes is not supported", s.mode, s.beyond, n)
 	}
 	grid = c.where(c.compare("eq", grid, grid), grid, c.f(-1)) // NaN is read as -1
 	taps := make([][]sampleTap, n)
