@@ -10,8 +10,8 @@ import (
 	"pwc/runtime/device"
 )
 
-// Program is a compiled, uncut function of a module, which a [Recorder] launches. Its parameters
-// are the function's, then the module's weights, then its states.
+// Program is a compiled function of a module, or a piece of one, which a [Recorder] launches. Its operands are
+// the parameters of the [program.Program]: those of the function, then weights, then states.
 type Program struct {
 	s      *Session
 	exec   device.Executable

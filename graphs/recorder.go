@@ -44,7 +44,7 @@ func (s *Session) Eager(st *Stream) *Recorder {
 	return &Recorder{s: s, stream: st, pool: s.shared, run: &run{}}
 }
 
-// EagerIn is Eager with memory of a private pool, for warm-ups.
+// EagerIn is Eager with memory of p.
 func (s *Session) EagerIn(p *Pool, st *Stream) *Recorder {
 	return &Recorder{s: s, stream: st, pool: p, run: &run{}}
 }

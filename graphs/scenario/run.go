@@ -409,6 +409,9 @@ func (x *run) compiled(name string) (Compiled, error) {
 	if c := x.progs[name]; c != nil {
 		return c, nil
 	}
+	if x.file.scripts[name] != nil {
+		return nil, fmt.Errorf("@%s is one of the section functions, and a statement calls only functions of the module", name)
+	}
 	if x.file.Module == nil || x.file.Module.Func(name) == nil {
 		return nil, fmt.Errorf("%s is neither a function of the module nor one of the section functions", name)
 	}

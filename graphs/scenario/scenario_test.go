@@ -110,6 +110,19 @@ repeat 3 {
 	hold(t, file, onHost)
 }
 
+// TestCallOfScript: a statement that calls one of the section functions is an error at its position.
+func TestCallOfScript(t *testing.T) {
+	f, err := scenario.Parse("x.txtar", []byte("-- functions --\nF(x) { return x }\nG(x) { y = @F(x); return y }\n-- steps --\na = tensor f32[4]\nG(a)\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	_, err = f.Run(context.Background(), onHost(&log))
+	if want := "x.txtar:3:8: @F is one of the section functions"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("the error is %v, want %s", err, want)
+	}
+}
+
 // TestScenarios runs every file of testdata on the host.
 func TestScenarios(t *testing.T) {
 	for _, file := range files(t) {

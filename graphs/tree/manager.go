@@ -282,8 +282,12 @@ func (m *Manager) check(before State, blocks []mem.LiveBlock) error {
 
 // unknown refuses a call that no recording of a sealed manager serves, or runs it eagerly.
 func (m *Manager) unknown(i *instance, in []Input, out []graphs.Tensor, why string) ([]graphs.Tensor, error) {
-	if why == "" {
-		why = "no recording follows the current node"
+	switch {
+	case why != "":
+	case m.cur == nil:
+		why = "no recording at the root serves the call"
+	default:
+		why = fmt.Sprintf("no recording after node %d serves the call", m.cur.id)
 	}
 	if m.sealed == Refuse {
 		return nil, fmt.Errorf("%w: %s: %s", ErrSealed, i.f.def.Name, why)
