@@ -140,7 +140,7 @@ func functions(m *ir.Module, o *Options) (losses []*ir.Func, choose *ir.Func, er
 		case len(f.ResultTypes) < 1 || len(f.ResultTypes) > 2 || slices.ContainsFunc(f.ResultTypes, func(t ir.Type) bool { return !t.Equal(optim.Scalar) }):
 			errs = append(errs, refuse(m, f, "@%s returns %s: a function that is trained returns f32[], the loss, and at most one more f32[], the weight of its batch", f.Name, typeList(f.ResultTypes)))
 		case slices.Contains(losses, f):
-			errs = append(errs, refuse(m, f, "@%s is named twice", f.Name))
+			errs = append(errs, refuse(m, f, "@%s is twice in Options.Losses", f.Name))
 		}
 		losses = append(losses, f)
 	}

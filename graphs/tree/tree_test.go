@@ -483,8 +483,7 @@ func randomProgram(t *testing.T, g rig, r *rand.Rand, rounds int) (calls int) {
 			}
 			out, err := f.f.Call(in, nil)
 			if errors.Is(err, tree.ErrBorrowed) {
-				// Another pattern gave the input away here. As the message advises, pass a copy
-				// that the call may release.
+				// Another pattern gave the input away here. Pass a copy that the call may release.
 				for i, a := range m.args {
 					if a > 1 && !m.take[i] {
 						in[i] = tree.Input{Tensor: testkit.Must[graphs.Tensor](t)(e.s.Clone("a copy", values[a].t)), Take: true}
