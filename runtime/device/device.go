@@ -29,9 +29,10 @@ type Info struct {
 //
 //   - Close, always;
 //   - AllocHost, Load, NewSnapshot of a [FaultWatch], ReserveState of a [Reserver], Map of a
-//     [State], freeing device memory and, on a GPU, closing programs: on the goroutine that captures in mode global or thread-local, and in
-//     mode global on all goroutines (see [CaptureMode]);
-//   - TakeFaults of the stream that captures, and in mode global of every stream.
+//     [State], freeing device memory and, on a GPU, closing programs: on the goroutine that
+//     captures in mode global or thread-local, and in mode global on all goroutines (see
+//     [CaptureMode]);
+//   - TakeFaults of a stream that captures, and in mode global of every stream.
 //
 // Alloc is allowed, because the private pool of a capture takes segments. On systems other
 // than Linux threads have no ids here, so every goroutine counts as the one that captures.

@@ -45,8 +45,8 @@ func (e *LostError) Error() string {
 // Unwrap returns ErrDeviceLost and the cause.
 func (e *LostError) Unwrap() []error { return []error{ErrDeviceLost, e.Cause} }
 
-// MemoryError is an allocation that failed because there is not enough memory. It
-// matches [ErrOutOfMemory].
+// MemoryError says that there is not enough memory for an allocation, or for one that is
+// planned. It matches [ErrOutOfMemory].
 type MemoryError struct {
 	Asked, Reserved, Active, Limit int64 // bytes; Limit 0: unknown
 }

@@ -26,8 +26,7 @@ func units() []*unit {
 	return all
 }
 
-// avx512 is avx2 with dot products in registers of twice the size; the bits are the same. The other
-// loops are bound by memory, so they stay those of avx2.
+// avx512 is avx2 with dot products in registers of twice the size; the bits are the same.
 func avx512() *unit {
 	u := avx2()
 	u.name, u.dotsF32, u.dotsBF16, u.dotsF16 = "avx512", avx512F32, avx512BF16, avx512F16

@@ -391,7 +391,7 @@ func (c *modelScope) node(stream int, preds ...int) int {
 	return c.last[stream]
 }
 
-// start gives a stream a first node, without predecessors.
+// start gives a stream that is new in the scope a first node, without predecessors.
 func (c *modelScope) start(stream int) {
 	if slices.Contains(c.streams, stream) {
 		return
@@ -676,7 +676,7 @@ func (m *machine) doWork() {
 	s.done = s.issued
 }
 
-// doClose closes a stream and opens a new one in its place.
+// doClose rarely closes a stream that no scope has, and opens a new one in its place.
 func (m *machine) doClose() {
 	k := m.r.IntN(len(m.open))
 	i := m.open[k]
