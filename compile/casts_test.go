@@ -12,8 +12,8 @@ import (
 	"pwc/ir/interp"
 )
 
-// TestIntegerCasts compares casts of integers to 16-bit floats with numbers worked out by hand:
-// they round once.
+// TestIntegerCasts compares casts of integers and bools to 16-bit floats with numbers worked out by
+// hand: a cast rounds once.
 func TestIntegerCasts(t *testing.T) {
 	for _, from := range dtype.All() {
 		if !from.Computes() || from.Float() {

@@ -88,9 +88,9 @@ func fuseAllReduce(s *state) error {
 	return nil
 }
 
-// reduced returns one kernel for an all_reduce and the kernel after it. It returns nil for other
-// steps, and unless the kernel is a parallel loop nest that reads only the sums of its row from
-// the all_reduce's result, and does not use the memory of the operand.
+// reduced returns one kernel for an all_reduce and the kernel after it, or nil for other steps. The
+// kernel must be a parallel loop nest over the elements of the sums. It may read them only at its own
+// row and column, may not write them, and may not use the memory of the all_reduce's operand.
 func reduced(call, st *planned) *planned {
 	c := call.group.call
 	if c == nil || c.node.Op.ID != ir.OpAllReduce || len(st.kernels) != 1 {

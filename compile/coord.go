@@ -117,12 +117,9 @@ func contiguous(shape []dim.Dim) []dim.Dim {
 // reshape turns the coords of a value of shape from into those of the same
 // element (in row-major order) of a value of shape to. Axes are matched in
 // segments of equal product, from the right. Joining axes is affine. Splitting an
-// axis needs loop axes that run over all of it exactly once; they are split, too. It
-// fails if the axes do not form such segments, if an axis would be split that is sliced or
-// whose index comes from a tensor, if the group cannot split its loop axes (group.split), if
-// two indices from tensors would be joined, if only some axes of a segment are free, and if an
-// axis of extent 1 would be dropped whose index comes from a tensor: that index must still
-// read zero if it is out of range.
+// axis needs loop axes that run over all of it exactly once; they are split, too. It returns
+// false if the coords have no such form. It does not drop an axis of extent 1 whose index comes
+// from a tensor: that index must still read zero if it is out of range.
 func (g *group) reshape(from []dim.Dim, coords []coord, to []dim.Dim) ([]coord, bool) {
 	out := make([]coord, len(to))
 	i, j := len(from)-1, len(to)-1

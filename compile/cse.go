@@ -35,7 +35,7 @@ func cse(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 }
 
 // appendKey appends a key that equal nodes have in common: the op, the operands and the
-// attributes. Literals are equal if they have the same value and dtype.
+// attributes. The key of a literal has its dtype, its value, and whether it is an integer.
 func appendKey(b []byte, rw *ir.Rewriter, n *ir.Node) []byte {
 	b = appendString(b, n.Op.Name)
 	for _, a := range n.Args {

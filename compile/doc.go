@@ -8,7 +8,7 @@
 //
 //   - fuse puts nodes into groups, each a kernel or a call (fuse.go decides, eval.go and
 //     coord.go address, sinks.go and contract.go store, reduce and multiply);
-//   - schedule.go makes a [loop.Kernel] of each group: its phases, which values later
+//   - schedule.go makes a [loop.Kernel] of each group but calls: its phases, which values later
 //     phases compute again, and which ones they load; coalesce.go lengthens inner loops;
 //   - collective.go and overlap.go fuse or overlap collectives, vertical.go and
 //     horizontal.go fuse kernels, and plan.go and copies.go let outputs share memory with

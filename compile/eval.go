@@ -58,8 +58,8 @@ func (f *fuser) evalAt(g *group, v ir.Value, st *valueState, coords []coord, emi
 }
 
 // rematerialises reports whether g should compute v again, instead of loading it: from a
-// value that has other uses, so that it is probably stored anyway, or that no group computes,
-// or whose elements are narrower than v's.
+// value that is in memory, that has other uses, so that it is probably stored anyway, that no
+// group computes, or whose elements are narrower than v's.
 func (f *fuser) rematerialises(v ir.Value, g *group) bool {
 	st := &f.states[v]
 	if st.remat == ir.NoValue || f.separate {

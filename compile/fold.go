@@ -10,8 +10,8 @@ import (
 
 // fold replaces pointwise nodes over constants, and reshapes and broadcasts of uniform
 // tensors, by constants: a full, or a const vector of at most maxFold elements. It computes
-// as the interpreter does, in float64 with one rounding, and only ops whose results IEEE 754
-// fixes, so that every machine folds to the same bits.
+// as the interpreter does, floats in float64 with one rounding, and only ops whose results
+// IEEE 754 or two's complement defines, so that every machine folds to the same bits.
 func fold(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 	written := writtenStorages(fn)
 	known := make([]*constants, len(fn.Values))
@@ -212,8 +212,8 @@ func relation[T float64 | int64](dir string, a, b T) bool {
 }
 
 // cast folds conversions that need no rule besides rounding and wrapping: floats to
-// floats, integers to integers, small integers to floats, any number to bool, and floats to
-// integers below 2^31 that represent them.
+// floats, integers to integers, small integers to floats, any number to bool, and floats that
+// are integers of the dtype, of magnitude below 2^31.
 func (c *constants) cast(from dtype.DType, f float64, i int64) bool {
 	switch {
 	case from.Float() && c.dt.Float():

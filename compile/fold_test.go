@@ -112,8 +112,8 @@ func TestFoldToLimits(t *testing.T) {
 }
 
 // constantModule applies the op of a case to constants. If pick is -1, they are vectors of 20
-// numbers. Else operand i is a tensor of one number: number pick+i of the dtype's list. It
-// returns nil if the op does not take the dtype.
+// numbers. Else all elements of operand i are number pick+i of the dtype's list. It returns nil
+// if the op does not take the dtype.
 func constantModule(dt dtype.DType, c opCase, pick int) *ir.Module {
 	b := ir.NewBuilder("constants")
 	fb := b.Func("piece")

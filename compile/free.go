@@ -7,9 +7,9 @@ import (
 	"pwc/program"
 )
 
-// freeDims adds the attribute that lists the dims of a launch that no buffer of the step
-// bounds, such as numbers that the kernel computes with. When a launch is bound, the device
-// checks all other dims against the sizes of buffers.
+// freeDims adds the attribute that lists the dims of a launch that are not proved to be at most
+// the number of elements of a buffer of the step, such as numbers that the kernel computes with.
+// When a launch is bound, the device checks the other dims against the sizes of buffers.
 func (e *emitter) freeDims(s *program.Step) {
 	i := slices.IndexFunc(s.Launch.Attrs, func(a program.Attr) bool { return a.Name == program.LaunchDims })
 	if i < 0 {

@@ -10,8 +10,8 @@ import (
 	"pwc/ir/interp"
 )
 
-// TestIndicesOutOfRange checks C12 for ops that are fused with the load of an index, of a table
-// or of a weight: for an index out of range, a load reads zero, and a store does nothing.
+// TestIndicesOutOfRange compares kernels that read or write at indices from tensors with the
+// interpreter: for an index out of range, a load reads zero, and a store does nothing (C12).
 func TestIndicesOutOfRange(t *testing.T) {
 	for _, body := range []string{`
   func @piece(%t: f32[5, 4], %i: i32[N]) -> (f32[N, 4]) {
@@ -125,7 +125,7 @@ func indices(t *testing.T, n int64, values ...int32) *interp.Tensor {
 	return x
 }
 
-// TestRope compares all forms of rope with the interpreter.
+// TestRope compares both styles of rope, of all and of a part of a head, with the interpreter.
 func TestRope(t *testing.T) {
 	for _, style := range []string{"half", "interleaved"} {
 		for _, d := range []string{"16", "20"} {

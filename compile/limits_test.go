@@ -12,7 +12,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// TestLimits compares functions that exceed the limits of a kernel or of a lazy expression with
+// TestLimits compares functions that are large for a kernel, a lazy expression or a lowering with
 // the interpreter, and bounds their steps.
 func TestLimits(t *testing.T) {
 	for _, c := range []struct {

@@ -51,7 +51,7 @@ var composites = map[ir.OpID]func(lowering) ir.Value{
 	ir.OpDropout:   lowering.dropout,
 }
 
-// counts reports whether a number fits an int64 for all values of the symbols.
+// counts reports whether the bounds of a number, for all values of the symbols, fit an int64.
 func counts(m *ir.Module, d dim.Dim) bool {
 	_, ok := d.Bounds(m.Bounds)
 	return ok
@@ -207,8 +207,8 @@ func (l lowering) terms() dim.Dim {
 }
 
 // intMatmul is a broadcast mul and a sum, because GEMM kernels are for floats. The mul has one
-// axis more than the operands. If these have ir.MaxRank axes, their leading axes are joined
-// first.
+// axis more than the result. If that has ir.MaxRank axes, the leading axes of the operands are
+// joined first.
 func (l lowering) intMatmul() ir.Value {
 	a, b := l.arg(0), l.arg(1)
 	out := l.Old().Type(l.n.Results[0]).Shape

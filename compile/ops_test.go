@@ -204,9 +204,8 @@ func opCases(t *testing.T) map[string][]opCase {
 	return c
 }
 
-// TestOps compares ops on every dtype that they take with the interpreter, for sizes from 0 to
-// 20, and mostly on numbers such as NaN, infinities and limits. Calls, rope and collectives have
-// other tests.
+// TestOps compares ops on every computing dtype that they take with the interpreter, for sizes
+// from 0 to 20. Calls, rope and collectives have other tests.
 func TestOps(t *testing.T) {
 	table := opCases(t)
 	for _, o := range ir.Ops() {

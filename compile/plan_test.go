@@ -93,7 +93,7 @@ func TestInPlace(t *testing.T) {
 }
 
 // TestSameAccess: arguments share memory only if each element is read and written at the
-// same address. Otherwise a device that runs elements in any order computes wrong results, even
+// same address. Otherwise a device that runs elements in any order may compute wrong results, even
 // if the host, which reads whole blocks first, does not.
 func TestSameAccess(t *testing.T) {
 	n := dim.Sym("N")
@@ -117,7 +117,8 @@ func TestSameAccess(t *testing.T) {
 	}
 }
 
-// TestVerifySteps: the driver finds steps whose memory is not that of their arguments.
+// TestVerifySteps: verifySteps refuses steps whose memory or chain does not fit their arguments,
+// and a step that does nothing.
 func TestVerifySteps(t *testing.T) {
 	n := dim.Sym("N")
 	f32 := func() *memory { return scratchOf(dtype.F32, n) }

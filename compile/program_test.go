@@ -62,9 +62,9 @@ module "test" {
 	for _, r := range p.Results {
 		results = append(results, result{r.Alias, r.Same})
 	}
-	// x, o, the state and the weight are parameters. Passes find that f equals z, c equals
-	// x and v equals the weight, but the caller who binds the program does not know it: each
-	// has a destination. e is the same value twice.
+	// x, o, the state and the weight are parameters. Passes find that f is a reshape of z, c
+	// equals x and v equals the weight, but the caller who binds the program does not know it:
+	// each has a destination. e is the same value twice.
 	own := result{-1, -1}
 	if want := []result{{0, -1}, {1, -1}, {5, -1}, own, own, own, own, {-1, 5}, {3, -1}, own}; !slices.Equal(results, want) {
 		t.Errorf("results %v, want %v", results, want)

@@ -10,8 +10,8 @@ import (
 )
 
 // at returns the group that computes v, or a value of which v is a view, and v's coords. It
-// returns false if there is none, if a coord is undecided, or if the group does not cover v (see
-// group.covers).
+// returns false if there is none, if a coord is undecided, if the group does not cover v (see
+// group.covers), or if each node is to be a kernel.
 func (f *fuser) at(v ir.Value) (*group, []coord, bool) {
 	h := f.states[v].home
 	if h == nil || f.separate || slices.ContainsFunc(h.coords, func(c coord) bool { return c.free }) || !h.g.covers(h.coords) {
@@ -63,7 +63,7 @@ func (g *group) along(coords []coord, shape []dim.Dim, axes []int) ([]int, bool)
 }
 
 // rowsOf evaluates x in a group whose columns are the given axes of x: the
-// group that computes it, if its rows and columns are these, or a new one.
+// group that computes it, if it can have these columns, or a new one.
 func (f *fuser) rowsOf(x ir.Value, axes []int, inOrder bool) (*group, []coord, int) {
 	shape := f.fn.Type(x).Shape
 	if g, coords, ok := f.at(x); ok && !g.frozen && !g.full() && len(g.unclaimed(coords)) == 0 {
@@ -218,9 +218,10 @@ func (f *fuser) topk(n *ir.Node) {
 	}
 }
 
-// concat stores each operand into its part of the result. The group that computes an operand
-// stores it. Other operands are stored by the group that stores the operand before, if both
-// operands have the same shape, or else by a new group. Some operands are already there (see destination).
+// concat stores each operand into its part of the result, except for those that are there
+// already (see destination). The group that computes an operand stores it, if it can. Other
+// operands are stored by the group that stored one before, if both operands have the same shape
+// and the group can, or else by a new group.
 func (f *fuser) concat(n *ir.Node) {
 	r := n.Results[0]
 	t := f.fn.Type(r)
