@@ -10,7 +10,7 @@ import (
 	"pwc/program/internal/wire"
 )
 
-// Errors of Decode, for errors.Is.
+// Errors of [Decode] and [Kernel.PTXText], for errors.Is.
 var (
 	// ErrCorrupt: the bytes are not the encoding of a program.
 	ErrCorrupt = errors.New("program: damaged encoding")

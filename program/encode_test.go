@@ -59,7 +59,7 @@ func golden(t *testing.T, path string, got []byte) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("%s differs; if the encoding was meant to change, raise FormatVersion, and run with -update\n%s", path, cmp.Diff(string(want), string(got)))
+		t.Errorf("%s differs; if that is meant, run with -update, and first raise FormatVersion if the encoding changed\n%s", path, cmp.Diff(string(want), string(got)))
 	}
 }
 
@@ -154,7 +154,7 @@ func TestOneCompilation(t *testing.T) {
 }
 
 // TestShortSteps decodes steps with the shortest dims. They would be refused as truncated if the decoder expected
-// more bytes for each step.
+// more bytes for a step than these have.
 func TestShortSteps(t *testing.T) {
 	n := dim.Sym("N")
 	p := &program.Program{Target: "cuda:sm_90", Symbols: []string{"N"}, Kernels: []program.Kernel{{Name: "k", Format: program.KernelCUDA, Code: []byte{1}}}}

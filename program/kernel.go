@@ -78,7 +78,7 @@ func (k *Kernel) PTXText() ([]byte, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%w: kernel %s: PTX: %w", ErrCorrupt, k.Name, err)
 	case len(text) != int(n):
-		return nil, fmt.Errorf("%w: kernel %s: %d bytes of PTX or more, not %d", ErrCorrupt, k.Name, len(text), n)
+		return nil, fmt.Errorf("%w: kernel %s: the PTX does not have the %d bytes that it declares", ErrCorrupt, k.Name, n)
 	}
 	return text, nil
 }

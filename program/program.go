@@ -164,8 +164,9 @@ type Step struct {
 	Origin int32  // node of the piece, for messages (C12, profiles)
 
 	// Variants of a StepChoice: the step runs the first one whose guards hold and whose
-	// library routines the device has. The last variant has no guards and no routines
-	// except collectives, which every device of a group has, so one can always run.
+	// library routines exist on the device and do not decline the call. The guards of the last
+	// variant always hold, and its only routines are collectives, which every device of a
+	// group has, so one can always run.
 	Variants []Variant
 }
 
@@ -217,7 +218,7 @@ const (
 	LaunchDims = "dims"
 
 	// LaunchFree (AttrDims, ascending constants) are indices in LaunchDims of integers that
-	// no buffer bounds: operands of the computation, and extents of generated values.
+	// buffers need not bound, such as operands of the computation.
 	LaunchFree = "free"
 
 	// LaunchPeers (AttrString) is a group: the kernel communicates with its ranks, and takes

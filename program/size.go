@@ -12,8 +12,8 @@ import (
 // Env returns the value of a symbol or device property; false: it has no value.
 type Env = func(name string) (int64, bool)
 
-// Bytes returns the size of a contiguous tensor in bytes for symbol values. A negative
-// extent and a size that exceeds int64 are errors.
+// Bytes returns the size of a contiguous tensor in bytes for symbol values. A symbol without a
+// value, a negative extent and a size that exceeds int64 are errors.
 func Bytes(dt dtype.DType, shape []dim.Dim, env Env) (int64, error) {
 	n, fits, empty := int64(1), true, false
 	for _, d := range shape {

@@ -17,11 +17,12 @@ const MaxAlign = 256
 // PropertyPrefix is the prefix of names of device properties in dims.
 const PropertyPrefix = "device."
 
-// Validate makes the checks that do not depend on symbol values: every index is in
-// range, symbols are declared, scratch buffers are used in their lifetimes, a later step
-// waits for each async collective, generators advance by multiples of DrawStep, vector
-// kernels are valid, and vector kernels write no constant and no parameter that is not mut.
-// Sizes and addresses are checked when the program is bound.
+// Validate makes the checks that do not depend on symbol values, among them: indices of
+// parameters, results, constants, buffers and kernels are in range, symbols are declared,
+// scratch buffers are used in their lifetimes, a later step waits for each async collective,
+// generators advance by multiples of DrawStep, vector kernels are valid, and vector kernels
+// write no constant and no parameter that is not mut. Addresses, and sizes other than those of
+// constants, are checked when the program is bound.
 func (p *Program) Validate() error {
 	v := &validator{p: p, symbols: make(map[string]bool, len(p.Symbols))}
 	v.program()

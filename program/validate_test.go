@@ -9,7 +9,7 @@ import (
 	"pwc/program"
 )
 
-// TestValidate checks programs that are valid, and changes the example in one place for each error.
+// TestValidate checks programs that are valid, and the example, changed for each error.
 func TestValidate(t *testing.T) {
 	if err := example(t).Validate(); err != nil {
 		t.Fatal(err)

@@ -6,7 +6,8 @@ package vec
 type Op uint8
 
 // The operations. An operation without a comment is the elementwise op of the IR with
-// its name, on float32; on int64 if the name ends with I, and for And, Or and Xor.
+// its name, on float32; on int64 if the name ends with I, and for And, Or and Xor. RoundEven
+// is the IR's round, Max and Min are its maximum and minimum.
 const (
 	OpInvalid Op = iota
 

@@ -10,7 +10,7 @@
 //
 // A vector register holds one block. F registers are float32, I registers int64
 // (integers and bool); scalar registers hold one element, float32 or int64.
-// Every float instruction rounds once to float32. Explicit instructions round to
+// The results of float instructions are float32. Only explicit instructions and stores round to
 // narrower dtypes, exactly where the IR does.
 package vec
 
@@ -37,7 +37,7 @@ type Loop struct {
 	Dims   []dim.Dim // integers that OpDim reads
 	Phases []Phase
 	Regs   RegCount
-	Serial bool // rows run in order on one worker: later rows overwrite earlier ones (scatter)
+	Serial bool // rows run in order on one worker, because several may write one element (scatter)
 }
 
 // RegCount is the size of the register files.

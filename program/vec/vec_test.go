@@ -152,7 +152,7 @@ func TestEncoding(t *testing.T) {
 }
 
 // TestShortAccesses decodes accesses with the shortest fields. They would be refused as truncated if the decoder
-// expected more bytes for each access.
+// expected more bytes for an access than these have.
 func TestShortAccesses(t *testing.T) {
 	k := &vec.Kernel{Args: 1, Loop: vec.Loop{Access: slices.Repeat([]vec.Access{{DType: dtype.F32, Offset: n}}, 100)}}
 	b, err := k.Encode()
@@ -295,7 +295,7 @@ func TestOps(t *testing.T) {
 	}
 }
 
-// TestValidate checks kernels that are valid, and changes an example in one place for each error.
+// TestValidate checks kernels that are valid, and an example that was changed for each error.
 func TestValidate(t *testing.T) {
 	for name, k := range examples() {
 		if err := k.Validate(); err != nil {
