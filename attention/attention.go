@@ -67,7 +67,7 @@ type Params struct {
 }
 
 // ParseParams reads the attributes of a call for heads of size headDim. An unknown
-// attribute, or a value out of its range, is an error.
+// attribute, or a value of the wrong kind or out of its range, is an error.
 func ParseParams(attrs []program.Attr, headDim int) (Params, error) {
 	p := Params{Scale: 1 / math.Sqrt(float64(headDim)), Causal: true}
 	for i := range attrs {

@@ -14,8 +14,8 @@ const PaddedSlot = -1
 //
 // The fields have the layout that kernels read, so that each is copied to a device
 // in one copy. Callers fill them directly or by [Batch.Add]. A batch must not change
-// until the step that uses it is done; with package attention/cuda it may mostly change
-// after Op.Prepare, which says when. Building a batch in the memory of an earlier one
+// until the step that uses it is done; Op.Prepare of package attention/cuda says when it may
+// change earlier there. Building a batch in the memory of an earlier one
 // ([Batch.Reset]) that was at least as large does not allocate.
 type Batch struct {
 	// QueryStart has an entry for each request and one more: rows
@@ -40,11 +40,11 @@ type Batch struct {
 
 	// Sequences, if not empty, has for each request the name of its sequence's list of
 	// blocks. If a step has a name, other than 0, that an earlier step had, the shorter list
-	// is a prefix of the longer one. Devices then read only new blocks, which are few if
-	// contexts are long. [Batch.AddSequence] fills it.
+	// must be a prefix of the longer one: a device may read only the new blocks.
+	// [Batch.AddSequence] fills it.
 	Sequences []uint64
 
-	rows   []tableRow // of BlockTable, as AddSequence wrote them; Reset keeps them, so there may be more than requests
+	rows   []tableRow // of BlockTable, as they were added; Reset keeps them, so there may be more than requests
 	stride int        // the Stride for which rows is valid
 }
 
@@ -139,7 +139,7 @@ func (b *Batch) Add(computed, tokens int, blocks []int32, blockSize int) error {
 // the new ones. So callers must not change BlockTable.
 func (b *Batch) AddSequence(name uint64, computed, tokens int, blocks []int32, blockSize int) error {
 	if name == 0 || len(b.Sequences) != len(b.SeqLens) {
-		return fmt.Errorf("attention: request %d has name %d, but %d of the requests before it have names: give all requests a name other than 0, or none of them", len(b.SeqLens), name, len(b.Sequences))
+		return fmt.Errorf("attention: request %d has name %d, and %d of the requests before it have names: give all requests a name other than 0, or none of them", len(b.SeqLens), name, len(b.Sequences))
 	}
 	if err := b.add(name, computed, tokens, blocks, blockSize); err != nil {
 		return err
@@ -153,8 +153,8 @@ func (b *Batch) AddSequence(name uint64, computed, tokens int, blocks []int32, b
 // new token is not in the blocks that the batch has of a sequence, Advance calls more, which must
 // return all blocks of the sequence, in order. Other blocks are not read, so the cost is a pass
 // over a few numbers of each request. Advance returns false if the batch has no requests or
-// others than such decodes, an argument is out of range, the table has no room, or more returned too
-// few blocks. The caller must then reset the batch and build it again.
+// others than such decodes, its fields were changed since, an argument is out of range, the table has
+// no room, or more returned too few blocks. The caller must then reset the batch and build it again.
 func (b *Batch) Advance(tokens, blockSize int, more func(request int) []int32) bool {
 	n := len(b.SeqLens)
 	if n == 0 || tokens < 0 || blockSize < 1 || b.MaxQuery != 1 || b.Rows() != n || len(b.Slots) != n || len(b.Sequences) != n ||
@@ -196,7 +196,7 @@ func (b *Batch) lengthen(computed, tokens int) {
 func (b *Batch) add(name uint64, computed, tokens int, blocks []int32, blockSize int) error {
 	length := computed + tokens
 	if computed < 0 || tokens < 0 || blockSize < 1 || blockSize > maxLength || computed > maxLength || tokens > maxLength-computed {
-		return fmt.Errorf("attention: a request of %d tokens after %d, in blocks of %d", tokens, computed, blockSize)
+		return fmt.Errorf("attention: a request of %d tokens after %d, in blocks of %d; want at least 0 tokens after at least 0, together at most %d, in blocks of 1 to %d", tokens, computed, blockSize, maxLength, maxLength)
 	}
 	n := ceilDiv(length, blockSize)
 	switch {
@@ -269,7 +269,7 @@ type Known struct {
 }
 
 // ValidateNew is Validate for a device that has validated blocks before: known has, by index of
-// the request, the known blocks, which are not read again. ValidateNew appends to fresh the indices of
+// the request, the known blocks, which need not be validated again. ValidateNew appends to fresh the indices of
 // requests that may have blocks that are not known, and returns it. If known is nil, it appends nothing.
 func (b *Batch) ValidateNew(rows, blocks, blockSize int, known []Known, fresh []int32) ([]int32, error) {
 	if err := b.sizes(rows); err != nil {

@@ -2,7 +2,8 @@
 // sm_80 on.
 //
 // On tensor cores, an eager call launches one kernel for requests with many rows (prefills and chunks), one for those
-// with few (decodes), or both in parallel if the step has both. A launch appends the step's keys and values to the cache
+// with few (decodes), or both in parallel if the step has both. With more than 16 query heads per key-value head, one
+// kernel computes all requests. A launch appends the step's keys and values to the cache
 // and splits contexts over blocks; the last block to finish combines the parts, in their order. A
 // captured call is one launch, which does not depend on the step: it reads the
 // step's metadata from device memory at a fixed address. It computes any step, and is tuned for
@@ -37,8 +38,8 @@ type Options struct {
 	MaxRequests int // requests of a step; 0: MaxRows
 	MaxBlocks   int // blocks of a request: the largest Stride of a Batch
 
-	// Code returns the kernels when a call with new shapes is planned. Target is the target of
-	// their variants: "" for the device's, or an earlier one whose programs the device runs.
+	// Code returns a kernel when a call first needs it, mostly in [Op.ScratchBytes]. Target is the
+	// target of the variants: "" for the device's, or an earlier one whose programs the device runs.
 	Code   Code
 	Target string
 }

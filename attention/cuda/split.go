@@ -15,8 +15,8 @@ type split struct {
 // most returns the largest number of parts of any context.
 func (s *split) most() int { return max(s.parts, s.longParts) }
 
-// launchOrder says whether a launch is the only one, the first or the second of its call. The kernel has the same
-// numbers (ORDER_FIRST, ORDER_SECOND).
+// launchOrder says whether a launch overlaps with no other one of its call, or is the first or the second of two that
+// may overlap. The kernel has the same numbers (ORDER_FIRST, ORDER_SECOND).
 type launchOrder uint64
 
 const (

@@ -29,8 +29,8 @@ func (t *table) drop(r int) {
 	t.rows[r] = attention.Known{}
 }
 
-// take validates a batch whose sequences have names against a cache, as
-// [attention.Batch.Validate] does, and records what is new in it. It reports whether every block
+// take validates a batch whose sequences have names against a cache
+// ([attention.Batch.ValidateNew]), and records the new blocks. It reports whether every block
 // is only once in the block table: then no request reads a block that another one appends to. A
 // batch that take refuses does not change the table.
 func (t *table) take(b *attention.Batch, rows int, c cache, o *Options) (distinct bool, err error) {

@@ -214,6 +214,6 @@ func TestNamesAreHeld(t *testing.T) {
 	b.Reset()
 	r.refuses("request 0 has name 0", b.AddSequence(0, 0, 1, []int32{1}, 4))
 	r.must(b.Add(0, 1, []int32{1}, 4))
-	r.refuses("but 0 of the requests before it have names", b.AddSequence(2, 0, 1, []int32{1}, 4))
+	r.refuses("and 0 of the requests before it have names", b.AddSequence(2, 0, 1, []int32{1}, 4))
 	r.must(r.stream.Synchronize())
 }

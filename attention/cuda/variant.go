@@ -120,7 +120,7 @@ func arch(target string) (string, int, error) {
 }
 
 // VariantsOf returns the distinct kernels for calls with this shape and these parameters on a
-// target. Heads of more than 512 elements are an error.
+// target. Heads of more than 512 elements, and targets before sm_80, are errors.
 func VariantsOf(s *attention.Shape, p *attention.Params, target string) ([]Variant, error) {
 	_, n, err := arch(target)
 	if err != nil {

@@ -2,8 +2,8 @@
 //
 // A context is cut into segments of 128 positions, at multiples of 128. For each segment a
 // row's weights are relative to the largest score in it; segments are joined in order by the
-// update of online softmax (arXiv:1805.02867). So segments can be computed one after the other,
-// as a prefill does, or by different workers (Flash-Decoding), and the bits are the same.
+// update of online softmax (arXiv:1805.02867). So segments can be computed one after the other
+// or by different workers (Flash-Decoding), and the bits are the same.
 //
 // A row's result depends only on its own sequence, and not on other rows of the
 // step, padding, the number of workers or the size of the step. With

@@ -90,8 +90,8 @@ func (st *step) visibleIn(t *tile, row, seg int) (from, to int) {
 	return from, max(from, to)
 }
 
-// attendPart takes tasks until all are taken, from the last one on: with a causal prefill the last
-// tasks are the longest.
+// attendPart takes tasks until all are taken or the stream is interrupted, from the last one on: with
+// a causal prefill the last tasks are the longest.
 func (st *step) attendPart(part int) {
 	l := &st.lanes[part]
 	for {
