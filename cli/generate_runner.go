@@ -75,11 +75,14 @@ func (a *app) newRunner(ctx context.Context, m *ir.Module, t *target, w *world, 
 	return a.openRunner(ctx, m, t, w, bf, g, o, out)
 }
 
-// openRunner makes a runner with the options.
+// openRunner makes a runner with the options, after all processes have compared their flags.
 func (a *app) openRunner(ctx context.Context, m *ir.Module, t *target, w *world, bf *buildFlags, g *generateFlags, o runner.Options, out *generation) (*runner.Runner, error) {
 	steps, err := stepsOf(m, o)
 	if err != nil {
 		return nil, explainOptions(err)
+	}
+	if err := w.agree(ctx, bf.settings()); err != nil {
+		return nil, err
 	}
 	var r *runner.Runner
 	err = a.forGPU(ctx, t, bf, func() error {

@@ -148,16 +148,17 @@ func TestRanksDisagree(t *testing.T) {
 		}
 	}
 	for _, own := range [][2][]string{
-		{{"--rows", "4"}, {"--rows", "5"}},
-		{{"--in", filepath.Join(dir, "a")}, {"--in", filepath.Join(dir, "b")}},
-		{{"--rows", "4", "--capture-sizes", "8"}, {"--rows", "4", "--capture-sizes", "16"}},
-		{{"--rows", "4"}, {"--rows", "4", "--padded-slots", "pos"}},
+		{{"run", "--rows", "4"}, {"run", "--rows", "5"}},
+		{{"run", "--in", filepath.Join(dir, "a")}, {"run", "--in", filepath.Join(dir, "b")}},
+		{{"run", "--rows", "4", "--capture-sizes", "8"}, {"run", "--rows", "4", "--capture-sizes", "16"}},
+		{{"run", "--rows", "4"}, {"run", "--rows", "4", "--padded-slots", "pos"}},
+		{{"generate", "--ids", "5"}, {"generate", "--ids", "5", "--disable-pass", "fuse"}},
 	} {
 		meet := "file:" + filepath.Join(t.TempDir(), "meet")
 		var ranks []*exec.Cmd
 		var says []*bytes.Buffer
 		for rank, args := range own {
-			cmd, _, stderr := rankOf(t, "run", strconv.Itoa(rank), meet, "", append([]string{"../testdata/hf/llama", "--tp", "2"}, args...)...)
+			cmd, _, stderr := rankOf(t, args[0], strconv.Itoa(rank), meet, "", append([]string{"../testdata/hf/llama", "--tp", "2"}, args[1:]...)...)
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
