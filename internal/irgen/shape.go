@@ -11,7 +11,7 @@ import (
 // maxElements bounds the values that nodes may read, at the largest values of the symbols.
 const maxElements = 1 << 14
 
-// capFloat bounds float results of sums, products, casts and dropouts, far below the limits of f16.
+// capFloat is the largest bound of most float results, far below the limits of f16.
 const capFloat = 1000
 
 func (g *generator) bounds(d dim.Dim) dim.Interval {

@@ -212,7 +212,7 @@ type need uint8
 const (
 	needContext   need = 1 << iota // a current context
 	needNoCapture                  // no capture that forbids unsafe calls on the thread (forbidding)
-	needNobody                     // also no capture of another thread, unless it is relaxed
+	needNobody                     // also no capture of any thread that is not relaxed: the call invalidates it
 )
 
 // begin counts a call, executes work as the schedule decides, and checks the requirements of
@@ -253,7 +253,7 @@ func (f *Driver) begin(call string, n need) error {
 			for _, s := range other.capturing {
 				if s.capture.mode != driver.CaptureRelaxed {
 					s.capture.invalid = true
-					f.wrong("%s while another thread captures", call)
+					f.wrong("%s during a capture that is not relaxed", call)
 				}
 			}
 		}

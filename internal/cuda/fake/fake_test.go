@@ -295,7 +295,7 @@ func TestFinds(t *testing.T) {
 			r.must(<-done)
 			_, err := r.f.StreamEndCapture(s)
 			return err
-		}, driver.CaptureInvalidated, "while another thread captures"},
+		}, driver.CaptureInvalidated, "during a capture that is not relaxed"},
 		"an end elsewhere": {func(r *rig) error {
 			s := r.stream()
 			r.must(r.f.StreamBeginCapture(s, driver.CaptureThreadLocal))

@@ -20,8 +20,8 @@ type ScheduleFunc func(n, needed int) int
 // Pick calls the function.
 func (f ScheduleFunc) Pick(n, needed int) int { return f(n, needed) }
 
-// Lazy executes only work that a call waits for, and work of other devices if that work waits for them. It
-// has no state.
+// Lazy executes only work that a call waits for and, while a kernel in it waits for other devices, their
+// work. It has no state.
 const Lazy = lazy(0)
 
 // Eager executes work as soon as streams and events allow. It has no state.
