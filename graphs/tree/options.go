@@ -86,7 +86,7 @@ const (
 	EmptyGraph                      // a recording has no operations
 )
 
-// Warning reports a cause of slow runs.
+// Warning is a warning of a manager: see [WarningKind].
 type Warning struct {
 	Kind WarningKind
 	Text string
