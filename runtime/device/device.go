@@ -121,8 +121,8 @@ type Tensor struct {
 // Stream is a queue of work that runs in order. An operation returns when it is
 // enqueued; if it returns an error, it was not enqueued. A Launch, LaunchGraph or LaunchOp that
 // fails may have enqueued a part of its work, and a copy that waits may fail after it was enqueued.
-// A captured copy reads or writes its host memory at every replay; a GPU refuses to capture it
-// unless the memory is of AllocHost.
+// A captured copy from or to the host uses the host's memory at every replay; a GPU refuses to
+// capture it unless that memory is of AllocHost.
 //
 // Between BeginCapture and EndCapture operations are recorded and do not execute. The
 // streams that were forked from the one that captures, directly or not, are recorded into

@@ -93,7 +93,7 @@ func TestOutOfBoundsProducts(t *testing.T) {
 		"K above N": func(k *vec.TopK) { k.K = 5 },
 		"input":     func(k *vec.TopK) { k.In.Offset = dim.Const(1) },
 		"values":    func(k *vec.TopK) { k.Values.Outer = testkit.Consts(4) },
-		"positions": func(k *vec.TopK) { k.Index.Inner = testkit.Consts(2) },
+		"indices":   func(k *vec.TopK) { k.Index.Inner = testkit.Consts(2) },
 	} {
 		k := selection(3, 4, 2, dtype.F32)
 		args := []tensor{zeros(dtype.F32, 12), zeros(dtype.F32, 6), zeros(dtype.I32, 6)}

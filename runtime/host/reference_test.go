@@ -452,7 +452,7 @@ func (g *loopGen) phase() {
 				setF(vec.Instr{Op: vec.OpItoF, A: pick("a", g.i)})
 			}
 		case 6:
-			// positions: an access without memory
+			// addresses as values: an access without memory
 			l := &g.k.Loop
 			lo, hi, step := int64(0), int64(0), int64(1)
 			l.Access = append(l.Access, vec.Access{Arg: -1, Inner: g.strides("inner", l.Inner, &lo, &hi, false, &step), Outer: g.strides("outer", l.Outer, &lo, &hi, false, &step)})
@@ -484,7 +484,7 @@ func (g *loopGen) phase() {
 		emit(vec.Instr{Op: vec.OpStoreI, A: pick("stored", g.i), X: g.access(rapid.SampledFrom(intTypes).Draw(t, "dtype"), true, index(false, g.i))})
 		l := &g.k.Loop
 		if l.Access[len(l.Access)-1].Index != nil {
-			l.Serial = true // equal positions: the last wins
+			l.Serial = true // equal indices: the last wins
 		}
 	}
 	g.f, g.i = g.f[:nf], g.i[:ni]

@@ -36,7 +36,7 @@ func TestTopKByHand(t *testing.T) {
 		}
 	}
 	if got, want := l.read(t, 2).ints(), []int64{1, 5, 2, 3, 2, 3, 0, 1}; !slices.Equal(got, want) {
-		t.Errorf("positions %v, want %v", got, want)
+		t.Errorf("indices %v, want %v", got, want)
 	}
 }
 
@@ -73,7 +73,7 @@ func TestTopK(t *testing.T) {
 		values := l.run(t, 1)
 		got := l.read(t, 2).ints()
 		if !slices.Equal(got, want) {
-			rt.Fatalf("positions %v, want %v of %v", got, want, vs)
+			rt.Fatalf("indices %v, want %v of %v", got, want, vs)
 		}
 		for i, at := range got {
 			v := fmt.Sprint(vs[i/max(k, 1)*n+int(at)])

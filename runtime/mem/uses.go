@@ -69,8 +69,8 @@ func idle(err error) bool {
 	return errors.Is(err, device.ErrClosed) || errors.Is(err, device.ErrDeviceLost)
 }
 
-// retire records an event on each second stream of n, which was freed, so that n waits
-// for them. n.events is 0 if there is nothing to wait for. After an error n is as it was.
+// retire records an event on each second stream whose work with n, which was freed, was not
+// captured, so that n waits for them. n.events is 0 if there is nothing to wait for. After an error n is as it was.
 func (a *Allocator) retire(n *node) error {
 	first := len(a.waiting)
 	for _, u := range n.uses {
