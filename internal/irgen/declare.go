@@ -8,7 +8,7 @@ import (
 	"pwc/ir/dtype"
 )
 
-// declare makes the symbols, extern ops, weights, states and parameters.
+// declare makes the symbols, group, extern ops, weights, states and parameters.
 func (g *generator) declare() {
 	g.n = g.b.Symbol("N", 1, 64, ir.Batch)
 	if g.o.Ranks > 0 {

@@ -36,7 +36,7 @@ func integerCasts() map[dtype.DType][]integerCast {
 		{-259, -260, -259, -260},
 		{2051, 2048, 2052, 2048},
 		{65519, 65536, 65504, 65536},
-		{65520, 65536, inf, 65536}, // a tie with what would be the next f16
+		{65520, 65536, inf, 65536}, // a tie with 65536, which f16 does not have
 		{-65520, -65536, -inf, -65536},
 		{1<<24 - 1, 0x1p24, inf, 0x1p24},
 		{1<<24 + 1, 0x1p24, inf, 0x1p24},

@@ -101,7 +101,7 @@ func recordEvents(g *graph, into map[*event]*record) map[*event]*record {
 	return into
 }
 
-// recorder returns the stream whose queue contains the record r.
+// recorder returns the stream with an operation in its queue that completes the record r, or nil.
 func (f *Driver) recorder(r *record) *stream {
 	for _, s := range f.streams {
 		if slices.ContainsFunc(s.queue[s.head:], func(o op) bool { return o.recordsTo(r) }) {

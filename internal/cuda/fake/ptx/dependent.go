@@ -7,9 +7,9 @@ import "errors"
 // that they write, and must not write.
 //
 // If a kernel executes griddepcontrol.launch_dependents only in threads that have waited, all kernels
-// before it have ended when the next kernel starts. So before its wait the next kernel must only not write what
-// this kernel reads or writes, and not read what this kernel writes. If a kernel ends without a wait, the wait of
-// the next kernel does not cover the kernels before both.
+// before it have ended when the next kernel starts. So before its wait the next kernel must only not access
+// memory that this kernel writes, and not write memory that this kernel reads. If a kernel ends without a wait,
+// the wait of the next kernel does not cover the kernels before both.
 
 // Chain has the launches of a stream since the last point at which all earlier launches had ended. Each but
 // the first may start before the earlier ones end. The zero Chain is empty.

@@ -24,7 +24,7 @@
 //     store completes, or after a barrier with a warp that has waited. Nothing else orders the
 //     store, not even barriers of its own warp, and the store orders no other access of its warp.
 //     For each st.async to its shared memory a warp of the block has to have waited before the block ends.
-//   - A relaxed arrival at the cluster's barrier orders only what precedes a fence.mbarrier_init.
+//   - A relaxed arrival at the cluster's barrier orders only accesses before a fence.mbarrier_init.
 //   - A warp that has arrived at the cluster's barrier has to wait there before it ends. Otherwise the
 //     kernel never ends under compute-sanitizer's racecheck.
 //   - An instruction must not arrive at an mbarrier more often than the phase still expects, and must not
@@ -36,10 +36,11 @@
 //     that changes nothing needs no barrier after earlier accesses; later accesses need one after it.
 //   - A block must not read global memory that a block of another cluster wrote, and must not change it,
 //     unless the kernel has atomic operations.
-//   - A kernel that may start before earlier kernels end must not write before griddepcontrol.wait, and
-//     must not read what the earlier kernels write. If the kernel before it triggers it only after
-//     its own wait, it must only not write what that kernel reads or writes, and not read what that
-//     kernel writes. If none of its threads waits, no early kernel may follow it.
+//   - A kernel that may start before earlier kernels end must not write global memory before
+//     griddepcontrol.wait, nor read memory that the earlier kernels write. If the kernel before it
+//     (the predecessor) waits before it triggers this one, it is only forbidden to access memory that the
+//     predecessor writes, and to write memory that the predecessor reads. If no thread of a kernel that
+//     may start early waits, no other such kernel may follow it.
 //   - A lane that the mask of shfl.sync or vote.sync names must execute that instruction. A lane that
 //     reads from a lane outside of the mask gets NaN.
 //   - A cache policy has to be the result of createpolicy.

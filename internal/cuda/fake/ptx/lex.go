@@ -33,7 +33,7 @@ type SyntaxError struct {
 	Text string
 }
 
-// Error returns the line and what is wrong.
+// Error returns the line and the text.
 func (e *SyntaxError) Error() string { return fmt.Sprintf("ptx: line %d: %s", e.Line, e.Text) }
 
 func wordStart(c byte) bool {

@@ -1,8 +1,8 @@
 package ptx
 
 // Global memory between the blocks of a launch. Blocks of different clusters have no order, so no block may
-// read or overwrite what a block of another cluster writes. A kernel with atomic operations may order
-// them by these, and is not checked. A read before another cluster's write is found in a launch that
+// read or overwrite memory that a block of another cluster writes. A kernel with atomic operations is not
+// checked, because these may order its blocks. A read before another cluster's write is found in a launch that
 // executes the two clusters in the other order.
 
 // owners has for each unit of global memory (Entry.globalUnit bytes) the cluster of a launch that wrote it.
