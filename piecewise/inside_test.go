@@ -41,10 +41,31 @@ func (o *inside) Launch(c *device.OpCall) error {
 	})
 }
 
-// An op inside a piece gets the metadata, size and rows of the run, in eager runs, in graphs of pieces and
-// in full graphs.
-func TestOpsInsidePieces(t *testing.T) {
-	const text = `pwc 1
+// warmInside is an op within pieces that records the sizes of its warm-ups.
+type warmInside struct {
+	inside
+	warmed []int64
+}
+
+func (o *warmInside) Warm(c *device.OpCall) error {
+	if c.Rows == 0 && c.Meta == nil && !c.Stream.Capturing() {
+		o.warmed = append(o.warmed, c.Size)
+	}
+	return nil
+}
+
+// Before a capture, Warm of an op inside pieces is called once for each capture size.
+func TestOpsInsidePiecesAreWarmed(t *testing.T) {
+	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {
+		op := &warmInside{}
+		start(t, copying, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: sizesOf(mode, 1, 3, 8)}, Ops: []device.Op{op}})
+		if want := sizesOf(mode, 1, 3, 8); !slices.Equal(op.warmed, want) {
+			t.Errorf("mode %s: warmed up at sizes %v, want %v", mode, op.warmed, want)
+		}
+	}
+}
+
+const copying = `pwc 1
 module "inside" {
   sym N in [1, 8] batch
   op "my::copy"(tensor) -> (tensor) capture
@@ -56,9 +77,13 @@ module "inside" {
   }
 }
 `
+
+// An op inside a piece gets the metadata, size and rows of the run, in eager runs, in graphs of pieces and
+// in full graphs.
+func TestOpsInsidePieces(t *testing.T) {
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {
 		op := &inside{}
-		b := start(t, text, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{3}}, Ops: []device.Op{op}})
+		b := start(t, copying, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: []int64{3}}, Ops: []device.Op{op}})
 		f := b.Func("forward")
 		for _, n := range []int64{3, 2} {
 			*op = inside{}

@@ -13,8 +13,8 @@ import (
 
 // Warmup launches, outside a capture and on padding only, everything that would otherwise load or
 // initialize when it is first used: each program that runs can use, once; the library routines of
-// every capture size; and, at capture sizes, extern ops between pieces that implement [device.Warmer].
-// Results of earlier runs are overwritten ([ErrStale]); states that pieces write are restored.
+// every capture size; and, at capture sizes, extern ops that implement [device.Warmer]. Results of
+// earlier runs are overwritten ([ErrStale]); states that pieces write are restored.
 func (b *Backend) Warmup(ctx context.Context) error {
 	if err := b.enter(loaded, capturedAll); err != nil {
 		return err
@@ -71,7 +71,7 @@ type warming struct {
 	b         *Backend
 	libraries device.LibraryStream // nil: the device has no libraries
 	done      map[programUse]bool
-	ops       map[string]bool // calls of splitting ops that ran, by op, attributes and shapes
+	ops       map[string]bool // calls of ops that were warmed up, by op, attributes and shapes
 }
 
 // unit warms up a unit of fn at size n. captured reports whether n is a capture size: other sizes
@@ -82,7 +82,15 @@ func (w *warming) unit(ctx context.Context, fn *instance, i int, n int64, e *env
 	case u.piece != nil:
 		return w.piece(ctx, fn, i, n, e, captured)
 	case captured:
-		if err := fn.warmOp(i, e, w.ops); err != nil {
+		op, ok := u.op.(device.Warmer)
+		if !ok {
+			return nil
+		}
+		call, err := fn.call(i, e, fn.largest)
+		if err == nil {
+			err = w.warm(op, call)
+		}
+		if err != nil {
 			return fmt.Errorf("warm-up of @%s, %s at size %d: %w", fn.ir.Name, fn.loc(u, 0), n, err)
 		}
 	}
@@ -90,7 +98,7 @@ func (w *warming) unit(ctx context.Context, fn *instance, i int, n int64, e *env
 }
 
 // piece launches the program of a piece if no unit has launched it yet, and warms up its library
-// routines for each capture size.
+// routines and extern ops for each capture size.
 func (w *warming) piece(ctx context.Context, fn *instance, i int, n int64, e *env, captured bool) error {
 	b, u := w.b, &fn.units[i]
 	p, err := b.plan.program(u.piece, n)
@@ -98,7 +106,7 @@ func (w *warming) piece(ctx context.Context, fn *instance, i int, n int64, e *en
 		return err
 	}
 	first := !w.done[programUse{p, 0}]
-	if w.done[programUse{p, n}] || !first && (w.libraries == nil || !captured) {
+	if w.done[programUse{p, n}] || !first && (!captured || w.libraries == nil && len(u.piece.Module.Externs) == 0) {
 		return nil
 	}
 	w.done[programUse{p, 0}], w.done[programUse{p, n}] = true, true
@@ -117,6 +125,12 @@ func (w *warming) piece(ctx context.Context, fn *instance, i int, n int64, e *en
 	}
 	if err == nil && first {
 		err = errors.Join(b.clearInputs(fn), b.pool.stream.Launch(launch))
+	}
+	for _, call := range launch.Calls() {
+		if op := w.warmer(u, call); err == nil && captured && op != nil {
+			call.Stream = b.pool.stream
+			err = w.warm(op, call)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("warm-up of @%s piece %d at size %d: %w", fn.ir.Name, fn.split.Items[u.item].ID, n, err)
@@ -149,27 +163,28 @@ func (fn *function) warmSizes(libraries bool) []int64 {
 	return out
 }
 
-// warmOp warms up a call of an extern op on padding, unless a call with the same attributes and
-// shapes was warmed up.
-func (fn *instance) warmOp(i int, e *env, done map[string]bool) error {
-	w, ok := fn.units[i].op.(device.Warmer)
-	if !ok {
+// warmer returns the op of a call in a piece if it is a [device.Warmer], or nil.
+func (w *warming) warmer(u *unit, call *device.OpCall) device.Warmer {
+	nodes := u.piece.Func.Nodes
+	if o := call.Origin; o < 0 || int(o) >= len(nodes) || nodes[o].Extern == nil {
 		return nil
 	}
-	call, err := fn.call(i, e, fn.largest)
-	if err != nil {
-		return err
-	}
-	key := fmt.Sprint(w.Signature().Name, call.Attrs)
+	op, _ := w.b.plan.ops[nodes[call.Origin].Extern.Name].(device.Warmer)
+	return op
+}
+
+// warm warms up a call on padding, unless a call with the same attributes and shapes was warmed up.
+func (w *warming) warm(op device.Warmer, call *device.OpCall) error {
+	key := fmt.Sprint(op.Signature().Name, call.Attrs)
 	for _, a := range call.Args {
 		key += fmt.Sprint(a.DType, a.Shape)
 	}
-	if done[key] {
+	if w.ops[key] {
 		return nil
 	}
-	done[key] = true
+	w.ops[key] = true
 	call.Rows = 0
-	return w.Warm(call)
+	return op.Warm(call)
 }
 
 // clearInputs fills the inputs with the values of padded rows, so that a warm-up computes on
