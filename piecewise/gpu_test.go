@@ -30,8 +30,8 @@ import (
 	sillycuda "pwc/silly/cuda"
 )
 
-// onGPU returns options for the GPU of this machine. Without a driver the test
-// is skipped, unless PWC_REQUIRE_GPU=1 says that there must be one.
+// onGPU returns options for the GPU of this machine. Without a GPU the test is skipped, or fails with
+// PWC_REQUIRE_GPU=1.
 func onGPU(t testing.TB) piecewise.Options {
 	t.Helper()
 	return new(compiled).on(t, cudatest.GPU(t), small)

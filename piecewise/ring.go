@@ -30,7 +30,7 @@ type slotMemory struct {
 	gen     uint64 // times it was handed out
 	taken   bool   // handed out and not run
 	rows    int64
-	values  []int64 // by function.symbols; unknown: none yet
+	values  []int64 // by function.symbols; unknown until they are set
 	uniform bool
 	all     []byte   // the inputs that are not linked, in order, each aligned
 	at      []int64  // by input: its offset in all; -1: it is linked
