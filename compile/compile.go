@@ -25,7 +25,7 @@ type Backend interface {
 	Target() string
 
 	// Lower makes code of one kernel. The kernel's arguments keep their order. The same
-	// kernel gives the same code on every machine, if the backend uses a compiler, with the
+	// kernel gives the same code on every machine; if the backend uses a compiler, with the
 	// same version of it. Lower, LowerHorizontal and LowerVertical are called from several
 	// goroutines.
 	Lower(k *loop.Kernel) (Code, error)
@@ -89,8 +89,8 @@ type Chain struct {
 // Code is the code of a kernel, of kernels of horizontal fusion, or of a chain.
 type Code struct {
 	// Variants are alternatives. A device runs the first one whose guards hold and whose
-	// library routines it has, unless a routine declines. The last variant has zero guards,
-	// and no library routines except for collectives.
+	// library routines it has, unless a routine declines. The guards of the last variant
+	// always hold, and its only library routines are collectives.
 	Variants []Variant
 	Temps    []Temp
 }

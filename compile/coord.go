@@ -4,7 +4,7 @@ import "pwc/ir/dim"
 
 // A coord is an index along one axis of a value, as an affine function of the loop axes
 // of a group: off + Σ coef*axis, plus an indirect part if the index comes from a tensor.
-// An instruction computes a value at one coord for each of its axes.
+// An instruction computes a value at one coord for each axis of the value.
 type coord struct {
 	off   dim.Dim
 	terms []term    // row-major: the first varies slowest

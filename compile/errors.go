@@ -13,7 +13,7 @@ import (
 type PassError struct {
 	Pass string
 	User bool  // a pass of Options
-	Err  error // an [ir.Error] or [ir.ErrorList] in it has positions of the piece
+	Err  error // an [ir.Error] or [ir.ErrorList] has positions of the piece
 }
 
 // Error returns the error with the name of the pass, after the position if it has one.
