@@ -35,8 +35,8 @@ type Batch struct {
 	// the block. With PaddedSlot nothing is stored, and the row's result is zero.
 	Slots []int32
 
-	MaxQuery int32 // at least the rows of any request
-	MaxSeq   int32 // at least any SeqLens
+	MaxQuery int32 // the most rows of a request, or more
+	MaxSeq   int32 // the largest of SeqLens, or more
 
 	// Sequences, if not empty, has for each request the name of its sequence's list of
 	// blocks. If a step has a name, other than 0, that an earlier step had, the shorter list

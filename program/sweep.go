@@ -9,7 +9,7 @@ import (
 
 // Limits for the placement by size ([Place]), whose time grows with the pairs of items that share a
 // step: n²/2 if n items live at once. With more than maxPairs pairs and more than maxPairsEach for
-// each item, which no model has, items are placed in the order of steps (sweep).
+// each item, items are placed in the order of steps (sweep).
 const (
 	maxPairs     = 1 << 20
 	maxPairsEach = 64

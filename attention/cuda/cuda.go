@@ -272,7 +272,7 @@ func (o *Op) enqueue(c *device.OpCall, warm bool) error {
 		return err
 	}
 	if s.Rows > o.options.MaxRows {
-		return fmt.Errorf("%s: %d rows, the op was made for %d", attention.Name, s.Rows, o.options.MaxRows)
+		return fmt.Errorf("%s: %d rows, the op was made for %d (Options.MaxRows)", attention.Name, s.Rows, o.options.MaxRows)
 	}
 	if s.Rows == 0 {
 		return nil
