@@ -5,8 +5,7 @@ import (
 	"fmt"
 )
 
-// Errors that all devices return for the same misuse. They are wrapped with
-// context, so compare with errors.Is.
+// Errors of all devices. They are wrapped with context, so compare with errors.Is.
 var (
 	ErrCapturing     = errors.New("device: not allowed while a stream is capturing")
 	ErrNotCapturing  = errors.New("device: the stream is not capturing")
