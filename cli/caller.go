@@ -85,7 +85,7 @@ func (c *deviceCaller) call(ctx context.Context, f *ir.Func, args []value, symbo
 	for _, name := range fn.Symbols() {
 		n, ok := bound[name]
 		if !ok {
-			return nil, fmt.Errorf("@%s: no argument determines %s; give --symbol %s=N", f.Name, name, name)
+			return nil, fmt.Errorf("@%s: no argument determines %s; pwc run takes --symbol %s=N", f.Name, name, name)
 		}
 		if err := in.SetSymbol(name, n); err != nil {
 			return nil, err

@@ -19,6 +19,22 @@ import (
 	"pwc/runtime/device"
 )
 
+// TestTimedCode: the kernel of a measured all_reduce is the one of the module, or is compiled.
+func TestTimedCode(t *testing.T) {
+	e := &entries{knows: []string{"sm_90"}}
+	gpu := &target{name: "cuda:sm_90", cuda: kernelCompiler{e}}
+	gpu.configure(&buildFlags{})
+	v := collectivecuda.Variant{Algorithm: collectivecuda.OneShot, Protocol: collectivecuda.LL, DType: dtype.BF16, Ranks: 2}
+	made, err := gpu.timedCode(t.Context(), v)
+	if err != nil || e.asked != 1 {
+		t.Fatalf("without the kernel in the module: %v, compiled %d times", err, e.asked)
+	}
+	gpu.kernels.keep(collectiveKernel(v), made)
+	if got, err := gpu.timedCode(t.Context(), v); err != nil || got != made || e.asked != 1 {
+		t.Errorf("with the kernel in the module: %v, compiled %d times", err, e.asked)
+	}
+}
+
 // errless is a compiler whose Err is nil.
 type errless struct{ cudatest.Compiler }
 

@@ -52,7 +52,7 @@ func checkTopology(m cuda.Machine) (doctorCheck, *doctorTopology) {
 	}
 	if err != nil {
 		c.State, c.Detail = "missing", err.Error()
-		c.Advice = "the table below shows the rest of the links between GPUs; models run without it"
+		c.Advice = "the table below has only the links that are known; models run without this knowledge"
 	}
 	return c, reportTopology(t)
 }

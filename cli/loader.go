@@ -122,7 +122,7 @@ func openProgram(path string, f *modelFlags) (*model, error) {
 func explainProgram(err error) error {
 	text := err.Error()
 	for _, o := range []struct{ option, flag string }{
-		{"Options.Externs", "--extern OP imports an op as an extern op of the runner, and --split-on OP cuts the graph at the op"},
+		{"Options.Externs", "--extern OP imports an op as an extern op of the runner; --split-on OP of pwc split and of commands that compile cuts the graph at the op"},
 		{"Options.Max", "--max DIM=VALUE bounds a dimension, --dim DIM=VALUE fixes it"},
 		{"Options.Dims", "--dim DIM=VALUE fixes a dynamic dimension"},
 		{"Options.BatchDim", "--batch-dim DIM names the dimension that counts rows"},

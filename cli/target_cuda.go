@@ -94,7 +94,9 @@ func newGPUTarget(dev *cuda.Device, name string, compiler gpuCompiler) (*target,
 		return collectivecuda.Add(ctx, dev, o, groups...)
 	}
 	t.timeCollectives = func(ctx context.Context, g *collective.Group) (tuneCollectives, error) {
-		times, err := collectivecuda.TimeAllReduce(ctx, dev, options, g, collectiveSizes)
+		o := options
+		o.Code = t.timedCode
+		times, err := collectivecuda.TimeAllReduce(ctx, dev, o, g, collectiveSizes)
 		if err != nil {
 			return tuneCollectives{}, err
 		}
@@ -135,6 +137,15 @@ func newGPUTarget(dev *cuda.Device, name string, compiler gpuCompiler) (*target,
 // collectiveCode returns the compiled kernel of a collective.
 func (t *target) collectiveCode(ctx context.Context, v collectivecuda.Variant) (*program.Program, error) {
 	return t.kernels.find(ctx, collectiveKernel(v))
+}
+
+// timedCode returns the kernel of an all_reduce that is measured. It compiles the kernel if the module, which may have
+// another dtype, does not need it.
+func (t *target) timedCode(ctx context.Context, v collectivecuda.Variant) (*program.Program, error) {
+	if code, err := t.collectiveCode(ctx, v); err == nil {
+		return code, nil
+	}
+	return t.compileKernel(ctx, collectiveKernel(v))
 }
 
 func openNCCL() (nccl.API, error) { return nccl.Open(nccl.Options{}) }

@@ -350,11 +350,11 @@ func madeUp(m *ir.Module, t ir.Type, rows int64, bound map[string]int64) (*inter
 			return rows, s != nil && s.Kind == ir.Batch
 		})
 		if err != nil {
-			return nil, fmt.Errorf("--rows cannot make up an input %s: %w", t, err)
+			return nil, fmt.Errorf("an input %s cannot be made up: %w", t, err)
 		}
 	}
 	if err := checkRoom("an input "+t.String(), heldBytes(t.DType, shape)); err != nil {
-		return nil, fmt.Errorf("--rows %d: %w", rows, err)
+		return nil, fmt.Errorf("made-up inputs of %d rows: %w", rows, err)
 	}
 	out, err := interp.Zeros(t.DType, shape)
 	if err != nil || !t.DType.Float() {
