@@ -179,6 +179,10 @@ func TestUserPassIsChecked(t *testing.T) {
 			g.Returns, g.ResultTypes = nil, nil
 			return &g, nil
 		},
+		"changed the types of": func(_ *ir.Module, f *ir.Func) (*ir.Func, error) { // in place
+			f.Returns, f.ResultTypes = nil, nil
+			return f, nil
+		},
 		"node 0 (add) has an origin that no node of the pass's input has: test.ir:99:1, ID 1": func(m *ir.Module, f *ir.Func) (*ir.Func, error) {
 			return ir.Rewrite(m, f, func(rw *ir.Rewriter, _ int, n *ir.Node) {
 				rw.SetPos(ir.Pos{Line: 99, Col: 1})

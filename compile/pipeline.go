@@ -96,14 +96,15 @@ func rewriting(pass func(*ir.Module, *ir.Func) (*ir.Func, error)) func(*state) e
 }
 
 // run runs a user's pass, and checks its result. A faulty pass may change its input in place. So the
-// known origins are read before it runs, and the result is verified even if it is the same function.
+// input's origins and types are read before it runs, and the result is verified even if it is the
+// same function.
 func (u Pass) run(s *state) error {
 	known := make(map[ir.Origin]bool, len(s.ops))
 	for _, n := range s.fn().Nodes {
 		known[n.Origin] = true
 	}
-	before := s.fn()
-	next, err := u.Run(s.m, before)
+	params, results := signature(s.fn())
+	next, err := u.Run(s.m, s.fn())
 	switch {
 	case err != nil:
 		return err
@@ -114,26 +115,27 @@ func (u Pass) run(s *state) error {
 	if err := s.m.Verify(); err != nil {
 		return err
 	}
-	if err := checkPass(before, next, known); err != nil {
+	if p, r := signature(next); !slices.EqualFunc(p, params, ir.Type.Equal) || !slices.EqualFunc(r, results, ir.Type.Equal) {
+		return errors.New("changed the types of parameters or results")
+	}
+	if err := checkOrigins(next, known); err != nil {
 		return err
 	}
 	s.drawn.add(s.m, next)
 	return nil
 }
 
-// checkPass checks the rules for a user's pass that the verifier does not know: the pass keeps the
-// types of parameters and results, and each node has the origin of a node of its input, or none.
-func checkPass(before, after *ir.Func, known map[ir.Origin]bool) error {
-	params := func(f *ir.Func) (t []ir.Type) {
-		for _, v := range f.Params {
-			t = append(t, f.Type(v))
-		}
-		return t
+// signature returns the types of a function's parameters and results.
+func signature(f *ir.Func) (params, results []ir.Type) {
+	for _, v := range f.Params {
+		params = append(params, f.Type(v))
 	}
-	if !slices.EqualFunc(params(before), params(after), ir.Type.Equal) || !slices.EqualFunc(before.ResultTypes, after.ResultTypes, ir.Type.Equal) {
-		return errors.New("changed the types of parameters or results")
-	}
-	for i, n := range after.Nodes {
+	return params, slices.Clone(f.ResultTypes)
+}
+
+// checkOrigins returns an error if a node of a pass's result has an origin that is neither known nor zero.
+func checkOrigins(f *ir.Func, known map[ir.Origin]bool) error {
+	for i, n := range f.Nodes {
 		if n.Origin != (ir.Origin{}) && !known[n.Origin] {
 			return fmt.Errorf("node %d (%s) has an origin that no node of the pass's input has: %s, ID %d; take that of the node it is made from", i, n.Name(), n.At(), n.ID)
 		}
