@@ -163,7 +163,7 @@ func (b *Batch) Advance(tokens, blockSize int, more func(request int) []int32) b
 	}
 	for r := range b.SeqLens {
 		row, length := &b.rows[r], int(b.SeqLens[r])+tokens
-		if row.name != b.Sequences[r] {
+		if row.name == 0 || row.name != b.Sequences[r] {
 			return false
 		}
 		in := length - 1 - (int(row.used)-1)*blockSize // the offset of the new token in the last block

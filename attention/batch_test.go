@@ -201,7 +201,13 @@ func TestAdvanceRefuses(t *testing.T) {
 	if err := plain.Add(6, 1, []int32{4, 5}, size); err != nil {
 		t.Fatal(err)
 	}
+	nameless := attention.NewBatch(1, 1, 3)
+	if err := nameless.Add(6, 1, []int32{4, 5}, size); err != nil {
+		t.Fatal(err)
+	}
+	nameless.Sequences = []uint64{0}
 	for name, did := range map[string]bool{
+		"a name of 0":          nameless.Advance(1, size, more),
 		"no requests":          attention.NewBatch(1, 1, 3).Advance(1, size, more),
 		"no names":             plain.Advance(1, size, more),
 		"backwards":            decodes().Advance(-1, size, more),
