@@ -234,6 +234,11 @@ func TestOpen(t *testing.T) {
 		{files: map[string]string{"tokenizer_config.json": `{"chat_template": 1}`}, err: ErrTemplate},
 		{files: map[string]string{"chat_template.jinja": "{% for %}"}, err: ErrTemplate},
 		{files: map[string]string{"tokenizer_config.json": `{`, "chat_template.jinja": "a"}, err: ErrTemplate},
+		{files: map[string]string{"tokenizer_config.json": `{"Chat_Template": "one"}`}, err: ErrTemplate},
+		{files: map[string]string{"tokenizer_config.json": `{"chat_template": "one", "bos_token": "<a>", "BOS_TOKEN": "<b>"}`}, err: ErrTemplate},
+		{files: map[string]string{"tokenizer_config.json": `{"chat_template": "one", "bos_token": {"Content": "<b>"}}`}, err: ErrTemplate},
+		{files: map[string]string{"tokenizer_config.json": `{"chat_template": [{"Name": "default", "template": "a"}]}`}, err: ErrTemplate},
+		{files: map[string]string{"tokenizer_config.json": `{"chat_template": "one", "chat_template": "two"}`}, err: ErrTemplate},
 		{files: map[string]string{"chat_template.jinja": "a", "additional_chat_templates/rag.jinja": "b"}, name: "rag", want: "b"},
 		{files: map[string]string{"chat_template.jinja": "a", "additional_chat_templates/rag.jinja": "b"}, name: "default", want: "a"},
 	} {

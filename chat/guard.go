@@ -97,9 +97,9 @@ func (g *guarding) filled() string {
 }
 
 // guard returns the template with calls of stepName in loops, calls of enterName and leaveName in
-// macros and call blocks, and pwc's tojson. Each of these calls is in an if tag with the whitespace marks
-// of the tag next to it, so whitespace does not change (Jinja, "Whitespace Control"). Values that are
-// printed or set pass through printName and setName, left operands of * through factorName, and calls of
+// macros and call blocks, and pwc's tojson. Each call of these three functions is in an if tag with the whitespace
+// marks of the tag next to it, so whitespace does not change (Jinja, "Whitespace Control"). Values of expression tags
+// and of set statements pass through printName and setName, left operands of * through factorName, and calls of
 // some filters and methods become calls of filters of this package. guard refuses templates
 // that exceed the limits above, and templates that it could read differently from the library: it finds
 // tags, strings and the words of statements as the library does (jinja/scan.go, jinja/parse.go).
@@ -321,7 +321,7 @@ func (g *guarding) nest(word, tag string) error {
 
 // checkStrings refuses strings in the parts of a tag that the library splits without regard to strings,
 // because it would run text of a string. A macro's parameters are such parts, too, but their default
-// values have strings, so they are checked as the library splits them. They must have no call, filter or *,
+// values have strings, so they are checked as the library splits them. They must have no (, | or *,
 // because the library computes them before the call of enterName, and no limit applies.
 func checkStrings(word, tag string) error {
 	switch word {
@@ -347,7 +347,7 @@ func checkStrings(word, tag string) error {
 				return ""
 			})
 			if calls {
-				return errors.New("the default value of a macro's parameter has a call, a filter or *")
+				return errors.New("the default value of a macro's parameter has a parenthesis, a filter or *")
 			}
 		}
 	}

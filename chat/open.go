@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"pwc/internal/exactjson"
 	"pwc/internal/openfile"
 )
 
@@ -25,7 +26,8 @@ const maxConfig = 64 << 20
 // tokenizer_config.json. An empty name means "default". The file of the template "default" is
 // chat_template.jinja, of another NAME additional_chat_templates/NAME.jinja. Without this file, Open reads
 // chat_template of tokenizer_config.json: a text, which is "default", or a list of named templates, in
-// which the last of a name counts.
+// which the last of a name counts. It is an error if an object of tokenizer_config.json has a key twice, or if a key
+// that Open reads is in another letter case.
 //
 // If path ends in .jinja, it is the file of the template: Open reads no special tokens, and does not use
 // name.
@@ -51,7 +53,7 @@ func Open(path, name string) (*Template, error) {
 	}
 	var c config
 	if text != nil {
-		if err := json.Unmarshal(text, &c); err != nil {
+		if err := exactjson.Unmarshal(text, &c); err != nil {
 			return nil, fmt.Errorf("%s: %w: %w", configFile, ErrTemplate, err)
 		}
 	}
@@ -141,7 +143,7 @@ func (t *token) UnmarshalJSON(text []byte) error {
 	var object struct {
 		Content string `json:"content"`
 	}
-	if err := json.Unmarshal(text, &object); err != nil {
+	if err := exactjson.Unmarshal(text, &object); err != nil {
 		return err
 	}
 	*t = token(object.Content)
@@ -170,9 +172,12 @@ func (c *config) templates() (map[string]string, error) {
 	if json.Unmarshal(c.Template, &source) == nil {
 		return map[string]string{defaultName: source}, nil
 	}
-	var list []struct{ Name, Template string }
-	if err := json.Unmarshal(c.Template, &list); err != nil {
-		return nil, fmt.Errorf("%w: chat_template is neither text nor a list of templates", ErrTemplate)
+	var list []struct {
+		Name     string `json:"name"`
+		Template string `json:"template"`
+	}
+	if err := exactjson.Unmarshal(c.Template, &list); err != nil {
+		return nil, fmt.Errorf("%w: chat_template is neither text nor a list of templates: %w", ErrTemplate, err)
 	}
 	named := map[string]string{}
 	for _, t := range list {

@@ -87,7 +87,7 @@ type Conversation struct {
 
 // Render returns the prompt of a conversation. The template writes the model's first token, so
 // encode the prompt without surrounding tokens. Errors match [ErrConversation], [ErrRefused],
-// [ErrLimit] or [ErrTemplate], or are that of ctx, after whose end no iteration and no macro begins.
+// [ErrLimit], [ErrTemplate] or the error of ctx. After the end of ctx no iteration, macro or call block begins.
 func (t *Template) Render(ctx context.Context, c Conversation) (string, error) {
 	values := map[string]jinja.Value{"add_generation_prompt": jinja.NewBool(c.Generate), "tools": jinja.None(), "documents": jinja.None()}
 	for name, text := range t.tokens {

@@ -3,7 +3,7 @@
 // clients busy (closed loop). It measures the times to the first token, between tokens and to the
 // end of each request.
 //
-// A [Schedule] is a function of its options, so a run can be repeated against any [Target]: a
+// [Schedule] depends only on its options, so a run can be repeated against any [Target]: a
 // server by HTTP ([Client]), or a runner in the process. A [Report] has percentiles and the rates
 // of requests and tokens; [Report.SVG] draws it.
 package loadtest

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// The picture has a panel for each time, with the share of requests or tokens that were as fast.
+// The picture has a panel for each time, with the share of requests, or of gaps between tokens, that took at most that time.
 const (
 	panelWidth, panelHeight = 300, 200
 	marginLeft, marginTop   = 50, 40

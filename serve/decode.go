@@ -15,7 +15,7 @@ import (
 
 // decode reads the body of a request into a struct. It refuses unknown fields, all of them in one
 // error, and duplicate keys, also of nested objects: a client must not believe that an ignored option
-// has an effect. It does not look into values that the struct keeps as JSON.
+// has an effect. It does not check the keys in values that the struct keeps as JSON.
 func decode(w http.ResponseWriter, r *http.Request, limit int64, v any) *Error {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var tooLong *http.MaxBytesError
@@ -49,7 +49,7 @@ func decode(w http.ResponseWriter, r *http.Request, limit int64, v any) *Error {
 	return noNulls(body)
 }
 
-// noNulls refuses a null in a list of ids or of prompts, or in one list of ids in it, which json.Unmarshal would read
+// noNulls refuses a null in a list of ids or of prompts, or in a list of ids in such a list, which json.Unmarshal would read
 // as 0 or "".
 func noNulls(body []byte) *Error {
 	if !bytes.Contains(body, []byte("null")) {

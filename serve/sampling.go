@@ -16,7 +16,7 @@ const (
 	maxStop    = 1024 // bytes of a stop string
 )
 
-// sampling has the fields that both APIs share. A nil pointer means that the field is absent.
+// sampling has the fields that both APIs share. A nil pointer means that the field is absent or null.
 type sampling struct {
 	Model         string          `json:"model"`
 	Temperature   *float64        `json:"temperature"`

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// toolReader separates tool calls in the formats of Hermes and Qwen, Llama 3 and Mistral from text, in
-// parts of 1, 3 and 1000 bytes. Text that only begins like a call stays text.
+// toolReader separates tool calls from text that comes in parts of several sizes. Text that only resembles a
+// call stays text.
 func TestTools(t *testing.T) {
 	for _, c := range []struct {
 		answer, text string
@@ -20,6 +20,7 @@ func TestTools(t *testing.T) {
 		{` <|python_tag|>{"name": "f", "parameters": {}}`, "", []string{"f({})"}},
 		{`[TOOL_CALLS][{"name": "f", "arguments": {}}, {"name": "g", "arguments": [1]}]`, "", []string{"f({})", "g([1])"}},
 		{`{"name": 1}`, `{"name": 1}`, nil},
+		{`{"Name": "f", "arguments": {}}`, `{"Name": "f", "arguments": {}}`, nil},
 		{`{"a": `, `{"a": `, nil},
 		{"x <tool_call> broken", "x <tool_call> broken", nil},
 		{"<tool_call>{}</tool_call>", "<tool_call>{}</tool_call>", nil},

@@ -108,22 +108,18 @@ func parseCalls(text string) ([]toolCall, bool) {
 	}
 	var calls []toolCall
 	for _, object := range objects {
-		var c struct {
-			Name       string          `json:"name"`
-			Arguments  json.RawMessage `json:"arguments"`
-			Parameters json.RawMessage `json:"parameters"` // Llama 3's word
-		}
-		if json.Unmarshal([]byte(object), &c) != nil || c.Name == "" {
+		var c map[string]json.RawMessage // keys of a struct would match in any letter case
+		var name string
+		if json.Unmarshal([]byte(object), &c) != nil || json.Unmarshal(c["name"], &name) != nil || name == "" {
 			return nil, false
 		}
-		if c.Arguments == nil {
-			c.Arguments = c.Parameters
-		}
 		arguments := "{}"
-		if c.Arguments != nil {
-			arguments = string(c.Arguments)
+		for _, key := range [...]string{"parameters", "arguments"} { // Llama 3 writes parameters
+			if text, ok := c[key]; ok {
+				arguments = string(text)
+			}
 		}
-		calls = append(calls, toolCall{Function: toolFunction{Name: c.Name, Arguments: arguments}})
+		calls = append(calls, toolCall{Function: toolFunction{Name: name, Arguments: arguments}})
 	}
 	return calls, len(calls) > 0
 }

@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
+
+	"pwc/internal/exactjson"
 )
 
 // jsonTokenizer is the file tokenizer.json (huggingface/tokenizers, version 1.0).
@@ -115,10 +117,11 @@ func (t *jsonToken) UnmarshalJSON(text []byte) error {
 // maxDepth bounds the nesting of components.
 const maxDepth = 16
 
-// ParseJSON reads a tokenizer.json. An unknown component is an error with its name.
+// ParseJSON reads a tokenizer.json. An unknown component is an error with its name. An object with a key twice, or with
+// a key that differs from a known one only in letter case, is an error too.
 func ParseJSON(text []byte) (*Tokenizer, error) {
 	var j jsonTokenizer
-	if err := json.Unmarshal(text, &j); err != nil {
+	if err := exactjson.Unmarshal(text, &j); err != nil {
 		return nil, fmt.Errorf("not a tokenizer.json: %w", err)
 	}
 	if j.Model == nil {

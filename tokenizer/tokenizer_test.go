@@ -36,6 +36,8 @@ func TestErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		`{`:  "not a tokenizer.json",
 		`{}`: "it has no model",
+		`{"Model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}`:                                                                                        `key "Model"; it must be "model"`,
+		`{"model": {"type": "BPE", "vocab": {"a": 0, "a": 1}, "merges": []}}`:                                                                                `key "a" twice`,
 		`{"model": {"type": "Other", "vocab": {}}}`:                                                                                                          `model of type "Other" is not supported; supported types: BPE`,
 		`{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}`:                                                                                   "model.merges[0]",
 		`{"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}`:                                                                                       `token "a" has id -1`,
