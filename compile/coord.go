@@ -118,8 +118,8 @@ func contiguous(shape []dim.Dim) []dim.Dim {
 // element (in row-major order) of a value of shape to. Axes are matched in
 // segments of equal product, from the right. Joining axes is affine. Splitting an
 // axis needs loop axes that run over all of it exactly once; they are split, too. It returns
-// false if the coords have no such form. It does not drop an axis of extent 1 whose index comes
-// from a tensor: that index must still read zero if it is out of range.
+// false if the coords have no such form, and if an axis of extent 1 would be dropped whose index
+// comes from a tensor: that index must still read zero if it is out of range.
 func (g *group) reshape(from []dim.Dim, coords []coord, to []dim.Dim) ([]coord, bool) {
 	out := make([]coord, len(to))
 	i, j := len(from)-1, len(to)-1

@@ -204,8 +204,8 @@ func opCases(t *testing.T) map[string][]opCase {
 	return c
 }
 
-// TestOps compares ops on every computing dtype that they take with the interpreter, for sizes
-// from 0 to 20. Calls, rope and collectives have other tests.
+// TestOps compares ops with the interpreter, most of them on every computing dtype that they take,
+// for sizes from 0 to 20. Calls, rope and collectives have other tests.
 func TestOps(t *testing.T) {
 	table := opCases(t)
 	for _, o := range ir.Ops() {
