@@ -153,8 +153,8 @@ func (b *Batch) AddSequence(name uint64, computed, tokens int, blocks []int32, b
 // new token is not in the blocks that the batch has of a sequence, Advance calls more, which must
 // return all blocks of the sequence, in order. Other blocks are not read, so the cost is a pass
 // over a few numbers of each request. Advance returns false if the batch has no requests or
-// others than such decodes, its fields were changed since, an argument is out of range, the table has
-// no room, or more returned too few blocks. The caller must then reset the batch and build it again.
+// others than such decodes, its fields do not fit each other, an argument is out of range, the table
+// has no room, or more returned too few blocks. The caller must then reset the batch and build it again.
 func (b *Batch) Advance(tokens, blockSize int, more func(request int) []int32) bool {
 	n := len(b.SeqLens)
 	if n == 0 || tokens < 0 || blockSize < 1 || b.MaxQuery != 1 || b.Rows() != n || len(b.Slots) != n || len(b.Sequences) != n ||

@@ -171,8 +171,8 @@ func TestAdvance(t *testing.T) {
 	}
 }
 
-// TestAdvanceRefuses: Advance returns false for batches other than named decodes, for batches whose fields were
-// changed, for arguments out of range, and if the table has no room or the request too few blocks.
+// TestAdvanceRefuses: Advance returns false for batches other than named decodes, for batches whose fields do not
+// fit each other, for arguments out of range, and if the table has no room or the request too few blocks.
 func TestAdvanceRefuses(t *testing.T) {
 	const size = 4
 	decodes := func() *attention.Batch {

@@ -76,10 +76,10 @@ func (o *Op) launches(s *attention.Shape, k *kinds, recorded, warm bool) (of [2]
 // multiprocessor at once. It depends only on the size of the step, not on its requests, so
 // that other requests of a step do not change the bits of a row's sums.
 //
-// A step ends when the multiprocessor with the most blocks ends. So numbers of blocks at once whose waves add up to
-// the fewest blocks on a multiprocessor are best, and of these the largest; a single wave of dense blocks is
-// better than several of others. A multiprocessor must have no room for more blocks: blocks of
-// the next launch would take it and be distributed unevenly.
+// A step ends when the multiprocessor with the most blocks ends. So small takes the number of blocks at once with which
+// a multiprocessor has the fewest blocks in all waves together, and of equal ones the largest. A single wave of dense
+// blocks is better than several waves of others. A multiprocessor must have no room for more blocks: blocks of the
+// next launch would take it and be distributed unevenly.
 func (o *Op) small(s *attention.Shape, k *kinds) (v *Variant, resident int) {
 	blocks := s.Rows * k.few.rowTiles() * s.KVHeads
 	if blocks <= k.few.Resident*o.sms {

@@ -99,7 +99,7 @@ func (st *step) free() error {
 //
 // In addition to [attention.Batch.Validate], Prepare refuses a request whose sequence has a
 // block that another request appends to in the same step: nothing orders the two in one launch.
-// Before the op knows a cache, Prepare does not validate lengths, blocks and slots.
+// Before the op knows a cache, Prepare does not validate blocks, slots and the lengths of sequences.
 // Requests without rows are left out of the step.
 func (o *Op) Prepare(s device.Stream, meta any, _, rows int64) error {
 	b, err := attention.BatchOf(meta)

@@ -40,9 +40,9 @@ func (st *step) plan(workers int) {
 		}
 	}
 	few := len(st.tiles)*s.KVHeads < 4*workers
-	// Unless tasks are few, only tiles of one row are shared whose task for a head is more than a quarter of a
-	// worker's work in this step: for others, writing and reading partial results costs more than the better
-	// balance saves.
+	// Unless tasks are few, workers share a tile only if it has one row and its task for a head is more than a
+	// quarter of a worker's work in this step: for others, writing and reading partial results costs more than
+	// the better balance saves.
 	shares := func(t *tile, segments int) bool {
 		return few || t.rows() == 1 && 4*segments*workers > total*s.KVHeads
 	}
