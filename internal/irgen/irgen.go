@@ -75,9 +75,9 @@ type Options struct {
 	// every dtype, weight expressions, attributes of calls.
 	Odd bool
 
-	// Externs are the extern ops to declare and call; nil means
-	// only [SillyAttention]. All tensors of a call have one type. The test implements them with results
-	// in [-4, 4].
+	// Externs are the extern ops to declare and call; nil means only [SillyAttention]. All tensors of a
+	// call have one type. The test implements them with elements that are no larger in magnitude than the
+	// largest one of the operands.
 	Externs []*ir.Extern
 }
 
@@ -106,6 +106,17 @@ func Input(r Source, dt dtype.DType) float64 {
 // result has the batch symbol N in [1, 64] as its leading extent. It panics if
 // the builder refuses the module, which is a bug of this package or of ir.
 func Generate(r Source, o Options) *ir.Module {
+	g := generate(r, o)
+	g.finish()
+	m, err := g.b.Build()
+	if err != nil {
+		panic("irgen: the generator made a module that is refused: " + err.Error())
+	}
+	return m
+}
+
+// generate makes the module without the results of its function.
+func generate(r Source, o Options) *generator {
 	g := &generator{r: r, o: o, b: ir.NewBuilder("random")}
 	if g.o.MaxOps == 0 {
 		g.o.MaxOps = 60
@@ -136,12 +147,7 @@ func Generate(r Source, o Options) *ir.Module {
 			g.op(g.ops[r.Intn(len(g.ops))])
 		}
 	}
-	g.finish()
-	m, err := g.b.Build()
-	if err != nil {
-		panic("irgen: the generator made a module that is refused: " + err.Error())
-	}
-	return m
+	return g
 }
 
 // value is a value that nodes may read.

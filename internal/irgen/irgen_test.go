@@ -1,11 +1,13 @@
 package irgen_test
 
 import (
+	"math"
 	"math/rand"
 	"slices"
 	"testing"
 
 	"pwc/internal/irgen"
+	"pwc/internal/oracle"
 	"pwc/ir"
 	"pwc/ir/dtype"
 )
@@ -63,6 +65,30 @@ func TestDTypes(t *testing.T) {
 					if dt := f.Type(v).DType; !slices.Contains(dts, dt) {
 						t.Errorf("%v, seed %d: %s returns %s", dts, seed, n.Name(), dt)
 					}
+				}
+			}
+		}
+	}
+}
+
+// TestBounds holds bounds to the elements that the interpreter computes, which may exceed them by rounding errors.
+func TestBounds(t *testing.T) {
+	for seed := range int64(400) {
+		r := rand.New(rand.NewSource(seed))
+		m, bounds := irgen.Bounded(r, irgen.Options{MixRows: seed%2 == 0})
+		in, err := oracle.Draw(r, m, map[string]int64{"N": 1 + r.Int63n(6)}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := oracle.Interpret(t.Context(), m, in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, x := range out {
+			for j := range x.Len() {
+				if v := math.Abs(x.At(j)); !(v <= 1.01*bounds[i]) {
+					t.Errorf("seed %d, result %d, element %d: %v, bound %v", seed, i, j, x.At(j), bounds[i])
+					break
 				}
 			}
 		}

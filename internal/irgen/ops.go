@@ -21,7 +21,11 @@ func (g *generator) op(op ir.OpID) {
 		g.series(op)
 	case ir.OpNot:
 		if x := g.pick(func(x *value) bool { return !float(x) }); x != nil {
-			g.emit(op.String(), []ir.Value{x.v}, sum(x.t.DType, 2*x.max+1, x))
+			like := sum(x.t.DType, x.max+1, x)
+			if !x.t.DType.Signed() {
+				like.max = intMax(x.t.DType)
+			}
+			g.emit(op.String(), []ir.Value{x.v}, like)
 		}
 	case ir.OpAdd, ir.OpSub, ir.OpMul, ir.OpMaximum, ir.OpMinimum, ir.OpAnd, ir.OpOr, ir.OpXor, ir.OpDiv, ir.OpRem, ir.OpPow, ir.OpCompare:
 		g.binary(op)
@@ -325,10 +329,11 @@ func (g *generator) reduce(op ir.OpID) {
 		if !g.axisOK(x, rank-1) || !g.filled(x.t.Shape[rank-1]) {
 			return
 		}
-		k := 1 + g.r.Intn(int(min(g.bounds(x.t.Shape[rank-1]).Lo, 4)))
+		last := g.bounds(x.t.Shape[rank-1])
+		k := 1 + g.r.Intn(int(min(last.Lo, 4)))
 		r := g.fb.Op(op.String(), []ir.Value{x.v}, ir.IntAttr("k", int64(k)))
 		g.add(value{v: r[0], max: x.max, exact: true, whole: x.whole})
-		g.add(value{v: r[1], max: count, exact: true})
+		g.add(value{v: r[1], max: float64(last.Hi), exact: true})
 		return
 	case ir.OpCumSum:
 		if x = g.summable(x, count); x != nil {

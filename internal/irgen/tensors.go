@@ -314,6 +314,7 @@ func (g *generator) call() {
 		return
 	}
 	args := make([]ir.Value, len(e.Mut))
+	bound := 0.0
 	var written []*value
 	writes := func(v ir.Value) bool { return slices.ContainsFunc(written, func(w *value) bool { return w.v == v }) }
 	for i, mut := range e.Mut {
@@ -329,13 +330,13 @@ func (g *generator) call() {
 		default:
 			return
 		}
-		args[i] = old.v
+		args[i], bound = old.v, max(bound, old.max)
 		written = append(written, old)
 	}
 	for i, mut := range e.Mut {
 		if !mut {
 			y := g.pick(func(y *value) bool { return y.t.Equal(x.t) && !writes(y.v) })
-			args[i] = y.v
+			args[i], bound = y.v, max(bound, y.max)
 		}
 	}
 	var attrs []ir.Attr
@@ -349,12 +350,12 @@ func (g *generator) call() {
 	types := slices.Repeat([]ir.Type{x.t}, e.Results)
 	for _, v := range g.fb.Call(e.Name, args, types, attrs...) {
 		g.name(v)
-		y := result(4)
+		y := result(bound)
 		y.v, y.writable = v, true
 		g.add(y)
 	}
 	for _, y := range written {
-		y.max, y.exact, y.whole = 4, false, false
+		y.max, y.exact, y.whole = bound, false, false
 		if !slices.Contains(g.pool, y) {
 			g.add(*y)
 		}
