@@ -13,7 +13,7 @@ import (
 // Explanation is why a look-up hits or misses.
 type Explanation struct {
 	Key     Key
-	Hit     bool    // a whole entry exists
+	Hit     bool    // a directory has a whole entry, trusted if it is machine code
 	Dir     string  // of a hit: the directory that has the entry
 	Damaged []error // unusable files of the entry
 

@@ -145,7 +145,8 @@ func TestEveryLength(t *testing.T) {
 	wantWhole(t, c.s)
 }
 
-// Directories, links and pipes in place of the cache's files, and missing files.
+// A directory, link or pipe in place of a file is damage, and so is a missing blob or graph. A missing manifest is a
+// plain miss.
 func TestNotAFile(t *testing.T) {
 	for what, plant := range map[string]func(file, outside string) error{
 		"missing":        func(file, _ string) error { return nil },

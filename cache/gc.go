@@ -33,7 +33,7 @@ type GCResult struct {
 // GC removes files from the directory, never from a layer. First it removes unusable files:
 // damaged manifests, entries whose blob is missing or has another size, blobs without an entry.
 // Unlike Verify, it does not read blobs. Then, until the rest is within MaxBytes, it removes
-// entries without a module, oldest first, and modules by least recent use, each with the entries
+// entries without a module, oldest first, and then modules by least recent use, each with the entries
 // that no other module uses and their blobs, unless another entry has the same blob. Pinned modules
 // keep their files. A program that another process still needs is compiled again.
 //
@@ -41,7 +41,7 @@ type GCResult struct {
 // locked. Without locks an entry may lose its blob and is then a miss. If a pinned module is damaged,
 // GC stops with an error, because the entries of the module are unknown. Otherwise the error joins
 // failed removals, the cause of ctx's end and the *DamageError of a directory that cannot be read, or it is
-// ErrNoDir; the result is valid nevertheless.
+// ErrNoDir. With an error too, the result counts what was found and removed.
 func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	var r GCResult
 	err := s.exclusive(ctx, func(t *tree) error {
@@ -66,7 +66,7 @@ func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 func (s *Store) Clear(ctx context.Context) error {
 	return s.exclusive(ctx, func(t *tree) error {
 		var errs []error
-		// Roots first, so that after a failure nothing names a removed file.
+		// Roots first: after a kill between two directories, no file names a removed one.
 		for _, dir := range []string{pinsDir, modulesDir, keysDir, blobsDir, tuningDir, tmpDir} {
 			errs = append(errs, t.RemoveAll(dir))
 		}
@@ -74,7 +74,8 @@ func (s *Store) Clear(ctx context.Context) error {
 	})
 }
 
-// exclusive runs f on the directory, if it exists, while nobody writes, if files can be locked.
+// exclusive runs f on the directory, if it exists. Nobody writes meanwhile, unless exclusive cannot get the lock: see
+// noLock.
 func (s *Store) exclusive(ctx context.Context, f func(t *tree) error) error {
 	if s.dir.dir == "" {
 		return ErrNoDir
@@ -270,8 +271,8 @@ func (c *collector) scanModules(ctx context.Context, pinned map[ID]bool, damaged
 	return nil
 }
 
-// collect removes unnamed files, then the least used ones until the rest is within the limit. The
-// error is that of ctx.
+// collect removes blobs without an entry; then entries without a module, and then modules, until the
+// rest is within the limit. The error is that of ctx.
 func (c *collector) collect(ctx context.Context, limit int64) error {
 	for d, b := range c.blobs {
 		if b.refs == 0 && !c.young(b.time) {

@@ -121,7 +121,7 @@ func wantWhole(t testing.TB, s *Store) {
 	}
 }
 
-// snapshot describes every file under dir: name, mode, size, time, contents.
+// snapshot describes dir, and every file and directory below it: name, mode, size, time, contents.
 func snapshot(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	out := map[string]string{}

@@ -19,7 +19,7 @@ import (
 // comparable.
 type Key struct {
 	Piece    [sha256.Size]byte // hash of the piece's canonical text, or of the source of an extern op's kernels
-	Shape    string            // ranges of the piece's symbols, "s0=[1, 512]"; empty if it has none
+	Shape    string            // the sizes that the piece is compiled for, "s0=[1, 512]"; empty if it does not depend on the size
 	Target   string            // "host", "cuda:sm_90"
 	Pipeline string            // version of the compiler's passes, disabled passes, precision of f32 GEMMs, the user's own passes
 	Externs  string            // extern ops of the piece with their versions

@@ -66,7 +66,7 @@ func (s *Store) Modules(ctx context.Context) ([]ModuleInfo, error) {
 }
 
 // Find returns the module of ref: its name, or at least four first digits of its id. The error
-// matches ErrNotFound, or lists the ids that ref could mean. If several directories have the
+// matches ErrNotFound, lists the ids that ref could mean, or is the cause of ctx's end. If several directories have the
 // module, Find returns that of the first.
 func (s *Store) Find(ctx context.Context, ref string) (ModuleInfo, error) {
 	list, err := s.Modules(ctx)

@@ -26,7 +26,7 @@ type Module struct {
 	Graph   []byte            // the split module as text, stored as computation_graph.ir
 	Created time.Time         // in whole seconds, UTC; PutModule replaces a zero time by the present time
 
-	graphDigest Digest // of a parsed manifest, which does not have Graph
+	graphDigest Digest // of the graph, as is graphSize; a parsed manifest has these two without Graph
 	graphSize   int64
 }
 

@@ -92,8 +92,7 @@ func (d root) create() (*tree, error) {
 	return d.open()
 }
 
-// tree is an opened root. Names are slash-separated, below it, and made of
-// constants and hex digests.
+// tree is an opened root. Names are slash-separated, below it, and made of constants and hex digits.
 type tree struct {
 	*os.Root
 	base fs.FileInfo // of the parent directory, which has all versions
@@ -183,7 +182,7 @@ func (t *tree) write(name string, data []byte) error {
 	_, _ = held.TryLock()
 	_, err = f.Write(data)
 	if err == nil {
-		// Errors of file systems that cannot sync.
+		// File systems that cannot sync return these errors.
 		if err = f.Sync(); errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
 			err = nil
 		}

@@ -96,9 +96,9 @@ type Stats struct {
 	Stored      int64 // entries written, including repairs
 	StoredBytes int64 // of their blobs
 	StoreTime   time.Duration
-	Damaged     int64 // unusable files, at each encounter, and once each directory that cannot be opened
+	Damaged     int64 // unusable files at each encounter, except in Explain and Verify; once each directory that cannot be opened
 	NotCached   int64 // entries, modules and tuning records that could not be written
-	Untrusted   int64 // untrusted entries of machine code and tuning records, at each encounter
+	Untrusted   int64 // untrusted entries of machine code and tuning records, at each look-up by Get, Tuning or Tunings
 }
 
 type counters struct {

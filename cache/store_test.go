@@ -272,7 +272,8 @@ func TestZeroStore(t *testing.T) {
 	}
 }
 
-// Stores of two format versions on one directory do not read or change each other's files.
+// Stores of two format versions on one directory do not read each other's files, and the later version does not
+// change those of the earlier one.
 func TestFormatVersions(t *testing.T) {
 	dir := t.TempDir()
 	one, j1 := logged(dir)

@@ -112,7 +112,7 @@ func ParsePublicKey(text []byte) (PublicKey, error) {
 	case b.Type != "PUBLIC KEY":
 		return PublicKey{}, fmt.Errorf("PEM of type %q; it must be PUBLIC KEY", termsafe.Clip(b.Type, 80))
 	case len(bytes.TrimSpace(rest)) > 0:
-		return PublicKey{}, errors.New("more than one key in a file")
+		return PublicKey{}, errors.New("text or another key after the first key; want one key in a file")
 	}
 	k := PublicKey{string(b.Bytes)}
 	_, err := k.key()

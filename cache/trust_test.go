@@ -259,7 +259,7 @@ func TestParsePublicKeyRefuses(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                    "not PEM",
 		p384Key:               "over P-256",
-		ecdsaKey + ed25519Key: "more than one",
+		ecdsaKey + ed25519Key: "want one key",
 		strings.ReplaceAll(ecdsaKey, "PUBLIC", "PRIVATE"):                      "must be PUBLIC KEY",
 		"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n":         "not a public key",
 		strings.ReplaceAll(ecdsaKey, "PUBLIC KEY", "ENCRYPTED COSIGN SECRETS"): "must be PUBLIC KEY",

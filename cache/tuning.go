@@ -15,11 +15,11 @@ import (
 // defines their contents.
 type TuningKey struct {
 	Device  string // the GPU's name, "NVIDIA H200"
-	Library string // the library and its version, "cublaslt 130100"
-	Problem string // the problem: sizes, dtypes, layout
+	Library string // of a GEMM: the library and its version, "cublaslt 130100"; of collectives: "nccl"
+	Problem string // of a GEMM: sizes, dtypes, layout; of collectives: the number of ranks
 }
 
-// Tuning is a record of a measurement: the fastest of several variants on a device. It is a
+// Tuning is a record of a measurement: what is fastest on a device. It is a
 // separate entry: no program and no key depends on it (C3). Without it programs run slower, or
 // are refused by a user who asks for that (C8).
 type Tuning struct {

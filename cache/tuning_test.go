@@ -154,7 +154,7 @@ func TestTuningDamage(t *testing.T) {
 	}
 }
 
-// TestTuningNotCanonical holds that one record has one text.
+// TestTuningNotCanonical holds that a record is refused whose text is not the encoder's.
 func TestTuningNotCanonical(t *testing.T) {
 	for _, body := range []string{
 		strings.Replace(tuningText, "time 1500", "time 01500", 1),

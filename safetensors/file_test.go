@@ -166,7 +166,7 @@ func TestOpenDirShards(t *testing.T) {
 
 func TestOpenDirRefuses(t *testing.T) {
 	for _, c := range []struct{ name, index, want string }{
-		{"not JSON", `weight_map`, "not JSON"},
+		{"not JSON", `weight_map`, "index is not JSON"},
 		{"not UTF-8", "{\"\xff\": 1}", "not UTF-8"},
 		{"list", `[]`, "want"},
 		{"empty", `{}`, "no weight_map"},
@@ -178,7 +178,7 @@ func TestOpenDirRefuses(t *testing.T) {
 		{"number", `{"weight_map": {"a": 1}}`, `tensor "a"`},
 		{"missing shard", `{"weight_map": {"a": "model-3.safetensors", "b": "model-2.safetensors"}}`, `1 of the 2 files that model.safetensors.index.json names are missing: "model-3.safetensors"`},
 		{"shard lacks the tensor", `{"weight_map": {"b": "model-1.safetensors"}}`, `tensor "b": weight_map places it in model-1.safetensors`},
-		{"deep nesting", `{"metadata": ` + strings.Repeat("[", 100_000), "not JSON"},
+		{"deep nesting", `{"metadata": ` + strings.Repeat("[", 100_000), "index is not JSON"},
 		{"up", `{"weight_map": {"a": "../model-1.safetensors"}}`, "not a plain file name"},
 		{"dots", `{"weight_map": {"a": ".."}}`, "not a plain file name"},
 		{"dot", `{"weight_map": {"a": "."}}`, "not a plain file name"},

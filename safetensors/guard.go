@@ -28,7 +28,7 @@ type faultAddress interface {
 }
 
 // Guard calls read, which reads the Data of tensors of src on this goroutine, and returns its
-// error. A read of a lost page, which would end the process, is a [*FaultError]. Guard covers
+// error. A read of a lost page of a [File] or [Set], which would end the process, is a [*FaultError]. Guard covers
 // only reads by Go code: [Touch] bytes in Guard before a driver or the kernel copies them.
 func Guard(src Source, read func() error) (err error) {
 	before := debug.SetPanicOnFault(true)
@@ -46,7 +46,7 @@ func Guard(src Source, read func() error) (err error) {
 				}
 			}
 		}
-		panic(r) // not in a mapping: a fault of the program, as without Guard
+		panic(r) // not a fault in a mapping of src: as without Guard
 	}()
 	return read()
 }

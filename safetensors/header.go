@@ -53,7 +53,7 @@ func parseHeader(file []byte) (*header, error) {
 	if len(text) == 0 || text[0] != '{' {
 		return nil, fault("", "header does not begin with '{'")
 	}
-	p := headerParser{dec: json.NewDecoder(bytes.NewReader(text)), seen: map[string]bool{}}
+	p := headerParser{dec: json.NewDecoder(bytes.NewReader(text)), what: "header", seen: map[string]bool{}}
 	p.dec.UseNumber()
 	h := &header{data: int(8 + n)}
 	if err := p.header(h); err != nil {
@@ -103,6 +103,7 @@ func checkLayout(entries []entry, size int64) error {
 // values of another type than the format has.
 type headerParser struct {
 	dec    *json.Decoder
+	what   string          // "header", or "index" (see parseIndex), for errors
 	seen   map[string]bool // keys of the top level
 	tensor string          // the tensor being read, for errors
 }
@@ -238,7 +239,7 @@ func (p *headerParser) entry() (entry, error) {
 	}
 	size, ok := e.format.bytes(n)
 	if !ok {
-		return e, fault(e.name, "%d elements of %s do not fill a whole number of bytes", n, e.format.name)
+		return e, fault(e.name, "%d elements of %s do not fill a whole number of bytes below 2^60", n, e.format.name)
 	}
 	if size != e.end-e.begin {
 		return e, fault(e.name, "%s%v takes %d bytes, data_offsets [%d, %d] hold %d",
@@ -316,7 +317,7 @@ func (p *headerParser) delim(want json.Delim, what string) error {
 func (p *headerParser) token() (json.Token, error) {
 	t, err := p.dec.Token()
 	if err != nil {
-		return nil, fault(p.tensor, "header is not JSON: %s", describe(nil, err))
+		return nil, fault(p.tensor, "%s is not JSON: %s", p.what, describe(nil, err))
 	}
 	return t, nil
 }

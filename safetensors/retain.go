@@ -99,7 +99,7 @@ func (f *File) Contiguous(parts ...[]byte) (all []byte, path string, ok bool) {
 	return f.bytes[begin : begin+n : begin+n], f.path, true
 }
 
-// offset returns the offset of b in the file, -1 if b is not in it.
+// offset returns the offset of b in the file, -1 if b is empty or not in it.
 func (f *File) offset(b []byte) int {
 	if len(f.bytes) == 0 || len(b) == 0 {
 		return -1

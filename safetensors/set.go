@@ -40,8 +40,9 @@ var ErrNoCheckpoint = errors.New("no checkpoint")
 // OpenDir opens a checkpoint directory: model.safetensors if it exists, otherwise the shards of
 // model.safetensors.index.json, as transformers does (modeling_utils.py). It refuses a missing
 // shard, a tensor in two shards, an index that places a tensor in a shard without it, and
-// model.safetensors next to shards of an index, because one of the two checkpoints is stale. The Set has
-// all tensors of the shards, also those that the index does not list.
+// model.safetensors next to shards of an index, because one of the two checkpoints is stale. If
+// model.safetensors exists and no shard of the index does, it opens model.safetensors, with a note
+// ([Set.Notes]). The Set has all tensors of the shards, also those that the index does not list.
 func OpenDir(dir string) (*Set, error) {
 	l, err := layoutOf(dir)
 	if err != nil {
@@ -54,7 +55,7 @@ func OpenDir(dir string) (*Set, error) {
 	return s, nil
 }
 
-// Notes returns a sentence for each unexpected property of the directory: a tensor file that is not
+// Notes returns a sentence for each unexpected property of the directory: a file model*.safetensors that is not
 // read, or an index whose shards do not exist.
 func (s *Set) Notes() []string { return slices.Clone(s.notes) }
 
@@ -225,7 +226,7 @@ func parseIndex(text []byte) ([]placement, error) {
 	if !utf8.Valid(text) {
 		return nil, fault("", "index is not UTF-8")
 	}
-	p := headerParser{dec: json.NewDecoder(bytes.NewReader(text)), seen: map[string]bool{}}
+	p := headerParser{dec: json.NewDecoder(bytes.NewReader(text)), what: "index", seen: map[string]bool{}}
 	p.dec.UseNumber()
 	if err := p.delim('{', "index"); err != nil {
 		return nil, err
@@ -295,7 +296,7 @@ func (p *headerParser) weightMap() ([]placement, error) {
 	return placed, p.delim('}', "weight_map")
 }
 
-// plainName reports whether a shard's name stays in its directory on every platform.
+// plainName reports whether a shard's name is printable and stays in its directory on every platform.
 func plainName(s string) bool {
 	printable := !strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) })
 	return s != "" && s != "." && s != ".." && filepath.IsLocal(s) && printable && !strings.ContainsAny(s, "/\\:")

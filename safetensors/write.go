@@ -107,7 +107,7 @@ func writeOrder(tensors []Tensor) ([]Tensor, error) {
 		}
 		size, ok := f.bytes(n)
 		if !ok {
-			return nil, fault(t.Name, "%d elements of %s do not fill a whole number of bytes", n, f.name)
+			return nil, fault(t.Name, "%d elements of %s do not fill a whole number of bytes below 2^60", n, f.name)
 		}
 		if size != int64(len(t.Data)) {
 			return nil, fault(t.Name, "%s%v takes %d bytes, Data holds %d", f.name, t.Shape, size, len(t.Data))

@@ -86,8 +86,7 @@ func TestBuild(t *testing.T) {
 	}
 }
 
-// TestNoPaths checks that the place of the weights does not change the artifact: another machine makes the same
-// artifact.
+// TestNoPaths checks that the directory of the weights does not change the artifact.
 func TestNoPaths(t *testing.T) {
 	var digests []cache.Digest
 	for _, dir := range []string{"", "/home/me/secret/checkpoint", "/mnt"} {

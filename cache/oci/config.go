@@ -22,7 +22,8 @@ import (
 const ConfigVersion = 1
 
 // Limits for texts that are read from a registry or a layout. Registries accept manifests of up to 4 MiB, which
-// is about 28,000 layers; the other limits follow from that.
+// is about 28,000 layers; maxConfig and maxList follow from that. maxText is the limit of a string in a manifest of
+// package cache.
 const (
 	maxManifest = 4 << 20
 	maxConfig   = 16 << 20

@@ -32,8 +32,8 @@ const defaultTag = "latest"
 
 // Export writes modules of a store as an OCI image layout: the modules that refs name (see [cache.Store.Find]), or
 // all. A name that ends in ".tar" is a tar file of the layout, which is replaced as a whole. Any other name is a
-// directory; if it is a layout already, the artifact is added. The same modules and minimum drivers give the same
-// digest and, with the same tag and no signature, the same tar.
+// directory; if it is a layout already, the artifact is added. The same modules from the same compilers, with
+// the same minimum drivers, give the same digest and, with the same tag and no signature, the same tar.
 func Export(ctx context.Context, s *cache.Store, refs []string, name string, o Options) (*Sent, error) {
 	a, err := pack(ctx, s, refs, o.MinDriver)
 	if err != nil {

@@ -33,8 +33,8 @@ type Options struct {
 	// machine code is trusted. Programs for the host need no trust.
 	Trust *cache.Trust
 
-	// Accept is called for an artifact with machine code that Trust does not cover (Import, Pull), with the digest of
-	// the manifest, before anything is taken. An error ends the transfer. Nil: such code is refused.
+	// Accept is called before Import or Pull takes machine code that Trust does not cover, and before anything else is
+	// taken, with the digest of the manifest. An error ends the transfer. Nil: such code is refused.
 	Accept func(cache.Digest) error
 
 	// Signer signs the artifact (Export, Push), unless it has a signature by the same key. Nil: no signature is
@@ -141,7 +141,7 @@ func (t *tracker) allDone() {
 	}
 }
 
-// cause returns the cause of ctx if it has ended, else err.
+// cause returns err, or in place of an error the cause of ctx if ctx has ended.
 func cause(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)

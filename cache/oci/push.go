@@ -34,8 +34,8 @@ func (a *artifact) sent() *Sent {
 
 // Push sends modules of a store to REGISTRY/REPO:TAG: the modules that refs name (see [cache.Store.Find]), or all.
 // Blobs that the registry has are not sent again. The tag is set last, so a concurrent pull gets the old artifact or
-// the complete new one. The same modules and minimum drivers give the same digest. If the tag names the artifact
-// already, Push sends only a missing signature.
+// the complete new one. The same modules from the same compilers, with the same minimum drivers, give the same
+// digest. If the tag names the artifact already, Push sends only a missing signature.
 func Push(ctx context.Context, s *cache.Store, refs []string, ref string, o Options) (*Sent, error) {
 	r, err := newRepository(ref, &o)
 	if err != nil {

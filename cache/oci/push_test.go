@@ -148,8 +148,8 @@ func TestPushObserver(t *testing.T) {
 	}
 }
 
-// TestReproducible checks that the digest depends on the modules only: not on their order, times, durations, origins or
-// the directory of the store.
+// TestReproducible checks that the digest does not depend on the order of modules, times, durations, origins or the
+// directory of the store.
 func TestReproducible(t *testing.T) {
 	a, _ := newStore(t)
 	fill(t, a, "one", "host", 0, 4)

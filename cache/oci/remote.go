@@ -133,8 +133,9 @@ func (m *Remote) index(ctx context.Context) (*remoteIndex, error) {
 	return x, nil
 }
 
-// find returns the entry of a key, or nil if the remote has no entry that this machine can use. The error says why an
-// entry cannot be used. It is a *cache.UntrustedError if the entry is machine code that is not trusted.
+// find returns the entry of a key, or nil if the remote has no entry that this machine can use. The error is the
+// failure of the remote, or says why its entry cannot be used. It is a *cache.UntrustedError if the entry is machine
+// code that is not trusted.
 func (m *Remote) find(ctx context.Context, key cache.Key) (*remoteIndex, *Entry, error) {
 	x, err := m.index(ctx)
 	if err != nil {

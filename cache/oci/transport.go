@@ -16,8 +16,9 @@ func newTransport() *http.Transport {
 	return &http.Transport{ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 16, IdleConnTimeout: time.Minute}
 }
 
-// guard is the transport next to the base. It refuses redirects, uploads and token services without encryption, and
-// ends a request that moves too few bytes. A time limit for a whole request would end large transfers that progress.
+// guard is the transport next to the base. It refuses requests without encryption, also those of redirects, uploads
+// and token services, and ends a request that moves too few bytes. A time limit for a whole request would end large
+// transfers that progress.
 type guard struct {
 	base      http.RoundTripper
 	plainHTTP bool

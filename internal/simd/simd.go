@@ -140,8 +140,7 @@ func (k *Kernels) Turn(d []float32, s Matrix, n int) {
 	}
 }
 
-// Prefetch loads rows of n numbers into a cache, so that later reads are fast. The addresses need
-// not be valid.
+// Prefetch loads rows of n numbers into a cache, or does nothing. The addresses need not be valid.
 func (k *Kernels) Prefetch(s Matrix, rows, n int) {
 	if k.prefetch != nil {
 		k.prefetch(s, rows, n)

@@ -27,11 +27,11 @@ type gpu struct {
 }
 
 // openGPU opens the GPU and the library. If one of them is missing the test is skipped, or fails if
-// PWC_REQUIRE_GPU is set.
+// PWC_REQUIRE_GPU=1.
 func openGPU(t testing.TB, o Options) *gpu {
 	t.Helper()
 	skip := t.Skip
-	if os.Getenv("PWC_REQUIRE_GPU") != "" {
+	if os.Getenv("PWC_REQUIRE_GPU") == "1" {
 		skip = t.Fatal
 	}
 	dev, err := cuda.Open(cuda.Options{})

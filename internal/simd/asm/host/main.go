@@ -15,7 +15,7 @@
 // which is the order that runtime/host/matmul.go defines. Three rows of A are computed together:
 // sixteen registers hold twelve sums, three rows of A and one row of B. Narrow elements of B are
 // converted to float32, exactly. While the first rows of A are multiplied, the loop prefetches the
-// cache lines that are "ahead" elements behind those of B that it reads, unless ahead is 0: rows may
+// cache lines that are "ahead" elements beyond those of B that it reads, unless ahead is 0: rows may
 // be too short for the hardware prefetcher. The lines go to the second-level cache: in the first one,
 // rows whose distance is a power of two would evict each other.
 //
@@ -65,7 +65,7 @@ func main() {
 	binary("Sub", VSUBPS)
 	binary("Mul", VMULPS)
 	binary("Div", VDIVPS)
-	// The predicates of VCMPPS: ordered and quiet, but for Ne, which holds of a NaN.
+	// The predicates of VCMPPS are quiet, and ordered except for Ne: it holds if an operand is a NaN.
 	relation("Eq", 0x00)
 	relation("Ne", 0x04)
 	relation("Lt", 0x11)
@@ -117,7 +117,7 @@ type matrices struct {
 }
 
 // products emits a function for any number of rows of A: as many as possible in the first group,
-// then in the second, and so on, so that the last group has one row.
+// then in the second, and so on. The last group must have one row, so that none is left.
 func products(name string, e kit.Element, groups []group) {
 	TEXT(name+e.Name, NOSPLIT, "func(rows, k int, a *float32, lda int, b *byte, ldb, ahead int, c *float32, pitch int)")
 	Pragma("noescape")
@@ -237,7 +237,7 @@ func (m *matrices) loop(label string, as []reg.GPVirtual, b reg.GPVirtual, step 
 	}
 	ADDQ(operand.U8(lineBytes), ahead)
 	pass(line, lines)
-	Label(again) // without prefetch: B is in the first cache
+	Label(again) // without prefetch: earlier rows have read B, or ahead is 0
 	SUBQ(operand.U8(uint8(line*kit.Lanes)), k)
 	JLT(operand.LabelRef(rest))
 	pass(line, again)
@@ -466,7 +466,7 @@ func exponentials() {
 	logistic := func(x, e reg.VecVirtual) { // x/(1+e)
 		VADDPD(d.at(1), e, e)
 		VDIVPD(e, x, e)
-		// -Inf·0 is NaN, of which all bits set is one.
+		// The result for -Inf is NaN, as -Inf·0 is: all bits set are a NaN.
 		VCMPPD(operand.U8(0), d.at(math.Inf(-1)), x, x)
 		VORPD(x, e, e)
 	}

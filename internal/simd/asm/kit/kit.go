@@ -60,8 +60,8 @@ func BytesOf(size int, p reg.GPVirtual) {
 // At is the memory at a pointer.
 func At(p reg.GPVirtual) operand.Mem { return operand.Mem{Base: p} }
 
-// Block emits a loop over n elements in steps of eight. size has, for each parameter of params,
-// the bytes of an element; 0 if its pointer does not move.
+// Block begins a function with a loop over n elements in steps of eight; End ends it. size has, for
+// each parameter of params, the bytes of an element; 0 if its pointer does not move.
 func Block(name, signature, doc string, params []string, size []int, prepare, step func(p []reg.GPVirtual)) {
 	TEXT(name, NOSPLIT, signature)
 	Pragma("noescape")

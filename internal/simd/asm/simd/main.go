@@ -12,8 +12,7 @@
 // # Transposition
 //
 // turn8{T} writes eight rows as eight columns, in steps of eight elements: it interleaves pairs of
-// rows, shuffles pairs to quarters of registers, and exchanges quarters between halves of
-// registers.
+// rows, shuffles pairs to groups of four elements, and exchanges halves between registers.
 //
 // # Dot products
 //
