@@ -33,7 +33,7 @@ var ErrTooLarge = errors.New("program: placed memory exceeds int64")
 func Place(items []Item) (offsets []int64, total int64, err error) {
 	for i, it := range items {
 		if it.Size < 0 || it.First > it.Last || it.Align < 0 || it.Align&(it.Align-1) != 0 {
-			return nil, 0, fmt.Errorf("program: item %d cannot be placed: %+v", i, it)
+			return nil, 0, fmt.Errorf("program: item %d cannot be placed: %+v; want Size >= 0, First <= Last, and Align 0 or a power of two", i, it)
 		}
 	}
 	if shared(items) > max(maxPairs, maxPairsEach*int64(len(items))) {

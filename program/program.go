@@ -48,7 +48,7 @@ func (g Guard) Always() bool {
 type ParamKind uint8
 
 const (
-	ParamValue  ParamKind = iota // a tensor of the step
+	ParamValue  ParamKind = iota // a parameter of the function
 	ParamWeight                  // a weight of the model
 	ParamState                   // a state, which keeps its contents between runs
 )
@@ -161,7 +161,7 @@ type Step struct {
 	Args   []int32 // buffers
 	Attrs  []Attr
 	Launch Launch // StepKernel
-	Origin int32  // node of the piece, for messages (C12, profiles)
+	Origin int32  // node of the piece, for messages (C12) and profiles; -1: none
 
 	// Variants of a StepChoice: the step runs the first one whose guards hold and whose
 	// library routines exist on the device and do not decline the call. The guards of the last
