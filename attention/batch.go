@@ -12,11 +12,11 @@ const PaddedSlot = -1
 // long the sequences are, and where their keys and values are in the cache. The
 // splitting op gets it as device.OpCall.Meta, the same for all layers.
 //
-// The fields have the layout that kernels read, so that each is copied to a device
-// in one copy. Callers fill them directly or by [Batch.Add]. A batch must not change
-// until the step that uses it is done; Op.Prepare of package attention/cuda says when it may
-// change earlier there. Building a batch in the memory of an earlier one
-// ([Batch.Reset]) that was at least as large does not allocate.
+// The fields have the layout that kernels read. Callers fill them directly, or by
+// [Batch.Add] or [Batch.AddSequence]. A batch must not change until the step that uses it is
+// done; Op.Prepare of package attention/cuda says when it may change earlier there. Building a
+// batch in the memory of an earlier one ([Batch.Reset]) that was at least as large does not
+// allocate.
 type Batch struct {
 	// QueryStart has an entry for each request and one more: rows
 	// [QueryStart[r], QueryStart[r+1]) are request r's, in order of position.
