@@ -7,7 +7,6 @@ import (
 	"runtime/debug"
 
 	"pwc/ir/dtype"
-	"pwc/runtime/device"
 	"pwc/runtime/host"
 )
 
@@ -30,14 +29,14 @@ func boundHeap() {
 	}
 }
 
-// checkRoom returns a [device.MemoryError] unless the process can allocate so many bytes. It does
-// not check less than 1 MiB, because reading the limits takes about 50 µs.
+// checkRoom returns an error if bytes, the host memory that what takes, are more than the process can
+// allocate. It does not check less than 1 MiB, because reading the limits takes about 50 µs.
 func checkRoom(what string, bytes int64) error {
 	if bytes < 1<<20 {
 		return nil
 	}
 	if limit := available(); bytes > limit {
-		return fmt.Errorf("%s: this machine's memory: %w", what, &device.MemoryError{Asked: bytes, Limit: limit})
+		return fmt.Errorf("%s takes %d bytes of host memory, and pwc can allocate %d", what, bytes, limit)
 	}
 	return nil
 }

@@ -9,6 +9,22 @@ import (
 	"pwc/ir/dtype"
 )
 
+// A tensor without elements has 0 bytes whatever its other dimensions are.
+func TestEmptyShapes(t *testing.T) {
+	e := open(t, 8)
+	defer e.close()
+	for _, shape := range [][]int64{{1 << 62, 4, 0}, {0, 1 << 62, 4}} {
+		x, err := e.s.Tensor("x", dtype.F32, shape...)
+		if err != nil || x.Size() != 0 {
+			t.Errorf("shape %v: %d bytes, %v, want 0", shape, x.Size(), err)
+		}
+		drop(t, x)
+	}
+	if _, err := e.s.Tensor("x", dtype.F32, 0, -1); err == nil {
+		t.Error("a negative dimension is not refused")
+	}
+}
+
 // TestWriteAfterRelease: Write refuses a tensor without owners, whose memory another tensor may have.
 func TestWriteAfterRelease(t *testing.T) {
 	e := open(t, 8)

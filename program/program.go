@@ -186,6 +186,24 @@ func (p *Program) Routines() iter.Seq[string] {
 	}
 }
 
+// Required returns the kernels and calls that every device of the program must be able to run, each with
+// the index of its step: steps that are not choices, and the steps of each choice's last variant.
+func (p *Program) Required() iter.Seq2[int, *Step] {
+	return func(yield func(int, *Step) bool) {
+		for i := range p.Steps {
+			steps := p.Steps[i : i+1]
+			if n := len(steps[0].Variants); n > 0 {
+				steps = steps[0].Variants[n-1].Steps
+			}
+			for j := range steps {
+				if !yield(i, &steps[j]) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // Variant is one implementation of a StepChoice.
 type Variant struct {
 	Guard Guard // over symbols; the zero Guard holds for all sizes

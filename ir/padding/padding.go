@@ -18,8 +18,7 @@ type Mixing struct {
 // SizeSymbol returns the symbol that counts the rows of a run of f: the first batch symbol
 // in the leading extents of its results. If they have none, it is the first in the leading
 // extents of parameters, then in any extent of results, then of parameters. It returns false
-// if there is no such symbol. Other batch symbols of f are like plain symbols: bound at each
-// run, and never padded.
+// if there is no such symbol.
 func SizeSymbol(m *ir.Module, f *ir.Func) (string, bool) {
 	params := make([]ir.Type, len(f.Params))
 	for i, p := range f.Params {

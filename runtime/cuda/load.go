@@ -94,15 +94,9 @@ func (x *Executable) check() error {
 			return fmt.Errorf("kernel %d (%s): %w", i, p.Kernels[i].Name, err)
 		}
 	}
-	for i := range p.Steps {
-		steps := p.Steps[i : i+1]
-		if n := len(steps[0].Variants); n > 0 {
-			steps = steps[0].Variants[n-1].Steps // of a choice, only the last variant must be available
-		}
-		for n := range steps {
-			if err := x.has(&steps[n]); err != nil {
-				return fmt.Errorf("step %d: %w", i, err)
-			}
+	for i, step := range p.Required() {
+		if err := x.has(step); err != nil {
+			return fmt.Errorf("step %d: %w", i, err)
 		}
 	}
 	return nil

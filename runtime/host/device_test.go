@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 
@@ -243,6 +244,19 @@ func TestStepsOfPrograms(t *testing.T) {
 		if got != want {
 			t.Errorf("N=%d: %s, want %s", n, got, want)
 		}
+	}
+}
+
+// Load refuses a program if a collective of a choice's last variant is missing.
+func TestLoadOfAMissingCollective(t *testing.T) {
+	d := openDevice(t, 1)
+	const name = program.CollectivePrefix + "all_reduce"
+	p := &program.Program{
+		Target: Target,
+		Steps:  []program.Step{{Kind: program.StepChoice, Variants: []program.Variant{{Steps: []program.Step{{Kind: program.StepLibrary, Extern: name}}}}}},
+	}
+	if _, err := d.Load(p, nil); err == nil || !strings.Contains(err.Error(), "step 0: the device has no library routine") {
+		t.Errorf("%v, want that step 0 needs routine %s", err, name)
 	}
 }
 

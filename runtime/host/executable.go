@@ -83,8 +83,7 @@ func (d *Device) load(p *program.Program, ops device.OpSet) (*Executable, error)
 		x.kernels = append(x.kernels, code)
 		x.addFaults(code)
 	}
-	for i := range p.Steps {
-		s := &p.Steps[i]
+	for i, s := range p.Required() {
 		switch s.Kind {
 		case program.StepExtern:
 			if ops[s.Extern] == nil {

@@ -464,7 +464,12 @@ func Bytes(dt dtype.DType, shape []int64) (int64, error) {
 		if d < 0 {
 			return 0, fmt.Errorf("graphs: shape %v has a negative size", shape)
 		}
-		if d > 0 && n > math.MaxInt64/d {
+	}
+	if slices.Contains(shape, 0) {
+		n, shape = 0, nil
+	}
+	for _, d := range shape {
+		if n > math.MaxInt64/d {
 			return 0, fmt.Errorf("graphs: shape %v has 2^63 elements or more", shape)
 		}
 		n *= d
