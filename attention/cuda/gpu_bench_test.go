@@ -14,7 +14,7 @@ import (
 	"pwc/runtime/device"
 )
 
-// bench measures calls with heads of one shape. It allocates its memory once.
+// bench measures calls with heads of one shape. It allocates the memory of caches once.
 type bench struct {
 	*rig
 	memory device.Buffer // caches of all layers
@@ -36,7 +36,7 @@ func newBench(b *testing.B, heads, kvHeads, dim int64) *bench {
 	return x
 }
 
-// microseconds returns the median time of n replays of a graph with the work of enqueue.
+// microseconds returns the median time in microseconds of n replays of a graph with the work of enqueue.
 func (x *bench) microseconds(n int, enqueue func() error) float64 {
 	x.Helper()
 	graph := x.record(enqueue)
@@ -44,7 +44,7 @@ func (x *bench) microseconds(n int, enqueue func() error) float64 {
 	return x.eager(n, func() error { return x.stream.LaunchGraph(graph) })
 }
 
-// eager returns the median time of n runs of enqueue, without a graph.
+// eager returns the median time in microseconds of n runs of enqueue.
 func (x *bench) eager(n int, enqueue func() error) float64 {
 	x.Helper()
 	var took []time.Duration
@@ -115,7 +115,8 @@ func (x *bench) launch(calls []*device.OpCall, between func() error) func() erro
 // by the number of layers, each of which has a KV cache of its own. us/cold is the time of a layer if all of L2 is
 // evicted before it, as by the weights of a model. us/next is the time that a layer of the second half adds to that
 // of the first half, without the constant cost of a graph. %share and %next compare the bytes of keys and values
-// with the bandwidth of a kernel that only reads, which is measured in the same run and in the same two ways.
+// with the bandwidth of a kernel that only reads, which is measured in the same run and in the same two ways; GB/s is
+// that of the first way.
 func BenchmarkDecode(b *testing.B) {
 	for _, dim := range []int64{128, 64} {
 		x := newBench(b, 32, 8, dim)
