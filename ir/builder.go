@@ -11,9 +11,9 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Builder makes a module. Every frontend, the parser and every pass go through
-// it, so that a rule of the language is checked in one place. Methods never
-// fail: errors are collected and returned by Build.
+// Builder makes a module. Frontends, the parser and passes that rewrite functions go through
+// it, so that a rule of the language is checked in one place. Methods do not return errors:
+// the errors are collected, and Build returns them.
 type Builder struct {
 	m       *Module
 	errs    ErrorList
@@ -46,8 +46,8 @@ func (b *Builder) Errorf(pos Pos, format string, args ...any) {
 	b.errs = append(b.errs, &Error{Source: b.m.Source, Origin: b.at(pos), Node: -1, Msg: fmt.Sprintf(format, args...)})
 }
 
-// WeightsFrom names the directory of the checkpoint that weights are loaded from.
-func (b *Builder) WeightsFrom(dir string) { b.m.WeightsFrom = dir }
+// WeightsFrom sets the path of the checkpoint that weights are loaded from, a directory or a file.
+func (b *Builder) WeightsFrom(path string) { b.m.WeightsFrom = path }
 
 // WeightsStrict says that loading refuses tensors of the checkpoint that no weight or state
 // reads and that are not declared unread.
@@ -421,7 +421,7 @@ func (fb *FuncBuilder) param(name string, t Type, mut bool) Value {
 }
 
 // Padded promises that padded rows of a parameter hold -1 in place of 0. Scatter writes
-// nothing at this index; for other ops it is out of range. The parameter has a signed
+// nothing at this index; for other ops that take indices it is out of range. The parameter has a signed
 // integer dtype, and a batch symbol in its first extent.
 func (fb *FuncBuilder) Padded(v Value) {
 	if !fb.has(v) {

@@ -60,7 +60,7 @@ func (s *Source) excerpt(p Pos) (line, pad string, ok bool) {
 
 // Error is one thing wrong with a module.
 type Error struct {
-	Source *Source // nil when the module was built
+	Source *Source // the module's; nil: it has no text
 	Origin         // of the node, or of the declaration
 	Func   string  // name of the function; Error prints it if there is no position
 	Node   int     // node index in that function; -1: not at a node
@@ -71,9 +71,8 @@ type Error struct {
 // module, function or weight.
 var ErrNoModule = errors.New("the module, or its function or weight, is nil")
 
-// Error returns "file:line:col: message", the source line and a caret; for a
-// module without a text, the function, the node and its loc in place of the
-// position.
+// Error returns "file:line:col: message", and the line with a caret if Source is that file. An
+// error without a position names the function, the node and its loc instead.
 func (e *Error) Error() string {
 	var b strings.Builder
 	if e.Pos.IsValid() {

@@ -253,7 +253,7 @@ func (b *Builder) checkShard(e *WeightExpr, what string) {
 	g := b.m.Group(s.Group)
 	switch {
 	case s.Group == "" && (s.Parts < 1 || s.Part < 0 || s.Part >= s.Parts):
-		b.Errorf(e.Pos, "%s: shard wants a group (group=tp), or part and parts (part=0, parts=2)", what)
+		b.Errorf(e.Pos, "%s: shard wants a group (group=tp), or parts and the index of one (parts=2, part=0)", what)
 	case s.Group != "" && s.Part != noPart:
 		b.Errorf(e.Pos, "%s: shard has part and group, whose rank picks the part: leave one out", what)
 	case s.Group != "" && g == nil:
@@ -292,7 +292,7 @@ func (b *Builder) checkStateSpread(s *State) {
 }
 
 // WeightOf returns the weight that device number device of the world loads: a copy of w
-// whose shards name their part. If the rank selects no part, it returns w.
+// whose shards name their part. If no shard of w is over a group, it returns w.
 func (m *Module) WeightOf(w *Weight, device int) *Weight {
 	if w == nil || w.Expr == nil || !w.Expr.sharded() {
 		return w

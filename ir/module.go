@@ -84,8 +84,8 @@ func (t Type) HasUnknown() bool {
 }
 
 // Trivia has the comment lines before a declaration or a node, and the comment at the end
-// of its line. [Format] writes them and a [Rewriter] keeps them; Print and hashes leave
-// them out. Comments are stored with their leading "//". An empty string in Lead is a blank
+// of its line. [Format] writes them, and a [Rewriter] keeps those of nodes that it keeps; Print and
+// hashes leave them out. Comments are stored with their leading "//". An empty string in Lead is a blank
 // line.
 type Trivia struct {
 	Lead  []string
@@ -98,7 +98,7 @@ type Trivia struct {
 // model is served. They are part of no hash, because code does not depend on them.
 type Module struct {
 	Name        string
-	WeightsFrom string    // directory of the checkpoint that weights are loaded from
+	WeightsFrom string    // path of the checkpoint that weights are loaded from, a directory or a file
 	Strict      bool      // loading refuses a tensor of the checkpoint that no weight or state reads and Unread does not list
 	Unread      []*Unread // tensors that the checkpoint may hold though no weight or state reads them
 	Context     int64     // the longest sequence that the model supports, in tokens; 0: unknown
@@ -110,8 +110,8 @@ type Module struct {
 	States      []*State
 	Funcs       []*Func
 
-	// Source is the text the module was parsed from, for error messages; nil
-	// when it was built.
+	// Source is the text that positions of the module refer to, for error messages; nil: there
+	// is no text.
 	Source *Source
 
 	// Trivia of the version line, the module line, the closing brace, and the
@@ -205,7 +205,7 @@ func (m *Module) Bounds(sym string) (dim.Interval, bool) {
 type SymbolKind uint8
 
 const (
-	// Plain symbols are bound at each run by the shapes of the inputs.
+	// Plain symbols get a value for each run, from the shapes of the inputs or from the caller.
 	Plain SymbolKind = iota
 	// Batch symbols count rows of a step (tokens, sampled rows). A run may pad them to a
 	// captured size.

@@ -4,8 +4,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Effects are the side effects of an op. Passes never merge, move or fold results with
-// Random or Host. A Write makes a new version of its operand.
+// Effects are the side effects of an op. Passes never merge or fold nodes with Random or
+// Host. A Write makes a new version of its operand.
 type Effects uint8
 
 const (
@@ -94,7 +94,7 @@ const (
 	LowerReduction                   // a reduction over the columns of a kernel
 	LowerScan                        // a running reduction along the columns
 	LowerDeferred                    // evaluated where its elements are used
-	LowerSource                      // like LowerDeferred, without operands; memory if it is written
+	LowerSource                      // like LowerDeferred, without tensor operands; memory if it is written
 	LowerContract                    // a GEMM
 	LowerAttention                   // an attention kernel
 	LowerTopK                        // a selection kernel
@@ -335,7 +335,7 @@ var opRows = [NumOps]*Op{
 		Doc:   "x*s where the f32 uniform number of the element is less than 1-p, else 0; s is 1/(1-p) rounded to f32, or 0 if p is 1, and the product is rounded to f32 and then to x's dtype", infer: inferDropout},
 
 	// Collectives. Every rank runs the node, in one order, with its own operand.
-	OpAllReduce:     collective("all_reduce", PadKeep, "sum of x over the ranks of a group, on each of them: in rank order, accumulated in f32, rounded once", inferAllReduce),
+	OpAllReduce:     collective("all_reduce", PadKeep, "sum of x over the ranks of a group, on each of them: added in f32, in rank order, and rounded once, except by NCCL", inferAllReduce),
 	OpAllGather:     collective("all_gather", PadRanks, "x of all ranks, joined along an axis in rank order, on each of them", inferAllGather, axisFirst),
 	OpReduceScatter: collective("reduce_scatter", PadRanks, "the rank's part, along an axis, of the sum of x over the ranks", inferReduceScatter, axisFirst),
 	OpBroadcast: collective("broadcast", PadKeep, "x of one rank, on each rank", inferBroadcast,

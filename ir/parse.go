@@ -437,7 +437,7 @@ func (p *parser) weightsFrom(lead []string, pos Pos) bool {
 	if p.b.m.WeightsFrom != "" {
 		p.errorAt(pos, "weights from is given twice")
 	} else if dir.val == "" {
-		p.errorAt(dir.pos, "weights from names no directory")
+		p.errorAt(dir.pos, "weights from names no checkpoint")
 	}
 	p.b.WeightsFrom(dir.val)
 	p.b.m.FromTrivia = p.close(lead)
@@ -567,8 +567,8 @@ func (p *parser) state(lead []string) bool {
 	return ok
 }
 
-// globalTensor reads a declaration of a weight or state after its keyword: a name, a type
-// and an optional expression. It returns nil if there is an error in them.
+// globalTensor reads a declaration of a weight or state after its keyword: a name, a type,
+// placements and an optional expression. It returns nil if there is an error in them.
 func (p *parser) globalTensor() (w *Weight, ok bool) {
 	p.advance()
 	name, ok := p.expect(tokGlobal)

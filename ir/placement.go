@@ -14,8 +14,8 @@ import (
 // The analysis follows the values in program order. A value that is the same on each rank is
 // Replicated. If an operand is not, or if the node uses the rank, the results of an op other than a
 // collective and empty_like are Sharded, Partial or Varying. Sharded is kept if an op works along other axes. A
-// GEMM whose inner axis is sharded is Partial. A partial sum stays Partial through ops that are
-// linear in it.
+// GEMM of operands that are both sharded along the inner axis is Partial. A partial sum stays Partial
+// through ops that are linear in it.
 func (m *Module) Placements(f *Func, g *Group) []Placement {
 	if f == nil || g == nil {
 		return nil

@@ -92,8 +92,7 @@ func isNameByte(c byte, first bool) bool {
 // failed returns a Dim that carries err.
 func failed(err error) Dim { return Dim{p: &poly{err: err}} }
 
-// Err returns the error that d carries, or nil. It is the first error of the
-// computation that made d.
+// Err returns the error that d carries, an error of the computation that made d, or nil.
 func (d Dim) Err() error {
 	if d.p == nil {
 		return nil

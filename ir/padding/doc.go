@@ -25,7 +25,7 @@
 // # Indices
 //
 // Values of padded rows do not reach other rows, but an index out of range in a padded
-// row is an error of the whole step (C12). Integer parameters hold 0 in padded rows, and a
+// row is an error of the whole step (C12). Integer and bool parameters hold 0 in padded rows, and a
 // node may make an invalid index of that 0, such as −1. So the analysis computes bounds of
 // integers in padded rows. An op that takes indices from rows is reported unless the bounds
 // are within the table's extent for every size, or padded rows have the same indices as real
@@ -36,7 +36,7 @@
 // An extern op declared split is trusted to work row by row (it gets the step's
 // metadata, and so knows which rows are real) and to write zeros in padded rows. An op
 // declared rowwise is trusted only to keep rows of the first axis independent. Other extern
-// ops are not trusted. Integer parameters are trusted to hold 0 in padded rows, or the −1
+// ops are not trusted. Integer and bool parameters are trusted to hold 0 in padded rows, or the −1
 // of the next paragraph, even if another function computed them.
 //
 // Writing rows into memory that all rows share, at indices from a tensor, is safe only

@@ -54,8 +54,8 @@ func firstBatch(m *ir.Module, types []ir.Type, axes int) (string, bool) {
 
 // Check reports every reason why f cannot be padded over the batch symbol size, in program
 // order; nil proves that it can be padded. Parameters that slots names or that are declared "padded -1"
-// are promised to hold −1 in all padded rows. Other integer parameters hold 0 there, and other
-// parameters may hold anything.
+// are promised to hold −1 in all padded rows. Other integer and bool parameters hold 0 there, and
+// float parameters may hold anything.
 //
 // Rows of parameters and results must be along the first axis, so that real rows are
 // one range of memory.
