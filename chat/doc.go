@@ -3,8 +3,8 @@
 //
 // A template is an untrusted program. It can read the fields of a [Conversation], the texts of special tokens and the
 // time, but no file, no environment and no other Go value. Iterations, and calls of macros and of call blocks, are
-// counted. Bounded are ranges, all output, values that are printed or get a name, and texts that are repeated,
-// replaced, joined, indented or formatted. No value can be put into itself. A panic of the interpreter is an error.
+// counted. Ranges, all output, values that are printed or get a name, and texts that are repeated, replaced, joined,
+// indented or formatted are bounded. No value can be put into itself. A panic of the interpreter is an error.
 //
 // The interpreter cannot be limited within an expression, so three things are not bounded:
 //   - One tag can compute many values of up to MaxResult bytes, as operands of + and ~ or by filters

@@ -2,18 +2,17 @@ package runner
 
 import "pwc/ir"
 
-// Bounds are the bounds of a language model's inputs. Ids, and positions that index a table, are
-// out of range beyond them (C12).
+// Bounds are the bounds of a language model's inputs.
 type Bounds struct {
 	IDs       int64 // token ids are in [0, IDs); 0: unknown
 	Positions int64 // positions are in [0, Positions), so this is the length of the longest sequence; 0: unknown
-	Learned   int64 // rows of the smallest table that positions index; 0: no such table
+	Learned   int64 // rows of the smallest table that positions index directly; 0: no such table
 }
 
 // BoundsOf returns the bounds of a module with @forward(ids, positions) and @logits, and zeros for
 // other modules. IDs is the minimum of the columns of the logits and the rows of each table that ids
-// index in @forward. Positions is the minimum of the module's context and the rows of each table
-// that positions index, such as GPT-2's learned positions.
+// index directly in @forward. Positions is the minimum of the module's context and the rows of each
+// table that positions index directly, such as GPT-2's learned positions.
 func BoundsOf(m *ir.Module) Bounds {
 	var b Bounds
 	least := func(bound *int64, n int64) {

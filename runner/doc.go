@@ -4,7 +4,7 @@
 //
 // Requests can join and leave at every step. A step has one row for each request that decodes, and
 // chunks of prompts in further rows, up to [Options.MaxTokens] rows. It is padded to a captured size
-// if one is large enough. If a decode needs a block and the KV cache has no free one, the runner
+// if one serves it. If a decode needs a block and the KV cache has no free one, the runner
 // preempts the last running request in the order of priority and arrival: it frees the request's
 // blocks, and later computes their keys and values again. The request keeps its tokens.
 //

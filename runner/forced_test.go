@@ -68,7 +68,7 @@ func tensor(t testing.TB, checkpoint, name string) []float32 {
 
 // forced runs sequences with given tokens (teacher forcing) in steps like those of the runner, with
 // its functions, capture sizes and paged cache. A step has the next tokens of every sequence, at
-// most perStep. forced returns the logits of all rows. The runner must be idle, and must have MaxTokens
+// most perStep of each. forced returns the logits of all rows. The runner must be idle, and must have MaxTokens
 // equal to MaxSequences, because every row needs logits.
 func forced(t testing.TB, r *Runner, seqs [][]int32, perStep int) [][][]float32 {
 	t.Helper()

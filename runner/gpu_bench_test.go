@@ -28,7 +28,7 @@ const llama8B = `{"architectures": ["LlamaForCausalLM"], "model_type": "llama", 
 //	host-µs   the time that the host works in a step of the runner
 //
 // An operation is some steps with the runner and some without, alternating, so that both see the same
-// clocks. Each number is the median of all operations. host-µs is the median of steps of the runner
+// clocks. Each number is the median of all operations, except host-µs: the median of steps of the runner
 // before the operations. Other processes can slow the host down for a while, so the steps for host-µs
 // are measured in groups: fastest-host-µs and slowest-host-µs are the medians of the fastest and the
 // slowest group.

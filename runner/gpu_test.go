@@ -180,8 +180,7 @@ func TestSoakOnGPU(t *testing.T) { soak(t, gpuMaker()) }
 // A steady step on a GPU allocates nothing.
 func TestStepAllocatesNothingOnGPU(t *testing.T) { allocatesNothing(t, gpuMaker()) }
 
-// On a GPU, the sampler variants without min-p choose the same tokens as a sort, for vocabularies that
-// one block or several blocks reduce.
+// TestSampleOnDevice on a GPU, for vocabularies that one block or several blocks reduce.
 func TestSampleFunctionsOnGPU(t *testing.T) {
 	for _, vocabulary := range []int{600, 40000} {
 		sampleFunctions(t, cudatest.GPU(t), piecewise.CanaryOff, 24, vocabulary, 3)

@@ -48,7 +48,7 @@ func inspect(m *ir.Module) (*language, error) {
 		return nil, fmt.Errorf("runner: @forward must take ids i32[N] and positions i32[N] and return hidden states")
 	}
 	if !ok2 || lm.rows == lm.tokens || len(lg.Params) != 2 || !lg.Type(lg.Params[0]).Equal(fwd.ResultTypes[0]) {
-		return nil, fmt.Errorf("runner: @logits must take the hidden states %s that @forward returns, and rows i32[M]", fwd.ResultTypes[0])
+		return nil, fmt.Errorf("runner: @logits must take the hidden states %s that @forward returns, and rows i32[M]; M must be a batch symbol other than that of @forward", fwd.ResultTypes[0])
 	}
 	lm.params = append(lm.params, lg.Values[lg.Params[0]].Name)
 	if !vector(lg, 1, lm.rows) || len(lg.ResultTypes) != 1 || lg.ResultTypes[0].DType != dtype.F32 || lg.ResultTypes[0].Rank() != 2 {

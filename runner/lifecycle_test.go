@@ -161,8 +161,8 @@ type order struct{ tags []any }
 func (o *order) Stepped(Step)         {}
 func (o *order) Finished(s *Sequence) { o.tags = append(o.tags, s.Tag()) }
 
-// Requests with lower values of Priority run first, those with equal values in the order of arrival. The last request in that order is
-// preempted. No answer depends on the order.
+// Requests with lower values of Priority run first, those with equal values in the order of arrival. The
+// last request in that order is preempted. No answer depends on the order.
 func TestPriority(t *testing.T) {
 	o, ends := lifecycleOptions(), &order{}
 	o.MaxSequences, o.Observer = 1, ends

@@ -86,8 +86,8 @@ type Options struct {
 // Observer observes a runner. The goroutine that calls Step, Run or Close calls its methods and
 // holds the runner's lock meanwhile, so they must return quickly and call none of these three.
 type Observer interface {
-	// Stepped is called after a step: one was scheduled unless Step.Rows is 0, and the previous one
-	// was read.
+	// Stepped is called at the end of Runner.Step, except if Step ends before its schedule: the runner is not
+	// loaded or has ended, or ctx has ended.
 	Stepped(Step)
 
 	// Finished is called when a request has ended; Sequence.Reason says why. Sequence.Done is
@@ -193,7 +193,7 @@ func (o *Options) defaults(lm *language) error {
 
 // captureSizes returns the default list: [piecewise.DefaultCaptureSizes] up to vLLM's bound,
 // min(2 × max_num_seqs, max_num_batched_tokens, 512) (VllmConfig._set_cudagraph_sizes in
-// vllm/config/vllm.py), extended to the largest decode step.
+// vllm/config/vllm.py), or min(max_num_batched_tokens, 512) if frozen, extended to the largest decode step.
 func (o *Options) captureSizes() []int64 {
 	top := min(2*int64(o.MaxSequences), int64(o.MaxTokens))
 	if o.Backend.Frozen {

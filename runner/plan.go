@@ -137,14 +137,15 @@ func newPlan(backend piecewise.Plan, m *ir.Module, o *Options, lm *language) (Pl
 	}
 	longest := (int64(p.MaxLength) + p.BlockSize - 1) / p.BlockSize
 	p.Blocks = int64(o.Blocks)
+	most, by := lm.maxBlocks, "the model allows"
+	if n := int64(o.MaxBlocks); n > 0 && n < most {
+		most, by = n, "MaxBlocks is"
+	}
 	if p.Blocks == 0 {
 		if p.LimitBytes == 0 && o.MaxBlocks == 0 {
 			return p, fmt.Errorf("%w: %s does not report its memory: set MemoryBytes, Blocks or MaxBlocks", ErrPreparation, o.Backend.Device.Info().Name)
 		}
-		p.Blocks = min(lm.maxBlocks, longest*int64(o.MaxSequences))
-		if o.MaxBlocks > 0 {
-			p.Blocks = min(p.Blocks, int64(o.MaxBlocks))
-		}
+		p.Blocks = min(most, longest*int64(o.MaxSequences))
 		if p.LimitBytes > 0 {
 			p.Blocks = min(p.Blocks, max(0, p.LimitBytes-p.fixed())/p.BlockBytes)
 		}
@@ -156,6 +157,8 @@ func newPlan(backend piecewise.Plan, m *ir.Module, o *Options, lm *language) (Pl
 		return p, &MemoryError{Plan: p, Needed: p.Blocks, Why: "the blocks asked for do not fit"}
 	case o.MaxLength > 0 && longest > p.Blocks && o.Blocks > 0:
 		return p, fmt.Errorf("%w: a sequence of %d tokens needs %d blocks of %d tokens, the cache is given %d", ErrPreparation, o.MaxLength, longest, p.BlockSize, p.Blocks)
+	case o.MaxLength > 0 && longest > most && o.Blocks == 0:
+		return p, fmt.Errorf("%w: MaxLength %d needs %d blocks of %d tokens, %s %d", ErrPreparation, o.MaxLength, longest, p.BlockSize, by, most)
 	case o.MaxLength > 0 && longest > p.Blocks:
 		return p, &MemoryError{Plan: p, Needed: longest, Why: fmt.Sprintf("one sequence of %d tokens does not fit", o.MaxLength)}
 	}

@@ -20,8 +20,8 @@ type Peer struct {
 	Ops    []device.Op // as Options.Backend.Ops, for this device
 }
 
-// Only rank 0 schedules and reads the sampled ids. Each other rank has a goroutine that issues each
-// step of rank 0 on the rank's device. No ids are sent between ranks: the result of a collective has
+// With Options.Peers, only rank 0 schedules and reads the sampled ids. Each peer has a goroutine that issues
+// each step of rank 0 on its device. No ids are sent between ranks: the result of a collective has
 // the same bits on all ranks, so the same code computes the same logits and samples the same ids.
 
 // follower is a rank other than 0.
@@ -84,7 +84,7 @@ func (r *Runner) rank() int {
 }
 
 // together calls leader, for the runner's own rank, in this goroutine, and peer for each follower, all
-// at the same time. If a call fails, together ends the groups of its rank, so that no other rank waits for it.
+// at the same time. If a call fails, together calls Options.Fail with its rank, so that no other rank waits for it.
 func (r *Runner) together(leader func() error, peer func(f *follower) error) error {
 	guarded := func(rank int, call func() error) error {
 		err := call()

@@ -449,8 +449,8 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
-// Only running requests have memory for a whole answer. A waiting one has its prompt, and one that has
-// ended its prompt and answer.
+// Only running requests have memory for a whole answer. A request that has not run has its prompt, and one
+// that has ended its prompt and answer.
 func TestQueueTakesNoRoom(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 1, MaxTokens: 8, Blocks: 60, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	var seqs []*Sequence

@@ -363,7 +363,7 @@ func (s *sampler) random(c variant) {
 }
 
 // threshold adds the parameters of top-p and, if the variant has them, top-k and min-p. It returns the
-// smallest weight of a kept token in each row.
+// weight that a token needs to be kept, for each row.
 func (f *sampleBuilder) threshold(s *sampler, weight ir.Value, c variant) ir.Value {
 	p := f.column(s, "top_p", dtype.F32)
 	constant := func(v float64, columns int64) ir.Value {

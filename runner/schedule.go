@@ -77,8 +77,8 @@ func (s *step) inOrder(running []*Sequence) bool {
 }
 
 // steadyDecode reports whether it advanced s, which still describes the step of two turns before. It
-// does so if all running requests decoded there, no request joined or left since, no request waits while
-// the step has a row for it, and there are enough blocks. It reads only the requests that need a block:
+// does so if all running requests decoded there, no request joined or left since, no request waits unless
+// MaxSequences run, and there are enough blocks. It reads only the requests that need a block:
 // with some hundreds of requests, each read would miss the processor's caches.
 func (r *Runner) steadyDecode(s *step) bool {
 	if !s.decodes || s.changes != r.changes || len(r.waiting) > 0 && len(r.running) < r.opts.MaxSequences {
@@ -118,7 +118,7 @@ func (r *Runner) join(q *Sequence) bool {
 	return true
 }
 
-// preempt moves the last running request back to the queue. The request keeps its tokens, also those
+// preempt moves a running request back to the queue. The request keeps its tokens, also those
 // in flight, and computes them again as a prompt.
 func (r *Runner) preempt(q *Sequence) {
 	r.leave(q)

@@ -117,8 +117,8 @@ func (r *Runner) renew(q *Sequence) error {
 	return nil
 }
 
-// marks returns inputs of @runner_mark. If a step runs @runner_mark more often than that has staging
-// slots, marks waits for the device. This happens only in steps with new or preempted requests.
+// marks returns inputs of @runner_mark. If all staging slots of @runner_mark are in use, marks waits for the
+// device.
 func (r *Runner) marks(n int64) (piecewise.Inputs, error) {
 	in, err := r.mark.Inputs(n)
 	if errors.Is(err, piecewise.ErrSlotBusy) {

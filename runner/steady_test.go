@@ -125,7 +125,7 @@ func TestEveryoneIsInEveryStep(t *testing.T) {
 		t.Errorf("%d steps went on, %d of them while others waited; %d were pushed out", goOn, full, pushed)
 	}
 	drain(t, r)
-	for range 40 { // no step must find work again
+	for range 40 { // no further step finds work
 		if more, err := r.Step(context.Background()); more || err != nil {
 			t.Fatal(more, err)
 		}
@@ -443,8 +443,8 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// Explain returns the same before and after Load, for every batch. The captured graphs are the planned
-// ones, and every default size has a use.
+// Explain returns the same before and after Load, for every batch. As many graphs are captured as are
+// planned, and every default size has a use.
 func TestExplainBeforeLoad(t *testing.T) {
 	m, src := checkpoint(t, "llama")
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full, piecewise.FullDecodeOnly, piecewise.FullAndPiecewise} {
@@ -686,6 +686,7 @@ func TestOptions(t *testing.T) {
 		{Blocks: 1, MaxLength: blockSize + 1},
 		{Blocks: -1},
 		{MaxBlocks: -1},
+		{MaxBlocks: 2, MaxLength: 3 * blockSize},
 		{Blocks: 1, MaxLength: math.MaxInt},
 		{Blocks: 1, MemoryFraction: 1.5},
 		{Blocks: 1, Backend: piecewise.Options{Memory: piecewise.MemoryOptions{Max: map[string]int64{"N": 1}}}},

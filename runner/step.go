@@ -136,7 +136,7 @@ func (r *Runner) issue(s, before *step) error {
 }
 
 // wider is the granularity of the block table's width. After a change of the width, the whole table
-// is written and copied.
+// is written again.
 const wider = 8
 
 // describe builds the metadata for the attention ops.
@@ -158,8 +158,8 @@ func (r *Runner) describe(s *step) error {
 	return nil
 }
 
-// runForward fills ids and positions and runs @forward. The ids that the step in flight samples,
-// @forward takes from device memory.
+// runForward fills ids and positions and runs @forward. Ids that the step in flight samples stay in device
+// memory.
 func (r *Runner) runForward(s *step) (piecewise.Results, error) {
 	fail := func(err error) (piecewise.Results, error) { return piecewise.Results{}, err }
 	in, err := r.forward.Inputs(int64(s.rows))
