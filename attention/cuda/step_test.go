@@ -643,8 +643,8 @@ func holdAllocations(t *testing.T, dt dtype.DType) {
 	}
 }
 
-// TestScratchBoundsSmallerSizes: scratch of a size is enough for all smaller sizes, although contexts of fewer rows are
-// split into more parts.
+// TestScratchBoundsSmallerSizes: ScratchBytes never falls with more rows, although contexts of fewer rows are split into
+// more parts.
 func TestScratchBoundsSmallerSizes(t *testing.T) {
 	for _, dt := range []dtype.DType{dtype.F32, dtype.BF16} { // without tensor cores, and with
 		t.Run(dt.String(), func(t *testing.T) { holdScratch(t, dt) })
