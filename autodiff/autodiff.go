@@ -25,11 +25,11 @@ const (
 	// SaveAuto saves the fewest bytes with which the backward repeats only pointwise ops,
 	// layout ops, creations and draws (a minimum cut). It repeats no GEMM, attention or reduction.
 	SaveAuto Save = iota
-	// SaveAll saves every value that the backward reads, except constants and random
-	// numbers, which are drawn again.
+	// SaveAll saves every value that the backward reads, except results of creation ops and of
+	// uniform, which it computes again.
 	SaveAll
-	// SaveNothing saves only the values that cannot be computed again: results of extern
-	// ops, and memory that the function writes.
+	// SaveNothing saves only the values that cannot be computed again (results of extern ops, and
+	// memory that the function writes) and results of the function, which cost no bytes.
 	SaveNothing
 )
 
@@ -95,7 +95,7 @@ type Target struct {
 // The gradient of a state or a mut parameter is taken with respect to its contents before the
 // function. Its contents after the function have a cotangent only if the function returns them.
 //
-// Values that are not floats, and ops without a rule on the way from a result to a value,
+// Values that are not floats, and ops without a rule where a gradient has to pass them ([Rule]),
 // are an [ir.ErrorList] with positions.
 func Gradients(m *ir.Module, function string, wrt []string, o Options) (*Derivative, error) {
 	j, err := differentiate(m, function, wrt, o.Custom)

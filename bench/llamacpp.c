@@ -4,8 +4,8 @@
 //
 // BATCHES and PROMPTS are comma-separated numbers; 0 measures no step or prompt. FLASH-ATTENTION is
 // 0 or 1. A decode step computes one token of each sequence, at the end of contexts of the same
-// length, with logits. Each step and prompt is repeated for SECONDS seconds, after warm-ups, but at
-// least 5 steps or 3 prompts are measured. The output has the median time in seconds. Environment
+// length, with logits. Each step and prompt is repeated for SECONDS seconds, warm-ups included, but 5
+// to 1000 steps or 3 to 1000 prompts are measured. The output has the median time in seconds. Environment
 // variable GGML_DIR is the directory of GGML's CPU libraries.
 #include "ggml-backend.h"
 #include "llama.h"

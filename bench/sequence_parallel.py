@@ -19,7 +19,7 @@ RANKS, HIDDEN, INTER, HEADS = 2, 4096, 14336, 4096
 
 
 def module(layers, sequence):
-    """Returns the text of a module. It has two times as many rows as its batch symbol N, so that two ranks can share them."""
+    """Returns the text of a module. It has two times as many rows as its batch symbol N, so that each of two ranks can have N of them."""
     inner, heads = INTER // RANKS, HEADS // RANKS
     rows = "N" if sequence else "2 * N"
     weights, nodes = [], []

@@ -11,11 +11,11 @@ var (
 	// ErrLost is matched by every [LostError].
 	ErrLost = errors.New("collective: a rank is lost")
 
-	// ErrLeft is the cause of a [LostError] for a rank that closed the group, although a call of
-	// other ranks needs it.
+	// ErrLeft is the cause of a [LostError] for a rank that closed the group.
 	ErrLeft = errors.New("it left the group")
 
-	// ErrMissing is the cause of a [LostError] for ranks that did not make a call within the limit.
+	// ErrMissing is the cause of a [LostError] for ranks that did not make a call within the limit, or had
+	// not joined when the rendezvous ended.
 	ErrMissing = errors.New("it did not come")
 
 	// ErrClosed is returned by calls of a rank that has closed its group.

@@ -6,12 +6,15 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -349,6 +352,55 @@ func testFileRemoved(t *testing.T, size int, replaced bool) {
 	}
 }
 
+// unready is a listener whose first calls of Accept fail.
+type unready struct {
+	net.Listener
+	failures atomic.Int32
+}
+
+func (l *unready) Accept() (net.Conn, error) {
+	if l.failures.Add(-1) >= 0 {
+		return nil, syscall.EMFILE
+	}
+	return l.Listener.Accept()
+}
+
+// TestAcceptFails: if rank 0 cannot accept a connection at first, the group forms later. If it never can, its error
+// says why.
+func TestAcceptFails(t *testing.T) {
+	for _, c := range []struct {
+		failures int32
+		limit    time.Duration
+	}{{2, 10 * time.Second}, {math.MaxInt32, 200 * time.Millisecond}} {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := &unready{Listener: listener}
+		l.failures.Store(c.failures)
+		ctx, cancel := context.WithTimeout(t.Context(), c.limit)
+		var all sync.WaitGroup
+		all.Go(func() {
+			if g, err := Join(ctx, "tp", 1, 2, listener.Addr().String(), Options{}); err == nil {
+				_ = g.Close()
+			}
+		})
+		s := &server{local: local{newHub("tp", 2, time.Second), 0}, links: make([]*link, 2)}
+		err = s.gather(ctx, hello{0, 2, "tp", ""}, l)
+		switch {
+		case c.failures == 2:
+			if err := errors.Join(err, s.welcome()); err != nil {
+				t.Errorf("after two failures: %v", err)
+			}
+		case !errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "could not accept a connection: "+syscall.EMFILE.Error()):
+			t.Errorf("failures only: %v, want ErrMissing with the reason", err)
+		}
+		all.Wait()
+		cancel()
+		_ = s.dismiss(ErrClosed)
+	}
+}
+
 // testRefusedAreNamed: a process with another token is refused at once; the error of rank 0 has the address of the
 // process, and why it was refused.
 func testRefusedAreNamed(t *testing.T) {
@@ -401,8 +453,8 @@ func sumOf(ctx context.Context, g *Group, i int) error {
 	})
 }
 
-// TestCloseDuringACall: if a rank of another process closes the group during its call, the group ends with a
-// LostError that matches ErrLeft.
+// TestCloseDuringACall: if a rank of another process has closed the group when its call reaches the hub, the error of
+// the call is a LostError that names the rank and matches ErrLeft.
 func TestCloseDuringACall(t *testing.T) {
 	s := &server{local: local{newHub("tp", 2, time.Second), 0}}
 	if err := s.hub.leave(1); err != nil {

@@ -75,13 +75,7 @@ func (s *server) gather(ctx context.Context, me hello, l net.Listener) error {
 	arrivals := make(chan arrival)
 	var greeting sync.WaitGroup
 	greeting.Go(func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return // closed below
-			}
-			greeting.Go(func() { s.greet(ctx, me, conn, arrivals) })
-		}
+		s.accept(ctx, l, func(conn net.Conn) { greeting.Go(func() { s.greet(ctx, me, conn, arrivals) }) })
 	})
 	var err error
 	for missing := me.size - 1; missing > 0 && err == nil; {
@@ -102,6 +96,26 @@ func (s *server) gather(ctx context.Context, me hello, l net.Listener) error {
 	err = errors.Join(err, l.Close())
 	greeting.Wait()
 	return err
+}
+
+// accept passes connections to greet until the listener is closed or ctx ends. Other errors of Accept, such as too many
+// open files, may pass: accept notes them for the error of a rendezvous that fails, and tries again.
+func (s *server) accept(ctx context.Context, l net.Listener, greet func(net.Conn)) {
+	for ctx.Err() == nil {
+		conn, err := l.Accept()
+		switch {
+		case err == nil:
+			greet(conn)
+		case errors.Is(err, net.ErrClosed):
+			return
+		default:
+			s.refused.missed(err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(retryEvery):
+			}
+		}
+	}
 }
 
 // dismiss tells the ranks that have joined why the rendezvous failed, and closes their connections.
@@ -238,8 +252,8 @@ func (s *server) read(rank int, k *link, gives chan<- []byte) error {
 	}
 }
 
-// exchange calls the hub for rank 0. It returns an error that ends the group only after the other
-// ranks were told: otherwise the end of this process would look like the cause.
+// exchange calls the hub for rank 0. Before it returns an error that ends the group, it waits up to linger until
+// the other ranks were told: otherwise the end of this process would look like the cause.
 func (s *server) exchange(ctx context.Context, what string, mine []byte, use func(all [][]byte) error) error {
 	err := s.local.exchange(ctx, what, mine, use)
 	if err != nil && s.hub.reason() != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// browser opens a headless browser, and collects what its console says. Without one the test
+// browser opens a headless browser, and collects what its console says. Without a browser the test
 // is skipped, unless PWC_REQUIRE_BROWSER is set.
 func browser(t *testing.T) (context.Context, *console) {
 	t.Helper()

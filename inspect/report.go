@@ -113,7 +113,7 @@ type Kernel struct {
 	Origin    string  `json:"origin,omitempty"`
 }
 
-// Measured has times of pwc bench for kernels and pieces, and the machine's limits.
+// Measured has the times of kernels that pwc bench measured, and the machine's limits.
 type Measured struct {
 	Device    string           `json:"device"`
 	Bandwidth float64          `json:"read_bytes_per_second"`

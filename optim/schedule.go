@@ -23,7 +23,7 @@ type Schedule interface {
 }
 
 // Warmup raises the learning rate linearly from 0 over the first Steps, then applies After. With
-// [Linear] and [Cosine] it is the schedule of transformers' functions
+// [Linear] and [Cosine] it is, until their last step, the schedule of transformers' functions
 // get_linear_schedule_with_warmup and get_cosine_schedule_with_warmup. Unless Steps is 0, the first
 // step has the factor 0.
 type Warmup struct {

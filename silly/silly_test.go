@@ -88,7 +88,7 @@ func TestPaddedRowsAreZero(t *testing.T) {
 	if got := result(t, c).Float64s(); got[0] != 3 || got[1] != 0 || got[2] != 0 {
 		t.Errorf("%v, want [3 0 0]", got)
 	}
-	c.RowExtents = []int64{0, 0, 0, 0} // no operand has a row dimension, although it has as many elements as the step has rows
+	c.RowExtents = []int64{0, 0, 0, 0} // no operand has a row dimension, although each has as many elements as the step has rows
 	if err := op.Launch(c); err != nil {
 		t.Fatal(err)
 	}

@@ -126,7 +126,7 @@ func (m *meter) time(p *program.Program, symbols []int64) (d time.Duration, err 
 	return d / time.Duration(len(bound)), nil
 }
 
-// bind returns launches of a program, each bound to other parts of the memory.
+// bind returns launches of a program, bound to parts of the memory in turn (take).
 func (m *meter) bind(x device.Executable, symbols []int64) ([]device.BoundLaunch, error) {
 	p := x.Program()
 	env, err := device.Env(p, symbols, m.dev.Info().Properties)

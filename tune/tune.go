@@ -40,8 +40,8 @@ type Options struct {
 	// far, of is the number of all, and gemm describes the next one as [cublaslt.Key] does.
 	Progress func(done, of int, gemm string)
 
-	// Logger, if not nil, gets one message from each call of [Warmup]'s function that could not store
-	// some of its records.
+	// Logger, if not nil, gets one message from each call of [Warmup]'s function that measured all GEMMs and
+	// could not store some of the records.
 	Logger *slog.Logger
 }
 
@@ -104,8 +104,8 @@ type gemm struct {
 	call    *device.ResolvedStep
 }
 
-// Run measures every distinct GEMM that the library can compute, chooses an algorithm of the library or
-// the program's own kernel, stores the choice, and makes the library use it for later plans. If a record
+// Run measures every distinct GEMM that both the library and kernels of the program can compute, chooses an
+// algorithm of the library or the program's own kernel, stores the choice, and makes the library use it for later plans. If a record
 // cannot be stored, Run measures the rest and returns the error at the end.
 func Run(ctx context.Context, programs []piecewise.Sized, o Options) ([]Result, error) {
 	out, kept, err := o.run(ctx, programs, func(cublaslt.Key) bool { return true })

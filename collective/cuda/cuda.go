@@ -82,7 +82,7 @@ const (
 )
 
 // Add gives a device the routines for groups that its rank has joined. All ranks of each group must call it. All
-// get an error if a rank fails meanwhile, or if the group can use neither peer memory nor NCCL. The caller closes
+// get an error if a rank fails while they meet, or if the group can use neither peer memory nor NCCL. The caller closes
 // the groups. The work of all ranks must be done before a rank closes its device: synchronize the streams, then call
 // Group.Barrier.
 func Add(ctx context.Context, dev *cuda.Device, o Options, groups ...*collective.Group) error {

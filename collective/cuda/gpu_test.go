@@ -315,7 +315,7 @@ func BenchmarkAllReduceOnGPU(b *testing.B) {
 }
 
 // BenchmarkLateRankOnGPU gives the time of an all-reduce on rank 0 if rank 1 launches it 5 ms later. The time
-// above 5 ms is the cost of the wait.
+// above 5 ms is that of the all-reduce, and what the wait adds to it.
 func BenchmarkLateRankOnGPU(b *testing.B) {
 	for _, size := range []int64{8 << 10, 1 << 20} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
@@ -370,7 +370,7 @@ func (r *rank) measureLate(ctx context.Context, size int64) (time.Duration, erro
 	return took[len(took)/2], nil
 }
 
-// measure returns the time of an all-reduce: the least of some launches of a graph.
+// measure returns the time of an all-reduce: the mean over the launches of a try, in the fastest try.
 func (r *rank) measure(ctx context.Context, size int64) (time.Duration, error) {
 	const calls, launches, tries = 64, 4, 5
 	c := &call{Call: cases.Call{Kind: collective.AllReduce, DType: dtype.BF16, N: size / 2}}

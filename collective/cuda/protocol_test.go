@@ -75,7 +75,7 @@ type model struct {
 	seen  map[modelState]bool
 }
 
-// explore returns the number of states that were reached, and the first fault of the protocol.
+// explore returns the number of states that were reached, and the first error of the protocol.
 func (p protocol) explore() (states int, wrong error) {
 	m := &model{p: p, seen: map[modelState]bool{}}
 	round := 2
@@ -220,7 +220,7 @@ func (m *model) step(s modelState, r, t, call, round, at int) (*modelState, erro
 // TestProtocol explores the protocol of peer.cu for 2 to 4 ranks in all interleavings: calls of one
 // round and of several, in which fewer threads take part at the end, small between large ones. A kernel of a
 // program that computes its all_reduce is such a call, with other numbers of threads than a routine. Then
-// it holds that the model finds faults that are planted.
+// it holds that the model finds errors that are planted.
 func TestProtocol(t *testing.T) {
 	real := func(ranks, threads int, calls ...[]int) protocol {
 		return protocol{ranks: ranks, threads: threads, calls: calls, parities: constant(t, "PARITIES"), regions: constant(t, "PROTOCOLS"), barrier: true, flagBits: 6}

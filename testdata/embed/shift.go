@@ -11,8 +11,8 @@ import (
 
 const shiftName = "embed::shift"
 
-// starts is the metadata of a step: the rows at which sequences start, beside
-// row 0. It changes from step to step, which is why shift is not captured.
+// starts is the metadata of a step: the rows other than row 0 at which sequences
+// start. It changes from step to step, which is why shift is not captured.
 type starts []int64
 
 // shift is the extern op out[i] = x[i-1], and 0 where a sequence starts.
@@ -23,7 +23,7 @@ func (s *shift) Signature() device.Signature {
 	return device.Signature{Name: shiftName, Mut: []bool{false, true}}
 }
 
-// ScratchBytes is 0: it needs none.
+// ScratchBytes returns 0: the op needs no scratch memory.
 func (s *shift) ScratchBytes([]device.Tensor, []program.Attr) (int64, error) { return 0, nil }
 
 // Launch shifts the rows of the step, and zeroes the padded ones.
