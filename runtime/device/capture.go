@@ -12,7 +12,8 @@ import (
 )
 
 // CaptureMode says which calls a capture forbids while it is under way
-// (CUstreamCaptureMode).
+// (CUstreamCaptureMode). In every mode it forbids Close of the device, calls of its own streams
+// that cannot be captured, and a second capture if one of the two is global.
 type CaptureMode uint8
 
 const (
@@ -27,8 +28,8 @@ const (
 	// may work on other streams, allocate, load and free.
 	CaptureThreadLocal
 
-	// CaptureRelaxed refuses only calls of the capturing streams that cannot be captured. The
-	// capture belongs to no goroutine: any goroutine may continue or end it.
+	// CaptureRelaxed refuses nothing else. The capture belongs to no goroutine: any goroutine
+	// may continue or end it.
 	CaptureRelaxed
 )
 

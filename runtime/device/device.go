@@ -17,7 +17,7 @@ import (
 type Info struct {
 	Target      string // target of programs for the device: "host", "cuda:sm_90"
 	Name        string // for messages
-	MemoryBytes int64  // total; 0: not known
+	MemoryBytes int64  // total, or the most that Alloc gives out; 0: not known or not limited
 	Properties  map[string]int64
 }
 
@@ -185,7 +185,7 @@ type Stream interface {
 	Capturing() bool
 
 	// Close ends the stream, and with it a capture that it began. It returns when the stream has no
-	// more work, unless another stream captures or the caller owns the device's stream. A stream that was
+	// more work, unless another stream captures or the driver's stream is the caller's. A stream that was
 	// forked from a capture under way cannot be closed.
 	Close() error
 }
@@ -259,9 +259,9 @@ type FaultSnapshot interface {
 	Close() error
 }
 
-// Op is an extern op on a device: a runner's kernel, or attention.
+// Op is an extern op on a device, such as a runner's kernel or attention, or a library routine.
 type Op interface {
-	// Signature returns the op's declaration, which must match the module's.
+	// Signature returns the op's declaration.
 	Signature() Signature
 
 	// ScratchBytes returns the bytes that a launch with these operands needs in addition to
@@ -275,16 +275,17 @@ type Op interface {
 	Launch(c *OpCall) error
 }
 
-// Signature is the part of an extern op's declaration that a module states.
+// Signature is the declaration of an op. A module that declares the op must have the same Mut and
+// Results, and the same Version unless it states none.
 type Signature struct {
 	Name    string // "ns::op"
-	Mut     []bool
-	Results int
-	Capture bool
-	Version string
+	Mut     []bool // by operand: the op writes it
+	Results int    // their number
+	Capture bool   // a graph may record the op
+	Version string // of the implementation
 }
 
-// OpCall is one call of an extern op. Runs may pass the same OpCall to Launch; then only Rows
+// OpCall is one call of an op. Runs may pass the same OpCall to Launch; then only Rows
 // and Meta change between them. A graph that recorded the op does not call it.
 type OpCall struct {
 	Stream  Stream
@@ -314,5 +315,5 @@ func (c *OpCall) RealExtent(i int) int64 {
 	return min(n, c.Rows*c.RowExtents[i])
 }
 
-// OpSet finds extern ops by name.
+// OpSet finds extern ops, or library routines, by name.
 type OpSet map[string]Op

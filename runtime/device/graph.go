@@ -23,10 +23,14 @@ type Graph interface {
 	// Launches before Rebind, and the template, do not change. The memory of From may be
 	// freed before Rebind, but not while work uses it.
 	//
-	// The error is a [RebindError], which names the node, if an address of From belongs to
-	// an extern op, a library call or a graph launched while capturing; if only a part of a
-	// node's memory moves; if the memory of To does not suit the node, by its alignment for
-	// example; or if the memory of an operation is not known, as of Go code that no op recorded.
+	// A [RebindError] names a node that Rebind cannot change:
+	//
+	//   - a node of an op that was given memory of From;
+	//   - a node that uses memory of From, of a graph that was launched while capturing;
+	//   - a node of whose memory only a part moves, or that cannot use the memory of To, by its
+	//     alignment for example;
+	//   - for any move, an operation whose memory is not known, such as Go code that no op recorded.
+	//
 	// The device does not see memory that an op uses without having it as an operand. A rebound
 	// graph cannot be launched while capturing.
 	Rebind(moves []Move) error

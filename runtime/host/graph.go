@@ -73,7 +73,8 @@ const nodeWork = 1 << 8
 // fillStep is how many bytes are filled between two checks of the context.
 const fillStep = 16 << 20
 
-// fill sets dst to v, unless the context ends first. Each copy doubles the bytes that are set, but adds at most fillStep bytes.
+// fill sets dst to v, unless the context ends first. Each copy doubles the bytes that are set, but adds at
+// most fillStep bytes.
 func (l *lane) fill(dst []byte, v byte) {
 	if len(dst) == 0 {
 		return

@@ -216,7 +216,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestBindErrors pins the errors of Bind for memory that does not fit.
+// TestBindErrors pins the errors of Bind for symbols and memory that do not fit.
 func TestBindErrors(t *testing.T) {
 	d := openDevice(t, 1)
 	other := openDevice(t, 1)

@@ -44,8 +44,8 @@ func (k *kernel) bindSelect(z *sizer, m *vec.MatSelect, outer []int64, data []by
 	return x
 }
 
-// group returns the rows [r0, r0+n) ordered by their matrix, so that each matrix
-// is read once for all of its rows. Rows whose index is out of range come first.
+// group returns the rows [r0, r0+n) ordered by their matrix, so that rows with the same matrix
+// are computed together. Rows whose index is out of range come first.
 func (mm *matMul) group(list []selected, r0, n int64) []selected {
 	x := mm.sel
 	list = resize(list, int(n))

@@ -143,7 +143,7 @@ var specials = []uint32{0, 1 << 31, 1, 0x807fffff, 0x7f7fffff, 0xff800000, 0x7f8
 	0x3f808000, 0x3f818000, 0x3f808001, 0x477fefff, 0x477ff000, 0x33000000, 0x33000001, 0x387fc000, 0x38800000}
 
 // TestUnitBlocks holds that the best unit computes the portable one's bits, except for NaNs of arithmetic,
-// for every length around a vector.
+// for lengths up to 69.
 func TestUnitBlocks(t *testing.T) {
 	best, want := bestUnit(), portable()
 	r := rand.New(rand.NewPCG(7, 8))

@@ -148,11 +148,13 @@ func (p *Pool) state() *State {
 // Handles of the blocks in stale become invalid. Any other block with a handle must be live
 // in st, too, at the same address and with the same size: the block stays, and its handle
 // stays valid. Otherwise Restore returns an *OwnedError. live lists addresses of st's live
-// blocks for which the caller wants handles: Restored.Live has them. ErrOwned says that a
-// block in live still has a handle or is listed twice, ErrNoBlock that st has no live block
-// there, ErrForeignState that st is of another pool, ErrUseAfterFree that a block in stale was
-// freed, and ErrForeignBlock that it is of another pool. The other live blocks of st have no
-// handle: FreeUnowned frees them.
+// blocks for which the caller wants handles: Restored.Live has them. The other live blocks of
+// st that do not stay have no handle: FreeUnowned frees them.
+//
+// Restore returns ErrForeignState if st is of another pool. For a block in stale it returns
+// ErrUseAfterFree if the block was freed, and ErrForeignBlock if it is of another pool. For an
+// address in live it returns ErrNoBlock if st has no live block there, and ErrOwned if the block
+// still has a handle or is listed twice.
 //
 // Restore refuses the pools that Checkpoint refuses and waits for the same streams. It also
 // waits for the second streams of the live blocks that it frees or makes anew; while

@@ -410,12 +410,13 @@ func (p *Pool) inUse() error {
 
 // Close gives back all memory and ends the pool, with the use that NewPool made. It
 // waits for the second streams of freed blocks, and then returns an *InUseError unless
-// the pool is Freeable. While a capture is under way in the allocator, a pool with
-// segments stays open and the error is device.ErrCapturing. The error matches it, too, if
-// another capture on the device forbids to free a segment: then the pool has no use any more,
-// and Close can be called again. If the device fails otherwise to take a segment
-// back, Close returns that error and has closed the pool. A second Close does nothing. For
-// the default pool Close returns ErrDefaultPool.
+// the pool is Freeable. For the default pool it returns ErrDefaultPool. A second Close does
+// nothing.
+//
+// While a capture is under way in the allocator, a pool with segments stays open and the error
+// matches device.ErrCapturing. It does so, too, if another capture on the device forbids to free
+// a segment: then the pool has no use any more, and Close can be called again. If the device
+// fails otherwise to take a segment back, Close returns that error and has closed the pool.
 func (p *Pool) Close() error {
 	p.alloc.mu.Lock()
 	defer p.alloc.mu.Unlock()

@@ -833,7 +833,7 @@ func TestRestoresKeepTheReservation(t *testing.T) {
 	check(t, r.a.Close())
 }
 
-// TestSnapshotJSON checks a snapshot's JSON, with the keys of torch.cuda.memory_snapshot.
+// TestSnapshotJSON checks the JSON of a snapshot.
 func TestSnapshotJSON(t *testing.T) {
 	r := newRig(t, 2)
 	b := must[Block](t)(r.a.Alloc(nil, 100))

@@ -194,7 +194,8 @@ func (a *Allocator) find(id PoolID) *Pool {
 func (c *Scope) Pool() *Pool { return c.pool }
 
 // Add redirects the allocations for s, too. For a stream that was forked in a capture,
-// call Order instead, which also adds it.
+// call Order instead, which also adds it. After End, Add returns an error that matches
+// [ErrNotRecording].
 func (c *Scope) Add(s device.Stream) error {
 	c.pool.alloc.mu.Lock()
 	defer c.pool.alloc.mu.Unlock()
