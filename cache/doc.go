@@ -70,12 +70,13 @@
 //
 // All bytes are compared with their hash before use. File names are constants or hex digests, opened
 // inside the directory (os.Root), so no content of a file leads out of it. Anything but a regular
-// file is damage. A damaged file is a miss with a warning that names the file and the reason, and the
-// next Put repairs it in Options.Dir. Hashes detect damage, not intent: whoever can write the directory decides
-// which programs run. Loading proves that programs for the host stay in their buffers. Nothing is
-// proven about machine code. It is used from Options.Dir if the directory belongs to the user or
-// root and only they and its group can write it, from layers that only the user and root can write,
-// and from directories that [Trust] lists. Elsewhere it is a miss with an [UntrustedError].
+// file is damage. A damaged file is a miss with a warning that names the file and the reason. The next
+// Put, PutModule or PutTuning that would write the file replaces it in Options.Dir. Hashes detect
+// damage, not intent: whoever can write the directory decides which programs run. Loading proves that
+// programs for the host stay in their buffers. Nothing is proven about machine code. It is used from
+// Options.Dir if the directory belongs to the user or root and only they and its group can write it,
+// from layers that only the user and root can write, both down to the manifest, and from directories
+// that [Trust] lists. Elsewhere it is a miss with an [UntrustedError].
 //
 // # Faults
 //

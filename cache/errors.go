@@ -13,8 +13,8 @@ var (
 	ErrNotFound = errors.New("cache: no such module")
 )
 
-// DamageError is an unusable file or directory of the cache. For a look-up it is a miss, and the next
-// Put of the entry replaces a damaged file of Options.Dir.
+// DamageError is an unusable file or directory of the cache. For a look-up it is a miss. The next
+// Put, PutModule or PutTuning that would write the file replaces it in Options.Dir.
 type DamageError struct {
 	File   string // or directory
 	Reason string

@@ -17,8 +17,12 @@ import (
 // path, an environment variable, a host name, a rank or capture sizes cannot enter a key without a
 // change of this type. A machine without a compiler or a device can compute all of them. Keys are
 // comparable.
+//
+// The key of a kernel of an extern op or of collectives has no Shape. Its Piece is the hash of the
+// kernel's source and arch-specific target, Pipeline the version of the compilation of kernels, and
+// Externs the name of the op, or "collectives".
 type Key struct {
-	Piece    [sha256.Size]byte // hash of the piece's canonical text, or of the source of an extern op's kernels
+	Piece    [sha256.Size]byte // hash of the piece's canonical text
 	Shape    string            // the sizes that the piece is compiled for, "s0=[1, 512]"; empty if it does not depend on the size
 	Target   string            // "host", "cuda:sm_90"
 	Pipeline string            // version of the compiler's passes, disabled passes, precision of f32 GEMMs, the user's own passes

@@ -26,7 +26,7 @@ const (
 )
 
 // errLockTimeout: a lock was held until the end of the wait.
-var errLockTimeout = errors.New("held by another process, and the time for waiting is up")
+var errLockTimeout = errors.New("held by another process or store, and the time for waiting is up")
 
 // budget is the waiting time of a store, shared by all waits. Concurrent waits use it once.
 type budget struct {

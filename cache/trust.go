@@ -47,7 +47,7 @@ type UntrustedError struct {
 	Target string // "cuda:sm_90"; of a tuning record: the name of the GPU
 	Source string // the directory or artifact that has it
 	Reason string
-	Fix    string // the command that makes it trusted
+	Fix    string // the command that makes it trusted, or two to choose from
 }
 
 // Error names the source, the reason and the command.

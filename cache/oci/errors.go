@@ -53,7 +53,7 @@ func (e *RefusedError) Error() string {
 // A FormatError reports that the source is not an artifact of this package, has a version that is not supported, or
 // lists too many bytes.
 type FormatError struct {
-	Source string // the artifact: REGISTRY/REPO:TAG, or the path of a layout and its tag
+	Source string // the artifact: its reference in a registry, or the path of a layout, with the tag or digest if one was named
 	Part   string // "manifest", "config", …
 	Reason error
 }

@@ -117,7 +117,7 @@ func startServer(t testing.TB, start func(http.Handler) *httptest.Server) *serve
 	return s
 }
 
-// kind returns "manifests", "blobs" or "uploads".
+// kind returns "manifests", "uploads" or "blobs", or else the path of the request.
 func kind(r *http.Request) string {
 	for _, k := range []string{"manifests", "uploads", "blobs"} {
 		if strings.Contains(r.URL.Path, "/"+k+"/") {
