@@ -18,12 +18,11 @@ const (
 
 // fuser puts the nodes of a function into groups, in program order.
 //
-// A pointwise or layout node stays lazy if no group computes an operand of it: it is
-// evaluated in the groups that use it, at the elements that are used. So layout ops
-// cost nothing, and no group is made until a value must be stored or reduced, or would cost
-// too much if several groups evaluated it. If groups compute operands of a pointwise node, the
-// node joins the latest of them, if that has its iteration space and can read its other
-// operands. Else groups load its operands from memory.
+// A pointwise or layout node stays lazy if no group computes an operand of it, except in the
+// cases of deferred: it is evaluated in the groups that use it, at the elements that are used.
+// So most layout ops cost nothing, and few groups are made. If groups compute operands of a
+// pointwise node, the node joins the latest of them, if that has its iteration space, can read
+// its other operands and is not full. Else groups load its operands from memory.
 //
 // Each node looks at a bounded number of others, so the time is linear.
 type fuser struct {
@@ -234,8 +233,8 @@ func (f *fuser) allocate(n *ir.Node) {
 // refuse reports an op that an earlier pass should have replaced.
 func (f *fuser) refuse(n *ir.Node) { f.failf(f.origin, "%s has no lowering", n.Name()) }
 
-// pointwise joins the latest group among the operands', or leaves the node
-// lazy, or starts a group where evaluating it again would cost too much.
+// pointwise lets a node join the latest group among the operands'. If it cannot, deferred
+// leaves it lazy or starts a group.
 func (f *fuser) pointwise(n *ir.Node) {
 	r := n.Results[0]
 	shape := f.fn.Type(r).Shape
