@@ -144,8 +144,9 @@ func VariantsOf(s *attention.Shape, p *attention.Params, target string) ([]Varia
 // distributes the blocks more evenly.
 //
 // With short heads a stage of four warps has few bytes, and the prologue and the end of a block
-// take long compared with its keys. Small steps then have half as many blocks, of eight warps;
-// larger steps have more blocks of four warps, whose prologues and ends overlap with other blocks.
+// take long compared with its keys. A multiprocessor then runs up to two blocks of eight warps in
+// small steps, and up to four blocks of four warps in larger ones, whose prologues and ends overlap
+// with other blocks.
 //
 // A step that is a little too large for one wave of such blocks is dense: its blocks have even
 // less memory, or half the warps, so that all of them run at once.
