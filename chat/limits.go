@@ -304,7 +304,7 @@ func (r *run) pop(self jinja.Value, args []jinja.Value) (jinja.Value, bool, erro
 		}
 	}
 	if at < 0 || at >= l.Len() {
-		return jinja.Undefined(), true, fmt.Errorf("%w: pop from a list of %d elements", ErrTemplate, l.Len())
+		return jinja.Undefined(), true, fmt.Errorf("%w: pop of an element that a list of %d elements does not have", ErrTemplate, l.Len())
 	}
 	v := l.Items[at]
 	l.Items = slices.Concat(l.Items[:at], l.Items[at+1:])

@@ -191,7 +191,7 @@ func (r *run) define(values map[string]jinja.Value) {
 	}
 }
 
-// fail ends the rendering with an error that the template cannot catch.
+// fail makes Render return an error, also where the library ignores it, as in the bounds of slices.
 func (r *run) fail(err error) (jinja.Value, error) {
 	if r.failed == nil {
 		r.failed = err
@@ -262,7 +262,7 @@ func (r *run) numbers(args []jinja.Value, _ map[string]jinja.Value) (jinja.Value
 	}
 	switch {
 	case len(args) == 0 || bounds[2] == 0:
-		return r.fail(fmt.Errorf("%w: range takes one to three integers, the last not 0", ErrTemplate))
+		return r.fail(fmt.Errorf("%w: range takes one to three integers, and its step must not be 0", ErrTemplate))
 	case len(args) == 1:
 		bounds[0], bounds[1] = 0, bounds[0]
 	}

@@ -26,7 +26,7 @@ type Plan struct {
 	MaxLength  int   `json:"max_length"` // tokens of the longest sequence
 
 	Sizes     []int64  `json:"sizes"`               // capture sizes of @forward
-	Uncovered []string `json:"uncovered,omitempty"` // decode steps above the largest capture size, and sizes that must not be padded, with reasons; in mode none: all steps
+	Uncovered []string `json:"uncovered,omitempty"` // decode steps above the largest capture size and, if rows must not be padded, steps of other sizes, with reasons; in mode none: all steps
 }
 
 // Total returns an upper bound of the runner's device memory in bytes, without graphs and code.

@@ -161,7 +161,7 @@ func (m *spModel) tokenizer() (*Tokenizer, error) {
 		}
 	}
 	if unknown < 0 {
-		return nil, errors.New("it has no unknown piece")
+		return nil, errors.New("the SentencePiece model has no unknown piece")
 	}
 	if m.byteFallback {
 		bytes := byteTokens(all)
