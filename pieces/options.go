@@ -17,8 +17,8 @@ type Compiler interface {
 	// Target names the target of programs: "host", "cuda:sm_90".
 	Target() string
 
-	// Fingerprint names what determines the bytes of a program in the compiler, except its tools, such as
-	// the version of its passes, disabled passes and the user's own passes.
+	// Fingerprint names what determines the bytes of a program in the compiler: the version of its
+	// passes, disabled passes, the user's own passes. The tools behind the target are not part of it.
 	Fingerprint() string
 
 	// Version names the tools behind the target, such as NVRTC. It is in no key, only provenance.

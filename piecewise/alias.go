@@ -147,7 +147,7 @@ func (pl *plan) placeAlias(f Alias) error {
 	slot, p := &from.slots[st.index], in.at()
 	switch {
 	case !in.typ.Equal(st.typ) && !to.holdsRows(in, from, f.Result):
-		return fmt.Errorf("the result is %s, the parameter %s", st.typ, in.typ)
+		return fmt.Errorf("the result is %s, the parameter %s; they must have one type, or rows of one type and at least as many rows in @%s as in @%s", st.typ, in.typ, f.To, f.From)
 	case slot.aliased || slices.ContainsFunc(pl.funcs, func(fn *function) bool { return fn.reads(from, st.index) }):
 		return errors.New("the result already shares memory: a parameter is linked to it, or another Alias names it")
 	case slices.ContainsFunc(p.writers, func(w writer) bool { return w.fn == from }):

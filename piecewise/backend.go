@@ -38,7 +38,7 @@ type Backend struct {
 }
 
 // New splits and compiles a module. It takes from the store the artifacts that
-// the store has. It allocates no memory for the step; [Backend.Plan] returns how much that needs.
+// the store has. It does not allocate the memory of [Backend.Plan]; Load does.
 func New(ctx context.Context, m *ir.Module, o Options) (*Backend, error) {
 	p, err := newPlan(ctx, m, o)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 )
 
 // TestEarlierTarget runs pieces and an op's kernel that were compiled for sm_80 on this
-// machine's GPU, or if it has no GPU on an emulated one of compute capability 10.0. On a GPU that does not take
-// code of sm_80, the driver compiles their PTX, which is counted as compiled at load.
+// machine's GPU or, if it has no GPU, on an emulated one of compute capability 10.0. On a GPU that does
+// not take code of sm_80, the driver compiles their PTX, which is counted as compiled at load.
 func TestEarlierTarget(t *testing.T) {
 	const target = "cuda:sm_80"
 	open := func(t testing.TB) piecewise.Options {

@@ -21,7 +21,7 @@ const (
 	inParam  storageKind = iota // a parameter: its own memory, or that of a linked result
 	inWeight                    // a weight of the module
 	inState                     // a state of the module
-	inResult                    // a result: valid until the function's next run
+	inResult                    // a result that the function computes, in a slot
 	inWork                      // the arena, from unit first to unit last
 )
 

@@ -296,7 +296,7 @@ func TestRowsDoNotDependOnTheBatch(t *testing.T) {
 }
 
 // C5 for a model of two functions: for every size of the default list, steps are bound
-// to as many bytes as were planned.
+// to as many bytes of the arena as were planned.
 func TestPlannedBytesOfAModel(t *testing.T) {
 	g := openGolden(t, "llama")
 	for _, n := range piecewise.DefaultCaptureSizes(512) {

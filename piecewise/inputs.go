@@ -159,7 +159,7 @@ func (in Inputs) Bytes(name string) ([]byte, error) { return in.BytesOf(name, -1
 
 // BytesOf is Bytes for an input whose first extent is another symbol than the function's
 // size symbol: it sets that symbol to rows, as [Inputs.SetSymbol] does. With rows -1 the symbol
-// must have a value; only if the input is linked, it otherwise gets its largest value.
+// must have a value; if the input is linked, a symbol without a value gets its largest one.
 func (in Inputs) BytesOf(name string, rows int64) ([]byte, error) {
 	i, err := in.find(name)
 	if err != nil {
@@ -270,9 +270,9 @@ func (in Inputs) Keep(name string) (bool, error) {
 }
 
 // Set sets an input to a tensor on the device. It is copied when the run is issued,
-// in the pool's stream order, unless it is already in the input's memory. Runs of graphs do not compare
-// indices in the tensor with the number of valid rows of an input that is linked or whose rows another
-// batch symbol counts, and may read rows of an earlier run.
+// in the pool's stream order, unless it is already in the input's memory. Indices in the tensor are
+// not masked as those of the host are: if they index rows of an input that is linked, or whose rows a
+// batch symbol other than the size symbol counts, a run of graphs may read rows of an earlier run.
 func (in Inputs) Set(name string, t device.Tensor) error {
 	i, err := in.find(name)
 	if err != nil {

@@ -21,10 +21,11 @@ func (fn *function) leads(t ir.Type, symbol string) bool {
 	return symbol != "" && t.Rank() > 0 && t.Shape[0].Equal(dim.Sym(symbol))
 }
 
-// addInputs describes the parameters. A parameter is linked to the first result slot of an earlier
-// function that has the parameter's type and is not linked to an earlier parameter, if that function's size
-// symbol counts the rows and padded rows of the parameter do not hold -1: it shares the result's memory
-// (@logits takes %h from @forward). The error lists all parameters whose sizes cannot be computed.
+// addInputs describes the parameters. A parameter is linked to a result that an earlier function
+// computes, and shares its memory (%h of @logits that of @forward's result), if both have the same type,
+// the size symbol of that function counts the rows, padded rows of the parameter do not hold -1, and no
+// earlier parameter of fn is linked to the result. The error lists all parameters whose sizes cannot be
+// computed.
 func (fn *function) addInputs() error {
 	linked := map[*function][]int{}
 	for _, p := range fn.ir.Params {

@@ -474,7 +474,8 @@ func TestLinkedInputsOverwriteResults(t *testing.T) {
 	}
 }
 
-// Methods of a result with an index out of range, and of the zero Results, return ErrOrder; DType returns 0.
+// Methods of a result that its run does not have, and Wait of the zero Results, return ErrOrder; DType
+// returns 0.
 func TestNoSuchResult(t *testing.T) {
 	f := start(t, plain, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise, Sizes: []int64{2}}}).Func("forward")
 	got, err := issue(t, f, []float32{1}, nil)
