@@ -35,7 +35,7 @@ type place struct {
 	off     dim.Dim
 	strides []dim.Dim
 	after   int // groups with at least this id may read it
-	dies    int // index of the node that overwrites the memory; never: math.MaxInt
+	dies    int // index of the node that overwrites the memory, or never
 }
 
 // dense reports whether the place is all of its memory in row-major order. The shape of the
