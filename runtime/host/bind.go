@@ -135,8 +135,8 @@ func runOp(s *Stream, op device.Op, name string, c *device.OpCall) error {
 }
 
 // recordOp launches an op, which records itself. b is the op's program; nil: the op belongs to
-// no program. It is an error if the op has results and records nothing: a replay would not
-// compute them. An error spoils the capture.
+// no program. It is an error if the op has results of more than 0 bytes and records nothing: a replay
+// would not compute them. An error spoils the capture.
 func (s *Stream) recordOp(on *device.Branch, b *bound, op device.Op, name string, node int32, c *device.OpCall) (err error) {
 	rec, outer, scope := on.Rec, s.capture.op, on.Rec.Scope
 	before := len(rec.Nodes)

@@ -247,7 +247,7 @@ func TestStepsOfPrograms(t *testing.T) {
 	}
 }
 
-// Load refuses a program if a collective of a choice's last variant is missing.
+// TestLoadOfAMissingCollective: Load refuses a program if a collective of a choice's last variant is missing.
 func TestLoadOfAMissingCollective(t *testing.T) {
 	d := openDevice(t, 1)
 	const name = program.CollectivePrefix + "all_reduce"

@@ -368,8 +368,9 @@ func (p *Pool) Uses() int {
 	return p.uses
 }
 
-// Release gives back the use that NewPool made. If it was the last use, Empty gives
-// the memory back and ends the pool. Live blocks stay valid. A second Release returns
+// Release gives back the use that NewPool made. If it was the last use, Empty gives back the
+// segments without live blocks, and ends the pool once it has no segment. Live blocks stay
+// valid. A second Release returns
 // ErrReleased, as does that of a pool that NewPool did not make; that of the default
 // pool returns ErrDefaultPool.
 func (p *Pool) Release() error {
@@ -414,8 +415,8 @@ func (p *Pool) inUse() error {
 // nothing.
 //
 // While a capture is under way in the allocator, a pool with segments stays open and the error
-// matches device.ErrCapturing. It does so, too, if another capture on the device forbids to free
-// a segment: then the pool has no use any more, and Close can be called again. If the device
+// matches device.ErrCapturing. The error matches it, too, if another capture on the device forbids
+// to free a segment: then the pool has no use any more, and Close can be called again. If the device
 // fails otherwise to take a segment back, Close returns that error and has closed the pool.
 func (p *Pool) Close() error {
 	p.alloc.mu.Lock()

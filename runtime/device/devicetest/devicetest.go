@@ -18,7 +18,7 @@ import (
 // Names of the programs that the suite runs. N is their symbol, with the guard
 // 1 <= N <= MaxN; tensors are f32[N] unless noted.
 const (
-	// Add2: parameters x, y; t = x + y in scratch memory; result t + y.
+	// Add2: parameters x, y; two steps: t = x + y in scratch memory, and result t + y.
 	Add2 = "add2"
 	// Gather: parameters table f32[TableLen] and index i32[N]; result
 	// table[index], zero where the index is out of range. The node is GatherNode.
