@@ -166,8 +166,7 @@ func SymbolNames(nodes []*Node) func() string {
 	}
 }
 
-// maxRefinements bounds the rounds of first. Two settle every case in which
-// symbols differ by an extent that they share with a symbol already told apart.
+// maxRefinements bounds the rounds of first.
 const maxRefinements = 8
 
 // maxWork bounds the work of all rounds together to about a second: a text of some

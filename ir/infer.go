@@ -64,7 +64,7 @@ func (c *inferCtx) shape(name string) ([]dim.Dim, bool) {
 
 func (c *inferCtx) wantDType(t dtype.DType, what string, ok func(dtype.DType) bool) bool {
 	if !t.Computes() {
-		c.errf("%s: %s can only be stored and moved, the op does not compute with it", c.op.Name, t)
+		c.errf("%s: %s is only for storage; reshape, transpose, broadcast_to, slice, split, concat, empty and calls take it", c.op.Name, t)
 		return false
 	}
 	if !ok(t) {

@@ -196,7 +196,7 @@ var (
 	causalSpec = AttrSpec{Name: "causal", Kind: AttrBool, Default: ptr(BoolAttr("causal", false)), Doc: "query t sees keys 0 to t, and S is T; else all keys"}
 
 	generatorOperand = Operand{Name: "generator", Generator: true}
-	offsetSpec       = AttrSpec{Name: "offset", Kind: AttrDim, Doc: "place among the draws of the function, a multiple of 4; if left out, the builder adds the next free one"}
+	offsetSpec       = AttrSpec{Name: "offset", Kind: AttrDim, Doc: "place among the draws of the function, a multiple of 4; redraw=true needs it, else the builder adds the next free one if it is left out"}
 	redrawSpec       = AttrSpec{Name: "redraw", Kind: AttrBool, Default: ptr(BoolAttr("redraw", false)), Doc: "draws the same numbers again as another node or function at that offset"}
 )
 

@@ -119,13 +119,13 @@ func appendCoef(b []byte, k int64, first bool) []byte {
 type ParseError struct {
 	Offset int // in bytes, from 0
 	Msg    string
-	Err    error // the arithmetic error behind it, if any
+	Err    error // the error of this package behind it, such as ErrOverflow, or nil
 }
 
 // Error returns the message with the offset in the text.
 func (e *ParseError) Error() string { return fmt.Sprintf("dim: offset %d: %s", e.Offset, e.Msg) }
 
-// Unwrap returns the arithmetic error, if there was one.
+// Unwrap returns Err.
 func (e *ParseError) Unwrap() error { return e.Err }
 
 // Limits on Parse.

@@ -10,9 +10,9 @@ import (
 
 // RunRanks runs f on all devices of m's world, node by node, so that they can exchange values in
 // collectives. Each device has its own weights, states and inputs: envs and inputs have one entry
-// for each device, in the order of [ir.Module.GroupRank]. RunRanks binds the load symbols of ranks;
+// for each device, by its number ([ir.Module.GroupRank]). RunRanks binds the load symbols of ranks;
 // if Env.Symbols has one of them, the values must be equal. It returns the results of every device.
-// Otherwise it behaves like [Run].
+// Otherwise each device's run is like [Run], with an Env.MaxBytes of its own.
 func RunRanks(ctx context.Context, m *ir.Module, f *ir.Func, envs []*Env, inputs [][]*Tensor) ([][]*Tensor, error) {
 	if m == nil || f == nil {
 		return nil, fmt.Errorf("interp: %w", ir.ErrNoModule)

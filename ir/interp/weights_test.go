@@ -54,7 +54,7 @@ func TestEvalWeight(t *testing.T) {
 		"type":    "weight @type is f32[4], the checkpoint gives f32[2, 2]",
 		"range":   "test.ir:10:31: slice: end 3 is not known to be at most the extent 2",
 		"perm":    "is not a permutation",
-		"narrow":  "f8e4m3 can only be stored and moved",
+		"narrow":  "f8e4m3 is only for storage",
 	} {
 		got, err := EvalWeight(context.Background(), m, weight(m, name), get)
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -64,8 +64,8 @@ func Check(m *ir.Module, f *ir.Func, size string, slots ...string) []Mixing {
 }
 
 // CheckIndices is like Check, but if gather or embedding takes rows of a tensor of batch rows,
-// it trusts indices to be those of real rows, or out of range. It is for functions that gather
-// rows that another function made: memory may hold more of these rows than are real.
+// it trusts indices to be those of real rows, or out of range. It is for symbols that count rows
+// which the function only gathers: memory may hold more of these rows than are real.
 func CheckIndices(m *ir.Module, f *ir.Func, size string) []Mixing {
 	return check(m, f, size, nil, true)
 }
