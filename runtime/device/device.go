@@ -39,8 +39,8 @@ type Info struct {
 type Device interface {
 	Info() Info
 
-	// Alloc takes a segment of device memory, aligned to [program.MaxAlign] or
-	// more. Contents are undefined. It is allowed during a capture; in mode global, only
+	// Alloc takes a segment of device memory, aligned to 512 bytes or more, as package mem
+	// requires. Contents are undefined. It is allowed during a capture; in mode global, only
 	// to the goroutine that captures.
 	Alloc(bytes int64) (Memory, error)
 
