@@ -99,8 +99,8 @@ func checkLayout(entries []entry, size int64) error {
 	return nil
 }
 
-// headerParser reads a header token by token, without recursion, to find duplicate keys and
-// values of another type than the format has.
+// headerParser reads a header, or the weight_map of an index, token by token, without recursion, to find
+// duplicate keys and values of another type than the format has.
 type headerParser struct {
 	dec    *json.Decoder
 	what   string          // "header", or "index" (see parseIndex), for errors

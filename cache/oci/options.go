@@ -22,7 +22,7 @@ type Options struct {
 	// The connection to a registry (Push, Pull, Inspect, NewRemote).
 	PlainHTTP  bool                // HTTP, without encryption or authentication of the registry
 	Credential auth.CredentialFunc // nil: none
-	Transport  http.RoundTripper   // nil: one like Go's default, without a proxy
+	Transport  http.RoundTripper   // nil: one without a proxy
 	Retry      retry.Policy        // for requests that fail; nil: retry.DefaultPolicy
 	Stall      time.Duration       // a transfer that moves too few bytes in this time fails, see MinRate; 0: 30 s
 
