@@ -1,6 +1,7 @@
 package piecewise_test
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -54,13 +55,55 @@ func (o *warmInside) Warm(c *device.OpCall) error {
 	return nil
 }
 
-// Before a capture, Warm of an op inside pieces is called once for each capture size.
+// warmingDevice is the host device with streams that are a device.LibraryStream.
+type warmingDevice struct {
+	device.Device
+	op device.Warmer
+}
+
+type warmingStream struct {
+	device.Stream
+	op device.Warmer
+}
+
+func (d warmingDevice) NewStream() (device.Stream, error) {
+	s, err := d.Device.NewStream()
+	return warmingStream{s, d.op}, err
+}
+
+func (d warmingDevice) TakeFaults(s device.Stream, of ...device.Executable) ([]device.IndexError, error) {
+	return d.Device.TakeFaults(s.(warmingStream).Stream, of...)
+}
+
+func (warmingStream) UseWorkspace(device.Buffer) error { return nil }
+
+func (s warmingStream) WarmLibraries(l device.BoundLaunch) error {
+	var errs []error
+	for _, call := range l.Calls() {
+		call.Stream = s.Stream
+		errs = append(errs, s.op.Warm(call))
+	}
+	return errors.Join(errs...)
+}
+
+// Before a capture, Warm of an op inside a piece is called once for each capture size, by the backend or
+// by WarmLibraries of the stream.
 func TestOpsInsidePiecesAreWarmed(t *testing.T) {
 	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {
-		op := &warmInside{}
-		start(t, copying, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: sizesOf(mode, 1, 3, 8)}, Ops: []device.Op{op}})
-		if want := sizesOf(mode, 1, 3, 8); !slices.Equal(op.warmed, want) {
-			t.Errorf("mode %s: warmed up at sizes %v, want %v", mode, op.warmed, want)
+		for _, libraries := range []bool{false, true} {
+			if mode == piecewise.None && libraries {
+				continue // WarmLibraries warms up ops at other sizes, too
+			}
+			op := &warmInside{}
+			o := piecewise.Options{Device: openHost(t), Capture: piecewise.CaptureOptions{Mode: mode, Sizes: sizesOf(mode, 1, 3, 8)}, Ops: []device.Op{op}}
+			if libraries {
+				o.Device = warmingDevice{o.Device, op}
+			}
+			start(t, copying, o)
+			slices.Sort(op.warmed)
+			if want := sizesOf(mode, 1, 3, 8); !slices.Equal(op.warmed, want) {
+				t.Errorf("mode %s, libraries %v: warmed up at sizes %v, want %v", mode, libraries, op.warmed, want)
+			}
 		}
 	}
 }

@@ -53,7 +53,7 @@ type CompileOptions struct {
 	Endpoints []int64  // ends of the ranges of sizes that get artifacts of their own
 	Jobs      int      // parallel compilations; 0: GOMAXPROCS
 
-	Extras     []pieces.Extra // programs that are built with the pieces and not run: kernels of ops
+	Extras     []pieces.Extra // kernels of extern ops, built with the pieces
 	Unrecorded bool           // the store keeps the artifacts but no record of the module
 	PartOf     *pieces.Result // the build of a module that this one is a part of: artifacts are taken from it
 

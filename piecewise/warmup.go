@@ -71,7 +71,7 @@ type warming struct {
 	b         *Backend
 	libraries device.LibraryStream // nil: the device has no libraries
 	done      map[programUse]bool
-	ops       map[string]bool // calls of ops that were warmed up, by op, attributes and shapes
+	ops       map[string]bool // calls that warm has warmed up, by op, attributes and shapes
 }
 
 // unit warms up a unit of fn at size n. captured reports whether n is a capture size: other sizes
@@ -120,17 +120,14 @@ func (w *warming) piece(ctx context.Context, fn *instance, i int, n int64, e *en
 	for _, call := range launch.Calls() {
 		call.Rows = 0 // nothing but padding
 	}
-	if w.libraries != nil {
-		err = w.libraries.WarmLibraries(launch)
+	switch {
+	case w.libraries != nil:
+		err = w.libraries.WarmLibraries(launch) // extern ops, too
+	case captured:
+		err = w.externs(u, launch)
 	}
 	if err == nil && first {
 		err = errors.Join(b.clearInputs(fn), b.pool.stream.Launch(launch))
-	}
-	for _, call := range launch.Calls() {
-		if op := w.warmer(u, call); err == nil && captured && op != nil {
-			call.Stream = b.pool.stream
-			err = w.warm(op, call)
-		}
 	}
 	if err != nil {
 		return fmt.Errorf("warm-up of @%s piece %d at size %d: %w", fn.ir.Name, fn.split.Items[u.item].ID, n, err)
@@ -163,14 +160,22 @@ func (fn *function) warmSizes(libraries bool) []int64 {
 	return out
 }
 
-// warmer returns the op of a call in a piece if it is a [device.Warmer], or nil.
-func (w *warming) warmer(u *unit, call *device.OpCall) device.Warmer {
+// externs warms up the extern ops of a piece.
+func (w *warming) externs(u *unit, launch device.BoundLaunch) error {
 	nodes := u.piece.Func.Nodes
-	if o := call.Origin; o < 0 || int(o) >= len(nodes) || nodes[o].Extern == nil {
-		return nil
+	for _, call := range launch.Calls() {
+		o := int(call.Origin)
+		if o < 0 || o >= len(nodes) || nodes[o].Extern == nil {
+			continue
+		}
+		if op, ok := w.b.plan.ops[nodes[o].Extern.Name].(device.Warmer); ok {
+			call.Stream = w.b.pool.stream
+			if err := w.warm(op, call); err != nil {
+				return err
+			}
+		}
 	}
-	op, _ := w.b.plan.ops[nodes[call.Origin].Extern.Name].(device.Warmer)
-	return op
+	return nil
 }
 
 // warm warms up a call on padding, unless a call with the same attributes and shapes was warmed up.
