@@ -18,7 +18,7 @@ import (
 // Error lists the tensors of a checkpoint whose values a module would ignore.
 type Error struct {
 	Unread  []string    // sorted: no weight, state or declaration mentions them; empty unless the module has "weights strict"
-	Differs []Different // they differ from the read tensor to which the module declares them equal
+	Differs []Different // they differ from the tensor to which the module declares them equal
 }
 
 // Different is a tensor that differs from another to which it is declared equal.
@@ -33,7 +33,7 @@ func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString("the checkpoint has tensors whose values the module would ignore")
 	for _, d := range e.Differs {
-		fmt.Fprintf(&b, "; %s differs from %s, which the module reads in its place: %s", termsafe.Quote(d.Name), termsafe.Quote(d.Equal), d.Reason)
+		fmt.Fprintf(&b, "; %s differs from %s, to which the module declares it equal: %s", termsafe.Quote(d.Name), termsafe.Quote(d.Equal), d.Reason)
 	}
 	if n := len(e.Unread); n > 0 {
 		names := make([]string, min(n, shown))

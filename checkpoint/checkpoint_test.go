@@ -64,7 +64,7 @@ func TestCheck(t *testing.T) {
 
 func TestErrorText(t *testing.T) {
 	e := &Error{Differs: []Different{{"head", "table\x1b", "other values"}}, Unread: []string{"a", "b", "c", "d", "e", "f", "g", "h", "i"}}
-	const want = `the checkpoint has tensors whose values the module would ignore; "head" differs from "table\x1b", which the module reads in its place: other values; ` +
+	const want = `the checkpoint has tensors whose values the module would ignore; "head" differs from "table\x1b", to which the module declares it equal: other values; ` +
 		`no weight reads "a", "b", "c", "d", "e", "f", "g", "h" and 1 more. Import the checkpoint anew from its directory, with the tensors there, ` +
 		`or declare tensors that have no effect on the module as unread in it`
 	if got := e.Error(); got != want {

@@ -9,8 +9,8 @@ import (
 )
 
 // Kind is a routine. Args of its calls are a destination and a source of one dtype, contiguous.
-// Sums are of f32, f16 or bf16, and all ranks get the same bits. Unless NCCL computes a sum, it is added in
-// f32, in rank order from rank 0 on, and rounded once. Gathers and broadcasts copy any dtype of whole bytes.
+// Sums are of f32, f16 or bf16; all ranks get the same bits of an all_reduce. Unless NCCL computes a sum, it is
+// added in f32, in rank order from rank 0 on, and rounded once. Gathers and broadcasts copy any dtype of whole bytes.
 type Kind uint8
 
 const (

@@ -11,7 +11,7 @@ import (
 
 // Scaler is dynamic loss scaling by the rule of torch.amp.GradScaler, computed in the function.
 // The loss is multiplied by a scale before the backward, and gradients are divided by it after.
-// If a gradient has an infinity or a NaN, the step is skipped and the scale falls. After Interval
+// If a gradient has an infinity or a NaN, the caller skips the step, and the scale falls. After Interval
 // consecutive steps without one the scale rises.
 type Scaler struct {
 	Initial  float64 // the first scale: finite and above 0 in f32

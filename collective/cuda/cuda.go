@@ -81,10 +81,10 @@ const (
 	argCount = argPeers + peer.ValueCount
 )
 
-// Add gives a device the routines for groups that its rank has joined. All ranks of each group must call it. All
-// get an error if a rank fails while they meet, or if the group can use neither peer memory nor NCCL. The caller closes
-// the groups. The work of all ranks must be done before a rank closes its device: synchronize the streams, then call
-// Group.Barrier.
+// Add gives a device the routines for groups that its rank has joined. Call it before the device loads programs. All
+// ranks of each group must call it. All get an error if a rank fails while they meet, or if the group can use neither
+// peer memory nor NCCL. The caller closes the groups. The work of all ranks must be done before a rank closes its
+// device: synchronize the streams, then call Group.Barrier.
 func Add(ctx context.Context, dev *cuda.Device, o Options, groups ...*collective.Group) error {
 	l, err := newLibrary(dev, o)
 	if err != nil {
@@ -121,7 +121,7 @@ func Add(ctx context.Context, dev *cuda.Device, o Options, groups ...*collective
 	return nil
 }
 
-// fusedBytes is the most bytes that a kernel with a fused all_reduce sums: 128 rows of 16,384 elements of bf16. If NCCL
+// fusedBytes is the size of 128 rows of 16,384 elements of bf16: most kernels with a fused all_reduce sum less. If NCCL
 // computes calls of this size, programs use the routine instead of such kernels.
 const fusedBytes = 4 << 20
 
