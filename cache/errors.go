@@ -23,7 +23,8 @@ type DamageError struct {
 // Error names the file and the reason.
 func (e *DamageError) Error() string { return fmt.Sprintf("cache: %s: %s", e.File, e.Reason) }
 
-// NotCachedError: something was made but could not be stored. It is never a reason to stop.
+// NotCachedError: something was made or fetched but could not be stored. A compilation goes on; Pull and Import of
+// package oci end with it.
 type NotCachedError struct {
 	What string // "entry <id>", "module <name>", "tuning record <id>"
 	Err  error

@@ -49,7 +49,7 @@ func Inspect(ctx context.Context, ref string, o Options) (*Info, error) {
 
 // Pull takes modules from REGISTRY/REPO:TAG or REGISTRY/REPO@sha256:… into a store. It reads the config first and
 // skips modules that cannot be used, with the reasons in the result. If it skips all modules, the error is a
-// *[RefusedError].
+// *[RefusedError]. If the store cannot keep an entry or a module, Pull ends with the *[cache.NotCachedError].
 //
 // Every blob of an entry is compared with its digest, checked to be a program, and put by [cache.Store.Put] when it
 // has arrived whole. A module is put when the store has all its entries. So an interrupted pull leaves whole entries, and the
