@@ -11,10 +11,10 @@ import (
 	"pwc/runtime/device"
 )
 
-// Warmup launches, outside a capture and on padding only, everything that would otherwise load or
-// initialize when it is first used: each program that runs can use, once; the library routines of
-// every capture size; and, at capture sizes, extern ops that implement [device.Warmer]. Results of
-// earlier runs are overwritten ([ErrStale]); states that pieces write are restored.
+// Warmup loads and initializes kernels and libraries before their first use. Outside a capture and on
+// padding only, it launches each program that runs can use, once; the library routines of every
+// capture size; and, at capture sizes, extern ops that implement [device.Warmer]. Results of earlier
+// runs are overwritten ([ErrStale]); states that pieces write are restored.
 func (b *Backend) Warmup(ctx context.Context) error {
 	if err := b.enter(loaded, capturedAll); err != nil {
 		return err
