@@ -1,6 +1,6 @@
 // Package autodiff makes gradients: reverse-mode differentiation of functions of the IR.
 // The result is IR, which is verified, printed, compiled and captured like other IR. One
-// table has the rule of every op ([Rule]); the conventions at ties and bounds are PyTorch's.
+// table has each op's rule, or the reason why it has none ([Rule]); the conventions at ties and bounds are PyTorch's.
 //
 // A cotangent has the type of its value. A rule computes in f32 and rounds once to the
 // dtype of the operand; GEMMs keep the dtype of their operands, as in the forward.
@@ -26,7 +26,7 @@ const (
 	// layout ops, creations and draws (a minimum cut). It repeats no GEMM, attention or reduction.
 	SaveAuto Save = iota
 	// SaveAll saves every value that the backward reads, except results of creation ops and of
-	// uniform, which it computes again.
+	// uniform, which the backward computes again.
 	SaveAll
 	// SaveNothing saves only the values that cannot be computed again (results of extern ops, and
 	// memory that the function writes) and results of the function, which cost no bytes.

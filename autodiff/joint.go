@@ -99,7 +99,7 @@ func (j *joint) forward() {
 	}
 }
 
-// copy copies a value of F that is overwritten later.
+// copy copies a value of F, because F overwrites it or other functions may.
 func (j *joint) copy(v ir.Value) {
 	c := j.reshape(j.value(v), j.f.Type(v).Shape...)
 	j.copies[v], j.frozen[j.value(v)], j.isCopy[c] = c, c, true
@@ -237,7 +237,7 @@ func (j *joint) reshape(x ir.Value, shape ...dim.Dim) ir.Value {
 	return j.fb.Op1("reshape", []ir.Value{x}, ir.DimsAttr("shape", shape...))
 }
 
-// saved returns the value that the backward reads for a value of F: its copy if it is overwritten.
+// saved returns the value that the backward reads for a value of F: its copy if there is one.
 func (j *joint) saved(v ir.Value) ir.Value {
 	if c, ok := j.copies[v]; ok {
 		return c

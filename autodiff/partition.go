@@ -58,7 +58,7 @@ func (j *joint) computed(v ir.Value) bool {
 	return i >= 0 && int(i) < j.primal
 }
 
-// bytes returns the size of v at the upper bounds of the symbols.
+// bytes returns the size of v at the upper bounds of the symbols; math.MaxInt64 if it is larger.
 func (j *joint) bytes(v ir.Value) int64 {
 	t := j.fb.Type(v)
 	iv, ok := t.Elements().Bounds(j.m.Bounds)

@@ -7,7 +7,7 @@ import (
 	"pwc/ir/dim"
 )
 
-// Every rank of a group computes the gradient in the same way as the function, and has the same loss.
+// All ranks of a group compute the gradients of one loss together, in the same way as the function.
 // A replicated value has a replicated cotangent. A partial sum has a replicated cotangent, too, since
 // each rank's term contributes once. The cotangent of a shard is a shard.
 //

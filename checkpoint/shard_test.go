@@ -56,8 +56,8 @@ func TestShards(t *testing.T) {
 	}
 }
 
-// TestShardsAreReadOnce holds that the ranks together read the checkpoint once: each byte of the mapped file is in the
-// weight of exactly one rank, and no rank has a copy.
+// TestShardsAreReadOnce holds that the ranks together read the checkpoint once: each byte of a tensor in the mapped file
+// is in the weight of exactly one rank, and no rank has a copy.
 func TestShardsAreReadOnce(t *testing.T) {
 	src := source(t, bytesOf("t", []int64{4, 2}, 0, 1, 2, 3, 4, 5, 6, 7), bytesOf("u", []int64{2, 2}, 8, 9, 10, 11))
 	readBy := map[*byte]int{}

@@ -27,7 +27,7 @@ var (
 type LostError struct {
 	Group  string
 	Ranks  []int         // lost or missing ranks, in ascending order
-	What   string        // the call that waited for them; "" if no call did
+	What   string        // the call, or "the rendezvous", in which the loss was noticed; "" if it was noticed otherwise
 	Waited time.Duration // how long the call waited; 0 if it did not reach its limit
 	Cause  error
 }

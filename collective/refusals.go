@@ -7,7 +7,7 @@ import (
 )
 
 // refusals are the processes that rank 0 did not let join. One of them may be a missing rank with a wrong token,
-// so the error of a rendezvous that fails names them. It also has the reason why rank 0 could not accept a connection.
+// so the error of a rendezvous that fails names them. The error also says why rank 0 could not accept a connection.
 type refusals struct {
 	mu    sync.Mutex
 	texts []string // of the first shownRefusals

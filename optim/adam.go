@@ -10,7 +10,7 @@ import (
 )
 
 // Adam is the optimizer of Kingma and Ba (arXiv:1412.6980), as torch.optim.Adam computes it. Its
-// zero value keeps no moments; see [DefaultAdam].
+// zero value has betas and an eps of 0: use [DefaultAdam].
 type Adam struct {
 	Beta1, Beta2 float64 // in [0, 1)
 	Eps          float64 // at least 0, added to the root of the second moment

@@ -16,7 +16,7 @@ import (
 type meter struct {
 	dev    *cuda.Device
 	stream *cuda.Stream
-	memory device.Memory // parameters, results and scratch, at other addresses for each launch
+	memory device.Memory // parameters, results and scratch of launches, which take parts of it in turn
 	work   device.Memory // workspace of library routines
 	used   int64
 }

@@ -289,7 +289,7 @@ func order(m *ir.Module, layers []Layer) {
 
 // Layers compares the test's values with the reference's, without a trace: in each function the last
 // value of each loc, or the stored values of units if no node has a loc, and the results. It leaves
-// out values that a function cannot return ([Ask]).
+// out values that a function cannot return ([Ask]), and functions that the workload does not call.
 func (s *Search) Layers(ctx context.Context) (*Report, error) {
 	if err := s.check(); err != nil {
 		return nil, err

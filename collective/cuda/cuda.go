@@ -332,7 +332,7 @@ func (r *routine) parse(args []device.Tensor, attrs []program.Attr) (collective.
 	return c, x, c.Check(x.group)
 }
 
-// ScratchBytes implements [device.Op]: there is no scratch memory, but the kernel is loaded.
+// ScratchBytes implements [device.Op]. It loads the kernel of a call over peer memory, and returns 0.
 func (r *routine) ScratchBytes(args []device.Tensor, attrs []program.Attr) (int64, error) {
 	c, x, err := r.parse(args, attrs)
 	if err != nil || c.Size == 1 || c.Bytes == 0 {
