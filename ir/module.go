@@ -126,8 +126,8 @@ type Unread struct {
 	// Name is a tensor's name, whose parts are separated by dots. The part * matches any one part, and the last part
 	// ** one or more.
 	Name string
-	// Equal names another tensor. If the checkpoint has both, their shapes, dtypes and bytes
-	// must be equal, and Name must have no pattern. Empty: the tensor's values do not matter.
+	// Equal names another tensor; Name then has no pattern. If the checkpoint has both, their
+	// shapes, dtypes and bytes must be equal. Empty: the tensor's values do not matter.
 	Equal  string
 	Pos    Pos
 	Trivia Trivia

@@ -11,11 +11,10 @@ import (
 // The verifier checks placements by the same analysis. If f breaks their rules, values whose
 // placement is unknown are Varying.
 //
-// The analysis follows the values in program order. A value that is the same on each rank is
-// Replicated. If an operand is not, or if the node uses the rank, the results of an op other than a
-// collective and empty_like are Sharded, Partial or Varying. Sharded is kept if an op works along other axes. A
-// GEMM of operands that are both sharded along the inner axis is Partial. A partial sum stays Partial
-// through ops that are linear in it.
+// The analysis follows the values in program order. Results of a node that is no collective are
+// Replicated if its operands are and it does not use the rank. Sharded is kept if an op works along
+// other axes. A GEMM of operands that are both sharded along the inner axis is Partial. A partial sum
+// stays Partial through ops that are linear in it.
 func (m *Module) Placements(f *Func, g *Group) []Placement {
 	if f == nil || g == nil {
 		return nil

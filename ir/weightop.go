@@ -3,7 +3,7 @@ package ir
 // WeightOp is the op of a weight expression.
 type WeightOp uint8
 
-// The ops of weight expressions. All but the first and the last have the meaning of the op of
+// The ops of weight expressions. All but WeightTensor and WeightShard have the meaning of the op of
 // functions with that name.
 const (
 	WeightTensor WeightOp = iota // the tensor that WeightExpr.Name names

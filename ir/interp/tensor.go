@@ -298,6 +298,7 @@ func (t *Tensor) Int(i int) int64 {
 
 // Set stores v as element i, converted as the op cast does: rounded once to a
 // float dtype; truncated and saturated, NaN to 0, to an integer; != 0 to bool.
+// A float dtype that does not compute has no conversion.
 func (t *Tensor) Set(i int, v float64) {
 	switch {
 	case isFloat(t.Type):
@@ -313,7 +314,8 @@ func (t *Tensor) Set(i int, v float64) {
 }
 
 // SetInt stores v as element i, converted as the op cast does: rounded once to
-// a float dtype, wrapped to an integer's width, != 0 to bool.
+// a float dtype, wrapped to an integer's width, != 0 to bool. It stores v unchanged as
+// the bit pattern of a float dtype that does not compute.
 func (t *Tensor) SetInt(i int, v int64) {
 	switch {
 	case isFloat(t.Type) && t.unrounded:
