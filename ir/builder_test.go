@@ -20,7 +20,7 @@ var refused = []struct {
 	make func() error
 	want string // a regular expression for each error, one a line
 }{
-	{"an op of weight expressions that there is not", func() error {
+	{"an unknown op of weight expressions", func() error {
 		b := ir.NewBuilder("m")
 		b.Weight("w", ir.TypeOf(dtype.F32, dim.Const(2)), &ir.WeightExpr{Op: ir.WeightOp(99)})
 		_, err := b.Build()
@@ -220,7 +220,7 @@ a::b: extent: dim: divisor`},
 @f: parameter 0 of @f is not a parameter value with that index`},
 	{"a value of no node", broken(func(f *ir.Func) { f.Values[1].Node = 99 }), `@f: value 1 of @f has node 99, which cannot define it`},
 	{"a literal of a node", broken(func(f *ir.Func) { f.Values[0].Node = 1 }), `@f: value 0 of @f has node 1, which cannot define it`},
-	{"a storage that is none", broken(func(f *ir.Func) { f.Values[1].Base = 0 }), `@f: value 1 of @f has value 0 as its base`},
+	{"a value with another base", broken(func(f *ir.Func) { f.Values[1].Base = 0 }), `@f: value 1 of @f has value 0 as its base`},
 	{"a version of a version", broken(func(f *ir.Func) {
 		v := f.Nodes[3].Versions[0].Value
 		f.Values[v].Base = v

@@ -185,13 +185,15 @@ func (p *placer) function() {
 }
 
 // becomes reports a value with spread have that is used where spread want is needed, unless
-// have serves there.
+// have serves there. what names the declaration of want; it is empty if an op needs it.
 func (p *placer) becomes(node int, have, want spread, verb, what string) {
 	tp := p.g.Name
 	switch {
 	case have.any, have == want, have.kind == want.kind && (have.kind != Sharded || have.axis == want.axis):
-	case have.kind == Partial:
+	case have.kind == Partial && what == "":
 		p.report(node, "%s a partial sum over group %s (%s) as if it were whole: sum it first with all_reduce(…, group=%s), or reduce_scatter", verb, tp, p.since(have), tp)
+	case have.kind == Partial:
+		p.report(node, "%s a partial sum over group %s (%s), but %s is not declared as one: sum it first with all_reduce(…, group=%s) or reduce_scatter, or declare %s as partial over %s", verb, tp, p.since(have), what, tp, what, tp)
 	case want.kind == Replicated && have.kind == Sharded:
 		p.report(node, "%s a value of which each rank of group %s has its part along axis %d: gather it with all_gather(…, group=%s, axis=%d), or declare %s as shard %d over %s", verb, tp, have.axis, tp, have.axis, what, have.axis, tp)
 	case want.kind == Replicated:
