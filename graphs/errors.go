@@ -53,7 +53,7 @@ type LeakError struct {
 	Forgotten []store.Forgotten
 }
 
-// Error lists the makers of these storages.
+// Error lists the storages by maker.
 func (e *LeakError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "graphs: %d graphs are not reset", e.Graphs)

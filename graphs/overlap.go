@@ -7,12 +7,12 @@ import (
 	"pwc/runtime/device"
 )
 
-// read is a storage that a graph reads and did not make.
+// read is a storage that a graph reads or writes and did not make.
 type read struct {
 	t        Tensor
 	recorded Tensor // t at the capture
 	graph    bool   // a graph writes its contents, so it may be read without owners
-	write    bool   // a replay also writes it
+	write    bool   // a replay writes it
 }
 
 // madeBy returns the graph that writes a storage's contents.

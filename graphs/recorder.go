@@ -34,7 +34,7 @@ type run struct {
 
 	// Of a capture.
 	spans     []device.Buffer // memory that it writes
-	reads     []Tensor        // storages that it reads and did not make
+	reads     []Tensor        // storages that it reads or writes and did not make
 	draws     []draw
 	libraries []int32 // streams whose workspace library routines use
 }
@@ -66,7 +66,7 @@ func (r *Recorder) ReleaseMade(keep []*Storage) error {
 	var errs []error
 	for _, s := range r.run.made {
 		if s.Live() && !slices.Contains(keep, s) {
-			errs = append(errs, s.Tensor(dtype.U8, nil).Release())
+			errs = append(errs, s.Tensor(dtype.U8, []int64{0}).Release())
 		}
 	}
 	return errors.Join(errs...)
@@ -123,14 +123,14 @@ func (r *Recorder) take(m *Maker, bytes int64) (*store.Storage, error) {
 		return nil, err
 	}
 	sto := r.s.book.New(r.pool.mem, b, buf, m)
-	switch {
-	case r.run.graph != nil || r.run.scoped:
+	if r.run.graph != nil || r.run.scoped {
 		r.run.made = append(r.run.made, sto)
 		if r.run.seen == nil {
 			r.run.seen = map[*store.Storage]bool{}
 		}
 		r.run.seen[sto] = true
-	case !r.pool.deflt && !r.pool.managed:
+	}
+	if r.run.graph == nil && !r.pool.deflt && !r.pool.managed {
 		r.pool.adopt(sto)
 	}
 	return sto, nil

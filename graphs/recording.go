@@ -34,8 +34,8 @@ func Record(pool *mem.Pool, s device.Stream, mode device.CaptureMode, enqueue fu
 	return r, r.end(false)
 }
 
-// begin starts a capture of s. After an error it has released use, the redirection of allocations to the
-// pool. The redirection began before the capture: memory that another goroutine frees meanwhile must not
+// begin starts a capture of s. use redirects allocations to the pool, and is released after an error. It
+// begins before the capture: while it lasts, a free by another goroutine records no event on s, which would
 // become part of the graph.
 func begin(use *mem.Scope, s device.Stream, mode device.CaptureMode) (*Recording, error) {
 	if err := s.BeginCapture(mode); err != nil {

@@ -9,7 +9,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// A tensor without elements has 0 bytes whatever its other dimensions are.
+// TestEmptyShapes: a tensor with a dimension of 0 has 0 bytes, even if the product of the other dimensions
+// overflows. A negative dimension is refused.
 func TestEmptyShapes(t *testing.T) {
 	e := open(t, 8)
 	defer e.close()

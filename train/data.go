@@ -39,9 +39,9 @@ type dataInput struct {
 	drawn   []byte // the last gathered batch, if rows are shuffled
 }
 
-// NewData finds the batches for a program. Until the last step it uses the tensors of src in place. It
-// copies only tensors whose integers have another width. A step takes a batch for each micro-batch of
-// each rank of the program.
+// NewData finds the batches for a program. The Data reads the tensors of src in place, so src must stay
+// open; only tensors whose integers have another width are copied. A step takes a batch for each
+// micro-batch of each rank of the program.
 func NewData(p *Program, src safetensors.Source) (*Data, error) {
 	if p == nil || src == nil {
 		return nil, errors.New("train: a program and the tensors of its batches are needed")

@@ -217,9 +217,9 @@ func (p *builder) start(fb *ir.FuncBuilder, l *Loss) started {
 }
 
 // optimizer emits the updates of weights and step counts, in the order in which gradients are
-// emitted: the first updates then overlap with the sums of the last gradients over the ranks. If
-// finite is a value and false, weights, optimizer states and counts keep their contents. It also emits
-// the next scale of the loss, if there is a scaler.
+// emitted: the first updates then overlap with the sums of the last gradients over the ranks. With a
+// scaler, a step in which finite is false keeps weights, optimizer states and counts; optimizer also emits
+// the next scale of the loss. Without a scaler, finite is ir.NoValue.
 func (p *builder) optimizer(fb *ir.FuncBuilder, l *Loss, started started, gradients []ir.Value, finite ir.Value) {
 	o := &p.options
 	write := func(state, next ir.Value) {

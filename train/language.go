@@ -82,7 +82,7 @@ type language struct {
 func (l *language) join(forward, logits *ir.Func) (*ir.Module, error) {
 	symbols := map[string]dim.Dim{}
 	for _, s := range l.m.Symbols {
-		symbols[s.Name] = dim.Const(max(s.Lo, 1)) // those of the KV cache keep it; attend removes the cache
+		symbols[s.Name] = dim.Const(max(s.Lo, 1)) // symbols of the KV cache keep this value; attend removes the cache
 	}
 	tokens := dim.Const(l.rows * l.length)
 	for _, v := range append(forward.Params[:len(forward.Params):len(forward.Params)], forward.Returns[0]) {

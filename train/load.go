@@ -17,8 +17,7 @@ import (
 
 // Load allocates the memory of the plan, captures the functions, and fills the states: weights
 // from a checkpoint, learning rate and scale from the options, states of the module with their initial
-// values, and those of the optimizer with zeros.
-// To resume a run, call [Step.Restore] after Load.
+// values, and those of the optimizer with zeros. To resume a run, call [Step.Restore] after Load.
 func (s *Step) Load(ctx context.Context, weights safetensors.Source) error {
 	if err := checkpoint.Check(s.program.source, weights); err != nil {
 		return err

@@ -24,8 +24,8 @@ func (p *builder) varying() []ir.Placement {
 
 // reducer emits the sums of values over the ranks. It emits the all_reduce of a large value when the
 // value is computed, so that it overlaps with the backward of earlier layers. Values smaller than a
-// bucket share one all_reduce, emitted when the next one does not fit and at the end. A value that is equal on all ranks is
-// multiplied by their number instead.
+// bucket share one all_reduce, emitted when the next value does not fit and at the end. A value that is
+// equal on all ranks is multiplied by their number instead.
 type reducer struct {
 	ranks  int
 	most   int64 // bytes of a bucket

@@ -95,9 +95,9 @@ func (s *Step) metadata() map[string]string {
 
 // Restore sets the step to the state of a run at the checkpoint in dir: weights, optimizer
 // states, count of steps and random numbers. With the options, the batches and a device like those of that
-// run, the following steps have its bits. The optimizer must be of the same kind. Call Restore after Load. It reads and
-// checks the whole checkpoint, in host memory, before it changes the step: only a copy to the device
-// that fails leaves states of both runs.
+// run, the following steps have its bits. The optimizer must be of the same kind. Call Restore after
+// Load. It reads and checks the whole checkpoint, in host memory, before it changes the step: only a copy
+// to the device that fails leaves states of both runs.
 func (s *Step) Restore(dir string) (err error) {
 	model, err := safetensors.Open(filepath.Join(dir, ModelFile))
 	if err != nil {

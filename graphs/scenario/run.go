@@ -20,8 +20,8 @@ import (
 
 // Compiled is a function of the scenario's module on the device.
 type Compiled interface {
-	// Run runs the function on a recorder. inputs are its parameters in order. Each result has
-	// one owner.
+	// Run runs the function on a recorder. inputs are its parameters in order. Owners of the
+	// results are those of whole.Function.Run.
 	Run(r *graphs.Recorder, inputs []graphs.Tensor) ([]graphs.Tensor, error)
 
 	// Mutates lists the parameters that the function writes.
@@ -100,9 +100,9 @@ type run struct {
 	result  *Result
 }
 
-// Run runs the scenario. The result has every expectation of the steps that ran, met or not. A step that fails although no
-// error is expected ends the run. At the end every name is dropped; storages, and segments or uses of
-// the pool, that are left are errors.
+// Run runs the scenario. The result has every expectation of the steps that ran, met or not. A step that
+// fails although no error is expected ends the run. At the end every name is dropped; storages, and
+// segments or uses of the pool, that are left are errors.
 func (f *File) Run(ctx context.Context, c Config) (_ *Result, err error) {
 	opened, err := c.Open(f.Options.Device)
 	if err != nil {

@@ -370,7 +370,7 @@ func (f *frame) get(r ref) (graphs.Tensor, error) {
 	return r.of(t)
 }
 
-// set gives a name to a tensor, which is no input even if the name was one's.
+// set gives a name to a tensor. If the name was an input's, it is no longer.
 func (f *frame) set(name string, t graphs.Tensor) {
 	f.vars[name] = t
 	delete(f.input, name)

@@ -28,8 +28,8 @@ type Function struct {
 
 	// Body runs the function, for warm-ups, recordings and eager runs. It must issue all work on
 	// the recorder. An output is a tensor that the body made, another one with an owner, such as an
-	// input, or a view of either; the caller gets an owner of each. When the body returns, all other tensors that it made are
-	// released, and so are the inputs that it did not release.
+	// input, or a view of either; the caller gets an owner of each. When the body returns, all other
+	// tensors that it made are released, and so are the inputs that it did not release.
 	Body func(r *graphs.Recorder, in *Inputs) ([]graphs.Tensor, error)
 }
 

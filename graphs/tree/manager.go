@@ -146,8 +146,8 @@ func (m *Manager) leave() { m.busy.Store(false) }
 
 // Call runs the function on inputs and appends its outputs to out, each with an owner for the caller.
 // keys are integer inputs: the function is warmed up and recorded separately for each set of them. A
-// taken input belongs to the call once the body or the recording runs; an error before that leaves it
-// to the caller.
+// taken input belongs to the call once the call starts to run or to capture the function, or has enqueued
+// a replay; an earlier error leaves it to the caller.
 func (f *Func) Call(in []Input, out []graphs.Tensor, keys ...int64) ([]graphs.Tensor, error) {
 	m := f.m
 	if err := m.enter(); err != nil {

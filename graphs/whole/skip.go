@@ -148,10 +148,10 @@ func mutated(m *ir.Module, fn *ir.Func, static []int) *Skip {
 	return s
 }
 
-// Front moves nodes that cannot be captured, and allocations that such a node uses first, to the front of
-// fn, so that they cut the function in fewer places. A node stays if it depends on an earlier node that stays: both touch memory that one of them
-// writes, or both have effects beyond their results. The moved nodes keep their order, and so do the
-// other nodes.
+// Front moves nodes that cannot be captured, and allocations whose first user is such a node, to the front
+// of fn, so that they cut the function in fewer places. A node stays if it depends on an earlier node that
+// stays: both touch memory that one of them writes, or both have effects beyond their results. The moved
+// nodes keep their order, and so do the other nodes.
 func Front(m *ir.Module, fn *ir.Func, ops []device.Op) (*ir.Func, error) {
 	moved := make([]bool, len(fn.Nodes))
 	some := false
