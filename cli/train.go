@@ -65,8 +65,8 @@ the label -100 excludes a token from the loss. Or train a module with a function
 loss, f32[]: its parameters are the batch, and the f32 weights that it reads are trained.
 Forward, backward and optimizer are one function, which --mode captures into graphs.
 
-A parameter of a module takes the tensor of its name, which has a batch for each step,
-[steps, …], or the rows of all batches in order. The first batch follows the last
+A parameter of a module takes the tensor of its name, which has the batches, [batches,
+rows, …], or the rows of all batches in order. The first batch follows the last
 one. If there are several losses, @loss.a and @loss.b, @choose selects the loss that a
 step trains.
 
