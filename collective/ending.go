@@ -24,7 +24,7 @@ type ending struct {
 // known are the causes that errors match in other processes, too.
 var known = map[string]error{"left": ErrLeft, "missing": ErrMissing}
 
-// encodeEnding returns an error as a payload.
+// encodeEnding returns an error as a payload of at most maxText bytes.
 func encodeEnding(err error) []byte {
 	var e ending
 	var lost *LostError
@@ -45,11 +45,13 @@ func encodeEnding(err error) []byte {
 	default:
 		e.Cause = fmt.Sprint(err)
 	}
-	for len(e.Ranks) > 100 {
-		e.Ranks = e.Ranks[:100] // bounds the size of the frame
-	}
+	e.Ranks = e.Ranks[:min(len(e.Ranks), 100)] // bounds the size of the frame
 	e.Cause = cut(e.Cause, 512)
 	b, _ := json.Marshal(e) // numbers and strings: it cannot fail
+	if len(b) > maxText {   // JSON has up to six bytes for one, such as \u003c
+		e.Cause, e.Call = cut(e.Cause, 128), cut(e.Call, 128)
+		b, _ = json.Marshal(e)
+	}
 	return b
 }
 

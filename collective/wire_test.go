@@ -5,6 +5,7 @@ import (
 	"errors"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -37,6 +38,13 @@ func TestFrames(t *testing.T) {
 		&LostError{Group: "tp", Ranks: []int{0}, Cause: ErrLeft}, &MismatchError{Group: "tp", Rank: [2]int{0, 3}, What: [2]string{"a", "b"}}} {
 		if got := decodeEnding("tp", 4, 1, encodeEnding(e)); !reflect.DeepEqual(got, e) {
 			t.Errorf("%v came as %v", e, got)
+		}
+	}
+	long := strings.Repeat("<", maxWhat)
+	for _, e := range []error{&LostError{Ranks: []int{1}, What: long, Cause: errors.New(long + long + long)}, &MismatchError{Rank: [2]int{0, 1}, What: [2]string{long, long}}} {
+		b := encodeEnding(e)
+		if got := decodeEnding("tp", 4, 0, b); len(b) > maxText || errors.Is(got, errFrame) {
+			t.Errorf("an error of long texts takes %d bytes, and came as %v", len(b), got)
 		}
 	}
 	for _, text := range []string{"", "x", `{"ranks":[4]}`, `{"cause":"no rank"}`} {
