@@ -20,8 +20,9 @@ import (
 
 // Config is a config.json, or an object inside one, while a [Family] reads it. Methods that read a
 // key are said to honour it. At the end, keys that were neither honoured nor declared inert are
-// refused, unless [Options.IgnoreKeys] lists them, so no setting of a model is ignored silently. A key with the value null counts as
-// absent. Methods record problems instead of returning them, and the import reports all of them.
+// refused, unless [Options.IgnoreKeys] lists them, so no setting of a model is ignored silently. A
+// key with the value null counts as absent. Methods record problems instead of returning them, and
+// the import reports all of them.
 type Config struct {
 	path   string // prefix of keys in messages: "" or "rope_parameters."
 	values map[string]json.RawMessage
@@ -396,7 +397,8 @@ func (c *Config) Object(key string) *Config {
 	return o
 }
 
-// refused returns the keys of this object and of the inner objects that were neither honoured nor declared inert.
+// refused returns the keys of this object and of the inner objects, sorted, that were neither honoured, nor declared
+// inert, nor ignored.
 func (c *Config) refused() []string {
 	var keys []string
 	for key, raw := range c.values {

@@ -9,7 +9,8 @@ const (
 
 // Dialect has the names of a family's keys and their defaults. The zero value is Llama's.
 type Dialect struct {
-	// Keys maps Llama's names of keys to the family's. An empty name means that the family has no such key.
+	// Keys maps Llama's names of keys to the family's. An empty name for num_key_value_heads or head_dim means that the
+	// family has no such key.
 	Keys map[string]string
 
 	HeadSize   int64   // default of head_dim; 0: hidden_size / num_attention_heads

@@ -8,8 +8,8 @@ import (
 )
 
 // scaledRope honours the keys of rope_parameters or rope_scaling, o. size is the number of a head's elements that the
-// rope rotates. The formulas are those of transformers' modeling_rope_utils.py. Products are converted to float64 to prevent a fused
-// multiply-add, which not every machine has and which rounds differently.
+// rope rotates. The formulas are those of transformers' modeling_rope_utils.py. Products are converted to float64 to
+// prevent a fused multiply-add, which not every machine has and which rounds differently.
 func scaledRope(c, o *Config, size int64, base float64) Rope {
 	kind := o.StringOr("rope_type", o.StringOr("type", "default"))
 	// mrope has three positions: time, height and width. For text they are equal, so mrope is the default rope.

@@ -9,8 +9,8 @@ import (
 )
 
 // convRules are convolutions and pooling. The IR has no op for convolutions: most of them are GEMMs over patches of the
-// input (im2col), and the patches take memory where the compiler cannot fuse them into the GEMM. With one result
-// channel in each group they are sums of products ([call.depthwise], [call.band]).
+// input (im2col), and the patches take memory where the compiler cannot fuse them into the GEMM. With several groups
+// of one result channel they are sums of products ([call.depthwise], [call.band]).
 var convRules = map[string]opRule{
 	"aten.conv1d": convolution, "aten.conv2d": convolution, "aten.conv3d": convolution, "aten.convolution": convolution,
 	"aten.conv_transpose1d": convTranspose, "aten.conv_transpose2d": convTranspose, "aten.conv_transpose3d": convTranspose,

@@ -32,8 +32,9 @@ func col2im(c *call) []ir.Value {
 	return one(c.reshape(y, t.Shape...))
 }
 
-// folded adds patches along one axis of an image. Of x, two axes, the elements of a patch and the patches, become one
-// axis of size out: index p is element k of patch l where p + padding = l*stride + k*dilation.
+// folded adds patches along one axis of an image. x has the elements of a patch along axis and the patches along the
+// next one. The two become one axis of size out: index p is the sum of element k of patch l over all k and l with
+// p + padding = l*stride + k*dilation. s has the parameters of the axis at index i.
 func (c *call) folded(x ir.Value, axis int, out dim.Dim, s *spatial, i int) ir.Value {
 	kernel, patches := c.shape(x)[axis], c.shape(x)[axis+1]
 	k := c.along(i64, 2, 1, kernel)

@@ -64,8 +64,8 @@ func reduction(op string) opRule {
 	}
 }
 
-// truthOver is any or all: it reduces bools as integers. The extremes of no elements are the lowest and the highest
-// integer, so that any of none is false, and all of none is true.
+// truthOver is any or all: it reduces bools as integers. Over an empty axis, max is the lowest and min the highest
+// integer, so any is false and all is true.
 func truthOver(op string) opRule {
 	return func(c *call) []ir.Value {
 		x := c.cast(c.cast(c.tensor("self"), dtype.Bool), dtype.I32)
@@ -263,8 +263,8 @@ func (c *call) largest(x ir.Value, axis int, k int64, smallest bool) (values, in
 }
 
 // descending returns keys in the opposite order of x, for topk. NaN, which topk takes as the largest, gets the
-// smallest key. Keys are halves, so that the key of +Inf is below the keys of finite numbers. Two denormals of f32
-// that differ in their last bit may have one key.
+// smallest key. Keys are halves, so that the key of +Inf is below the keys of finite numbers. Two numbers between
+// -2^-125 and 2^-125 that differ in their last bit may have one key.
 func (c *call) descending(x ir.Value) ir.Value {
 	if !c.dtype(x).Float() {
 		return c.un("not", x)

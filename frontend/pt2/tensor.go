@@ -25,7 +25,6 @@ type tensor struct {
 	seen  int // version of the storage from which value was computed
 	value ir.Value
 	ready bool // value is set
-
 }
 
 // A view reads a part of a tensor, or writes it.
