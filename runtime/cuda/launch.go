@@ -147,6 +147,9 @@ func (s *Stream) LaunchOp(op device.Op, call *device.OpCall) error {
 	if err := s.usable(what); err != nil {
 		return err
 	}
+	if op == nil || call == nil {
+		return fmt.Errorf("cuda: %s: no op, or no call of it, is given", what)
+	}
 	name := op.Signature().Name
 	c := s.recording()
 	if c != nil && !op.Signature().Capture {
