@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"pwc/cache"
+	"pwc/internal/exactjson"
 )
 
 // Collectives is a record of a measurement: the size from which on NCCL is faster than peer memory, for the
@@ -56,7 +57,7 @@ func LookupCollectives(s *cache.Store, device string, ranks int) (Collectives, b
 	}
 	t, ok := s.Tuning(collectivesKey(device, ranks))
 	var choice collectivesChoice
-	if !ok || json.Unmarshal([]byte(t.Choice), &choice) != nil || choice.NCCLBytes < 0 {
+	if !ok || exactjson.Unmarshal([]byte(t.Choice), &choice) != nil || choice.NCCLBytes < 0 {
 		return Collectives{}, false
 	}
 	return Collectives{Device: device, Ranks: ranks, Version: choice.Version, NCCLBytes: choice.NCCLBytes, Peer: t.Before, Best: t.Time}, true

@@ -32,11 +32,13 @@ func TestCollectives(t *testing.T) {
 			t.Errorf("%v has %+v", other, c)
 		}
 	}
-	bad := cache.Tuning{TuningKey: cache.TuningKey{Device: "NVIDIA H200", Library: "nccl", Problem: "collectives of 2 ranks"}, Choice: `{"nccl_bytes":-1}`}
-	if err := s.PutTuning(t.Context(), bad); err != nil {
-		t.Fatal(err)
-	}
-	if c, ok := tune.LookupCollectives(s, "NVIDIA H200", 2); ok {
-		t.Errorf("a negative size is %+v", c)
+	for _, choice := range []string{`{"nccl_bytes":-1}`, `{"NCCL_bytes":1}`} {
+		bad := cache.Tuning{TuningKey: cache.TuningKey{Device: "NVIDIA H200", Library: "nccl", Problem: "collectives of 2 ranks"}, Choice: choice}
+		if err := s.PutTuning(t.Context(), bad); err != nil {
+			t.Fatal(err)
+		}
+		if c, ok := tune.LookupCollectives(s, "NVIDIA H200", 2); ok {
+			t.Errorf("%s is %+v", choice, c)
+		}
 	}
 }

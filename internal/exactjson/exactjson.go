@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"unicode/utf8"
 
 	"pwc/internal/termsafe"
 )
@@ -97,9 +98,12 @@ func (w *walker) object(t reflect.Type) error {
 	}
 	var seen map[string]bool
 	for w.at++; w.next() != '}'; {
-		var key string
-		if err := json.Unmarshal(w.str(), &key); err != nil {
-			return err
+		quoted := w.str()
+		key := string(quoted[1 : len(quoted)-1])
+		if strings.Contains(key, `\`) || !utf8.ValidString(key) {
+			if err := json.Unmarshal(quoted, &key); err != nil {
+				return err
+			}
 		}
 		if seen[key] {
 			return fmt.Errorf("key %q twice", termsafe.Clip(key, 80))

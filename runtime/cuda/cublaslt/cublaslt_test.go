@@ -507,7 +507,7 @@ func TestChoiceText(t *testing.T) {
 			t.Errorf("%s: %+v, %v", b, back, err)
 		}
 	}
-	for _, bad := range []string{`{}`, `{"algorithm":"00"}`, `{"algorithm":"xx"}`, `[]`} {
+	for _, bad := range []string{`{}`, `{"algorithm":"00"}`, `{"algorithm":"xx"}`, `{"Own":true}`, `{"own":true,"own":true}`, `[]`} {
 		if err := json.Unmarshal([]byte(bad), new(Choice)); err == nil {
 			t.Errorf("%s was read", bad)
 		}

@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+
+	"pwc/internal/exactjson"
 )
 
 // Key identifies the calls that a choice is for.
@@ -55,7 +57,7 @@ func (c Choice) MarshalJSON() ([]byte, error) {
 // UnmarshalJSON reads what MarshalJSON writes.
 func (c *Choice) UnmarshalJSON(b []byte) error {
 	var t choiceText
-	if err := json.Unmarshal(b, &t); err != nil {
+	if err := exactjson.Unmarshal(b, &t); err != nil {
 		return err
 	}
 	*c = Choice{Own: t.Own}
