@@ -199,8 +199,8 @@ func (d *Device) adopt(r resource) {
 	d.live[r] = d.born
 }
 
-// release destroys a resource, now or when the captures under way have ended. Unless the device is
-// lost, Close returns errors of the latter.
+// release destroys a resource, now or when the captures under way have ended. Close returns the
+// errors of a later destruction, unless the device is lost.
 func (d *Device) release(what string, r resource) error {
 	d.mu.Lock()
 	delete(d.live, r)

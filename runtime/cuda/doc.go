@@ -42,8 +42,9 @@
 // The driver keeps a current context for each thread of the operating system,
 // and a capture begins and ends on one thread. A call that needs the context locks its
 // goroutine to its thread while it lasts, and makes the context current first. Between
-// [Stream.Enter] and [Stream.Leave] most calls of the stream need neither. From BeginCapture to EndCapture
-// the goroutine stays locked, unless the mode is relaxed, and makes all calls of the capture.
+// [Stream.Enter] and [Stream.Leave] most calls of the stream need neither. From BeginCapture to
+// EndCapture the goroutine stays locked, unless the mode is relaxed, and makes all calls of the
+// capture.
 //
 // While a stream captures in mode global or thread-local, calls that the mode forbids (see
 // device.CaptureMode) are refused with device.ErrCapturing on the capturing goroutine, and in

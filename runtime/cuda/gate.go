@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// gate keeps captures apart from calls that must not happen during a capture: loads of
-// modules, except in mode relaxed, and the destruction of objects of the driver. A capture that waits to begin goes
-// first, so that goroutines which load all the time do not delay it.
+// gate keeps captures apart from calls that must not happen during a capture: the destruction of
+// objects of the driver and, unless the capture's mode is relaxed, loads of modules. A capture that
+// waits to begin goes first, so that goroutines which load all the time do not delay it.
 type gate struct {
 	capturing atomic.Int32 // captures under way, which can be read without the lock
 

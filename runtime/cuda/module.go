@@ -26,8 +26,9 @@ type module struct {
 }
 
 // useModule loads the image (cubin or PTX) that the device takes of a kernel, which was made for
-// architecture a. If the image is loaded, it adds a use. If the module is not nil, the caller has a use of it, also after an
-// error. No capture is under way that is not relaxed; the context is current.
+// architecture a. If the image is loaded already, useModule only adds a use. If the module is not nil, the
+// caller has a use of it, also after an error. No capture is under way that is not relaxed; the context
+// is current.
 func (d *Device) useModule(a arch, k *program.Kernel) (*module, error) {
 	form, err := d.imageOf(a, k)
 	if err != nil {
@@ -215,7 +216,7 @@ func (d *Device) allowShared(f *Function) error {
 
 // maxShared returns the most dynamic shared memory of a launch of f, in bytes.
 func (d *Device) maxShared(f *Function) int64 {
-	return d.info.Properties["device.shared_bytes"] - int64(f.staticShared)
+	return d.Info().Properties[program.PropertyPrefix+"shared_bytes"] - int64(f.staticShared)
 }
 
 // Function finds a kernel by name. Its launches may use all the shared memory

@@ -98,7 +98,7 @@ func (g *Graph) planned(i int, moves []device.Move) (*change, error) {
 	known := o.call != nil || o.step != nil || o.kind == device.NodeCopy || o.kind == device.NodeFill || o.kind == device.NodeEvent
 	switch {
 	case !known && len(moves) > 0:
-		return nil, g.refuse(i, "which memory it uses is not known; an op records it by LaunchOp", nil)
+		return nil, g.refuse(i, "which memory it uses is not known; Stream.LaunchOp launches it as an op, which declares its memory", nil)
 	case !moved:
 		return nil, nil
 	case g.rec.notes[i].Child:

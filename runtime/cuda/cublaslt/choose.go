@@ -18,18 +18,18 @@ func (l *Library) KeyOf(args []device.Tensor, attrs []program.Attr) (Key, error)
 	return l.key(&p), nil
 }
 
-// Candidates returns up to most algorithms that can compute a call, in the order of
+// Candidates returns up to limit algorithms that can compute a call, in the order of
 // the library's heuristic. The list may be empty.
-func (l *Library) Candidates(args []device.Tensor, attrs []program.Attr, most int) ([]Choice, error) {
+func (l *Library) Candidates(args []device.Tensor, attrs []program.Attr, limit int) ([]Choice, error) {
 	p, err := parse(args, attrs)
 	if err != nil {
 		return nil, err
 	}
-	return l.ask(p, most)
+	return l.ask(p, limit)
 }
 
 // ask is Candidates for a parsed call.
-func (l *Library) ask(p problem, most int) (out []Choice, err error) {
+func (l *Library) ask(p problem, limit int) (out []Choice, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	scratch := &plan{problem: p}
@@ -37,7 +37,7 @@ func (l *Library) ask(p problem, most int) (out []Choice, err error) {
 		if err := scratch.describe(l.api); err != nil {
 			return err
 		}
-		found, err := l.candidates(scratch, most)
+		found, err := l.candidates(scratch, limit)
 		for _, r := range found {
 			out = append(out, Choice{Algorithm: r.Algo})
 		}
@@ -48,7 +48,8 @@ func (l *Library) ask(p problem, most int) (out []Choice, err error) {
 
 // Choose makes a choice for a call and for all calls with the same [Key]. It overrides
 // records and the heuristic. An algorithm that cannot be used is an error, and nothing changes.
-// A device.OpCall that was launched or warmed before keeps its plan. Tuning uses Choose to measure algorithms, and to use the fastest one without a restart.
+// A device.OpCall that was launched or warmed before keeps its plan. Tuning uses Choose to measure
+// algorithms, and to use the fastest one without a restart.
 func (l *Library) Choose(args []device.Tensor, attrs []program.Attr, c Choice) error {
 	p, err := parse(args, attrs)
 	if err != nil {

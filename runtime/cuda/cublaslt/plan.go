@@ -123,14 +123,14 @@ func (l *Library) ordered(a *lt.Algorithm) (bool, error) {
 	return err == nil && (scheme == lt.ReductionNone || scheme == lt.ReductionComputeType), err
 }
 
-// candidates asks the heuristic for up to most algorithms. It returns those that can be used, in
+// candidates asks the heuristic for up to limit algorithms. It returns those that can be used, in
 // the heuristic's order.
-func (l *Library) candidates(p *plan, most int) ([]lt.HeuristicResult, error) {
+func (l *Library) candidates(p *plan, limit int) ([]lt.HeuristicResult, error) {
 	pref, err := l.api.NewPreference(l.workspace, p.align(p.w, p.in), p.align(p.x, p.in), p.align(p.y, p.out))
 	if err != nil {
 		return nil, err
 	}
-	all, err := l.api.Heuristic(l.handle, p.desc, p.operands, pref, most)
+	all, err := l.api.Heuristic(l.handle, p.desc, p.operands, pref, limit)
 	err = errors.Join(err, l.api.DestroyPreference(pref))
 	var s *StatusError
 	if errors.As(err, &s) && s.Status == lt.StatusNotSupported {

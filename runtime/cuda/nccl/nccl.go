@@ -69,8 +69,8 @@ type Call struct {
 }
 
 // API is the part of NCCL that collectives use; tests replace it. The context of the rank's device
-// is current in UniqueID, Init, Enqueue and Destroy. Init waits for all ranks of the communicator, and the first Enqueue may wait
-// for them, so each rank needs a thread of its own.
+// is current in UniqueID, Init, Enqueue and Destroy. Init waits for all ranks of the communicator, and
+// the first Enqueue may wait for them, so each rank needs a thread of its own.
 type API interface {
 	// Version returns the library's version, 22809 for 2.28.9.
 	Version() int

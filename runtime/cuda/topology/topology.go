@@ -61,7 +61,7 @@ type Topology struct {
 	Links []Link // of each pair, in order of From and To
 }
 
-// NVLinks returns the active NVLinks of the GPU at a PCI address; nvml.Library.NVLinks is one.
+// NVLinks returns the active NVLinks of the GPU at a PCI address, as nvml.Library.NVLinks does.
 type NVLinks func(pci string) ([]nvml.NVLink, error)
 
 // Of reads the topology of a machine. sysfs is the directory where sysfs is mounted, "/sys". If links is nil, no

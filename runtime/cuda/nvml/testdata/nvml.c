@@ -1,5 +1,5 @@
 // A library with NVML's functions and structures, as nvml.h declares them, of a machine with three GPUs: the first two
-// have two links to each other, the first one to a switch; the third has no NVLink.
+// have two links to each other, and the first also has one to a switch; the third has no NVLink.
 #include <stdint.h>
 #include <string.h>
 
