@@ -68,7 +68,7 @@
 //
 // # Trust
 //
-// All bytes are compared with their hash before use. File names are constants or hex digests, opened
+// All bytes are compared with their hash before use. File names are constants or hex digits, opened
 // inside the directory (os.Root), so no content of a file leads out of it. Anything but a regular
 // file is damage. A damaged file is a miss with a warning that names the file and the reason. The next
 // Put, PutModule or PutTuning that would write the file replaces it in Options.Dir. Hashes detect

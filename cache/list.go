@@ -31,7 +31,7 @@ type ModuleInfo struct {
 }
 
 // Modules lists the modules of all layers and the directory: by name, then by last use, newest
-// first. It logs damaged manifests and leaves them out.
+// first. It logs damaged manifests and leaves them out. The error is the cause of ctx's end.
 func (s *Store) Modules(ctx context.Context) ([]ModuleInfo, error) {
 	var list []ModuleInfo
 	for _, d := range s.roots {
@@ -66,8 +66,8 @@ func (s *Store) Modules(ctx context.Context) ([]ModuleInfo, error) {
 }
 
 // Find returns the module of ref: its name, or at least four first digits of its id. The error
-// matches ErrNotFound, lists the ids that ref could mean, or is the cause of ctx's end. If several directories have the
-// module, Find returns that of the first.
+// matches ErrNotFound, lists the ids that ref could mean, or is the cause of ctx's end. If several
+// directories have the module, Find returns that of the first.
 func (s *Store) Find(ctx context.Context, ref string) (ModuleInfo, error) {
 	list, err := s.Modules(ctx)
 	if err != nil {

@@ -64,8 +64,8 @@ func (b *budget) left() time.Duration {
 
 // Lock waits until no other process or goroutine makes the entry of this key; unlock releases it.
 // It saves work, and correctness does not depend on it: if files cannot be locked, or waits took
-// Options.LockTimeout, it logs that once and returns without the lock of other processes. Without a
-// directory to write, only goroutines of this store exclude each other. It fails only if ctx ends.
+// Options.LockTimeout, it logs that once. Then, and without a directory to write, only goroutines of
+// this store exclude each other. It fails only if ctx ends.
 func (s *Store) Lock(ctx context.Context, key Key) (unlock func(), err error) {
 	return s.lockID(ctx, key.id())
 }

@@ -26,7 +26,8 @@ type Module struct {
 	Graph   []byte            // the split module as text, stored as computation_graph.ir
 	Created time.Time         // in whole seconds, UTC; PutModule replaces a zero time by the present time
 
-	graphDigest Digest // of the graph, as is graphSize; a parsed manifest has these two without Graph
+	// Digest and bytes of the graph. A parsed manifest has these, but not Graph.
+	graphDigest Digest
 	graphSize   int64
 }
 

@@ -19,12 +19,12 @@ type TuningKey struct {
 	Problem string // of a GEMM: sizes, dtypes, layout; of collectives: the number of ranks
 }
 
-// Tuning is a record of a measurement: what is fastest on a device. It is a
-// separate entry: no program and no key depends on it (C3). Without it programs run slower, or
-// are refused by a user who asks for that (C8).
+// Tuning is a record of a measurement: the fastest choice on a device. It is a separate entry: no
+// program and no key depends on it (C3). Without it programs may run slower, and a frozen backend
+// refuses GEMMs of a library that have no record (C8).
 type Tuning struct {
 	TuningKey
-	Choice  string        // the variant, in the form of the library's user
+	Choice  string        // what is fastest, in a form that the recorder defines
 	Time    time.Duration // its measured time
 	Before  time.Duration // of a GEMM: the time of the library's first algorithm; of collectives: over peer memory; 0: not measured
 	Created time.Time     // in whole seconds, UTC

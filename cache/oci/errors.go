@@ -23,7 +23,7 @@ func (r Refusal) String() string {
 // A RefusedError reports that no module of an artifact can be used. Only the manifest, the config and perhaps
 // signatures were fetched, and nothing was written.
 type RefusedError struct {
-	Source    string // as of FormatError
+	Source    string // as in FormatError
 	Refusals  []Refusal
 	Untrusted *cache.UntrustedError // why machine code was refused; nil: none was refused for lack of trust
 }

@@ -52,9 +52,9 @@ func Inspect(ctx context.Context, ref string, o Options) (*Info, error) {
 // *[RefusedError]. If the store cannot keep an entry or a module, Pull ends with the *[cache.NotCachedError].
 //
 // Every blob of an entry is compared with its digest, checked to be a program, and put by [cache.Store.Put] when it
-// has arrived whole. A module is put when the store has all its entries. So an interrupted pull leaves whole entries, and the
-// next pull continues with the others. An entry that [cache.Store.Get] returns stays, even if the artifact has other
-// bytes for its key; a damaged or untrusted entry is fetched again.
+// has arrived whole. A module is put when the store has all its entries. So an interrupted pull leaves whole entries,
+// and the next pull continues with the others. An entry that [cache.Store.Get] returns stays, even if the artifact has
+// other bytes for its key; a damaged or untrusted entry is fetched again.
 func Pull(ctx context.Context, s *cache.Store, ref string, o Options) (*Received, error) {
 	r, err := newRepository(ref, &o)
 	if err != nil {
