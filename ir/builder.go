@@ -11,9 +11,8 @@ import (
 	"pwc/ir/dtype"
 )
 
-// Builder makes a module. Frontends, the parser and passes that rewrite functions go through
-// it, so that a rule of the language is checked in one place. Methods do not return errors:
-// the errors are collected, and Build returns them.
+// Builder makes a module. Frontends, the parser and most passes go through it, so that a rule of
+// the language is checked in one place. Methods collect errors, which Build returns.
 type Builder struct {
 	m       *Module
 	errs    ErrorList
