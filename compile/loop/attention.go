@@ -46,7 +46,7 @@ func (a *Attention) Each(f func(x *Access, length dim.Dim)) {
 	}
 }
 
-func (a *Attention) text() string {
+func (a *Attention) text(k *Kernel) string {
 	var b strings.Builder
 	mask := ""
 	if a.Causal {
@@ -55,7 +55,7 @@ func (a *Attention) text() string {
 	fmt.Fprintf(&b, "  attention queries=%s keys=%s heads=%d/%d size=%d scale=%g%s\n", a.Queries, a.Keys, a.Heads, a.Groups, a.Size, a.Scale, mask)
 	names := []string{"q", "k", "v", "out", "lse", "delta", "dq", "dk", "dv"}
 	a.Each(func(x *Access, _ dim.Dim) {
-		fmt.Fprintf(&b, "    %s=%s\n", names[0], x.text())
+		fmt.Fprintf(&b, "    %s=%s\n", names[0], k.access(x))
 		names = names[1:]
 	})
 	return b.String()

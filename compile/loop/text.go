@@ -38,10 +38,10 @@ func (k *Kernel) String() string {
 		}
 	}
 	if t := k.TopK; t != nil {
-		fmt.Fprintf(&b, "  topk N=%s k=%d in=%s values=%s index=%s\n", t.N, t.K, t.In.text(), t.Values.text(), t.Index.text())
+		fmt.Fprintf(&b, "  topk N=%s k=%d in=%s values=%s index=%s\n", t.N, t.K, k.access(&t.In), k.access(&t.Values), k.access(&t.Index))
 	}
 	if a := k.Attention; a != nil {
-		b.WriteString(a.text())
+		b.WriteString(a.text(k))
 	}
 	if r := k.AllReduce; r != nil {
 		fmt.Fprintf(&b, "  all_reduce a%d = a%d over %s in %d\n", r.Sum, r.Source, r.Group, r.Ranks)
@@ -75,7 +75,7 @@ func (k *Kernel) text(in Instr) string {
 	}
 	switch in.Op {
 	case Load, Store, Iota:
-		b.WriteString(" " + in.Access.text())
+		b.WriteString(" " + k.access(in.Access))
 	case Const:
 		if k.Values[in.Dst].DType.Float() {
 			b.WriteString(" " + strconv.FormatFloat(in.Float, 'g', -1, 64))
@@ -100,14 +100,14 @@ func (k *Kernel) value(v Value) string {
 
 func (k *Kernel) dtype(v Value) dtype.DType { return k.Values[v].DType }
 
-func (a *Access) text() string {
+func (k *Kernel) access(a *Access) string {
 	name := "pos"
 	if a.Arg >= 0 {
 		name = "a" + strconv.Itoa(int(a.Arg))
 	}
 	s := fmt.Sprintf("%s[%s + %s + %s", name, a.Offset, dims(a.Rows), dims(a.Cols))
 	if x := a.Index; x != nil {
-		s += fmt.Sprintf(" + v%d<%s *%s", x.At, x.Extent, x.Stride)
+		s += fmt.Sprintf(" + %s<%s *%s", k.value(x.At), x.Extent, x.Stride)
 	}
 	return s + "]"
 }
