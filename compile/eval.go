@@ -57,9 +57,9 @@ func (f *fuser) evalAt(g *group, v ir.Value, st *valueState, coords []coord, emi
 	return f.evalNode(g, f.fn.Def(v), v, coords, emit)
 }
 
-// rematerialises reports whether g should compute v again, instead of loading it: from a
-// value that is in memory, that has other uses, so that it is probably stored anyway, that no
-// group computes, or whose elements are narrower than v's.
+// rematerialises reports whether g should compute v again from the value that provenance found, instead
+// of loading v. g must be able to read that value. It must also have narrower elements than v, be computed
+// by no group, be in memory, or have other uses: then it is probably stored anyway.
 func (f *fuser) rematerialises(v ir.Value, g *group) bool {
 	st := &f.states[v]
 	if st.remat == ir.NoValue || f.separate {

@@ -10,8 +10,8 @@ import (
 )
 
 // lower replaces composite ops, GEMMs of integers, and collectives along other axes than the
-// first by primitive ops. Norms, softmax and rope compute in f32 and cast each element once,
-// so that the value of the graph is still rounded once. Random draws become draws of f32, with
+// first by primitive ops. Norms, softmax and rope compute in f32 and round each element of their
+// result once. Random draws become draws of f32, with
 // the offsets that the function gave them.
 func lower(m *ir.Module, fn *ir.Func) (*ir.Func, error) {
 	var refused *nodeError

@@ -579,8 +579,8 @@ func TestBlockSizes(t *testing.T) {
 		for _, block := range c.blocks {
 			t.Run(fmt.Sprintf("%d in heads of %d", block, c.dim), func(t *testing.T) {
 				// With the longer last context stages are filled again; with the shorter one there are more stages than
-				// keys. With room for this number of rows the op's memory ends with the tables of blocks of one token and
-				// those int32s.
+				// keys. With this room for rows, and blocks of one token, the op's memory has a multiple of 512 bytes:
+				// padding of the allocation does not hide a read after its end.
 				for _, last := range []struct{ tokens, room int }{{195, 15}, {128, 27}} {
 					lengths := []int{64, 120, 0, last.tokens}
 					stride := (last.tokens + 6 + block - 1) / block

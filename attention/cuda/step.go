@@ -213,8 +213,8 @@ func (st *step) apart(b *attention.Batch, c cache, named bool) error {
 	}
 	written, met := st.written, false
 	clear(written)
-	// Requests append to the ends of their sequences. A block that two requests append to is found
-	// when the second one marks it, a block that another request reads among its earlier blocks.
+	// Requests append to the ends of their sequences. The first loop finds blocks that two requests append
+	// to. The second loop finds blocks that a request only reads, and another one appends to.
 	for r := range b.SeqLens {
 		last := ^uint32(0)
 		for _, s := range b.Slots[b.QueryStart[r]:b.QueryStart[r+1]] {

@@ -317,8 +317,7 @@ func TestGrids(t *testing.T) {
 
 // TestKinds: with short heads a small step has blocks of eight warps; larger steps have blocks of four warps, some dense
 // ones of two, with more of them on a multiprocessor. Eager steps compute requests of more than 16 pairs
-// in a launch of their own, before that of the other requests, which does not wait for it. A captured call is one
-// launch.
+// in a launch of their own. That of the other requests follows, and may overlap with it. A captured call is one launch.
 func TestKinds(t *testing.T) {
 	r := newFakeRig(t, fake.Eager)
 	tensor := func(dims ...int64) device.Tensor { return r.tensor(dtype.BF16, dims...) }
