@@ -258,8 +258,9 @@ func (p *Pool) Use() PoolUse {
 func (p *Pool) Checkpoint() (*mem.State, error) { return p.mem.Checkpoint() }
 
 // Restore restores the pool's blocks to a checkpoint. live are storages that get their blocks of
-// the checkpoint. dead are storages without owners whose blocks are freed. Memory that was
-// allocated since is freed to the pool. If the pool refuses the checkpoint, nothing has changed.
+// the checkpoint, unless they own them already. dead are storages without owners whose blocks are freed.
+// If a storage owns a block that the checkpoint does not have, the error is a [*mem.OwnedError]. If the
+// pool refuses the checkpoint, nothing has changed.
 func (p *Pool) Restore(st *mem.State, live, dead []*Storage) error {
 	var at []mem.Address
 	var own []*Storage

@@ -7,7 +7,7 @@
 // addresses were free. So recordings form a tree. A node is a recording of one function after its
 // parent node, and serves a call only if the parent is the current node. When all outputs of a path
 // are released, or when a generation starts, the next call starts at a root, unless a recording after
-// the current node serves it.
+// the current node serves it or it warms up after a replay.
 //
 // # Inputs
 //
@@ -18,7 +18,6 @@
 //
 // # Outputs
 //
-// Outputs belong to the caller, who releases them. The first call of a generation makes the outputs of
-// the previous one stale, unless a recording after the current node serves it. A read of a stale output
-// is a [graphs.StaleError].
+// Outputs belong to the caller, who releases them. A call that starts at a root makes the outputs of the
+// previous generation stale. A read of a stale output is a [graphs.StaleError].
 package tree
