@@ -267,7 +267,7 @@ func (a *app) runBench(ctx context.Context, path string, f *modelFlags, bf *buil
 	case !isLanguageModel(what.module):
 		return a.runBenchFunc(ctx, path, what, f, bf, g)
 	case g.fn != "":
-		return usagef("--func is for models that are not language models; %s is one", path)
+		return usagef("--func is for models that are not language models; %s is a language model", path)
 	}
 	if len(g.batches) == 0 {
 		g.batches = benchSizes

@@ -33,9 +33,9 @@ PWC_CACHE_REMOTE is an artifact in a registry (oci://REGISTRY/REPO:TAG) from whi
 missing pieces are fetched. PWC_CACHE=off turns the cache off. Code for GPUs is
 machine code, which cannot be checked: pwc cache trust lists whose code is accepted.
 
-gc removes, and pin keeps, whole models. A MODEL is a name, or the first digits of an
-id, at least four, as ls prints them; --target chooses among models of one name. If several models have one name and target, the last column of ls has
-their other differences.`,
+gc removes, and pin keeps, whole models. A MODEL is a name, or at least the first four
+digits of an id that ls prints; --target chooses among models of one name. If several
+models have one name and target, the last column of ls has their other differences.`,
 		Example: `  pwc cache ls
   pwc cache explain model.ir          # which pieces are found, and why others are not
   pwc cache gc --max-bytes 1GiB

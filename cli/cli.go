@@ -63,16 +63,16 @@ const grace = 2 * time.Second
 // Main runs the command line of the process and exits. ops are extern ops
 // in addition to the built-in ones; an op with the name of a built-in one replaces it. An
 // interrupt or SIGTERM ends the command in order. If it does not end within two seconds, Main
-// abandons it, except during the drain of a server and the last files of a training run. A second
-// signal ends the process at once. In a conversation an interrupt during an answer only ends the
-// answer.
+// abandons it. The time does not count during the steps of a training run with --out and the
+// writing of its files, and while a server drains and sends its last spans. A second signal ends
+// the process at once. In a conversation an interrupt during an answer only ends the answer.
 func Main(ops ...Op) {
 	ctx, held := withHold(context.Background())
 	ctx, stop := withSignals(ctx)
 	context.AfterFunc(ctx, func() {
 		stop()
 		time.AfterFunc(grace, func() {
-			held.Lock()
+			whenReleased(held, grace)
 			fmt.Fprintf(os.Stderr, "pwc: %v; the command did not end within %v and is abandoned\n", context.Cause(ctx), grace)
 			os.Exit(exitFailed)
 		})

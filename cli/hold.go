@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // holdKey is the context key of a mutex. [Main] locks it before it exits without waiting for a
@@ -15,8 +16,18 @@ func withHold(ctx context.Context) (context.Context, *sync.Mutex) {
 	return context.WithValue(ctx, holdKey{}, mu), mu
 }
 
-// hold keeps the first signal from ending the process until release is called. It is for work that
-// takes longer than grace and must be complete, such as a checkpoint.
+// whenReleased locks the mutex of [withHold] when no work holds it. After work that held it, the command gets the time
+// grace again, to end on its own.
+func whenReleased(held *sync.Mutex, grace time.Duration) {
+	for !held.TryLock() {
+		held.Lock()
+		held.Unlock()
+		time.Sleep(grace)
+	}
+}
+
+// hold keeps the first signal from ending the process until release is called. It is for work that may
+// take longer than grace and must be complete, such as a checkpoint. Calls must not be nested.
 func hold(ctx context.Context) (release func()) {
 	mu, ok := ctx.Value(holdKey{}).(*sync.Mutex)
 	if !ok {

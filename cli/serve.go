@@ -109,7 +109,7 @@ func (a *app) runServe(ctx context.Context, path string, f *modelFlags, bf *buil
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, endTracing()) }()
+	defer endTracing()
 	m, err := a.openLanguage(path, f)
 	if err != nil {
 		return err

@@ -15,11 +15,11 @@ import (
 )
 
 // tracing returns a tracer that sends spans to an OTLP endpoint over HTTP, in batches, and a
-// function that sends the last spans. If endpoint is "", the tracer is nil and the function does
-// nothing. A URL without a path gets the protocol's path, /v1/traces.
-func (a *app) tracing(ctx context.Context, endpoint string) (trace.Tracer, func() error, error) {
+// function that sends the last spans, and logs if they are lost. If endpoint is "", the tracer is nil and
+// the function does nothing. A URL without a path gets the protocol's path, /v1/traces.
+func (a *app) tracing(ctx context.Context, endpoint string) (trace.Tracer, func(), error) {
 	if endpoint == "" {
-		return nil, func() error { return nil }, nil
+		return nil, func() {}, nil
 	}
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
@@ -33,12 +33,16 @@ func (a *app) tracing(ctx context.Context, endpoint string) (trace.Tracer, func(
 		return nil, nil, fmt.Errorf("--otlp-traces-endpoint: %w", err)
 	}
 	named := resource.NewSchemaless(attribute.String("service.name", "pwc"), attribute.String("service.version", version().Version))
-	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(loggedExporter{exporter, a.requestLogger()}), sdktrace.WithResource(named))
-	return provider.Tracer("pwc/serve"), func() error {
+	log := a.requestLogger()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(loggedExporter{exporter, log}), sdktrace.WithResource(named))
+	return provider.Tracer("pwc/serve"), func() {
+		defer hold(ctx)()
 		// ctx may have ended.
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSpans)
 		defer cancel()
-		return provider.Shutdown(ending)
+		if err := provider.Shutdown(ending); err != nil {
+			log.Warn("the last spans may be lost", "error", err)
+		}
 	}, nil
 }
 

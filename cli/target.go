@@ -86,7 +86,7 @@ type collectiveCounts struct {
 	NCCL  int64 `json:"nccl"`
 }
 
-// cudaCompiler compiles the kernels of extern ops.
+// cudaCompiler compiles kernels that are not generated from the IR, such as those of extern ops.
 type cudaCompiler interface {
 	compileKernel(ctx context.Context, k Kernel, arch string) (cubin, ptx []byte, err error)
 	Err() error // why it cannot compile at all; nil if it can, or has not tried yet

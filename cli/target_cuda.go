@@ -150,13 +150,13 @@ func (t *target) timedCode(ctx context.Context, v collectivecuda.Variant) (*prog
 
 func openNCCL() (nccl.API, error) { return nccl.Open(nccl.Options{}) }
 
-// gpuCompiler compiles the CUDA C of the backend and of extern ops.
+// gpuCompiler compiles the CUDA C of a target.
 type gpuCompiler interface {
 	compilecuda.Compiler
 	Err() error
 }
 
-// kernelCompiler compiles the kernels of extern ops.
+// kernelCompiler is the cudaCompiler of a GPU target.
 type kernelCompiler struct{ gpuCompiler }
 
 func (c kernelCompiler) compileKernel(ctx context.Context, k Kernel, arch string) (cubin, ptx []byte, err error) {

@@ -130,6 +130,9 @@ func (a *app) runTrain(ctx context.Context, path string, f *modelFlags, bf *buil
 		return err
 	}
 	r.report.Seconds.Load = time.Since(start).Seconds()
+	if tf.out != "" { // a step may take longer than grace, and the checkpoint of an interrupted run follows it
+		defer hold(ctx)()
+	}
 	start = time.Now()
 	if err = r.run(ctx); err == nil {
 		err = w.leave() // writing the files may take long, and needs no other process
@@ -138,7 +141,7 @@ func (a *app) runTrain(ctx context.Context, path string, f *modelFlags, bf *buil
 		return errors.Join(err, r.stopped)
 	}
 	r.report.Seconds.Train = time.Since(start).Seconds()
-	return errors.Join(r.stopped, r.finish(ctx))
+	return errors.Join(r.stopped, r.finish())
 }
 
 // language returns the module to train: that of a checkpoint with a loss, or the module itself.
@@ -416,13 +419,13 @@ func (r *training) progress(n int64, loss float32, took time.Duration, first int
 
 // finish writes the files of the run and prints the report. After an interrupt it writes the same files, and instead of
 // the report prints how to resume, if --out is a directory.
-func (r *training) finish(ctx context.Context) error {
+func (r *training) finish() error {
 	r.report.Steps = r.step.Steps()
 	var err error
 	if r.report.Skipped, err = r.step.Skipped(); err != nil {
 		return err
 	}
-	if err := r.write(ctx); err != nil {
+	if err := r.write(); err != nil {
 		return err
 	}
 	if r.stopped != nil {
@@ -437,12 +440,11 @@ func (r *training) finish(ctx context.Context) error {
 	return r.print()
 }
 
-func (r *training) write(ctx context.Context) error {
+func (r *training) write() error {
 	out := r.flags.out
 	if out == "" {
 		return nil
 	}
-	defer hold(ctx)()
 	if !r.flags.single() {
 		if err := r.checkpoint(); err != nil {
 			return err

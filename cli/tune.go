@@ -118,7 +118,7 @@ func nothingToTune(t *target) error {
 		return fmt.Errorf("tune measures GEMMs of cuBLASLt: %w", t.untuned)
 	}
 	if len(gpus()) == 0 {
-		return usagef("--target %s has nothing to tune: only a GPU has, and this pwc is built without them (-tags nocuda)", t.name)
+		return usagef("--target %s has nothing to tune: tune is for GPUs, and this pwc is built without support for them (-tags nocuda)", t.name)
 	}
 	return usagef("--target %s has nothing to tune; --target cuda tunes this machine's GPU", t.name)
 }

@@ -212,7 +212,7 @@ func (a *app) peers(m *ir.Module, w *world, steps Site) ([]runner.Peer, error) {
 // onOneDevice returns a usage error if a module is for several devices.
 func onOneDevice(m *ir.Module) error {
 	if n := m.World(); n > 1 {
-		return usagef("the module is for %d devices, and this command uses one: pwc generate, serve, bench without --train, and run without --mode trees use several", n)
+		return usagef("the module is for %d devices, and this command uses one: pwc generate, serve, bench without --train, bench-serve, and run without --mode trees use several", n)
 	}
 	return nil
 }

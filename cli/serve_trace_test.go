@@ -1,0 +1,43 @@
+package cli
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// lines are the writes to a log, which may come from several goroutines.
+type lines chan string
+
+func (w lines) Write(b []byte) (int, error) {
+	w <- string(b)
+	return len(b), nil
+}
+
+// A collector that does not answer delays the end of the server by at most lastSpans, and is no error of the server.
+func TestLastSpansAreLost(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for lastSpans")
+	}
+	t.Parallel()
+	done := make(chan struct{})
+	silent := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-done }))
+	defer silent.Close()
+	defer close(done)
+	log := make(lines, 10)
+	tracer, end, err := (&app{err: log}).tracing(t.Context(), silent.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, span := tracer.Start(t.Context(), "span")
+	span.End()
+	end()
+	found := false
+	for len(log) > 0 {
+		found = strings.Contains(<-log, "the last spans may be lost") || found
+	}
+	if !found {
+		t.Error("the log has no warning")
+	}
+}
