@@ -314,8 +314,8 @@ func (b *Builder) checkWeightExpr(e *WeightExpr, what string) {
 			b.Errorf(e.Pos, "%s: %s: attribute %s must be constant", what, e.Op, a.Name)
 		}
 	}
-	if len(e.Args) == 0 || len(e.Args) > 1 && e.Op != WeightConcat {
-		b.Errorf(e.Pos, "%s: %s has %d operands", what, e.Op, len(e.Args))
+	if lo, hi := operandCount(op); len(e.Args) < lo || len(e.Args) > hi {
+		b.Errorf(e.Pos, "%s: %s takes %s, has %d", what, e.Op, countText(lo, hi), len(e.Args))
 	}
 	b.checkShard(e, what)
 	for _, a := range e.Args {

@@ -223,6 +223,8 @@ func countText(lo, hi int) string {
 	switch {
 	case hi == 1<<30:
 		return fmt.Sprintf("%d or more operands", lo)
+	case lo == 1 && hi == 1:
+		return "1 operand"
 	case lo == hi:
 		return fmt.Sprintf("%d operands", lo)
 	}
