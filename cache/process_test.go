@@ -179,7 +179,7 @@ func crashBlob(i int) []byte { return bytes.Repeat(testBlob(i), 2000) }
 const killsEnv = "PWC_CACHE_TEST_KILLS"
 
 // A process that is killed at any moment leaves the entries whose Put had returned, and whole
-// files. Only the graph of a module may not match its manifest.
+// files. Only the graph of a module may differ from the one that its manifest names.
 func TestKill(t *testing.T) {
 	kills := 30
 	if v := os.Getenv(killsEnv); v != "" {

@@ -36,7 +36,7 @@ func TestStallKeepsSecrets(t *testing.T) {
 	}
 }
 
-// drip is a registry that answers after a pause, and sends its body in parts with a pause after each.
+// drip is a registry that answers after a pause, and sends its body in parts with a pause before each.
 type drip struct {
 	answer time.Duration
 	bytes  int // of the body
