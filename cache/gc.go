@@ -41,7 +41,7 @@ type GCResult struct {
 // locked. Without locks an entry may lose its blob and is then a miss. If a pinned module is damaged,
 // GC stops with an error, because the entries of the module are unknown. Otherwise the error joins
 // failed removals, the cause of ctx's end and the *DamageError of a directory that cannot be read, or it is
-// ErrNoDir. With an error too, the result counts what was found and removed.
+// ErrNoDir. Also with an error, the result counts what was found and removed.
 func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	var r GCResult
 	err := s.exclusive(ctx, func(t *tree) error {

@@ -17,8 +17,8 @@ import (
 
 // Unmarshal is json.Unmarshal, but returns an error if an object has a key twice, or if a
 // key differs from that of a struct's field only in case. It ignores keys for which the
-// struct has no field. Call it within a method UnmarshalJSON that reads other keys than those of
-// the struct's fields, and not for that struct.
+// struct has no field. It cannot decode a struct whose method UnmarshalJSON reads other keys than
+// those of its fields: call it in that method.
 func Unmarshal(text []byte, v any) error {
 	if json.Valid(text) { // otherwise json.Unmarshal returns the syntax error
 		w := &walker{text: text, fields: map[reflect.Type]map[string]reflect.Type{}}

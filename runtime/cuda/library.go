@@ -105,7 +105,7 @@ func (s *Stream) UseWorkspace(b device.Buffer) error {
 		return err
 	}
 	if want := s.dev.WorkspaceBytes(); b.Size < want {
-		return fmt.Errorf("cuda: %s of %d bytes, want %d", what, b.Size, want)
+		return fmt.Errorf("cuda: %s of %d bytes, want at least %d", what, b.Size, want)
 	}
 	p, m, err := s.dev.memory(b)
 	if err != nil {

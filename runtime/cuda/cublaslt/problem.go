@@ -101,7 +101,7 @@ func parse(args []device.Tensor, attrs []program.Attr) (problem, error) {
 		*o.to = m
 		have := elements(o.t.Shape)
 		if slices.Min(d) < 0 || m.pitch < o.cols || !within(have, [][2]int64{{1, m.offset}, {o.rows - 1, m.pitch}, {p.batch - 1, m.stride}, {1, o.cols}}) {
-			return p, fmt.Errorf("%s: %d x %d elements from %d on, %d from row to row and %d from matrix to matrix, of %d", o.name, o.rows, o.cols, m.offset, m.pitch, m.stride, have)
+			return p, fmt.Errorf("%s: %d x %d elements from %d on, %d from row to row and %d from matrix to matrix: rows overlap, or the matrices are not within the tensor's %d elements", o.name, o.rows, o.cols, m.offset, m.pitch, m.stride, have)
 		}
 	}
 	return p, nil
