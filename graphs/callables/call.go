@@ -208,7 +208,8 @@ func (c *Call) Outputs() []graphs.Tensor { return c.outputs }
 
 // Backward replays the backward on st. grads has a cotangent for each float output; the zero Tensor
 // means zeros. It returns a gradient for each input that requires one, in the order of Args and then
-// Params, with the zero Tensor for an unused input. A second backward matches [ErrBackwardDone].
+// Params, with the zero Tensor for an unused input. Gradients of an uncaptured call are valid as long as
+// its outputs. A second backward matches [ErrBackwardDone].
 func (c *Call) Backward(st *graphs.Stream, grads ...graphs.Tensor) ([]graphs.Tensor, error) {
 	f := c.c
 	leave, err := f.group.enter()
