@@ -18,8 +18,8 @@ type term struct {
 	coef dim.Dim
 }
 
-// indirect is an index that instruction at computes, times coef. Indices outside
-// [0, extent) read zero.
+// indirect is an index from a tensor, times coef. at is the number of the instruction that
+// computes the index. With an index outside [0, extent), a load reads zero and a store does nothing.
 type indirect struct {
 	at     int
 	coef   dim.Dim

@@ -7,8 +7,8 @@ import (
 	"pwc/ir/dim"
 )
 
-// joining is the result of a later concat. Groups compute operands of the concat in their parts
-// of its memory.
+// joining is the result of a later concat. A group that computes an operand of the concat may write it
+// directly to its part of this memory.
 type joining struct {
 	mem   *memory
 	ready map[int]int // operand → the first group that can read it there

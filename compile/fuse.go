@@ -32,7 +32,7 @@ type fuser struct {
 	params []*memory
 	values [][]byte // contents of consts
 
-	ranks map[string]int64 // by name of a group
+	ranks map[string]int64 // number of ranks by the name of an ir.Group
 
 	separate bool // the pass is switched off: each node is a kernel
 
