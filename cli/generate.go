@@ -351,8 +351,8 @@ func (g *generation) bound(positions int64, length int, hint string) {
 	}
 }
 
-// boundBy refuses a request for more than most tokens, if most is not 0. format describes most in
-// the error.
+// boundBy refuses a request for more than most tokens, and bounds atMost of a request without max_new, if most is
+// not 0. format describes most in the error.
 func (q *namedRequest) boundBy(most int64, format, hint string) {
 	switch bound := fmt.Sprintf(format, most); {
 	case most == 0 || q.refused != nil:

@@ -92,8 +92,8 @@ type cudaCompiler interface {
 	Err() error // why it cannot compile at all; nil if it can, or has not tried yet
 }
 
-// openTarget opens the target of the flags. It opens the device if run is set, or if the target
-// depends on the device, as "cuda" does.
+// openTarget opens the target of the flags. It opens no device if run is false and the target names an
+// architecture, as cuda:sm_90 does.
 func openTarget(f *buildFlags, run bool) (*target, error) {
 	return openTargetOn(f.process.device, f, run)
 }

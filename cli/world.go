@@ -29,8 +29,8 @@ func openTargetFor(ctx context.Context, m *ir.Module, f *buildFlags) (t *target,
 	return t, closeAll, err
 }
 
-// openWorld opens a target, with its device if m is run or the target depends on the device. The device
-// joins m's groups with the other devices of m. The caller calls closeAll.
+// openWorld opens a target as openTarget does. If it has a device, the device joins m's groups with the other
+// devices of m. The caller calls closeAll.
 func openWorld(ctx context.Context, m *ir.Module, f *buildFlags, run bool) (t *target, w *world, closeAll func() error, err error) {
 	if t, err = openTarget(f, run); err != nil {
 		return nil, nil, nil, err
