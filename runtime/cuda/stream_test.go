@@ -197,6 +197,20 @@ func TestLibrarySteps(t *testing.T) {
 	b.expect("a library step", out, []byte{7, 7, 7, 7})
 }
 
+// TestLaunchOpOfNil: LaunchOp without an op or without a call is an error, and does not spoil a capture.
+func TestLaunchOpOfNil(t *testing.T) {
+	b := newBench(t, open(t, newFake(t, fake.Options{})), fakeRig())
+	check := func() {
+		for what, err := range map[string]error{"op": b.s.LaunchOp(nil, &device.OpCall{}), "call": b.s.LaunchOp(&fillOp{}, nil)} {
+			if err == nil || !strings.Contains(err.Error(), "is given") {
+				t.Errorf("no %s: %v", what, err)
+			}
+		}
+	}
+	check()
+	must(t, b.capture(check).Close())
+}
+
 // fillOp fills its last operand with 7.
 type fillOp struct{}
 
