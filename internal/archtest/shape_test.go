@@ -16,7 +16,7 @@ import (
 // Limits of a function and of repetition, for files that are neither tests nor
 // generated.
 const (
-	maxLines   = 100 // of a function's text, without the lines of composite literals in it
+	maxLines   = 100 // of a function, as codeLines counts them
 	maxNesting = 4   // control statements around a statement of a function
 	maxRepeat  = 9   // successive lines that two files may have in common
 )

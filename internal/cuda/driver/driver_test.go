@@ -110,7 +110,7 @@ func TestLayouts(t *testing.T) {
 	}
 }
 
-// TestNames: MemsetName returns the driver's function for each width, and a stream that does not capture is
+// TestNames: MemsetName returns the driver's function for each width, and a stream that does not capture gives
 // another error than an invalidated capture.
 func TestNames(t *testing.T) {
 	for _, width := range []int{1, 2, 4} {

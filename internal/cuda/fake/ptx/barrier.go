@@ -5,9 +5,9 @@ import "fmt"
 // Barriers of a block and of a cluster. They order accesses to memory by vector clocks: a warp has a clock
 // of its own, and for each other warp the time up to which that other warp's accesses are before its own next access.
 
-// hear sets each entry of clock to the larger one of clock and of.
-func hear(clock, of []uint32) {
-	for i, v := range of {
+// hear raises each entry of clock to that of other, if it is smaller.
+func hear(clock, other []uint32) {
+	for i, v := range other {
 		clock[i] = max(clock[i], v)
 	}
 }

@@ -38,9 +38,9 @@
 //     unless the kernel has atomic operations.
 //   - A kernel that may start before earlier kernels end must not write global memory before
 //     griddepcontrol.wait, nor read memory that the earlier kernels write. If the kernel before it
-//     (the predecessor) waits before it triggers this one, it is only forbidden to access memory that the
-//     predecessor writes, and to write memory that the predecessor reads. If no thread of a kernel that
-//     may start early waits, no other such kernel may follow it.
+//     (the predecessor) waits before it triggers this one, only two things are forbidden: access to memory
+//     that the predecessor writes, and writes to memory that the predecessor reads. If no thread of a
+//     kernel that may start early waits, no other such kernel may follow it.
 //   - A lane that the mask of shfl.sync or vote.sync names must execute that instruction. A lane that
 //     reads from a lane outside of the mask gets NaN.
 //   - A cache policy has to be the result of createpolicy.
