@@ -69,7 +69,8 @@ type block struct {
 	hole int
 }
 
-// hole is a place in guarding.out for a number: the bytes of text in a loop, a macro or a call block.
+// hole is a place in guarding.out for a number: the bytes of text in a loop, a macro or a call block,
+// without those in inner ones.
 type hole struct{ at, bytes int }
 
 // text writes text of the template.
@@ -200,7 +201,8 @@ func (g *guarding) statement(tag string) error {
 	return nil
 }
 
-// charge writes a call with the line, the bytes of text of the block that was opened last, and with the names that it binds.
+// charge writes a call for the block that was opened last. Its arguments are the line, a hole for the
+// bytes of text of the block, and the names that the block binds.
 func (g *guarding) charge(call string, names []string, end string) {
 	fmt.Fprintf(&g.out, "{%% if %s(%d, ", call, g.line)
 	g.open[len(g.open)-1].hole = len(g.holes)

@@ -11,11 +11,10 @@ import (
 // The functions that adjust logits before a token is chosen, and their states.
 //
 // A request with penalties or biases has a slot in three states. A slot has a number for each token
-// of the vocabulary. The host writes two of them before the first step that samples with the slot, and
-// again after a step that failed: the token's bias, and its count in the sequence. The third one
-// counts how often the token was generated since.
-// @runner_count increments it on the device, so that a step need not wait until the host knows the
-// tokens.
+// of the vocabulary. The host writes the slot in two of the states before the first step that samples
+// with it, and again after a step that failed: the bias of each token, and its count in the sequence.
+// The third state counts how often the token was generated since. @runner_count increments it on the
+// device, so that a step need not wait until the host knows the tokens.
 const (
 	adjustFunc = "runner_adjust"
 	countFunc  = "runner_count"

@@ -49,8 +49,8 @@ func decode(w http.ResponseWriter, r *http.Request, limit int64, v any) *Error {
 	return noNulls(body)
 }
 
-// noNulls refuses a null in a list of ids or of prompts, or in a list of ids in such a list, which json.Unmarshal would read
-// as 0 or "".
+// noNulls refuses a null in a list of ids or of prompts, also in a prompt that is itself a list of ids.
+// json.Unmarshal would read it as 0 or "".
 func noNulls(body []byte) *Error {
 	if !bytes.Contains(body, []byte("null")) {
 		return nil

@@ -12,10 +12,11 @@ import (
 	"github.com/openai/openai-go/v3/option"
 )
 
-// The official client reads log probabilities of answers and of prompts. A greedy token is the most probable one,
-// its log probability is at most 0, and those of the top tokens do not rise. A stream has the same tokens with the same log probabilities as an answer
-// without streaming. If the answer's text is part of a prompt, its log probabilities are the same within 1e-4. The test
-// compares them up to the first token whose text does not encode to it again.
+// The official client reads log probabilities of answers and of prompts. A greedy token is the most
+// probable one, its log probability is at most 0, and those of the top tokens do not rise. A stream has
+// the same tokens with the same log probabilities as an answer without streaming. If the answer's text
+// is part of a prompt, its log probabilities are the same within 1e-4. The test compares them up to the
+// first token whose text does not encode to it again.
 func TestLogprobs(t *testing.T) {
 	_, h := newServer(t, func(*Options) {})
 	ctx := context.Background()

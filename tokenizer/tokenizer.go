@@ -1,6 +1,7 @@
 // Package tokenizer turns text into the ids of a language model and back. It reads tokenizer.json
 // of Hugging Face, tokenizer.model of SentencePiece, and the rank files of tiktoken. Ids and texts are
-// those of these libraries; of cuts by a unigram model that are equally likely, the library may choose another.
+// those of these libraries. Only if a unigram model finds several cuts of a text equally likely, the
+// library may choose another one.
 //
 // Encoding has four steps: it separates added tokens, normalizes the text between them, splits it
 // into words, and splits words into tokens by a model. A template adds the special tokens of a

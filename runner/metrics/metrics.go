@@ -90,8 +90,8 @@ func New(prefix string) *Collector {
 		steps: newHistogram(stepBounds), host: newHistogram(stepBounds), serving: newServing()}
 }
 
-// SetModel sets the label model_name of the metrics that have vLLM's names. Without it, it is
-// empty.
+// SetModel sets the label model_name of the metrics that have vLLM's names. Without this call the
+// label is empty.
 func (c *Collector) SetModel(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
