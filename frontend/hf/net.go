@@ -192,9 +192,9 @@ func (n *Net) has(tensor string) bool {
 
 // tied reports whether a head that the config ties to the table uses it. Both are named without
 // ".weight". Tools may write the table twice, so the checkpoint may also have a head. If that has
-// other values, tied adds a note and returns false, so that the module reads the head, as in
-// transformers 5 (pull request 44497). Without a checkpoint the module declares the head equal, so
-// loading detects a difference.
+// another dtype or other values, tied adds a note and returns false, so that the module reads the
+// head, as in transformers 5 (pull request 44497). Without a checkpoint the module declares the head
+// equal, so loading detects a difference.
 func (n *Net) tied(head, table string, vocab, hidden int64) bool {
 	head, table = head+".weight", table+".weight"
 	if head == table {
