@@ -343,6 +343,9 @@ func (g *Graph) Replay(st *Stream) error {
 	if g.dev == nil {
 		return fmt.Errorf("%w: replay of %s", ErrNotCaptured, g.name)
 	}
+	if st.s != g.s {
+		return fmt.Errorf("%w: replay of %s on stream %q of another session", ErrArguments, g.name, st.name)
+	}
 	for i := range g.reads {
 		if err := g.reads[i].ready(); err != nil {
 			return fmt.Errorf("graphs: replay of %s: %w", g.name, err)

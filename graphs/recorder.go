@@ -151,6 +151,9 @@ func (r *Recorder) access(t Tensor, write bool) error {
 	if err := r.usable(); err != nil {
 		return err
 	}
+	if err := r.s.own(t); err != nil {
+		return err
+	}
 	if r.run.graph == nil {
 		check := t.Err
 		if write { // written memory need not be readable

@@ -71,6 +71,17 @@ func (s *Session) DefaultPool() *Pool { return s.shared }
 // Owns reports whether a tensor is of the session.
 func (s *Session) Owns(t Tensor) bool { return t.Storage() != nil && t.Storage().Of(&s.book) }
 
+// own returns an error for a tensor of another session: its accesses name streams of that session.
+func (s *Session) own(t Tensor) error {
+	switch {
+	case t.Storage() == nil:
+		return ErrNoStorage
+	case !s.Owns(t):
+		return fmt.Errorf("%w: %s belongs to another session", device.ErrForeignBuffer, t.Storage().Maker())
+	}
+	return nil
+}
+
 // Live returns how many storages have owners, and their bytes.
 func (s *Session) Live() store.Leak { return s.book.Live() }
 

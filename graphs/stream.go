@@ -122,6 +122,9 @@ func (st *Stream) Wait(other *Stream) error {
 	if st == other {
 		return nil
 	}
+	if st.s != other.s {
+		return fmt.Errorf("%w: stream %q waits for %q of another session", ErrArguments, st.name, other.name)
+	}
 	if err := st.dev.Join(other.dev); err != nil {
 		return fmt.Errorf("graphs: stream %q waits for %q: %w", st.name, other.name, err)
 	}
@@ -192,6 +195,9 @@ func (st *Stream) orderedAfter(a store.Access) bool {
 
 // order makes st wait for the last writer of t, unless later work of st is ordered after it already.
 func (st *Stream) order(t Tensor) error {
+	if err := st.s.own(t); err != nil {
+		return err
+	}
 	wrote := t.Storage().Wrote()
 	if st.orderedAfter(wrote) {
 		return nil
@@ -202,10 +208,10 @@ func (st *Stream) order(t Tensor) error {
 // use records the next operation's access to t. It refuses an access that an unordered access of
 // another stream could overlap.
 func (st *Stream) use(t Tensor, write bool) error {
-	sto := t.Storage()
-	if sto == nil {
-		return ErrNoStorage
+	if err := st.s.own(t); err != nil {
+		return err
 	}
+	sto := t.Storage()
 	if err := st.unordered(sto, write); err != nil {
 		return err
 	}

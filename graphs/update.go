@@ -60,7 +60,11 @@ func (g *Graph) Update(moves ...Move) error {
 	at := make([]int, len(moves))
 	var dev []device.Move
 	for i, m := range moves {
-		if err := m.To.Err(); err != nil {
+		err := m.To.Err()
+		if err == nil {
+			err = g.s.own(m.To)
+		}
+		if err != nil {
 			return fmt.Errorf("graphs: update of %s: %w", g.name, err)
 		}
 		if m.From.DType() != m.To.DType() || !slices.Equal(m.From.Shape(), m.To.Shape()) {
