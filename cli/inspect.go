@@ -221,7 +221,7 @@ func readProfile(path string) (*inspect.Measured, error) {
 		return nil, fmt.Errorf("%s: %w; --profile needs the output of pwc bench --profile --json", path, err)
 	}
 	if len(b.Profiles) == 0 {
-		return nil, fmt.Errorf("%s has no profiles: pwc bench --profile --json writes them, without --train and of a language model", path)
+		return nil, fmt.Errorf("%s has no profiles: pwc bench --profile --json writes them for a language model, without --train", path)
 	}
 	out := &inspect.Measured{Device: b.Device, Bandwidth: b.Bandwidth, Kernels: []inspect.MeasuredKernel{}}
 	for _, p := range b.Profiles {
