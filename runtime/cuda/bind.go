@@ -161,7 +161,7 @@ func (b *binder) launch(s *program.Step, spec *launchSpec, out *boundStep) error
 			return err
 		}
 		if out.kernel != nil && n > most && (spec.free == nil || !spec.free[i]) {
-			return fmt.Errorf("dim %d, %s = %d, is more than the %d elements of the largest buffer that it is given; attribute %s lists dims that no buffer bounds", i, e, n, most, AttrFree)
+			return fmt.Errorf("dim %d, %s = %d, is more than the %d elements of the largest buffer that it is given; attribute %s lists dims that buffers need not bound", i, e, n, most, AttrFree)
 		}
 		values = append(values, uint64(n))
 	}

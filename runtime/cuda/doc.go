@@ -31,7 +31,7 @@
 //
 // Unless the grid has no blocks, Bind refuses a dim that is larger than the number of elements
 // of every buffer that the kernel is given: the kernel might read or write past them. The
-// attribute [AttrFree] lists dims that no buffer bounds, such as numbers to compute with. No
+// attribute [AttrFree] lists dims that Bind does not check, such as numbers to compute with. No
 // check can tell which memory machine code uses: load only programs of a trusted maker.
 //
 // Dims of a launch may use the properties of the device that Properties of

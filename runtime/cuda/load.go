@@ -17,7 +17,7 @@ import (
 // Launch attributes of programs, with the kind of their values; see the package documentation.
 const (
 	AttrDims        = program.LaunchDims  // list of dims: 64-bit parameters after the addresses
-	AttrFree        = program.LaunchFree  // list of constants: rising indices of dims that no buffer bounds
+	AttrFree        = program.LaunchFree  // list of constants: rising indices of dims that buffers need not bound
 	AttrFaults      = "faults"            // list of constants: the nodes whose indices the kernel checks
 	AttrPeers       = program.LaunchPeers // string: the group whose parameters (Device.AddPeers) the kernel takes
 	AttrPDL         = "pdl"               // bool: LaunchOptions.Programmatic
@@ -47,7 +47,7 @@ type launchSpec struct {
 	f      *Function
 	launch *program.Launch
 	dims   []dim.Dim
-	free   []bool // by dim: no buffer bounds it; nil: every dim is bounded
+	free   []bool // by dim: buffers need not bound it; nil: Bind checks every dim
 	faults int    // index of the first fault word in the executable's; -1: the kernel takes no fault words
 	peers  peers  // the zero value: no parameters
 	attrs  []driver.LaunchAttr
