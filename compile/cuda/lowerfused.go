@@ -15,7 +15,7 @@ import (
 var _ compile.VerticalFuser = (*Backend)(nil)
 
 // FusesVertically accepts the chains that package fusion has a plan for: a GEMM with a prologue, epilogues
-// or both, or a GEMM, a norm and a second GEMM.
+// or both; or a GEMM, a norm and a second GEMM with or without epilogues.
 func (b *Backend) FusesVertically(c *compile.Chain) bool { return fusion.Match(c) != nil }
 
 // LowerVertical compiles a chain that FusesVertically accepts. With few rows a GEMM and its epilogues are

@@ -50,8 +50,8 @@ type entry struct {
 	maximum  bool           // a variable has the largest of the thread's elements
 }
 
-// NewCache finds the vectors that later phases read again and declares variables for them, except
-// for prefetched ones, which are in registers already. It returns nil if it caches no vector. groups is
+// NewCache finds the vectors that later phases read again and declares variables for those that fit,
+// except for prefetched ones, which are in registers already. It returns nil if it caches no vector. groups is
 // the number of groups of columns of a thread; 0 if their loop is not unrolled.
 func (e *Emitter) NewCache(s *Context, groups int64, prefetched Prefetched) *Cache {
 	if s.Width == 1 || s.Warps == 0 || groups == 0 {

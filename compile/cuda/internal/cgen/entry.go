@@ -75,8 +75,8 @@ func (e *Emitter) isOrZero(in loop.Instr) bool {
 	return ok && zero.Op == loop.Const && zero.Float == 0 && !math.Signbit(zero.Float)
 }
 
-// EntryName makes a C name of up to 120 characters of a kernel's name. The prefix keeps it apart from
-// functions of CUDA.
+// EntryName returns the C name of a kernel's entry, which has at most 120 characters. The prefix keeps it
+// apart from functions of CUDA.
 func EntryName(name string) string {
 	b := []byte("k_" + name)
 	for i, c := range b {

@@ -138,8 +138,8 @@ func FusedSources(p *fusion.Plan, on cgen.GPU) (specific, others []FusedSource, 
 	return specific, others, rest, nil
 }
 
-// fusedKinds returns the kinds that compute a GEMM and the kernels that are fused to it, ordered by their
-// largest number of rows: those before the tiled GEMMs; without epilogues, at most the GEMV of one row.
+// fusedKinds returns the kinds that compute a GEMM and the kernels that are fused to it: of those that
+// kindsOf lists, the kinds before the tiled GEMMs; without epilogues, at most the GEMV of one row.
 func fusedKinds(f *fusion.Fused, on cgen.GPU) []Kind {
 	var out []Kind
 	for _, kind := range kindsOf(f.GEMM, on) {

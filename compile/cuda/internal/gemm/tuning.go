@@ -172,7 +172,6 @@ const earlyTriggerElements = 4 << 20
 
 // evictFirstResult is the largest result, in bytes of f32, of a pipeline, tiled GEMM or wgmma kernel that
 // loads weights with the policy evict-first: the second-level cache must have room for the data that it
-// keeps instead. A GEMV that prefetches weights always loads them so. On an H200,
-// which has 50 MiB, logits of 64 rows (32 MiB) take 255 µs without the policy and 264 with it, logits
-// of 32 rows 241 and 239.
+// keeps instead. A GEMV that prefetches weights always loads them so. On an H200, which has 50 MiB,
+// logits of 64 rows (32 MiB) take 255 µs without the policy and 264 with it, logits of 32 rows 241 and 239.
 const evictFirstResult = 16 << 20

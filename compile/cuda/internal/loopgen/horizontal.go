@@ -27,7 +27,7 @@ func FusesHorizontally(ks []*loop.Kernel) bool {
 }
 
 // Horizontal returns the source of pointwise nests that run as one launch. The first blocks are the
-// first nest's, and so on. Its arguments are those of the first nest, then those of the second, and so on.
+// first nest's, and so on. The launch has the arguments of the first nest, then those of the second, and so on.
 func Horizontal(ks []*loop.Kernel, on cgen.GPU) (cgen.Source, error) {
 	all := &loop.Kernel{Ranges: ks[0].Ranges}
 	parts := make([]*loop.Kernel, len(ks))

@@ -28,7 +28,7 @@ type rolled struct {
 	carried    []loopCarried
 }
 
-// selected is an operand that is another constant in each iteration.
+// selected is an operand that is a constant, but not the same one in all iterations.
 type selected struct {
 	name loop.Value
 	of   []loop.Value // by iteration
