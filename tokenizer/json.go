@@ -202,7 +202,7 @@ func parseModel(p *jsonPart) (map[string]int32, model, error) {
 	return nil, nil, unknownPart("model", kind, "BPE, WordPiece, WordLevel, Unigram")
 }
 
-// readMerges reads merges as pairs, or as texts with a space between two tokens.
+// readMerges reads merges as pairs, or as texts with a space between two tokens. Of equal ones, the last counts.
 func (m *bpe) readMerges(text json.RawMessage) error {
 	var list []json.RawMessage
 	if err := json.Unmarshal(text, &list); err != nil {
@@ -231,9 +231,7 @@ func (m *bpe) readMerges(text json.RawMessage) error {
 		if !okLeft || !okRight || !ok {
 			return fmt.Errorf("model.merges[%d] merges %q and %q, which with their result must be tokens", i, two[0], two[1])
 		}
-		if _, ok := m.merges[pair{left, right}]; !ok {
-			m.merges[pair{left, right}] = merge{int32(i), token}
-		}
+		m.merges[pair{left, right}] = merge{int32(i), token}
 	}
 	return nil
 }

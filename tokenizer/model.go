@@ -104,8 +104,8 @@ func (m *bpe) symbols(word string) []symbol {
 			add(id)
 			continue
 		}
-		if m.byteFallback && m.hasBytes(word[i:i+size]) {
-			for _, b := range []byte(word[i : i+size]) {
+		if m.byteFallback && m.hasBytes(text) {
+			for _, b := range []byte(text) { // also those of the prefix and the suffix, as in the library
 				add(m.bytes[b])
 			}
 			continue
@@ -313,8 +313,12 @@ func (m *unigram) collect(ids []int32, word string, best []step) []int32 {
 	return ids
 }
 
-// fallback appends the bytes of a text without tokens, or the unknown token.
+// fallback appends the bytes of a text without tokens, or the unknown token. A text that is a token,
+// such as that of the unknown token, gives its id.
 func (m *unigram) fallback(ids []int32, text string) []int32 {
+	if s, ok := m.scores[text]; ok {
+		return append(ids, s.id)
+	}
 	if !m.byteFallback {
 		return append(ids, m.unknown)
 	}

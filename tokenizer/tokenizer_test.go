@@ -190,3 +190,25 @@ func TestBertCleans(t *testing.T) {
 		}
 	}
 }
+
+// The ids were worked out by hand from huggingface/tokenizers (models/bpe/model.rs and models/unigram/model.rs).
+func TestRareModels(t *testing.T) {
+	for _, c := range []struct {
+		name, model, text string
+		want              []int32
+	}{
+		{"a merge that occurs twice has its last rank", `{"type": "BPE", "vocab": {"a": 0, "b": 1, "c": 2, "ab": 3, "bc": 4}, "merges": ["a b", "b c", "a b"]}`, "abc", []int32{0, 4}},
+		{"the suffix has bytes", `{"type": "BPE", "byte_fallback": true, "end_of_word_suffix": "/", "vocab": {"a": 0, "<0xC3>": 1, "<0xA9>": 2, "<0x2F>": 3}, "merges": []}`, "aé", []int32{0, 1, 2, 3}},
+		{"the text of the unknown token", `{"type": "Unigram", "byte_fallback": true, "unk_id": 0, "vocab": [["<>", 0], ["<0x3C>", 0], ["<0x3E>", 0]]}`, "<>", []int32{0}},
+		{"and a further character", `{"type": "Unigram", "byte_fallback": true, "unk_id": 0, "vocab": [["<>", 0], ["<0x3C>", 0], ["<0x3E>", 0]]}`, "<>>", []int32{1, 2, 2}},
+	} {
+		tk, err := ParseJSON([]byte(`{"model": ` + c.model + `}`))
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		if got := tk.Encode(c.text, false); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
