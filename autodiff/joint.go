@@ -23,7 +23,7 @@ type joint struct {
 	seeds   []ir.Value            // their cotangents
 	outs    []ir.Value            // F's results
 	results []ir.Value            // the gradients
-	copies  map[ir.Value]ir.Value // by value of F that is overwritten: its copy
+	copies  map[ir.Value]ir.Value // by value of F: its copy, if there is one (see copy)
 	frozen  map[ir.Value]ir.Value // the same copies by value of the joint
 	isCopy  map[ir.Value]bool     // by value of the joint
 

@@ -7,7 +7,7 @@ import (
 	"pwc/ir/dim"
 )
 
-// All ranks of a group compute the gradients of one loss together, in the same way as the function.
+// All ranks of a group compute the gradients of one loss together, as they compute the function.
 // A replicated value has a replicated cotangent. A partial sum has a replicated cotangent, too, since
 // each rank's term contributes once. The cotangent of a shard is a shard.
 //

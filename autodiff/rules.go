@@ -14,7 +14,7 @@ import (
 type entry struct {
 	rule func(s *step)
 	why  string
-	flat bool // with why: no gradient passes the op, as if it were a constant; else that is an error
+	flat bool // with why: gradients stop at the op, as at a constant; false: a gradient that has to pass the op is an error
 }
 
 // Rule reports whether an op of the table has a rule, and if not, why. Ops whose derivative is
@@ -34,7 +34,7 @@ func Rule(op *ir.Op) (has bool, why string) {
 
 func flat(why string) entry { return entry{why: why, flat: true} }
 
-// pointwise is the rule of an op of one operand: the derivative times the cotangent.
+// pointwise is the rule of an op of one operand, whose cotangent f returns.
 func pointwise(f func(s *step) ir.Value) entry {
 	return entry{rule: func(s *step) { s.add(0, f(s)) }}
 }

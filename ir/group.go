@@ -7,7 +7,7 @@ import (
 	"pwc/ir/dim"
 )
 
-// MaxGroupSize bounds the world size of a group.
+// MaxGroupSize bounds the number of ranks of a group.
 const MaxGroupSize = 1 << 16
 
 // Group is a declared set of devices that run the module together, "group tp in 2 rank r".
@@ -15,7 +15,7 @@ const MaxGroupSize = 1 << 16
 // load symbol, which selects the shards of weights that a device loads.
 type Group struct {
 	Name   string
-	Size   int64  // number of ranks, the world size; a constant, because extents can be divided only by constants
+	Size   int64  // number of ranks; a constant, because extents can be divided only by constants
 	Rank   string // the load symbol that holds the rank, from 0 to Size-1; empty: no symbol holds it
 	Pos    Pos
 	Trivia Trivia

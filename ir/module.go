@@ -208,7 +208,7 @@ const (
 	// Plain symbols get a value for each run, from the shapes of the inputs or from the caller.
 	Plain SymbolKind = iota
 	// Batch symbols count rows of a step (tokens, sampled rows). A run may pad them to a
-	// captured size.
+	// capture size.
 	Batch
 	// Load symbols are bound once, when the module is loaded (KV blocks).
 	Load

@@ -71,7 +71,7 @@ type Op struct {
 	Lowering Lowering    // how the compiler lowers it to kernels
 	Padding  PaddingRule // how it treats the rows of a padded run
 	Cost     int         // of one element, in additions
-	Exact    bool        // a float result needs no rounding if the operands are of its dtype; literals may not be
+	Exact    bool        // a float result needs no rounding if all operands are values of its dtype; a literal may be another value
 	Selects  bool        // each element of the result is an element of an operand, or a literal operand
 	Reduces  bool        // makes one element of those along axes: the reductions and argmax
 	Writable bool        // its results are memory that later nodes may write

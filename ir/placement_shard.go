@@ -29,8 +29,7 @@ func (p *placer) results(n *Node) []spread {
 }
 
 // shardRules give the placement of results, by the op's class, if an operand differs between ranks
-// and no operand is Partial. Results of a class without a rule are Varying. Facts of the ops
-// distinguish ops within a class.
+// and no operand is Partial. Results of a class without a rule are Varying.
 var shardRules = map[Class]func(*placer, *Node) spread{
 	Pointwise: (*placer).aligned,
 	Reduction: (*placer).reduced,

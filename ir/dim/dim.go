@@ -31,8 +31,8 @@ var (
 	ErrOverflow = errors.New("dim: overflows int64")
 	// ErrDivisor says that FloorDiv was asked to divide by 0 or less.
 	ErrDivisor = errors.New("dim: divisor is not positive")
-	// ErrTooLarge says that an expression is larger or nests floor divisions
-	// deeper than any shape does. The limits bound the work of parsing untrusted text.
+	// ErrTooLarge says that an expression exceeds the limit on its size or on nested
+	// floor divisions. The limits bound the work of parsing untrusted text.
 	ErrTooLarge = errors.New("dim: expression too large")
 	// ErrName says that a symbol's name is not one that ValidName accepts.
 	ErrName = errors.New("dim: not a symbol name")

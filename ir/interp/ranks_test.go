@@ -87,7 +87,7 @@ func TestRanksAreNeeded(t *testing.T) {
 	_, err = Run(t.Context(), m, m.Funcs[0], env, inputs)
 	check(err, "all_reduce needs all ranks")
 	_, err = EvalWeight(t.Context(), m, m.Weights[0], func(string) (*Tensor, error) { return f32(1, 2, 3, 4), nil })
-	check(err, "the part depends on the rank in group tp")
+	check(err, "weight @w: shard: the part depends on the rank in group tp")
 	_, err = EvalWeight(t.Context(), m, m.WeightOf(m.Weights[0], 0), func(string) (*Tensor, error) { return f32(1, 2, 3), nil })
-	check(err, "no 2 equal parts")
+	check(err, "weight @w: shard: axis 0 of f32[3] has no 2 equal parts")
 }

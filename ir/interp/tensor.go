@@ -132,8 +132,8 @@ func FromBool(shape []int64, values []bool) (*Tensor, error) {
 	})
 }
 
-// FromFloat64s returns a tensor of any dtype that computes from float64
-// values, each converted as [Tensor.Set] does.
+// FromFloat64s returns a tensor of the values, each converted as [Tensor.Set] does. The dtype
+// must be one that computes.
 func FromFloat64s(dt dtype.DType, shape []int64, values []float64) (*Tensor, error) {
 	if !dt.Computes() {
 		return nil, fmt.Errorf("interp: %s is only stored, it has no conversion from numbers", dt)
@@ -141,8 +141,8 @@ func FromFloat64s(dt dtype.DType, shape []int64, values []float64) (*Tensor, err
 	return fill(dt, shape, len(values), func(t *Tensor, i int) { t.Set(i, values[i]) })
 }
 
-// FromInt64s returns a tensor of any dtype that computes from int64 values,
-// each converted as [Tensor.SetInt] does.
+// FromInt64s returns a tensor of the values, each converted as [Tensor.SetInt] does. The dtype
+// must be one that computes.
 func FromInt64s(dt dtype.DType, shape, values []int64) (*Tensor, error) {
 	if !dt.Computes() {
 		return nil, fmt.Errorf("interp: %s is only stored, it has no conversion from numbers", dt)

@@ -49,7 +49,11 @@ func EvalWeight(ctx context.Context, m *ir.Module, w *ir.Weight, get func(name s
 		}
 		fb.SetPos(e.Pos)
 		if s, ok := e.Shard(); ok {
-			return part(fb, args[0], s)
+			v, err := part(fb, args[0], s)
+			if err != nil {
+				return ir.NoValue, fmt.Errorf("interp: weight @%s: %w", w.Name, err)
+			}
+			return v, nil
 		}
 		return fb.Op1(e.Op.String(), args, e.Attrs...), nil
 	}
@@ -75,7 +79,7 @@ func EvalWeight(ctx context.Context, m *ir.Module, w *ir.Weight, get func(name s
 // part adds the slice of a shard.
 func part(fb *ir.FuncBuilder, x ir.Value, s ir.Shard) (ir.Value, error) {
 	if s.Part < 0 {
-		return ir.NoValue, fmt.Errorf("interp: the part depends on the rank in group %s: evaluate the expression that Module.WeightOf returns for the rank", s.Group)
+		return ir.NoValue, fmt.Errorf("shard: the part depends on the rank in group %s: evaluate the expression that Module.WeightOf returns for the rank", s.Group)
 	}
 	shape := fb.Type(x).Shape
 	axis := s.Axis
@@ -83,11 +87,11 @@ func part(fb *ir.FuncBuilder, x ir.Value, s ir.Shard) (ir.Value, error) {
 		axis += int64(len(shape))
 	}
 	if axis < 0 || axis >= int64(len(shape)) {
-		return ir.NoValue, fmt.Errorf("interp: shard is along axis %d, which %s does not have", s.Axis, fb.Type(x))
+		return ir.NoValue, fmt.Errorf("shard: axis %d, which %s does not have", s.Axis, fb.Type(x))
 	}
 	extent, _ := shape[axis].Const()
 	if extent%s.Parts != 0 {
-		return ir.NoValue, fmt.Errorf("interp: axis %d of %s has no %d equal parts", axis, fb.Type(x), s.Parts)
+		return ir.NoValue, fmt.Errorf("shard: axis %d of %s has no %d equal parts", axis, fb.Type(x), s.Parts)
 	}
 	each := extent / s.Parts
 	return fb.Op1("slice", []ir.Value{x}, ir.IntAttr("axis", axis), ir.IntAttr("start", s.Part*each), ir.IntAttr("end", (s.Part+1)*each)), nil

@@ -52,7 +52,7 @@ func firstBatch(m *ir.Module, types []ir.Type, axes int) (string, bool) {
 	return "", false
 }
 
-// Check reports every reason why f cannot be padded over the batch symbol size, in program
+// Check returns the reasons why f cannot be padded over the batch symbol size, in program
 // order; nil proves that it can be padded. Parameters that slots names or that are declared "padded -1"
 // are promised to hold −1 in all padded rows. Other integer and bool parameters hold 0 there, and
 // float parameters may hold anything.
