@@ -187,8 +187,8 @@ func (m *wordPiece) encode(ids []int32, word string) []int32 {
 	for start := 0; start < len(word); {
 		end := len(word)
 		for ; end > start; end-- {
-			if !utf8.RuneStart(append([]byte(word), 0)[end]) {
-				continue
+			if end < len(word) && !utf8.RuneStart(word[end]) {
+				continue // within a character
 			}
 			text := word[start:end]
 			if start > 0 {
