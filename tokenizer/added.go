@@ -13,8 +13,8 @@ type addedToken struct {
 	leftSpace  bool // includes the whitespace before it
 	rightSpace bool // includes the whitespace after it
 	wholeWord  bool // matches only whole words
-	normalized bool // is matched in normalized text
-	special    bool // a control token, which Decode omits by default
+	normalized bool // is matched in normalized text; Decode gives content, as tokenizers does before 0.23.1
+	special    bool // a control token, which Decode omits unless it is asked for control tokens
 }
 
 // addedTokens are the added tokens of a vocabulary.
