@@ -7,7 +7,7 @@ import (
 	"pwc/ir/dim"
 )
 
-// MaxGroupSize bounds the number of ranks of a group.
+// MaxGroupSize bounds the number of ranks of a group, and the number of devices of a module (World).
 const MaxGroupSize = 1 << 16
 
 // Group is a declared set of devices that run the module together, "group tp in 2 rank r".
@@ -138,6 +138,8 @@ func (b *Builder) AddGroup(g *Group) *Group {
 		b.Errorf(g.Pos, "%q is no name for a group", g.Name)
 	case g.Size < 1 || g.Size > MaxGroupSize:
 		b.Errorf(g.Pos, "group %s has %d ranks, want 1 to %d", g.Name, g.Size, MaxGroupSize)
+	case int64(b.m.World()) > MaxGroupSize/g.Size:
+		b.Errorf(g.Pos, "group %s has %d ranks, and the groups before it need %d devices: a module runs on at most %d", g.Name, g.Size, b.m.World(), MaxGroupSize)
 	case g.Rank == "":
 	case s == nil:
 		b.Errorf(g.Pos, "group %s: symbol %s of its rank is not declared", g.Name, g.Rank)
