@@ -187,7 +187,7 @@ class Model:
 
 def measure(run, times=50, warm=5):
     """Returns the median device time of a step with no other step in flight (ms), the host's median time to issue it
-    (issue_ms), and the mean time of consecutive steps, each issued before the one before ends (in_a_row_ms)."""
+    (issue_ms), and the mean time of steps that are issued one after the other without a wait (in_a_row_ms)."""
     for _ in range(warm):
         run()
     torch.cuda.synchronize()

@@ -134,7 +134,7 @@ func parseMeeting(file string, b []byte) (secret string, addresses []string, err
 	return lines[0], lines[1:], nil
 }
 
-// retryEvery is the time after a failed attempt to reach rank 0, or of rank 0 to accept a connection.
+// retryEvery is the pause after an attempt to reach rank 0, or to accept a connection, that failed.
 const retryEvery = 50 * time.Millisecond
 
 // meet connects to rank 0, which may not listen yet.

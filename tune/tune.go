@@ -81,7 +81,7 @@ func keyOf(k cublaslt.Key) cache.TuningKey {
 	return cache.TuningKey{Device: k.GPU, Library: fmt.Sprintf("cublaslt %d", k.Version), Problem: k.GEMM}
 }
 
-// Lookup reads a record. It ignores a record with an unknown choice.
+// Lookup reads a record. It ignores a record whose choice it cannot decode.
 func (r records) Lookup(k cublaslt.Key) (cublaslt.Choice, bool) {
 	if r.store == nil {
 		return cublaslt.Choice{}, false
@@ -105,8 +105,8 @@ type gemm struct {
 }
 
 // Run measures every distinct GEMM that both the library and kernels of the program can compute, chooses an
-// algorithm of the library or the program's own kernel, stores the choice, and makes the library use it for later plans. If a record
-// cannot be stored, Run measures the rest and returns the error at the end.
+// algorithm of the library or the program's own kernel, stores the choice, and makes the library use it for
+// later plans. If a record cannot be stored, Run measures the rest and returns the error at the end.
 func Run(ctx context.Context, programs []piecewise.Sized, o Options) ([]Result, error) {
 	out, kept, err := o.run(ctx, programs, func(cublaslt.Key) bool { return true })
 	if err = errors.Join(err, kept); err != nil {

@@ -295,7 +295,7 @@ func gatherF32(n int64) *call {
 }
 
 // TestDeviceMissingRank: a kernel that waits for a rank ends, and all ranks get an error that names the missing
-// rank: the one that waits from the wait for its device.
+// rank. The rank that waits gets it from Synchronize.
 func TestDeviceMissingRank(t *testing.T) {
 	devices := cudatest.Several(t, 2, fake.Options{})
 	timeout := 50 * time.Millisecond

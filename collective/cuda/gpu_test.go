@@ -315,7 +315,7 @@ func BenchmarkAllReduceOnGPU(b *testing.B) {
 }
 
 // BenchmarkLateRankOnGPU gives the time of an all-reduce on rank 0 if rank 1 launches it 5 ms later. The time
-// above 5 ms is that of the all-reduce and of its late start after the wait.
+// above 5 ms is that of the all-reduce, and the delay until rank 0 sees that its wait is over.
 func BenchmarkLateRankOnGPU(b *testing.B) {
 	for _, size := range []int64{8 << 10, 1 << 20} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {

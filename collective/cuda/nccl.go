@@ -141,7 +141,7 @@ func (l *library) connect(ctx context.Context, r *joined, unreached error) error
 		case e.Err != "" && unreached == nil:
 			return nil
 		case e.Err != "":
-			return fmt.Errorf("%w; and rank %d has no NCCL, which computes between such GPUs: %s", unreached, rank, e.Err)
+			return fmt.Errorf("%w; and rank %d has no NCCL, which such a group needs: %s", unreached, rank, e.Err)
 		case e.Version != all[0].Version:
 			return fmt.Errorf("collective: group %q: rank 0 has NCCL %s, and rank %d %s; all ranks need one version", g.Name(),
 				nccl.FormatVersion(all[0].Version), rank, nccl.FormatVersion(e.Version))

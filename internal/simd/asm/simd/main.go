@@ -329,8 +329,8 @@ func transposed(base, stride, triple reg.GPVirtual) func(j int) reg.VecVirtual {
 			VSHUFPS(operand.U8(0xee), t[i+k+2], t[i+k], u[i+2*k+1])
 		}
 	}
-	// halves[c][k] has the lower quarters of column c of its four (k < 2), or the upper ones, of
-	// the first eight rows or the others.
+	// halves[c][k] has columns c and c+4 (k < 2), or c+8 and c+12, of the first eight rows (k even) or
+	// the last eight.
 	var halves [4][4]reg.VecVirtual
 	for c := range 4 {
 		for k := range 4 {
