@@ -22,7 +22,7 @@ type Weight struct {
 type tensor struct {
 	dt    dtype.DType
 	shape []int64
-	data  []byte   // all bytes; nil: see parts
+	data  []byte   // all bytes; nil: they are in parts, or there are none
 	parts [][]byte // all bytes, in parts
 }
 
@@ -91,7 +91,7 @@ func evalExpr(src safetensors.Source, e *ir.WeightExpr) (tensor, error) {
 		return transposeHost(x, exprInts(e, "perm"))
 	case ir.WeightReshape:
 		shape := exprInts(e, "shape")
-		if product(shape) != product(x.shape) {
+		if !holds(shape, product(x.shape)) {
 			return x, fmt.Errorf("reshape of %v to %v", x.shape, shape)
 		}
 		return tensor{dt: x.dt, shape: shape, data: x.data}, nil
@@ -148,6 +148,25 @@ func product(shape []int64) int64 {
 	return n
 }
 
+// holds reports whether a tensor of the shape has n elements. Texts may have negative extents, and ones whose
+// product overflows.
+func holds(shape []int64, n int64) bool {
+	if slices.ContainsFunc(shape, func(d int64) bool { return d < 0 }) {
+		return false
+	}
+	if slices.Contains(shape, 0) {
+		return n == 0
+	}
+	p := int64(1)
+	for _, d := range shape {
+		if p > n/d {
+			return false
+		}
+		p *= d
+	}
+	return p == n
+}
+
 // around returns the products of the sizes before an axis, at it, and after it.
 func around(shape []int64, axis int64) (before, at, after int64, err error) {
 	if axis < 0 {
@@ -193,6 +212,9 @@ func concatHost(args []tensor, axis int64) (tensor, error) {
 		}
 		shape[axis] += y.shape[axis]
 	}
+	if product(shape) == 0 { // the other extents may be huge
+		return tensor{dt: x.dt, shape: shape}, nil
+	}
 	if before == 1 { // whole rows: a large weight is not copied on the host
 		parts := make([][]byte, len(args))
 		for i, y := range args {
@@ -225,9 +247,15 @@ func sliceHost(x tensor, axis, start, end, step int64) (tensor, error) {
 	if axis < 0 {
 		axis += int64(len(x.shape))
 	}
-	n := (end - start + step - 1) / step
+	n := int64(0)
+	if end > start {
+		n = (end-start-1)/step + 1
+	}
 	shape := append([]int64{}, x.shape...)
 	shape[axis] = n
+	if product(shape) == 0 { // the other extents may be huge
+		return tensor{dt: x.dt, shape: shape}, nil
+	}
 	run := after * size
 	if before == 1 && step == 1 { // one range of the operand's memory, which is often the checkpoint's
 		return tensor{dt: x.dt, shape: shape, data: x.data[start*run : end*run : end*run]}, nil
@@ -258,7 +286,7 @@ func transposeHost(x tensor, perm []int64) (tensor, error) {
 	}
 	shape, step := make([]int64, len(perm)), make([]int64, len(perm))
 	for i, p := range perm {
-		if p < 0 || p >= int64(len(perm)) {
+		if p < 0 || p >= int64(len(perm)) || slices.Contains(perm[:i], p) {
 			return x, fmt.Errorf("transpose of %v by %v", x.shape, perm)
 		}
 		shape[i], step[i] = x.shape[p], strides[p]

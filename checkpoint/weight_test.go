@@ -81,6 +81,37 @@ func TestCompute(t *testing.T) {
 	}
 }
 
+// TestHostileExpressions: expressions that a module's text may have, but that fit no tensor, are errors. Tensors
+// without elements take no time, whatever their other extents are.
+func TestHostileExpressions(t *testing.T) {
+	src := memoryTensors{
+		"a":     {DType: dtype.U8, Shape: []int64{2, 3}, Data: []byte{0, 1, 2, 3, 4, 5}},
+		"empty": {DType: dtype.U8, Shape: []int64{1 << 60, 0}},
+	}
+	for _, expr := range []string{
+		`transpose("a", perm=[0, 0])`,
+		`transpose(reshape("a", shape=[-2, -3]), perm=[1, 0])`,
+		`slice(reshape("empty", shape=[4294967296, 4294967296]), axis=0, start=0, end=1)`,
+		`slice("a", axis=0, start=0, end=2, step=9223372036854775807)`, // is u8[1, 3], not the declared u8[2, 2]
+	} {
+		if got, err := Compute(src, weight(t, expr, dtype.U8, []int64{2, 2})); err == nil {
+			t.Errorf("%s gives %v", expr, got.Shape)
+		}
+	}
+	for expr, dims := range map[string][]int64{
+		`concat("empty", "empty", axis=1)`:                             {1 << 60, 0},
+		`slice("empty", axis=1, start=0, end=0)`:                       {1 << 60, 0},
+		`transpose("empty", perm=[1, 0])`:                              {0, 1 << 60},
+		`slice("a", axis=1, start=1, end=1)`:                           {2, 0},
+		`reshape("empty", shape=[0, 5])`:                               {0, 5},
+		`slice("a", axis=0, start=0, end=2, step=9223372036854775807)`: {1, 3},
+	} {
+		if _, err := Compute(src, weight(t, expr, dtype.U8, dims)); err != nil {
+			t.Errorf("%s: %v", expr, err)
+		}
+	}
+}
+
 func weight(t *testing.T, expr string, dt dtype.DType, dims []int64) *ir.Weight {
 	t.Helper()
 	shape := make([]dim.Dim, len(dims))
