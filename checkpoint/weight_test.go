@@ -92,7 +92,6 @@ func TestHostileExpressions(t *testing.T) {
 		`transpose("a", perm=[0, 0])`,
 		`transpose(reshape("a", shape=[-2, -3]), perm=[1, 0])`,
 		`slice(reshape("empty", shape=[4294967296, 4294967296]), axis=0, start=0, end=1)`,
-		`slice("a", axis=0, start=0, end=2, step=9223372036854775807)`, // is u8[1, 3], not the declared u8[2, 2]
 	} {
 		if got, err := Compute(src, weight(t, expr, dtype.U8, []int64{2, 2})); err == nil {
 			t.Errorf("%s gives %v", expr, got.Shape)

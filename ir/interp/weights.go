@@ -78,6 +78,9 @@ func EvalWeight(ctx context.Context, m *ir.Module, w *ir.Weight, get func(name s
 
 // part adds the slice of a shard.
 func part(fb *ir.FuncBuilder, x ir.Value, s ir.Shard) (ir.Value, error) {
+	if x == ir.NoValue {
+		return x, nil // the builder has the reason
+	}
 	if s.Part < 0 {
 		return ir.NoValue, fmt.Errorf("shard: the part depends on the rank in group %s: evaluate the expression that Module.WeightOf returns for the rank", s.Group)
 	}

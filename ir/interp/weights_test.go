@@ -22,6 +22,7 @@ module "weights" {
   weight @range : f32[1, 2] = slice("a", axis=0, start=1, end=3)
   weight @perm : f32[2, 2] = transpose("a", perm=[0, 0])
   weight @narrow : f32[2, 2] = cast("c", dtype=f32)
+  weight @cut : f32[1, 2] = shard(transpose("a", perm=[0, 0]), parts=2, part=0)
 }
 `
 
@@ -54,6 +55,7 @@ func TestEvalWeight(t *testing.T) {
 		"type":    "weight @type is f32[4], the checkpoint gives f32[2, 2]",
 		"range":   "test.ir:10:31: slice: end 3 is not known to be at most the extent 2",
 		"perm":    "is not a permutation",
+		"cut":     "is not a permutation",
 		"narrow":  "f8e4m3 is only for storage",
 	} {
 		got, err := EvalWeight(context.Background(), m, weight(m, name), get)
