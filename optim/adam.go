@@ -13,8 +13,8 @@ import (
 // zero value has betas and an eps of 0: use [DefaultAdam].
 type Adam struct {
 	Beta1, Beta2 float64 // in [0, 1)
-	Eps          float64 // at least 0, added to the root of the second moment
-	WeightDecay  float64 // at least 0, added to the gradient as WeightDecay × w
+	Eps          float64 // finite, at least 0, added to the root of the second moment
+	WeightDecay  float64 // finite, at least 0, added to the gradient as WeightDecay × w
 
 	// Decoupled shrinks weights by lr × WeightDecay instead: AdamW (arXiv:1711.05101).
 	Decoupled bool

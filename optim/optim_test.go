@@ -214,7 +214,7 @@ func TestSchedules(t *testing.T) {
 	}
 }
 
-// Parameters out of range are refused, and so is NaN.
+// Parameters out of range are refused, and so are NaN and infinities.
 func TestChecks(t *testing.T) {
 	type checker interface{ Check() error }
 	nan := math.NaN()
@@ -239,6 +239,11 @@ func TestChecks(t *testing.T) {
 	} {
 		if err := c.Check(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%#v: %v, want an error about %s", c, err, want)
+		}
+	}
+	for _, bad := range []checker{optim.SGD{Momentum: math.Inf(1)}, optim.Adam{Eps: math.Inf(1)}, optim.Decay{Steps: 1, Gamma: math.Inf(1)}} {
+		if bad.Check() == nil {
+			t.Errorf("%#v is accepted", bad)
 		}
 	}
 	// In f32 these are 0 or infinite, and each step would be skipped.

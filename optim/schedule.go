@@ -119,7 +119,7 @@ func (s Cosine) Factor(fb *ir.FuncBuilder, done ir.Value) ir.Value {
 // does.
 type Decay struct {
 	Steps int64   // at least 1
-	Gamma float64 // above 0
+	Gamma float64 // finite, above 0
 }
 
 // Name returns "decay".
@@ -128,8 +128,8 @@ func (Decay) Name() string { return "decay" }
 // Check returns an error if a parameter is out of range.
 func (s Decay) Check() error {
 	err := checkSteps("Decay.Steps", s.Steps, 1)
-	if !(s.Gamma > 0) {
-		err = errors.Join(err, fmt.Errorf("optim: Decay.Gamma is %g, want a number above 0", s.Gamma))
+	if !(s.Gamma > 0 && s.Gamma <= math.MaxFloat64) {
+		err = errors.Join(err, fmt.Errorf("optim: Decay.Gamma is %g, want a finite number above 0", s.Gamma))
 	}
 	return err
 }

@@ -3,14 +3,15 @@ package optim
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"pwc/ir"
 )
 
 // SGD is stochastic gradient descent as torch.optim.SGD computes it, with dampening 0.
 type SGD struct {
-	Momentum    float64 // at least 0; 0: no momentum and no state
-	WeightDecay float64 // at least 0, added to the gradient as WeightDecay × w
+	Momentum    float64 // finite, at least 0; 0: no momentum and no state
+	WeightDecay float64 // finite, at least 0, added to the gradient as WeightDecay × w
 	Nesterov    bool    // requires a momentum
 }
 
@@ -34,8 +35,8 @@ func (o SGD) Check() error {
 }
 
 func atLeast0(name string, x float64) error {
-	if !(x >= 0) {
-		return fmt.Errorf("optim: %s is %g, want at least 0", name, x)
+	if !(x >= 0 && x <= math.MaxFloat64) {
+		return fmt.Errorf("optim: %s is %g, want a finite number of at least 0", name, x)
 	}
 	return nil
 }
