@@ -571,7 +571,7 @@ func transpose(s *step) {
 	s.add(0, s.permute(s.cotangent(0), back))
 }
 
-// slice: with a step, an additional axis puts step-1 zeros after each element.
+// slice: with a step, an additional axis puts step-1 zeros after each element, if there are several.
 func slice(s *step) {
 	shape := s.argType(0).Shape
 	axis := s.n.Axis("axis", len(shape))
@@ -579,7 +579,7 @@ func slice(s *step) {
 	g := s.cotangent(0)
 	out := s.outType(0).Shape
 	width := out[axis]
-	if step := s.n.Int("step"); step > 1 {
+	if step := s.n.Int("step"); step > 1 && !isOne(width) { // with one element, the step may be beyond any extent
 		spread := slices.Insert(slices.Clone(out), axis+1, one)
 		g = s.pad(s.reshape(g, spread...), axis+1, dim.Dim{}, dim.Const(step-1))
 		width = width.Mul(dim.Const(step))

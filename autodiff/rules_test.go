@@ -284,6 +284,9 @@ func TestConventions(t *testing.T) {
 	wantValues(t, "scatter that adds, what was there", g[0], 10, 20, 30)
 	wantValues(t, "scatter that adds, what is added", g[1], 20, 0, 20, 30)
 
+	g = gradients(t, fn("(%x: f32[3]) -> (f32[1])", "%y = slice(%x, axis=0, start=1, end=3, step=9223372036854775806)", "return %y"), ones, f32(t, []int64{1}, 7))
+	wantValues(t, "slice with a step beyond the extent", g[0], 0, 7, 0)
+
 	// A value that nothing depends on, and one that is returned as it is.
 	g = gradients(t, fn("(%x: f32[3], %y: f32[3]) -> (f32[3])", "%z = floor(%y)", "return %x"), ones, ones, three(1, 2, 3))
 	wantValues(t, "a parameter that is returned", g[0], 1, 2, 3)
