@@ -32,6 +32,20 @@ func TestAttention(t *testing.T) {
 	}
 }
 
+// TestInfiniteScores: keys with a score of -inf have no weight, also if they fill a tile.
+func TestInfiniteScores(t *testing.T) {
+	r := rand.New(rand.NewSource(1))
+	for _, dt := range []dtype.DType{dtype.F32, dtype.BF16, dtype.F16} {
+		m, in, err := oracle.InfiniteScores(r, dt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := check(m, compile.Shape{}, compile.Options{}, in, false); err != nil {
+			t.Errorf("%s: %v", dt, err)
+		}
+	}
+}
+
 // draw makes random inputs.
 func draw(t *testing.T, m *ir.Module, r *rand.Rand) *oracle.Inputs {
 	t.Helper()

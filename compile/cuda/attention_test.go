@@ -46,3 +46,19 @@ func TestDeviceAttention(t *testing.T) {
 		}
 	}
 }
+
+// TestDeviceInfiniteScores: keys with a score of -inf have no weight, also if they fill a tile, on tensor
+// cores and on CUDA cores.
+func TestDeviceInfiniteScores(t *testing.T) {
+	g := openDevice(t)
+	r := rand.New(rand.NewSource(1))
+	for _, dt := range []dtype.DType{dtype.F32, dtype.BF16, dtype.F16} {
+		m, in, err := oracle.InfiniteScores(r, dt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.check(m, compile.Shape{}, in, attentionTolerance); err != nil {
+			t.Errorf("%s: %v", dt, err)
+		}
+	}
+}

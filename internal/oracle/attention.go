@@ -1,6 +1,9 @@
 package oracle
 
 import (
+	"math"
+	"math/rand"
+
 	"pwc/ir"
 	"pwc/ir/dim"
 	"pwc/ir/dtype"
@@ -53,4 +56,30 @@ func AttentionCases() []Attention {
 		{1, 1, 1, 1, 1, 32, true}, {2, 47, 47, 2, 1, 32, true}, {1, 48, 48, 4, 2, 64, true}, {1, 65, 65, 1, 1, 96, false}, {1, 130, 130, 2, 1, 16, true},
 		{1, 97, 64, 1, 1, 128, false}, {1, 1, 129, 2, 1, 64, false}, {3, 50, 1, 2, 2, 7, false}, {1, 5, 5, 2, 1, 256, true}, {0, 4, 4, 1, 1, 8, true}, {2, 3, 0, 2, 1, 8, false},
 	}
+}
+
+// InfiniteScores returns a module with causal attention and its inputs. The scores of the first 65 keys
+// are -inf, so the first 65 rows are NaN, and the others have finite results.
+func InfiniteScores(r *rand.Rand, dt dtype.DType) (*ir.Module, *Inputs, error) {
+	const length, infinite, size = 70, 65, 16
+	b := ir.NewBuilder("attention")
+	f := b.Func("f")
+	of := ir.Type{DType: dt, Shape: []dim.Dim{dim.Const(1), dim.Const(length), dim.Const(1), dim.Const(size)}}
+	operands := []ir.Value{f.Param("q", of), f.Param("k", of), f.Param("v", of)}
+	f.Return(f.Op("attention", operands, ir.FloatAttr("scale", 0.3), ir.BoolAttr("causal", true))...)
+	m, err := b.Build()
+	if err != nil {
+		return nil, nil, err
+	}
+	in, err := Draw(r, m, nil, func(r *rand.Rand, _ dtype.DType) float64 { return r.NormFloat64() })
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range length {
+		in.Params[0].Set(i*size, 1)
+		if i < infinite {
+			in.Params[1].Set(i*size, math.Inf(-1))
+		}
+	}
+	return m, in, nil
 }

@@ -245,7 +245,10 @@ func (a *attention) forward(batch, head, from int64, l *lane) {
 	}
 	lse := a.lse.row(batch) + head*a.lse.head + from*a.lse.at
 	for r := range n {
-		if s.total[r] != 0 { // else there are no keys
+		if a.keys > 0 && s.total[r] == 0 {
+			s.total[r] = math.NaN() // of softmax of -Inf alone
+		}
+		if a.keys > 0 {
 			times(s.acc[r*a.pitch:][:a.size], float32(1/s.total[r]))
 		}
 		s.line[r] = float32(float64(s.top[r]) + math.Log(s.total[r]))
@@ -273,6 +276,9 @@ func (a *attention) weigh(s *attentionScratch, r, seen int) {
 		s.total[r] *= by
 		times(s.acc[r*a.pitch:][:a.size], float32(by))
 		s.top[r] = top
+	}
+	if math.IsInf(float64(top), -1) {
+		top = 0 // a later key may have a finite score; -Inf - -Inf is NaN
 	}
 	a.unit.sub(row, row, fill(s.line[:seen], top))
 	a.unit.exp(row, row)

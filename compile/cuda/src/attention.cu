@@ -18,7 +18,12 @@ struct row_vector {
   __device__ __forceinline__ float get(int t, int length, float otherwise) const { return t < length ? data[t * stride] : otherwise; }
 };
 
-//@ attention_simt needs head_view, bf16, f16, to_f32
+//@ finite_maximum
+// finite_maximum returns the largest score so far for the exponents; 0 if it is -inf, since -inf - -inf is
+// NaN. A later key may have a finite score.
+__device__ __forceinline__ float finite_maximum(float x) { return x == __int_as_float(0xff800000) ? 0.0f : x; }
+
+//@ attention_simt needs head_view, finite_maximum, bf16, f16, to_f32
 // Attention on CUDA cores, where attention_mma does not apply. Four threads share a row of the tile;
 // each has every fourth column and every fourth element.
 __device__ __forceinline__ void store_rounded(float *to, float x) { *to = x; }
@@ -96,10 +101,11 @@ __device__ __forceinline__ void attention_simt(const head_view<const T> &q, cons
     best = fmaxf(best, __shfl_xor_sync(~0u, best, 2));
     const float rescale = best == maximum ? 1.0f : expf(__fsub_rn(maximum, best));
     maximum = best;
+    const float finite = finite_maximum(maximum);
     float sum = 0.0f;
     #pragma unroll
     for (int i = 0; i < x.COLS_PER_THREAD; i++) {
-      s[i] = visible(i) ? expf(__fsub_rn(s[i], maximum)) : 0.0f;
+      s[i] = visible(i) ? expf(__fsub_rn(s[i], finite)) : 0.0f;
       sum = __fadd_rn(sum, s[i]);
     }
     sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 1));
@@ -111,7 +117,8 @@ __device__ __forceinline__ void attention_simt(const head_view<const T> &q, cons
     __syncwarp();  // the threads of a row are in one warp
     x.accumulate(acc, weights, values);
   }
-  x.store(out, acc, weight_sum == 0.0f ? 0.0f : __fdiv_rn(1.0f, weight_sum), first, queries);
+  if (keys > 0 && weight_sum == 0.0f) weight_sum = __int_as_float(0x7fffffff);  // softmax of -inf alone is NaN
+  x.store(out, acc, keys == 0 ? 0.0f : __fdiv_rn(1.0f, weight_sum), first, queries);
   if (x.thread_in_row == 0 && at < queries) lse[at * lse_stride] = __fadd_rn(maximum, logf(weight_sum));
 }
 template <class T, int D, int ROWS, int COLS, bool CAUSAL>

@@ -18,7 +18,7 @@ __device__ __forceinline__ unsigned pack2(const f16 *, float low, float high) {
   return x;
 }
 
-//@ attention_mma needs head_view, shared_address, cp_async
+//@ attention_mma needs head_view, finite_maximum, shared_address, cp_async
 constexpr float LOG2_E = 1.44269504f;
 __device__ __forceinline__ float exp2_approx(float x) {  // within 2 ulp; 0 for subnormal results
   float y;
@@ -171,7 +171,7 @@ __device__ __forceinline__ void attention_mma(const head_view<const T> &q, const
             #pragma unroll
             for (int n = 0; n < 2; n++) acc[m][i][n][2 * h] *= by, acc[m][i][n][2 * h + 1] *= by;
         }
-        const float to = maximum[m][h] * scale_log2;
+        const float to = finite_maximum(maximum[m][h]) * scale_log2;
         #pragma unroll
         for (int c = 0; c < COLS / 16; c++)
           #pragma unroll
@@ -203,9 +203,10 @@ __device__ __forceinline__ void attention_mma(const head_view<const T> &q, const
     for (int h = 0; h < 2; h++) {
       weight_sum[m][h] += __shfl_xor_sync(~0u, weight_sum[m][h], 1);
       weight_sum[m][h] += __shfl_xor_sync(~0u, weight_sum[m][h], 2);
+      if (keys > 0 && weight_sum[m][h] == 0.0f) weight_sum[m][h] = __int_as_float(0x7fffffff);  // softmax of -inf alone is NaN
       const int row = base + m * 16 + h * 8 + x.lane / 4;
       if (x.lane % 4 == 0 && row < queries) lse[row * lse_stride] = maximum[m][h] * fabsf(scale) + logf(weight_sum[m][h]);
-      weight_sum[m][h] = weight_sum[m][h] == 0.0f ? 0.0f : __fdiv_rn(1.0f, weight_sum[m][h]);
+      weight_sum[m][h] = keys == 0 ? 0.0f : __fdiv_rn(1.0f, weight_sum[m][h]);
     }
     x.store(out, acc[m], weight_sum[m][0], weight_sum[m][1], warp_rows + x.offset_of(m * 16, 0), base + m * 16, queries);
   }
