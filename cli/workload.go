@@ -361,8 +361,9 @@ func madeUp(m *ir.Module, t ir.Type, rows int64, bound map[string]int64) (*inter
 		return out, err
 	}
 	for i := range out.Len() {
-		// The fractional parts of multiples of the golden ratio are evenly distributed.
-		_, part := math.Modf(float64(i+1) * math.Phi)
+		// The fractional parts of multiples of the golden ratio are evenly distributed. The conversion of the product
+		// prevents a fused multiply-add with the subtraction of Modf, which the compiler inlines.
+		_, part := math.Modf(float64(float64(i+1) * math.Phi))
 		out.Set(i, 2*part-1)
 	}
 	return out, nil

@@ -121,9 +121,10 @@ func (o *Op) split(s *attention.Shape, v *Variant, resident int) split {
 	blocks := max(1, s.Rows*v.rowTiles()*s.KVHeads)
 	p := split{parts: min(maxParts, max(1, min(2, resident)*o.sms/blocks, min(2, slots/blocks)))}
 	p.longParts = p.parts
-	// n blocks take ⌈n/slots⌉ waves; each part adds a cost of its own.
+	// n blocks take ⌈n/slots⌉ waves; each part adds a cost of its own. The conversion of its product prevents
+	// a fused multiply-add, so that the split does not depend on the host's processor.
 	cost := func(parts int) float64 {
-		return float64((blocks*parts+slots-1)/slots)/float64(parts) + 0.03*float64(parts)
+		return float64((blocks*parts+slots-1)/slots)/float64(parts) + float64(0.03*float64(parts))
 	}
 	for n := p.parts + 1; n <= maxMore && blocks <= 2*slots; n++ {
 		if cost(n) < cost(p.longParts) {

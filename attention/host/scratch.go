@@ -109,13 +109,14 @@ func (l *lane) reset(pairs, cols int) {
 	}
 }
 
-// join adds the result of a segment to that of the segments before it.
+// join adds the result of a segment to that of the segments before it. The conversions of products prevent
+// fused operations.
 func (l *lane) join(k *simd.Kernels, pair, cols int, part []float32, top, weight float32) {
 	before := l.top[pair]
 	largest := max(before, top)
 	x, y := shrink(before, largest), shrink(top, largest)
 	k.Blend(l.sums[pair*cols:][:cols], part, x, y)
-	l.weight[pair] = l.weight[pair]*float64(x) + float64(weight)*float64(y)
+	l.weight[pair] = float64(l.weight[pair]*float64(x)) + float64(float64(weight)*float64(y))
 	l.top[pair] = largest
 }
 

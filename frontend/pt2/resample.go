@@ -166,15 +166,16 @@ func (c *call) blend(x ir.Value, axis int, at ir.Value, kernel kernelWeights) ir
 }
 
 // triangleFilter and cubicFilter are the filters of antialiased resampling. As in Pillow, a is -0.5.
+// Here and in filtered, conversions prevent a fused multiply-add, so that the weights are the same on every machine.
 func triangleFilter(x float64) float64 { return max(1-math.Abs(x), 0) }
 
 func cubicFilter(x float64) float64 {
 	const a = -0.5
 	switch x = math.Abs(x); {
 	case x < 1:
-		return ((a+2)*x-(a+3))*x*x + 1
+		return float64((float64((a+2)*x)-(a+3))*x*x) + 1
 	case x < 2:
-		return ((a*x-5*a)*x+8*a)*x - 4*a
+		return float64((float64((float64(a*x)-5*a)*x)+8*a)*x) - 4*a
 	}
 	return 0
 }
@@ -213,15 +214,16 @@ func antialiased(reach float64, filter func(x float64) float64) opRule {
 func (c *call) filtered(x ir.Value, axis int, out int64, ratio, reach float64, filter func(x float64) float64) ir.Value {
 	in, _ := c.shape(x)[axis].Const()
 	wide := max(ratio, 1)
-	each := min(int64(math.Ceil(reach*wide))*2+1, in)
+	radius := float64(reach * wide)
+	each := min(int64(math.Ceil(radius))*2+1, in)
 	if each > maxTaps/out {
 		c.fail("%d elements are resampled to %d, which takes more than %d weights", in, out, maxTaps)
 	}
 	at, weights := make([]float64, out*each), make([]float64, out*each)
 	for i := range out {
-		center := ratio * (float64(i) + 0.5)
-		first := max(int64(center-reach*wide+0.5), 0)
-		end := min(int64(center+reach*wide+0.5), in)
+		center := float64(ratio * (float64(i) + 0.5))
+		first := max(int64(center-radius+0.5), 0)
+		end := min(int64(center+radius+0.5), in)
 		sum := 0.0
 		for j := range each {
 			k := i*each + j

@@ -120,7 +120,7 @@ func geluTanhs(d, a []float32) {
 	for i, x := range a {
 		// (1 + tanh(z/2))/2 = 1/(1 + exp(-z))
 		x := float64(x)
-		z := 2 * math.Sqrt2 / math.SqrtPi * (x + 0.044715*x*x*x)
+		z := 2 * math.Sqrt2 / math.SqrtPi * (x + float64(0.044715*x*x*x))
 		d[i] = float32(x / (1 + exp(clampExp(-z))))
 		if x < -math.MaxFloat32 {
 			d[i] = nan32
@@ -163,29 +163,31 @@ var exp2Table = func() (t [expTable]uint64) {
 }()
 
 // exp returns e to the x, with about 33 correct bits, for |x| <= expMax and NaN. Callers clamp
-// larger x by clampExp.
+// larger x by clampExp. The conversions prevent fused operations; the assembly does not fuse.
 func exp(x float64) float64 {
-	z := x * invLn2N
+	z := float64(x * invLn2N)
 	kd := z + expShift
 	k := math.Float64bits(kd)
 	r := z - (kd - expShift)
-	return ((expC0*r+expC1)*(r*r) + (expC2*r + 1)) * math.Float64frombits(exp2Table[k%expTable]+k<<(52-expBits))
+	p := float64((float64(expC0*r)+expC1)*float64(r*r)) + (float64(expC2*r) + 1)
+	return float64(p * math.Float64frombits(exp2Table[k%expTable]+k<<(52-expBits)))
 }
 
 // clampExp keeps NaN.
 func clampExp(x float64) float64 { return max(min(x, expMax), -expMax) }
 
 // tanh for small arguments is the rational function of Cephes (S. Moshier,
-// tanh.c), as in package math; above it, 1 - 2/(exp(2x)+1).
+// tanh.c), as in package math; above it, 1 - 2/(exp(2x)+1). The
+// conversions prevent fused operations.
 func tanh(x float64) float64 {
 	z := math.Abs(x)
 	if z < 0.625 {
 		if x == 0 {
 			return x // keeps -0
 		}
-		s := x * x
-		p := (-9.64399179425052238628e-1*s-9.92877231001918586564e1)*s - 1.61468768441708447952e3
-		q := ((s+1.12811678491632931402e2)*s+2.23548839060100448583e3)*s + 4.84406305325125486048e3
+		s := float64(x * x)
+		p := float64((float64(-9.64399179425052238628e-1*s)-9.92877231001918586564e1)*s) - 1.61468768441708447952e3
+		q := float64((float64((s+1.12811678491632931402e2)*s)+2.23548839060100448583e3)*s) + 4.84406305325125486048e3
 		return x + x*s*p/q
 	}
 	return math.Copysign(1-2/(exp(clampExp(2*z))+1), x)

@@ -26,7 +26,7 @@
 // # Blocks
 //
 // The other functions work on blocks of n elements, n a multiple of eight, and compute the same
-// bits as the Go loops of runtime/host.
+// bits as the Go loops of runtime/host, except for NaNs.
 //
 // # Random numbers
 //
@@ -510,7 +510,7 @@ func exponentials() {
 
 // exponential emits a function that computes e to the power that exponent computes from x, for two
 // halves of four float64 numbers. finish computes the result from the exponential and x.
-// Multiplications and additions are not fused, as in Go.
+// Multiplications and additions are not fused, as in unary.go.
 func (d doubles) exponential(name, doc string, exponent, finish func(x, e reg.VecVirtual)) {
 	var shift, inv, c0, c1, c2, one, most, least reg.VecVirtual
 	prepare := func([]reg.GPVirtual) {
