@@ -54,7 +54,8 @@ type Graph struct {
 	from *Stream      // the capturing stream
 	dev  device.Graph // of on, or instantiated from its template
 
-	spans     []device.Buffer // memory that a replay writes
+	own       []device.Buffer // memory that a replay writes, except in storages of reads
+	spans     []device.Buffer // all memory that a replay writes
 	reads     []read
 	tracked   []*store.Storage // storages of the capture that have owners at its end
 	victims   []*store.Storage // storages of others in memory that a replay writes
@@ -317,7 +318,6 @@ func (g *Graph) take(r *Recorder) {
 	if g.pool.managed {
 		return
 	}
-	g.spans = merge(r.run.spans)
 	for _, sto := range r.run.made {
 		store.SetContent(sto, store.Unwritten, nil, store.Access{})
 		if sto.Live() {
@@ -325,12 +325,22 @@ func (g *Graph) take(r *Recorder) {
 			g.tracked = append(g.tracked, sto)
 		}
 	}
-	for _, t := range r.run.reads {
+	reads := make(map[*store.Storage]int, len(r.run.reads))
+	for i, t := range r.run.reads {
 		_, made := g.s.madeBy(t.Storage())
-		g.reads = append(g.reads, read{t: t, recorded: t, graph: made, write: slices.ContainsFunc(g.spans, func(b device.Buffer) bool {
-			return store.Overlaps(b, t.Storage().Buffer())
-		})})
+		g.reads = append(g.reads, read{t: t, recorded: t, graph: made, made: made})
+		reads[t.Storage()] = i
 	}
+	for _, w := range r.run.writes {
+		i, ok := reads[w.of]
+		if !ok {
+			g.own = append(g.own, w.memory)
+			continue
+		}
+		w.memory.Offset -= w.of.Buffer().Offset
+		g.reads[i].writes = append(g.reads[i].writes, w.memory)
+	}
+	g.respan()
 }
 
 // Replay enqueues the recorded work on st, any stream of the session. It refuses, before the
@@ -493,7 +503,7 @@ func (g *Graph) Reset() error {
 	}
 	g.s.graphs--
 	g.s.mu.Unlock()
-	g.spans, g.reads, g.tracked, g.victims, g.near = nil, nil, nil, nil, nil
+	g.own, g.spans, g.reads, g.tracked, g.victims, g.near = nil, nil, nil, nil, nil, nil
 	g.draws, g.takes, g.libraries, g.last, g.replays = nil, nil, nil, store.Access{}, 0
 	return err
 }

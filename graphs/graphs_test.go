@@ -695,6 +695,60 @@ func update(t *testing.T, open opener) {
 	e.reset(g)
 }
 
+// TestUpdateOfResults: after a move, a graph needs owners of memory that no graph writes, and what it wrote of the
+// previous memory, here only a part, is no victim any more.
+func TestUpdateOfResults(t *testing.T) {
+	e := open(t, 8)
+	defer e.close()
+	x, y := e.tensor("x", 1), e.tensor("y", 5)
+	var b, c graphs.Tensor
+	pool := e.s.NewPool("pool")
+	h := e.capture(graphs.Options{Name: "h", Pool: pool}, func(r *graphs.Recorder) { b = e.run(r, "add1", x) })
+	g := e.capture(graphs.Options{Name: "g", Pool: pool, KeepTemplate: true}, func(r *graphs.Recorder) {
+		c = e.run(r, "add1", b)
+		testkit.Check(t, r.Fill(testkit.Must[graphs.Tensor](t)(b.View(0, dtype.F32, 4)), 0))
+	})
+	e.replay(h)
+	e.replay(g)
+	testkit.Check(t, g.Update(graphs.Move{From: b, To: y}))
+	e.replay(h) // b has contents again, which g no longer overwrites
+	e.replay(g)
+	if got := e.sum(c); got != 48 {
+		t.Errorf("moved: %v", got)
+	}
+	drop(t, y)
+	if err := g.Replay(e.s.DefaultStream()); !errors.Is(err, graphs.ErrReleased) {
+		t.Errorf("a replay that reads released memory: %v", err)
+	}
+	testkit.Check(t, g.Instantiate())
+	e.replay(h)
+	e.replay(g)
+	if got := e.sum(c); got != 24 {
+		t.Errorf("moved back: %v", got)
+	}
+	drop(t, x, b, c)
+	e.reset(g)
+	e.reset(h)
+	testkit.Check(t, pool.Release())
+}
+
+// TestUpdateOfBoth: two inputs that moves gave the same memory move together.
+func TestUpdateOfBoth(t *testing.T) {
+	e := open(t, 8)
+	defer e.close()
+	x, y, z := e.tensor("x", 1), e.tensor("y", 5), e.tensor("z", 7)
+	var b graphs.Tensor
+	g := e.capture(graphs.Options{Name: "g", KeepTemplate: true}, func(r *graphs.Recorder) { b = e.run(r, "add", x, y) })
+	testkit.Check(t, errors.Join(g.Update(graphs.Move{From: x, To: y}), g.Update(graphs.Move{From: y, To: z})))
+	drop(t, x, y)
+	e.replay(g)
+	if got := e.sum(b); got != 8*14 {
+		t.Errorf("sum %v", got)
+	}
+	drop(t, z, b)
+	e.reset(g)
+}
+
 // TestForkJoin records branches on two streams. No edge is between them, and a read of the other
 // branch, work on a joined fork and a fork without a join are refused.
 func TestForkJoin(t *testing.T) { forkJoin(t, open) }

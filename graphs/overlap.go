@@ -10,9 +10,34 @@ import (
 // read is a storage that a graph reads or writes and did not make.
 type read struct {
 	t        Tensor
-	recorded Tensor // t at the capture
-	graph    bool   // a graph writes its contents, so it may be read without owners
-	write    bool   // a replay writes it
+	recorded Tensor          // t at the capture
+	graph    bool            // a graph writes the contents of t, so it may be read without owners
+	made     bool            // graph at the capture
+	writes   []device.Buffer // what a replay writes of t; offsets count from its storage's beginning
+	write    bool            // a replay writes memory of its storage
+}
+
+// written is memory that a capture writes, and its storage.
+type written struct {
+	of     *store.Storage
+	memory device.Buffer
+}
+
+// respan recomputes the memory that a replay writes, after reads have changed.
+func (g *Graph) respan() {
+	spans := slices.Clone(g.own)
+	for _, r := range g.reads {
+		b := r.t.Storage().Buffer()
+		for _, w := range r.writes {
+			spans = append(spans, device.Buffer{Memory: b.Memory, Offset: b.Offset + w.Offset, Size: w.Size})
+		}
+	}
+	g.spans = merge(spans)
+	for i := range g.reads {
+		g.reads[i].write = slices.ContainsFunc(g.spans, func(b device.Buffer) bool {
+			return store.Overlaps(b, g.reads[i].t.Storage().Buffer())
+		})
+	}
 }
 
 // madeBy returns the graph that writes a storage's contents.

@@ -33,8 +33,8 @@ type run struct {
 	undo   *undo                   // nil: Undo is not available
 
 	// Of a capture.
-	spans     []device.Buffer // memory that it writes
-	reads     []Tensor        // storages that it reads or writes and did not make
+	writes    []written
+	reads     []Tensor // storages that it reads or writes and did not make
 	draws     []draw
 	libraries []int32 // streams whose workspace library routines use
 }
@@ -177,7 +177,7 @@ func (r *Recorder) access(t Tensor, write bool) error {
 	}
 	sto := t.Storage()
 	if write {
-		r.run.spans = append(r.run.spans, t.Range())
+		r.run.writes = append(r.run.writes, written{sto, t.Range()})
 	}
 	if !r.run.seen[sto] {
 		if !slices.ContainsFunc(r.run.reads, func(u Tensor) bool { return u.Storage() == sto }) {

@@ -31,8 +31,10 @@ func (g *Graph) Instantiate() error {
 	g.s.mu.Lock()
 	defer g.s.mu.Unlock()
 	for i := range g.reads {
-		g.move(i, g.reads[i].recorded)
+		r := &g.reads[i]
+		r.t, r.graph = r.recorded, r.made
 	}
+	g.respan()
 	g.remeet()
 	return err
 }
@@ -57,9 +59,9 @@ func (g *Graph) Update(moves ...Move) error {
 	case g.on.template == nil:
 		return fmt.Errorf("%w: update of %s", ErrTemplate, g.name)
 	}
-	at := make([]int, len(moves))
+	reads := slices.Clone(g.reads)
 	var dev []device.Move
-	for i, m := range moves {
+	for _, m := range moves {
 		err := m.To.Err()
 		if err == nil {
 			err = g.s.own(m.To)
@@ -70,8 +72,14 @@ func (g *Graph) Update(moves ...Move) error {
 		if m.From.DType() != m.To.DType() || !slices.Equal(m.From.Shape(), m.To.Shape()) {
 			return fmt.Errorf("%w: update of %s: %s to %s", ErrArguments, g.name, m.From, m.To)
 		}
-		at[i] = slices.IndexFunc(g.reads, func(r read) bool { return r.t.Storage() == m.From.Storage() })
-		if at[i] < 0 {
+		_, made := g.s.madeBy(m.To.Storage())
+		found := false
+		for i, r := range g.reads {
+			if r.t.Storage() == m.From.Storage() { // several, if earlier moves had the same To
+				reads[i].t, reads[i].graph, found = m.To, made, true
+			}
+		}
+		if !found {
 			return fmt.Errorf("%w: update of %s: the graph does not read %s", ErrArguments, g.name, m.From.Storage().Maker())
 		}
 		for _, t := range []Tensor{m.From, m.To} {
@@ -86,22 +94,8 @@ func (g *Graph) Update(moves ...Move) error {
 	}
 	g.s.mu.Lock()
 	defer g.s.mu.Unlock()
-	for i, m := range moves {
-		g.move(at[i], m.To)
-	}
+	g.reads = reads
+	g.respan()
 	g.remeet()
 	return nil
-}
-
-// move makes g.reads[i] a read of t. If the graph writes it, t's memory becomes a span, and the memory of
-// the previous tensor is no span any more, unless merge joined it with other memory.
-func (g *Graph) move(i int, t Tensor) {
-	r := &g.reads[i]
-	if r.write && r.t.Range() != t.Range() {
-		if j := slices.Index(g.spans, r.t.Range()); j >= 0 {
-			g.spans = slices.Delete(g.spans, j, j+1)
-		}
-		g.spans = append(g.spans, t.Range())
-	}
-	r.t = t
 }
