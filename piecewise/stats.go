@@ -23,7 +23,7 @@ type Stats struct {
 	EagerRuns            int64            `json:"eager_runs"`             // runs without graphs
 	Rows                 int64            `json:"rows"`                   // rows of all runs
 	PaddedRows           int64            `json:"padded_rows"`            // rows that padding added
-	OpCalls              map[string]int64 `json:"op_calls"`               // launches of each extern op between pieces
+	OpCalls              map[string]int64 `json:"op_calls"`               // launches of each extern op between pieces, by piecewise and eager runs
 	Skipped              map[string]int64 `json:"skipped"`                // runs without a graph, by reason (C8)
 
 	// CompiledAtLoad counts the programs, kernels of ops included, that the device compiles
