@@ -21,8 +21,9 @@ func withHold(ctx context.Context) (context.Context, *sync.Mutex) {
 func whenReleased(held *sync.Mutex, grace time.Duration) {
 	for !held.TryLock() {
 		held.Lock()
+		rest := time.After(grace)
 		held.Unlock()
-		time.Sleep(grace)
+		<-rest
 	}
 }
 

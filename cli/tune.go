@@ -177,8 +177,8 @@ func (a *app) measureTune(ctx context.Context, m *ir.Module, t *target, w *world
 		r.Collectives, err = w.timeCollectives(ctx, m, t)
 	}
 	for _, c := range r.Collectives {
-		if store != nil && err == nil {
-			err = c.keep(ctx, store)
+		if store != nil {
+			err = errors.Join(err, c.keep(ctx, store))
 		}
 	}
 	r.Seconds = time.Since(start).Seconds()
@@ -193,7 +193,8 @@ func (a *app) measureTune(ctx context.Context, m *ir.Module, t *target, w *world
 	return r, err
 }
 
-// timeCollectives measures all_reduces for each size of the module's groups.
+// timeCollectives measures all_reduces for each size of the module's groups. After an error, it returns the times of
+// the sizes up to then.
 func (w *world) timeCollectives(ctx context.Context, m *ir.Module, first *target) (out []tuneCollectives, err error) {
 	devices := append([]*target{first}, w.peers...)
 	seen := map[int64]bool{1: true}
@@ -204,7 +205,7 @@ func (w *world) timeCollectives(ctx context.Context, m *ir.Module, first *target
 		seen[g.Size] = true
 		groups, err := collective.Local("tune", int(g.Size), collective.Options{})
 		if err != nil {
-			return nil, err
+			return out, err
 		}
 		found, errs := make([]tuneCollectives, g.Size), make([]error, g.Size)
 		var all sync.WaitGroup
@@ -220,7 +221,7 @@ func (w *world) timeCollectives(ctx context.Context, m *ir.Module, first *target
 			errs = append(errs, own.Close())
 		}
 		if err := errors.Join(errs...); err != nil {
-			return nil, err
+			return out, err
 		}
 		out = append(out, found[0])
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"pwc/cache"
+	"pwc/collective"
 	"pwc/ir"
 	"pwc/piecewise"
 	"pwc/runtime/host"
@@ -46,6 +47,26 @@ module "m" {
 	}
 	if got := largestCollective(m); got != math.MaxInt64 {
 		t.Errorf("without a bound: %d", got)
+	}
+}
+
+// TestTimesBeforeAnError: if measuring fails for one size of groups, the times of earlier sizes remain.
+func TestTimesBeforeAnError(t *testing.T) {
+	m, err := ir.Parse("m", []byte("pwc 1\nmodule \"m\" {\n  group a in 2\n  group b in 3\n  func @f(%x: f32[4]) -> (f32[4]) {\n    return %x\n  }\n}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	broken := errors.New("broken")
+	dev := &target{timeCollectives: func(_ context.Context, g *collective.Group) (tuneCollectives, error) {
+		if g.Size() == 3 {
+			return tuneCollectives{}, broken
+		}
+		return tuneCollectives{Ranks: g.Size()}, nil
+	}}
+	w := &world{peers: []*target{dev, dev}}
+	got, err := w.timeCollectives(context.Background(), m, dev)
+	if !errors.Is(err, broken) || len(got) != 1 || got[0].Ranks != 2 {
+		t.Errorf("%+v and %v, want the times of 2 ranks and the error", got, err)
 	}
 }
 

@@ -182,7 +182,7 @@ type checks struct {
 // Event.Synchronize, Event.Query of an event that is done, and copies that return when they are done
 // call f after their wait and return its error. lost is nil, or the error of a lost device, whose
 // cause the library may know; after another error f is not called. f is called from any goroutine,
-// and must be fast if lost is nil.
+// and those calls wait for it.
 func (d *Device) AddCheck(f func(lost error) error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
