@@ -70,10 +70,7 @@ func (st *boundStep) run(s *Stream) error {
 	if st.call == nil {
 		return st.node.run(s)
 	}
-	if err := runOp(s, st.op, st.name, st.call); err != nil {
-		return err
-	}
-	return s.until.err()
+	return s.until.after(runOp(s, st.op, st.name, st.call))
 }
 
 // record appends the program to the capture of s. A program with an op that cannot be
@@ -113,10 +110,7 @@ func (s *Stream) LaunchOp(op device.Op, c *device.OpCall) error {
 	name := op.Signature().Name
 	on := s.active()
 	if on == nil {
-		if err := runOp(s, op, name, c); err != nil {
-			return err
-		}
-		return s.until.err()
+		return s.until.after(runOp(s, op, name, c))
 	}
 	if !op.Signature().Capture {
 		return fmt.Errorf("host: %s: %s: %w", what, name, device.ErrNotCapturable)

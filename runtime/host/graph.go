@@ -52,9 +52,7 @@ func (n *node) run(s *Stream) error {
 	case nodeKernel:
 		n.kernel.launch(s)
 	case nodeCall:
-		if err := s.do(n.call); err != nil {
-			return err
-		}
+		return s.until.after(s.do(n.call))
 	case nodeEvent:
 		n.event.record()
 	}
@@ -296,8 +294,8 @@ func (d *Device) checkMoves(moves []device.Move) error {
 	return nil
 }
 
-// rebind changes a node of a graph that shares no slices with others, and reports whether it
-// changed.
+// rebind changes a node of a graph that shares its nodes and origins with no other, and reports whether
+// it changed.
 func (g *Graph) rebind(i int, moves []device.Move) (bool, error) {
 	o := &g.origins[i]
 	refuse := func(reason string, cause error) error {

@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -76,6 +77,17 @@ func (i *interrupt) err() error {
 		return nil
 	}
 	return fmt.Errorf("host: the work stopped because its context ended: %w", context.Cause(i.ctx))
+}
+
+// after is err after the call of an op or a function that returned failure: that error, and the error of a lane.
+func (i *interrupt) after(failure error) error {
+	if failure == nil {
+		return i.err()
+	}
+	if lane := i.failed.Swap(nil); lane != nil {
+		return errors.Join(failure, fmt.Errorf("host: %w", *lane))
+	}
+	return failure
 }
 
 // spend counts work that a lane is about to do. Once in lookEvery units it looks at the interrupt, and

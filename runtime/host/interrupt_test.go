@@ -253,3 +253,23 @@ func TestLooksAllocateNothing(t *testing.T) {
 		t.Errorf("%v allocations, want none", n)
 	}
 }
+
+// TestErrorsDoNotStay: an error of a lane is returned with that of the function that met it, and not by the next
+// operation.
+func TestErrorsDoNotStay(t *testing.T) {
+	d := openDevice(t, 1)
+	st := testkit.Must[device.Stream](t)(d.NewStream()).(*Stream)
+	lane, own := errors.New("a lane"), errors.New("own")
+	err := st.Call(func() error {
+		st.until.fail(lane)
+		return own
+	})
+	if !errors.Is(err, lane) || !errors.Is(err, own) {
+		t.Errorf("%v, want both errors", err)
+	}
+	ran := false
+	if err := st.Call(func() error { ran = true; return nil }); err != nil || !ran {
+		t.Errorf("the next call ran: %t, error %v", ran, err)
+	}
+	testkit.Check(t, st.Close())
+}
