@@ -38,7 +38,7 @@ type origin struct {
 	args  []device.Buffer // dst and src of a copy, dst of a fill, or arguments of a step after Rebind
 }
 
-// run executes the node on the caller's goroutine.
+// run executes the node, and returns when it is done. Kernels and long copies use the device's workers, too.
 func (n *node) run(s *Stream) error {
 	l := &s.lane
 	if l.spend(nodeWork) || s.until.ended.Load() {
