@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/xml"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -34,7 +35,11 @@ func TestLossLog(t *testing.T) {
 	}
 	d := xml.NewDecoder(strings.NewReader(string(picture)))
 	path := ""
-	for tok, err := d.Token(); tok != nil; tok, err = d.Token() {
+	for {
+		tok, err := d.Token()
+		if err == io.EOF {
+			break
+		}
 		if err != nil {
 			t.Fatal(err)
 		}

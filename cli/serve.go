@@ -181,6 +181,9 @@ func (s *serveFlags) secrets() (string, *tls.Config, error) {
 
 // modelName returns the name of a model's directory, or of its file without the extension .ir.
 func modelName(path string) string {
+	if full, err := filepath.Abs(path); err == nil {
+		path = full // the base of "." is no name
+	}
 	base := filepath.Base(path)
 	if base == "config.json" {
 		base = filepath.Base(filepath.Dir(path))
@@ -188,8 +191,8 @@ func modelName(path string) string {
 	return strings.TrimSuffix(base, ".ir")
 }
 
-// requestLogger logs requests on standard error: all requests with --verbose, else only those that
-// were refused or failed.
+// requestLogger returns the logger for [serve.Options], on standard error: answered requests are logged only
+// with --verbose.
 func (a *app) requestLogger() *slog.Logger {
 	level := slog.LevelWarn
 	if a.verbose {

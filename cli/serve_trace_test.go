@@ -3,6 +3,8 @@ package cli
 import (
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -39,5 +41,19 @@ func TestLastSpansAreLost(t *testing.T) {
 	}
 	if !found {
 		t.Error("the log has no warning")
+	}
+}
+
+// TestModelName: the name is that of the directory, also if the path is "." or a file in it.
+func TestModelName(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "tiny")
+	if err := os.Mkdir(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+	for _, path := range []string{".", "config.json", dir, filepath.Join(dir, "config.json"), filepath.Join("..", "tiny.ir")} {
+		if got := modelName(path); got != "tiny" {
+			t.Errorf("%s: %q, want tiny", path, got)
+		}
 	}
 }

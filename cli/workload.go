@@ -297,7 +297,7 @@ func bindShape(f *ir.Func, info ir.ValueInfo, shape []int64, bound map[string]in
 	for i, d := range info.Type.Shape {
 		if name, n, ok := symbolOf(d, shape[i]); ok {
 			if v, ok := bound[name]; ok && v != n {
-				return fmt.Errorf("input %s of @%s has %s = %d; --symbol or an earlier input has %d", info.Name, f.Name, name, n, v)
+				return fmt.Errorf("input %s of @%s has %s = %d; --symbol or an earlier dimension has %d", info.Name, f.Name, name, n, v)
 			}
 			bound[name] = n
 		}

@@ -103,7 +103,7 @@ func TestErrors(t *testing.T) {
 		"operand 1 is f16[2]":              func(c *device.OpCall) { c.Args[1].DType = dtype.F16 },
 		"operand 2 is f32[1]":              func(c *device.OpCall) { c.Args[2].Shape = []int64{1} },
 		"operand 3: memory of 4 bytes for": func(c *device.OpCall) { c.Args[3].Size = 4 },
-		"device: buffer belongs":           func(c *device.OpCall) { c.Args[0].Memory = other{} },
+		"memory is not of this device":     func(c *device.OpCall) { c.Args[0].Memory = other{} },
 		"i32 is not one of f32, f": func(c *device.OpCall) {
 			for i := range c.Args {
 				c.Args[i].DType = dtype.I32
