@@ -56,7 +56,8 @@ checkpoint's (chat_template.jinja, else tokenizer_config.json), or --template. W
 template /v1/chat/completions is refused.
 
 The server listens on the loopback address unless --listen is given. --key-file has the
-key that clients must send; --tls-cert and --tls-key turn TLS on. On SIGTERM or an
+key that clients must send; /health, /metrics and the page need none. --tls-cert and
+--tls-key turn TLS on. On SIGTERM or an
 interrupt /health/ready returns 503, new requests are refused, and the server waits up to
 --drain for running requests; a second signal ends the server at once.`,
 		Example: `  pwc serve testdata/hf/llama --tokenizer testdata/tokenizers/bytes --template testdata/chat/plain.jinja
