@@ -242,6 +242,21 @@ func TestExternWritesByTheSignature(t *testing.T) {
 	}
 }
 
+// TestInputAndParameterOfOneName: if the program writes an input, a parameter of the same name stays a weight.
+func TestInputAndParameterOfOneName(t *testing.T) {
+	e := tinyEntries()
+	e[3].data = strings.NewReplacer(`"x"`, `"w"`, `"outputs": [{"as_tensor": {"name": "add"}}],
+ "nodes"`, `"outputs": [{"as_tensor": {"name": "add"}}, {"as_tensor": {"name": "add"}}],
+ "nodes"`, `"output_specs": [`, `"output_specs": [{"user_input_mutation": {"arg": {"name": "add"}, "user_input_name": "w"}}, `).Replace(e[3].data)
+	m, err := read(t, e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f := m.Module.Func(FuncName); len(m.Module.Weights) != 1 || len(m.Module.States) != 0 || !f.Values[f.Params[0]].Mut {
+		t.Errorf("%d weights, %d states and mut %t, want 1, 0 and true", len(m.Module.Weights), len(m.Module.States), f.Values[f.Params[0]].Mut)
+	}
+}
+
 // TestContiguousAliases adds to the result of contiguous(memory_format=torch.channels_last). It changes the input only
 // if the input has these strides already.
 func TestContiguousAliases(t *testing.T) {

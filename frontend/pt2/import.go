@@ -63,21 +63,27 @@ func (a *Archive) Import(o Options) (*Model, error) {
 	}
 	// The first pass finds the buffers and inputs that the program writes. The second pass declares them as states
 	// and mut parameters.
-	m, mutated, err := a.importWith(&o, nil)
-	if err == nil && len(mutated) > 0 {
-		m, _, err = a.importWith(&o, mutated)
+	m, writes, err := a.importWith(&o, nil)
+	if err == nil && len(writes) > 0 {
+		m, _, err = a.importWith(&o, writes)
 	}
 	return m, err
 }
 
-// importWith imports the program with these buffers and inputs as states and mut parameters. It returns the names of
-// the buffers and inputs that the program writes.
-func (a *Archive) importWith(o *Options, states map[string]bool) (m *Model, mutated map[string]bool, err error) {
-	im := newImporter(a, o, states)
+// target is a buffer or an input that a program writes. An input may have the name of a buffer.
+type target struct {
+	input bool
+	name  string // of an input in the graph, or of a buffer in the archive
+}
+
+// importWith imports the program with these buffers and inputs as states and mut parameters. It returns those that the
+// program writes.
+func (a *Archive) importWith(o *Options, targets map[target]bool) (m *Model, writes map[target]bool, err error) {
+	im := newImporter(a, o, targets)
 	if e := try(func() { m, err = im.run() }); e != nil {
 		return nil, nil, a.errorf("", "%v", e)
 	}
-	return m, im.mutated, err
+	return m, im.writes, err
 }
 
 // importer makes one function of the graph.
@@ -91,8 +97,8 @@ type importer struct {
 	emitter
 	values  map[string]*tensor
 	weights map[string]string // weight name by payload: tensors with the same entry, dtype, shape, strides and offset share a weight
-	states  map[string]bool   // buffers and inputs that are states and mut parameters
-	mutated map[string]bool   // buffers and inputs that the program writes
+	targets map[target]bool   // states and mut parameters
+	writes  map[target]bool   // what the program writes
 	written map[string]bool   // states that the module declares already
 	externs map[string]*ir.Extern
 	missing []Missing
@@ -107,10 +113,10 @@ type importer struct {
 	autocast   bool                 // the nodes are in an autocast region: operands are cast to the dtype of the result
 }
 
-func newImporter(a *Archive, o *Options, states map[string]bool) *importer {
+func newImporter(a *Archive, o *Options, targets map[target]bool) *importer {
 	b := ir.NewBuilder(o.Name)
 	im := &importer{a: a, options: o, b: b, graph: &a.program.GraphModule.Graph, sig: &a.program.GraphModule.Signature,
-		values: map[string]*tensor{}, weights: map[string]string{}, states: states, mutated: map[string]bool{}, masks: map[ir.Value]visible{},
+		values: map[string]*tensor{}, weights: map[string]string{}, targets: targets, writes: map[target]bool{}, masks: map[ir.Value]visible{},
 		bandBytes: bandBytes, written: map[string]bool{}, externs: map[string]*ir.Extern{}, index: map[[2]string]int{}}
 	return im
 }
@@ -255,7 +261,7 @@ func (im *importer) userInput(arg *argument) error {
 		return im.errorf("input %s: %v", termsafe.Quote(name), err)
 	}
 	st := &storage{input: name}
-	if im.states[name] {
+	if im.targets[target{true, name}] {
 		st.value = im.fb.MutParam(name, t)
 	} else {
 		st.value = im.fb.Param(name, t)
@@ -290,7 +296,7 @@ func (im *importer) weight(st *storage) ir.Value {
 	for _, n := range p.shape {
 		t.Shape = append(t.Shape, dim.Const(n))
 	}
-	if im.states[st.source] {
+	if im.targets[target{false, st.source}] {
 		if !im.written[st.source] {
 			im.b.AddState(&ir.State{Name: st.source, Type: t, Expr: &ir.WeightExpr{Name: st.source}})
 			im.written[st.source] = true
@@ -388,18 +394,18 @@ func (im *importer) writeBack() error {
 			continue
 		}
 		done[st] = true
-		key := st.input
+		to := target{true, st.input}
 		if st.buffer {
-			key = st.source
+			to = target{false, st.source}
 		}
 		switch {
-		case key == "" && st.source != "":
+		case to.name == "" && st.source != "":
 			return im.errorf("the program writes %s, which is not a buffer", termsafe.Quote(st.source))
-		case key == "":
+		case to.name == "":
 			continue // memory that only the program sees
 		}
-		im.mutated[key] = true
-		if im.states[key] {
+		im.writes[to] = true
+		if im.targets[to] {
 			im.fb.Op("copy", []ir.Value{st.first, st.value})
 		}
 	}
