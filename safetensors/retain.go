@@ -20,7 +20,7 @@ type users struct {
 	count  int  // calls of Retain without a release
 }
 
-// retain adds a user. It reports whether the mapping still exists.
+// retain adds a user, unless the File is closed, and reports whether it did.
 func (m *mapping) retain() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -18,7 +18,7 @@ type unit struct {
 	// Dot products of k elements, k a multiple of eight: add the dot product of row i of A, at a+i*lda,
 	// with row j of B, at b+j*ldb, to c[i*pitch+j], for all rows of A and microCols rows of B. Strides are
 	// in elements. The rows of B at b+ahead are prefetched; these addresses need not be valid. With ahead 0
-	// no rows are prefetched. dotsBF16 and dotsF16 may be nil: then B is converted to float32 before.
+	// no further rows are prefetched. dotsBF16 and dotsF16 may be nil: then B is converted to float32 before.
 	dotsF32, dotsBF16, dotsF16 func(rows, k int, a *float32, lda int, b unsafe.Pointer, ldb, ahead int, c *float32, pitch int)
 
 	exp, sigmoid, silu    func(d, a []float32)

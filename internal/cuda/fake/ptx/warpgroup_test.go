@@ -223,7 +223,7 @@ func TestWarpgroupFaults(t *testing.T) {
 		says       string // "": no fault
 	}{
 		{"as it should be", ready + multiply + wait, 128, 0, ""},
-		{"and again", ready + multiply + wait + "bar.sync 0; @%p2 " + store + ready + multiply + wait, 128, 0, ""},
+		{"and again", ready + multiply + wait + one + "bar.sync 0; @%p2 " + store + ready + multiply + wait, 128, 0, ""},
 		{"two warpgroups", ready + multiply + wait, 256, 0, ""},
 		{"a fence of one warp", "bar.sync 0; setp.lt.u32 %p2, %r1, 32; @%p2 fence.proxy.async; bar.sync 0; wgmma.fence.sync.aligned;" + multiply + wait, 128, 0, ""},
 		{"a fence of readers", "bar.sync 0; fence.proxy.async; wgmma.fence.sync.aligned;" + multiply + wait, 128, 0, ""},
@@ -238,7 +238,7 @@ func TestWarpgroupFaults(t *testing.T) {
 		{"filled after the own wait", ready + multiply + wait + one + "@%p2 " + store, 128, 0, ""},
 		{"filled after the own wait, of others too", ready + multiply + wait + one + "@%p2 st.shared.u32 [s+8192], %r1;", 128, RaceFault, "byte 0x2000 of shared memory was"},
 		{"filled after the own wait, and before it a barrier", ready + multiply + "bar.sync 0;" + wait + "setp.eq.u32 %p2, %r1, 64; @%p2 st.shared.u32 [s+8192], %r1;", 128, RaceFault, "(wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16) , and no barrier is between"},
-		{"not waited for", ready + multiply + "bar.sync 0; wgmma.wait_group.sync.aligned 0; @%p2 " + store, 128, 0, ""},
+		{"not committed", ready + multiply + "bar.sync 0; wgmma.wait_group.sync.aligned 0;", 128, 0, ""},
 		{"rows not exchanged", ready + "and.b64 %a, %a, 0x3fffffffffffffff;" + multiply + wait, 128, AddressFault, "a matrix of layout 0"},
 		{"a base offset", ready + "or.b64 %a, %a, 0x2000000000000;" + multiply + wait, 128, AddressFault, "whose descriptor is 0x40020040"},
 		{"rows across rows", ready + "add.s64 %a, %a, 7;" + multiply + wait, 128, AlignmentFault, "a matrix at 0x70"},
