@@ -11,7 +11,7 @@ import (
 type read struct {
 	t        Tensor
 	recorded Tensor          // t at the capture
-	graph    bool            // a graph writes the contents of t, so it may be read without owners
+	graph    bool            // a capture made t's storage, so it may be read without owners
 	made     bool            // graph at the capture
 	writes   []device.Buffer // what a replay writes of t; offsets count from its storage's beginning
 	write    bool            // a replay writes memory of its storage
@@ -40,7 +40,7 @@ func (g *Graph) respan() {
 	}
 }
 
-// madeBy returns the graph that writes a storage's contents.
+// madeBy returns the graph whose capture made a storage.
 func (s *Session) madeBy(sto *store.Storage) (*Graph, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
