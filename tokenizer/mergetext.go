@@ -19,12 +19,21 @@ type textMerge struct {
 
 type textMerges []textMerge
 
+// Len implements [heap.Interface].
 func (m textMerges) Len() int { return len(m) }
+
+// Less implements [heap.Interface].
 func (m textMerges) Less(i, j int) bool {
 	return m[i].rank < m[j].rank || m[i].rank == m[j].rank && m[i].at < m[j].at
 }
+
+// Swap implements [heap.Interface].
 func (m textMerges) Swap(i, j int) { m[i], m[j] = m[j], m[i] }
-func (m *textMerges) Push(x any)   { *m = append(*m, x.(textMerge)) }
+
+// Push implements [heap.Interface].
+func (m *textMerges) Push(x any) { *m = append(*m, x.(textMerge)) }
+
+// Pop implements [heap.Interface].
 func (m *textMerges) Pop() any {
 	last := (*m)[len(*m)-1]
 	*m = (*m)[:len(*m)-1]

@@ -53,12 +53,21 @@ type candidate struct {
 
 type candidates []candidate
 
+// Len implements [heap.Interface].
 func (c candidates) Len() int { return len(c) }
+
+// Less implements [heap.Interface].
 func (c candidates) Less(i, j int) bool {
 	return c[i].rank < c[j].rank || c[i].rank == c[j].rank && c[i].at < c[j].at
 }
+
+// Swap implements [heap.Interface].
 func (c candidates) Swap(i, j int) { c[i], c[j] = c[j], c[i] }
-func (c *candidates) Push(x any)   { *c = append(*c, x.(candidate)) }
+
+// Push implements [heap.Interface].
+func (c *candidates) Push(x any) { *c = append(*c, x.(candidate)) }
+
+// Pop implements [heap.Interface].
 func (c *candidates) Pop() any {
 	last := (*c)[len(*c)-1]
 	*c = (*c)[:len(*c)-1]
