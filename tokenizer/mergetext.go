@@ -9,34 +9,35 @@ type textPart struct {
 	frozen     bool
 }
 
-// textMerge is a possible merge of a part and the next part. It is stale if the first was merged into the
-// part before it, or if the next part is now another or longer one.
-type textMerge struct {
-	rank float64
-	at   int // index of the first part
-	end  int // of the next part
+// queuedMerge is a possible merge of a part of a word and the next part. It is stale if one of the two
+// parts was merged since.
+type queuedMerge[T any] struct {
+	rank  float64
+	at    int // index of the first part
+	merge T   // what the caller needs to do it, and to see that it is stale
 }
 
-type textMerges []textMerge
+// mergeQueue is a heap of merges: the least rank comes first, and the leftmost of equal ones.
+type mergeQueue[T any] []queuedMerge[T]
 
 // Len implements [heap.Interface].
-func (m textMerges) Len() int { return len(m) }
+func (q mergeQueue[T]) Len() int { return len(q) }
 
 // Less implements [heap.Interface].
-func (m textMerges) Less(i, j int) bool {
-	return m[i].rank < m[j].rank || m[i].rank == m[j].rank && m[i].at < m[j].at
+func (q mergeQueue[T]) Less(i, j int) bool {
+	return q[i].rank < q[j].rank || q[i].rank == q[j].rank && q[i].at < q[j].at
 }
 
 // Swap implements [heap.Interface].
-func (m textMerges) Swap(i, j int) { m[i], m[j] = m[j], m[i] }
+func (q mergeQueue[T]) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
 
 // Push implements [heap.Interface].
-func (m *textMerges) Push(x any) { *m = append(*m, x.(textMerge)) }
+func (q *mergeQueue[T]) Push(x any) { *q = append(*q, x.(queuedMerge[T])) }
 
 // Pop implements [heap.Interface].
-func (m *textMerges) Pop() any {
-	last := (*m)[len(*m)-1]
-	*m = (*m)[:len(*m)-1]
+func (q *mergeQueue[T]) Pop() any {
+	last := (*q)[len(*q)-1]
+	*q = (*q)[:len(*q)-1]
 	return last
 }
 
@@ -49,33 +50,33 @@ func mergeText(word string, parts []textPart, rank func(text string) (float64, b
 	if len(parts) > 0 {
 		parts[len(parts)-1].next = -1
 	}
-	var queue textMerges
+	var queue mergeQueue[int] // of ends of the next parts
 	add := func(i int) {
 		if i < 0 || parts[i].next < 0 || parts[i].frozen || parts[parts[i].next].frozen {
 			return
 		}
 		end := parts[parts[i].next].end
 		if r, ok := rank(word[parts[i].start:end]); ok {
-			heap.Push(&queue, textMerge{r, i, end})
+			heap.Push(&queue, queuedMerge[int]{r, i, end})
 		}
 	}
 	for i := range parts {
 		add(i)
 	}
 	for queue.Len() > 0 {
-		m := heap.Pop(&queue).(textMerge)
-		left := &parts[m.at]
-		if left.end < 0 || left.next < 0 || parts[left.next].end != m.end {
+		q := heap.Pop(&queue).(queuedMerge[int])
+		left := &parts[q.at]
+		if left.end < 0 || left.next < 0 || parts[left.next].end != q.merge {
 			continue // stale
 		}
 		right := &parts[left.next]
 		left.end, left.next = right.end, right.next
 		right.end = -1
 		if left.next >= 0 {
-			parts[left.next].prev = m.at
+			parts[left.next].prev = q.at
 		}
 		add(left.prev)
-		add(m.at)
+		add(q.at)
 	}
 	var out []textPart
 	for i := 0; len(parts) > 0 && i >= 0; i = parts[i].next {

@@ -39,39 +39,14 @@ type bpe struct {
 // symbol is a token in a word, in a list.
 type symbol struct {
 	id         int32
-	prev, next int32 // indices; -1: none
+	prev, next int // indices; -1: none
 	gone       bool
 }
 
-// candidate is a possible merge.
-type candidate struct {
-	merge
-	at    int32 // index of the left symbol
-	left  int32
-	right int32
-}
-
-type candidates []candidate
-
-// Len implements [heap.Interface].
-func (c candidates) Len() int { return len(c) }
-
-// Less implements [heap.Interface].
-func (c candidates) Less(i, j int) bool {
-	return c[i].rank < c[j].rank || c[i].rank == c[j].rank && c[i].at < c[j].at
-}
-
-// Swap implements [heap.Interface].
-func (c candidates) Swap(i, j int) { c[i], c[j] = c[j], c[i] }
-
-// Push implements [heap.Interface].
-func (c *candidates) Push(x any) { *c = append(*c, x.(candidate)) }
-
-// Pop implements [heap.Interface].
-func (c *candidates) Pop() any {
-	last := (*c)[len(*c)-1]
-	*c = (*c)[:len(*c)-1]
-	return last
+// pairMerge is a pair of adjacent tokens and the token that replaces them.
+type pairMerge struct {
+	pair
+	token int32
 }
 
 func (m *bpe) encode(ids []int32, word string) []int32 {
@@ -85,7 +60,7 @@ func (m *bpe) encode(ids []int32, word string) []int32 {
 		return ids
 	}
 	m.mergeAll(symbols)
-	for i := int32(0); i >= 0; i = symbols[i].next {
+	for i := 0; i >= 0; i = symbols[i].next {
 		ids = append(ids, symbols[i].id)
 	}
 	return ids
@@ -131,7 +106,7 @@ func (m *bpe) symbols(word string) []symbol {
 		add(m.unknown)
 	}
 	for i := range out {
-		out[i].prev, out[i].next = int32(i-1), int32(i+1)
+		out[i].prev, out[i].next = i-1, i+1
 	}
 	if len(out) > 0 {
 		out[len(out)-1].next = -1
@@ -150,33 +125,33 @@ func (m *bpe) hasBytes(text string) bool {
 
 // mergeAll merges pairs by rank, the leftmost of equal ones first.
 func (m *bpe) mergeAll(symbols []symbol) {
-	var queue candidates
-	add := func(i int32) {
+	var queue mergeQueue[pairMerge]
+	add := func(i int) {
 		if i < 0 || symbols[i].next < 0 {
 			return
 		}
-		left, right := symbols[i].id, symbols[symbols[i].next].id
-		if found, ok := m.merges[pair{left, right}]; ok {
-			heap.Push(&queue, candidate{found, i, left, right})
+		both := pair{symbols[i].id, symbols[symbols[i].next].id}
+		if found, ok := m.merges[both]; ok {
+			heap.Push(&queue, queuedMerge[pairMerge]{float64(found.rank), i, pairMerge{both, found.token}})
 		}
 	}
 	for i := range symbols {
-		add(int32(i))
+		add(i)
 	}
 	for queue.Len() > 0 {
-		c := heap.Pop(&queue).(candidate)
-		left := &symbols[c.at]
-		if left.gone || left.id != c.left || left.next < 0 || symbols[left.next].id != c.right {
+		q := heap.Pop(&queue).(queuedMerge[pairMerge])
+		left := &symbols[q.at]
+		if left.gone || left.next < 0 || q.merge.pair != (pair{left.id, symbols[left.next].id}) {
 			continue // stale: a symbol of the pair was merged
 		}
 		right := &symbols[left.next]
 		right.gone = true
-		left.id, left.next = c.token, right.next
+		left.id, left.next = q.merge.token, right.next
 		if left.next >= 0 {
-			symbols[left.next].prev = c.at
+			symbols[left.next].prev = q.at
 		}
 		add(left.prev)
-		add(c.at)
+		add(q.at)
 	}
 }
 
