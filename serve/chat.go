@@ -117,8 +117,14 @@ func (s *Server) chatCompletions(w http.ResponseWriter, r *http.Request) error {
 	return s.answer(w, r, c)
 }
 
-// check refuses unsupported values. It reports whether the model may call tools.
+// check refuses tools that are no list, and unsupported values. It reports whether the model may call tools.
 func (q *chatRequest) check() (bool, *Error) {
+	var list []json.RawMessage
+	if len(q.Tools) > 0 {
+		if err := json.Unmarshal(q.Tools, &list); err != nil {
+			return false, badRequest("tools", "tools: %s", explain(err))
+		}
+	}
 	var asked []string
 	if q.TopLogprobs != nil && !q.Logprobs {
 		asked = append(asked, "top_logprobs without logprobs")
@@ -126,7 +132,7 @@ func (q *chatRequest) check() (bool, *Error) {
 	if f := q.ResponseFormat; f != nil && (f.Type != "text" || f.Schema != nil && string(f.Schema) != "null") {
 		asked = append(asked, "response_format")
 	}
-	tools := len(q.Tools) > 0 && string(q.Tools) != "null" && string(q.Tools) != "[]"
+	tools := len(list) > 0
 	switch choice := string(q.ToolChoice); choice {
 	case "", "null", `"auto"`:
 	case `"none"`:

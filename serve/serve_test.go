@@ -442,6 +442,7 @@ func TestRefusals(t *testing.T) {
 		{completions, `{"prompt": "a", "logprobs": -1}`, 400, []string{"logprobs: -1"}},
 		{completions, `{"prompt": "a", "logprobs": 1, "echo": true, "stream": true}`, 400, []string{"logprobs with echo and stream"}},
 		{chats, `{"messages": [{"role": "user", "content": "a"}], "tools": [{}], "tool_choice": "required"}`, 400, []string{"tool_choice", "required"}},
+		{chats, `{"messages": [{"role": "user", "content": "a"}], "tools": {}}`, 400, []string{"tools: a JSON object, want a list"}},
 		{chats, `{"messages": [{"role": "user", "content": "a"}], "max_tokens": 0}`, 400, []string{"max_tokens: 0"}},
 		{chats, `{"messages": [{"role": "user", "content": "a"}], "max_completion_tokens": 0}`, 400, []string{"max_completion_tokens: 0"}},
 		{chats, `{"messages": [{"role": "user", "content": "a"}], "max_tokens": 2, "max_completion_tokens": 3}`, 400, []string{"differ"}},
@@ -471,6 +472,10 @@ func TestRefusals(t *testing.T) {
 	const echoed = `{"messages": [{"role": "assistant", "reasoning": "r", "content": "", "tool_calls": [{"index": 0, "id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}], "max_tokens": 1}`
 	if status, answer := post(t, h, chats, echoed); status != http.StatusOK {
 		t.Errorf("a call of an earlier answer: %d %s", status, answer)
+	}
+	const noTools = `{"messages": [{"role": "user", "content": "a"}], "tools": [ ], "parallel_tool_calls": false, "max_tokens": 1}`
+	if status, answer := post(t, h, chats, noTools); status != http.StatusOK {
+		t.Errorf("an empty list of tools with a space in it: %d %s", status, answer)
 	}
 	if _, answer := post(t, h, "/tokenize", `{"prompt": "abc"}`); !strings.Contains(answer, `"tokens":[97,98,99],"count":3`) {
 		t.Errorf("tokenize: %s", answer)

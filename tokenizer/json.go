@@ -78,11 +78,11 @@ type jsonPart struct {
 	Sep *jsonToken `json:"sep"`
 	Cls *jsonToken `json:"cls"`
 
-	DecoderPrefix string `json:"prefix"`
-	Cleanup       bool   `json:"cleanup"`
-	Suffix        string `json:"suffix"`
-	Start         int    `json:"start"`
-	Stop          int    `json:"stop"`
+	DecoderPrefix *string `json:"prefix"`
+	Cleanup       bool    `json:"cleanup"`
+	Suffix        string  `json:"suffix"`
+	Start         int     `json:"start"`
+	Stop          int     `json:"stop"`
 }
 
 type jsonPattern struct {
@@ -501,7 +501,7 @@ func parseDecoder(p *jsonPart, depth int) (decoder, error) {
 		}
 		return metaspaceDecoder{p.Replacement, p.Scheme != "never" && boolOr(p.PrefixSpace, true)}, nil
 	case "WordPiece":
-		return wordPieceDecoder{stringOrText(p.DecoderPrefix, "##"), p.Cleanup}, nil
+		return wordPieceDecoder{stringOr(p.DecoderPrefix, "##"), p.Cleanup}, nil
 	case "Replace":
 		by, err := parseReplace(p)
 		return replaceDecoder{by}, err

@@ -88,6 +88,19 @@ func TestMetaspaceDecoder(t *testing.T) {
 	}
 }
 
+// A WordPiece decoder joins tokens that begin with its prefix. An empty prefix joins all tokens.
+func TestWordPiecePrefix(t *testing.T) {
+	for field, want := range map[string]string{``: "ab c", `, "prefix": "c"`: "a ##b", `, "prefix": ""`: "a##bc"} {
+		tk, err := ParseJSON([]byte(`{"model": {"type": "WordLevel", "vocab": {"a": 0, "##b": 1, "c": 2}}, "decoder": {"type": "WordPiece"` + field + `}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := tk.Decode([]int32{0, 1, 2}, false); got != want {
+			t.Errorf("with the field %q: %q, want %q", field, got, want)
+		}
+	}
+}
+
 // A word of 200,000 equal characters is encoded. In time n² the test would take minutes.
 func TestLongWord(t *testing.T) {
 	for _, name := range []string{"llama2", "sp_bpe", "tiktoken"} {
