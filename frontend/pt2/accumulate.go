@@ -43,9 +43,9 @@ type arriving struct {
 }
 
 // arrivals compares each index 0 … n-1 of an axis with the index of each source. index has the shape of src, or a
-// shape that broadcasts to it. A source whose index is out of range is for no index. It is not reported.
+// shape that broadcasts to it. A source whose index is out of range is for no index.
 func (c *call) arrivals(index, src ir.Value, axis int, n dim.Dim) arriving {
-	index = c.unsqueeze(c.cast(index, i64), axis)
+	index = c.unsqueeze(c.checked(index, n), axis)
 	at := c.along(i64, c.rank(index), axis, n)
 	return arriving{axis: axis, hit: c.compare("eq", index, at), src: c.unsqueeze(src, axis)}
 }

@@ -10,7 +10,7 @@ import (
 // rules, and [call.results] gives their results new memory.
 var aliasRules = map[string]viewRule{
 	"aten.view": reshaped, "aten._unsafe_view": reshaped, "aten.unflatten": reshaped, "aten.view_as": reshaped,
-	"aten.reshape": rearranged, "aten.flatten": rearranged, "aten.ravel": rearranged, "aten.reshape_as": rearranged,
+	"aten.reshape": rearranged, "aten.flatten": rearranged, "aten.reshape_as": rearranged, "aten.ravel": raveled,
 	"aten.squeeze": reshaped, "aten.unsqueeze": reshaped, "aten.atleast_1d": reshaped, "aten.atleast_2d": reshaped, "aten.atleast_3d": reshaped,
 	"aten.unsqueeze_": reshaped, "aten.squeeze_": reshaped, "aten.view_copy": reshaped, "aten.unsqueeze_copy": reshaped, "aten.squeeze_copy": reshaped,
 	"aten.permute": permuted, "aten.transpose": permuted, "aten.t": permuted, "aten.swapaxes": permuted, "aten.swapdims": permuted, "aten.movedim": permuted, "aten.moveaxis": permuted,
@@ -57,6 +57,14 @@ func rearranged(c *call) []*tensor {
 	v, to := c.tensor("self"), c.out(0).Shape
 	if strides, ok := c.strides("self"); ok && !viewable(c.shape(v), strides, to) {
 		return []*tensor{fresh(c.reshape(v, to...))}
+	}
+	return reshaped(c)
+}
+
+// raveled is contiguous().view(-1): it copies an argument that is not contiguous, also where reshape would view it.
+func raveled(c *call) []*tensor {
+	if strides, ok := c.strides("self"); ok && !rowMajor(c.shape(c.tensor("self")), strides) {
+		return []*tensor{fresh(c.reshape(c.tensor("self"), c.out(0).Shape...))}
 	}
 	return reshaped(c)
 }

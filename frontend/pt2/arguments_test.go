@@ -37,6 +37,7 @@ func TestArguments(t *testing.T) {
 		{name: "searchsorted of NaN", op: "aten.searchsorted.Tensor", operands: []operand{f32("sorted_sequence", row, 3), f32("self", []float64{nan, 2}, 2)},
 			args: `{"right": {"as_bool": true}}`, results: []operand{i64s("y", []float64{3, 2}, 2)}},
 		{name: "gather from a number", op: "aten.gather.default", operands: []operand{f32("self", row[:1]), i64s("index", []float64{0, 0, 0}, 3)}, args: along, results: []operand{f32("y", []float64{1, 1, 1}, 3)}},
+		{name: "take_along_dim of a number", op: "aten.take_along_dim.default", operands: []operand{f32("self", row[1:2]), i64s("indices", []float64{-1})}, args: along, results: []operand{f32("y", row[1:2])}},
 		{name: "scatter to a number", op: "aten.scatter.src", operands: []operand{f32("self", row[:1]), i64s("index", []float64{0}), f32("src", row[2:])}, args: along, results: []operand{f32("y", row[2:])}},
 		{name: "scatter a vector to a number", op: "aten.scatter.value", operands: []operand{f32("self", row[:1]), i64s("index", []float64{0}, 1)}, args: along + `, {"value": {"as_float": 5.0}}`, results: []operand{f32("y", []float64{5})}},
 		{name: "index_copy to a number", op: "aten.index_copy.default", operands: []operand{f32("self", row[:1]), i64s("index", []float64{0}), f32("source", row[2:])}, args: along, results: []operand{f32("y", row[2:])}},
@@ -48,7 +49,7 @@ func TestArguments(t *testing.T) {
 }
 
 // TestIndicesOutOfRange gives ops indices that PyTorch refuses, in most cases after one in range. Reads there give
-// zero, and writes do nothing. All are reported, except those of ops that combine sources or fill.
+// zero, and writes do nothing. All are reported.
 func TestIndicesOutOfRange(t *testing.T) {
 	const along, indices = `{"dim": {"as_int": 0}}`, `{"indices": {"as_tensors": [{"name": "index"}]}}`
 	const pairs, accumulate = `{"indices": {"as_tensors": [{"name": "index"}, {"name": "column"}]}}`, `, {"accumulate": {"as_bool": true}}`
@@ -74,9 +75,13 @@ func TestIndicesOutOfRange(t *testing.T) {
 			args: pairs, results: []operand{f32("y", []float64{1, 7, 3}, 1, 3)}}, 3},
 		{opCase{op: "aten.max_unpool2d.default", operands: []operand{f32("self", []float64{7, 8, 9}, 1, 1, 1, 3), i64s("indices", []float64{1, -1, 3}, 1, 1, 1, 3)},
 			args: `{"output_size": {"as_ints": [1, 3]}}`, results: []operand{f32("y", []float64{0, 7, 0}, 1, 1, 1, 3)}}, 2},
-		{opCase{op: "aten.scatter_add.default", operands: []operand{x, raw, src}, args: along, results: []operand{f32("y", []float64{1, 9, 3}, 3)}}, 0},
-		{opCase{op: "aten.index_put.default", name: "accumulate", operands: []operand{x, signed, values}, args: indices + accumulate, results: []operand{f32("y", []float64{1, 9, 3}, 3)}}, 0},
-		{opCase{op: "aten.index_fill.int_Scalar", operands: []operand{x, signed}, args: along + `, {"value": {"as_float": 7.0}}`, results: []operand{written}}, 0},
+		{opCase{op: "aten.scatter_add.default", operands: []operand{x, raw, src}, args: along, results: []operand{f32("y", []float64{1, 9, 3}, 3)}}, 3},
+		{opCase{op: "aten.index_put.default", name: "accumulate", operands: []operand{x, signed, values}, args: indices + accumulate, results: []operand{f32("y", []float64{1, 9, 3}, 3)}}, 3},
+		{opCase{op: "aten.index_add.default", operands: []operand{x, raw, source}, args: along, results: []operand{f32("y", []float64{1, 9, 3}, 3)}}, 3},
+		{opCase{op: "aten.index_fill.int_Scalar", operands: []operand{x, signed}, args: along + `, {"value": {"as_float": 7.0}}`, results: []operand{written}}, 3},
+		{opCase{op: "aten.one_hot.default", operands: []operand{i64s("self", []float64{1, -1, 2}, 3)}, results: []operand{i64s("y", []float64{0, 1, 0, 0, 0, 0}, 3, 2)}}, 2},
+		{opCase{op: "aten.nll_loss.default", operands: []operand{f32("self", []float64{1, 2, 3, 4, 5, 6}, 3, 2), i64s("target", []float64{1, -100, 2}, 3)},
+			args: `{"reduction": {"as_int": 0}}`, results: []operand{f32("y", []float64{-2, 0, 0}, 3)}}, 1},
 	} {
 		t.Run(c.op+" "+c.name, func(t *testing.T) {
 			reports := 0
@@ -142,6 +147,7 @@ func TestRefusedArguments(t *testing.T) {
 		{opCase{op: "aten.index_put.default", operands: []operand{x, {"mask", dtype.U8, []int64{1}, []float64{1}}, f32("values", []float64{9}, 1)},
 			args: `{"indices": {"as_tensors": [{"name": "mask"}]}}`, results: []operand{f32("y", []float64{9, 9}, 1, 2)}}, "a mask as an index"},
 		{opCase{op: "aten.pow.Tensor_Scalar", operands: []operand{i64s("self", []float64{1}, 1)}, args: `{"exponent": {"as_int": 65}}`, results: []operand{i64s("y", []float64{1}, 1)}}, "a constant exponent from 0 to 64"},
+		{opCase{op: "aten._assert_scalar.default", operands: []operand{f32("x", []float64{1}, 1)}, args: `{"self": {"as_bool": false}}`}, "a condition that is false"},
 	} {
 		t.Run(c.op, func(t *testing.T) {
 			_, err := read(t, c.archive(t))
@@ -254,6 +260,26 @@ func TestInputAndParameterOfOneName(t *testing.T) {
 	}
 	if f := m.Module.Func(FuncName); len(m.Module.Weights) != 1 || len(m.Module.States) != 0 || !f.Values[f.Params[0]].Mut {
 		t.Errorf("%d weights, %d states and mut %t, want 1, 0 and true", len(m.Module.Weights), len(m.Module.States), f.Values[f.Params[0]].Mut)
+	}
+}
+
+// TestWrittenBufferSharesMemory refuses a program that writes a buffer whose memory another tensor overlaps: pwc would
+// give the other tensor the memory of before.
+func TestWrittenBufferSharesMemory(t *testing.T) {
+	for offset, refuses := range map[string]bool{"0": true, "1": true, "2": false} {
+		e := tinyEntries()
+		e[3].data = strings.NewReplacer(`"outputs": [{"as_tensor": {"name": "add"}}],
+ "nodes"`, `"outputs": [{"as_tensor": {"name": "add"}}, {"as_tensor": {"name": "add"}}],
+ "nodes"`,
+			`{"user_input": {"arg": {"as_tensor": {"name": "x"}}}}`, `{"buffer": {"arg": {"name": "x"}, "buffer_name": "b"}}`,
+			`"output_specs": [`, `"output_specs": [{"buffer_mutation": {"arg": {"name": "add"}, "buffer_name": "b"}}, `).Replace(e[3].data)
+		second := strings.Replace(meta, `"storage_offset": {"as_int": 0}`, `"storage_offset": {"as_int": `+offset+`}`, 1)
+		e[4].data = strings.Replace(e[4].data, `{"config": {`, `{"config": {"b": {"path_name": "weight_0", "is_param": false, "use_pickle": false, "tensor_meta": `+second+`}, `, 1)
+		e[5].data += e[5].data
+		_, err := read(t, e)
+		if refused := err != nil && strings.Contains(err.Error(), `buffer "b", whose memory "w" shares`); refused != refuses || !refuses && err != nil {
+			t.Errorf("offset %s: %v", offset, err)
+		}
 	}
 }
 

@@ -31,21 +31,27 @@ var createRules = map[string]opRule{
 // archive.
 func nothing(*call) []ir.Value { return nil }
 
-// assertScalar checks that the ranges of the dimensions imply a relation of sizes.
+// assertScalar checks that the ranges of the dimensions imply a relation of sizes, or that a constant is true.
 func assertScalar(c *call) []ir.Value {
-	a := c.in["self"]
-	if a == nil || a.SymBool == nil || a.SymBool.Name == nil {
-		if a == nil || a.Bool == nil && (a.SymBool == nil || a.SymBool.Bool == nil) {
-			c.fail("it asserts something other than a relation of sizes")
+	var v symBool
+	switch a := c.in["self"]; {
+	case a == nil:
+	case a.Bool != nil:
+		v.Bool = a.Bool
+	case a.SymBool != nil && a.SymBool.Name != nil:
+		v = c.graph.SymBoolValues[*a.SymBool.Name]
+	case a.SymBool != nil:
+		v.Bool = a.SymBool.Bool
+	}
+	switch {
+	case v.Expr != nil:
+		if err := c.syms.holds(v.Expr.Expr); err != nil {
+			c.fail("%v", err)
 		}
-		return nil
-	}
-	v, ok := c.graph.SymBoolValues[*a.SymBool.Name]
-	if !ok || v.Expr == nil {
+	case v.Bool == nil:
 		c.fail("it asserts something other than a relation of sizes")
-	}
-	if err := c.syms.holds(v.Expr.Expr); err != nil {
-		c.fail("%v", err)
+	case !*v.Bool:
+		c.fail("it asserts a condition that is false")
 	}
 	return nil
 }

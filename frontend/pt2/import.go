@@ -385,6 +385,20 @@ func (im *importer) assign(target string, input bool, name string) error {
 	return im.errorf("the program writes %s, which is neither a buffer nor an input", termsafe.Quote(target))
 }
 
+// sharing returns another tensor of the archive that the program reads and that may overlap the memory of st; empty if
+// there is none.
+func (im *importer) sharing(st *storage) string {
+	p := im.a.tensors[st.source]
+	for _, name := range slices.Sorted(maps.Keys(im.values)) {
+		o := im.values[name].st
+		q := im.a.tensors[o.source]
+		if o != st && o.value != ir.NoValue && p != nil && q != nil && p.overlaps(q) {
+			return o.source
+		}
+	}
+	return ""
+}
+
 // writeBack copies the final values of changed states and mut parameters to them, sorted by name.
 func (im *importer) writeBack() error {
 	done := map[*storage]bool{}
@@ -403,6 +417,9 @@ func (im *importer) writeBack() error {
 			return im.errorf("the program writes %s, which is not a buffer", termsafe.Quote(st.source))
 		case to.name == "":
 			continue // memory that only the program sees
+		}
+		if other := im.sharing(st); st.buffer && other != "" {
+			return im.errorf("the program writes buffer %s, whose memory %s shares: a state has memory of its own; give each a tensor of its own before the export", termsafe.Quote(st.source), termsafe.Quote(other))
 		}
 		im.writes[to] = true
 		if im.targets[to] {

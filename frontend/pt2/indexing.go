@@ -15,8 +15,8 @@ var indexRules = map[string]opRule{
 	"aten.index_copy": indexCopy, "aten.index_fill": indexFill, "aten.masked_scatter": maskedScatter, "aten.searchsorted": searchSorted, "aten.one_hot": oneHot, "aten.bucketize": bucketize, "aten.isin": isIn, "aten.take": take,
 }
 
-// outOfRange replaces indices that PyTorch refuses: gather and scatter of the IR report it. It is not -1, at which
-// scatter writes nothing without a report.
+// outOfRange replaces indices that PyTorch refuses. It is not -1, at which scatter of the IR writes nothing without a
+// report.
 const outOfRange = -2
 
 // wrapped adds n to negative indices, which count from the end.
@@ -28,6 +28,13 @@ func (c *call) wrapped(index ir.Value, n dim.Dim) ir.Value {
 // inside returns whether indices are in [0, n).
 func (c *call) inside(index ir.Value, n dim.Dim) ir.Value {
 	return c.bin("and", c.compare("ge", index, c.i(0)), c.compare("lt", index, c.dimValue(n, i64)))
+}
+
+// checked returns indices for ops that compare them with all indices of an axis of size n. It reports those out of
+// range, which become outOfRange: a gather reads the indices of the axis at them.
+func (c *call) checked(index ir.Value, n dim.Dim) ir.Value {
+	index = c.cast(index, i64)
+	return c.where(c.inside(index, n), c.gather(c.iota(i64, n), index, 0), c.i(outOfRange))
 }
 
 // advanced are the index tensors of x[i, :, j], which broadcast to one shape.
@@ -162,6 +169,9 @@ func takeAlong(c *call) []ir.Value {
 		x = c.reshape(x, product(c.shape(x)))
 		return one(c.gatherElements(x, c.reshape(index, product(c.shape(index))), 0))
 	}
+	if c.rank(x) == 0 {
+		return one(c.gatherElements(x, c.wrapped(index, dim.Const(1)), 0))
+	}
 	axis := c.axis("dim", 0, c.rank(x))
 	t := c.out(0)
 	if t.Rank() != c.rank(x) {
@@ -273,7 +283,7 @@ func indexCopy(c *call) []ir.Value {
 	return one(c.reshape(c.transpose(y, moved(c.rank(x), []int{0}, []int{axis})...), t.Shape...))
 }
 
-// indexFill fills slices of an axis. An index out of range fills nothing, and is not reported.
+// indexFill fills slices of an axis.
 func indexFill(c *call) []ir.Value {
 	x, index, t := c.tensor("self"), c.tensor("index"), c.out(0)
 	if c.rank(x) == 0 {
@@ -286,7 +296,7 @@ func indexFill(c *call) []ir.Value {
 	}
 	// An index of the axis is filled if index contains it.
 	k := c.shape(index)[0]
-	same := c.compare("eq", c.along(i64, 2, 0, n), c.reshape(c.wrapped(index, n), dim.Const(1), k))
+	same := c.compare("eq", c.along(i64, 2, 0, n), c.reshape(c.checked(c.wrapped(index, n), n), dim.Const(1), k))
 	hit := c.anyAlong(same, 1)
 	shape := make([]dim.Dim, c.rank(x))
 	for i := range shape {
@@ -298,8 +308,9 @@ func indexFill(c *call) []ir.Value {
 
 func oneHot(c *call) []ir.Value {
 	x, t := c.tensor("self"), c.out(0)
-	classes := c.along(i64, t.Rank(), t.Rank()-1, t.Shape[t.Rank()-1])
-	return one(c.cast(c.compare("eq", c.unsqueeze(x, c.rank(x)), classes), t.DType))
+	n := t.Shape[t.Rank()-1]
+	classes := c.along(i64, t.Rank(), t.Rank()-1, n)
+	return one(c.cast(c.compare("eq", c.unsqueeze(c.checked(x, n), c.rank(x)), classes), t.DType))
 }
 
 // bucketize returns the number of boundaries below each element.

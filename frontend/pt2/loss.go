@@ -97,7 +97,7 @@ func klDivergence(c *call) []ir.Value {
 type classes struct {
 	log    ir.Value // log-probabilities, f32
 	axis   int
-	target ir.Value // target class of each position; the axis has size 1
+	target ir.Value // target class of each position, 0 for ignore_index; the axis has size 1
 	counts ir.Value // bool: the class is not ignore_index
 	weight ir.Value // weight of each class along the axis, f32; ir.NoValue: all 1
 }
@@ -109,8 +109,10 @@ func (c *call) classes(log, target ir.Value) classes {
 	if k.axis < 0 {
 		c.fail("it takes [N, C, ...]")
 	}
-	k.target = c.unsqueeze(c.cast(target, i64), k.axis)
-	k.counts = c.compare("ne", k.target, c.i(c.int("ignore_index", -100)))
+	target = c.cast(target, i64)
+	counts := c.compare("ne", target, c.i(c.int("ignore_index", -100)))
+	k.counts = c.unsqueeze(counts, k.axis)
+	k.target = c.unsqueeze(c.checked(c.where(counts, target, c.i(0)), c.shape(log)[k.axis]), k.axis)
 	if c.has("weight") {
 		shape := make([]dim.Dim, c.rank(log))
 		for i := range shape {

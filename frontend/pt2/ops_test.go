@@ -698,8 +698,8 @@ func TestErrorsWithoutFile(t *testing.T) {
 	}
 }
 
-// TestCopies checks that reshape and contiguous of a transposed matrix return new memory, as do native_dropout and
-// t_copy, and that reshape, contiguous, t and dropout of a contiguous matrix do not.
+// TestCopies checks which ops return new memory for a matrix with these strides. reshape views every second element of
+// memory, ravel copies them.
 func TestCopies(t *testing.T) {
 	size := func(n int64) symInt { return symInt{Int: &n} }
 	for _, c := range []struct {
@@ -711,6 +711,9 @@ func TestCopies(t *testing.T) {
 		{"aten.contiguous", []symInt{size(4), size(1)}, true},
 		{"aten.reshape", []symInt{size(1), size(6)}, false},
 		{"aten.reshape", []symInt{size(4), size(1)}, true},
+		{"aten.ravel", []symInt{size(8), size(2)}, false},
+		{"aten.reshape", []symInt{size(8), size(2)}, true},
+		{"aten.ravel", []symInt{size(4), size(1)}, true},
 		{"aten.t", []symInt{size(4), size(1)}, true},
 		{"aten.t_copy", []symInt{size(4), size(1)}, false},
 		{"aten.dropout", []symInt{size(4), size(1)}, true},

@@ -130,6 +130,22 @@ func (p *payload) check() (reason string) {
 	return ""
 }
 
+// overlaps reports whether the range of elements of two tensors in one entry overlaps. Tensors with gaps may overlap
+// without a common element.
+func (p *payload) overlaps(q *payload) bool {
+	if p.entry != q.entry || slices.Contains(p.shape, 0) || slices.Contains(q.shape, 0) {
+		return false
+	}
+	end := func(p *payload) int64 {
+		last := p.offset
+		for i, n := range p.shape {
+			last += (n - 1) * p.strides[i]
+		}
+		return p.dtype.Bytes(last + 1)
+	}
+	return p.dtype.Bytes(p.offset) < end(q) && q.dtype.Bytes(q.offset) < end(p)
+}
+
 // dense reports whether the elements are in row-major order without gaps.
 func (p *payload) dense() bool {
 	want := int64(1)

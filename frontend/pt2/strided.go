@@ -81,6 +81,21 @@ func (c *call) metaStrides(name string) ([]dim.Dim, bool) {
 	return out, len(out) == len(meta.Sizes)
 }
 
+// rowMajor reports whether memory with these strides is contiguous. Axes of size 1 may have any stride.
+func rowMajor(sizes, strides []dim.Dim) bool {
+	step := dim.Const(1)
+	for i := len(sizes) - 1; i >= 0; i-- {
+		if n, ok := sizes[i].Const(); ok && n == 1 {
+			continue
+		}
+		if !strides[i].Equal(step) {
+			return false
+		}
+		step = step.Mul(sizes[i])
+	}
+	return true
+}
+
 // viewable reports whether memory with these strides can be viewed in another shape without a copy (computeStride of
 // PyTorch's TensorUtils.cpp). Axes that are consecutive in memory can be joined and split, others cannot.
 func viewable(sizes, strides, to []dim.Dim) bool {
