@@ -88,7 +88,9 @@ FLOP/s of a large GEMM of the same precision, which is measured first.`,
 			if err := refuse(cmd, noEffect{a.json, "format", " with --json"}); err != nil {
 				return err
 			}
+			b.process.divides = "--tp"
 			if g.train {
+				b.process.divides = "--dp"
 				b.trains(cmd)
 				if err := g.checkTrain(cmd, &f, &t); err != nil {
 					return err
@@ -372,8 +374,12 @@ func (b *bench) make(ctx context.Context, m *ir.Module, length int64) error {
 			if m.IsRank(s.Name) {
 				continue
 			}
-			if symbols[s.Name] = max(most*blocks, longest); symbols[s.Name] > s.Hi {
-				return usagef("--batch %d at a context of %d, or --prompt %d, needs %d blocks of the KV cache, the model takes %d", most, length, prompt, symbols[s.Name], s.Hi)
+			symbols[s.Name] = max(most*blocks, longest)
+			switch {
+			case most*blocks > s.Hi:
+				return usagef("--batch %d at a context of %d needs %d blocks of the KV cache, the model takes %d", most, length, most*blocks, s.Hi)
+			case longest > s.Hi:
+				return usagef("--prompt %d needs %d blocks of the KV cache, the model takes %d", prompt, longest, s.Hi)
 			}
 		}
 	}

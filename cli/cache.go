@@ -457,7 +457,7 @@ compilation repairs what it finds.`,
 			return err
 		}),
 	}
-	cmd.Flags().Var(byteFlag{&limit}, "max-bytes", "`BYTES` to keep at most, as in 500MiB or 2GB")
+	cmd.Flags().Var(byteFlag{&limit, 0}, "max-bytes", "`BYTES` to keep at most, as in 500MiB or 2GB")
 	cmd.Flags().Lookup("max-bytes").DefValue = ""
 	cmd.Flags().DurationVar(&grace, "grace", grace, "keep artifacts that belong to no model if they are younger than this")
 	return cmd

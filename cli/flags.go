@@ -115,7 +115,10 @@ func parseBytes(s string) (int64, error) {
 }
 
 // byteFlag is the value of a flag that takes bytes: "123", "10KiB", "1.5GB".
-type byteFlag struct{ n *int64 }
+type byteFlag struct {
+	n     *int64
+	least int64
+}
 
 // String returns the value as the flag takes it.
 func (v byteFlag) String() string {
@@ -129,8 +132,14 @@ func (v byteFlag) String() string {
 func (v byteFlag) Type() string { return "bytes" }
 
 // Set takes what the flag gives.
-func (v byteFlag) Set(text string) (err error) {
-	*v.n, err = parseBytes(text)
+func (v byteFlag) Set(text string) error {
+	n, err := parseBytes(text)
+	if err == nil && n < v.least {
+		err = fmt.Errorf("want at least %s", plural(v.least, "byte"))
+	}
+	if err == nil {
+		*v.n = n
+	}
 	return err
 }
 

@@ -182,7 +182,7 @@ func (g *generateFlags) addRunner(cmd *cobra.Command) {
 	fl.Var(&wholeNumber[int]{&g.tokens, 1, maxNumber}, "max-tokens", "at most `N` rows in a step; longer prompts run in chunks (default: 512, or --max-sequences if that is more)")
 	fl.Var(&wholeNumber[int]{&g.length, 1, maxNumber}, "max-length", "at most `N` tokens of a prompt and its answer (default: the limit of the model and the cache; of a conversation and of a server at most 4096)")
 	fl.Var(&wholeNumber[int]{&g.blocks, 1, maxNumber}, "blocks", "`N` blocks of the KV cache (default: as many as the requests can use, or as fit in the memory if those are fewer)")
-	fl.Var(byteFlag{&g.memory}, "memory", "use at most `BYTES` of the device's memory, as in 40GiB or 40GB")
+	fl.Var(byteFlag{&g.memory, 1}, "memory", "use at most `BYTES` of the device's memory, as in 40GiB or 40GB")
 	fl.Float64Var(&g.fraction, "memory-fraction", 0.9, "use at most this `PART` of the device's memory, if --memory is not given")
 }
 
@@ -338,7 +338,7 @@ func (q *namedRequest) label() string {
 func (q *namedRequest) length() int { return max(len(q.Prompt)+q.MaxNew, q.atMost) }
 
 // bound refuses requests for more tokens than the model has positions, or than length, the value of
-// --max-length; 0 means no bound. It sets atMost of requests without max_new, and refuses them if there is no
+// --max-length; 0 means no bound. It sets atMost of requests with MaxNew 0, and refuses them if there is no
 // bound. hint is advice for the error about positions.
 func (g *generation) bound(positions int64, length int, hint string) {
 	for i := range g.requests {
@@ -351,7 +351,7 @@ func (g *generation) bound(positions int64, length int, hint string) {
 	}
 }
 
-// boundBy refuses a request for more than most tokens, and bounds atMost of a request without max_new, if most is
+// boundBy refuses a request for more than most tokens, and bounds atMost of a request with MaxNew 0, if most is
 // not 0. format describes most in the error.
 func (q *namedRequest) boundBy(most int64, format, hint string) {
 	switch bound := fmt.Sprintf(format, most); {

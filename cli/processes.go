@@ -67,7 +67,7 @@ func (w *world) joinProcess(ctx context.Context, m *ir.Module, t *target, f *pro
 	n := m.World()
 	switch {
 	case n == 1:
-		return usagef("--rank %d: the model is for one device; %s sets the number of devices", f.rank, f.divides)
+		return usagef("--rank %d: the model is for one device; %s", f.rank, f.several())
 	case f.rank >= n:
 		return usagef("--rank %d: the model is for %d devices, whose ranks count from 0", f.rank, n)
 	}
@@ -89,6 +89,14 @@ func (w *world) joinProcess(ctx context.Context, m *ir.Module, t *target, f *pro
 		w.groups[0] = append(w.groups[0], joined)
 	}
 	return t.join(ctx, largestCollective(m), w.groups[0]...)
+}
+
+// several says how a model gets several devices.
+func (f *processFlags) several() string {
+	if f.divides == "--dp" {
+		return "--dp N trains on N devices"
+	}
+	return "--tp N divides a checkpoint among N devices, and a module for several declares a group"
 }
 
 // explainJoin adds the flag of the token to an error about tokens.

@@ -72,6 +72,9 @@ interrupt /health/ready returns 503, new requests are refused, and the server wa
 			if _, _, err := net.SplitHostPort(s.listen); err != nil {
 				return usagef("--listen %s: want HOST:PORT, as in 127.0.0.1:8000 or :8000", s.listen)
 			}
+			if s.timeout <= 0 {
+				return usagef("--timeout %v: want a duration above 0", s.timeout)
+			}
 			if err := s.run.checkRunner(cmd); err != nil {
 				return err
 			}
@@ -94,8 +97,8 @@ interrupt /health/ready returns 503, new requests are refused, and the server wa
 	fl.StringVar(&s.key, "tls-key", "", "`FILE` with the private key of TLS, in PEM")
 	s.run.addRunner(cmd)
 	fl.Var(&wholeNumber[int]{&s.requests, 1, maxNumber}, "max-requests", "answer at most `N` requests at once, and refuse more with 429 (default 1024)")
-	fl.Var(byteFlag{&s.body}, "max-body", "refuse request bodies of more than `BYTES` (default 4MiB)")
-	fl.DurationVar(&s.timeout, "timeout", 10*time.Minute, "`DURATION` after which a request is ended")
+	fl.Var(byteFlag{&s.body, 1}, "max-body", "refuse request bodies of more than `BYTES` (default 4MiB)")
+	fl.DurationVar(&s.timeout, "timeout", 10*time.Minute, "`DURATION`, above 0, after which a request is ended")
 	fl.StringVar(&s.traces, "otlp-traces-endpoint", "", "send spans of OpenTelemetry to `URL` (OTLP over HTTP), as in http://127.0.0.1:4318/v1/traces")
 	fl.DurationVar(&s.drain, "drain", 30*time.Second, "`DURATION` to wait for running requests at shutdown")
 	return cmd

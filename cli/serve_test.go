@@ -118,6 +118,10 @@ func TestServeRefusals(t *testing.T) {
 		{[]string{"--template", "none.jinja"}, 1, "none.jinja"},
 		{[]string{"--otlp-traces-endpoint", "collector:4318"}, 2, "--otlp-traces-endpoint collector:4318: want a URL"},
 		{[]string{"--max-requests", "0"}, 2, "--max-requests"},
+		{[]string{"--timeout", "0s", "--key-file", "none"}, 2, "--timeout 0s: want a duration above 0"},
+		{[]string{"--timeout", "-1s", "--key-file", "none"}, 2, "--timeout -1s: want a duration above 0"},
+		{[]string{"--max-body", "0", "--key-file", "none"}, 2, "--max-body 0: want at least 1 byte"},
+		{[]string{"--memory", "0.5", "--key-file", "none"}, 2, "--memory 0.5: want at least 1 byte"},
 	} {
 		var stdout, stderr bytes.Buffer
 		if code := cli.Run(t.Context(), append(serveArgs[:len(serveArgs):len(serveArgs)], c.more...), strings.NewReader(""), &stdout, &stderr); code != c.code || !strings.Contains(stderr.String(), c.want) {

@@ -17,7 +17,7 @@ func (w lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A collector that does not answer delays the end of the server by at most lastSpans, and is no error of the server.
+// The server ends although the collector does not answer, and the log says that the last spans may be lost.
 func TestLastSpansAreLost(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits for lastSpans")

@@ -72,7 +72,7 @@ func (a *app) trusting(f *shareFlags, o *oci.Options) error {
 	for _, name := range f.trustKeys {
 		k, err := cache.ReadPublicKey(name)
 		if err != nil {
-			return usagef("--trust-key: %w", err)
+			return fmt.Errorf("--trust-key: %w", err)
 		}
 		o.Trust.AddKey(k)
 	}
@@ -84,7 +84,7 @@ func (a *app) trusting(f *shareFlags, o *oci.Options) error {
 	if f.signKey != "" {
 		s, err := cache.ReadSigner(f.signKey)
 		if err != nil {
-			return usagef("--sign-key: %w", err)
+			return fmt.Errorf("--sign-key: %w", err)
 		}
 		o.Signer = s
 	}
@@ -219,7 +219,7 @@ func (a *app) cacheImport() *cobra.Command {
 		Use:   "import FILE.tar|DIR",
 		Short: "take models from an OCI image layout",
 		Long: `Take the models of an OCI image layout that this machine can use into the cache.
-Everything is verified, without network access. Machine code is taken if it is signed
+Every digest is verified, without network access. Machine code is taken if it is signed
 with a trusted key, if pwc cache trust lists the artifact, or with --trust.`,
 		Example: "  pwc cache import cache.tar\n  pwc cache import layout/ --target cuda:sm_90\n  pwc cache import cache.tar --trust-key cosign.pub",
 		Args:    exactly(1, "one file or directory"),

@@ -147,7 +147,7 @@ func TestTrust(t *testing.T) {
 	// The build machine.
 	t.Setenv("PWC_CACHE_DIR", filepath.Join(dir, "build"))
 	gpuModel(t, filepath.Join(dir, "build"))
-	expect("a wrong key", 2, "--sign-key", "cache", "push", ref, "--plain-http", "--sign-key", pub)
+	expect("a wrong key", 1, "--sign-key", "cache", "push", ref, "--plain-http", "--sign-key", pub)
 	out := expect("push", 0, "signed by key ", "cache", "push", ref, "--plain-http", "--sign-key", key)
 	digest := strings.TrimSpace(out[strings.LastIndex(out, "sha256:"):])
 	tar := filepath.Join(dir, "gpu.tar")
@@ -161,7 +161,7 @@ func TestTrust(t *testing.T) {
 		fleet()
 		expect("nothing is trusted", 1, "pwc cache trust add --key FILE with the signer's public key, or pwc cache trust add --artifact "+digest, take...)
 		expect("nothing is kept", 0, "has no models", "cache", "ls")
-		expect("a private key", 2, "--trust-key", append(take, "--trust-key", key)...)
+		expect("a private key", 1, "--trust-key", append(take, "--trust-key", key)...)
 		expect("with the key", 0, "machine code is trusted: signed by key ", append(take, "--trust-key", pub)...)
 		expect("nothing is recorded", 0, "the list in "+list+" is empty", "cache", "trust", "list")
 	}
@@ -176,6 +176,7 @@ func TestTrust(t *testing.T) {
 	// The list.
 	expect("nothing to add", 2, "--key", "cache", "trust", "add")
 	expect("a private key", 1, "must be PUBLIC KEY", "cache", "trust", "add", "--key", key)
+	expect("no key", 1, "--key: ", "cache", "trust", "add", "--key", key+".none")
 	expect("no repository", 2, "without a tag", "cache", "trust", "add", "--repository", ref)
 	expect("no digest", 2, "--artifact", "cache", "trust", "add", "--artifact", "latest")
 	out = expect("a key", 0, "Ed25519", "cache", "trust", "add", "--key", pub, "--dir", dir, "--repository", strings.TrimSuffix(ref, ":v1"))

@@ -133,7 +133,7 @@ func (t *trainFlags) add(cmd *cobra.Command, only ...string) {
 	fl.Var(&wholeNumber[int64]{&t.steps, 1, 1 << 40}, "steps", "train until step `N`, counted from the beginning of the run also with --resume")
 	fl.Var(&wholeNumber[int]{&t.micro, 1, 1 << 20}, "micro-batches", "accumulate the gradients of `N` micro-batches in each step")
 	fl.Var(&wholeNumber[int]{&t.ranks, 1, ir.MaxGroupSize}, "dp", "train on `N` devices, each on its own batches (data parallelism); loss and gradients are the means")
-	fl.Var(byteFlag{&t.bucket}, "bucket", "with --dp, sum gradients in buckets of up to `BYTES`, with one all_reduce for each (default 4MiB)")
+	fl.Var(byteFlag{&t.bucket, 1}, "bucket", "with --dp, sum gradients in buckets of up to `BYTES`, with one all_reduce for each (default 4MiB)")
 	fl.StringSliceVar(&t.fn, "func", nil, "`FUNCTION`s that return the loss (default: the only one, or @loss, or those named @loss.…)")
 	fl.StringVar(&t.mode, "mode", "full", "capture `MODE`: none, piecewise or full")
 	fl.StringVar(&t.precision, "precision", "f32", "`DTYPE` of GEMMs and the ops after them: f32, or bf16 or f16 with weights and optimizer in f32")

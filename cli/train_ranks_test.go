@@ -79,7 +79,7 @@ func TestBenchTrainRanks(t *testing.T) {
 	}
 }
 
-// --bucket on one device, --dp 0, and --dp and --micro-batches for a module with several losses are errors that say why.
+// --bucket on one device, --bucket 0, --dp 0, and --dp and --micro-batches for a module with several losses are errors that say why.
 func TestTrainRanksUsage(t *testing.T) {
 	mlp := []string{"train", "../testdata/train/mlp.ir", "--weights", "../testdata/train/mlp/initial.safetensors", "--data", "../testdata/train/mlp/data.safetensors", "--steps", "1"}
 	branch := []string{"train", "../testdata/train/branch.ir", "--weights", "../testdata/train/branch/initial.safetensors", "--data", "../testdata/train/branch/data.safetensors", "--steps", "1"}
@@ -89,6 +89,7 @@ func TestTrainRanksUsage(t *testing.T) {
 		want string
 	}{
 		{append(mlp, "--bucket", "1MiB"), 2, "--bucket has no effect on one device: --dp N trains on N"},
+		{append(mlp, "--dp", "2", "--bucket", "0"), 2, "--bucket 0: want at least 1 byte"},
 		{append(mlp, "--dp", "0"), 2, "--dp"},
 		{append(branch, "--dp", "2"), 1, "a module with several losses is trained on one device"},
 		{append(branch, "--dp", "2"), 1, "On the command line: --dp gives Options.Ranks; --func NAME chooses one loss"},

@@ -199,6 +199,7 @@ func sideFiles(path string) []string {
 func explainTrain(err error, bench bool) error {
 	for _, x := range []struct{ text, both, train string }{
 		{"a training step has one size", "", "--symbol N=64 sets the value of a symbol"}, {"name the one that returns the loss", "", "--func NAME names the function"},
+		{"Options.Symbols", "", "--symbol gives Options.Symbols"},
 		{"weights that are trained must be f32", "--dtype f32 reads the weights of a checkpoint in f32; --precision gives Options.Precision", ""},
 		{"several losses are not cut", "--micro-batches gives Options.MicroBatches", "--func NAME chooses one loss"}, {"several losses is trained on one device", "--dp gives Options.Ranks", "--func NAME chooses one loss"},
 	} {
