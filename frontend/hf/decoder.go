@@ -47,7 +47,7 @@ type Decoder struct {
 	Neighbours bool
 
 	// QueryBeta and QueryPeriod, if not 0, multiply q at position p by 1 + QueryBeta·ln(1 + ⌊p/QueryPeriod⌋), as in
-	// Llama 4.
+	// Ministral 3. (Llama 4 has p+1 in place of p.)
 	QueryBeta, QueryPeriod float64
 
 	Windows []int64   // attention window of each layer, 0: all positions; nil: all positions in every layer

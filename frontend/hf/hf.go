@@ -7,8 +7,8 @@
 // by name. The module depends only on the config and the options, so a model can be compiled
 // without its weights. There are three exceptions if the checkpoint is available: its tensors
 // determine the names and the storage of weights, on which no compiled code depends; the dtype, if
-// neither the config nor the options give one; and that a head which the config ties to the
-// embedding is read, if it has other values.
+// neither the config nor the options give one; and a head that the config ties to the embedding
+// is read if it differs from the embedding.
 //
 // The module has two functions, T being the dtype of [Options]:
 //
@@ -451,7 +451,7 @@ func (e *CheckError) Error() string {
 
 // Check compares a checkpoint with the module: the names, shapes and dtypes of the tensors that the module reads, and
 // the values of buffers, which it computes instead of reading them. It returns a [*CheckError] with all differences, a
-// [*checkpoint.Error] if a tied head has other values than the embedding, or a [*QuantizedError] if the checkpoint is
+// [*checkpoint.Error] if a tied head differs from the embedding, or a [*QuantizedError] if the checkpoint is
 // quantized.
 func (m *Model) Check(src safetensors.Source) error {
 	if err := quantizedTensors(src); err != nil {

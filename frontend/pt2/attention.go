@@ -11,9 +11,9 @@ import (
 )
 
 // fusedAttention makes the op attention of the IR, which stores no matrix of scores, if it takes the operands
-// ([call.unfused]), and each query sees all keys or exactly the keys up to its own index, by the argument is_causal or
-// by a mask that depends on no input. fusedAttention reports false for any other call, and records the reason of the
-// first one in c.attentions.
+// ([call.unfused]), and each query sees all keys or exactly the keys up to its own index ([call.sees]), by the argument
+// is_causal or by a mask that depends on no input. fusedAttention reports false for any other call, and records the
+// reason of the first one in c.attentions.
 func (c *call) fusedAttention(q, k, v ir.Value, scale float64) (ir.Value, bool) {
 	why := c.unfused(q, k, v)
 	causal := false
@@ -59,8 +59,8 @@ func (c *call) unfused(q, k, v ir.Value) string {
 	return ""
 }
 
-// sees reports whether each query sees exactly the keys up to its own index (causal) or all keys. why says that
-// neither holds.
+// sees reports whether each query sees exactly the keys up to its own index (causal) or all keys. If neither holds, or
+// the op attention cannot express it, why is the reason.
 func (c *call) sees(q, k ir.Value) (causal bool, why string) {
 	mask := c.maskName()
 	causal = c.bool("is_causal", false)
