@@ -263,8 +263,8 @@ func TestInputAndParameterOfOneName(t *testing.T) {
 	}
 }
 
-// TestWrittenBufferSharesMemory refuses a program that writes a buffer whose memory another tensor overlaps: pwc would
-// give the other tensor the memory of before.
+// TestWrittenBufferSharesMemory: a program that writes a buffer is refused if it reads another tensor in the same memory,
+// which the write changes in PyTorch.
 func TestWrittenBufferSharesMemory(t *testing.T) {
 	for offset, refuses := range map[string]bool{"0": true, "1": true, "2": false} {
 		e := tinyEntries()
