@@ -160,6 +160,9 @@ func ParseJSON(text []byte) (*Tokenizer, error) {
 	if err := t.setVocabulary(all); err != nil {
 		return nil, err
 	}
+	for _, a := range added {
+		t.tokens[a.id] = a.content // also if model.vocab has another token with this id, as in the library
+	}
 	t.added = newAddedTokens(added, t.normal)
 	return t, nil
 }

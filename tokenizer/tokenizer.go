@@ -1,7 +1,7 @@
 // Package tokenizer turns text into the ids of a language model and back. It reads tokenizer.json
 // of Hugging Face, tokenizer.model of SentencePiece, and the rank files of tiktoken. Ids and texts are
-// those of these libraries. Only if a unigram model finds several cuts of a text equally likely, the
-// library may choose another one.
+// those of these libraries. If a unigram model finds several cuts of a text equally likely, the library
+// may choose another one.
 //
 // Encoding has four steps: it separates added tokens, normalizes the text between them, splits it
 // into words, and splits words into tokens by a model. A template adds the special tokens of a
@@ -170,7 +170,8 @@ func (t *Tokenizer) text(pieces []string) string {
 	return strings.Join(t.decoder.decode(slices.Clone(pieces)), "")
 }
 
-// setVocabulary fills the tables of tokens and ids.
+// setVocabulary fills the tables of tokens and ids. If several tokens have one id, Decode gives the first of them in
+// alphabetical order.
 func (t *Tokenizer) setVocabulary(ids map[string]int32) error {
 	size := int32(0)
 	for token, id := range ids {
@@ -181,7 +182,9 @@ func (t *Tokenizer) setVocabulary(ids map[string]int32) error {
 	}
 	t.tokens, t.ids = make([]string, size), ids
 	for token, id := range ids {
-		t.tokens[id] = token
+		if old := t.tokens[id]; old == "" || token < old {
+			t.tokens[id] = token
+		}
 	}
 	return nil
 }

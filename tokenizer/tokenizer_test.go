@@ -101,6 +101,19 @@ func TestWordPiecePrefix(t *testing.T) {
 	}
 }
 
+// Of several tokens with one id, Decode gives the added one, else the first in alphabetical order.
+func TestTokensWithOneID(t *testing.T) {
+	for range 20 { // the order of a map is random
+		tk, err := ParseJSON([]byte(`{"model": {"type": "WordLevel", "vocab": {"a": 0, "z": 0, "c": 1, "b": 1}}, "added_tokens": [{"id": 0, "content": "x"}]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := tk.Decode([]int32{0, 1}, true); got != "x b" {
+			t.Fatalf("%q, want x b", got)
+		}
+	}
+}
+
 // A word of 200,000 equal characters is encoded. In time n² the test would take minutes.
 func TestLongWord(t *testing.T) {
 	for _, name := range []string{"llama2", "sp_bpe", "tiktoken"} {
