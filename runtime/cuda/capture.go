@@ -183,7 +183,9 @@ func (s *Stream) BeginCapture(mode device.CaptureMode) error {
 	}
 	defer d.leave()
 	relaxed := mode == device.CaptureRelaxed
-	d.gate.begin(relaxed)
+	if !d.gate.begin(relaxed) {
+		return refuse(what, device.ErrClosed)
+	}
 	b, err := d.captures.Begin(mode, s.name)
 	if err != nil {
 		d.gate.end(relaxed)

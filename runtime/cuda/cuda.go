@@ -248,10 +248,10 @@ func (d *Device) drain() error {
 }
 
 // Close waits for the streams and destroys all objects that the device made. It is refused
-// while a stream captures. A second Close does nothing. Of a lost device, whose objects are gone
+// while a stream captures or waits in BeginCapture. A second Close does nothing. Of a lost device, whose objects are gone
 // with the context, Close only releases the context, and returns nil.
 func (d *Device) Close() error {
-	if d.gate.capturing.Load() > 0 {
+	if !d.gate.close() {
 		return refuse("close", device.ErrCapturing)
 	}
 	d.life.Lock()

@@ -1,16 +1,11 @@
 package cuda
 
-import (
-	"sync"
-	"sync/atomic"
-)
+import "sync"
 
 // gate keeps captures apart from calls that must not happen during a capture: the destruction of
 // objects of the driver and, unless the capture's mode is relaxed, loads of modules. A capture that
 // waits to begin goes first, so that goroutines which load all the time do not delay it.
 type gate struct {
-	capturing atomic.Int32 // captures under way, which can be read without the lock
-
 	mu      sync.Mutex
 	changed sync.Cond
 	strict  int      // captures under way that are not relaxed
@@ -18,21 +13,37 @@ type gate struct {
 	waiting int      // captures that wait to begin
 	busy    int      // loads and destructions under way
 	later   []func() // called once no capture is under way
+	closed  bool     // no capture may begin
 }
 
 func (g *gate) init() { g.changed.L = &g.mu }
 
-// begin counts a capture, once no load or destruction is under way.
-func (g *gate) begin(relaxed bool) {
+// begin counts a capture, once no load or destruction is under way. It returns false if the gate is closed.
+func (g *gate) begin(relaxed bool) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.closed {
+		return false
+	}
 	g.waiting++
 	for g.busy > 0 {
 		g.changed.Wait()
 	}
 	g.waiting--
 	*g.count(relaxed)++
-	g.capturing.Add(1)
+	return true
+}
+
+// close keeps captures from beginning, forever. If one is under way or waits to begin, close returns false
+// and does nothing.
+func (g *gate) close() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.strict+g.relaxed > 0 || g.waiting > 0 {
+		return false
+	}
+	g.closed = true
+	return true
 }
 
 func (g *gate) count(relaxed bool) *int {
@@ -46,9 +57,8 @@ func (g *gate) count(relaxed bool) *int {
 func (g *gate) end(relaxed bool) {
 	g.mu.Lock()
 	*g.count(relaxed)--
-	last := g.capturing.Add(-1) == 0
 	var later []func()
-	if last {
+	if g.strict+g.relaxed == 0 {
 		later, g.later = g.later, nil
 	}
 	g.busy++

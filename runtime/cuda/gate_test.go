@@ -1,10 +1,15 @@
 package cuda
 
 import (
+	"errors"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
+
+	"pwc/internal/cuda/fake"
+	"pwc/runtime/device"
 )
 
 // TestCapturesGoFirst: calls that come after a waiting capture do not delay it. Objects that are
@@ -31,6 +36,9 @@ func TestCapturesGoFirst(t *testing.T) {
 		if g.enterOr(func() { note("free") }) {
 			t.Error("enterOr does not defer a free while a capture waits")
 		}
+		if g.close() {
+			t.Error("the gate closes while a capture waits")
+		}
 		go func() {
 			g.enter()
 			note("load")
@@ -46,4 +54,30 @@ func TestCapturesGoFirst(t *testing.T) {
 			t.Errorf("%q, want %q, the last two in any order", order, want)
 		}
 	})
+}
+
+// TestNoCaptureDuringClose: no capture begins while Close of the device waits for calls that make objects.
+func TestNoCaptureDuringClose(t *testing.T) {
+	d, err := Open(Options{Driver: fake.New(fake.Options{})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := d.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.life.RLock() // as in a call that makes an object
+	closed := make(chan error)
+	go func() { closed <- d.Close() }()
+	for d.life.TryRLock() { // false once Close waits
+		d.life.RUnlock()
+		runtime.Gosched()
+	}
+	if err := s.BeginCapture(device.CaptureThreadLocal); !errors.Is(err, device.ErrClosed) {
+		t.Errorf("a capture during Close: %v, want an error that matches ErrClosed", err)
+	}
+	d.life.RUnlock()
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
 }
