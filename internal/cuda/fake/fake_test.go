@@ -107,6 +107,20 @@ func TestGraphOrders(t *testing.T) {
 	}
 }
 
+// TestJoinStays: a stream that was joined stays joined when a third stream waits for it.
+func TestJoinStays(t *testing.T) {
+	r := newRig(t, Lazy)
+	s, fork, third := r.stream(), r.stream(), r.stream()
+	r.must(r.f.StreamBeginCapture(s, driver.CaptureThreadLocal))
+	r.follow(s, fork)
+	r.launch(fork, 1)
+	r.follow(fork, s)
+	r.follow(fork, third)
+	r.follow(third, s)
+	_, err := r.f.StreamEndCapture(s)
+	r.must(err)
+}
+
 // A kernel's arguments change for later launches, and not for those that wait to execute
 // or for other executable graphs.
 func TestGraphExecChanges(t *testing.T) {
@@ -330,6 +344,17 @@ func TestFinds(t *testing.T) {
 			r.must(r.f.StreamBeginCapture(s, driver.CaptureThreadLocal))
 			r.follow(s, fork)
 			r.launch(fork, 1)
+			_, err := r.f.StreamEndCapture(s)
+			return err
+		}, driver.CaptureUnjoined, ""},
+		"a join before the last node of a fork": {func(r *rig) error {
+			s, fork := r.stream(), r.stream()
+			r.must(r.f.StreamBeginCapture(s, driver.CaptureThreadLocal))
+			r.follow(s, fork)
+			r.launch(fork, 1)
+			e := r.event(fork)
+			r.launch(fork, 2)
+			r.must(r.f.StreamWaitEvent(s, e))
 			_, err := r.f.StreamEndCapture(s)
 			return err
 		}, driver.CaptureUnjoined, ""},

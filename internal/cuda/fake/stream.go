@@ -90,7 +90,7 @@ type stream struct {
 	gone    bool // destroyed
 	capture *recording
 	tail    []int     // the nodes of the capture on which the stream's next node depends
-	joined  bool      // since its last node or wait, the stream that began the capture waited for this one
+	joined  bool      // since its last node or wait, the stream that began the capture waited for all its nodes
 	chain   ptx.Chain // the kernels that the next operation may overlap
 }
 
@@ -382,7 +382,9 @@ func (f *Driver) waitCaptured(call string, s *stream, r *record) error {
 		c.streams = append(c.streams, s)
 	}
 	s.joined = false
-	r.stream.joined = s == c.streams[0]
+	if s == c.streams[0] && slices.Equal(r.tail, r.stream.tail) {
+		r.stream.joined = true
+	}
 	s.tail = append(slices.DeleteFunc(slices.Clone(s.tail), func(i int) bool { return slices.Contains(r.tail, i) }), r.tail...)
 	return nil
 }
