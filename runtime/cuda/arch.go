@@ -58,7 +58,8 @@ func (d *Device) cubinRuns(a arch) bool {
 	return a.minor < d.minor && a.only != 'a' && !tegra(a.major, a.minor) && !tegra(d.major, d.minor)
 }
 
-// tegra reports whether GPUs of a compute capability, 8.0 or later, are parts of Tegra chips: Orin and Thor.
+// tegra reports whether GPUs of a compute capability, 8.0 or later, are parts of Tegra chips: Orin, and Thor by the
+// number of CUDA 12. CUDA 13 calls Thor 11.0, the only version of its major version.
 func tegra(major, minor int) bool { return major == 8 && minor == 7 || major == 10 && minor == 1 }
 
 // ptxRuns reports whether the device takes PTX for an architecture: its own or an earlier one,

@@ -272,7 +272,7 @@ func (s *Stream) finish() (*recording, error) {
 }
 
 // joinIdle joins all forked streams in the driver, which requires that also of streams that did
-// nothing since their last join.
+// nothing since their last fork.
 func (s *Stream) joinIdle() {
 	c := s.capture
 	if len(c.streams) == 1 || c.spoiled != nil {

@@ -103,7 +103,7 @@ func (s *State) Map(bytes int64) error {
 		return nil // without a wait for captures
 	}
 	// Enter the gate before taking the lock: the end of a capture destroys states that were
-	// freed meanwhile, which takes the lock, and only then opens the gate.
+	// freed meanwhile, which takes the lock, before it wakes those that wait at the gate.
 	d.gate.enter()
 	defer d.gate.leave()
 	s.grow.Lock()

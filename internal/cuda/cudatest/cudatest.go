@@ -163,9 +163,9 @@ type emulated struct {
 	l *nvrtc.Library
 }
 
-// Compile returns the PTX, and a cubin of the fake driver that contains it. The compiler need not
-// support the architecture of arch-specific code: its special instructions are PTX in asm
-// statements of the source, which the compiler does not check.
+// Compile returns the PTX, and a cubin of the fake driver that contains it. Code for
+// sm_90a is compiled for compute_90, so that compilers need not support sm_90a: its special
+// instructions are PTX in asm statements of the source, which the compiler does not check.
 func (c emulated) Compile(ctx context.Context, source, name, arch string) (cubin, ptx []byte, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err

@@ -30,7 +30,7 @@ $wait:
 `
 
 // TestKernelsThatMeet launches kernels of two devices that wait for each other, from one goroutine: in
-// streams and in graphs, with each kind of schedule. A wait for one kernel executes both.
+// streams and in graphs, with each kind of schedule. While a call waits for one kernel, the other gets turns, too.
 func TestKernelsThatMeet(t *testing.T) {
 	for name, schedule := range map[string]Schedule{"lazy": Lazy, "eager": Eager, "random": Random(7)} {
 		r := newRig(t, schedule)

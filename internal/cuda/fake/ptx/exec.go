@@ -312,12 +312,9 @@ func (m *Machine) Run(e *Entry, l Launch) (err error) {
 	}
 	nx, ny := uint64(l.Grid[0]/cluster[0]), uint64(l.Grid[1]/cluster[1])
 	n := nx * ny * uint64(l.Grid[2]/cluster[2])
-	step := n*5/8 | 1
-	for gcd(step, n) > 1 {
-		step += 2
-	}
+	step, shift := coprime(n*5/8|1, n), coprime(7, n)
 	for i := range n {
-		at := (m.launches*7 + i*step) % n
+		at := (m.launches*shift + i*step) % n
 		if e.spins {
 			at = i
 		}
@@ -335,6 +332,14 @@ func (m *Machine) place(n uint32) [3]uint32 {
 	g, c := m.launch.Grid, m.launch.Cluster
 	nx, ny := g[0]/c[0], g[1]/c[1]
 	return [3]uint32{n % nx * c[0], n / nx % ny * c[1], n / nx / ny * c[2]}
+}
+
+// coprime returns the first of from, from+2, from+4, … without a common divisor with n. from is odd.
+func coprime(from, n uint64) uint64 {
+	for gcd(from, n) > 1 {
+		from += 2
+	}
+	return from
 }
 
 func gcd(a, b uint64) uint64 {

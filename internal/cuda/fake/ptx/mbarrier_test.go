@@ -27,8 +27,8 @@ func machines(t *testing.T, body string, in []byte, out int, block uint32) [][]b
 	return outs
 }
 
-// threads begins a kernel. It sets %r1 to tid, %r2 to the warp, %r3 to the lane, %p1 in warp 0, %r4 to s+4·lane,
-// and %d1 to out+4·tid. An mbarrier for 32 arrivals (full) is at s+128, one for 1 arrival (empty) at s+136.
+// threads begins a kernel. It sets %r1 to tid, %r2 to the warp, %r3 to the lane, %p1 in warp 0, %p2 in thread 0,
+// %r4 to s+4·lane, and %d1 to out+4·tid. An mbarrier for 32 arrivals (full) is at s+128, one for 1 arrival (empty) at s+136.
 const threads = `.shared .align 16 .b8 s[512]; .reg .b64 %state; .reg .b32 %i;
   mov.u32 %r1, %tid.x; shr.u32 %r2, %r1, 5; and.b32 %r3, %r1, 31; setp.eq.u32 %p1, %r2, 0;
   mov.u32 %r4, s; shl.b32 %r5, %r3, 2; add.s32 %r4, %r4, %r5; mul.wide.u32 %d1, %r1, 4; add.s64 %d1, %out, %d1;
@@ -185,6 +185,8 @@ func TestForgets(t *testing.T) {
 		{threads, ""},
 		{threads + "cp.async.mbarrier.arrive.noinc.shared.b64 [s+128];", ""},
 		{threads + "@%p1 " + wait, "a phase of an mbarrier that nothing ends"},
+		{threads + "@%p1 cp.async.ca.shared.global [%r4], [%in], 4;", ""},
+		{threads + "@%p1 st.shared.f32 [%r4], 0f40E00000; cp.async.wait_all; @%p1 ld.shared.f32 %f1, [%r4]; @%p1 st.global.f32 [%d1], %f1;", "7"},
 	} {
 		m, err := Parse(text("", c.body))
 		if err != nil {

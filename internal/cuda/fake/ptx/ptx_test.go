@@ -663,25 +663,27 @@ func TestOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var machine Machine
-	orders := map[string]bool{}
-	for range 4 {
-		out := make([]byte, 4*13)
-		l := Launch{Grid: [3]uint32{4, 3, 1}, Block: [3]uint32{1, 1, 1}, Params: []uint64{base, base + gap}, Memory: memory{nil, out}}
-		if err := machine.Run(m.Entries[0], l); err != nil {
-			t.Fatal(err)
+	for _, grid := range [][3]uint32{{4, 3, 1}, {7, 1, 1}, {7, 2, 1}} {
+		var machine Machine
+		orders, n := map[string]bool{}, grid[0]*grid[1]
+		for range 4 {
+			out := make([]byte, 4*(n+1))
+			l := Launch{Grid: grid, Block: [3]uint32{1, 1, 1}, Params: []uint64{base, base + gap}, Memory: memory{nil, out}}
+			if err := machine.Run(m.Entries[0], l); err != nil {
+				t.Fatal(err)
+			}
+			seen := uint32(0)
+			for i := range n {
+				seen |= 1 << binary.LittleEndian.Uint32(out[4+4*i:])
+			}
+			if seen != 1<<n-1 {
+				t.Errorf("tickets % x, want each of 0 to %d", out, n-1)
+			}
+			orders[string(out)] = true
 		}
-		seen := uint32(0)
-		for i := range 12 {
-			seen |= 1 << binary.LittleEndian.Uint32(out[4+4*i:])
+		if len(orders) < 4 {
+			t.Errorf("grid %v: %d different orders in 4 launches, want 4", grid, len(orders))
 		}
-		if seen != 1<<12-1 {
-			t.Errorf("tickets % x, want each of 0 to 11", out)
-		}
-		orders[string(out)] = true
-	}
-	if len(orders) < 4 {
-		t.Errorf("%d different orders in 4 launches, want 4", len(orders))
 	}
 }
 
