@@ -53,14 +53,14 @@ type compiledFor struct {
 	emulated bool
 }
 
-// newRig opens the GPU, or an emulated one if there is no GPU.
+// newRig opens the GPU, or an emulated one if there is no GPU (see cudatest.Open).
 func newRig(t testing.TB, s shape, attrs ...program.Attr) *rig {
 	t.Helper()
 	return newRigOn(t, cudatest.Open(t, fake.Options{}), s, attrs...)
 }
 
 // newGPURig is newRig for tests that take too long on an emulated GPU. Without a GPU it
-// skips the test.
+// skips or fails the test (see cudatest.GPU).
 func newGPURig(t testing.TB, s shape, attrs ...program.Attr) *rig {
 	t.Helper()
 	return newRigOn(t, cudatest.GPU(t), s, attrs...)
@@ -578,8 +578,8 @@ func TestBlockSizes(t *testing.T) {
 	}{{64, []int{128}, nil}, {64, []int{16}, []program.Attr{integer("window", 75)}}, {128, []int{1, 48, 32}, nil}} {
 		for _, block := range c.blocks {
 			t.Run(fmt.Sprintf("%d in heads of %d", block, c.dim), func(t *testing.T) {
-				// With the longer last context stages are filled again; with the shorter one there are more stages than
-				// keys. With this room for rows, and blocks of one token, the op's memory has a multiple of 512 bytes:
+				// On sm_90 small tiles of heads of 128 fill stages again with the longer last context, and not with the
+				// shorter one. With this room for rows, and blocks of one token, the op's memory has a multiple of 512 bytes:
 				// padding of the allocation does not hide a read after its end.
 				for _, last := range []struct{ tokens, room int }{{195, 15}, {128, 27}} {
 					lengths := []int{64, 120, 0, last.tokens}

@@ -15,8 +15,8 @@ import (
 const slots = 4
 
 // step is the metadata of the step that is next on the stream: a ring of pinned
-// slots, and the memory that all launches read, to which each step is copied
-// once. The copy is ordered after the launches of the step before.
+// slots, and the memory that all launches read, to which the metadata of each
+// step is copied. The copy is ordered after the launches of the step before.
 type step struct {
 	memory  device.Buffer
 	ring    [slots]slot

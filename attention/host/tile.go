@@ -148,8 +148,9 @@ func (st *step) dotKeys(l *lane, t *tile, head, p, n int, scores []float32, pair
 	st.kernels.Dots(scores, segment, l.queries, st.shape.HeadDim, first, second, pairs, st.shape.HeadDim)
 }
 
-// valuesAt returns values from position p on, at most most, and their number. They are in the cache if
-// MulAdd can read them there, else converted in the lane.
+// valuesAt returns values from position p on, at most most, and their number. They are in the cache if it
+// has as many columns as MulAdd reads and MulAdd need not convert a value for several groups of pairs.
+// Otherwise they are converted in the lane.
 func (st *step) valuesAt(l *lane, t *tile, head, p, most, pairs int) (simd.Matrix, int) {
 	s := &st.shape
 	cols := columns(s)
