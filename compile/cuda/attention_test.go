@@ -47,8 +47,8 @@ func TestDeviceAttention(t *testing.T) {
 	}
 }
 
-// TestDeviceInfiniteScores: keys with a score of -inf have no weight, also if they fill a tile, on tensor
-// cores and on CUDA cores.
+// TestDeviceInfiniteScores: keys with a score of -inf have no weight if a row sees other keys, also if they
+// fill a tile, on tensor cores and on CUDA cores. A row that sees no other keys is NaN.
 func TestDeviceInfiniteScores(t *testing.T) {
 	g := openDevice(t)
 	r := rand.New(rand.NewSource(1))

@@ -46,7 +46,7 @@ const (
 // rowSplit is how a row is distributed over threads.
 type rowSplit struct {
 	threads     int     // that share a row
-	warps       int     // of a block; 0: one thread, or across
+	warps       int     // of a block that share a row; 0: one thread, or across
 	cluster     int     // blocks that share a row
 	rowsOfBlock int     // rows in a block
 	groups      dim.Dim // of neighbouring columns

@@ -72,8 +72,8 @@ func WithArgs(k *loop.Kernel, args []loop.Arg, number func(a int32) int32) *loop
 	return &out
 }
 
-// OnlyStore returns the store of a kernel that has exactly one store. It returns nil if the store is not
-// in the body of the last phase, or stores at an index that is read from memory.
+// OnlyStore returns the only store of a kernel. It returns nil if the kernel has no store or several, or if
+// the store is not in the body of the last phase or is at an index that is read from memory.
 func OnlyStore(k *loop.Kernel) *loop.Instr {
 	if len(k.Phases) == 0 {
 		return nil
