@@ -264,6 +264,8 @@ type explained struct {
 	Damaged []string       `json:"damaged,omitempty"`
 
 	Untrusted []string `json:"untrusted,omitempty"` // why machine code in the cache is not used
+
+	alone bool // a miss, and the cache has no entry to compare with
 }
 
 func (a *app) cacheExplain() *cobra.Command {
@@ -332,6 +334,7 @@ func (a *app) explain(ctx context.Context, s *cache.Store, path string, f *model
 				if miss.Err != nil && len(x.Damaged) == 0 && len(x.Untrusted) == 0 { // an undamaged entry that is not a program
 					x.Damaged = []string{miss.Err.Error()}
 				}
+				x.alone = why.Nearest == nil && !why.Hit
 				if why.Nearest != nil {
 					x.Nearest = why.Nearest.Provenance.Origin
 				}
@@ -379,9 +382,9 @@ func (a *app) explain(ctx context.Context, s *cache.Store, path string, f *model
 		}
 		switch {
 		case x.Hit || len(x.Damaged) > 0 || len(x.Untrusted) > 0:
-		case x.Nearest == "":
-			fmt.Fprintln(a.out, "        the cache is empty")
-		default:
+		case x.alone:
+			fmt.Fprintln(a.out, "        the cache has no readable entry")
+		case len(x.Changes) > 0:
 			fmt.Fprintf(a.out, "        nearest: %s\n", x.Nearest)
 			for _, c := range x.Changes {
 				fmt.Fprintf(a.out, "          %s\n", c)

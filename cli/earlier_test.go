@@ -136,7 +136,7 @@ func TestEarlierTargets(t *testing.T) {
 		"that of another frozen":    {[]string{"cuda:sm_80"}, nil, 9, 0, "cuda", true, "", false, false, "--target cuda:sm_80"},
 		"a later one's":             {[]string{"cuda:sm_100"}, nil, 9, 0, "cuda", false, "", false, false, "no compiler for sm_90"},
 		"nothing":                   {nil, nil, 9, 0, "cuda", false, "", false, false, "no compiler for sm_90"},
-		"nothing frozen":            {nil, nil, 9, 0, "cuda", true, "", false, false, "the cache is empty"},
+		"nothing frozen":            {nil, nil, 9, 0, "cuda", true, "", false, false, "the cache has no readable entry"},
 		"named":                     {nil, []string{"sm_80", "sm_90"}, 9, 0, "cuda:sm_80", false, "cuda:sm_80", true, true, "PTX of cuda:sm_80 for cuda:sm_90"},
 		"named and kept":            {[]string{"cuda:sm_80"}, nil, 9, 0, "cuda:sm_80", false, "cuda:sm_80", true, false, "PTX of cuda:sm_80 for cuda:sm_90"},
 		"named and frozen":          {[]string{"cuda:sm_80"}, nil, 9, 0, "cuda:sm_80", true, "", false, false, "frozen, and the device would compile"},

@@ -55,7 +55,7 @@ func TestDiskCache(t *testing.T) {
 		return pieces.Build(context.Background(), []*split.Plan{p}, o)
 	}
 	var miss *pieces.MissError
-	if _, err := made(pieces.Options{Frozen: true}); !errors.As(err, &miss) || !strings.Contains(err.Error(), "the cache is empty") {
+	if _, err := made(pieces.Options{Frozen: true}); !errors.As(err, &miss) || !strings.Contains(err.Error(), "the cache has no readable entry") {
 		t.Fatalf("a frozen build on an empty cache: %v", err)
 	}
 	cold, err := made(pieces.Options{})

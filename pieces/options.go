@@ -160,7 +160,7 @@ func (e *MissError) Error() string {
 	switch {
 	case e.Why == nil || e.Why.Hit || len(e.Why.Untrusted) > 0: // a hit: another process made it meanwhile, or Err has the reason
 	case e.Why.Nearest == nil && len(e.Why.Damaged) == 0:
-		s += "; the cache is empty"
+		s += "; the cache has no readable entry"
 	case e.Why.Nearest == nil || len(e.Why.Changes) == 0:
 		if e.Err == nil {
 			s += fmt.Sprintf("; its entry is damaged: %v", errors.Join(e.Why.Damaged...))

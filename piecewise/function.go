@@ -186,8 +186,7 @@ func (fn *function) chooseSizes() {
 		fn.noGraph, fn.skip = fmt.Errorf("@%s: %s bound at each run, and a graph is for one value", fn.ir.Name, areSymbols(fn.plain())), skipPlain
 		return
 	}
-	if fn.noGraph = fn.linkedRows(); fn.noGraph != nil {
-		fn.skip = skipLinked
+	if fn.noGraph, fn.skip = fn.linkedRows(); fn.noGraph != nil {
 		return
 	}
 	if fn.size == "" {

@@ -124,3 +124,36 @@ func TestRowsOfAnEarlierStep(t *testing.T) {
 		t.Errorf("frozen: %v", err)
 	}
 }
+
+// Stats.Skipped has different reasons for rows that another function made, for rows that another batch
+// symbol counts, and for runs before Capture.
+func TestReasonsOfEagerRuns(t *testing.T) {
+	unsigned := symbolic("%x: f32[N, 2], %t: f32[M, 2], %i: u8[N]", "f32[N, 2]", "%g = gather(%t, %i); %s = add(%x, %g); return %s")
+	for text, want := range map[string]string{
+		unsigned: "rows that another batch symbol counts would mix with an earlier step's",
+		symbolic("%x: f32[N]", "f32[N]", "%y = neg(%x); return %y"): "Capture was not called, or failed",
+	} {
+		b := create(t, text, piecewise.Options{Device: openHost(t), Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}})
+		if err := b.Load(context.Background(), nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		if c := b.Func("f").Choose(2, false); c.Mode != piecewise.RunEager || c.Why != want {
+			t.Errorf("%+v, want eager because %q", c, want)
+		}
+		in, err := b.Func("f").Inputs(2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range testkit.Parse(t, text).Funcs[0].Params {
+			if _, err := in.BytesOf(testkit.Parse(t, text).Funcs[0].Values[p].Name, 2); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := b.Func("f").Run(context.Background(), in, nil); err != nil {
+			t.Fatal(err)
+		}
+		if s := b.Stats(); s.Skipped[want] != 1 || len(s.Skipped) != 1 {
+			t.Errorf("skipped %v, want one run: %s", s.Skipped, want)
+		}
+	}
+}

@@ -117,12 +117,12 @@ func (fn *function) holdsMore(in *input) bool {
 // graphs read. The remaining rows contain data of earlier steps, so the function may select rows
 // only by indices. The host masks indices that it sends, for which their type must be signed;
 // indices that a function computes are not checked.
-func (fn *function) linkedRows() error {
-	what := func(in *input) string {
+func (fn *function) linkedRows() (error, skipReason) {
+	refuse := func(in *input, err error) (error, skipReason) {
 		if in.from == nil {
-			return fmt.Sprintf("rows of %%%s, which symbol %s counts", in.name, fn.symbols[in.counted].name)
+			return fmt.Errorf("rows of %%%s, which symbol %s counts: %w", in.name, fn.symbols[in.counted].name, err), skipCounted
 		}
-		return fmt.Sprintf("rows of %%%s, which is a result of @%s", in.name, in.from.ir.Name)
+		return fmt.Errorf("rows of %%%s, which is a result of @%s: %w", in.name, in.from.ir.Name, err), skipLinked
 	}
 	for i := range fn.inputs {
 		in := &fn.inputs[i]
@@ -130,13 +130,13 @@ func (fn *function) linkedRows() error {
 			continue
 		}
 		if mix := padding.CheckIndices(fn.plan.module, fn.ir, fn.symbols[in.counted].name); len(mix) > 0 {
-			return fmt.Errorf("%s: %w", what(in), mix[0].Err)
+			return refuse(in, mix[0].Err)
 		}
 	}
 	for _, c := range fn.checks {
 		if pos, in := &fn.inputs[c.indices], &fn.inputs[c.table]; fn.holdsMore(in) && !maskable(pos.typ.DType) {
-			return fmt.Errorf("%s: the indices in %%%s cannot be masked: %s is unsigned and has no -1", what(in), pos.name, pos.typ.DType)
+			return refuse(in, fmt.Errorf("the indices in %%%s cannot be masked: %s is unsigned and has no -1", pos.name, pos.typ.DType))
 		}
 	}
-	return nil
+	return nil, 0
 }

@@ -182,7 +182,7 @@ func (p *Pool) Close() error {
 	own := int64(len(p.blocks))
 	// The pool itself is one of the uses. With a [Canary], a loaded backend may have no blocks.
 	if n, live := p.mem.Uses()-1, p.alloc.Stats().ActiveBlocks.Now; p.loaded > 0 || n > 0 || live > own {
-		return fmt.Errorf("piecewise: %d loaded backends use the pool (close them): %w", p.loaded, &mem.InUseError{Pool: p.mem.Name(), Captures: n, Blocks: live - own})
+		return fmt.Errorf("piecewise: %d loaded backends use the pool, or one whose Close failed (close them): %w", p.loaded, &mem.InUseError{Pool: p.mem.Name(), Captures: n, Blocks: live - own})
 	}
 	if p.closed {
 		return nil

@@ -76,7 +76,7 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 	}
 	at, how, skip := fn.choose(rows, in.slot.uniform)
 	if how != RunEager && fn.graphs == nil {
-		how, skip = RunEager, skipNotCaptured
+		how, skip = RunEager, skipBefore
 	}
 	size := rows
 	var c *captured
@@ -160,7 +160,7 @@ func (f *Func) Choose(rows int64, uniform bool) Choice {
 	at, how, skip := fn.choose(rows, uniform)
 	planned := fn.b.at() == compiled
 	if how != RunEager && fn.graphs == nil && !planned {
-		how, skip = RunEager, skipNotCaptured
+		how, skip = RunEager, skipBefore
 	}
 	switch how {
 	case RunEager:

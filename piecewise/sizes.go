@@ -110,12 +110,13 @@ func (pl *plan) checkSizes() error {
 	return nil
 }
 
-// unusedRanges lists the ranges between endpoints that contain the size of no run. It does not list
+// unusedRanges lists the ranges between endpoints whose artifact serves no run. It does not list
 // ranges above the function's largest size, which have no effect whatever the endpoints are.
 func (pl *plan) unusedRanges(unused func(what, size, why string)) {
 	if len(pl.opts.Compile.Endpoints) == 0 {
 		return
 	}
+	compiled := distinct(pl.opts.Compile.Sizes)
 	var seen []pieces.Range
 	for _, fn := range pl.funcs {
 		if fn.size == "" {
@@ -129,9 +130,15 @@ func (pl *plan) unusedRanges(unused func(what, size, why string)) {
 			continue // the build refuses it
 		}
 		for _, r := range ranges {
-			if r.Lo <= fn.hi && !slices.Contains(seen, r) && !pl.anyRuns(r.Lo, r.Hi) {
-				seen = append(seen, r)
+			if r.Lo > fn.hi || slices.Contains(seen, r) {
+				continue
+			}
+			seen = append(seen, r)
+			switch {
+			case !pl.anyRuns(r.Lo, r.Hi):
 				unused("range", r.String(), "runs of so many rows are padded to a captured size above it")
+			case r.Lo < r.Hi && !pl.anyRunsBetween(r, compiled): // a range of one compile size is one artifact with it
+				unused("range", r.String(), "each size in it that runs is a compile size")
 			}
 		}
 	}
@@ -149,6 +156,21 @@ func (pl *plan) anyRuns(lo, hi int64) bool {
 	return slices.ContainsFunc(pl.funcs, func(fn *function) bool {
 		return fn.size != "" && fn.runsIn(max(lo, fn.lo), min(hi, fn.hi))
 	})
+}
+
+// anyRunsBetween is anyRuns for the sizes of a range that are not in the ascending list.
+func (pl *plan) anyRunsBetween(r pieces.Range, list []int64) bool {
+	from := r.Lo
+	for _, n := range list {
+		if n < r.Lo || n > r.Hi {
+			continue
+		}
+		if pl.anyRuns(from, n-1) {
+			return true
+		}
+		from = n + 1
+	}
+	return pl.anyRuns(from, r.Hi)
 }
 
 func (fn *function) runsIn(lo, hi int64) bool {

@@ -46,6 +46,8 @@ const (
 	skipPadding
 	skipNotUniform
 	skipLinked
+	skipCounted
+	skipBefore
 	skipPlain
 	skipCount
 )
@@ -56,6 +58,8 @@ var skipNames = [skipCount]string{
 	skipAbove:       "above the largest captured size",
 	skipPadding:     "rows must not be padded",
 	skipLinked:      "rows that another function made would mix with an earlier step's",
+	skipCounted:     "rows that another batch symbol counts would mix with an earlier step's",
+	skipBefore:      "Capture was not called, or failed",
 	skipPlain:       "a plain symbol is bound at each run",
 	skipNotUniform:  "mode full-decode-only and a batch that is not uniform",
 }
