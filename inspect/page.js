@@ -208,7 +208,7 @@ function detail() {
   if (p.calls) out.push(element("p", {}, "calls " + p.calls.join(", ")));
   out.push(element("details", { open: "" }, element("summary", {}, "IR"), element("pre", { class: "ir" }, p.text)));
   for (const s of p.shapes) {
-    out.push(element("h3", {}, "Compiled for " + s.range + (s.cached ? ", from the cache" : "")));
+    out.push(element("h3", {}, "Compiled for " + s.range + (s.cached ? ", in the cache before" : "")));
     out.push(...kernels(s), ...passes(s), element("details", {}, element("summary", {}, "program"), element("pre", {}, s.program)));
   }
   return out.concat(measured(p));

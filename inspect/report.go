@@ -76,7 +76,7 @@ type Piece struct {
 // Shape is a piece compiled for a range of sizes.
 type Shape struct {
 	Range   string   `json:"range"`
-	Cached  bool     `json:"cached"` // the cache had it
+	Cached  bool     `json:"cached"` // the cache had it before; the report compiles it again
 	Passes  []Pass   `json:"passes"`
 	Program string   `json:"program"`
 	Kernels []Kernel `json:"kernels"`

@@ -162,7 +162,7 @@ func (e *MissError) Error() string {
 	case e.Why.Nearest == nil && len(e.Why.Damaged) == 0:
 		s += "; the cache has no readable entry"
 	case e.Why.Nearest == nil || len(e.Why.Changes) == 0:
-		if e.Err == nil {
+		if e.Err == nil && len(e.Why.Damaged) > 0 {
 			s += fmt.Sprintf("; its entry is damaged: %v", errors.Join(e.Why.Damaged...))
 		}
 	default:

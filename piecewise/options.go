@@ -31,8 +31,8 @@ type Options struct {
 	// Frozen refuses to compile and to skip (C8). New fails if the store lacks an artifact, if a
 	// size of the options has no effect, if in a mode that captures no graph can serve a function,
 	// if the device would compile a program when it loads it, or if a library call at a capture size
-	// has no measured algorithm. Run fails if rows that must not be padded, or more rows than captured,
-	// would run without a graph.
+	// has no measured algorithm. Run fails for a batch that the mode would replay, if its rows must not be
+	// padded to a captured size, or are more than the largest one.
 	Frozen bool
 
 	Compile CompileOptions // the compiler, the store, and sizes that get their own artifacts

@@ -319,7 +319,7 @@ module "shifted" {
 }
 
 // C12: an index out of range reads zero and is reported with the op's loc, replayed or
-// not. @logits reads @forward's result by input/output aliasing.
+// not. %h of @logits is linked to @forward's result.
 func TestIndicesOutOfRange(t *testing.T) { indicesOutOfRange(t, onHost) }
 
 // Values that an earlier step left in the arena and in padded rows do not reach the
