@@ -103,7 +103,7 @@ func Sum(terms ...string) string {
 	return strings.Join(out, " + ")
 }
 
-// Times returns a coefficient times an index.
+// Times returns a coefficient times an index, "" if that is 0.
 func (e *Emitter) Times(coef dim.Dim, index string) string {
 	switch {
 	case nest.IsConst(coef, 0) || index == "0":

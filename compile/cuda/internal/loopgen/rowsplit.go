@@ -51,7 +51,7 @@ type rowSplit struct {
 	rowsOfBlock int     // rows in a block
 	groups      dim.Dim // of neighbouring columns
 	across      bool    // threads of a row are rowsAcross apart
-	iterations  int64   // groups of a thread, if known; else 0
+	iterations  int64   // groups of a thread; 0: not known, or across
 	full        int64   // iterations in which every thread has a group
 
 	// neighbours says that a thread's groups are neighbours, so that a running sum has one partial
