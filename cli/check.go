@@ -24,8 +24,8 @@ func (a *app) checkCommand() *cobra.Command {
 		Long: `Parse and verify modules or checkpoints. All errors of a file are printed, each
 with its position, line and a caret. For each function check prints the symbol that
 counts its rows, and whether runs can be padded to a captured size; if not, each reason with its
-position, such as an op that mixes rows. It also prints the symbols that each run binds, and the
-number of pieces that graphs can hold.
+position, such as an op that mixes rows. It also prints the symbols that each run binds and
+no graph can vary, and the number of pieces that graphs can hold.
 
 check refuses a --mode for the same reasons as compile and run.
 
@@ -67,7 +67,7 @@ type checkFunc struct {
 	Padding bool    `json:"padding"`        // runs may be padded along the symbol
 	Mixing  []fault `json:"mixing,omitempty"`
 
-	Bound      []string `json:"bound,omitempty"` // symbols that each run binds in addition to its rows
+	Bound      []string `json:"bound,omitempty"` // symbols that each run binds and no graph can vary
 	Pieces     int      `json:"pieces"`
 	Capturable int      `json:"capturable"`           // pieces that graphs hold in the mode
 	Uncaptured string   `json:"uncaptured,omitempty"` // why graphs hold none of them

@@ -33,7 +33,7 @@ type doctorLink struct {
 
 // pcieKinds describes the kinds of PCIe paths, by their names in nvidia-smi topo.
 var pcieKinds = map[string]string{
-	"PIX": "PCIe through one switch", "PXB": "PCIe through several switches", "PHB": "PCIe through a host bridge",
+	"PIX": "PCIe through at most one switch", "PXB": "PCIe through several switches", "PHB": "PCIe through a host bridge",
 	"NODE": "PCIe through host bridges of one NUMA node", "SYS": "PCIe and the links between NUMA nodes", "?": "unknown",
 }
 

@@ -58,8 +58,8 @@ template /v1/chat/completions is refused.
 The server listens on the loopback address unless --listen is given. --key-file has the
 key that clients must send; /health, /metrics and the page need none. --tls-cert and
 --tls-key turn TLS on. On SIGTERM or an
-interrupt /health/ready returns 503, new requests are refused, and the server waits up to
---drain for running requests; a second signal ends the server at once.`,
+interrupt /health/ready returns 503, new completions and chats are refused, and the server
+waits up to --drain for running ones; a second signal ends the server at once.`,
 		Example: `  pwc serve testdata/hf/llama --tokenizer testdata/tokenizers/bytes --template testdata/chat/plain.jinja
   pwc serve models/llama --listen 0.0.0.0:8000 --key-file key.txt --tls-cert cert.pem --tls-key key.pem
   pwc serve models/llama --max-sequences 256 --max-tokens 2048 --name my-model`,
@@ -96,11 +96,11 @@ interrupt /health/ready returns 503, new requests are refused, and the server wa
 	fl.StringVar(&s.cert, "tls-cert", "", "`FILE` with the certificates of TLS, in PEM")
 	fl.StringVar(&s.key, "tls-key", "", "`FILE` with the private key of TLS, in PEM")
 	s.run.addRunner(cmd)
-	fl.Var(&wholeNumber[int]{&s.requests, 1, maxNumber}, "max-requests", "answer at most `N` requests at once, and refuse more with 429 (default 1024)")
+	fl.Var(&wholeNumber[int]{&s.requests, 1, maxNumber}, "max-requests", "answer at most `N` completions and chats at once, and refuse more with 429 (default 1024)")
 	fl.Var(byteFlag{&s.body, 1}, "max-body", "refuse request bodies of more than `BYTES` (default 4MiB)")
-	fl.DurationVar(&s.timeout, "timeout", 10*time.Minute, "`DURATION`, above 0, after which a request is ended")
+	fl.DurationVar(&s.timeout, "timeout", 10*time.Minute, "`DURATION`, above 0, after which a completion or chat is ended")
 	fl.StringVar(&s.traces, "otlp-traces-endpoint", "", "send spans of OpenTelemetry to `URL` (OTLP over HTTP), as in http://127.0.0.1:4318/v1/traces")
-	fl.DurationVar(&s.drain, "drain", 30*time.Second, "`DURATION` to wait for running requests at shutdown")
+	fl.DurationVar(&s.drain, "drain", 30*time.Second, "`DURATION` to wait for running completions and chats at shutdown")
 	return cmd
 }
 

@@ -107,6 +107,7 @@ read the checkpoint.`,
 	b.process.add(cmd, "--dp")
 	b.addFrozen(cmd)
 	b.addSymbols(cmd)
+	cmd.Flags().Lookup("symbol").Usage = "the value of a symbol, since a step has one size: `SYMBOL=VALUE`"
 	f.maxOfDims(cmd) // the batches determine the sizes
 	b.addTraceOut(cmd)
 	t.add(cmd)

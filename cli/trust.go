@@ -19,9 +19,9 @@ func (a *app) cacheTrust() *cobra.Command {
 the GPU's memory. So pwc only uses machine code from these sources: the
 directory that pwc writes, if it belongs to you or root and only they and its
 group can write it; layers (PWC_CACHE_PATH) that only you and root can write;
-artifacts that are signed with a key on this list; and directories, repositories
-and artifacts on this list. Programs for the host are verified when they are
-loaded, and need no trust.
+artifacts that are signed with a key on this list, or of --trust-key; and
+directories, repositories and artifacts on this list. Programs for the host are
+verified when they are loaded, and need no trust.
 
 The list is the file PWC_CACHE_TRUST (default: pwc/trust in the user's
 configuration directory). Other users must not be able to write it.`,
