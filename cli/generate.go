@@ -146,7 +146,8 @@ so far are printed.`,
 	return cmd
 }
 
-// check returns a usage error for flags that exclude or need each other, and for a wrong --top-p or --temperature.
+// check returns a usage error for flags that exclude or need each other, and for a wrong --top-p, --repetition-penalty
+// or --temperature.
 func (g *generateFlags) check() error {
 	text := g.prompt != "" || g.chat
 	switch {
@@ -168,6 +169,8 @@ func (g *generateFlags) check() error {
 		return usagef("give the prompt with --prompt TEXT or --ids 5,7,9, many with --ids-file F.jsonl, or --chat")
 	case !(g.sampling.TopP > 0 && g.sampling.TopP <= 1):
 		return usagef("--top-p %g: %w", g.sampling.TopP, errTopP)
+	case !(g.sampling.RepetitionPenalty > 0):
+		return usagef("--repetition-penalty %g: %w", g.sampling.RepetitionPenalty, errRepetition)
 	case !(g.sampling.Temperature >= 0) || math.IsInf(g.sampling.Temperature, 0):
 		return usagef("--temperature %g: want a number of at least 0", g.sampling.Temperature)
 	}
@@ -186,8 +189,12 @@ func (g *generateFlags) addRunner(cmd *cobra.Command) {
 	fl.Float64Var(&g.fraction, "memory-fraction", 0.9, "use at most this `PART` of the device's memory, if --memory is not given")
 }
 
-// checkRunner returns a usage error for flags of addRunner that have no effect.
+// checkRunner returns a usage error for flags of addRunner that have no effect, and for a --memory-fraction of 0, which
+// package runner takes for an unset field.
 func (g *generateFlags) checkRunner(cmd *cobra.Command) error {
+	if g.fraction == 0 {
+		return usagef("--memory-fraction 0: want a number above 0, and at most 1")
+	}
 	return refuse(cmd, noEffect{g.memory > 0, "memory-fraction", " with --memory, which sets the bytes"})
 }
 
@@ -303,9 +310,12 @@ func (g *generation) Finished(s *runner.Sequence) {
 // single reports whether the answer is printed token by token.
 func (g *generation) single() bool { return len(g.requests) == 1 && !g.app.json }
 
-// errTopP is the error of a top-p out of range. 0 would leave no token, and vLLM refuses it too; for
-// package runner 0 means that the field is not set.
-var errTopP = errors.New("want a number above 0, and at most 1, which leaves all tokens; --top-k 1 takes the most probable token")
+// errTopP and errRepetition are the errors of a top-p out of range and of a repetition penalty that is not above 0. vLLM
+// refuses 0 too; for package runner 0 means that the field is not set.
+var (
+	errTopP       = errors.New("want a number above 0, and at most 1, which leaves all tokens; --top-k 1 takes the most probable token")
+	errRepetition = errors.New("want a number above 0; 1 changes no logit")
+)
 
 // refusedReason is the finish_reason of a request that never ran.
 const refusedReason = "refused"

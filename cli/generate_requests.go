@@ -207,6 +207,9 @@ func parseRequest(line []byte, base namedRequest, number int) (namedRequest, err
 	set(&q.MinNew, r.MinNew)
 	set(&q.Sampling.MinP, r.MinP)
 	set(&q.Sampling.RepetitionPenalty, r.RepetitionPenalty)
+	if p := r.RepetitionPenalty; p != nil && !(*p > 0) {
+		q.refused = fmt.Errorf("repetition_penalty %g: %w", *p, errRepetition)
+	}
 	set(&q.Sampling.FrequencyPenalty, r.FrequencyPenalty)
 	set(&q.Sampling.PresencePenalty, r.PresencePenalty)
 	set(&q.Priority, r.Priority)

@@ -1,6 +1,9 @@
 package cli
 
-import "testing"
+import (
+	"errors"
+	"testing"
+)
 
 // A field with a value of the wrong type is an error with the type that the field takes.
 func TestExplainRequest(t *testing.T) {
@@ -26,6 +29,19 @@ func TestExplainRequest(t *testing.T) {
 		}
 		if _, got := explainRequest(err); got != want {
 			t.Errorf("%s: %q, want %q", line, got, want)
+		}
+	}
+}
+
+// Zeros that package runner takes for unset fields are refused.
+func TestZerosAreRefused(t *testing.T) {
+	for line, want := range map[string]error{
+		`{"ids": [1], "top_p": 0}`:                errTopP,
+		`{"ids": [1], "repetition_penalty": 0}`:   errRepetition,
+		`{"ids": [1], "repetition_penalty": 0.5}`: nil,
+	} {
+		if q, err := parseRequest([]byte(line), namedRequest{}, 0); err != nil || !errors.Is(q.refused, want) || want == nil && q.refused != nil {
+			t.Errorf("%s: refused with %v, %v, want %v", line, q.refused, err, want)
 		}
 	}
 }
