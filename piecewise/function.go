@@ -186,7 +186,7 @@ func (fn *function) chooseSizes() {
 		fn.noGraph, fn.skip = fmt.Errorf("@%s: %s bound at each run, and a graph is for one value", fn.ir.Name, areSymbols(fn.plain())), skipPlain
 		return
 	}
-	if fn.noGraph, fn.skip = fn.linkedRows(); fn.noGraph != nil {
+	if fn.skip, fn.noGraph = fn.linkedRows(); fn.noGraph != nil {
 		return
 	}
 	if fn.size == "" {

@@ -157,3 +157,62 @@ func TestReasonsOfEagerRuns(t *testing.T) {
 		}
 	}
 }
+
+// If a linked table has several rows for each row of a step, each index below their number is valid.
+func TestIndicesOfSeveralRows(t *testing.T) {
+	const text = `pwc 1
+module "linked" {
+  sym N in [1, 8] batch
+  func @forward(%x: f32[2*N]) -> (f32[2*N]) {
+    %y = mul(%x, 2.0)
+    return %y
+  }
+  func @logits(%h: f32[2*N], %rows: i32[N]) -> (f32[N]) {
+    %y = gather(%h, %rows)
+    return %y
+  }
+}
+`
+	for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {
+		b := start(t, text, piecewise.Options{Capture: piecewise.CaptureOptions{Mode: mode, Sizes: sizesOf(mode, 2)}})
+		forward, logits := b.Func("forward"), b.Func("logits")
+		in, err := forward.Inputs(2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := in.Float32s("x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(x, []float32{1, 2, 3, 4})
+		h, err := forward.Run(t.Context(), in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, rows := range [][]int32{{1, 3}, {4, 0}} {
+			if in, err = logits.Inputs(2); err != nil {
+				t.Fatal(err)
+			}
+			if err := in.SetResult("h", h.At(0)); err != nil {
+				t.Fatal(err)
+			}
+			p, err := in.Int32s("rows")
+			if err != nil {
+				t.Fatal(err)
+			}
+			copy(p, rows)
+			r, err := logits.Run(t.Context(), in, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := make([]byte, 8)
+			if err := r.At(0).CopyTo(got); errors.Is(err, device.ErrIndex) != (rows[0] == 4) || err != nil && rows[0] != 4 {
+				t.Errorf("mode %s, indices %v: %v", mode, rows, err)
+			}
+			want := map[int32][]float32{1: {4, 8}, 4: {0, 2}}[rows[0]]
+			if f32(got, 0) != want[0] || f32(got, 1) != want[1] {
+				t.Errorf("mode %s, indices %v: %v and %v, want %v", mode, rows, f32(got, 0), f32(got, 1), want)
+			}
+		}
+	}
+}

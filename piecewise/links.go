@@ -13,8 +13,12 @@ import (
 
 // indexCheck is an integer parameter whose elements are indices of rows of another parameter,
 // or of a value with as many rows. Captured graphs may have more rows of that table than are valid,
-// so the host checks the indices that it sends against the number of valid rows, the value of symbol.
-type indexCheck struct{ indices, table, symbol int }
+// so the host compares the indices that it sends with the number of valid rows.
+type indexCheck struct {
+	indices, table int     // in function.inputs
+	rows           dim.Dim // the number of valid rows
+	symbol         int     // in function.symbols, whose value is rows; -1: there is no such symbol
+}
 
 // leads reports whether the first extent of a type equals a symbol.
 func (fn *function) leads(t ir.Type, symbol string) bool {
@@ -93,12 +97,13 @@ func (fn *function) findIndices() {
 		if pos < 0 {
 			continue
 		}
-		rows := fn.ir.Type(n.Args[0]).Shape[0].String()
+		rows := fn.ir.Type(n.Args[0]).Shape[0]
+		symbol := fn.symbol(rows.String())
 		for i := range fn.inputs {
 			in := &fn.inputs[i]
-			c := indexCheck{indices: pos, table: i, symbol: in.counted}
-			if in.counted >= 0 && (in.from != nil && i == table || fn.holdsMore(in) && (i == table || fn.symbols[in.counted].name == rows)) && !slices.Contains(fn.checks, c) {
-				fn.checks = append(fn.checks, c)
+			same := func(c indexCheck) bool { return c.indices == pos && c.table == i && c.rows.Equal(rows) }
+			if in.counted >= 0 && (in.from != nil && i == table || fn.holdsMore(in) && (i == table || in.counted == symbol)) && !slices.ContainsFunc(fn.checks, same) {
+				fn.checks = append(fn.checks, indexCheck{indices: pos, table: i, rows: rows, symbol: symbol})
 			}
 		}
 	}
@@ -117,12 +122,12 @@ func (fn *function) holdsMore(in *input) bool {
 // graphs read. The remaining rows contain data of earlier steps, so the function may select rows
 // only by indices. The host masks indices that it sends, for which their type must be signed;
 // indices that a function computes are not checked.
-func (fn *function) linkedRows() (error, skipReason) {
-	refuse := func(in *input, err error) (error, skipReason) {
+func (fn *function) linkedRows() (skipReason, error) {
+	refuse := func(in *input, err error) (skipReason, error) {
 		if in.from == nil {
-			return fmt.Errorf("rows of %%%s, which symbol %s counts: %w", in.name, fn.symbols[in.counted].name, err), skipCounted
+			return skipCounted, fmt.Errorf("rows of %%%s, which symbol %s counts: %w", in.name, fn.symbols[in.counted].name, err)
 		}
-		return fmt.Errorf("rows of %%%s, which is a result of @%s: %w", in.name, in.from.ir.Name, err), skipLinked
+		return skipLinked, fmt.Errorf("rows of %%%s, which is a result of @%s: %w", in.name, in.from.ir.Name, err)
 	}
 	for i := range fn.inputs {
 		in := &fn.inputs[i]
@@ -138,5 +143,5 @@ func (fn *function) linkedRows() (error, skipReason) {
 			return refuse(in, fmt.Errorf("the indices in %%%s cannot be masked: %s is unsigned and has no -1", pos.name, pos.typ.DType))
 		}
 	}
-	return nil, 0
+	return 0, nil
 }

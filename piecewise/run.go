@@ -95,7 +95,9 @@ func (f *Func) Run(ctx context.Context, in Inputs, meta any) (Results, error) {
 		if err := fn.checkAddresses(c); err != nil {
 			return Results{}, err
 		}
-		in.slot.maskIndices()
+		if err := in.slot.maskIndices(); err != nil {
+			return Results{}, err
+		}
 	}
 	if err := in.slot.send(size); err != nil {
 		return Results{}, b.note(err)

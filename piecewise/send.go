@@ -213,7 +213,7 @@ func (s *sending) sendTensor(i int, want int64) error {
 // maskIndices replaces staged indices of rows that a parameter does not have in this run by
 // -1: graphs may have more rows of it, in which such an index would read data of an
 // earlier run (C12).
-func (s *slotMemory) maskIndices() {
+func (s *slotMemory) maskIndices() error {
 	for _, c := range s.fn.checks {
 		pos := &s.given[c.indices]
 		if pos.how != staged {
@@ -221,7 +221,10 @@ func (s *slotMemory) maskIndices() {
 		}
 		in := &s.fn.inputs[c.indices]
 		b := s.host[c.indices][:pos.bytes]
-		rows := s.values[c.symbol]
+		rows, err := s.validRows(&c)
+		if err != nil {
+			return fmt.Errorf("input %%%s of @%s: %w", in.name, s.fn.ir.Name, err)
+		}
 		switch in.typ.DType {
 		case dtype.I8:
 			mask[int8](b, rows)
@@ -233,6 +236,16 @@ func (s *slotMemory) maskIndices() {
 			mask[int64](b, rows)
 		}
 	}
+	return nil
+}
+
+// validRows returns the number of rows that the table of a check has in this run.
+func (s *slotMemory) validRows(c *indexCheck) (int64, error) {
+	if c.symbol >= 0 {
+		return s.values[c.symbol], nil
+	}
+	e := s.fn.envOf(s.values)
+	return c.rows.Eval(e.lookup)
 }
 
 // mask replaces indices of at least rows by -1.
