@@ -55,7 +55,7 @@ type Device struct {
 	pinned    pinned
 	checks    checks
 
-	life sync.RWMutex // held for reading by calls that make objects; Close holds it for writing
+	life sync.RWMutex // the device's methods that make objects, and State.Map, hold it for reading, Close for writing
 
 	mu      sync.Mutex
 	live    map[resource]int64 // resources that Close has to destroy, with their numbers in the order of creation
