@@ -101,7 +101,9 @@ func (pl *plan) checkSizes() error {
 	if len(errs) > 0 {
 		return errors.Join(errs...)
 	}
-	pl.unusedRanges(unused)
+	if err := pl.unusedRanges(unused); err != nil {
+		return err
+	}
 	for _, fn := range pl.funcs {
 		if fn.noGraph != nil {
 			pl.memory.Uncaptured = append(pl.memory.Uncaptured, Uncaptured{fn.ir.Name, fn.noGraph.Error()})
@@ -110,11 +112,11 @@ func (pl *plan) checkSizes() error {
 	return nil
 }
 
-// unusedRanges lists the ranges between endpoints whose artifact serves no run. It does not list
+// unusedRanges lists the ranges between endpoints whose artifact serves no run, and refuses endpoints that do not rise. It does not list
 // ranges above the function's largest size, which have no effect whatever the endpoints are.
-func (pl *plan) unusedRanges(unused func(what, size, why string)) {
+func (pl *plan) unusedRanges(unused func(what, size, why string)) error {
 	if len(pl.opts.Compile.Endpoints) == 0 {
-		return
+		return nil
 	}
 	compiled := distinct(pl.opts.Compile.Sizes)
 	var seen []pieces.Range
@@ -127,7 +129,7 @@ func (pl *plan) unusedRanges(unused func(what, size, why string)) {
 		s.Sizes = nil
 		ranges, err := s.Ranges(sym.Lo, sym.Hi)
 		if err != nil {
-			continue // the build refuses it
+			return fmt.Errorf("%w: Options.Compile.Endpoints: %w", ErrSize, err)
 		}
 		for _, r := range ranges {
 			if r.Lo > fn.hi || slices.Contains(seen, r) {
@@ -142,6 +144,7 @@ func (pl *plan) unusedRanges(unused func(what, size, why string)) {
 			}
 		}
 	}
+	return nil
 }
 
 func distinct(sizes []int64) []int64 {

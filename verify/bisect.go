@@ -22,7 +22,8 @@ type Search struct {
 	Passes    []string // optional passes of the compiler and the caller
 	Wanted    []Wanted // a trace; nil: only the reference decides
 
-	// Tolerance is the largest relative error of any value; 0: the bounds of [NewBounds].
+	// Tolerance is the largest relative error of any value against the reference; 0: the bounds of
+	// [NewBounds], which always apply to a trace.
 	Tolerance float64
 }
 
