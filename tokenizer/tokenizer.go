@@ -170,8 +170,8 @@ func (t *Tokenizer) text(pieces []string) string {
 	return strings.Join(t.decoder.decode(slices.Clone(pieces)), "")
 }
 
-// setVocabulary fills the tables of tokens and ids. If several tokens have one id, Decode gives the first of them in
-// alphabetical order.
+// setVocabulary fills the tables of tokens and ids. If several tokens have one id, Decode gives the first in
+// alphabetical order that is not empty.
 func (t *Tokenizer) setVocabulary(ids map[string]int32) error {
 	size := int32(0)
 	for token, id := range ids {
@@ -182,7 +182,7 @@ func (t *Tokenizer) setVocabulary(ids map[string]int32) error {
 	}
 	t.tokens, t.ids = make([]string, size), ids
 	for token, id := range ids {
-		if old := t.tokens[id]; old == "" || token < old {
+		if old := t.tokens[id]; old == "" || token != "" && token < old {
 			t.tokens[id] = token
 		}
 	}
