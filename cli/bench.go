@@ -15,6 +15,7 @@ import (
 	"pwc/cache"
 	"pwc/ir"
 	"pwc/ir/dtype"
+	"pwc/ir/padding"
 	"pwc/optim"
 	"pwc/piecewise"
 	"pwc/runner"
@@ -360,6 +361,7 @@ func (b *bench) make(ctx context.Context, m *ir.Module, length int64) error {
 		return usagef("--prompt %d: the model is for %d positions", prompt, n)
 	}
 	limits, symbols := map[string]int64{}, map[string]int64{}
+	rows, _ := padding.SizeSymbol(m, m.Func("forward"))
 	for _, s := range m.Symbols {
 		switch s.Kind {
 		case ir.Batch:
@@ -367,7 +369,7 @@ func (b *bench) make(ctx context.Context, m *ir.Module, length int64) error {
 			switch {
 			case most > s.Hi:
 				return usagef("--batch %d is more than the %d rows that the model takes in a step", most, s.Hi)
-			case prompt > s.Hi:
+			case s.Name == rows && prompt > s.Hi: // @logits runs only the last row of a prompt
 				return usagef("--prompt %d is more than the %d rows that the model takes in a step", prompt, s.Hi)
 			}
 		case ir.Load:
