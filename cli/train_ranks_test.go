@@ -79,7 +79,8 @@ func TestBenchTrainRanks(t *testing.T) {
 	}
 }
 
-// --bucket on one device, --bucket 0, --dp 0, and --dp and --micro-batches for a module with several losses are errors that say why.
+// --bucket on one device, --bucket 0, --dp 0, and --dp and --micro-batches for a module with several losses are errors
+// that say why.
 func TestTrainRanksUsage(t *testing.T) {
 	mlp := []string{"train", "../testdata/train/mlp.ir", "--weights", "../testdata/train/mlp/initial.safetensors", "--data", "../testdata/train/mlp/data.safetensors", "--steps", "1"}
 	branch := []string{"train", "../testdata/train/branch.ir", "--weights", "../testdata/train/branch/initial.safetensors", "--data", "../testdata/train/branch/data.safetensors", "--steps", "1"}
