@@ -40,7 +40,9 @@ func Collect(o Options) (*Report, error) {
 	if o.Backend == nil || o.Recorder == nil || o.Graph == nil || o.Cached == nil {
 		return nil, errors.New("inspect: Options need Backend, Recorder, Graph and Cached")
 	}
-	r := &Report{Schema: Schema, Model: o.Name, Target: o.Recorder.Target(), Mode: o.Mode.String(), Version: o.Version, Sizes: o.Sizes}
+	// Here and below, lists are empty and not nil, which would be null in JSON: the page reads their lengths.
+	r := &Report{Schema: Schema, Model: o.Name, Target: o.Recorder.Target(), Mode: o.Mode.String(), Version: o.Version,
+		Sizes: append([]int64{}, o.Sizes...), Functions: []Function{}, Pieces: []Piece{}}
 	c := &collector{o: o, r: r, at: map[[32]byte]int{}}
 	for _, f := range o.Module.Funcs {
 		plan, err := split.Split(o.Module, f, o.SplitOn)
@@ -67,7 +69,7 @@ type collector struct {
 
 func (c *collector) function(f *ir.Func, plan *split.Plan) error {
 	size, _ := padding.SizeSymbol(c.o.Module, f)
-	fn := Function{Name: f.Name, Size: size}
+	fn := Function{Name: f.Name, Size: size, Units: []Unit{}, Memory: []Storage{}}
 	for _, u := range plan.Units {
 		item := plan.Items[u.Item]
 		unit := Unit{Item: item.ID, Piece: -1, Graph: c.o.Graph(f.Name, item.Splitting)}
@@ -83,7 +85,7 @@ func (c *collector) function(f *ir.Func, plan *split.Plan) error {
 	if err != nil {
 		return err
 	}
-	fn.Arena = memory.Arena
+	fn.Arena = append([]int64{}, memory.Arena...)
 	for _, s := range memory.Storages {
 		fn.Memory = append(fn.Memory, Storage{Name: s.Name, Type: s.Type.String(), First: s.First, Last: s.Last, Where: s.Where, Bytes: s.Bytes, Offset: s.Offset})
 	}
@@ -101,7 +103,7 @@ func (c *collector) piece(f *ir.Func, p *split.Piece, loc string) int {
 		i = len(c.r.Pieces)
 		c.at[p.Hash] = i
 		c.first = append(c.first, p)
-		piece := Piece{Hash: fmt.Sprintf("%x", p.Hash)[:12], Nodes: len(p.Func.Nodes), Function: f.Name, Loc: loc, Text: ir.Print(p.Module)}
+		piece := Piece{Hash: fmt.Sprintf("%x", p.Hash)[:12], Nodes: len(p.Func.Nodes), Function: f.Name, Loc: loc, Text: ir.Print(p.Module), Ops: []int64{}, Shapes: []Shape{}}
 		for _, n := range p.Func.Nodes {
 			if n.Extern != nil {
 				piece.Calls = append(piece.Calls, n.Name())
@@ -190,7 +192,7 @@ func (c *collector) shapes() {
 }
 
 func (c *collector) shape(p *split.Piece, a *pieces.Artifact) Shape {
-	s := Shape{Range: "any size", Cached: c.o.Cached(a.Key), Program: a.Program.String(), Passes: c.o.Recorder.passes(p.Module, a.Program)}
+	s := Shape{Range: "any size", Kernels: []Kernel{}, Cached: c.o.Cached(a.Key), Program: a.Program.String(), Passes: c.o.Recorder.passes(p.Module, a.Program)}
 	if a.Range != (pieces.Range{}) {
 		s.Range = a.Range.String()
 	}

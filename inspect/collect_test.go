@@ -212,3 +212,24 @@ func TestHostileNames(t *testing.T) {
 		t.Errorf("the data has model %q", back.Model)
 	}
 }
+
+// Lists of a report are [] and not null in JSON, for a function without units and for a piece without kernels.
+// The page would not draw a report with a null.
+func TestListsAreNotNull(t *testing.T) {
+	for _, body := range []string{
+		"  func @f(%x: f32[N, 8]) -> (f32[N, 8]) {\n    return %x\n  }",
+		"  op \"toy::mix\"(tensor, mut tensor) split\n  func @f(%x: f32[N, 8]) -> (f32[N, 8]) {\n    %o = empty_like(%x)\n    call \"toy::mix\"(%x, %o)\n    return %o\n  }",
+	} {
+		m, err := ir.Parse("m.ir", []byte("pwc 1\nmodule \"m\" {\n  sym N in [1, 64] batch\n"+body+"\n}\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := json.Marshal(collect(t, m, "m", 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(text), "null") {
+			t.Errorf("%s", text)
+		}
+	}
+}

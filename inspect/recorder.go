@@ -79,16 +79,16 @@ func keyOf(piece *ir.Module, p *program.Program) (key [sha256.Size]byte, err err
 	return sha256.Sum256(slices.Concat([]byte(ir.Print(piece)), code)), nil
 }
 
-// passes returns the changes of each pass to a piece; nil if the piece was not recorded.
+// passes returns the changes of each pass to a piece; an empty list if the piece was not recorded.
 func (r *Recorder) passes(piece *ir.Module, p *program.Program) []Pass {
 	key, err := keyOf(piece, p)
 	if err != nil {
-		return nil // the build would have refused it
+		return []Pass{} // the build would have refused it
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	texts := r.dumps[key]
-	var out []Pass
+	out := []Pass{}
 	for i, t := range texts {
 		pass := Pass{Name: t.pass}
 		switch {
