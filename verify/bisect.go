@@ -46,7 +46,7 @@ type Finding struct {
 	Piece    string      // first 12 hex digits of the piece's hash, as pwc split prints; empty: no piece
 	Passes   []string    // InPass: the departure disappears if all of them are disabled
 	Variant  string      // InVariant: the departure disappears without it
-	Value    *ir.Error   // the node whose value departs first
+	Value    *ir.Error   // the node whose value departs first; nil if no node computes it
 	Nodes    []*ir.Error // the nodes of the case, in program order; InModel: also if they do not depart alone
 	Error    float64     // relative error of the case; without a case, of Value
 	Bound    float64     // largest relative error of a correct result of the case; without a case, InModel: of Value, else 0

@@ -27,7 +27,7 @@ type Layer struct {
 	OK      bool
 	Problem string // why it is not ok; "" if it is
 	Place   Place
-	Where   *ir.Error // the node of the value, with its origin
+	Where   *ir.Error // the node of the value, with its origin; nil if no node computes it
 }
 
 // Report is the comparison of a run with a trace.
