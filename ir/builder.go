@@ -105,6 +105,7 @@ func (b *Builder) EOS(ids ...int32) { b.eos(ids, Pos{}) }
 func (b *Builder) eos(ids []int32, pos Pos) {
 	if len(ids) == 0 || len(ids) > maxEOS {
 		b.Errorf(pos, "eos has %d ids, want 1 to %d", len(ids), maxEOS)
+		return
 	}
 	for i, id := range ids {
 		switch {
@@ -572,7 +573,7 @@ func (fb *FuncBuilder) Return(values ...Value) {
 func (fb *FuncBuilder) emit(op *Op, ext *Extern, args []Value, attrs []Attr, results []Type) *Node {
 	for _, a := range args {
 		if !fb.has(a) {
-			return nil // the reason was reported where the operand was made
+			return nil
 		}
 	}
 	before := len(fb.b.errs)

@@ -10,14 +10,15 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// Limits on a text. They are far above the needs of any model, and keep the cost of
-// hostile input proportional to its length.
+// Limits on a text. They are far above the needs of any model. They bound recursion, and lists
+// whose items are compared with each other.
 const (
 	maxText      = 1 << 30 // bytes
 	maxErrors    = 1000    // reported for one text
 	maxDimTokens = 4096    // operands, signs and parentheses of one dim expression
 	maxNesting   = 64      // parentheses and signs in a dim expression, ops in a weight expression
-	maxAttrs     = 256     // of one node
+	maxAttrs     = 256     // of one node or op of a weight expression
+	maxPlaced    = 256     // placements of one declaration
 	maxTensors   = 1024    // operands, or results, of one extern op
 )
 
@@ -627,7 +628,10 @@ func (p *parser) weightExpr(depth int) (*WeightExpr, bool) {
 	ok := p.list(tokLParen, tokRParen, func() bool {
 		if p.tok.kind == tokIdent && p.peek().kind == tokEqual {
 			a, ok := p.attr(op)
-			e.Attrs = append(e.Attrs, a)
+			if e.Attrs = append(e.Attrs, a); len(e.Attrs) > maxAttrs {
+				p.errorAt(a.Pos, "more than %d attributes", maxAttrs)
+				return false
+			}
 			return ok
 		}
 		if len(e.Attrs) > 0 {

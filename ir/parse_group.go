@@ -36,6 +36,10 @@ func (p *parser) placements() ([]Placement, bool) {
 		if p.tok.kind != tokIdent || kind == Replicated {
 			return list, true
 		}
+		if len(list) == maxPlaced {
+			p.errorAt(p.tok.pos, "more than %d placements", maxPlaced)
+			return nil, false
+		}
 		place := Placement{Kind: kind}
 		p.advance()
 		if kind == Sharded {
