@@ -41,7 +41,8 @@ type Options struct {
 }
 
 // Graph is recorded work. One goroutine at a time uses it: concurrent calls of Begin, End, Replay,
-// Instantiate, Update and Reset get [ErrBusy], the other methods are not checked.
+// Instantiate, Update and Reset get [ErrBusy], the other methods are not checked. Nor is it checked that
+// calls of two graphs are not concurrent if their replays must be ordered (see [Graph.Replay]).
 type Graph struct {
 	s    *Session
 	opts Options
@@ -175,7 +176,9 @@ func (g *Graph) Begin() (*Recorder, error) {
 	}
 	use, err := g.s.alloc.BeginCapture(id, st.dev)
 	if err == nil {
+		g.s.joins.Lock()
 		g.on, err = begin(use, st.dev, g.opts.Errors)
+		g.s.joins.Unlock()
 	}
 	if err != nil {
 		g.releaseGenerators(len(g.opts.Generators))
@@ -201,6 +204,20 @@ func (g *Graph) releaseGenerators(n int) {
 
 // settle waits for every stream that does not capture, and frees cached memory unless a pool captures.
 func (s *Session) settle() error {
+	if err := s.waitAll(); err != nil {
+		return err
+	}
+	_, err := s.alloc.Empty()
+	if errors.Is(err, device.ErrCapturing) {
+		return nil // another pool captures
+	}
+	return err
+}
+
+// waitAll waits for every stream that does not capture.
+func (s *Session) waitAll() error {
+	s.joins.Lock()
+	defer s.joins.Unlock()
 	for _, st := range s.streams() {
 		if st.dev.Capturing() {
 			continue
@@ -209,11 +226,7 @@ func (s *Session) settle() error {
 			return err
 		}
 	}
-	_, err := s.alloc.Empty()
-	if errors.Is(err, device.ErrCapturing) {
-		return nil // another pool captures
-	}
-	return err
+	return nil
 }
 
 // CaptureStream returns capture stream i of the session, and makes it at the first call. Captures
@@ -344,7 +357,8 @@ func (g *Graph) take(r *Recorder) {
 }
 
 // Replay enqueues the recorded work on st, any stream of the session. It refuses, before the
-// launch, a replay that would corrupt memory: see the package's comment.
+// launch, a replay that would corrupt memory: see the package's comment. Replays of two graphs must be
+// ordered if one writes memory that the other uses, or if they share a workspace of library routines.
 func (g *Graph) Replay(st *Stream) error {
 	if !g.busy.CompareAndSwap(false, true) {
 		return ErrBusy
@@ -495,7 +509,7 @@ func (g *Graph) Reset() error {
 		}
 	}
 	for _, sto := range g.tracked {
-		store.Retire(sto, g.maker)
+		store.Retire(sto)
 	}
 	g.pool.eager = append(g.pool.eager, slices.DeleteFunc(g.tracked, func(sto *store.Storage) bool { return !sto.Live() })...)
 	if g.pool.last && len(g.pool.graphs) == 0 {

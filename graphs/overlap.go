@@ -11,7 +11,7 @@ import (
 type read struct {
 	t        Tensor
 	recorded Tensor          // t at the capture
-	graph    bool            // a capture made t's storage, so it may be read without owners
+	graph    bool            // a capture made t's storage, so it may be read without owners until that graph's reset
 	made     bool            // graph at the capture
 	writes   []device.Buffer // what a replay writes of t; offsets count from its storage's beginning
 	write    bool            // a replay writes memory of its storage
@@ -170,12 +170,8 @@ func (g *Graph) conflicts(h *Graph) bool {
 
 // ready returns an error if a storage that a graph reads cannot be read.
 func (r *read) ready() error {
-	if !r.graph {
-		return r.t.Err()
+	if r.graph {
+		return r.t.Weak().Err()
 	}
-	if c, by := r.t.Storage().Content(); c == store.Overwritten {
-		return &StaleError{Tensor: r.t.Storage().Maker().String(), By: by.String(),
-			Advice: "replay the graph that makes it first, or give the graphs pools of their own"}
-	}
-	return nil
+	return r.t.Err()
 }

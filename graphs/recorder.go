@@ -544,7 +544,10 @@ func (r *Recorder) Fork(st *Stream) (*Recorder, error) {
 			return nil, err
 		}
 	}
-	if err := r.stream.dev.Fork(st.dev); err != nil {
+	r.s.joins.Lock()
+	err := r.stream.dev.Fork(st.dev)
+	r.s.joins.Unlock()
+	if err != nil {
 		return nil, fmt.Errorf("graphs: fork from stream %q to %q: %w", r.stream.name, st.name, err)
 	}
 	if g := r.run.graph; g != nil {

@@ -14,8 +14,13 @@ import (
 )
 
 // Session is one device with its memory, streams, pools and graphs. Its methods are safe for
-// concurrent use, except Write, Read, Clone and TensorOf, which use the default stream. A
-// [Recorder] and a [Stream] are not safe for concurrent use.
+// concurrent use, except Write, Read, Clone and TensorOf, which use the default stream; Read and Clone
+// may also use the stream that last wrote the tensor. A [Recorder] and a [Stream] are not safe for
+// concurrent use.
+//
+// A capture, EmptyCache, and an allocation that finds no room wait for streams on which other goroutines
+// enqueue work; that is safe. The last release of a tensor that a second stream used, and calls after it
+// ([mem.Allocator]), record an event on that stream, which no other goroutine may use meanwhile.
 type Session struct {
 	dev   device.Device
 	alloc *mem.Allocator
@@ -33,6 +38,10 @@ type Session struct {
 	routines atomic.Bool // a program that calls library routines was loaded
 
 	made atomic.Pointer[[]*Stream] // written with mu held, read without
+
+	// joins is held while a stream becomes part of a capture, and while settle waits for the streams of
+	// other goroutines that do not capture.
+	joins sync.Mutex
 
 	ringMu sync.Mutex
 	ring   hostRing

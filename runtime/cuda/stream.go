@@ -26,7 +26,7 @@ type Stream struct {
 	workspace workspace
 	trace     func(*program.Program, *program.Step)
 
-	marks  uint64        // the last number: marks and records of events are numbered together
+	marks  atomic.Uint64 // the last number: marks and records of events are numbered together
 	events uint64        // number of the last record
 	passed atomic.Uint64 // the last number that the device is known to have passed
 }
@@ -109,7 +109,7 @@ func (s *Stream) Handle() uintptr { return uintptr(s.handle) }
 
 // Enter locks the goroutine to its thread and makes the context current there, so that the
 // stream's calls need not do it until Leave. Pairs of Enter and Leave nest. Between them the
-// goroutine uses no other device.
+// goroutine uses no other device, and no other goroutine uses the stream.
 func (s *Stream) Enter() error {
 	if s.depth == 0 {
 		if err := s.usable("enter"); err != nil {
@@ -362,16 +362,14 @@ func (s *Stream) Record(e device.Event) error {
 	if err := s.dev.drv.EventRecord(x.handle, s.handle); err != nil {
 		return s.dev.wrap(what, err)
 	}
-	s.marks++
-	s.events = s.marks
-	x.at.Store(s.marks)
+	s.events = s.marks.Add(1)
+	x.at.Store(s.events)
 	return nil
 }
 
 // Mark returns a mark after the enqueued work.
 func (s *Stream) Mark() device.Mark {
-	s.marks++
-	return device.Mark(s.marks)
+	return device.Mark(s.marks.Add(1))
 }
 
 // Behind implements [device.Stream]. Events that were recorded on several streams, or by
@@ -414,7 +412,7 @@ func (s *Stream) Synchronize() error {
 		return s.dev.wrap(what, err)
 	}
 	defer s.end()
-	mark := s.marks
+	mark := s.marks.Load()
 	if err := s.wait(); err != nil {
 		return s.dev.checked(s.dev.wrap(what, err))
 	}

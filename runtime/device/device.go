@@ -154,7 +154,7 @@ type Stream interface {
 
 	Record(e Event) error // refused while capturing, unless a [Timer] made it: use Fork and Join
 	Wait(e Event) error   // later work starts after the work before e's last record; refused while capturing
-	Synchronize() error   // refused while capturing
+	Synchronize() error   // refused while capturing; other goroutines may enqueue work meanwhile
 
 	// Fork makes later work of the other stream wait for the work that is enqueued on this
 	// one. Join makes later work of this stream wait for the work that is enqueued on the

@@ -98,11 +98,12 @@ type Options struct {
 //
 // Some methods use streams that were passed earlier, so no other goroutine may use those
 // at the same time: Empty, Trim, Close and an Alloc that finds no room wait for the
-// streams of the segments that they give back; a free of a block with a second stream
+// streams of the segments that they give back, on which other goroutines may only enqueue
+// meanwhile (device.Stream.Synchronize); a free of a block with a second stream
 // (RecordStream) records an event on that stream; if it could not, or if such a block was freed
 // during a capture, the next Alloc, BeginCapture or other call named here does so; Checkpoint and
 // Restore wait for second streams.
-// Hence pools whose streams belong to different goroutines need an allocator each, as in
+// Hence pools whose streams belong to different goroutines have an allocator each in
 // piecewise.
 type Allocator struct {
 	backing Backing

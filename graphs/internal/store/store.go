@@ -50,17 +50,21 @@ func (m *Maker) String() string {
 	return m.Name + " (" + m.Loc + ")"
 }
 
-// StaleError is the use of a tensor whose memory was overwritten. It matches [ErrStale].
+// StaleError is the use of a tensor whose memory was overwritten, or may be reused because the graph of
+// the tensor was reset. It matches [ErrStale].
 type StaleError struct {
 	Tensor     string // the maker of the tensor: function, output, position in the module
-	By         string // the maker of the present contents
+	By         string // the maker of the present contents; "": the graph was reset
 	Generation int32  // of the tensor
 	Now        int32  // of the present contents
 	Advice     string // how to avoid the error
 }
 
-// Error names the tensor and the present contents, both with their generation.
+// Error names the tensor and, unless the graph was reset, the present contents, both with their generation.
 func (e *StaleError) Error() string {
+	if e.By == "" {
+		return fmt.Sprintf("graphs: the memory of %s of generation %d may be reused, because its graph was reset; %s", e.Tensor, e.Generation, e.Advice)
+	}
 	s := fmt.Sprintf("graphs: %s of generation %d was overwritten by a subsequent run: its memory holds %s of generation %d", e.Tensor, e.Generation, e.By, e.Now)
 	if e.Advice != "" {
 		s += "; " + e.Advice
@@ -111,8 +115,9 @@ type Storage struct {
 	step    int32 // generation of the incarnation
 	content Content
 	kept    bool // see Keep
+	retired bool // without owners at Retire
 
-	// Guarded by book.mu, as inc, owners, step, content and kept are.
+	// Guarded by book.mu, as inc, owners, step, content, kept and retired are.
 	prev, next *Storage
 	pool       *mem.Pool // that block is freed to; nil: the storage does not free its memory
 	block      mem.Block
@@ -319,12 +324,12 @@ func Keep(s *Storage) {
 
 // Retire ends Keep. It makes all handles of a storage without owners stale, weak ones too, because its
 // memory may be reused.
-func Retire(s *Storage, m *Maker) {
+func Retire(s *Storage) {
 	s.book.mu.Lock()
 	defer s.book.mu.Unlock()
 	s.kept = false
 	if s.owners == 0 {
-		s.over = m
+		s.retired = true
 		s.inc++
 	}
 }
@@ -505,6 +510,8 @@ func (t Tensor) Size() int64 { return t.size }
 func (t Tensor) check() error {
 	s := t.st
 	switch {
+	case t.inc != s.inc && s.retired:
+		return &StaleError{Tensor: s.maker.String(), Generation: t.step, Advice: "to keep the values, clone the tensor before Graph.Reset or release it after"}
 	case t.inc != s.inc:
 		return &StaleError{Tensor: s.maker.String(), By: s.over.String(), Generation: t.step, Now: s.overAt,
 			Advice: "clone the tensor before the next run to keep its values"}
