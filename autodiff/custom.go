@@ -38,7 +38,8 @@ type CustomCall struct {
 	// NoValue if it is not a float.
 	Grads []ir.Value
 
-	// WrittenGrads are the cotangents of Written: ir.NoValue if a value does not contribute.
+	// WrittenGrads are the cotangents of Written: ir.NoValue if the operand is not mut or not a float, or
+	// if its contents after the call do not contribute to the loss.
 	WrittenGrads []ir.Value
 }
 

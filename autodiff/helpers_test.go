@@ -85,15 +85,15 @@ func execute(dev device.Device, backend compile.Backend, m *ir.Module, in *oracl
 	return left.Results, nil
 }
 
-// near returns an error if got differs from want by more than tol, relative to the largest element
-// of want.
+// near returns an error if got differs from want by more than tol, relative to the largest finite
+// element of want. A NaN equals only a NaN, an infinity only itself.
 func near(got, want *interp.Tensor, tol float64) error {
 	if got.Type != want.Type || fmt.Sprint(got.Shape) != fmt.Sprint(want.Shape) {
 		return fmt.Errorf("is %s%v, want %s%v", got.Type, got.Shape, want.Type, want.Shape)
 	}
 	scale := 0.0
 	for i := range want.Len() {
-		if w := math.Abs(want.At(i)); !math.IsInf(w, 0) {
+		if w := math.Abs(want.At(i)); !math.IsInf(w, 0) && !math.IsNaN(w) {
 			scale = max(scale, w)
 		}
 	}
@@ -104,6 +104,26 @@ func near(got, want *interp.Tensor, tol float64) error {
 		}
 	}
 	return nil
+}
+
+// TestNear: the elements of want that are not finite do not change the bound of the other elements.
+func TestNear(t *testing.T) {
+	nan, inf := math.NaN(), math.Inf(1)
+	want := f32(t, []int64{4}, 8, nan, inf, 1)
+	for _, c := range []struct {
+		got  []float64
+		near bool
+	}{
+		{[]float64{8, nan, inf, 1.5}, true},
+		{[]float64{8, nan, inf, 3}, false},
+		{[]float64{8, 1, inf, 1}, false},
+		{[]float64{8, nan, -inf, 1}, false},
+		{[]float64{8, nan, inf, nan}, false},
+	} {
+		if err := near(f32(t, []int64{4}, c.got...), want, 0.1); (err == nil) != c.near {
+			t.Errorf("%v: %v, want near %t", c.got, err, c.near)
+		}
+	}
 }
 
 func f32(t testing.TB, shape []int64, values ...float64) *interp.Tensor {
