@@ -57,7 +57,7 @@ const (
 // states, in this order. Values of symbols are bound separately.
 type Param struct {
 	Kind  ParamKind
-	Mut   bool // the program writes it
+	Mut   bool // the program may write it
 	DType dtype.DType
 	Shape []dim.Dim
 

@@ -12,7 +12,7 @@ import (
 	"os"
 )
 
-// ErrNotRegular is wrapped by errors for files of another kind.
+// ErrNotRegular is wrapped by errors for directories, pipes and devices.
 var ErrNotRegular = errors.New("not a regular file")
 
 // LimitError: a file is larger than the limit of the caller.
@@ -27,8 +27,8 @@ func (e *LimitError) Error() string {
 	return fmt.Sprintf("%s: %d bytes, above the limit of %d", e.File, e.Size, e.Limit)
 }
 
-// Regular opens a regular file for reading and returns its information. For a file of
-// another kind the error wraps [ErrNotRegular].
+// Regular opens a regular file for reading and returns its information. For a directory, a pipe
+// or a device the error wraps [ErrNotRegular]; for a socket it may be one of the system.
 func Regular(name string) (*os.File, fs.FileInfo, error) {
 	return regular(os.OpenFile(name, flags, 0))
 }
@@ -122,6 +122,9 @@ func ReadAll(f *os.File, limit int64) ([]byte, error) {
 // Dir opens a directory. If the name is that of a pipe or another file, Dir fails
 // without waiting.
 func Dir(name string) (*os.Root, error) {
+	if name == "" { // with a separator it would name the root of the file system
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+	}
 	// With a trailing separator, the system opens the name only if it is a directory.
 	return os.OpenRoot(name + string(os.PathSeparator))
 }

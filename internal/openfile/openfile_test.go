@@ -29,3 +29,13 @@ func TestRead(t *testing.T) {
 		t.Errorf("no file: %v, want ErrNotExist", err)
 	}
 }
+
+// TestDirWithoutAName: an empty name is no directory, in particular not the root of the file system.
+func TestDirWithoutAName(t *testing.T) {
+	if r, err := Dir(""); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%v, want ErrNotExist", err)
+		if err == nil {
+			r.Close()
+		}
+	}
+}
