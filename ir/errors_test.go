@@ -179,9 +179,12 @@ func TestEveryMessage(t *testing.T) {
 
 // hostile returns texts that are no module: each is large or deep in one way, or not UTF-8.
 func hostile() map[string]string {
-	var unread strings.Builder
+	var unread, groups strings.Builder
 	for i := range 300 {
 		fmt.Fprintf(&unread, "unread \"t%d\" ", i)
+	}
+	for i := range 100000 {
+		fmt.Fprintf(&groups, "group g%d in 1 ", i)
 	}
 	body := func(s string) string { return `pwc 1 module "m" { func @f(%x: f32[2]) {` + s + `} }` }
 	decl := func(s string) string { return `pwc 1 module "m" { sym N in [1, 2] ` + s + `}` }
@@ -196,6 +199,7 @@ func hostile() map[string]string {
 		"weight depth":  decl("weight @w : f32[2] = " + strings.Repeat("concat(", 100000)),
 		"unread":        decl(unread.String()),
 		"weight attrs":  decl("weight @w : f32[2] = cast(\"t\"" + strings.Repeat(", a=1", 100000) + ")"),
+		"groups":        decl(groups.String()),
 		"eos":           decl("eos [1" + strings.Repeat(", 1", 100000) + "]"),
 		"placements":    decl("group tp in 2 weight @w : f32[2]" + strings.Repeat(" shard 0 over tp", 100000)),
 		"rank":          decl("weight @w : f32[1" + strings.Repeat(",1", 100000) + "]"),

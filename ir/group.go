@@ -10,6 +10,10 @@ import (
 // MaxGroupSize bounds the number of ranks of a group, and the number of devices of a module (World).
 const MaxGroupSize = 1 << 16
 
+// maxGroups bounds the groups of a module: each is compared with the others. At most 16 groups can have
+// more than one rank (MaxGroupSize).
+const maxGroups = 64
+
 // Group is a declared set of devices that run the module together, "group tp in 2 rank r".
 // All of them run the same module and the same artifact (C21). They differ in the rank, a
 // load symbol, which selects the shards of weights that a device loads.
@@ -130,6 +134,10 @@ func (b *Builder) AddGroup(g *Group) *Group {
 	if g == nil {
 		b.Errorf(Pos{}, "a nil group is declared")
 		return &Group{}
+	}
+	if len(b.m.Groups) == maxGroups {
+		b.Errorf(g.Pos, "more than %d groups", maxGroups)
+		return g
 	}
 	switch s := b.symbols[g.Rank]; {
 	case b.m.Group(g.Name) != nil:

@@ -18,7 +18,7 @@ func Rewrite(m *Module, f *Func, visit func(rw *Rewriter, i int, n *Node)) (*Fun
 	if err != nil {
 		return nil, err
 	}
-	if err := verifyFunc(m, out).Err(); err != nil {
+	if err := verifyFunc(m, m.intervals(), out).Err(); err != nil {
 		return nil, err
 	}
 	return out, nil

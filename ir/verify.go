@@ -14,8 +14,9 @@ import (
 // parameters: a [Builder] does.
 func (m *Module) Verify() error {
 	var errs ErrorList
+	symbols := m.intervals()
 	for _, f := range m.Funcs {
-		errs = append(errs, verifyFunc(m, f)...)
+		errs = append(errs, verifyFunc(m, symbols, f)...)
 	}
 	return errs.Err()
 }
@@ -31,14 +32,21 @@ type verifier struct {
 	errs    ErrorList
 }
 
-func verifyFunc(m *Module, f *Func) ErrorList {
-	v := &verifier{m: m, f: f, symbols: make(map[string]dim.Interval, len(m.Symbols)), latest: make([]Value, len(f.Values)), defined: make([]bool, len(f.Values))}
+// intervals returns the ranges of the module's symbols.
+func (m *Module) intervals() map[string]dim.Interval {
+	out := make(map[string]dim.Interval, len(m.Symbols))
+	for _, s := range m.Symbols {
+		out[s.Name] = dim.Interval{Lo: s.Lo, Hi: s.Hi}
+	}
+	return out
+}
+
+// verifyFunc verifies f, a function over m's declarations; symbols are m's intervals.
+func verifyFunc(m *Module, symbols map[string]dim.Interval, f *Func) ErrorList {
+	v := &verifier{m: m, f: f, symbols: symbols, latest: make([]Value, len(f.Values)), defined: make([]bool, len(f.Values))}
 	v.tables()
 	if len(v.errs) > 0 {
 		return v.errs // the checks below rely on the tables
-	}
-	for _, s := range m.Symbols {
-		v.symbols[s.Name] = dim.Interval{Lo: s.Lo, Hi: s.Hi}
 	}
 	for i, info := range f.Values {
 		v.latest[i] = Value(i)

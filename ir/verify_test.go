@@ -3,6 +3,8 @@ package ir_test
 import (
 	"fmt"
 	"math/rand"
+	"runtime"
+	"strings"
 	"testing"
 
 	"pwc/internal/irgen"
@@ -90,4 +92,23 @@ func damage(r *rand.Rand, f *ir.Func) string {
 	}
 	n.Args = append(n.Args, value())
 	return "a node has an operand more"
+}
+
+// TestManyFunctions: the memory that Verify allocates does not grow with the product of the numbers of
+// functions and symbols.
+func TestManyFunctions(t *testing.T) {
+	const count = 2000
+	var text strings.Builder
+	text.WriteString(`pwc 1 module "m" {`)
+	for i := range count {
+		fmt.Fprintf(&text, " sym N%d in [1, 2] func @f%d() {}", i, i)
+	}
+	m := mustParse(t, text.String()+" }")
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	err := m.Verify()
+	runtime.ReadMemStats(&after)
+	if bytes := after.TotalAlloc - before.TotalAlloc; err != nil || bytes > count*1000 {
+		t.Errorf("%d bytes, %v", bytes, err)
+	}
 }
