@@ -352,6 +352,40 @@ func testFileRemoved(t *testing.T, size int, replaced bool) {
 	}
 }
 
+// TestRendezvousFileOfAnotherHost: a rank does not connect to its own host if the file has the name of another one.
+func TestRendezvousFileOfAnotherHost(t *testing.T) {
+	if name, err := os.Hostname(); err != nil || name == "localhost" {
+		t.Skipf("the host's name is %q (%v); the test needs another name than localhost", name, err)
+	}
+	foreign, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer foreign.Close()
+	_, port, _ := net.SplitHostPort(freeAddress(t))
+	at := net.JoinHostPort("localhost", port)
+	file := filepath.Join(t.TempDir(), "meeting")
+	if err := os.WriteFile(file, []byte("secret\n"+foreign.Addr().String()+"\n"+at+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	groups, errs := make([]*Group, 2), make([]error, 2)
+	var all sync.WaitGroup
+	limit := 5 * time.Second
+	all.Go(func() {
+		groups[0], errs[0] = Join(t.Context(), "tp", 0, 2, at, Options{JoinLimit: limit, Token: "secret"})
+	})
+	all.Go(func() {
+		groups[1], errs[1] = Join(t.Context(), "tp", 1, 2, FileScheme+file, Options{JoinLimit: limit})
+	})
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(each(t, groups, func(g *Group) error { return g.Barrier(t.Context()) })...); err != nil {
+		t.Error(err)
+	}
+}
+
 // unready is a listener whose first calls of Accept fail.
 type unready struct {
 	net.Listener

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -80,10 +81,13 @@ func removeMeeting(file, secret string) error {
 	return err
 }
 
+// loopback is the first address of a file, for ranks on the host of rank 0: they need no name service.
+const loopback = "127.0.0.1"
+
 // writeMeeting writes a file with the addresses of this host and a secret. The file appears complete,
 // and it is an error if it exists.
 func writeMeeting(file string, port int, secret string) error {
-	hosts := []string{"127.0.0.1"}
+	hosts := []string{loopback}
 	if name, err := os.Hostname(); err == nil && strings.IndexFunc(name, func(r rune) bool { return r <= ' ' }) < 0 {
 		hosts = append(hosts, name)
 	}
@@ -134,6 +138,23 @@ func parseMeeting(file string, b []byte) (secret string, addresses []string, err
 	return lines[0], lines[1:], nil
 }
 
+// reachable returns the addresses of a file at which this host reaches rank 0: without the loopback address if the file
+// has the name of another host. Another program may listen at that port here, and would get the secret.
+func reachable(addresses []string) []string {
+	name, _ := os.Hostname()
+	others := slices.DeleteFunc(slices.Clone(addresses), func(a string) bool { return hostOf(a) == loopback })
+	if len(others) == 0 || slices.ContainsFunc(others, func(a string) bool { return hostOf(a) == name }) {
+		return addresses
+	}
+	return others
+}
+
+// hostOf returns the host of an address of a file.
+func hostOf(address string) string {
+	host, _, _ := net.SplitHostPort(address) // parseMeeting has checked it
+	return host
+}
+
 // retryEvery is the pause after an attempt to reach rank 0, or to accept a connection, that failed.
 const retryEvery = 50 * time.Millisecond
 
@@ -164,7 +185,7 @@ func try(ctx context.Context, me hello, address string) (conn net.Conn, shown he
 			return nil, me, err
 		}
 		me.token += secret
-		addresses = found
+		addresses = reachable(found)
 	}
 	var errs []error
 	for _, a := range addresses {
