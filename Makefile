@@ -13,7 +13,8 @@ COUNT ?= 5
 # The commit that pwc version prints if Go records no commit in the program.
 COMMIT = -X pwc/cli.commit=$(shell git rev-parse HEAD 2>/dev/null)
 
-# Packages whose values several goroutines may use, or that start goroutines.
+# The packages that the race detector tests whole: most of those whose values several goroutines may use, or that
+# start goroutines.
 CONCURRENT = ./attention/... ./pieces ./cache/... ./collective/... ./graphs ./internal/cuda/... ./piecewise ./runner/... ./runtime/... ./safetensors ./serve ./silly
 
 # Packages that start goroutines in few places, and the tests of these places: compile/cuda
@@ -33,7 +34,7 @@ build: # build the command line, static, into bin/
 test:
 	go test ./...
 
-gpu-test: # build into out/gpu what .ci/gpu runs on a machine with a GPU; needs NVRTC and no GPU. The GPU runs the PTX of sm_80
+gpu-test: # build into out/gpu what .ci/gpu runs on a machine with a GPU; needs NVRTC and no GPU. A part of .ci/gpu runs the PTX of sm_80
 	rm -rf out/gpu && mkdir -p out/gpu
 	set -e; for p in $(GPU); do \
 	  CGO_ENABLED=0 go test -c -trimpath -ldflags="-s -w" -o out/gpu/$$(echo $$p | tr / -).test ./$$p; \

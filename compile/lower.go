@@ -207,8 +207,8 @@ func (l lowering) terms() dim.Dim {
 }
 
 // intMatmul is a broadcast mul and a sum, because GEMM kernels are for floats. The mul has one
-// axis more than the result. If that has ir.MaxRank axes, the leading axes of the operands are
-// joined first.
+// axis more than the result. If the result has ir.MaxRank axes, the leading axes of the
+// operands are joined first.
 func (l lowering) intMatmul() ir.Value {
 	a, b := l.arg(0), l.arg(1)
 	out := l.Old().Type(l.n.Results[0]).Shape

@@ -192,9 +192,9 @@ func (r *rank) run(calls []*call) error {
 	return g.Close()
 }
 
-// TestDeviceRoutines compares the results of all routines on 2 and 3 devices with those of integers: of few
-// bytes and, on GPUs, sums of more than a round takes; sums aligned and not, copies of i8 one byte off; eagerly and in a
-// graph, in one order of mixed sizes.
+// TestDeviceRoutines compares the results of all routines on 2 and 3 devices with those of integers, eagerly and in a
+// graph, in one order of mixed sizes: sums aligned and not, copies of i8 one byte off; on 3 devices a two-shot, on GPUs
+// sums of more than a round takes.
 func TestDeviceRoutines(t *testing.T) {
 	for _, size := range []int{2, 3} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {

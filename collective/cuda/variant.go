@@ -109,7 +109,7 @@ func Compile(ctx context.Context, c Compiler, target string, v Variant) (*progra
 // Code returns a program with only the kernel of a variant.
 type Code func(ctx context.Context, v Variant) (*program.Program, error)
 
-// Compiled is a Code that compiles for a target when asked.
+// Compiled returns a Code that compiles for a target when it is called.
 func Compiled(c Compiler, target string) Code {
 	return func(ctx context.Context, v Variant) (*program.Program, error) { return Compile(ctx, c, target, v) }
 }
