@@ -246,7 +246,7 @@ func TestChecks(t *testing.T) {
 			t.Errorf("%#v is accepted", bad)
 		}
 	}
-	// In f32 these are 0 or infinite, and each step would be skipped.
+	// In f32 these are 0 or infinite.
 	for _, bad := range []optim.Scaler{
 		{Initial: 1e39, Growth: 2, Backoff: 0.5, Interval: 1},
 		{Initial: 1e-50, Growth: 2, Backoff: 0.5, Interval: 1},

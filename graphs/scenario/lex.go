@@ -51,7 +51,7 @@ func (p *parser) lex(s string) (ok bool) {
 			q, err := strconv.QuotedPrefix(s[i:])
 			text, uerr := strconv.Unquote(q)
 			if err != nil || uerr != nil {
-				p.fail(i+1, "invalid string: a string ends with \" on its line")
+				p.fail(i+1, "invalid string: want a quoted string of Go that ends on its line")
 				return false
 			}
 			p.toks = append(p.toks, token{'"', text, i + 1})

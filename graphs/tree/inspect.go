@@ -105,7 +105,7 @@ func (m *Manager) Explain(f *Func, in []Input, keys ...int64) (string, error) {
 		say("%s runs eagerly: %d is not among the capture sizes %v", f.def.Name, keys[0], m.opts.CaptureSizes)
 		return b.String(), nil
 	case !i.warm && !m.opts.SkipWarmup:
-		say("%s %s: it did not run before with integer inputs %v", f.def.Name, warmsUp, keys)
+		say("%s %s: it has not warmed up with integer inputs %v", f.def.Name, warmsUp, keys)
 		return b.String(), nil
 	case m.state == Recording || m.state == Warmup:
 		switch {

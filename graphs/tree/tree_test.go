@@ -627,9 +627,9 @@ func TestExplain(t *testing.T) {
 		want []string // before each call; outputs are held until the next call returned
 		ran  tree.Stats
 	}{
-		{"by mark", tree.Options{}, []string{"foo warms up: it did not run", "foo warms up after node -1", "foo warms up after node -2"}, tree.Stats{Warmups: 3}},
+		{"by mark", tree.Options{}, []string{"foo warms up: it has not warmed up", "foo warms up after node -1", "foo warms up after node -2"}, tree.Stats{Warmups: 3}},
 		{"without warm-ups", tree.Options{SkipWarmup: true}, []string{"foo is recorded as a root", "foo is recorded after node 0", "foo is recorded after node 1"}, tree.Stats{Recorded: 3}},
-		{"by call", tree.Options{Generations: tree.ByCall}, []string{"foo warms up: it did not run", "foo is recorded as a root", "node 0 at the root serves", "the path of node 0 ends\nnode 0 at the root serves"}, tree.Stats{Warmups: 1, Recorded: 1, Executed: 2}},
+		{"by call", tree.Options{Generations: tree.ByCall}, []string{"foo warms up: it has not warmed up", "foo is recorded as a root", "node 0 at the root serves", "the path of node 0 ends\nnode 0 at the root serves"}, tree.Stats{Warmups: 1, Recorded: 1, Executed: 2}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			e := open(t, c.o)
