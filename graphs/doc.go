@@ -9,7 +9,8 @@
 //
 // A [Tensor] is a plain value that names memory. Its storage has an owner count, which
 // [Tensor.Retain] and [Tensor.Release] change. Use after the last release is [ErrReleased], except
-// by a handle of [Tensor.Weak]. A read of memory that another graph of the pool overwrote is [ErrStale].
+// by a handle of [Tensor.Weak] to a result of a graph. A read of memory that another graph of the pool
+// overwrote is [ErrStale].
 //
 // # Sharing a pool
 //

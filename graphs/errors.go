@@ -12,7 +12,7 @@ import (
 // Errors of misuse, for errors.Is.
 var (
 	ErrReleased  = store.ErrReleased  // use or release of a storage without owners
-	ErrStale     = store.ErrStale     // memory was overwritten; see StaleError
+	ErrStale     = store.ErrStale     // matches a StaleError
 	ErrNoStorage = store.ErrNoStorage // the zero Tensor
 	ErrView      = store.ErrView      // a view exceeds its tensor, or is not aligned to its elements
 
@@ -43,7 +43,7 @@ var (
 	ErrUnordered = errors.New("graphs: work on two streams is not ordered")
 )
 
-// StaleError is the use of a tensor whose memory was overwritten.
+// StaleError is the use of a tensor whose memory was overwritten, or may be reused because its graph was reset.
 type StaleError = store.StaleError
 
 // LeakError is a session that cannot be closed, because of graphs without a reset or storages

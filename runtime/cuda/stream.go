@@ -27,7 +27,7 @@ type Stream struct {
 	trace     func(*program.Program, *program.Step)
 
 	marks  atomic.Uint64 // the last number: marks and records of events are numbered together
-	events uint64        // number of the last record
+	events atomic.Uint64 // number of the last record
 	passed atomic.Uint64 // the last number that the device is known to have passed
 }
 
@@ -362,8 +362,9 @@ func (s *Stream) Record(e device.Event) error {
 	if err := s.dev.drv.EventRecord(x.handle, s.handle); err != nil {
 		return s.dev.wrap(what, err)
 	}
-	s.events = s.marks.Add(1)
-	x.at.Store(s.events)
+	n := s.marks.Add(1)
+	s.events.Store(n)
+	x.at.Store(n)
 	return nil
 }
 
@@ -375,7 +376,7 @@ func (s *Stream) Mark() device.Mark {
 // Behind implements [device.Stream]. Events that were recorded on several streams, or by
 // graphs, do not show that the device has passed a mark.
 func (s *Stream) Behind(m device.Mark) (recorded, passed bool) {
-	return s.events > uint64(m), s.passed.Load() >= uint64(m)
+	return s.events.Load() > uint64(m), s.passed.Load() >= uint64(m)
 }
 
 // hasPassed notes that the device has passed a mark.
