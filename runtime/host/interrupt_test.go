@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"time"
 
 	"pwc/internal/testkit"
 	"pwc/ir/dim"
@@ -24,8 +25,8 @@ func still(arg int32, outer int) vec.Access {
 	return a
 }
 
-// endless are kernels of different forms that visit elements for minutes or longer. They end early only
-// if the loops that run them look at the stream's context.
+// endless are kernels of different forms that visit 2^35 elements or more. They end early only if the loops
+// that run them look at the stream's context.
 func endless() map[string]*vec.Kernel {
 	const many = 1 << 35
 	load, store := vec.Instr{Op: vec.OpLoadF, X: 0}, vec.Instr{Op: vec.OpStoreF, X: 1}
@@ -79,13 +80,11 @@ func endlessArgs(name string) []tensor {
 	return []tensor{zeros(dtype.F32, 1), zeros(dtype.F32, 1)}
 }
 
-// TestEndlessKernelsEnd: the end of the context ends the endless kernels, launched and replayed, on one
-// worker and on three. Operations that are enqueued later fail, too, until the stream is given another
+// TestEndlessKernelsEnd: the end of the context ends the endless kernels while they run, launched and replayed,
+// on one worker and on three. Operations that are enqueued later fail, too, until the stream is given another
 // context. If a loop did not look at the context, this test would take minutes or longer.
 func TestEndlessKernelsEnd(t *testing.T) {
 	cause := errors.New("enough")
-	ended, cancel := context.WithCancelCause(context.Background())
-	cancel(cause)
 	for _, workers := range []int{1, 3} {
 		d := openDevice(t, workers)
 		for name, k := range endless() {
@@ -102,7 +101,9 @@ func TestEndlessKernelsEnd(t *testing.T) {
 				t.Fatal(err)
 			}
 			for what, run := range map[string]func() error{"launch": func() error { return s.Launch(l.launch) }, "replay": func() error { return s.LaunchGraph(g) }} {
-				s.Until(ended)
+				ctx, cancel := context.WithCancelCause(context.Background())
+				s.Until(ctx)
+				time.AfterFunc(5*time.Millisecond, func() { cancel(cause) }) // later, since no part begins once the context has ended
 				if err := run(); !errors.Is(err, cause) || !errors.Is(s.Ended(), cause) {
 					t.Errorf("%s, %d workers, %s: %v, Ended: %v, want the context's cause", name, workers, what, err, s.Ended())
 				}
@@ -118,44 +119,44 @@ func TestEndlessKernelsEnd(t *testing.T) {
 	}
 }
 
-// TestVisitsBetweenLooks counts the visits that are made although the context has ended: no
-// more than each lane makes between two looks.
+// TestVisitsBetweenLooks counts the visits that are made although the context has ended: none by a launch, and
+// by a lane that has just looked, no more than lookEvery.
 func TestVisitsBetweenLooks(t *testing.T) {
 	const n = 8 << 20
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	for _, workers := range []int{1, 2, 4} {
-		d := openDevice(t, workers)
-		for name, outer := range map[string][]dim.Dim{"elements": nil, "rows of 8": testkit.Consts(n / 8), "rows of 2^20": testkit.Consts(n >> 20)} {
-			inner := int64(n)
-			a := flat(0, dtype.F32)
-			if outer != nil {
-				rows, _ := outer[0].Const()
-				inner = n / rows
-				a.Outer = testkit.Consts(inner)
-			}
-			k := &vec.Kernel{Args: 1, Loop: vec.Loop{Outer: outer, Inner: testkit.Consts(inner), Regs: vec.RegCount{F: 1}, Access: []vec.Access{a},
-				Phases: []vec.Phase{{Body: []vec.Instr{{Op: vec.OpConstF, F: 1}, {Op: vec.OpStoreF, X: 0}}}}}}
-			l := load(t, d, k, zeros(dtype.F32, n))
-			s := l.stream.(*Stream)
-			s.Until(ended)
-			if err := s.Launch(l.launch); !errors.Is(err, context.Canceled) {
-				t.Fatalf("%s: %v", name, err)
-			}
-			s.Until(context.Background())
-			visits := 0
-			data, err := d.Bytes(l.mem[0])
-			if err != nil {
-				t.Fatal(err)
-			}
+	d := openDevice(t, 1)
+	for name, outer := range map[string][]dim.Dim{"elements": nil, "rows of 8": testkit.Consts(n / 8), "rows of 2^20": testkit.Consts(n >> 20)} {
+		inner := int64(n)
+		a := flat(0, dtype.F32)
+		if outer != nil {
+			rows, _ := outer[0].Const()
+			inner = n / rows
+			a.Outer = testkit.Consts(inner)
+		}
+		k := &vec.Kernel{Args: 1, Loop: vec.Loop{Outer: outer, Inner: testkit.Consts(inner), Regs: vec.RegCount{F: 1}, Access: []vec.Access{a},
+			Phases: []vec.Phase{{Body: []vec.Instr{{Op: vec.OpConstF, F: 1}, {Op: vec.OpStoreF, X: 0}}}}}}
+		l := load(t, d, k, zeros(dtype.F32, n))
+		s := l.stream.(*Stream)
+		data, err := d.Bytes(l.mem[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		visits := func() (visits int) {
 			for i := 0; i < len(data); i += 4 {
 				if data[i+3] != 0 {
 					visits++
 				}
 			}
-			if visits > workers*lookEvery {
-				t.Errorf("%s, %d workers: %d visits after the end, at most %d", name, workers, visits, workers*lookEvery)
-			}
+			return visits
+		}
+		s.Until(ended)
+		if err := s.Launch(l.launch); !errors.Is(err, context.Canceled) || visits() != 0 {
+			t.Errorf("%s: a launch after the end: %v, %d visits, want Canceled and 0", name, err, visits())
+		}
+		l.launch.(*bound).steps[0].node.kernel.run(0, &lane{stop: &s.until, left: lookEvery})
+		if got := visits(); got == 0 || got > lookEvery {
+			t.Errorf("%s: %d visits of a lane after the end, want 1 to %d", name, got, lookEvery)
 		}
 	}
 }
