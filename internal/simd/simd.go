@@ -111,7 +111,7 @@ func (k *Kernels) MulAdd(c []float32, ldc int, a []float32, lda int, b Matrix, r
 // CanDot reports whether [Kernels.Dots] may be called for rows of A, and rows of B with n numbers of
 // dtype dt.
 func (k *Kernels) CanDot(rows, n int, dt dtype.DType) bool {
-	return k.dots != nil && rows <= MaxRows && int(dt.Bytes(int64(n)))%64 == 0
+	return k.dots != nil && rows > 0 && rows <= MaxRows && n > 0 && int(dt.Bytes(int64(n)))%64 == 0
 }
 
 // Dots sets C to the dot products of rows of A with rows of B: c[i*ldc+j] = Σ a[i*lda+e]·B[j][e] for

@@ -148,7 +148,7 @@ func TestSameBits(t *testing.T) {
 			capped := slices.Clone(s)
 			k.Softcap(capped, 3)
 			sums = append(sums, capped...)
-			k.Softcap(capped, math.Abs(float64(y))) // of numbers of both sizes
+			k.Softcap(capped, math.Abs(float64(y))) // quotients on both sides of tanhSmall
 			sums = append(sums, capped...)
 			for i, v := range sums { // which NaN an operation returns is the processor's choice
 				if v != v {
@@ -256,6 +256,9 @@ func TestDots(t *testing.T) {
 			continue
 		}
 		tested++
+		if k.CanDot(0, 32, dtype.F32) || k.CanDot(1, 0, dtype.F32) || k.CanDot(MaxRows+1, 32, dtype.F32) || k.CanDot(1, 31, dtype.F32) {
+			t.Errorf("%s: CanDot accepts no rows, no numbers, too many rows, or a part of 64 bytes", k.Name())
+		}
 		rapid.Check(t, func(t *rapid.T) {
 			rows, n := rapid.IntRange(1, MaxRows).Draw(t, "rows"), 32*rapid.IntRange(1, 5).Draw(t, "n")
 			dt := rapid.SampledFrom(float32s).Draw(t, "dtype")
