@@ -29,7 +29,7 @@ func (r *Resolved) Assign(p *program.Program, env program.Env, args Args, consta
 			return err
 		}
 		if have.Size < want {
-			return fmt.Errorf("%d bytes of memory, want %d", have.Size, want)
+			return fmt.Errorf("%d bytes of memory, want at least %d", have.Size, want)
 		}
 		return usable(have, 1)
 	}
@@ -47,7 +47,7 @@ func (r *Resolved) Assign(p *program.Program, env program.Env, args Args, consta
 		}
 	}
 	if args.Scratch.Size < r.Scratch {
-		return nil, fmt.Errorf("scratch of %d bytes, want %d", args.Scratch.Size, r.Scratch)
+		return nil, fmt.Errorf("scratch of %d bytes, want at least %d", args.Scratch.Size, r.Scratch)
 	}
 	out := &Assigned{Buffers: make([]Buffer, len(p.Buffers))}
 	for i := range p.Buffers {
@@ -82,7 +82,7 @@ func (r *Resolved) assign(p *program.Program, i int, env program.Env, args Args,
 		from = constant(buf.Index)
 	}
 	if from.Size < want {
-		return fmt.Errorf("%d bytes of memory, want %d", from.Size, want)
+		return fmt.Errorf("%d bytes of memory, want at least %d", from.Size, want)
 	}
 	if want == 0 {
 		return nil

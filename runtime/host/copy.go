@@ -4,7 +4,7 @@ package host
 // between parts.
 const copyPart = 1 << 20
 
-// copying is a copy of a stream in parts, which the workers share: most time of a copy to memory
+// copying is a long copy in parts, which the workers share: most time of a copy to memory
 // that is used for the first time is the operating system's, which clears pages.
 type copying struct{ dst, src []byte }
 

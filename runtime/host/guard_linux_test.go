@@ -10,8 +10,8 @@ import (
 	"pwc/program/vec"
 )
 
-// TestGuardPages runs the loops of each unit on operands that end, or begin, at the edge of mapped memory:
-// an access outside of them ends the process.
+// TestGuardPages runs the loops of each unit on operands that end, or begin, at a page that must not be
+// accessed. An access beyond an operand on that side ends the process.
 func TestGuardPages(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	eachUnit(t, func(t *testing.T, u *unit) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -71,11 +72,11 @@ func TestImportedMemoryIsGone(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := l.stream.(*Stream)
-		var sum float32
+		var sum atomic.Int64 // parts read at the same time
 		read := func() error {
 			b, err := d.Bytes(weights)
 			if err == nil {
-				sum += float32(b[len(b)-1])
+				sum.Add(int64(b[len(b)-1]))
 			}
 			return err
 		}

@@ -453,8 +453,8 @@ type frame struct {
 	unit   *unit
 	f      []float32
 	i      []int64
-	si     []int64 // scalar registers, for indices of whole rows
-	sf     []float32
+	si     []int64   // scalar registers of integers: i of lane.scalar
+	sf     []float32 // scalar registers of floats: f of lane.scalar
 	base   []int64
 	column int64
 	sums   []float32 // of a GEMM, from column sumsAt on

@@ -198,7 +198,7 @@ func TestHalves(t *testing.T) {
 	for range 1 << 18 {
 		check(math.Float32frombits(r.Uint32()))
 	}
-	for b := range 1 << 15 { // around every tie of f16
+	for b := range 1 << 15 { // around the ties of normal numbers in f16
 		x := dtype.F16ToF32(uint16(b))
 		for _, d := range []int32{-1, 0, 1} {
 			mid := math.Float32bits(x) + 1<<12

@@ -90,7 +90,7 @@ type node struct {
 	uses      []use    // on second streams
 	events    int      // of a pending block: events that have not passed
 	freedIn   *Scope   // of a pending block: the capture that may reuse it
-	marks     []uint64 // for each stream of freedIn: its clock at the free (order.go)
+	marks     []uint64 // for each stream of freedIn: its clock at the free; 0 if it did not use the block (order.go)
 	asked     *Pool    // the pool that was asked; with UseOnOOM, the segment may be another's
 }
 
