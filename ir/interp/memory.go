@@ -22,7 +22,7 @@ var ErrMemory = errors.New("interp: the run needs more memory than it may take")
 // [ErrMemory].
 type MemoryError struct {
 	At           *ir.Error // the first node that exceeds the limit; Node is -1: the copies of the results do
-	Bytes, Limit int64     // Bytes are those of the run at that node, or with the copies
+	Bytes, Limit int64     // Bytes are those of the run at that node, or with the copies; MaxInt64: a value has more than 2^36 elements
 }
 
 // Error gives the numbers with the node's position.
@@ -80,7 +80,7 @@ func (r *run) checkMemory(last []int) error {
 			}
 			count, err := elements(shape)
 			if err != nil {
-				return r.m.ErrorAt(r.f, i, "%s: %v", n.Name(), err)
+				return &MemoryError{At: r.m.ErrorAt(r.f, i, "%s: %v", n.Name(), err), Bytes: math.MaxInt64, Limit: limit}
 			}
 			bytes[v] = count * elementBytes
 			results += bytes[v]

@@ -35,8 +35,8 @@ type Env struct {
 	Weights map[string]*Tensor // by name without "@"; never written
 	States  map[string]*Tensor // by name without "@"; written in place
 
-	// Symbols has the values of symbols that are not alone an extent of a parameter, weight or state,
-	// such as load symbols. If it has one that is, the values must be equal.
+	// Symbols has the values of symbols that are not alone an extent of a parameter, weight or state of
+	// the function. A value of another symbol must be equal to that extent.
 	Symbols map[string]int64
 
 	Externs map[string]Extern // by full name

@@ -332,7 +332,7 @@ module "large" {
 `)
 	x, err := Zeros(dtype.F32, s(1_000_000))
 	_, err = Run(context.Background(), m, m.Func("f"), nil, []*Tensor{must(t, x, err)})
-	if err == nil || !strings.Contains(err.Error(), "too large to interpret") {
+	if !errors.Is(err, ErrMemory) || !strings.Contains(err.Error(), "too large to interpret") {
 		t.Errorf("error %v", err)
 	}
 }
