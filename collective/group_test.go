@@ -352,7 +352,7 @@ func testFileRemoved(t *testing.T, size int, replaced bool) {
 	}
 }
 
-// TestRendezvousFileOfAnotherHost: a rank does not connect to its own host if the file has the name of another one.
+// TestRendezvousFileOfAnotherHost: if the file has the name of another host, a rank does not use the loopback address.
 func TestRendezvousFileOfAnotherHost(t *testing.T) {
 	if name, err := os.Hostname(); err != nil || name == "localhost" {
 		t.Skipf("the host's name is %q (%v); the test needs another name than localhost", name, err)

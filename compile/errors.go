@@ -8,8 +8,8 @@ import (
 )
 
 // PassError is an error of a pass: a pass of [Options] returned an error or an invalid
-// function, or the pipeline has a bug. An error in the model, or of the backend at a kernel, is
-// an [ir.Error] at a node of the piece instead.
+// function, or the pipeline or the backend has a bug. An error in the model, or of the backend at
+// a kernel, is an [ir.Error] at a node of the piece instead.
 type PassError struct {
 	Pass string
 	User bool  // a pass of Options
