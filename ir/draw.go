@@ -125,7 +125,8 @@ func (d *draws) place(f *Func, n *Node, attrs []Attr) []Attr {
 // add records n, whose operands and attributes are in order and whose results are
 // of the given types, and returns how it breaks the rules of drawing: the generator is a
 // parameter or state that the function does not write, and each draw has an
-// offset of its own, or has redraw=true and as many elements as the draw that it repeats.
+// offset of its own, or has redraw=true and as many elements as an earlier draw at that offset.
+// It does not compare a redraw with later draws and those of other functions.
 func (d *draws) add(f *Func, n *Node, types []Type) []string {
 	var errs []string
 	for j, a := range n.Args {

@@ -64,7 +64,7 @@ func (c *inferCtx) shape(name string) ([]dim.Dim, bool) {
 
 func (c *inferCtx) wantDType(t dtype.DType, what string, ok func(dtype.DType) bool) bool {
 	if !t.Computes() {
-		c.errf("%s: %s is only for storage; reshape, transpose, broadcast_to, slice, split, concat, empty and calls take it", c.op.Name, t)
+		c.errf("%s: %s is only for storage; reshape, transpose, broadcast_to, slice, split, concat, empty, empty_like and calls take it", c.op.Name, t)
 		return false
 	}
 	if !ok(t) {
