@@ -72,7 +72,7 @@ type HeldError struct {
 
 // Error names the graph and the storage.
 func (e *HeldError) Error() string {
-	return fmt.Sprintf("graphs: replaying %s would overwrite %s, which is held: release it, or give the graphs pools of their own", e.Graph, e.Held)
+	return fmt.Sprintf("graphs: replaying %s would overwrite %s, which is held: release it, after a clone if its values are needed; graphs with separate pools do not overwrite each other's results", e.Graph, e.Held)
 }
 
 // Unwrap returns ErrHeld.
@@ -88,7 +88,7 @@ type UnorderedError struct {
 
 // Error names the streams.
 func (e *UnorderedError) Error() string {
-	return fmt.Sprintf("graphs: %s is used on stream %q without waiting for stream %q: call Stream.Wait first", e.What, e.Stream, e.Other)
+	return fmt.Sprintf("graphs: %s is used on stream %q without waiting for stream %q: call Stream.Wait first, or Recorder.Join in a capture", e.What, e.Stream, e.Other)
 }
 
 // Unwrap returns ErrUnordered.

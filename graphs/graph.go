@@ -231,8 +231,8 @@ func (s *Session) waitAll() error {
 
 // CaptureStream returns capture stream i of the session, and makes it at the first call. Captures
 // without a stream use stream 0. Graphs whose library routines were captured on one stream share
-// its workspace, so their replays must be ordered. If graphs are to run concurrently, capture them on
-// different streams.
+// its workspace, so their replays must be ordered. If graphs are to run, or to be captured, concurrently,
+// capture them on different streams.
 func (s *Session) CaptureStream(i int) (*Stream, error) {
 	for {
 		s.mu.Lock()

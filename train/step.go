@@ -75,7 +75,7 @@ type lossSlot struct {
 
 // New compiles the functions of a program, with the options of [piecewise.New]: Ops implement the extern
 // ops of the module, Capture.Mode selects the captures, and Rank is the rank of the device in the group of
-// the program. seed is the seed of all random numbers.
+// the program. Generator k of a loss ([Loss].Generators) has the seed seed + k.
 func New(ctx context.Context, p *Program, seed int64, o piecewise.Options) (*Step, error) {
 	if p == nil {
 		return nil, fmt.Errorf("train: %w", ir.ErrNoModule)

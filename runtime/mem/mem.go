@@ -96,13 +96,13 @@ type Options struct {
 // totals are over all of them. Its methods, and those of its pools, owners and
 // scopes, may be called from any goroutine.
 //
-// Some methods use streams that were passed earlier, so no other goroutine may use those
-// at the same time: Empty, Trim, Close and an Alloc that finds no room wait for the
-// streams of the segments that they give back, on which other goroutines may only enqueue
-// meanwhile (device.Stream.Synchronize); a free of a block with a second stream
-// (RecordStream) records an event on that stream; if it could not, or if such a block was freed
-// during a capture, the next Alloc, BeginCapture or other call named here does so; Checkpoint and
-// Restore wait for second streams.
+// Some methods use streams that were passed earlier. Empty, Trim, Close and an Alloc that
+// finds no room wait for the streams of the segments that they give back; meanwhile other
+// goroutines may enqueue work there (device.Stream.Synchronize), but not call other methods.
+// A free of a block with a second stream (RecordStream) records an event on that stream; if it
+// could not, or if the block was freed during a capture, the next Alloc, BeginCapture,
+// Checkpoint, Restore or call named above does so. No other goroutine may use the second
+// stream at that time.
 // Hence pools whose streams belong to different goroutines have an allocator each in
 // piecewise.
 type Allocator struct {
