@@ -169,6 +169,19 @@ func (r *Runner) listen(ctx context.Context) (n news, err error) {
 	return n, err
 }
 
+// agreed describes the options that must be equal in all processes, because they determine the steps, the
+// compiled programs or the captured graphs.
+func (o *Options) agreed() string {
+	b := &o.Backend
+	c := b.Compile.Compiler
+	split := "declared ops"
+	if b.Compile.SplitOn != nil {
+		split = fmt.Sprint(b.Compile.SplitOn)
+	}
+	return fmt.Sprintf("at most %d sequences and %d tokens in a step, %d adjusted, sequences of %d, mode %v, sizes %v, compiler %s (%s), compile sizes %v, range endpoints %v, split at %s, padded slots %v",
+		o.MaxSequences, o.MaxTokens, o.MaxAdjusted, o.MaxLength, b.Capture.Mode, b.Capture.Sizes, c.Target(), c.Fingerprint(), b.Compile.Sizes, b.Compile.Endpoints, split, b.Capture.PaddedSlots)
+}
+
 // agreement has the hash of the module and the options, which must be equal in all processes, and the
 // number of blocks that fit on the process's device.
 type agreement struct {
@@ -184,8 +197,7 @@ func (r *Runner) agree(ctx context.Context) error {
 		return nil
 	}
 	o := &r.opts
-	own := agreement{Module: fmt.Sprintf("%x", r.module.Hash()), Blocks: r.plan.Blocks,
-		Options: fmt.Sprintf("at most %d sequences and %d tokens in a step, %d adjusted, sequences of %d, mode %v, sizes %v", o.MaxSequences, o.MaxTokens, o.MaxAdjusted, o.MaxLength, o.Backend.Capture.Mode, o.Backend.Capture.Sizes)}
+	own := agreement{Module: fmt.Sprintf("%x", r.module.Hash()), Blocks: r.plan.Blocks, Options: o.agreed()}
 	mine, err := json.Marshal(&own)
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	attnhost "pwc/attention/host"
 	"pwc/collective"
 	collectivehost "pwc/collective/host"
+	"pwc/compile"
 	"pwc/compile/host"
 	"pwc/pieces"
 	"pwc/piecewise"
@@ -208,10 +209,23 @@ func TestLostProcess(t *testing.T) {
 // TestProcessesDiffer tests that New fails on every rank if the options of ranks differ, and that it
 // fails if there are fewer processes than the model has ranks.
 func TestProcessesDiffer(t *testing.T) {
-	all := inProcesses(t, processOptions(), func(rank int, o *Options) { o.MaxTokens += rank })
-	for rank, p := range all {
-		if !errors.Is(p.err, ErrPreparation) || !strings.Contains(p.err.Error(), "give all ranks the same options") {
-			t.Errorf("rank %d: %v", rank, p.err)
+	for name, change := range map[string]func(o *Options){
+		"rows of a step":  func(o *Options) { o.MaxTokens++ },
+		"compile sizes":   func(o *Options) { o.Backend.Compile.Sizes = []int64{4} },
+		"range endpoints": func(o *Options) { o.Backend.Compile.Endpoints = []int64{8} },
+		"disabled passes": func(o *Options) {
+			o.Backend.Compile.Compiler = pieces.Pipeline{Backend: host.New(), Options: compile.Options{Disable: []string{"cse"}}}
+		},
+	} {
+		all := inProcesses(t, processOptions(), func(rank int, o *Options) {
+			if rank == 1 {
+				change(o)
+			}
+		})
+		for rank, p := range all {
+			if !errors.Is(p.err, ErrPreparation) || !strings.Contains(p.err.Error(), "give all ranks the same options") {
+				t.Errorf("%s, rank %d: %v", name, rank, p.err)
+			}
 		}
 	}
 	m, _ := divided(t, "llama", 4)
