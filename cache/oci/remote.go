@@ -51,7 +51,7 @@ func NewRemote(address string, o Options) (*Remote, error) {
 	case ok && scheme == "oci+http":
 		o.PlainHTTP = true
 	default:
-		return nil, fmt.Errorf("%q is not oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSITORY@sha256:…", termsafe.Clip(address, 80))
+		return nil, fmt.Errorf("%q is not oci://REGISTRY/REPOSITORY:TAG or oci://REGISTRY/REPOSITORY@sha256:…, or such an address with oci+http:// for a registry without encryption", termsafe.Clip(address, 80))
 	}
 	r, err := newRepository(ref, &o)
 	if err != nil {

@@ -338,6 +338,9 @@ func TestRemoteAddress(t *testing.T) {
 			t.Errorf("%q is %s", bad, r.repo.name())
 		}
 	}
+	if _, err := NewRemote("http://reg.example/team/toy:v1", Options{}); err == nil || !strings.Contains(err.Error(), "oci+http://") {
+		t.Errorf("the error does not name the scheme without encryption: %v", err)
+	}
 	for address, plain := range map[string]bool{"oci://reg.example/team/toy:v1": false, "oci+http://reg.example/team/toy:v1": true,
 		"oci://reg.example:5000/toy@sha256:" + strings.Repeat("0", 64): false} {
 		r, err := NewRemote(address, Options{})
