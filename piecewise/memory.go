@@ -17,7 +17,7 @@ type Plan struct {
 	StateBytes   int64           `json:"state_bytes"`    // of all states; Load does not allocate those that the caller gives
 	InputBytes   int64           `json:"input_bytes"`    // of parameters that are not linked
 	ResultBytes  int64           `json:"result_bytes"`   // of results with memory of their own
-	ConstBytes   int64           `json:"constant_bytes"` // of the programs
+	ConstBytes   int64           `json:"constant_bytes"` // of the programs, each constant rounded up to 256 bytes
 	ArenaBytes   map[int64]int64 `json:"arena_bytes"`    // by capture size: tensors between pieces, scratch of pieces and of ops
 	StagingBytes int64           `json:"staging_bytes"`  // host memory of the staging slots; linked inputs that the host fills take more
 
@@ -137,7 +137,9 @@ func (pl *plan) makePlan(ctx context.Context) error {
 	}
 	for _, a := range pl.built.Artifacts {
 		for _, c := range a.Program.Consts {
-			p.ConstBytes += int64(len(c))
+			if err := addTo(&p.ConstBytes, int64(len(c))); err != nil {
+				return fmt.Errorf("constants of %s: %w", a.Origin, err)
+			}
 		}
 		p.WorkspaceBytes = max(p.WorkspaceBytes, pl.workspaceBytes(a.Program))
 	}
