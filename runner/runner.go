@@ -185,8 +185,8 @@ func (r *Runner) Plan() Plan { return r.plan }
 func (r *Runner) Backend() *piecewise.Backend { return r.backend }
 
 // Load allocates the memory of the plan, loads the weights, captures, and seals. With one rank it
-// can be called again after an error, and does the missing part; with several, the error ends the
-// groups.
+// can be called again after an error, and does the missing part; with several, an error of loading
+// or capturing is passed to Options.Fail, which ends the groups.
 func (r *Runner) Load(ctx context.Context, weights safetensors.Source) error {
 	r.turn.Lock()
 	defer r.turn.Unlock()
@@ -369,9 +369,9 @@ func (r *Runner) end(err error) {
 
 // Run calls Step until ctx or the runner ends, and waits while there is no work. It returns the
 // error of ctx, or the error that ended the runner: [ErrClosed] after Close. Before Load it returns
-// [ErrNotLoaded]. Run continues after a failed step: the step's requests have the error,
-// [Stats.FailedSteps] counts it, and Options.Backend.Observe.Logger gets a line. With
-// [Options.Processes] and a rank above 0, Run follows rank 0 and returns nil when rank 0 closes.
+// [ErrNotLoaded]. Run continues after a failed step: the step's requests have the error, and
+// [Stats.FailedSteps] counts it. Options.Backend.Observe.Logger gets a line, except on ranks above 0.
+// With [Options.Processes] and a rank above 0, Run follows rank 0 and returns nil when rank 0 closes.
 func (r *Runner) Run(ctx context.Context) error {
 	if r.follows() {
 		return r.runSteps(ctx)
