@@ -138,10 +138,9 @@ func TestTuningDamage(t *testing.T) {
 		if _, ok := s.Tuning(testTuning.TuningKey); ok {
 			t.Fatalf("byte %d changed, and the record is used", i)
 		}
-	}
-	v, err := s.Verify(ctx)
-	if err != nil || len(v.Problems) != 1 || !strings.Contains(v.Problems[0].Error(), "tuning") {
-		t.Errorf("%+v, %v", v, err)
+		if v, err := s.Verify(ctx); err != nil || len(v.Problems) != 1 || !strings.Contains(v.Problems[0].Error(), "tuning") {
+			t.Fatalf("byte %d changed: %+v, %v", i, v, err)
+		}
 	}
 	if all, err := s.Tunings(ctx); err != nil || len(all) > 0 {
 		t.Errorf("%+v, %v", all, err)
