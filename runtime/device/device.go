@@ -182,7 +182,7 @@ type Stream interface {
 	// then the capture goes on. Every other error ends the capture.
 	EndCapture() (Graph, error)
 	EndTemplate() (Template, error)
-	Capturing() bool
+	Capturing() bool // other goroutines may enqueue work meanwhile
 
 	// Close ends the stream, and with it a capture that it began. It returns when the stream has no
 	// more work, unless another stream captures or the driver's stream is the caller's. A stream that was
