@@ -70,7 +70,7 @@ func Parse(source string, tokens map[string]string) (*Template, error) {
 }
 
 // Conversation is the input of a template. Messages and tools are JSON, as in the chat
-// completions API, because templates read the order of their keys. An integer beyond 64 bits becomes a
+// completions API, because templates read the order of their keys. An integer that is no int64 becomes a
 // float, so a template prints 2^64 as 1.8446744073709552e+19.
 type Conversation struct {
 	Messages json.RawMessage // an array of objects with role and content

@@ -17,8 +17,8 @@ import (
 // maxDepth bounds the nesting of JSON values. maxIndent bounds the bytes by which tojson indents a level.
 const maxDepth, maxIndent = 100, 16
 
-// parseValue returns JSON as a value of templates. Objects keep the order of keys, as in Python. An integer beyond 64
-// bits becomes a float.
+// parseValue returns JSON as a value of templates. Objects keep the order of keys, as in Python. An integer that is
+// no int64 becomes a float.
 func parseValue(text []byte) (jinja.Value, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()

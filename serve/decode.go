@@ -63,7 +63,7 @@ func noNulls(body []byte) *Error {
 		want := "an id"
 		at := nullAt(fields[name])
 		if name == "prompt" && strings.Count(at, "[") == 1 {
-			want = "text or an id"
+			want = "text, an id or a list of ids"
 		}
 		if at != "" {
 			return badRequest(name, "%s%s is null, want %s", name, at, want)

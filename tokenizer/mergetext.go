@@ -14,7 +14,7 @@ type textPart struct {
 type queuedMerge[T any] struct {
 	rank  float64
 	at    int // index of the first part
-	merge T   // what the caller needs to do it, and to see that it is stale
+	merge T   // of the caller: the data to do the merge, and to find that it is stale
 }
 
 // mergeQueue is a heap of merges: the least rank comes first, and the leftmost of equal ones.

@@ -170,7 +170,7 @@ func (t *Tokenizer) text(pieces []string) string {
 	return strings.Join(t.decoder.decode(slices.Clone(pieces)), "")
 }
 
-// setVocabulary fills the tables of tokens and ids. If several tokens have one id, Decode gives the first in
+// setVocabulary fills the tables of tokens and ids. If several tokens have one id, t.tokens has the first in
 // alphabetical order that is not empty.
 func (t *Tokenizer) setVocabulary(ids map[string]int32) error {
 	size := int32(0)

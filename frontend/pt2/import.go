@@ -98,7 +98,7 @@ type importer struct {
 	values  map[string]*tensor
 	weights map[string]string // weight name by payload: tensors with the same entry, dtype, shape, strides and offset share a weight
 	targets map[target]bool   // states and mut parameters
-	writes  map[target]bool   // what the program writes
+	writes  map[target]bool   // buffers and inputs that the program writes
 	written map[string]bool   // states that the module declares already
 	externs map[string]*ir.Extern
 	missing []Missing

@@ -30,8 +30,8 @@ func (c *call) inside(index ir.Value, n dim.Dim) ir.Value {
 	return c.bin("and", c.compare("ge", index, c.i(0)), c.compare("lt", index, c.dimValue(n, i64)))
 }
 
-// checked returns indices for ops that compare them with all indices of an axis of size n. It reports those out of
-// range, which become outOfRange: a gather reads the indices of the axis at them.
+// checked returns indices for ops that compare them with all indices of an axis of size n. Those out of range become
+// outOfRange, and the gather reports them.
 func (c *call) checked(index ir.Value, n dim.Dim) ir.Value {
 	index = c.cast(index, i64)
 	return c.where(c.inside(index, n), c.gather(c.iota(i64, n), index, 0), c.i(outOfRange))
