@@ -120,6 +120,24 @@ func TestEndlessKernelsEnd(t *testing.T) {
 	}
 }
 
+// TestKeyGradientsEnd: a part of the gradients of keys ends with the context, too. The test runs the part itself,
+// because in a launch the parts of queries come first.
+func TestKeyGradientsEnd(t *testing.T) {
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	const name = "its gradient"
+	k := endless()[name]
+	k.Attention.Queries, k.Attention.Keys = k.Attention.Keys, k.Attention.Queries
+	l := load(t, openDevice(t, 1), k, endlessArgs(name)...)
+	s := l.stream.(*Stream)
+	s.Until(ended)
+	kernel := l.launch.(*bound).steps[0].node.kernel
+	kernel.run(kernel.attend.queryParts, &lane{stop: &s.until})
+	if !errors.Is(s.Ended(), context.Canceled) {
+		t.Errorf("Ended: %v, want Canceled", s.Ended())
+	}
+}
+
 // TestVisitsBetweenLooks counts the visits that are made although the context has ended: none by a launch, and
 // by a lane that has just looked, no more than lookEvery.
 func TestVisitsBetweenLooks(t *testing.T) {
