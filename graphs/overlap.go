@@ -171,7 +171,7 @@ func (g *Graph) conflicts(h *Graph) bool {
 // ready returns an error if a storage that a graph reads cannot be read.
 func (r *read) ready() error {
 	if r.graph {
-		return r.t.Weak().Err()
+		return r.t.At(r.t.Storage()).Weak().Err() // callables start incarnations of their results
 	}
 	return r.t.Err()
 }

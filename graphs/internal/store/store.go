@@ -510,7 +510,7 @@ func (t Tensor) Size() int64 { return t.size }
 func (t Tensor) check() error {
 	s := t.st
 	switch {
-	case t.inc != s.inc && s.retired:
+	case s.retired:
 		return &StaleError{Tensor: s.maker.String(), Generation: t.step, Advice: "to keep the values, clone the tensor before Graph.Reset or release it after"}
 	case t.inc != s.inc:
 		return &StaleError{Tensor: s.maker.String(), By: s.over.String(), Generation: t.step, Now: s.overAt,
