@@ -26,11 +26,35 @@ func (c *call) externName() string {
 // external reports whether the options keep the op as an extern op of the runner.
 func (c *call) external() bool { return slices.Contains(c.options.Externs, c.externName()) }
 
-// writers are the ATen ops that write an argument by their schema (native_functions.yaml: "Tensor(a!)") although
-// neither name nor overload tells.
+// writers are the ATen ops that write an argument by their schema (native_functions.yaml of PyTorch 2.11: "Tensor(a!)")
+// although neither name nor overload tells. record_stream and retain_grad are not listed: they change no elements.
 var writers = map[string]bool{
 	"aten.rrelu_with_noise": true, "aten._native_batch_norm_legit": true, "aten._batch_norm_with_update": true,
 	"aten.fused_moving_avg_obs_fake_quant": true, "aten._fused_moving_avg_obs_fq_helper": true,
+	"aten._cummax_helper": true, "aten._cummin_helper": true, "aten.set_data": true,
+}
+
+// outOverloads are the out overloads of ATen in native_functions.yaml of PyTorch 2.11 that neither have an argument out
+// or out0 nor are named out or *_out.
+var outOverloads = map[string]bool{
+	"output": true, "result": true, "grad_input": true, "values": true, "values_stable": true,
+	"dim_values": true, "dim_max": true, "dim_min": true, "names_dim_values": true, "names_dim_max": true,
+	"names_dim_min": true, "dimname_values": true, "dimname_values_stable": true,
+	"a": true, "L": true, "Q": true, "U": true, "X": true, "inverse": true, "sign": true,
+	"eigenvalues": true, "eigvals": true,
+}
+
+// writesOut reports whether a call is of an overload that writes its results to arguments: torch.sum(x, 0, out=y) is
+// aten.sum.IntList_out.
+func (c *call) writesOut() bool {
+	aten := strings.HasPrefix(c.name, "aten.")
+	switch o := c.overload; {
+	case o == "out", strings.HasSuffix(o, "_out"), aten && outOverloads[o]:
+		return true
+	case aten && (o == "default" || o == ""): // no out overload; the backward ops of attention read an argument out
+		return false
+	}
+	return c.has("out") || c.has("out0")
 }
 
 // writes returns why an op writes an argument, or "" if the archive does not tell: it has no schemas of ops.

@@ -165,7 +165,10 @@ func TestReadInAList(t *testing.T) {
 // TestIdleOpThatWrites: an op without a rule is missing if it writes an argument by ATen's schema, also if nothing reads
 // its result.
 func TestIdleOpThatWrites(t *testing.T) {
-	for op, missing := range map[string]bool{"aten.rrelu_with_noise.default": true, "aten.bernoulli.default": false} {
+	for op, missing := range map[string]bool{
+		"aten.rrelu_with_noise.default": true, "aten._cummax_helper.default": true, "aten.frexp.Tensor_out": true,
+		"aten.geqrf.a": true, "aten.bernoulli.default": false, "aten.frexp.Tensor": false,
+	} {
 		e := tinyEntries()
 		e[3].data = strings.Replace(e[3].data, `"nodes": [`, `"nodes": [{"target": "torch.ops.`+op+`", "name": "r", "metadata": {},
   "inputs": [{"name": "self", "arg": {"as_tensor": {"name": "x"}}, "kind": 1}], "outputs": [{"as_tensor": {"name": "r"}}]}, `, 1)

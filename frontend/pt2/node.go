@@ -78,17 +78,6 @@ func (c *call) idle() bool {
 	return !slices.ContainsFunc(c.outs, func(name string) bool { return name == "" || c.used(name) })
 }
 
-// writesOut reports whether a call is of an overload that writes its results to arguments: torch.sum(x, 0, out=y) is
-// aten.sum.IntList_out. The argument of one result is named out, that of the first of several out0; the listed
-// overloads have other names.
-func (c *call) writesOut() bool {
-	switch c.overload {
-	case "out", "output", "values", "values_stable", "dim_values", "dim_max", "dim_min":
-		return true
-	}
-	return c.has("out") || c.has("out0")
-}
-
 // otherNode imports a node that is not a torch.ops op. Arithmetic of sizes needs no nodes, as the archive has its
 // results as expressions. Nodes that return tensors or take graphs are refused.
 func (im *importer) otherNode(n *node) error {
