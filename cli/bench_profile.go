@@ -97,11 +97,11 @@ func sumProfile(labels []traced, times [][]time.Duration) benchProfile {
 
 // traced describes the interval that ends at a mark.
 type traced struct {
-	name    string // of a kernel or op; empty: the interval between launches
+	name    string // of a kernel, op or library routine; empty: the interval between launches
 	weights int64  // bytes of the kernel's weight arguments
 }
 
-// tracedStep names a step of a program by its kernel, or its extern op, and the shape of its largest weight.
+// tracedStep names a step of a program by its kernel, extern op or library routine, and the shape of its largest weight.
 func tracedStep(p *program.Program, s *program.Step) traced {
 	var t traced
 	if s == nil {

@@ -134,7 +134,7 @@ func checkCache() doctorCheck {
 	case err != nil && o.Dir == "" && !errors.Is(err, cache.ErrNoDir): // a wrong variable or trust file, as for openStore
 		c.State, c.Detail, c.Advice = "failed", err.Error(), "commands that compile end with this error; "+cache.EnvMode+"=off turns the cache off"
 	case err != nil:
-		c.Detail, c.Advice = err.Error(), "every start compiles everything again; set "+cache.EnvDir+" to a writable directory"
+		c.Detail, c.Advice = err.Error(), "newly compiled models are not kept; set "+cache.EnvDir+" to a writable directory"
 	default:
 		c.State = "ok"
 	}

@@ -49,7 +49,7 @@ func (ks *kernels) find(_ context.Context, k Kernel) (*program.Program, error) {
 	if code, ok := ks.code[k.hash()]; ok {
 		return code, nil
 	}
-	return nil, fmt.Errorf("kernel %s was not compiled: cli.Op.Kernels does not return it for the module", k.Name)
+	return nil, fmt.Errorf("kernel %s was not compiled with the model; cli.Op.Kernels must return the kernels of an extern op", k.Name)
 }
 
 // extras returns the kernels of the module's extern ops and collectives on the target. They are

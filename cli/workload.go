@@ -396,8 +396,9 @@ func (s *single) run(ctx context.Context, c caller) ([]output, error) {
 	return out, nil
 }
 
-// resultNames returns different names for a function's results, and none of taken. A result has its name in the text;
-// if it has no name, or the name is in taken or of an earlier result, result i is outI, with underscores if outI is too.
+// resultNames returns different names for a function's results, and avoids the names in taken. A result has its name in
+// the text; if it has no name, or the name is in taken or of an earlier result, result i is outI, with underscores if
+// outI is too.
 func resultNames(f *ir.Func, taken ...string) []string {
 	names := make([]string, len(f.Returns))
 	seen := map[string]bool{"": true}
