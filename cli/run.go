@@ -410,6 +410,9 @@ func (a *app) openSession(ctx context.Context, path string, f *modelFlags, rf *r
 			return nil, err
 		}
 	}
+	if err := bf.checkSymbols(m.module); err != nil {
+		return nil, err
+	}
 	s.path = m.path
 	var closeWeights func() error
 	if s.weights, closeWeights, err = m.source(f); err != nil {

@@ -162,6 +162,9 @@ func (s *session) runTrees(ctx context.Context, m *ir.Module, report *runReport)
 	var sec runSeconds
 	lap := func(start time.Time, d *float64) { *d = time.Since(start).Seconds() }
 	start := time.Now()
+	if err := s.checkMax(); err != nil {
+		return nil, err
+	}
 	limits, symbols := overlay(s.work.limits(), s.build.max), overlay(s.work.symbols(), s.build.symbols)
 	o, done, err := s.app.backendOptions(m, s.target, s.build, piecewise.None, bounds(m, limits, symbols))
 	if err != nil {
@@ -233,6 +236,20 @@ func (s *session) runTrees(ctx context.Context, m *ir.Module, report *runReport)
 			Rerecords: st.Rerecords, Skips: skips, Reserved: c.tree.Pool().Use().Reserved}
 	}
 	return out, nil
+}
+
+// checkMax returns a usage error if a symbol of a single call is above --max, which graph trees do not check.
+func (s *session) checkMax() error {
+	one, ok := s.work.(*single)
+	if !ok {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.build.max)) {
+		if n := one.bound[name]; n > s.build.max[name] {
+			return usagef("--max %s=%d: the inputs have %s = %d", name, s.build.max[name], name, n)
+		}
+	}
+	return nil
 }
 
 // treeFaults returns an error if programs of the trees met indices out of range (C12). Reading a
