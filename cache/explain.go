@@ -28,7 +28,8 @@ type Explanation struct {
 // Explain looks up keys, and for those that miss it finds the nearest entry of all layers and the
 // directory: first among those of the same piece, then by the number of different factors, then
 // the newest. It reads the entries of the keys, and every manifest of a directory unless each key
-// hits in that directory or one before it. It writes nothing. The error is the cause of ctx's end.
+// hits in that directory or one before it. It writes nothing, and logs directories that it cannot
+// list. The error is the cause of ctx's end.
 func (s *Store) Explain(ctx context.Context, keys ...Key) ([]Explanation, error) {
 	out := make([]Explanation, len(keys))
 	nearest := make([]rank, len(keys))
@@ -89,7 +90,7 @@ func (s *Store) explainTree(ctx context.Context, t *tree, d root, out []Explanat
 			}
 		}
 		return nil
-	}, s.damaged)
+	}, s.warnDamaged)
 }
 
 // rank is the distance of an entry from a key.

@@ -389,6 +389,25 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// Explain logs a directory that it cannot list, and does not count it.
+func TestExplainUnlistable(t *testing.T) {
+	s, j := logged(t.TempDir())
+	fill(t, s, "toy", 1)
+	name := "00"
+	if strings.HasPrefix(testKey(5).id().String(), name) || strings.HasPrefix(testKey(0).id().String(), name) {
+		t.Fatal("the file would be in the way of the keys")
+	}
+	file := filepath.Join(s.Dir(), "v1", keysDir, name)
+	write(t, file, nil)
+	if ex, err := s.Explain(t.Context(), testKey(5)); err != nil || ex[0].Hit || ex[0].Nearest == nil || len(ex[0].Damaged) > 0 {
+		t.Errorf("%+v, %v", ex, err)
+	}
+	wantLog(t, j, file, "cannot be listed")
+	if n := s.Stats().Damaged; n != 0 {
+		t.Errorf("%d damaged files are counted, want 0", n)
+	}
+}
+
 // Verify during writes and collections finds no damage in files that appear or disappear meanwhile.
 func TestVerifyWhileInUse(t *testing.T) {
 	s, j := logged(fastTemp(t))

@@ -118,6 +118,11 @@ func (s *Store) Stats() Stats {
 // damaged logs and counts an unusable file.
 func (s *Store) damaged(err error) {
 	s.count.damaged.Add(1)
+	s.warnDamaged(err)
+}
+
+// warnDamaged logs an unusable file.
+func (s *Store) warnDamaged(err error) {
 	if d, ok := errors.AsType[*DamageError](err); ok {
 		s.log.Warn("cache: damaged file; it counts as a miss", "file", d.File, "reason", d.Reason)
 	} else {

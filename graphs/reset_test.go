@@ -9,7 +9,8 @@ import (
 )
 
 // TestReadAfterReset: after the reset of its graph, a result without owners cannot be read, neither by a
-// weak handle nor by a replay of another graph. The error says that the graph was reset.
+// weak handle nor by a replay of another graph. The error says that the graph was reset. A result with an
+// owner can be read.
 func TestReadAfterReset(t *testing.T) {
 	e := open(t, 8)
 	defer e.close()
@@ -29,6 +30,9 @@ func TestReadAfterReset(t *testing.T) {
 			t.Errorf("%s after the reset: %v", what, err)
 		}
 	}
-	drop(t, x, z)
 	e.reset(h)
+	if got := e.sum(z); got != 24 {
+		t.Errorf("after the reset, with an owner, z sums to %v, want 24", got)
+	}
+	drop(t, x, z)
 }

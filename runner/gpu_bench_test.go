@@ -20,7 +20,7 @@ const llama8B = `{"architectures": ["LlamaForCausalLM"], "model_type": "llama", 
 "rope_theta": 500000.0, "hidden_act": "silu", "torch_dtype": "bfloat16", "tie_word_embeddings": false}`
 
 // BenchmarkServeOnGPU measures steady decode steps of the 8B shape in bf16 with generated weights, at
-// contexts from 512 tokens on, for each kind of sampling:
+// contexts from 512 tokens on, for each sampler variant without min-p:
 //
 //	step-µs   a step of the runner
 //	alone-µs  @forward and @logits of the same requests on the same backend, without the runner
@@ -68,8 +68,8 @@ func BenchmarkSampleOnGPU(b *testing.B) {
 	}
 }
 
-// serve measures decode steps of requests whose prompts have the given number of tokens, for each kind
-// of sampling.
+// serve measures decode steps of requests whose prompts have the given number of tokens, for each
+// sampler variant without min-p.
 func serve(b *testing.B, r *Runner, requests, tokens, length int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	prompt := make([]int32, tokens)

@@ -155,7 +155,7 @@ func TestLogprobsOfAdjustedLogits(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	// The model's logits are i/4: 0 and 4 have 2 and 1.
+	// The model's logit of token i is i/4. With the bias, token 0 has 2 and token 4 has 1.
 	l, _ := s.Logprobs(0)
 	want := map[int32]float64{0: -math.Log(1 + math.Exp(-1)), 4: -1 - math.Log(1+math.Exp(-1))}
 	if got := float64(l.Logprob.Logprob); math.Abs(got-want[l.ID]) > 1e-6 {

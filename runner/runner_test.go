@@ -488,8 +488,8 @@ func TestQueueTakesNoRoom(t *testing.T) {
 }
 
 // 18,000 of 20,000 requests are canceled while they wait. The others are served in order, until Close
-// ends them. Both calls end many requests in one pass over the queue; a pass for each request would
-// make this test slow.
+// ends them. Step and Close each end many requests in one pass over the queue; a pass for each request
+// would make this test slow.
 func TestCancelInTheQueue(t *testing.T) {
 	r := llama(t, Options{MaxSequences: 2, MaxTokens: 8, Blocks: 60, Backend: piecewise.Options{Capture: piecewise.CaptureOptions{Mode: piecewise.Piecewise}}})
 	ctx, cancel := context.WithCancel(context.Background())

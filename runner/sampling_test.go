@@ -71,7 +71,7 @@ func sampling(t testing.TB, vocabulary int64) *ir.Module {
 	return out
 }
 
-// choices are the inputs of @runner_sample, one row for each.
+// choices are the inputs of @runner_sample. sampling and position have an element for each row.
 type choices struct {
 	logits   []float32
 	sampling []Sampling

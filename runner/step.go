@@ -320,8 +320,8 @@ func (r *Runner) runSampling(s *step, hidden piecewise.Results) error {
 	return r.chosen.At(sampled).StartCopy(s.ids.Bytes()[:4*s.samples])
 }
 
-// fillSampling fills the parameters of a sampler variant that is not greedy. If the previous step had
-// the same requests, only positions change.
+// fillSampling fills the parameters of a sampler variant that is not greedy. If keepSampling keeps the
+// others, it fills only positions.
 func (s *step) fillSampling(in piecewise.Inputs) error {
 	position, err := in.Int64s("position")
 	if err != nil {
@@ -388,8 +388,8 @@ func (s *step) fillSampling(in piecewise.Inputs) error {
 	return nil
 }
 
-// keepSampling keeps the previous step's sampling parameters on the device if that step had the same
-// requests, and reports whether it kept all of them.
+// keepSampling keeps the previous step's sampling parameters on the device if the step was advanced, not
+// built, and reports whether it kept all of them.
 func (s *step) keepSampling(in piecewise.Inputs) (bool, error) {
 	names := [...]string{"temperature", "seed", "top_p", "top_k", "min_p"} // variant i needs names[:i+1], except greedy, which needs no parameter
 	same := s.again

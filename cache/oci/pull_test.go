@@ -27,7 +27,7 @@ func TestPullFaults(t *testing.T) {
 		answer http.HandlerFunc
 		want   []string // parts of the error
 		as     func(error) bool
-		tries  int // requests for the blob
+		tries  int // requests for the blob; 0: not checked
 	}{
 		"500":                              {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, []string{"500"}, nil, 2},
 		"404":                              {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(404) }, []string{"not found"}, nil, 1},

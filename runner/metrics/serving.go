@@ -35,7 +35,7 @@ func endReason(r runner.Reason) int {
 }
 
 // latencyBounds are vLLM's buckets of times to first tokens, between tokens and of requests, in
-// seconds, and smaller ones: tokens of a small model are a millisecond apart.
+// seconds, and further ones up to 15 ms: tokens of a small model are a millisecond apart.
 var latencyBounds = []float64{0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.04, 0.05, 0.06, 0.075, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5,
 	0.75, 0.8, 1, 1.5, 2, 2.5, 5, 7.5, 10, 15, 20, 30, 40, 50, 60, 80, 120, 160, 240, 480, 640, 960, 1920, 2560, 7680}
 

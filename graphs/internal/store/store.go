@@ -511,7 +511,7 @@ func (t Tensor) check() error {
 	s := t.st
 	switch {
 	case s.retired:
-		return &StaleError{Tensor: s.maker.String(), Generation: t.step, Advice: "to keep the values, clone the tensor before Graph.Reset or release it after"}
+		return &StaleError{Tensor: s.maker.String(), Generation: t.step, Advice: "to keep the values, clone the tensor before Graph.Reset, or keep an owner until it is read"}
 	case t.inc != s.inc:
 		return &StaleError{Tensor: s.maker.String(), By: s.over.String(), Generation: t.step, Now: s.overAt,
 			Advice: "clone the tensor before the next run to keep its values"}
