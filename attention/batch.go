@@ -135,8 +135,8 @@ func (b *Batch) Add(computed, tokens int, blocks []int32, blockSize int) error {
 
 // AddSequence is Add for a request whose sequence has a name other than 0: see Sequences. All
 // requests of a batch must be added by Add, or all by AddSequence. If the request that the batch
-// last had at the same index had the same name and no more blocks, AddSequence copies only the
-// new ones. So callers must not change BlockTable.
+// last had at the same index had the same name and at most as many blocks, AddSequence copies
+// only the new blocks. So callers must not change BlockTable.
 func (b *Batch) AddSequence(name uint64, computed, tokens int, blocks []int32, blockSize int) error {
 	if name == 0 || len(b.Sequences) != len(b.SeqLens) {
 		return fmt.Errorf("attention: request %d has name %d, and %d of the requests before it have names: give all requests a name other than 0, or none of them", len(b.SeqLens), name, len(b.Sequences))

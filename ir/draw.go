@@ -126,7 +126,7 @@ func (d *draws) place(f *Func, n *Node, attrs []Attr) []Attr {
 // of the given types, and returns how it breaks the rules of drawing: the generator is a
 // parameter or state that the function does not write, and each draw has an
 // offset of its own, or has redraw=true and as many elements as an earlier draw at that offset.
-// It does not compare a redraw with later draws and those of other functions.
+// A redraw is not compared with later draws, or with draws of other functions.
 func (d *draws) add(f *Func, n *Node, types []Type) []string {
 	var errs []string
 	for j, a := range n.Args {

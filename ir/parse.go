@@ -10,8 +10,8 @@ import (
 	"pwc/internal/termsafe"
 )
 
-// Limits on a text. They are far above the needs of any model. They bound recursion, and lists
-// whose items are compared with each other.
+// Limits on a text, far above the needs of any model. Most bound recursion, or lists whose items
+// are compared with each other.
 const (
 	maxText      = 1 << 30 // bytes
 	maxErrors    = 1000    // reported for one text

@@ -419,7 +419,7 @@ func (im *importer) writeBack() error {
 			continue // memory that only the program sees
 		}
 		if other := im.sharing(st); st.buffer && other != "" {
-			return im.errorf("the program writes buffer %s, whose memory %s shares: a state has memory of its own; give each a tensor of its own before the export", termsafe.Quote(st.source), termsafe.Quote(other))
+			return im.errorf("the program writes buffer %s, whose memory %s may share: a state has memory of its own; give each a tensor of its own before the export", termsafe.Quote(st.source), termsafe.Quote(other))
 		}
 		im.writes[to] = true
 		if im.targets[to] {

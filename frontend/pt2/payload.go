@@ -130,8 +130,8 @@ func (p *payload) check() (reason string) {
 	return ""
 }
 
-// overlaps reports whether the range of elements of two tensors in one entry overlaps. Tensors with gaps may overlap
-// without a common element.
+// overlaps reports whether two tensors are in one entry and their ranges of bytes, from the first element to the last,
+// overlap. Tensors with gaps may have no element in common then.
 func (p *payload) overlaps(q *payload) bool {
 	if p.entry != q.entry || slices.Contains(p.shape, 0) || slices.Contains(q.shape, 0) {
 		return false
