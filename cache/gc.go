@@ -38,10 +38,11 @@ type GCResult struct {
 // keep their files. A program that another process still needs is compiled again.
 //
 // GC waits for running writes, at most Options.LockTimeout, and delays new ones, if files can be
-// locked. Without locks an entry may lose its blob and is then a miss. If a pinned module is damaged,
-// GC stops with an error, because the entries of the module are unknown. Otherwise the error joins
-// failed removals, the cause of ctx's end and the *DamageError of a directory that cannot be read, or it is
-// ErrNoDir. Also with an error, the result counts what was found and removed.
+// locked. Without locks an entry may lose its blob and is then a miss. If a pinned module is damaged, GC
+// stops with an error, because the entries of the module are unknown. If directories of pins, entries or
+// modules cannot be listed, it stops with a *DamageError, because it is unknown which files are in use.
+// Otherwise the error joins failed removals and the cause of ctx's end, or it is ErrNoDir, or a *DamageError if
+// the directory cannot be opened. Also with an error, the result counts what was found and removed.
 func (s *Store) GC(ctx context.Context, o GCOptions) (GCResult, error) {
 	var r GCResult
 	err := s.exclusive(ctx, func(t *tree) error {
@@ -151,8 +152,8 @@ type (
 	}
 )
 
-// scan reads the directory and removes damaged manifests. If a pinned module is damaged, its
-// entries are unknown, so GC removes nothing more.
+// scan reads the directory and removes damaged manifests. If a pinned module is damaged, or pins, entries or
+// modules cannot be listed, it is unknown which files are in use, so GC removes nothing more.
 func (c *collector) scan(ctx context.Context, damaged func(error)) error {
 	pinned, err := c.t.pins()
 	if err != nil {
@@ -183,7 +184,8 @@ func (c *collector) scanBlobs(ctx context.Context, damaged func(error)) error {
 }
 
 func (c *collector) scanEntries(ctx context.Context, damaged func(error)) error {
-	return c.t.eachHash(ctx, keysDir, func(h [32]byte, name string) error {
+	var unlisted error // the blobs of entries that cannot be listed seem unused
+	err := c.t.eachHash(ctx, keysDir, func(h [32]byte, name string) error {
 		info, err := c.t.Lstat(name)
 		if err != nil {
 			return nil
@@ -205,7 +207,11 @@ func (c *collector) scanEntries(ctx context.Context, damaged func(error)) error 
 			b.refs++
 		}
 		return nil
-	}, damaged)
+	}, func(err error) { unlisted = errors.Join(unlisted, err) })
+	if err == nil {
+		err = unlisted
+	}
+	return err
 }
 
 // scanTunings counts tuning records, which stay.

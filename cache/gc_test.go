@@ -278,6 +278,31 @@ func TestGCDamaged(t *testing.T) {
 	}
 }
 
+// A collection that cannot list entries is an error, and removes no blobs: their entries may be pinned.
+func TestGCUnlistable(t *testing.T) {
+	s, j, _, _, _ := gcCache(t)
+	if _, err := s.Pin(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	sub := filepath.Dir(filepath.Join(s.Dir(), "v1", filepath.FromSlash(keyFile(testKey(0).id()))))
+	saved := filepath.Join(t.TempDir(), "saved")
+	if err := os.Rename(sub, saved); err != nil {
+		t.Fatal(err)
+	}
+	write(t, sub, nil)
+	r, err := s.GC(t.Context(), GCOptions{})
+	if d, ok := errors.AsType[*DamageError](err); !ok || d.File != sub || r.Modules+r.Entries+r.Blobs != 0 {
+		t.Errorf("%+v, %v; want the damage of %s", r, err, sub)
+	}
+	if err := errors.Join(os.Remove(sub), os.Rename(saved, sub)); err != nil {
+		t.Fatal(err)
+	}
+	if got := have(t, s); got != "a b c 0 1 2 3 4" {
+		t.Errorf("left %q", got)
+	}
+	wantQuiet(t, j)
+}
+
 // A collection removes entries whose blob is missing or truncated.
 func TestGCWithoutBlob(t *testing.T) {
 	s, j, _, _, _ := gcCache(t)
