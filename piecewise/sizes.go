@@ -112,8 +112,9 @@ func (pl *plan) checkSizes() error {
 	return nil
 }
 
-// unusedRanges lists the ranges between endpoints whose artifact serves no run, and refuses endpoints that do not rise. It does not list
-// ranges above the function's largest size, which have no effect whatever the endpoints are.
+// unusedRanges lists the ranges between endpoints whose artifact serves no run, and refuses endpoints
+// that do not rise. It does not list ranges above the function's largest size, which have no effect
+// whatever the endpoints are.
 func (pl *plan) unusedRanges(unused func(what, size, why string)) error {
 	if len(pl.opts.Compile.Endpoints) == 0 {
 		return nil

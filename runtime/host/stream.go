@@ -308,7 +308,7 @@ func connect(join bool, from, to *Stream) error {
 	if err != nil {
 		return named(err)
 	}
-	if b != nil {
+	if b != nil && to.active() == nil { // later joins write nothing: other goroutines read branch
 		to.branch, to.capture = b, from.capture
 	}
 	return nil
