@@ -28,9 +28,9 @@ const (
 	// Conversions.
 	OpRoundBF16 // F[Dst] = F[A] rounded to bf16
 	OpRoundF16  // F[Dst] = F[A] rounded to f16
-	OpWrap      // I[Dst] = I[A] wrapped to dtype X (bool: != 0)
+	OpWrap      // I[Dst] = I[A] wrapped to dtype X; for bool, I[A] != 0
 	OpItoF      // F[Dst] = I[A], rounded once to float32
-	OpFtoI      // I[Dst] = F[A] truncated, saturated to dtype X, NaN to 0 (bool: != 0)
+	OpFtoI      // I[Dst] = F[A] truncated, saturated to dtype X, NaN to 0; for bool, F[A] != 0, so NaN and 0.5 give 1
 
 	// Float, one operand.
 	OpNeg
