@@ -34,8 +34,8 @@ type sampling struct {
 	PresencePenalty   float64           `json:"presence_penalty"`
 	FrequencyPenalty  float64           `json:"frequency_penalty"`
 	LogitBias         map[int32]float64 `json:"logit_bias"`
-	MinP              float64           `json:"min_p"`              // of vLLM, as the following fields
-	RepetitionPenalty float64           `json:"repetition_penalty"` // 0: no penalty
+	MinP              float64           `json:"min_p"` // of vLLM, as the following fields
+	RepetitionPenalty *float64          `json:"repetition_penalty"`
 	MinTokens         int               `json:"min_tokens"`
 	AllowedIDs        []int32           `json:"allowed_token_ids"`
 }
@@ -126,8 +126,8 @@ func (s *sampling) request(prompt []int32, maxNew int, eos []int32) (runner.Requ
 	return q, nil
 }
 
-// adjust sets the options that change logits. It checks OpenAI's bounds; the runner checks the
-// options that OpenAI's API does not have.
+// adjust sets the options that change logits. It checks OpenAI's bounds, and refuses a
+// repetition_penalty of 0; the runner checks the other values of options that OpenAI's API does not have.
 func (s *sampling) adjust(q *runner.Request) *Error {
 	for name, v := range map[string]float64{"presence_penalty": s.PresencePenalty, "frequency_penalty": s.FrequencyPenalty} {
 		if !(v >= -2 && v <= 2) {
@@ -141,7 +141,12 @@ func (s *sampling) adjust(q *runner.Request) *Error {
 	}
 	q.MinNew = s.MinTokens
 	p := &q.Sampling
-	p.PresencePenalty, p.FrequencyPenalty, p.RepetitionPenalty = s.PresencePenalty, s.FrequencyPenalty, s.RepetitionPenalty
+	if r := s.RepetitionPenalty; r != nil {
+		if p.RepetitionPenalty = *r; *r == 0 { // the runner takes 0 as no penalty; vLLM refuses it
+			return badRequest("repetition_penalty", "repetition_penalty 0 is not in [0.01, 100]; 1 changes no logit")
+		}
+	}
+	p.PresencePenalty, p.FrequencyPenalty = s.PresencePenalty, s.FrequencyPenalty
 	p.MinP, p.LogitBias, p.Allowed = s.MinP, s.LogitBias, s.AllowedIDs
 	return nil
 }
