@@ -69,7 +69,7 @@ func (o *Options) sign(ctx context.Context, sent *Sent, name string, isTar bool)
 	if o.Signer == nil {
 		return nil, nil
 	}
-	var have []signature
+	have := &signatureSet{}
 	if _, err := os.Stat(filepath.Join(name, ocispec.ImageIndexFile)); !isTar && err == nil {
 		l, err := openLayout(name, "")
 		if err == nil {

@@ -54,9 +54,15 @@ type payload struct {
 
 // A signature is one layer of the manifest of signatures.
 type signature struct {
-	ocispec.Descriptor
 	payload []byte
 	bytes   []byte
+}
+
+// A signatureSet has the signatures of one artifact. Its zero value is that of an artifact without a manifest of signatures.
+type signatureSet struct {
+	manifest []byte // as it was read
+	layers   int    // of the manifest, also those that are no signatures
+	list     []signature
 }
 
 // by returns the first of the keys that made this signature of a digest. It reports false if none did.
@@ -74,10 +80,10 @@ func (s *signature) by(keys []cache.PublicKey, of cache.Digest) (key cache.Publi
 }
 
 // signatures reads the signatures of an artifact, if any. Layers that are not signatures are left out.
-func signatures(ctx context.Context, src source, of cache.Digest) ([]signature, error) {
+func signatures(ctx context.Context, src source, of cache.Digest) (*signatureSet, error) {
 	d, err := src.find(ctx, signatureTag(of))
 	if errors.Is(err, errdef.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return &signatureSet{}, nil
 	}
 	if err != nil {
 		return nil, cause(ctx, err)
@@ -102,37 +108,35 @@ func signatures(ctx context.Context, src source, of cache.Digest) ([]signature, 
 	if len(m.Layers) > maxSignatures {
 		return nil, fmt.Errorf("it has %d signatures; the limit is %d", len(m.Layers), maxSignatures)
 	}
-	var out []signature
+	out := &signatureSet{manifest: text, layers: len(m.Layers)}
 	for _, l := range m.Layers {
 		d, err := (&descriptor{MediaType: l.MediaType, Digest: l.Digest, Size: l.Size}).check(signatureMediaType, maxPayload)
 		if err != nil || len(l.Annotations.Signature) > maxSignature {
 			continue
 		}
-		s := signature{Descriptor: d}
-		s.Annotations = map[string]string{signatureAnnotation: l.Annotations.Signature}
+		var s signature
 		if s.bytes, err = base64.StdEncoding.DecodeString(l.Annotations.Signature); err != nil {
 			continue
 		}
 		if s.payload, err = fetch(ctx, src, d); err != nil {
 			return nil, err
 		}
-		out = append(out, s)
+		out.list = append(out.list, s)
 	}
 	return out, nil
 }
 
-// sign makes the manifest of an artifact's signatures: those that it has, and one by the signer. It returns nil if it
-// has one by the signer. reference is the name of the artifact in the signed text.
-func sign(signer *cache.Signer, of cache.Digest, reference string, have []signature) (*artifact, error) {
-	parts := make([]part, 0, len(have)+2)
-	for i := range have {
-		if _, ok := have[i].by([]cache.PublicKey{signer.Public()}, of); ok {
+// sign makes the manifest of an artifact's signatures: the one that it has, with a layer more by the signer. It returns
+// nil if the artifact has a signature by the signer. All else of the manifest stays as it is, such as the certificates
+// and bundles of other signatures. reference is the name of the artifact in the signed text.
+func sign(signer *cache.Signer, of cache.Digest, reference string, have *signatureSet) (*artifact, error) {
+	for i := range have.list {
+		if _, ok := have.list[i].by([]cache.PublicKey{signer.Public()}, of); ok {
 			return nil, nil
 		}
-		parts = append(parts, part{have[i].Descriptor, func(context.Context) ([]byte, error) { return have[i].payload, nil }})
 	}
-	if len(parts) == maxSignatures {
-		return nil, fmt.Errorf("it has %d signatures already, which is the limit", len(parts))
+	if have.layers == maxSignatures {
+		return nil, fmt.Errorf("it has %d signatures already, which is the limit", have.layers)
 	}
 	var p payload
 	p.Critical.Identity.Reference, p.Critical.Image.Digest, p.Critical.Type, p.Optional = reference, of.String(), signatureType, json.RawMessage("null")
@@ -147,19 +151,48 @@ func sign(signer *cache.Signer, of cache.Digest, reference string, have []signat
 	if err != nil {
 		return nil, err
 	}
-	signed := inline(signatureMediaType, text)
-	signed.Annotations = map[string]string{signatureAnnotation: base64.StdEncoding.EncodeToString(sig)}
-	parts = append(parts, signed)
-	config := inline(ocispec.MediaTypeImageConfig, []byte(`{"architecture":"","os":"","config":{},"rootfs":{"type":"layers","diff_ids":[]}}`))
-	m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, Config: config.Descriptor}
-	for _, p := range parts {
-		m.Layers = append(m.Layers, p.Descriptor)
+	layer := inline(signatureMediaType, text)
+	layer.Annotations = map[string]string{signatureAnnotation: base64.StdEncoding.EncodeToString(sig)}
+	if have.manifest != nil {
+		manifest, err := withLayer(have.manifest, layer.Descriptor)
+		if err != nil {
+			return nil, err
+		}
+		return &artifact{manifest: inline(ocispec.MediaTypeImageManifest, manifest), parts: []part{layer}}, nil
 	}
-	manifest, err := json.Marshal(m)
+	config := inline(ocispec.MediaTypeImageConfig, []byte(`{"architecture":"","os":"","config":{},"rootfs":{"type":"layers","diff_ids":[]}}`))
+	manifest, err := json.Marshal(ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
+		Config: config.Descriptor, Layers: []ocispec.Descriptor{layer.Descriptor}})
 	if err != nil {
 		return nil, err
 	}
-	return &artifact{manifest: inline(ocispec.MediaTypeImageManifest, manifest), parts: append(parts, config)}, nil
+	return &artifact{manifest: inline(ocispec.MediaTypeImageManifest, manifest), parts: []part{layer, config}}, nil
+}
+
+// withLayer adds a layer to the text of a manifest, and keeps its other keys, layers and annotations.
+func withLayer(manifest []byte, layer ocispec.Descriptor) ([]byte, error) {
+	var m map[string]json.RawMessage
+	var layers []json.RawMessage
+	if err := json.Unmarshal(manifest, &m); err != nil {
+		return nil, err
+	}
+	if text, ok := m["layers"]; ok {
+		if err := json.Unmarshal(text, &layers); err != nil {
+			return nil, err
+		}
+	}
+	added, err := json.Marshal(layer)
+	if err != nil {
+		return nil, err
+	}
+	if m["layers"], err = json.Marshal(append(layers, added)); err != nil {
+		return nil, err
+	}
+	out, err := json.Marshal(m)
+	if err == nil && len(out) > maxManifest {
+		err = fmt.Errorf("the manifest of its signatures would have %d bytes, above %d", len(out), maxManifest)
+	}
+	return out, err
 }
 
 // trusted returns why the machine code of an artifact may be used. The error is a *[cache.UntrustedError], an error
@@ -174,17 +207,17 @@ func (o *Options) trusted(ctx context.Context, a *remoteArtifact) (why string, e
 	}
 	reason := "no key is trusted that could have signed it"
 	if o.Trust != nil && len(o.Trust.Keys) > 0 {
-		list, err := signatures(ctx, a.src, a.digest)
+		have, err := signatures(ctx, a.src, a.digest)
 		if err != nil {
 			return "", fmt.Errorf("%s: signatures: %w", a.src.name(), err)
 		}
-		for i := range list {
-			if k, ok := list[i].by(o.Trust.Keys, a.digest); ok {
+		for i := range have.list {
+			if k, ok := have.list[i].by(o.Trust.Keys, a.digest); ok {
 				return "signed by key " + k.ID()[:16], nil
 			}
 		}
-		if reason = "it is not signed"; len(list) > 0 {
-			reason = fmt.Sprintf("none of its %d signatures is by a trusted key", len(list))
+		if reason = "it is not signed"; len(have.list) > 0 {
+			reason = fmt.Sprintf("none of its %d signatures is by a trusted key", len(have.list))
 		}
 	}
 	if o.Accept != nil {

@@ -10,6 +10,7 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -294,6 +296,63 @@ func TestCosignSignatures(t *testing.T) {
 	}
 }
 
+// TestSigningKeepsSignatures signs an artifact whose manifest of signatures has a layer with a certificate and a
+// bundle, a layer of another type, and an annotation of its own. They stay as they are, and one layer is added.
+func TestSigningKeepsSignatures(t *testing.T) {
+	from, dir := gpuStore(t), filepath.Join(t.TempDir(), "layout")
+	sent, err := Export(t.Context(), from, nil, dir, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := keys(t)["ECDSA"]
+	c := cosigned{func(s string) string { return s }, func(s string) string {
+		s = strings.Replace(s, `"annotations":{`, `"annotations":{"dev.sigstore.cosign/certificate":"PEM","dev.sigstore.cosign/bundle":"{\"Payload\":\"<&>\"}",`, 1)
+		foreign := `{"mediaType":"application/vnd.dsse.envelope.v1+json","size":2,"digest":"` + digest.FromString("{}").String() + `","urls":["https://x.example"]}`
+		return strings.TrimSuffix(s, "]}") + "," + foreign + `],"annotations":{"x.example/of":"the manifest"}}`
+	}, other, ""}
+	c.write(t, dir, sent.Digest)
+	read := func() (m map[string]any) {
+		t.Helper()
+		l, err := openLayout(dir, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.close()
+		have, err := signatures(t.Context(), l, sent.Digest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(have.manifest, &m); err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	before := read()
+	key := keys(t)["Ed25519"]
+	o := gpuOptions()
+	o.Signer = signer(t, key)
+	if _, err := Export(t.Context(), from, nil, dir, o); err != nil {
+		t.Fatal(err)
+	}
+	after := read()
+	layers := after["layers"].([]any)
+	if len(layers) != 3 {
+		t.Fatalf("%d layers, want 3", len(layers))
+	}
+	after["layers"] = layers[:2]
+	if diff := cmp.Diff(before, after); diff != "" {
+		t.Errorf("other parts of the manifest (-before +after):\n%s", diff)
+	}
+	for _, k := range []crypto.Signer{other, key} {
+		to, _ := newStore(t)
+		o := gpuOptions()
+		o.Trust = trustKey(t, k)
+		if _, err := Import(t.Context(), to, dir, o); err != nil {
+			t.Errorf("%T: %v", k, err)
+		}
+	}
+}
+
 func (c *cosigned) write(t *testing.T, dir string, of cache.Digest) {
 	t.Helper()
 	text := c.payload(fmt.Sprintf(`{"critical":{"identity":{"docker-reference":"registry.example/team/toy"},"image":{"docker-manifest-digest":"%s"},"type":"cosign container image signature"},"optional":null}`, of))
@@ -353,7 +412,7 @@ func FuzzSignature(f *testing.F) {
 	key := keys(f)["Ed25519"]
 	trust := trustKey(f, key)
 	of := cache.DigestOf([]byte("x"))
-	a, err := sign(signer(f, key), of, "r.example/x", nil)
+	a, err := sign(signer(f, key), of, "r.example/x", &signatureSet{})
 	if err != nil {
 		f.Fatal(err)
 	}

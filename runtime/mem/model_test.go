@@ -1198,7 +1198,7 @@ func (m *machine) doRestore() {
 	}
 }
 
-// usedApartFrom reports whether second streams use live blocks of p that are not kept.
+// usedApartFrom reports whether work that is not captured, on second streams, uses live blocks of p that are not kept.
 func (m *machine) usedApartFrom(p *modelPool, keep map[Address]*modelBlock) bool {
 	for b := range p.blocks {
 		if b.state != isLive || keep[b.address()] == b {
