@@ -96,7 +96,7 @@ func changeable(v jinja.Value) error {
 	return nil
 }
 
-// measure returns about how many bytes a value has when it is printed, at least 1 for each value in it. The argument
+// measure returns an upper bound of the bytes of a value when it is printed, above 0 also for an empty value. The argument
 // into is the container that gets the value, or nil. It is an error if the value is this container or contains it, is
 // nested too deep or is larger than MaxResult, or if measure has visited more than maxVisits values in this rendering.
 func (r *run) measure(v jinja.Value, into any) (int64, error) {
@@ -106,10 +106,7 @@ func (r *run) measure(v jinja.Value, into any) (int64, error) {
 }
 
 func (r *run) visit(v jinja.Value, into any, depth int, size *int64) error {
-	*size++
-	if v.IsString() {
-		*size += int64(len(v.AsString()))
-	}
+	*size += printedBytes(v)
 	r.visits++
 	switch {
 	case into != nil && container(v) == into:
@@ -128,13 +125,29 @@ func (r *run) visit(v jinja.Value, into any, depth int, size *int64) error {
 		}
 	case v.IsDict():
 		for _, key := range v.AsDict().Keys {
-			*size += int64(len(key))
+			*size += int64(len("'': ") + len(key))
 			if err := r.visit(v.AsDict().Data[key], into, depth+1, size); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// printedBytes bounds the bytes of a value as an item of a printed list, without the values that it contains.
+func printedBytes(v jinja.Value) int64 {
+	n := len("Undefined")
+	switch {
+	case v.IsString():
+		n = len("''") + len(v.AsString())
+	case v.IsInt(), v.IsFloat():
+		n = len("-2.2250738585072014e-308") // the longest %g; integers have up to 20 bytes
+	case v.IsList(), v.IsDict():
+		n = len("[]")
+	case v.IsCallable():
+		n = len("<callable >") + len(v.AsCallable().Name)
+	}
+	return int64(n + len(", "))
 }
 
 // factor returns a left operand of *. A string is refused if the right operand is not given, or is an integer by which
@@ -288,7 +301,7 @@ func (r *run) add(self jinja.Value, args []jinja.Value, insert bool) (jinja.Valu
 	return jinja.None(), true, nil
 }
 
-// pop is the method pop of lists and dicts. The rest of a list gets new memory at the next append.
+// pop is the method pop of lists and dicts. The rest of a list gets memory that no other list has.
 func (r *run) pop(self jinja.Value, args []jinja.Value) (jinja.Value, bool, error) {
 	if err := changeable(self); err != nil || !self.IsList() && !self.IsDict() {
 		return jinja.Undefined(), err != nil, err
@@ -308,7 +321,7 @@ func (r *run) pop(self jinja.Value, args []jinja.Value) (jinja.Value, bool, erro
 	}
 	v := l.Items[at]
 	l.Items = slices.Concat(l.Items[:at], l.Items[at+1:])
-	delete(r.owned, l)
+	r.owned[l] = true
 	return v, true, nil
 }
 

@@ -12,6 +12,7 @@ import (
 // change the object loop, end with an error that names the line, except that of a method that is not called at once.
 func TestMemoryLimits(t *testing.T) {
 	large := "{% set x = 'a' * 4000000 %}"
+	numbers := "{% set x = range(1000000000000000000, 1000000000000065536)|list %}" // printed 13 times, they have 17 million bytes
 	for _, source := range []string{
 		"{{ 'a' * 1000000000000 }}",
 		"{% set n = 1000000000000 %}{{ 'a' * n }}",
@@ -39,6 +40,8 @@ func TestMemoryLimits(t *testing.T) {
 		large + "{{ x.replace('', x)|length }}",
 		large + "{{ x[:1000]|list|join(x) }}",
 		large + "{{ [1, 2, 3, 4, 5, 6, 7]|join(d=x) }}",
+		numbers + "{{ [" + strings.Repeat("x, ", 13) + "]|join('')|length }}",
+		numbers + "{{ [" + strings.Repeat("x, ", 13) + "]|indent|length }}",
 		large + "{{ '{0}{0}{0}{0}{0}'.format(x) }}",
 		"{{ 'a\nb'|indent(1000000000000) }}",
 		"{{ 'a\nb'|indent(width=1000000000000) }}",

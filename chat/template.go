@@ -15,7 +15,7 @@ import (
 // Limits of a template and of one rendering.
 const (
 	MaxSource = 1 << 20  // bytes of a template
-	MaxResult = 16 << 20 // bytes of a prompt, and about of one value
+	MaxResult = 16 << 20 // bytes of a prompt, and of one value as it is printed
 	maxSteps  = 1 << 20  // iterations of loops, and calls of macros and call blocks
 	maxRange  = 1 << 16  // numbers of range()
 	maxCalls  = 100      // nested macros and call blocks
