@@ -212,12 +212,12 @@ func (a *app) peers(m *ir.Module, w *world, steps Site) ([]runner.Peer, error) {
 // onOneDevice returns a usage error if a module is for several devices.
 func onOneDevice(m *ir.Module) error {
 	if n := m.World(); n > 1 {
-		return usagef("the module is for %d devices, and this command uses one: pwc generate, serve, bench without --train, bench-serve, and run without --mode trees use several", n)
+		return usagef("the module is for %d devices, and this command takes modules for one: pwc generate, serve, tune, bench without --train, bench-serve, and run without --mode trees take modules for several", n)
 	}
 	return nil
 }
 
-// openForOne is open for a command that runs modules on one device.
+// openForOne is open for a command that takes only modules for one device.
 func (a *app) openForOne(path string, f *modelFlags) (*model, error) {
 	m, err := a.open(path, f)
 	if err == nil {

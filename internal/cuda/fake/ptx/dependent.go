@@ -30,7 +30,8 @@ type Chain struct {
 // touched is the memory that a launch reads and writes.
 type touched struct{ read, written words }
 
-// Clear empties the chain: the next launch starts after all earlier ones have ended.
+// Clear empties the chain: the next launch starts after all earlier ones have ended. No launch passes work on to it, so
+// before its wait it may read anything and write nothing.
 func (c *Chain) Clear() {
 	c.written.clear()
 	c.passed, c.loose = false, false

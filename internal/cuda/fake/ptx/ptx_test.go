@@ -760,7 +760,7 @@ func TestPassedOn(t *testing.T) {
 		{"the fourth reads bytes that the second writes", []string{passes, "st.global.u32 [%out+8], %r1;" + wait, "ld.global.u32 %r1, [%out];" + wait}, reads},
 		{"the fourth waits and reads bytes of the second and third", []string{passes, "st.global.u32 [%out+8], %r1;" + wait, wait + "ld.global.u32 %r1, [%out]; ld.global.u32 %r1, [%out+8];"}, ""},
 		{"writes bytes that only the second reads and writes", []string{passes, wait + next + "st.global.u32 [%out+8], %r1;", wait + next, "st.global.u32 [%out], %r1; st.global.u32 [%in], %r1;" + wait}, ""},
-		{"writes bytes of the first after all have ended", []string{passes, cleared, write + wait}, "are written at 0x7f0000100004 before"},
+		{"writes before its wait after all have ended: no launch passed it on", []string{passes, cleared, write + wait}, "are written at 0x7f0000100004 before"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var chain Chain
