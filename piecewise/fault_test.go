@@ -10,6 +10,7 @@ import (
 	"pwc/ir/dtype"
 	"pwc/piecewise"
 	"pwc/runtime/device"
+	"pwc/runtime/mem"
 	"pwc/safetensors"
 )
 
@@ -76,6 +77,39 @@ func (c tensors) Info(name string) (safetensors.Info, error) {
 }
 
 func (c tensors) Names() []string { return nil }
+
+// closesPool is a checkpoint that closes the pool when Load reads a tensor.
+type closesPool struct {
+	tensors
+	pool *piecewise.Pool
+	err  error // of Close
+}
+
+func (c *closesPool) Tensor(name string) (safetensors.Tensor, error) {
+	c.err = c.pool.Close()
+	return c.tensors.Tensor(name)
+}
+
+// Close of a pool fails while a Load has memory of it, and the Load succeeds.
+func TestCloseOfAPoolDuringALoad(t *testing.T) {
+	pool, err := piecewise.NewPool(openHost(t), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := create(t, weighted, piecewise.Options{Pool: pool, Capture: piecewise.CaptureOptions{Mode: piecewise.None}})
+	two := []byte{0, 0, 0, 0x40, 0, 0, 0, 0x40}
+	src := &closesPool{tensors: tensors{"w": {Name: "w", DType: dtype.F32, Shape: []int64{2}, Data: two}}, pool: pool}
+	if err := b.Load(context.Background(), src, nil); err != nil {
+		t.Fatal(err)
+	}
+	var used *mem.InUseError
+	if !errors.As(src.err, &used) || used.Blocks == 0 || !strings.Contains(src.err.Error(), "no loaded backend uses the pool, but a Load or Close of a backend has not finished") {
+		t.Errorf("Close of the pool during a Load: %v, want an InUseError with the blocks", src.err)
+	}
+	if err := errors.Join(b.Close(), pool.Close()); err != nil {
+		t.Error(err)
+	}
+}
 
 // A load that fails frees its memory and can be tried again.
 func TestFailedLoad(t *testing.T) {

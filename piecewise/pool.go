@@ -173,8 +173,8 @@ func (p *Pool) count(n int) {
 }
 
 // Close frees the pool's memory and closes its stream. While a backend that uses the
-// pool is loaded, it changes nothing and returns a [*mem.InUseError]. If a capture on the device forbids
-// to free memory, the error matches [device.ErrCapturing], and Close can be called again. After another
+// pool is loaded, or has blocks of the pool during its Load or Close, it changes nothing and returns a
+// [*mem.InUseError]. If a capture on the device forbids to free memory, the error matches [device.ErrCapturing], and Close can be called again. After another
 // error of the device the pool is closed, too. A second Close does nothing.
 func (p *Pool) Close() error {
 	p.mu.Lock()
@@ -182,7 +182,11 @@ func (p *Pool) Close() error {
 	own := int64(len(p.blocks))
 	// The pool itself is one of the uses. With a [Canary], a loaded backend may have no blocks.
 	if n, live := p.mem.Uses()-1, p.alloc.Stats().ActiveBlocks.Now; p.loaded > 0 || n > 0 || live > own {
-		return fmt.Errorf("piecewise: %d loaded backends use the pool, or one whose Close failed (close them): %w", p.loaded, &mem.InUseError{Pool: p.mem.Name(), Captures: n, Blocks: live - own})
+		why := fmt.Sprintf("%d loaded backends use the pool (close them)", p.loaded)
+		if p.loaded == 0 {
+			why = "no loaded backend uses the pool, but a Load or Close of a backend has not finished (wait for it, and close the backend)"
+		}
+		return fmt.Errorf("piecewise: %s: %w", why, &mem.InUseError{Pool: p.mem.Name(), Captures: n, Blocks: live - own})
 	}
 	if p.closed {
 		return nil
