@@ -43,7 +43,8 @@ var (
 	ErrUnordered = errors.New("graphs: work on two streams is not ordered")
 )
 
-// StaleError is the use of a tensor whose memory was overwritten, or may be reused because its graph was reset.
+// StaleError is the use of a tensor whose memory was overwritten, or may be reused because its graph was
+// reset or its capture failed.
 type StaleError = store.StaleError
 
 // LeakError is a session that cannot be closed, because of graphs without a reset or storages

@@ -268,9 +268,7 @@ func (g *Graph) abandon() error {
 	err := g.dropDevice()
 	g.releaseGenerators(len(g.opts.Generators))
 	for _, sto := range r.run.made {
-		if _, ferr := store.Invalidate(sto, g.maker, 0); ferr != nil {
-			err = errors.Join(err, ferr)
-		}
+		err = errors.Join(err, store.Abandon(sto))
 	}
 	return errors.Join(err, g.dropSlots())
 }

@@ -357,6 +357,9 @@ func failedCapture(t *testing.T, open opener) {
 	if err := x.Alive(); err == nil {
 		t.Error("a tensor of the failed capture is alive")
 	}
+	if err := x.Err(); !errors.Is(err, graphs.ErrStale) || !strings.Contains(err.Error(), "the memory of x of generation 0 may be reused, because its capture failed or was reset; capture again") {
+		t.Errorf("read of a tensor of the failed capture: %v", err)
+	}
 	if u := pool.Use(); u.Uses != 1 || u.Blocks != 0 {
 		t.Errorf("the pool has %+v", u)
 	}

@@ -51,19 +51,20 @@ func (m *Maker) String() string {
 }
 
 // StaleError is the use of a tensor whose memory was overwritten, or may be reused because the graph of
-// the tensor was reset. It matches [ErrStale].
+// the tensor was reset or the capture of the tensor failed. It matches [ErrStale].
 type StaleError struct {
 	Tensor     string // the maker of the tensor: function, output, position in the module
-	By         string // the maker of the present contents; "": the graph was reset
+	By         string // the maker of the present contents; "": the memory may be reused
 	Generation int32  // of the tensor
 	Now        int32  // of the present contents
+	Why        string // the memory may be reused, if By is ""
 	Advice     string // how to avoid the error
 }
 
-// Error names the tensor and, unless the graph was reset, the present contents, both with their generation.
+// Error names the tensor and the present contents, both with their generation, or why the memory may be reused.
 func (e *StaleError) Error() string {
 	if e.By == "" {
-		return fmt.Sprintf("graphs: the memory of %s of generation %d may be reused, because its graph was reset; %s", e.Tensor, e.Generation, e.Advice)
+		return fmt.Sprintf("graphs: the memory of %s of generation %d may be reused, because %s; %s", e.Tensor, e.Generation, e.Why, e.Advice)
 	}
 	s := fmt.Sprintf("graphs: %s of generation %d was overwritten by a subsequent run: its memory holds %s of generation %d", e.Tensor, e.Generation, e.By, e.Now)
 	if e.Advice != "" {
@@ -91,6 +92,15 @@ const (
 	Overwritten                // another storage uses the memory now
 )
 
+// lost is why a graph no longer keeps the memory of a storage.
+type lost uint8
+
+const (
+	_         lost = iota // the memory is not lost
+	retired               // without owners at Retire
+	abandoned             // with owners at Abandon
+)
+
 // Book tracks the storages of one device. Its methods and those of its storages are safe for
 // concurrent use.
 type Book struct {
@@ -115,9 +125,9 @@ type Storage struct {
 	step    int32 // generation of the incarnation
 	content Content
 	kept    bool // see Keep
-	retired bool // without owners at Retire
+	lost    lost // 0: not lost
 
-	// Guarded by book.mu, as inc, owners, step, content, kept and retired are.
+	// Guarded by book.mu, as inc, owners, step, content, kept and lost are.
 	prev, next *Storage
 	pool       *mem.Pool // that block is freed to; nil: the storage does not free its memory
 	block      mem.Block
@@ -314,6 +324,19 @@ func Invalidate(s *Storage, m *Maker, step int32) (bool, error) {
 	return true, s.drop()
 }
 
+// Abandon removes all owners of a storage whose capture failed or was reset, makes its handles stale,
+// and frees the block that the storage owns.
+func Abandon(s *Storage) error {
+	s.book.mu.Lock()
+	defer s.book.mu.Unlock()
+	if s.owners == 0 {
+		return nil
+	}
+	s.lost = abandoned
+	s.inc++
+	return s.drop()
+}
+
 // Keep makes weak handles of the storage readable without owners: a graph writes it, and the graph's
 // pool keeps the memory until Retire.
 func Keep(s *Storage) {
@@ -329,7 +352,7 @@ func Retire(s *Storage) {
 	defer s.book.mu.Unlock()
 	s.kept = false
 	if s.owners == 0 {
-		s.retired = true
+		s.lost = retired
 		s.inc++
 	}
 }
@@ -510,8 +533,11 @@ func (t Tensor) Size() int64 { return t.size }
 func (t Tensor) check() error {
 	s := t.st
 	switch {
-	case s.retired:
-		return &StaleError{Tensor: s.maker.String(), Generation: t.step, Advice: "to keep the values, clone the tensor before Graph.Reset, or keep an owner until it is read"}
+	case s.lost == retired:
+		return &StaleError{Tensor: s.maker.String(), Generation: t.step, Why: "its graph was reset",
+			Advice: "keep an owner until the last read or replay that needs it; if no graph reads it, a clone before Graph.Reset is enough"}
+	case s.lost == abandoned:
+		return &StaleError{Tensor: s.maker.String(), Generation: t.step, Why: "its capture failed or was reset", Advice: "capture again, and use the new tensor"}
 	case t.inc != s.inc:
 		return &StaleError{Tensor: s.maker.String(), By: s.over.String(), Generation: t.step, Now: s.overAt,
 			Advice: "clone the tensor before the next run to keep its values"}
