@@ -31,7 +31,7 @@ func (b *reducer) Lower(k *loop.Kernel) (compile.Code, error) {
 }
 
 // TestAllReduce pins how many all_reduces the pass fuses with the kernel after them: those whose kernel is no GEMM,
-// reads only the sums of its own row, and does not read what the all_reduce reads.
+// reads the sums only at its own row and column, and does not read what the all_reduce reads.
 func TestAllReduce(t *testing.T) {
 	for _, c := range []struct {
 		name, body, results string

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"pwc/internal/testkit"
 	"pwc/runtime/device"
 
 	"pgregory.net/rapid"
@@ -1348,7 +1349,7 @@ func (m *machine) finish() {
 func TestAgainstModel(t *testing.T) {
 	saw := map[string]int{}
 	operations := 10_000
-	if raceDetector || math.MaxInt == math.MaxInt32 {
+	if testkit.RaceDetector || math.MaxInt == math.MaxInt32 {
 		operations /= 10
 	}
 	rapid.Check(t, func(t *rapid.T) {

@@ -37,7 +37,7 @@ func (k GEMV) Name() string {
 	return fmt.Sprintf("rows%d", k.Rows)
 }
 
-// MaxRows returns the largest number of rows that the kernel is for.
+// MaxRows returns the largest number of rows that the kernel is for; a Grouped one is for any number, and this is 1.
 func (k GEMV) MaxRows() int64 { return int64(k.Rows) }
 
 // Resources returns what the kernel takes of a multiprocessor.
