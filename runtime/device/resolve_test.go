@@ -53,7 +53,7 @@ func TestResolve(t *testing.T) {
 	for _, c := range []struct {
 		n    int64
 		libs device.OpSet
-		want string // steps that run, the routines that did not, bytes of scratch
+		want string // steps that run, routines that decline or are missing, bytes of scratch
 	}{
 		{2, both, "0 1 1 1; ; 8"},
 		{3, both, "0 1 1 1; ; 12"},
