@@ -31,6 +31,9 @@ func (g *gate) begin(relaxed bool) bool {
 	}
 	g.waiting--
 	*g.count(relaxed)++
+	if relaxed {
+		g.changed.Broadcast() // to loads that waited for this capture to begin
+	}
 	return true
 }
 

@@ -56,6 +56,45 @@ func TestCapturesGoFirst(t *testing.T) {
 	})
 }
 
+// TestLoadsDuringRelaxedCapture: a load that waits for a capture to begin goes on once the capture is under
+// way in mode relaxed, and waits for its end in another mode.
+func TestLoadsDuringRelaxedCapture(t *testing.T) {
+	for _, relaxed := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			var g gate
+			g.init()
+			g.enter() // the load that the capture waits for
+			began, end := false, make(chan struct{})
+			go func() {
+				began = g.begin(relaxed)
+				<-end
+				g.end(relaxed)
+			}()
+			synctest.Wait()
+			loaded := false
+			go func() {
+				g.enter()
+				loaded = true
+				g.leave()
+			}()
+			synctest.Wait()
+			if began || loaded {
+				t.Errorf("relaxed %t: before the first load ends, the capture began: %t, the second load: %t", relaxed, began, loaded)
+			}
+			g.leave()
+			synctest.Wait()
+			if !began || loaded != relaxed {
+				t.Errorf("relaxed %t: during the capture, begun %t, the second load went on: %t", relaxed, began, loaded)
+			}
+			close(end)
+			synctest.Wait()
+			if !loaded {
+				t.Errorf("relaxed %t: after the capture, the second load still waits", relaxed)
+			}
+		})
+	}
+}
+
 // TestNoCaptureDuringClose: no capture begins while Close of the device waits for calls that make objects.
 func TestNoCaptureDuringClose(t *testing.T) {
 	d, err := Open(Options{Driver: fake.New(fake.Options{})})
