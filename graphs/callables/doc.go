@@ -9,14 +9,14 @@
 // # Validity
 //
 // Outputs and gradients are in static memory that the set owns, so they need no release. A forward
-// of a callable invalidates all gradients of its pool, and the outputs of that callable and of later
-// ones; a later read is a [graphs.StaleError]. [Set.Close] releases all of them. A caller that retains
-// an output or a gradient (graphs.Tensor.Retain) keeps its contents: a forward that would overwrite
-// it is refused with a [graphs.HeldError].
+// of a callable invalidates all gradients of the set's callables that share its pool, and the outputs of
+// that callable and of later ones; a later read is a [graphs.StaleError]. [Set.Close] releases all of
+// them. A caller that retains an output or a gradient (graphs.Tensor.Retain) keeps its contents: a forward
+// that would overwrite it is refused with a [graphs.HeldError].
 //
 // # Order
 //
-// Callables of one pool reuse each other's memory, so they run in the order of their capture: first
+// Callables of a set that share a pool reuse each other's memory, so they run in the order of their capture: first
 // forwards in ascending order, then backwards in reverse order. A step may skip callables. A forward of
 // a callable whose backward, or that of a later one, is pending is an [OrderError], and so is a backward
 // before that of a later forward. Callables that run in any order, or concurrently, need separate pools:

@@ -254,6 +254,41 @@ func TestSharedPoolReusesMemory(t *testing.T) {
 	testkit.Check(t, pool.Release())
 }
 
+// TestSetsShareAPool: two sets of one pool use the same memory for saved values, and results of the second set
+// are in memory of the first one's temporaries. Replays that would read or overwrite the wrong values are refused.
+func TestSetsShareAPool(t *testing.T) {
+	e := open(t, hostRig(), cubic)
+	defer e.close()
+	pool := e.s.NewPool("shared")
+	capture := func(name string) *callables.Set {
+		fns := []callables.Function{polynomial(e, name)}
+		return testkit.Must[*callables.Set](t)(callables.New(ctx, e.s, fns, callables.Options{Pool: pool}))
+	}
+	first, second := capture("f"), capture("g")
+	st := e.s.DefaultStream()
+	x := func(v float32) graphs.Tensor { return e.tensor("x", slices.Repeat([]float32{v}, 64), 64) }
+	forward := func(set *callables.Set, v float32) *callables.Call {
+		return testkit.Must[*callables.Call](t)(set.At(0).Forward(st, callables.Arg{Tensor: x(v), RequiresGrad: true}))
+	}
+	g := forward(second, 2)
+	f := forward(first, 3)
+	if got := e.read(g.Outputs()[0]); got[0] != 12 { // x^3 + x^2
+		t.Errorf("the output of g is %v, want 12", got[0])
+	}
+	if _, err := g.Backward(st, x(1)); !errors.Is(err, graphs.ErrStale) {
+		t.Errorf("a backward of g, whose saved values the forward of f overwrote: %v, want a StaleError", err)
+	}
+	var held *graphs.HeldError
+	if _, err := f.Backward(st, x(1)); !errors.As(err, &held) || held.Graph != "backward of f" {
+		t.Errorf("a backward of f, which would overwrite the output of g: %v, want a HeldError", err)
+	}
+	testkit.Check(t, second.Close())
+	if grads := testkit.Must[[]graphs.Tensor](t)(f.Backward(st, x(1))); e.read(grads[0])[0] != 33 { // 3x^2 + 2x
+		t.Errorf("the gradient of f after Close of the second set is %v, want 33", e.read(grads[0])[0])
+	}
+	testkit.Check(t, errors.Join(first.Close(), pool.Release()))
+}
+
 // TestConcurrent runs two callables at the same time, on streams of their own.
 func TestConcurrent(t *testing.T) { concurrent(t, hostRig()) }
 

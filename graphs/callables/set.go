@@ -17,7 +17,9 @@ type Options struct {
 	// concurrently on different streams.
 	AnyOrder bool
 
-	// Pool is the pool of the captures. Nil: a private pool of the set. It excludes AnyOrder.
+	// Pool is the pool of the captures. Nil: a private pool of the set. It excludes AnyOrder. If two sets
+	// share a pool, a replay of one that would overwrite an output or a gradient of the other is refused
+	// with a [graphs.HeldError], and a backward whose saved values the other overwrote with a [graphs.StaleError].
 	Pool *graphs.Pool
 
 	// Eval captures the functions in evaluation mode, without backwards. Training mode then runs
