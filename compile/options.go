@@ -13,7 +13,7 @@ import (
 
 // Version is the version of the pipeline. It changes whenever the same piece
 // may give another program.
-const Version = "56"
+const Version = "57"
 
 // Pass is a pass that a user adds. Run gets the function after pass static and the passes
 // before it in Options. It returns another function (see [ir.Rewrite]) or the same. The types

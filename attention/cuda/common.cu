@@ -4,7 +4,7 @@ typedef unsigned int u32;
 typedef unsigned short u16;
 
 #define THREADS (32 * WARPS)
-#define UNIT 64            // a part of a context is a multiple of UNIT keys
+#define UNIT 64            // a part of a context has a multiple of UNIT keys, but the last part ends with the context
 #define MIN_UNITS 8        // the fewest units of a part, in large tiles
 #define LONG_UNITS 32      // in small tiles, a context of LONG_UNITS or more may have longParts parts instead of parts,
 #define MAX_SHORT_PARTS 16 // but at most MAX_SHORT_PARTS below 2 * LONG_UNITS, since each part adds to the cost of combining

@@ -14,7 +14,7 @@ struct head_view {
 struct row_vector {
   const float *data;
   long long stride;
-  // get returns the number of token t, or its argument otherwise if t >= length.
+  // get returns the number of token t if t < length, and the value of parameter otherwise if not.
   __device__ __forceinline__ float get(int t, int length, float otherwise) const { return t < length ? data[t * stride] : otherwise; }
 };
 

@@ -295,7 +295,7 @@ __device__ __forceinline__ void attention_mma_keys(const head_view<const T> &q, 
   constexpr int STEPS = x.STEPS, STAGE = 2 * COLS * x.PITCH * 2;
   constexpr bool IN_REGISTERS = D <= 64;  // the warp's keys and values stay in registers; longer heads leave too few
   static_assert(ROWS == 64 && COLS == 64, "a warp has 16 rows, and a thread loads one statistic of a row");
-  __shared__ float row_stats[2][2][COLS];  // [tile % 2][0] is lse to the base 2 of the tile's queries, [tile % 2][1] is delta
+  __shared__ float row_stats[2][2][COLS];  // of the queries of iteration n, [n % 2][0] is lse to the base 2, [n % 2][1] is delta
   const unsigned rows = smem_address(), stages = rows + 2 * ROWS * x.PITCH * 2, warp_rows = rows + x.offset_of(x.warp * 16, 0), warp_values = warp_rows + x.offset_of(ROWS, 0);
   const int first = tile * ROWS, base = first + x.warp * 16, from = CAUSAL ? first / COLS : 0, each = (queries + COLS - 1) / COLS - from, steps = each > 0 ? group * each : 0;
   float row_stat = 0.0f;

@@ -1,5 +1,5 @@
-// Reductions over lanes, warps and blocks. A struct is an operator. Its name has the type of the
-// accumulator, unless it is a template of that type.
+// Reductions over lanes, warps and blocks. The structs add_f32 to min_int are operators: the end of the name
+// tells the type of the accumulator, which is a template parameter in max_int and min_int.
 
 //@ add_f32
 struct add_f32 { static __device__ __forceinline__ float combine(float a, float b) { return __fadd_rn(a, b); } };

@@ -1,7 +1,8 @@
 // Split-K reductions over the warps of a block and the blocks of a cluster, in a fixed order.
 
 //@ add_warp_groups
-// add_warp_groups adds four neighbouring sums of each of SPLIT groups of warps.
+// add_warp_groups adds four neighbouring partial sums over SPLIT groups of warps, in order. part points to
+// those of the first group, and SIZE is the distance between two groups.
 template <int SPLIT, int SIZE>
 __device__ __forceinline__ float4 add_warp_groups(const float *part) {
   float4 s = *(const float4 *)part;
@@ -14,10 +15,10 @@ __device__ __forceinline__ float4 add_warp_groups(const float *part) {
 }
 
 //@ cluster_reduce_scatter needs cluster, cluster_rank, shared_address, dsmem_address, add_warp_groups
-// cluster_reduce_scatter adds the sums of the block's SPLIT groups of warps, and sends each block of the
-// cluster the sums of that block's share of the rows, which begins at ROWS * rank / CLUSTER. When it
-// returns, a block has its own sums of its rows in part, and those of the other blocks in its
-// dsmem_buffer in the order of their ranks. No block reads the memory of another one, so a block may
+// cluster_reduce_scatter adds the partial sums of the block's SPLIT groups of warps, and sends each block of
+// the cluster the sums of that block's share of the rows, which begins at ROWS * rank / CLUSTER. When it
+// returns, part has the block's own sums of its share, and dsmem_buffer those of the other blocks for the
+// same rows, in the order of their ranks. No block reads the memory of another one, so a block may
 // exit before the others.
 template <int CLUSTER, int SPLIT, int ROWS, int PITCH, int THREADS>
 __device__ __forceinline__ void cluster_reduce_scatter(float *part, float *dsmem_buffer) {
@@ -39,8 +40,8 @@ __device__ __forceinline__ void cluster_reduce_scatter(float *part, float *dsmem
 }
 
 //@ add_in_order
-// add_in_order adds COUNT vectors of N neighbouring sums in shared memory, in order. Eight sums take
-// two reads; every other group of four lanes swaps the two, so that there are no bank conflicts.
+// add_in_order sets acc to the sum of COUNT vectors of N neighbouring values in shared memory, in order.
+// from(i) points to vector i. Eight values take two reads; every other group of four lanes swaps the two, so that there are no bank conflicts.
 template <int COUNT, int N, class From>
 __device__ __forceinline__ void add_in_order(float (&acc)[N], const From &from) {
   constexpr int VECTOR = N % 4 == 0 ? 4 : 1;
@@ -67,8 +68,9 @@ __device__ __forceinline__ void add_in_order(float (&acc)[N], const From &from) 
 }
 
 //@ add_scattered needs cluster_rank, add_in_order
-// add_scattered adds N neighbouring sums of all blocks, in the order of their ranks, after
-// cluster_reduce_scatter.
+// add_scattered sets acc to N neighbouring sums over all blocks, in the order of their ranks, after
+// cluster_reduce_scatter. part and dsmem_buffer point to the first of the N sums of this block and of the
+// first other one.
 template <int CLUSTER, int SHARE, int N>
 __device__ __forceinline__ void add_scattered(float (&acc)[N], const float *part, const float *dsmem_buffer) {
   const int rank = cluster_rank();
@@ -76,7 +78,8 @@ __device__ __forceinline__ void add_scattered(float (&acc)[N], const float *part
 }
 
 //@ add_split_k needs add_in_order
-// add_split_k adds N neighbouring sums of the SPLIT warps that share columns. Without valid the sums are 0.
+// add_split_k sets acc to N neighbouring sums over the SPLIT warps that share columns, in order; to 0 if valid
+// is false. part points to those of the first warp, and SIZE is the distance between two warps.
 template <int SPLIT, int SIZE, int N>
 __device__ __forceinline__ void add_split_k(float (&acc)[N], const float *part, bool valid = true) {
   if (valid) return add_in_order<SPLIT>(acc, [&](int i) { return part + i * SIZE; });
