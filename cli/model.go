@@ -51,7 +51,7 @@ func (f *modelFlags) addImport(cmd *cobra.Command, dtype string) {
 		fromEnv(cmd, "dtype", "PWC_DTYPE")
 	}
 	fl.StringVar(&f.arch, "architecture", "", "import a checkpoint as architecture `NAME` instead of the one in its config")
-	fl.Var(&wholeNumber[int64]{&f.context, 1, maxNumber}, "context", "the longest sequence to serve, in `TOKENS`; the positions of some checkpoints are scaled for this length (default: the length that the checkpoint was trained on)")
+	fl.Var(&wholeNumber[int64]{&f.context, 1, maxNumber}, "context", "the longest sequence to serve, in `TOKENS`; the positions of some checkpoints are scaled for this length (default: the longest that the checkpoint supports)")
 	fl.StringSliceVar(&f.ignore, "ignore-key", nil, "config `KEY`s to ignore, if they have no effect on the model")
 	fl.StringSliceVar(&f.unread, "ignore-tensor", nil, "`PATTERN`s of tensors to ignore, if they have no effect on the model; * matches one part of a name between dots")
 	fl.Var(&wholeNumber[int64]{&f.ranks, 1, ir.MaxGroupSize}, "tp", "divide a checkpoint among `N` devices that run it together (tensor parallelism)")
@@ -85,6 +85,9 @@ func (f *modelFlags) maxOfDims(cmd *cobra.Command) {
 
 // limits returns the values of --max.
 func (f *modelFlags) limits() map[string]int64 {
+	if f.set == nil {
+		return nil
+	}
 	if flag := f.set.Lookup("max"); flag != nil {
 		if a, ok := flag.Value.(*assignments); ok {
 			return *a
