@@ -103,9 +103,9 @@ The number of tokens of an answer is that of these events, or the server's usage
 	fl.Uint64Var(&s.load.Seed, "seed", 0, "`SEED` of arrivals, lengths and ids")
 	fl.Var(&wholeNumber[int]{&s.warmup, 0, maxNumber}, "warmup", "send the first `N` requests once before the measurement (default 1)")
 	s.warmup = 1
-	fl.DurationVar(&s.limits.TTFT, "slo-ttft", 0, "a good request has its first token within this `TIME` (default: no limit)")
-	fl.DurationVar(&s.limits.TPOT, "slo-tpot", 0, "a good request takes at most this `TIME` for each token after the first, on average (default: no limit)")
-	fl.DurationVar(&s.limits.E2E, "slo-e2e", 0, "a good request ends within this `TIME` (default: no limit)")
+	fl.Var(&duration{&s.limits.TTFT, false}, "slo-ttft", "a good request has its first token within this `TIME` (default: no limit)")
+	fl.Var(&duration{&s.limits.TPOT, false}, "slo-tpot", "a good request takes at most this `TIME` for each token after the first, on average (default: no limit)")
+	fl.Var(&duration{&s.limits.E2E, false}, "slo-e2e", "a good request ends within this `TIME` (default: no limit)")
 	fl.StringVar(&s.svg, "svg", "", "draw the distributions of the times to `FILE`")
 	fl.StringVar(&s.csv, "csv", "", "write a line for each request to `FILE`")
 	fl.StringVar(&s.model, "model", "", "`NAME` of the model in requests to a server (default: the first that the server lists)")

@@ -462,7 +462,7 @@ compilation repairs what it finds.`,
 	}
 	cmd.Flags().Var(byteFlag{&limit, 0}, "max-bytes", "`BYTES` to keep at most, as in 500MiB or 2GB")
 	cmd.Flags().Lookup("max-bytes").DefValue = ""
-	cmd.Flags().DurationVar(&grace, "grace", grace, "keep artifacts that belong to no model if they are younger than this")
+	cmd.Flags().Var(&duration{&grace, false}, "grace", "keep artifacts that belong to no model if they are younger than this")
 	return cmd
 }
 

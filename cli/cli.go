@@ -361,8 +361,6 @@ func explainFlag(err error) error {
 		cause = errors.New("not a list of numbers")
 	case "bool":
 		cause = errors.New("not true or false")
-	case "duration":
-		cause = errors.New("not a duration, such as 200ms, 30s or 10m")
 	}
 	return fmt.Errorf("--%s %s: %w", invalid.GetFlag().Name, invalid.GetValue(), cause)
 }

@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -87,6 +89,38 @@ func (v *wholeNumber[T]) Set(text string) error {
 		return fmt.Errorf("want a number from %d to %d", v.least, v.most)
 	}
 	*v.n = T(n)
+	return nil
+}
+
+// duration is the value of a flag that takes a time, which is never negative.
+type duration struct {
+	d     *time.Duration
+	above bool // 0 is refused
+}
+
+// String returns the value as the flag takes it.
+func (v *duration) String() string {
+	if v.d == nil || *v.d == 0 {
+		return "0" // pflag prints no default for this text
+	}
+	return v.d.String()
+}
+
+// Type names the kind of value in the help.
+func (v *duration) Type() string { return "duration" }
+
+// Set takes what the flag gives.
+func (v *duration) Set(text string) error {
+	d, err := time.ParseDuration(text)
+	switch {
+	case err != nil:
+		return errors.New("not a duration, such as 200ms, 30s or 10m")
+	case v.above && d <= 0:
+		return errors.New("want a duration above 0")
+	case d < 0:
+		return errors.New("want a duration of 0 or more")
+	}
+	*v.d = d
 	return nil
 }
 

@@ -42,7 +42,7 @@ type serveFlags struct {
 func (a *app) serveCommand() *cobra.Command {
 	var f modelFlags
 	var b buildFlags
-	var s serveFlags
+	s := serveFlags{timeout: 10 * time.Minute, drain: 30 * time.Second}
 	cmd := &cobra.Command{
 		Use:   "serve MODEL",
 		Short: "serve a language model over HTTP with OpenAI's API",
@@ -72,9 +72,6 @@ waits up to --drain for running ones; a second signal ends the server at once.`,
 			if _, _, err := net.SplitHostPort(s.listen); err != nil {
 				return usagef("--listen %s: want HOST:PORT, as in 127.0.0.1:8000 or :8000", s.listen)
 			}
-			if s.timeout <= 0 {
-				return usagef("--timeout %v: want a duration above 0", s.timeout)
-			}
 			if err := s.run.checkRunner(cmd); err != nil {
 				return err
 			}
@@ -98,9 +95,9 @@ waits up to --drain for running ones; a second signal ends the server at once.`,
 	s.run.addRunner(cmd)
 	fl.Var(&wholeNumber[int]{&s.requests, 1, maxNumber}, "max-requests", "answer at most `N` completions and chats at once, and refuse more with 429 (default 1024)")
 	fl.Var(byteFlag{&s.body, 1}, "max-body", "refuse request bodies of more than `BYTES` (default 4MiB)")
-	fl.DurationVar(&s.timeout, "timeout", 10*time.Minute, "`DURATION`, above 0, after which a completion or chat is ended")
+	fl.Var(&duration{&s.timeout, true}, "timeout", "`DURATION`, above 0, after which a completion or chat is ended")
 	fl.StringVar(&s.traces, "otlp-traces-endpoint", "", "send spans of OpenTelemetry to `URL` (OTLP over HTTP), as in http://127.0.0.1:4318/v1/traces")
-	fl.DurationVar(&s.drain, "drain", 30*time.Second, "`DURATION` to wait for running completions and chats at shutdown")
+	fl.Var(&duration{&s.drain, false}, "drain", "`DURATION` to wait for running completions and chats at shutdown")
 	return cmd
 }
 

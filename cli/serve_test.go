@@ -120,6 +120,7 @@ func TestServeRefusals(t *testing.T) {
 		{[]string{"--max-requests", "0"}, 2, "--max-requests"},
 		{[]string{"--timeout", "0s", "--key-file", "none"}, 2, "--timeout 0s: want a duration above 0"},
 		{[]string{"--timeout", "-1s", "--key-file", "none"}, 2, "--timeout -1s: want a duration above 0"},
+		{[]string{"--drain", "-1s", "--key-file", "none"}, 2, "--drain -1s: want a duration of 0 or more"},
 		{[]string{"--max-body", "0", "--key-file", "none"}, 2, "--max-body 0: want at least 1 byte"},
 		{[]string{"--memory", "0.5", "--key-file", "none"}, 2, "--memory 0.5: want at least 1 byte"},
 	} {
