@@ -28,18 +28,19 @@ given. Control tokens have no text unless --control is given.`,
   pwc tokenize models/llama --bare --json < prompt.txt`,
 		Args: exactly(1, "one tokenizer: a file or a checkpoint directory"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if ids != nil && cmd.Flags().Changed("text") {
+			toText := cmd.Flags().Changed("ids")
+			if toText && cmd.Flags().Changed("text") {
 				return usagef("--ids and --text exclude each other")
 			}
-			if err := refuse(cmd, noEffect{ids != nil, "bare", " with --ids: it is for text that becomes ids"},
-				noEffect{ids == nil, "control", " without --ids: it is for ids that become text"}); err != nil {
+			if err := refuse(cmd, noEffect{toText, "bare", " with --ids: it is for text that becomes ids"},
+				noEffect{!toText, "control", " without --ids: it is for ids that become text"}); err != nil {
 				return err
 			}
 			t, err := openTokenizer(args[0])
 			if err != nil {
 				return err
 			}
-			if ids != nil {
+			if toText {
 				return a.printText(t, ids, control)
 			}
 			if !cmd.Flags().Changed("text") {
