@@ -171,8 +171,8 @@ func notFinite(t *interp.Tensor) int {
 	return n
 }
 
-// align gives a tensor of a trace a value's shape. It ignores axes of size 1, because a trace may
-// have a batch axis. It regroups axes: heads and elements of a head may be one axis. If heads
+// align gives a tensor of a trace a value's shape, whose first axis is tokens. It ignores axes of size 1,
+// because a trace may have a batch axis. It regroups axes: heads and elements of a head may be one axis. If heads
 // precede tokens, as in transformers' q and k, it swaps the first two axes. If tokens and heads
 // have the same size, it returns both ways.
 func align(t *interp.Tensor, shape []int64) ([]*interp.Tensor, bool) {
@@ -183,7 +183,8 @@ func align(t *interp.Tensor, shape []int64) ([]*interp.Tensor, bool) {
 			out = append(out, u)
 		}
 	}
-	sameRows := len(have) > 0 && len(want) > 0 && have[0] == want[0] || len(have) == 0 && len(want) == 0
+	oneRow := len(shape) > 0 && shape[0] == 1 // want has no axis of tokens
+	sameRows := oneRow || len(have) > 0 && len(want) > 0 && have[0] == want[0] || len(have) == 0 && len(want) == 0
 	if sameRows && product(have) == product(want) && (slices.Equal(have, want) || len(have) != len(want)) {
 		reshaped(t)
 	}
