@@ -64,10 +64,26 @@ func (d replaceDecoder) decode(tokens []string) []string {
 }
 
 // byteFallbackDecoder turns consecutive tokens <0x00> to <0xFF> into text. If they are not UTF-8,
-// each becomes U+FFFD.
-type byteFallbackDecoder struct{}
+// each becomes U+FFFD, or with partly each that is in no character.
+type byteFallbackDecoder struct{ partly bool }
 
-func (byteFallbackDecoder) decode(tokens []string) []string {
+// streaming returns d, or a decoder that differs from d only in runs of byte tokens that are not UTF-8. It keeps
+// their characters, because a stream gave them to its caller before later tokens made the run invalid.
+func streaming(d decoder) decoder {
+	switch d := d.(type) {
+	case byteFallbackDecoder:
+		return byteFallbackDecoder{partly: true}
+	case decoders:
+		out := make(decoders, len(d))
+		for i := range d {
+			out[i] = streaming(d[i])
+		}
+		return out
+	}
+	return d
+}
+
+func (d byteFallbackDecoder) decode(tokens []string) []string {
 	var out []string
 	var bytes []byte
 	flush := func() {
@@ -75,6 +91,8 @@ func (byteFallbackDecoder) decode(tokens []string) []string {
 		case len(bytes) == 0:
 		case utf8.Valid(bytes):
 			out = append(out, string(bytes))
+		case d.partly:
+			out = append(out, string([]rune(string(bytes)))) // a conversion to runes makes each byte in no character U+FFFD
 		default:
 			for range bytes {
 				out = append(out, string(utf8.RuneError))

@@ -4,11 +4,13 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 const goldens = "../testdata/tokenizers"
@@ -187,19 +189,93 @@ func TestStream(t *testing.T) {
 		}
 		for _, text := range all[:400] {
 			ids := tk.Encode(text, true)
-			s := tk.Stream(false)
-			var b strings.Builder
-			for _, id := range ids {
-				piece := s.Next(id)
-				if strings.HasSuffix(piece, "\ufffd") {
-					t.Fatalf("%s: %q: a piece %q ends within a character", name, text, piece)
+			if got, want := streamed(t, tk, ids), tk.Decode(ids, false); got != want {
+				t.Fatalf("%s: %v streams as %q, want %q", name, ids, got, want)
+			}
+		}
+	}
+}
+
+// streamed returns the text of a stream of ids, whose parts must be whole characters.
+func streamed(t *testing.T, tk *Tokenizer, ids []int32) string {
+	t.Helper()
+	s := tk.Stream(false)
+	var b strings.Builder
+	for _, id := range ids {
+		part := s.Next(id)
+		if strings.HasSuffix(part, "\ufffd") || !utf8.ValidString(part) {
+			t.Fatalf("%v: part %q ends within a character", ids, part)
+		}
+		b.WriteString(part)
+	}
+	b.WriteString(s.Flush())
+	return b.String()
+}
+
+// TestStreamOfAnyIDs: a model may choose ids that are the encoding of no text, such as a byte that ends no
+// character. Their stream is the text of Decode, too; only of the decoder ByteFallback a stream keeps the characters of
+// invalid runs. The expected text of those is made here from the tokens.
+func TestStreamOfAnyIDs(t *testing.T) {
+	for name, fallback := range map[string]bool{"llama3": false, "llama2": true, "mistral": true, "gemma": true, "bert": false, "t5": false, "sp_bpe": false} {
+		tk, err := Open(filepath.Join(goldens, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var bytes []int32
+		for id, token := range tk.tokens {
+			if _, ok := byteOf(token); ok {
+				bytes = append(bytes, int32(id))
+			}
+		}
+		r := rand.New(rand.NewPCG(1, 2))
+		for range 2000 {
+			var ids []int32
+			for range r.IntN(30) {
+				switch {
+				case len(bytes) > 0 && r.IntN(2) == 0: // often an invalid byte, or part of a character of two bytes
+					ids = append(ids, bytes[0xa0+r.IntN(0x40)])
+				default:
+					ids = append(ids, int32(r.IntN(len(tk.tokens))))
 				}
-				b.WriteString(piece)
 			}
-			b.WriteString(s.Flush())
-			if want := tk.Decode(ids, false); b.String() != want {
-				t.Fatalf("%s: %v streams as %q, want %q", name, ids, b.String(), want)
+			want := tk.Decode(ids, false)
+			if fallback {
+				var raw strings.Builder
+				for _, id := range ids {
+					if c, ok := byteOf(tk.tokens[id]); ok {
+						raw.WriteByte(c)
+					} else if !tk.Special(id) {
+						raw.WriteString(strings.ReplaceAll(tk.tokens[id], "\u2581", " "))
+					}
+				}
+				want = string([]rune(raw.String())) // each byte in no character becomes U+FFFD
+				if name != "gemma" {
+					want = strings.TrimPrefix(want, " ")
+				}
 			}
+			if got := streamed(t, tk, ids); got != want {
+				t.Fatalf("%s: %v streams as %q, want %q", name, ids, got, want)
+			}
+		}
+	}
+}
+
+// TestStreamOfReplacedText: a decoder may change text that a stream gave already. The stream goes on with whole characters.
+func TestStreamOfReplacedText(t *testing.T) {
+	tk, err := ParseJSON([]byte(`{"model": {"type": "WordLevel", "unk_token": "x", "vocab": {"x": 0, "é": 1, "a": 2, "b": 3}},
+		"decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}, {"type": "Replace", "pattern": {"String": "éa"}, "content": "?é"}]}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		ids  []int32
+		want string
+	}{
+		{[]int32{1, 2, 3}, "éb"}, // the 2 bytes of é were given: the text goes on within the é of ?éb
+		{[]int32{3, 3, 3, 3, 1, 2, 3, 3, 3, 3, 3, 3}, "bbbbé?ébbbbbb"}, // there is a boundary between é and a
+	} {
+		if got := streamed(t, tk, c.ids); got != c.want {
+			t.Errorf("%v streams as %q, want %q", c.ids, got, c.want)
 		}
 	}
 }

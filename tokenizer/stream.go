@@ -1,10 +1,16 @@
 package tokenizer
 
-import "strings"
+import (
+	"strings"
+	"unicode/utf8"
+)
 
-// Stream decodes ids one by one. It is not safe for concurrent use.
+// Stream decodes ids one by one. Its text is that of [Tokenizer.Decode], but text that Next returned stays if a later id
+// changes it. So with the decoder ByteFallback of a tokenizer.json, a run of byte tokens that is not UTF-8 keeps its
+// characters, and only its other bytes become U+FFFD. A Stream is not safe for concurrent use.
 type Stream struct {
 	t       *Tokenizer
+	decoder decoder
 	control bool
 	ids     []int32 // since the last boundary
 	given   int     // bytes of their text that were already returned
@@ -17,10 +23,11 @@ const window = 4
 
 // Stream returns a decoder for ids that arrive one by one. With control, its text has control
 // tokens.
-func (t *Tokenizer) Stream(control bool) *Stream { return &Stream{t: t, control: control} }
+func (t *Tokenizer) Stream(control bool) *Stream {
+	return &Stream{t: t, decoder: streaming(t.decoder), control: control}
+}
 
-// Next takes an id and returns the text that later ids cannot change. It may be empty, and has
-// only whole characters.
+// Next takes an id and returns the text that is complete with it. It may be empty, and has only whole characters.
 func (s *Stream) Next(id int32) string {
 	s.ids = append(s.ids, id)
 	return s.take(false)
@@ -31,20 +38,22 @@ func (s *Stream) Next(id int32) string {
 func (s *Stream) Flush() string { return s.take(true) }
 
 func (s *Stream) take(all bool) string {
-	prefix := s.t.Decode(s.before, s.control)
-	text := s.t.Decode(append(s.before[:len(s.before):len(s.before)], s.ids...), s.control)
-	text, ok := strings.CutPrefix(text, prefix)
-	if !ok {
-		return "" // later ids change the text before
-	}
+	decode := func(ids []int32) string { return text(s.decoder, s.t.pieces(ids, s.control)) }
+	prefix := decode(s.before)
+	text := decode(append(s.before[:len(s.before):len(s.before)], s.ids...))
+	text = text[common(prefix, text):] // some decoders replace text across tokens, also before the boundary
 	end := len(text)
 	if !all {
 		end = certain(text)
 	}
-	if end <= s.given {
+	from := s.given
+	for from < end && !utf8.RuneStart(text[from]) {
+		from++ // text that was given has changed
+	}
+	if end <= from {
 		return ""
 	}
-	out := text[s.given:end]
+	out := text[from:end]
 	s.given = end
 	if end == len(text) && len(s.ids) > window {
 		s.before, s.ids, s.given = s.ids, nil, 0
@@ -52,6 +61,17 @@ func (s *Stream) take(all bool) string {
 	return out
 }
 
-// certain returns the number of bytes of a text that later ids cannot change: U+FFFD at the end
-// may be the start of a character.
+// common returns the number of bytes of the longest common prefix that ends between characters.
+func common(a, b string) int {
+	n := 0
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
+	}
+	for n > 0 && n < len(b) && !utf8.RuneStart(b[n]) {
+		n--
+	}
+	return n
+}
+
+// certain returns the number of bytes of a text without the U+FFFD at its end, which may be the start of a character.
 func certain(text string) int { return len(strings.TrimRight(text, "\ufffd")) }

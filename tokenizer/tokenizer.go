@@ -148,7 +148,7 @@ func (t *Tokenizer) encodePart(p span, ids *[]int32) {
 // Decode returns the text of ids. Without control it omits control tokens. Bytes that are not
 // UTF-8 become U+FFFD; ids out of range have no text.
 func (t *Tokenizer) Decode(ids []int32, control bool) string {
-	return t.text(t.pieces(ids, control))
+	return text(t.decoder, t.pieces(ids, control))
 }
 
 // pieces returns the tokens of the ids in range; without control it omits control tokens.
@@ -163,11 +163,12 @@ func (t *Tokenizer) pieces(ids []int32, control bool) []string {
 	return pieces
 }
 
-func (t *Tokenizer) text(pieces []string) string {
-	if t.decoder == nil {
+// text returns the text of tokens. Without a decoder there are spaces between them.
+func text(d decoder, pieces []string) string {
+	if d == nil {
 		return strings.Join(pieces, " ")
 	}
-	return strings.Join(t.decoder.decode(slices.Clone(pieces)), "")
+	return strings.Join(d.decode(slices.Clone(pieces)), "")
 }
 
 // setVocabulary fills the tables of tokens and ids. If several tokens have one id, t.tokens has the first in
