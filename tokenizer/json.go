@@ -356,14 +356,8 @@ func parseSplitter(p *jsonPart, depth int) (splitter, error) {
 		if utf8.RuneCountInString(p.Replacement) != 1 {
 			return nil, notOne("Metaspace", "replacement", p.Replacement)
 		}
-		m := metaspace{replacement: p.Replacement, cut: boolOr(p.Split, true)}
-		switch {
-		case p.Scheme == "first":
-			m.prepend = prependFirst
-		case p.Scheme == "never" || p.Scheme == "" && !boolOr(p.PrefixSpace, true):
-			m.prepend = prependNever
-		}
-		return m, nil
+		prepend, err := parsePrepend(p)
+		return metaspace{replacement: p.Replacement, prepend: prepend, cut: boolOr(p.Split, true)}, err
 	case "Split":
 		return parseSplit(p)
 	case "Digits":
@@ -406,6 +400,23 @@ func parseSplit(p *jsonPart) (splitter, error) {
 		return patternSplit{re, b, p.Invert}, err
 	}
 	return nil, errors.New("a Split has a pattern that is neither String nor Regex")
+}
+
+// parsePrepend reads prepend_scheme of a Metaspace. Older files have add_prefix_space instead.
+func parsePrepend(p *jsonPart) (prependScheme, error) {
+	if p.Scheme == "" && !boolOr(p.PrefixSpace, true) {
+		return prependNever, nil
+	}
+	for scheme, name := range []string{prependAlways: "always", prependFirst: "first", prependNever: "never"} {
+		if name != stringOrText(p.Scheme, "always") {
+			continue
+		}
+		if !boolOr(p.PrefixSpace, true) && prependScheme(scheme) != prependNever {
+			return 0, fmt.Errorf("a Metaspace has the prepend_scheme %q, which add_prefix_space false excludes", name)
+		}
+		return prependScheme(scheme), nil
+	}
+	return 0, fmt.Errorf("a Metaspace has the prepend_scheme %q, which is not one of always, first, never", p.Scheme)
 }
 
 func parseBehavior(name string) (behavior, error) {
@@ -502,7 +513,8 @@ func parseDecoder(p *jsonPart, depth int) (decoder, error) {
 		if utf8.RuneCountInString(p.Replacement) != 1 {
 			return nil, notOne("Metaspace", "replacement", p.Replacement)
 		}
-		return metaspaceDecoder{p.Replacement, p.Scheme != "never" && boolOr(p.PrefixSpace, true)}, nil
+		prepend, err := parsePrepend(p)
+		return metaspaceDecoder{p.Replacement, prepend != prependNever}, err
 	case "WordPiece":
 		return wordPieceDecoder{stringOr(p.DecoderPrefix, "##"), p.Cleanup}, nil
 	case "Replace":
