@@ -15,7 +15,8 @@ import (
 )
 
 // value is an operand or a result of a call: a tensor in host memory, a result of a backend, which is
-// valid until the next call of the same function, or a result of a graph tree ([treeCaller]).
+// valid until the next call of the same function, a result of a graph tree ([treeCaller]), or one of these for each
+// of several devices ([rankValue]).
 type value interface {
 	tensor() (*interp.Tensor, error)
 }
@@ -25,7 +26,7 @@ type hostValue struct{ t *interp.Tensor }
 
 func (v hostValue) tensor() (*interp.Tensor, error) { return v.t, nil }
 
-// caller runs functions of a module on a device or in the interpreter. States keep their contents
+// caller runs functions of a module on devices or in the interpreter. States keep their contents
 // between calls.
 type caller interface {
 	// call runs a function on its arguments. symbols has the values of symbols that no
