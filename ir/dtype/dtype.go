@@ -151,6 +151,6 @@ func (d DType) Signed() bool {
 	return c == classSigned || c == classFloat && d != E8M0
 }
 
-// Computes reports whether ops compute on d. Tensors of other dtypes can be loaded, cut,
-// joined and reordered (reshape, transpose, broadcast_to, slice, split, concat).
+// Computes reports whether ops compute on d. Tensors of other dtypes can be loaded, made by empty and empty_like,
+// cut, joined and reordered (reshape, transpose, broadcast_to, slice, split, concat), and passed to calls.
 func (d DType) Computes() bool { return d.info().computes }
