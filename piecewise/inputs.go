@@ -248,7 +248,8 @@ func view[T int32 | int64 | float32](in Inputs, name string, dt dtype.DType) ([]
 // Keep makes the run use an input as the host filled it for the function's previous run, and
 // reports whether that is possible; if not, fill the input. It needs the same shape. Since the
 // previous run, its slot must not have been handed out, and no warm-up and no run that failed to send
-// its inputs may have come. Keep saves writing and comparing data that does not change between steps.
+// its inputs may have come. If another run fills the input before the run, the run is refused with an
+// error that matches [ErrSize]. Keep saves writing and comparing data that does not change between steps.
 // Four kinds of inputs are never kept: empty ones, linked ones, those that a run writes, and indices
 // of the rows of an input that is linked or whose rows another batch symbol counts, because the
 // number of valid rows may have changed.
@@ -265,7 +266,7 @@ func (in Inputs) Keep(name string) (bool, error) {
 	if err != nil || bytes == 0 || fn.ring.held[i].bytes != bytes || !fn.shapedAs(spec, in.slot.values) {
 		return false, err
 	}
-	in.slot.given[i] = given{how: kept, bytes: bytes}
+	in.slot.given[i] = given{how: kept, bytes: bytes, run: fn.ring.held[i].run}
 	return true, nil
 }
 

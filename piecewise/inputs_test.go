@@ -233,7 +233,7 @@ module "digits" {
 		if (kept < 100) != (slots == 1) {
 			t.Errorf("%d slots: %d inputs were kept", slots, kept)
 		}
-		// If another run comes between Keep and the run, the input cannot be kept.
+		// If another run fills the input between Keep and the run, the input cannot be kept.
 		if slots < 3 {
 			continue
 		}
@@ -249,18 +249,20 @@ module "digits" {
 			}
 			return in
 		}
-		if _, err := f.Run(ctx, fill(3), nil); err != nil {
-			t.Fatal(err)
-		}
-		first := fill(3)
-		if ok, err := first.Keep("y"); !ok || err != nil {
-			t.Fatal(ok, err)
-		}
-		if _, err := f.Run(ctx, fill(2), nil); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := f.Run(ctx, first, nil); !errors.Is(err, piecewise.ErrSize) {
-			t.Errorf("a run with a kept input after another run: %v, want ErrSize", err)
+		for _, rows := range []int{2, 3} {
+			if _, err := f.Run(ctx, fill(3), nil); err != nil {
+				t.Fatal(err)
+			}
+			first := fill(3)
+			if ok, err := first.Keep("y"); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+			if _, err := f.Run(ctx, fill(rows), nil); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := f.Run(ctx, first, nil); !errors.Is(err, piecewise.ErrSize) {
+				t.Errorf("a run with a kept input after another run of %d rows: %v, want ErrSize", rows, err)
+			}
 		}
 		if _, err := fill(1).Keep("w"); err == nil {
 			t.Error("Keep accepts an input that the function does not have")

@@ -17,12 +17,16 @@ type ring struct {
 	next   int
 	sent   *slotMemory   // the slot of the latest run; nil: handed out since, not all was sent, or a warm-up came
 	held   []held        // by input, valid if sent is not nil
+	runs   uint64        // that began to send their inputs
 	copied *device.Fence // of the latest run that copied from a slot; nil: no run did
 }
 
-// held describes the device's memory of an input that the host filled: bytes of data, followed by
-// padded rows up to byte padded.
-type held struct{ bytes, padded int64 }
+// held describes the device's memory of an input that the host filled for run number run: bytes of data,
+// followed by padded rows up to byte padded.
+type held struct {
+	bytes, padded int64
+	run           uint64
+}
 
 // slotMemory is one staging slot.
 type slotMemory struct {
@@ -44,7 +48,8 @@ type slotMemory struct {
 // given is the value that one input was set to.
 type given struct {
 	how    source
-	bytes  int64 // without padded rows
+	bytes  int64  // without padded rows
+	run    uint64 // the run that a kept input was filled for
 	tensor device.Tensor
 	result Results // the tensor is result index of these; zero: the tensor is the caller's
 	index  int

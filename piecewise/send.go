@@ -74,6 +74,7 @@ func (s *slotMemory) send(size int64) error {
 	stream := fn.b.pool.stream
 	run := sending{slotMemory: s, before: fn.ring.sent}
 	fn.ring.sent = nil // until all is enqueued
+	fn.ring.runs++
 	for i := range fn.inputs {
 		want, err := s.paddedBytes(i, size)
 		if err != nil {
@@ -144,7 +145,7 @@ func (s *sending) sendStaged(i int, want int64) error {
 		return fn.b.pool.stream.CopyToDevice(dst.Slice(0, want), b)
 	}
 	if !in.written {
-		s.device[i], fn.ring.held[i] = want, held{have, want}
+		s.device[i], fn.ring.held[i] = want, held{have, want, fn.ring.runs}
 	}
 	if s.before.sent(i, b) {
 		return nil
@@ -166,8 +167,8 @@ func (s *sending) sendStaged(i int, want int64) error {
 func (s *sending) keep(i int, has held, want int64) error {
 	fn, in := s.fn, &s.fn.inputs[i]
 	have := s.given[i].bytes
-	if s.before == nil || has.bytes != have || !fn.shapedAs(in, s.values) { // another run came between
-		return fmt.Errorf("%w: input %%%s of @%s cannot be kept: the device does not hold its %d bytes from the previous run; fill it again", ErrSize, in.name, fn.ir.Name, have)
+	if s.before == nil || has.bytes != have || has.run != s.given[i].run || !fn.shapedAs(in, s.values) { // another run came between
+		return fmt.Errorf("%w: input %%%s of @%s cannot be kept: another run or a warm-up came between, and the device no longer holds its %d bytes; fill it again", ErrSize, in.name, fn.ir.Name, have)
 	}
 	// No copy may span this input: the bytes that the slot has for it are not its data.
 	if err := s.flush(); err != nil {
