@@ -126,8 +126,8 @@ func (l *layout) checkVersion() error {
 	return nil
 }
 
-// choose returns the manifest that ref names. Without a ref it returns the only artifact, or else the one with the
-// default tag. A manifest without an artifact type may be a pwc cache, as some tools drop the type from the index
+// choose returns the manifest that ref names. Without a ref it returns the only artifact, which may have several
+// tags, or else the one with the default tag. A manifest without an artifact type may be a pwc cache, as some tools drop the type from the index
 // when they copy.
 func choose(list []descriptor, ref string) (*descriptor, error) {
 	var found []*descriptor
@@ -152,7 +152,7 @@ func choose(list []descriptor, ref string) (*descriptor, error) {
 		return nil, fmt.Errorf("the layout has no %q; it has %q: %w", termsafe.Clip(ref, 80), have, fs.ErrNotExist)
 	case len(found) == 0:
 		return nil, errors.New("the layout has no pwc cache")
-	case len(found) > 1 && !slices.Contains(have, defaultTag):
+	case !slices.Contains(have, defaultTag) && slices.ContainsFunc(found, func(d *descriptor) bool { return d.Digest != found[0].Digest }):
 		return nil, fmt.Errorf("the layout has several artifacts; name one of %q", have)
 	}
 	return found[max(0, slices.Index(have, defaultTag))], nil

@@ -581,3 +581,34 @@ func TestLayoutLockIsNotWaitedForLong(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestChoose: without a reference, a layout must have one artifact, or one with the default tag.
+func TestChoose(t *testing.T) {
+	tagged := func(digest, tag string) descriptor {
+		d := descriptor{ArtifactType: ArtifactType, Digest: digest}
+		d.Annotations.RefName = tag
+		return d
+	}
+	for _, c := range []struct {
+		list      []descriptor
+		ref, want string // want: a digest, or a part of the error
+	}{
+		{[]descriptor{tagged("d1", "")}, "", "d1"},
+		{[]descriptor{tagged("d1", "v1"), tagged("d1", "stable")}, "", "d1"},
+		{[]descriptor{tagged("d1", "v1"), tagged("d2", "v2")}, "", `several artifacts; name one of ["v1" "v2"]`},
+		{[]descriptor{tagged("d1", "v1"), tagged("d2", defaultTag)}, "", "d2"},
+		{[]descriptor{tagged("d1", "v1"), tagged("d2", "v2")}, "v2", "d2"},
+		{[]descriptor{tagged("d1", "v1"), tagged("d2", "v2")}, "d1", "d1"},
+		{[]descriptor{tagged("d1", "v1")}, "v3", `no "v3"; it has ["v1"]`},
+		{[]descriptor{tagged("d1", "sha256-0123.sig")}, "", "no pwc cache"},
+	} {
+		switch d, err := choose(c.list, c.ref); {
+		case err != nil:
+			if !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%+v, %q: %v, want %s", c.list, c.ref, err, c.want)
+			}
+		case d.Digest != c.want:
+			t.Errorf("%+v, %q: %s, want %s", c.list, c.ref, d.Digest, c.want)
+		}
+	}
+}
