@@ -241,6 +241,7 @@ func TestOpen(t *testing.T) {
 		{files: map[string]string{"tokenizer_config.json": `{"chat_template": "one", "chat_template": "two"}`}, err: ErrTemplate},
 		{files: map[string]string{"chat_template.jinja": "a", "additional_chat_templates/rag.jinja": "b"}, name: "rag", want: "b"},
 		{files: map[string]string{"chat_template.jinja": "a", "additional_chat_templates/rag.jinja": "b"}, name: "default", want: "a"},
+		{files: map[string]string{"tokenizer_config.json": `{"chat_template": [{"name": "x/rag", "template": "a"}]}`, "additional_chat_templates/rag.jinja": "b"}, name: "x/rag", want: "a"},
 	} {
 		dir := checkpointOf(t, c.files)
 		tmpl, err := Open(dir, c.name)

@@ -57,12 +57,14 @@ func Open(path, name string) (*Template, error) {
 			return nil, fmt.Errorf("%s: %w: %w", configFile, ErrTemplate, err)
 		}
 	}
-	file := templateFile(path, name)
-	switch source, err := openfile.Read(file, MaxSource); {
-	case err == nil:
-		return parseFile(file, source, c.tokens())
-	case !errors.Is(err, fs.ErrNotExist):
-		return nil, err
+	if !strings.ContainsAny(name, `/\`) { // no file of additional_chat_templates has such a name
+		file := templateFile(path, name)
+		switch source, err := openfile.Read(file, MaxSource); {
+		case err == nil:
+			return parseFile(file, source, c.tokens())
+		case !errors.Is(err, fs.ErrNotExist):
+			return nil, err
+		}
 	}
 	templates, err := c.templates()
 	if err != nil {
@@ -80,7 +82,7 @@ func templateFile(dir, name string) string {
 	if name == defaultName {
 		return filepath.Join(dir, "chat_template.jinja")
 	}
-	return filepath.Join(dir, additional, filepath.Base(name)+".jinja")
+	return filepath.Join(dir, additional, name+".jinja")
 }
 
 // missing returns the error for a name that no template of the directory has. It lists the other names.
