@@ -146,8 +146,8 @@ func plan(c collective.Call, nvlinked bool) launch {
 	case collective.AllReduce:
 		if n, r := c.Bytes, int64(c.Size); n > peer.OneShotBytes(c.Size) {
 			l.variant.Algorithm = TwoShot
-			const line = 240 // bytes: a part is whole words of 8 bytes, and whole lines of LL128
-			l.bytes = (n + r*line - 1) / (r * line) * line
+			const unit = 240 // bytes: a part is whole lines of LL128 (120 bytes), and begins at a multiple of 16 bytes
+			l.bytes = (n + r*unit - 1) / (r * unit) * unit
 		}
 	case collective.AllGather:
 		l.variant.Algorithm = Gather
