@@ -13,11 +13,12 @@ import (
 func writeThrough(steps []*planned) []*planned {
 	life := lifetimes(steps)
 	done := make([]bool, len(steps))
+	joined := make(map[*memory]bool) // another memory is one with it: its span in life is of less
 	for c, st := range steps {
-		if src, dst, ok := st.copies(); ok && scratch(src) && src.into == nil && life[src] != nil {
+		if src, dst, ok := st.copies(); ok && scratch(src) && src.into == nil && life[src] != nil && !joined[src] {
 			p := life[src].first
 			if reachesTarget(steps, int(p), c, int(life[src].last), src, dst) {
-				src.into, done[c] = dst, true
+				src.into, done[c], joined[dst] = dst, true, true
 			}
 		}
 	}

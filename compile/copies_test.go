@@ -76,6 +76,14 @@ func TestWriteThrough(t *testing.T) {
 			t.Errorf("%s: written through: %v, %d of %d steps are left", c.name, through, len(got), len(steps))
 		}
 	}
+	// In a chain, only the first copy is dropped: the lifetime of next is then also that of first.
+	w, other := &memory{kind: paramMemory, typ: ir.TypeOf(dtype.F32, n), result: -1}, scratchOf(dtype.F32, n)
+	g, first, next := scratchOf(dtype.F32, n), scratchOf(dtype.F32, n), scratchOf(dtype.F32, n)
+	chain := writeThrough([]*planned{elementwise([]*memory{g, first}, load(0), store(1)), elementwise([]*memory{w, other}, load(0), store(1)),
+		elementwise([]*memory{first, next}, load(0), store(1)), elementwise([]*memory{next, w}, load(0), store(1))})
+	if len(chain) != 3 || first.root() != next {
+		t.Errorf("%d of 4 steps are left of a chain of copies; w is read in the second of them", len(chain))
+	}
 	row := loop.Phase{Row: []loop.Instr{{Op: loop.Store, Access: &loop.Access{}}}}
 	columns := loop.Phase{Body: []loop.Instr{{Op: loop.Neg}}}
 	for _, c := range []struct {
@@ -86,8 +94,8 @@ func TestWriteThrough(t *testing.T) {
 			t.Errorf("%+v: stores before columns: %v", c.phases, got)
 		}
 	}
-	w := &memory{kind: paramMemory, typ: ir.TypeOf(dtype.F32, n), result: -1, fixed: true}
-	g, next := scratchOf(dtype.F32, n), scratchOf(dtype.F32, n)
+	w = &memory{kind: paramMemory, typ: ir.TypeOf(dtype.F32, n), result: -1, fixed: true}
+	g, next = scratchOf(dtype.F32, n), scratchOf(dtype.F32, n)
 	writeThrough([]*planned{elementwise([]*memory{g, next}, load(0), store(1)), elementwise([]*memory{next, w}, load(0), store(1))})
 	if next.root() == w {
 		t.Error("a weight was written")
