@@ -269,6 +269,17 @@ func (s *symbols) dim(e *expr) (dim.Dim, error) {
 
 // rounded returns a quotient of sizes, which torch.export computes in floats, rounded to an integer.
 func (s *symbols) rounded(op string, e *expr) (dim.Dim, error) {
+	if s.constant(e) {
+		x, err := s.float(e)
+		if err != nil {
+			return dim.Dim{}, err
+		}
+		x = map[string]func(float64) float64{"TruncToInt": math.Trunc, "FloorToInt": math.Floor, "CeilToInt": math.Ceil}[op](x)
+		if !(math.Abs(x) <= 1<<53) {
+			return dim.Dim{}, fmt.Errorf("%v is no size", x)
+		}
+		return dim.Const(int64(x)), nil
+	}
 	q, err := s.quotient(e)
 	if err != nil {
 		return dim.Dim{}, err
@@ -282,14 +293,88 @@ func (s *symbols) rounded(op string, e *expr) (dim.Dim, error) {
 	return q.num.FloorDiv(q.den), nil
 }
 
+// constant reports whether all dimensions of an expression are fixed.
+func (s *symbols) constant(e *expr) bool {
+	switch e.op {
+	case "Symbol", "Size":
+		d, err := s.dim(e)
+		_, fixed := d.Const()
+		return err == nil && fixed
+	}
+	return !slices.ContainsFunc(e.args, func(a *expr) bool { return !s.constant(a) })
+}
+
+// float computes a constant quotient as PyTorch does: each operation is rounded to float64.
+func (s *symbols) float(e *expr) (float64, error) {
+	switch e.op {
+	case "Float":
+		x, err := strconv.ParseFloat(e.name, 64)
+		if err != nil {
+			return 0, fmt.Errorf("%s is not a number", termsafe.Clip(e.name, 40))
+		}
+		return x, nil
+	case "ToFloat":
+		if len(e.args) == 1 {
+			return s.float(e.args[0])
+		}
+	case "Mul", "Add", "IntTrueDiv", "FloatTrueDiv":
+		var x float64
+		for i, a := range e.args {
+			y, err := s.float(a)
+			if err != nil {
+				return 0, err
+			}
+			switch { // conversions keep the compiler from fusing a product with a sum
+			case i == 0:
+				x = y
+			case e.op == "Mul":
+				x = float64(x * y)
+			case e.op == "Add":
+				x = float64(x + y)
+			default:
+				x = float64(x / y)
+			}
+		}
+		return x, nil
+	}
+	d, err := s.dim(e)
+	if err != nil {
+		return 0, err
+	}
+	n, _ := d.Const()
+	return float64(n), nil
+}
+
 // A quotient of sizes is num / den, which need not be an integer.
 type quotient struct {
 	num dim.Dim
 	den int64
 }
 
-// maxQuotient is the largest den. Up to it, a quotient below 2^32 that is not an integer is further from the next
-// integer than the error of one operation in float64, so PyTorch's floats round to the same integer.
+// exact reports whether floats have the quotient without rounding: den is a power of two.
+func (q quotient) exact() bool { return q.den&(q.den-1) == 0 }
+
+// scales reports whether floats multiply by the quotient without rounding: it is a power of two.
+func (q quotient) scales() bool {
+	n, ok := q.num.Const()
+	return ok && q.exact() && n != 0 && n&(n-1) == 0
+}
+
+// keepsIntegers reports whether a result of op that is an integer is one in floats, too, although they round quotients.
+// A sum of one inexact operand, and a division of one, are integers only if floats have the operand without rounding.
+func keepsIntegers(op string, a, b quotient) bool {
+	switch op {
+	case "Add":
+		return a.exact() || b.exact()
+	case "Mul":
+		return a.exact() && b.exact() || a.scales() || b.scales()
+	}
+	return b.exact()
+}
+
+// maxQuotient is the largest den. Up to it, a quotient below 2^29 that is not an integer is further from the next
+// integer than the errors of 20 operations in float64, so PyTorch's floats round to the same integer. See keepsIntegers
+// for a quotient that is an integer.
 const maxQuotient = 1 << 20
 
 func (s *symbols) quotient(e *expr) (quotient, error) {
@@ -311,15 +396,17 @@ func (s *symbols) quotient(e *expr) (quotient, error) {
 				q = b
 				continue
 			}
-			switch e.op {
-			case "Mul":
+			switch {
+			case !keepsIntegers(e.op, q, b):
+				return q, fmt.Errorf("%s of (%s) / %d and (%s) / %d, which floats round, is not exact; fix dimensions (Options.Dims)", e.op, q.num, q.den, b.num, b.den)
+			case e.op == "Mul":
 				q = quotient{q.num.Mul(b.num), q.den * b.den}
-			case "Add":
+			case e.op == "Add":
 				q = quotient{q.num.Mul(dim.Const(b.den)).Add(b.num.Mul(dim.Const(q.den))), q.den * b.den}
 			default:
 				k, ok := b.num.Const()
 				if !ok || k < 1 || k > maxQuotient {
-					return q, fmt.Errorf("division by %s cannot be expressed: the divisor must be a positive number", b.num)
+					return q, fmt.Errorf("division by %s cannot be expressed: the divisor must be a number from 1 to %d", b.num, maxQuotient)
 				}
 				q = quotient{q.num.Mul(dim.Const(b.den)), q.den * k}
 			}
