@@ -127,8 +127,8 @@ func (l *layout) checkVersion() error {
 }
 
 // choose returns the manifest that ref names. Without a ref it returns the only artifact, which may have several
-// tags, or else the one with the default tag. A manifest without an artifact type may be a pwc cache, as some tools drop the type from the index
-// when they copy.
+// tags, or else the one with the default tag. A manifest without an artifact type may be a pwc cache, as some tools
+// drop the type from the index when they copy.
 func choose(list []descriptor, ref string) (*descriptor, error) {
 	var found []*descriptor
 	var have []string
