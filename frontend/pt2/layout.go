@@ -15,7 +15,7 @@ var layoutRules = map[string]opRule{
 		x := c.cast(c.tensor("self"), c.out(0).DType)
 		return one(c.over("sum", c.diagonalOf(x, 0, 1, 0), []int{0}, false))
 	},
-	"aten.cat": joined, "aten.stack": stacked, "aten.hstack": joined1, "aten.vstack": joined,
+	"aten.cat": joined, "aten.stack": stacked, "aten.hstack": hstacked, "aten.vstack": vstacked,
 	"aten.repeat": repeated, "aten.tile": repeated, "aten.repeat_interleave": interleaved,
 	"aten.flip": flipped, "aten.roll": rolled, "aten.constant_pad_nd": padded, "aten.pad": padded,
 	"aten.reflection_pad1d": padded, "aten.reflection_pad2d": padded, "aten.reflection_pad3d": padded, "aten.replication_pad1d": padded, "aten.replication_pad2d": padded, "aten.replication_pad3d": padded,
@@ -26,20 +26,34 @@ var layoutRules = map[string]opRule{
 }
 
 // joined concatenates, in the dtype of the result; PyTorch ignores empty vectors.
-func joined(c *call) []ir.Value { return one(c.join(c.int("dim", 0))) }
+func joined(c *call) []ir.Value { return one(c.join(c.int("dim", 0), c.tensors("tensors"))) }
 
-func joined1(c *call) []ir.Value {
-	if c.out(0).Rank() == 1 {
-		return one(c.join(0))
-	}
-	return one(c.join(1))
+// hstacked joins vectors along their axis, and others along the second axis. Scalars count as vectors.
+func hstacked(c *call) []ir.Value {
+	axis := int64(min(1, c.out(0).Rank()-1))
+	return one(c.join(axis, c.atLeast(1, c.tensors("tensors"))))
 }
 
-func (c *call) join(axis int64) ir.Value {
+// vstacked joins along the first axis. A vector counts as a matrix of one row.
+func vstacked(c *call) []ir.Value { return one(c.join(0, c.atLeast(2, c.tensors("tensors")))) }
+
+// atLeast gives tensors with less than rank axes further axes of size 1 at the front.
+func (c *call) atLeast(rank int, list []ir.Value) []ir.Value {
+	out := make([]ir.Value, len(list))
+	for i, v := range list {
+		for c.rank(v) < rank {
+			v = c.unsqueeze(v, 0)
+		}
+		out[i] = v
+	}
+	return out
+}
+
+func (c *call) join(axis int64, list []ir.Value) ir.Value {
 	t := c.out(0)
 	a := c.normal(axis, t.Rank())
 	var parts []ir.Value
-	for _, v := range c.tensors("tensors") {
+	for _, v := range list {
 		if n, ok := product(c.shape(v)).Const(); ok && n == 0 && c.rank(v) == 1 && t.Rank() != 1 {
 			continue
 		}
