@@ -412,8 +412,8 @@ func (m *Manager) execute(n *node, in []Input, out []graphs.Tensor) ([]graphs.Te
 }
 
 // copyInputs copies inputs into the memory that a recording reads. An input that is an output of the
-// previous generation may overlap the destination of another copy; then all copied inputs are first
-// staged outside of the pool.
+// previous generation may overlap the destination of another copy, or a part of its own; then all copied
+// inputs are first staged outside of the pool.
 func (m *Manager) copyInputs(n *node, in []Input) error {
 	for a, j := range n.copies {
 		src := in[j].Tensor.Range()
