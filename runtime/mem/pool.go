@@ -414,10 +414,11 @@ func (p *Pool) inUse() error {
 // the pool is Freeable. For the default pool it returns ErrDefaultPool. A second Close does
 // nothing.
 //
-// While a capture is under way in the allocator, a pool with segments stays open and the error
-// matches device.ErrCapturing. The error matches it, too, if another capture on the device forbids
-// to free a segment: then the pool has no use any more, and Close can be called again. If the device
-// fails otherwise to take a segment back, Close returns that error and has closed the pool.
+// While a capture is under way in the allocator, Close does not wait for streams: a pool that is not Freeable
+// gets the *InUseError, and another one with segments stays open and the error matches device.ErrCapturing.
+// The error matches it, too, if another capture on the device forbids to free a segment: then the pool has no
+// use any more, and Close can be called again. If the device fails otherwise to take a segment back, Close
+// returns that error and has closed the pool.
 func (p *Pool) Close() error {
 	p.alloc.mu.Lock()
 	defer p.alloc.mu.Unlock()
