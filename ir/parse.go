@@ -15,7 +15,7 @@ import (
 const (
 	maxText      = 1 << 30 // bytes
 	maxErrors    = 1000    // reported for one text
-	maxDimTokens = 4096    // operands, signs and parentheses of one dim expression
+	maxDimTokens = 4096    // operands, divisors, signs and parentheses of one dim expression
 	maxNesting   = 64      // parentheses and signs in a dim expression, ops in a weight expression
 	maxAttrs     = 256     // of one node or op of a weight expression
 	maxPlaced    = 256     // placements of one declaration

@@ -90,6 +90,15 @@ func (r *dimReader) checked(d dim.Dim, pos Pos) dim.Dim {
 	return d
 }
 
+// count counts an operand, divisor, sign or parenthesis, and reports an error at the first one above the limit.
+func (r *dimReader) count(pos Pos) bool {
+	if r.tokens++; r.tokens > maxDimTokens {
+		r.errorAt(pos, "the dim expression is too large")
+		return false
+	}
+	return true
+}
+
 func (r *dimReader) sum(depth int) (dim.Dim, bool) {
 	d, ok := r.product(depth)
 	for ok && (r.tok.kind == tokPlus || r.tok.kind == tokMinus) {
@@ -123,6 +132,9 @@ func (r *dimReader) product(depth int) (dim.Dim, bool) {
 		if r.tok.kind != tokInt {
 			return d, r.unexpected("the positive integer that / divides by")
 		}
+		if !r.count(r.tok.pos) {
+			return d, false
+		}
 		c := r.intValue(r.tok, false)
 		r.advance()
 		d = r.checked(d.FloorDiv(c), op.pos)
@@ -132,7 +144,10 @@ func (r *dimReader) product(depth int) (dim.Dim, bool) {
 
 func (r *dimReader) factor(depth int) (dim.Dim, bool) {
 	t := r.tok
-	if r.tokens++; r.tokens > maxDimTokens || depth > maxNesting {
+	if !r.count(t.pos) {
+		return dim.Dim{}, false
+	}
+	if depth > maxNesting {
 		r.errorAt(t.pos, "the dim expression is too large")
 		return dim.Dim{}, false
 	}
