@@ -229,18 +229,25 @@ func TestDeadline(t *testing.T) {
 		t.Error("a request ended before its deadline")
 	}
 	r.dropExpired(time.Now().Add(2 * time.Hour))
-	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
-	defer cancel()
-	inContext, err := r.Submit(ctx, Request{Prompt: []int32{5}, MaxNew: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-ctx.Done()
-	for inContext.asked.Load() == 0 { // AfterFunc calls Cancel in another goroutine
-		time.Sleep(time.Millisecond)
+	slow := errors.New("too slow")
+	var inContext [2]*Sequence
+	for i, cause := range []error{nil, slow} {
+		ctx, cancel := context.WithDeadlineCause(context.Background(), time.Now().Add(-time.Second), cause)
+		defer cancel()
+		var err error
+		if inContext[i], err = r.Submit(ctx, Request{Prompt: []int32{5}, MaxNew: 3}); err != nil {
+			t.Fatal(err)
+		}
+		<-ctx.Done()
+		for inContext[i].asked.Load() == 0 { // AfterFunc calls Cancel in another goroutine
+			time.Sleep(time.Millisecond)
+		}
 	}
 	drain(t, r)
-	for i, s := range []*Sequence{late, running, waiting, inContext} {
+	if s := inContext[1]; s.Reason() != DeadlineExceeded || !errors.Is(s.Err(), slow) {
+		t.Errorf("the request of a context with a cause ended as %s: %v", s.Reason(), s.Err())
+	}
+	for i, s := range []*Sequence{late, running, waiting, inContext[0]} {
 		if s.Reason() != DeadlineExceeded || !errors.Is(s.Err(), context.DeadlineExceeded) {
 			t.Errorf("request %d ended as %s: %v", i, s.Reason(), s.Err())
 		}

@@ -133,7 +133,7 @@ func (r *Runner) dropCanceled() {
 			return Stopped, nil
 		}
 		err := cmp.Or(context.Cause(q.ctx), context.Canceled)
-		if errors.Is(err, context.DeadlineExceeded) {
+		if errors.Is(err, context.DeadlineExceeded) || errors.Is(q.ctx.Err(), context.DeadlineExceeded) { // the cause may be the caller's own
 			return DeadlineExceeded, err
 		}
 		return Canceled, err
