@@ -66,7 +66,7 @@ func (s *Search) inModel(ctx context.Context, l *Layer) (*Finding, error) {
 			}
 		}
 	}
-	bound := s.bounds(p.module)(Place{caseFunc, c.Returns[0]})
+	bound := NewBounds(p.module).Of(p.module, Place{caseFunc, c.Returns[0]})
 	if want == nil || diff.Within(bound) { // another shape, or only the errors of earlier nodes exceed the bound
 		return out, nil
 	}
