@@ -404,19 +404,16 @@ func parseSplit(p *jsonPart) (splitter, error) {
 
 // parsePrepend reads prepend_scheme of a Metaspace. Older files have add_prefix_space instead.
 func parsePrepend(p *jsonPart) (prependScheme, error) {
-	if p.Scheme == "" && !boolOr(p.PrefixSpace, true) {
+	scheme, known := map[string]prependScheme{"": prependAlways, "always": prependAlways, "first": prependFirst, "never": prependNever}[p.Scheme]
+	switch {
+	case !known:
+		return 0, fmt.Errorf("a Metaspace has the prepend_scheme %q, which is not one of always, first, never", p.Scheme)
+	case scheme == prependNever || boolOr(p.PrefixSpace, true):
+		return scheme, nil
+	case p.Scheme == "":
 		return prependNever, nil
 	}
-	for scheme, name := range []string{prependAlways: "always", prependFirst: "first", prependNever: "never"} {
-		if name != stringOrText(p.Scheme, "always") {
-			continue
-		}
-		if !boolOr(p.PrefixSpace, true) && prependScheme(scheme) != prependNever {
-			return 0, fmt.Errorf("a Metaspace has the prepend_scheme %q, which add_prefix_space false excludes", name)
-		}
-		return prependScheme(scheme), nil
-	}
-	return 0, fmt.Errorf("a Metaspace has the prepend_scheme %q, which is not one of always, first, never", p.Scheme)
+	return 0, fmt.Errorf("a Metaspace has the prepend_scheme %q, which add_prefix_space false excludes", p.Scheme)
 }
 
 func parseBehavior(name string) (behavior, error) {

@@ -15,6 +15,7 @@ type Stream struct {
 	ids     []int32 // since the last boundary
 	given   int     // bytes of their text that were already returned
 	before  []int32 // ids between the boundary before and this one, decoded again as context
+	prefix  string  // text of before
 }
 
 // window: there are more than window ids between two boundaries. The ids between the last two boundaries
@@ -38,10 +39,8 @@ func (s *Stream) Next(id int32) string {
 func (s *Stream) Flush() string { return s.take(true) }
 
 func (s *Stream) take(all bool) string {
-	decode := func(ids []int32) string { return text(s.decoder, s.t.pieces(ids, s.control)) }
-	prefix := decode(s.before)
-	text := decode(append(s.before[:len(s.before):len(s.before)], s.ids...))
-	text = text[common(prefix, text):] // some decoders replace text across tokens, also before the boundary
+	text := s.decode(append(s.before[:len(s.before):len(s.before)], s.ids...))
+	text = text[common(s.prefix, text):] // some decoders replace text across tokens, also before the boundary
 	end := len(text)
 	if !all {
 		end = certain(text)
@@ -57,9 +56,12 @@ func (s *Stream) take(all bool) string {
 	s.given = end
 	if end == len(text) && len(s.ids) > window {
 		s.before, s.ids, s.given = s.ids, nil, 0
+		s.prefix = s.decode(s.before)
 	}
 	return out
 }
+
+func (s *Stream) decode(ids []int32) string { return text(s.decoder, s.t.pieces(ids, s.control)) }
 
 // common returns the number of bytes of the longest common prefix that ends between characters.
 func common(a, b string) int {
