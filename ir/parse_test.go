@@ -137,16 +137,16 @@ func FuzzParse(f *testing.F) {
 
 // TestLongDims: a dim expression of 4096 operands and parentheses is read, and one with more is refused.
 func TestLongDims(t *testing.T) {
-	for name, make := range map[string]func(n int) string{
+	for name, text := range map[string]func(n int) string{
 		"terms":    func(n int) string { return "1" + strings.Repeat(" + 1", n-1) },
 		"factors":  func(n int) string { return "2" + strings.Repeat(" * 1", n-1) },
 		"divisors": func(n int) string { return "2" + strings.Repeat(" / 1", n-1) },
 		"parens":   func(n int) string { return "1" + strings.Repeat(" + (1)", (n-1)/2) + strings.Repeat(" + 1", (n-1)%2) },
 	} {
 		for n, want := range map[int]string{4096: "<nil>", 4097: "the dim expression is too large"} {
-			_, err := ir.Parse("m.ir", []byte("pwc 1\nmodule \"m\" {\n  state @a : f32["+make(n)+"]\n}\n"))
-			if text := fmt.Sprint(err); !strings.Contains(text, want) {
-				t.Errorf("%d %s: %.200s, want %q", n, name, text, want)
+			_, err := ir.Parse("m.ir", []byte("pwc 1\nmodule \"m\" {\n  state @a : f32["+text(n)+"]\n}\n"))
+			if got := fmt.Sprint(err); !strings.Contains(got, want) {
+				t.Errorf("%d %s: %.200s, want %q", n, name, got, want)
 			}
 		}
 	}

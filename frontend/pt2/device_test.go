@@ -57,9 +57,9 @@ func (o *toyOp) Launch(c *device.OpCall) error {
 	return nil
 }
 
-// TestHost compiles programs for the host and runs them eagerly, in pieces and in full graphs at several sizes of their dynamic dimension, for
-// which they are captured unless the mode is none. The reference is PyTorch at the size of the export, and the
-// interpreter at others.
+// TestHost compiles programs for the host and runs them eagerly, in pieces and in full graphs at several sizes of their
+// dynamic dimension, for which they are captured unless the mode is none. The reference is PyTorch at the size of the
+// export, and the interpreter at others.
 func TestHost(t *testing.T) {
 	for _, name := range []string{"mlp", "moe-dense", "toy-attention", "hf-bert", "hf-llama-eager"} {
 		for _, mode := range []piecewise.Mode{piecewise.None, piecewise.Piecewise, piecewise.Full} {

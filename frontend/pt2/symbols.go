@@ -275,7 +275,7 @@ func (s *symbols) rounded(op string, e *expr) (dim.Dim, error) {
 			return dim.Dim{}, err
 		}
 		x = map[string]func(float64) float64{"TruncToInt": math.Trunc, "FloorToInt": math.Floor, "CeilToInt": math.Ceil}[op](x)
-		if !(math.Abs(x) <= 1<<53) {
+		if !(math.Abs(x) <= 1<<53) { // or NaN
 			return dim.Dim{}, fmt.Errorf("%v is no size", x)
 		}
 		return dim.Const(int64(x)), nil
