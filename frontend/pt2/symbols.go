@@ -341,7 +341,10 @@ func (s *symbols) float(e *expr) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	n, _ := d.Const()
+	n, ok := d.Const()
+	if !ok {
+		return 0, fmt.Errorf("%s is not a number", d)
+	}
 	return float64(n), nil
 }
 
